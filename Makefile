@@ -1,0 +1,93 @@
+# llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero), their tests.
+#   make demo     from nothing to a GPT-2 that trains under ZeRO-3 on two ranks and writes a story
+#   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
+#   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own
+# Works offline once scripts/install_deps.sh has found or installed what it names.
+
+CC      ?= cc
+SAN     ?=
+BUILD   := build$(if $(SAN),/$(SAN))
+SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANFLAGS_thread := -fsanitize=thread
+# TSan does not understand OpenMP's barriers: with it, one thread a rank and the progress thread
+OPENMP  := $(if $(filter thread,$(SAN)),,-fopenmp)
+CFLAGS  ?= -O3 -g
+WARN    := -Wall -Wextra -Wno-unknown-pragmas
+BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno -fno-trapping-math -MMD -MP -I.
+# Numbers: the plugin computes the same bits everywhere (no contraction); the layers may use fused multiply-add.
+ZERO_CFLAGS := $(BASE) -ffp-contract=off
+GPT2_CFLAGS := $(BASE) -ffp-contract=fast
+
+# ---- probes: what is on this machine
+have    = $(shell printf '\#include <$(1)>\nint main(void){return 0;}' | $(CC) $(2) -x c -E - >/dev/null 2>&1 && echo yes)
+MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
+MPI_LIBS   := $(shell mpicc --showme:link 2>/dev/null)
+HAVE_MPI   := $(call have,mpi.h,$(MPI_CFLAGS))
+HAVE_DNNL  := $(call have,oneapi/dnnl/dnnl.h)
+HAVE_XXH   := $(call have,xxhash.h)
+HAVE_CMOCKA := $(shell printf '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <stdint.h>\n\#include <setjmp.h>\n\#include <cmocka.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
+LIBS       := $(MPI_LIBS) -ldnnl -lm -lpthread
+
+# Open MPI refuses root unless told otherwise; in a container root is the usual user.
+export OMPI_ALLOW_RUN_AS_ROOT = 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
+
+ZERO_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard llmc_zero/*.c))
+GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard gpt2/*.c))
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+TRAINER  := $(if $(SAN),$(BUILD)/,)train_gpt2_zero
+STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
+
+.PHONY: all deps probes demo test run-tests check bench format clean data
+all: train_gpt2_zero
+
+deps:
+	@scripts/install_deps.sh
+probes:
+	@echo "found: Open MPI $(or $(HAVE_MPI),no), oneDNN $(or $(HAVE_DNNL),no), xxHash $(or $(HAVE_XXH),no), cmocka $(or $(HAVE_CMOCKA),no); compiler $(CC)"
+	@test -n "$(HAVE_MPI)" -a -n "$(HAVE_DNNL)" -a -n "$(HAVE_XXH)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
+
+$(BUILD)/llmc_zero/%.o: llmc_zero/%.c | probes
+	@mkdir -p $(@D)
+	$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) -c $< -o $@
+$(BUILD)/gpt2/%.o: gpt2/%.c | probes
+	@mkdir -p $(@D)
+	$(CC) $(GPT2_CFLAGS) -c $< -o $@
+$(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
+	@mkdir -p $(@D)
+	$(CC) -x c $(ZERO_CFLAGS) -c $< -o $@
+$(BUILD)/libllmc_zero.a: $(ZERO_OBJ)
+	$(AR) rcs $@ $^
+$(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(BUILD)/libllmc_zero.a | $(STORIES)
+	$(CC) $(BASE) $^ -o $@ $(LIBS)
+
+$(BUILD)/make_stories: dev/data/make_stories.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
+$(STORIES) &: $(BUILD)/make_stories
+	@mkdir -p data
+	$(BUILD)/make_stories data
+data: $(STORIES)
+
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(BUILD)/libllmc_zero.a
+	@mkdir -p $(@D)
+	$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) $< $(GPT2_OBJ) $(BUILD)/libllmc_zero.a -o $@ -lcmocka $(LIBS)
+
+demo: deps
+	@$(MAKE) --no-print-directory train_gpt2_zero
+	@scripts/demo.sh
+test: deps
+	@$(MAKE) --no-print-directory -j2 run-tests
+run-tests: $(TRAINER) $(TESTS)
+	@tests/run.sh $(BUILD) $(TRAINER)
+check: deps
+	@scripts/check.sh
+bench: train_gpt2_zero
+	@dev/bench/bench.sh
+format:
+	clang-format -i llmc_zero/*.[ch] gpt2/*.[ch] tests/*.[ch] dev/data/*.c
+
+clean:
+	rm -rf build train_gpt2_zero data
+
+-include $(shell find build -name '*.d' 2>/dev/null)

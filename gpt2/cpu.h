@@ -1,0 +1,91 @@
+/* What the CPU layers share: scratch memory, function multiversioning, and rows that are fp32 or bf16 in memory.
+ * Row kernels compute in fp32: a bf16 piece is widened into a small buffer that stays in L1, an fp32 one is used where it lies. */
+#ifndef GPT2_CPU_H
+#define GPT2_CPU_H
+#include "layers.h"
+
+// VECTOR functions are compiled once per instruction set and picked when the program is loaded. Helpers they call in their inner loops
+// must be INLINE, or they stay at the baseline. Sanitizers' run-time libraries are not up yet when the picking happens: none there.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTOR
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PIECE = 1024 };  // elements widened at a time
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+// threads of every parallel region, and their scratch: fixed by layers_plan
+int layers_threads(void);
+float *thread_scratch(int thread);      // a thread's own
+void *shared_scratch(void);             // of whichever layer runs
+
+// floats a thread needs for attention
+size_t attention_scratch_floats(int T, int C, int NH);
+
+int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
+void matmul_free(void);
+
+// acc (n, fp32) += x[at..at+n)
+void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n);
+// x[at..at+n) += acc, rounded once
+void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t n);
+
+// Round to nearest even in integer arithmetic, the same on every instruction set; a NaN stays one even if its low bits are cut off.
+INLINE uint16_t narrow(float x) {
+    union { float f; uint32_t u; } v = { x };
+    uint32_t rounded = (v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16;
+    return (uint16_t)((v.u & 0x7fffffff) > 0x7f800000 ? (v.u >> 16) | 0x40 : rounded);
+}
+
+// x[at..at+n) in fp32: the memory itself, or widened into buf
+INLINE const float *view(gpt2_dtype dt, const void *x, size_t at, size_t n, float *buf) {
+    if (dt == GPT2_F32) {
+        return (const float *)x + at;
+    }
+    const uint16_t *row = (const uint16_t *)x + at;
+    #pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        buf[i] = bf16_to_f32(row[i]);
+    }
+    return buf;
+}
+
+// where to write x[at..) in fp32: the memory itself, or buf, which commit then narrows
+INLINE float *target(gpt2_dtype dt, void *x, size_t at, float *buf) {
+    return dt == GPT2_F32 ? (float *)x + at : buf;
+}
+
+INLINE void commit(gpt2_dtype dt, void *x, size_t at, size_t n, const float *buf) {
+    if (dt == GPT2_F32) {
+        return;
+    }
+    uint16_t *row = (uint16_t *)x + at;
+    #pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        row[i] = narrow(buf[i]);
+    }
+}
+
+// e^x to about 2 ulp. 0 below -87 (where fp32 becomes subnormal), infinity above 88.72, NaN stays NaN.
+// x = n ln 2 + r, |r| <= ln 2 / 2: a polynomial in r, times 2^n put together from bits.
+INLINE float exp_f32(float x) {
+    x = x < -87.3f ? -87.3f : x; // comparisons written so that NaN passes
+    x = x > 88.8f ? 88.8f : x;
+    union { float f; uint32_t u; } n = { x * 1.44269504f + 12582912.0f };   // 1.5 * 2^23: rounds, n stands in the low bits
+    float k = n.f - 12582912.0f;
+    float r = x - k * 0.693359375f;
+    r = r + k * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    n.u = (n.u + 126) << 23;    // 2^(n-1), so that n = 128 does not overflow before the product does
+    return p * n.f * 2.0f;
+}
+#endif

@@ -1,0 +1,352 @@
+/* Matrix products by oneDNN. A product of one kind and shape is created once, by layers_plan for the shapes of training, and kept in a
+ * table; its working memory is the layers' scratch, so that a step allocates nothing. Operands stay in the layout of the model:
+ * measured on AVX-512, transposing or blocking them first gains at most 5 % over oneDNN's own packing. */
+#include <oneapi/dnnl/dnnl.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cpu.h"
+#include "error.h"
+
+// out = inp @ weight^T (+ bias), dinp = dout @ weight, dweight += dout^T @ inp
+typedef enum { FORWARD, FORWARD_BIAS, DINP, DWEIGHT } Kind;
+enum { NUM_KINDS = 4 };
+
+typedef struct {
+    Kind kind;
+    gpt2_dtype dt;
+    int BT, C, OC;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t left, right, bias, result, workspace;
+    size_t workspace_bytes;
+    void *own_workspace;    // NULL: the layers' scratch is large enough
+} Product;
+
+enum { MAX_PRODUCTS = 64, NUM_SLOTS = 5 };  // slots: left, right, bias, result, workspace
+static struct {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    Product table[MAX_PRODUCTS];
+    int used;
+    int planned;            // the first ones stay; those that other shapes (sampling) made later are replaced in turn
+    int turn;
+    size_t scratch_bytes;
+} matmul;
+
+// ----------------------------------------------------------------------------
+// oneDNN 2 describes memory in a struct, oneDNN 3 behind a pointer, and primitives are described in one call less
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t Shape;
+#else
+typedef const dnnl_memory_desc_t *Shape;
+#endif
+typedef struct { dnnl_memory_desc_t desc; int made; } Matrix;
+
+// (rows, cols); transposed: stored as (cols, rows)
+static dnnl_status_t matrix_init(Matrix *m, gpt2_dtype dt, int rows, int cols, int transposed) {
+    dnnl_dims_t dims = { rows, cols };
+    dnnl_dims_t strides = { transposed ? 1 : cols, transposed ? rows : 1 };
+    dnnl_data_type_t type = dt == GPT2_BF16 ? dnnl_bf16 : dnnl_f32;
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl_status_t status = dnnl_memory_desc_create_with_strides(&m->desc, 2, dims, type, strides);
+#else
+    dnnl_status_t status = dnnl_memory_desc_init_by_strides(&m->desc, 2, dims, type, strides);
+#endif
+    m->made = status == dnnl_success;
+    return status;
+}
+
+static Shape matrix_shape(const Matrix *m) {
+#if DNNL_VERSION_MAJOR >= 3
+    return m->made ? m->desc : NULL;
+#else
+    return m->made ? &m->desc : NULL;
+#endif
+}
+
+static void matrix_free(Matrix *m) {
+#if DNNL_VERSION_MAJOR >= 3
+    if (m->made) {
+        dnnl_memory_desc_destroy(m->desc);
+    }
+#endif
+    m->made = 0;
+}
+
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, const Matrix *right, const Matrix *bias, const Matrix *result,
+                              const_dnnl_primitive_attr_t attr) {
+#if DNNL_VERSION_MAJOR >= 3
+    return dnnl_matmul_primitive_desc_create(pd, matmul.engine, matrix_shape(left), matrix_shape(right), matrix_shape(bias),
+                                             matrix_shape(result), attr);
+#else
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result));
+    return status != dnnl_success ? status : dnnl_primitive_desc_create(pd, &desc, attr, matmul.engine, NULL);
+#endif
+}
+
+// ----------------------------------------------------------------------------
+// making products
+
+static void product_free(Product *p) {
+    dnnl_memory_t memories[] = { p->left, p->right, p->bias, p->result, p->workspace };
+    for (int i = 0; i < NUM_SLOTS; i++) {
+        if (memories[i] != NULL) {
+            dnnl_memory_destroy(memories[i]);
+        }
+    }
+    if (p->primitive != NULL) {
+        dnnl_primitive_destroy(p->primitive);
+    }
+    free(p->own_workspace);
+    memset(p, 0, sizeof *p);
+}
+
+static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
+    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (kind != DWEIGHT || status != dnnl_success) {
+        return status;
+    }
+    dnnl_post_ops_t sum;
+    status = dnnl_post_ops_create(&sum);
+    if (status != dnnl_success) {
+        return status;
+    }
+#if DNNL_VERSION_MAJOR >= 3
+    status = dnnl_post_ops_append_sum(sum, 1.0f, 0, dnnl_data_type_undef);
+#else
+    status = dnnl_post_ops_append_sum(sum, 1.0f);
+#endif
+    if (status == dnnl_success) {
+        status = dnnl_primitive_attr_set_post_ops(attr, sum);   // copies them
+    }
+    dnnl_post_ops_destroy(sum);
+    return status;
+}
+
+static dnnl_status_t shapes(const Product *p, Matrix *left, Matrix *right, Matrix *bias, Matrix *result) {
+    int rows[NUM_KINDS] = { p->BT, p->BT, p->BT, p->OC };
+    int inner[NUM_KINDS] = { p->C, p->C, p->OC, p->BT };
+    int cols[NUM_KINDS] = { p->OC, p->OC, p->C, p->C };
+    int forward = p->kind == FORWARD || p->kind == FORWARD_BIAS;
+    dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind], p->kind == DWEIGHT);
+    if (status == dnnl_success) {
+        status = matrix_init(right, p->dt, inner[p->kind], cols[p->kind], forward);
+    }
+    if (status == dnnl_success) {
+        status = matrix_init(result, p->dt, rows[p->kind], cols[p->kind], 0);
+    }
+    if (status == dnnl_success && p->kind == FORWARD_BIAS) {
+        status = matrix_init(bias, p->dt, 1, cols[p->kind], 0);
+    }
+    return status;
+}
+
+// the memories have no address yet: each call says where its operands are
+static dnnl_status_t create_memory(dnnl_memory_t *memory, Shape shape) {
+    return shape == NULL ? dnnl_success : dnnl_memory_create(memory, shape, matmul.engine, DNNL_MEMORY_NONE);
+}
+
+static size_t shape_bytes(Shape shape) {
+    return shape == NULL ? 0 : dnnl_memory_desc_get_size(shape);
+}
+
+static dnnl_status_t product_finish(Product *p, const_dnnl_primitive_desc_t pd, const Matrix *left, const Matrix *right, const Matrix *bias,
+                                    const Matrix *result) {
+    Shape workspace = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    p->workspace_bytes = shape_bytes(workspace);
+    dnnl_memory_t *memories[] = { &p->left, &p->right, &p->bias, &p->result, &p->workspace };
+    Shape all[] = { matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result), workspace };
+    dnnl_status_t status = dnnl_primitive_create(&p->primitive, pd);
+    for (int i = 0; i < NUM_SLOTS && status == dnnl_success; i++) {
+        status = create_memory(memories[i], all[i]);
+    }
+    return status;
+}
+
+static int product_init(Product *p) {
+    Matrix left = { 0 }, right = { 0 }, bias = { 0 }, result = { 0 };
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status = shapes(p, &left, &right, &bias, &result);
+    if (status == dnnl_success) {
+        status = dnnl_primitive_attr_create(&attr);
+    }
+    if (status == dnnl_success) {
+        status = attributes(attr, p->kind);
+    }
+    if (status == dnnl_success) {
+        status = describe(&pd, &left, &right, &bias, &result, attr);
+    }
+    if (status == dnnl_success) {
+        status = product_finish(p, pd, &left, &right, &bias, &result);
+    }
+    if (pd != NULL) {
+        dnnl_primitive_desc_destroy(pd);
+    }
+    if (attr != NULL) {
+        dnnl_primitive_attr_destroy(attr);
+    }
+    matrix_free(&left);
+    matrix_free(&right);
+    matrix_free(&bias);
+    matrix_free(&result);
+    if (status != dnnl_success) {
+        int rows = p->BT, C = p->C, OC = p->OC, bf16 = p->dt == GPT2_BF16;
+        product_free(p);
+        return gpt2_fail("matmul: oneDNN cannot make a product of (%d, %d) with (%d, %d) in %s: status %d%s", rows, C, OC, C,
+                         bf16 ? "bf16" : "fp32", (int)status, bf16 ? "; this processor may lack bf16, try fp32" : "");
+    }
+    return 0;
+}
+
+// ----------------------------------------------------------------------------
+// the table
+
+static Product *find(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
+    for (int i = 0; i < matmul.used; i++) {
+        Product *p = &matmul.table[i];
+        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC && p->primitive != NULL) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static Product *free_slot(void) {
+    if (matmul.used < MAX_PRODUCTS) {
+        return &matmul.table[matmul.used++];
+    }
+    Product *p = &matmul.table[matmul.planned + matmul.turn];
+    matmul.turn = (matmul.turn + 1) % (MAX_PRODUCTS - matmul.planned);
+    product_free(p);
+    return p;
+}
+
+static Product *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
+    Product *p = find(kind, dt, BT, C, OC);
+    if (p != NULL) {
+        return p;
+    }
+    p = free_slot();
+    *p = (Product){ .kind = kind, .dt = dt, .BT = BT, .C = C, .OC = OC };
+    return product_init(p) == 0 ? p : NULL;
+}
+
+static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward) {
+    Kind kinds[] = { forward, DINP, DWEIGHT };
+    for (int i = 0; i < 3; i++) {
+        Product *p = find_or_make(kinds[i], dt, BT, C, OC);
+        if (p == NULL) {
+            return -1;
+        }
+        matmul.scratch_bytes = MAX(matmul.scratch_bytes, p->workspace_bytes);
+    }
+    return 0;
+}
+
+int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
+    dnnl_status_t status = dnnl_engine_create(&matmul.engine, dnnl_cpu, 0);
+    if (status == dnnl_success) {
+        status = dnnl_stream_create(&matmul.stream, matmul.engine, dnnl_stream_default_flags);
+    }
+    if (status != dnnl_success) {
+        return gpt2_fail("matmul: oneDNN has no CPU engine here: status %d", (int)status);
+    }
+    int rows = MIN(chunk, BT), last = BT % rows;
+    if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS) != 0 || plan_matmul(dt, BT, C, C, FORWARD_BIAS) != 0
+        || plan_matmul(dt, BT, C, 4 * C, FORWARD_BIAS) != 0 || plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS) != 0
+        || plan_matmul(dt, rows, C, Vp, FORWARD) != 0 || (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD) != 0)) {
+        return -1;
+    }
+    matmul.planned = matmul.used;
+    *scratch_bytes = matmul.scratch_bytes;
+    return 0;
+}
+
+void matmul_free(void) {
+    for (int i = 0; i < matmul.used; i++) {
+        product_free(&matmul.table[i]);
+    }
+    if (matmul.stream != NULL) {
+        dnnl_stream_destroy(matmul.stream);
+    }
+    if (matmul.engine != NULL) {
+        dnnl_engine_destroy(matmul.engine);
+    }
+    memset(&matmul, 0, sizeof matmul);
+}
+
+// ----------------------------------------------------------------------------
+// running them
+
+// Where the workspace is: the layers' scratch or, for a shape that was not planned and needs more, the product's own.
+static void *workspace_of(Product *p) {
+    if (p->workspace_bytes <= matmul.scratch_bytes) {
+        return shared_scratch();
+    }
+    if (p->own_workspace == NULL) {
+        p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);
+    }
+    return p->own_workspace;
+}
+
+static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void *left, const void *right, const void *bias, void *result) {
+    Product *p = find_or_make(kind, dt, BT, C, OC);
+    if (p == NULL) {
+        return -1;
+    }
+    void *workspace = workspace_of(p);
+    if (workspace == NULL) {
+        return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);
+    }
+    const void *at[NUM_SLOTS] = { left, right, bias, result, workspace };
+    dnnl_exec_arg_t slots[NUM_SLOTS] = { { DNNL_ARG_SRC, p->left }, { DNNL_ARG_WEIGHTS, p->right }, { DNNL_ARG_BIAS, p->bias },
+                                         { DNNL_ARG_DST, p->result }, { DNNL_ARG_SCRATCHPAD, p->workspace } };
+    dnnl_exec_arg_t args[NUM_SLOTS];
+    int num_args = 0;
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < NUM_SLOTS && status == dnnl_success; i++) {
+        if (slots[i].memory != NULL) {
+            status = dnnl_memory_set_data_handle(slots[i].memory, (void *)at[i]);
+            args[num_args++] = slots[i];
+        }
+    }
+    if (status == dnnl_success) {
+        status = dnnl_primitive_execute(p->primitive, matmul.stream, num_args, args);
+    }
+    if (status == dnnl_success) {
+        status = dnnl_stream_wait(matmul.stream);
+    }
+    return status == dnnl_success ? 0 : gpt2_fail("matmul: oneDNN failed to multiply (%d, %d) with (%d, %d): status %d", BT, C, OC, C,
+                                                  (int)status);
+}
+
+// dbias (OC) += sums of dout's columns, each summed by one thread from top to bottom
+static void add_column_sums(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC) {
+    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+    for (int o = 0; o < OC; o += PIECE / 2) {
+        float sums[PIECE / 2] = { 0 };
+        int n = MIN(OC - o, PIECE / 2);
+        for (int bt = 0; bt < BT; bt++) {
+            accumulate(sums, dt, dout, (size_t)bt * OC + o, n);
+        }
+        add_sums(dt, dbias, o, sums, n);
+    }
+}
+
+int matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC) {
+    return multiply(bias != NULL ? FORWARD_BIAS : FORWARD, dt, BT, C, OC, inp, weight, bias, out);
+}
+
+int matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
+                    int BT, int C, int OC) {
+    if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 || multiply(DWEIGHT, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
+        return -1;
+    }
+    if (dbias != NULL) {
+        add_column_sums(dt, dbias, dout, BT, OC);
+    }
+    return 0;
+}

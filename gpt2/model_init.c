@@ -1,0 +1,50 @@
+/* llm.c's initialisation, bit for bit, without ever holding more than one piece of a tensor. */
+#include <math.h>
+#include <stdlib.h>
+#include "error.h"
+#include "model.h"
+#include "rand.h"
+
+typedef struct {
+    gpt2_sink sink;
+    void *ctx;
+    mt19937 rng;
+    float *piece;   // (GPT2_PIECE)
+} Init;
+
+// Elements [from, to) of one layer's tensor: normal values if std is not 0, else all `constant`.
+static int init_range(Init *in, int tensor, int layer, int64_t from, int64_t to, float std, float constant) {
+    for (int64_t at = from, n; at < to; at += n) {
+        n = to - at;
+        // Cut in multiples of 16 and leave at least 16: then the pieces are the values of mt_normal over the whole range.
+        if (n > GPT2_PIECE) n = n < GPT2_PIECE + 16 ? GPT2_PIECE - 16 : GPT2_PIECE;
+        if (std != 0) mt_normal(&in->rng, in->piece, n, 0, std);
+        else for (int64_t i = 0; i < n; i++) in->piece[i] = constant;
+        if (in->sink(in->ctx, tensor, layer, at, n, in->piece)) return -1;
+    }
+    return 0;
+}
+
+static int init_tensor(Init *in, const GPT2Config *config, const GPT2Tensor *t, int tensor, int layer) {
+    int layernorm_weight = tensor == LN1W || tensor == LN2W || tensor == LNFW;
+    float std = t->matrix ? 0.02f : 0;
+    if (tensor == ATTPROJW || tensor == FCPROJW) std = 0.02f * (1.0f / sqrtf(2.0f * config->num_layers));
+    // the rows of wte that only pad the vocabulary stay 0
+    int64_t drawn = tensor == WTE ? (int64_t)config->vocab_size * config->channels : t->elems;
+    if (init_range(in, tensor, layer, 0, drawn, std, layernorm_weight)) return -1;
+    return init_range(in, tensor, layer, drawn, t->elems, 0, 0);
+}
+
+int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx) {
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    gpt2_tensors(config, tensors);
+    Init in = { .sink = sink, .ctx = ctx, .piece = malloc(GPT2_PIECE * sizeof(float)) };
+    if (!in.piece) return gpt2_fail("no memory for initial values (%d bytes)", (int)(GPT2_PIECE * sizeof(float)));
+    mt_seed(&in.rng, 42);
+    int failed = 0;
+    for (int l = 0; !failed && l < config->num_layers; l++)
+        for (int i = 0; !failed && i < NUM_PARAMETER_TENSORS; i++)
+            if (l == 0 || tensors[i].per_layer) failed = init_tensor(&in, config, &tensors[i], i, l);
+    free(in.piece);
+    return failed;
+}

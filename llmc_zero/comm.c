@@ -1,0 +1,194 @@
+#include "comm.h"
+#include "error.h"
+#include "kernels.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double comm_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static int env_int(const char *const *names, int fallback) {
+    for (; *names; names++) {
+        const char *v = getenv(*names);
+        if (v && *v) return atoi(v);
+    }
+    return fallback;
+}
+
+int comm_launched(void) {
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+}
+
+void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
+    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
+    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL };
+    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", NULL };
+    int launched = comm_launched();
+    *rank = launched ? env_int(rank_names, 0) : 0;
+    *ranks = launched ? env_int(size_names, 1) : 1;
+    *ranks_on_node = launched ? env_int(local_names, *ranks) : 1;
+}
+
+int comm_open(comm *c, const zero_config *config, memory *m) {
+    *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
+    if (!config->mpi_comm && !comm_launched()) return 0;
+    ZERO_TRY(comm_mpi_open(c, config));
+    if (c->ranks == 1) { strcpy(c->name, "mpi, one rank"); return 0; }
+    char why[96] = "as configured";
+    if (config->shared_window) {
+        int opened = comm_window_open(c, config, m, why, sizeof why);
+        if (opened) return opened < 0 ? opened : 0;
+    }
+    snprintf(c->name, sizeof c->name, "mpi, messages (%s)", why);
+    return comm_messages_open(c, config, m);
+}
+
+void comm_close(comm *c, int clean) {
+    if (c->transport) c->transport->close(c);
+    if (c->mpi) comm_mpi_close(c, clean);
+    c->transport = NULL;
+    c->mpi = NULL;
+}
+
+static void count(comm *c, comm_kind kind, size_t bytes) {
+    int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
+    kinds[kind][c->purpose] += (int64_t)bytes;
+}
+
+static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
+    int rc = c->transport->exchange(c, x, c->half, root, bytes);
+    c->half ^= 1;
+    return rc;
+}
+
+/* The pieces' shards, seen as one long shard: calls fn for each run of elements [pos, pos + len) of it that lies in one piece. */
+typedef struct { const comm_piece *pieces; int n; int64_t total; } chain;
+static chain chain_of(const comm_piece *pieces, int n) {
+    chain ch = { pieces, n, 0 };
+    for (int i = 0; i < n; i++) ch.total += pieces[i].elems;
+    return ch;
+}
+/* The piece at pos, where pos lies in it, and how many of `len` elements are left in it. */
+static const comm_piece *chain_at(const chain *ch, int64_t pos, int64_t *inside, int64_t *len) {
+    const comm_piece *p = ch->pieces;
+    for (; pos >= p->elems; p++) pos -= p->elems;
+    if (*len > p->elems - pos) *len = p->elems - pos;
+    *inside = pos;
+    return p;
+}
+
+static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_dtype full_type, zero_dtype shard_type, int add) {
+    size_t size = dtype_bytes(full_type);
+    for (int dest = 0; dest < c->ranks; dest++) {               /* pack what the others own */
+        if (dest == c->rank) continue;
+        char *out = c->transport->out(c, EXCHANGE_SCATTER, c->half, dest);
+        for (int64_t done = 0, len; done < n; done += len) {
+            int64_t inside;
+            len = n - done;
+            const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
+            memcpy(out + done * size, p->full + (dest * p->elems + inside) * size, len * size);
+        }
+        count(c, COMM_REDUCE_SCATTER, n * size);
+    }
+    int half = c->half;
+    ZERO_TRY(exchange(c, EXCHANGE_SCATTER, 0, n * size));
+    const void *parts[c->ranks];
+    for (int64_t done = 0, len; done < n; done += len) {        /* sum what this rank owns */
+        int64_t inside;
+        len = n - done;
+        const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
+        for (int r = 0; r < c->ranks; r++)
+            parts[r] = r == c->rank ? p->full + (r * p->elems + inside) * size
+                                    : c->transport->in(c, EXCHANGE_SCATTER, half, r) + done * size;
+        kernel_sum_ranks(shard_type, p->shard + inside * dtype_bytes(shard_type), full_type, parts, c->ranks, 1.0f / c->ranks, len, add);
+    }
+    return 0;
+}
+
+int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
+    chain ch = chain_of(pieces, n);
+    if (c->ranks == 1) {
+        for (int i = 0; i < n; i++)
+            if (pieces[i].shard != pieces[i].full) {
+                const void *part = pieces[i].full;
+                kernel_sum_ranks(shard_type, pieces[i].shard, full_type, &part, 1, 1.0f, pieces[i].elems, add);
+            }
+        return 0;
+    }
+    int64_t chunk = c->scatter_bytes / dtype_bytes(full_type);
+    for (int64_t pos = 0; pos < ch.total; pos += chunk)
+        ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type, shard_type, add));
+    return 0;
+}
+
+static int gather_round(comm *c, const chain *ch, int64_t pos, int64_t n, size_t size) {
+    char *out = c->transport->out(c, EXCHANGE_GATHER, c->half, 0);
+    for (int64_t done = 0, len; done < n; done += len) {
+        int64_t inside;
+        len = n - done;
+        const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
+        char *own = p->full + (c->rank * p->elems + inside) * size, *from = p->shard + inside * size;
+        memcpy(out + done * size, from, len * size);
+        if (own != from) memcpy(own, from, len * size);
+    }
+    int half = c->half;
+    ZERO_TRY(exchange(c, EXCHANGE_GATHER, 0, n * size));
+    for (int r = 0; r < c->ranks; r++) {
+        if (r == c->rank) continue;
+        const char *in = c->transport->in(c, EXCHANGE_GATHER, half, r);
+        for (int64_t done = 0, len; done < n; done += len) {
+            int64_t inside;
+            len = n - done;
+            const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
+            memcpy(p->full + (r * p->elems + inside) * size, in + done * size, len * size);
+        }
+        count(c, COMM_ALL_GATHER, n * size);    /* what r copied to us is what we copied to r */
+    }
+    return 0;
+}
+
+int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
+    chain ch = chain_of(pieces, n);
+    if (c->ranks == 1) {
+        for (int i = 0; i < n; i++)
+            if (pieces[i].shard != pieces[i].full) memcpy(pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes);
+        return 0;
+    }
+    int64_t chunk = c->gather_bytes / elem_bytes;
+    for (int64_t pos = 0; pos < ch.total; pos += chunk)
+        ZERO_TRY(gather_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
+    return 0;
+}
+
+int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
+    if (c->ranks == 1) return 0;
+    for (size_t pos = 0; pos < bytes; pos += c->gather_bytes) {
+        size_t n = bytes - pos < c->gather_bytes ? bytes - pos : c->gather_bytes;
+        int half = c->half;
+        if (c->rank == root) {
+            memcpy(c->transport->out(c, EXCHANGE_ROOT, half, 0), (char *)data + pos, n);
+            count(c, COMM_OTHER, n * (c->ranks - 1));
+        }
+        ZERO_TRY(exchange(c, EXCHANGE_ROOT, root, n));
+        if (c->rank != root) memcpy((char *)data + pos, c->transport->in(c, EXCHANGE_ROOT, half, root), n);
+    }
+    return 0;
+}
+
+int comm_share(comm *c, const double *mine, double *all, int n) {
+    comm_piece p = { (char *)all, (char *)mine, n };
+    int64_t before = c->traffic.all_gather[c->purpose];
+    ZERO_TRY(comm_all_gather(c, &p, 1, sizeof(double)));
+    c->traffic.other[c->purpose] += c->traffic.all_gather[c->purpose] - before;     /* scalars are not gathers of parameters */
+    c->traffic.all_gather[c->purpose] = before;
+    return 0;
+}
+
+int comm_barrier(comm *c) {
+    return c->ranks == 1 ? 0 : exchange(c, EXCHANGE_BARRIER, 0, 0);
+}

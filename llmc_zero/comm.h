@@ -1,0 +1,70 @@
+/*
+ * Collectives between the ranks. The algorithms (comm.c) pack into staging, exchange, and unpack or sum in rank order; a transport
+ * only exchanges: through memory shared on one node (comm_window.c) or by messages (comm_messages.c). One rank needs neither.
+ */
+#ifndef LLMC_ZERO_COMM_H
+#define LLMC_ZERO_COMM_H
+#include "memory.h"
+#include "zero.h"
+
+typedef struct {                /* one unit's part in a collective */
+    char *full;                 /* ranks * elems elements */
+    char *shard;                /* elems elements; may lie inside full */
+    int64_t elems;
+} comm_piece;
+
+typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;    /* what traffic is counted as */
+typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;
+
+typedef struct comm comm;
+typedef struct {
+    /* Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it. half: 0 or 1, in turn. */
+    char *(*out)(comm *c, comm_exchange x, int half, int dest);
+    const char *(*in)(comm *c, comm_exchange x, int half, int src);
+    /* All ranks' `bytes` (to each rank, for SCATTER; to all, else) change hands. When it returns, the previous exchange's other half is free. */
+    int (*exchange)(comm *c, comm_exchange x, int half, int root, size_t bytes);
+    void (*close)(comm *c);
+} comm_transport;
+
+struct comm {
+    int rank, ranks, ranks_on_node, node_ranks_all; /* node_ranks_all: every rank is on this node */
+    const comm_transport *transport;                /* NULL: one rank */
+    char name[160];
+    size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
+    double timeout_s;
+    int half;                                       /* of the next exchange */
+    zero_traffic traffic;
+    zero_purpose purpose;                           /* what the collective under way is for */
+    void *mpi, *state;                              /* of comm_mpi.c, of the transport */
+};
+
+/* Connects the ranks as the configuration says; staging is booked in m. */
+int comm_open(comm *c, const zero_config *config, memory *m);
+void comm_close(comm *c, int clean);               /* clean 0: after a failure, so nothing collective */
+
+/* shard of piece = mean over ranks of their full's part of this rank: summed in rank order in fp32, times 1/ranks, rounded once.
+ * add: added to the shard instead, which is fp32. */
+int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);
+int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
+int comm_broadcast(comm *c, int root, void *data, size_t bytes);
+/* all[r * n + i] = rank r's mine[i] */
+int comm_share(comm *c, const double *mine, double *all, int n);
+int comm_barrier(comm *c);
+
+/* comm_mpi.c */
+int comm_mpi_open(comm *c, const zero_config *config);
+void comm_mpi_close(comm *c, int clean);
+int comm_mpi_agree(comm *c, int ok);                /* 1 if ok on all ranks */
+int comm_mpi_broadcast_text(comm *c, char *text, int bytes);
+int comm_mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes);
+void comm_mpi_abort(comm *c, int status);
+int comm_launched(void);                            /* 1 under a launcher that MPI knows */
+
+/* transports */
+int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);   /* 1: opened; 0: cannot, and why */
+int comm_window_first_to_fail(comm *c);
+int comm_messages_open(comm *c, const zero_config *config, memory *m);
+
+double comm_now(void);                              /* seconds, monotonic */
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * Gradients: get, ready, reduce. A unit's gradient is final at its last post_backward; when all units of a bucket are final the bucket's
+ * reduction starts, while backward goes on with the other buffer. Where the reduced gradients end: stage 0 everywhere, stage 1 in this
+ * rank's part of the whole buffer, stages 2 and 3 in the shard, added to those of earlier micro-batches.
+ */
+#include "internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int run_reduce(void *ctx, job *j) {
+    zero *z = ctx;
+    bucket_state *b = &z->buckets[j->index];
+    double start = trace_now(&z->trace);
+    int whole = z->config.stage < 2;                            /* reduced in place, in the dtype in which it is summed */
+    zero_dtype from = whole ? z->grad_type : z->config.dtype;
+    z->comm.purpose = ZERO_FOR_STEP;
+    int rc = comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
+    if (!rc && z->config.stage == 0) rc = comm_all_gather(&z->comm, b->pieces, b->n_pieces, dtype_bytes(from));
+    for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
+        kernel_fill_nan(b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * dtype_bytes(from));
+    for (int i = 0; i < z->layout.n_units; i++)
+        if (z->layout.units[i].bucket == j->index) trace_add(&z->trace, ZERO_EV_REDUCE, i, z->config.overlap, start);
+    return rc;
+}
+
+static int create_buffers(zero *z) {
+    const layout *l = &z->layout;
+    size_t size = dtype_bytes(z->config.dtype);
+    int singles = 0;
+    for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
+    for (int i = 0; i < 2; i++) {
+        z->buffer_bucket[i] = -1;
+        if (i < singles && !(z->bucket_buffer[i] = memory_alloc(&z->memory, ZERO_WORKING, "buckets", l->largest_bucket * size))) return ZERO_ERR_MEMORY;
+    }
+    for (int i = 0; i < l->n_units; i++)
+        if (l->units[i].shared && !(z->own_grads[i] = memory_alloc(&z->memory, ZERO_WORKING, "buckets (units used twice)", l->units[i].padded * size)))
+            return ZERO_ERR_MEMORY;
+    return 0;
+}
+
+static char *bucket_memory(const zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    if (z->own_grads[unit]) return z->own_grads[unit];
+    return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] + u->bucket_offset * dtype_bytes(z->config.dtype);
+}
+
+int grads_create(zero *z) {
+    const layout *l = &z->layout;
+    int whole = z->config.stage < 2;
+    size_t size = dtype_bytes(z->grad_type);
+    z->grads = memory_alloc(&z->memory, ZERO_STATES, sums_micro_batches(z) ? "gradients, summed in fp32" : "gradients",
+                            (whole ? l->flat_elems : l->shard_elems) * size);
+    if (!z->grads) return ZERO_ERR_MEMORY;
+    if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
+    for (int i = 0; i < l->n_buckets; i++) {
+        z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
+        if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece)))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
+    }
+    for (int i = l->n_units - 1; i >= 0; i--) {
+        bucket_state *b = &z->buckets[l->units[i].bucket];
+        char *shard = z->grads + part_offset(z, i, z->comm.rank, 2) * size;
+        char *full = whole ? z->grads + l->units[i].base * size : bucket_memory(z, i);
+        b->pieces[b->n_pieces++] = (comm_piece){ full, shard, l->units[i].shard };
+    }
+    return 0;
+}
+
+/* Makes the unit's bucket the one that fills its buffer: the one before must have been reduced. */
+static int claim_buffer(zero *z, int unit) {
+    int bucket = z->layout.units[unit].bucket, which = z->layout.buckets[bucket].buffer;
+    if (z->own_grads[unit]) {
+        z->buckets[bucket].filled = 0;
+        return progress_wait(&z->progress, &z->buckets[bucket].reduce);
+    }
+    int before = z->buffer_bucket[which];
+    if (before == bucket && z->buckets[bucket].filled < z->layout.buckets[bucket].n_units) return 0;
+    if (before >= 0) {
+        if (z->buckets[before].filled < z->layout.buckets[before].n_units)
+            return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): backward came here before it finished the units of the bucket that is being "
+                             "filled; backward goes through units in the reverse of the table's order", unit, z->layout.units[unit].name);
+        ZERO_TRY(progress_wait(&z->progress, &z->buckets[before].reduce));
+    }
+    z->buffer_bucket[which] = bucket;
+    z->buckets[bucket].filled = 0;
+    return 0;
+}
+
+static void clear(char *p, size_t bytes) {
+    #pragma omp parallel for schedule(static) if (bytes > 1 << 20)
+    for (size_t i = 0; i < bytes; i += 1 << 16) memset(p + i, 0, bytes - i < 1 << 16 ? bytes - i : 1 << 16);
+}
+
+int grads_open(zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    size_t size = dtype_bytes(z->config.dtype);
+    if (uses_buckets(z)) {
+        ZERO_TRY(claim_buffer(z, unit));
+        z->units[unit].grads = bucket_memory(z, unit);
+    } else z->units[unit].grads = z->grads + u->base * size;
+    clear(z->units[unit].grads, u->padded * size);
+    return 0;
+}
+
+int grads_finish(zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    bucket_state *b = &z->buckets[u->bucket];
+    int last = z->micro == z->micro_of - 1, n_units = z->layout.buckets[u->bucket].n_units;
+    if (z->config.stage < 2 && sums_micro_batches(z)) {
+        kernel_accumulate((float *)z->grads + u->base, z->config.dtype, z->units[unit].grads, u->padded, z->micro == 0);
+        if (z->config.poison) kernel_fill_nan(z->units[unit].grads, u->padded * dtype_bytes(z->config.dtype));
+    }
+    z->units[unit].grads = NULL;
+    if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;        /* a new step */
+    b->filled++;
+    if (b->filled < n_units || z->config.naive || (z->config.stage < 2 && !last)) return 0;
+    b->add = z->config.stage >= 2 && z->micro > 0;
+    return progress_submit(&z->progress, &b->reduce);
+}
+
+int grads_wait(zero *z) {
+    for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
+    return 0;
+}

@@ -1,0 +1,108 @@
+/* The state behind a `zero *`, and what the files of the plugin ask of each other. */
+#ifndef LLMC_ZERO_INTERNAL_H
+#define LLMC_ZERO_INTERNAL_H
+#include "comm.h"
+#include "error.h"
+#include "kernels.h"
+#include "layout.h"
+#include "memory.h"
+#include "progress.h"
+#include "trace.h"
+#include "zero.h"
+
+typedef struct {
+    int forward_done, backward_done;        /* uses finished in this micro-batch */
+    int forward_open, backward_open;        /* 1 between a pre hook and its post hook */
+    int backward_reads;                     /* the open backward use reads parameters */
+    double opened_s;                        /* for the trace */
+    /* parameters (params.c) */
+    char *params;                           /* the whole unit, or NULL where it is not gathered (stage 3) */
+    int slot;                               /* which slot holds it; -1: none, or the unit's own */
+    int stale;                              /* stages 1, 2: other ranks have updated their parts since the last gather */
+    job gather;
+    comm_piece gather_piece;
+    zero_purpose gather_purpose;
+    /* gradients (grads.c) */
+    char *grads;                            /* this micro-batch's, or NULL before the first pre_backward and after the last post_backward */
+} unit_state;
+
+typedef struct {
+    comm_piece *pieces;                     /* (n_units of the bucket) */
+    int n_pieces;
+    int filled;                             /* units whose gradients are final */
+    int add;                                /* stages 2, 3: this micro-batch is added to the sum of the earlier ones */
+    job reduce;
+} bucket_state;
+
+/* The order in which units were opened to read parameters, as recorded in the last pass of a mode. */
+typedef struct { int *units; int n, capacity, pos; } unit_order;
+
+enum { VALUES_CHUNK = 1 << 16 };            /* elements */
+
+struct zero {
+    zero_config config;
+    layout layout;
+    memory memory;
+    comm comm;
+    progress progress;
+    trace trace;
+    unit_state *units;                      /* (n_units) */
+    bucket_state *buckets;                  /* (n_buckets) */
+    /* model states: whole at the stages that keep them whole, else this rank's shards */
+    char *params;                           /* stage 0-2: flat_elems; stage 3: shard_elems */
+    float *master;                          /* NULL with fp32: the parameter is its own master */
+    float *moment1, *moment2;               /* stage 0: flat_elems; else shard_elems */
+    char *grads;                            /* stage 0, 1: flat_elems; else shard_elems; in grad_type */
+    zero_dtype grad_type;                   /* fp32 when micro-batches are summed, else config.dtype */
+    /* working memory */
+    char **slots;                           /* stage 3: room for gathered single-use units */
+    int n_slots;
+    int *slot_unit;                         /* who is in it; -1: nobody */
+    char **own_params, **own_grads;         /* (n_units) the shared units' own buffers, NULL for the others */
+    char *bucket_buffer[2];
+    int buffer_bucket[2];                   /* which bucket fills it; -1: none */
+    double *norm_parts;                     /* (ranks + 1, n_units) */
+    float *values;                          /* (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through */
+    uint16_t *low_values;                   /* (VALUES_CHUNK) */
+    /* where the pass is */
+    int begun;                              /* a training step is under way: from zero_begin to zero_update or zero_discard */
+    int pass;                               /* zero_begin was called at all */
+    zero_mode mode;
+    int micro, micro_of;
+    int forward_left;                       /* forward uses still to come in this micro-batch */
+    int reduced;                            /* zero_reduce is done, zero_update may come */
+    double grad_norm;
+    unit_order order[2];                    /* by mode */
+};
+
+static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
+/* Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart. */
+static inline int uses_buckets(const zero *z) { return z->config.stage >= 2 || sums_micro_batches(z); }
+/* The parts of a unit whose optimizer state this rank holds: all of them at stage 0, else its own. */
+static inline int first_part(const zero *z) { return z->config.stage == 0 ? 0 : z->comm.rank; }
+static inline int last_part(const zero *z) { return z->config.stage == 0 ? z->comm.ranks - 1 : z->comm.rank; }
+/* Where part r of unit u starts in a state that stages >= `sharded_from` keep as shards. */
+static inline int64_t part_offset(const zero *z, int unit, int part, int sharded_from) {
+    const layout_unit *u = &z->layout.units[unit];
+    return z->config.stage >= sharded_from ? u->shard_base : u->base + part * u->shard;
+}
+
+int params_create(zero *z);
+int params_acquire(zero *z, int unit);          /* gathered when it returns; the next ones are on their way */
+void params_release(zero *z, int unit);
+int params_complete(zero *z);                   /* stages 1, 2: gathers what is stale */
+int params_drop_all(zero *z);                   /* stage 3: nothing is held any more */
+void params_begin_pass(zero *z);
+
+int grads_create(zero *z);
+int grads_open(zero *z, int unit);              /* clears the unit's gradient */
+int grads_finish(zero *z, int unit);            /* into the bucket */
+int grads_wait(zero *z);                        /* all reductions are done */
+
+int naive_reduce(zero *z);                      /* the oracle: see naive.c */
+int naive_update(zero *z, const zero_hyper *h, double grad_scale);
+
+const layout_place *find_place(const zero *z, int tensor, int layer);   /* or NULL with the sentence set */
+int check_unit(const zero *z, int unit);
+
+#endif

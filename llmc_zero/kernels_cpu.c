@@ -1,0 +1,93 @@
+#include "kernels.h"
+#include "bf16.h"
+#include <math.h>
+
+enum { BLOCK = 1024, SUM_BLOCK = 65536, LANES = 16 };
+
+ZERO_CLONES static void widen(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = bf16_widen(from[i]);
+}
+
+ZERO_CLONES static void narrow(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = bf16_round(from[i]);
+}
+
+void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
+    if (to_type == from_type) memmove(to, from, n * dtype_bytes(to_type));
+    else if (to_type == ZERO_F32) widen(to, from, n);
+    else narrow(to, from, n);
+}
+
+ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+ZERO_CLONES static void add_bf16(float *sum, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += bf16_widen(x[i]);
+}
+
+ZERO_CLONES static void scale_f32(float *x, float scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] *= scale;
+}
+
+static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
+
+void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale, int64_t n, int add) {
+    #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t len = n - b < BLOCK ? n - b : BLOCK;
+        float sum[BLOCK];
+        kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), len);
+        for (int r = 1; r < ranks; r++) {
+            if (type == ZERO_F32) add_f32(sum, (const float *)parts[r] + b, len);
+            else add_bf16(sum, (const uint16_t *)parts[r] + b, len);
+        }
+        scale_f32(sum, scale, len);
+        if (add) add_f32((float *)to + b, sum, len);
+        else kernel_convert(to_type, (char *)to + b * dtype_bytes(to_type), ZERO_F32, sum, len);
+    }
+}
+
+void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first) {
+    #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t len = n - b < BLOCK ? n - b : BLOCK;
+        if (first) kernel_convert(ZERO_F32, to + b, type, at(type, from, b), len);
+        else if (type == ZERO_F32) add_f32(to + b, (const float *)from + b, len);
+        else add_bf16(to + b, (const uint16_t *)from + b, len);
+    }
+}
+
+ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
+    double lane[LANES] = { 0 }, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) { double d = x[i + j]; lane[j] += d * d; }
+    for (int j = 0; i < n; i++, j++) { double d = x[i]; lane[j] += d * d; }
+    for (int j = 0; j < LANES; j++) sum += lane[j];
+    return sum;
+}
+
+double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
+    double total = 0, part[64];
+    int64_t stride = (int64_t)SUM_BLOCK * 64;
+    for (int64_t base = 0; base < n; base += stride) {      /* 64 blocks at a time, summed in order */
+        int blocks = (int)((n - base < stride ? n - base : stride) + SUM_BLOCK - 1) / SUM_BLOCK;
+        #pragma omp parallel for schedule(static) if (blocks > 1)
+        for (int k = 0; k < blocks; k++) {
+            int64_t from = base + (int64_t)k * SUM_BLOCK, to = from + SUM_BLOCK < n ? from + SUM_BLOCK : n;
+            double sum = 0;
+            for (int64_t b = from; b < to; b += BLOCK) {
+                int64_t len = to - b < BLOCK ? to - b : BLOCK;
+                float f[BLOCK];
+                kernel_convert(ZERO_F32, f, type, at(type, x, b), len);
+                sum += sum_squares_block(f, len);
+            }
+            part[k] = sum;
+        }
+        for (int k = 0; k < blocks; k++) total += part[k];
+    }
+    return total;
+}
+
+void kernel_fill_nan(void *x, size_t bytes) { memset(x, 0xff, bytes); }     /* all ones is a NaN in fp32 and in bf16 */

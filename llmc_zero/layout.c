@@ -1,0 +1,131 @@
+#include "layout.h"
+#include "error.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u, int n_units) {
+    if (n_tensors < 1 || n_units < 1) return zero_fail(ZERO_ERR_ARGUMENT, "the tables need at least one tensor and one unit");
+    for (int i = 0; i < n_tensors; i++) {
+        if (!t[i].name || t[i].elems < 1 || t[i].layers < 1)
+            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): needs a name, elems >= 1 and layers >= 1", i, t[i].name ? t[i].name : "no name");
+        if (t[i].unit < 0 || t[i].unit + t[i].layers > n_units)
+            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): units %d to %d, but there are only %d units", i, t[i].name, t[i].unit,
+                             t[i].unit + t[i].layers - 1, n_units);
+    }
+    for (int i = 0; i < n_units; i++)
+        if (!u[i].name || u[i].forward_uses < 1 || u[i].backward_uses < 1 || u[i].backward_uses > 32)
+            return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s): needs a name, forward_uses >= 1 and backward_uses 1 to 32", i,
+                             u[i].name ? u[i].name : "no name");
+    return 0;
+}
+
+static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *units) {
+    l->tensors = calloc(l->n_tensors, sizeof *l->tensors);
+    l->units = calloc(l->n_units, sizeof *l->units);
+    l->first_place_of_tensor = calloc(l->n_tensors + 1, sizeof(int));
+    l->buckets = calloc(l->n_units, sizeof *l->buckets);
+    if (!l->tensors || !l->units || !l->first_place_of_tensor || !l->buckets) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+    for (int i = 0; i < l->n_tensors; i++) {
+        l->tensors[i] = tensors[i];
+        if (!(l->tensors[i].name = strdup(tensors[i].name))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+        l->first_place_of_tensor[i + 1] = l->first_place_of_tensor[i] + tensors[i].layers;
+    }
+    for (int i = 0; i < l->n_units; i++) {
+        layout_unit *u = &l->units[i];
+        if (!(u->name = strdup(units[i].name))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+        u->forward_uses = units[i].forward_uses;
+        u->backward_uses = units[i].backward_uses;
+        u->backward_no_params = units[i].backward_no_params;
+        u->shared = u->forward_uses > 1 || u->backward_uses > 1;
+    }
+    l->n_places = l->first_place_of_tensor[l->n_tensors];
+    l->places = calloc(l->n_places, sizeof *l->places);
+    l->place_of = calloc(l->n_places, sizeof(int));
+    return l->places && l->place_of ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+}
+
+/* Tensors into units, units into flat buffers. */
+static int place_tensors(layout *l) {
+    int next = 0;
+    for (int i = 0; i < l->n_units; i++) {
+        layout_unit *u = &l->units[i];
+        int64_t end = 0;
+        u->first_place = next;
+        for (int t = 0; t < l->n_tensors; t++) {
+            const zero_tensor *z = &l->tensors[t];
+            if (i < z->unit || i >= z->unit + z->layers) continue;
+            l->place_of[l->first_place_of_tensor[t] + i - z->unit] = next;
+            l->places[next++] = (layout_place){ t, i - z->unit, z->decay, end, z->elems };
+            u->elems += z->elems;
+            end = round_up(end + z->elems, ALIGN_ELEMS);
+        }
+        u->n_places = next - u->first_place;
+        if (!u->n_places) return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s) has no tensor", i, u->name);
+        u->shard = round_up((end + l->ranks - 1) / l->ranks, ALIGN_ELEMS);
+        u->padded = u->shard * l->ranks;
+        u->base = l->flat_elems;
+        u->shard_base = l->shard_elems;
+        l->elems += u->elems;
+        l->flat_elems += u->padded;
+        l->shard_elems += u->shard;
+        if (!u->shared && u->padded > l->largest_single) l->largest_single = u->padded;
+    }
+    return 0;
+}
+
+/* Units into buckets: backward's order, the fewest consecutive units that reach the size; a shared unit, whose gradient lives through
+ * most of backward, is a bucket by itself. */
+static void fill_buckets(layout *l, int64_t size) {
+    int single = 0, open = -1;
+    for (int i = l->n_units - 1; i >= 0; i--) {
+        layout_unit *u = &l->units[i];
+        if (u->shared) {
+            u->bucket = l->n_buckets;
+            l->buckets[l->n_buckets++] = (layout_bucket){ 1, 0, 1, u->padded };
+            continue;
+        }
+        if (open < 0) {
+            open = l->n_buckets++;
+            l->buckets[open] = (layout_bucket){ 0, single++ % 2, 0, 0 };
+        }
+        layout_bucket *b = &l->buckets[open];
+        u->bucket = open;
+        u->bucket_offset = b->elems;
+        b->elems += u->padded;
+        b->n_units++;
+        if (b->elems > l->largest_bucket) l->largest_bucket = b->elems;
+        if (b->elems >= size) open = -1;
+    }
+}
+
+int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
+    ZERO_TRY(check_tables(tensors, n_tensors, units, n_units));
+    *l = (layout){ .ranks = ranks, .n_tensors = n_tensors, .n_units = n_units };
+    int rc = copy_tables(l, tensors, units);
+    if (!rc) rc = place_tensors(l);
+    if (rc) { layout_free(l); return rc; }
+    fill_buckets(l, bucket_size ? bucket_size : l->largest_single);
+    return 0;
+}
+
+void layout_free(layout *l) {
+    for (int i = 0; l->tensors && i < l->n_tensors; i++) free((char *)l->tensors[i].name);
+    for (int i = 0; l->units && i < l->n_units; i++) free(l->units[i].name);
+    free(l->tensors); free(l->units); free(l->places); free(l->place_of); free(l->first_place_of_tensor); free(l->buckets);
+    *l = (layout){ 0 };
+}
+
+const layout_place *layout_find(const layout *l, int tensor, int layer) {
+    if (tensor < 0 || tensor >= l->n_tensors || layer < 0 || layer >= l->tensors[tensor].layers) return NULL;
+    return &l->places[l->place_of[l->first_place_of_tensor[tensor] + layer]];
+}
+
+void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from, int64_t *n) {
+    int64_t lo = rank * u->shard, hi = lo + u->shard;
+    if (lo < begin) lo = begin;
+    if (hi > begin + count) hi = begin + count;
+    *from = lo;
+    *n = hi > lo ? hi - lo : 0;
+}

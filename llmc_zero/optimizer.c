@@ -1,0 +1,103 @@
+/* The step: global norm, clipping, and AdamW on the parts that this rank owns. */
+#include "internal.h"
+#include <math.h>
+
+static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
+
+typedef struct { zero *z; double *mine, *all; int n; } share_request;
+static int run_share(void *ctx, job *j) {
+    (void)j;
+    share_request *s = ctx;
+    s->z->comm.purpose = ZERO_FOR_SCALARS;
+    return comm_share(&s->z->comm, s->mine, s->all, s->n);
+}
+
+/* fp64 sums of squares of every (unit, rank) part, added in that order on all ranks: the same norm at every stage. */
+static int global_norm(zero *z, double *squares) {
+    int n = z->layout.n_units;
+    double *mine = z->norm_parts, *all = mine + n, sum = 0;
+    size_t size = dtype_bytes(z->grad_type);
+    for (int u = 0; u < n; u++)
+        mine[u] = kernel_sum_squares(z->grad_type, z->grads + grad_offset(z, u, z->comm.rank) * size, z->layout.units[u].shard);
+    share_request s = { z, mine, all, n };
+    ZERO_TRY(progress_run(&z->progress, run_share, &s));
+    for (int u = 0; u < n; u++)
+        for (int r = 0; r < z->comm.ranks; r++) sum += all[r * n + u];
+    *squares = sum;
+    return 0;
+}
+
+static int check_complete(const zero *z) {
+    if (!z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: no training pass has run since the last step");
+    if (z->micro != z->micro_of - 1)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run", z->micro + 1, z->micro_of);
+    for (int i = 0; i < z->layout.n_units; i++)
+        if (z->units[i].backward_done < z->layout.units[i].backward_uses)
+            return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: unit %d (%s) has finished %d of its %d backward uses", i, z->layout.units[i].name,
+                             z->units[i].backward_done, z->layout.units[i].backward_uses);
+    return 0;
+}
+
+int zero_reduce(zero *z, zero_info *info) {
+    double squares;
+    ZERO_TRY(check_complete(z));
+    ZERO_TRY(z->config.naive ? naive_reduce(z) : grads_wait(z));
+    ZERO_TRY(global_norm(z, &squares));
+    z->grad_norm = sqrt(squares);
+    z->reduced = 1;
+    if (info) *info = (zero_info){ z->grad_norm, isfinite(squares) };
+    return 0;
+}
+
+/* AdamW on part `part` of a unit, tensor by tensor: the layout says where decay applies and where there is only padding. */
+static void update_part(zero *z, int unit, int part, const adamw_constants constants[2]) {
+    const layout_unit *u = &z->layout.units[unit];
+    int64_t param = part_offset(z, unit, part, 3), state = part_offset(z, unit, part, 1), grad = grad_offset(z, unit, part);
+    size_t grad_size = dtype_bytes(z->grad_type);
+    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
+        const layout_place *p = &z->layout.places[i];
+        int64_t from, n;
+        layout_intersect(u, part, p->offset, p->elems, &from, &n);
+        if (!n) continue;
+        from -= part * u->shard;
+        float *master = z->master ? z->master + state + from : (float *)z->params + param + from;
+        uint16_t *low = z->master ? (uint16_t *)z->params + param + from : NULL;
+        kernel_adamw(&constants[p->decay != 0], master, z->moment1 + state + from, z->moment2 + state + from, z->grad_type,
+                     z->grads + (grad + from) * grad_size, low, n);
+    }
+}
+
+static int check_hyper(const zero *z, const zero_hyper *h) {
+    if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_update: zero_reduce comes first");
+    if (h->t < 1) return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: t is %d; updates are counted from 1", h->t);
+    if (!(h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 && h->beta2 < 1))
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: beta1 %g and beta2 %g must be at least 0 and below 1", h->beta1, h->beta2);
+    return 0;
+}
+
+int zero_update(zero *z, const zero_hyper *h) {
+    ZERO_TRY(check_hyper(z, h));
+    double start = trace_now(&z->trace), scale = h->grad_clip > 0 && z->grad_norm > h->grad_clip ? h->grad_clip / z->grad_norm : 1;
+    ZERO_TRY(params_drop_all(z));
+    if (z->config.naive) ZERO_TRY(naive_update(z, h, scale));
+    else {
+        const adamw_constants constants[2] = { adamw_prepare(h, scale, 0), adamw_prepare(h, scale, 1) };
+        for (int u = 0; u < z->layout.n_units; u++)
+            for (int part = first_part(z); part <= last_part(z); part++) update_part(z, u, part, constants);
+    }
+    for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = z->config.stage != 0 && z->comm.ranks > 1;
+    trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);
+    z->reduced = z->begun = 0;
+    return 0;
+}
+
+int zero_discard(zero *z) {
+    if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_discard: zero_reduce comes first");
+    z->reduced = z->begun = 0;
+    return params_drop_all(z);
+}
+
+int zero_step(zero *z, const zero_hyper *hyper, zero_info *info) {
+    ZERO_TRY(zero_reduce(z, info));
+    return zero_update(z, hyper);
+}

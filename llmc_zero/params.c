@@ -1,0 +1,168 @@
+/*
+ * Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its post hook, and the units that
+ * come next along the recorded order are gathered ahead. At stages 1 and 2 they are always whole, and gathered in place after an update.
+ */
+#include "internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int run_gather(void *ctx, job *j) {
+    zero *z = ctx;
+    unit_state *u = &z->units[j->index];
+    double start = trace_now(&z->trace);
+    z->comm.purpose = u->gather_purpose;
+    int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.dtype));
+    trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
+    return rc;
+}
+
+static int create_slots(zero *z) {
+    const layout *l = &z->layout;
+    size_t size = dtype_bytes(z->config.dtype);
+    int singles = 0;
+    for (int i = 0; i < l->n_units; i++) {
+        if (!l->units[i].shared) { singles++; continue; }
+        z->own_params[i] = memory_alloc(&z->memory, ZERO_WORKING, "slots (units used twice)", l->units[i].padded * size);
+        if (!z->own_params[i]) return ZERO_ERR_MEMORY;
+    }
+    int wanted = z->config.max_open + z->config.prefetch;
+    z->n_slots = wanted < singles ? wanted : singles;
+    z->slots = calloc(z->n_slots + 1, sizeof *z->slots);
+    z->slot_unit = malloc((z->n_slots + 1) * sizeof(int));
+    if (!z->slots || !z->slot_unit) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the slots");
+    for (int i = 0; i < z->n_slots; i++) {
+        z->slot_unit[i] = -1;
+        if (!(z->slots[i] = memory_alloc(&z->memory, ZERO_WORKING, "slots", l->largest_single * size))) return ZERO_ERR_MEMORY;
+    }
+    return 0;
+}
+
+int params_create(zero *z) {
+    const layout *l = &z->layout;
+    size_t size = dtype_bytes(z->config.dtype);
+    int stage = z->config.stage;
+    z->params = memory_alloc(&z->memory, ZERO_STATES, "parameters", (stage == 3 ? l->shard_elems : l->flat_elems) * size);
+    if (!z->params) return ZERO_ERR_MEMORY;
+    if (stage == 3) ZERO_TRY(create_slots(z));
+    for (int i = 0; i < l->n_units; i++) {
+        unit_state *u = &z->units[i];
+        u->slot = -1;
+        u->gather = (job){ .run = run_gather, .ctx = z, .index = i };
+        if (stage < 3) u->params = z->params + l->units[i].base * size;
+        char *shard = z->params + part_offset(z, i, z->comm.rank, 3) * size;
+        u->gather_piece = (comm_piece){ u->params, shard, l->units[i].shard };
+    }
+    return 0;
+}
+
+static void drop(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    if (z->config.poison) kernel_fill_nan(u->params, z->layout.units[unit].padded * dtype_bytes(z->config.dtype));
+    if (u->slot >= 0) z->slot_unit[u->slot] = -1;
+    u->slot = -1;
+    u->params = NULL;
+}
+
+static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
+
+/* A slot for the unit: a free one, or, if evict, one that holds a unit gathered ahead that nobody has opened. -1: none. */
+static int find_slot(zero *z, int evict, int *rc) {
+    *rc = 0;
+    for (int i = 0; i < z->n_slots; i++) if (z->slot_unit[i] < 0) return i;
+    for (int i = 0; evict && i < z->n_slots; i++) {
+        int holder = z->slot_unit[i];
+        if (is_open(&z->units[holder])) continue;
+        *rc = progress_wait(&z->progress, &z->units[holder].gather);
+        drop(z, holder);
+        return i;
+    }
+    return -1;
+}
+
+/* Starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: it is only not gathered ahead. */
+static int start_gather(zero *z, int unit, int evict) {
+    unit_state *u = &z->units[unit];
+    if (z->config.stage < 3) {
+        if (!u->stale) return 0;
+        u->stale = 0;
+        u->gather_purpose = ZERO_FOR_STEP;      /* it belongs to the step that made the parameters */
+        return progress_submit(&z->progress, &u->gather);
+    }
+    if (u->params) return 0;
+    if (z->own_params[unit]) u->params = z->own_params[unit];
+    else {
+        int rc, slot = find_slot(z, evict, &rc);
+        if (rc) return rc;
+        if (slot < 0 && !evict) return 0;
+        if (slot < 0)
+            return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
+                             "max_open above %d", unit, z->layout.units[unit].name, z->n_slots, z->config.max_open);
+        z->slot_unit[slot] = unit;
+        u->slot = slot;
+        u->params = z->slots[slot];
+    }
+    u->gather_piece.full = u->params;
+    u->gather_purpose = z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP;
+    return progress_submit(&z->progress, &u->gather);
+}
+
+/* Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is forgotten. */
+static int follow_order(zero *z, int unit) {
+    unit_order *o = &z->order[z->mode];
+    if (o->pos < o->n && o->units[o->pos] != unit) o->n = o->pos;
+    if (o->pos == o->n) {
+        if (o->n == o->capacity) {
+            int capacity = o->capacity ? 2 * o->capacity : 4 * z->layout.n_units;
+            int *units = realloc(o->units, capacity * sizeof(int));
+            if (!units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the order of units");
+            o->units = units;
+            o->capacity = capacity;
+        }
+        o->units[o->n++] = unit;
+    }
+    o->pos++;
+    return 0;
+}
+
+void params_begin_pass(zero *z) {
+    unit_order *o = &z->order[z->mode];
+    if (o->pos < o->n) o->n = o->pos;           /* the last pass was shorter than the one before */
+    o->pos = 0;
+}
+
+int params_acquire(zero *z, int unit) {
+    unit_order *o = &z->order[z->mode];
+    ZERO_TRY(follow_order(z, unit));
+    ZERO_TRY(start_gather(z, unit, 1));
+    for (int i = o->pos; i < o->n && i < o->pos + z->config.prefetch; i++) ZERO_TRY(start_gather(z, o->units[i], 0));
+    return progress_wait(&z->progress, &z->units[unit].gather);
+}
+
+/* The unit whose forward ends last is the one that backward starts with: it is kept, not gathered twice in a row. */
+static int kept_for_backward(const zero *z, int unit) {
+    const unit_state *u = &z->units[unit];
+    return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done && !(z->layout.units[unit].backward_no_params & 1);
+}
+
+void params_release(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    if (z->config.stage < 3 || is_open(u) || !u->params || kept_for_backward(z, unit)) return;
+    drop(z, unit);
+}
+
+int params_complete(zero *z) {
+    for (int i = 0; i < z->layout.n_units; i++) {
+        if (z->config.stage < 3) ZERO_TRY(start_gather(z, i, 0));
+        ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
+    }
+    return 0;
+}
+
+int params_drop_all(zero *z) {
+    for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
+        if (!z->units[i].params) continue;
+        ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
+        drop(z, i);
+    }
+    return 0;
+}

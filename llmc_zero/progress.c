@@ -1,0 +1,98 @@
+#include "progress.h"
+#include "error.h"
+#include <stdio.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static void run_job(progress *p, job *j) {
+    if (p->failed) {
+        j->rc = p->failed;
+        snprintf(j->error, sizeof j->error, "not run: an earlier collective failed");
+        return;
+    }
+    j->rc = j->run(j->ctx, j);
+    if (!j->rc) return;
+    p->failed = j->rc;
+    snprintf(j->error, sizeof j->error, "%s", zero_last_error());
+}
+
+static void *progress_loop(void *arg) {
+    progress *p = arg;
+#ifdef _OPENMP
+    omp_set_num_threads(1);     /* the other cores are busy with the trainer's layers */
+#endif
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (!p->first && !p->stopping) pthread_cond_wait(&p->work, &p->lock);
+        job *j = p->first;
+        if (!j) break;
+        p->first = j->next;
+        pthread_mutex_unlock(&p->lock);
+        run_job(p, j);
+        pthread_mutex_lock(&p->lock);
+        j->pending = 0;
+        pthread_cond_broadcast(&p->done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+int progress_start(progress *p, int threaded) {
+    *p = (progress){ .threaded = threaded };
+    if (!threaded) return 0;
+    int rc = pthread_mutex_init(&p->lock, NULL);
+    if (!rc) rc = pthread_cond_init(&p->work, NULL);
+    if (!rc) rc = pthread_cond_init(&p->done, NULL);
+    if (!rc) rc = pthread_create(&p->thread, NULL, progress_loop, p);
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the progress thread does not start: %s", strerror(rc));
+    p->started = 1;
+    return 0;
+}
+
+void progress_stop(progress *p) {
+    if (!p->started) return;
+    pthread_mutex_lock(&p->lock);
+    p->stopping = 1;
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->thread, NULL);
+    pthread_cond_destroy(&p->done);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->lock);
+    p->started = 0;
+}
+
+static int relay(const job *j) { return j->rc ? zero_fail(j->rc, "%s", j->error) : 0; }
+
+int progress_submit(progress *p, job *j) {
+    if (!p->threaded) {
+        run_job(p, j);
+        return relay(j);
+    }
+    pthread_mutex_lock(&p->lock);
+    j->pending = 1;
+    j->rc = 0;
+    j->next = NULL;
+    if (p->first) p->last->next = j;
+    else p->first = j;
+    p->last = j;
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    return 0;
+}
+
+int progress_wait(progress *p, job *j) {
+    if (!p->threaded) return relay(j);
+    pthread_mutex_lock(&p->lock);
+    while (j->pending) pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return relay(j);
+}
+
+int progress_run(progress *p, int (*run)(void *, job *), void *ctx) {
+    job j = { .run = run, .ctx = ctx };
+    ZERO_TRY(progress_submit(p, &j));
+    return progress_wait(p, &j);
+}

@@ -1,0 +1,38 @@
+#include "trace.h"
+#include "comm.h"
+#include "error.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+int trace_init(trace *t, int capacity, memory *m) {
+    *t = (trace){ .capacity = capacity, .start_s = comm_now() };
+    if (!capacity) return 0;
+    t->events = memory_alloc(m, ZERO_WORKING, "trace", capacity * sizeof *t->events);
+    return t->events ? 0 : ZERO_ERR_MEMORY;
+}
+
+double trace_now(const trace *t) { return comm_now() - t->start_s; }
+
+void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s) {
+    if (!t->capacity) return;
+    int i = __atomic_fetch_add(&t->used, 1, __ATOMIC_RELAXED);
+    if (i < t->capacity) t->events[i] = (zero_event){ kind, unit, thread, start_s, trace_now(t) };
+}
+
+int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
+    static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update" };
+    FILE *f = fopen(path, "w");
+    if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank, rank);
+    for (int i = 0; i < t->used && i < t->capacity; i++) {
+        const zero_event *e = &t->events[i];
+        fprintf(f, ",\n{\"name\":\"%s %s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", kinds[e->kind],
+                e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "", kinds[e->kind], rank, e->thread, e->start_s * 1e6,
+                (e->end_s - e->start_s) * 1e6);
+    }
+    fprintf(f, "\n]\n");
+    int bad = ferror(f);
+    if (fclose(f) || bad) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    return 0;
+}

@@ -1,0 +1,354 @@
+/* Creation, the hooks, the accessors: the rules of use are checked here, the work is done in params.c, grads.c and optimizer.c. */
+#include "internal.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---------------------------------------------------------------------------------------------------------------- creation */
+
+static int check_config(const zero_config *c) {
+    if (!c || c->size != sizeof *c)
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_config.size is not that of this library: start from ZERO_CONFIG_INIT and the same zero.h");
+    if (c->stage < 0 || c->stage > 3) return zero_fail(ZERO_ERR_ARGUMENT, "stage %d: the stages are 0, 1, 2 and 3", c->stage);
+    if (c->naive && c->stage) return zero_fail(ZERO_ERR_ARGUMENT, "the naive path is plain data parallel: stage 0, not %d", c->stage);
+    if (c->dtype != ZERO_F32 && c->dtype != ZERO_BF16) return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32 or ZERO_BF16", (int)c->dtype);
+    if (c->micro_batches < 1) return zero_fail(ZERO_ERR_ARGUMENT, "micro_batches %d: at least 1", c->micro_batches);
+    if (c->reduce_bucket_size < 0) return zero_fail(ZERO_ERR_ARGUMENT, "reduce_bucket_size %lld: at least 0", (long long)c->reduce_bucket_size);
+    if (c->prefetch < 0 || c->prefetch > 1024) return zero_fail(ZERO_ERR_ARGUMENT, "prefetch %d: 0 to 1024 units", c->prefetch);
+    if (c->max_open < 1 || c->max_open > 1024) return zero_fail(ZERO_ERR_ARGUMENT, "max_open %d: 1 to 1024 units", c->max_open);
+    if (c->window_bytes < 64 << 10 || c->window_bytes > 16 << 20)
+        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 64 KiB to 16 MiB", (long long)c->window_bytes);
+    if (!(c->comm_timeout_s > 0)) return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0", c->comm_timeout_s);
+    if (c->trace_events < 0) return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->trace_events);
+    return 0;
+}
+
+static int create_optimizer_state(zero *z) {
+    size_t bytes = (z->config.stage == 0 ? z->layout.flat_elems : z->layout.shard_elems) * sizeof(float);
+    if (z->config.dtype != ZERO_F32 && !(z->master = memory_alloc(&z->memory, ZERO_STATES, "master weights", bytes))) return ZERO_ERR_MEMORY;
+    z->moment1 = memory_alloc(&z->memory, ZERO_STATES, "first moment", bytes);
+    z->moment2 = memory_alloc(&z->memory, ZERO_STATES, "second moment", bytes);
+    return z->moment1 && z->moment2 ? 0 : ZERO_ERR_MEMORY;
+}
+
+static int create_tables(zero *z) {
+    int n = z->layout.n_units;
+    z->units = calloc(n, sizeof *z->units);
+    z->buckets = calloc(z->layout.n_buckets, sizeof *z->buckets);
+    z->own_params = calloc(n, sizeof *z->own_params);
+    z->own_grads = calloc(n, sizeof *z->own_grads);
+    z->norm_parts = calloc((size_t)(z->comm.ranks + 1) * n, sizeof(double));
+    if (!z->units || !z->buckets || !z->own_params || !z->own_grads || !z->norm_parts)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
+    z->values = memory_alloc(&z->memory, ZERO_WORKING, "values in and out", VALUES_CHUNK * (sizeof(float) + sizeof(uint16_t)));
+    z->low_values = (uint16_t *)(z->values + VALUES_CHUNK);
+    return z->values ? 0 : ZERO_ERR_MEMORY;
+}
+
+static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
+    zero_config *c = &z->config;
+    if (c->poison < 0) {
+        const char *v = getenv("ZERO_POISON");
+        c->poison = v && strcmp(v, "") && strcmp(v, "0");
+    }
+    c->overlap = c->overlap != 0;
+    ZERO_TRY(comm_open(&z->comm, c, &z->memory));
+    ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
+    z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
+    ZERO_TRY(trace_init(&z->trace, c->trace_events, &z->memory));
+    ZERO_TRY(create_tables(z));
+    ZERO_TRY(params_create(z));
+    ZERO_TRY(grads_create(z));
+    ZERO_TRY(create_optimizer_state(z));
+    return progress_start(&z->progress, c->overlap);
+}
+
+static void destroy(zero *z, int clean) {
+    progress_stop(&z->progress);
+    comm_close(&z->comm, clean);
+    for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) free(z->buckets[i].pieces);
+    free(z->units); free(z->buckets); free(z->own_params); free(z->own_grads); free(z->norm_parts);
+    free(z->slots); free(z->slot_unit); free(z->order[0].units); free(z->order[1].units);
+    layout_free(&z->layout);
+    memory_free_all(&z->memory);
+    free(z);
+}
+
+int zero_create(zero **out, const zero_config *config, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
+    *out = NULL;
+    ZERO_TRY(check_config(config));
+    zero *z = calloc(1, sizeof *z);
+    if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
+    z->config = *config;
+    int rc = create(z, tensors, n_tensors, units, n_units);
+    if (rc) destroy(z, 0);
+    else *out = z;
+    return rc;
+}
+
+void zero_destroy(zero *z) {
+    if (z) destroy(z, !z->progress.failed);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- ranks */
+
+int zero_rank(const zero *z) { return z->comm.rank; }
+int zero_ranks(const zero *z) { return z->comm.ranks; }
+
+typedef struct { zero *z; double *values; int n; int root; void *data; size_t bytes; } scalar_request;
+
+static int run_barrier(void *ctx, job *j) { (void)j; return comm_barrier(&((zero *)ctx)->comm); }
+int zero_barrier(zero *z) { return progress_run(&z->progress, run_barrier, z); }
+
+static int run_sum(void *ctx, job *j) {
+    (void)j;
+    scalar_request *s = ctx;
+    comm *c = &s->z->comm;
+    double all[c->ranks * s->n];
+    c->purpose = ZERO_FOR_SCALARS;
+    ZERO_TRY(comm_share(c, s->values, all, s->n));
+    for (int i = 0; i < s->n; i++) {
+        s->values[i] = all[i];
+        for (int r = 1; r < c->ranks; r++) s->values[i] += all[r * s->n + i];
+    }
+    return 0;
+}
+int zero_sum(zero *z, double *values, int n) {
+    if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
+    scalar_request s = { .z = z, .values = values, .n = n };
+    return progress_run(&z->progress, run_sum, &s);
+}
+
+static int run_broadcast(void *ctx, job *j) {
+    (void)j;
+    scalar_request *s = ctx;
+    s->z->comm.purpose = ZERO_FOR_SCALARS;
+    return comm_broadcast(&s->z->comm, s->root, s->data, s->bytes);
+}
+int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
+    if (root < 0 || root >= z->comm.ranks) return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.ranks);
+    scalar_request s = { .z = z, .root = root, .data = data, .bytes = bytes };
+    return progress_run(&z->progress, run_broadcast, &s);
+}
+
+int zero_first_to_fail(zero *z) {
+    if (z) return comm_window_first_to_fail(&z->comm);
+    int rank, ranks, local;
+    zero_launched_as(&rank, &ranks, &local);
+    return rank == 0;
+}
+
+void zero_end_all(zero *z, int status) {
+    if (z && z->comm.mpi) comm_mpi_abort(&z->comm, status);
+    exit(status);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- hooks */
+
+int check_unit(const zero *z, int unit) {
+    if (unit < 0 || unit >= z->layout.n_units) return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);
+    if (!z->pass) return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin comes first", unit, z->layout.units[unit].name);
+    return 0;
+}
+
+static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
+    for (int i = 0; i < z->layout.n_units; i++)
+        if (z->units[i].forward_open || z->units[i].backward_open)
+            return zero_fail(ZERO_ERR_MISUSE, "zero_begin: unit %d (%s) is still open", i, z->layout.units[i].name);
+    if (mode == ZERO_EVAL)
+        return z->begun ? zero_fail(ZERO_ERR_MISUSE, "zero_begin: an evaluation inside a training step; finish the step first") : 0;
+    if (mode != ZERO_TRAIN) return zero_fail(ZERO_ERR_ARGUMENT, "zero_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL", (int)mode);
+    if (of < 1 || of > z->config.micro_batches || micro < 0 || micro >= of)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d; the configuration allows %d", micro, of, z->config.micro_batches);
+    if (micro > 0 && (!z->begun || micro != z->micro + 1 || of != z->micro_of))
+        return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d does not follow micro-batch %d of %d", micro, of, z->micro, z->micro_of);
+    return 0;
+}
+
+int zero_begin(zero *z, zero_mode mode, int micro, int of) {
+    ZERO_TRY(check_begin(z, mode, micro, of));
+    ZERO_TRY(params_drop_all(z));
+    z->mode = mode;
+    z->pass = 1;
+    z->forward_left = 0;
+    for (int i = 0; i < z->layout.n_units; i++) {
+        z->units[i].forward_done = z->units[i].backward_done = 0;
+        z->forward_left += z->layout.units[i].forward_uses;
+    }
+    params_begin_pass(z);
+    if (mode == ZERO_EVAL) return 0;
+    z->micro = micro;
+    z->micro_of = of;
+    if (micro == 0) {
+        ZERO_TRY(grads_wait(z));
+        for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
+        z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
+        z->begun = 1;
+        z->reduced = 0;
+    }
+    return 0;
+}
+
+int zero_pre_forward(zero *z, int unit) {
+    ZERO_TRY(check_unit(z, unit));
+    unit_state *u = &z->units[unit];
+    const char *name = z->layout.units[unit].name;
+    if (u->forward_open) return zero_fail(ZERO_ERR_MISUSE, "pre_forward: unit %d (%s) is open already", unit, name);
+    if (z->mode == ZERO_TRAIN && u->forward_done == z->layout.units[unit].forward_uses)
+        return zero_fail(ZERO_ERR_MISUSE, "pre_forward: unit %d (%s) has had all its %d forward uses in this micro-batch", unit, name, u->forward_done);
+    ZERO_TRY(params_acquire(z, unit));
+    u->forward_open = 1;
+    u->opened_s = trace_now(&z->trace);
+    return 0;
+}
+
+int zero_post_forward(zero *z, int unit) {
+    ZERO_TRY(check_unit(z, unit));
+    unit_state *u = &z->units[unit];
+    if (!u->forward_open) return zero_fail(ZERO_ERR_MISUSE, "post_forward: unit %d (%s) is not open for forward", unit, z->layout.units[unit].name);
+    u->forward_open = 0;
+    u->forward_done++;
+    z->forward_left--;
+    trace_add(&z->trace, ZERO_EV_FORWARD, unit, 0, u->opened_s);
+    params_release(z, unit);
+    return 0;
+}
+
+int zero_pre_backward(zero *z, int unit) {
+    ZERO_TRY(check_unit(z, unit));
+    unit_state *u = &z->units[unit];
+    const layout_unit *l = &z->layout.units[unit];
+    if (z->mode != ZERO_TRAIN || !z->begun) return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s): this pass is no training pass", unit, l->name);
+    if (u->backward_open) return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s) is open already", unit, l->name);
+    if (u->backward_done == l->backward_uses)
+        return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s) has had all its %d backward uses in this micro-batch", unit, l->name, l->backward_uses);
+    u->backward_reads = !(l->backward_no_params >> u->backward_done & 1);
+    if (u->backward_reads) ZERO_TRY(params_acquire(z, unit));
+    if (u->backward_done == 0) ZERO_TRY(grads_open(z, unit));
+    u->backward_open = 1;
+    u->opened_s = trace_now(&z->trace);
+    return 0;
+}
+
+int zero_post_backward(zero *z, int unit) {
+    ZERO_TRY(check_unit(z, unit));
+    unit_state *u = &z->units[unit];
+    if (!u->backward_open) return zero_fail(ZERO_ERR_MISUSE, "post_backward: unit %d (%s) is not open for backward", unit, z->layout.units[unit].name);
+    u->backward_open = 0;
+    u->backward_done++;
+    trace_add(&z->trace, ZERO_EV_BACKWARD, unit, 0, u->opened_s);
+    params_release(z, unit);
+    return u->backward_done == z->layout.units[unit].backward_uses ? grads_finish(z, unit) : 0;
+}
+
+const layout_place *find_place(const zero *z, int tensor, int layer) {
+    const layout_place *p = layout_find(&z->layout, tensor, layer);
+    if (p) return p;
+    if (tensor < 0 || tensor >= z->layout.n_tensors) zero_fail(ZERO_ERR_MISUSE, "tensor %d: there are tensors 0 to %d", tensor, z->layout.n_tensors - 1);
+    else zero_fail(ZERO_ERR_MISUSE, "tensor %s has no layer %d, only 0 to %d", z->layout.tensors[tensor].name, layer, z->layout.tensors[tensor].layers - 1);
+    return NULL;
+}
+
+void *zero_param(zero *z, int tensor, int layer) {
+    const layout_place *p = find_place(z, tensor, layer);
+    if (!p) return NULL;
+    int unit = layout_unit_of(&z->layout, p);
+    const unit_state *u = &z->units[unit];
+    if (!u->forward_open && !(u->backward_open && u->backward_reads)) {
+        zero_fail(ZERO_ERR_MISUSE, "zero_param(%s, layer %d): unit %d (%s) is not open for reading", z->layout.tensors[tensor].name, layer, unit,
+                  z->layout.units[unit].name);
+        return NULL;
+    }
+    return u->params + p->offset * dtype_bytes(z->config.dtype);
+}
+
+void *zero_grad(zero *z, int tensor, int layer) {
+    const layout_place *p = find_place(z, tensor, layer);
+    if (!p) return NULL;
+    int unit = layout_unit_of(&z->layout, p);
+    const unit_state *u = &z->units[unit];
+    if (!u->backward_open) {
+        zero_fail(ZERO_ERR_MISUSE, "zero_grad(%s, layer %d): unit %d (%s) is not open for backward", z->layout.tensors[tensor].name, layer, unit,
+                  z->layout.units[unit].name);
+        return NULL;
+    }
+    return u->grads + p->offset * dtype_bytes(z->config.dtype);
+}
+
+/* ------------------------------------------------------------------------------------------------------ memory and traffic */
+
+void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) { return memory_alloc(&z->memory, class_, purpose, bytes); }
+
+int zero_memory(const zero *z, int i, zero_memory_line *line) {
+    if (i < 0 || i >= z->memory.n_lines) return zero_fail(ZERO_ERR_ARGUMENT, "the memory table has %d lines", z->memory.n_lines);
+    *line = z->memory.lines[i];
+    return 0;
+}
+
+size_t zero_memory_bytes(const zero *z, zero_memory_class class_) { return memory_bytes(&z->memory, class_); }
+
+size_t zero_states_formula(const zero *z, int stage) {
+    int mixed = z->config.dtype != ZERO_F32, sums = sums_micro_batches(z);
+    double psi = z->layout.elems, n = z->comm.ranks;
+    double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2, optimizer = mixed ? 12 : 8;     /* bytes a parameter */
+    return (size_t)ceil(psi * (params / (stage == 3 ? n : 1) + grads / (stage >= 2 ? n : 1) + optimizer / (stage >= 1 ? n : 1)));
+}
+
+static int run_traffic(void *ctx, job *j) {
+    (void)j;
+    scalar_request *s = ctx;
+    *(zero_traffic *)s->data = s->z->comm.traffic;
+    return 0;
+}
+void zero_get_traffic(zero *z, zero_traffic *t) {
+    scalar_request s = { .z = z, .data = t };
+    if (progress_run(&z->progress, run_traffic, &s)) *t = z->comm.traffic;
+}
+
+/* How often stage 3 gathers a unit in a micro-batch: at each use that reads it, but once for the last forward use and the backward use
+ * that follows it. Forward ends with the unit that is used again (tied weights), else with the table's last. */
+static int gathers_per_pass(const layout *l, int unit) {
+    const layout_unit *u = &l->units[unit];
+    int last = l->n_units - 1, gathers = u->forward_uses;
+    for (int i = l->n_units - 1; i >= 0; i--) if (l->units[i].forward_uses > 1) last = i;
+    for (int i = 0; i < u->backward_uses; i++) gathers += !(u->backward_no_params >> i & 1);
+    return gathers - (unit == last && !(u->backward_no_params & 1));
+}
+
+zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
+    const layout *l = &z->layout;
+    int stage = z->config.stage;
+    int64_t low = dtype_bytes(z->config.dtype), sum = dtype_bytes(z->grad_type), others = z->comm.ranks - 1;
+    zero_step_traffic t = { 0, 0 };
+    for (int i = 0; i < l->n_units; i++) {
+        int64_t elems = l->units[i].shard * others;
+        t.reduce_scatter += stage < 2 ? elems * sum : elems * low * micro_batches;
+        t.all_gather += stage == 0 ? elems * sum : stage < 3 ? elems * low : elems * low * micro_batches * gathers_per_pass(l, i);
+    }
+    return t;
+}
+
+void zero_get_effective(const zero *z, zero_effective *e) {
+    size_t size = dtype_bytes(z->config.dtype);
+    int64_t bytes = 0;
+    for (int i = 0; uses_buckets(z) && i < 2; i++) if (z->bucket_buffer[i]) bytes += z->layout.largest_bucket * size;
+    for (int i = 0; uses_buckets(z) && i < z->layout.n_units; i++) if (z->own_grads[i]) bytes += z->layout.units[i].padded * size;
+    *e = (zero_effective){ z->layout.largest_bucket, bytes, z->layout.elems, z->n_slots, z->comm.name };
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- trace */
+
+int zero_trace_event(const zero *z, int i, zero_event *e) {
+    int n = z->trace.used < z->trace.capacity ? z->trace.used : z->trace.capacity;
+    if (i < 0 || i >= n) return zero_fail(ZERO_ERR_ARGUMENT, "the trace holds %d events", n);
+    *e = z->trace.events[i];
+    return 0;
+}
+
+int zero_trace_write(zero *z, const char *path) {
+    const char *names[z->layout.n_units];
+    for (int i = 0; i < z->layout.n_units; i++) names[i] = z->layout.units[i].name;
+    ZERO_TRY(grads_wait(z));
+    return trace_write(&z->trace, path, z->comm.rank, names, z->layout.n_units);
+}

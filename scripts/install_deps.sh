@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs what the project needs and does not find: by apt on Debian and Ubuntu; elsewhere it names the packages and stops.
+#   scripts/install_deps.sh           what make demo and make test need
+#   scripts/install_deps.sh check     also what make check needs
+set -eu
+
+# package | how to see that it is there | what it is for
+packages="gcc|command -v gcc|the compiler
+libc6-dev|test -e /usr/include/stdio.h|the C library's headers
+make|command -v make|the build
+openmpi-bin|command -v mpirun|mpirun: the ranks
+libopenmpi-dev|command -v mpicc|MPI between the ranks
+libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matrix products
+libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
+libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
+[ "${1:-}" = check ] && packages="$packages
+cppcheck|command -v cppcheck|static analysis"
+
+missing=""; why=""
+while IFS='|' read -r package probe purpose; do
+    sh -c "$probe" >/dev/null 2>&1 || { missing="$missing $package"; why="$why  $package: $purpose"$'\n'; }
+done <<<"$packages"
+[ -z "$missing" ] && exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    printf 'These are missing (Debian names), and this system has no apt-get; install them with its own tool, then run make again:\n%s' "$why" >&2
+    exit 1
+fi
+printf 'Installing with apt-get, because they are missing:\n%s' "$why"
+sudo=""
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null 2>&1 || { echo "This needs root, and there is no sudo: run as root: apt-get install$missing" >&2; exit 1; }
+    sudo="sudo"
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@"; }
+# shellcheck disable=SC2086
+run install -y --no-install-recommends $missing >"$log" 2>&1 || {
+    run update >>"$log" 2>&1 || { echo "apt-get update failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
+    run install -y --no-install-recommends $missing >>"$log" 2>&1 || { echo "apt-get install failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
+}

@@ -1,0 +1,812 @@
+/*
+ * Trains a GPT-2 with ZeRO stages 0 to 3. Plain C, compiled by `cc -x c`: see the Makefile.
+ *
+ *     make train_gpt2_zero && mpirun ./train_gpt2_zero            no argument needed: small model, built-in stories, stage 3
+ *     mpirun -np 2 ./train_gpt2_zero -z 2 -e d12 -i train.bin -j val.bin -o log124M -n 1000 -y 1
+ *
+ * From top to bottom: options, model and its table for the plugin, forward and backward with the hooks, evaluation and sampling,
+ * checkpoints, logs, the training loop. The layers are in gpt2/, everything about ranks in llmc_zero/.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+// defines: gpt2_fail, gpt2_last_error
+#include "gpt2/error.h"
+// defines: GPT2Config, GPT2Tensor, WTE..LNFB, gpt2_tensors, gpt2_config_from_descriptor, gpt2_init, gpt2_file_*
+#include "gpt2/model.h"
+// defines: encoder_*, layernorm_*, matmul_*, attention_*, gelu_*, residual_*, softmax_crossentropy, layers_*
+#include "gpt2/layers.h"
+// defines: DataLoader, dataloader_*
+#include "gpt2/dataloader.h"
+// defines: Tokenizer, tokenizer_*
+#include "gpt2/tokenizer.h"
+// defines: random_f32, sample_softmax
+#include "gpt2/rand.h"
+// defines: Schedule, schedule_*, OutlierDetector, outlier_*
+#include "gpt2/schedule.h"
+// defines: zero_*
+#include "llmc_zero/zero.h"
+
+// ----------------------------------------------------------------------------
+// failure: one message for the job, then all ranks end
+
+static zero *z;                 // the plugin; NULL before zero_create
+static int rank = 0, ranks = 1; // of this process
+static int step = 0;
+
+static void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+static void die(const char *fmt, ...) {
+    if (zero_first_to_fail(z)) {
+        va_list args;
+        va_start(args, fmt);
+        fflush(stdout);
+        fprintf(stderr, "train_gpt2_zero: ");
+        if (ranks > 1 && z) fprintf(stderr, "rank %d: ", rank);
+        vfprintf(stderr, fmt, args);
+        fprintf(stderr, "\n");
+        va_end(args);
+    } else {
+        sleep(3);               // the rank that speaks ends this one
+    }
+    zero_end_all(z, EXIT_FAILURE);
+    abort();
+}
+static void zero_check(int rc) { if (rc) die("%s", zero_last_error()); }
+static void gpt2_check(int rc) { if (rc) die("%s", gpt2_last_error()); }
+static void *not_null(void *p) { if (!p) die("%s", zero_last_error()); return p; }
+static void *malloc_check(size_t bytes) {
+    void *p = malloc(bytes);
+    if (!p) die("out of memory: %zu bytes", bytes);
+    return p;
+}
+static void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void print0(const char *fmt, ...) {
+    if (rank != 0) return;
+    va_list args;
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    fflush(stdout);
+}
+
+// ----------------------------------------------------------------------------
+// options: llm.c's letters, and long names for what llm.c lacks
+
+typedef struct {
+    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash;
+    int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
+    int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
+    int prefetch, naive, messages;
+    double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout;
+} Options;
+
+static Options opt = {
+    .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin", .tokenizer = "data/stories_tokenizer.bin",
+    .model = "l4h4c128v257t128", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
+    .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
+    .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 1e-3, .lr_final = 0.1, .warmup = 20,
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300 };
+
+typedef enum { TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
+typedef struct { const char *name; OptionKind kind; void *value; double min, max; const char *help; } Option;
+
+static const Option option_table[] = {
+    { "-i", TEXT, &opt.train_data, 0, 0, "training token shards, a pattern (default data/stories_train.bin)" },
+    { "-j", TEXT, &opt.val_data, 0, 0, "validation token shards, a pattern (default data/stories_val.bin)" },
+    { "-e", TEXT, &opt.model, 0, 0, "model: a .bin file of llm.c, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t128 = layers, heads,\n"
+                                    "                   channels, vocabulary, longest sequence (the default)" },
+    { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints (default: none)" },
+    { "-n", INT, &opt.checkpoint_every, 0, 1e9, "save a checkpoint every so many steps (default 0: never)" },
+    { "-nk", INT, &opt.checkpoints_keep, 0, 1e9, "keep the last so many checkpoints (default 0: all)" },
+    { "-nm", INT, &opt.checkpoint_major, 0, 1e9, "checkpoints at multiples of this are never removed (default 0: none)" },
+    { "-y", INT, &opt.resume, 0, 1, "1: resume from the last complete checkpoint in -o, if there is one (default 0)" },
+    { "-b", INT, &opt.B, 1, 1 << 20, "rows of a micro-batch on each rank, B (default 8; llm.c 4)" },
+    { "-t", INT, &opt.T, 1, 1 << 20, "tokens of a row, T (default: the model's longest sequence)" },
+    { "-d", INT, &opt.total_batch, -1, 1 << 30, "tokens of a step over all ranks, a multiple of B*T*ranks (default B*T*ranks)" },
+    { "-x", INT, &opt.max_steps, -1, 1e9, "steps (default -1: one epoch)" },
+    { "-k", TEXT, &opt.schedule, 0, 0, "learning-rate schedule: cosine, linear, constant, wsd (default cosine)" },
+    { "-l", REAL, &opt.lr, 0, 1e3, "learning rate (default 1e-3; llm.c 3e-4)" },
+    { "-u", INT, &opt.warmup, 0, 1e9, "warm-up steps (default 20; llm.c 0)" },
+    { "-q", REAL, &opt.lr_final, 0, 1, "learning rate at the end, as a fraction (default 0.1; llm.c 1.0)" },
+    { "-c", REAL, &opt.weight_decay, 0, 1e3, "weight decay of 2-D tensors (default 0)" },
+    { "-sl", REAL, &opt.skip_loss_z, 0, 1e9, "skip the update when the loss is this many deviations out (default 0: off)" },
+    { "-sg", REAL, &opt.skip_grad_z, 0, 1e9, "the same for the gradient norm (default 0: off)" },
+    { "-v", INT, &opt.val_every, 0, 1e9, "validate every so many steps (default 100; llm.c 20; 0: never)" },
+    { "-m", INT, &opt.val_batches, -1, 1e9, "validation batches (default 10; llm.c 20; -1: all)" },
+    { "-s", INT, &opt.sample_every, 0, 1e9, "sample text every so many steps (default 500; llm.c 20; 0: never)" },
+    { "-g", INT, &opt.sample_tokens, 1, 1 << 20, "tokens of a sample (default 200; llm.c 64)" },
+    { "-a", INT, &opt.overfit, 0, 1, "1: train on one batch of the validation data (default 0)" },
+    { "-z", INT, &opt.stage, 0, 3, "ZeRO stage 0, 1, 2 or 3 (default 3; llm.c 0)" },
+    { "-r", INT, &opt.recompute, 0, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default 1)" },
+    { "-w", NOT_BUILT, NULL, 1, 1, "1: fp32 master weights with bf16 (always on; 0 is not built yet)" },
+    { "-h", NOT_BUILT, NULL, 0, 0, "HellaSwag (1 is not built yet)" },
+    { "-f", NOTHING_HERE, NULL, 0, 0, "TF32" }, { "-ge", NOTHING_HERE, NULL, 0, 0, "GELU fusion" }, { "-lg", NOTHING_HERE, NULL, 0, 0, "GPU log" },
+    { "-pn", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pr", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
+    { "-pg", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pm", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
+    { "-pi", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-ps", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
+    { "-pp", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pf", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
+    { "--tokenizer", TEXT, &opt.tokenizer, 0, 0, "tokenizer.bin to print samples with (default data/stories_tokenizer.bin)" },
+    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16 or fp32 (auto: bf16 where the processor multiplies bf16, else fp32)" },
+    { "--device", TEXT, &opt.device, 0, 0, "auto or cpu (cuda is not built yet)" },
+    { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
+    { "--shuffle", INT, &opt.shuffle, 0, 1, "permute the rows, alike on any number of ranks (default 1)" },
+    { "--seed", INT, &opt.seed, 0, 2147483647, "seed of the shuffle and of sampling (default 42)" },
+    { "--beta1", REAL, &opt.beta1, 0, 0.999999, "AdamW (default 0.9)" },
+    { "--beta2", REAL, &opt.beta2, 0, 0.999999, "AdamW (default 0.95)" },
+    { "--eps", REAL, &opt.eps, 0, 1, "AdamW (default 1e-8)" },
+    { "--clip", REAL, &opt.clip, 0, 1e9, "largest gradient norm (default 1.0; 0: no clipping)" },
+    { "--bucket", REAL, &opt.bucket, 0, 1e12, "elements a gradient bucket must reach (default 0: the largest block)" },
+    { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
+    { "--overlap", TEXT, &opt.overlap, 0, 0, "auto, 0 or 1: a progress thread runs the collectives (auto: if a core is spare)" },
+    { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
+    { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
+    { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
+    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a collective may take (default 300)" },
+    { "--trace", TEXT, &opt.trace, 0, 0, "file for what happened when, as Chrome/Perfetto JSON; rank r > 0 adds .r" },
+    { "--hash", TEXT, &opt.hash, 0, 0, "params or full: digest at the end; full adds the optimizer state (default params)" },
+    { "--plan", NOT_BUILT, NULL, 0, 0, "" }, { "--zero-config", NOT_BUILT, NULL, 0, 0, "" },
+    { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" }, { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
+};
+enum { N_OPTIONS = sizeof option_table / sizeof *option_table };
+
+static void usage(void) {
+    print0("usage: [mpirun -np N] ./train_gpt2_zero [option value]...\nllm.c's letters keep their meaning.\n");
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (option_table[i].kind != NOTHING_HERE && *option_table[i].help) print0("  %-16s %s\n", option_table[i].name, option_table[i].help);
+    print0("Accepted, without effect on a CPU: -f -ge -lg -pn -pr -pg -pm -pi -ps -pp -pf.\n");
+}
+
+static double parse_number(const Option *o, const char *text) {
+    char *end;
+    errno = 0;
+    double x = strtod(text, &end);
+    if (end == text || *end || errno || !isfinite(x)) die("option %s: '%s' is not a number", o->name, text);
+    if (o->kind == INT && x != floor(x)) die("option %s: '%s' is not a whole number", o->name, text);
+    if (x < o->min || x > o->max) die("option %s: %s is out of range, %g to %g", o->name, text, o->min, o->max);
+    return x;
+}
+
+static void set_option(const Option *o, const char *text) {
+    switch (o->kind) {
+        case TEXT: *(const char **)o->value = text; break;
+        case INT: *(int *)o->value = (int)parse_number(o, text); break;
+        case REAL: *(double *)o->value = parse_number(o, text); break;
+        case NOTHING_HERE: print0("option %s %s: no effect on a CPU (%s)\n", o->name, text, o->help); break;
+        case NOT_BUILT:
+            if (!*o->help || strtod(text, NULL) != o->min) die("option %s %s: not built yet", o->name, text);
+    }
+}
+
+static int one_of(const char *text, const char *name, const char *a, const char *b, const char *c) {
+    const char *choices[] = { a, b, c };
+    for (int i = 0; i < 3; i++) if (choices[i] && !strcmp(text, choices[i])) return i;
+    die("option %s: '%s' is neither of %s, %s%s%s", name, text, a, b, c ? ", " : "", c ? c : "");
+}
+
+static void parse_options(int argc, char **argv) {
+    for (int i = 1; i < argc; i += 2) {
+        if (!strcmp(argv[i], "--help")) { usage(); exit(EXIT_SUCCESS); }
+        const Option *o = option_table;
+        while (o < option_table + N_OPTIONS && strcmp(o->name, argv[i])) o++;
+        if (o == option_table + N_OPTIONS) die("unknown option %s; --help lists them", argv[i]);
+        if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
+        set_option(o, argv[i + 1]);
+    }
+    if (!strcmp(opt.device, "cuda")) die("option --device cuda: not built yet; the GPU path comes in a later version");
+    one_of(opt.device, "--device", "auto", "cpu", NULL);
+    if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d", opt.stage);
+    if ((opt.checkpoint_every || opt.resume) && !opt.output) die("options -n and -y need a folder: add -o FOLDER");
+    if (opt.overfit) { opt.train_data = opt.val_data; opt.shuffle = 0; }
+}
+
+// ----------------------------------------------------------------------------
+// the model: sizes, activations, and what the plugin must know of it
+
+typedef struct {
+    GPT2Config config;
+    gpt2_dtype dtype;
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    int B, T, chunk;            // chunk: rows of logits that exist at a time
+    // activations, in dtype unless float; [l] with one buffer for all layers where it is recomputed
+    void *encoded;              // (B, T, C)
+    void **ln1, **qkv, **atty, **residual2, **ln2, **fch, **fch_gelu, **residual3;  // (L) of (B, T, C), (B, T, 3C) .. see allocate_activations
+    float **ln1_mean, **ln1_rstd, **ln2_mean, **ln2_rstd;                           // (L) of (B, T)
+    float **lse;                // (L) of (B, NH, T)
+    void *lnf;                  // (B, T, C)
+    float *lnf_mean, *lnf_rstd; // (B, T)
+    float *losses;              // (B, T)
+    void *logits;               // (chunk, Vp)
+    void *scratch_btc, *dresidual, *dl_btc, *dl_bt4c;   // (B, T, C) .. (B, T, 4C)
+} GPT2;
+
+// Unit 0 holds the embeddings and the final layernorm: wte is used at both ends of the net. Unit 1 + l is block l.
+enum { EMBEDDING = 0 };
+static int block(int l) { return 1 + l; }
+
+static void create_plugin(GPT2 *model, int micro_batches, int overlap) {
+    int L = model->config.num_layers;
+    zero_tensor tensors[NUM_PARAMETER_TENSORS];
+    zero_unit units[1 + L];
+    char names[L][24];
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        const GPT2Tensor *t = &model->tensors[i];
+        tensors[i] = (zero_tensor){ t->name, t->elems, t->per_layer ? L : 1, t->per_layer ? block(0) : EMBEDDING, t->matrix };
+    }
+    units[EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 << 1 };    // forward: encoder, head; backward: head, encoder (reads no parameters)
+    for (int l = 0; l < L; l++) {
+        snprintf(names[l], sizeof names[l], "block %d", l);
+        units[block(l)] = (zero_unit){ names[l], 1, 1, 0 };
+    }
+    zero_config config = ZERO_CONFIG_INIT;
+    config.stage = opt.stage;
+    config.naive = opt.naive;
+    config.dtype = model->dtype == GPT2_BF16 ? ZERO_BF16 : ZERO_F32;
+    config.micro_batches = micro_batches;
+    config.reduce_bucket_size = (int64_t)opt.bucket;
+    config.prefetch = opt.prefetch;
+    config.overlap = overlap;
+    config.window_bytes = (int64_t)opt.window;
+    config.shared_window = !opt.messages;
+    config.comm_timeout_s = opt.comm_timeout;
+    config.trace_events = opt.trace ? 1 << 16 : 0;
+    zero_check(zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L));
+    rank = zero_rank(z);
+    ranks = zero_ranks(z);
+}
+
+static void *activation(size_t bytes) { return not_null(zero_alloc(z, ZERO_ACTIVATIONS, "activations", bytes)); }
+
+// One buffer a layer, or one for all of them.
+static void **per_layer(int L, size_t bytes, int shared) {
+    void **p = malloc_check(L * sizeof(void *));
+    size_t stride = (bytes + 63) / 64 * 64;
+    char *base = activation(shared ? stride : L * stride);
+    for (int l = 0; l < L; l++) p[l] = base + (shared ? 0 : l * stride);
+    return p;
+}
+
+static void allocate_activations(GPT2 *model) {
+    size_t B = model->B, T = model->T, C = model->config.channels, NH = model->config.num_heads, Vp = model->config.padded_vocab_size;
+    size_t size = gpt2_dtype_size(model->dtype), BT = B * T, btc = BT * C * size, scratch;
+    int L = model->config.num_layers;
+    size_t most = ((size_t)64 << 20) / (Vp * size), parts = (BT + most - 1) / (most ? most : 1);   // at most 64 MiB of logits at a time
+    model->chunk = (int)((BT + parts - 1) / parts);
+    model->encoded = activation(btc);
+    model->ln1 = per_layer(L, btc, opt.recompute >= 2);
+    model->qkv = per_layer(L, 3 * btc, 0);
+    model->atty = per_layer(L, btc, 0);
+    model->residual2 = per_layer(L, btc, 0);
+    model->ln2 = per_layer(L, btc, opt.recompute >= 2);
+    model->fch = per_layer(L, 4 * btc, 0);
+    model->fch_gelu = per_layer(L, 4 * btc, opt.recompute >= 1);
+    model->residual3 = per_layer(L, btc, 0);
+    model->ln1_mean = (float **)per_layer(L, BT * sizeof(float), 0);
+    model->ln1_rstd = (float **)per_layer(L, BT * sizeof(float), 0);
+    model->ln2_mean = (float **)per_layer(L, BT * sizeof(float), 0);
+    model->ln2_rstd = (float **)per_layer(L, BT * sizeof(float), 0);
+    model->lse = (float **)per_layer(L, B * NH * T * sizeof(float), 0);
+    model->lnf = activation(btc);
+    model->lnf_mean = activation(BT * sizeof(float));
+    model->lnf_rstd = activation(BT * sizeof(float));
+    model->losses = activation(BT * sizeof(float));
+    model->logits = activation(model->chunk * Vp * size);
+    model->scratch_btc = activation(btc);
+    model->dresidual = activation(btc);
+    model->dl_btc = activation(btc);
+    model->dl_bt4c = activation(4 * btc);
+    gpt2_check(layers_plan(model->dtype, (int)B, (int)T, (int)C, (int)NH, (int)Vp, model->chunk, &scratch));
+    layers_use_scratch(not_null(zero_alloc(z, ZERO_ACTIVATIONS, "scratch of the layers", scratch)));
+}
+
+static void free_model(GPT2 *model) {
+    void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch, model->fch_gelu, model->residual3,
+                       model->ln1_mean, model->ln1_rstd, model->ln2_mean, model->ln2_rstd, model->lse };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) free(tables[i]);
+    layers_free();
+}
+
+// ----------------------------------------------------------------------------
+// forward and backward: the layers, and around each use of a unit its hooks
+
+static void *param(int tensor, int layer) { return not_null(zero_param(z, tensor, layer)); }
+static void *grad(int tensor, int layer) { return not_null(zero_grad(z, tensor, layer)); }
+
+// inputs (B, T) -> residual stream after the last block (B, T, C), in residual3[L-1]
+static void gpt2_forward(GPT2 *model, const int *inputs, int B, int T) {
+    int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads, BT = B * T;
+    gpt2_dtype dt = model->dtype;
+
+    zero_check(zero_pre_forward(z, EMBEDDING));
+    encoder_forward(dt, model->encoded, inputs, param(WTE, 0), param(WPE, 0), B, T, C);
+    zero_check(zero_post_forward(z, EMBEDDING));
+
+    for (int l = 0; l < L; l++) {
+        void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
+        zero_check(zero_pre_forward(z, block(l)));
+        layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l), BT, C);
+        gpt2_check(matmul_forward(dt, model->qkv[l], model->ln1[l], param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
+        gpt2_check(attention_forward(dt, model->atty[l], model->lse[l], model->qkv[l], B, T, C, NH));
+        gpt2_check(matmul_forward(dt, model->scratch_btc, model->atty[l], param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
+        residual_layernorm_forward(dt, model->residual2[l], model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], residual,
+                                   model->scratch_btc, param(LN2W, l), param(LN2B, l), BT, C);
+        gpt2_check(matmul_forward(dt, model->fch[l], model->ln2[l], param(FCW, l), param(FCB, l), BT, C, 4 * C));
+        gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C);
+        gpt2_check(matmul_forward(dt, model->scratch_btc, model->fch_gelu[l], param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
+        residual_forward(dt, model->residual3[l], model->residual2[l], model->scratch_btc, (size_t)BT * C);
+        zero_check(zero_post_forward(z, block(l)));
+    }
+}
+
+static void *rows(const GPT2 *model, void *base, size_t row, size_t width) { return (char *)base + row * width * gpt2_dtype_size(model->dtype); }
+
+// The final layernorm, the classifier and the loss. With dloss != 0 the backward pass of all three follows chunk by chunk, so that the
+// logits of the whole batch never exist: the unit is open for forward and backward together. Returns the sum of the losses.
+static double gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss) {
+    int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
+    int BT = B * T;
+    gpt2_dtype dt = model->dtype;
+    void *residual = model->residual3[L - 1], *dlnf = model->dl_btc;
+    double loss = 0;
+
+    zero_check(zero_pre_forward(z, EMBEDDING));
+    if (dloss) zero_check(zero_pre_backward(z, EMBEDDING));
+    layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, residual, param(LNFW, 0), param(LNFB, 0), BT, C);
+    for (int row = 0; row < BT; row += model->chunk) {
+        int n = BT - row < model->chunk ? BT - row : model->chunk;
+        void *lnf = rows(model, model->lnf, row, C);
+        gpt2_check(matmul_forward(dt, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp));
+        softmax_crossentropy(dt, model->losses + row, model->logits, dloss, targets + row, n, V, Vp);
+        if (dloss) gpt2_check(matmul_backward(dt, rows(model, dlnf, row, C), grad(WTE, 0), NULL, model->logits, lnf, param(WTE, 0), n, C, Vp));
+    }
+    zero_check(zero_post_forward(z, EMBEDDING));
+    if (dloss) {
+        memset(model->dresidual, 0, BT * C * gpt2_dtype_size(dt));
+        layernorm_backward(dt, model->dresidual, grad(LNFW, 0), grad(LNFB, 0), dlnf, residual, param(LNFW, 0), model->lnf_mean, model->lnf_rstd, BT, C);
+        zero_check(zero_post_backward(z, EMBEDDING));
+    }
+    for (int i = 0; i < BT; i++) loss += model->losses[i];
+    return loss;
+}
+
+// From the gradient of the residual stream after the last block (dresidual) back to the embeddings.
+static void gpt2_backward(GPT2 *model, const int *inputs, int B, int T) {
+    int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads, BT = B * T;
+    gpt2_dtype dt = model->dtype;
+    void *dresidual = model->dresidual, *dl_btc = model->dl_btc, *dl_bt4c = model->dl_bt4c;
+
+    for (int l = L - 1; l >= 0; l--) {
+        void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
+        zero_check(zero_pre_backward(z, block(l)));
+        if (opt.recompute >= 1) gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C);
+        gpt2_check(matmul_backward(dt, dl_bt4c, grad(FCPROJW, l), grad(FCPROJB, l), dresidual, model->fch_gelu[l], param(FCPROJW, l), BT, 4 * C, C));
+        gelu_backward(dt, dl_bt4c, model->fch[l], dl_bt4c, (size_t)BT * 4 * C);
+        if (opt.recompute >= 2)
+            layernorm_forward(dt, model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], model->residual2[l], param(LN2W, l), param(LN2B, l), BT, C);
+        gpt2_check(matmul_backward(dt, dl_btc, grad(FCW, l), grad(FCB, l), dl_bt4c, model->ln2[l], param(FCW, l), BT, C, 4 * C));
+        layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dl_btc, model->residual2[l], param(LN2W, l), model->ln2_mean[l],
+                           model->ln2_rstd[l], BT, C);
+        gpt2_check(matmul_backward(dt, dl_btc, grad(ATTPROJW, l), grad(ATTPROJB, l), dresidual, model->atty[l], param(ATTPROJW, l), BT, C, C));
+        gpt2_check(attention_backward(dt, dl_bt4c, dl_btc, model->qkv[l], model->atty[l], model->lse[l], B, T, C, NH));
+        if (opt.recompute >= 2)
+            layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l), BT, C);
+        gpt2_check(matmul_backward(dt, dl_btc, grad(QKVW, l), grad(QKVB, l), dl_bt4c, model->ln1[l], param(QKVW, l), BT, C, 3 * C));
+        layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), dl_btc, residual, param(LN1W, l), model->ln1_mean[l], model->ln1_rstd[l], BT, C);
+        zero_check(zero_post_backward(z, block(l)));
+    }
+
+    zero_check(zero_pre_backward(z, EMBEDDING));
+    encoder_backward(dt, grad(WTE, 0), grad(WPE, 0), dresidual, inputs, B, T, C);
+    zero_check(zero_post_backward(z, EMBEDDING));
+}
+
+// One training step's gradients over A micro-batches; returns the mean loss over the global batch.
+static double gpt2_gradients(GPT2 *model, DataLoader *loader, int A) {
+    double tokens = (double)model->B * model->T * A, loss = 0;
+    for (int micro = 0; micro < A; micro++) {
+        gpt2_check(dataloader_next(loader));
+        zero_check(zero_begin(z, ZERO_TRAIN, micro, A));
+        gpt2_forward(model, loader->inputs, model->B, model->T);
+        double sum = gpt2_head(model, loader->targets, model->B, model->T, (float)(1 / tokens));
+        if (!isfinite(sum)) die("step %d: the loss is not finite (%f); the last checkpoint stays as it is", step + 1, sum);
+        gpt2_backward(model, loader->inputs, model->B, model->T);
+        loss += sum;
+    }
+    zero_check(zero_sum(z, &loss, 1));
+    return loss / (tokens * ranks);
+}
+
+// ----------------------------------------------------------------------------
+// evaluation and sampling: forward passes on all ranks, since at stage 3 a forward pass is collective
+
+static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
+    double loss = 0;
+    gpt2_check(dataloader_reset(loader));
+    for (int i = 0; i < batches; i++) {
+        gpt2_check(dataloader_next(loader));
+        zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
+        gpt2_forward(model, loader->inputs, model->B, model->T);
+        loss += gpt2_head(model, loader->targets, model->B, model->T, 0);
+    }
+    zero_check(zero_sum(z, &loss, 1));
+    return loss / ((double)batches * model->B * model->T * ranks);
+}
+
+// Logits of the token after position t-1, in fp32.
+static void next_logits(GPT2 *model, const int *tokens, int t, float *logits) {
+    int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
+    int T = (t + 63) / 64 * 64;                 // few different lengths: the matrix products of each are prepared once
+    gpt2_dtype dt = model->dtype;
+    if (T > model->T) T = model->T;
+    zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
+    gpt2_forward(model, tokens, 1, T);
+    zero_check(zero_pre_forward(z, EMBEDDING));
+    layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, rows(model, model->residual3[L - 1], t - 1, C), param(LNFW, 0), param(LNFB, 0), 1, C);
+    gpt2_check(matmul_forward(dt, model->logits, model->lnf, param(WTE, 0), NULL, 1, C, Vp));
+    zero_check(zero_post_forward(z, EMBEDDING));
+    for (int i = 0; i < V; i++) logits[i] = dt == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model->logits)[i]) : ((float *)model->logits)[i];
+}
+
+static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
+    int length = opt.sample_tokens, V = model->config.vocab_size;
+    if (length > model->T) length = model->T;
+    int *tokens = malloc_check(model->T * sizeof(int));
+    float *logits = malloc_check(V * sizeof(float));
+    uint64_t rng = 1337 + (uint64_t)opt.seed;   // alike on all ranks: they all choose the same tokens
+    for (int i = 0; i < model->T; i++) tokens[i] = tokenizer->eot_token;
+    print0("generating:\n---\n");
+    for (int t = 1; t < length; t++) {
+        next_logits(model, tokens, t, logits);
+        tokens[t] = sample_softmax(logits, V, random_f32(&rng));
+        if (rank == 0) tokenizer_print(tokenizer, stdout, tokens[t]);
+    }
+    print0("\n---\n");
+    free(logits);
+    free(tokens);
+}
+
+// ----------------------------------------------------------------------------
+// checkpoints: model_%08d.bin as llm.c has it, one state file a rank, and DONE_%08d when all of it is on disk
+
+typedef struct {
+    int32_t step, unused;
+    DataPosition position;
+    OutlierDetector loss_outliers, norm_outliers;
+} TrainerState;
+
+static const char *checkpoint_path(const char *kind, int at, int of_rank) {
+    static char path[4096];
+    int n = of_rank < 0 ? snprintf(path, sizeof path, "%s/%s_%08d%s", opt.output, kind, at, strcmp(kind, "model") ? "" : ".bin")
+                        : snprintf(path, sizeof path, "%s/%s_%08d_%05d.bin", opt.output, kind, at, of_rank);
+    if (n >= (int)sizeof path) die("option -o: the name is too long");
+    return path;
+}
+
+static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    (void)ctx;
+    return zero_set(z, ZERO_PARAM, tensor, layer, offset, n, values) ? gpt2_fail("%s", zero_last_error()) : 0;
+}
+static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    (void)ctx;
+    return zero_get(z, ZERO_PARAM, tensor, layer, offset, n, values) ? gpt2_fail("%s", zero_last_error()) : 0;
+}
+
+static void delete_checkpoint(int at) {
+    if (rank == 0) remove(checkpoint_path("DONE", at, -1));        // first: from here on it is no checkpoint any more
+    zero_check(zero_barrier(z));
+    if (rank == 0) remove(checkpoint_path("model", at, -1));
+    remove(checkpoint_path("state", at, rank));
+}
+
+static void write_checkpoint(GPT2 *model, const TrainerState *state) {
+    print0("writing checkpoint at step %d\n", state->step);
+    gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, model->dtype, give_values, NULL, rank == 0));
+    zero_check(zero_save(z, checkpoint_path("state", state->step, rank), state, sizeof *state));
+    zero_check(zero_barrier(z));
+    if (rank == 0) {
+        FILE *f = fopen(checkpoint_path("DONE", state->step, -1), "w");
+        if (!f || fclose(f)) die("%s: %s", checkpoint_path("DONE", state->step, -1), strerror(errno));
+    }
+    int old = state->step - opt.checkpoints_keep * opt.checkpoint_every;
+    if (opt.checkpoints_keep && old > 0 && !(opt.checkpoint_major && old % opt.checkpoint_major == 0)) delete_checkpoint(old);
+}
+
+// The step of the last complete checkpoint in the output folder, -1 if there is none.
+static int find_checkpoint(void) {
+    int last = -1, at;
+    DIR *dir = opt.output ? opendir(opt.output) : NULL;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (sscanf(e->d_name, "DONE_%8d", &at) == 1 && at > last) last = at;
+    if (dir) closedir(dir);
+    return last;
+}
+
+// ----------------------------------------------------------------------------
+// logs
+
+static void open_output(int resuming) {
+    if (!opt.output) return;
+    if (mkdir(opt.output, 0777) && errno != EEXIST) die("option -o: %s cannot be made: %s", opt.output, strerror(errno));
+    if (access(opt.output, W_OK | X_OK)) die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
+    static const char *const names[] = { "main.log", "metrics.jsonl" };
+    for (int i = 0; rank == 0 && i < 2; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", opt.output, names[i]);
+        FILE *f = fopen(path, resuming ? "a" : "w");
+        if (!f || fclose(f)) die("%s: %s", path, strerror(errno));
+    }
+}
+
+static void append(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void append(const char *name, const char *fmt, ...) {
+    if (rank != 0 || !opt.output) return;
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", opt.output, name);
+    FILE *f = fopen(path, "a");
+    if (!f) die("%s: %s", path, strerror(errno));
+    va_list args;
+    va_start(args, fmt);
+    int bad = vfprintf(f, fmt, args) < 0;
+    va_end(args);
+    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+}
+
+static double mib(double bytes) { return bytes / (1 << 20); }
+
+static void print_memory(void) {
+    static const char *const classes[] = { "model states", "working", "activations" };
+    zero_memory_line line;
+    print0("memory of a rank                          MiB\n");
+    for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) {
+        for (int i = 0; !zero_memory(z, i, &line); i++)
+            if (line.class_ == (zero_memory_class)c) print0("  %-12s %-24s %7.1f\n", classes[c], line.purpose, mib(line.bytes));
+    }
+    double states = zero_memory_bytes(z, ZERO_STATES);
+    print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n", mib(states), mib(zero_states_formula(z, opt.stage)),
+           mib(zero_memory_bytes(z, ZERO_WORKING)), mib(zero_memory_bytes(z, ZERO_ACTIVATIONS)),
+           mib(states + zero_memory_bytes(z, ZERO_WORKING) + zero_memory_bytes(z, ZERO_ACTIVATIONS)));
+    print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% of that\n",
+           mib(zero_states_formula(z, 0)), opt.stage, 100 * states / zero_states_formula(z, 0));
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+static double median(const double *x, int n) {
+    double *sorted = malloc_check((n + 1) * sizeof(double));
+    memcpy(sorted, x, n * sizeof(double));
+    qsort(sorted, n, sizeof(double), compare_doubles);
+    double m = n ? (sorted[(n - 1) / 2] + sorted[n / 2]) / 2 : 0;
+    free(sorted);
+    return m;
+}
+
+typedef struct { double loss, val_loss, norm, tokens_per_s; int steps_run; zero_traffic at_start; } RunResult;
+
+// The last lines of a run, and summary.json.
+static void finish(const GPT2 *model, const RunResult *r) {
+    char params_hash[17], state_hash[17] = "";
+    zero_traffic t;
+    zero_check(zero_hash(z, 0, params_hash));
+    if (!strcmp(opt.hash, "full")) zero_check(zero_hash(z, 1, state_hash));
+    zero_get_traffic(z, &t);
+    double n = r->steps_run ? r->steps_run : 1;
+    double gather = (t.all_gather[ZERO_FOR_STEP] - r->at_start.all_gather[ZERO_FOR_STEP]) / n;
+    double scatter = (t.reduce_scatter[ZERO_FOR_STEP] - r->at_start.reduce_scatter[ZERO_FOR_STEP]) / n;
+    double all_reduce = (t.other[ZERO_FOR_STEP] - r->at_start.other[ZERO_FOR_STEP]) / n;
+    if (opt.stage == 0) { all_reduce += gather + scatter; gather = scatter = 0; }
+    print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n", r->tokens_per_s, mib(gather + scatter + all_reduce),
+           params_hash, *state_hash ? " | state_hash " : "", state_hash);
+    if (rank != 0 || !opt.output) return;
+    char path[4200], temporary[4210], others[512] = "";
+    static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars" };
+    for (int p = ZERO_FOR_EVAL, used = 0; p < ZERO_TRAFFIC_PURPOSES; p++)
+        used += snprintf(others + used, sizeof others - used, "%s\"%s\": %lld", used ? ", " : "", purposes[p],
+                         (long long)(t.all_gather[p] + t.reduce_scatter[p] + t.other[p]));
+    snprintf(path, sizeof path, "%s/summary.json", opt.output);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *f = fopen(temporary, "w");
+    if (!f) die("%s: %s", temporary, strerror(errno));
+    fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"cpu\",\n", step, ranks, opt.stage,
+            model->dtype == GPT2_BF16 ? "bf16" : "fp32");
+    fprintf(f, " \"loss\": %.9g, \"val_loss\": ", r->loss);
+    fprintf(f, isfinite(r->val_loss) ? "%.9g" : "null", r->val_loss);
+    fprintf(f, ", \"grad_norm\": %.9g, \"params_hash\": \"%s\", \"state_hash\": ", r->norm, params_hash);
+    fprintf(f, *state_hash ? "\"%s\"" : "null", state_hash);
+    fprintf(f, ",\n \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu,\n", r->tokens_per_s,
+            zero_memory_bytes(z, ZERO_STATES), zero_memory_bytes(z, ZERO_WORKING), zero_memory_bytes(z, ZERO_ACTIVATIONS));
+    fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f}, \"other_bytes\": {%s},\n", gather,
+            scatter, all_reduce, others);
+    fprintf(f, " \"host_bytes\": 0, \"nvme_bytes\": 0}\n");
+    int bad = ferror(f);
+    if (fclose(f) || bad || rename(temporary, path)) die("%s: not written: %s", path, strerror(errno));
+}
+
+// ----------------------------------------------------------------------------
+// start: threads, dtype, model, data
+
+// Cores of this machine / ranks on it. A launcher that binds the rank to fewer is reported.
+static int settle_threads(int ranks_on_node) {
+    cpu_set_t set;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = opt.threads;
+    if (!threads) threads = cores / ranks_on_node > 1 ? cores / ranks_on_node : 1;
+    if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) < threads) {
+        print0("threads: the launcher binds a rank to %d of %d cores, so it uses %d thread%s; mpirun --bind-to none lifts that\n", CPU_COUNT(&set), cores,
+               CPU_COUNT(&set), CPU_COUNT(&set) == 1 ? "" : "s");
+        threads = CPU_COUNT(&set);
+    }
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#endif
+    return threads;
+}
+
+// Overlap needs a core for the progress thread.
+static int settle_overlap(int threads, int ranks_on_node) {
+    int choice = one_of(opt.overlap, "--overlap", "0", "1", "auto");
+    if (choice < 2) return choice;
+    return (long)(threads + 1) * ranks_on_node <= sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static void settle_model(GPT2 *model, int resume_step) {
+    int choice = one_of(opt.dtype, "--dtype", "auto", "bf16", "fp32");
+    model->dtype = choice == 1 || (choice == 0 && layers_have_bf16()) ? GPT2_BF16 : GPT2_F32;
+    const char *dot = strrchr(opt.model, '.');
+    gpt2_dtype stored;
+    if (resume_step >= 0) gpt2_check(gpt2_file_read_header(checkpoint_path("model", resume_step, -1), &model->config, &stored));
+    else if (dot && !strcmp(dot, ".bin")) gpt2_check(gpt2_file_read_header(opt.model, &model->config, &stored));
+    else gpt2_check(gpt2_config_from_descriptor(&model->config, opt.model));
+    gpt2_tensors(&model->config, model->tensors);
+    model->B = opt.B;
+    model->T = opt.T ? opt.T : model->config.max_seq_len;
+    if (model->T > model->config.max_seq_len) die("option -t %d: longer than the model's longest sequence, %d", model->T, model->config.max_seq_len);
+}
+
+static void load_values(GPT2 *model) {
+    const char *dot = strrchr(opt.model, '.');
+    if (dot && !strcmp(dot, ".bin")) gpt2_check(gpt2_file_read(opt.model, receive_values, NULL));
+    else gpt2_check(gpt2_init(&model->config, receive_values, NULL));
+}
+
+static void print_start(const GPT2 *model, int A, int steps, int threads, int overlap, int resume_step) {
+    zero_effective e;
+    zero_get_effective(z, &e);
+    print0("model      %s: %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", resume_step >= 0 ? "checkpoint" : opt.model,
+           (long long)e.num_parameters, model->config.num_layers, model->config.num_heads, model->config.channels, model->config.vocab_size,
+           model->config.max_seq_len);
+    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step, %d steps\n", model->B, model->T, ranks, A,
+           (long long)model->B * model->T * ranks * A, steps);
+    print0("numbers    %s, recompute %d, %d thread%s a rank\n", model->dtype == GPT2_BF16 ? "bf16 with fp32 master weights" : "fp32", opt.recompute, threads,
+           threads == 1 ? "" : "s");
+    print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage, opt.naive ? " (naive path)" : "", e.comm,
+           overlap ? "on" : strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off", opt.prefetch);
+    print0("buckets    %lld elements, %.1f MiB\n", (long long)e.bucket_elems, mib(e.bucket_bytes));
+    print_memory();
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+// ----------------------------------------------------------------------------
+// the training loop
+
+int main(int argc, char **argv) {
+    GPT2 model = { 0 };
+    DataLoader train, val;
+    Tokenizer tokenizer = { 0 };
+    Schedule schedule;
+    TrainerState state = { 0 };
+    RunResult result = { .val_loss = NAN };
+    int ranks_on_node;
+
+    zero_launched_as(&rank, &ranks, &ranks_on_node);
+    parse_options(argc, argv);
+    one_of(opt.hash, "--hash", "params", "full", NULL);
+    int threads = settle_threads(ranks_on_node), overlap = settle_overlap(threads, ranks_on_node);
+    int resume_step = opt.resume ? find_checkpoint() : -1;
+    settle_model(&model, resume_step);
+    long long tokens_at_once = (long long)model.B * model.T * ranks, tokens_a_step = opt.total_batch > 0 ? opt.total_batch : tokens_at_once;
+    if (tokens_a_step % tokens_at_once)
+        die("option -d %lld: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step, model.B, model.T, ranks, tokens_at_once);
+    int A = (int)(tokens_a_step / tokens_at_once);
+
+    gpt2_check(dataloader_init(&train, opt.train_data, model.B, model.T, model.config.vocab_size, rank, ranks, opt.shuffle, (uint32_t)opt.seed));
+    if (opt.val_every) gpt2_check(dataloader_init(&val, opt.val_data, model.B, model.T, model.config.vocab_size, rank, ranks, 0, 0));
+    if (opt.sample_every) gpt2_check(tokenizer_init(&tokenizer, opt.tokenizer));
+    int steps = opt.max_steps >= 0 ? opt.max_steps : (int)(train.num_tokens / tokens_a_step);
+    int val_batches = opt.val_batches >= 0 || !opt.val_every ? opt.val_batches : (int)((val.num_tokens - 1) / tokens_at_once);
+    gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
+    open_output(resume_step >= 0);
+
+    create_plugin(&model, A, overlap);
+    allocate_activations(&model);
+    outlier_init(&state.loss_outliers);
+    outlier_init(&state.norm_outliers);
+    if (resume_step < 0) load_values(&model);
+    else {
+        zero_check(zero_load(z, checkpoint_path("state", resume_step, rank), &state, sizeof state));
+        step = state.step;
+        gpt2_check(dataloader_seek(&train, state.position));
+        print0("resuming at step %d\n", step);
+    }
+    print_start(&model, A, steps, threads, overlap, resume_step);
+    zero_get_traffic(z, &result.at_start);
+    double *times = malloc_check((steps + 1) * sizeof(double)), ema = 0;
+
+    for (; step <= steps; step++) {
+        int last = step == steps, fresh = step != resume_step;
+
+        if (opt.val_every && val_batches > 0 && (step % opt.val_every == 0 || last)) {
+            result.val_loss = gpt2_validate(&model, &val, val_batches);
+            print0("val loss %f\n", result.val_loss);
+            append("main.log", "s:%d tel:%.4f\n", step, result.val_loss);
+        }
+        if (opt.sample_every && ((step > 0 && step % opt.sample_every == 0) || last)) gpt2_sample(&model, &tokenizer);
+        if (opt.checkpoint_every && fresh && ((step > 0 && step % opt.checkpoint_every == 0) || last)) {
+            state.step = step;
+            state.position = dataloader_tell(&train);
+            write_checkpoint(&model, &state);
+        }
+        if (last) break;
+
+        double start = now();
+        zero_info info;
+        if (opt.overfit) gpt2_check(dataloader_reset(&train));
+        result.loss = gpt2_gradients(&model, &train, A);
+        zero_check(zero_reduce(z, &info));
+        result.norm = info.grad_norm;
+        if (!info.finite) die("step %d: the gradient norm is not finite (%f); the last checkpoint stays as it is", step + 1, info.grad_norm);
+        double zloss = outlier_update(&state.loss_outliers, result.loss), znorm = outlier_update(&state.norm_outliers, info.grad_norm);
+        float lr = schedule_lr(&schedule, step);
+        if (opt.skip_loss_z && isfinite(zloss) && zloss > opt.skip_loss_z) {
+            print0("skipping the update: the loss is %.2f deviations out\n", zloss);
+            zero_check(zero_discard(z));
+        } else if (opt.skip_grad_z && isfinite(znorm) && znorm > opt.skip_grad_z) {
+            print0("skipping the update: the gradient norm is %.2f deviations out\n", znorm);
+            zero_check(zero_discard(z));
+        } else {
+            zero_hyper hyper = { lr, (float)opt.beta1, (float)opt.beta2, (float)opt.eps, (float)opt.weight_decay, (float)opt.clip, step + 1 };
+            zero_check(zero_update(z, &hyper));
+        }
+        double seconds = now() - start, rate = tokens_a_step / seconds;
+        times[result.steps_run++] = seconds;
+        ema = result.steps_run == 1 ? rate : 0.95 * ema + 0.05 * rate;
+        print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps, result.loss, zloss, info.grad_norm,
+               znorm, lr, seconds * 1e3, ema);
+        append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", step, result.loss, lr, info.grad_norm);
+        append("metrics.jsonl", "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": %.2f}\n", step + 1,
+               result.loss, info.grad_norm, lr, seconds * 1e3, rate);
+    }
+
+    int skip = result.steps_run > 2 ? 2 : 0;
+    double typical = median(times + skip, result.steps_run - skip);
+    result.tokens_per_s = typical > 0 ? tokens_a_step / typical : 0;
+    finish(&model, &result);
+    if (opt.trace) {
+        char path[4200];
+        snprintf(path, sizeof path, rank ? "%s.%d" : "%s", opt.trace, rank);
+        zero_check(zero_trace_write(z, path));
+    }
+    free(times);
+    dataloader_free(&train);
+    if (opt.val_every) dataloader_free(&val);
+    tokenizer_free(&tokenizer);
+    free_model(&model);
+    zero_destroy(z);
+    return 0;
+}
