@@ -702,6 +702,7 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
+#ifndef TESTING         // tests include this file and bring a main of their own
 // ----------------------------------------------------------------------------
 // the training loop
 
@@ -810,3 +811,4 @@ int main(int argc, char **argv) {
     zero_destroy(z);
     return 0;
 }
+#endif

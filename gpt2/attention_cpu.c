@@ -7,7 +7,8 @@
 #include <string.h>
 #include "cpu.h"
 
-enum { QUERIES = 64, ROWS = 4, LANES = 16 };    // queries in a block; the kernel's tile: 4 x 16 sums stay in registers
+enum { QUERIES = 16 };                          // queries in a block
+enum { ROWS = 4, LANES = 16, DEPTH = 256 };     // the kernel's tile: ROWS x LANES sums stay in registers
 
 typedef struct {
     int T, C, NH, hs;
@@ -29,28 +30,27 @@ static Shape shape_of(int T, int C, int NH) {
 
 typedef struct {
     float *q, *dout, *out;              // (QUERIES, width)
-    float *k, *v, *dk, *dv;             // (keys, width)
-    float *k_t, *v_t;                   // (width, keys)
+    float *rows, *dk, *dv;              // (keys, width); rows: keys or values on their way into panels
+    float *k, *v, *k_t, *v_t;           // panels of (keys, width) and of (width, keys)
     float *p, *dp;                      // (QUERIES, scores)
 } Buffers;
 
 size_t attention_scratch_floats(int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
-    return (size_t)s.width * (3 * QUERIES + 6 * (size_t)s.keys) + 2 * QUERIES * (size_t)s.scores;
+    return (size_t)s.width * (3 * QUERIES + 7 * (size_t)s.keys) + 2 * QUERIES * (size_t)s.scores;
 }
 
 static Buffers buffers_at(float *memory, const Shape *s) {
     size_t block = (size_t)QUERIES * s->width, head = (size_t)s->keys * s->width;
     Buffers f = { .q = memory, .dout = memory + block, .out = memory + 2 * block };
+    float **heads[] = { &f.rows, &f.dk, &f.dv, &f.k, &f.v, &f.k_t, &f.v_t };
     memory += 3 * block;
-    f.k = memory;
-    f.v = memory + head;
-    f.dk = memory + 2 * head;
-    f.dv = memory + 3 * head;
-    f.k_t = memory + 4 * head;
-    f.v_t = memory + 5 * head;
-    f.p = memory + 6 * head;
-    f.dp = f.p + (size_t)QUERIES * s->scores;
+    for (int i = 0; i < 7; i++) {
+        *heads[i] = memory;
+        memory += head;
+    }
+    f.p = memory;
+    f.dp = memory + (size_t)QUERIES * s->scores;
     return f;
 }
 
@@ -81,12 +81,16 @@ INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict
     }
 }
 
-// c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES
-VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+// c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES. Columns j*LANES.. of b start at b + j*b_panel. Long
+// sums go by DEPTH, whose part of a panel stays in L1 for all rows.
+VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t b_panel,
                             int M, int N, int K, int add) {
-    for (int j = 0; j < N; j += LANES) {
-        for (int i = 0; i < M; i += ROWS) {
-            multiply_tile(c + i * c_row + j, c_row, a + i * a_row, a_row, a_col, b + j, b_row, K, add);
+    for (int k = 0; k < K; k += DEPTH) {
+        for (int j = 0; j < N; j += LANES) {
+            for (int i = 0; i < M; i += ROWS) {
+                multiply_tile(c + i * c_row + j, c_row, a + i * a_row + k * a_col, a_row, a_col, b + j / LANES * b_panel + k * b_row, b_row,
+                              MIN(K - k, DEPTH), add || k > 0);
+            }
         }
     }
 }
@@ -112,12 +116,23 @@ VECTOR static void store(gpt2_dtype dt, void *x, size_t at, size_t stride, const
     }
 }
 
-// dst (width, keys) = src (keys, width) transposed
-VECTOR static void transpose(float *restrict dst, const float *restrict src, int keys, int width) {
+// panels of b for multiply: dst (width/LANES, keys, LANES) from src (keys, width)
+VECTOR static void pack(float *restrict dst, const float *restrict src, int keys, int width) {
+    for (int r = 0; r < keys; r++) {
+        for (int c = 0; c < width; c += LANES) {
+            for (int j = 0; j < LANES; j++) {
+                dst[(size_t)c * keys + r * LANES + j] = src[(size_t)r * width + c + j];
+            }
+        }
+    }
+}
+
+// the same of src transposed: dst (keys/LANES, width, LANES)
+VECTOR static void pack_transposed(float *restrict dst, const float *restrict src, int keys, int width) {
     for (int r = 0; r < keys; r += LANES) {
         for (int c = 0; c < width; c++) {
             for (int j = 0; j < LANES; j++) {
-                dst[(size_t)c * keys + r + j] = src[(size_t)(r + j) * width + c];
+                dst[(size_t)r * width + c * LANES + j] = src[(size_t)(r + j) * width + c];
             }
         }
     }
@@ -177,15 +192,17 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
 static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, int b, int h, const Shape *s, const Buffers *f) {
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
     size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
-    load(f->k, dt, qkv, q_at + s->C, stride, s->T, s->hs, s->width);
-    load(f->v, dt, qkv, q_at + 2 * (size_t)s->C, stride, s->T, s->hs, s->width);
-    transpose(f->k_t, f->k, s->keys, s->width);
+    size_t panel = (size_t)s->keys * LANES, panel_t = (size_t)s->width * LANES;
+    load(f->rows, dt, qkv, q_at + s->C, stride, s->T, s->hs, s->width);
+    pack_transposed(f->k_t, f->rows, s->keys, s->width);
+    load(f->rows, dt, qkv, q_at + 2 * (size_t)s->C, stride, s->T, s->hs, s->width);
+    pack(f->v, f->rows, s->keys, s->width);
     for (int first = 0; first < s->T; first += QUERIES) {
         int rows = MIN(QUERIES, s->T - first), n = padded(first + rows);
         load(f->q, dt, qkv, q_at + first * stride, stride, rows, s->hs, s->width);
-        multiply(f->p, s->scores, f->q, s->width, 1, f->k_t, s->keys, rows, n, s->hs, 0);
+        multiply(f->p, s->scores, f->q, s->width, 1, f->k_t, LANES, panel_t, rows, n, s->hs, 0);
         softmax_rows(f->p, lse + first, s, first, rows, n);
-        multiply(f->out, s->width, f->p, s->scores, 1, f->v, s->width, rows, s->width, first + rows, 0);
+        multiply(f->out, s->width, f->p, s->scores, 1, f->v, LANES, panel, rows, s->width, first + rows, 0);
         store(dt, out, out_at + (size_t)first * s->C, s->C, f->out, rows, s->hs, s->width);
     }
 }
@@ -194,10 +211,12 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
                           const Shape *s, const Buffers *f) {
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
     size_t k_at = q_at + s->C, v_at = k_at + s->C, out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
-    load(f->k, dt, qkv, k_at, stride, s->T, s->hs, s->width);
-    load(f->v, dt, qkv, v_at, stride, s->T, s->hs, s->width);
-    transpose(f->k_t, f->k, s->keys, s->width);
-    transpose(f->v_t, f->v, s->keys, s->width);
+    size_t panel = (size_t)s->keys * LANES, panel_t = (size_t)s->width * LANES;
+    load(f->rows, dt, qkv, k_at, stride, s->T, s->hs, s->width);
+    pack(f->k, f->rows, s->keys, s->width);
+    pack_transposed(f->k_t, f->rows, s->keys, s->width);
+    load(f->rows, dt, qkv, v_at, stride, s->T, s->hs, s->width);
+    pack_transposed(f->v_t, f->rows, s->keys, s->width);
     memset(f->dk, 0, (size_t)s->keys * s->width * sizeof(float));
     memset(f->dv, 0, (size_t)s->keys * s->width * sizeof(float));
     for (int first = 0; first < s->T; first += QUERIES) {
@@ -205,12 +224,12 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
         load(f->q, dt, qkv, q_at + first * stride, stride, rows, s->hs, s->width);
         load(f->dout, dt, dout, out_at + (size_t)first * s->C, s->C, rows, s->hs, s->width);
         load(f->out, dt, out, out_at + (size_t)first * s->C, s->C, rows, s->hs, s->width);
-        multiply(f->p, s->scores, f->q, s->width, 1, f->k_t, s->keys, rows, n, s->hs, 0);
-        multiply(f->dp, s->scores, f->dout, s->width, 1, f->v_t, s->keys, rows, n, s->hs, 0);
+        multiply(f->p, s->scores, f->q, s->width, 1, f->k_t, LANES, panel_t, rows, n, s->hs, 0);
+        multiply(f->dp, s->scores, f->dout, s->width, 1, f->v_t, LANES, panel_t, rows, n, s->hs, 0);
         softmax_backward_rows(f->p, f->dp, lse + first, f->dout, f->out, s, first, rows, n);
-        multiply(f->dv, s->width, f->p, 1, s->scores, f->dout, s->width, end, s->width, rows, 1);
-        multiply(f->dk, s->width, f->dp, 1, s->scores, f->q, s->width, end, s->width, rows, 1);
-        multiply(f->out, s->width, f->dp, s->scores, 1, f->k, s->width, rows, s->width, end, 0);     // dq
+        multiply(f->dv, s->width, f->p, 1, s->scores, f->dout, s->width, LANES, end, s->width, rows, 1);
+        multiply(f->dk, s->width, f->dp, 1, s->scores, f->q, s->width, LANES, end, s->width, rows, 1);
+        multiply(f->out, s->width, f->dp, s->scores, 1, f->k, LANES, panel, rows, s->width, end, 0);     // dq
         store(dt, dqkv, q_at + first * stride, stride, f->out, rows, s->hs, s->width);
     }
     store(dt, dqkv, k_at, stride, f->dk, s->T, s->hs, s->width);

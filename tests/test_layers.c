@@ -561,6 +561,7 @@ static void attention_shapes(gpt2_dtype dt) {
     attention(dt, 1, 67, 60, 3);
     attention(dt, 2, 130, 128, 2);
     attention(dt, 1, 64, 20, 1);
+    attention(dt, 1, 300, 16, 1);
 }
 
 static void test_attention(void **state) {
