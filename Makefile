@@ -34,11 +34,11 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 
 ZERO_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard llmc_zero/*.c))
 GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard gpt2/*.c))
-TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
 TRAINER  := $(if $(SAN),$(BUILD)/,)train_gpt2_zero
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 
-.PHONY: all deps probes demo test run-tests check bench format clean data
+.PHONY: all deps probes demo test run-tests sanitized check bench format clean data
 all: train_gpt2_zero
 
 deps:
@@ -80,6 +80,7 @@ test: deps
 	@$(MAKE) --no-print-directory -j2 run-tests
 run-tests: $(TRAINER) $(TESTS)
 	@tests/run.sh $(BUILD) $(TRAINER)
+sanitized: $(TRAINER) $(TESTS)
 check: deps
 	@scripts/check.sh
 bench: train_gpt2_zero

@@ -48,7 +48,9 @@ static int step = 0;
 
 static void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void die(const char *fmt, ...) {
-    if (zero_first_to_fail(z)) {
+    int speak = zero_first_to_fail(z);
+    if (!speak) sleep(3);       // the rank that speaks ends this one meanwhile
+    if (speak || !z) {          // before the ranks are connected each one fails alone, most often all in the same way
         va_list args;
         va_start(args, fmt);
         fflush(stdout);
@@ -57,8 +59,6 @@ static void die(const char *fmt, ...) {
         vfprintf(stderr, fmt, args);
         fprintf(stderr, "\n");
         va_end(args);
-    } else {
-        sleep(3);               // the rank that speaks ends this one
     }
     zero_end_all(z, EXIT_FAILURE);
     abort();

@@ -83,8 +83,8 @@ INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict
 
 // c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES. Columns j*LANES.. of b start at b + j*b_panel. Long
 // sums go by DEPTH, whose part of a panel stays in L1 for all rows.
-VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t b_panel,
-                            int M, int N, int K, int add) {
+VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+                            size_t b_panel, int M, int N, int K, int add) {
     for (int k = 0; k < K; k += DEPTH) {
         for (int j = 0; j < N; j += LANES) {
             for (int i = 0; i < M; i += ROWS) {
@@ -248,7 +248,8 @@ int attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int
     return 0;
 }
 
-int attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T, int C, int NH) {
+int attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
+                       int B, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bh = 0; bh < B * NH; bh++) {

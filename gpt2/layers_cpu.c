@@ -217,13 +217,14 @@ void residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float 
     }
 }
 
-void layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias, int BT, int C) {
+void layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
+                       int BT, int C) {
     residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
 // One row; dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of C floats.
-VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout, const void *inp, const float *w,
-                                          float mean, float rstd, size_t at, int C, float *rows) {
+VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout, const void *inp,
+                                          const float *w, float mean, float rstd, size_t at, int C, float *rows) {
     const float *dy = view(dt, dout, at, C, rows);
     const float *x = view(dt, inp, at, C, rows + C);
     const float *old = view(dt, dinp, at, C, rows + 2 * (size_t)C);

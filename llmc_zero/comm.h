@@ -62,7 +62,7 @@ int comm_launched(void);                            /* 1 under a launcher that M
 
 /* transports */
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);   /* 1: opened; 0: cannot, and why */
-int comm_window_first_to_fail(comm *c);
+int comm_window_first_to_fail(comm *c);             /* -1: there is no window to agree through */
 int comm_messages_open(comm *c, const zero_config *config, memory *m);
 
 double comm_now(void);                              /* seconds, monotonic */

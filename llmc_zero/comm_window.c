@@ -83,7 +83,7 @@ static void window_close(comm *c) {
 static const comm_transport window_transport = { window_out, window_in, window_exchange, window_close };
 
 int comm_window_first_to_fail(comm *c) {
-    if (c->transport != &window_transport) return 1;
+    if (c->transport != &window_transport) return -1;
     return !atomic_exchange(&((window *)c->state)->ctl->failed, 1);
 }
 

@@ -367,7 +367,8 @@ static void test_layernorm(void **state) {
 
 static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
     Tensor x = tensor(dt, (size_t)BT * C, 1), w = tensor(dt, (size_t)OC * C, 1), b = tensor(dt, OC, 1), y = tensor(dt, (size_t)BT * OC, 1);
-    Tensor dy = tensor(dt, y.n, 1), dx = tensor(dt, x.n, 1), dw = tensor(dt, w.n, 4), db = tensor(dt, OC, 4), dw2 = copy(dw), db2 = copy(db);
+    Tensor dy = tensor(dt, y.n, 1), dx = tensor(dt, x.n, 1), dw = tensor(dt, w.n, 4), db = tensor(dt, OC, 4);
+    Tensor dw2 = copy(dw), db2 = copy(db);
     double *ys = doubles(y.n), *dxs = doubles(x.n), *dws = values(dw), *dbs = values(db);
     double *xv = values(x), *wv = values(w), *dyv = values(dy);
     for (int bt = 0; bt < BT; bt++) {

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# make bench: speed and memory of a training step of GPT-2 124M, 2 ranks x 1 thread, batch 2 x 256 tokens each, AdamW and clipping in
+# the step. Prints a table with ratios; JSON lines go to build/bench.jsonl.
+#   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2 and DeepSpeed ZeRO-3 then run in turn with ours, and the ratios
+#                           to the faster of the two are printed
+#   ROUNDS=3                each program so many times, in turn; medians are quoted       STEPS=8       steps of a run
+set -eu
+cd "$(dirname "$0")/../.."
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DS_ACCELERATOR=cpu
+rounds=${ROUNDS:-1} steps=${STEPS:-8} peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+model="-e d12 -b 2 -t 256 -v 0 -s 0"
+: >"$out"
+
+field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | head -n 1; }
+record() { printf '%s\n' "$1" >>"$out"; }
+machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores$(grep -qw avx512_bf16 /proc/cpuinfo && echo ', AVX-512 BF16')$(grep -qw amx_bf16 /proc/cpuinfo && echo ', AMX')"
+echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
+
+ours() {  # stage dtype
+    mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x "$steps" -o "$work/run" >"$work/log" || { cat "$work/log"; exit 1; }
+    record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": $(field tokens_per_s "$work/run/summary.json"), \"params_hash\": \"$(field params_hash "$work/run/summary.json")\"}"
+}
+peer() {  # framework dtype
+    OMP_NUM_THREADS=1 PATH="$(dirname "$peers"):$PATH" timeout 300 "$peers" -m torch.distributed.run --nproc-per-node 2 dev/bench/peers.py "$1" "$2" 2 256 "$steps" \
+        2>"$work/peer.err" | grep '^{' >>"$out" || { echo "peer $1 $2 failed:"; tail -n 3 "$work/peer.err"; }
+}
+
+for round in $(seq "$rounds"); do
+    for dtype in bf16 fp32; do
+        echo "round $round of $rounds, $dtype ..."
+        ours 0 $dtype; ours 3 $dtype
+        [ -z "$peers" ] || { peer fsdp2 $dtype; peer deepspeed $dtype; }
+        ours 3 $dtype; ours 0 $dtype
+        [ "$round" != 1 ] || { ours 1 $dtype; ours 2 $dtype; }
+    done
+done
+
+median() { sed -n "/\"name\": \"$1\", \"dtype\": \"$2\"/s/.*\"tokens_per_s\": \([0-9.]*\).*/\1/p" "$out" | sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
+printf '\n%-28s %12s %12s\n' "tokens/s, GPT-2 124M, 2 ranks" bf16 fp32
+for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed; do
+    b=$(median $name bf16) f=$(median $name fp32)
+    [ -z "$b$f" ] || printf '%-28s %12s %12s\n' "$name" "${b:--}" "${f:--}"
+done
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
+best() { for p in fsdp2 deepspeed; do median $p "$1"; done | sort -n | tail -n 1; }
+printf '%-28s %12s %12s\n' "stage 3 / stage 0" "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
+[ -z "$peers" ] || printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / the faster peer" "$(ratio "$(median zero-3 bf16)" "$(best bf16)")" "$(ratio "$(median zero-3 fp32)" "$(best fp32)")"
+
+# ---- memory, seen from outside: peak Pss of a rank against the table it printed; a run of its own, since looking costs time
+printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
+for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
+    set -- $run
+    mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x 2 >"$work/log" & job=$!
+    peak=0
+    while kill -0 $job 2>/dev/null; do
+        for pid in $(pgrep -f '^./train_gpt2_zero' || true); do
+            pss=$(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup" 2>/dev/null || true)
+            [ "${pss:-0}" -le $peak ] || peak=$pss
+        done
+        sleep 0.1
+    done
+    wait $job
+    table=$(sed -n 's/.*together \([0-9.]*\) MiB.*/\1/p' "$work/log")
+    line=$(awk -v p=$peak -v t="$table" 'BEGIN { printf "%.1f %.1f %.3f", p / 1024, t, p / 1024 / t }')
+    printf '%-28s %12s %12s %8s\n' "stage $1, $2" $line
+    set -- "$1" "$2" $line
+    record "{\"name\": \"memory\", \"stage\": $1, \"dtype\": \"$2\", \"peak_pss_mib\": $3, \"table_mib\": $4}"
+done
+
+# ---- from the command to the first loss of a small model
+begin=$(date +%s.%N)
+first=$(mpirun --oversubscribe -np 2 ./train_gpt2_zero -x 1 -v 0 -s 0 | while read -r line; do case "$line" in step*) echo "$(date +%s.%N) - $begin" | awk '{ printf "%.2f", $1 - $3 }'; break ;; esac; done)
+echo
+echo "from the command to the first loss, small model: $first s"
+record "{\"name\": \"first_loss\", \"seconds\": $first}"
+echo "written: $out"

@@ -1,0 +1,122 @@
+"""The peers' side of dev/bench/bench.sh: the training step of a GPT-2 in PyTorch, for one framework, on CPUs.
+
+    torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS
+    FRAMEWORK  ddp | fsdp2 | deepspeed (ZeRO-3)         DTYPE  fp32 | bf16
+
+The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is compared with. One JSON line comes
+out: median step without the first two in seconds, tokens/s over all ranks, first and last loss, seconds from the start of the process to
+the first loss. Needs torch, and deepspeed for the last framework.
+"""
+import json
+import os
+import statistics
+import sys
+import time
+
+BORN = time.time() - float(open("/proc/uptime").read().split()[0]) + int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+
+framework, dtype, B, T, steps = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+C, L, NH, V = 768, 12, 12, 50304
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+torch.manual_seed(42)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv, self.out = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+
+    def forward(self, x):
+        heads = [h.view(B, T, NH, C // NH).transpose(1, 2) for h in self.qkv(self.norm1(x)).split(C, dim=2)]
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(B, T, C))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(1024, C)
+        self.blocks = nn.ModuleList(Block() for _ in range(L))
+        self.norm = nn.LayerNorm(C)
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, 0.0, 0.02)
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.tokens.weight)
+        return F.cross_entropy(logits.float().view(-1, V), targets.view(-1))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), fused=True)
+
+
+def plain_step(model, optimizer, context):
+    def step(x, y):
+        with context():
+            loss = model(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+    return step
+
+
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16")
+
+
+def make_step():
+    if framework == "ddp":
+        model = nn.parallel.DistributedDataParallel(GPT2())
+        return plain_step(model, adamw(model.parameters()), autocast)
+    if framework == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        model, mesh = GPT2(), init_device_mesh("cpu", (dist.get_world_size(),))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if dtype == "bf16" else MixedPrecisionPolicy()
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+        return plain_step(model, adamw(model.parameters()), lambda: torch.autocast("cpu", enabled=False))
+    import deepspeed
+    model = GPT2()
+    config = {"train_micro_batch_size_per_gpu": B, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0, "steps_per_print": 10**9,
+              "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95]}}, "bf16": {"enabled": dtype == "bf16"},
+              "zero_optimization": {"stage": 3, "overlap_comm": True, "contiguous_gradients": True}}
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+
+    def step(x, y):
+        loss = engine(x, y)
+        engine.backward(loss)
+        engine.step()
+        return loss
+    return step
+
+
+dist.init_process_group("gloo")
+step, times, losses = make_step(), [], []
+x, y = torch.randint(0, 50257, (B, T)), torch.randint(0, 50257, (B, T))
+for i in range(steps):
+    start = time.perf_counter()
+    losses.append(float(step(x, y).detach()))
+    times.append(time.perf_counter() - start)
+    if i == 0:
+        first = time.time() - BORN
+if dist.get_rank() == 0:
+    median = statistics.median(times[2:])
+    print(json.dumps({"name": framework, "dtype": dtype, "step_s": round(median, 4), "tokens_per_s": round(B * T * dist.get_world_size() / median, 1),
+                      "loss": [losses[0], losses[-1]], "first_loss_s": round(first, 2)}), flush=True)
+dist.destroy_process_group()

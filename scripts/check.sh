@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# make check: the rule of dependence, zero.h alone, cppcheck, the tests under ASan + UBSan, the progress thread under TSan.
+set -eu
+cd "$(dirname "$0")/.."
+scripts/install_deps.sh check
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+failed=0
+say() { if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=$((failed + 1)); fi; }
+
+# ---- dependence: trainer -> gpt2, llmc_zero; gpt2 knows no MPI and no plugin; the plugin knows no GPT-2; zero.h includes only the C library
+! grep -nE '#include.*(mpi\.h|nccl|llmc_zero|zero\.h)' gpt2/*.[ch]; say $? "gpt2/ includes neither MPI nor the plugin"
+! grep -nE '#include.*gpt2/|gpt2_' llmc_zero/*.[ch]; say $? "llmc_zero/ knows nothing of GPT-2"
+! grep -ln 'mpi\.h' llmc_zero/*.[ch] | grep -v comm_mpi.c; say $? "only comm_mpi.c includes mpi.h"
+! grep -nE '\b(printf|puts|perror|abort)\(' llmc_zero/*.c; say $? "llmc_zero/ never prints"
+! grep -nE '#include <(mpi|cuda|nccl)' llmc_zero/zero.h; say $? "zero.h includes no MPI, CUDA or NCCL header"
+echo '#include "llmc_zero/zero.h"' | cc -std=c11 -Wall -Wextra -Werror -I. -x c -fsyntax-only -; say $? "zero.h compiles alone as C11"
+if command -v g++ >/dev/null; then
+    echo '#include "llmc_zero/zero.h"' | g++ -std=c++17 -Wall -Wextra -Werror -I. -x c++ -fsyntax-only -; say $? "zero.h compiles alone as C++17"
+fi
+
+# ---- format: no tabs, no trailing blanks, no line over 150 columns
+! grep -nP '\t| +$|^.{151,}' llmc_zero/*.[ch] gpt2/*.[ch] train_gpt2_zero.cu tests/*.[ch] dev/data/*.c; say $? "format"
+
+cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning,portability --suppress=missingIncludeSystem \
+    -D_OPENMP=201511 -D__x86_64__ -I. llmc_zero/*.c gpt2/*.c dev/data/*.c && status=0 || status=1
+say $status "cppcheck"
+
+# ---- sanitizers. Leaks are not looked for: Open MPI and its libraries keep memory to the end.
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+make --no-print-directory -j2 SAN=address CFLAGS="-O1 -g" sanitized >build/asan.log 2>&1 && status=0 || { status=1; tail -n 20 build/asan.log; }
+say $status "build with ASan and UBSan"
+tests/run.sh build/address build/address/train_gpt2_zero short && status=0 || status=1
+say $status "tests under ASan and UBSan"
+make --no-print-directory -j2 SAN=thread CFLAGS="-O1 -g" sanitized >build/tsan.log 2>&1 && status=0 || { status=1; tail -n 20 build/tsan.log; }
+say $status "build with TSan"
+# One rank without MPI runs the same progress thread; Open MPI itself is not built for TSan.
+TSAN_OPTIONS=halt_on_error=1 timeout 300 build/thread/train_gpt2_zero -e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0 --overlap 1 -z 3 >build/tsan_run.log 2>&1 && status=0 || { status=1; tail -n 40 build/tsan_run.log; }
+say $status "progress thread under TSan"
+[ $failed = 0 ] && echo "check: all well" || { echo "check: $failed failed"; exit 1; }

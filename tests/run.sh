@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
+#   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
+#   trainer.sh  the trainer from outside       short      leaves trainer.sh out (for runs under sanitizers)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=$1 trainer=$2 short=${3:-}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+logs=$build/logs; mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+trap 'exit 1' INT TERM
+
+add() { passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + $3)); }
+
+# run NAME SECONDS COMMAND...: one line about it; its output is shown only if it failed.
+run() {
+    local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status
+    shift 2
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null; status=$?
+    # our own closing line, or cmocka's
+    read -r p f s < <(awk '
+        match($0, /[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/) { split(substr($0, RSTART), w, /[ ,]+/); p += w[1]; f += w[3]; s += w[5]; seen = 1 }
+        /\[  PASSED  \] [0-9]+ test/ { p += $4; seen = 1 }  /\[  FAILED  \] [0-9]+ test/ { f += $4 }  /\[  SKIPPED \] [0-9]+ test/ { s += $4 }
+        END { print p + 0, (seen ? f + 0 : 0), s + 0 }' "$log")
+    if [ $status = 124 ] || [ $status = 137 ]; then f=$((f + 1)); echo "HANG   $name: no end after $limit s"
+    elif [ $status != 0 ] && [ "$f" = 0 ]; then f=1; fi
+    if [ $status = 0 ] && [ "$p" = 0 ] && [ "$s" = 0 ]; then f=1; echo "$name: ran no test" >>"$log"; fi
+    if [ "$f" != 0 ] || [ $status != 0 ]; then echo "FAILED $name (status $status, $((SECONDS - start)) s); the end of $log:"; tail -n 25 "$log" | sed 's/^/    /'
+    else printf 'ok     %-22s %4d passed, %d skipped, %d s\n' "$name" "$p" "$s" $((SECONDS - start)); fi
+    grep -h '^skip ' "$log" | sed 's/^/       /'
+    add "$p" "$f" "$s"
+}
+
+for t in "$build"/tests/test_*; do
+    [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
+done
+for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
+[ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

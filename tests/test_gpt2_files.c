@@ -1,0 +1,618 @@
+/* gpt2/ without its layers: random numbers, descriptors, initialisation, model files, data loader, tokenizer, schedules, outliers. */
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "../gpt2/dataloader.h"
+#include "../gpt2/error.h"
+#include "../gpt2/model.h"
+#include "../gpt2/rand.h"
+#include "../gpt2/schedule.h"
+#include "../gpt2/tokenizer.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+// ----------------------------------------------------------------------------
+// a folder of its own, and files in it
+
+static char folder[] = "/tmp/test_gpt2_files.XXXXXX";
+
+static const char *in_folder(const char *name) { // valid until the call after the next
+    static char paths[2][256];
+    static int turn;
+    turn = !turn;
+    snprintf(paths[turn], sizeof paths[turn], "%s/%s", folder, name);
+    return paths[turn];
+}
+
+static void remove_files(const char *ending) { // files of the folder whose name ends so
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        size_t n = strlen(e->d_name), m = strlen(ending);
+        if (e->d_name[0] != '.' && n >= m && !strcmp(e->d_name + n - m, ending)) assert_return_code(remove(in_folder(e->d_name)), errno);
+    }
+    closedir(d);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    remove_files("");
+    return rmdir(folder);
+}
+
+static void write_bytes(const char *path, const void *header, size_t header_size, const void *body, size_t size) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(header, 1, header_size, f), header_size);
+    assert_int_equal(fwrite(body, 1, size, f), size);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void patch(const char *path, long offset, uint32_t value) {
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, offset, SEEK_SET), 0);
+    assert_int_equal(fwrite(&value, sizeof value, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static off_t size_of(const char *path) {
+    struct stat st;
+    assert_return_code(stat(path, &st), errno);
+    return st.st_size;
+}
+
+static void assert_error(int result, const char *part) {
+    assert_int_equal(result, -1);
+    if (!strstr(gpt2_last_error(), part)) fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
+}
+
+// ----------------------------------------------------------------------------
+// random numbers
+
+static void test_mt19937(void **state) { // torch.manual_seed(137), as PyTorch prints it
+    (void)state;
+    static const uint32_t first[] = { 4053805790u, 2173880614u, 380293709u, 1237255315u, 2986595568u };
+    static const float few[] = { 0.7947664f, 1.4369317f, -0.2292192f, 0.4755633f, -0.6334411f, -0.5791954f, -0.0925705f, -0.8659197f };
+    static const float block[] = { -1.2813878f, -2.6463957f, -0.0656950f, 0.2180829f, -0.4653617f, -0.3310841f, 2.5485482f, 0.1042537f,
+                                   0.8460661f, 0.9462448f, -0.2913765f, 0.3431381f, -1.1186705f, -0.1830533f, -2.3153160f, 0.3961988f };
+    mt19937 rng;
+    float values[16];
+    mt_seed(&rng, 137);
+    for (size_t i = 0; i < COUNT(first); i++) assert_int_equal(mt_u32(&rng), first[i]);
+    mt_normal(&rng, values, 8, 0, 1);
+    for (int i = 0; i < 8; i++) assert_float_equal(values[i], few[i], 1e-6);
+    assert_int_equal(mt_u32(&rng), 2186503452u);
+    mt_normal(&rng, values, 16, 0, 1);
+    for (int i = 0; i < 16; i++) assert_float_equal(values[i], block[i], 1e-6);
+    assert_int_equal(mt_u32(&rng), 2756748748u);
+}
+
+static void test_normal_in_parts(void **state) {
+    (void)state;
+    mt19937 a, b;
+    float whole[1003], parts[1003];
+    mt_seed(&a, 1);
+    mt_seed(&b, 1);
+    mt_normal(&a, whole, 1003, 0, 0.02f);
+    mt_normal(&b, parts, 512, 0, 0.02f);
+    mt_normal(&b, parts + 512, 1003 - 512, 0, 0.02f);
+    assert_memory_equal(whole, parts, sizeof whole);
+    assert_int_equal(mt_u32(&a), mt_u32(&b));
+}
+
+static void test_permutation(void **state) {
+    (void)state;
+    uint32_t p[100], seen[100] = { 0 }, in_place = 0;
+    mt19937 rng;
+    mt_seed(&rng, 5);
+    mt_permutation(&rng, p, 100);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_true(p[i] < 100);
+        assert_false(seen[p[i]]++);
+        in_place += p[i] == i;
+    }
+    assert_true(in_place < 10);
+}
+
+static void test_sampler(void **state) {
+    (void)state;
+    uint64_t seed = 1337;
+    for (int i = 0; i < 1000; i++) {
+        float x = random_f32(&seed);
+        assert_true(x >= 0 && x < 1);
+    }
+    const float logits[] = { 0, logf(2), logf(5) }; // 1/8, 2/8, 5/8
+    static const struct { float coin; int index; } cases[] = { { 0, 0 }, { 0.12f, 0 }, { 0.13f, 1 }, { 0.37f, 1 }, { 0.38f, 2 }, { 0.999999f, 2 } };
+    for (size_t i = 0; i < COUNT(cases); i++) assert_int_equal(sample_softmax(logits, 3, cases[i].coin), cases[i].index);
+    const float large[] = { 1000, -1000, 1001 };
+    assert_int_equal(sample_softmax(large, 3, 0.1f), 0);
+    assert_int_equal(sample_softmax(large, 3, 0.9f), 2);
+}
+
+// ----------------------------------------------------------------------------
+// models
+
+static void test_descriptors(void **state) {
+    (void)state;
+    static const struct { const char *descriptor; GPT2Config c; int64_t parameters; } good[] = {
+        { "d6", { 1024, 50257, 50304, 6, 6, 384 }, 0 },
+        { "d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
+        { "gpt2:d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
+        { "d48", { 1024, 50257, 50304, 48, 25, 1600 }, 1557686400 },
+        { "gpt2:d84", { 1024, 50257, 50304, 84, 36, 3456 }, 0 },
+        { "gpt3:c384", { 2048, 50257, 50304, 6, 6, 384 }, 0 },
+        { "gpt3:c1536", { 2048, 50257, 50304, 24, 16, 1536 }, 0 },
+        { "gpt3:c2560", { 2048, 50257, 50304, 32, 32, 2560 }, 0 },
+        { "gpt3:c12288", { 2048, 50257, 50304, 96, 96, 12288 }, 0 },
+        { "l4h4c128v512t64", { 64, 512, 512, 4, 4, 128 }, 0 },
+        { "l1h1c1v129t1", { 1, 129, 256, 1, 1, 1 }, 284 },
+    };
+    static const struct { const char *descriptor, *error; } bad[] = {
+        { "", "neither" }, { "x12", "neither" }, { "gpt2:12", "neither" }, { "gpt3:d12", "neither" },
+        { "d", "depth" }, { "d13", "depth 13" }, { "d12x", "12x" }, { "d-12", "-12" }, { "d 12", "depth" }, { "d012", "012" }, { "D12", "neither" },
+        { "d99999999999999999999", "99999" }, { "gpt2:d", "depth" }, { "gpt3:c5140", "heads" }, { "gpt3:c512", "512" }, { "gpt3:c", "channels" },
+        { "l4h4c128v512", "'t'" }, { "l4h4c128v512t", "'t'" }, { "l4h4c128v512t64x", "\"x\"" }, { "h4l4c128v512t64", "neither" },
+        { "l4c128h4v512t64", "'h'" }, { "l0h4c128v512t64", "'l'" }, { "l4h3c128v512t64", "3 heads" }, { "l4h4c-128v512t64", "'c'" },
+        { "l4h4c128v2147483647t64", "vocabulary" }, { "l4h4c128v2147483648t64", "'v'" }, { "l4 h4c128v512t64", "'h'" },
+    };
+    GPT2Config c;
+    for (size_t i = 0; i < COUNT(good); i++) {
+        assert_int_equal(gpt2_config_from_descriptor(&c, good[i].descriptor), 0);
+        assert_memory_equal(&c, &good[i].c, sizeof c);
+        if (good[i].parameters) assert_int_equal(gpt2_num_parameters(&c), good[i].parameters);
+    }
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        assert_error(gpt2_config_from_descriptor(&c, bad[i].descriptor), bad[i].error);
+        assert_non_null(strstr(gpt2_last_error(), bad[i].descriptor));
+    }
+}
+
+// A whole small model in memory, tensor by tensor, with a count of how often each element came.
+typedef struct {
+    GPT2Config config;
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    float *values[NUM_PARAMETER_TENSORS];
+    uint8_t *seen[NUM_PARAMETER_TENSORS];
+    int64_t pieces_left; // the sink or source fails when it reaches 0
+} Model;
+
+static void model_new(Model *m, const char *descriptor) {
+    *m = (Model){ .pieces_left = 1 << 30 };
+    assert_int_equal(gpt2_config_from_descriptor(&m->config, descriptor), 0);
+    gpt2_tensors(&m->config, m->tensors);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        int64_t n = m->tensors[i].elems * (m->tensors[i].per_layer ? m->config.num_layers : 1);
+        assert_non_null(m->values[i] = calloc(n, sizeof(float)));
+        assert_non_null(m->seen[i] = calloc(n, 1));
+    }
+}
+
+static void model_free(Model *m) {
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        free(m->values[i]);
+        free(m->seen[i]);
+    }
+}
+
+static int64_t piece_at(Model *m, int tensor, int layer, int64_t offset, int64_t n) {
+    assert_in_range(n, 1, GPT2_PIECE);
+    assert_in_range(layer, 0, m->tensors[tensor].per_layer ? m->config.num_layers - 1 : 0);
+    assert_true(offset >= 0 && offset + n <= m->tensors[tensor].elems);
+    return layer * m->tensors[tensor].elems + offset;
+}
+
+static int take(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    Model *m = ctx;
+    if (m->pieces_left-- == 0) return gpt2_fail("the sink is full");
+    int64_t at = piece_at(m, tensor, layer, offset, n);
+    memcpy(m->values[tensor] + at, values, n * sizeof *values);
+    for (int64_t i = 0; i < n; i++) m->seen[tensor][at + i]++;
+    return 0;
+}
+
+static int give(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    Model *m = ctx;
+    if (m->pieces_left-- == 0) return gpt2_fail("the source is dry");
+    memcpy(values, m->values[tensor] + piece_at(m, tensor, layer, offset, n), n * sizeof *values);
+    return 0;
+}
+
+static void assert_all_seen_once(const Model *m) {
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        for (int64_t j = 0; j < m->tensors[i].elems * (m->tensors[i].per_layer ? m->config.num_layers : 1); j++)
+            assert_int_equal(m->seen[i][j], 1);
+}
+
+static void test_init(void **state) {
+    (void)state;
+    Model m;
+    model_new(&m, "l2h4c132v2100t48"); // wte is longer than a piece and padded
+    assert_int_equal(gpt2_init(&m.config, take, &m), 0);
+    assert_all_seen_once(&m);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        int64_t n = m.tensors[i].elems * (m.tensors[i].per_layer ? m.config.num_layers : 1);
+        int64_t drawn = i == WTE ? 2100 * 132 : n;
+        double sum = 0, squares = 0;
+        for (int64_t j = 0; j < drawn; j++) sum += m.values[i][j], squares += m.values[i][j] * m.values[i][j];
+        for (int64_t j = drawn; j < n; j++) assert_true(m.values[i][j] == 0);
+        double mean = sum / drawn, std = sqrt(squares / drawn - mean * mean);
+        double expected = !m.tensors[i].matrix ? 0 : i == ATTPROJW || i == FCPROJW ? 0.01 : 0.02; // 0.02 / sqrt(2 * 2)
+        assert_float_equal(std, expected, expected * 0.03);
+        assert_float_equal(mean, i == LN1W || i == LN2W || i == LNFW ? 1 : 0, 5 * expected / sqrt(drawn));
+    }
+    // the very first values of llm.c's d12 are those of any model: seed 42, wte first
+    mt19937 rng;
+    float first[16];
+    mt_seed(&rng, 42);
+    mt_normal(&rng, first, 16, 0, 0.02f);
+    assert_memory_equal(m.values[WTE], first, sizeof first);
+    m.pieces_left = 3;
+    assert_error(gpt2_init(&m.config, take, &m), "full");
+    model_free(&m);
+}
+
+static void test_model_file(void **state) {
+    (void)state;
+    const char *descriptor = "l3h2c96v4000t24"; // wte is longer than a piece
+    Model m, back;
+    model_new(&m, descriptor);
+    assert_int_equal(gpt2_init(&m.config, take, &m), 0);
+    for (int pass = 0; pass < 3; pass++) { // fp32; bf16, which rounds; bf16 of what bf16 gave, which changes nothing
+        gpt2_dtype dtype = pass ? GPT2_BF16 : GPT2_F32, found;
+        char path[256];
+        snprintf(path, sizeof path, "%s", in_folder("model.bin"));
+        GPT2Config config;
+        model_new(&back, descriptor);
+        assert_int_equal(gpt2_file_write(path, &m.config, dtype, give, &m, 1), 0);
+        assert_int_equal(size_of(path), 1024 + gpt2_num_parameters(&m.config) * (int64_t)gpt2_dtype_size(dtype));
+        assert_int_equal(gpt2_file_read_header(path, &config, &found), 0);
+        assert_memory_equal(&config, &m.config, sizeof config);
+        assert_int_equal(found, dtype);
+        assert_int_equal(gpt2_file_read(path, take, &back), 0);
+        assert_all_seen_once(&back);
+        for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+            for (int64_t j = 0; j < m.tensors[i].elems; j++) {
+                float was = m.values[i][j], is = back.values[i][j];
+                if (pass == 1) assert_true(fabsf(is - was) <= fabsf(was) / 256);
+                else assert_true(is == was);
+            }
+        if (pass < 2) model_free(&m), m = back;
+    }
+    back.pieces_left = 5;
+    assert_error(gpt2_file_read(in_folder("model.bin"), take, &back), "full");
+    model_free(&m);
+    model_free(&back);
+    assert_int_not_equal(access(in_folder("model.bin.tmp"), F_OK), 0);
+}
+
+static void test_bad_model_files(void **state) {
+    (void)state;
+    static const struct { long offset; uint32_t value; off_t grow; const char *error; } cases[] = {
+        { 0, 20240520, 0, "first number is 20240520" }, { 4, 4, 0, "version 4" },  { 8, 0, 0, "positions" },
+        { 12, -1u, 0, "vocabulary" },                   { 20, 3, 0, "3 heads" },   { 28, 64, 0, "padded" },
+        { 16, 3, 0, "cut short" },                      { 4, 5, 0, "too long" },   { 0, 20240326, -1, "cut short" },
+        { 0, 20240326, 1, "too long" },                 { 24, 1u << 30, 0, "channels" },
+    };
+    Model m;
+    model_new(&m, "l2h2c8v100t8");
+    char path[256];
+    snprintf(path, sizeof path, "%s", in_folder("bad.bin"));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1), 0);
+        patch(path, cases[i].offset, cases[i].value);
+        assert_return_code(truncate(path, size_of(path) + cases[i].grow), errno);
+        assert_error(gpt2_file_read(path, take, &m), cases[i].error);
+        assert_non_null(strstr(gpt2_last_error(), path));
+    }
+    assert_return_code(truncate(path, 100), errno);
+    assert_error(gpt2_file_read(path, take, &m), "100 bytes");
+    assert_error(gpt2_file_read(in_folder("none.bin"), take, &m), "No such file");
+    assert_error(gpt2_file_read(folder, take, &m), "not a regular file");
+    model_free(&m);
+}
+
+static void test_failing_model_write(void **state) {
+    (void)state;
+    Model m;
+    model_new(&m, "l2h2c64v100t8");
+    char path[256], temporary[256];
+    snprintf(path, sizeof path, "%s", in_folder("kept.bin"));
+    snprintf(temporary, sizeof temporary, "%s", in_folder("kept.bin.tmp"));
+    write_bytes(path, "old", 3, "", 0);
+
+    m.pieces_left = 7;
+    assert_error(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1), "dry");
+
+    // a full disk: the source is still asked for every piece, since other ranks may take part in it
+    m.pieces_left = 1000;
+    assert_int_equal(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 0), 0);
+    int64_t pieces = 1000 - m.pieces_left;
+    struct rlimit old, small = { 20000, 0 };
+    assert_return_code(getrlimit(RLIMIT_FSIZE, &old), errno);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_return_code(setrlimit(RLIMIT_FSIZE, &small), errno);
+    m.pieces_left = 1000;
+    int result = gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1);
+    assert_return_code(setrlimit(RLIMIT_FSIZE, &old), errno);
+    assert_error(result, "File too large");
+    assert_int_equal(1000 - m.pieces_left, pieces);
+
+    assert_int_equal(size_of(path), 3);
+    assert_int_not_equal(access(temporary, F_OK), 0);
+    assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m, 1), "cannot create");
+    model_free(&m);
+}
+
+// ----------------------------------------------------------------------------
+// the data loader
+
+// Shards of n tokens, counting up through all of them, so that each row's first token says which row it is.
+static void write_shard(const char *name, uint32_t first, uint32_t n) {
+    uint32_t header[256] = { 20240520, 1, n };
+    uint16_t tokens[2000];
+    assert_true(n <= COUNT(tokens));
+    for (uint32_t i = 0; i < n; i++) tokens[i] = (uint16_t)(first + i);
+    write_bytes(in_folder(name), header, sizeof header, tokens, n * sizeof *tokens);
+}
+
+static void write_three_shards(void) {
+    remove_files("");
+    write_shard("s_02.shard", 101, 72);     // rows of 10 begin at 101 111 ... 161: 7, and one token is over
+    write_shard("s_01.shard", 0, 101);      // 0 10 ... 90: 10
+    write_shard("s_03.shard", 200, 59);     // 200 210 ... 240: 5, and eight are over
+}
+
+enum { T = 10, V = 2000, ROWS = 22 };
+
+// first tokens of the rows that `ranks` ranks read with batch B, in their global order
+static void read_rows(int ranks, int B, int shuffle, uint32_t seed, int skip, int *rows, int n) {
+    for (int rank = 0; rank < ranks; rank++) {
+        DataLoader l;
+        if (dataloader_init(&l, in_folder("*.shard"), B, T, V, rank, ranks, shuffle, seed)) fail_msg("%s", gpt2_last_error());
+        assert_int_equal(l.num_rows, ROWS);
+        assert_int_equal(l.num_tokens, 101 + 72 + 59);
+        assert_int_equal(dataloader_seek(&l, (DataPosition){ skip / ROWS, skip % ROWS, ROWS }), 0);
+        for (int at = rank * B; at < n; at += ranks * B) {
+            assert_int_equal(dataloader_next(&l), 0);
+            for (int b = 0; b < B && at + b < n; b++) {
+                rows[at + b] = l.inputs[b * T];
+                for (int t = 0; t < T; t++) {
+                    assert_int_equal(l.inputs[b * T + t], rows[at + b] + t);
+                    assert_int_equal(l.targets[b * T + t], rows[at + b] + t + 1);
+                }
+            }
+        }
+        dataloader_free(&l);
+    }
+}
+
+static const int in_order[ROWS] = { 0,   10,  20,  30,  40,  50,  60,  70,  80,  90,  101, 111, 121, 131, 141, 151, 161, 200, 210, 220, 230, 240 };
+
+static void test_rows_in_order(void **state) {
+    (void)state;
+    int rows[2 * ROWS];
+    write_three_shards();
+    read_rows(1, 3, 0, 42, 0, rows, 2 * ROWS);
+    assert_memory_equal(rows, in_order, sizeof in_order);
+    assert_memory_equal(rows + ROWS, in_order, sizeof in_order);
+}
+
+static void test_shuffle(void **state) {
+    (void)state;
+    enum { EPOCHS = 3 };
+    int rows[EPOCHS * ROWS], other[ROWS];
+    write_three_shards();
+    read_rows(1, 1, 1, 42, 0, rows, EPOCHS * ROWS);
+    for (int e = 0; e < EPOCHS; e++)
+        for (int i = 0; i < ROWS; i++) { // each row once an epoch
+            int times = 0;
+            for (int j = 0; j < ROWS; j++) times += rows[e * ROWS + j] == in_order[i];
+            assert_int_equal(times, 1);
+        }
+    assert_memory_not_equal(rows, in_order, sizeof in_order);
+    assert_memory_not_equal(rows, rows + ROWS, sizeof in_order);
+    read_rows(1, 1, 1, 43, 0, other, ROWS);
+    assert_memory_not_equal(rows, other, sizeof other);
+}
+
+static void test_ranks_see_one_stream(void **state) {
+    (void)state;
+    static const struct { int ranks, B; } cases[] = { { 1, 2 }, { 2, 1 }, { 2, 2 }, { 4, 1 }, { 3, 3 }, { 5, 4 }, { 1, ROWS }, { ROWS, 1 } };
+    enum { N = 3 * ROWS };
+    int one[N], many[N];
+    write_three_shards();
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        read_rows(1, 1, shuffle, 42, 0, one, N);
+        for (size_t i = 0; i < COUNT(cases); i++) {
+            read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 0, many, N);
+            assert_memory_equal(one, many, sizeof one);
+            read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 7, many, N - 7); // and from the middle
+            assert_memory_equal(one + 7, many, sizeof one - 7 * sizeof *one);
+        }
+    }
+}
+
+static void test_tell_and_seek(void **state) {
+    (void)state;
+    DataLoader l;
+    int first[4], later[4];
+    write_three_shards();
+    assert_int_equal(dataloader_init(&l, in_folder("*.shard"), 4, T, V, 0, 1, 1, 42), 0);
+    assert_int_equal(dataloader_next(&l), 0);
+    for (int b = 0; b < 4; b++) first[b] = l.inputs[b * T];
+    for (int i = 0; i < 8; i++) assert_int_equal(dataloader_next(&l), 0);
+    DataPosition p = dataloader_tell(&l);
+    assert_int_equal(p.epoch, 1);
+    assert_int_equal(p.row, 36 - ROWS);
+    assert_int_equal(dataloader_next(&l), 0);
+    for (int b = 0; b < 4; b++) later[b] = l.inputs[b * T];
+    assert_int_equal(dataloader_reset(&l), 0);
+    assert_int_equal(dataloader_next(&l), 0);
+    for (int b = 0; b < 4; b++) assert_int_equal(l.inputs[b * T], first[b]);
+    assert_int_equal(dataloader_seek(&l, p), 0);
+    assert_int_equal(dataloader_next(&l), 0);
+    for (int b = 0; b < 4; b++) assert_int_equal(l.inputs[b * T], later[b]);
+    assert_error(dataloader_seek(&l, (DataPosition){ 0, 0, ROWS + 1 }), "23 rows");
+    assert_error(dataloader_seek(&l, (DataPosition){ 0, ROWS, ROWS }), "row 22");
+    assert_error(dataloader_seek(&l, (DataPosition){ -1, 0, ROWS }), "epoch -1");
+    dataloader_free(&l);
+    dataloader_free(&l);
+}
+
+static void test_bad_shards(void **state) {
+    (void)state;
+    static const struct { long offset; uint32_t value; off_t grow; const char *error; } cases[] = {
+        { 0, 20240326, 0, "first number is 20240326" }, { 4, 2, 0, "version 2" },          { 8, 100, 0, "100 tokens" },
+        { 8, -101u, 0, "-101 tokens" },                 { 0, 20240520, -2, "101 tokens" }, { 0, 20240520, 2, "101 tokens" },
+        { 0, 20240520, -1000, "header" },
+    };
+    DataLoader l;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_three_shards();
+        patch(in_folder("s_01.shard"), cases[i].offset, cases[i].value);
+        assert_return_code(truncate(in_folder("s_01.shard"), size_of(in_folder("s_01.shard")) + cases[i].grow), errno);
+        assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 0, 1, 1, 42), cases[i].error);
+        assert_non_null(strstr(gpt2_last_error(), "s_01.shard"));
+    }
+    write_three_shards();
+    assert_error(dataloader_init(&l, in_folder("none*"), 1, T, V, 0, 1, 1, 42), "no file matches");
+    assert_error(dataloader_init(&l, folder, 1, T, V, 0, 1, 1, 42), "not a regular file");
+    assert_error(dataloader_init(&l, in_folder("*.shard"), 1, 60, V, 0, 1, 1, 42), "59 tokens");
+    assert_error(dataloader_init(&l, in_folder("*.shard"), 8, T, V, 0, 3, 1, 42), "22 rows");
+    assert_error(dataloader_init(&l, in_folder("*.shard"), 0, T, V, 0, 1, 1, 42), "positive");
+    assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 2, 2, 1, 42), "rank 2");
+    assert_return_code(symlink("nowhere", in_folder("s_00.shard")), errno);
+    assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 0, 1, 1, 42), "s_00.shard");
+
+    // what happens to the files later
+    write_three_shards();
+    assert_int_equal(dataloader_init(&l, in_folder("*.shard"), 10, T, 200, 0, 1, 0, 42), 0);
+    assert_int_equal(dataloader_next(&l), 0);
+    assert_error(dataloader_next(&l), "token 0 is 200, outside the vocabulary of 200");
+    assert_non_null(strstr(gpt2_last_error(), "s_03.shard"));
+    assert_int_equal(dataloader_reset(&l), 0);
+    assert_return_code(unlink(in_folder("s_01.shard")), errno);
+    assert_error(dataloader_next(&l), "No such file");
+    write_shard("s_01.shard", 0, 51);
+    assert_error(dataloader_next(&l), "has 51 tokens now");
+    dataloader_free(&l);
+}
+
+// ----------------------------------------------------------------------------
+// the tokenizer
+
+static void write_tokenizer(uint32_t version, uint32_t vocab, uint32_t eot, const void *body, size_t size) {
+    uint32_t header[256] = { 20240328, version, vocab, eot };
+    write_bytes(in_folder("tokenizer.bin"), header, sizeof header, body, size);
+}
+
+static void test_tokenizer(void **state) {
+    (void)state;
+    static const char body[] = "\1a\2bc\4\xc3\xa9\7\n\5<eot>";
+    Tokenizer t;
+    int length;
+    write_tokenizer(2, 4, 3, body, sizeof body - 1);
+    if (tokenizer_init(&t, in_folder("tokenizer.bin"))) fail_msg("%s", gpt2_last_error());
+    assert_int_equal(t.vocab_size, 4);
+    assert_int_equal(t.eot_token, 3);
+    assert_memory_equal(tokenizer_decode(&t, 1, &length), "bc", 2);
+    assert_int_equal(length, 2);
+    assert_memory_equal(tokenizer_decode(&t, 3, &length), "<eot>", 5);
+    assert_null(tokenizer_decode(&t, 4, &length));
+    char text[32] = { 0 };
+    FILE *f = fmemopen(text, sizeof text, "w");
+    assert_non_null(f);
+    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i); // the bell is left out, the new line is not
+    assert_int_equal(fclose(f), 0);
+    assert_string_equal(text, "abc\xc3\xa9\n<eot>");
+    tokenizer_free(&t);
+    tokenizer_free(&t);
+}
+
+static void test_bad_tokenizers(void **state) {
+    (void)state;
+    static const struct { uint32_t version, vocab, eot; const char *body; size_t size; const char *error; } cases[] = {
+        { 3, 2, 1, "\1a\1b", 4, "version 3" },        { 1, 2, 0, "\1a\1b", 4, "vocabulary of 2" }, { 2, 2, 2, "\1a\1b", 4, "token 2" },
+        { 2, 2, 1, "\1a\1", 3, "cut short" },         { 2, 2, 1, "\1a\3bc", 5, "token 1" },        { 2, 2, 1, "\1a\1bc", 5, "1 bytes follow" },
+        { 2, 2, 1, "\1a\0b", 4, "length 0" },         { 2, 0, 0, "", 0, "token 0" },               { 2, -1u, 1, "\1a\1b", 4, "cut short" },
+    };
+    Tokenizer t;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_tokenizer(cases[i].version, cases[i].vocab, cases[i].eot, cases[i].body, cases[i].size);
+        assert_error(tokenizer_init(&t, in_folder("tokenizer.bin")), cases[i].error);
+        assert_non_null(strstr(gpt2_last_error(), "tokenizer.bin"));
+    }
+    patch(in_folder("tokenizer.bin"), 0, 20240520);
+    assert_error(tokenizer_init(&t, in_folder("tokenizer.bin")), "first number is 20240520");
+    assert_error(tokenizer_init(&t, in_folder("none.bin")), "No such file");
+    assert_error(tokenizer_init(&t, folder), "not a regular file");
+}
+
+// ----------------------------------------------------------------------------
+// schedules and outliers
+
+static void test_schedules(void **state) {
+    (void)state;
+    static const struct { const char *kind; int step; float lr; } cases[] = { // warm-up 10 of 110, from 1 to 0.1
+        { "cosine", 0, 0.1f },  { "cosine", 9, 1 },    { "cosine", 10, 1 },    { "cosine", 60, 0.55f },   { "cosine", 110, 0.1f }, { "cosine", 200, 0.1f },
+        { "linear", 0, 0.1f },  { "linear", 9, 1 },    { "linear", 60, 0.55f }, { "linear", 110, 0.1f },  { "constant", 0, 1 },    { "constant", 110, 1 },
+        { "wsd", 4, 0.5f },     { "wsd", 9, 1 },       { "wsd", 87, 1 },       { "wsd", 88, 1 },          { "wsd", 110, 0.1f },
+    };
+    Schedule s;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(schedule_init(&s, cases[i].kind, 1, 10, 110, 0.1f), 0);
+        assert_float_equal(schedule_lr(&s, cases[i].step), cases[i].lr, 1e-6);
+    }
+    assert_int_equal(schedule_init(&s, "cosine", 3e-4f, 0, 1, 0), 0);
+    assert_float_equal(schedule_lr(&s, 0), 3e-4f, 0);
+    assert_int_equal(schedule_init(&s, "cosine", 1, 100, 50, 0), 0); // ends within its warm-up
+    assert_float_equal(schedule_lr(&s, 49), 0.5, 1e-6);
+    assert_error(schedule_init(&s, "cosin", 1, 0, 10, 0), "cosin");
+    assert_error(schedule_init(&s, "cosine", -1, 0, 10, 0), "-1");
+    assert_error(schedule_init(&s, "cosine", NAN, 0, 10, 0), "nan");
+    assert_error(schedule_init(&s, "cosine", 1, -3, 10, 0), "-3");
+    assert_error(schedule_init(&s, "cosine", 1, 0, 0, 0), "0 steps");
+    assert_error(schedule_init(&s, "cosine", 1, 0, 10, 1.5f), "1.5");
+}
+
+static void test_outliers(void **state) {
+    (void)state;
+    OutlierDetector d;
+    outlier_init(&d);
+    for (int i = 0; i < OUTLIER_WINDOW; i++) assert_true(isnan(outlier_update(&d, i % 2 ? 1 : -1)));
+    assert_float_equal(outlier_update(&d, -1), -1, 0.05);
+    double z = outlier_update(&d, 100); // against a window that holds itself: at most sqrt(n - 1)
+    assert_true(z > 11 && z < 11.3);
+    for (int i = 0; i < OUTLIER_WINDOW; i++) outlier_update(&d, 5);
+    assert_float_equal(outlier_update(&d, 5), 0, 1e-3); // no spread, no outlier
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mt19937),          cmocka_unit_test(test_normal_in_parts),      cmocka_unit_test(test_permutation),
+        cmocka_unit_test(test_sampler),          cmocka_unit_test(test_descriptors),          cmocka_unit_test(test_init),
+        cmocka_unit_test(test_model_file),       cmocka_unit_test(test_bad_model_files),      cmocka_unit_test(test_failing_model_write),
+        cmocka_unit_test(test_rows_in_order),    cmocka_unit_test(test_shuffle),              cmocka_unit_test(test_ranks_see_one_stream),
+        cmocka_unit_test(test_tell_and_seek),    cmocka_unit_test(test_bad_shards),           cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_bad_tokenizers),   cmocka_unit_test(test_schedules),            cmocka_unit_test(test_outliers),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
