@@ -147,7 +147,7 @@ static int by_name(const void *a, const void *b) {
 static int find_shards(DataLoader *l, const char *pattern) {
     int status = glob(pattern, GLOB_NOSORT, NULL, &l->files); // sorted below: the locale must not change the order
     if (status == GLOB_NOMATCH) return gpt2_fail("%s: no file matches", pattern);
-    if (status) return gpt2_fail("%s: cannot look for files: %s", pattern, status == GLOB_NOSPACE ? "no memory" : "a folder cannot be read");
+    if (status) return gpt2_fail("%s: cannot look for files: %s", pattern, status == GLOB_NOSPACE ? "no memory" : strerror(errno));
     qsort(l->files.gl_pathv, l->files.gl_pathc, sizeof *l->files.gl_pathv, by_name);
     l->rows = calloc(l->files.gl_pathc, sizeof *l->rows);
     l->order = calloc(l->files.gl_pathc, sizeof *l->order);

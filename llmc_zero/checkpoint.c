@@ -184,6 +184,7 @@ static int run_complete(void *ctx, job *j) {
 
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_load: inside a training step; finish the step first");
+    ZERO_TRY(check_closed(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
     char sentence[512];
     int rc = load_own(z, path, user, user_bytes);

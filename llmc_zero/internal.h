@@ -91,7 +91,7 @@ int params_create(zero *z);
 int params_acquire(zero *z, int unit);          /* gathered when it returns; the next ones are on their way */
 void params_release(zero *z, int unit);
 int params_complete(zero *z);                   /* stages 1, 2: gathers what is stale */
-int params_drop_all(zero *z);                   /* stage 3: nothing is held any more */
+int params_drop_all(zero *z);                   /* no gather is under way; stage 3: nothing is held any more */
 void params_begin_pass(zero *z);
 
 int grads_create(zero *z);
@@ -104,5 +104,7 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale);
 
 const layout_place *find_place(const zero *z, int tensor, int layer);   /* or NULL with the sentence set */
 int check_unit(const zero *z, int unit);
+int check_closed(const zero *z, const char *caller);                    /* no unit is open */
+int check_backward_done(const zero *z, const char *caller);             /* no backward use of this micro-batch is missing */
 
 #endif

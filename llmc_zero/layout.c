@@ -10,9 +10,9 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
     for (int i = 0; i < n_tensors; i++) {
         if (!t[i].name || t[i].elems < 1 || t[i].layers < 1)
             return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): needs a name, elems >= 1 and layers >= 1", i, t[i].name ? t[i].name : "no name");
-        if (t[i].unit < 0 || t[i].unit + t[i].layers > n_units)
-            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): units %d to %d, but there are only %d units", i, t[i].name, t[i].unit,
-                             t[i].unit + t[i].layers - 1, n_units);
+        if (t[i].unit < 0 || t[i].unit >= n_units || t[i].layers > n_units - t[i].unit)
+            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i, t[i].name, t[i].layers,
+                             t[i].unit, n_units);
     }
     for (int i = 0; i < n_units; i++)
         if (!u[i].name || u[i].forward_uses < 1 || u[i].backward_uses < 1 || u[i].backward_uses > 32)

@@ -31,11 +31,8 @@ static int check_complete(const zero *z) {
     if (!z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: no training pass has run since the last step");
     if (z->micro != z->micro_of - 1)
         return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run", z->micro + 1, z->micro_of);
-    for (int i = 0; i < z->layout.n_units; i++)
-        if (z->units[i].backward_done < z->layout.units[i].backward_uses)
-            return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: unit %d (%s) has finished %d of its %d backward uses", i, z->layout.units[i].name,
-                             z->units[i].backward_done, z->layout.units[i].backward_uses);
-    return 0;
+    ZERO_TRY(check_closed(z, "zero_reduce"));
+    return check_backward_done(z, "zero_reduce");
 }
 
 int zero_reduce(zero *z, zero_info *info) {

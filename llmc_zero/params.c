@@ -159,10 +159,9 @@ int params_complete(zero *z) {
 }
 
 int params_drop_all(zero *z) {
-    for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
-        if (!z->units[i].params) continue;
+    for (int i = 0; i < z->layout.n_units; i++) {
         ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
-        drop(z, i);
+        if (z->config.stage == 3 && z->units[i].params) drop(z, i);
     }
     return 0;
 }

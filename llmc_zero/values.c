@@ -20,17 +20,14 @@ static char *element(const zero *z, storage s, int unit, int part, int64_t from)
     return s.base + at * dtype_bytes(s.type);
 }
 
-static const layout_place *check_range(const zero *z, const char *caller, int tensor, int layer, int64_t offset, int64_t n) {
-    const layout_place *p = find_place(z, tensor, layer);
-    if (!p) return NULL;
-    if (offset >= 0 && n >= 0 && offset <= p->elems - n) {
-        if (!z->begun) return p;
-        zero_fail(ZERO_ERR_MISUSE, "%s(%s): inside a training step; finish the step first", caller, z->layout.tensors[tensor].name);
-        return NULL;
-    }
-    zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): elements %lld to %lld of %lld", caller, z->layout.tensors[tensor].name, (long long)offset,
-              (long long)(offset + n), (long long)p->elems);
-    return NULL;
+static int check_range(const zero *z, const char *caller, int tensor, int layer, int64_t offset, int64_t n, const layout_place **place) {
+    const layout_place *p = *place = find_place(z, tensor, layer);
+    if (!p) return ZERO_ERR_MISUSE;
+    const char *name = z->layout.tensors[tensor].name;
+    if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): %lld elements from %lld on, but it has %lld", caller, name, (long long)n, (long long)offset,
+                         (long long)p->elems);
+    return z->begun ? zero_fail(ZERO_ERR_MISUSE, "%s(%s): inside a training step; finish the step first", caller, name) : check_closed(z, caller);
 }
 
 static void set_stored(zero *z, storage s, const layout_place *p, int64_t offset, int64_t n, const float *values) {
@@ -43,8 +40,8 @@ static void set_stored(zero *z, storage s, const layout_place *p, int64_t offset
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
-    const layout_place *p = check_range(z, "zero_set", tensor, layer, offset, n);
-    if (!p) return ZERO_ERR_ARGUMENT;
+    const layout_place *p;
+    ZERO_TRY(check_range(z, "zero_set", tensor, layer, offset, n, &p));
     ZERO_TRY(params_drop_all(z));
     set_stored(z, storage_of(z, what), p, offset, n, values);
     if (what == ZERO_PARAM && z->master) set_stored(z, storage_of(z, ZERO_MASTER), p, offset, n, values);
@@ -77,8 +74,8 @@ static int get_values(zero *z, zero_value what, const layout_place *p, int64_t o
 }
 
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values) {
-    const layout_place *p = check_range(z, "zero_get", tensor, layer, offset, n);
-    if (!p) return ZERO_ERR_ARGUMENT;
+    const layout_place *p;
+    ZERO_TRY(check_range(z, "zero_get", tensor, layer, offset, n, &p));
     ZERO_TRY(params_complete(z));
     return get_values(z, what, p, offset, n, values, ZERO_FOR_CHECKPOINT);
 }

@@ -158,10 +158,23 @@ int check_unit(const zero *z, int unit) {
     return 0;
 }
 
-static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
+int check_closed(const zero *z, const char *caller) {
     for (int i = 0; i < z->layout.n_units; i++)
         if (z->units[i].forward_open || z->units[i].backward_open)
-            return zero_fail(ZERO_ERR_MISUSE, "zero_begin: unit %d (%s) is still open", i, z->layout.units[i].name);
+            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) is still open", caller, i, z->layout.units[i].name);
+    return 0;
+}
+
+int check_backward_done(const zero *z, const char *caller) {
+    for (int i = 0; i < z->layout.n_units; i++)
+        if (z->units[i].backward_done < z->layout.units[i].backward_uses)
+            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d backward uses", caller, i, z->layout.units[i].name,
+                             z->units[i].backward_done, z->layout.units[i].backward_uses);
+    return 0;
+}
+
+static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
+    ZERO_TRY(check_closed(z, "zero_begin"));
     if (mode == ZERO_EVAL)
         return z->begun ? zero_fail(ZERO_ERR_MISUSE, "zero_begin: an evaluation inside a training step; finish the step first") : 0;
     if (mode != ZERO_TRAIN) return zero_fail(ZERO_ERR_ARGUMENT, "zero_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL", (int)mode);
@@ -169,7 +182,7 @@ static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
         return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d; the configuration allows %d", micro, of, z->config.micro_batches);
     if (micro > 0 && (!z->begun || micro != z->micro + 1 || of != z->micro_of))
         return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d does not follow micro-batch %d of %d", micro, of, z->micro, z->micro_of);
-    return 0;
+    return micro > 0 ? check_backward_done(z, "zero_begin") : 0;
 }
 
 int zero_begin(zero *z, zero_mode mode, int micro, int of) {

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Makes tests/reference_gpt2.bin: a tiny GPT-2 computed by PyTorch in float64, which tests/test_gradients.c is held against.
+
+    pip install torch numpy && python3 dev/reference_gpt2.py tests/reference_gpt2.bin
+
+The model is written here from the paper's description and shares nothing with the C code but the order of the tensors. The file, all
+little-endian: 16 int32 (magic, version, longest sequence, V, Vp, L, NH, C, B, T, steps, 5 x 0), 8 float32 (lr, beta1, beta2, eps, weight
+decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V);
+loss before each step and after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters and
+gradients are in llm.c's order, all layers of a tensor together. At the end llm.c's initialisation of another model, as torch draws it:
+6 int32 (longest sequence, V, Vp, L, NH, C), its parameters.
+"""
+import math
+import sys
+
+import numpy as np
+import torch
+
+MAGIC, VERSION = 20251121, 1
+B, T, STEPS = 2, 9, 3
+LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-4, 0.1, 1.0    # eps so large that rounding in gradients near 0 is no step
+
+
+class Config:
+    def __init__(self, layers, heads, channels, vocab, longest):
+        self.layers, self.heads, self.channels, self.vocab, self.longest = layers, heads, channels, vocab, longest
+        self.padded = (vocab + 127) // 128 * 128
+
+
+def shapes(c):
+    """name -> (shape of one layer's tensor, whether every layer has one), in llm.c's order"""
+    n = c.channels
+    return {
+        "wte": ((c.padded, n), False), "wpe": ((c.longest, n), False),
+        "ln1w": ((n,), True), "ln1b": ((n,), True), "qkvw": ((3 * n, n), True), "qkvb": ((3 * n,), True),
+        "attprojw": ((n, n), True), "attprojb": ((n,), True), "ln2w": ((n,), True), "ln2b": ((n,), True),
+        "fcw": ((4 * n, n), True), "fcb": ((4 * n,), True), "fcprojw": ((n, 4 * n), True), "fcprojb": ((n,), True),
+        "lnfw": ((n,), False), "lnfb": ((n,), False),
+    }
+
+
+def layer_norm(x, weight, bias):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * weight + bias
+
+
+def attention(x, p, l, c):
+    rows, length, n = x.shape
+    heads = lambda y: y.view(rows, length, c.heads, n // c.heads).transpose(1, 2)
+    q, k, v = (heads(y) for y in (x @ p["qkvw"][l].T + p["qkvb"][l]).split(n, dim=2))
+    scores = q @ k.transpose(2, 3) / math.sqrt(n // c.heads)
+    future = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
+    y = torch.softmax(scores.masked_fill(future, -math.inf), dim=3) @ v
+    return y.transpose(1, 2).reshape(rows, length, n) @ p["attprojw"][l].T + p["attprojb"][l]
+
+
+def gelu(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def logits_of(p, inputs, c):
+    x = p["wte"][0][inputs] + p["wpe"][0][: inputs.shape[1]]
+    for l in range(c.layers):
+        x = x + attention(layer_norm(x, p["ln1w"][l], p["ln1b"][l]), p, l, c)
+        h = gelu(layer_norm(x, p["ln2w"][l], p["ln2b"][l]) @ p["fcw"][l].T + p["fcb"][l])
+        x = x + h @ p["fcprojw"][l].T + p["fcprojb"][l]
+    return layer_norm(x, p["lnfw"][0], p["lnfb"][0]) @ p["wte"][0][: c.vocab].T
+
+
+def random_parameters(c):
+    """Nothing is 0 or 1, so that every term of every gradient matters; float32 values, computed with in float64."""
+    generator = torch.Generator().manual_seed(1)
+    p = {}
+    for name, (shape, per_layer) in shapes(c).items():
+        p[name] = []
+        for _ in range(c.layers if per_layer else 1):
+            x = torch.randn(shape, generator=generator, dtype=torch.float32) * 0.25
+            if name.startswith("ln") and name.endswith("w"):
+                x = 1 + x
+            if name == "wte":
+                x[c.vocab:] = 0
+            p[name].append(x.double().requires_grad_())
+    return p
+
+
+def llmc_initialisation(c):
+    torch.manual_seed(42)
+    p = {name: [] for name in shapes(c)}
+    for l in range(c.layers):
+        for name, (shape, per_layer) in shapes(c).items():
+            if l and not per_layer:
+                continue
+            x = torch.ones(shape) if name in ("ln1w", "ln2w", "lnfw") else torch.zeros(shape)
+            if name == "wte":
+                x[: c.vocab].normal_(0, 0.02)
+            elif len(shape) == 2:
+                x.normal_(0, 0.02 / math.sqrt(2 * c.layers) if name in ("attprojw", "fcprojw") else 0.02)
+            p[name].append(x)
+    return p
+
+
+def flat(p):
+    return np.concatenate([x.detach().float().numpy().ravel() for layers in p.values() for x in layers])
+
+
+def main(path):
+    c = Config(layers=2, heads=2, channels=16, vocab=40, longest=12)
+    p = random_parameters(c)
+    tokens = torch.randint(0, c.vocab, (B * T + 1,), generator=torch.Generator().manual_seed(2))
+    inputs, targets = tokens[:-1].view(B, T), tokens[1:].view(B, T)
+    start = flat(p)
+    everything = [x for layers in p.values() for x in layers]
+    optimizer = torch.optim.AdamW([{"params": [x for x in everything if x.dim() == 2], "weight_decay": DECAY},
+                                   {"params": [x for x in everything if x.dim() == 1], "weight_decay": 0.0}],
+                                  lr=LR, betas=(BETA1, BETA2), eps=EPS)
+    losses, norms = [], []
+    for step in range(STEPS + 1):
+        logits = logits_of(p, inputs, c)
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, c.vocab), targets.reshape(-1))
+        losses.append(loss.item())
+        if step == STEPS:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 0:
+            first_logits, gradients = logits.detach(), flat({k: [x.grad for x in v] for k, v in p.items()})
+        norms.append(torch.nn.utils.clip_grad_norm_(everything, CLIP).item())
+        optimizer.step()
+    assert min(norms) > CLIP, "the reference must exercise clipping"
+
+    small = Config(layers=2, heads=2, channels=10, vocab=37, longest=7)     # sizes that are no multiples of 16
+    ints = lambda *x: np.array(x, dtype="<i4").tobytes()
+    floats = lambda x: np.asarray(x, dtype="<f4").tobytes()
+    with open(path, "wb") as f:
+        f.write(ints(MAGIC, VERSION, c.longest, c.vocab, c.padded, c.layers, c.heads, c.channels, B, T, STEPS, 0, 0, 0, 0, 0))
+        f.write(floats([LR, BETA1, BETA2, EPS, DECAY, CLIP, 0, 0]))
+        f.write(ints(*tokens.tolist()))
+        for x in (start, first_logits.numpy().ravel(), losses, norms, gradients, flat(p)):
+            f.write(floats(x))
+        f.write(ints(small.longest, small.vocab, small.padded, small.layers, small.heads, small.channels))
+        f.write(floats(flat(llmc_initialisation(small))))
+    print(f"{path}: losses {losses}, gradient norms {norms}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) == 2 else sys.exit(__doc__))

@@ -1,0 +1,378 @@
+/* The trainer's forward and backward pass, hooks and AdamW as they are shipped: against finite differences of its own loss, and against
+ * tests/reference_gpt2.bin, which an independent implementation made (dev/reference_gpt2.py). One process, no mpirun. */
+#include <float.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "../llmc_zero/zero.h"
+
+// A gradient can be read until its unit's last post_backward: the trainer's calls of it come by here first.
+static int capture_post_backward(zero *z, int unit);
+#define zero_post_backward capture_post_backward
+#define TESTING
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"      // the tests need no options, checkpoints and logs
+#include "../train_gpt2_zero.cu"
+#pragma GCC diagnostic pop
+#undef zero_post_backward
+
+enum { MAX_LAYERS = 2 };
+
+// ----------------------------------------------------------------------------
+// the reference file
+
+typedef struct {
+    GPT2Config config, small;
+    int B, T, steps;
+    zero_hyper hyper;
+    int32_t *tokens;                                            // (B * T + 1)
+    float *params, *logits, *losses, *norms, *grads, *updated;  // (P), (B, T, V), (steps + 1), (steps), (P), (P)
+    float *initial;                                             // (P of small)
+} Reference;
+
+static Reference ref;
+
+static void *take(FILE *f, size_t n) {
+    void *p = malloc(n * 4);
+    assert_non_null(p);
+    assert_int_equal(fread(p, 4, n, f), n);
+    return p;
+}
+
+static int read_reference(void **state) {
+    (void)state;
+    FILE *f = fopen("tests/reference_gpt2.bin", "rb");
+    if (!f) fail_msg("tests/reference_gpt2.bin: %s; run from the repository's root", strerror(errno));
+    int32_t *head = take(f, 16);
+    float *hyper = take(f, 8);
+    assert_int_equal(head[0], 20251121);
+    assert_int_equal(head[1], 1);
+    ref.config = (GPT2Config){ .max_seq_len = head[2], .vocab_size = head[3], .padded_vocab_size = head[4], .num_layers = head[5],
+                               .num_heads = head[6], .channels = head[7] };
+    ref.B = head[8];
+    ref.T = head[9];
+    ref.steps = head[10];
+    ref.hyper = (zero_hyper){ hyper[0], hyper[1], hyper[2], hyper[3], hyper[4], hyper[5], 0 };
+    size_t BT = (size_t)ref.B * ref.T, P = gpt2_num_parameters(&ref.config);
+    ref.tokens = take(f, BT + 1);
+    ref.params = take(f, P);
+    ref.logits = take(f, BT * ref.config.vocab_size);
+    ref.losses = take(f, ref.steps + 1);
+    ref.norms = take(f, ref.steps);
+    ref.grads = take(f, P);
+    ref.updated = take(f, P);
+    int32_t *small = take(f, 6);
+    ref.small = (GPT2Config){ .max_seq_len = small[0], .vocab_size = small[1], .padded_vocab_size = small[2], .num_layers = small[3],
+                              .num_heads = small[4], .channels = small[5] };
+    ref.initial = take(f, gpt2_num_parameters(&ref.small));
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+    free(head);
+    free(hyper);
+    free(small);
+    return 0;
+}
+
+// Where layer l of tensor i begins in an array in llm.c's order.
+static size_t place(const GPT2Tensor *tensors, int L, int i, int l) {
+    size_t at = 0;
+    for (int j = 0; j < i; j++) at += tensors[j].elems * (tensors[j].per_layer ? L : 1);
+    return at + l * tensors[i].elems;
+}
+
+// ----------------------------------------------------------------------------
+// the trainer around one model: the reference's weights and tokens
+
+typedef struct { gpt2_dtype dtype; int stage, recompute, micro_batches, chunk; } Setting;
+
+static GPT2 model;
+static DataLoader loader;
+static int micro_batches;
+static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];     // sums over the micro-batches of a step
+static int embedding_uses;                                     // of the backward passes, in this micro-batch
+
+static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.num_layers : 1; }
+
+#define FOR_EACH_TENSOR(i, l) for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) for (int l = 0; l < layers_of(i); l++)
+
+static int capture_post_backward(zero *zp, int unit) {
+    int complete = unit != EMBEDDING || embedding_uses++ % 2;   // the head's use comes first, the encoder's adds to it
+    if (complete) FOR_EACH_TENSOR(i, l) {
+        if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
+        const void *g = zero_grad(zp, i, l);
+        assert_non_null(g);
+        for (int64_t k = 0; k < model.tensors[i].elems; k++)
+            captured[i][l][k] += model.dtype == GPT2_BF16 ? bf16_to_f32(((const uint16_t *)g)[k]) : ((const float *)g)[k];
+    }
+    return zero_post_backward(zp, unit);
+}
+
+static void write_shard(char *path) {
+    int32_t header[256] = { 20240520, 1, ref.B * ref.T + 1 };
+    int fd = mkstemp(path);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(header, sizeof header, 1, f), 1);
+    for (int t = 0; t <= ref.B * ref.T; t++) {
+        uint16_t token = (uint16_t)ref.tokens[t];
+        assert_int_equal(fwrite(&token, sizeof token, 1, f), 1);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static void set_params(const float *values) {
+    FOR_EACH_TENSOR(i, l)
+        zero_check(zero_set(z, ZERO_PARAM, i, l, 0, model.tensors[i].elems, values + place(model.tensors, model.config.num_layers, i, l)));
+}
+
+static void start(Setting s) {
+    char shard[] = "/tmp/llmc_zero_test_XXXXXX";
+    opt.stage = s.stage;
+    opt.recompute = s.recompute;
+    micro_batches = s.micro_batches;
+    model = (GPT2){ .config = ref.config, .dtype = s.dtype, .B = ref.B / s.micro_batches, .T = ref.T };
+    gpt2_tensors(&model.config, model.tensors);
+    assert_true(model.config.num_layers <= MAX_LAYERS);
+    FOR_EACH_TENSOR(i, l) captured[i][l] = malloc_check(model.tensors[i].elems * sizeof(float));
+    write_shard(shard);
+    gpt2_check(dataloader_init(&loader, shard, model.B, model.T, model.config.vocab_size, 0, 1, 0, 0));
+    gpt2_check(dataloader_next(&loader));                       // opens the shard: from here on its name is not needed
+    assert_int_equal(unlink(shard), 0);
+    gpt2_check(dataloader_reset(&loader));
+    create_plugin(&model, s.micro_batches, 0);
+    allocate_activations(&model);
+    if (s.chunk) model.chunk = s.chunk;
+    set_params(ref.params);
+}
+
+static void stop(void) {
+    FOR_EACH_TENSOR(i, l) free(captured[i][l]);
+    dataloader_free(&loader);
+    free_model(&model);
+    zero_destroy(z);
+    z = NULL;
+}
+
+// Loss and gradients, captured, of one step; the step is still to be finished.
+static double gradients(zero_info *info) {
+    FOR_EACH_TENSOR(i, l) memset(captured[i][l], 0, model.tensors[i].elems * sizeof(float));
+    embedding_uses = 0;
+    gpt2_check(dataloader_reset(&loader));
+    double loss = gpt2_gradients(&model, &loader, micro_batches);
+    zero_check(zero_reduce(z, info));
+    return loss;
+}
+
+// ----------------------------------------------------------------------------
+// finite differences
+
+static uint32_t random_state = 7;
+static double uniform(void) {   // in [-1, 1)
+    random_state = random_state * 1664525u + 1013904223u;
+    return (double)(random_state >> 8) / (1 << 23) - 1;
+}
+
+// d loss / dx along a direction, from central differences at x and 2x: what the loss's third derivative does cancels.
+static double difference(int i, int l, const double *direction, double x) {
+    size_t n = model.tensors[i].elems;
+    const float *at = ref.params + place(model.tensors, model.config.num_layers, i, l);
+    float *moved = malloc_check(n * sizeof(float));
+    static const double steps[] = { 1, -1, 2, -2 };
+    double loss[4];
+    for (int k = 0; k < 4; k++) {
+        for (size_t j = 0; j < n; j++) moved[j] = (float)(at[j] + steps[k] * x * direction[j]);
+        zero_check(zero_set(z, ZERO_PARAM, i, l, 0, n, moved));
+        loss[k] = gpt2_validate(&model, &loader, 1);
+    }
+    zero_check(zero_set(z, ZERO_PARAM, i, l, 0, n, at));
+    free(moved);
+    return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
+}
+
+// The directions of norm 1: the gradient's own, which finds a wrong size; two that know nothing of it, which find a wrong element; and the
+// largest and a random element alone. Vocabulary padding is no parameter.
+enum { DIRECTIONS = 5 };
+static void direction(double *d, const float *g, size_t n, size_t live, int which) {
+    double norm = 0;
+    size_t largest = 0, other = (size_t)((uniform() + 1) / 2 * live);
+    for (size_t j = 0; j < live; j++) if (fabsf(g[j]) > fabsf(g[largest])) largest = j;
+    for (size_t j = 0; j < n; j++) {
+        double u = uniform();
+        d[j] = j >= live ? 0 : which == 0 ? g[j] : which < 3 ? u : j == (which == 3 ? largest : other);
+        norm += d[j] * d[j];
+    }
+    for (size_t j = 0; j < n; j++) d[j] /= sqrt(norm);
+}
+
+// `worst`: the largest error, relative to the derivative or, where the direction happens to be almost level, to what is usual for one.
+static void check_tensor(int i, int l, double *worst) {
+    size_t n = model.tensors[i].elems, live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
+    const float *g = captured[i][l];
+    double *d = malloc_check(n * sizeof(double)), norm = 0;
+    for (size_t j = 0; j < n; j++) norm += (double)g[j] * g[j];
+    for (size_t j = live; j < n; j++) assert_true(g[j] == 0);
+    double usual = sqrt(norm / live);
+    assert_true(usual > 1e-4);
+    for (int k = 0; k < DIRECTIONS; k++) {
+        double expected = 0;
+        direction(d, g, n, live, k);
+        for (size_t j = 0; j < n; j++) expected += d[j] * g[j];
+        double measured = difference(i, l, d, 0.04), error = fabs(measured - expected) / fmax(fabs(expected), usual);
+        if (error > *worst) *worst = error;
+        if (error > 1e-3)
+            fail_msg("%s, layer %d, direction %d: backward says %.7f, finite differences %.7f", model.tensors[i].name, l, k, expected, measured);
+    }
+    free(d);
+}
+
+static void test_finite_differences(void **state) {
+    (void)state;
+    double worst = 0;
+    zero_info info;
+    start((Setting){ GPT2_F32, 0, 1, 1, 0 });
+    gradients(&info);
+    zero_check(zero_discard(z));
+    FOR_EACH_TENSOR(i, l) check_tensor(i, l, &worst);
+    print_message("largest relative error %.1e\n", worst);
+    stop();
+}
+
+// ----------------------------------------------------------------------------
+// against each other
+
+static void test_same_bits(void **state) {
+    (void)state;
+    static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 }, { GPT2_F32, 0, 2, 1, 0 }, { GPT2_F32, 1, 1, 1, 0 },
+                                        { GPT2_F32, 2, 1, 1, 0 }, { GPT2_F32, 3, 0, 1, 0 }, { GPT2_F32, 3, 2, 1, 0 } };
+    float *first = malloc_check(gpt2_num_parameters(&ref.config) * sizeof(float));
+    for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
+        zero_info info;
+        start(settings[s]);
+        gradients(&info);
+        FOR_EACH_TENSOR(i, l) {
+            float *at = first + place(model.tensors, model.config.num_layers, i, l);
+            size_t bytes = model.tensors[i].elems * sizeof(float);
+            if (s == 0) memcpy(at, captured[i][l], bytes);
+            else if (memcmp(at, captured[i][l], bytes))
+                fail_msg("%s, layer %d: stage %d with recompute %d has other gradients than stage 0 with 0", model.tensors[i].name, l,
+                         settings[s].stage, settings[s].recompute);
+        }
+        stop();
+    }
+    free(first);
+}
+
+// ----------------------------------------------------------------------------
+// against the reference. In fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16, which keeps 8 bits of every value and rounds each
+// layer's output, gradients along the way too: 1e-2 and 5e-2.
+
+typedef struct { double loss, logit, norm_wise, element, param; } Tolerance;
+static const Tolerance fp32_tolerance = { 1e-5, 1e-4, 1e-3, 1e-4, 1e-4 }, bf16_tolerance = { 1e-2, 1e-1, 5e-2, 5e-2, 2e-2 };
+static const Tolerance *tolerance_of(const Setting *s) { return s->dtype == GPT2_BF16 ? &bf16_tolerance : &fp32_tolerance; }
+
+static void check_close(const char *what, int step, double found, double expected, double tolerance) {
+    if (!(fabs(found - expected) <= tolerance * fabs(expected))) fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
+}
+
+// norm_wise: of the difference against that of the tensor; element: the largest against the tensor's usual element times sqrt(n)
+static void check_values(const char *what, int i, int l, const float *found, const float *expected, double norm_wise, double element) {
+    double norm = 0, off = 0, largest = 0;
+    for (int64_t k = 0; k < model.tensors[i].elems; k++) {
+        double d = (double)found[k] - expected[k];
+        norm += (double)expected[k] * expected[k];
+        off += d * d;
+        if (!(fabs(d) <= largest)) largest = fabs(d);
+    }
+    if (!(sqrt(off) <= norm_wise * sqrt(norm)) || !(largest <= element))
+        fail_msg("%s of %s, layer %d: off by %.2e in norm, %.2e in one element", what, model.tensors[i].name, l, sqrt(off / norm), largest);
+}
+
+static void check_logits(const Tolerance *tolerance) {
+    int V = model.config.vocab_size, Vp = model.config.padded_vocab_size;
+    gpt2_validate(&model, &loader, 1);
+    for (int bt = 0; bt < model.B * model.T; bt++)
+        for (int v = 0; v < V; v++) {
+            size_t at = (size_t)bt * Vp + v;
+            double logit = model.dtype == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model.logits)[at]) : ((float *)model.logits)[at];
+            if (!(fabs(logit - ref.logits[bt * V + v]) <= tolerance->logit))
+                fail_msg("logit %d of position %d: %f, expected %f", v, bt, logit, ref.logits[bt * V + v]);
+        }
+}
+
+static void check_against_reference(Setting s) {
+    const Tolerance *tolerance = tolerance_of(&s);
+    zero_info info;
+    int L = ref.config.num_layers;
+    start(s);
+    if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);      // else the buffer holds some rows only
+    for (int step_ = 0; step_ < ref.steps; step_++) {
+        zero_hyper hyper = ref.hyper;
+        hyper.t = step_ + 1;
+        check_close("loss", step_, gradients(&info), ref.losses[step_], tolerance->loss);
+        check_close("gradient norm", step_, info.grad_norm, ref.norms[step_], tolerance->norm_wise);
+        if (step_ == 0) FOR_EACH_TENSOR(i, l)
+            check_values("gradient", i, l, captured[i][l], ref.grads + place(model.tensors, L, i, l), tolerance->norm_wise, tolerance->element);
+        zero_check(zero_update(z, &hyper));
+    }
+    FOR_EACH_TENSOR(i, l) {
+        float *p = malloc_check(model.tensors[i].elems * sizeof(float));
+        zero_check(zero_get(z, s.dtype == GPT2_BF16 ? ZERO_MASTER : ZERO_PARAM, i, l, 0, model.tensors[i].elems, p));
+        check_values("updated value", i, l, p, ref.updated + place(model.tensors, L, i, l), tolerance->norm_wise, tolerance->param);
+        free(p);
+    }
+    check_close("loss", ref.steps, gradients(&info), ref.losses[ref.steps], tolerance->loss);
+    stop();
+}
+
+static void test_reference_fp32(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 0, 1, 1, 0 }); }
+static void test_reference_fp32_stage3(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 3, 2, 1, 0 }); }
+static void test_reference_fp32_accumulated(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 3, 1, 2, 0 }); }
+static void test_reference_fp32_logits_in_parts(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 1, 0, 1, 5 }); }
+static void test_reference_bf16(void **state) { (void)state; check_against_reference((Setting){ GPT2_BF16, 0, 1, 1, 0 }); }
+static void test_reference_bf16_accumulated(void **state) { (void)state; check_against_reference((Setting){ GPT2_BF16, 2, 2, 2, 0 }); }
+
+// ----------------------------------------------------------------------------
+// llm.c's initialisation, which is torch's
+
+typedef struct { float *values; int *seen; GPT2Tensor tensors[NUM_PARAMETER_TENSORS]; } Received;
+
+static int receive(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    Received *r = ctx;
+    size_t at = place(r->tensors, ref.small.num_layers, tensor, layer) + offset;
+    memcpy(r->values + at, values, n * sizeof(float));
+    for (int64_t k = 0; k < n; k++) r->seen[at + k]++;
+    return 0;
+}
+
+static void test_initialisation(void **state) {
+    (void)state;
+    size_t P = gpt2_num_parameters(&ref.small);
+    Received r = { malloc_check(P * sizeof(float)), malloc_check(P * sizeof(int)), { { 0 } } };
+    memset(r.seen, 0, P * sizeof(int));
+    gpt2_tensors(&ref.small, r.tensors);
+    gpt2_check(gpt2_init(&ref.small, receive, &r));
+    for (size_t k = 0; k < P; k++) {
+        assert_int_equal(r.seen[k], 1);
+        // torch's vectorised logarithm and cosine differ in the last bits
+        if (!(fabsf(r.values[k] - ref.initial[k]) <= 2e-7f)) fail_msg("initial value %zu: %.9g, torch %.9g", k, r.values[k], ref.initial[k]);
+    }
+    free(r.values);
+    free(r.seen);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_reference_fp32),
+        cmocka_unit_test(test_reference_fp32_stage3),
+        cmocka_unit_test(test_reference_fp32_accumulated),
+        cmocka_unit_test(test_reference_fp32_logits_in_parts),
+        cmocka_unit_test(test_reference_bf16),
+        cmocka_unit_test(test_reference_bf16_accumulated),
+        cmocka_unit_test(test_initialisation),
+    };
+    return cmocka_run_group_tests(tests, read_reference, NULL);
+}

@@ -1,0 +1,586 @@
+/*
+ * The rules of use, in one process: each misuse is refused with its code and names what was misused, and leaves the plugin usable; poison;
+ * the recorded order of units.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+#include <unistd.h>
+#include "toy.h"
+
+enum { WTE, LNW, W, B, PROJ, LNFW };       /* toy_tensors */
+
+static toy t;
+
+static int end(void **state) {
+    (void)state;
+    zero_destroy(t.z);
+    t.z = NULL;
+    return 0;
+}
+
+static zero_config config_of(int stage) {
+    zero_config c = ZERO_CONFIG_INIT;
+    c.stage = stage;
+    c.micro_batches = 2;
+    c.poison = 0;
+    return c;
+}
+
+static void make(const zero_config *c) {
+    end(NULL);
+    if (toy_create(&t, c, NULL)) fail_msg("%s", zero_last_error());
+}
+
+static void refused_at(int line, int rc, int code, const char *names) {
+    if (rc != code) fail_msg("line %d: returned %d, not %d (last sentence: %s)", line, rc, code, zero_last_error());
+    if (!strstr(zero_last_error(), names)) fail_msg("line %d: \"%s\" does not name \"%s\"", line, zero_last_error(), names);
+}
+#define REFUSED(call, code, names) refused_at(__LINE__, (call), (code), (names))
+#define MISUSE(call, names) REFUSED(call, ZERO_ERR_MISUSE, names)
+#define NO_POINTER(call, names) do { assert_null(call); refused_at(__LINE__, ZERO_ERR_MISUSE, ZERO_ERR_MISUSE, names); } while (0)
+#define WORKS(call) do { if (call) fail_msg("%s: %s", #call, zero_last_error()); } while (0)
+
+static void open_and_close(int unit) {
+    WORKS(zero_pre_forward(t.z, unit));
+    WORKS(zero_post_forward(t.z, unit));
+}
+static void forward_all(void) {
+    for (int u = 0; u < TOY_UNITS; u++) open_and_close(u);
+    open_and_close(0);
+}
+static void backward(int unit) {
+    WORKS(zero_pre_backward(t.z, unit));
+    WORKS(zero_post_backward(t.z, unit));
+}
+static void backward_all(void) {
+    for (int u = 0; u > -TOY_UNITS; u--) backward(-u ? TOY_UNITS + u : 0);
+    backward(0);
+}
+
+/* Runs a test at every stage, and that the plugin still trains after it. */
+static void at_every_stage(void (*test)(void)) {
+    static const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
+    for (int stage = 0; stage <= 3; stage++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            zero_config c = config_of(stage);
+            c.overlap = overlap;
+            make(&c);
+            test();
+            WORKS(toy_passes(&t, 2));
+            WORKS(zero_step(t.z, &hyper, NULL));
+        }
+}
+
+/* -------------------------------------------------------------------------------------------------------------- the hooks */
+
+static void before_begin(void) {
+    NO_POINTER(zero_param(t.z, W, 1), "zero_param(w, layer 1): unit 2 (block 1)");
+    NO_POINTER(zero_grad(t.z, WTE, 0), "zero_grad(wte, layer 0): unit 0 (emb)");
+    MISUSE(zero_pre_forward(t.z, 1), "unit 1 (block 0): zero_begin");
+    MISUSE(zero_post_forward(t.z, 1), "unit 1 (block 0): zero_begin");
+    MISUSE(zero_pre_backward(t.z, 0), "unit 0 (emb): zero_begin");
+    MISUSE(zero_post_backward(t.z, 0), "unit 0 (emb): zero_begin");
+    MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
+}
+static void test_before_begin(void **state) { (void)state; at_every_stage(before_begin); }
+
+static void param_outside(void) {
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    NO_POINTER(zero_param(t.z, W, 0), "zero_param(w, layer 0): unit 1 (block 0)");
+    WORKS(zero_pre_forward(t.z, 1));
+    assert_non_null(zero_param(t.z, W, 0));
+    assert_int_equal((uintptr_t)zero_param(t.z, B, 0) % 256, 0);
+    NO_POINTER(zero_param(t.z, W, 1), "zero_param(w, layer 1): unit 2 (block 1)");
+    NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0)");       /* open, but not for backward */
+    WORKS(zero_post_forward(t.z, 1));
+    NO_POINTER(zero_param(t.z, W, 0), "zero_param(w, layer 0): unit 1 (block 0)");
+    NO_POINTER(zero_param(t.z, -1, 0), "tensor -1");
+    NO_POINTER(zero_param(t.z, TOY_TENSORS, 0), "tensor 6");
+    NO_POINTER(zero_param(t.z, PROJ, TOY_BLOCKS), "proj has no layer 4");
+    NO_POINTER(zero_grad(t.z, LNFW, 1), "lnfw has no layer 1");
+    NO_POINTER(zero_grad(t.z, LNFW, -1), "lnfw has no layer -1");
+}
+static void test_param_outside(void **state) { (void)state; at_every_stage(param_outside); }
+
+static void grad_outside(void) {
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    forward_all();
+    NO_POINTER(zero_grad(t.z, LNFW, 0), "zero_grad(lnfw, layer 0): unit 0 (emb)");
+    WORKS(zero_pre_backward(t.z, 0));
+    assert_int_equal((uintptr_t)zero_grad(t.z, LNFW, 0) % 256, 0);
+    assert_non_null(zero_param(t.z, LNFW, 0));
+    WORKS(zero_post_backward(t.z, 0));
+    NO_POINTER(zero_grad(t.z, WTE, 0), "zero_grad(wte, layer 0): unit 0 (emb)");
+    for (int u = TOY_UNITS - 1; u > 0; u--) backward(u);
+    WORKS(zero_pre_backward(t.z, 0));
+    assert_non_null(zero_grad(t.z, WTE, 0));
+    NO_POINTER(zero_param(t.z, WTE, 0), "zero_param(wte, layer 0): unit 0 (emb)");     /* this use reads no parameters */
+    WORKS(zero_post_backward(t.z, 0));
+}
+static void test_grad_outside(void **state) { (void)state; at_every_stage(grad_outside); }
+
+static void evaluation(void) {
+    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    for (int i = 0; i < 3; i++) open_and_close(1);                      /* any number of uses */
+    MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is no training pass");
+    WORKS(zero_pre_forward(t.z, 1));
+    assert_non_null(zero_param(t.z, W, 0));
+    NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0)");
+    MISUSE(zero_post_backward(t.z, 1), "unit 1 (block 0) is not open for backward");
+    WORKS(zero_post_forward(t.z, 1));
+    MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    MISUSE(zero_begin(t.z, ZERO_EVAL, 0, 1), "evaluation inside a training step");
+}
+static void test_evaluation(void **state) { (void)state; at_every_stage(evaluation); }
+
+static void order_of_hooks(void) {
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    MISUSE(zero_post_forward(t.z, 2), "post_forward: unit 2 (block 1)");
+    WORKS(zero_pre_forward(t.z, 2));
+    MISUSE(zero_pre_forward(t.z, 2), "pre_forward: unit 2 (block 1) is open already");
+    MISUSE(zero_post_backward(t.z, 2), "post_backward: unit 2 (block 1)");
+    WORKS(zero_post_forward(t.z, 2));
+    MISUSE(zero_pre_forward(t.z, 2), "unit 2 (block 1) has had all its 1 forward uses");
+    MISUSE(zero_post_forward(t.z, 2), "post_forward: unit 2 (block 1)");
+    open_and_close(0);
+    open_and_close(0);
+    MISUSE(zero_pre_forward(t.z, 0), "unit 0 (emb) has had all its 2 forward uses");
+    WORKS(zero_pre_backward(t.z, 4));
+    MISUSE(zero_pre_backward(t.z, 4), "pre_backward: unit 4 (block 3) is open already");
+    WORKS(zero_post_backward(t.z, 4));
+    MISUSE(zero_pre_backward(t.z, 4), "unit 4 (block 3) has had all its 1 backward uses");
+    MISUSE(zero_post_backward(t.z, 4), "post_backward: unit 4 (block 3)");
+}
+static void test_order_of_hooks(void **state) { (void)state; at_every_stage(order_of_hooks); }
+
+static void unit_range(void) {
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    for (int unit = -1; unit <= TOY_UNITS; unit += TOY_UNITS + 1) {
+        char name[16];
+        snprintf(name, sizeof name, "unit %d:", unit);
+        MISUSE(zero_pre_forward(t.z, unit), name);
+        MISUSE(zero_post_forward(t.z, unit), name);
+        MISUSE(zero_pre_backward(t.z, unit), name);
+        MISUSE(zero_post_backward(t.z, unit), name);
+    }
+}
+static void test_unit_range(void **state) { (void)state; at_every_stage(unit_range); }
+
+static void begin_rules(void) {
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2");
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 0, 3), "micro-batch 0 of 3");
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 2, 2), "micro-batch 2 of 2");
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, -1, 2), "micro-batch -1 of 2");
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 0, 0), "micro-batch 0 of 0");
+    REFUSED(zero_begin(t.z, (zero_mode)7, 0, 1), ZERO_ERR_ARGUMENT, "mode 7");
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    WORKS(zero_pre_forward(t.z, 3));
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 3 (block 2) is still open");
+    WORKS(zero_post_forward(t.z, 3));
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 0 (emb) has finished 0 of its 2 backward uses");
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));                           /* starts the step anew */
+    forward_all();
+    backward_all();
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 1), "micro-batch 1 of 1");
+    MISUSE(zero_reduce(t.z, NULL), "after micro-batch 1 of 2");
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 1, 2));
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2 does not follow");
+}
+static void test_begin_rules(void **state) { (void)state; at_every_stage(begin_rules); }
+
+static void step_rules(void) {
+    static const zero_hyper good = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
+    zero_hyper bad_t = good, bad_beta = good;
+    bad_t.t = 0;
+    bad_beta.beta2 = 1;
+    MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
+    MISUSE(zero_discard(t.z), "zero_reduce comes first");
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    forward_all();
+    backward(0);
+    for (int u = TOY_UNITS - 1; u > 1; u--) backward(u);
+    MISUSE(zero_reduce(t.z, NULL), "unit 0 (emb) has finished 1 of its 2 backward uses");
+    backward(1);
+    WORKS(zero_pre_backward(t.z, 0));
+    MISUSE(zero_reduce(t.z, NULL), "unit 0 (emb) is still open");
+    WORKS(zero_post_backward(t.z, 0));
+    MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
+    WORKS(zero_reduce(t.z, NULL));
+    REFUSED(zero_update(t.z, &bad_t), ZERO_ERR_ARGUMENT, "t is 0");
+    REFUSED(zero_update(t.z, &bad_beta), ZERO_ERR_ARGUMENT, "beta2 1");
+    WORKS(zero_update(t.z, &good));
+    MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
+    MISUSE(zero_reduce(t.z, NULL), "no training pass");
+}
+static void test_step_rules(void **state) { (void)state; at_every_stage(step_rules); }
+
+/* ------------------------------------------------------------------------------------------------- values, outside of steps */
+
+static void values_range(void) {
+    float x[200] = { 0 };
+    REFUSED(zero_set(t.z, ZERO_PARAM, LNW, 0, 120, 10, x), ZERO_ERR_ARGUMENT, "zero_set(lnw)");
+    REFUSED(zero_set(t.z, ZERO_PARAM, LNW, 0, -1, 10, x), ZERO_ERR_ARGUMENT, "zero_set(lnw)");
+    REFUSED(zero_set(t.z, ZERO_PARAM, LNW, 0, 0, -1, x), ZERO_ERR_ARGUMENT, "zero_set(lnw)");
+    REFUSED(zero_get(t.z, ZERO_MASTER, B, 3, 0, 34, x), ZERO_ERR_ARGUMENT, "zero_get(b)");
+    REFUSED(zero_get(t.z, ZERO_MASTER, B, 3, INT64_MAX, 1, x), ZERO_ERR_ARGUMENT, "zero_get(b)");
+    REFUSED(zero_get(t.z, ZERO_MASTER, B, 3, 1, INT64_MAX, x), ZERO_ERR_ARGUMENT, "zero_get(b)");
+    MISUSE(zero_set(t.z, ZERO_PARAM, TOY_TENSORS, 0, 0, 1, x), "tensor 6");
+    MISUSE(zero_get(t.z, ZERO_PARAM, B, TOY_BLOCKS, 0, 1, x), "tensor b has no layer 4");
+    WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 32, 1, x));
+    WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 33, 0, x));
+}
+static void test_values_range(void **state) { (void)state; at_every_stage(values_range); }
+
+static void inside_step(void) {
+    float x;
+    char hex[17];
+    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    WORKS(zero_pre_forward(t.z, 2));
+    MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x), "unit 2 (block 1) is still open");   /* also at a step's side: nobody changes what is read */
+    MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "unit 2 (block 1) is still open");
+    WORKS(zero_post_forward(t.z, 2));
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    for (int i = 0; i < 2; i++) {
+        MISUSE(zero_set(t.z, ZERO_PARAM, WTE, 0, 0, 1, &x), "zero_set(wte)");
+        MISUSE(zero_get(t.z, ZERO_PARAM, WTE, 0, 0, 1, &x), "zero_get(wte)");
+        MISUSE(zero_hash(t.z, 0, hex), "zero_hash");
+        MISUSE(zero_save(t.z, "/nonexistent", NULL, 0), "zero_save");
+        MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "zero_load");
+        MISUSE(zero_begin(t.z, ZERO_EVAL, 0, 1), "zero_begin");
+        if (i == 0) WORKS(toy_passes(&t, 1));
+        if (i == 0) WORKS(zero_reduce(t.z, NULL));
+    }
+    WORKS(zero_discard(t.z));
+    REFUSED(zero_save(t.z, "/nonexistent/folder/file", NULL, 0), ZERO_ERR_IO, "/nonexistent/folder/file");
+    REFUSED(zero_load(t.z, "/nonexistent", NULL, 0), ZERO_ERR_IO, "/nonexistent");
+}
+static void test_inside_step(void **state) { (void)state; at_every_stage(inside_step); }
+
+static void discard_changes_nothing(void) {
+    char before[2][17], after[2][17];
+    for (int full = 0; full < 2; full++) WORKS(zero_hash(t.z, full, before[full]));
+    WORKS(toy_passes(&t, 2));
+    WORKS(zero_reduce(t.z, NULL));
+    WORKS(zero_discard(t.z));
+    for (int full = 0; full < 2; full++) {
+        WORKS(zero_hash(t.z, full, after[full]));
+        assert_string_equal(before[full], after[full]);
+    }
+    WORKS(toy_step(&t, 2, 1, NULL));                                    /* and a step does change it */
+    WORKS(zero_hash(t.z, 0, after[0]));
+    assert_string_not_equal(before[0], after[0]);
+}
+static void test_discard(void **state) { (void)state; at_every_stage(discard_changes_nothing); }
+
+static void test_not_finite(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        zero_config c = config_of(stage);
+        zero_info info;
+        make(&c);
+        WORKS(toy_passes(&t, 1));
+        WORKS(zero_reduce(t.z, &info));
+        assert_true(info.finite && info.grad_norm > 0);
+        WORKS(zero_discard(t.z));
+        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        forward_all();
+        WORKS(zero_pre_backward(t.z, 0));
+        ((float *)zero_grad(t.z, LNFW, 0))[49] = INFINITY;
+        WORKS(zero_post_backward(t.z, 0));
+        for (int u = TOY_UNITS - 1; u > 0; u--) backward(u);
+        backward(0);
+        WORKS(zero_reduce(t.z, &info));
+        assert_int_equal(info.finite, 0);
+        WORKS(zero_discard(t.z));
+    }
+}
+
+/* A gradient is 0 at the first pre_backward of a micro-batch, and keeps its contents until the last post_backward. */
+static void test_gradient_is_cleared(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        zero_config c = config_of(stage);
+        c.poison = 1;
+        make(&c);
+        for (int micro = 0; micro < 2; micro++) {
+            WORKS(zero_begin(t.z, ZERO_TRAIN, micro, 2));
+            forward_all();
+            WORKS(zero_pre_backward(t.z, 0));
+            float *g = zero_grad(t.z, WTE, 0);
+            for (int i = 0; i < TOY_LARGEST; i++) { assert_true(g[i] == 0); g[i] = (float)i; }
+            WORKS(zero_post_backward(t.z, 0));
+            for (int u = TOY_UNITS - 1; u > 0; u--) {
+                WORKS(zero_pre_backward(t.z, u));
+                g = zero_grad(t.z, W, u - 1);
+                for (int i = 0; i < toy_tensors[W].elems; i++) { assert_true(g[i] == 0); g[i] = 1; }
+                WORKS(zero_post_backward(t.z, u));
+            }
+            WORKS(zero_pre_backward(t.z, 0));
+            g = zero_grad(t.z, WTE, 0);
+            for (int i = 0; i < TOY_LARGEST; i++) assert_true(g[i] == (float)i);
+            WORKS(zero_post_backward(t.z, 0));
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- settings refused */
+
+static void test_config_refused(void **state) {
+    (void)state;
+    const zero_config good = config_of(3);
+#define BAD(field, value, names) do { \
+        zero_config c = good; \
+        c.field = value; \
+        REFUSED(zero_create(&t.z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, names); \
+        assert_null(t.z); \
+    } while (0)
+    BAD(size, 0, "zero_config.size");
+    BAD(size, sizeof(zero_config) - 8, "zero_config.size");
+    BAD(stage, 4, "stage 4");
+    BAD(stage, -1, "stage -1");
+    BAD(naive, 1, "naive");
+    BAD(dtype, (zero_dtype)2, "dtype 2");
+    BAD(micro_batches, 0, "micro_batches 0");
+    BAD(reduce_bucket_size, -1, "reduce_bucket_size -1");
+    BAD(prefetch, -1, "prefetch -1");
+    BAD(prefetch, 1025, "prefetch 1025");
+    BAD(max_open, 0, "max_open 0");
+    BAD(window_bytes, 65535, "window_bytes 65535");
+    BAD(window_bytes, (16 << 20) + 1, "window_bytes 16777217");
+    BAD(comm_timeout_s, 0, "comm_timeout_s 0");
+    BAD(comm_timeout_s, NAN, "comm_timeout_s");
+    BAD(trace_events, -1, "trace_events -1");
+    REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "zero_config.size");
+    zero_tensor no_name = { NULL, 1, 1, 0, 0 };
+    REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
+    assert_null(t.z);
+    zero_destroy(NULL);
+}
+
+static void test_scalars_refused(void **state) {
+    (void)state;
+    zero_config c = config_of(3);
+    double x[65] = { 0 };
+    zero_memory_line line;
+    zero_event event;
+    make(&c);
+    REFUSED(zero_sum(t.z, x, 0), ZERO_ERR_ARGUMENT, "0 values");
+    REFUSED(zero_sum(t.z, x, 65), ZERO_ERR_ARGUMENT, "65 values");
+    REFUSED(zero_broadcast(t.z, 1, x, 8), ZERO_ERR_ARGUMENT, "root 1");
+    REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
+    REFUSED(zero_memory(t.z, 1000, &line), ZERO_ERR_ARGUMENT, "memory table");
+    REFUSED(zero_trace_event(t.z, 0, &event), ZERO_ERR_ARGUMENT, "trace");
+    REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ slots */
+
+static void test_slots(void **state) {
+    (void)state;
+    zero_config c = config_of(3);
+    c.prefetch = 0;
+    for (c.max_open = 1; c.max_open <= 3; c.max_open++) {
+        zero_effective e;
+        make(&c);
+        zero_get_effective(t.z, &e);
+        assert_int_equal(e.slots, c.max_open);
+        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_pre_forward(t.z, 0));                                /* has room of its own */
+        for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
+        char names[32];
+        snprintf(names, sizeof names, "unit %d (block %d)", c.max_open + 1, c.max_open);
+        MISUSE(zero_pre_forward(t.z, c.max_open + 1), names);
+        for (int u = 1; u <= c.max_open; u++)                           /* each open unit shows its own values */
+            for (int i = 0; i < 33; i++) assert_true(((float *)zero_param(t.z, B, u - 1))[i] == toy_initial(B, u - 1, i));
+        WORKS(zero_post_forward(t.z, 1));
+        WORKS(zero_pre_forward(t.z, c.max_open + 1));
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- poison */
+
+static int all_nan(const float *p, int64_t n) {
+    for (int64_t i = 0; i < n; i++) if (!isnan(p[i])) return 0;
+    return 1;
+}
+
+/* These tests keep pointers on purpose: what they show afterwards must not look like numbers. */
+static void test_poisoned_parameters(void **state) {
+    (void)state;
+    zero_config c = config_of(3);
+    c.prefetch = 0;
+    for (c.poison = 0; c.poison < 2; c.poison++) {
+        make(&c);
+        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        for (int u = 0; u < 2; u++) {
+            int tensor = u ? W : WTE;
+            WORKS(zero_pre_forward(t.z, u));
+            float *kept = zero_param(t.z, tensor, 0);
+            assert_true(kept[3] == toy_initial(tensor, 0, 3));
+            WORKS(zero_post_forward(t.z, u));
+            assert_int_equal(all_nan(kept, toy_tensors[tensor].elems), c.poison);
+        }
+        open_and_close(1);                                              /* gathered again, it is whole again */
+        WORKS(zero_pre_forward(t.z, 1));
+        assert_true(((float *)zero_param(t.z, W, 0))[3] == toy_initial(W, 0, 3));
+    }
+}
+
+static void test_poisoned_gradients(void **state) {
+    (void)state;
+    for (int stage = 2; stage <= 3; stage++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            zero_config c = config_of(stage);
+            c.poison = 1;
+            c.overlap = overlap;
+            c.micro_batches = 1;
+            make(&c);
+            WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+            forward_all();
+            backward(0);
+            float *kept = NULL;
+            for (int u = TOY_UNITS - 1; u > 0; u--) {
+                WORKS(zero_pre_backward(t.z, u));
+                kept = zero_grad(t.z, W, u - 1);
+                assert_true(kept[0] == 0);
+                WORKS(zero_post_backward(t.z, u));
+            }
+            backward(0);
+            WORKS(zero_reduce(t.z, NULL));
+            assert_true(all_nan(kept, toy_tensors[W].elems));
+        }
+}
+
+static void test_poison_from_environment(void **state) {
+    (void)state;
+    static const struct { const char *value; int poison; } cases[] = { { "1", 1 }, { "0", 0 }, { "", 0 }, { NULL, 0 } };
+    zero_config c = config_of(3);
+    c.poison = -1;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(cases[i].value ? setenv("ZERO_POISON", cases[i].value, 1) : unsetenv("ZERO_POISON"), 0);
+        make(&c);
+        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_pre_forward(t.z, 1));
+        float *kept = zero_param(t.z, W, 0);
+        WORKS(zero_post_forward(t.z, 1));
+        assert_int_equal(all_nan(kept, toy_tensors[W].elems), cases[i].poison);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- the recorded order */
+
+static int next_event;      /* of the trace, that nobody has looked at */
+
+/* The start of the unit's use, or the end of its gather, among the events since the last look; -1: none. */
+static double when(zero_event_kind kind, int unit) {
+    zero_event e;
+    for (int i = next_event; !zero_trace_event(t.z, i, &e); i++)
+        if (e.kind == kind && e.unit == unit) return kind == ZERO_EV_GATHER ? e.end_s : e.start_s;
+    return -1;
+}
+static void skip_events(void) {
+    zero_event e;
+    while (!zero_trace_event(t.z, next_event, &e)) next_event++;
+}
+
+/* An evaluation in this order; how many of its units were gathered before the unit before them was opened, which only prefetch does. */
+static int prefetched_in_pass(const int order[TOY_UNITS]) {
+    int ahead = 0;
+    skip_events();
+    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    for (int k = 0; k < TOY_UNITS; k++) {
+        int layer = order[k] ? order[k] - 1 : 0, tensor = order[k] ? W : WTE;
+        WORKS(zero_pre_forward(t.z, order[k]));
+        const float *p = zero_param(t.z, tensor, layer);
+        for (int64_t i = 0; i < toy_tensors[tensor].elems; i++) assert_true(p[i] == toy_initial(tensor, layer, i));
+        WORKS(zero_post_forward(t.z, order[k]));
+    }
+    for (int k = 1; k < TOY_UNITS; k++) ahead += when(ZERO_EV_GATHER, order[k]) <= when(ZERO_EV_FORWARD, order[k - 1]);
+    return ahead;
+}
+
+static void test_order_is_relearnt(void **state) {
+    (void)state;
+    static const int table[TOY_UNITS] = { 0, 1, 2, 3, 4 }, other[TOY_UNITS] = { 2, 4, 1, 0, 3 };
+    zero_config c = config_of(3);
+    c.trace_events = 1000;
+    make(&c);
+    next_event = 0;
+    assert_int_equal(prefetched_in_pass(table), 0);                     /* nothing is known yet */
+    assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
+    assert_in_range(prefetched_in_pass(other), 0, TOY_UNITS - 2);       /* another order: right all the same */
+    assert_int_equal(prefetched_in_pass(other), TOY_UNITS - 1);         /* and known the next time */
+    assert_in_range(prefetched_in_pass(table), 0, TOY_UNITS - 2);
+    assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
+}
+
+/* A training step whose forward goes through the blocks in another order every time. */
+static void test_any_order_trains(void **state) {
+    (void)state;
+    char hex[2][17];
+    for (int shuffled = 0; shuffled < 2; shuffled++) {
+        zero_config c = config_of(3);
+        c.prefetch = 2;
+        c.overlap = 1;
+        c.poison = 1;
+        make(&c);
+        for (int step = 1; step <= 4; step++) {
+            zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
+            WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+            open_and_close(0);
+            for (int k = 0; k < TOY_BLOCKS; k++) open_and_close(1 + (shuffled ? (k * 3 + step) % TOY_BLOCKS : k));
+            open_and_close(0);
+            WORKS(toy_backward(&t, 0, 0));
+            for (int u = TOY_UNITS - 1; u > 0; u--) WORKS(toy_backward(&t, u, 0));
+            WORKS(toy_backward(&t, 0, 1));
+            WORKS(zero_step(t.z, &h, NULL));
+        }
+        WORKS(zero_hash(t.z, 1, hex[shuffled]));
+    }
+    assert_string_equal(hex[0], hex[1]);
+}
+
+static void test_trace_file(void **state) {
+    (void)state;
+    char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096];
+    int fd = mkstemp(path);
+    zero_config c = config_of(3);
+    c.trace_events = 8;                                                 /* too few: the later events are dropped */
+    assert_true(fd >= 0);
+    make(&c);
+    WORKS(toy_step(&t, 1, 1, NULL));
+    WORKS(zero_trace_write(t.z, path));
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    unlink(path);
+    assert_true(n > 0);
+    text[n] = 0;
+    int events = 0;
+    for (const char *p = text; (p = strstr(p, "\"ph\":\"X\"")); p++) events++;
+    assert_int_equal(events, 8);
+    assert_non_null(strstr(text, "\"forward emb\""));
+    assert_true(text[0] == '[' && strstr(text, "\n]\n") == text + n - 3);
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, end)
+
+int main(void) {
+    const struct CMUnitTest misuse[] = {
+        TEST(test_before_begin), TEST(test_param_outside), TEST(test_grad_outside), TEST(test_evaluation), TEST(test_order_of_hooks),
+        TEST(test_unit_range), TEST(test_begin_rules), TEST(test_step_rules), TEST(test_values_range), TEST(test_inside_step),
+        TEST(test_config_refused), TEST(test_scalars_refused), TEST(test_slots),
+    };
+    const struct CMUnitTest contents[] = {
+        TEST(test_discard), TEST(test_not_finite), TEST(test_gradient_is_cleared), TEST(test_poisoned_parameters),
+        TEST(test_poisoned_gradients), TEST(test_poison_from_environment),
+    };
+    const struct CMUnitTest order[] = { TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_trace_file) };
+    int failed = cmocka_run_group_tests(misuse, NULL, NULL) + cmocka_run_group_tests(contents, NULL, NULL)
+                 + cmocka_run_group_tests(order, NULL, NULL);
+    return failed != 0;
+}

@@ -1,0 +1,350 @@
+/* The plugin's arithmetic: every kernel against a plain reference, bit for bit where the kernel promises bits, and at every number of threads. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static void omp_set_num_threads(int n) { (void)n; }
+#endif
+#include "../llmc_zero/bf16.h"
+#include "../llmc_zero/kernels.h"
+
+static float float_of(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
+static uint32_t bits_of(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
+
+static uint32_t random_state = 1;
+static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
+static float uniform(void) { return (float)(random_bits() >> 8) / (1 << 23) - 1.0f; }       /* in [-1, 1) */
+
+static void *room(size_t bytes) {
+    void *p = malloc(bytes);
+    assert_non_null(p);
+    return p;
+}
+
+/* A block of random numbers, and the same values in both dtypes: what bf16 holds is exact in fp32. */
+static void fill(zero_dtype type, void *p, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float x = ldexpf(uniform(), (int)(random_bits() >> 28) - 8);
+        if (type == ZERO_BF16) ((uint16_t *)p)[i] = bf16_round(x);
+        else ((float *)p)[i] = x;
+    }
+}
+static float element(zero_dtype type, const void *p, int64_t i) { return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i]; }
+
+static const int64_t lengths[] = { 0, 1, 7, 15, 16, 17, 1023, 1024, 1025, 8191, 8193, 30011 };
+enum { LENGTHS = sizeof lengths / sizeof *lengths, LONGEST = 30011 };
+static const zero_dtype dtypes[] = { ZERO_F32, ZERO_BF16 };
+
+/* ------------------------------------------------------------------------------------------------------------------ bf16 */
+
+/* The nearer of the two bf16 around f, found in double; a tie goes to the even one. Past the largest comes 2^128, which is infinity. */
+static uint16_t nearest(float f) {
+    uint16_t below = (uint16_t)(bits_of(f) >> 16);                      /* towards 0 */
+    if (isinf(f)) return below;
+    uint16_t above = below + 1;
+    double low = fabs(bf16_widen(below)), high = (above & 0x7fff) == 0x7f80 ? ldexp(1, 128) : fabs(bf16_widen(above)), x = fabs(f);
+    if (x - low != high - x) return x - low < high - x ? below : above;
+    return below & 1 ? above : below;
+}
+
+static void test_bf16_rounding(void **state) {
+    (void)state;
+    static const uint32_t lower[] = { 0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xc000, 0xfffe, 0xffff };
+    for (uint32_t upper = 0; upper < 1 << 16; upper++)
+        for (int i = 0; i < (int)(sizeof lower / sizeof *lower); i++) {
+            float f = float_of(upper << 16 | lower[i]);
+            uint16_t rounded = bf16_round(f);
+            if (isnan(f)) {
+                assert_true(isnan(bf16_widen(rounded)));
+                assert_int_equal(rounded >> 15, upper >> 15);
+            } else if (rounded != nearest(f)) fail_msg("%a (%08x): %04x, not %04x", f, upper << 16 | lower[i], rounded, nearest(f));
+        }
+}
+
+static void test_bf16_specials(void **state) {
+    (void)state;
+    static const struct { uint32_t from; uint16_t to; } special[] = {
+        { 0x00000000, 0x0000 }, { 0x80000000, 0x8000 },                                         /* zeros */
+        { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 },                                         /* infinities */
+        { 0x7f7f7fff, 0x7f7f }, { 0x7f7f8000, 0x7f80 }, { 0x7f7fffff, 0x7f80 }, { 0xff7f8000, 0xff80 },     /* over the largest */
+        { 0x00000001, 0x0000 }, { 0x00008000, 0x0000 }, { 0x00008001, 0x0001 }, { 0x00018000, 0x0002 }, { 0x80008001, 0x8001 },     /* subnormal */
+        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 }, { 0x3fffffff, 0x4000 },     /* ties, carry */
+        { 0x7f800001, 0x7fc0 }, { 0xff800001, 0xffc0 }, { 0x7fc00000, 0x7fc0 }, { 0x7fffffff, 0x7fff },     /* NaN, also one whose payload is low */
+    };
+    for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
+        float f = float_of(special[i].from);
+        uint16_t by_kernel;
+        assert_int_equal(bf16_round(f), special[i].to);
+        kernel_convert(ZERO_BF16, &by_kernel, ZERO_F32, &f, 1);
+        assert_int_equal(by_kernel, special[i].to);
+    }
+}
+
+static void test_convert(void **state) {
+    (void)state;
+    enum { ALL = 1 << 16 };
+    uint16_t *low = room(ALL * 2), *back = room(ALL * 2), *guarded = room((LONGEST + 1) * 2);
+    float *wide = room(ALL * 4);
+    for (int i = 0; i < ALL; i++) low[i] = (uint16_t)i;
+    kernel_convert(ZERO_F32, wide, ZERO_BF16, low, ALL);
+    kernel_convert(ZERO_BF16, back, ZERO_F32, wide, ALL);
+    for (int i = 0; i < ALL; i++) {
+        assert_int_equal(bits_of(wide[i]), (uint32_t)i << 16);          /* widening is exact, and so is the way back, but for the quiet bit */
+        assert_int_equal(back[i], isnan(wide[i]) ? i | 0x40 : i);
+    }
+    for (int k = 0; k < LENGTHS; k++) {
+        guarded[lengths[k]] = 0xabcd;
+        kernel_convert(ZERO_BF16, guarded, ZERO_F32, wide, lengths[k]);
+        assert_int_equal(guarded[lengths[k]], 0xabcd);
+        assert_memory_equal(guarded, back, lengths[k] * 2);
+    }
+    free(low); free(back); free(wide); free(guarded);
+}
+
+static void test_fill_nan(void **state) {
+    (void)state;
+    union { float f[4]; uint16_t low[8]; unsigned char bytes[16]; } x = { .f = { 1, 2, 3, 4 } };
+    kernel_fill_nan(&x, 12);
+    for (int i = 0; i < 3; i++) assert_true(isnan(x.f[i]));
+    for (int i = 0; i < 6; i++) assert_true(isnan(bf16_widen(x.low[i])));
+    assert_true(x.f[3] == 4);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ sums */
+
+static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int add) {
+    enum { MOST = 5 };
+    void *parts[MOST];
+    const void *inputs[MOST];
+    size_t to_size = dtype_bytes(to_type);
+    char *to = room((n + 1) * to_size), *want = room((n + 1) * to_size);
+    fill(to_type, to, n + 1);
+    memcpy(want, to, (n + 1) * to_size);
+    for (int r = 0; r < ranks; r++) {
+        inputs[r] = parts[r] = room(n * dtype_bytes(type) + 1);
+        fill(type, parts[r], n);
+    }
+    float scale = 1.0f / ranks;
+    for (int64_t i = 0; i < n; i++) {                                   /* rank after rank, in fp32, times 1/N, rounded once */
+        float sum = element(type, parts[0], i);
+        for (int r = 1; r < ranks; r++) sum = sum + element(type, parts[r], i);
+        sum = sum * scale;
+        if (add) ((float *)want)[i] = ((float *)want)[i] + sum;
+        else if (to_type == ZERO_BF16) ((uint16_t *)want)[i] = bf16_round(sum);
+        else ((float *)want)[i] = sum;
+    }
+    kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
+    assert_memory_equal(to, want, (n + 1) * to_size);                   /* the element after the last is untouched */
+    for (int r = 0; r < ranks; r++) free(parts[r]);
+    free(to); free(want);
+}
+
+static void test_sum_ranks(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        for (int ranks = 1; ranks <= 5; ranks++)
+            for (int k = 0; k < LENGTHS; k++)
+                for (int t = 0; t < 2; t++) {
+                    sum_ranks_case(dtypes[t], dtypes[t], ranks, lengths[k], 0);
+                    sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 0);
+                    sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 1);
+                }
+    }
+}
+
+/* The order shows: (1 + 2^25) - 2^25 is 0 in fp32 in this order and 1 in the other. */
+static void test_sum_ranks_order(void **state) {
+    (void)state;
+    float a = 1, b = 0x1p25f, c = -0x1p25f, sum;
+    const void *forth[] = { &a, &b, &c }, *back[] = { &c, &b, &a };
+    kernel_sum_ranks(ZERO_F32, &sum, ZERO_F32, forth, 3, 1, 1, 0);
+    assert_true(sum == 0);
+    kernel_sum_ranks(ZERO_F32, &sum, ZERO_F32, back, 3, 1, 1, 0);
+    assert_true(sum == 1);
+}
+
+/* One rounding, at the end: 1 + 2^-8 + 2^-9 rounds up as a sum; rounded after each addition it would stay 1. */
+static void test_sum_ranks_rounds_once(void **state) {
+    (void)state;
+    uint16_t a = bf16_round(1), b = bf16_round(0x1p-8f), c = bf16_round(0x1p-9f), sum;
+    const void *parts[] = { &a, &b, &c };
+    kernel_sum_ranks(ZERO_BF16, &sum, ZERO_BF16, parts, 3, 1, 1, 0);
+    assert_true(bf16_widen(sum) == 1 + 0x1p-7f);
+}
+
+static void test_accumulate(void **state) {
+    (void)state;
+    float *to = room((LONGEST + 1) * 4), *want = room((LONGEST + 1) * 4);
+    void *from = room(LONGEST * 4);
+    for (int threads = 1; threads <= 3; threads++)
+        for (int t = 0; t < 2; t++)
+            for (int k = 0; k < 2 * LENGTHS; k++) {
+                int64_t n = lengths[k / 2];
+                int first = k % 2;
+                omp_set_num_threads(threads);
+                fill(ZERO_F32, to, n + 1);
+                fill(dtypes[t], from, n);
+                memcpy(want, to, (n + 1) * 4);
+                for (int64_t i = 0; i < n; i++) want[i] = first ? element(dtypes[t], from, i) : want[i] + element(dtypes[t], from, i);
+                kernel_accumulate(to, dtypes[t], from, n, first);
+                assert_memory_equal(to, want, (n + 1) * 4);
+            }
+    free(to); free(want); free(from);
+}
+
+static void test_sum_squares(void **state) {
+    (void)state;
+    static const int64_t long_lengths[] = { 0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345 };     /* the last is more than 64 blocks */
+    int64_t longest = 64 * 65536 + 12345;
+    void *x = room(longest * 4);
+    for (int t = 0; t < 2; t++) {
+        fill(dtypes[t], x, longest);
+        for (int k = 0; k < (int)(sizeof long_lengths / sizeof *long_lengths); k++) {
+            int64_t n = long_lengths[k];
+            long double want = 0;
+            double sums[4];
+            for (int64_t i = 0; i < n; i++) want += (long double)element(dtypes[t], x, i) * element(dtypes[t], x, i);
+            for (int threads = 1; threads <= 3; threads++) {
+                omp_set_num_threads(threads);
+                sums[threads] = kernel_sum_squares(dtypes[t], x, n);
+                assert_memory_equal(&sums[threads], &sums[1], sizeof(double));
+            }
+            assert_true(fabsl(sums[1] - want) <= 1e-12L * want);
+        }
+    }
+    free(x);
+}
+
+static void test_sum_squares_finite(void **state) {
+    (void)state;
+    enum { N = 70001 };
+    float *x = room(N * 4);
+    for (int i = 0; i < N; i++) x[i] = 3e38f;
+    assert_true(isfinite(kernel_sum_squares(ZERO_F32, x, N)));          /* no overflow where there is no infinity */
+    static const float odd[] = { INFINITY, -INFINITY, NAN };
+    static const int where[] = { 0, 1023, 65536, N - 1 };
+    for (int k = 0; k < 12; k++) {
+        x[where[k / 3]] = odd[k % 3];
+        assert_false(isfinite(kernel_sum_squares(ZERO_F32, x, N)));
+        x[where[k / 3]] = 1;
+    }
+    free(x);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- AdamW */
+
+typedef struct { float *p, *m, *v; uint16_t *low; } state_arrays;
+static state_arrays arrays(int64_t n) { return (state_arrays){ room(n * 4), room(n * 4), room(n * 4), room(n * 2) }; }
+static state_arrays copy(const state_arrays *a, int64_t n) {
+    state_arrays b = arrays(n);
+    memcpy(b.p, a->p, n * 4); memcpy(b.m, a->m, n * 4); memcpy(b.v, a->v, n * 4); memcpy(b.low, a->low, n * 2);
+    return b;
+}
+static void release(state_arrays *a) { free(a->p); free(a->m); free(a->v); free(a->low); }
+
+/* The formula of zero.h in double. */
+static void reference_adamw(const zero_hyper *h, double scale, int decay, double *p, double *m, double *v, double g) {
+    g *= scale;
+    *m = h->beta1 * *m + (1 - (double)h->beta1) * g;
+    *v = h->beta2 * *v + (1 - (double)h->beta2) * g * g;
+    double step = h->lr * (*m / (1 - pow(h->beta1, h->t))) / (sqrt(*v / (1 - pow(h->beta2, h->t))) + h->eps);
+    *p -= step + (decay ? (double)h->lr * h->weight_decay * *p : 0);
+}
+
+static void one_element(const adamw_constants *c, float *p, float *m, float *v, float g) {
+    g = g * c->grad_scale;
+    *m = fmaf(c->one_minus_beta1, g, c->beta1 * *m);
+    *v = fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v);
+    *p = fmaf(-c->step_size, *m / fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps), c->keep * *p);
+}
+
+static void adamw_case(zero_dtype g_type, int64_t n, int decay, int with_low, int t, double scale) {
+    const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = t };
+    adamw_constants c = adamw_prepare(&h, scale, decay);
+    state_arrays a = arrays(n + 1);
+    void *g = room(n * 4 + 1);
+    fill(ZERO_F32, a.p, n + 1); fill(ZERO_F32, a.m, n + 1); fill(ZERO_F32, a.v, n + 1); fill(ZERO_BF16, a.low, n + 1); fill(g_type, g, n);
+    for (int64_t i = 0; i <= n; i++) a.v[i] = fabsf(a.v[i]);
+    state_arrays before = copy(&a, n + 1), want = copy(&a, n + 1);
+    for (int64_t i = 0; i < n; i++) {
+        one_element(&c, &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
+        if (with_low) want.low[i] = bf16_round(want.p[i]);
+    }
+    kernel_adamw(&c, a.p, a.m, a.v, g_type, g, with_low ? a.low : NULL, n);
+    assert_memory_equal(a.p, want.p, (n + 1) * 4);
+    assert_memory_equal(a.m, want.m, (n + 1) * 4);
+    assert_memory_equal(a.v, want.v, (n + 1) * 4);
+    assert_memory_equal(a.low, want.low, (n + 1) * 2);
+    for (int64_t i = 0; i < n; i++) {
+        double p = before.p[i], m = before.m[i], v = before.v[i], grad = element(g_type, g, i);
+        double m_size = fabs(m) + fabs(grad * scale);                   /* m may cancel: its error is that of its terms */
+        reference_adamw(&h, scale, decay, &p, &m, &v, grad);
+        double step = h.lr * m_size / (1 - pow(h.beta1, t)) / sqrt(v / (1 - pow(h.beta2, t)));
+        assert_true(fabs(a.m[i] - m) <= 1e-6 * m_size && fabs(a.v[i] - v) <= 1e-6 * v);
+        assert_true(fabs(a.p[i] - p) <= 1e-6 * fabs(p) + 3e-6 * step);
+    }
+    release(&a); release(&before); release(&want);
+    free(g);
+}
+
+static void test_adamw(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        for (int k = 0; k < LENGTHS; k++)
+            for (int i = 0; i < 8; i++) adamw_case(dtypes[i & 1], lengths[k], i >> 1 & 1, i >> 2 & 1, 1 + 7 * (i & 3), i & 1 ? 1.0 : 0.37);
+    }
+}
+
+static void test_adamw_keeps_nan(void **state) {
+    (void)state;
+    enum { N = 37, WHERE = 21 };
+    const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
+    adamw_constants c = adamw_prepare(&h, 1, 1);
+    float p[N], m[N], v[N], g[N];
+    uint16_t low[N];
+    for (int i = 0; i < N; i++) { p[i] = g[i] = 0.5f; m[i] = v[i] = 0.25f; }
+    g[WHERE] = NAN;
+    kernel_adamw(&c, p, m, v, ZERO_F32, g, low, N);
+    for (int i = 0; i < N; i++) {
+        int nan = i == WHERE;
+        assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan && isnan(bf16_widen(low[i])) == nan);
+    }
+}
+
+/* A gradient of 0 from the start moves nothing but by decay. */
+static void test_adamw_zero_gradient(void **state) {
+    (void)state;
+    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
+    adamw_constants plain = adamw_prepare(&h, 1, 0), decayed = adamw_prepare(&h, 1, 1);
+    float p = 2, m = 0, v = 0, g = 0;
+    kernel_adamw(&plain, &p, &m, &v, ZERO_F32, &g, NULL, 1);
+    assert_true(p == 2 && m == 0 && v == 0);
+    kernel_adamw(&decayed, &p, &m, &v, ZERO_F32, &g, NULL, 1);
+    assert_true(fabs(p - 2 * 0.999) < 1e-6);
+}
+
+int main(void) {
+    const struct CMUnitTest bf16_tests[] = {
+        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_bf16_specials), cmocka_unit_test(test_convert), cmocka_unit_test(test_fill_nan),
+    };
+    const struct CMUnitTest sum_tests[] = {
+        cmocka_unit_test(test_sum_ranks), cmocka_unit_test(test_sum_ranks_order), cmocka_unit_test(test_sum_ranks_rounds_once),
+        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_sum_squares_finite),
+    };
+    const struct CMUnitTest adamw_tests[] = {
+        cmocka_unit_test(test_adamw), cmocka_unit_test(test_adamw_keeps_nan), cmocka_unit_test(test_adamw_zero_gradient),
+    };
+    int failed = cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL)
+                 + cmocka_run_group_tests(adamw_tests, NULL, NULL);
+    return failed != 0;
+}

@@ -1,0 +1,143 @@
+/*
+ * A toy network that drives the plugin's hooks: one unit used at both ends, as GPT-2's embeddings are, and blocks of tensors of odd sizes.
+ * Its activation is a chain through every parameter read, its gradients are nonlinear in the gathered parameters, the activation, the
+ * rank, the micro-batch and the place, so that any mix-up of values shows in the end.
+ */
+#ifndef TESTS_TOY_H
+#define TESTS_TOY_H
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "../llmc_zero/bf16.h"
+#include "../llmc_zero/zero.h"
+
+enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
+
+static const zero_tensor toy_tensors[TOY_TENSORS] = {
+    { "wte", TOY_LARGEST, 1, 0, 1 },        { "lnw", 129, TOY_BLOCKS, 1, 0 },    { "w", 5003, TOY_BLOCKS, 1, 1 },
+    { "b", 33, TOY_BLOCKS, 1, 0 },          { "proj", 1280, TOY_BLOCKS, 1, 1 },  { "lnfw", 50, 1, 0, 0 },
+};
+static const zero_unit toy_units[TOY_UNITS] = {
+    { "emb", 2, 2, 2 }, { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 }, { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
+};
+
+typedef struct {
+    zero *z;
+    zero_dtype dtype;
+    zero_unit units[TOY_UNITS];
+    int rank, ranks, micro;
+    int integers;           /* gradients are small integers instead (toy_integer) */
+    double compute_s;       /* artificial time of each use of a block */
+    float activation;
+} toy;
+
+#define TOY_TRY(call) do { int toy_rc_ = (call); if (toy_rc_) return toy_rc_; } while (0)
+
+static inline float toy_load(const toy *t, const void *p, int64_t i) {
+    return t->dtype == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+static inline void toy_add(const toy *t, void *p, int64_t i, float x) {
+    float sum = toy_load(t, p, i) + x;
+    if (t->dtype == ZERO_BF16) ((uint16_t *)p)[i] = bf16_round(sum);
+    else ((float *)p)[i] = sum;
+}
+
+static inline float toy_initial(int tensor, int layer, int64_t i) { return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f; }
+/* The mean over the ranks is an integer, whatever their number. */
+static inline int toy_integer(int ranks, int rank, int micro, int tensor, int layer, int use, int64_t i) {
+    return ranks * ((int)((i * 7 + tensor * 3 + layer + use * 2) % 5) - 2 + 2 * rank - micro);
+}
+
+static inline int toy_has(int tensor, int unit) { return unit >= toy_tensors[tensor].unit && unit < toy_tensors[tensor].unit + toy_tensors[tensor].layers; }
+
+static inline void toy_compute(const toy *t, int unit) {
+    if (t->compute_s <= 0 || unit == 0) return;
+    struct timespec nap = { 0, (long)(t->compute_s * 1e9) };
+    nanosleep(&nap, NULL);
+}
+
+static inline int toy_forward(toy *t, int unit) {
+    TOY_TRY(zero_pre_forward(t->z, unit));
+    toy_compute(t, unit);
+    float a = t->activation;
+    for (int k = 0; k < TOY_TENSORS; k++) {
+        if (!toy_has(k, unit)) continue;
+        const void *p = zero_param(t->z, k, unit - toy_tensors[k].unit);
+        if (!p) return ZERO_ERR_MISUSE;
+        for (int64_t i = 0; i < toy_tensors[k].elems; i++) a = a * 0.75f + toy_load(t, p, i);
+    }
+    t->activation = a;
+    return zero_post_forward(t->z, unit);
+}
+
+static inline void toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
+    for (int64_t i = 0; i < toy_tensors[tensor].elems; i++) {
+        float x = (p ? 3 * toy_load(t, p, i) : 0.5f) + t->activation + 0.3f * t->rank + 0.17f * t->micro + 0.01f * (float)(i % 11) + 0.2f * use;
+        float y = t->integers ? (float)toy_integer(t->ranks, t->rank, t->micro, tensor, layer, use, i) : x / (1 + x * x);
+        toy_add(t, g, i, y);
+    }
+}
+
+static inline int toy_backward(toy *t, int unit, int use) {
+    int reads = !(t->units[unit].backward_no_params >> use & 1);
+    TOY_TRY(zero_pre_backward(t->z, unit));
+    toy_compute(t, unit);
+    for (int k = 0; k < TOY_TENSORS; k++) {
+        if (!toy_has(k, unit)) continue;
+        int layer = unit - toy_tensors[k].unit;
+        const void *p = reads ? zero_param(t->z, k, layer) : NULL;
+        void *g = zero_grad(t->z, k, layer);
+        if ((reads && !p) || !g) return ZERO_ERR_MISUSE;
+        toy_gradient(t, k, layer, use, p, g);
+    }
+    return zero_post_backward(t->z, unit);
+}
+
+static inline int toy_pass(toy *t, zero_mode mode, int micro, int of) {
+    TOY_TRY(zero_begin(t->z, mode, micro, of));
+    t->micro = micro;
+    t->activation = 0.1f * t->rank + 0.05f * micro;
+    TOY_TRY(toy_forward(t, 0));
+    for (int u = 1; u < TOY_UNITS; u++)
+        for (int use = 0; use < t->units[u].forward_uses; use++) TOY_TRY(toy_forward(t, u));
+    TOY_TRY(toy_forward(t, 0));
+    if (mode == ZERO_EVAL) return 0;
+    TOY_TRY(toy_backward(t, 0, 0));
+    for (int u = TOY_UNITS - 1; u > 0; u--) TOY_TRY(toy_backward(t, u, 0));
+    return toy_backward(t, 0, 1);
+}
+
+static inline int toy_passes(toy *t, int micro_batches) {
+    for (int m = 0; m < micro_batches; m++) TOY_TRY(toy_pass(t, ZERO_TRAIN, m, micro_batches));
+    return 0;
+}
+
+static inline int toy_step(toy *t, int micro_batches, int step, zero_info *info) {
+    zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f, .t = step };
+    TOY_TRY(toy_passes(t, micro_batches));
+    return zero_step(t->z, &h, info);
+}
+
+static inline int toy_set_initial(toy *t) {
+    static float values[TOY_LARGEST];
+    for (int k = 0; k < TOY_TENSORS; k++)
+        for (int l = 0; l < toy_tensors[k].layers; l++) {
+            for (int64_t i = 0; i < toy_tensors[k].elems; i++) values[i] = toy_initial(k, l, i);
+            TOY_TRY(zero_set(t->z, ZERO_PARAM, k, l, 0, toy_tensors[k].elems, values));
+        }
+    return 0;
+}
+
+/* With `units` NULL: toy_units. */
+static inline int toy_create(toy *t, const zero_config *config, const zero_unit *units) {
+    *t = (toy){ .dtype = config->dtype };
+    memcpy(t->units, units ? units : toy_units, sizeof t->units);
+    TOY_TRY(zero_create(&t->z, config, toy_tensors, TOY_TENSORS, t->units, TOY_UNITS));
+    t->rank = zero_rank(t->z);
+    t->ranks = zero_ranks(t->z);
+    return toy_set_initial(t);
+}
+
+#endif
