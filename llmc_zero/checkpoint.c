@@ -40,7 +40,10 @@ static file_header header_of(const zero *z, size_t user_bytes) {
     return h;
 }
 
-static float *state_array(const zero *z, int which) { return which == 0 ? (z->master ? z->master : (float *)z->params) : which == 1 ? z->moment1 : z->moment2; }
+static float *state_array(const zero *z, int which) {
+    float *master = z->master ? z->master : (float *)z->params;
+    return which == 0 ? master : which == 1 ? z->moment1 : z->moment2;
+}
 /* This rank's part of a unit in state 0 (masters), 1 or 2 (moments). */
 static float *own_part(const zero *z, int which, int unit) {
     return state_array(z, which) + part_offset(z, unit, z->comm.rank, which == 0 && !z->master ? 3 : 1);
@@ -108,8 +111,8 @@ int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
 }
 
 static int take(stream *s, void *data, size_t bytes) {
-    if (fread(data, 1, bytes, s->f) != bytes) return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path, ferror(s->f) ? strerror(errno) : "it ends early");
-    return 0;
+    if (fread(data, 1, bytes, s->f) == bytes) return 0;
+    return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path, ferror(s->f) ? strerror(errno) : "it ends early");
 }
 
 static int check_header(const zero *z, stream *s, size_t user_bytes) {

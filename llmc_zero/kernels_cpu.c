@@ -69,7 +69,7 @@ ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
 }
 
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
-    double total = 0, part[64];
+    double total = 0, part[64] = { 0 };
     int64_t stride = (int64_t)SUM_BLOCK * 64;
     for (int64_t base = 0; base < n; base += stride) {      /* 64 blocks at a time, summed in order */
         int blocks = (int)((n - base < stride ? n - base : stride) + SUM_BLOCK - 1) / SUM_BLOCK;

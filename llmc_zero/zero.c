@@ -66,7 +66,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 
 static void destroy(zero *z, int clean) {
     progress_stop(&z->progress);
-    comm_close(&z->comm, clean);
+    comm_close(&z->comm, clean && !z->progress.failed);
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) free(z->buckets[i].pieces);
     free(z->units); free(z->buckets); free(z->own_params); free(z->own_grads); free(z->norm_parts);
     free(z->slots); free(z->slot_unit); free(z->order[0].units); free(z->order[1].units);
@@ -88,7 +88,7 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
 }
 
 void zero_destroy(zero *z) {
-    if (z) destroy(z, !z->progress.failed);
+    if (z) destroy(z, 1);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- ranks */
