@@ -94,9 +94,9 @@ typedef struct {
 
 static Options opt = {
     .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin", .tokenizer = "data/stories_tokenizer.bin",
-    .model = "l4h4c128v257t128", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
+    .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
-    .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 1e-3, .lr_final = 0.1, .warmup = 20,
+    .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300 };
 
 typedef enum { TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
@@ -105,7 +105,7 @@ typedef struct { const char *name; OptionKind kind; void *value; double min, max
 static const Option option_table[] = {
     { "-i", TEXT, &opt.train_data, 0, 0, "training token shards, a pattern (default data/stories_train.bin)" },
     { "-j", TEXT, &opt.val_data, 0, 0, "validation token shards, a pattern (default data/stories_val.bin)" },
-    { "-e", TEXT, &opt.model, 0, 0, "model: a .bin file of llm.c, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t128 = layers, heads,\n"
+    { "-e", TEXT, &opt.model, 0, 0, "model: a .bin file of llm.c, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t64 = layers, heads,\n"
                                     "                   channels, vocabulary, longest sequence (the default)" },
     { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints (default: none)" },
     { "-n", INT, &opt.checkpoint_every, 0, 1e9, "save a checkpoint every so many steps (default 0: never)" },
@@ -117,9 +117,9 @@ static const Option option_table[] = {
     { "-d", INT, &opt.total_batch, -1, 1 << 30, "tokens of a step over all ranks, a multiple of B*T*ranks (default B*T*ranks)" },
     { "-x", INT, &opt.max_steps, -1, 1e9, "steps (default -1: one epoch)" },
     { "-k", TEXT, &opt.schedule, 0, 0, "learning-rate schedule: cosine, linear, constant, wsd (default cosine)" },
-    { "-l", REAL, &opt.lr, 0, 1e3, "learning rate (default 1e-3; llm.c 3e-4)" },
-    { "-u", INT, &opt.warmup, 0, 1e9, "warm-up steps (default 20; llm.c 0)" },
-    { "-q", REAL, &opt.lr_final, 0, 1, "learning rate at the end, as a fraction (default 0.1; llm.c 1.0)" },
+    { "-l", REAL, &opt.lr, 0, 1e3, "learning rate (default 3e-3; llm.c 3e-4)" },
+    { "-u", INT, &opt.warmup, 0, 1e9, "warm-up steps (default 100; llm.c 0)" },
+    { "-q", REAL, &opt.lr_final, 0, 1, "learning rate at the end, as a fraction (default 0.03; llm.c 1.0)" },
     { "-c", REAL, &opt.weight_decay, 0, 1e3, "weight decay of 2-D tensors (default 0)" },
     { "-sl", REAL, &opt.skip_loss_z, 0, 1e9, "skip the update when the loss is this many deviations out (default 0: off)" },
     { "-sg", REAL, &opt.skip_grad_z, 0, 1e9, "the same for the gradient norm (default 0: off)" },
@@ -458,16 +458,17 @@ static void next_logits(GPT2 *model, const int *tokens, int t, float *logits) {
     for (int i = 0; i < V; i++) logits[i] = dt == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model->logits)[i]) : ((float *)model->logits)[i];
 }
 
+// Text from the end-of-text token on. Past T tokens the model sees the last T of them.
 static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
-    int length = opt.sample_tokens, V = model->config.vocab_size;
-    if (length > model->T) length = model->T;
-    int *tokens = malloc_check(model->T * sizeof(int));
+    int length = opt.sample_tokens, V = model->config.vocab_size, T = model->T;
+    int *tokens = malloc_check((length + T) * sizeof(int));     // what a forward pass sees behind the last token does not matter: it is causal
     float *logits = malloc_check(V * sizeof(float));
-    uint64_t rng = 1337 + (uint64_t)opt.seed;   // alike on all ranks: they all choose the same tokens
-    for (int i = 0; i < model->T; i++) tokens[i] = tokenizer->eot_token;
+    uint64_t rng = 1337 + (uint64_t)opt.seed;                   // alike on all ranks: they all choose the same tokens
+    for (int i = 0; i < length + T; i++) tokens[i] = tokenizer->eot_token;
     print0("generating:\n---\n");
     for (int t = 1; t < length; t++) {
-        next_logits(model, tokens, t, logits);
+        int from = t > T ? t - T : 0;
+        next_logits(model, tokens + from, t - from, logits);
         tokens[t] = sample_softmax(logits, V, random_f32(&rng));
         if (rank == 0) tokenizer_print(tokenizer, stdout, tokens[t]);
     }
@@ -512,6 +513,7 @@ static void delete_checkpoint(int at) {
 static void write_checkpoint(GPT2 *model, const TrainerState *state) {
     print0("writing checkpoint at step %d\n", state->step);
     gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, model->dtype, give_values, NULL, rank == 0));
+    zero_check(zero_barrier(z));        // a rank that cannot write ends the job here, before the others begin files that nobody finishes
     zero_check(zero_save(z, checkpoint_path("state", state->step, rank), state, sizeof *state));
     zero_check(zero_barrier(z));
     if (rank == 0) {
@@ -731,7 +733,7 @@ int main(int argc, char **argv) {
     if (opt.sample_every) gpt2_check(tokenizer_init(&tokenizer, opt.tokenizer));
     int steps = opt.max_steps >= 0 ? opt.max_steps : (int)(train.num_tokens / tokens_a_step);
     int val_batches = opt.val_batches >= 0 || !opt.val_every ? opt.val_batches : (int)((val.num_tokens - 1) / tokens_at_once);
-    gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
+    if (opt.max_steps) gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
     open_output(resume_step >= 0);
 
     create_plugin(&model, A, overlap);

@@ -92,22 +92,25 @@ static int save_own(const zero *z, const char *path, const void *user, size_t us
     return rc ? rc : sync_folder(path);
 }
 
-/* All ranks fail if one does: the one that failed with its own sentence, the others with its number. */
+/* All ranks fail if one does: the one that failed with its own sentence, the others with that of the first. */
 static int agree(zero *z, int rc, const char *doing) {
-    double failed = rc ? 1 : 0, which = rc ? z->comm.rank : 0, sums[2] = { failed, which };
-    ZERO_TRY(zero_sum(z, sums, 2));
-    if (rc || !sums[0]) return rc;
-    return zero_fail(ZERO_ERR_IO, sums[0] > 1 ? "%s failed on %.0f other ranks" : "%s failed on another rank", doing, sums[0]);
+    char sentence[512] = "", first[512] = "";
+    double failed = rc != 0;
+    if (rc) snprintf(sentence, sizeof sentence, "%s", zero_last_error());
+    int comm_rc = zero_sum(z, &failed, 1);
+    for (int r = 0; !comm_rc && failed && !*first && r < z->comm.ranks; r++) {
+        memcpy(first, sentence, sizeof first);
+        comm_rc = zero_broadcast(z, r, first, sizeof first);
+    }
+    if (rc) return zero_fail(rc, "%s", sentence);
+    if (comm_rc || !failed) return comm_rc;
+    return zero_fail(ZERO_ERR_IO, "%s failed on another rank: %s", doing, first);
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
     ZERO_TRY(params_complete(z));
-    char sentence[512];
-    int rc = save_own(z, path, user, user_bytes);
-    snprintf(sentence, sizeof sentence, "%s", zero_last_error());
-    int all = agree(z, rc, "saving");
-    return rc ? zero_fail(rc, "%s", sentence) : all;
+    return agree(z, save_own(z, path, user, user_bytes), "saving");
 }
 
 static int take(stream *s, void *data, size_t bytes) {
@@ -135,7 +138,7 @@ static int check_header(const zero *z, stream *s, size_t user_bytes) {
     return 0;
 }
 
-/* Reads the file once against its digest before a byte of it is believed. */
+/* Reads the file once against its digest before a byte of it is believed, and goes back to behind the header. */
 static int check_digest(zero *z, stream *s) {
     struct stat st;
     uint64_t stored;
@@ -151,18 +154,19 @@ static int check_digest(zero *z, stream *s) {
     return fseeko(s->f, sizeof(file_header), SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
 }
 
-static int load_own(zero *z, const char *path, void *user, size_t user_bytes) {
-    stream s = { fopen(path, "rb"), XXH3_createState(), path };
-    int rc = s.f ? 0 : zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (!rc && (!s.digest || XXH3_64bits_reset(s.digest) != XXH_OK)) rc = zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-    if (!rc) rc = check_header(z, &s, user_bytes);
-    if (!rc) rc = check_digest(z, &s);
-    if (!rc) rc = take(&s, user, user_bytes);
+static int open_own(zero *z, stream *s, size_t user_bytes) {
+    if (!(s->f = fopen(s->path, "rb"))) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    s->digest = XXH3_createState();
+    if (!s->digest || XXH3_64bits_reset(s->digest) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
+    ZERO_TRY(check_header(z, s, user_bytes));
+    return check_digest(z, s);
+}
+
+static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
+    ZERO_TRY(take(s, user, user_bytes));
     for (int u = 0; u < z->layout.n_units; u++)
-        for (int which = 0; !rc && which < 3; which++) rc = take(&s, own_part(z, which, u), z->layout.units[u].shard * sizeof(float));
-    if (s.f) fclose(s.f);
-    XXH3_freeState(s.digest);
-    return rc;
+        for (int which = 0; which < 3; which++) ZERO_TRY(take(s, own_part(z, which, u), z->layout.units[u].shard * sizeof(float)));
+    return 0;
 }
 
 /* Own parts are read; what this stage keeps whole is gathered, and bf16 parameters are rounded from the masters. */
@@ -189,12 +193,12 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_load: inside a training step; finish the step first");
     ZERO_TRY(check_closed(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
-    char sentence[512];
-    int rc = load_own(z, path, user, user_bytes);
-    snprintf(sentence, sizeof sentence, "%s", zero_last_error());
-    int all = agree(z, rc, "loading");
-    if (rc) return zero_fail(rc, "%s", sentence);
-    if (all) return all;
+    stream s = { .path = path };
+    int rc = agree(z, open_own(z, &s, user_bytes), "loading");         /* nothing changes on any rank before all files are good */
+    if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes), "loading");
+    if (s.f) fclose(s.f);
+    XXH3_freeState(s.digest);
+    ZERO_TRY(rc);
     for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = 0;
     return progress_run(&z->progress, run_complete, z);
 }

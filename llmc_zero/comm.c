@@ -60,10 +60,35 @@ static void count(comm *c, comm_kind kind, size_t bytes) {
     kinds[kind][c->purpose] += (int64_t)bytes;
 }
 
+/* Goes before the bytes of every exchange. Ranks that call in different orders would else read each other's bytes for their own. */
+typedef struct { uint32_t number, exchange; int32_t root, unit, purpose, unused; int64_t bytes; } stamp;
+enum { STAMP_BYTES = 64 };
+
+static stamp stamp_of(const comm *c, comm_exchange x, int root, size_t bytes) {
+    return (stamp){ c->exchanges, x, root, c->unit, (int32_t)c->purpose, 0, (int64_t)bytes };
+}
+
+static char *out_stamped(comm *c, comm_exchange x, int dest, int root, size_t bytes) {
+    stamp s = stamp_of(c, x, root, bytes);
+    return (char *)memcpy(c->transport->out(c, x, c->half, dest), &s, sizeof s) + STAMP_BYTES;
+}
+
+static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
+    stamp s;
+    memcpy(&s, c->transport->in(c, x, c->half ^ 1, src), sizeof s);
+    if (!memcmp(&s, mine, sizeof s)) return 0;
+    return zero_fail(ZERO_ERR_COMM, "rank %d and rank %d are in different collectives (units %d and %d): all ranks must call the same hooks in "
+                     "the same order, in validation and sampling too", c->rank, src, (int)mine->unit, (int)s.unit);
+}
+
 static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
-    int rc = c->transport->exchange(c, x, c->half, root, bytes);
+    stamp mine = stamp_of(c, x, root, bytes);
+    ZERO_TRY(c->transport->exchange(c, x, c->half, root, x == EXCHANGE_BARRIER ? 0 : STAMP_BYTES + bytes));
     c->half ^= 1;
-    return rc;
+    c->exchanges++;
+    for (int r = 0; r < c->ranks && x != EXCHANGE_BARRIER; r++)
+        if (r != c->rank && (x != EXCHANGE_ROOT || r == root)) ZERO_TRY(check_stamp(c, x, r, &mine));
+    return 0;
 }
 
 /* The pieces' shards, seen as one long shard: calls fn for each run of elements [pos, pos + len) of it that lies in one piece. */
@@ -86,7 +111,7 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
     size_t size = dtype_bytes(full_type);
     for (int dest = 0; dest < c->ranks; dest++) {               /* pack what the others own */
         if (dest == c->rank) continue;
-        char *out = c->transport->out(c, EXCHANGE_SCATTER, c->half, dest);
+        char *out = out_stamped(c, EXCHANGE_SCATTER, dest, 0, n * size);
         for (int64_t done = 0, len; done < n; done += len) {
             int64_t inside;
             len = n - done;
@@ -104,7 +129,7 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
         for (int r = 0; r < c->ranks; r++)
             parts[r] = r == c->rank ? p->full + (r * p->elems + inside) * size
-                                    : c->transport->in(c, EXCHANGE_SCATTER, half, r) + done * size;
+                                    : c->transport->in(c, EXCHANGE_SCATTER, half, r) + STAMP_BYTES + done * size;
         kernel_sum_ranks(shard_type, p->shard + inside * dtype_bytes(shard_type), full_type, parts, c->ranks, 1.0f / c->ranks, len, add);
     }
     return 0;
@@ -120,14 +145,14 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
             }
         return 0;
     }
-    int64_t chunk = c->scatter_bytes / dtype_bytes(full_type);
+    int64_t chunk = (c->scatter_bytes - STAMP_BYTES) / dtype_bytes(full_type);
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type, shard_type, add));
     return 0;
 }
 
 static int gather_round(comm *c, const chain *ch, int64_t pos, int64_t n, size_t size) {
-    char *out = c->transport->out(c, EXCHANGE_GATHER, c->half, 0);
+    char *out = out_stamped(c, EXCHANGE_GATHER, 0, 0, n * size);
     for (int64_t done = 0, len; done < n; done += len) {
         int64_t inside;
         len = n - done;
@@ -140,7 +165,7 @@ static int gather_round(comm *c, const chain *ch, int64_t pos, int64_t n, size_t
     ZERO_TRY(exchange(c, EXCHANGE_GATHER, 0, n * size));
     for (int r = 0; r < c->ranks; r++) {
         if (r == c->rank) continue;
-        const char *in = c->transport->in(c, EXCHANGE_GATHER, half, r);
+        const char *in = c->transport->in(c, EXCHANGE_GATHER, half, r) + STAMP_BYTES;
         for (int64_t done = 0, len; done < n; done += len) {
             int64_t inside;
             len = n - done;
@@ -159,7 +184,7 @@ int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes)
             if (pieces[i].shard != pieces[i].full) memcpy(pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes);
         return 0;
     }
-    int64_t chunk = c->gather_bytes / elem_bytes;
+    int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(gather_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
     return 0;
@@ -167,15 +192,15 @@ int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes)
 
 int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
     if (c->ranks == 1) return 0;
-    for (size_t pos = 0; pos < bytes; pos += c->gather_bytes) {
-        size_t n = bytes - pos < c->gather_bytes ? bytes - pos : c->gather_bytes;
+    for (size_t pos = 0; pos < bytes; pos += c->gather_bytes - STAMP_BYTES) {
+        size_t room = c->gather_bytes - STAMP_BYTES, n = bytes - pos < room ? bytes - pos : room;
         int half = c->half;
         if (c->rank == root) {
-            memcpy(c->transport->out(c, EXCHANGE_ROOT, half, 0), (char *)data + pos, n);
+            memcpy(out_stamped(c, EXCHANGE_ROOT, 0, root, n), (char *)data + pos, n);
             count(c, COMM_OTHER, n * (c->ranks - 1));
         }
         ZERO_TRY(exchange(c, EXCHANGE_ROOT, root, n));
-        if (c->rank != root) memcpy((char *)data + pos, c->transport->in(c, EXCHANGE_ROOT, half, root), n);
+        if (c->rank != root) memcpy((char *)data + pos, c->transport->in(c, EXCHANGE_ROOT, half, root) + STAMP_BYTES, n);
     }
     return 0;
 }

@@ -33,8 +33,10 @@ struct comm {
     size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
     double timeout_s;
     int half;                                       /* of the next exchange */
+    uint32_t exchanges;                             /* done so far */
     zero_traffic traffic;
     zero_purpose purpose;                           /* what the collective under way is for */
+    int unit;                                       /* or bucket, that it is about */
     void *mpi, *state;                              /* of comm_mpi.c, of the transport */
 };
 

@@ -14,6 +14,7 @@ static int run_reduce(void *ctx, job *j) {
     int whole = z->config.stage < 2;                            /* reduced in place, in the dtype in which it is summed */
     zero_dtype from = whole ? z->grad_type : z->config.dtype;
     z->comm.purpose = ZERO_FOR_STEP;
+    z->comm.unit = j->index;
     int rc = comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
     if (!rc && z->config.stage == 0) rc = comm_all_gather(&z->comm, b->pieces, b->n_pieces, dtype_bytes(from));
     for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)

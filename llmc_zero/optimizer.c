@@ -84,13 +84,13 @@ int zero_update(zero *z, const zero_hyper *h) {
     }
     for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = z->config.stage != 0 && z->comm.ranks > 1;
     trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);
-    z->reduced = z->begun = 0;
+    z->reduced = z->begun = z->pass = 0;
     return 0;
 }
 
 int zero_discard(zero *z) {
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_discard: zero_reduce comes first");
-    z->reduced = z->begun = 0;
+    z->reduced = z->begun = z->pass = 0;
     return params_drop_all(z);
 }
 

@@ -11,6 +11,7 @@ static int run_gather(void *ctx, job *j) {
     unit_state *u = &z->units[j->index];
     double start = trace_now(&z->trace);
     z->comm.purpose = u->gather_purpose;
+    z->comm.unit = j->index;
     int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.dtype));
     trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
     return rc;

@@ -9,13 +9,14 @@
 static void run_job(progress *p, job *j) {
     if (p->failed) {
         j->rc = p->failed;
-        snprintf(j->error, sizeof j->error, "not run: an earlier collective failed");
+        memcpy(j->error, p->error, sizeof j->error);
         return;
     }
     j->rc = j->run(j->ctx, j);
     if (!j->rc) return;
     p->failed = j->rc;
     snprintf(j->error, sizeof j->error, "%s", zero_last_error());
+    memcpy(p->error, j->error, sizeof p->error);
 }
 
 static void *progress_loop(void *arg) {

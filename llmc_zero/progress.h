@@ -22,6 +22,7 @@ typedef struct {
     pthread_cond_t work, done;
     job *first, *last;
     int failed;                 /* after a failed job no other is run: the ranks no longer agree on what comes next */
+    char error[sizeof ((job *)0)->error];   /* its sentence, which the later ones relay: who waits for those must learn the cause */
 } progress;
 
 int progress_start(progress *p, int threaded);

@@ -5,13 +5,15 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-typedef struct { char *base; zero_dtype type; int sharded_from; } storage;
+/* Stages from sharded_from on hold only this rank's part; from owned_from on only that part is up to date. */
+typedef struct { char *base; zero_dtype type; int sharded_from, owned_from; } storage;
 
 static storage storage_of(const zero *z, zero_value what) {
-    if (what == ZERO_MOMENT1) return (storage){ (char *)z->moment1, ZERO_F32, 1 };
-    if (what == ZERO_MOMENT2) return (storage){ (char *)z->moment2, ZERO_F32, 1 };
-    if (what == ZERO_MASTER && z->master) return (storage){ (char *)z->master, ZERO_F32, 1 };
-    return (storage){ z->params, z->config.dtype, 3 };
+    if (what == ZERO_GRADIENT) return (storage){ z->grads, z->grad_type, 2, 1 };
+    if (what == ZERO_MOMENT1) return (storage){ (char *)z->moment1, ZERO_F32, 1, 1 };
+    if (what == ZERO_MOMENT2) return (storage){ (char *)z->moment2, ZERO_F32, 1, 1 };
+    if (what == ZERO_MASTER && z->master) return (storage){ (char *)z->master, ZERO_F32, 1, 1 };
+    return (storage){ z->params, z->config.dtype, 3, 3 };
 }
 
 /* Where element `from` (counted inside the unit, in part `part`) is stored on this rank. */
@@ -20,13 +22,16 @@ static char *element(const zero *z, storage s, int unit, int part, int64_t from)
     return s.base + at * dtype_bytes(s.type);
 }
 
-static int check_range(const zero *z, const char *caller, int tensor, int layer, int64_t offset, int64_t n, const layout_place **place) {
+static int check_range(const zero *z, const char *caller, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
+                       const layout_place **place) {
     const layout_place *p = *place = find_place(z, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
     const char *name = z->layout.tensors[tensor].name;
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): %lld elements from %lld on, but it has %lld", caller, name, (long long)n, (long long)offset,
                          (long long)p->elems);
+    if (what == ZERO_GRADIENT)
+        return z->reduced ? 0 : zero_fail(ZERO_ERR_MISUSE, "%s(%s): gradients are there between zero_reduce and zero_update", caller, name);
     return z->begun ? zero_fail(ZERO_ERR_MISUSE, "%s(%s): inside a training step; finish the step first", caller, name) : check_closed(z, caller);
 }
 
@@ -41,7 +46,8 @@ static void set_stored(zero *z, storage s, const layout_place *p, int64_t offset
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
     const layout_place *p;
-    ZERO_TRY(check_range(z, "zero_set", tensor, layer, offset, n, &p));
+    if (what == ZERO_GRADIENT) return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: gradients are not set, they come from backward");
+    ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_drop_all(z));
     set_stored(z, storage_of(z, what), p, offset, n, values);
     if (what == ZERO_PARAM && z->master) set_stored(z, storage_of(z, ZERO_MASTER), p, offset, n, values);
@@ -55,7 +61,7 @@ static int run_get(void *ctx, job *j) {
     get_request *g = ctx;
     zero *z = g->z;
     storage s = storage_of(z, g->what);
-    int unit = layout_unit_of(&z->layout, g->place), whole = z->config.stage < s.sharded_from;
+    int unit = layout_unit_of(&z->layout, g->place), whole = z->config.stage < s.owned_from;
     z->comm.purpose = g->purpose;
     for (int part = 0; part < z->comm.ranks; part++) {
         int64_t from, len;
@@ -75,7 +81,7 @@ static int get_values(zero *z, zero_value what, const layout_place *p, int64_t o
 
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     const layout_place *p;
-    ZERO_TRY(check_range(z, "zero_get", tensor, layer, offset, n, &p));
+    ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_complete(z));
     return get_values(z, what, p, offset, n, values, ZERO_FOR_CHECKPOINT);
 }

@@ -16,8 +16,11 @@
  *     zero_destroy(z);
  *
  * Every function that returns int returns 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). The library never prints
- * and never exits (zero_end_all excepted). Functions marked (collective) must be called by all ranks, in the same order. One thread
- * of a rank calls the library. Sizes are elements where a name says elems, bytes where it says bytes.
+ * and never exits (zero_end_all excepted). Functions marked (collective) must be called by all ranks, in the same order; where they
+ * are not, the call fails. One thread of a rank calls the library. Sizes are elements where a name says elems, bytes where it says bytes.
+ * A program's own check, so that a failure is told once and ends all ranks:
+ *
+ *     if (rc) { if (zero_first_to_fail(z)) fprintf(stderr, "%s\n", zero_last_error()); else sleep(3); zero_end_all(z, 1); }
  */
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
@@ -55,7 +58,9 @@ typedef struct {
 } zero_tensor;
 
 /* Tensors gathered and released together. The units are listed in the order of the forward pass; backward goes through them in the
- * reverse order, except that a unit used more than once (tied weights) ends where its last use is. */
+ * reverse order (buckets are filled in it), except that a unit used more than once (tied weights) ends where its last use is. GPT-2's
+ * embeddings: { "embedding", 2, 2, 1 << 1 }, used by the encoder and the head; backward the head comes first, and the encoder's
+ * backward, use number 1, only adds to gradients. */
 typedef struct {
     const char *name;
     int forward_uses;           /* pairs of pre/post_forward in one micro-batch, at least 1 */
@@ -71,7 +76,7 @@ typedef struct {
     int micro_batches;          /* most micro-batches of a step; above 1, gradients are summed in fp32 */
     int64_t reduce_bucket_size; /* elements that a bucket must reach; 0: the largest unit used once */
     int prefetch;               /* units gathered ahead along the recorded order */
-    int max_open;               /* single-use units that may be open at once */
+    int max_open;               /* single-use units that can always be open at once; more only while no unit is gathered ahead */
     int overlap;                /* 1: a progress thread runs collectives while the trainer computes; 0: they run where they are asked for */
     int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: as ZERO_POISON in the environment */
     int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node */
@@ -120,8 +125,10 @@ int zero_post_backward(zero *z, int unit);
 /* Pointer to a tensor of a layer, in config.dtype, contiguous, 256-byte aligned. Valid from the unit's pre hook to its matching post
  * hook; never keep it. NULL and an error outside of that. The values are not to be written. */
 void *zero_param(zero *z, int tensor, int layer);
-/* The tensor's gradient of this micro-batch, in config.dtype. The trainer adds to it; it is 0 at the unit's first pre_backward and
- * keeps its contents until the unit's last post_backward. NULL and an error outside of an open backward use. */
+/* The tensor's gradient of this micro-batch, in config.dtype. The trainer adds to it the gradient of this rank's own loss; it is 0 at
+ * the unit's first pre_backward and keeps its contents until the unit's last post_backward. The plugin takes the mean over the ranks
+ * and the sum over the micro-batches, so with A of them the trainer scales its loss by 1/A. NULL and an error outside of an open
+ * backward use. */
 void *zero_grad(zero *z, int tensor, int layer);
 
 /* ------------------------------------------------------------------------------------------------------------------- step */
@@ -148,9 +155,10 @@ int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);      /* zero_r
 
 /* ------------------------------------------------------------------------------------------------------- values in and out */
 
-typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 } zero_value;
+typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
-/* Elements [offset, offset + n) of a tensor's layer, as fp32, whatever is stored. Between steps only.
+/* Elements [offset, offset + n) of a tensor's layer, as fp32, whatever is stored. Between steps only; ZERO_GRADIENT, the mean over the
+ * ranks and sum over the micro-batches before clipping, is the exception: it is read between zero_reduce and zero_update, never set.
  * set: every rank passes the same values and keeps what it stores (ZERO_PARAM also sets the master). No traffic.
  * get: (collective) every rank receives the values; streams through the staging window, nothing is ever gathered whole. */
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values);

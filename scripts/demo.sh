@@ -6,8 +6,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 out=build/demo
 rm -rf "$out"
 mkdir -p build
-command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -x ${STEPS:-600} -o $out"
+command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 -x ${STEPS:-3000} -o $out"
 echo "\$ $command"
 # Each step prints a line; a screenful is enough here, all of them are in $out/main.log.
-$command | awk '!/^step / || ++n % 50 == 1 { print; fflush() }'
+$command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

@@ -227,17 +227,19 @@ static void check_tensor(int i, int l, double *worst) {
     free(d);
 }
 
-static void test_finite_differences(void **state) {
-    (void)state;
+static void check_finite_differences(Setting s) {
     double worst = 0;
     zero_info info;
-    start((Setting){ GPT2_F32, 0, 1, 1, 0 });
+    start(s);
     gradients(&info);
     zero_check(zero_discard(z));
     FOR_EACH_TENSOR(i, l) check_tensor(i, l, &worst);
     print_message("largest relative error %.1e\n", worst);
     stop();
 }
+
+static void test_finite_differences(void **state) { (void)state; check_finite_differences((Setting){ GPT2_F32, 0, 1, 1, 0 }); }
+static void test_finite_differences_stage3(void **state) { (void)state; check_finite_differences((Setting){ GPT2_F32, 3, 2, 1, 0 }); }
 
 // ----------------------------------------------------------------------------
 // against each other
@@ -276,7 +278,7 @@ static void check_close(const char *what, int step, double found, double expecte
     if (!(fabs(found - expected) <= tolerance * fabs(expected))) fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
 }
 
-// norm_wise: of the difference against that of the tensor; element: the largest against the tensor's usual element times sqrt(n)
+// norm_wise: of the difference, relative to that of the tensor; element: the largest difference, absolute
 static void check_values(const char *what, int i, int l, const float *found, const float *expected, double norm_wise, double element) {
     double norm = 0, off = 0, largest = 0;
     for (int64_t k = 0; k < model.tensors[i].elems; k++) {
@@ -365,6 +367,7 @@ static void test_initialisation(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_finite_differences_stage3),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_reference_fp32),
         cmocka_unit_test(test_reference_fp32_stage3),

@@ -392,7 +392,7 @@ static void test_slots(void **state) {
         WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
         WORKS(zero_pre_forward(t.z, 0));                                /* has room of its own */
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
-        char names[32];
+        char names[64];
         snprintf(names, sizeof names, "unit %d (block %d)", c.max_open + 1, c.max_open);
         MISUSE(zero_pre_forward(t.z, c.max_open + 1), names);
         for (int u = 1; u <= c.max_open; u++)                           /* each open unit shows its own values */

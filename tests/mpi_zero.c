@@ -1,0 +1,648 @@
+/*
+ * The plugin between ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits; memory and traffic are what the
+ * formulas, written anew here, say; files survive and damage is seen; collectives overlap with computing.
+ *   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "check.h"
+#include "settings.h"
+#include "toy.h"
+
+enum { STEPS = 4, EVAL_AFTER = 2 };
+
+/* Compares with rank 0's. */
+static int same_on_all_ranks(const void *data, int bytes) {
+    char first[1024];
+    memcpy(first, data, bytes);
+    MPI_Bcast(first, bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
+    return !memcmp(first, data, bytes);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- formulas */
+
+static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+/* Elements of a unit: every tensor starts at a multiple of 128 elements, and so does every rank's part. */
+static int64_t unit_padded(int unit) {
+    int64_t end = 0;
+    for (int k = 0; k < TOY_TENSORS; k++) if (toy_has(k, unit)) end += round_up(toy_tensors[k].elems, 128);
+    return round_up((end + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
+}
+static int64_t psi_padded(void) {
+    int64_t psi = 0;
+    for (int u = 0; u < TOY_UNITS; u++) psi += unit_padded(u);
+    return psi;
+}
+static int64_t psi_exact(void) {
+    int64_t psi = 0;
+    for (int k = 0; k < TOY_TENSORS; k++) psi += toy_tensors[k].elems * toy_tensors[k].layers;
+    return psi;
+}
+
+static double states_bytes(zero_dtype dtype, int micro_batches, int stage, double psi) {
+    static const struct { int whole, shared_out; } bytes[3][4] = {      /* of each parameter: on every rank, and 1/N on each */
+        { { 16, 0 }, { 4, 12 }, { 2, 14 }, { 0, 16 } },                 /* mixed precision */
+        { { 18, 0 }, { 6, 12 }, { 2, 16 }, { 0, 18 } },                 /* mixed precision, micro-batches summed in fp32 */
+        { { 16, 0 }, { 8, 8 }, { 4, 12 }, { 0, 16 } },                  /* fp32 */
+    };
+    int row = dtype == ZERO_F32 ? 2 : micro_batches > 1;
+    return bytes[row][stage].whole * psi + bytes[row][stage].shared_out * psi / checks.ranks;
+}
+
+/* Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A + 2A. */
+static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
+    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_BF16 ? 2 : 4, sum = c->micro_batches > 1 ? 4 : low;
+    const zero_step_traffic by_stage[] = {
+        { part * sum, part * sum }, { part * low, part * sum }, { part * low, part * low * micro_batches },
+        { 2 * part * low * micro_batches, part * low * micro_batches },
+    };
+    return by_stage[c->stage];
+}
+
+static void check_traffic(zero *z, const zero_config *c, int micro_batches, int gathers, int reduces) {
+    zero_traffic t;
+    zero_get_traffic(z, &t);
+    zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
+    if (c->naive) {                                                     /* all of the gradients to everyone, and nothing else */
+        CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * (c->dtype == ZERO_BF16 && c->micro_batches == 1 ? 2 : 4) * reduces);
+        CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
+        return;
+    }
+    CHECK(said.all_gather == want.all_gather && said.reduce_scatter == want.reduce_scatter);
+    CHECK(t.all_gather[ZERO_FOR_STEP] == want.all_gather * gathers);
+    CHECK(t.reduce_scatter[ZERO_FOR_STEP] == want.reduce_scatter * reduces);
+    CHECK(t.other[ZERO_FOR_STEP] == 0);
+}
+
+static void check_eval_traffic(zero *z, const zero_config *c) {
+    zero_traffic t;
+    zero_get_traffic(z, &t);
+    int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1);    /* the embeddings at both ends */
+    CHECK(t.all_gather[ZERO_FOR_EVAL] == (c->stage == 3 ? elems * (c->dtype == ZERO_BF16 ? 2 : 4) : 0));
+    CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- memory */
+
+enum { MEMORY_LINES = 32 };
+typedef struct { int n; zero_memory_line lines[MEMORY_LINES]; } memory_table;
+
+static memory_table memory_now(const zero *z) {
+    memory_table m;
+    memset(&m, 0, sizeof m);
+    while (m.n < MEMORY_LINES && !zero_memory(z, m.n, &m.lines[m.n])) m.n++;
+    return m;
+}
+
+static void check_memory(const zero *z, const zero_config *c, const memory_table *after_first_step) {
+    memory_table now = memory_now(z);
+    size_t held = zero_memory_bytes(z, ZERO_STATES), said = zero_states_formula(z, c->stage), in_table = 0;
+    double exact = states_bytes(c->dtype, c->micro_batches, c->stage, psi_exact());
+    double padded = states_bytes(c->dtype, c->micro_batches, c->stage, psi_padded());
+    CHECK(said >= exact && said < exact + 1);
+    CHECK(held >= padded && held <= padded + 4 * 4095);                 /* the largest state is four arrays of whole pages */
+    CHECK(padded - exact < 0.2 * exact);                                /* padding is little, even here */
+    for (int i = 0; i < now.n; i++) if (now.lines[i].class_ == ZERO_STATES) in_table += now.lines[i].bytes;
+    CHECK(in_table == held);
+    CHECK(now.n == after_first_step->n && !memcmp(now.lines, after_first_step->lines, sizeof now.lines));
+}
+
+/* ------------------------------------------------------------------------------------------------------------- same bits */
+
+typedef struct { char params[17], full[17]; double norms[STEPS]; float eval; } outcome;
+
+static void check_transport(const zero *z, const zero_config *c) {
+    zero_effective e;
+    zero_get_effective(z, &e);
+    CHECK(!strncmp(e.comm, checks.ranks == 1 ? "mpi, one rank" : c->shared_window ? "mpi, shared window" : "mpi, messages", 13));
+    CHECK(e.num_parameters == psi_exact());
+    if (c->stage == 3) CHECK(e.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
+}
+
+/* Updated parameters travel with the first hook that needs them at stages 1 and 2, so one gather less is done right after a step. */
+static int late(const zero_config *c) { return c->stage == 1 || c->stage == 2; }
+
+static outcome train(const zero_config *c) {
+    outcome o;
+    toy t;
+    memory_table first_step;
+    memset(&o, 0, sizeof o);
+    MUST(toy_create(&t, c, NULL));
+    check_transport(t.z, c);
+    for (int step = 1; step <= STEPS; step++) {
+        zero_info info;
+        MUST(toy_step(&t, c->micro_batches, step, &info));
+        CHECK(info.finite && info.grad_norm > 0);
+        o.norms[step - 1] = info.grad_norm;
+        check_traffic(t.z, c, c->micro_batches, step - late(c), step);
+        if (step == 1) first_step = memory_now(t.z);
+        if (step != EVAL_AFTER) continue;
+        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        o.eval = t.activation;
+        check_traffic(t.z, c, c->micro_batches, step, step);
+    }
+    MUST(zero_hash(t.z, 0, o.params));
+    MUST(zero_hash(t.z, 1, o.full));
+    check_traffic(t.z, c, c->micro_batches, STEPS, STEPS);
+    check_eval_traffic(t.z, c);
+    check_memory(t.z, c, &first_step);
+    zero_destroy(t.z);
+    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));              /* eval's start differs between ranks */
+    return o;
+}
+
+static void check_close(const outcome *o, const outcome *naive, double tolerance) {
+    for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
+}
+
+/* Without accumulation all paths agree bit for bit; with it naive = 0 = 1 and 2 = 3, which agree but for rounding. */
+static void check_dtype(zero_dtype dtype, int micro_batches) {
+    outcome naive = { 0 }, reference = { 0 };
+    for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
+        for (int v = 0; v < SETTINGS_COUNT(settings_variations); v++) {
+            const settings_path *path = &settings_paths[p];
+            zero_config c = settings_config(path, dtype, micro_batches, &settings_variations[v]);
+            settings_name(checks.setting, sizeof checks.setting, path, dtype, micro_batches, &settings_variations[v]);
+            outcome o = train(&c);
+            if (p == 0 && v == 0) naive = reference = o;
+            if (path->stage == 2 && v == 0 && micro_batches > 1) {
+                check_close(&o, &naive, dtype == ZERO_F32 ? 1e-5 : 1e-2);
+                reference = o;
+            }
+            CHECK(!strcmp(o.params, reference.params));
+            CHECK(!strcmp(o.full, reference.full));
+            CHECK(!memcmp(o.norms, reference.norms, sizeof o.norms));
+            CHECK(!memcmp(&o.eval, &reference.eval, sizeof o.eval));
+        }
+}
+
+static void check_same_bits(void) {
+    for (int d = 0; d < SETTINGS_COUNT(settings_dtypes); d++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) check_dtype(settings_dtypes[d], settings_micro_batches[m]);
+}
+
+/* --------------------------------------------------------------------------------------------------------- exact gradients */
+
+static int expected_integer(int tensor, int layer, int64_t i, int micro_batches) {
+    int sum = 0;
+    for (int m = 0; m < micro_batches; m++)
+        for (int r = 0; r < checks.ranks; r++) {
+            sum += toy_integer(checks.ranks, r, m, tensor, layer, 0, i);
+            if (toy_tensors[tensor].unit == 0) sum += toy_integer(checks.ranks, r, m, tensor, layer, 1, i);
+        }
+    return sum / checks.ranks;
+}
+
+/* How many values of all tensors are not the mean gradient, or, for parameters, not the initial ones. Adds the squares up. */
+static int64_t wrong_values(const toy *t, zero_value what, int micro_batches, double *squares) {
+    static float got[TOY_LARGEST];
+    int64_t wrong = 0;
+    for (int k = 0; k < TOY_TENSORS; k++)
+        for (int l = 0; l < toy_tensors[k].layers; l++) {
+            MUST(zero_get(t->z, what, k, l, 0, toy_tensors[k].elems, got));
+            for (int64_t i = 0; i < toy_tensors[k].elems; i++) {
+                wrong += got[i] != (what == ZERO_MASTER ? toy_initial(k, l, i) : expected_integer(k, l, i, micro_batches));
+                *squares += (double)got[i] * got[i];
+            }
+        }
+    return wrong;
+}
+
+/* With beta1 = beta2 = 0 the first moment is the gradient itself; with lr = 0 nothing moves. */
+static void check_integers(const zero_config *c) {
+    zero_hyper h = { .eps = 1e-8f, .t = 1 };
+    zero_info info;
+    toy t;
+    double squares, unused = 0;
+    MUST(toy_create(&t, c, NULL));
+    t.integers = 1;
+    for (int step = 0; step < 2; step++) {                              /* the second does not see the first */
+        MUST(toy_passes(&t, c->micro_batches));
+        MUST(zero_reduce(t.z, &info));
+        squares = 0;
+        CHECK(wrong_values(&t, ZERO_GRADIENT, c->micro_batches, &squares) == 0);
+        CHECK(info.grad_norm == sqrt(squares));
+        MUST(zero_update(t.z, &h));
+    }
+    CHECK(wrong_values(&t, ZERO_MOMENT1, c->micro_batches, &unused) == 0);
+    CHECK(wrong_values(&t, ZERO_MASTER, c->micro_batches, &unused) == 0);
+    zero_destroy(t.z);
+}
+
+static void check_exact_gradients(void) {
+    for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
+        for (int d = 0; d < 2; d++)
+            for (int m = 0; m < 2; m++)
+                for (int v = 0; v < 2; v++) {
+                    zero_config c = settings_config(&settings_paths[p], settings_dtypes[d], settings_micro_batches[m], &settings_variations[v]);
+                    CHECK_SETTING("integers, %s, dtype %d, %d micro-batches, overlap %d", settings_paths[p].name, d, c.micro_batches, v);
+                    check_integers(&c);
+                }
+}
+
+/* --------------------------------------------------------------------------------------------------------------- traffic */
+
+static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, zero_step_traffic *said) {
+    zero_traffic traffic;
+    toy t;
+    MUST(toy_create(&t, c, units));
+    MUST(toy_step(&t, 1, 1, NULL));
+    zero_get_traffic(t.z, &traffic);
+    *said = zero_expected_traffic(t.z, 1);
+    zero_destroy(t.z);
+    return traffic.all_gather[ZERO_FOR_STEP];
+}
+
+/* The count can tell: a block that is used once more in forward is one gather more, and so is a use that need not have been announced. */
+static void check_extra_gather_counts(void) {
+    zero_config c = settings_config(&settings_paths[4], ZERO_F32, 1, &settings_variations[1]);
+    zero_unit units[TOY_UNITS];
+    zero_step_traffic said;
+    int64_t others = checks.ranks - 1;
+    CHECK_SETTING("an extra gather");
+    CHECK(gathered_in_step(&c, NULL, &said) == step_traffic(&c, 1).all_gather);
+    memcpy(units, toy_units, sizeof units);
+    units[2].forward_uses = 2;
+    CHECK(gathered_in_step(&c, units, &said) == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
+    CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
+    memcpy(units, toy_units, sizeof units);
+    units[0].backward_no_params = 0;                                    /* the encoder's backward gathers in vain */
+    CHECK(gathered_in_step(&c, units, &said) == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
+    CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
+}
+
+/* Fewer micro-batches than the most that were announced. */
+static void check_fewer_micro_batches(void) {
+    for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
+        zero_config c = settings_config(&settings_paths[p], ZERO_BF16, 3, &settings_variations[1]);
+        zero_traffic before, after;
+        char hex[17];
+        toy t;
+        CHECK_SETTING("fewer micro-batches, %s", settings_paths[p].name);
+        MUST(toy_create(&t, &c, NULL));
+        for (int of = 1; of <= 3; of++) {
+            zero_step_traffic want = step_traffic(&c, of);
+            zero_get_traffic(t.z, &before);
+            MUST(toy_step(&t, of, of, NULL));
+            MUST(zero_hash(t.z, 0, hex));
+            zero_get_traffic(t.z, &after);
+            CHECK(after.all_gather[ZERO_FOR_STEP] - before.all_gather[ZERO_FOR_STEP] == want.all_gather);
+            CHECK(after.reduce_scatter[ZERO_FOR_STEP] - before.reduce_scatter[ZERO_FOR_STEP] == want.reduce_scatter);
+        }
+        zero_destroy(t.z);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- files */
+
+static char folder[64];
+
+static void path_of(char path[128], const char *name, int rank) { snprintf(path, 128, "%s/%s.%d", folder, name, rank); }
+
+typedef struct { int64_t step; char note[24]; } user_data;
+
+static void steps(toy *t, int from, int to) {
+    for (int step = from; step <= to; step++) MUST(toy_step(t, 1, step, NULL));
+}
+
+static void check_load_at(const zero_config *c, const char *name, const char saved[17], const char end[17]) {
+    toy t;
+    char path[128], hex[17];
+    user_data user = { 0 };
+    path_of(path, name, checks.rank);
+    MUST(toy_create(&t, c, NULL));
+    steps(&t, 1, 1);                                                    /* what was there before must not shine through */
+    MUST(zero_load(t.z, path, &user, sizeof user));
+    CHECK(user.step == 2 && !strcmp(user.note, "of the trainer"));
+    MUST(zero_hash(t.z, 1, hex));
+    CHECK(!strcmp(hex, saved));
+    steps(&t, 3, 4);
+    MUST(zero_hash(t.z, 1, hex));
+    CHECK(!strcmp(hex, end));
+    zero_destroy(t.z);
+}
+
+static void check_save_and_load(void) {
+    for (int d = 0; d < 2; d++)
+        for (int from = 0; from <= 3; from++) {
+            zero_config c = settings_config(&settings_paths[from + 1], settings_dtypes[d], 1, &settings_variations[from & 1]);
+            char path[128], name[32], saved[17], end[17];
+            user_data user = { 2, "of the trainer" };
+            toy t;
+            snprintf(name, sizeof name, "dtype%d_stage%d", d, from);
+            path_of(path, name, checks.rank);
+            CHECK_SETTING("save, %s", name);
+            MUST(toy_create(&t, &c, NULL));
+            steps(&t, 1, 2);
+            MUST(zero_save(t.z, path, &user, sizeof user));
+            MUST(zero_hash(t.z, 1, saved));
+            steps(&t, 3, 4);
+            MUST(zero_hash(t.z, 1, end));
+            zero_destroy(t.z);
+            for (int to = 0; to <= 3; to++) {
+                zero_config other = settings_config(&settings_paths[to + 1], settings_dtypes[d], 1, &settings_variations[1]);
+                CHECK_SETTING("load, %s at stage %d", name, to);
+                check_load_at(&other, name, saved, end);
+            }
+        }
+}
+
+typedef enum { INTACT, FLIP_HEADER, FLIP_MIDDLE, FLIP_DIGEST, TRUNCATE, EMPTY, LONGER, GONE, DAMAGES } damage;
+
+/* On the last rank only: the others' files are good. */
+static void damage_file(const char *path, damage what) {
+    FILE *f = fopen(path, "r+b");
+    int ok = f && !fseek(f, 0, SEEK_END);
+    long size = ok ? ftell(f) : 0, at = what == FLIP_HEADER ? 0 : what == FLIP_MIDDLE ? size / 2 : size - 1;
+    if (ok && what <= FLIP_DIGEST) {
+        int byte;
+        ok = !fseek(f, at, SEEK_SET) && (byte = fgetc(f)) != EOF && !fseek(f, at, SEEK_SET) && fputc(byte ^ 16, f) != EOF;
+    } else if (ok && what == LONGER) ok = fputc(0, f) != EOF;
+    ok = f && !fclose(f) && ok;
+    if (ok && what == TRUNCATE) ok = !truncate(path, size - 4096);
+    if (ok && what == EMPTY) ok = !truncate(path, 0);
+    if (ok && what == GONE) ok = !unlink(path);
+    CHECK(ok);
+}
+
+static void check_damage(toy *t, int stage, damage what) {
+    static const char *const names[DAMAGES] = {
+        [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_DIGEST] = "checksum", [TRUNCATE] = "truncated", [EMPTY] = "ends early",
+        [LONGER] = "truncated or damaged", [GONE] = "No such file",
+    };
+    char path[128], saved[17], before[17], after[17];
+    user_data user = { 2, "of the trainer" };
+    int damaged = checks.rank == checks.ranks - 1;
+    CHECK_SETTING("damage %d, stage %d", what, stage);
+    path_of(path, "damaged", checks.rank);
+    MUST(zero_hash(t->z, 1, saved));
+    MUST(zero_save(t->z, path, &user, sizeof user));
+    if (damaged && what != INTACT) damage_file(path, what);
+    steps(t, 2, 2);
+    MUST(zero_hash(t->z, 1, before));
+    user = (user_data){ 7, "untouched" };
+    int rc = zero_load(t->z, path, &user, sizeof user);
+    MUST(zero_hash(t->z, 1, after));
+    CHECK(rc == (what == INTACT ? 0 : ZERO_ERR_IO));
+    CHECK(user.step == (what == INTACT ? 2 : 7));
+    CHECK(!strcmp(after, what == INTACT ? saved : before));             /* a load that fails changes nothing, on no rank */
+    if (what != INTACT) CHECK(strstr(zero_last_error(), damaged ? names[what] : "another rank"));
+}
+
+static void check_wrong_files(toy *t, const zero_config *c, const char *before) {
+    char path[128], hex[17];
+    user_data user = { 0 };
+    zero_unit units[TOY_UNITS];
+    zero_tensor tensors[TOY_TENSORS];
+    zero *other;
+    CHECK_SETTING("wrong files, stage %d", c->stage);
+    path_of(path, "other_rank", checks.rank);
+    MUST(zero_save(t->z, path, &user, sizeof user));
+    MUST(zero_barrier(t->z));
+    path_of(path, "other_rank", (checks.rank + 1) % checks.ranks);
+    CHECK(zero_load(t->z, path, &user, sizeof user) == (checks.ranks > 1 ? ZERO_ERR_IO : 0));
+    if (checks.ranks > 1) CHECK(strstr(zero_last_error(), "saved by rank"));
+    CHECK(zero_load(t->z, path, &user, sizeof user - 8) == ZERO_ERR_IO);        /* another trainer's data */
+    memcpy(units, toy_units, sizeof units);
+    memcpy(tensors, toy_tensors, sizeof tensors);
+    tensors[2].elems--;
+    path_of(path, "other_rank", checks.rank);
+    MUST(zero_create(&other, c, tensors, TOY_TENSORS, units, TOY_UNITS));
+    CHECK(zero_load(other, path, &user, sizeof user) == ZERO_ERR_IO);
+    CHECK(strstr(zero_last_error(), "another model"));
+    zero_destroy(other);
+    zero_config other_dtype = *c;
+    other_dtype.dtype = c->dtype == ZERO_BF16 ? ZERO_F32 : ZERO_BF16;
+    MUST(zero_create(&other, &other_dtype, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+    CHECK(zero_load(other, path, &user, sizeof user) == ZERO_ERR_IO);
+    CHECK(strstr(zero_last_error(), "dtype"));
+    zero_destroy(other);
+    MUST(zero_hash(t->z, 1, hex));
+    CHECK(!strcmp(hex, before));
+}
+
+static void check_damaged_files(void) {
+    for (int stage = 1; stage <= 3; stage += 2) {
+        zero_config c = settings_config(&settings_paths[stage + 1], ZERO_F32, 1, &settings_variations[1]);
+        char hex[17];
+        toy t;
+        MUST(toy_create(&t, &c, NULL));
+        steps(&t, 1, 1);
+        for (int what = 0; what < DAMAGES; what++) check_damage(&t, stage, what);
+        MUST(zero_hash(t.z, 1, hex));
+        check_wrong_files(&t, &c, hex);
+        steps(&t, 2, 2);                                                /* and training goes on */
+        zero_destroy(t.z);
+    }
+}
+
+static void check_files(void) {
+    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
+    if (!checks.rank) CHECK(mkdtemp(folder));
+    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    check_save_and_load();
+    check_damaged_files();
+    static const char *const names[] = { "damaged", "other_rank", "dtype0_stage0", "dtype0_stage1", "dtype0_stage2", "dtype0_stage3",
+                                         "dtype1_stage0", "dtype1_stage1", "dtype1_stage2", "dtype1_stage3" };
+    for (int i = 0; i < SETTINGS_COUNT(names); i++) {
+        char path[128];
+        path_of(path, names[i], checks.rank);
+        unlink(path);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) CHECK(!rmdir(folder));                            /* nothing else was left in it */
+}
+
+/* ---------------------------------------------------------------------------------------------------- values and scalars */
+
+static float value_of(int what, int tensor, int layer, int64_t i) { return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009; }
+
+static void check_values(const zero_config *c) {
+    static float x[TOY_LARGEST], got[TOY_LARGEST];
+    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };      /* PARAM sets the master too: it comes first */
+    toy t;
+    MUST(toy_create(&t, c, NULL));
+    steps(&t, 1, 1);
+    for (int w = 0; w < 4; w++)
+        for (int k = 0; k < TOY_TENSORS; k++)
+            for (int l = 0; l < toy_tensors[k].layers; l++) {
+                int64_t n = toy_tensors[k].elems, half = n / 3;
+                if (c->dtype == ZERO_F32 && order[w] == ZERO_MASTER) continue;      /* the parameter itself */
+                for (int64_t i = 0; i < n; i++) x[i] = value_of(w, k, l, i);
+                MUST(zero_set(t.z, order[w], k, l, half, n - half, x + half));
+                MUST(zero_set(t.z, order[w], k, l, 0, half, x));
+            }
+    for (int w = 0; w < 4; w++)
+        for (int k = 0; k < TOY_TENSORS; k++)
+            for (int l = 0; l < toy_tensors[k].layers; l++) {
+                int64_t n = toy_tensors[k].elems, third = n / 3, wrong = 0;
+                int from = c->dtype == ZERO_F32 && order[w] == ZERO_MASTER ? 0 : w;
+                MUST(zero_get(t.z, order[w], k, l, third, n - third, got + third));
+                MUST(zero_get(t.z, order[w], k, l, 0, third, got));
+                for (int64_t i = 0; i < n; i++) {
+                    float want = value_of(from, k, l, i);
+                    if (c->dtype == ZERO_BF16 && order[w] == ZERO_PARAM) want = bf16_widen(bf16_round(want));
+                    wrong += got[i] != want;
+                }
+                CHECK(wrong == 0);
+            }
+    MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+    zero_destroy(t.z);
+}
+
+static void check_scalars(const zero_config *c) {
+    enum { BIG = 300001 };
+    static char data[BIG];
+    double x[64], want[64], mine[64];
+    zero *z;
+    MUST(zero_create(&z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+    CHECK(zero_rank(z) == checks.rank && zero_ranks(z) == checks.ranks);
+    for (int i = 0; i < 64; i++) {
+        mine[i] = x[i] = (checks.rank % 2 ? -1 : 1) * (0.1 + i) * (i % 3 ? 1e16 : 1) / (checks.rank + 1);
+        for (int r = 0; r < checks.ranks; r++) {
+            double theirs = (r % 2 ? -1 : 1) * (0.1 + i) * (i % 3 ? 1e16 : 1) / (r + 1);
+            want[i] = r ? want[i] + theirs : theirs;
+        }
+    }
+    MUST(zero_sum(z, x, 64));
+    CHECK(!memcmp(x, want, sizeof x));
+    CHECK(same_on_all_ranks(x, sizeof x));
+    MUST(zero_sum(z, mine, 1));
+    CHECK(mine[0] == want[0]);
+    for (int root = 0; root < checks.ranks; root++) {
+        for (int i = 0; i < BIG; i++) data[i] = checks.rank == root ? (char)(i * 7 + root) : 0;
+        MUST(zero_broadcast(z, root, data, BIG));
+        int wrong = 0;
+        for (int i = 0; i < BIG; i++) wrong += data[i] != (char)(i * 7 + root);
+        CHECK(wrong == 0);
+        MUST(zero_barrier(z));
+    }
+    zero_destroy(z);
+}
+
+static void check_values_and_scalars(void) {
+    for (int v = 1; v < SETTINGS_COUNT(settings_variations); v += 3)    /* overlap, huge buckets, max_open 2, overlapped messages */
+        for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
+            zero_config c = settings_config(&settings_paths[p], settings_dtypes[(v + p) % 2], 1, &settings_variations[v]);
+            settings_name(checks.setting, sizeof checks.setting, &settings_paths[p], c.dtype, 1, &settings_variations[v]);
+            check_values(&c);
+            check_scalars(&c);
+        }
+}
+
+/* --------------------------------------------------------------------------------------------------------------- overlap */
+
+/* How often an event of kind `a` of a unit goes on during one of kind `b` of another. */
+static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
+    int n = 0;
+    zero_event x, y;
+    for (int i = 0; !zero_trace_event(z, i, &x); i++)
+        for (int j = 0; x.kind == a && !zero_trace_event(z, j, &y); j++)
+            n += y.kind == b && y.unit != x.unit && x.start_s < y.end_s && y.start_s < x.end_s;
+    return n;
+}
+
+/* The blocks compute for some milliseconds, the ranks unequally, as they do; so a collective takes long enough to be met. */
+static void check_overlap(void) {
+    for (int overlap = 0; overlap < 2; overlap++)
+        for (int stage = 2; stage <= 3; stage++) {
+            zero_config c = settings_config(&settings_paths[stage + 1], ZERO_F32, 1, &settings_variations[overlap]);
+            toy t;
+            c.trace_events = 2000;
+            c.reduce_bucket_size = 1;
+            CHECK_SETTING("meeting of collectives and layers, stage %d, overlap %d", stage, overlap);
+            MUST(toy_create(&t, &c, NULL));
+            t.compute_s = 0.002 + 0.001 * checks.rank;
+            steps(&t, 1, 6);
+            MUST(zero_barrier(t.z));
+            int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
+            int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
+            if (checks.ranks > 1 || !overlap) CHECK(reduces == overlap && gathers == overlap);     /* one rank only copies: over in no time */
+            zero_destroy(t.z);
+        }
+}
+
+/* --------------------------------------------------------------------------------------------------------------- timeout */
+
+/* The last rank stays away from a barrier: the others say so in time, and from then on refuse without waiting. */
+static void check_timeout(void) {
+    for (int shared = 0; shared < 2; shared++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            zero_config c = settings_config(&settings_paths[4], ZERO_F32, 1, &settings_variations[overlap]);
+            toy t;
+            double sum = 1;
+            c.shared_window = shared;
+            c.comm_timeout_s = 1;
+            CHECK_SETTING("timeout, %s, overlap %d", shared ? "window" : "messages", overlap);
+            MUST(toy_create(&t, &c, NULL));
+            steps(&t, 1, 1);
+            if (checks.rank < checks.ranks - 1) {
+                double start = MPI_Wtime();
+                CHECK(zero_barrier(t.z) == ZERO_ERR_COMM);
+                double first = MPI_Wtime() - start;
+                CHECK(first > 0.9 && first < 3);
+                CHECK(strstr(zero_last_error(), "waited 1 s"));
+                CHECK(zero_sum(t.z, &sum, 1) == ZERO_ERR_COMM);
+                CHECK(toy_step(&t, 1, 2, NULL) == ZERO_ERR_COMM);
+                CHECK(MPI_Wtime() - start < first + 0.5);
+            }
+            MPI_Barrier(MPI_COMM_WORLD);
+            int said = zero_first_to_fail(t.z), all = 0;
+            MPI_Allreduce(&said, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+            if (shared && checks.ranks > 1) CHECK(all == 1);            /* one rank of the node prints */
+            zero_destroy(t.z);
+        }
+}
+
+/* Ranks that open different units: nobody takes another unit's bytes for its own. */
+static void check_disorder(void) {
+    for (int shared = 0; shared < 2; shared++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            zero_config c = settings_config(&settings_paths[4], ZERO_F32, 1, &settings_variations[overlap]);
+            toy t;
+            c.shared_window = shared;
+            c.comm_timeout_s = 1;
+            CHECK_SETTING("disorder, %s, overlap %d", shared ? "window" : "messages", overlap);
+            MUST(toy_create(&t, &c, NULL));
+            MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
+            int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
+            int failed = check_any(rc == ZERO_ERR_COMM), right = check_any(rc == 0);
+            if (checks.ranks == 2) CHECK(failed && !right);             /* every pair that meets differs */
+            else CHECK(failed == (checks.ranks > 1));
+            if (rc) CHECK(rc == ZERO_ERR_COMM && strstr(zero_last_error(), "different collectives"));
+            zero_destroy(t.z);
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ */
+
+static void timed(const char *name, void (*check)(void)) {
+    double start = MPI_Wtime();
+    check();
+    if (!checks.rank && getenv("TEST_TIMES")) printf("  %-20s %.2f s\n", name, MPI_Wtime() - start);
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    if (argc > 1 && !strcmp(argv[1], "timeout")) {
+        timed("timeout", check_timeout);
+        timed("disorder", check_disorder);
+        int status = checks_end("mpi_zero timeout");
+        MPI_Finalize();
+        return status;
+    }
+    timed("same bits", check_same_bits);
+    timed("exact gradients", check_exact_gradients);
+    timed("extra gather", check_extra_gather_counts);
+    timed("fewer micro-batches", check_fewer_micro_batches);
+    timed("files", check_files);
+    timed("values and scalars", check_values_and_scalars);
+    timed("overlap", check_overlap);
+    int status = checks_end("mpi_zero");
+    MPI_Finalize();
+    return status;
+}

@@ -1,0 +1,503 @@
+#!/usr/bin/env bash
+# The trainer as a user meets it: bits, resume, files, traffic, memory, bad input, dying ranks. Usage: tests/trainer.sh TRAINER [GROUP]...
+# Small models, a few steps, all files in a folder of its own; every command has a time limit, and one that reaches it has failed.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
+shift
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_pml=ob1     # without a look for network cards a run starts in half the time
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
+passed=0 failed=0 skipped=0
+
+# ---------------------------------------------------------------------------------------------------------- cases and runs
+
+begin() { name=$1; why=; }
+need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }           # need SENTENCE COMMAND...: the sentence is why it failed
+end() {
+    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
+}
+skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
+not() { ! "$@"; }
+number() { awk "BEGIN { exit !($1) }"; }                                      # a condition on numbers that need not be whole
+
+small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
+data=(-i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
+
+# run NP LIMIT ARGUMENT...: the trainer on NP ranks (0: without mpirun) for LIMIT seconds at most; each rank notes its process id.
+# $wrap is shell code that a rank runs first; it may use $rank.
+wrap=
+run() {
+    local np=$1 limit=$2 launcher=()
+    shift 2
+    [ "$np" = 0 ] || launcher=(mpirun --oversubscribe -np "$np")
+    # shellcheck disable=SC2016
+    timeout -k 2 "$limit" "${launcher[@]}" bash -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
+        exec \"\$0\" \"\$@\"" "$trainer" "${data[@]}" "$@" </dev/null
+}
+# train NP NAME ARGUMENT...: a short run that must succeed, with its output folder and its screen under NAME.
+train() {
+    local np=$1 out=$dir/$2 status
+    shift 2
+    run "$np" 30 "${small[@]}" -o "$out" "$@" >"$out.screen" 2>&1; status=$?
+    [ $status = 0 ] && return 0
+    echo "--- status $status of: $*"; tail -n 12 "$out.screen"
+    return 1
+}
+value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }      # of a key of a run's summary
+result() { echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" grad_norm)"; }
+bytes_of() { stat -c %s "$1"; }
+table() { sed -nE "s/.*$2 ([0-9.]+)[, ].*/\1/p" "$dir/$1.screen" | tail -n 1; }      # MiB in the line under the memory table
+
+# ------------------------------------------------------------------------------------------------------------------- bits
+
+# same NAME NP COMMON VARIANT...: every variant must end with the bits of the first.
+same() {
+    local np=$2 common=$3 first='' now variant
+    begin "$1"
+    shift 3
+    for variant in "$@"; do
+        # shellcheck disable=SC2086
+        need "$variant: did not run" train "$np" bits $common $variant
+        now=$(result bits)
+        need "$variant: no digests" [ "${#now}" -gt 40 ]
+        first=${first:-$now}
+        need "$variant: $now, the first had $first" [ "$now" = "$first" ]
+    done
+    end
+}
+
+close_to() { number "($1 - $2) ^ 2 <= ($3 * $2) ^ 2"; }
+
+test_bits() {
+    local dtype
+    for dtype in fp32 bf16; do
+        same "bits.$dtype.2 ranks" 2 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3' '-z 0 --overlap 1' '-z 1 --overlap 1' \
+            '-z 2 --overlap 1' '-z 3 --overlap 1' '-z 2 --bucket 1' '-z 2 --bucket 1e9' '-z 3 --bucket 1 --overlap 1' '-z 3 --prefetch 0' \
+            '-z 3 --prefetch 3 --overlap 1' '-z 1 --messages 1' '-z 3 --messages 1 --overlap 1' '-z 3 --window 65536'
+        same "bits.$dtype.3 ranks" 3 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3 --overlap 1' '-z 3 --messages 1'
+        same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' '-z 1' '-z 1 --overlap 1'
+        cp -r "$dir/bits" "$dir/low"
+        same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' '-z 3' '-z 3 --overlap 1 --bucket 1'
+        begin "bits.$dtype.accumulation, across the pairs"
+        need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" "$(value bits loss)" $([ $dtype = fp32 ] && echo 1e-5 || echo 1e-3)
+        rm -rf "$dir/low"
+        end
+    done
+    same 'bits.poison' 2 '-z 3' '-r 1' '-r 0'
+    ZERO_POISON=1 same 'bits.poison is never read' 2 '--dtype fp32' '-z 0 --naive 1' '-z 3' '-z 2 --overlap 1 -r 2' '-z 1'
+    same 'bits.validation and samples change nothing' 2 '-z 3' '-v 0' '-v 1 -m 2 -s 1 -g 4' '-v 1 -m 1 --overlap 1'
+    begin 'bits.two ranks see what one sees in two micro-batches'
+    need 'two ranks did not run' train 2 two --dtype fp32 -x 1
+    need 'one rank did not run' train 0 one --dtype fp32 -x 1 -d 128
+    need "losses $(value two loss) and $(value one loss)" close_to "$(value two loss)" "$(value one loss)" 1e-6
+    end
+}
+
+# ----------------------------------------------------------------------------------------------------------------- resume
+
+checkpoints() { (cd "$dir/$1" && echo DONE_*); }
+flip_byte() {   # FILE OFFSET
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059
+    printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+test_resume() {
+    local dtype log state before
+    for dtype in fp32 bf16; do
+        begin "resume.$dtype.the same bits"
+        need 'ten steps did not run' train 2 straight --dtype $dtype -z 2 -x 10
+        need 'ten steps with checkpoints did not run' train 2 halves --dtype $dtype -z 2 -x 10 -n 5
+        need 'checkpoints changed the numbers' [ "$(result halves)" = "$(result straight)" ]
+        rm -f "$dir"/halves/DONE_00000010       # as after a crash while step 10 was being saved: the one before counts
+        need 'the last five did not run' train 2 halves --dtype $dtype -z 3 -x 10 -n 5 -y 1
+        need 'it did not start at step 5' grep -q 'resuming at step 5' "$dir/halves.screen"
+        need "$(result halves), straight $(result straight)" [ "$(result halves)" = "$(result straight)" ]
+        end
+    done
+
+    begin 'resume.logs continue'
+    need 'ten steps did not run' train 2 straight -k constant -x 10
+    need 'the first five did not run' train 2 halves2 -k constant -x 5 -n 5
+    need 'the last five did not run' train 2 halves2 -k constant -x 10 -n 5 -y 1
+    need "$(result halves2), straight $(result straight)" [ "$(result halves2)" = "$(result straight)" ]
+    need 'main.log differs' cmp -s "$dir/straight/main.log" "$dir/halves2/main.log"
+    for log in straight halves2; do sed 's/, "ms.*//' "$dir/$log/metrics.jsonl" >"$dir/$log.metrics"; done
+    need 'metrics.jsonl differs' cmp -s "$dir/straight.metrics" "$dir/halves2.metrics"
+    need 'the folder is not started anew without -y' train 2 halves2 -k constant -x 1
+    need 'the log is not started anew without -y' [ "$(wc -l <"$dir/halves2/main.log")" = 1 ]
+    end
+
+    begin 'resume.old checkpoints go'
+    need 'did not run' train 2 kept -x 8 -n 2 -nk 2
+    need "left: $(checkpoints kept)" [ "$(checkpoints kept)" = 'DONE_00000006 DONE_00000008' ]
+    need 'files of old ones are left' [ "$(ls "$dir"/kept/model_* "$dir"/kept/state_* | wc -l)" = 6 ]
+    need 'did not run with -nm' train 2 major -x 8 -n 2 -nk 1 -nm 4
+    need "left with -nm 4: $(checkpoints major)" [ "$(checkpoints major)" = 'DONE_00000004 DONE_00000008' ]
+    end
+
+    need 'did not run' train 2 saved -x 4 -n 2
+    before=$(cd "$dir/saved" && sha256sum ./*_00000002*)
+    state=$dir/saved/state_00000004_00001.bin
+    cp -r "$dir/saved" "$dir/good"
+    restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
+
+    refused 'resume.another number of ranks' 3 'state_00000004_00000.bin' 'of 2' 'of 3' 'mpirun -np 2' -- -x 6 -y 1 -o "$dir/saved"
+    begin 'resume.fewer ranks'
+    need 'accepted' not train 0 saved -x 6 -y 1 >/dev/null
+    need 'the message does not name the ranks' grep -q 'of 2.*of 1.*-np 2' "$dir/saved.screen"
+    end
+    truncate -s -100 "$state"
+    refused 'resume.state file cut short' 2 'state_00000004_00001.bin' 'truncated|damaged' -- -x 6 -y 1 -o "$dir/saved"
+    restore; flip_byte "$state" 5000
+    refused 'resume.one bit wrong' 2 'state_00000004_00001.bin' 'damaged' -- -x 6 -y 1 -o "$dir/saved"
+    restore; rm "$state"
+    refused 'resume.state file gone' 2 'state_00000004_00001.bin' 'No such file' -- -x 6 -y 1 -o "$dir/saved"
+    restore
+    need 'did not run' train 2 other -e l1h2c32v257t32 -x 1 -n 1
+    cp "$dir/other/model_00000001.bin" "$dir/saved/model_00000004.bin"
+    refused 'resume.model file of another model' 2 'state_00000004' 'another model' -- -x 6 -y 1 -o "$dir/saved"
+    restore
+    refused 'resume.another dtype' 2 'state_00000004' 'dtype' -- -x 6 -y 1 -o "$dir/saved" --dtype "$([ "$(value good dtype)" = bf16 ] && echo fp32 || echo bf16)"
+    begin 'resume.the checkpoint before is untouched'
+    need 'it changed' [ "$(cd "$dir/saved" && sha256sum ./*_00000002*)" = "$before" ]
+    rm "$dir"/saved/DONE_00000004
+    need 'it does not load' train 2 saved -x 4 -n 2 -y 1
+    need 'it does not lead to the same end' [ "$(result saved)" = "$(result good)" ]
+    end
+}
+
+# ---------------------------------------------------------------------------------------------------- model files, outputs
+
+test_files() {
+    local dtype version
+    for dtype in fp32 bf16; do
+        begin "files.$dtype.a saved model starts a run"
+        version=$([ $dtype = fp32 ] && echo 3 || echo 5)
+        need 'did not run' train 2 first --dtype $dtype -x 3 -n 3 -v 3 -m 3
+        need 'its header is not llm.c'\''s' [ "$(od -An -tu4 -N 32 -w32 "$dir/first/model_00000003.bin" | tr -s ' ')" = " 20240326 $version 32 257 2 2 32 384" ]
+        need 'did not start from it' train 2 second --dtype $dtype -e "$dir/first/model_00000003.bin" -x 0 -v 1 -m 3
+        need "validation loss $(value second val_loss), saved at $(value first val_loss)" [ "$(value second val_loss)" = "$(value first val_loss)" ]
+        need 'other parameters' [ "$(value second params_hash)" = "$(value first params_hash)" ]
+        end
+    done
+    begin 'files.a bf16 model starts a run in fp32'
+    need 'did not start from it' train 2 second --dtype fp32 -e "$dir/first/model_00000003.bin" -x 0 -v 1 -m 3
+    need "validation loss $(value second val_loss), in bf16 $(value first val_loss)" close_to "$(value second val_loss)" "$(value first val_loss)" 1e-3
+    end
+}
+
+# Strings, numbers and names become letters, complete objects one letter; what is left of valid JSON is that one.
+valid_json() {
+    [ "$(tr -d '\n' <"$1" | sed -E 's/"[^"\\]*"/S/g; s/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/V/g; s/null|true|false/V/g; s/ //g
+        :again; s/S:[SV]/P/g; s/\{P(,P)*\}/V/g; tagain')" = V ]
+}
+
+test_outputs() {
+    local key line n=0
+    begin 'outputs.summary.json'
+    need 'did not run' train 2 out -x 4 -v 2 -m 2 -z 3
+    need 'is not valid JSON' valid_json "$dir/out/summary.json"
+    for key in steps ranks stage dtype device loss val_loss grad_norm params_hash state_hash tokens_per_s model_state_bytes working_bytes \
+        activation_bytes comm_bytes all_gather reduce_scatter all_reduce host_bytes nvme_bytes; do
+        need "lacks $key" grep -q "\"$key\": " "$dir/out/summary.json"
+    done
+    need 'wrong facts' [ "$(value out steps) $(value out ranks) $(value out stage) $(value out device) $(value out host_bytes)" = '4 2 3 cpu 0' ]
+    need 'a speed of 0' number "$(value out tokens_per_s) > 0"
+    need 'temporary files are left' [ -z "$(ls "$dir"/out/*.tmp 2>/dev/null)" ]
+    end
+    begin 'outputs.metrics.jsonl'
+    need 'not a line a step' [ "$(wc -l <"$dir/out/metrics.jsonl")" = 4 ]
+    while read -r line; do
+        n=$((n + 1))
+        echo "$line" >"$dir/line"
+        need "line $n is not valid JSON" valid_json "$dir/line"
+        need "line $n: $line" grep -qE "^\{\"step\": $n, \"loss\": [0-9.]+, \"grad_norm\": [0-9.]+, \"lr\": [0-9.e-]+, \"ms\": [0-9.]+, \"tokens_per_s\": [0-9.]+\}$" "$dir/line"
+    done <"$dir/out/metrics.jsonl"
+    need 'the last loss is not that of the summary' grep -qF "\"loss\": $(value out loss)," "$dir/line"
+    end
+    begin 'outputs.main.log as llm.c writes it'
+    need 'lines' [ "$(cut -d' ' -f1,2 "$dir/out/main.log" | cut -d: -f1,2 | tr '\n' ' ')" = 's:0 tel s:0 trl s:1 trl s:2 tel s:2 trl s:3 trl s:4 tel ' ]
+    need 'format' not grep -qvE '^s:[0-9]+ (tel:[0-9]+\.[0-9]{4}|trl:[0-9]+\.[0-9]{4} lr:0\.[0-9]{6} norm:[0-9]+\.[0-9]{2})$' "$dir/out/main.log"
+    end
+    begin 'outputs.never validates, never samples'
+    need 'did not run' train 2 quiet -v 0 -s 0
+    need 'it did' not grep -qE 'val loss|generating' "$dir/quiet.screen" "$dir/quiet/main.log"
+    need 'it has a validation loss' [ "$(value quiet val_loss)" = null ]
+    need 'did not run with -v 1 -s 1' train 2 loud -v 1 -m 1 -s 1 -g 4
+    need 'with -v 1 it did not' [ "$(grep -c 'val loss' "$dir/loud.screen")" = 4 ]
+    need 'with -s 1 it did not' [ "$(grep -c 'generating' "$dir/loud.screen")" = 3 ]
+    end
+    begin 'outputs.options without effect say so, once'
+    need 'did not run' train 2 out -ge 1 -f 1 -lg 5 -pn 8
+    for key in '-ge 1' '-f 1' '-lg 5' '-pn 8'; do need "$key" [ "$(grep -c -- "option $key: no effect" "$dir/out.screen")" = 1 ]; done
+    end
+}
+
+# ---------------------------------------------------------------------------------------------------------------- traffic
+
+# Elements of all shards of a rank for l2h2c32v257t32: tensors begin at multiples of 128 elements, shards are multiples of 128.
+shard_elems() {
+    awk -v N="$1" 'function up(x) { return int((x + 127) / 128) * 128 }
+        function unit(list,   n, t, i, end) { n = split(list, t, " "); for (i = 1; i <= n; i++) end = up(end + t[i]); return up(int((end + N - 1) / N)) }
+        BEGIN { C = 32; print unit(384 * C " " 32 * C " " C " " C) + 2 * unit(C " " C " " 3*C*C " " 3*C " " C*C " " C " " C " " C " " 4*C*C " " 4*C " " 4*C*C " " C) }'
+}
+
+test_traffic() {
+    local stage A np dtype size sum sent factor
+    for np in 2 3; do for dtype in fp32 bf16; do
+        size=$([ $dtype = fp32 ] && echo 4 || echo 2)
+        begin "traffic.$dtype.$np ranks"
+        for A in 1 3; do for stage in 0 1 2 3; do
+            [ $np$A = 33 ] && continue
+            need "stage $stage did not run" train $np sent -z $stage --dtype $dtype -d $((2 * 32 * np * A)) -x 2 -v 2 -m 1 -n 2
+            sent=$(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce)))
+            # bytes an element of each half of an all-reduce, or reduce-scatter and gather; sums of micro-batches are fp32
+            sum=$([ $A = 1 ] && echo $size || echo 4)
+            case $stage in 0) factor=$((2 * sum)) ;; 1) factor=$((sum + size)) ;; 2) factor=$(((A + 1) * size)) ;; 3) factor=$((3 * A * size)) ;; esac
+            need "stage $stage with $A micro-batches: $sent bytes, formula $((factor * (np - 1) * $(shard_elems $np)))" \
+                [ "$sent" = $((factor * (np - 1) * $(shard_elems $np))) ]
+        done; done
+        end
+    done; done
+    begin 'traffic.one rank'
+    need 'did not run' train 0 sent -x 2
+    need 'sends' [ $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))) = 0 ]
+    end
+}
+
+# ----------------------------------------------------------------------------------------------------------------- memory
+
+# pss NP NAME ARGUMENT...: trains, and leaves in $peak the largest Pss of a rank in KiB, looked at from outside.
+pss() {
+    local np=$1 out=$2 job pid key kib r
+    shift 2
+    peak=0
+    rm -f "$dir"/pid.*
+    train "$np" "$out" "$@" & job=$!
+    while kill -0 $job 2>/dev/null; do
+        for ((r = 0; r < np; r++)); do
+            read -r pid 2>/dev/null <"$dir/pid.$r" || continue
+            while read -r key kib _; do [ "$key" = Pss: ] && [ "$kib" -gt $peak ] && peak=$kib; done 2>/dev/null <"/proc/$pid/smaps_rollup"
+        done
+        sleep 0.02
+    done
+    wait $job
+}
+
+# The program itself, its libraries, MPI and the products that oneDNN has compiled are no part of the table. The smallest model, which has
+# all of them, is their measure: what it takes beyond its own table is allowed to the large one too.
+test_memory() {
+    local stage baseline together limit
+    if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
+    begin 'memory.the smallest model'
+    need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params
+    baseline=$(awk "BEGIN { print int($peak - 1024 * $(table least together)) }")
+    need "$peak KiB seen, $(table least together) MiB in its table" [ "$baseline" -gt 1000 ]
+    end
+    for stage in 0 3; do
+        begin "memory.stage $stage"
+        need 'did not run' pss 4 large -e l6h4c256v257t32 -b 1 -x 12 --dtype fp32 -z $stage --hash params
+        together=$(table large together)
+        limit=$(awk "BEGIN { print int(1024 * $together * 1.1 + $baseline) }")
+        echo "   stage $stage: Pss of a rank at most $peak KiB, table $together MiB, the program itself $baseline KiB"
+        need "a rank takes $peak KiB, the table has $together MiB, allowed are $limit KiB" [ "$peak" -le "$limit" ]
+        need "$peak KiB are less than the model states" [ $((peak * 1024)) -ge "$(value large model_state_bytes)" ]
+        end
+    done
+}
+
+# -------------------------------------------------------------------------------------------------------------- bad input
+
+# refused NAME NP PATTERN... -- ARGUMENT...: fails within seconds, with one message that has all the patterns in it.
+refused() {
+    local np=$2 patterns=() pattern status start=$SECONDS
+    begin "$1"
+    shift 2
+    while [ "$1" != -- ]; do patterns+=("$1"); shift; done
+    shift
+    run "$np" 20 "${small[@]}" "$@" >"$dir/refused" 2>&1; status=$?
+    need "status $status" [ $status != 0 -a $status != 124 -a $status -lt 128 ]
+    need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 6 ]
+    grep '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
+    need "$(wc -l <"$dir/message") messages" [ "$(wc -l <"$dir/message")" = 1 ]
+    for pattern in "${patterns[@]}"; do need "no '$pattern' in: $(head -n 1 "$dir/message")" grep -qE -- "$pattern" "$dir/message"; done
+    end
+}
+
+test_options() {
+    refused 'bad.unknown option' 2 '-Z' -- -Z 3
+    refused 'bad.option without a value' 0 '-b' 'value' -- -b
+    refused 'bad.not a number' 2 '-b' "'x'" 'number' -- -b x
+    refused 'bad.half a number' 0 '-l' "'1e'" 'number' -- -l 1e
+    refused 'bad.not a whole number' 0 '-x' "'1.5'" 'whole' -- -x 1.5
+    refused 'bad.not finite' 0 '-l' "'nan'" -- -l nan
+    refused 'bad.stage 4' 2 '-z' '4' 'range' -- -z 4
+    refused 'bad.batch 0' 0 '-b' '0' 'range' -- -b 0
+    refused 'bad.row longer than the model' 0 '-t 33' '32' -- -t 33
+    refused 'bad.batch that does not divide' 2 '-d 100' 'multiple' '128' -- -d 100
+    refused 'bad.neither of' 0 '--dtype' "'fp64'" 'bf16' -- --dtype fp64
+    refused 'bad.schedule' 0 "sawtooth" 'cosine' -- -k sawtooth
+    refused 'bad.naive above stage 0' 0 '--naive' '-z 3' -- --naive 1 -z 3
+    refused 'bad.checkpoints without a folder' 0 '-o' -- -n 5
+    refused 'bad.device' 2 '--device cuda' 'not built yet' -- --device cuda
+    refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
+    refused 'bad.no master weights' 0 '-w 0' 'not built yet' -- -w 0
+    local option
+    for option in --plan --zero-config --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
+    refused 'bad.heads' 2 'l2h3c32v257t32' '32 channels' '3 heads' -- -e l2h3c32v257t32
+    refused 'bad.descriptor' 0 'l2h2c32' -- -e l2h2c32
+    refused 'bad.depth' 0 'd13' -- -e d13
+}
+
+int32() { local x; for x in "$@"; do printf "\\x$(printf %02x $((x & 255)))\\x$(printf %02x $((x >> 8 & 255)))\\x$(printf %02x $((x >> 16 & 255)))\\x$(printf %02x $((x >> 24 & 255)))"; done; }
+# shard FILE MAGIC VERSION TOKENS_SAID TOKENS_THERE: all tokens are 1
+shard() { { int32 "$2" "$3" "$4"; head -c 1012 /dev/zero; for ((i = 0; i < $5; i += 2)); do printf '\x01\0\x01\0'; done; } >"$1"; }
+
+test_input_files() {
+    local f=$dir/shard.bin
+    refused 'bad.no shard' 2 "$dir/none_\*.bin" 'no file matches' -- -i "$dir/none_*.bin"
+    shard "$f" 20240521 1 1000 1000
+    refused 'bad.magic of a shard' 0 "$f" '20240521' '20240520' -- -i "$f"
+    shard "$f" 20240520 7 1000 1000
+    refused 'bad.version of a shard' 0 "$f" 'version 7' -- -i "$f"
+    shard "$f" 20240520 1 1000 998
+    refused 'bad.shard cut short' 2 "$f" '3020' '3024' -- -i "$f"
+    shard "$f" 20240520 1 1000 1000
+    refused 'bad.validation shard cut short' 2 "$f" 'fewer' -- -j "$f" -v 1 -b 100
+    printf '\x2c\x01' | dd of="$f" bs=1 seek=1424 conv=notrunc status=none
+    refused 'bad.token outside the vocabulary' 2 "$f" 'token 200' '300' '257' -- -i "$f" -x 40
+    : >"$f"
+    refused 'bad.empty shard' 0 "$f" '0 bytes' -- -i "$f"
+    refused 'bad.folder as a shard' 0 "$dir" 'regular file' -- -i "$dir"
+    refused 'bad.no tokenizer' 0 "$dir/none" -- --tokenizer "$dir/none" -s 1
+    head -c 700 data/stories_tokenizer.bin >"$f"
+    refused 'bad.tokenizer cut short' 0 "$f" -- --tokenizer "$f" -s 1
+    refused 'bad.no model' 0 "$dir/none.bin" 'No such file' -- -e "$dir/none.bin"
+    refused 'bad.foreign model' 2 'data/stories_val.bin' 'not a model' '20240326' -- -e data/stories_val.bin
+    begin 'bad.a model to damage'
+    need 'did not run' train 0 model -x 1 -n 1
+    end
+    head -c -4 "$dir/model/model_00000001.bin" >"$f"
+    refused 'bad.model cut short' 2 "$f" 'cut short' -- -e "$f"
+    refused 'bad.folder below a file' 2 '-o' '/dev/null/x' -- -o /dev/null/x
+    : >"$dir/file"
+    refused 'bad.file as the folder' 2 '-o|file' "$dir/file" -- -o "$dir/file"
+}
+
+test_not_finite() {
+    begin 'not finite.a checkpoint before'
+    need 'did not run' train 2 nan --dtype fp32 -x 2 -n 2
+    end
+    refused 'not finite.loss' 2 'step [0-9]+' 'not finite' 'rank [01]' -- --dtype fp32 -l 1000 -c 1000 --clip 0 -k constant -x 30 -y 1 -o "$dir/nan"
+    begin 'not finite.the last checkpoint stays'
+    need 'it does not load' train 2 nan --dtype fp32 -x 3 -y 1
+    need 'it is not that of step 2' grep -q 'resuming at step 2' "$dir/nan.screen"
+    end
+}
+
+# A file size limit is a disk that is full, for one process: rank 1's state file, or rank 0's model file.
+disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
+    local size=(-e "$5" --dtype "$6" --window 65536 -b 1)
+    rm -rf "$dir/full" "$dir/unhindered"
+    begin "disk full.$1.a checkpoint before"
+    need 'did not run' train "$2" full "${size[@]}" -k constant -x 1 -n 1
+    need 'the unhindered run did not run' train "$2" unhindered "${size[@]}" -k constant -x 2
+    end
+    wrap="[ \$rank != $3 ] || { trap '' XFSZ; ulimit -f $4; };"
+    refused "disk full.$1" "$2" "$7" 'File too large' -- "${size[@]}" -k constant -x 2 -n 1 -y 1 -o "$dir/full"
+    wrap=
+    begin "disk full.$1.nothing half done, nothing lost"
+    need "complete: $(checkpoints full)" [ "$(checkpoints full)" = DONE_00000001 ]
+    need 'temporary files are left' [ -z "$(ls "$dir"/full/*.tmp 2>/dev/null)" ]
+    need 'the file is there under its name' not test -e "$dir/full/$7"
+    need 'the checkpoint before does not load' train "$2" full "${size[@]}" -k constant -x 2 -n 1 -y 1
+    need 'it does not lead to the same end' [ "$(result full)" = "$(result unhindered)" ]
+    end
+}
+
+test_disk_full() {
+    # the limit must leave room for what MPI and the window keep in /dev/shm, so that these models are larger than others here
+    disk_full 'model file' 2 0 10240 l4h4c256v257t32 fp32 model_00000002.bin
+    disk_full 'state of rank 1' 2 1 10240 l4h4c256v257t32 bf16 state_00000002_00001.bin
+    disk_full 'one rank' 0 0 256 l2h2c64v257t32 fp32 model_00000002.bin
+}
+
+# ------------------------------------------------------------------------------------------------------------ dying ranks
+
+wait_for_steps() {  # SCREEN
+    local i
+    for ((i = 0; i < 200; i++)); do
+        grep -qs '^step   20/' "$1" && return 0
+        sleep 0.05
+    done
+    return 1
+}
+# one_stops NAME SIGNAL SECONDS ARGUMENT...: a rank of a long run gets the signal; the job must end with an error within SECONDS.
+one_stops() {
+    local signal=$2 limit=$3 job pid status start
+    begin "$1"
+    shift 3
+    rm -f "$dir"/pid.* "$dir/dying"
+    run 3 40 "${small[@]}" -x 1000000 "$@" >"$dir/dying" 2>&1 & job=$!
+    need 'it did not reach step 20' wait_for_steps "$dir/dying"
+    read -r pid <"$dir/pid.1"
+    start=$EPOCHREALTIME
+    kill -"$signal" "$pid"
+    if [ "$signal" = STOP ]; then while kill -0 $job 2>/dev/null && number "$EPOCHREALTIME - $start < $limit + 2"; do sleep 0.05; done; fi
+    kill -KILL "$pid" 2>/dev/null
+    wait $job; status=$?
+    read -r pid <"$dir/pid.0"
+    need 'shared memory is left' not compgen -G "/dev/shm/llmc_zero.$pid.*" >/dev/null
+    need "took $(awk "BEGIN { print $EPOCHREALTIME - $start }") s" number "$EPOCHREALTIME - $start < $limit"
+    need "status $status" [ $status != 0 -a $status != 124 ]
+    if [ "$signal" = STOP ]; then
+        need "$(grep -c '^train_gpt2_zero: ' "$dir/dying") messages" [ "$(grep -c '^train_gpt2_zero: ' "$dir/dying")" = 1 ]
+        need "the message does not say what was waited for: $(grep -m 1 '^train_gpt2_zero: ' "$dir/dying")" grep -qE '^train_gpt2_zero: rank [02]: .*waited 2 s' "$dir/dying"
+    fi
+    end
+}
+
+test_dying() {
+    one_stops 'dying.one rank is killed' KILL 10
+    one_stops 'dying.one rank is killed, messages' KILL 10 --messages 1 --overlap 1
+    one_stops 'dying.one rank hangs' STOP 8 --comm-timeout 2
+    one_stops 'dying.one rank hangs, messages' STOP 8 --comm-timeout 2 --messages 1
+    one_stops 'dying.one rank hangs, overlap' STOP 8 --comm-timeout 2 --overlap 1
+}
+
+# --------------------------------------------------------------------------------------------------------------- launching
+
+test_launch() {
+    begin 'launch.without mpirun'
+    need 'did not run' train 0 alone -z 3
+    need 'not one rank' [ "$(value alone ranks)" = 1 ]
+    need 'stages differ' train 0 alone0 -z 0 --naive 1
+    need 'stage 3 of one rank is not plain training' [ "$(result alone)" = "$(result alone0)" ]
+    end
+    if [ "$(nproc)" -lt 2 ]; then skip 'launch.binding' 'one core'; return; fi
+    begin 'launch.the launcher binds: said once'
+    need 'did not run' train 1 bound --threads 0
+    need "said $(grep -c 'binds a rank to 1 of' "$dir/bound.screen") times" [ "$(grep -c 'binds a rank to 1 of' "$dir/bound.screen")" = 1 ]
+    need 'not one thread' grep -q ', 1 thread a rank' "$dir/bound.screen"
+    need 'said although it does not' train 0 unbound --threads 0
+    need 'said although it does not' not grep -q 'binds a rank' "$dir/unbound.screen"
+    end
+    begin 'launch.more ranks than cores'
+    need 'did not run' train 2 fits -x 30 -z 3
+    need 'did not run' train 4 crowded -x 30 -z 3
+    end
+    awk "BEGIN { printf \"   a step takes %.2f ms on 2 ranks, %.2f ms on 4 ranks on $(nproc) cores\\n\", 128e3 / $(value fits tokens_per_s), 256e3 / $(value crowded tokens_per_s) }"
+}
+
+# ------------------------------------------------------------------------------------------------------------------------
+
+for group in "${@:-bits resume files outputs traffic memory options input_files not_finite disk_full dying launch}"; do
+    for g in $group; do since=$EPOCHREALTIME; "test_$g"; awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"; done
+done
+echo "trainer: $passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
