@@ -56,8 +56,11 @@ $(BUILD)/gpt2/%.o: gpt2/%.c | probes
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
 	@mkdir -p $(@D)
 	$(CC) -x c $(ZERO_CFLAGS) -c $< -o $@
+# One object, in which only zero_* is visible: the plugin's inner names cannot clash with a trainer's.
 $(BUILD)/libllmc_zero.a: $(ZERO_OBJ)
-	$(AR) rcs $@ $^
+	$(LD) -r $^ -o $(BUILD)/llmc_zero_all.o
+	objcopy --wildcard --keep-global-symbol='zero_*' $(BUILD)/llmc_zero_all.o
+	rm -f $@ && $(AR) rcs $@ $(BUILD)/llmc_zero_all.o
 $(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(BUILD)/libllmc_zero.a | $(STORIES)
 	$(CC) $(BASE) $^ -o $@ $(LIBS)
 
@@ -69,9 +72,9 @@ $(STORIES) &: $(BUILD)/make_stories
 	$(BUILD)/make_stories data
 data: $(STORIES)
 
-$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(BUILD)/libllmc_zero.a
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) $< $(GPT2_OBJ) $(BUILD)/libllmc_zero.a -o $@ -lcmocka $(LIBS)
+	$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
 
 demo: deps
 	@$(MAKE) --no-print-directory train_gpt2_zero
@@ -91,4 +94,4 @@ format:
 clean:
 	rm -rf build train_gpt2_zero data
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

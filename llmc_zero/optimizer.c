@@ -37,6 +37,7 @@ static int check_complete(const zero *z) {
 
 int zero_reduce(zero *z, zero_info *info) {
     double squares;
+    if (z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: done already in this step; zero_update or zero_discard comes next");
     ZERO_TRY(check_complete(z));
     ZERO_TRY(z->config.naive ? naive_reduce(z) : grads_wait(z));
     ZERO_TRY(global_norm(z, &squares));

@@ -151,7 +151,9 @@ int zero_reduce(zero *z, zero_info *info);
  * The new parameters reach the other ranks at the next hooks that need them. */
 int zero_update(zero *z, const zero_hyper *hyper);
 int zero_discard(zero *z);                                              /* drops the gradients instead */
-int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);      /* zero_reduce, then zero_update; info may be NULL */
+/* zero_reduce, then zero_update, whatever the gradients hold: a trainer that wants to stop at an infinity calls the two itself. info may
+ * be NULL. */
+int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);
 
 /* ------------------------------------------------------------------------------------------------------- values in and out */
 
@@ -170,7 +172,8 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
 int zero_hash(zero *z, int full, char hex[17]);
 
 /* (collective) This rank's shards, and `user_bytes` of the trainer's own, into one file a rank: complete under its name or not there.
- * load wants the same tensors, units, ranks and dtype; the stage may differ between 1, 2 and 3. A damaged file is an error. */
+ * load wants the same tensors, units, ranks and dtype; the stage may differ. A damaged file is an error on all ranks, and nothing of
+ * what the plugin held is changed then. */
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes);
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
@@ -190,7 +193,8 @@ typedef enum { ZERO_FOR_STEP, ZERO_FOR_EVAL, ZERO_FOR_CHECKPOINT, ZERO_FOR_HASH,
 /* Bytes this rank has sent since zero_create, counted where they are copied or sent. */
 typedef struct { int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES], other[ZERO_TRAFFIC_PURPOSES]; } zero_traffic;
 void zero_get_traffic(zero *z, zero_traffic *t);
-/* Bytes that a rank sends in one training step of A micro-batches, by the formula, from the table alone. */
+/* Bytes that a rank sends in one training step of A micro-batches, by the formula, from the table alone (the naive path, which sends
+ * everything to everybody, excepted). */
 typedef struct { int64_t all_gather, reduce_scatter; } zero_step_traffic;
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches);
 

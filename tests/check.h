@@ -19,8 +19,8 @@ static inline void check_that(int ok, const char *expression, const char *file, 
 /* What must work for the test to go on at all: if it does not, all ranks end. */
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
     if (!rc) { checks.passed++; return; }
-    fprintf(stderr, "%s:%d: rank %d of %d: [%s] %s returned %d: %s\n", file, line, checks.rank, checks.ranks, checks.setting, expression, rc,
-            zero_last_error());
+    fprintf(stderr, "%s:%d: rank %d of %d: [%s] %s returned %d: %s\n", file, line, checks.rank, checks.ranks, checks.setting, expression,
+            rc, zero_last_error());
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 #define MUST(call) check_must((call), #call, __FILE__, __LINE__)

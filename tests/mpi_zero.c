@@ -53,7 +53,8 @@ static double states_bytes(zero_dtype dtype, int micro_batches, int stage, doubl
 
 /* Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A + 2A. */
 static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
-    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_BF16 ? 2 : 4, sum = c->micro_batches > 1 ? 4 : low;
+    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_BF16 ? 2 : 4;
+    int64_t sum = c->micro_batches > 1 ? 4 : low;
     const zero_step_traffic by_stage[] = {
         { part * sum, part * sum }, { part * low, part * sum }, { part * low, part * low * micro_batches },
         { 2 * part * low * micro_batches, part * low * micro_batches },
@@ -66,7 +67,8 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
     zero_get_traffic(z, &t);
     zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
     if (c->naive) {                                                     /* all of the gradients to everyone, and nothing else */
-        CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * (c->dtype == ZERO_BF16 && c->micro_batches == 1 ? 2 : 4) * reduces);
+        int wire = c->dtype == ZERO_BF16 && c->micro_batches == 1 ? 2 : 4;
+        CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
         return;
     }
@@ -236,7 +238,8 @@ static void check_exact_gradients(void) {
         for (int d = 0; d < 2; d++)
             for (int m = 0; m < 2; m++)
                 for (int v = 0; v < 2; v++) {
-                    zero_config c = settings_config(&settings_paths[p], settings_dtypes[d], settings_micro_batches[m], &settings_variations[v]);
+                    zero_config c = settings_config(&settings_paths[p], settings_dtypes[d], settings_micro_batches[m],
+                                                    &settings_variations[v]);
                     CHECK_SETTING("integers, %s, dtype %d, %d micro-batches, overlap %d", settings_paths[p].name, d, c.micro_batches, v);
                     check_integers(&c);
                 }
@@ -328,7 +331,7 @@ static void check_save_and_load(void) {
     for (int d = 0; d < 2; d++)
         for (int from = 0; from <= 3; from++) {
             zero_config c = settings_config(&settings_paths[from + 1], settings_dtypes[d], 1, &settings_variations[from & 1]);
-            char path[128], name[32], saved[17], end[17];
+            char path[128], name[64], saved[17], end[17];
             user_data user = { 2, "of the trainer" };
             toy t;
             snprintf(name, sizeof name, "dtype%d_stage%d", d, from);
@@ -369,8 +372,8 @@ static void damage_file(const char *path, damage what) {
 
 static void check_damage(toy *t, int stage, damage what) {
     static const char *const names[DAMAGES] = {
-        [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_DIGEST] = "checksum", [TRUNCATE] = "truncated", [EMPTY] = "ends early",
-        [LONGER] = "truncated or damaged", [GONE] = "No such file",
+        [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_DIGEST] = "checksum",
+        [TRUNCATE] = "truncated", [EMPTY] = "ends early", [LONGER] = "truncated or damaged", [GONE] = "No such file",
     };
     char path[128], saved[17], before[17], after[17];
     user_data user = { 2, "of the trainer" };
@@ -457,14 +460,19 @@ static void check_files(void) {
 
 /* ---------------------------------------------------------------------------------------------------- values and scalars */
 
-static float value_of(int what, int tensor, int layer, int64_t i) { return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009; }
+static float value_of(int what, int tensor, int layer, int64_t i) {
+    return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
+}
 
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };      /* PARAM sets the master too: it comes first */
+    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };  /* PARAM sets the master too: first */
     toy t;
     MUST(toy_create(&t, c, NULL));
+    MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
     steps(&t, 1, 1);
+    MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    MUST(toy_forward(&t, 0));           /* the next units are on their way, and must not arrive after zero_set */
     for (int w = 0; w < 4; w++)
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
@@ -559,7 +567,7 @@ static void check_overlap(void) {
             MUST(zero_barrier(t.z));
             int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
             int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
-            if (checks.ranks > 1 || !overlap) CHECK(reduces == overlap && gathers == overlap);     /* one rank only copies: over in no time */
+            if (checks.ranks > 1 || !overlap) CHECK(reduces == overlap && gathers == overlap);    /* one rank only copies, in no time */
             zero_destroy(t.z);
         }
 }
@@ -608,10 +616,8 @@ static void check_disorder(void) {
             MUST(toy_create(&t, &c, NULL));
             MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
             int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
-            int failed = check_any(rc == ZERO_ERR_COMM), right = check_any(rc == 0);
-            if (checks.ranks == 2) CHECK(failed && !right);             /* every pair that meets differs */
-            else CHECK(failed == (checks.ranks > 1));
-            if (rc) CHECK(rc == ZERO_ERR_COMM && strstr(zero_last_error(), "different collectives"));
+            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));        /* rank 0 differs from every other */
+            if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
             zero_destroy(t.z);
         }
 }

@@ -35,6 +35,7 @@ for t in "$build"/tests/test_*; do
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
+run mpi_zero.timeout 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$build/tests/mpi_zero" timeout
 [ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

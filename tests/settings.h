@@ -8,7 +8,12 @@
 #include "../llmc_zero/zero.h"
 
 typedef struct { const char *name; int stage, naive; } settings_path;
-typedef struct { const char *name; int64_t bucket; int prefetch, max_open, overlap, poison, shared_window; int64_t window_bytes; } settings_variation;
+typedef struct {
+    const char *name;
+    int64_t bucket;
+    int prefetch, max_open, overlap, poison, shared_window;
+    int64_t window_bytes;
+} settings_variation;
 
 static const settings_path settings_paths[] = {     /* the naive path first: the others are compared with it */
     { "naive", 0, 1 }, { "stage 0", 0, 0 }, { "stage 1", 1, 0 }, { "stage 2", 2, 0 }, { "stage 3", 3, 0 },
@@ -51,7 +56,8 @@ static inline zero_config settings_config(const settings_path *p, zero_dtype dty
     return c;
 }
 
-static inline void settings_name(char *name, size_t bytes, const settings_path *p, zero_dtype dtype, int micro_batches, const settings_variation *v) {
+static inline void settings_name(char *name, size_t bytes, const settings_path *p, zero_dtype dtype, int micro_batches,
+                                 const settings_variation *v) {
     snprintf(name, bytes, "%s, %s, %d micro-batches, %s", p->name, dtype == ZERO_BF16 ? "bf16" : "fp32", micro_batches, v->name);
 }
 

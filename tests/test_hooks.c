@@ -161,7 +161,7 @@ static void test_order_of_hooks(void **state) { (void)state; at_every_stage(orde
 static void unit_range(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
     for (int unit = -1; unit <= TOY_UNITS; unit += TOY_UNITS + 1) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "unit %d:", unit);
         MISUSE(zero_pre_forward(t.z, unit), name);
         MISUSE(zero_post_forward(t.z, unit), name);
@@ -241,7 +241,7 @@ static void inside_step(void) {
     char hex[17];
     WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
     WORKS(zero_pre_forward(t.z, 2));
-    MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x), "unit 2 (block 1) is still open");   /* also at a step's side: nobody changes what is read */
+    MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x), "unit 2 (block 1) is still open");   /* nobody changes what is being read */
     MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "unit 2 (block 1) is still open");
     WORKS(zero_post_forward(t.z, 2));
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));

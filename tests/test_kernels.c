@@ -1,4 +1,4 @@
-/* The plugin's arithmetic: every kernel against a plain reference, bit for bit where the kernel promises bits, and at every number of threads. */
+/* The plugin's arithmetic: every kernel against a plain reference, bit for bit where it promises bits, at 1 to 3 threads. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,9 @@ static void fill(zero_dtype type, void *p, int64_t n) {
         else ((float *)p)[i] = x;
     }
 }
-static float element(zero_dtype type, const void *p, int64_t i) { return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i]; }
+static float element(zero_dtype type, const void *p, int64_t i) {
+    return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
 
 static const int64_t lengths[] = { 0, 1, 7, 15, 16, 17, 1023, 1024, 1025, 8191, 8193, 30011 };
 enum { LENGTHS = sizeof lengths / sizeof *lengths, LONGEST = 30011 };
@@ -75,9 +77,12 @@ static void test_bf16_specials(void **state) {
         { 0x00000000, 0x0000 }, { 0x80000000, 0x8000 },                                         /* zeros */
         { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 },                                         /* infinities */
         { 0x7f7f7fff, 0x7f7f }, { 0x7f7f8000, 0x7f80 }, { 0x7f7fffff, 0x7f80 }, { 0xff7f8000, 0xff80 },     /* over the largest */
-        { 0x00000001, 0x0000 }, { 0x00008000, 0x0000 }, { 0x00008001, 0x0001 }, { 0x00018000, 0x0002 }, { 0x80008001, 0x8001 },     /* subnormal */
-        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 }, { 0x3fffffff, 0x4000 },     /* ties, carry */
-        { 0x7f800001, 0x7fc0 }, { 0xff800001, 0xffc0 }, { 0x7fc00000, 0x7fc0 }, { 0x7fffffff, 0x7fff },     /* NaN, also one whose payload is low */
+        /* subnormal */
+        { 0x00000001, 0x0000 }, { 0x00008000, 0x0000 }, { 0x00008001, 0x0001 }, { 0x00018000, 0x0002 }, { 0x80008001, 0x8001 },
+        /* ties, carry */
+        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 }, { 0x3fffffff, 0x4000 },
+        /* NaN, also one whose payload is low */
+        { 0x7f800001, 0x7fc0 }, { 0xff800001, 0xffc0 }, { 0x7fc00000, 0x7fc0 }, { 0x7fffffff, 0x7fff },
     };
     for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
         float f = float_of(special[i].from);
@@ -97,7 +102,7 @@ static void test_convert(void **state) {
     kernel_convert(ZERO_F32, wide, ZERO_BF16, low, ALL);
     kernel_convert(ZERO_BF16, back, ZERO_F32, wide, ALL);
     for (int i = 0; i < ALL; i++) {
-        assert_int_equal(bits_of(wide[i]), (uint32_t)i << 16);          /* widening is exact, and so is the way back, but for the quiet bit */
+        assert_int_equal(bits_of(wide[i]), (uint32_t)i << 16);          /* exact, and so is the way back, but for the quiet bit */
         assert_int_equal(back[i], isnan(wide[i]) ? i | 0x40 : i);
     }
     for (int k = 0; k < LENGTHS; k++) {
@@ -203,7 +208,7 @@ static void test_accumulate(void **state) {
 
 static void test_sum_squares(void **state) {
     (void)state;
-    static const int64_t long_lengths[] = { 0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345 };     /* the last is more than 64 blocks */
+    static const int64_t long_lengths[] = { 0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345 };     /* over 64 blocks */
     int64_t longest = 64 * 65536 + 12345;
     void *x = room(longest * 4);
     for (int t = 0; t < 2; t++) {
@@ -335,7 +340,8 @@ static void test_adamw_zero_gradient(void **state) {
 
 int main(void) {
     const struct CMUnitTest bf16_tests[] = {
-        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_bf16_specials), cmocka_unit_test(test_convert), cmocka_unit_test(test_fill_nan),
+        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_bf16_specials), cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_fill_nan),
     };
     const struct CMUnitTest sum_tests[] = {
         cmocka_unit_test(test_sum_ranks), cmocka_unit_test(test_sum_ranks_order), cmocka_unit_test(test_sum_ranks_rounds_once),

@@ -15,7 +15,8 @@ static const zero_tensor one_tensors[] = { { "w", 1, 1, 0, 0 } };
 static const zero_unit one_units[] = { { "all", 1, 1, 0 } };
 
 static const zero_tensor tied_tensors[] = {
-    { "wte", 1000, 1, 0, 1 }, { "ln", 128, 4, 1, 0 }, { "w", 777, 4, 1, 1 }, { "b", 127, 4, 1, 0 }, { "up", 4097, 4, 1, 1 }, { "lnf", 129, 1, 0, 0 },
+    { "wte", 1000, 1, 0, 1 }, { "ln", 128, 4, 1, 0 }, { "w", 777, 4, 1, 1 }, { "b", 127, 4, 1, 0 }, { "up", 4097, 4, 1, 1 },
+    { "lnf", 129, 1, 0, 0 },
 };
 static const zero_unit tied_units[] = { { "emb", 2, 2, 2 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 } };
 
@@ -23,7 +24,9 @@ static const zero_unit tied_units[] = { { "emb", 2, 2, 2 }, { "b0", 1, 1, 0 }, {
 static const zero_tensor mixed_tensors[] = {
     { "a", 70001, 1, 0, 1 }, { "late", 5, 2, 4, 0 }, { "b", 256, 6, 0, 0 }, { "c", 3, 1, 2, 1 }, { "d", 9999, 1, 5, 1 },
 };
-static const zero_unit mixed_units[] = { { "u0", 1, 1, 0 }, { "u1", 1, 1, 0 }, { "u2", 3, 1, 0 }, { "u3", 1, 1, 0 }, { "u4", 1, 4, 9 }, { "u5", 1, 1, 0 } };
+static const zero_unit mixed_units[] = {
+    { "u0", 1, 1, 0 }, { "u1", 1, 1, 0 }, { "u2", 3, 1, 0 }, { "u3", 1, 1, 0 }, { "u4", 1, 4, 9 }, { "u5", 1, 1, 0 },
+};
 
 static const zero_tensor shared_tensors[] = { { "w", 500, 2, 0, 1 } };
 static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } };
@@ -34,13 +37,13 @@ static const int64_t bucket_sizes[] = { 0, 1, 5000, 10000, INT64_MAX };
 enum { MODELS = sizeof models / sizeof *models, SIZES = sizeof bucket_sizes / sizeof *bucket_sizes, MAX_RANKS = 9 };
 
 static void for_all_layouts(void (*check)(const model *m, const layout *l, int64_t size)) {
-    for (int m = 0; m < MODELS; m++)
+    for (const model *m = models; m < models + MODELS; m++)
         for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
             for (int s = 0; s < SIZES; s++) {
                 layout l;
-                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], models[m].tensors, models[m].n_tensors, models[m].units, models[m].n_units), 0);
+                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units, m->n_units), 0);
                 assert_int_equal(l.ranks, ranks);
-                check(&models[m], &l, bucket_sizes[s]);
+                check(m, &l, bucket_sizes[s]);
                 layout_free(&l);
             }
 }
@@ -236,8 +239,10 @@ static void test_bucket_counts(void **state) { (void)state; for_all_layouts(chec
 
 int main(void) {
     const struct CMUnitTest layout_tests[] = {
-        cmocka_unit_test(test_places), cmocka_unit_test(test_no_overlap), cmocka_unit_test(test_shards), cmocka_unit_test(test_intersections),
-        cmocka_unit_test(test_buckets), cmocka_unit_test(test_bucket_counts), cmocka_unit_test(test_refused), cmocka_unit_test(test_names_are_copied),
+        cmocka_unit_test(test_places), cmocka_unit_test(test_no_overlap), cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_intersections),
+        cmocka_unit_test(test_buckets), cmocka_unit_test(test_bucket_counts), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_names_are_copied),
     };
     return cmocka_run_group_tests(layout_tests, NULL, NULL) != 0;
 }

@@ -50,7 +50,9 @@ static inline int toy_integer(int ranks, int rank, int micro, int tensor, int la
     return ranks * ((int)((i * 7 + tensor * 3 + layer + use * 2) % 5) - 2 + 2 * rank - micro);
 }
 
-static inline int toy_has(int tensor, int unit) { return unit >= toy_tensors[tensor].unit && unit < toy_tensors[tensor].unit + toy_tensors[tensor].layers; }
+static inline int toy_has(int tensor, int unit) {
+    return unit >= toy_tensors[tensor].unit && unit < toy_tensors[tensor].unit + toy_tensors[tensor].layers;
+}
 
 static inline void toy_compute(const toy *t, int unit) {
     if (t->compute_s <= 0 || unit == 0) return;
@@ -74,7 +76,8 @@ static inline int toy_forward(toy *t, int unit) {
 
 static inline void toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
     for (int64_t i = 0; i < toy_tensors[tensor].elems; i++) {
-        float x = (p ? 3 * toy_load(t, p, i) : 0.5f) + t->activation + 0.3f * t->rank + 0.17f * t->micro + 0.01f * (float)(i % 11) + 0.2f * use;
+        float x = (p ? 3 * toy_load(t, p, i) : 0.5f) + t->activation + 0.01f * (float)(i % 11);
+        x += 0.3f * t->rank + 0.17f * t->micro + 0.2f * use;
         float y = t->integers ? (float)toy_integer(t->ranks, t->rank, t->micro, tensor, layer, use, i) : x / (1 + x * x);
         toy_add(t, g, i, y);
     }

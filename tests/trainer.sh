@@ -82,7 +82,7 @@ test_bits() {
         cp -r "$dir/bits" "$dir/low"
         same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' '-z 3' '-z 3 --overlap 1 --bucket 1'
         begin "bits.$dtype.accumulation, across the pairs"
-        need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" "$(value bits loss)" $([ $dtype = fp32 ] && echo 1e-5 || echo 1e-3)
+        need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" "$(value bits loss)" "$([ $dtype = fp32 ] && echo 1e-5 || echo 1e-3)"
         rm -rf "$dir/low"
         end
     done
@@ -135,7 +135,7 @@ test_resume() {
     begin 'resume.old checkpoints go'
     need 'did not run' train 2 kept -x 8 -n 2 -nk 2
     need "left: $(checkpoints kept)" [ "$(checkpoints kept)" = 'DONE_00000006 DONE_00000008' ]
-    need 'files of old ones are left' [ "$(ls "$dir"/kept/model_* "$dir"/kept/state_* | wc -l)" = 6 ]
+    need 'files of old ones are left' [ "$(cd "$dir/kept" && echo model_* state_* | wc -w)" = 6 ]
     need 'did not run with -nm' train 2 major -x 8 -n 2 -nk 1 -nm 4
     need "left with -nm 4: $(checkpoints major)" [ "$(checkpoints major)" = 'DONE_00000004 DONE_00000008' ]
     end
@@ -146,7 +146,7 @@ test_resume() {
     cp -r "$dir/saved" "$dir/good"
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
 
-    refused 'resume.another number of ranks' 3 'state_00000004_00000.bin' 'of 2' 'of 3' 'mpirun -np 2' -- -x 6 -y 1 -o "$dir/saved"
+    refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' 'mpirun -np 2' -- -x 6 -y 1 -o "$dir/saved"
     begin 'resume.fewer ranks'
     need 'accepted' not train 0 saved -x 6 -y 1 >/dev/null
     need 'the message does not name the ranks' grep -q 'of 2.*of 1.*-np 2' "$dir/saved.screen"
@@ -257,7 +257,7 @@ test_traffic() {
             need "stage $stage did not run" train $np sent -z $stage --dtype $dtype -d $((2 * 32 * np * A)) -x 2 -v 2 -m 1 -n 2
             sent=$(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce)))
             # bytes an element of each half of an all-reduce, or reduce-scatter and gather; sums of micro-batches are fp32
-            sum=$([ $A = 1 ] && echo $size || echo 4)
+            sum=$([ $A = 1 ] && echo "$size" || echo 4)
             case $stage in 0) factor=$((2 * sum)) ;; 1) factor=$((sum + size)) ;; 2) factor=$(((A + 1) * size)) ;; 3) factor=$((3 * A * size)) ;; esac
             need "stage $stage with $A micro-batches: $sent bytes, formula $((factor * (np - 1) * $(shard_elems $np)))" \
                 [ "$sent" = $((factor * (np - 1) * $(shard_elems $np))) ]
@@ -282,7 +282,7 @@ pss() {
     while kill -0 $job 2>/dev/null; do
         for ((r = 0; r < np; r++)); do
             read -r pid 2>/dev/null <"$dir/pid.$r" || continue
-            while read -r key kib _; do [ "$key" = Pss: ] && [ "$kib" -gt $peak ] && peak=$kib; done 2>/dev/null <"/proc/$pid/smaps_rollup"
+            while read -r key kib _; do [ "$key" = Pss: ] && [ "$kib" -gt "$peak" ] && peak=$kib; done 2>/dev/null <"/proc/$pid/smaps_rollup"
         done
         sleep 0.02
     done
@@ -290,14 +290,15 @@ pss() {
 }
 
 # The program itself, its libraries, MPI and the products that oneDNN has compiled are no part of the table. The smallest model, which has
-# all of them, is their measure: what it takes beyond its own table is allowed to the large one too.
+# all of them, is their measure: what it takes beyond its own table is allowed to the large one too. Its window is small because pages of
+# it that are never touched would be in its table and not in its Pss.
 test_memory() {
     local stage baseline together limit
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
     begin 'memory.the smallest model'
-    need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params
+    need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params --window 65536
     baseline=$(awk "BEGIN { print int($peak - 1024 * $(table least together)) }")
-    need "$peak KiB seen, $(table least together) MiB in its table" [ "$baseline" -gt 1000 ]
+    need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" -le 16384 ]
     end
     for stage in 0 3; do
         begin "memory.stage $stage"
@@ -354,7 +355,13 @@ test_options() {
     refused 'bad.depth' 0 'd13' -- -e d13
 }
 
-int32() { local x; for x in "$@"; do printf "\\x$(printf %02x $((x & 255)))\\x$(printf %02x $((x >> 8 & 255)))\\x$(printf %02x $((x >> 16 & 255)))\\x$(printf %02x $((x >> 24 & 255)))"; done; }
+int32() {   # little-endian
+    local x i
+    for x in "$@"; do
+        # shellcheck disable=SC2059
+        for i in 0 8 16 24; do printf "\\x$(printf %02x $((x >> i & 255)))"; done
+    done
+}
 # shard FILE MAGIC VERSION TOKENS_SAID TOKENS_THERE: all tokens are 1
 shard() { { int32 "$2" "$3" "$4"; head -c 1012 /dev/zero; for ((i = 0; i < $5; i += 2)); do printf '\x01\0\x01\0'; done; } >"$1"; }
 

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DS_ACCELERATOR=cpu
 rounds=${ROUNDS:-1} steps=${STEPS:-8} peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-model="-e d12 -b 2 -t 256 -v 0 -s 0"
+model="-e d12 -b 2 -t 256 -r 0 -v 0 -s 0"   # like the peers, nothing is recomputed
 : >"$out"
 
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | head -n 1; }
