@@ -540,6 +540,8 @@ static int find_checkpoint(void) {
 static void open_output(int resuming) {
     if (!opt.output) return;
     if (mkdir(opt.output, 0777) && errno != EEXIST) die("option -o: %s cannot be made: %s", opt.output, strerror(errno));
+    struct stat st;
+    if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
     if (access(opt.output, W_OK | X_OK)) die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
     static const char *const names[] = { "main.log", "metrics.jsonl" };
     for (int i = 0; rank == 0 && i < 2; i++) {
@@ -597,6 +599,11 @@ static double median(const double *x, int n) {
 
 typedef struct { double loss, val_loss, norm, tokens_per_s; int steps_run; zero_traffic at_start; } RunResult;
 
+static void print_number(FILE *f, const char *name, double x) {    // JSON has no NaN: what was not measured is null
+    if (isfinite(x)) fprintf(f, " \"%s\": %.9g,", name, x);
+    else fprintf(f, " \"%s\": null,", name);
+}
+
 // The last lines of a run, and summary.json.
 static void finish(const GPT2 *model, const RunResult *r) {
     char params_hash[17], state_hash[17] = "";
@@ -623,9 +630,10 @@ static void finish(const GPT2 *model, const RunResult *r) {
     if (!f) die("%s: %s", temporary, strerror(errno));
     fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"cpu\",\n", step, ranks, opt.stage,
             model->dtype == GPT2_BF16 ? "bf16" : "fp32");
-    fprintf(f, " \"loss\": %.9g, \"val_loss\": ", r->loss);
-    fprintf(f, isfinite(r->val_loss) ? "%.9g" : "null", r->val_loss);
-    fprintf(f, ", \"grad_norm\": %.9g, \"params_hash\": \"%s\", \"state_hash\": ", r->norm, params_hash);
+    print_number(f, "loss", r->loss);
+    print_number(f, "val_loss", r->val_loss);
+    print_number(f, "grad_norm", r->norm);
+    fprintf(f, " \"params_hash\": \"%s\", \"state_hash\": ", params_hash);
     fprintf(f, *state_hash ? "\"%s\"" : "null", state_hash);
     fprintf(f, ",\n \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu,\n", r->tokens_per_s,
             zero_memory_bytes(z, ZERO_STATES), zero_memory_bytes(z, ZERO_WORKING), zero_memory_bytes(z, ZERO_ACTIVATIONS));
@@ -714,7 +722,7 @@ int main(int argc, char **argv) {
     Tokenizer tokenizer = { 0 };
     Schedule schedule;
     TrainerState state = { 0 };
-    RunResult result = { .val_loss = NAN };
+    RunResult result = { .loss = NAN, .val_loss = NAN, .norm = NAN };
     int ranks_on_node;
 
     zero_launched_as(&rank, &ranks, &ranks_on_node);
@@ -745,6 +753,7 @@ int main(int argc, char **argv) {
         zero_check(zero_load(z, checkpoint_path("state", resume_step, rank), &state, sizeof state));
         step = state.step;
         gpt2_check(dataloader_seek(&train, state.position));
+        if (step > steps) die("option -x %d: the checkpoint in %s is at step %d already", steps, opt.output, step);
         print0("resuming at step %d\n", step);
     }
     print_start(&model, A, steps, threads, overlap, resume_step);

@@ -5,27 +5,32 @@
 #include <stdio.h>
 #include "../llmc_zero/zero.h"
 
-static struct { int rank, ranks; long passed, failed; char setting[160]; } checks;
+/* One setting of the table is one test; it has failed if one of its checks fails on one of the ranks. */
+static struct { int rank, ranks, settings, failed, failed_here; long checks, printed; char setting[160]; } checks;
 
 enum { CHECK_PRINTED = 20 };       /* failures a rank prints; the rest is only counted */
 
 static inline void check_that(int ok, const char *expression, const char *file, int line) {
-    if (ok) { checks.passed++; return; }
-    if (checks.failed++ < CHECK_PRINTED)
+    checks.checks++;
+    if (ok) return;
+    checks.failed += !checks.failed_here;
+    checks.failed_here = 1;
+    if (checks.printed++ < CHECK_PRINTED)
         fprintf(stderr, "%s:%d: rank %d of %d: [%s] failed: %s\n", file, line, checks.rank, checks.ranks, checks.setting, expression);
 }
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 
 /* What must work for the test to go on at all: if it does not, all ranks end. */
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
-    if (!rc) { checks.passed++; return; }
+    checks.checks++;
+    if (!rc) return;
     fprintf(stderr, "%s:%d: rank %d of %d: [%s] %s returned %d: %s\n", file, line, checks.rank, checks.ranks, checks.setting, expression,
             rc, zero_last_error());
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 #define MUST(call) check_must((call), #call, __FILE__, __LINE__)
 
-#define CHECK_SETTING(...) ((void)snprintf(checks.setting, sizeof checks.setting, __VA_ARGS__))
+#define CHECK_SETTING(...) (checks.settings++, checks.failed_here = 0, (void)snprintf(checks.setting, sizeof checks.setting, __VA_ARGS__))
 
 static inline void checks_begin(void) {
     MPI_Comm_rank(MPI_COMM_WORLD, &checks.rank);
@@ -39,12 +44,12 @@ static inline int check_any(int value) {
     return any;
 }
 
-/* (collective) Sums over the ranks, prints on rank 0, returns the exit status. */
+/* (collective) Prints on rank 0, returns the exit status. */
 static inline int checks_end(const char *program) {
-    long mine[2] = { checks.passed, checks.failed }, all[2] = { 0, 0 };
-    MPI_Allreduce(mine, all, 2, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-    if (!checks.rank) printf("%s np=%d: %ld passed, %ld failed\n", program, checks.ranks, all[0], all[1]);
-    return all[1] || !all[0];
+    int failed = check_any(checks.failed);
+    if (!checks.rank) printf("%s np=%d: %ld checks a rank in settings: %d passed, %d failed\n", program, checks.ranks, checks.checks,
+                             checks.settings - failed, failed);
+    return failed || !checks.settings;
 }
 
 #endif
