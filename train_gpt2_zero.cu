@@ -637,7 +637,7 @@ static void finish(const GPT2 *model, const RunResult *r) {
     fprintf(f, *state_hash ? "\"%s\"" : "null", state_hash);
     fprintf(f, ",\n \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu,\n", r->tokens_per_s,
             zero_memory_bytes(z, ZERO_STATES), zero_memory_bytes(z, ZERO_WORKING), zero_memory_bytes(z, ZERO_ACTIVATIONS));
-    fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f}, \"other_bytes\": {%s},\n", gather,
+    fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f, \"others\": {\"start\": 0, %s}},\n", gather,
             scatter, all_reduce, others);
     fprintf(f, " \"host_bytes\": 0, \"nvme_bytes\": 0}\n");
     int bad = ferror(f);

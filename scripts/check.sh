@@ -34,6 +34,8 @@ say $status "tests under ASan and UBSan"
 make --no-print-directory -j2 SAN=thread CFLAGS="-O1 -g" sanitized >build/tsan.log 2>&1 && status=0 || { status=1; tail -n 20 build/tsan.log; }
 say $status "build with TSan"
 # One rank without MPI runs the same progress thread; Open MPI itself is not built for TSan.
+timeout 120 build/thread/tests/test_hooks >build/tsan_hooks.log 2>&1 && status=0 || { status=1; tail -n 40 build/tsan_hooks.log; }
+say $status "hooks under TSan, with and without the progress thread"
 TSAN_OPTIONS=halt_on_error=1 timeout 300 build/thread/train_gpt2_zero -e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0 --overlap 1 -z 3 >build/tsan_run.log 2>&1 && status=0 || { status=1; tail -n 40 build/tsan_run.log; }
 say $status "progress thread under TSan"
 [ $failed = 0 ] && echo "check: all well" || { echo "check: $failed failed"; exit 1; }

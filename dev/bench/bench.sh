@@ -14,7 +14,8 @@ model="-e d12 -b 2 -t 256 -r 0 -v 0 -s 0"   # like the peers, nothing is recompu
 
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | head -n 1; }
 record() { printf '%s\n' "$1" >>"$out"; }
-machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores$(grep -qw avx512_bf16 /proc/cpuinfo && echo ', AVX-512 BF16')$(grep -qw amx_bf16 /proc/cpuinfo && echo ', AMX')"
+has() { if grep -qw "$1" /proc/cpuinfo; then echo ", $2"; fi; }
+machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) cores$(has avx512_bf16 'AVX-512 BF16')$(has amx_bf16 AMX)"
 echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
 
 ours() {  # stage dtype
