@@ -26,7 +26,7 @@ HAVE_MPI   := $(call have,mpi.h,$(MPI_CFLAGS))
 HAVE_DNNL  := $(call have,oneapi/dnnl/dnnl.h)
 HAVE_XXH   := $(call have,xxhash.h)
 HAVE_CMOCKA := $(shell printf '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <stdint.h>\n\#include <setjmp.h>\n\#include <cmocka.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
-LIBS       := $(MPI_LIBS) -ldnnl -lm -lpthread
+LIBS       := $(MPI_LIBS) -ldnnl -lm -lpthread $(if $(OPENMP),,-lgomp)
 
 # Open MPI refuses root unless told otherwise; in a container root is the usual user.
 export OMPI_ALLOW_RUN_AS_ROOT = 1
@@ -38,7 +38,7 @@ TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c test
 TRAINER  := $(if $(SAN),$(BUILD)/,)train_gpt2_zero
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 
-.PHONY: all deps probes demo test run-tests sanitized check bench format clean data
+.PHONY: all deps probes demo test run-tests sanitized check bench clean data
 all: train_gpt2_zero
 
 deps:
@@ -88,10 +88,8 @@ check: deps
 	@scripts/check.sh
 bench: train_gpt2_zero
 	@dev/bench/bench.sh
-format:
-	clang-format -i llmc_zero/*.[ch] gpt2/*.[ch] tests/*.[ch] dev/data/*.c
-
 clean:
-	rm -rf build train_gpt2_zero data
+	rm -rf build train_gpt2_zero
+	rm -f $(STORIES)
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

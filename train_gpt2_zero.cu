@@ -10,6 +10,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -101,6 +102,7 @@ static Options opt = {
 
 typedef enum { TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
 typedef struct { const char *name; OptionKind kind; void *value; double min, max; const char *help; } Option;
+// NOT_BUILT: the one value that is built stands in min and max; without help text there is none.
 
 static const Option option_table[] = {
     { "-i", TEXT, &opt.train_data, 0, 0, "training token shards, a pattern (default data/stories_train.bin)" },
@@ -113,7 +115,7 @@ static const Option option_table[] = {
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9, "checkpoints at multiples of this are never removed (default 0: none)" },
     { "-y", INT, &opt.resume, 0, 1, "1: resume from the last complete checkpoint in -o, if there is one (default 0)" },
     { "-b", INT, &opt.B, 1, 1 << 20, "rows of a micro-batch on each rank, B (default 8; llm.c 4)" },
-    { "-t", INT, &opt.T, 1, 1 << 20, "tokens of a row, T (default: the model's longest sequence)" },
+    { "-t", INT, &opt.T, 1, 1 << 20, "tokens of a row, T (default: the model's longest sequence; llm.c 1024)" },
     { "-d", INT, &opt.total_batch, -1, 1 << 30, "tokens of a step over all ranks, a multiple of B*T*ranks (default B*T*ranks)" },
     { "-x", INT, &opt.max_steps, -1, 1e9, "steps (default -1: one epoch)" },
     { "-k", TEXT, &opt.schedule, 0, 0, "learning-rate schedule: cosine, linear, constant, wsd (default cosine)" },
@@ -153,7 +155,7 @@ static const Option option_table[] = {
     { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
     { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
-    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a collective may take (default 300)" },
+    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
     { "--trace", TEXT, &opt.trace, 0, 0, "file for what happened when, as Chrome/Perfetto JSON; rank r > 0 adds .r" },
     { "--hash", TEXT, &opt.hash, 0, 0, "params or full: digest at the end; full adds the optimizer state (default params)" },
     { "--plan", NOT_BUILT, NULL, 0, 0, "" }, { "--zero-config", NOT_BUILT, NULL, 0, 0, "" },
@@ -168,11 +170,16 @@ static void usage(void) {
     print0("Accepted, without effect on a CPU: -f -ge -lg -pn -pr -pg -pm -pi -ps -pp -pf.\n");
 }
 
-static double parse_number(const Option *o, const char *text) {
+static double to_number(const Option *o, const char *text) {
     char *end;
     errno = 0;
     double x = strtod(text, &end);
     if (end == text || *end || errno || !isfinite(x)) die("option %s: '%s' is not a number", o->name, text);
+    return x;
+}
+
+static double parse_number(const Option *o, const char *text) {
+    double x = to_number(o, text);
     if (o->kind == INT && x != floor(x)) die("option %s: '%s' is not a whole number", o->name, text);
     if (x < o->min || x > o->max) die("option %s: %s is out of range, %g to %g", o->name, text, o->min, o->max);
     return x;
@@ -184,8 +191,7 @@ static void set_option(const Option *o, const char *text) {
         case INT: *(int *)o->value = (int)parse_number(o, text); break;
         case REAL: *(double *)o->value = parse_number(o, text); break;
         case NOTHING_HERE: print0("option %s %s: no effect on a CPU (%s)\n", o->name, text, o->help); break;
-        case NOT_BUILT:
-            if (!*o->help || strtod(text, NULL) != o->min) die("option %s %s: not built yet", o->name, text);
+        case NOT_BUILT: if (to_number(o, text) != o->min) die("option %s %s: not built yet", o->name, text);
     }
 }
 
@@ -201,6 +207,7 @@ static void parse_options(int argc, char **argv) {
         const Option *o = option_table;
         while (o < option_table + N_OPTIONS && strcmp(o->name, argv[i])) o++;
         if (o == option_table + N_OPTIONS) die("unknown option %s; --help lists them", argv[i]);
+        if (o->kind == NOT_BUILT && !*o->help) die("option %s: not built yet", argv[i]);
         if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
         set_option(o, argv[i + 1]);
     }
@@ -262,8 +269,9 @@ static void create_plugin(GPT2 *model, int micro_batches, int overlap) {
     config.comm_timeout_s = opt.comm_timeout;
     config.trace_events = opt.trace ? 1 << 16 : 0;
     zero_check(zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L));
-    rank = zero_rank(z);
-    ranks = zero_ranks(z);
+    if (rank != zero_rank(z) || ranks != zero_ranks(z))
+        die("the launcher started rank %d of %d, but MPI says %d of %d: start it with the mpirun of the Open MPI it was built with", rank, ranks,
+            zero_rank(z), zero_ranks(z));
 }
 
 static void *activation(size_t bytes) { return not_null(zero_alloc(z, ZERO_ACTIVATIONS, "activations", bytes)); }
@@ -281,7 +289,8 @@ static void allocate_activations(GPT2 *model) {
     size_t B = model->B, T = model->T, C = model->config.channels, NH = model->config.num_heads, Vp = model->config.padded_vocab_size;
     size_t size = gpt2_dtype_size(model->dtype), BT = B * T, btc = BT * C * size, scratch;
     int L = model->config.num_layers;
-    size_t most = ((size_t)64 << 20) / (Vp * size), parts = (BT + most - 1) / (most ? most : 1);   // at most 64 MiB of logits at a time
+    size_t parts = (BT * Vp * size + (64 << 20) - 1) / (64 << 20);        // 64 MiB of logits at a time, or an eighth of them
+    if (parts > 8) parts = 8;                   // the classifier's bf16 gradient is rounded once a part: not too many of them
     model->chunk = (int)((BT + parts - 1) / parts);
     model->encoded = activation(btc);
     model->ln1 = per_layer(L, btc, opt.recompute >= 2);
@@ -372,7 +381,7 @@ static double gpt2_head(GPT2 *model, const int *targets, int B, int T, float dlo
     }
     zero_check(zero_post_forward(z, EMBEDDING));
     if (dloss) {
-        memset(model->dresidual, 0, BT * C * gpt2_dtype_size(dt));
+        memset(model->dresidual, 0, (size_t)BT * C * gpt2_dtype_size(dt));
         layernorm_backward(dt, model->dresidual, grad(LNFW, 0), grad(LNFB, 0), dlnf, residual, param(LNFW, 0), model->lnf_mean, model->lnf_rstd, BT, C);
         zero_check(zero_post_backward(z, EMBEDDING));
     }
@@ -478,7 +487,7 @@ static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
 }
 
 // ----------------------------------------------------------------------------
-// checkpoints: model_%08d.bin as llm.c has it, one state file a rank, and DONE_%08d when all of it is on disk
+// checkpoints: model_%08d.bin as llm.c has it, one state file a rank, and DONE_%08d once all of it is on disk
 
 typedef struct {
     int32_t step, unused;
@@ -486,6 +495,7 @@ typedef struct {
     OutlierDetector loss_outliers, norm_outliers;
 } TrainerState;
 
+// Name of a checkpoint's file; of_rank -1: it belongs to no rank. Valid until the next call.
 static const char *checkpoint_path(const char *kind, int at, int of_rank) {
     static char path[4096];
     int n = of_rank < 0 ? snprintf(path, sizeof path, "%s/%s_%08d%s", opt.output, kind, at, strcmp(kind, "model") ? "" : ".bin")
@@ -503,25 +513,40 @@ static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
     return zero_get(z, ZERO_PARAM, tensor, layer, offset, n, values) ? gpt2_fail("%s", zero_last_error()) : 0;
 }
 
-static void delete_checkpoint(int at) {
-    if (rank == 0) remove(checkpoint_path("DONE", at, -1));        // first: from here on it is no checkpoint any more
+static void sync_or_die(int fd, const char *path) {
+    int bad = fd < 0 || fsync(fd);
+    if (bad) die("%s: %s", path, strerror(errno));
+    close(fd);
+}
+
+// From here on step `at` has no complete checkpoint, whatever else happens.
+static void withdraw_checkpoint(int at) {
+    if (rank == 0 && remove(checkpoint_path("DONE", at, -1)) && errno != ENOENT) die("%s: %s", checkpoint_path("DONE", at, -1), strerror(errno));
     zero_check(zero_barrier(z));
+}
+
+static void declare_checkpoint(int at) {
+    zero_check(zero_barrier(z));
+    if (rank != 0) return;
+    sync_or_die(open(checkpoint_path("DONE", at, -1), O_CREAT | O_WRONLY | O_TRUNC, 0666), checkpoint_path("DONE", at, -1));
+    sync_or_die(open(opt.output, O_RDONLY | O_DIRECTORY), opt.output);
+}
+
+static void delete_checkpoint(int at) {
+    withdraw_checkpoint(at);
     if (rank == 0) remove(checkpoint_path("model", at, -1));
     remove(checkpoint_path("state", at, rank));
 }
 
 static void write_checkpoint(GPT2 *model, const TrainerState *state) {
     print0("writing checkpoint at step %d\n", state->step);
+    withdraw_checkpoint(state->step);
     gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, model->dtype, give_values, NULL, rank == 0));
     zero_check(zero_barrier(z));        // a rank that cannot write ends the job here, before the others begin files that nobody finishes
     zero_check(zero_save(z, checkpoint_path("state", state->step, rank), state, sizeof *state));
-    zero_check(zero_barrier(z));
-    if (rank == 0) {
-        FILE *f = fopen(checkpoint_path("DONE", state->step, -1), "w");
-        if (!f || fclose(f)) die("%s: %s", checkpoint_path("DONE", state->step, -1), strerror(errno));
-    }
-    int old = state->step - opt.checkpoints_keep * opt.checkpoint_every;
-    if (opt.checkpoints_keep && old > 0 && !(opt.checkpoint_major && old % opt.checkpoint_major == 0)) delete_checkpoint(old);
+    declare_checkpoint(state->step);
+    long long old = state->step - (long long)opt.checkpoints_keep * opt.checkpoint_every;
+    if (opt.checkpoints_keep && old > 0 && !(opt.checkpoint_major && old % opt.checkpoint_major == 0)) delete_checkpoint((int)old);
 }
 
 // The step of the last complete checkpoint in the output folder, -1 if there is none.
@@ -542,6 +567,8 @@ static void open_output(int resuming) {
     if (mkdir(opt.output, 0777) && errno != EEXIST) die("option -o: %s cannot be made: %s", opt.output, strerror(errno));
     struct stat st;
     if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
+    if (!opt.resume && find_checkpoint() >= 0)
+        die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, and a new run needs a folder of its own", opt.output, find_checkpoint());
     if (access(opt.output, W_OK | X_OK)) die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
     static const char *const names[] = { "main.log", "metrics.jsonl" };
     for (int i = 0; rank == 0 && i < 2; i++) {
@@ -641,21 +668,29 @@ static void finish(const GPT2 *model, const RunResult *r) {
             scatter, all_reduce, others);
     fprintf(f, " \"host_bytes\": 0, \"nvme_bytes\": 0}\n");
     int bad = ferror(f);
-    if (fclose(f) || bad || rename(temporary, path)) die("%s: not written: %s", path, strerror(errno));
+    if (fclose(f) || bad || rename(temporary, path)) {
+        remove(temporary);
+        die("%s: not written: %s", path, strerror(errno));
+    }
 }
 
 // ----------------------------------------------------------------------------
 // start: threads, dtype, model, data
 
+static int cores_allowed(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+}
+
 // Cores of this machine / ranks on it. A launcher that binds the rank to fewer is reported.
 static int settle_threads(int ranks_on_node) {
-    cpu_set_t set;
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = opt.threads;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), bound = cores_allowed(), threads = opt.threads;
     if (!threads) threads = cores / ranks_on_node > 1 ? cores / ranks_on_node : 1;
-    if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) < threads) {
-        print0("threads: the launcher binds a rank to %d of %d cores, so it uses %d thread%s; mpirun --bind-to none lifts that\n", CPU_COUNT(&set), cores,
-               CPU_COUNT(&set), CPU_COUNT(&set) == 1 ? "" : "s");
-        threads = CPU_COUNT(&set);
+    if (bound < threads) {
+        const char *plural = bound == 1 ? "" : "s";
+        if (opt.threads) print0("threads: %d as asked for, on %d core%s\n", threads, bound, plural);
+        else print0("threads: a rank is bound to %d of %d cores, so it uses %d thread%s; mpirun --bind-to none lifts that\n", bound, cores, bound, plural);
+        if (!opt.threads) threads = bound;
     }
 #ifdef _OPENMP
     omp_set_num_threads(threads);
@@ -667,7 +702,7 @@ static int settle_threads(int ranks_on_node) {
 static int settle_overlap(int threads, int ranks_on_node) {
     int choice = one_of(opt.overlap, "--overlap", "0", "1", "auto");
     if (choice < 2) return choice;
-    return (long)(threads + 1) * ranks_on_node <= sysconf(_SC_NPROCESSORS_ONLN);
+    return (long)(threads + 1) * ranks_on_node <= sysconf(_SC_NPROCESSORS_ONLN) && threads < cores_allowed();
 }
 
 static void settle_model(GPT2 *model, int resume_step) {
@@ -702,7 +737,10 @@ static void print_start(const GPT2 *model, int A, int steps, int threads, int ov
            threads == 1 ? "" : "s");
     print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage, opt.naive ? " (naive path)" : "", e.comm,
            overlap ? "on" : strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off", opt.prefetch);
-    print0("buckets    %lld elements, %.1f MiB\n", (long long)e.bucket_elems, mib(e.bucket_bytes));
+    zero_step_traffic traffic = zero_expected_traffic(z, A);
+    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)e.bucket_elems, mib(e.bucket_bytes), e.slots);
+    if (!opt.naive) print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n", mib(traffic.all_gather + traffic.reduce_scatter),
+                           mib(traffic.all_gather), mib(traffic.reduce_scatter));
     print_memory();
 }
 
@@ -738,7 +776,12 @@ int main(int argc, char **argv) {
 
     gpt2_check(dataloader_init(&train, opt.train_data, model.B, model.T, model.config.vocab_size, rank, ranks, opt.shuffle, (uint32_t)opt.seed));
     if (opt.val_every) gpt2_check(dataloader_init(&val, opt.val_data, model.B, model.T, model.config.vocab_size, rank, ranks, 0, 0));
-    if (opt.sample_every) gpt2_check(tokenizer_init(&tokenizer, opt.tokenizer));
+    if (opt.sample_every) {
+        gpt2_check(tokenizer_init(&tokenizer, opt.tokenizer));
+        if ((int)tokenizer.vocab_size != model.config.vocab_size)
+            die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or -s 0 for no samples", opt.tokenizer, tokenizer.vocab_size,
+                model.config.vocab_size);
+    }
     int steps = opt.max_steps >= 0 ? opt.max_steps : (int)(train.num_tokens / tokens_a_step);
     int val_batches = opt.val_batches >= 0 || !opt.val_every ? opt.val_batches : (int)((val.num_tokens - 1) / tokens_at_once);
     if (opt.max_steps) gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
@@ -758,7 +801,9 @@ int main(int argc, char **argv) {
     }
     print_start(&model, A, steps, threads, overlap, resume_step);
     zero_get_traffic(z, &result.at_start);
-    double *times = malloc_check((steps + 1) * sizeof(double)), ema = 0;
+    enum { MOST_TIMES = 4096 };
+    static double times[MOST_TIMES];            // seconds of the last steps, for the median
+    double ema = 0;
 
     for (; step <= steps; step++) {
         int last = step == steps, fresh = step != resume_step;
@@ -796,7 +841,7 @@ int main(int argc, char **argv) {
             zero_check(zero_update(z, &hyper));
         }
         double seconds = now() - start, rate = tokens_a_step / seconds;
-        times[result.steps_run++] = seconds;
+        times[result.steps_run++ % MOST_TIMES] = seconds;
         ema = result.steps_run == 1 ? rate : 0.95 * ema + 0.05 * rate;
         print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps, result.loss, zloss, info.grad_norm,
                znorm, lr, seconds * 1e3, ema);
@@ -805,8 +850,8 @@ int main(int argc, char **argv) {
                result.loss, info.grad_norm, lr, seconds * 1e3, rate);
     }
 
-    int skip = result.steps_run > 2 ? 2 : 0;
-    double typical = median(times + skip, result.steps_run - skip);
+    int skip = result.steps_run > 2 && result.steps_run <= MOST_TIMES ? 2 : 0;      // the first two warm up
+    double typical = median(times + skip, (result.steps_run < MOST_TIMES ? result.steps_run : MOST_TIMES) - skip);
     result.tokens_per_s = typical > 0 ? tokens_a_step / typical : 0;
     finish(&model, &result);
     if (opt.trace) {
@@ -814,7 +859,6 @@ int main(int argc, char **argv) {
         snprintf(path, sizeof path, rank ? "%s.%d" : "%s", opt.trace, rank);
         zero_check(zero_trace_write(z, path));
     }
-    free(times);
     dataloader_free(&train);
     if (opt.val_every) dataloader_free(&val);
     tokenizer_free(&tokenizer);

@@ -7,10 +7,12 @@
 // VECTOR functions are compiled once per instruction set and picked when the program is loaded. Helpers they call in their inner loops
 // must be INLINE, or they stay at the baseline. Not under sanitizers, whose run-time libraries are not up yet when the picking happens,
 // and not with clang, which gives clones symbols that other files do not find.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VECTOR
+#elif __GNUC__ >= 12
 #define VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
-#define VECTOR
+#define VECTOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 #define INLINE static inline __attribute__((always_inline))
 

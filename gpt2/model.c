@@ -1,4 +1,4 @@
-/* What a GPT-2 is: descriptors, the table of its 16 parameter tensors, and llm.c's initialisation. */
+/* What a GPT-2 is: descriptors, and the table of its 16 parameter tensors. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>

@@ -92,8 +92,8 @@ static int save_own(const zero *z, const char *path, const void *user, size_t us
     return rc ? rc : sync_folder(path);
 }
 
-/* All ranks fail if one does: the one that failed with its own sentence, the others with that of the first. */
-static int agree(zero *z, int rc, const char *doing) {
+/* All ranks fail if one does, with the sentence of the lowest rank that failed. */
+static int agree(zero *z, int rc) {
     char sentence[512] = "", first[512] = "";
     double failed = rc != 0;
     if (rc) snprintf(sentence, sizeof sentence, "%s", zero_last_error());
@@ -102,15 +102,14 @@ static int agree(zero *z, int rc, const char *doing) {
         memcpy(first, sentence, sizeof first);
         comm_rc = zero_broadcast(z, r, first, sizeof first);
     }
-    if (rc) return zero_fail(rc, "%s", sentence);
-    if (comm_rc || !failed) return comm_rc;
-    return zero_fail(ZERO_ERR_IO, "%s failed on another rank: %s", doing, first);
+    if (comm_rc || !failed) return comm_rc ? comm_rc : rc;
+    return zero_fail(rc ? rc : ZERO_ERR_IO, "%s", first);
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
     ZERO_TRY(params_complete(z));
-    return agree(z, save_own(z, path, user, user_bytes), "saving");
+    return agree(z, save_own(z, path, user, user_bytes));
 }
 
 static int take(stream *s, void *data, size_t bytes) {
@@ -194,8 +193,8 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     ZERO_TRY(check_closed(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
     stream s = { .path = path };
-    int rc = agree(z, open_own(z, &s, user_bytes), "loading");         /* nothing changes on any rank before all files are good */
-    if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes), "loading");
+    int rc = agree(z, open_own(z, &s, user_bytes));         /* nothing changes on any rank before all files are good */
+    if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes));
     if (s.f) fclose(s.f);
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);

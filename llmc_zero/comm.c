@@ -34,7 +34,9 @@ void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
     *ranks_on_node = launched ? env_int(local_names, *ranks) : 1;
 }
 
-int comm_open(comm *c, const zero_config *config, memory *m) {
+enum { STAMP_BYTES = 64 };
+
+static int connect_ranks(comm *c, const zero_config *config, memory *m) {
     *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
     if (!config->mpi_comm && !comm_launched()) return 0;
     ZERO_TRY(comm_mpi_open(c, config));
@@ -46,6 +48,13 @@ int comm_open(comm *c, const zero_config *config, memory *m) {
     }
     snprintf(c->name, sizeof c->name, "mpi, messages (%s)", why);
     return comm_messages_open(c, config, m);
+}
+
+int comm_open(comm *c, const zero_config *config, memory *m) {
+    ZERO_TRY(connect_ranks(c, config, m));
+    if (c->ranks > 1 && c->scatter_bytes < 2 * STAMP_BYTES)
+        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks", (long long)config->window_bytes, c->ranks);
+    return 0;
 }
 
 void comm_close(comm *c, int clean) {
@@ -62,7 +71,6 @@ static void count(comm *c, comm_kind kind, size_t bytes) {
 
 /* Goes before the bytes of every exchange. Ranks that call in different orders would else read each other's bytes for their own. */
 typedef struct { uint32_t number, exchange; int32_t root, unit, purpose, unused; int64_t bytes; } stamp;
-enum { STAMP_BYTES = 64 };
 
 static stamp stamp_of(const comm *c, comm_exchange x, int root, size_t bytes) {
     return (stamp){ c->exchanges, x, root, c->unit, (int32_t)c->purpose, 0, (int64_t)bytes };

@@ -17,12 +17,12 @@ static int mpi_failed(const char *what, int rc) {
 #define MPI_TRY(call) do { int rc_ = (call); if (rc_ != MPI_SUCCESS) return mpi_failed(#call, rc_); } while (0)
 
 static int start_mpi(int threads, int *finalize) {
-    int flag = 0, provided = 0, needed = threads ? MPI_THREAD_SERIALIZED : MPI_THREAD_SINGLE;
+    int flag = 0, provided = 0, needed = threads ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
     MPI_TRY(MPI_Initialized(&flag));
     if (!flag) MPI_TRY(MPI_Init_thread(NULL, NULL, needed, &provided));
     else MPI_TRY(MPI_Query_thread(&provided));
     *finalize = !flag;
-    if (provided < needed)
+    if (threads && provided < needed)
         return zero_fail(ZERO_ERR_COMM, "overlap needs an MPI with MPI_THREAD_SERIALIZED; this one gives level %d: set overlap 0", provided);
     return 0;
 }
@@ -41,8 +41,9 @@ int comm_mpi_open(comm *c, const zero_config *config) {
     MPI_TRY(MPI_Comm_split_type(s->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
     MPI_TRY(MPI_Comm_size(node, &c->ranks_on_node));
     MPI_TRY(MPI_Comm_free(&node));
-    c->node_ranks_all = comm_mpi_agree(c, c->ranks_on_node == c->ranks);
-    return 0;
+    int all = comm_mpi_agree(c, c->ranks_on_node == c->ranks);
+    c->node_ranks_all = all > 0;
+    return all < 0 ? all : 0;
 }
 
 void comm_mpi_close(comm *c, int clean) {

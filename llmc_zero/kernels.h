@@ -5,10 +5,12 @@
 
 /* One binary runs everywhere: the loader picks the widest version the processor has. Off under the thread and address sanitizers,
  * whose run time is not ready when the loader picks. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define ZERO_CLONES
+#elif __GNUC__ >= 12
 #define ZERO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
-#define ZERO_CLONES
+#define ZERO_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 
 static inline size_t dtype_bytes(zero_dtype t) { return t == ZERO_BF16 ? 2 : 4; }

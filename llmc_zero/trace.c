@@ -2,6 +2,7 @@
 #include "comm.h"
 #include "error.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,8 +23,10 @@ void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double star
 
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
     static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update" };
-    FILE *f = fopen(path, "w");
-    if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    char temporary[PATH_MAX];
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
+    FILE *f = fopen(temporary, "w");
+    if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
     fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank, rank);
     for (int i = 0; i < t->used && i < t->capacity; i++) {
         const zero_event *e = &t->events[i];
@@ -33,6 +36,8 @@ int trace_write(const trace *t, const char *path, int rank, const char *const *u
     }
     fprintf(f, "\n]\n");
     int bad = ferror(f);
-    if (fclose(f) || bad) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    return 0;
+    if (!fclose(f) && !bad && !rename(temporary, path)) return 0;
+    zero_fail(ZERO_ERR_IO, "%s: not written: %s", path, strerror(errno));
+    remove(temporary);
+    return ZERO_ERR_IO;
 }

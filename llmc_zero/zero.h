@@ -102,7 +102,8 @@ int zero_ranks(const zero *z);
 int zero_barrier(zero *z);                                  /* (collective) */
 int zero_sum(zero *z, double *values, int n);               /* (collective) in place, in rank order: the same bits on all ranks; n <= 64 */
 int zero_broadcast(zero *z, int root, void *data, size_t bytes);    /* (collective) */
-/* 1 for the first rank of a node that calls it after a failure, which is the one to print; 0 for the others. */
+/* 1 for the first rank that calls it after a failure, which is the one to print; 0 for the others. Without a shared window the ranks
+ * cannot agree: rank r returns 1 after r * 0.2 s, by when zero_end_all of an earlier one has most likely ended it. */
 int zero_first_to_fail(zero *z);
 /* Ends all ranks of the job with this exit status. Does not return. z may be NULL before zero_create. */
 void zero_end_all(zero *z, int status);
@@ -181,7 +182,7 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-/* Every byte the plugin or, through zero_alloc, the trainer holds: zeroed, 4096-byte aligned, named. Freed by zero_destroy at the latest. */
+/* Every byte the plugin (small tables apart) or, through zero_alloc, the trainer holds: zeroed, 4096-byte aligned, named. Freed by zero_destroy at the latest. */
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
 typedef struct { const char *purpose; zero_memory_class class_; size_t bytes; } zero_memory_line;
 int zero_memory(const zero *z, int i, zero_memory_line *line);          /* the i-th line of the table; ZERO_ERR_ARGUMENT after the last */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make demo: a GPT-2 of 0.8 million parameters learns to write stories, under ZeRO-3 on two ranks, in about a minute.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 out=build/demo

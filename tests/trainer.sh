@@ -41,6 +41,7 @@ run() {
 train() {
     local np=$1 out=$dir/$2 status
     shift 2
+    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac      # a run that does not resume wants a folder without checkpoints
     run "$np" 30 "${small[@]}" -o "$out" "$@" >"$out.screen" 2>&1; status=$?
     [ $status = 0 ] && return 0
     echo "--- status $status of: $*"; tail -n 12 "$out.screen"
@@ -128,8 +129,12 @@ test_resume() {
     need 'main.log differs' cmp -s "$dir/straight/main.log" "$dir/halves2/main.log"
     for log in straight halves2; do sed 's/, "ms.*//' "$dir/$log/metrics.jsonl" >"$dir/$log.metrics"; done
     need 'metrics.jsonl differs' cmp -s "$dir/straight.metrics" "$dir/halves2.metrics"
-    need 'the folder is not started anew without -y' train 2 halves2 -k constant -x 1
-    need 'the log is not started anew without -y' [ "$(wc -l <"$dir/halves2/main.log")" = 1 ]
+    end
+
+    begin 'resume.checkpoints are not overwritten without -y'
+    need 'it was not refused' not run 2 30 "${small[@]}" -o "$dir/halves2" -x 1 >"$dir/again.screen" 2>&1
+    need 'the message does not say why' grep -q 'holds a checkpoint at step 10; -y 1 resumes it' "$dir/again.screen"
+    need 'the log was touched' cmp -s "$dir/straight/main.log" "$dir/halves2/main.log"
     end
 
     begin 'resume.old checkpoints go'
@@ -487,12 +492,12 @@ test_launch() {
     need 'stage 3 of one rank is not plain training' [ "$(result alone)" = "$(result alone0)" ]
     end
     if [ "$(nproc)" -lt 2 ]; then skip 'launch.binding' 'one core'; return; fi
-    begin 'launch.the launcher binds: said once'
+    begin 'launch.a bound rank: said once'
     need 'did not run' train 1 bound --threads 0
-    need "said $(grep -c 'binds a rank to 1 of' "$dir/bound.screen") times" [ "$(grep -c 'binds a rank to 1 of' "$dir/bound.screen")" = 1 ]
+    need "said $(grep -c 'rank is bound to 1 of' "$dir/bound.screen") times" [ "$(grep -c 'rank is bound to 1 of' "$dir/bound.screen")" = 1 ]
     need 'not one thread' grep -q ', 1 thread a rank' "$dir/bound.screen"
     need 'said although it does not' train 0 unbound --threads 0
-    need 'said although it does not' not grep -q 'binds a rank' "$dir/unbound.screen"
+    need 'said although it does not' not grep -q 'rank is bound' "$dir/unbound.screen"
     end
     begin 'launch.more ranks than cores'
     need 'did not run' train 2 fits -x 30 -z 3

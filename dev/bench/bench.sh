@@ -46,6 +46,7 @@ done
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
 best() { for p in fsdp2 deepspeed; do median $p "$1"; done | sort -n | tail -n 1; }
 printf '%-28s %12s %12s\n' "stage 3 / stage 0" "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
+record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf16\": \"$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")\", \"stage3_to_stage0_fp32\": \"$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")\", \"stage3_to_best_peer_bf16\": \"$(ratio "$(median zero-3 bf16)" "$(best bf16)")\", \"stage3_to_best_peer_fp32\": \"$(ratio "$(median zero-3 fp32)" "$(best fp32)")\"}"
 [ -z "$peers" ] || printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / the faster peer" "$(ratio "$(median zero-3 bf16)" "$(best bf16)")" "$(ratio "$(median zero-3 fp32)" "$(best fp32)")"
 
 # ---- memory, seen from outside: peak Pss of a rank against the table it printed; a run of its own, since looking costs time
@@ -69,10 +70,17 @@ for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
     record "{\"name\": \"memory\", \"stage\": $1, \"dtype\": \"$2\", \"peak_pss_mib\": $3, \"table_mib\": $4}"
 done
 
+# ---- more ranks than cores: the same batch for each rank, so twice the ranks are twice the work
+small() { mpirun --oversubscribe -np "$1" ./train_gpt2_zero -x 60 -v 0 -s 0 -o "$work/small$1" >/dev/null && field tokens_per_s "$work/small$1/summary.json"; }
+two=$(small 2) four=$(small 4)
+times=$(awk -v a="$two" -v b="$four" 'BEGIN { printf "%.2f", 2 * a / b }')
+printf '\nstep of 4 ranks / step of 2 ranks, small model: %s (aim: under 3)\n' "$times"
+record "{\"name\": \"oversubscribed\", \"step_ratio_4_to_2\": $times}"
+
 # ---- from the command to the first loss of a small model
 begin=$(date +%s.%N)
 first=$(mpirun --oversubscribe -np 2 ./train_gpt2_zero -x 1 -v 0 -s 0 | while read -r line; do case "$line" in step*) echo "$(date +%s.%N) - $begin" | awk '{ printf "%.2f", $1 - $3 }'; break ;; esac; done)
 echo
-echo "from the command to the first loss, small model: $first s"
+echo "from the command to the first loss, small model: ${first:?no loss came} s (aim: under 1)"
 record "{\"name\": \"first_loss\", \"seconds\": $first}"
 echo "written: $out"

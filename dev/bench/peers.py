@@ -1,7 +1,7 @@
 """The peers' side of dev/bench/bench.sh: the training step of a GPT-2 in PyTorch, for one framework, on CPUs.
 
     torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS
-    FRAMEWORK  ddp | fsdp2 | deepspeed (ZeRO-3)         DTYPE  fp32 | bf16
+    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3)         DTYPE  fp32 | bf16
 
 The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is compared with. One JSON line comes
 out: median step without the first two in seconds, tokens/s over all ranks, first and last loss, seconds from the start of the process to
@@ -62,10 +62,9 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), fused=True)
 
 
-def plain_step(model, optimizer, context):
+def plain_step(model, optimizer):
     def step(x, y):
-        with context():
-            loss = model(x, y)
+        loss = model(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -74,14 +73,7 @@ def plain_step(model, optimizer, context):
     return step
 
 
-def autocast():
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16")
-
-
 def make_step():
-    if framework == "ddp":
-        model = nn.parallel.DistributedDataParallel(GPT2())
-        return plain_step(model, adamw(model.parameters()), autocast)
     if framework == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -90,7 +82,7 @@ def make_step():
         for block in model.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        return plain_step(model, adamw(model.parameters()), lambda: torch.autocast("cpu", enabled=False))
+        return plain_step(model, adamw(model.parameters()))
     import deepspeed
     model = GPT2()
     config = {"train_micro_batch_size_per_gpu": B, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0, "steps_per_print": 10**9,
