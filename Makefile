@@ -1,10 +1,11 @@
 # llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero), their tests.
 #   make demo     from nothing to a GPT-2 that trains under ZeRO-3 on two ranks and writes a story
 #   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
-#   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own
+#   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own; V=1 shows the commands
 # Works offline once scripts/install_deps.sh has found or installed what it names.
 
 CC      ?= cc
+Q       := $(if $(V),,@)
 SAN     ?=
 BUILD   := build$(if $(SAN),/$(SAN))
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -48,33 +49,34 @@ probes:
 	@test -n "$(HAVE_MPI)" -a -n "$(HAVE_DNNL)" -a -n "$(HAVE_XXH)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 
 $(BUILD)/llmc_zero/%.o: llmc_zero/%.c | probes
-	@mkdir -p $(@D)
-	$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) -c $< -o $@
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) -c $< -o $@
 $(BUILD)/gpt2/%.o: gpt2/%.c | probes
-	@mkdir -p $(@D)
-	$(CC) $(GPT2_CFLAGS) -c $< -o $@
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(GPT2_CFLAGS) -c $< -o $@
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
-	@mkdir -p $(@D)
-	$(CC) -x c $(ZERO_CFLAGS) -c $< -o $@
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) -x c $(ZERO_CFLAGS) -c $< -o $@
 # One object, in which only zero_* is visible: the plugin's inner names cannot clash with a trainer's.
 $(BUILD)/libllmc_zero.a: $(ZERO_OBJ)
-	$(LD) -r $^ -o $(BUILD)/llmc_zero_all.o
-	objcopy --wildcard --keep-global-symbol='zero_*' $(BUILD)/llmc_zero_all.o
-	rm -f $@ && $(AR) rcs $@ $(BUILD)/llmc_zero_all.o
+	$(Q)$(LD) -r $^ -o $(BUILD)/llmc_zero_all.o
+	$(Q)objcopy --wildcard --keep-global-symbol='zero_*' $(BUILD)/llmc_zero_all.o
+	$(Q)rm -f $@ && $(AR) rcs $@ $(BUILD)/llmc_zero_all.o
 $(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(BUILD)/libllmc_zero.a | $(STORIES)
-	$(CC) $(BASE) $^ -o $@ $(LIBS)
+	@echo "  link $@"
+	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 
 $(BUILD)/make_stories: dev/data/make_stories.c
-	@mkdir -p $(@D)
-	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
 $(STORIES) &: $(BUILD)/make_stories
 	@mkdir -p data
 	$(BUILD)/make_stories data
 data: $(STORIES)
 
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ)
-	@mkdir -p $(@D)
-	$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
+	@mkdir -p $(@D) && echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
 
 demo: deps
 	@$(MAKE) --no-print-directory train_gpt2_zero

@@ -182,7 +182,8 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-/* Every byte the plugin (small tables apart) or, through zero_alloc, the trainer holds: zeroed, 4096-byte aligned, named. Freed by zero_destroy at the latest. */
+/* Every byte the plugin (small tables apart) or, through this function, the trainer holds: zeroed, 4096-byte aligned, named. Freed by
+ * zero_destroy. NULL with the sentence set: what was asked for and what is held. */
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
 typedef struct { const char *purpose; zero_memory_class class_; size_t bytes; } zero_memory_line;
 int zero_memory(const zero *z, int i, zero_memory_line *line);          /* the i-th line of the table; ZERO_ERR_ARGUMENT after the last */
