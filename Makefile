@@ -29,10 +29,6 @@ HAVE_XXH   := $(call have,xxhash.h)
 HAVE_CMOCKA := $(shell printf '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <stdint.h>\n\#include <setjmp.h>\n\#include <cmocka.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
 LIBS       := $(MPI_LIBS) -ldnnl -lm -lpthread $(if $(OPENMP),,-lgomp)
 
-# Open MPI refuses root unless told otherwise; in a container root is the usual user.
-export OMPI_ALLOW_RUN_AS_ROOT = 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
-
 ZERO_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard llmc_zero/*.c))
 GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard gpt2/*.c))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))

@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 scripts/install_deps.sh check
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+. scripts/mpi_env.sh
 failed=0
 say() { if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=$((failed + 1)); fi; }
 

@@ -2,7 +2,7 @@
 # make demo: a GPT-2 of 0.8 million parameters learns to write stories, under ZeRO-3 on two ranks, in about a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+. scripts/mpi_env.sh
 out=build/demo
 rm -rf "$out"
 mkdir -p build

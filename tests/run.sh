@@ -5,7 +5,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+. scripts/mpi_env.sh
 logs=$build/logs; mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 trap 'exit 1' INT TERM

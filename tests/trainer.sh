@@ -5,8 +5,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_pml=ob1     # without a look for network cards a run starts in half the time
+. scripts/mpi_env.sh
+
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM

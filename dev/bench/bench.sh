@@ -6,7 +6,8 @@
 #   ROUNDS=3                each program so many times, in turn; medians are quoted       STEPS=8       steps of a run
 set -eu
 cd "$(dirname "$0")/../.."
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DS_ACCELERATOR=cpu
+. scripts/mpi_env.sh
+export DS_ACCELERATOR=cpu
 rounds=${ROUNDS:-1} steps=${STEPS:-8} peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 model="-e d12 -b 2 -t 256 -r 0 -v 0 -s 0"   # like the peers, nothing is recomputed
