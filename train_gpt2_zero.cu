@@ -90,7 +90,7 @@ typedef struct {
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
     int prefetch, naive, messages;
-    double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout;
+    double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout, temperature;
 } Options;
 
 static Options opt = {
@@ -98,7 +98,7 @@ static Options opt = {
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300 };
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
 
 typedef enum { TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
 typedef struct { const char *name; OptionKind kind; void *value; double min, max; const char *help; } Option;
@@ -140,6 +140,7 @@ static const Option option_table[] = {
     { "-pi", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-ps", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pp", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pf", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "--tokenizer", TEXT, &opt.tokenizer, 0, 0, "tokenizer.bin to print samples with (default data/stories_tokenizer.bin)" },
+    { "--temperature", REAL, &opt.temperature, 0.01, 100, "of samples: below 1 likelier tokens are taken more often (default 1)" },
     { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16 or fp32 (auto: bf16 where the processor multiplies bf16, else fp32)" },
     { "--device", TEXT, &opt.device, 0, 0, "auto or cpu (cuda is not built yet)" },
     { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
@@ -478,6 +479,7 @@ static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
     for (int t = 1; t < length; t++) {
         int from = t > T ? t - T : 0;
         next_logits(model, tokens + from, t - from, logits);
+        for (int i = 0; i < V; i++) logits[i] /= (float)opt.temperature;
         tokens[t] = sample_softmax(logits, V, random_f32(&rng));
         if (rank == 0) tokenizer_print(tokenizer, stdout, tokens[t]);
     }

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 out=build/demo
 rm -rf "$out"
 mkdir -p build
-command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 -x ${STEPS:-3000} -o $out"
+command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o $out"
 echo "\$ $command"
 # Each step prints a line; a screenful is enough here, all of them are in $out/main.log.
 $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'
