@@ -8,9 +8,9 @@
 #include "cpu.h"
 #include "error.h"
 
-// out = inp @ weight^T (+ bias), dinp = dout @ weight, dweight += dout^T @ inp
-typedef enum { FORWARD, FORWARD_BIAS, DINP, DWEIGHT } Kind;
-enum { NUM_KINDS = 4 };
+// out = inp @ weight^T (+ bias), dinp = dout @ weight, dweight = dout^T @ inp, dweight += dout^T @ inp
+typedef enum { FORWARD, FORWARD_BIAS, DINP, DWEIGHT, DWEIGHT_ADD } Kind;
+enum { NUM_KINDS = 5 };
 
 typedef struct {
     Kind kind;
@@ -105,7 +105,7 @@ static void product_free(Product *p) {
 
 static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
     dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (kind != DWEIGHT || status != dnnl_success) {
+    if (kind != DWEIGHT_ADD || status != dnnl_success) {
         return status;
     }
     dnnl_post_ops_t sum;
@@ -126,11 +126,11 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
 }
 
 static dnnl_status_t shapes(const Product *p, Matrix *left, Matrix *right, Matrix *bias, Matrix *result) {
-    int rows[NUM_KINDS] = { p->BT, p->BT, p->BT, p->OC };
-    int inner[NUM_KINDS] = { p->C, p->C, p->OC, p->BT };
-    int cols[NUM_KINDS] = { p->OC, p->OC, p->C, p->C };
+    int rows[NUM_KINDS] = { p->BT, p->BT, p->BT, p->OC, p->OC };
+    int inner[NUM_KINDS] = { p->C, p->C, p->OC, p->BT, p->BT };
+    int cols[NUM_KINDS] = { p->OC, p->OC, p->C, p->C, p->C };
     int forward = p->kind == FORWARD || p->kind == FORWARD_BIAS;
-    dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind], p->kind == DWEIGHT);
+    dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind], p->kind == DWEIGHT || p->kind == DWEIGHT_ADD);
     if (status == dnnl_success) {
         status = matrix_init(right, p->dt, inner[p->kind], cols[p->kind], forward);
     }
@@ -234,8 +234,8 @@ static Product *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
     return product_init(p) == 0 ? p : NULL;
 }
 
-static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward) {
-    Kind kinds[] = { forward, DINP, DWEIGHT };
+static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind dweight) {
+    Kind kinds[] = { forward, DINP, dweight };
     for (int i = 0; i < 3; i++) {
         Product *p = find_or_make(kinds[i], dt, BT, C, OC);
         if (p == NULL) {
@@ -255,9 +255,10 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
         return gpt2_fail("matmul: oneDNN has no CPU engine here: status %d", (int)status);
     }
     int rows = MIN(chunk, BT), last = BT % rows;
-    if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS) != 0 || plan_matmul(dt, BT, C, C, FORWARD_BIAS) != 0
-        || plan_matmul(dt, BT, C, 4 * C, FORWARD_BIAS) != 0 || plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS) != 0
-        || plan_matmul(dt, rows, C, Vp, FORWARD) != 0 || (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD) != 0)) {
+    if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS, DWEIGHT) != 0 || plan_matmul(dt, BT, C, C, FORWARD_BIAS, DWEIGHT) != 0
+        || plan_matmul(dt, BT, C, 4 * C, FORWARD_BIAS, DWEIGHT) != 0 || plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS, DWEIGHT) != 0
+        || plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 || (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD) != 0)
+        || (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0)) {
         return -1;
     }
     matmul.planned = matmul.used;
@@ -341,8 +342,9 @@ int matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight
 }
 
 int matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                    int BT, int C, int OC) {
-    if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 || multiply(DWEIGHT, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
+                    int BT, int C, int OC, int add) {
+    Kind kind = add ? DWEIGHT_ADD : DWEIGHT;
+    if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 || multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
         return -1;
     }
     if (dbias != NULL) {

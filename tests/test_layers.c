@@ -385,13 +385,18 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
     }
     assert_int_equal(matmul_forward(dt, y.p, x.p, w.p, with_bias ? b.p : NULL, BT, C, OC), 0);
     check("matmul out", y, ys);
-    assert_int_equal(matmul_backward(dt, dx.p, dw.p, with_bias ? db.p : NULL, dy.p, x.p, w.p, BT, C, OC), 0);
+    assert_int_equal(matmul_backward(dt, dx.p, dw.p, with_bias ? db.p : NULL, dy.p, x.p, w.p, BT, C, OC, 1), 0);
     check("matmul dinp", dx, dxs);
     check("matmul dweight", dw, dws);
     check("matmul dbias", db, dbs);
-    assert_int_equal(matmul_backward(dt, dx.p, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, BT, C, OC), 0);
+    assert_int_equal(matmul_backward(dt, dx.p, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, BT, C, OC, 1), 0);
     check_same("matmul dweight", dw, dw2);
     check_same("matmul dbias", db, db2);
+    // without `add` what was there does not matter, and it is what += makes of zeros
+    Tensor over = tensor(dt, w.n, 9), added = tensor(dt, w.n, 0);
+    assert_int_equal(matmul_backward(dt, dx.p, over.p, NULL, dy.p, x.p, w.p, BT, C, OC, 0), 0);
+    assert_int_equal(matmul_backward(dt, dx.p, added.p, NULL, dy.p, x.p, w.p, BT, C, OC, 1), 0);
+    check_same("matmul dweight, overwritten", over, added);
 }
 
 static void matmul_shapes(gpt2_dtype dt) {
