@@ -159,15 +159,23 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
     return 0;
 }
 
+/* Into staging and into this rank's own part, in pieces that the cache still holds at the second copy; own may be from. */
+static void copy_twice(char *out, char *own, const char *from, size_t bytes) {
+    enum { PIECE = 16 << 10 };
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        size_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        memcpy(out + at, from + at, n);
+        if (own != from) memcpy(own + at, from + at, n);
+    }
+}
+
 static int gather_round(comm *c, const chain *ch, int64_t pos, int64_t n, size_t size) {
     char *out = out_stamped(c, EXCHANGE_GATHER, 0, 0, n * size);
     for (int64_t done = 0, len; done < n; done += len) {
         int64_t inside;
         len = n - done;
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-        char *own = p->full + (c->rank * p->elems + inside) * size, *from = p->shard + inside * size;
-        memcpy(out + done * size, from, len * size);
-        if (own != from) memcpy(own, from, len * size);
+        copy_twice(out + done * size, p->full + (c->rank * p->elems + inside) * size, p->shard + inside * size, len * size);
     }
     int half = c->half;
     ZERO_TRY(exchange(c, EXCHANGE_GATHER, 0, n * size));
