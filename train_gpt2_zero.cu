@@ -94,7 +94,7 @@ typedef struct {
 } Options;
 
 static Options opt = {
-    .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin", .tokenizer = "data/stories_tokenizer.bin",
+    .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin",
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
@@ -139,7 +139,7 @@ static const Option option_table[] = {
     { "-pg", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pm", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pi", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-ps", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pp", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pf", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
-    { "--tokenizer", TEXT, &opt.tokenizer, 0, 0, "tokenizer.bin to print samples with (default data/stories_tokenizer.bin)" },
+    { "--tokenizer", TEXT, &opt.tokenizer, 0, 0, "tokenizer.bin to print samples with (default: the stories' own where V is 257, else gpt2_tokenizer.bin)" },
     { "--temperature", REAL, &opt.temperature, 0.01, 100, "of samples: below 1 likelier tokens are taken more often (default 1)" },
     { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16 or fp32 (auto: bf16 where the processor multiplies bf16, else fp32)" },
     { "--device", TEXT, &opt.device, 0, 0, "auto or cpu (cuda is not built yet)" },
@@ -482,7 +482,8 @@ static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
         next_logits(model, tokens + from, t - from, logits);
         for (int i = 0; i < V; i++) logits[i] /= (float)opt.temperature;
         tokens[t] = sample_softmax(logits, V, random_f32(&rng));
-        if (rank == 0) tokenizer_print(tokenizer, stdout, tokens[t]);
+        if (rank == 0 && tokenizer->vocab_size) tokenizer_print(tokenizer, stdout, tokens[t]);
+        else print0("%d ", tokens[t]);
     }
     print0("\n---\n");
     free(logits);
@@ -728,6 +729,19 @@ static void load_values(GPT2 *model) {
     else gpt2_check(gpt2_init(&model->config, receive_values, NULL));
 }
 
+// The tokenizer that was asked for; else the one that goes with the vocabulary, and token numbers where that is not there, as in llm.c.
+static void open_tokenizer(Tokenizer *tokenizer, int V) {
+    const char *path = opt.tokenizer ? opt.tokenizer : V == 257 ? "data/stories_tokenizer.bin" : "gpt2_tokenizer.bin";
+    if (!opt.tokenizer && access(path, F_OK)) {
+        print0("tokenizer  no %s: samples are printed as token numbers\n", path);
+        tokenizer->eot_token = V - 1;           // as in GPT-2's vocabulary
+        return;
+    }
+    gpt2_check(tokenizer_init(tokenizer, path));
+    if ((int)tokenizer->vocab_size != V)
+        die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or -s 0 for no samples", path, tokenizer->vocab_size, V);
+}
+
 static void print_start(const GPT2 *model, int A, int steps, int threads, int overlap, int resume_step) {
     zero_effective e;
     zero_get_effective(z, &e);
@@ -779,12 +793,7 @@ int main(int argc, char **argv) {
 
     gpt2_check(dataloader_init(&train, opt.train_data, model.B, model.T, model.config.vocab_size, rank, ranks, opt.shuffle, (uint32_t)opt.seed));
     if (opt.val_every) gpt2_check(dataloader_init(&val, opt.val_data, model.B, model.T, model.config.vocab_size, rank, ranks, 0, 0));
-    if (opt.sample_every) {
-        gpt2_check(tokenizer_init(&tokenizer, opt.tokenizer));
-        if ((int)tokenizer.vocab_size != model.config.vocab_size)
-            die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or -s 0 for no samples", opt.tokenizer, tokenizer.vocab_size,
-                model.config.vocab_size);
-    }
+    if (opt.sample_every) open_tokenizer(&tokenizer, model.config.vocab_size);
     int steps = opt.max_steps >= 0 ? opt.max_steps : (int)(train.num_tokens / tokens_a_step);
     int val_batches = opt.val_batches >= 0 || !opt.val_every ? opt.val_batches : (int)((val.num_tokens - 1) / tokens_at_once);
     if (opt.max_steps) gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
