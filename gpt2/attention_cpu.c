@@ -1,7 +1,8 @@
 /* Causal attention, one head of one sequence at a time, blocks of query rows against the keys up to the block's end.
  * A head's queries, keys and values are widened into fp32 scratch once; the products are small and stay in L2. Backward makes the
  * probabilities again from each row's lse. Rows and columns of scratch are padded so that kernels have no tails; what stands in the
- * padding reaches no result. */
+ * padding reaches no result.
+ * bf16 on processors that multiply it, at the head sizes of GPT-2, goes another way through the same steps: see "products of pairs". */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -34,11 +35,6 @@ typedef struct {
     float *k, *v, *k_t, *v_t;           // panels of (keys, width) and of (width, keys)
     float *p, *dp;                      // (QUERIES, scores)
 } Buffers;
-
-size_t attention_scratch_floats(int T, int C, int NH) {
-    Shape s = shape_of(T, C, NH);
-    return (size_t)s.width * (3 * QUERIES + 7 * (size_t)s.keys) + 2 * QUERIES * (size_t)s.scores;
-}
 
 static Buffers buffers_at(float *memory, const Shape *s) {
     size_t block = (size_t)QUERIES * s->width, head = (size_t)s->keys * s->width;
@@ -148,14 +144,18 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
         for (int i = 0; i < seen; i++) {
             top = row[i] > top ? row[i] : top;
         }
+        int whole = padded(seen);   // whole vectors: the tail would cost as much as they do
+        #pragma omp simd
+        for (int i = 0; i < whole; i++) {
+            row[i] = exp_f32(scale * (row[i] - top));
+        }
         #pragma omp simd reduction(+:sum)
         for (int i = 0; i < seen; i++) {
-            row[i] = exp_f32(scale * (row[i] - top));
             sum += row[i];
         }
         float inverse = 1.0f / sum;
         #pragma omp simd
-        for (int i = 0; i < seen; i++) {
+        for (int i = 0; i < whole; i++) {
             row[i] *= inverse;
         }
         memset(row + seen, 0, (n - seen) * sizeof(float));
@@ -177,8 +177,9 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
         for (int c = 0; c < s->hs; c++) {
             dot += dy[c] * y[c];
         }
+        int whole = padded(seen);   // whole vectors: the tail would cost as much as they do
         #pragma omp simd
-        for (int i = 0; i < seen; i++) {
+        for (int i = 0; i < whole; i++) {
             row[i] = exp_f32(scale * row[i] - l);
             drow[i] = row[i] * (drow[i] - dot) * scale;
         }
@@ -238,12 +239,289 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 }
 
 // ----------------------------------------------------------------------------
+// products of pairs: vdpbf16ps adds the products of two neighbouring bf16 to an fp32 sum, so depth is stored in pairs of 32 bits.
+// Queries, keys, values and dout are multiplied as they are in memory. Backward rounds probabilities and score gradients to bf16, as
+// fused GPU kernels do; forward multiplies values by fp32 probabilities, so that out is rounded once.
+
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#include <immintrin.h>
+#define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define PAIRS_INLINE PAIRS INLINE
+
+typedef uint32_t pair __attribute__((may_alias));   // two bf16, or one fp32 where a product is said not to be of pairs
+
+enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };     // a block; a tile's sums: 16 registers
+
+typedef struct {
+    int keys;                       // T padded to PAIR_LANES
+    pair *rows;                     // (keys, hs/2) keys or values, as in memory
+    pair *k_t, *v_t;                // panels of (hs/2, keys): pairs along hs
+    pair *k;                        // (keys/2, hs): pairs of two keys
+    pair *q, *dout;                 // (PAIR_QUERIES, hs/2)
+    pair *q_pairs, *dout_pairs;     // (PAIR_QUERIES/2, hs): pairs of two queries
+    pair *p_pairs, *dp_pairs;       // (PAIR_QUERIES/2, scores): the same
+    pair *dp_rows;                  // (PAIR_QUERIES, scores/2): pairs of two keys
+    float *p, *dp;                  // (PAIR_QUERIES, scores)
+    float *v, *dk, *dv;             // (keys, hs); forward needs v, backward the others
+    float *out, *dout_f32;          // (PAIR_QUERIES, hs)
+} PairBuffers;
+
+static int pairs_fit(gpt2_dtype dt, const Shape *s) {
+    return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && layers_have_bf16();
+}
+
+// the buffers at memory, and the distance of rows of scores they have; returns their size in floats
+static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
+    size_t keys = (size_t)(s->T + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES, hs = s->hs, used = 0;
+    s->scores = (int)keys + LANES;
+    f->keys = (int)keys;
+    struct { void *at; size_t n; } parts[] = {
+        { &f->rows, keys * hs / 2 }, { &f->k_t, keys * hs / 2 }, { &f->v_t, keys * hs / 2 }, { &f->k, keys * hs / 2 },
+        { &f->q, PAIR_QUERIES * hs / 2 }, { &f->dout, PAIR_QUERIES * hs / 2 },
+        { &f->q_pairs, PAIR_QUERIES * hs / 2 }, { &f->dout_pairs, PAIR_QUERIES * hs / 2 },
+        { &f->p_pairs, (size_t)PAIR_QUERIES / 2 * s->scores }, { &f->dp_pairs, (size_t)PAIR_QUERIES / 2 * s->scores },
+        { &f->dp_rows, (size_t)PAIR_QUERIES / 2 * s->scores },
+        { &f->p, (size_t)PAIR_QUERIES * s->scores }, { &f->dp, (size_t)PAIR_QUERIES * s->scores },
+        { &f->dk, keys * hs }, { &f->dv, keys * hs }, { &f->out, PAIR_QUERIES * hs }, { &f->dout_f32, PAIR_QUERIES * hs },
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        void *part = memory ? memory + used : NULL;
+        memcpy(parts[i].at, &part, sizeof part);
+        used += parts[i].n;
+    }
+    f->v = f->dv;
+    return used;
+}
+
+// c (PAIR_ROWS, PAIR_LANES) = or += a @ b; element (i, k) of a lies at a[i*a_row + k*a_col], row k of b at b + k*b_row
+PAIRS_INLINE void multiply_pairs_tile(int pairs, float *c, size_t c_row, const pair *a, size_t a_row, size_t a_col, const pair *b,
+                                      size_t b_row, int K, int add) {
+    __m512 sums[PAIR_ROWS][2];
+    #pragma GCC unroll 8
+    for (int i = 0; i < PAIR_ROWS; i++) {
+        sums[i][0] = add ? _mm512_loadu_ps(c + i * c_row) : _mm512_setzero_ps();
+        sums[i][1] = add ? _mm512_loadu_ps(c + i * c_row + 16) : _mm512_setzero_ps();
+    }
+    for (int k = 0; k < K; k++) {
+        __m512i b0 = _mm512_loadu_si512(b + k * b_row), b1 = _mm512_loadu_si512(b + k * b_row + 16);
+        #pragma GCC unroll 8
+        for (int i = 0; i < PAIR_ROWS; i++) {
+            __m512i x = _mm512_set1_epi32((int)a[i * a_row + k * a_col]);
+            if (pairs) {
+                sums[i][0] = _mm512_dpbf16_ps(sums[i][0], (__m512bh)x, (__m512bh)b0);
+                sums[i][1] = _mm512_dpbf16_ps(sums[i][1], (__m512bh)x, (__m512bh)b1);
+            } else {
+                sums[i][0] = _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(b0), sums[i][0]);
+                sums[i][1] = _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(b1), sums[i][1]);
+            }
+        }
+    }
+    #pragma GCC unroll 8
+    for (int i = 0; i < PAIR_ROWS; i++) {
+        _mm512_storeu_ps(c + i * c_row, sums[i][0]);
+        _mm512_storeu_ps(c + i * c_row + 16, sums[i][1]);
+    }
+}
+
+// c (M, N) = or += a (M, K) @ b (K, N), M and N multiples of the tile's. Columns j*PAIR_LANES.. of b start at b + j*b_panel.
+PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *a, size_t a_row, size_t a_col, const void *b,
+                                 size_t b_row, size_t b_panel, int M, int N, int K, int add) {
+    for (int j = 0; j < N; j += PAIR_LANES) {
+        const pair *panel = (const pair *)b + j / PAIR_LANES * b_panel;
+        for (int i = 0; i < M; i += PAIR_ROWS) {
+            float *out = c + i * c_row + j;
+            const pair *rows = (const pair *)a + i * a_row;
+            if (pairs) {    // a constant for the tile
+                multiply_pairs_tile(1, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
+            } else {
+                multiply_pairs_tile(0, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
+            }
+        }
+    }
+}
+
+// dst (padded_rows, hs) = rows of hs bf16 of x, `stride` apart, then zeros
+static void copy_rows(pair *dst, const void *x, size_t at, size_t stride, int rows, int padded_rows, int hs) {
+    const uint16_t *row = (const uint16_t *)x + at;
+    for (int r = 0; r < rows; r++, row += stride) {
+        memcpy(dst + (size_t)r * hs / 2, row, hs * sizeof(uint16_t));
+    }
+    memset(dst + (size_t)rows * hs / 2, 0, (size_t)(padded_rows - rows) * hs * sizeof(uint16_t));
+}
+
+// dst (rows/2, hs) from src (rows, hs) bf16: a pair is one column of two rows
+PAIRS static void pair_rows(pair *restrict dst, const pair *restrict src, int rows, int hs) {
+    for (int r = 0; r < rows; r += 2) {
+        const uint16_t __attribute__((may_alias)) *even = (const void *)(src + (size_t)r * hs / 2), *odd = even + hs;
+        for (int c = 0; c < hs; c++) {
+            dst[(size_t)r / 2 * hs + c] = even[c] | (uint32_t)odd[c] << 16;
+        }
+    }
+}
+
+// out (16, 16) = in transposed, rows in_row and out_row apart
+PAIRS_INLINE void transpose_16(pair *out, size_t out_row, const pair *in, size_t in_row) {
+    __m512i a[16], b[16];
+    #pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        __m512i x = _mm512_loadu_si512(in + i * in_row), y = _mm512_loadu_si512(in + (i + 1) * in_row);
+        a[i] = _mm512_unpacklo_epi32(x, y);
+        a[i + 1] = _mm512_unpackhi_epi32(x, y);
+    }
+    #pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {   // afterwards lane l of b[i + c] is column 4l + c of rows i..i+3
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    #pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        __m512i even0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), even1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
+        __m512i odd0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd), odd1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+        _mm512_storeu_si512(out + c * out_row, _mm512_shuffle_i32x4(even0, even1, 0x88));
+        _mm512_storeu_si512(out + (4 + c) * out_row, _mm512_shuffle_i32x4(odd0, odd1, 0x88));
+        _mm512_storeu_si512(out + (8 + c) * out_row, _mm512_shuffle_i32x4(even0, even1, 0xdd));
+        _mm512_storeu_si512(out + (12 + c) * out_row, _mm512_shuffle_i32x4(odd0, odd1, 0xdd));
+    }
+}
+
+// panels: dst (keys/PAIR_LANES, hs/2, PAIR_LANES) from src (keys, hs/2)
+PAIRS static void transpose_pairs(pair *dst, const pair *src, int keys, int hs) {
+    size_t depth = (size_t)hs / 2;
+    for (int r = 0; r < keys; r += 16) {
+        for (size_t c = 0; c < depth; c += 16) {
+            transpose_16(dst + r / PAIR_LANES * depth * PAIR_LANES + c * PAIR_LANES + r % PAIR_LANES, PAIR_LANES, src + r * depth + c,
+                         depth);
+        }
+    }
+}
+
+// x (PAIR_QUERIES, scores), n columns, rounded to bf16: pairs of two queries and, unless rows is NULL, pairs of two keys
+PAIRS static void round_scores(pair *pairs, pair *rows, const float *x, size_t scores, int n) {
+    for (int r = 0; r < PAIR_QUERIES; r += 2) {
+        const float *even = x + r * scores, *odd = even + scores;
+        for (int i = 0; i < n; i += 16) {
+            __m512i e = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(even + i)));
+            __m512i o = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(odd + i)));
+            _mm512_storeu_si512(pairs + r / 2 * scores + i, _mm512_or_si512(e, _mm512_slli_epi32(o, 16)));
+            if (rows) {
+                _mm256_storeu_si256((__m256i *)(rows + (r * scores + i) / 2), _mm512_cvtepi32_epi16(e));
+                _mm256_storeu_si256((__m256i *)(rows + ((r + 1) * scores + i) / 2), _mm512_cvtepi32_epi16(o));
+            }
+        }
+    }
+}
+
+static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, int h, Shape shape, float *memory) {
+    PairBuffers buffers;
+    pair_buffers_at(&buffers, memory, &shape);
+    const Shape *s = &shape;
+    const PairBuffers *f = &buffers;
+    size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
+    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs, depth = s->hs / 2, panel = depth * PAIR_LANES;
+    copy_rows(f->rows, qkv, q_at + s->C, stride, s->T, f->keys, s->hs);
+    transpose_pairs(f->k_t, f->rows, f->keys, s->hs);
+    copy_rows(f->rows, qkv, q_at + 2 * (size_t)s->C, stride, s->T, f->keys, s->hs);
+    load(f->v, GPT2_BF16, f->rows, 0, s->hs, s->T, s->hs, s->hs);
+    for (int first = 0; first < s->T; first += PAIR_QUERIES) {
+        int rows = MIN(PAIR_QUERIES, s->T - first), n = first + PAIR_QUERIES;
+        copy_rows(f->q, qkv, q_at + first * stride, stride, rows, PAIR_QUERIES, s->hs);
+        multiply_pairs(1, f->p, s->scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n, (int)depth, 0);
+        softmax_rows(f->p, lse + first, s, first, rows, n);
+        for (int i = 0; i < rows; i += PAIR_ROWS) {     // a query sees no key after it
+            multiply_pairs(0, f->out + i * s->hs, s->hs, f->p + i * (size_t)s->scores, s->scores, 1, f->v, s->hs, PAIR_LANES, PAIR_ROWS,
+                           s->hs, MIN(first + i + PAIR_ROWS, s->T), 0);
+        }
+        store(GPT2_BF16, out, out_at + (size_t)first * s->C, s->C, f->out, rows, s->hs, s->hs);
+    }
+}
+
+static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int b, int h,
+                                Shape shape, float *memory) {
+    PairBuffers buffers;
+    pair_buffers_at(&buffers, memory, &shape);
+    const Shape *s = &shape;
+    const PairBuffers *f = &buffers;
+    size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
+    size_t k_at = q_at + s->C, v_at = k_at + s->C, out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
+    size_t depth = s->hs / 2, panel = depth * PAIR_LANES, hs = s->hs, scores = s->scores;
+    copy_rows(f->rows, qkv, v_at, stride, s->T, f->keys, s->hs);
+    transpose_pairs(f->v_t, f->rows, f->keys, s->hs);
+    copy_rows(f->rows, qkv, k_at, stride, s->T, f->keys, s->hs);
+    transpose_pairs(f->k_t, f->rows, f->keys, s->hs);
+    pair_rows(f->k, f->rows, f->keys, s->hs);
+    memset(f->dk, 0, f->keys * hs * sizeof(float));
+    memset(f->dv, 0, f->keys * hs * sizeof(float));
+    for (int first = 0; first < s->T; first += PAIR_QUERIES) {
+        int rows = MIN(PAIR_QUERIES, s->T - first), n = first + PAIR_QUERIES;
+        size_t at = out_at + (size_t)first * s->C, left = (PAIR_QUERIES - rows) * scores * sizeof(float);
+        copy_rows(f->q, qkv, q_at + first * stride, stride, rows, PAIR_QUERIES, s->hs);
+        copy_rows(f->dout, dout, at, s->C, rows, PAIR_QUERIES, s->hs);
+        pair_rows(f->q_pairs, f->q, PAIR_QUERIES, s->hs);
+        pair_rows(f->dout_pairs, f->dout, PAIR_QUERIES, s->hs);
+        load(f->dout_f32, GPT2_BF16, f->dout, 0, hs, rows, s->hs, s->hs);
+        load(f->out, GPT2_BF16, out, at, s->C, rows, s->hs, s->hs);
+        multiply_pairs(1, f->p, scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n, (int)depth, 0);
+        multiply_pairs(1, f->dp, scores, f->dout, depth, 1, f->v_t, PAIR_LANES, panel, PAIR_QUERIES, n, (int)depth, 0);
+        softmax_backward_rows(f->p, f->dp, lse + first, f->dout_f32, f->out, s, first, rows, n);
+        memset(f->p + rows * scores, 0, left);
+        memset(f->dp + rows * scores, 0, left);
+        round_scores(f->p_pairs, NULL, f->p, scores, n);
+        round_scores(f->dp_pairs, f->dp_rows, f->dp, scores, n);
+        multiply_pairs(1, f->dv, hs, f->p_pairs, 1, scores, f->dout_pairs, hs, PAIR_LANES, n, s->hs, PAIR_QUERIES / 2, 1);
+        multiply_pairs(1, f->dk, hs, f->dp_pairs, 1, scores, f->q_pairs, hs, PAIR_LANES, n, s->hs, PAIR_QUERIES / 2, 1);
+        multiply_pairs(1, f->out, hs, f->dp_rows, scores / 2, 1, f->k, hs, PAIR_LANES, PAIR_QUERIES, s->hs, n / 2, 0);     // dq
+        store(GPT2_BF16, dqkv, q_at + first * stride, stride, f->out, rows, s->hs, s->hs);
+    }
+    store(GPT2_BF16, dqkv, k_at, stride, f->dk, s->T, s->hs, s->hs);
+    store(GPT2_BF16, dqkv, v_at, stride, f->dv, s->T, s->hs, s->hs);
+}
+
+static size_t pair_scratch_floats(Shape s) {
+    PairBuffers f;
+    return pair_buffers_at(&f, NULL, &s);
+}
+#else
+static int pairs_fit(gpt2_dtype dt, const Shape *s) {
+    (void)dt, (void)s;
+    return 0;
+}
+
+static size_t pair_scratch_floats(Shape s) {
+    (void)s;
+    return 0;
+}
+
+static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, int h, Shape s, float *memory) {
+    (void)out, (void)lse, (void)qkv, (void)b, (void)h, (void)s, (void)memory;
+}
+
+static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int b, int h, Shape s,
+                                float *memory) {
+    (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse, (void)b, (void)h, (void)s, (void)memory;
+}
+#endif
+
+// ----------------------------------------------------------------------------
+
+size_t attention_scratch_floats(int T, int C, int NH) {
+    Shape s = shape_of(T, C, NH);
+    size_t floats = (size_t)s.width * (3 * QUERIES + 7 * (size_t)s.keys) + 2 * QUERIES * (size_t)s.scores;
+    return MAX(floats, pair_scratch_floats(s));
+}
 
 int attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
+    int pairs = pairs_fit(dt, &s);
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bh = 0; bh < B * NH; bh++) {
-        Buffers f = buffers_at(thread_scratch(omp_get_thread_num()), &s);
+        float *scratch = thread_scratch(omp_get_thread_num());
+        if (pairs) {
+            forward_head_pairs(out, lse + (size_t)bh * T, qkv, bh / NH, bh % NH, s, scratch);
+            continue;
+        }
+        Buffers f = buffers_at(scratch, &s);
         forward_head(dt, out, lse + (size_t)bh * T, qkv, bh / NH, bh % NH, &s, &f);
     }
     return 0;
@@ -252,9 +530,15 @@ int attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int
 int attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
                        int B, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
+    int pairs = pairs_fit(dt, &s);
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bh = 0; bh < B * NH; bh++) {
-        Buffers f = buffers_at(thread_scratch(omp_get_thread_num()), &s);
+        float *scratch = thread_scratch(omp_get_thread_num());
+        if (pairs) {
+            backward_head_pairs(dqkv, dout, qkv, out, lse + (size_t)bh * T, bh / NH, bh % NH, s, scratch);
+            continue;
+        }
+        Buffers f = buffers_at(scratch, &s);
         backward_head(dt, dqkv, dout, qkv, out, lse + (size_t)bh * T, bh / NH, bh % NH, &s, &f);
     }
     return 0;
