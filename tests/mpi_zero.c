@@ -166,7 +166,9 @@ static void check_dtype(zero_dtype dtype, int micro_batches) {
         for (int v = 0; v < SETTINGS_COUNT(settings_variations); v++) {
             const settings_path *path = &settings_paths[p];
             zero_config c = settings_config(path, dtype, micro_batches, &settings_variations[v]);
-            settings_name(checks.setting, sizeof checks.setting, path, dtype, micro_batches, &settings_variations[v]);
+            char name[sizeof checks.setting];
+            settings_name(name, sizeof name, path, dtype, micro_batches, &settings_variations[v]);
+            CHECK_SETTING("%s", name);
             outcome o = train(&c);
             if (p == 0 && v == 0) naive = reference = o;
             if (path->stage == 2 && v == 0 && micro_batches > 1) {
@@ -534,7 +536,9 @@ static void check_values_and_scalars(void) {
     for (int v = 1; v < SETTINGS_COUNT(settings_variations); v += 3)    /* overlap, huge buckets, max_open 2, overlapped messages */
         for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
             zero_config c = settings_config(&settings_paths[p], settings_dtypes[(v + p) % 2], 1, &settings_variations[v]);
-            settings_name(checks.setting, sizeof checks.setting, &settings_paths[p], c.dtype, 1, &settings_variations[v]);
+            char name[sizeof checks.setting];
+            settings_name(name, sizeof name, &settings_paths[p], c.dtype, 1, &settings_variations[v]);
+            CHECK_SETTING("%s", name);
             check_values(&c);
             check_scalars(&c);
         }
