@@ -290,7 +290,7 @@ static void allocate_activations(GPT2 *model) {
     size_t B = model->B, T = model->T, C = model->config.channels, NH = model->config.num_heads, Vp = model->config.padded_vocab_size;
     size_t size = gpt2_dtype_size(model->dtype), BT = B * T, btc = BT * C * size, scratch;
     int L = model->config.num_layers;
-    size_t parts = (BT * Vp * size + (64 << 20) - 1) / (64 << 20);        // 64 MiB of logits at a time, or an eighth of them
+    size_t parts = (BT * Vp * size + (128 << 20) - 1) / (128 << 20);      // 128 MiB of logits at a time, or an eighth of them
     if (parts > 8) parts = 8;                   // the classifier's bf16 gradient is rounded once a part: not too many of them
     model->chunk = (int)((BT + parts - 1) / parts);
     model->encoded = activation(btc);

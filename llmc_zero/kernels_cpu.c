@@ -26,25 +26,46 @@ ZERO_CLONES static void add_bf16(float *sum, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += bf16_widen(x[i]);
 }
 
-ZERO_CLONES static void scale_f32(float *x, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] *= scale;
+static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
+
+/* (x + y) + .. in rank order. A block stays in the nearest cache; the first two ranks are read together, and the last pass scales. */
+ZERO_CLONES static void pair_f32(float *sum, const float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
 }
 
-static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
+ZERO_CLONES static void pair_bf16(float *sum, const uint16_t *x, const uint16_t *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = bf16_widen(x[i]) + bf16_widen(y[i]);
+}
+
+ZERO_CLONES static void scale_to_f32(float *to, const float *sum, float scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = sum[i] * scale;
+}
+
+ZERO_CLONES static void scale_to_bf16(uint16_t *to, const float *sum, float scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = bf16_round(sum[i] * scale);
+}
+
+static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b, int64_t n) {
+    if (ranks == 1) kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), n);
+    else if (type == ZERO_F32) pair_f32(sum, (const float *)parts[0] + b, (const float *)parts[1] + b, n);
+    else pair_bf16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
+    for (int r = 2; r < ranks; r++) {
+        if (type == ZERO_F32) add_f32(sum, (const float *)parts[r] + b, n);
+        else add_bf16(sum, (const uint16_t *)parts[r] + b, n);
+    }
+}
 
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale, int64_t n, int add) {
     #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
         float sum[BLOCK];
-        kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), len);
-        for (int r = 1; r < ranks; r++) {
-            if (type == ZERO_F32) add_f32(sum, (const float *)parts[r] + b, len);
-            else add_bf16(sum, (const uint16_t *)parts[r] + b, len);
-        }
-        scale_f32(sum, scale, len);
-        if (add) add_f32((float *)to + b, sum, len);
-        else kernel_convert(to_type, (char *)to + b * dtype_bytes(to_type), ZERO_F32, sum, len);
+        sum_block(sum, type, parts, ranks, b, len);
+        if (add) {
+            scale_to_f32(sum, sum, scale, len);
+            add_f32((float *)to + b, sum, len);
+        } else if (to_type == ZERO_F32) scale_to_f32((float *)to + b, sum, scale, len);
+        else scale_to_bf16((uint16_t *)to + b, sum, scale, len);
     }
 }
 
