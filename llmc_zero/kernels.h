@@ -32,7 +32,7 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 void kernel_fill_nan(void *x, size_t bytes);
 
 /* AdamW on n elements. g: the mean gradient, fp32 or bf16, times grad_scale. low: where the updated parameter is stored as bf16, or
- * NULL when the parameter is its own master. */
+ * NULL when the parameter is its own master (g is fp32 then). */
 typedef struct { float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_correction2, eps, keep, grad_scale; } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, int decay);
 void kernel_adamw(const adamw_constants *c, float *p, float *m, float *v, zero_dtype g_type, const void *g, uint16_t *low, int64_t n);
