@@ -15,21 +15,19 @@ OPENMP  := $(if $(filter thread,$(SAN)),,-fopenmp)
 CFLAGS  ?= -O3 -g
 WARN    := -Wall -Wextra -Wno-unknown-pragmas
 BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno -fno-trapping-math -MMD -MP -I.
-# Numbers: the plugin computes the same bits everywhere (no contraction); the layers may use fused multiply-add.
-ZERO_CFLAGS := $(BASE) -ffp-contract=off
+# Numbers: the layers may use fused multiply-add; the plugin, built by its own llmc_zero/zero.mk as in any trainer, does without.
 GPT2_CFLAGS := $(BASE) -ffp-contract=fast
+ZERO_BUILD  := $(BUILD)
+ZERO_OPT    := $(CFLAGS) $(SANFLAGS_$(SAN))
+ZERO_OPENMP := $(OPENMP)
+include llmc_zero/zero.mk
 
 # ---- probes: what is on this machine
-have    = $(shell printf '\#include <$(1)>\nint main(void){return 0;}' | $(CC) $(2) -x c -E - >/dev/null 2>&1 && echo yes)
-MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
-MPI_LIBS   := $(shell mpicc --showme:link 2>/dev/null)
-HAVE_MPI   := $(call have,mpi.h,$(MPI_CFLAGS))
+have    = $(shell printf '\#include <$(1)>\nint main(void){return 0;}' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
 HAVE_DNNL  := $(call have,oneapi/dnnl/dnnl.h)
-HAVE_XXH   := $(call have,xxhash.h)
 HAVE_CMOCKA := $(shell printf '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <stdint.h>\n\#include <setjmp.h>\n\#include <cmocka.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
-LIBS       := $(MPI_LIBS) -ldnnl -lm -lpthread $(if $(OPENMP),,-lgomp)
+LIBS       := $(ZERO_LIBS) -ldnnl $(if $(OPENMP),,-lgomp)
 
-ZERO_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard llmc_zero/*.c))
 GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard gpt2/*.c))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
 TRAINER  := $(if $(SAN),$(BUILD)/,)train_gpt2_zero
@@ -40,25 +38,17 @@ all: train_gpt2_zero
 
 deps:
 	@scripts/install_deps.sh
-probes:
-	@echo "found: Open MPI $(or $(HAVE_MPI),no), oneDNN $(or $(HAVE_DNNL),no), xxHash $(or $(HAVE_XXH),no), cmocka $(or $(HAVE_CMOCKA),no); compiler $(CC)"
-	@test -n "$(HAVE_MPI)" -a -n "$(HAVE_DNNL)" -a -n "$(HAVE_XXH)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
+probes: zero_needs
+	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), cmocka $(or $(HAVE_CMOCKA),no); compiler $(CC)"
+	@test -n "$(HAVE_DNNL)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 
-$(BUILD)/llmc_zero/%.o: llmc_zero/%.c | probes
-	@mkdir -p $(@D) && echo "  cc   $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) -c $< -o $@
 $(BUILD)/gpt2/%.o: gpt2/%.c | probes
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(GPT2_CFLAGS) -c $< -o $@
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
 	@mkdir -p $(@D) && echo "  cc   $@"
-	$(Q)$(CC) -x c $(ZERO_CFLAGS) -c $< -o $@
-# One object, in which only zero_* is visible: the plugin's inner names cannot clash with a trainer's.
-$(BUILD)/libllmc_zero.a: $(ZERO_OBJ)
-	$(Q)$(LD) -r $^ -o $(BUILD)/llmc_zero_all.o
-	$(Q)objcopy --wildcard --keep-global-symbol='zero_*' $(BUILD)/llmc_zero_all.o
-	$(Q)rm -f $@ && $(AR) rcs $@ $(BUILD)/llmc_zero_all.o
-$(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(BUILD)/libllmc_zero.a | $(STORIES)
+	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@
+$(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 
@@ -72,7 +62,7 @@ data: $(STORIES)
 
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ)
 	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(MPI_CFLAGS) $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
 
 demo: deps
 	@$(MAKE) --no-print-directory train_gpt2_zero

@@ -108,6 +108,7 @@ static int agree(zero *z, int rc) {
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
+    ZERO_TRY(check_closed(z, "zero_save"));
     ZERO_TRY(params_complete(z));
     return agree(z, save_own(z, path, user, user_bytes));
 }

@@ -85,8 +85,10 @@ static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
     stamp s;
     memcpy(&s, c->transport->in(c, x, c->half ^ 1, src), sizeof s);
     if (!memcmp(&s, mine, sizeof s)) return 0;
-    return zero_fail(ZERO_ERR_COMM, "rank %d and rank %d are in different collectives (units %d and %d): all ranks must call the same hooks in "
-                     "the same order, in validation and sampling too", c->rank, src, (int)mine->unit, (int)s.unit);
+    char units[48] = "";
+    if (mine->unit != s.unit) snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
+    return zero_fail(ZERO_ERR_COMM, "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks in the same order, in "
+                     "validation and sampling too", c->rank, src, units);
 }
 
 static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {

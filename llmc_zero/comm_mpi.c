@@ -17,7 +17,11 @@ static int mpi_failed(const char *what, int rc) {
 #define MPI_TRY(call) do { int rc_ = (call); if (rc_ != MPI_SUCCESS) return mpi_failed(#call, rc_); } while (0)
 
 static int start_mpi(int threads, int *finalize) {
-    int flag = 0, provided = 0, needed = threads ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
+    int flag = 0, over = 0, provided = 0, needed = threads ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
+    MPI_TRY(MPI_Finalized(&over));
+    if (over)
+        return zero_fail(ZERO_ERR_COMM, "MPI has been finalised in this process and cannot be started again: initialise it before the first "
+                         "zero_create and finalise it after the last zero_destroy");
     MPI_TRY(MPI_Initialized(&flag));
     if (!flag) MPI_TRY(MPI_Init_thread(NULL, NULL, needed, &provided));
     else MPI_TRY(MPI_Query_thread(&provided));

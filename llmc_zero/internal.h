@@ -105,6 +105,6 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale);
 const layout_place *find_place(const zero *z, int tensor, int layer);   /* or NULL with the sentence set */
 int check_unit(const zero *z, int unit);
 int check_closed(const zero *z, const char *caller);                    /* no unit is open */
-int check_backward_done(const zero *z, const char *caller);             /* no backward use of this micro-batch is missing */
+int check_uses_done(const zero *z, const char *caller);                 /* no use of this micro-batch is missing */
 
 #endif

@@ -32,7 +32,7 @@ static int check_complete(const zero *z) {
     if (z->micro != z->micro_of - 1)
         return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run", z->micro + 1, z->micro_of);
     ZERO_TRY(check_closed(z, "zero_reduce"));
-    return check_backward_done(z, "zero_reduce");
+    return check_uses_done(z, "zero_reduce");
 }
 
 int zero_reduce(zero *z, zero_info *info) {

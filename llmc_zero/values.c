@@ -104,6 +104,7 @@ int zero_hash(zero *z, int full, char hex[17]) {
     static const zero_value wanted[2][3] = { { ZERO_PARAM }, { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 } };
     int n_wanted = full ? 3 : 1, n = 0, rc = 0;
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_hash: inside a training step; finish the step first");
+    ZERO_TRY(check_closed(z, "zero_hash"));
     ZERO_TRY(params_complete(z));
     XXH3_state_t *state = XXH3_createState();
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);

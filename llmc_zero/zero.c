@@ -165,11 +165,16 @@ int check_closed(const zero *z, const char *caller) {
     return 0;
 }
 
-int check_backward_done(const zero *z, const char *caller) {
-    for (int i = 0; i < z->layout.n_units; i++)
-        if (z->units[i].backward_done < z->layout.units[i].backward_uses)
-            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d backward uses", caller, i, z->layout.units[i].name,
-                             z->units[i].backward_done, z->layout.units[i].backward_uses);
+int check_uses_done(const zero *z, const char *caller) {
+    for (int i = 0; i < z->layout.n_units; i++) {
+        const layout_unit *l = &z->layout.units[i];
+        const unit_state *u = &z->units[i];
+        int forward = u->forward_done < l->forward_uses;
+        if (forward || u->backward_done < l->backward_uses)
+            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses", caller, i, l->name,
+                             forward ? u->forward_done : u->backward_done, forward ? l->forward_uses : l->backward_uses,
+                             forward ? "forward" : "backward");
+    }
     return 0;
 }
 
@@ -182,7 +187,7 @@ static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
         return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d; the configuration allows %d", micro, of, z->config.micro_batches);
     if (micro > 0 && (!z->begun || micro != z->micro + 1 || of != z->micro_of))
         return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d does not follow micro-batch %d of %d", micro, of, z->micro, z->micro_of);
-    return micro > 0 ? check_backward_done(z, "zero_begin") : 0;
+    return micro > 0 ? check_uses_done(z, "zero_begin") : 0;
 }
 
 int zero_begin(zero *z, zero_mode mode, int micro, int of) {

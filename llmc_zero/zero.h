@@ -6,7 +6,7 @@
  * use of a unit, and calls one step function:
  *
  *     zero_create(&z, &config, tensors, n_tensors, units, n_units);
- *     zero_set(z, tensor, layer, 0, n, values);                 initial values, tensor by tensor
+ *     zero_set(z, ZERO_PARAM, tensor, layer, 0, n, values);     initial values, tensor by tensor
  *     for each step:
  *         for each micro-batch m of A:
  *             zero_begin(z, ZERO_TRAIN, m, A);
@@ -15,12 +15,21 @@
  *         zero_step(z, &hyper, &info);
  *     zero_destroy(z);
  *
- * Every function that returns int returns 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). The library never prints
- * and never exits (zero_end_all excepted). Functions marked (collective) must be called by all ranks, in the same order; where they
- * are not, the call fails. One thread of a rank calls the library. Sizes are elements where a name says elems, bytes where it says bytes.
- * A program's own check, so that a failure is told once and ends all ranks:
+ * What holds for every function, unless its comment says otherwise:
+ * - int is 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). ZERO_ERR_COMM and ZERO_ERR_MEMORY may come from any that
+ *   communicates or allocates; the comments name the other errors. After ARGUMENT and MISUSE the call has changed nothing and the plugin
+ *   goes on; after COMM the ranks no longer agree, and only zero_last_error, zero_first_to_fail, zero_end_all and zero_destroy make sense.
+ * - (collective): all ranks call it, at the same place of the same sequence. Where they do not, it fails with ZERO_ERR_COMM; it never
+ *   mixes up data.
+ * - z comes from zero_create and is not NULL. What a pointer argument points to is the caller's, and read or written during the call only.
+ * - One thread of a rank calls the library. It never prints, and never exits (zero_end_all excepted).
+ * - Sizes are elements where a name says elems, bytes where it says bytes.
  *
- *     if (rc) { if (zero_first_to_fail(z)) fprintf(stderr, "%s\n", zero_last_error()); else sleep(3); zero_end_all(z, 1); }
+ * A program's own check, so that a failure is told once and ends all ranks (the rank that speaks ends the others as they sleep):
+ *
+ *     if (rc) { if (!zero_first_to_fail(z)) sleep(3); fprintf(stderr, "%s\n", zero_last_error()); zero_end_all(z, 1); }
+ *
+ * dev/examples/mlp_zero.c is a complete trainer in 150 lines; docs/porting.md leads through the port of another one.
  */
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
@@ -30,177 +39,242 @@
 extern "C" {
 #endif
 
+/* The plugin of one rank. */
 typedef struct zero zero;
 
+/* What failed; zero_last_error says it in a sentence. */
 enum {
     ZERO_ERR_ARGUMENT = -1,     /* a value that cannot be honoured */
     ZERO_ERR_MISUSE = -2,       /* hooks or accessors in the wrong order: access outside an open use, a use too many, a wrong unit */
-    ZERO_ERR_MEMORY = -3,
+    ZERO_ERR_MEMORY = -3,       /* the system has no memory for what the sentence names */
     ZERO_ERR_COMM = -4,         /* a collective failed, or did not finish within comm_timeout_s */
-    ZERO_ERR_IO = -5
+    ZERO_ERR_IO = -5            /* a file that cannot be read or written, is damaged, or belongs to another run */
 };
 
-/* The sentence of the calling thread's last failure, "" before the first. Valid until the next failure. */
+/* Returns the sentence of the calling thread's last failure, "" before the first. It belongs to the library and is valid until the thread's
+ * next failure. */
 const char *zero_last_error(void);
 
 /* ---------------------------------------------------------------------------------------------- what the trainer describes */
 
+/* fp32, a float; or bfloat16, the upper 16 bits of a float, a uint16_t. */
 typedef enum { ZERO_F32, ZERO_BF16 } zero_dtype;
 
-/* One row of the tensor table. Layer l of the tensor lies in unit `unit + l`. The order of the table is the tensor-major order of
- * files and digests. All strings are copied. */
+/* One row of the tensor table; the row's number is what zero_param and the others call `tensor`. Layer l lies in unit `unit + l`. How a
+ * layer's elements are shaped is the trainer's own affair. The order of the rows is the tensor-major order of digests. */
 typedef struct {
-    const char *name;
-    int64_t elems;              /* of one layer */
+    const char *name;           /* for messages and checkpoints */
+    int64_t elems;              /* of one layer, at least 1 */
     int layers;                 /* 1, or the number of layers that have one */
     int unit;                   /* the unit that holds layer 0 */
     int decay;                  /* 1: weight decay applies */
 } zero_tensor;
 
-/* Tensors gathered and released together. The units are listed in the order of the forward pass; backward goes through them in the
- * reverse order (buckets are filled in it), except that a unit used more than once (tied weights) ends where its last use is. GPT-2's
+/* Tensors gathered and released together: a layer, or a block of layers. Every unit holds at least one tensor. The units are listed in the
+ * order of the forward pass; backward goes through them in the reverse order (buckets are filled in it), except that a unit used more than
+ * once (tied weights) ends where its last use is. Such a unit has working memory of its own, which no other unit shares. GPT-2's
  * embeddings: { "embedding", 2, 2, 1 << 1 }, used by the encoder and the head; backward the head comes first, and the encoder's
  * backward, use number 1, only adds to gradients. */
 typedef struct {
     const char *name;
-    int forward_uses;           /* pairs of pre/post_forward in one micro-batch, at least 1 */
-    int backward_uses;          /* pairs of pre/post_backward in one micro-batch, at least 1 */
-    unsigned backward_no_params;/* bit i: the i-th backward use reads no parameters, so stage 3 need not gather them for it */
+    int forward_uses;           /* pairs of pre/post_forward in one micro-batch of training, at least 1 */
+    int backward_uses;          /* pairs of pre/post_backward in one micro-batch, 1 to 32 */
+    unsigned backward_no_params;/* bit i: backward use i, from 0, reads no parameters, so stage 3 need not gather them for it */
 } zero_unit;
 
+/* The settings of zero_create; ZERO_CONFIG_INIT has the defaults, a program changes what it wants and keeps the rest. */
 typedef struct {
     size_t size;                /* sizeof(zero_config): ZERO_CONFIG_INIT fills it, anything else is refused */
     int stage;                  /* 0 plain data parallel, 1, 2, 3 */
     int naive;                  /* 1: the naive path, stage 0 only: all-reduce of everything at the end, whole AdamW */
     zero_dtype dtype;           /* parameters and gradients; with ZERO_BF16 the shard keeps fp32 master weights */
-    int micro_batches;          /* most micro-batches of a step; above 1, gradients are summed in fp32 */
+    int micro_batches;          /* most micro-batches of a step, at least 1; above 1, gradients are summed in fp32 */
     int64_t reduce_bucket_size; /* elements that a bucket must reach; 0: the largest unit used once */
-    int prefetch;               /* units gathered ahead along the recorded order */
-    int max_open;               /* single-use units that can always be open at once; more only while no unit is gathered ahead */
+    int prefetch;               /* stage 3: units gathered ahead along the recorded order, 0 to 1024 */
+    int max_open;               /* stage 3: single-use units that can always be open at once, 1 to 1024; more only while none is ahead */
     int overlap;                /* 1: a progress thread runs collectives while the trainer computes; 0: they run where they are asked for */
-    int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: as ZERO_POISON in the environment */
+    int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1: on) */
     int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node */
     int shared_window;          /* 1: through shared memory where all ranks are on one node; 0: by messages */
-    double comm_timeout_s;      /* a collective that takes longer is an error */
+    double comm_timeout_s;      /* above 0; a collective that takes longer is an error */
     int trace_events;           /* events kept for zero_trace_*; 0: none */
-    void *mpi_comm;             /* MPI_Comm * to use; NULL: MPI_COMM_WORLD under a launcher, else one rank without MPI */
+    void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD under a launcher, else one rank without MPI */
 } zero_config;
 #define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_F32, 1, 0, 1, 1, 0, -1, 4 << 20, 1, 300.0, 0, NULL }
 
-/* (collective) Allocates the model states, all 0, and connects the ranks. *z is the caller's to destroy, NULL on failure. An MPI
- * that is initialised is used as it is; otherwise, under mpirun or srun, it is initialised here and finalised by zero_destroy. */
+/* Returns 0: *config has taken over what a DeepSpeed configuration file (JSON; comments, and commas before a closing bracket, are allowed)
+ * asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every unit alone); .overlap_comm; .stage3_prefetch_bucket_size (0:
+ * prefetch 0; above: at least 1); bf16.enabled (dtype); gradient_accumulation_steps (micro_batches). A key that is absent, null or "auto"
+ * leaves its setting as it is; a key that asks for what the plugin does anyway is taken. All else is ZERO_ERR_ARGUMENT, with file, line,
+ * key and value: what the trainer sets (batch sizes, learning rate, clipping), what is not built, unknown keys. ZERO_ERR_IO: the file
+ * cannot be read. *config comes from ZERO_CONFIG_INIT; after an error it is unchanged. Every rank reads the file for itself. */
+int zero_config_from_file(zero_config *config, const char *path);
+/* The same from the environment: ZERO_STAGE=0, 1, 2 or 3, and ZERO_CONFIG=path of such a file; unset or empty, they change nothing. A file
+ * that asks for another stage than ZERO_STAGE is ZERO_ERR_ARGUMENT. */
+int zero_config_from_env(zero_config *config);
+
+/* (collective) Returns 0 and a plugin in *z that is the caller's to destroy, or an error and NULL. ZERO_ERR_ARGUMENT: a setting or a row of
+ * the tables, which the sentence names. Connects the ranks and allocates the model states, all 0: zero_set or zero_load comes next. All
+ * ranks pass the same settings and tables; these are copied, strings included. An MPI that is initialised is used as it is (with overlap
+ * at MPI_THREAD_SERIALIZED at least); otherwise, under mpirun or srun, it is initialised here and finalised by zero_destroy, which MPI
+ * allows once in a process. */
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
-/* (collective unless after a failure) Waits for what is under way, frees everything. NULL is allowed. */
+/* (collective unless after a failure) Waits for what is under way and frees everything: every pointer that came from z is invalid then.
+ * NULL is allowed. */
 void zero_destroy(zero *z);
 
 /* ------------------------------------------------------------------------------------------------------------------ ranks */
 
-/* What the launcher (Open MPI, PMIx, Slurm) says in the environment, before or without zero_create: 0 and 1, 1 without a launcher. */
+/* What the launcher (Open MPI, PMIx, Slurm) says in the environment, before or without zero_create: rank 0 of 1, 1 on this node, without a
+ * launcher. All three pointers are written. */
 void zero_launched_as(int *rank, int *ranks, int *ranks_on_node);
+/* Return this rank's number, from 0, and how many ranks there are: the same from zero_create to zero_destroy. */
 int zero_rank(const zero *z);
 int zero_ranks(const zero *z);
-int zero_barrier(zero *z);                                  /* (collective) */
-int zero_sum(zero *z, double *values, int n);               /* (collective) in place, in rank order: the same bits on all ranks; n <= 64 */
-int zero_broadcast(zero *z, int root, void *data, size_t bytes);    /* (collective) */
-/* 1 for the first rank that calls it after a failure, which is the one to print; 0 for the others. Without a shared window the ranks
- * cannot agree: rank r returns 1 after r * 0.2 s, by when zero_end_all of an earlier one has most likely ended it. */
+/* (collective) Returns 0 when all ranks have come here. */
+int zero_barrier(zero *z);
+/* (collective) Returns 0 and in values[0..n), n from 1 to 64, their sums over the ranks: added in rank order, the same bits on all ranks.
+ * For losses, counts, decisions that all ranks must take alike. Allowed at any time, between hooks too. */
+int zero_sum(zero *z, double *values, int n);
+/* (collective) Returns 0 and in data, of `bytes` bytes on every rank, what rank `root` has in it. Allowed at any time. */
+int zero_broadcast(zero *z, int root, void *data, size_t bytes);
+/* After a failure: returns 1 on the rank that is to print, 0 on the others; z may be NULL. With a shared window the first rank that
+ * calls it gets the 1, and others that wait in a collective fail. Without one the ranks cannot agree: rank r returns 1 after r * 0.2 s,
+ * by when zero_end_all of an earlier one has most likely ended it. With NULL the launcher's rank 0 gets the 1. */
 int zero_first_to_fail(zero *z);
-/* Ends all ranks of the job with this exit status. Does not return. z may be NULL before zero_create. */
+/* Ends all ranks of the job with this exit status, and does not return. z may be NULL: then this process exits, and the launcher ends the
+ * others where status is not 0. */
 void zero_end_all(zero *z, int status);
 
 /* ------------------------------------------------------------------------------------------------------------------ hooks */
 
+/* A use of a unit is what lies between a pre hook and its post hook. One unit may be open for forward and backward together, and several
+ * units at once (config.max_open). A hook out of order is ZERO_ERR_MISUSE, with hook, unit and rule in its sentence. All ranks open the
+ * same units in the same order, in validation and sampling too, whatever they compute in between. */
+
+/* What a pass is: forward and backward of a training step, or forward only. */
 typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 
-/* Starts a micro-batch: number `micro` of `of`, counted from 0. ZERO_EVAL: forward uses only, any number. Closes nothing: a unit that
- * is still open is a misuse. The order of units is recorded per mode and is what prefetching follows. */
+/* Returns 0: a micro-batch has begun, number `micro` of `of`, counted from 0; of is at most config.micro_batches. It comes before every
+ * forward pass. ZERO_TRAIN, micro 0: a new step; what an unfinished one has collected is dropped. micro above 0: the next of the same step,
+ * after all backward uses of the one before. ZERO_EVAL: forward uses only, any number of them, outside of a step; micro and of are not
+ * looked at. ZERO_ERR_MISUSE: a unit is still open, or the order is another. The order of units is recorded per mode and is what
+ * prefetching follows; a changed order is learnt anew. */
 int zero_begin(zero *z, zero_mode mode, int micro, int of);
-/* (collective at stage 3, and at stages 1 and 2 after a step) The unit's parameters are there when it returns. */
+/* (collective at stage 3, and at stages 1 and 2 in the first pass after an update) Returns 0 when the unit's parameters are there: from
+ * here to zero_post_forward zero_param gives pointers to them. At stage 3 the next units of the recorded order are on their way. */
 int zero_pre_forward(zero *z, int unit);
+/* Returns 0: the use is closed and its pointers are invalid. At stage 3 the parameters are released, unless the unit is open for
+ * backward or is the one that backward begins with. */
 int zero_post_forward(zero *z, int unit);
-/* As zero_pre_forward; the first one of a micro-batch also clears the unit's gradient memory. */
+/* (collective where zero_pre_forward is, unless the use reads no parameters) Returns 0 when the parameters (as in zero_pre_forward) and the
+ * memory of the unit's gradients are there; the first use of a micro-batch finds it 0. Only in a ZERO_TRAIN pass. May wait for an earlier
+ * bucket's reduction. */
 int zero_pre_backward(zero *z, int unit);
-/* (collective from the last use on) Hands the gradients to their bucket; a full bucket starts its reduction. */
+/* (collective at the unit's last use of the micro-batch) Returns 0: the use is closed and its pointers are invalid. The last one hands the
+ * gradients to their bucket; a full bucket starts its reduction, at stages 0 and 1 in the last micro-batch only. */
 int zero_post_backward(zero *z, int unit);
 
-/* Pointer to a tensor of a layer, in config.dtype, contiguous, 256-byte aligned. Valid from the unit's pre hook to its matching post
- * hook; never keep it. NULL and an error outside of that. The values are not to be written. */
+/* Returns a pointer to the tensor's `elems` values of a layer, in config.dtype, contiguous, 256-byte aligned, as zero_set, zero_load or
+ * the last update left them; or NULL and an error while the unit is not open for reading. It belongs to the plugin, is valid until the
+ * post hook of the use that is open, and never to be kept: ask again in the next use. Not to be written. */
 void *zero_param(zero *z, int tensor, int layer);
-/* The tensor's gradient of this micro-batch, in config.dtype. The trainer adds to it the gradient of this rank's own loss; it is 0 at
- * the unit's first pre_backward and keeps its contents until the unit's last post_backward. The plugin takes the mean over the ranks
- * and the sum over the micro-batches, so with A of them the trainer scales its loss by 1/A. NULL and an error outside of an open
- * backward use. */
+/* Returns a pointer to the gradient of the same values, in the same form; or NULL and an error while the unit is not open for backward.
+ * The trainer adds to it the gradient of this rank's own loss. It is 0 at the unit's first pre_backward of the micro-batch and keeps its
+ * contents from use to use until the last post_backward; the pointer is valid until the post hook of the open use. The plugin takes the
+ * mean over the ranks (added in rank order in fp32) and the sum over the micro-batches: with A of them the trainer scales its loss by
+ * 1/A. */
 void *zero_grad(zero *z, int tensor, int layer);
 
 /* ------------------------------------------------------------------------------------------------------------------- step */
 
+/* What zero_reduce found: the same on all ranks, at every stage. */
 typedef struct {
-    double grad_norm;           /* L2 norm of the mean gradient over all ranks, all parameters */
-    int finite;                 /* 0: an infinity or a NaN is in the gradients of some rank */
+    double grad_norm;           /* L2 norm over all parameters of the mean gradient, before clipping */
+    int finite;                 /* 0: an infinity or a NaN is in the gradients of some rank, and grad_norm is one */
 } zero_info;
 
+/* The constants of an update: all ranks pass the same. */
 typedef struct {
-    float lr, beta1, beta2, eps, weight_decay;
-    float grad_clip;            /* the norm is clipped to it; 0: never */
+    float lr, beta1, beta2, eps, weight_decay;  /* beta1 and beta2: at least 0, below 1 */
+    float grad_clip;            /* gradients are scaled so that the norm is at most this (Pascanu et al., arXiv 1211.5063); 0: never */
     int t;                      /* number of this update, from 1, for the bias correction */
 } zero_hyper;
 
-/* (collective) After the last micro-batch's backward: waits for the reductions, computes the norm. */
+/* (collective) Returns 0 when all reductions are done, with the norm in *info (NULL is allowed). After all backward uses of the last
+ * micro-batch, once in a step; ZERO_ERR_MISUSE names the unit whose uses are missing. zero_update or zero_discard comes next. */
 int zero_reduce(zero *z, zero_info *info);
-/* AdamW (Loshchilov and Hutter, arXiv 1711.05101) on what this rank owns, with the gradients of the last zero_reduce:
+/* Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on what this rank owns, with the clipped
+ * gradients of zero_reduce, which must have come before:
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p
- * The new parameters reach the other ranks at the next hooks that need them. */
+ * wd is 0 for tensors without decay. Sends nothing: the new parameters reach the other ranks at the next hooks that need them. */
 int zero_update(zero *z, const zero_hyper *hyper);
-int zero_discard(zero *z);                                              /* drops the gradients instead */
-/* zero_reduce, then zero_update, whatever the gradients hold: a trainer that wants to stop at an infinity calls the two itself. info may
- * be NULL. */
+/* Returns 0: the step is over and has changed nothing. In place of zero_update, for gradients that are not wanted. */
+int zero_discard(zero *z);
+/* (collective) zero_reduce, then zero_update, whatever the gradients hold: a trainer that wants to stop at an infinity calls the two
+ * itself. Returns what they return; info may be NULL. */
 int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);
 
 /* ------------------------------------------------------------------------------------------------------- values in and out */
 
+/* In fp32 the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same. ZERO_GRADIENT: the mean over the ranks and sum over the
+ * micro-batches, before clipping. */
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
-/* Elements [offset, offset + n) of a tensor's layer, as fp32, whatever is stored. Between steps only; ZERO_GRADIENT, the mean over the
- * ranks and sum over the micro-batches before clipping, is the exception: it is read between zero_reduce and zero_update, never set.
- * set: every rank passes the same values and keeps what it stores (ZERO_PARAM also sets the master). No traffic.
- * get: (collective) every rank receives the values; streams through the staging window, nothing is ever gathered whole. */
+/* Returns 0: elements [offset, offset + n) of a tensor's layer are values[0..n), given in fp32 and rounded to what is stored. Every rank
+ * passes the same values and keeps what it holds; sends nothing. ZERO_PARAM sets the master too, ZERO_MASTER only the master; gradients
+ * cannot be set. Outside of a step, with no unit open. ZERO_ERR_ARGUMENT: the range; ZERO_ERR_MISUSE: the tensor, the layer, the moment. */
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values);
+/* (collective) Returns 0 and in values[0..n), on every rank, the same elements as fp32. Streams through the staging window: nothing is ever
+ * gathered whole. Errors and moment as for zero_set, but ZERO_GRADIENT is there between zero_reduce and zero_update, and only then. */
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values);
 
-/* (collective) XXH3-64, as 16 hex digits, of the table of XXH3-64 digests of every tensor of every layer in tensor-major order: the
- * parameters as stored for compute (full = 0), or the master weights and both moments (full = 1). Equal models give equal digests at
- * any stage, dtype permitting, and any number of ranks. */
+/* (collective) Returns 0 and in hex, on every rank, 16 digits and a 0: XXH3-64 of the table of XXH3-64 digests of every tensor of every
+ * layer in tensor-major order: of the parameters as stored for compute (full = 0), or of the master weights and both moments (full = 1).
+ * Equal values give equal digests at any stage and any number of ranks; the dtype counts. Outside of a step. */
 int zero_hash(zero *z, int full, char hex[17]);
 
-/* (collective) This rank's shards, and `user_bytes` of the trainer's own, into one file a rank: complete under its name or not there.
- * load wants the same tensors, units, ranks and dtype; the stage may differ. A damaged file is an error on all ranks, and nothing of
- * what the plugin held is changed then. */
+/* (collective) Returns 0 when this rank's masters and moments, and `user_bytes` bytes of the trainer's own, are on disk under `path`, which
+ * differs from rank to rank. Written beside it as path.tmp, synced, and renamed: the file is complete or not there. All ranks fail if one
+ * does, with its sentence; files of the others may be there all the same, so a trainer marks a checkpoint as good only after the 0. Outside
+ * of a step. */
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes);
+/* (collective) Returns 0 when the plugin and user[0..user_bytes) are what zero_save wrote: with the same tensors, units, ranks, dtype and
+ * user_bytes; the stage may differ. A file that is missing, damaged or of another run is ZERO_ERR_IO on all ranks, found before anything
+ * has changed. Outside of a step, with no unit open. */
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
 /* ------------------------------------------------------------------------------------------------------ memory and traffic */
 
+/* Model states (parameters, gradients, optimizer state), the plugin's working buffers, the trainer's activations; last, their number. */
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-/* Every byte the plugin (small tables apart) or, through this function, the trainer holds: zeroed, 4096-byte aligned, named. Freed by
- * zero_destroy. NULL with the sentence set: what was asked for and what is held. */
+/* Returns `bytes` bytes of zeroed memory, 4096-byte aligned, or NULL with the sentence set: what was asked for and what is held. It is
+ * the trainer's until zero_destroy, which frees it. It is counted, rounded up to pages, under class and purpose, a string that is
+ * copied: so the memory table holds every byte of plugin and trainer, small tables apart. */
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
+/* Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one class and purpose are one
+ * line; its string is valid until zero_destroy. */
 typedef struct { const char *purpose; zero_memory_class class_; size_t bytes; } zero_memory_line;
-int zero_memory(const zero *z, int i, zero_memory_line *line);          /* the i-th line of the table; ZERO_ERR_ARGUMENT after the last */
-size_t zero_memory_bytes(const zero *z, zero_memory_class class_);      /* what is held now */
-/* Bytes of model states that the ZeRO paper's formula gives a rank at `stage`, with these tables, dtype and micro-batches; no padding. */
+int zero_memory(const zero *z, int i, zero_memory_line *line);
+/* Returns the bytes of a class that this rank holds now. */
+size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
+/* Returns the bytes of model states that the formula (ZeRO, arXiv 1910.02054, section 5) gives a rank at `stage`, 0 to 3, which need not be
+ * the one in use, with these tables, ranks, dtype and micro-batches; no padding. */
 size_t zero_states_formula(const zero *z, int stage);
 
+/* What a rank sends bytes for; the last is the number of the others. */
 typedef enum { ZERO_FOR_STEP, ZERO_FOR_EVAL, ZERO_FOR_CHECKPOINT, ZERO_FOR_HASH, ZERO_FOR_SCALARS, ZERO_TRAFFIC_PURPOSES } zero_purpose;
-/* Bytes this rank has sent since zero_create, counted where they are copied or sent. */
+/* Writes to *t the bytes that this rank has sent since zero_create, counted where they are copied or sent. Waits for what is under way; the
+ * gather of updated parameters at stages 1 and 2, which belongs to the step before, is counted when the next hooks cause it. */
 typedef struct { int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES], other[ZERO_TRAFFIC_PURPOSES]; } zero_traffic;
 void zero_get_traffic(zero *z, zero_traffic *t);
-/* Bytes that a rank sends in one training step of A micro-batches, by the formula, from the table alone (the naive path, which sends
- * everything to everybody, excepted). */
+/* Returns the bytes, padding included, that a rank sends in a training step of this many micro-batches, from the tables alone (ZeRO,
+ * section 7; the naive path, which sends everything to everybody, excepted). */
 typedef struct { int64_t all_gather, reduce_scatter; } zero_step_traffic;
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches);
 
-/* What was settled at creation, for the trainer's start table. */
+/* Writes to *e what was settled at creation, for the trainer's start table. The string is valid until zero_destroy. */
 typedef struct {
     int64_t bucket_elems, bucket_bytes;     /* largest bucket in effect, and the bytes of all bucket buffers */
     int64_t num_parameters;                 /* without padding */
@@ -211,10 +285,15 @@ void zero_get_effective(const zero *z, zero_effective *e);
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */
 
+/* An event that has ended: its unit (-1 for the update), its thread (1: the progress thread, else 0), seconds since zero_create. */
 typedef enum { ZERO_EV_FORWARD, ZERO_EV_BACKWARD, ZERO_EV_GATHER, ZERO_EV_REDUCE, ZERO_EV_UPDATE, ZERO_EV_KINDS } zero_event_kind;
-typedef struct { zero_event_kind kind; int unit; int thread; double start_s, end_s; } zero_event;   /* thread 1: the progress thread */
-int zero_trace_event(const zero *z, int i, zero_event *e);              /* ZERO_ERR_ARGUMENT after the last */
-int zero_trace_write(zero *z, const char *path);                        /* as JSON for chrome://tracing or Perfetto, one file a rank */
+typedef struct { zero_event_kind kind; int unit; int thread; double start_s, end_s; } zero_event;
+/* Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after the last.
+ * config.trace_events are kept, later ones are not. With overlap, only between steps. */
+int zero_trace_event(const zero *z, int i, zero_event *e);
+/* Returns 0 when this rank's events are in the file `path`, as JSON for chrome://tracing or Perfetto; the path differs from rank to
+ * rank. Waits for reductions under way; a file that cannot be written is ZERO_ERR_IO and not left half-written. */
+int zero_trace_write(zero *z, const char *path);
 
 #ifdef __cplusplus
 }

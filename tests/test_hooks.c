@@ -183,7 +183,7 @@ static void begin_rules(void) {
     WORKS(zero_pre_forward(t.z, 3));
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 3 (block 2) is still open");
     WORKS(zero_post_forward(t.z, 3));
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 0 (emb) has finished 0 of its 2 backward uses");
+    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 0 (emb) has finished 0 of its 2 forward uses");
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));                           /* starts the step anew */
     forward_all();
     backward_all();
@@ -192,6 +192,18 @@ static void begin_rules(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 1, 2));
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2 does not follow");
 }
+/* what reads all values wants every unit closed, in an evaluation too */
+static void closed_rules(void) {
+    char hex[17];
+    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    WORKS(zero_pre_forward(t.z, 2));
+    MISUSE(zero_hash(t.z, 0, hex), "zero_hash: unit 2 (block 1) is still open");
+    MISUSE(zero_save(t.z, "never_written", NULL, 0), "zero_save: unit 2 (block 1) is still open");
+    WORKS(zero_post_forward(t.z, 2));
+    WORKS(zero_hash(t.z, 0, hex));
+}
+static void test_closed_rules(void **state) { (void)state; at_every_stage(closed_rules); }
+
 static void test_begin_rules(void **state) { (void)state; at_every_stage(begin_rules); }
 
 static void step_rules(void) {
@@ -576,7 +588,7 @@ static void test_trace_file(void **state) {
 int main(void) {
     const struct CMUnitTest misuse[] = {
         TEST(test_before_begin), TEST(test_param_outside), TEST(test_grad_outside), TEST(test_evaluation), TEST(test_order_of_hooks),
-        TEST(test_unit_range), TEST(test_begin_rules), TEST(test_step_rules), TEST(test_values_range), TEST(test_inside_step),
+        TEST(test_unit_range), TEST(test_begin_rules), TEST(test_closed_rules), TEST(test_step_rules), TEST(test_values_range), TEST(test_inside_step),
         TEST(test_config_refused), TEST(test_scalars_refused), TEST(test_slots),
     };
     const struct CMUnitTest contents[] = {

@@ -1,0 +1,39 @@
+# Builds the plugin for the Makefile that includes this file:
+#   include llmc_zero/zero.mk
+#   my_trainer: LDLIBS += $(ZERO_LIBS)
+#   my_trainer: $(ZERO_LIB)
+# The plugin has flags of its own, whatever the trainer's are: it computes the same bits everywhere, which contraction would change, and
+# it looks for NaN and infinity, which -Ofast and -ffast-math would make it miss. A Makefile may set before the include:
+ZERO_BUILD  ?= build
+ZERO_OPT    ?= -O3 -g
+ZERO_OPENMP ?= -fopenmp
+
+ZERO_HOST_GOAL := $(.DEFAULT_GOAL)
+ZERO_Q    := $(if $(V),,@)
+ZERO_DIR  := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+ZERO_OBJ  := $(patsubst $(ZERO_DIR)/%.c,$(ZERO_BUILD)/llmc_zero/%.o,$(wildcard $(ZERO_DIR)/*.c))
+ZERO_LIB  := $(ZERO_BUILD)/libllmc_zero.a
+ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
+ZERO_LIBS := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread
+ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
+               -ffp-contract=off -MMD -MP
+
+# One line for each header that is missing, before anything is compiled.
+ZERO_HAVE = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) -x c -E - >/dev/null 2>&1 || \
+            { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }
+.PHONY: zero_needs
+zero_needs:
+	@found=1; $(call ZERO_HAVE,mpi.h,libopenmpi-dev and openmpi-bin); $(call ZERO_HAVE,xxhash.h,libxxhash-dev); \
+	$(call ZERO_HAVE,jansson.h,libjansson-dev); test "$$found"
+
+$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c | zero_needs
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -c $< -o $@
+# One object, in which only zero_* is visible: the plugin's inner names cannot clash with a trainer's.
+$(ZERO_LIB): $(ZERO_OBJ)
+	$(ZERO_Q)$(LD) -r $^ -o $(ZERO_BUILD)/llmc_zero/all.o
+	$(ZERO_Q)objcopy --wildcard --keep-global-symbol='zero_*' $(ZERO_BUILD)/llmc_zero/all.o
+	$(ZERO_Q)rm -f $@ && $(AR) rcs $@ $(ZERO_BUILD)/llmc_zero/all.o
+
+-include $(ZERO_OBJ:.o=.d)
+.DEFAULT_GOAL := $(ZERO_HOST_GOAL)

@@ -1,0 +1,322 @@
+/* The configuration from a DeepSpeed file and from the environment: what each text sets, and what the errors of refused texts name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "../llmc_zero/zero.h"
+
+static char file[] = "/tmp/test_config_XXXXXX";
+
+static void write_file(const char *text, size_t n) {
+    FILE *f = fopen(file, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The settings that a file may change. Here they differ from what most texts ask for, so that a change that is missing is seen too. */
+typedef struct { int stage; zero_dtype dtype; int micro_batches; int64_t bucket; int prefetch, overlap; } settings;
+static const settings before = { 2, ZERO_F32, 3, 777, 4, 7 };
+#define SAME 2, ZERO_F32, 3, 777, 4, 7
+
+static zero_config start(void) {
+    zero_config c = ZERO_CONFIG_INIT;
+    c.stage = before.stage;
+    c.dtype = before.dtype;
+    c.micro_batches = before.micro_batches;
+    c.reduce_bucket_size = before.bucket;
+    c.prefetch = before.prefetch;
+    c.overlap = before.overlap;
+    return c;
+}
+
+static void check_settings(const char *text, const zero_config *c, const settings *want) {
+    if (c->stage != want->stage || c->dtype != want->dtype || c->micro_batches != want->micro_batches ||
+        c->reduce_bucket_size != want->bucket || c->prefetch != want->prefetch || c->overlap != want->overlap)
+        fail_msg("%s gives stage %d, dtype %d, %d micro-batches, bucket %lld, prefetch %d, overlap %d", text, c->stage, (int)c->dtype,
+                 c->micro_batches, (long long)c->reduce_bucket_size, c->prefetch, c->overlap);
+}
+
+static void check_error(const char *text, int rc, int want, const char *words) {
+    if (rc != want) fail_msg("%s returns %d, not %d", text, rc, want);
+    char list[400];
+    snprintf(list, sizeof list, "%s", words);
+    for (char *word = strtok(list, "|"); word; word = strtok(NULL, "|"))
+        if (!strstr(zero_last_error(), word)) fail_msg("%s: the error \"%s\" does not say \"%s\"", text, zero_last_error(), word);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- what is taken */
+
+#define Z(inner) "{\"zero_optimization\": {" inner "}}"
+
+static const struct { const char *text; settings want; } good[] = {
+    { "{}", { SAME } },
+    { Z(""), { SAME } },
+    { Z("\"stage\": 0"), { 0, ZERO_F32, 3, 777, 4, 7 } },
+    { Z("\"stage\": 3"), { 3, ZERO_F32, 3, 777, 4, 7 } },
+    { Z("\"stage\": 1.0"), { 1, ZERO_F32, 3, 777, 4, 7 } },
+    { "{\"zero_optimization\": true}", { 1, ZERO_F32, 3, 777, 4, 7 } },
+    { "{\"zero_optimization\": false}", { 0, ZERO_F32, 3, 777, 4, 7 } },
+    { Z("\"reduce_bucket_size\": 5e8"), { 2, ZERO_F32, 3, 500000000, 4, 7 } },
+    { Z("\"reduce_bucket_size\": 1048576"), { 2, ZERO_F32, 3, 1048576, 4, 7 } },
+    { Z("\"reduce_bucket_size\": 0"), { 2, ZERO_F32, 3, 1, 4, 7 } },
+    { Z("\"overlap_comm\": true"), { 2, ZERO_F32, 3, 777, 4, 1 } },
+    { Z("\"overlap_comm\": false"), { 2, ZERO_F32, 3, 777, 4, 0 } },
+    { Z("\"overlap_comm\": \"True\""), { 2, ZERO_F32, 3, 777, 4, 1 } },
+    { Z("\"overlap_comm\": 0"), { 2, ZERO_F32, 3, 777, 4, 0 } },
+    { Z("\"overlap_comm\": null"), { SAME } },
+    { Z("\"stage3_prefetch_bucket_size\": 0"), { 2, ZERO_F32, 3, 777, 0, 7 } },
+    { Z("\"stage3_prefetch_bucket_size\": 5e7"), { SAME } },
+    { Z("\"prefetch_bucket_size\": 0"), { 2, ZERO_F32, 3, 777, 0, 7 } },
+    { "{\"bf16\": {\"enabled\": true}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
+    { "{\"bf16\": {\"enabled\": false}}", { SAME } },
+    { "{\"gradient_accumulation_steps\": 8}", { 2, ZERO_F32, 8, 777, 4, 7 } },
+    { "{\"gradient_accumulation_steps\": 1e1}", { 2, ZERO_F32, 10, 777, 4, 7 } },
+    /* "auto" and null leave a key out, blocks too */
+    { "{\"gradient_accumulation_steps\": \"auto\", \"train_batch_size\": \"auto\", \"scheduler\": null, \"bf16\": null}", { SAME } },
+    { Z("\"stage\": \"auto\", \"reduce_bucket_size\": \"auto\", \"offload_param\": null, \"zenflow\": null"), { SAME } },
+    { "{\"optimizer\": {\"type\": \"adamw\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"adam_w_mode\": true}}}", { SAME } },
+    /* what the plugin does anyway, and what is switched off */
+    { Z("\"contiguous_gradients\": true, \"reduce_scatter\": true, \"allgather_partitions\": false, \"sub_group_size\": 1e9"), { SAME } },
+    { Z("\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": true}, \"offload_param\": {\"device\": \"none\"}"), { SAME } },
+    { Z("\"zero_hpz_partition_size\": 1, \"mics_shard_size\": -1, \"zero_quantized_weights\": false"), { SAME } },
+    { Z("\"stage3_max_live_parameters\": 1e9, \"max_reuse_distance\": 0, \"stage3_param_persistence_threshold\": 1e5"), { SAME } },
+    { "{\"fp16\": {\"enabled\": false, \"loss_scale\": 0}, \"comet\": {\"enabled\": \"false\"}, \"amp\": {\"enabled\": \"auto\"}}",
+      { SAME } },
+    { "{\"steps_per_print\": 2000, \"wall_clock_breakdown\": false, \"aio\": {\"queue_depth\": 8}, \"timers\": 0}", { SAME } },
+    { "{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"checkpoint\": {\"tag_validation\": \"Warn\"}}", { SAME } },
+    /* gradients travel as parameters are, except at stages 0 and 1 with several micro-batches; before and after what decides it */
+    { "{\"communication_data_type\": \"fp32\"}", { SAME } },
+    { "{\"communication_data_type\": \"bf16\", \"bf16\": {\"enabled\": true}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
+    { "{\"bf16\": {\"enabled\": 1}, \"communication_data_type\": \"fp32\", \"zero_optimization\": {\"stage\": 1}}",
+      { 1, ZERO_BF16, 3, 777, 4, 7 } },
+    /* comments and commas; quotes inside comments, comments inside strings */
+    { "// it's \"mine\"\n{ # one\n\"zero_optimization\": /* two \" { */ { \"stage\" : 1,  /* three */ }, }",
+      { 1, ZERO_F32, 3, 777, 4, 7 } },
+    { "/*a*//*b*/{\"log_level\": \"// /* # ,}\", \"comet\": {\"enabled\": false, \"list\": [1, 2 , # end\n]}}// last", { SAME } },
+    { "{\"log_level\": [[\"a\", \"b\"], [1, 2], {\"c\": 3, \"d\": 4}]}", { SAME } },
+    { "{\"log_level\": \"\\\"#\\\\\", \"gradient_accumulation_steps\": 2}", { 2, ZERO_F32, 2, 777, 4, 7 } },
+    /* as the Hugging Face trainer's example for stage 3 has it, without offload and scheduler */
+    { "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"initial_scale_power\": 16}, \"bf16\": {\"enabled\": \"auto\"},"
+      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\"}},"
+      "\"zero_optimization\": {\"stage\": 3, \"overlap_comm\": true, \"contiguous_gradients\": true,"
+      "\"sub_group_size\": 1e9, \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
+      "\"stage3_param_persistence_threshold\": \"auto\", \"stage3_max_live_parameters\": 1e9, \"stage3_max_reuse_distance\": 1e9,"
+      "\"stage3_gather_16bit_weights_on_model_save\": true}, \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\","
+      "\"steps_per_print\": 2000, \"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\"}",
+      { 3, ZERO_F32, 3, 777, 4, 1 } },
+};
+
+static void test_taken(void **state) {
+    (void)state;
+    for (int i = 0; i < (int)(sizeof good / sizeof *good); i++) {
+        zero_config c = start();
+        write_file(good[i].text, strlen(good[i].text));
+        int rc = zero_config_from_file(&c, file);
+        if (rc) fail_msg("%s: %d, %s", good[i].text, rc, zero_last_error());
+        check_settings(good[i].text, &c, &good[i].want);
+    }
+}
+
+/* A look-ahead in elements means one unit at least, where the program had none. */
+static void test_prefetch_at_least_one(void **state) {
+    (void)state;
+    zero_config c = ZERO_CONFIG_INIT;
+    c.prefetch = 0;
+    write_file(Z("\"stage3_prefetch_bucket_size\": 5e7"), strlen(Z("\"stage3_prefetch_bucket_size\": 5e7")));
+    assert_int_equal(zero_config_from_file(&c, file), 0);
+    assert_int_equal(c.prefetch, 1);
+}
+
+/* --------------------------------------------------------------------------------------------------------- what is refused */
+
+static const struct { const char *text, *words; } bad[] = {
+    /* values */
+    { Z("\"stage\": 4"), ":1: zero_optimization.stage: 4: |from 0 to 3" },
+    { Z("\"stage\": -1"), "zero_optimization.stage: -1" },
+    { Z("\"stage\": 1.5"), "zero_optimization.stage: 1.5" },
+    { Z("\"stage\": \"3\""), "zero_optimization.stage: \"3\"" },
+    { Z("\"stage\": true"), "zero_optimization.stage: true" },
+    { Z("\"reduce_bucket_size\": 0.5"), "reduce_bucket_size: 0.5|whole number" },
+    { Z("\"reduce_bucket_size\": 1e19"), "reduce_bucket_size: 1" },
+    { Z("\"sub_group_size\": []"), "sub_group_size: []|whole number" },
+    { Z("\"overlap_comm\": 2"), "overlap_comm: 2|true or false" },
+    { Z("\"overlap_comm\": \"maybe\""), "overlap_comm: \"maybe\"|true or false" },
+    { "{\"gradient_accumulation_steps\": 0}", "gradient_accumulation_steps: 0|from 1 to 2147483647" },
+    { "{\"gradient_accumulation_steps\": 3e9}", "gradient_accumulation_steps: 3" },
+    { "{\"zero_optimization\": 3}", "zero_optimization: 3" },
+    { "{\"bf16\": true}", "bf16: true|must be a block" },
+    /* the trainer's */
+    { "{\"train_batch_size\": 32}", "train_batch_size: 32|the trainer|\"auto\"" },
+    { "{\"train_micro_batch_size_per_gpu\": 4}", "train_micro_batch_size_per_gpu: 4|the trainer" },
+    { "{\"gradient_clipping\": 1.0}", "gradient_clipping: 1.0|the trainer" },
+    { "{\"optimizer\": {\"params\": {\"lr\": 0.001}}}", "optimizer.params.lr: 0.001|the trainer" },
+    { "{\"optimizer\": {\"type\": \"Lion\"}}", "optimizer.type: \"Lion\"|AdamW" },
+    { "{\"optimizer\": {\"params\": {\"adam_w_mode\": false}}}", "adam_w_mode: false" },
+    { "{\"scheduler\": {\"type\": \"WarmupLR\"}}", "scheduler: {\"type\":\"WarmupLR\"}|the trainer" },
+    /* not built, or not what the plugin does */
+    { "{\"fp16\": {\"enabled\": true}}", "fp16.enabled: true|not built|bf16|write false" },
+    { "{\"fp16\": {\"enable\": false}}", "fp16: {\"enable\":false}" },
+    { Z("\"offload_optimizer\": {\"device\": \"cpu\"}"), "offload_optimizer.device: \"cpu\"|not built|write \"none\"" },
+    { Z("\"offload_optimizer\": {\"pin_memory\": true}"), "offload_optimizer: {|not built" },
+    { Z("\"offload_param\": {\"device\": \"nvme\"}"), "offload_param.device: \"nvme\"|not built" },
+    { Z("\"offload_param\": {\"device\": 0}"), "offload_param.device: 0" },
+    { Z("\"cpu_offload\": true"), "cpu_offload: true|not built" },
+    { Z("\"zero_hpz_partition_size\": 8"), "zero_hpz_partition_size: 8|hpZ|write 1" },
+    { Z("\"zero_hpz_partition_size\": true"), "zero_hpz_partition_size: true" },
+    { Z("\"zero_quantized_weights\": true"), "zero_quantized_weights: true|not built" },
+    { Z("\"zero_quantized_gradients\": 1"), "zero_quantized_gradients: 1|not built" },
+    { Z("\"mics_shard_size\": 4"), "mics_shard_size: 4|MiCS" },
+    { Z("\"reduce_scatter\": false"), "reduce_scatter: false" },
+    { Z("\"contiguous_gradients\": 0"), "contiguous_gradients: 0" },
+    { Z("\"stage3_max_live_parameters\": 1e8"), "stage3_max_live_parameters: 1" },
+    { Z("\"stage3_param_persistence_threshold\": 10"), "stage3_param_persistence_threshold: 10|write 0" },
+    { Z("\"zenflow\": {\"topk_ratio\": 0.1}"), "zenflow: {|not built" },
+    { Z("\"legacy_stage1\": true"), "legacy_stage1" },
+    { "{\"wall_clock_breakdown\": true}", "wall_clock_breakdown: true|not built" },
+    { "{\"elasticity\": {\"enabled\": true}}", "elasticity.enabled: true|not built" },
+    { "{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "data_types.grad_accum_dtype: \"bf16\"|fp32" },
+    { "{\"communication_data_type\": \"fp16\"}", "communication_data_type: \"fp16\"" },
+    { "{\"communication_data_type\": \"bf16\"}", "communication_data_type: \"bf16\"|travel as fp32" },
+    { "{\"communication_data_type\": \"fp32\", \"bf16\": {\"enabled\": true}}", "communication_data_type: \"fp32\"|travel as bf16" },
+    /* unknown keys: the nearest known one, in the right block */
+    { Z("\"stge\": 3"), "zero_optimization.stge: unknown key|zero_optimization.stage" },
+    { Z("\"overlap_com\": true"), "nearest known one is zero_optimization.overlap_comm" },
+    { "{\"zero_optimisation\": {\"stage\": 3}}", "zero_optimisation: unknown key|is zero_optimization" },
+    { "{\"stage\": 3}", "stage: unknown key|zero_optimization.stage" },
+    { Z("\"gradient_clipping\": 1"), "zero_optimization.gradient_clipping: unknown key|is gradient_clipping" },
+    { "{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}", "optimizer.params.learning_rate: unknown key" },
+    { "{\"xyzzy\": 3}", "xyzzy: unknown key; remove it" },
+    { "{\"\": 3}", "unknown key; remove it" },
+    { Z("\"max_live_parameters\": 1e9, \"stage3_max_live_parameters\": 1e9"), ".max_live_parameters: stands here as stage3_max_live" },
+    /* usual mistakes */
+    { Z("\"aio\": {\"queue_depth\": 8}"), "zero_optimization.aio|top level" },
+    { "{\"bfloat16\": {\"enabled\": true}}", "bfloat16|called bf16" },
+    /* line of the key, whatever comes before it */
+    { "{\n/* a\n b */ \"fp16\": {\"enabled\": false,\n \"stage\": 1},\n # \"stage\": 1\n\"zero_optimization\":\n{\n\"stage\"\n: 9}}",
+      ":8: zero_optimization.stage: 9" },
+    { "{\"log_level\": \"\\\"stage\\\":\",\n\"zero_optimization\": {\"stge\": 1}}", ":2: zero_optimization.stge" },
+    { "{\"log_level\": \"bf16\",\n\"bf16\": 4}", ":2: bf16: 4" },
+    { "{\"timers\": false,\n\"tensorboard\": {\"enabled\": false, \"x\": [{\"bf16\":\n1}]},\n\"bf16\": 4}", ":4: bf16: 4" },
+    /* not JSON: line and column as in the file */
+    { "", ":1:0: not JSON" },
+    { "[]", "must be a block" },
+    { "3", "not JSON" },
+    { "{\"zero_optimization\": {\n /* x */ \"stage\": oops}}", ":2:22: not JSON: |oops" },
+    { "{\n\"steps_per_print\": 1,\n\"steps_per_print\": 2}", ":3:|duplicate|steps_per_print" },
+    { Z("\"stage\": 1, \"stage\": 2"), "duplicate" },
+    { "{\"stage\" /* never closed\n : 3}", ":1:10: not JSON" },
+    { "{\"steps_per_print\": 1,,}", "not JSON" },
+    { "{\"steps_per_print\": 1} {}", "not JSON" },
+    { "{\"log_level\": \"\\", "not JSON" },
+    { "{\"log_level\": \"", "not JSON" },
+    { "{\"steps_per_print\": 1e999}", "not JSON" },
+};
+
+static void test_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
+        zero_config c = start();
+        write_file(bad[i].text, strlen(bad[i].text));
+        int rc = zero_config_from_file(&c, file);
+        check_error(bad[i].text, rc, ZERO_ERR_ARGUMENT, bad[i].words);
+        check_error(bad[i].text, rc, ZERO_ERR_ARGUMENT, file);
+        check_settings(bad[i].text, &c, &before);
+    }
+}
+
+/* What comes before the mistake is not taken over either. */
+static void test_all_or_nothing(void **state) {
+    (void)state;
+    const char *text = "{\"gradient_accumulation_steps\": 8, \"bf16\": {\"enabled\": true}, "
+                       "\"zero_optimization\": {\"stage\": 3, \"stge\": 3}}";
+    zero_config c = start();
+    write_file(text, strlen(text));
+    check_error(text, zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "stge");
+    check_settings(text, &c, &before);
+}
+
+static void test_files(void **state) {
+    (void)state;
+    zero_config c = start();
+    check_error("no file", zero_config_from_file(&c, "/nowhere/ds.json"), ZERO_ERR_IO, "/nowhere/ds.json|No such file");
+    check_error("a folder", zero_config_from_file(&c, "/"), ZERO_ERR_IO, "/: |irectory");
+    check_error("NULL", zero_config_from_file(&c, NULL), ZERO_ERR_ARGUMENT, "path");
+    c.size--;
+    check_error("size", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "ZERO_CONFIG_INIT");
+    check_error("size", zero_config_from_env(&c), ZERO_ERR_ARGUMENT, "ZERO_CONFIG_INIT");
+    c = start();
+    write_file("{}\0{}", 5);
+    check_error("a byte 0", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "not JSON");
+    size_t mib = 1 << 20;
+    char *large = malloc(mib + 1);
+    assert_non_null(large);
+    memset(large, ' ', mib + 1);
+    large[0] = '{';
+    large[mib - 1] = '}';
+    write_file(large, mib);
+    assert_int_equal(zero_config_from_file(&c, file), 0);
+    write_file(large, mib + 1);
+    check_error("1 MiB and a byte", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "1 MiB");
+    free(large);
+    check_settings("files", &c, &before);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- the environment */
+
+static void test_environment(void **state) {
+    (void)state;
+    static const struct { const char *stage, *text; int rc, want; const char *words; } rows[] = {
+        { NULL, NULL, 0, 2, "" },
+        { "", NULL, 0, 2, "" },
+        { "0", NULL, 0, 0, "" },
+        { "3", NULL, 0, 3, "" },
+        { NULL, Z("\"stage\": 1"), 0, 1, "" },
+        { NULL, "{}", 0, 2, "" },
+        { "1", Z("\"stage\": 1"), 0, 1, "" },
+        { "3", "{}", 0, 3, "" },
+        { "3", Z("\"stage\": \"auto\""), 0, 3, "" },
+        { "3", "{\"zero_optimization\": null}", 0, 3, "" },
+        { "3", Z("\"stage\": 1"), ZERO_ERR_ARGUMENT, 2, ":1: zero_optimization.stage: stage 1|ZERO_STAGE=3" },
+        { "0", "{\"zero_optimization\": true}", ZERO_ERR_ARGUMENT, 2, "stage 1|ZERO_STAGE=0" },
+        { "3", Z("\"stge\": 1"), ZERO_ERR_ARGUMENT, 2, "stge" },
+        { "4", NULL, ZERO_ERR_ARGUMENT, 2, "ZERO_STAGE=4|0, 1, 2 and 3" },
+        { "-1", NULL, ZERO_ERR_ARGUMENT, 2, "ZERO_STAGE=-1" },
+        { "2x", NULL, ZERO_ERR_ARGUMENT, 2, "ZERO_STAGE=2x" },
+        { "x", "{}", ZERO_ERR_ARGUMENT, 2, "ZERO_STAGE=x" },
+    };
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        zero_config c = start();
+        settings want = before;
+        want.stage = rows[i].want;
+        if (rows[i].text) write_file(rows[i].text, strlen(rows[i].text));
+        assert_int_equal(rows[i].stage ? setenv("ZERO_STAGE", rows[i].stage, 1) : unsetenv("ZERO_STAGE"), 0);
+        assert_int_equal(rows[i].text ? setenv("ZERO_CONFIG", file, 1) : unsetenv("ZERO_CONFIG"), 0);
+        check_error(rows[i].stage ? rows[i].stage : "unset", zero_config_from_env(&c), rows[i].rc, rows[i].words);
+        check_settings(rows[i].stage ? rows[i].stage : "unset", &c, &want);
+    }
+    assert_int_equal(setenv("ZERO_CONFIG", "/nowhere/ds.json", 1) | unsetenv("ZERO_STAGE"), 0);
+    zero_config c = start();
+    check_error("no file", zero_config_from_env(&c), ZERO_ERR_IO, "/nowhere/ds.json");
+    assert_int_equal(unsetenv("ZERO_CONFIG"), 0);
+}
+
+static int make_file(void **state) {
+    (void)state;
+    int fd = mkstemp(file);
+    return fd < 0 || close(fd);
+}
+static int remove_file(void **state) { (void)state; return unlink(file); }
+
+int main(void) {
+    const struct CMUnitTest config_tests[] = {
+        cmocka_unit_test(test_taken), cmocka_unit_test(test_prefetch_at_least_one), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_files), cmocka_unit_test(test_environment),
+    };
+    return cmocka_run_group_tests(config_tests, make_file, remove_file) != 0;
+}
