@@ -1,5 +1,5 @@
 # llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero), their tests.
-#   make demo     from nothing to a GPT-2 that trains under ZeRO-3 on two ranks and writes a story
+#   make demo     from nothing to a GPT-2 that trains under ZeRO-3 on two ranks and writes a story; TEXT=my.txt: on your own text
 #   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
 #   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own; V=1 shows the commands
 # Works offline once scripts/install_deps.sh has found or installed what it names.
@@ -31,6 +31,8 @@ LIBS       := $(ZERO_LIBS) -ldnnl $(if $(OPENMP),,-lgomp)
 GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard gpt2/*.c))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
 TRAINER  := $(if $(SAN),$(BUILD)/,)train_gpt2_zero
+EXAMPLE  := $(BUILD)/mlp_zero
+TOKENS   := $(BUILD)/make_tokens
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 
 .PHONY: all deps probes demo test run-tests sanitized check bench clean data
@@ -52,9 +54,17 @@ $(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 
+$(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
+	@echo "  link $@"
+	$(Q)$(CC) $(BASE) $^ -o $@ $(ZERO_LIBS)
+
 $(BUILD)/make_stories: dev/data/make_stories.c
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
+TOKENS_SRC := dev/data/make_tokens.c dev/data/bpe.c gpt2/tokenizer.c gpt2/error.c
+$(TOKENS): $(TOKENS_SRC) dev/data/bpe.h gpt2/tokenizer.h gpt2/error.h
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) -I. $(TOKENS_SRC) -o $@ -lpcre2-8
 $(STORIES) &: $(BUILD)/make_stories
 	@mkdir -p data
 	$(BUILD)/make_stories data
@@ -65,11 +75,11 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ)
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
 
 demo: deps
-	@$(MAKE) --no-print-directory train_gpt2_zero
+	@$(MAKE) --no-print-directory train_gpt2_zero $(if $(TEXT),$(TOKENS))
 	@scripts/demo.sh
 test: deps
 	@$(MAKE) --no-print-directory -j2 run-tests
-run-tests: $(TRAINER) $(TESTS)
+run-tests: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS)
 	@tests/run.sh $(BUILD) $(TRAINER)
 sanitized: $(TRAINER) $(TESTS)
 check: deps

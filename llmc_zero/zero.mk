@@ -29,10 +29,10 @@ zero_needs:
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c | zero_needs
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -c $< -o $@
-# One object, in which only zero_* is visible: the plugin's inner names cannot clash with a trainer's.
+# One object, in which only what zero.h declares is visible: the plugin's inner names cannot clash with a trainer's.
 $(ZERO_LIB): $(ZERO_OBJ)
 	$(ZERO_Q)$(LD) -r $^ -o $(ZERO_BUILD)/llmc_zero/all.o
-	$(ZERO_Q)objcopy --wildcard --keep-global-symbol='zero_*' $(ZERO_BUILD)/llmc_zero/all.o
+	$(ZERO_Q)objcopy --wildcard --keep-global-symbol='!zero_fail' --keep-global-symbol='zero_*' $(ZERO_BUILD)/llmc_zero/all.o
 	$(ZERO_Q)rm -f $@ && $(AR) rcs $@ $(ZERO_BUILD)/llmc_zero/all.o
 
 -include $(ZERO_OBJ:.o=.d)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
 #   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
-#   trainer.sh  the trainer from outside       short      leaves trainer.sh out (for runs under sanitizers)
+#   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
+#   test_tokens.sh   text into tokens          short      leaves these four out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
@@ -37,5 +38,8 @@ done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
 run mpi_zero.timeout 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$build/tests/mpi_zero" timeout
 [ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
+[ -n "$short" ] || run example 240 tests/test_example.sh "$build/mlp_zero"
+[ -n "$short" ] || run tokens 180 tests/test_tokens.sh "$build/make_tokens"
+[ -n "$short" ] || run patch 400 tests/test_patch.sh
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
