@@ -12,6 +12,7 @@ openmpi-bin|command -v mpirun|mpirun: the ranks
 libopenmpi-dev|command -v mpicc|MPI between the ranks
 libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matrix products
 libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
+libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: text is split into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
 [ "${1:-}" = check ] && packages="$packages

@@ -1,0 +1,404 @@
+/* Turns text into token shards, for training on it.
+ *
+ *     make_tokens -o data/my my.txt                                       one token a byte; also writes data/my_tokenizer.bin
+ *     make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt        GPT-2's tokens
+ *
+ * data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are data/my_val_000000.bin and
+ * data/my_train_000001.bin and so on. The end-of-text token stands before each document. The text is read in pieces and may be larger than
+ * memory. Files appear under their names when all of them are written. */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+// defines: Tokenizer, tokenizer_*
+#include "gpt2/tokenizer.h"
+// defines: gpt2_last_error
+#include "gpt2/error.h"
+// defines: bpe_*, utf8_prefix
+#include "bpe.h"
+
+enum { BYTE_EOT = 256, BYTE_VOCAB = 257, BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
+
+static const char usage[] =
+    "usage: make_tokens -o DIR/NAME [option]... FILE...     text files to token shards DIR/NAME_train.bin and DIR/NAME_val.bin\n"
+    "  --tokenizer FILE      GPT-2's byte-pair encoding with the tokens of this tokenizer.bin (default: one token a byte, and\n"
+    "                        DIR/NAME_tokenizer.bin); the text must be UTF-8\n"
+    "  --documents KIND      end-of-text stands before each of: file (default), paragraph (an empty line ends it), mark (<|endoftext|> in\n"
+    "                        the text ends it; the mark and a line's end after it are dropped)\n"
+    "  --val N | P%          the validation shard gets the first N tokens, or those of the first P % of the bytes (default 10%; 0, 100%)\n"
+    "  --shard N             shards of N tokens, numbered; one at most is for validation (default: one file for training)\n"
+    "  --piece N             bytes read at a time (default 1048576); the tokens do not depend on it\n"
+    "A FILE may be a pipe, as /dev/stdin; then --val must be a number of tokens.\n";
+
+static struct {
+    const char *output, *tokenizer, *mark;      // mark: ends a document, or NULL
+    int keep_mark;                              // it belongs to the text
+    double val_percent;                         // or -1: val_tokens counts
+    long long val_tokens, shard, piece;
+} opt = { .val_percent = 10, .piece = 1 << 20 };
+
+// What is written. Shard 0 is for validation, the others for training; all have temporary names until the end.
+static struct {
+    FILE *file;
+    int shard, first;           // the open one, the first one
+    int64_t count, limit;       // tokens in the open shard, and at most
+    uint16_t buffer[BUFFER];
+    int filled;
+    int64_t tokens[2];          // for validation, for training
+} out;
+
+// What is read.
+static struct {
+    const char *path;
+    uint8_t *bytes;             // of the file, from `offset` on: `fill` of them are there, the first `checked` are whole characters
+    size_t fill, checked;
+    int64_t offset;
+    int eof;
+    int begins, after_mark;     // a document begins; behind a mark
+    int64_t used, total;        // bytes of text that have become tokens; bytes of all files, -1 if one is a pipe
+} in;
+
+// ----------------------------------------------------------------------------
+// shards
+
+static void shard_path(char path[PATH_MAX], int shard, const char *suffix) {
+    const char *kind = shard ? "train" : "val";
+    if (opt.shard) snprintf(path, PATH_MAX, "%s_%s_%06d.bin%s", opt.output, kind, shard, suffix);
+    else snprintf(path, PATH_MAX, "%s_%s.bin%s", opt.output, kind, suffix);
+}
+
+// One sentence, and nothing is left behind.
+static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    fputs("make_tokens: ", stderr);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    va_end(args);
+    char path[PATH_MAX];
+    for (int i = out.first; out.file && i <= out.shard; i++) {
+        shard_path(path, i, ".tmp");
+        unlink(path);
+    }
+    exit(EXIT_FAILURE);
+}
+
+static void die_of_output(void) {
+    int error = errno;
+    char path[PATH_MAX];
+    shard_path(path, out.shard, ".tmp");
+    die("%s: cannot write: %s", path, strerror(error));
+}
+
+static void flush_tokens(void) {
+    size_t n = (size_t)out.filled;
+    if (fwrite(out.buffer, sizeof *out.buffer, n, out.file) != n) die_of_output();
+    out.filled = 0;
+}
+
+static void write_header(void) {
+    const uint32_t header[256] = { 20240520, 1, (uint32_t)out.count };
+    if (fseek(out.file, 0, SEEK_SET) || fwrite(header, sizeof header, 1, out.file) != 1) die_of_output();
+}
+
+static void open_shard(int shard) {
+    char path[PATH_MAX];
+    out.shard = shard;
+    out.count = 0;
+    out.limit = opt.shard ? opt.shard : MAX_TOKENS;
+    if (!shard && opt.val_percent < 0 && opt.val_tokens < out.limit) out.limit = opt.val_tokens;
+    shard_path(path, shard, ".tmp");
+    FILE *f = fopen(path, "wb");
+    if (!f) die("%s: cannot create: %s", path, strerror(errno));
+    out.file = f;
+    write_header();
+}
+
+static void close_shard(void) {
+    flush_tokens();
+    write_header();
+    if (fflush(out.file) || fsync(fileno(out.file)) || fclose(out.file)) die_of_output();
+    out.tokens[out.shard > 0] += out.count;
+}
+
+static void next_shard(void) {
+    if (out.shard && !opt.shard) die("more than %d tokens do not fit in one file; give --shard 100000000", MAX_TOKENS);
+    close_shard();
+    open_shard(out.shard + 1);
+}
+
+static inline void put(const uint16_t *tokens, int n) {
+    for (int i = 0; i < n; i++) {
+        if (out.count == out.limit) next_shard();
+        if (out.filled == BUFFER) flush_tokens();
+        out.buffer[out.filled++] = tokens[i];
+        out.count++;
+    }
+}
+
+static void name_shards(void) {
+    char path[PATH_MAX], temporary[PATH_MAX];
+    close_shard();
+    for (int i = out.first; i <= out.shard; i++) {
+        shard_path(path, i, "");
+        shard_path(temporary, i, ".tmp");
+        if (rename(temporary, path)) die("%s: cannot rename it to %s: %s", temporary, path, strerror(errno));
+    }
+}
+
+// Numbered shards that an earlier run left would be read together with the new ones.
+static void refuse_leftovers(void) {
+    char path[PATH_MAX];
+    shard_path(path, 1, "");
+    if (opt.shard && !access(path, F_OK))
+        die("%s is there from another run; remove %s_train_*.bin, or give another name with -o", path, opt.output);
+}
+
+static void write_byte_tokenizer(void) {
+    static const char eot[] = "<|endoftext|>";
+    const uint32_t header[256] = { 20240328, 2, BYTE_VOCAB, BYTE_EOT };
+    unsigned char body[2 * 256 + sizeof eot];
+    for (int i = 0; i < 256; i++) {
+        body[2 * i] = 1;
+        body[2 * i + 1] = (unsigned char)i;
+    }
+    body[2 * 256] = sizeof eot - 1;
+    memcpy(body + 2 * 256 + 1, eot, sizeof eot - 1);
+
+    char path[PATH_MAX], temporary[PATH_MAX];
+    snprintf(path, sizeof path, "%s_tokenizer.bin", opt.output);
+    snprintf(temporary, sizeof temporary, "%s_tokenizer.bin.tmp", opt.output);
+    FILE *f = fopen(temporary, "wb");
+    if (!f) die("%s: cannot create: %s", temporary, strerror(errno));
+    int failed = fwrite(header, sizeof header, 1, f) != 1 || fwrite(body, sizeof body, 1, f) != 1;
+    if (fclose(f) || failed || rename(temporary, path)) {
+        int error = errno;
+        unlink(temporary);
+        die("%s: cannot write: %s", path, strerror(error));
+    }
+}
+
+// ----------------------------------------------------------------------------
+// text to tokens
+
+// The first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns how many, 0 if more text is needed.
+static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, const uint16_t **tokens) {
+    static uint16_t byte;
+    if (!bpe) {
+        byte = in.bytes[at];
+        *length = 1;
+        *tokens = &byte;
+        return 1;
+    }
+    int n = bpe_next(bpe, in.bytes + at, end - at, whole, length, tokens);
+    if (n < 0) die("%s: byte %lld: %s", in.path, (long long)(in.offset + (int64_t)at), gpt2_last_error());
+    return n;
+}
+
+// Returns where it stopped: at `end` if the document is whole.
+static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
+    const uint16_t *tokens;
+    int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX : 1 + (int64_t)((double)in.total * opt.val_percent / 100);
+    for (int n, length; at < end && (n = next_tokens(bpe, at, end, whole, &length, &tokens)) > 0; at += (size_t)length) {
+        if (!out.shard && in.used >= val_bytes) next_shard();
+        if (in.begins) put(&eot, 1);
+        put(tokens, n);
+        in.begins = 0;
+        in.used += length;
+    }
+    return at;
+}
+
+// Encodes what is certain of the buffer. Returns how much that was.
+static size_t encode_documents(Bpe *bpe, uint16_t eot) {
+    size_t at = 0, mark = opt.mark ? strlen(opt.mark) : 0;
+    for (;;) {
+        size_t left = in.checked - at;
+        if (in.after_mark && left) {
+            if (!opt.keep_mark && in.bytes[at] == '\n') at++, left--;
+            in.after_mark = 0;
+        }
+        const uint8_t *found = mark ? memmem(in.bytes + at, left, opt.mark, mark) : NULL;
+        if (!found) { // the last bytes may be the beginning of a mark
+            size_t held = in.eof || !mark ? 0 : left < mark - 1 ? left : mark - 1, end = in.checked - held;
+            while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80) end--; // not inside a character
+            return encode(bpe, eot, at, end, in.eof);
+        }
+        size_t end = (size_t)(found - in.bytes);
+        encode(bpe, eot, at, end + (opt.keep_mark ? mark : 0), 1);
+        at = end + mark;
+        in.begins = in.after_mark = 1;
+    }
+}
+
+static void read_piece(FILE *f) {
+    size_t n = fread(in.bytes + in.fill, 1, (size_t)opt.piece, f);
+    if (ferror(f)) die("%s: cannot read: %s", in.path, strerror(errno));
+    in.fill += n;
+    in.eof = n < (size_t)opt.piece;
+}
+
+// A character may lie across two pieces; anything else that is not UTF-8 is an error.
+static void check_utf8(void) {
+    in.checked += utf8_prefix(in.bytes + in.checked, in.fill - in.checked);
+    size_t rest = in.fill - in.checked;
+    if (rest > 3 || (rest && in.eof))
+        die("%s: byte %lld is not UTF-8; convert the file (iconv -t utf-8), or leave --tokenizer out: byte-level tokens take any bytes",
+            in.path, (long long)(in.offset + (int64_t)in.checked));
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+// On a terminal one line that changes, elsewhere a line every ten seconds.
+static void show_progress(double start) {
+    static double last;
+    int terminal = isatty(STDERR_FILENO);
+    double t = now();
+    if (!last) last = start;
+    if (t - last < (terminal ? 0.5 : 10)) return;
+    last = t;
+    double mb = (double)in.used / 1e6;
+    if (in.total > 0) fprintf(stderr, "%5.1f %% of %.0f MB", 100 * (double)in.used / (double)in.total, (double)in.total / 1e6);
+    else fprintf(stderr, "%.0f MB", mb);
+    fprintf(stderr, ", %.1f MB/s%s", mb / (t - start), terminal ? "   \r" : "\n");
+}
+
+static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) {
+    FILE *f = fopen(path, "rb");
+    if (!f) die("%s: cannot open: %s", path, strerror(errno));
+    in.path = path;
+    in.offset = 0;
+    in.fill = in.checked = 0;
+    in.after_mark = in.eof = 0;
+    in.begins = 1;
+    while (!in.eof) {
+        read_piece(f);
+        if (!in.offset && !in.fill) die("%s: is empty", path);
+        if (bpe) check_utf8();
+        else in.checked = in.fill;
+        size_t used = encode_documents(bpe, eot);
+        memmove(in.bytes, in.bytes + used, in.fill - used);
+        in.fill -= used;
+        in.checked -= used;
+        in.offset += (int64_t)used;
+        show_progress(start);
+    }
+    fclose(f); // only read from
+}
+
+// ----------------------------------------------------------------------------
+// options
+
+static long long number(const char *option, const char *text, long long min, long long max) {
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (errno || end == text || *end || n < min || n > max) die("%s %s: expected a number from %lld to %lld", option, text, min, max);
+    return n;
+}
+
+static void set_val(const char *text) {
+    size_t n = strlen(text);
+    opt.val_percent = -1;
+    if (!n || text[n - 1] != '%') {
+        opt.val_tokens = number("--val", text, 0, MAX_TOKENS);
+        return;
+    }
+    char *end;
+    opt.val_percent = strtod(text, &end);
+    if (end != text + n - 1 || !(opt.val_percent > 0 && opt.val_percent <= 100)) die("--val %s: expected above 0%% and up to 100%%", text);
+}
+
+static void set_documents(const char *kind) {
+    if (!strcmp(kind, "file")) opt.mark = NULL;
+    else if (!strcmp(kind, "paragraph")) opt.mark = "\n\n", opt.keep_mark = 1;
+    else if (!strcmp(kind, "mark")) opt.mark = "<|endoftext|>", opt.keep_mark = 0;
+    else die("--documents %s: expected file, paragraph or mark", kind);
+}
+
+static void parse_options(int argc, char **argv) {
+    enum { TOKENIZER = 256, DOCUMENTS, VAL, SHARD, PIECE, HELP };
+    static const struct option options[] = { { "tokenizer", 1, NULL, TOKENIZER }, { "documents", 1, NULL, DOCUMENTS },
+        { "val", 1, NULL, VAL }, { "shard", 1, NULL, SHARD }, { "piece", 1, NULL, PIECE }, { "help", 0, NULL, HELP }, { 0 } };
+    for (int c; (c = getopt_long(argc, argv, "o:", options, NULL)) != -1;) switch (c) {
+        case 'o': opt.output = optarg; break;
+        case TOKENIZER: opt.tokenizer = optarg; break;
+        case DOCUMENTS: set_documents(optarg); break;
+        case VAL: set_val(optarg); break;
+        case SHARD: opt.shard = number("--shard", optarg, 1, MAX_TOKENS); break;
+        case PIECE: opt.piece = number("--piece", optarg, 1, 1 << 30); break;
+        case HELP: fputs(usage, stdout); exit(EXIT_SUCCESS);
+        default: fputs(usage, stderr); exit(EXIT_FAILURE);
+    }
+    if (!opt.output || optind == argc) {
+        fputs(usage, stderr);
+        exit(EXIT_FAILURE);
+    }
+    if (strlen(opt.output) > PATH_MAX - 64) die("-o: a name of %zu bytes is too long", strlen(opt.output));
+}
+
+// Before any work: are the files there, how large are they together?
+static void measure_files(char **paths) {
+    struct stat st;
+    for (; *paths; paths++) {
+        if (stat(*paths, &st)) die("%s: %s", *paths, strerror(errno));
+        if (S_ISDIR(st.st_mode)) die("%s: is a folder, expected a text file", *paths);
+        in.total = S_ISREG(st.st_mode) && in.total >= 0 ? in.total + st.st_size : -1;
+    }
+    if (in.total < 0 && opt.val_percent >= 0)
+        die("--val in %% needs the size of the text, and a pipe has none; give --val a number of tokens");
+    if (in.total > MAX_TOKENS && !opt.shard && !opt.tokenizer)
+        die("%lld bytes of text are too many tokens for one file; give --shard 100000000", (long long)in.total);
+}
+
+static void load_bpe(Bpe **bpe, uint16_t *eot) {
+    Tokenizer t;
+    if (tokenizer_init(&t, opt.tokenizer)) die("%s", gpt2_last_error());
+    if (bpe_create(bpe, &t)) die("%s: %s", opt.tokenizer, gpt2_last_error());
+    *eot = (uint16_t)t.eot_token;
+    tokenizer_free(&t);
+}
+
+static void check_result(void) {
+    if (out.shard == out.first && !out.count) die("there is no text but marks");
+    if (!out.shard && opt.val_percent != 100)
+        die("the text has %lld tokens, and nothing is left for training; give more text, or a smaller --val", (long long)out.count);
+}
+
+int main(int argc, char **argv) {
+    Bpe *bpe = NULL;
+    uint16_t eot = BYTE_EOT;
+    parse_options(argc, argv);
+    measure_files(argv + optind);
+    if (opt.tokenizer) load_bpe(&bpe, &eot);
+    refuse_leftovers();
+    in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64); // 64: a mark, a character, what bpe_next wants to see behind a word
+    if (!in.bytes) die("no memory to read %lld bytes at a time; give a smaller --piece", opt.piece);
+    out.first = opt.val_percent < 0 && !opt.val_tokens;
+    open_shard(out.first);
+
+    double start = now();
+    for (int i = optind; i < argc; i++) encode_file(bpe, eot, argv[i], start);
+    double seconds = now() - start;
+    check_result();
+    if (!bpe) write_byte_tokenizer();
+    name_shards();
+
+    int64_t tokens = out.tokens[0] + out.tokens[1];
+    printf("%s: %lld bytes, %lld tokens: %lld for training in %d %s, %lld for validation; %.2f s, %.1f MB/s\n", opt.output,
+           (long long)in.used, (long long)tokens, (long long)out.tokens[1], out.shard, out.shard == 1 ? "shard" : "shards",
+           (long long)out.tokens[0], seconds, (double)in.used / 1e6 / seconds);
+    bpe_free(bpe);
+    free(in.bytes);
+    if (fflush(stdout)) return EXIT_FAILURE;
+    return EXIT_SUCCESS;
+}
