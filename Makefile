@@ -84,7 +84,10 @@ run-tests: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS)
 sanitized: $(TRAINER) $(TESTS)
 check: deps
 	@scripts/check.sh
-bench: train_gpt2_zero
+$(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ)
+	@mkdir -p $(@D) && echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $< $(ZERO_OBJ) -o $@ $(LIBS)
+bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@dev/bench/bench.sh
 clean:
 	rm -rf build train_gpt2_zero

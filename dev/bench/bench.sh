@@ -3,6 +3,7 @@
 # the step. Prints a table with ratios; JSON lines go to build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2 and DeepSpeed ZeRO-3 then run in turn with ours, and the ratios
 #                           to the faster of the two are printed
+# Then AdamW and the collectives against memory, the hooks on their own, and how a step grows with layers, rows and ranks.
 #   ROUNDS=3                each program so many times, in turn; medians are quoted       STEPS=8       steps of a run
 set -eu
 cd "$(dirname "$0")/../.."
@@ -84,4 +85,15 @@ first=$(mpirun --oversubscribe -np 2 ./train_gpt2_zero -x 1 -v 0 -s 0 | while re
 echo
 echo "from the command to the first loss, small model: ${first:?no loss came} s (aim: under 1)"
 record "{\"name\": \"first_loss\", \"seconds\": $first}"
+
+# ---- the plugin's kernels and collectives against memory, and its hooks on their own
+echo
+build/bench/adamw
+[ -z "$peers" ] || PATH="$(dirname "$peers"):$PATH" "$peers" dev/bench/peers_adamw.py 2>"$work/peer.err" || tail -n 3 "$work/peer.err"
+echo
+OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm
+echo
+OMP_NUM_THREADS=1 build/bench/hooks 48
+
+dev/bench/scale.sh
 echo "written: $out"
