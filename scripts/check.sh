@@ -19,10 +19,10 @@ if command -v g++ >/dev/null; then
 fi
 
 # ---- format: no tabs, no trailing blanks, no line over 160 columns
-! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch] gpt2/*.[ch] train_gpt2_zero.cu tests/*.[ch] dev/data/*.c; say $? "format"
+! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch] gpt2/*.[ch] train_gpt2_zero.cu tests/*.[ch] dev/*/*.[ch]; say $? "format"
 
 cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning --suppress=missingIncludeSystem \
-    -D_OPENMP=201511 -D__x86_64__ -I. llmc_zero/*.c gpt2/*.c dev/data/*.c && status=0 || status=1
+    -D_OPENMP=201511 -D__x86_64__ -I. llmc_zero/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
 say $status "cppcheck"
 
 # ---- sanitizers. Leaks are not looked for: Open MPI and its libraries keep memory to the end.
