@@ -36,8 +36,10 @@ ZERO_CLONES static void move_block(float *restrict p, float *restrict m, float *
 static void move(float *p, float *m, float *v, const void *g, uint16_t *low, int64_t n) {
     enum { BLOCK = 1024 };
     #pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < n; b += BLOCK)
-        move_block(p + b, m + b, v + b, (const float *)g + (low ? 0 : b), (const uint16_t *)g + (low ? b : 0), low ? low + b : NULL, n - b < BLOCK ? n - b : BLOCK);
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t len = n - b < BLOCK ? n - b : BLOCK;
+        move_block(p + b, m + b, v + b, (const float *)g + (low ? 0 : b), (const uint16_t *)g + (low ? b : 0), low ? low + b : NULL, len);
+    }
 }
 
 static int compare(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
@@ -48,13 +50,14 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
     const adamw_constants c = adamw_prepare(&h, 1, 1);
     double steps[ROUNDS], moves[ROUNDS];
     omp_set_num_threads(threads);
-    for (int i = -1; i < ROUNDS; i++) {
+    for (int i = -1; i < ROUNDS; i++) {             // one to warm up, overwritten by the first
         double start = now();
         kernel_adamw(&c, p, m, v, low_precision ? ZERO_BF16 : ZERO_F32, g, low_precision ? low : NULL, n);
         double between = now();
         move(p, m, v, g, low_precision ? low : NULL, n);
         move(p, m, v, g, low_precision ? low : NULL, n);    // twice: p, m and v are what they were
-        if (i >= 0) { steps[i] = between - start; moves[i] = (now() - between) / 2; }
+        steps[i < 0 ? 0 : i] = between - start;
+        moves[i < 0 ? 0 : i] = (now() - between) / 2;
     }
     double t = median(steps), moved = median(moves);
     printf("%-5s %8d %10.1f %10.1f %10.1f %8.2f\n", low_precision ? "bf16" : "fp32", threads, t * 1e3, 28.0 * n / t * 1e-9, moved * 1e3, moved / t);

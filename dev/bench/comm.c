@@ -91,10 +91,10 @@ static void row(const collective *k, size_t bytes) {
     double times[ROUNDS], copies[ROUNDS];
     part = (int64_t)bytes / (int64_t)dtype_bytes(dtype) / c.ranks / 128 * 128;
     elems = part * c.ranks;
-    for (int i = -2; i < ROUNDS; i++) {     // two to warm up
+    for (int i = -2; i < ROUNDS; i++) {     // two to warm up, overwritten by the first
         k->fill();
-        double t = once(k->run), copied = once(copy);
-        if (i >= 0) { times[i] = t; copies[i] = copied; }
+        times[i < 0 ? 0 : i] = once(k->run);
+        copies[i < 0 ? 0 : i] = once(copy);
     }
     k->fill();
     once(k->run);
