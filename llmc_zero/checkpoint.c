@@ -128,9 +128,12 @@ static int check_header(const zero *z, stream *s, size_t user_bytes) {
         return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u", s->path, h.rank, h.ranks,
                          want.rank, want.ranks, h.ranks);
     if (h.dtype != want.dtype) return zero_fail(ZERO_ERR_IO, "%s: saved with dtype %s", s->path, h.dtype == ZERO_BF16 ? "bf16" : "fp32");
-    if (h.geometry != want.geometry || h.elems != want.elems || h.user_bytes != want.user_bytes)
-        return zero_fail(ZERO_ERR_IO, "%s: belongs to another model (%llu parameters, not %llu)", s->path, (unsigned long long)h.elems,
-                         (unsigned long long)want.elems);
+    if (h.geometry != want.geometry || h.elems != want.elems)
+        return zero_fail(ZERO_ERR_IO, "%s: belongs to another model: other tensors or units (%llu parameters here, %llu there)", s->path,
+                         (unsigned long long)want.elems, (unsigned long long)h.elems);
+    if (h.user_bytes != want.user_bytes)
+        return zero_fail(ZERO_ERR_IO, "%s: holds %llu bytes of the trainer's own, and %llu are asked for: another trainer or version wrote it",
+                         s->path, (unsigned long long)h.user_bytes, (unsigned long long)want.user_bytes);
     uint64_t bytes = sizeof h + user_bytes + 3 * sizeof(float) * (uint64_t)z->layout.shard_elems + sizeof(uint64_t);
     if (fstat(fileno(s->f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     if ((uint64_t)st.st_size != bytes)

@@ -52,9 +52,10 @@ int comm_mpi_open(comm *c, const zero_config *config) {
 
 void comm_mpi_close(comm *c, int clean) {
     mpi_state *s = c->mpi;
-    int done = 0;
-    if (clean && s->comm != MPI_COMM_NULL) MPI_Comm_free(&s->comm);
-    if (clean && s->finalize && MPI_Finalized(&done) == MPI_SUCCESS && !done) MPI_Finalize();
+    int over = 0;
+    MPI_Finalized(&over);           /* by the trainer, before zero_destroy: then nothing is left to free */
+    if (clean && !over && s->comm != MPI_COMM_NULL) MPI_Comm_free(&s->comm);
+    if (clean && !over && s->finalize) MPI_Finalize();
     free(s);
 }
 

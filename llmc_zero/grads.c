@@ -66,22 +66,22 @@ int grads_create(zero *z) {
     return 0;
 }
 
-/* Makes the unit's bucket the one that fills its buffer: the one before must have been reduced. */
+static int is_full(const zero *z, int bucket) { return z->buckets[bucket].filled == z->layout.buckets[bucket].n_units; }
+
+int grads_check(const zero *z, int unit) {
+    int bucket = z->layout.units[unit].bucket, before = z->buffer_bucket[z->layout.buckets[bucket].buffer];
+    if (!uses_buckets(z) || z->own_grads[unit] || before == bucket || before < 0 || is_full(z, before)) return 0;
+    return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
+                     "backward goes through units in the reverse of the table's order", unit, z->layout.units[unit].name);
+}
+
+/* Makes the unit's bucket the one that fills its buffer: what was in there must have been reduced. A shared unit's buffer is its own. */
 static int claim_buffer(zero *z, int unit) {
-    int bucket = z->layout.units[unit].bucket, which = z->layout.buckets[bucket].buffer;
-    if (z->own_grads[unit]) {
-        z->buckets[bucket].filled = 0;
-        return progress_wait(&z->progress, &z->buckets[bucket].reduce);
-    }
-    int before = z->buffer_bucket[which];
-    if (before == bucket && z->buckets[bucket].filled < z->layout.buckets[bucket].n_units) return 0;
-    if (before >= 0) {
-        if (z->buckets[before].filled < z->layout.buckets[before].n_units)
-            return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): backward came here before it finished the units of the bucket that is being "
-                             "filled; backward goes through units in the reverse of the table's order", unit, z->layout.units[unit].name);
-        ZERO_TRY(progress_wait(&z->progress, &z->buckets[before].reduce));
-    }
-    z->buffer_bucket[which] = bucket;
+    int bucket = z->layout.units[unit].bucket, own = z->own_grads[unit] != NULL;
+    int *holder = &z->buffer_bucket[z->layout.buckets[bucket].buffer], before = own ? bucket : *holder;
+    if (!own && before == bucket && !is_full(z, bucket)) return 0;
+    if (before >= 0) ZERO_TRY(progress_wait(&z->progress, &z->buckets[before].reduce));
+    if (!own) *holder = bucket;
     z->buckets[bucket].filled = 0;
     return 0;
 }

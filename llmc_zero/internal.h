@@ -95,6 +95,7 @@ int params_drop_all(zero *z);                   /* no gather is under way; stage
 void params_begin_pass(zero *z);
 
 int grads_create(zero *z);
+int grads_check(const zero *z, int unit);       /* backward may come here now */
 int grads_open(zero *z, int unit);              /* clears the unit's gradient */
 int grads_finish(zero *z, int unit);            /* into the bucket */
 int grads_wait(zero *z);                        /* all reductions are done */

@@ -133,8 +133,8 @@ void params_begin_pass(zero *z) {
 
 int params_acquire(zero *z, int unit) {
     unit_order *o = &z->order[z->mode];
+    ZERO_TRY(start_gather(z, unit, 1));         /* first: a use that is refused does not enter the order */
     ZERO_TRY(follow_order(z, unit));
-    ZERO_TRY(start_gather(z, unit, 1));
     for (int i = o->pos; i < o->n && i < o->pos + z->config.prefetch; i++) ZERO_TRY(start_gather(z, o->units[i], 0));
     return progress_wait(&z->progress, &z->units[unit].gather);
 }

@@ -247,6 +247,7 @@ int zero_pre_backward(zero *z, int unit) {
     if (u->backward_open) return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s) is open already", unit, l->name);
     if (u->backward_done == l->backward_uses)
         return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s) has had all its %d backward uses in this micro-batch", unit, l->name, l->backward_uses);
+    if (u->backward_done == 0) ZERO_TRY(grads_check(z, unit));      /* before anything changes */
     u->backward_reads = !(l->backward_no_params >> u->backward_done & 1);
     if (u->backward_reads) ZERO_TRY(params_acquire(z, unit));
     if (u->backward_done == 0) ZERO_TRY(grads_open(z, unit));
@@ -331,7 +332,8 @@ void zero_get_traffic(zero *z, zero_traffic *t) {
 }
 
 /* How often stage 3 gathers a unit in a micro-batch: at each use that reads it, but once for the last forward use and the backward use
- * that follows it. Forward ends with the unit that is used again (tied weights), else with the table's last. */
+ * that follows it. The tables do not say where a unit's further uses stand: forward is taken to end with the unit that is used again (tied
+ * weights), else with the table's last. */
 static int gathers_per_pass(const layout *l, int unit) {
     const layout_unit *u = &l->units[unit];
     int last = l->n_units - 1, gathers = u->forward_uses;

@@ -270,7 +270,8 @@ typedef enum { ZERO_FOR_STEP, ZERO_FOR_EVAL, ZERO_FOR_CHECKPOINT, ZERO_FOR_HASH,
 typedef struct { int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES], other[ZERO_TRAFFIC_PURPOSES]; } zero_traffic;
 void zero_get_traffic(zero *z, zero_traffic *t);
 /* Returns the bytes, padding included, that a rank sends in a training step of this many micro-batches, from the tables alone (ZeRO,
- * section 7; the naive path, which sends everything to everybody, excepted). */
+ * section 7; the naive path, which sends everything to everybody, excepted). At stage 3 it takes the forward pass to end with the unit that
+ * is used more than once, if there is one, as in a net with tied weights; where it does not, that unit is gathered once more. */
 typedef struct { int64_t all_gather, reduce_scatter; } zero_step_traffic;
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches);
 

@@ -410,6 +410,7 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
     CHECK(zero_load(t->z, path, &user, sizeof user) == (checks.ranks > 1 ? ZERO_ERR_IO : 0));
     if (checks.ranks > 1) CHECK(strstr(zero_last_error(), "saved by rank"));
     CHECK(zero_load(t->z, path, &user, sizeof user - 8) == ZERO_ERR_IO);        /* another trainer's data */
+    CHECK(checks.ranks > 1 || strstr(zero_last_error(), "of the trainer's own"));
     memcpy(units, toy_units, sizeof units);
     memcpy(tensors, toy_tensors, sizeof tensors);
     tensors[2].elems--;

@@ -393,6 +393,32 @@ static void test_scalars_refused(void **state) {
 
 /* ------------------------------------------------------------------------------------------------------------------ slots */
 
+/* Two buffers take the buckets in turn: the third unit from the end cannot begin while the last one still fills the first buffer. Refused,
+ * it has gathered nothing: at stage 3 there is still room for another. */
+static void test_backward_order(void **state) {
+    (void)state;
+    zero_config c = config_of(2);
+    c.reduce_bucket_size = 1;
+    c.max_open = 2;
+    c.prefetch = 0;
+    for (c.stage = 2; c.stage <= 3; c.stage++) {
+        int last = TOY_UNITS - 1;
+        make(&c);
+        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        forward_all();
+        backward(0);
+        WORKS(zero_pre_backward(t.z, last));
+        MISUSE(zero_pre_backward(t.z, last - 2), "backward goes through units in the reverse of the table's order");
+        WORKS(zero_pre_backward(t.z, last - 1));
+        WORKS(zero_post_backward(t.z, last));
+        WORKS(zero_post_backward(t.z, last - 1));
+        for (int u = last - 2; u > 0; u--) backward(u);
+        backward(0);
+        WORKS(zero_reduce(t.z, NULL));
+        WORKS(zero_discard(t.z));
+    }
+}
+
 static void test_slots(void **state) {
     (void)state;
     zero_config c = config_of(3);
@@ -589,7 +615,7 @@ int main(void) {
     const struct CMUnitTest misuse[] = {
         TEST(test_before_begin), TEST(test_param_outside), TEST(test_grad_outside), TEST(test_evaluation), TEST(test_order_of_hooks),
         TEST(test_unit_range), TEST(test_begin_rules), TEST(test_closed_rules), TEST(test_step_rules), TEST(test_values_range), TEST(test_inside_step),
-        TEST(test_config_refused), TEST(test_scalars_refused), TEST(test_slots),
+        TEST(test_config_refused), TEST(test_scalars_refused), TEST(test_slots), TEST(test_backward_order),
     };
     const struct CMUnitTest contents[] = {
         TEST(test_discard), TEST(test_not_finite), TEST(test_gradient_is_cleared), TEST(test_poisoned_parameters),

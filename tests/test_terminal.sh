@@ -1,0 +1,214 @@
+#!/usr/bin/env bash
+# What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh. Usage: tests/test_terminal.sh TRAINER
+# util-linux's `script` is the terminal: stdout of what it runs is one, and what is written there comes out.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
+export TRAINER
+. scripts/mpi_env.sh
+unset COLUMNS ZERO_POISON
+
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
+passed=0 failed=0 skipped=0
+
+begin() { name=$1; why=; }
+need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }           # need SENTENCE COMMAND...: the sentence is why it failed
+end() {
+    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
+}
+skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
+not() { ! "$@"; }
+number() { awk "BEGIN { exit !($1) }"; }
+
+model="-e l2h2c32v257t32 -b 2 -u 0 --threads 1 --overlap 0 --dtype fp32"
+small="$model -x 60 -v 30 -m 1 -s 0"
+two="mpirun --oversubscribe -np 2"
+bar='^step +[0-9]+/60 \[#*\.*\] loss [0-9.]+ \| +[0-9]+:[0-9]{2} left \| +[0-9]+ tok/s \| +[0-9]+ % of peak *$'
+line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-9a-z]+z\)\| lr [-0-9.e]+ \| [0-9.]+ ms \| [0-9]+ tok/s$'
+
+# on_terminal COLUMNS COMMAND: what the terminal gets is in $dir/raw, and in $dir/screen with every rewriting as a line of its own.
+on_terminal() {
+    timeout -k 2 30 script -qec "stty cols $1; $2" /dev/null </dev/null >"$dir/raw" || return 1
+    tr '\r' '\n' <"$dir/raw" | sed '/^$/d' >"$dir/screen"
+}
+count() { grep -caE -- "$1" "$dir/screen"; }
+widest() { grep -aE '^step' "$dir/screen" | wc -L; }
+hash_of() { grep -aoE 'params_hash [0-9a-f]{16}' "$1"; }
+
+# ----------------------------------------------------------------------------------------------------------- with a terminal
+
+bar_shown() {   # NAME COMMAND
+    local since=$EPOCHREALTIME
+    begin "bar.$1"
+    need 'did not run' on_terminal 100 "$2"
+    need 'no bar' [ "$(count "$bar")" -ge 2 ]
+    need 'lines of steps too' [ "$(count "$line")" = 0 ]
+    need "$(count "$bar") drawings" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
+    need "$(widest) columns" [ "$(widest)" -le 99 ]
+    need 'validation losses are not above it' [ "$(count '^val loss [0-9.]+$')" = 3 ]
+    need 'the last drawing is not the full bar' grep -qE '^step +60/60 \[#+\] ' <(grep -aE '^step' "$dir/screen" | tail -n 1)
+    need 'it is not left standing' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$dir/screen")
+    need 'no peak' grep -qE '^peak +[1-9][0-9]* GFLOP/s' "$dir/screen"
+    end
+}
+
+test_terminal() {
+    local columns
+    bar_shown 'without mpirun' "$TRAINER $small"
+    bar_shown 'two ranks' "$two $TRAINER $small"
+    begin 'bar.same bits as with lines'
+    hash_of "$dir/screen" >"$dir/hash"
+    need 'did not run with --progress lines' on_terminal 100 "$two $TRAINER $small --progress lines"
+    need 'no lines' [ "$(count "$line")" = 60 ]
+    need 'a bar' [ "$(count '\[#')" = 0 ]
+    need "$(hash_of "$dir/screen"), with a bar $(cat "$dir/hash")" [ "$(hash_of "$dir/screen")" = "$(cat "$dir/hash")" ]
+    end
+    begin 'bar.fits the width'
+    for columns in 20 40 60 80 120; do
+        need "$columns columns: did not run" on_terminal $columns "$TRAINER $small -v 0"
+        need "$columns columns: $(widest) used" [ "$(widest)" -lt $columns ]
+        need "$columns columns: no progress" [ "$(count '^step +60/60')" -ge 1 ]
+    done
+    end
+    begin 'bar.an error has a line of its own'
+    on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant" && why='it ran'
+    tr '\r' '\n' <"$dir/raw" >"$dir/screen"
+    need 'no bar before it' [ "$(count '^step .*of peak')" -ge 1 ]
+    need 'no line of its own' [ "$(count '^train_gpt2_zero: step [0-9]+: .*not finite')" = 1 ]
+    end
+    begin 'lines.mpirun into a file, on a terminal'
+    need 'did not run' on_terminal 80 "$two $TRAINER $small >$dir/file"
+    cp "$dir/file" "$dir/screen"
+    need "$(count "$line") lines" [ "$(count "$line")" = 60 ]
+    need 'carriage returns' not grep -q $'\r' "$dir/file"
+    end
+}
+
+# -------------------------------------------------------------------------------------------------------- without a terminal
+
+lines_shown() {     # NAME COMMAND...
+    begin "lines.$1"
+    shift
+    need 'did not run' timeout -k 2 30 "$@" >"$dir/screen" 2>&1 </dev/null
+    need "$(count "$line") lines" [ "$(count "$line")" = 60 ]
+    need 'carriage returns' not grep -q $'\r' "$dir/screen"
+    need 'a peak nobody asked for' [ "$(count '^peak')" = 0 ]
+    end
+}
+
+test_lines() {
+    # shellcheck disable=SC2086
+    lines_shown 'without mpirun' "$TRAINER" $small
+    # shellcheck disable=SC2086
+    lines_shown 'two ranks' $two "$TRAINER" $small
+    begin 'bar.asked for without a terminal'
+    # shellcheck disable=SC2086
+    need 'did not run' env COLUMNS=60 timeout -k 2 30 $two "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 </dev/null
+    tr '\r' '\n' <"$dir/raw" >"$dir/screen"
+    need 'no bar' [ "$(count '^step +60/60')" -ge 1 ]
+    need "$(widest) columns" [ "$(widest)" -lt 60 ]
+    end
+    begin 'bar.a wrong choice is refused'
+    "$TRAINER" --progress colour >"$dir/screen" 2>&1 && why='accepted'
+    need 'the message does not say what there is' [ "$(count "option --progress: 'colour' is neither of auto, bar, lines")" = 1 ]
+    end
+}
+
+# --------------------------------------------------------------------------------------------------------------------- help
+
+test_help() {
+    local option
+    begin 'help.every option, grouped, readable'
+    need 'status' "$TRAINER" --help >"$dir/screen"
+    need "a line of $(wc -L <"$dir/screen") columns" [ "$(wc -L <"$dir/screen")" -le 100 ]
+    need 'groups' [ "$(grep -cE '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' "$dir/screen")" = 6 ]
+    need 'no example' [ "$(grep -c '^  .*\./train_gpt2_zero ' "$dir/screen")" = 3 ]
+    # the table in the source, but for options that are not built at all
+    grep -oE '\{ "-[a-z0-9-]+", [A-Z_]+, [^,]+, [^,]+, [^,]+, "[^"]*' train_gpt2_zero.cu | grep -v ' "$' | cut -d'"' -f2 >"$dir/options"
+    need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
+    while read -r option; do
+        need "no $option" grep -qE -- "^  $option +[^ ]|accepted:.* $option( |\$)" "$dir/screen"
+    done <"$dir/options"
+    end
+}
+
+# ------------------------------------------------------------------------------------------------- compare_stages.sh, plots.sh
+
+compare() { OUT=$dir/compare timeout -k 2 60 scripts/compare_stages.sh "$@" >"$dir/screen" 2>&1 </dev/null; }
+row='^ +[0-3]( +[0-9]+\.[0-9]+){7}  [0-9a-f]{16}$'
+hashes() { grep -oE '[0-9a-f]{16}$' "$dir/screen" | sort -u | wc -l; }
+
+test_compare() {
+    begin 'compare.four stages, the same bits'
+    # shellcheck disable=SC2086
+    need 'failed' compare 2 $small
+    need "$(count "$row") rows" [ "$(count "$row")" = 4 ]
+    need "$(hashes) digests" [ "$(hashes)" = 1 ]
+    need 'no verdict' [ "$(count '^All four stages have computed the same bits')" = 1 ]
+    need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$dir/screen") > 0"
+    end
+    begin 'compare.with gradient accumulation, in pairs'
+    # shellcheck disable=SC2086
+    need 'failed' compare 3 $model -x 12 -d 576
+    need "$(hashes) digests" [ "$(hashes)" = 2 ]
+    need 'no verdict' [ "$(count '^With 3 micro-batches: stages 0 and 1')" = 1 ]
+    end
+    begin 'compare.other bits are noticed'
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" >"$dir/liar"
+    chmod +x "$dir/liar"
+    # shellcheck disable=SC2086
+    TRAINER=$dir/liar compare 2 $model -x 3 && why='status 0'
+    need 'not said' [ "$(count 'digests differ.*bug')" = 1 ]
+    end
+    begin 'compare.a run that fails'
+    compare 2 -l x && why='status 0'
+    need 'the reason is not told' [ "$(count "^train_gpt2_zero: option -l: 'x' is not a number")" = 1 ]
+    compare -z 3 && why="$why; -z is accepted"
+    end
+}
+
+png() { [ "$(head -c 8 "$1" 2>/dev/null | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] && [ "$(wc -c <"$1")" -gt 4000 ]; }
+
+plots() {   # NAME FOLDER
+    local picture
+    begin "plots.$1"
+    need 'failed' scripts/plots.sh "$2" >"$dir/screen" 2>&1
+    need "it complains: $(head -n 1 "$dir/screen")" [ "$(wc -l <"$dir/screen")" = 1 ]
+    for picture in loss step_time memory; do need "$picture.png is no picture" png "$2/$picture.png"; done
+    end
+}
+
+test_plots() {
+    begin 'plots.without files: said'
+    mkdir "$dir/empty"
+    scripts/plots.sh "$dir/none" >"$dir/screen" 2>&1 && why='status 0 without a folder'
+    scripts/plots.sh "$dir/empty" >>"$dir/screen" 2>&1 && why="$why; status 0 without a run"
+    need 'sentences' [ "$(grep -c "^plots.sh: " "$dir/screen")" = 2 ]
+    end
+    if ! command -v gnuplot >/dev/null; then skip plots 'no gnuplot (apt-get install gnuplot-nox)'; return; fi
+    # shellcheck disable=SC2086
+    compare 1 $small
+    plots 'four stages' "$dir/compare"
+    plots 'one run' "$dir/compare/stage2"
+    # shellcheck disable=SC2086
+    compare 1 $model -x 7 && rm "$dir"/compare/*.png
+    plots 'seven steps, no validation' "$dir/compare"
+    begin 'plots.too few steps: said'
+    # shellcheck disable=SC2086
+    compare 1 $model -x 6 && scripts/plots.sh "$dir/compare" >"$dir/screen" 2>&1 && why='status 0'
+    need 'the sentence' [ "$(count '^plots.sh: .*stage0/metrics.jsonl has fewer than 7 steps')" = 1 ]
+    end
+}
+
+# ------------------------------------------------------------------------------------------------------------------------
+
+if command -v script >/dev/null; then test_terminal; else skip terminal 'no script (util-linux)'; fi
+test_lines
+test_help
+test_compare
+test_plots
+echo "terminal: $passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
