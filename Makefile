@@ -1,6 +1,7 @@
 # llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero), their tests.
 #   make demo     from nothing to a GPT-2 that trains under ZeRO-3 on two ranks and writes a story; TEXT=my.txt: on your own text
 #   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
+#   make plots RUN=folder     pictures of a run, or of a folder of runs (scripts/compare_stages.sh makes one)
 #   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own; V=1 shows the commands
 # Works offline once scripts/install_deps.sh has found or installed what it names.
 
@@ -35,7 +36,7 @@ EXAMPLE  := $(BUILD)/mlp_zero
 TOKENS   := $(BUILD)/make_tokens
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 
-.PHONY: all deps probes demo test run-tests sanitized check bench clean data
+.PHONY: all deps probes demo test run-tests sanitized check bench plots clean data
 all: train_gpt2_zero
 
 deps:
@@ -89,6 +90,9 @@ $(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ)
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $< $(ZERO_OBJ) -o $@ $(LIBS)
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@dev/bench/bench.sh
+plots:
+	@scripts/install_deps.sh plots
+	@scripts/plots.sh $(RUN)
 clean:
 	rm -rf build train_gpt2_zero
 	rm -f $(STORIES)

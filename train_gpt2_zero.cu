@@ -5,7 +5,7 @@
  *     mpirun -np 2 ./train_gpt2_zero -z 2 -e d12 -i train.bin -j val.bin -o log124M -n 1000 -y 1
  *
  * From top to bottom: options, model and its table for the plugin, forward and backward with the hooks, evaluation and sampling,
- * checkpoints, logs, the training loop. The layers are in gpt2/, everything about ranks in llmc_zero/.
+ * checkpoints, logs, the progress bar, the training loop. The layers are in gpt2/, everything about ranks in llmc_zero/.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -25,6 +25,8 @@
 #endif
 // defines: gpt2_fail, gpt2_last_error
 #include "gpt2/error.h"
+// defines: bar_*, Progress
+#include "gpt2/bar.h"
 // defines: GPT2Config, GPT2Tensor, WTE..LNFB, gpt2_tensors, gpt2_config_from_descriptor, gpt2_init, gpt2_file_*
 #include "gpt2/model.h"
 // defines: encoder_*, layernorm_*, matmul_*, attention_*, gelu_*, residual_*, softmax_crossentropy, layers_*
@@ -46,6 +48,7 @@
 static zero *z;                 // the plugin; NULL before zero_create
 static int rank = 0, ranks = 1; // of this process
 static int step = 0;
+static double peak = 0;         // operations a second of all ranks, measured where rank 0 shows a bar; 0: it does not
 
 static void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void die(const char *fmt, ...) {
@@ -55,7 +58,7 @@ static void die(const char *fmt, ...) {
         va_list args;
         va_start(args, fmt);
         fflush(stdout);
-        fprintf(stderr, "train_gpt2_zero: ");
+        fprintf(stderr, "%strain_gpt2_zero: ", peak > 0 ? "\n" : "");   // not into the bar's line
         if (ranks > 1 && z) fprintf(stderr, "rank %d: ", rank);
         vfprintf(stderr, fmt, args);
         fprintf(stderr, "\n");
@@ -77,6 +80,7 @@ static void print0(const char *fmt, ...) {
     if (rank != 0) return;
     va_list args;
     va_start(args, fmt);
+    bar_clear();
     vprintf(fmt, args);
     va_end(args);
     fflush(stdout);
@@ -86,7 +90,7 @@ static void print0(const char *fmt, ...) {
 // options: llm.c's letters, and long names for what llm.c lacks
 
 typedef struct {
-    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash;
+    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *progress;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
     int prefetch, naive, messages;
@@ -96,79 +100,108 @@ typedef struct {
 static Options opt = {
     .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin",
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
+    .progress = "auto",
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
 
-typedef enum { TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
+typedef enum { HEADING, TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
 typedef struct { const char *name; OptionKind kind; void *value; double min, max; const char *help; } Option;
 // NOT_BUILT: the one value that is built stands in min and max; without help text there is none.
 
 static const Option option_table[] = {
+    { "Model and data", HEADING, NULL, 0, 0, NULL },
+    { "-e", TEXT, &opt.model, 0, 0, "model: llm.c's .bin file, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t64 (default):\n"
+                                    "                 layers, heads, channels, vocabulary, longest sequence" },
     { "-i", TEXT, &opt.train_data, 0, 0, "training token shards, a pattern (default data/stories_train.bin)" },
     { "-j", TEXT, &opt.val_data, 0, 0, "validation token shards, a pattern (default data/stories_val.bin)" },
-    { "-e", TEXT, &opt.model, 0, 0, "model: a .bin file of llm.c, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t64 = layers, heads,\n"
-                                    "                   channels, vocabulary, longest sequence (the default)" },
+    { "--tokenizer", TEXT, &opt.tokenizer, 0, 0, "file, for samples (default: the stories' where V is 257, else gpt2_tokenizer.bin)" },
+    { "--shuffle", INT, &opt.shuffle, 0, 1, "1: permute the rows, alike on any number of ranks (default 1)" },
+    { "--seed", INT, &opt.seed, 0, 2147483647, "seed of the shuffle and of sampling (default 42)" },
+    { "-a", INT, &opt.overfit, 0, 1, "1: train on one batch of the validation data (default 0)" },
+
+    { "Batch and schedule", HEADING, NULL, 0, 0, NULL },
+    { "-b", INT, &opt.B, 1, 1 << 20, "rows of a micro-batch on each rank, B (default 8; llm.c 4)" },
+    { "-t", INT, &opt.T, 1, 1 << 20, "tokens of a row, T (default: the model's longest sequence; llm.c 1024)" },
+    { "-d", INT, &opt.total_batch, -1, 1 << 30, "tokens of a step over all ranks, a multiple of B*T*ranks (default B*T*ranks)" },
+    { "-x", INT, &opt.max_steps, -1, 1e9, "steps (default -1: one epoch)" },
+    { "-l", REAL, &opt.lr, 0, 1e3, "learning rate (default 3e-3; llm.c 3e-4)" },
+    { "-k", TEXT, &opt.schedule, 0, 0, "its schedule: cosine, linear, constant, wsd (default cosine)" },
+    { "-u", INT, &opt.warmup, 0, 1e9, "warm-up steps (default 100; llm.c 0)" },
+    { "-q", REAL, &opt.lr_final, 0, 1, "learning rate at the end, as a fraction (default 0.03; llm.c 1.0)" },
+
+    { "Optimizer", HEADING, NULL, 0, 0, NULL },
+    { "-c", REAL, &opt.weight_decay, 0, 1e3, "weight decay of 2-D tensors (default 0)" },
+    { "--clip", REAL, &opt.clip, 0, 1e9, "largest gradient norm (default 1.0; 0: no clipping)" },
+    { "--beta1", REAL, &opt.beta1, 0, 0.999999, "AdamW (default 0.9)" },
+    { "--beta2", REAL, &opt.beta2, 0, 0.999999, "AdamW (default 0.95)" },
+    { "--eps", REAL, &opt.eps, 0, 1, "AdamW (default 1e-8)" },
+    { "-sl", REAL, &opt.skip_loss_z, 0, 1e9, "skip the update when the loss is this many deviations out (default 0: off)" },
+    { "-sg", REAL, &opt.skip_grad_z, 0, 1e9, "the same for the gradient norm (default 0: off)" },
+    { "-w", NOT_BUILT, NULL, 1, 1, "1: fp32 master weights with bf16 (always on; 0 is not built yet)" },
+
+    { "ZeRO", HEADING, NULL, 0, 0, NULL },
+    { "-z", INT, &opt.stage, 0, 3, "ZeRO stage 0, 1, 2 or 3 (default 3; llm.c 0)" },
+    { "--bucket", REAL, &opt.bucket, 0, 1e12, "elements a gradient bucket must reach (default 0: the largest block)" },
+    { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
+    { "--overlap", TEXT, &opt.overlap, 0, 0, "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core)" },
+    { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
+    { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
+    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
+    { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
+    { "--plan", NOT_BUILT, NULL, 0, 0, "" }, { "--zero-config", NOT_BUILT, NULL, 0, 0, "" },
+    { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" }, { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
+
+    { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
     { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints (default: none)" },
     { "-n", INT, &opt.checkpoint_every, 0, 1e9, "save a checkpoint every so many steps (default 0: never)" },
     { "-nk", INT, &opt.checkpoints_keep, 0, 1e9, "keep the last so many checkpoints (default 0: all)" },
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9, "checkpoints at multiples of this are never removed (default 0: none)" },
     { "-y", INT, &opt.resume, 0, 1, "1: resume from the last complete checkpoint in -o, if there is one (default 0)" },
-    { "-b", INT, &opt.B, 1, 1 << 20, "rows of a micro-batch on each rank, B (default 8; llm.c 4)" },
-    { "-t", INT, &opt.T, 1, 1 << 20, "tokens of a row, T (default: the model's longest sequence; llm.c 1024)" },
-    { "-d", INT, &opt.total_batch, -1, 1 << 30, "tokens of a step over all ranks, a multiple of B*T*ranks (default B*T*ranks)" },
-    { "-x", INT, &opt.max_steps, -1, 1e9, "steps (default -1: one epoch)" },
-    { "-k", TEXT, &opt.schedule, 0, 0, "learning-rate schedule: cosine, linear, constant, wsd (default cosine)" },
-    { "-l", REAL, &opt.lr, 0, 1e3, "learning rate (default 3e-3; llm.c 3e-4)" },
-    { "-u", INT, &opt.warmup, 0, 1e9, "warm-up steps (default 100; llm.c 0)" },
-    { "-q", REAL, &opt.lr_final, 0, 1, "learning rate at the end, as a fraction (default 0.03; llm.c 1.0)" },
-    { "-c", REAL, &opt.weight_decay, 0, 1e3, "weight decay of 2-D tensors (default 0)" },
-    { "-sl", REAL, &opt.skip_loss_z, 0, 1e9, "skip the update when the loss is this many deviations out (default 0: off)" },
-    { "-sg", REAL, &opt.skip_grad_z, 0, 1e9, "the same for the gradient norm (default 0: off)" },
     { "-v", INT, &opt.val_every, 0, 1e9, "validate every so many steps (default 100; llm.c 20; 0: never)" },
     { "-m", INT, &opt.val_batches, -1, 1e9, "validation batches (default 10; llm.c 20; -1: all)" },
     { "-s", INT, &opt.sample_every, 0, 1e9, "sample text every so many steps (default 500; llm.c 20; 0: never)" },
     { "-g", INT, &opt.sample_tokens, 1, 1 << 20, "tokens of a sample (default 200; llm.c 64)" },
-    { "-a", INT, &opt.overfit, 0, 1, "1: train on one batch of the validation data (default 0)" },
-    { "-z", INT, &opt.stage, 0, 3, "ZeRO stage 0, 1, 2 or 3 (default 3; llm.c 0)" },
-    { "-r", INT, &opt.recompute, 0, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default 1)" },
-    { "-w", NOT_BUILT, NULL, 1, 1, "1: fp32 master weights with bf16 (always on; 0 is not built yet)" },
+    { "--temperature", REAL, &opt.temperature, 0.01, 100, "of samples: below 1 likelier tokens are taken more often (default 1)" },
     { "-h", NOT_BUILT, NULL, 0, 0, "HellaSwag (1 is not built yet)" },
-    { "-f", NOTHING_HERE, NULL, 0, 0, "TF32" }, { "-ge", NOTHING_HERE, NULL, 0, 0, "GELU fusion" }, { "-lg", NOTHING_HERE, NULL, 0, 0, "GPU log" },
+    { "--progress", TEXT, &opt.progress, 0, 0, "auto, bar or lines: a line a step, or one bar (default auto: a bar on a terminal)" },
+    { "--hash", TEXT, &opt.hash, 0, 0, "params or full: digest at the end; full adds the optimizer state (default params)" },
+    { "--trace", TEXT, &opt.trace, 0, 0, "file for what happened when, as Chrome/Perfetto JSON; rank r > 0 adds .r" },
+
+    { "Machine", HEADING, NULL, 0, 0, NULL },
+    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16 or fp32 (default auto: bf16 where the processor multiplies bf16)" },
+    { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
+    { "-r", INT, &opt.recompute, 0, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default 1)" },
+    { "--device", TEXT, &opt.device, 0, 0, "auto or cpu (default auto; cuda is not built yet)" },
+    { "-f", NOTHING_HERE, NULL, 0, 0, "TF32" }, { "-ge", NOTHING_HERE, NULL, 0, 0, "GELU fusion" },
+    { "-lg", NOTHING_HERE, NULL, 0, 0, "GPU log" },
     { "-pn", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pr", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pg", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pm", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pi", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-ps", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pp", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pf", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
-    { "--tokenizer", TEXT, &opt.tokenizer, 0, 0, "tokenizer.bin to print samples with (default: the stories' own where V is 257, else gpt2_tokenizer.bin)" },
-    { "--temperature", REAL, &opt.temperature, 0.01, 100, "of samples: below 1 likelier tokens are taken more often (default 1)" },
-    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16 or fp32 (auto: bf16 where the processor multiplies bf16, else fp32)" },
-    { "--device", TEXT, &opt.device, 0, 0, "auto or cpu (cuda is not built yet)" },
-    { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
-    { "--shuffle", INT, &opt.shuffle, 0, 1, "permute the rows, alike on any number of ranks (default 1)" },
-    { "--seed", INT, &opt.seed, 0, 2147483647, "seed of the shuffle and of sampling (default 42)" },
-    { "--beta1", REAL, &opt.beta1, 0, 0.999999, "AdamW (default 0.9)" },
-    { "--beta2", REAL, &opt.beta2, 0, 0.999999, "AdamW (default 0.95)" },
-    { "--eps", REAL, &opt.eps, 0, 1, "AdamW (default 1e-8)" },
-    { "--clip", REAL, &opt.clip, 0, 1e9, "largest gradient norm (default 1.0; 0: no clipping)" },
-    { "--bucket", REAL, &opt.bucket, 0, 1e12, "elements a gradient bucket must reach (default 0: the largest block)" },
-    { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
-    { "--overlap", TEXT, &opt.overlap, 0, 0, "auto, 0 or 1: a progress thread runs the collectives (auto: if a core is spare)" },
-    { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
-    { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
-    { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
-    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
-    { "--trace", TEXT, &opt.trace, 0, 0, "file for what happened when, as Chrome/Perfetto JSON; rank r > 0 adds .r" },
-    { "--hash", TEXT, &opt.hash, 0, 0, "params or full: digest at the end; full adds the optimizer state (default params)" },
-    { "--plan", NOT_BUILT, NULL, 0, 0, "" }, { "--zero-config", NOT_BUILT, NULL, 0, 0, "" },
-    { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" }, { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
 };
 enum { N_OPTIONS = sizeof option_table / sizeof *option_table };
 
 static void usage(void) {
-    print0("usage: [mpirun -np N] ./train_gpt2_zero [option value]...\nllm.c's letters keep their meaning.\n");
-    for (int i = 0; i < N_OPTIONS; i++)
-        if (option_table[i].kind != NOTHING_HERE && *option_table[i].help) print0("  %-16s %s\n", option_table[i].name, option_table[i].help);
-    print0("Accepted, without effect on a CPU: -f -ge -lg -pn -pr -pg -pm -pi -ps -pp -pf.\n");
+    print0("usage: [mpirun -np N] ./train_gpt2_zero [option value]...\n\n"
+           "  ./train_gpt2_zero -x 200                        one rank, 200 steps of a small model on stories\n"
+           "  mpirun -np 2 ./train_gpt2_zero -z 2             two ranks, ZeRO stage 2, one epoch\n"
+           "  mpirun ./train_gpt2_zero -e d12 -i 'train_*.bin' -j 'val_*.bin' -o log124M -n 1000 -y 1\n"
+           "                                                  GPT-2 124M; started again, it resumes\n\n"
+           "llm.c's letters keep their meaning; where a default differs from llm.c's, both are named.\n");
+    for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) {
+        if (o->kind == HEADING) print0("\n%s\n", o->name);
+        else if (o->kind != NOTHING_HERE && *o->help) print0("  %-14s %s\n", o->name, o->help);
+    }
+    print0("  without effect on a CPU, accepted:");
+    for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) if (o->kind == NOTHING_HERE) print0(" %s", o->name);
+    print0("\n\nThe bar's share of peak is (6 P + 12 L C T) x tokens/s, with P the parameters without those of the\n"
+           "positions, over the speed of matrix products in the run's dtype, measured on all ranks at the start.\n");
+}
+
+static const Option *find_option(const char *name) {
+    for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) if (o->kind != HEADING && !strcmp(o->name, name)) return o;
+    die("unknown option %s; --help lists them", name);
 }
 
 static double to_number(const Option *o, const char *text) {
@@ -188,6 +221,7 @@ static double parse_number(const Option *o, const char *text) {
 
 static void set_option(const Option *o, const char *text) {
     switch (o->kind) {
+        case HEADING: break;
         case TEXT: *(const char **)o->value = text; break;
         case INT: *(int *)o->value = (int)parse_number(o, text); break;
         case REAL: *(double *)o->value = parse_number(o, text); break;
@@ -205,9 +239,7 @@ static int one_of(const char *text, const char *name, const char *a, const char 
 static void parse_options(int argc, char **argv) {
     for (int i = 1; i < argc; i += 2) {
         if (!strcmp(argv[i], "--help")) { usage(); exit(EXIT_SUCCESS); }
-        const Option *o = option_table;
-        while (o < option_table + N_OPTIONS && strcmp(o->name, argv[i])) o++;
-        if (o == option_table + N_OPTIONS) die("unknown option %s; --help lists them", argv[i]);
+        const Option *o = find_option(argv[i]);
         if (o->kind == NOT_BUILT && !*o->help) die("option %s: not built yet", argv[i]);
         if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
         set_option(o, argv[i + 1]);
@@ -767,6 +799,36 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
+// ----------------------------------------------------------------------------
+// the bar in place of a line a step
+
+// Rank 0 draws it and so decides; all ranks measure their peak at once, as they will compute.
+static void start_bar(const GPT2 *model) {
+    enum { AUTO, BAR, LINES } choice = one_of(opt.progress, "--progress", "auto", "bar", "lines");
+    int terminal = rank == 0 && choice != LINES ? bar_terminal() : -1;
+    double wanted = rank == 0 && (choice == BAR || terminal >= 0);
+    zero_check(zero_sum(z, &wanted, 1));
+    if (!wanted) return;
+    gpt2_check(layers_peak_flops(model->dtype, &peak));
+    zero_check(zero_sum(z, &peak, 1));
+    print0("peak       %.0f GFLOP/s in products of %s matrices, measured on all ranks at once\n", peak * 1e-9,
+           model->dtype == GPT2_BF16 ? "bf16" : "fp32");
+    if (rank == 0) bar_start(terminal);
+}
+
+// As PaLM (arXiv 2204.02311, appendix B) counts them: 6 for a parameter, without the positions', and attention's products over whole rows;
+// what is recomputed does not count.
+static double flops_per_token(const GPT2 *model) {
+    double parameters = gpt2_num_parameters(&model->config) - model->tensors[WPE].elems;
+    return 6 * parameters + 12.0 * model->config.num_layers * model->config.channels * model->T;
+}
+
+// A step has been made; `first` is the one that this run began with, at start_s.
+static void update_bar(const GPT2 *model, int steps, int first, double start_s, double loss, double rate) {
+    double at_s = now(), left_s = (at_s - start_s) / (step + 1 - first) * (steps - step - 1);
+    bar_update(&(Progress){ step + 1, steps, at_s, left_s, loss, rate, rate * flops_per_token(model) / peak });
+}
+
 #ifndef TESTING         // tests include this file and bring a main of their own
 // ----------------------------------------------------------------------------
 // the training loop
@@ -783,6 +845,7 @@ int main(int argc, char **argv) {
     zero_launched_as(&rank, &ranks, &ranks_on_node);
     parse_options(argc, argv);
     one_of(opt.hash, "--hash", "params", "full", NULL);
+    one_of(opt.progress, "--progress", "auto", "bar", "lines");
     int threads = settle_threads(ranks_on_node), overlap = settle_overlap(threads, ranks_on_node);
     int resume_step = opt.resume ? find_checkpoint() : -1;
     settle_model(&model, resume_step);
@@ -812,10 +875,12 @@ int main(int argc, char **argv) {
         print0("resuming at step %d\n", step);
     }
     print_start(&model, A, steps, threads, overlap, resume_step);
+    start_bar(&model);
     zero_get_traffic(z, &result.at_start);
     enum { MOST_TIMES = 4096 };
     static double times[MOST_TIMES];            // seconds of the last steps, for the median
-    double ema = 0;
+    double ema = 0, first_s = now();
+    int first = step;
 
     for (; step <= steps; step++) {
         int last = step == steps, fresh = step != resume_step;
@@ -831,6 +896,7 @@ int main(int argc, char **argv) {
             state.position = dataloader_tell(&train);
             write_checkpoint(&model, &state);
         }
+        bar_show();
         if (last) break;
 
         double start = now();
@@ -855,13 +921,15 @@ int main(int argc, char **argv) {
         double seconds = now() - start, rate = tokens_a_step / seconds;
         times[result.steps_run++ % MOST_TIMES] = seconds;
         ema = result.steps_run == 1 ? rate : 0.95 * ema + 0.05 * rate;
-        print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps, result.loss, zloss, info.grad_norm,
-               znorm, lr, seconds * 1e3, ema);
+        if (peak > 0) update_bar(&model, steps, first, first_s, result.loss, ema);
+        else print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps,
+                    result.loss, zloss, info.grad_norm, znorm, lr, seconds * 1e3, ema);
         append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", step, result.loss, lr, info.grad_norm);
         append("metrics.jsonl", "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": %.2f}\n", step + 1,
                result.loss, info.grad_norm, lr, seconds * 1e3, rate);
     }
 
+    bar_end();
     int skip = result.steps_run > 2 && result.steps_run <= MOST_TIMES ? 2 : 0;      // the first two warm up
     double typical = median(times + skip, (result.steps_run < MOST_TIMES ? result.steps_run : MOST_TIMES) - skip);
     result.tokens_per_s = typical > 0 ? tokens_a_step / typical : 0;

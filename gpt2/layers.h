@@ -18,6 +18,8 @@ int layers_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
 void layers_use_scratch(void *scratch);                                     // 64-byte aligned, lives as long as the layers are used
 void layers_free(void);
 int layers_have_bf16(void);                                                 // 1: the processor multiplies bf16 in hardware
+// Operations a second of matrix products, measured in about 60 ms on all threads of this process; after layers_plan. 0 or -1.
+int layers_peak_flops(gpt2_dtype dt, double *flops);
 
 void encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C);
 void encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C);

@@ -19,6 +19,6 @@ rm -rf "$out"
 mkdir -p build
 command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o $out$data"
 echo "\$ $command"
-# Each step prints a line; a screenful is enough here, all of them are in $out/main.log.
-$command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'
+# On a terminal the trainer draws a bar. Elsewhere each step prints a line: a screenful is enough, all of them are in $out/main.log.
+if [ -t 1 ]; then $command; else $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'; fi
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

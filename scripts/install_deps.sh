@@ -17,6 +17,8 @@ libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
 [ "${1:-}" = check ] && packages="$packages
 cppcheck|command -v cppcheck|static analysis"
+[ "${1:-}" = plots ] && packages="$packages
+gnuplot-nox|command -v gnuplot|pictures"
 
 missing=""; why=""
 while IFS='|' read -r package probe purpose; do

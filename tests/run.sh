@@ -2,7 +2,8 @@
 # Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
 #   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
 #   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
-#   test_tokens.sh   text into tokens          short      leaves these four out (for runs under sanitizers)
+#   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
+#   short       leaves these five out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
@@ -38,6 +39,7 @@ done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
 run mpi_zero.timeout 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$build/tests/mpi_zero" timeout
 [ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
+[ -n "$short" ] || run terminal 120 tests/test_terminal.sh "$trainer"
 [ -n "$short" ] || run example 240 tests/test_example.sh "$build/mlp_zero"
 [ -n "$short" ] || run tokens 180 tests/test_tokens.sh "$build/make_tokens"
 [ -n "$short" ] || run patch 400 tests/test_patch.sh

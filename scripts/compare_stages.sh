@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss, digest of the parameters.
+# Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the built-in small model
+# The runs are left in build/compare/stage0 .. stage3 (or OUT=folder), for make plots. TRAINER=program runs another one.
+# Status 1: the digests differ where they must not. With gradient accumulation (-d) stages 0 and 1 must agree, and 2 and 3.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/mpi_env.sh
+ranks=2 out=${OUT:-build/compare} trainer=${TRAINER:-./train_gpt2_zero}
+case ${1:-} in [0-9]*) ranks=$1; shift ;; esac
+fail() { echo "compare_stages.sh: $*" >&2; exit 1; }
+for option in "$@"; do case $option in
+    --help) sed -n '2,5s/^# //p' scripts/compare_stages.sh; exit 0 ;;
+    -z | -o) fail "option $option: the stages and their folders are set here (OUT=folder)" ;;
+esac; done
+[ -x "$trainer" ] || fail "$trainer is not there: make train_gpt2_zero"
+
+value() { sed -nE "s/.*\"$1\": \"?([^\",}]*).*/\1/p" "$folder/summary.json"; }        # of a key of the run's summary
+batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }                         # a number of the line about the batch
+
+mkdir -p "$out"
+rows=() hashes=()
+for stage in 0 1 2 3; do
+    folder=$out/stage$stage
+    [ ! -t 2 ] || printf '\rstage %d ...' $stage >&2
+    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 "$@" -z $stage -o "$folder" >"$folder.screen" 2>&1 </dev/null || {
+        grep -a '^train_gpt2_zero: ' "$folder.screen" >&2 || tail -n 3 "$folder.screen" >&2
+        fail "stage $stage failed; all it said is in $folder.screen"
+    }
+    hashes+=("$(value params_hash)")
+    rows+=("$stage $(value model_state_bytes) $(value working_bytes) $(value activation_bytes) $(value all_gather) $(value reduce_scatter)\
+ $(value all_reduce) $(batch '([0-9]+) tokens a step') $(value tokens_per_s) $(value loss) ${hashes[stage]}")
+done
+[ ! -t 2 ] || printf '\r            \r' >&2
+
+grep -E '^(model|batch|numbers) ' "$folder.screen"
+printf '%s\n' '' '       memory of a rank, MiB                         sent a step,    median' \
+    'stage   states  working  activations  together    MiB a rank   step, ms       loss  params_hash'
+printf '%s\n' "${rows[@]}" | awk '{ M = 1048576
+    printf "%5d %8.1f %8.1f %12.1f %9.1f %13.2f ", $1, $2 / M, $3 / M, $4 / M, ($2 + $3 + $4) / M, ($5 + $6 + $7) / M
+    printf "%10.2f %10.6f  %s\n", $9 ? 1000 * $8 / $9 : 0, $10, $11 }'
+echo
+micro=$(batch '([0-9]+) micro-batches')
+if [ "${hashes[0]}" != "${hashes[1]}" ] || [ "${hashes[2]}" != "${hashes[3]}" ]; then
+    fail 'the digests differ within stages 0 and 1 or within 2 and 3: this is a bug'
+elif [ "${hashes[0]}" = "${hashes[2]}" ]; then
+    echo 'All four stages have computed the same bits.'
+elif [ "${micro:-1}" -gt 1 ]; then
+    echo "With $micro micro-batches: stages 0 and 1 have computed the same bits, and so have 2 and 3."
+else
+    fail 'the digests of stages 0 and 2 differ: this is a bug'
+fi
