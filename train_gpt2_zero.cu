@@ -764,6 +764,7 @@ static void load_values(GPT2 *model) {
 // The tokenizer that was asked for; else the one that goes with the vocabulary, and token numbers where that is not there, as in llm.c.
 static void open_tokenizer(Tokenizer *tokenizer, int V) {
     const char *path = opt.tokenizer ? opt.tokenizer : V == 257 ? "data/stories_tokenizer.bin" : "gpt2_tokenizer.bin";
+    if (!opt.tokenizer && V != 257 && access(path, F_OK)) path = "data/gpt2_tokenizer.bin";     // where scripts/download.sh puts it
     if (!opt.tokenizer && access(path, F_OK)) {
         print0("tokenizer  no %s: samples are printed as token numbers\n", path);
         tokenizer->eot_token = V - 1;           // as in GPT-2's vocabulary
