@@ -1,7 +1,8 @@
 """The peers' side of dev/bench/bench.sh: the training step of a GPT-2 in PyTorch, for one framework, on CPUs.
 
     torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS
-    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3)         DTYPE  fp32 | bf16
+    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework; one process that has all threads and the whole batch)
+    DTYPE  fp32 | bf16 (ddp and single: fp32 parameters under autocast)
 
 The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is compared with. One JSON line comes
 out: median step without the first two in seconds, tokens/s over all ranks, first and last loss, seconds from the start of the process to
@@ -62,9 +63,10 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), fused=True)
 
 
-def plain_step(model, optimizer):
+def plain_step(model, optimizer, autocast=False):
     def step(x, y):
-        loss = model(x, y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = model(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -83,6 +85,9 @@ def make_step():
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
         return plain_step(model, adamw(model.parameters()))
+    if framework in ("ddp", "single"):
+        model = nn.parallel.DistributedDataParallel(GPT2()) if framework == "ddp" else GPT2()
+        return plain_step(model, adamw(model.parameters()), dtype == "bf16")
     import deepspeed
     model = GPT2()
     config = {"train_micro_batch_size_per_gpu": B, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0, "steps_per_print": 10**9,
