@@ -90,7 +90,7 @@ static void print0(const char *fmt, ...) {
 // options: llm.c's letters, and long names for what llm.c lacks
 
 typedef struct {
-    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *progress;
+    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
     int prefetch, naive, messages;
@@ -102,7 +102,7 @@ static Options opt = {
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
     .progress = "auto",
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
-    .recompute = 1, .stage = 3, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
+    .recompute = 1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
 
 typedef enum { HEADING, TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
@@ -149,7 +149,8 @@ static const Option option_table[] = {
     { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
     { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
     { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
-    { "--plan", NOT_BUILT, NULL, 0, 0, "" }, { "--zero-config", NOT_BUILT, NULL, 0, 0, "" },
+    { "--zero-config", TEXT, &opt.zero_config, 0, 0, "DeepSpeed JSON; it goes before --bucket, --prefetch, --overlap; others must agree" },
+    { "--plan", NOT_BUILT, NULL, 0, 0, "" },
     { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" }, { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
@@ -246,7 +247,7 @@ static void parse_options(int argc, char **argv) {
     }
     if (!strcmp(opt.device, "cuda")) die("option --device cuda: not built yet; the GPU path comes in a later version");
     one_of(opt.device, "--device", "auto", "cpu", NULL);
-    if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d", opt.stage);
+    if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0");
     if ((opt.checkpoint_every || opt.resume) && !opt.output) die("options -n and -y need a folder: add -o FOLDER");
     if (opt.overfit) { opt.train_data = opt.val_data; opt.shuffle = 0; }
 }
@@ -275,7 +276,44 @@ typedef struct {
 enum { EMBEDDING = 0 };
 static int block(int l) { return 1 + l; }
 
-static void create_plugin(GPT2 *model, int micro_batches, int overlap) {
+// What the file asks for and options of the trainer's settle too, numbers and batch, must be the same in both.
+static void take_zero_config(zero_config *config) {
+    const char *file = opt.zero_config, *dtypes[] = { "fp32", "bf16" };
+    zero_config asked = *config;
+    zero_check(zero_config_from_file(&asked, file));
+    if (opt.stage >= 0 && asked.stage != opt.stage)
+        die("option --zero-config %s: it asks for stage %d, option -z for %d; leave one of them out", file, asked.stage, opt.stage);
+    if (asked.dtype != config->dtype)
+        die("option --zero-config %s: bf16.enabled asks for %s and the run is in %s; add --dtype %s", file, dtypes[asked.dtype == ZERO_BF16],
+            dtypes[config->dtype == ZERO_BF16], dtypes[asked.dtype == ZERO_BF16]);
+    if (asked.micro_batches != config->micro_batches)
+        die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make %d micro-batches a step", file,
+            asked.micro_batches, config->micro_batches);
+    *config = asked;
+}
+
+// The plugin's settings, from the options and the file of --zero-config. Options that the file overrules take its values.
+static zero_config plugin_config(const GPT2 *model, int micro_batches, int *overlap) {
+    zero_config config = ZERO_CONFIG_INIT;
+    config.stage = opt.stage < 0 ? 3 : opt.stage;
+    config.naive = opt.naive;
+    config.dtype = model->dtype == GPT2_BF16 ? ZERO_BF16 : ZERO_F32;
+    config.micro_batches = micro_batches;
+    config.reduce_bucket_size = (int64_t)opt.bucket;
+    config.prefetch = opt.prefetch;
+    config.overlap = *overlap;
+    config.window_bytes = (int64_t)opt.window;
+    config.shared_window = !opt.messages;
+    config.comm_timeout_s = opt.comm_timeout;
+    config.trace_events = opt.trace ? 1 << 16 : 0;
+    if (opt.zero_config) take_zero_config(&config);
+    opt.stage = config.stage;
+    opt.prefetch = config.prefetch;
+    *overlap = config.overlap;
+    return config;
+}
+
+static void create_plugin(GPT2 *model, int micro_batches, int *overlap) {
     int L = model->config.num_layers;
     zero_tensor tensors[NUM_PARAMETER_TENSORS];
     zero_unit units[1 + L];
@@ -289,18 +327,7 @@ static void create_plugin(GPT2 *model, int micro_batches, int overlap) {
         snprintf(names[l], sizeof names[l], "block %d", l);
         units[block(l)] = (zero_unit){ names[l], 1, 1, 0 };
     }
-    zero_config config = ZERO_CONFIG_INIT;
-    config.stage = opt.stage;
-    config.naive = opt.naive;
-    config.dtype = model->dtype == GPT2_BF16 ? ZERO_BF16 : ZERO_F32;
-    config.micro_batches = micro_batches;
-    config.reduce_bucket_size = (int64_t)opt.bucket;
-    config.prefetch = opt.prefetch;
-    config.overlap = overlap;
-    config.window_bytes = (int64_t)opt.window;
-    config.shared_window = !opt.messages;
-    config.comm_timeout_s = opt.comm_timeout;
-    config.trace_events = opt.trace ? 1 << 16 : 0;
+    zero_config config = plugin_config(model, micro_batches, overlap);
     zero_check(zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L));
     if (rank != zero_rank(z) || ranks != zero_ranks(z))
         die("the launcher started rank %d of %d, but MPI says %d of %d: start it with the mpirun of the Open MPI it was built with", rank, ranks,
@@ -863,7 +890,7 @@ int main(int argc, char **argv) {
     if (opt.max_steps) gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
     open_output(resume_step >= 0);
 
-    create_plugin(&model, A, overlap);
+    create_plugin(&model, A, &overlap);
     allocate_activations(&model);
     outlier_init(&state.loss_outliers);
     outlier_init(&state.norm_outliers);

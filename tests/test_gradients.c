@@ -141,7 +141,8 @@ static void start(Setting s) {
     gpt2_check(dataloader_next(&loader));                       // opens the shard: from here on its name is not needed
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
-    create_plugin(&model, s.micro_batches, 0);
+    int overlap = 0;
+    create_plugin(&model, s.micro_batches, &overlap);
     allocate_activations(&model);
     if (s.chunk) model.chunk = s.chunk;
     set_params(ref.params);

@@ -349,16 +349,35 @@ test_options() {
     refused 'bad.batch that does not divide' 2 '-d 100' 'multiple' '128' -- -d 100
     refused 'bad.neither of' 0 '--dtype' "'fp64'" 'bf16' -- --dtype fp64
     refused 'bad.schedule' 0 "sawtooth" 'cosine' -- -k sawtooth
-    refused 'bad.naive above stage 0' 0 '--naive' '-z 3' -- --naive 1 -z 3
+    refused 'bad.naive above stage 0' 0 '--naive' '-z 0' -- --naive 1 -z 3
     refused 'bad.checkpoints without a folder' 0 '-o' -- -n 5
     refused 'bad.device' 2 '--device cuda' 'not built yet' -- --device cuda
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
     refused 'bad.no master weights' 0 '-w 0' 'not built yet' -- -w 0
     local option
-    for option in --plan --zero-config --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
+    for option in --plan --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
     refused 'bad.heads' 2 'l2h3c32v257t32' '32 channels' '3 heads' -- -e l2h3c32v257t32
     refused 'bad.descriptor' 0 'l2h2c32' -- -e l2h2c32
     refused 'bad.depth' 0 'd13' -- -e d13
+}
+
+test_zero_config() {
+    local json=$dir/zero.json
+    echo '{ "zero_optimization": { "stage": 2, "reduce_bucket_size": 5e3 }, "bf16": { "enabled": true } }  // as DeepSpeed takes it' >"$json"
+    begin 'zero config.its settings are used'
+    need 'did not run' train 2 config --dtype bf16 --zero-config "$json"
+    need 'the options did not run' train 2 options --dtype bf16 -z 2 --bucket 5000
+    need "stage $(value config stage)" [ "$(value config stage)" = 2 ]
+    need 'other results than the same options have' [ "$(result config)" = "$(result options)" ]
+    need 'other buckets' [ "$(grep '^buckets' "$dir/config.screen")" = "$(grep '^buckets' "$dir/options.screen")" ]
+    end
+    refused 'zero config.another stage than -z' 2 'zero.json' 'stage 2' '-z for 3' -- --dtype bf16 -z 3 --zero-config "$json"
+    refused 'zero config.another dtype' 2 'zero.json' 'bf16' '--dtype bf16' -- --dtype fp32 --zero-config "$json"
+    echo '{ "gradient_accumulation_steps": 2 }' >"$json"
+    refused 'zero config.other micro-batches' 2 'zero.json' 'gradient_accumulation_steps is 2' '1 micro' -- --zero-config "$json"
+    echo '{ "zero_optimisation": { "stage": 2 } }' >"$json"
+    refused 'zero config.unknown key' 2 'zero.json:1' 'zero_optimisation' 'nearest.*zero_optimization' -- --zero-config "$json"
+    refused 'zero config.no file' 0 'nowhere.json' 'No such file' -- --zero-config "$dir/nowhere.json"
 }
 
 int32() {   # little-endian
@@ -511,8 +530,8 @@ test_launch() {
 
 # ------------------------------------------------------------------------------------------------------------------------
 
-for group in "${@:-bits resume files outputs traffic memory options input_files not_finite disk_full dying launch}"; do
-    for g in $group; do since=$EPOCHREALTIME; "test_$g"; awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"; done
+for group in "${@:-bits resume files outputs traffic memory options zero_config input_files not_finite disk_full dying launch}"; do
+    for g in $group; do since=$EPOCHREALTIME; "test_$g" || failed=$((failed + 1)); awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"; done
 done
 echo "trainer: $passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
