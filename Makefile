@@ -26,6 +26,7 @@ include llmc_zero/zero.mk
 # ---- probes: what is on this machine
 have    = $(shell printf '\#include <$(1)>\nint main(void){return 0;}' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
 HAVE_DNNL  := $(call have,oneapi/dnnl/dnnl.h)
+HAVE_PCRE  := $(shell printf '\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
 HAVE_CMOCKA := $(shell printf '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <stdint.h>\n\#include <setjmp.h>\n\#include <cmocka.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
 LIBS       := $(ZERO_LIBS) -ldnnl $(if $(OPENMP),,-lgomp)
 
@@ -42,7 +43,7 @@ all: train_gpt2_zero
 deps:
 	@scripts/install_deps.sh
 probes: zero_needs
-	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), cmocka $(or $(HAVE_CMOCKA),no); compiler $(CC)"
+	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no), cmocka $(or $(HAVE_CMOCKA),no); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 
 $(BUILD)/gpt2/%.o: gpt2/%.c | probes
@@ -63,7 +64,8 @@ $(BUILD)/make_stories: dev/data/make_stories.c
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
 TOKENS_SRC := dev/data/make_tokens.c dev/data/bpe.c gpt2/tokenizer.c gpt2/error.c
-$(TOKENS): $(TOKENS_SRC) dev/data/bpe.h gpt2/tokenizer.h gpt2/error.h
+$(TOKENS): $(TOKENS_SRC) dev/data/bpe.h gpt2/tokenizer.h gpt2/error.h | probes
+	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) -I. $(TOKENS_SRC) -o $@ -lpcre2-8
 $(STORIES) &: $(BUILD)/make_stories

@@ -861,6 +861,33 @@ static void update_bar(const GPT2 *model, int steps, int first, double start_s, 
 // ----------------------------------------------------------------------------
 // the training loop
 
+typedef struct { double loss, norm, zloss, znorm; float lr; } StepReport;   // z: how many deviations out
+
+static int is_outlier(const char *what, double z_score, double limit) {
+    if (!limit || !isfinite(z_score) || z_score <= limit) return 0;
+    print0("skipping the update: the %s is %.2f deviations out\n", what, z_score);
+    return 1;
+}
+
+// Gradients of A micro-batches, their norm, and the update, unless they are out of the ordinary.
+static StepReport train_step(GPT2 *model, DataLoader *train, const Schedule *schedule, TrainerState *state, int A) {
+    StepReport r = { .lr = schedule_lr(schedule, step) };
+    zero_info info;
+    if (opt.overfit) gpt2_check(dataloader_reset(train));
+    r.loss = gpt2_gradients(model, train, A);
+    zero_check(zero_reduce(z, &info));
+    r.norm = info.grad_norm;
+    if (!info.finite) die("step %d: the gradient norm is not finite (%f); the last checkpoint stays as it is", step + 1, r.norm);
+    r.zloss = outlier_update(&state->loss_outliers, r.loss);
+    r.znorm = outlier_update(&state->norm_outliers, r.norm);
+    if (is_outlier("loss", r.zloss, opt.skip_loss_z) || is_outlier("gradient norm", r.znorm, opt.skip_grad_z)) zero_check(zero_discard(z));
+    else {
+        zero_hyper hyper = { r.lr, (float)opt.beta1, (float)opt.beta2, (float)opt.eps, (float)opt.weight_decay, (float)opt.clip, step + 1 };
+        zero_check(zero_update(z, &hyper));
+    }
+    return r;
+}
+
 int main(int argc, char **argv) {
     GPT2 model = { 0 };
     DataLoader train, val;
@@ -928,33 +955,18 @@ int main(int argc, char **argv) {
         if (last) break;
 
         double start = now();
-        zero_info info;
-        if (opt.overfit) gpt2_check(dataloader_reset(&train));
-        result.loss = gpt2_gradients(&model, &train, A);
-        zero_check(zero_reduce(z, &info));
-        result.norm = info.grad_norm;
-        if (!info.finite) die("step %d: the gradient norm is not finite (%f); the last checkpoint stays as it is", step + 1, info.grad_norm);
-        double zloss = outlier_update(&state.loss_outliers, result.loss), znorm = outlier_update(&state.norm_outliers, info.grad_norm);
-        float lr = schedule_lr(&schedule, step);
-        if (opt.skip_loss_z && isfinite(zloss) && zloss > opt.skip_loss_z) {
-            print0("skipping the update: the loss is %.2f deviations out\n", zloss);
-            zero_check(zero_discard(z));
-        } else if (opt.skip_grad_z && isfinite(znorm) && znorm > opt.skip_grad_z) {
-            print0("skipping the update: the gradient norm is %.2f deviations out\n", znorm);
-            zero_check(zero_discard(z));
-        } else {
-            zero_hyper hyper = { lr, (float)opt.beta1, (float)opt.beta2, (float)opt.eps, (float)opt.weight_decay, (float)opt.clip, step + 1 };
-            zero_check(zero_update(z, &hyper));
-        }
+        StepReport r = train_step(&model, &train, &schedule, &state, A);
         double seconds = now() - start, rate = tokens_a_step / seconds;
+        result.loss = r.loss;
+        result.norm = r.norm;
         times[result.steps_run++ % MOST_TIMES] = seconds;
         ema = result.steps_run == 1 ? rate : 0.95 * ema + 0.05 * rate;
-        if (peak > 0) update_bar(&model, steps, first, first_s, result.loss, ema);
-        else print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps,
-                    result.loss, zloss, info.grad_norm, znorm, lr, seconds * 1e3, ema);
-        append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", step, result.loss, lr, info.grad_norm);
+        if (peak > 0) update_bar(&model, steps, first, first_s, r.loss, ema);
+        else print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps, r.loss, r.zloss,
+                    r.norm, r.znorm, r.lr, seconds * 1e3, ema);
+        append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", step, r.loss, r.lr, r.norm);
         append("metrics.jsonl", "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": %.2f}\n", step + 1,
-               result.loss, info.grad_norm, lr, seconds * 1e3, rate);
+               r.loss, r.norm, r.lr, seconds * 1e3, rate);
     }
 
     bar_end();

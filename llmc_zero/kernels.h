@@ -9,8 +9,8 @@
 #define ZERO_CLONES
 #elif __GNUC__ >= 12
 #define ZERO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define ZERO_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else           /* no levels yet; avx2 alone would leave fmaf to the library */
+#define ZERO_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #endif
 
 static inline size_t dtype_bytes(zero_dtype t) { return t == ZERO_BF16 ? 2 : 4; }
@@ -32,7 +32,7 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 void kernel_fill_nan(void *x, size_t bytes);
 
 /* AdamW on n elements. g: the mean gradient, fp32 or bf16, times grad_scale. low: where the updated parameter is stored as bf16, or
- * NULL when the parameter is its own master (g is fp32 then). */
+ * NULL when the parameter is its own master. */
 typedef struct { float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_correction2, eps, keep, grad_scale; } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, int decay);
 void kernel_adamw(const adamw_constants *c, float *p, float *m, float *v, zero_dtype g_type, const void *g, uint16_t *low, int64_t n);

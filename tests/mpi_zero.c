@@ -302,9 +302,10 @@ static void check_fewer_micro_batches(void) {
 
 /* ----------------------------------------------------------------------------------------------------------------- files */
 
+enum { PATH_BYTES = 160 };
 static char folder[64];
 
-static void path_of(char path[128], const char *name, int rank) { snprintf(path, 128, "%s/%s.%d", folder, name, rank); }
+static void path_of(char path[PATH_BYTES], const char *name, int rank) { snprintf(path, PATH_BYTES, "%s/%s.%d", folder, name, rank); }
 
 typedef struct { int64_t step; char note[24]; } user_data;
 
@@ -314,7 +315,7 @@ static void steps(toy *t, int from, int to) {
 
 static void check_load_at(const zero_config *c, const char *name, const char saved[17], const char end[17]) {
     toy t;
-    char path[128], hex[17];
+    char path[PATH_BYTES], hex[17];
     user_data user = { 0 };
     path_of(path, name, checks.rank);
     MUST(toy_create(&t, c, NULL));
@@ -333,7 +334,7 @@ static void check_save_and_load(void) {
     for (int d = 0; d < 2; d++)
         for (int from = 0; from <= 3; from++) {
             zero_config c = settings_config(&settings_paths[from + 1], settings_dtypes[d], 1, &settings_variations[from & 1]);
-            char path[128], name[64], saved[17], end[17];
+            char path[PATH_BYTES], name[64], saved[17], end[17];
             user_data user = { 2, "of the trainer" };
             toy t;
             snprintf(name, sizeof name, "dtype%d_stage%d", d, from);
@@ -377,7 +378,7 @@ static void check_damage(toy *t, int stage, damage what) {
         [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_DIGEST] = "checksum",
         [TRUNCATE] = "truncated", [EMPTY] = "ends early", [LONGER] = "truncated or damaged", [GONE] = "No such file",
     };
-    char path[128], saved[17], before[17], after[17];
+    char path[PATH_BYTES], saved[17], before[17], after[17];
     user_data user = { 2, "of the trainer" };
     int damaged = checks.rank == checks.ranks - 1;
     CHECK_SETTING("damage %d, stage %d", what, stage);
@@ -397,7 +398,7 @@ static void check_damage(toy *t, int stage, damage what) {
 }
 
 static void check_wrong_files(toy *t, const zero_config *c, const char *before) {
-    char path[128], hex[17];
+    char path[PATH_BYTES], hex[17];
     user_data user = { 0 };
     zero_unit units[TOY_UNITS];
     zero_tensor tensors[TOY_TENSORS];
@@ -453,7 +454,7 @@ static void check_files(void) {
     static const char *const names[] = { "damaged", "other_rank", "dtype0_stage0", "dtype0_stage1", "dtype0_stage2", "dtype0_stage3",
                                          "dtype1_stage0", "dtype1_stage1", "dtype1_stage2", "dtype1_stage3" };
     for (int i = 0; i < SETTINGS_COUNT(names); i++) {
-        char path[128];
+        char path[PATH_BYTES];
         path_of(path, names[i], checks.rank);
         unlink(path);
     }

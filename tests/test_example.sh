@@ -7,18 +7,7 @@ example=$(realpath "${1:?Usage: tests/test_example.sh EXAMPLE}") || exit 1
 export OMP_NUM_THREADS=1
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON
 
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 1' INT TERM
-passed=0 failed=0 skipped=0
-
-begin() { name=$1; why=; }
-need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }           # need SENTENCE COMMAND...: the sentence is why it failed
-end() {
-    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
-}
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
-number() { awk "BEGIN { exit !($1) }"; }                                      # a condition on numbers that need not be whole
+. tests/cases.sh
 
 # run NP [NAME=VALUE]... [ARGUMENT]: the example on NP ranks (0: without mpirun) in $dir; what it says is in $dir/screen.
 run() {
@@ -135,5 +124,4 @@ for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' docs/porting.md | sort -u);
     need "no $word in zero.h" grep -qw "$word" llmc_zero/zero.h llmc_zero/zero.mk
 done
 end
-echo "example: $passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+finish example

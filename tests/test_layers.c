@@ -416,6 +416,7 @@ static void matmul_shapes(gpt2_dtype dt) {
     plan(dt, 1, 1, 8, 1, 8, 1);
     matmul(dt, 3, 9, 1030, 1);                          // many columns of dbias, and more workspace than was planned
     matmul(dt, 3, 1536, 4096, 1);                       // dinp by pieces of the columns
+    matmul(dt, 3500, 768, 4, 1);                        // dweight by pieces of the columns
     release();
 }
 

@@ -5,23 +5,18 @@ cd "$(dirname "$0")/.." || exit 1
 patch=$PWD/scripts/patch_llmc fake=$PWD/tests/fake_llmc
 . scripts/mpi_env.sh
 export OMP_NUM_THREADS=1
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1      # a user's own settings, signing for one, are not the test's
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON MAKEFLAGS MAKELEVEL
 
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 1' INT TERM
-passed=0 failed=0 skipped=0
+. tests/cases.sh
 
-begin() { name=$1; why=; }
-need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }           # need SENTENCE COMMAND...: the sentence is why it failed
-end() {
-    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
-}
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
-not() { ! "$@"; }
-number() { awk "BEGIN { exit !($1) }"; }                                      # a condition on numbers that need not be whole
 has() { grep -qE -- "$2" "$dir/$1"; }                                         # has FILE PATTERN
 
+# copy_patch FOLDER: the script and what it copies, in $dir/FOLDER; $patch is that one then.
+copy_patch() {
+    mkdir -p "$dir/$1/scripts" && cp -R llmc_zero LICENSE "$dir/$1" && cp "$patch" "$dir/$1/scripts/patch_llmc"
+    patch=$dir/$1/scripts/patch_llmc
+}
 commit() { git -C "$1" -c user.name=test -c user.email=test@localhost commit -qam test; }
 # checkout NAME: a fresh stand-in, committed.
 checkout() {
@@ -221,20 +216,32 @@ test_trees() {
 }
 
 # A rename that fails when some files have been renamed already: not easily had, so in a copy of the script.
-test_half_done() {
+# Where the script itself stands must not matter.
+test_odd_folder() {
+    local patch=$patch
+    begin 'trees.the script in a folder with odd characters'
     checkout tree
-    mkdir -p "$dir/copy/scripts" && cp -R llmc_zero LICENSE "$dir/copy"
-    sed 's/push @renamed, \$f;/& die "the disk is gone\\n" if @renamed == 2;/' "$patch" >"$dir/copy/scripts/patch_llmc"
-    chmod +x "$dir/copy/scripts/patch_llmc"
-    patch=$dir/copy/scripts/patch_llmc refused 'a disk that fails half way' 'the disk is gone; nothing was changed' "$dir/tree"
+    copy_patch "it's [a] {b} folder"
+    need 'did not run' "$patch" "$dir/tree" >"$dir/odd" 2>&1
+    need 'the plugin was not copied' diff -rq llmc_zero "$dir/tree/llmc_zero" -x LICENSE
+    end
+}
+
+test_half_done() {
+    local patch=$patch
+    checkout tree
+    copy_patch copy
+    sed -i 's/push @renamed, \$f;/& die "the disk is gone\\n" if @renamed == 2;/' "$patch"
+    refused 'a disk that fails half way' 'the disk is gone; nothing was changed' "$dir/tree"
 }
 
 # A folder that cannot be written to: noticed when half of the files have been prepared. Root can write everywhere, so not as root.
 test_unwritable() {
-    local as=()
+    local as=() patch=$patch
     if [ "$(id -u)" = 0 ]; then
         command -v setpriv >/dev/null || { skip 'refused.a folder that cannot be written to' 'no setpriv'; return; }
         as=(setpriv --reuid=65534 --clear-groups --inh-caps=-all)
+        copy_patch 'x [y] {z}'           # that user need not see the folder of this one
     fi
     begin 'refused.a folder that cannot be written to'
     checkout tree
@@ -303,8 +310,8 @@ test_training
 test_failures
 test_memory
 test_trees
+test_odd_folder
 test_half_done
 test_unwritable
 test_forks
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+finish patch

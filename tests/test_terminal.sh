@@ -8,19 +8,7 @@ export TRAINER
 . scripts/mpi_env.sh
 unset COLUMNS ZERO_POISON
 
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 1' INT TERM
-passed=0 failed=0 skipped=0
-
-begin() { name=$1; why=; }
-need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }           # need SENTENCE COMMAND...: the sentence is why it failed
-end() {
-    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
-}
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
-not() { ! "$@"; }
-number() { awk "BEGIN { exit !($1) }"; }
+. tests/cases.sh
 
 model="-e l2h2c32v257t32 -b 2 -u 0 --threads 1 --overlap 0 --dtype fp32"
 small="$model -x 60 -v 30 -m 1 -s 0"
@@ -210,5 +198,4 @@ test_lines
 test_help
 test_compare
 test_plots
-echo "terminal: $passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+finish terminal

@@ -8,20 +8,9 @@ tool=$(realpath "${1:-build/make_tokens}") || exit 1
 shift
 download=$PWD/scripts/download.sh demo=$PWD/scripts/demo.sh
 
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 1' INT TERM
+. tests/cases.sh
 "${CC:-cc}" -std=c11 -O1 -g tests/tokens_reference.c -o "$dir/reference" || exit 1
 cd "$dir" || exit 1
-passed=0 failed=0 skipped=0
-
-begin() { name=$1; why=; }
-need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }           # need SENTENCE COMMAND...: the sentence is why it failed
-end() {
-    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
-}
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
-not() { ! "$@"; }
 
 make_tokens() { timeout -k 2 60 "$tool" "$@" >screen 2>&1 </dev/null || { cat screen; return 1; }; }
 tokens() { local f; for f; do od -An -v -tu2 -w2 -j1024 "$f"; done | tr -d ' '; }
@@ -138,6 +127,25 @@ test_shards() {
     need 'there is a training shard' [ ! -e out_train.bin ]
     end
 
+    begin 'shards.a validation shard of an earlier run'
+    need 'failed' make_tokens -o out --val 0 text.txt
+    need "says: $(cat screen)" grep -q 'out_val.bin is left as it was' screen
+    end
+
+    begin 'shards.stopped half way: nothing is left'
+    mkfifo slow
+    "$tool" -o stopped --val 10 slow >screen 2>&1 & local job=$!
+    exec 3>slow                                     # its reading end is open from here on; it waits for more
+    head -c 4096 text.txt >&3
+    while [ ! -e stopped_val.bin.tmp ] && kill -0 $job; do sleep 0.01; done
+    for i in 1 2 3 4; do kill -INT $job 2>/dev/null; sleep 0.05; done         # more than once: the first may come just before it begins to wait
+    wait $job
+    need 'status is not 1' [ $? = 1 ]
+    exec 3>&-
+    need "says: $(cat screen)" grep -q 'slow: stopped by signal' screen
+    need "left: $(echo stopped*)" [ "$(echo stopped*)" = 'stopped*' ]
+    end
+
     begin 'shards.numbered'
     need 'failed' make_tokens -o n --shard 5000 --val 3000 text.txt
     need 'they are not the whole' cmp -s <(tokens "$all") <(tokens n_val_000000.bin n_train_*.bin)
@@ -146,6 +154,9 @@ test_shards() {
     need "files: $(echo n_*)" [ "$(echo n_* | wc -w)" = $((1 + 1 + ($(count "$all") - 3000 + 4999) / 5000)) ]
     need 'again: not refused' not make_tokens -o n --shard 9000 text.txt >/dev/null
     need "says: $(cat screen)" grep -q 'n_train_000001.bin is there from another run; remove' screen
+    rm n_train_000001.bin
+    need 'again, without its first shard: not refused' not make_tokens -o n --shard 9000 text.txt >/dev/null
+    need "says: $(cat screen)" grep -q 'n_train_000002.bin is there from another run; remove' screen
     need '50 % in shards failed' make_tokens -o v --shard 5000 --val 50% text.txt
     need "validation has $(count v_val_000000.bin)" [ "$(count v_val_000000.bin)" = 5000 ]
     end
@@ -297,7 +308,7 @@ test_downloads() {
     end
 
     begin 'downloads.no network'
-    LLMC_ZERO_MIRROR=http://127.0.0.1:9 DATA=$dir/data timeout 30 "$download" fineweb >screen 2>&1 </dev/null
+    no_proxy='*' LLMC_ZERO_MIRROR=http://127.0.0.1:9 DATA=$dir/data timeout 30 "$download" fineweb >screen 2>&1 </dev/null
     need 'status is not 1' [ $? = 1 ]
     need "says: $(cat screen)" shows 'no network, or http://127.0.0.1:9 does not answer'
     need 'more than a sentence' [ "$(wc -l <screen)" = 1 ]
@@ -332,5 +343,4 @@ CASES
 }
 
 for group in "${@:-tokens shards errors downloads}"; do for g in $group; do "test_$g"; done; done
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+finish tokens

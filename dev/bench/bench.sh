@@ -65,7 +65,7 @@ for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
     mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x 2 >"$work/log" & job=$!
     peak=0
     while kill -0 $job 2>/dev/null; do
-        for pid in $(pgrep -f '^./train_gpt2_zero' || true); do
+        for pid in $(pgrep -P $job -f '^./train_gpt2_zero' || true); do
             pss=$(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup" 2>/dev/null || true)
             [ "${pss:-0}" -le $peak ] || peak=$pss
         done

@@ -8,7 +8,9 @@
  * memory. Files appear under their names when all of them are written. */
 #include <errno.h>
 #include <getopt.h>
+#include <glob.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,10 +155,23 @@ static void name_shards(void) {
 
 // Numbered shards that an earlier run left would be read together with the new ones.
 static void refuse_leftovers(void) {
+    char pattern[2 * PATH_MAX];
+    size_t n = 0;
+    for (const char *c = opt.output; *c && n < PATH_MAX; c++) {
+        if (strchr("\\*?[]", *c)) pattern[n++] = '\\';
+        pattern[n++] = *c;
+    }
+    strcpy(pattern + n, "_train_[0-9]*.bin");
+    glob_t found;
+    if (opt.shard && !glob(pattern, 0, NULL, &found))
+        die("%s is there from another run; remove %s_train_*.bin, or give another name with -o", found.gl_pathv[0], opt.output);
+}
+
+// A validation shard of an earlier run stays; its text may be in this run's training shards.
+static void report_leftover(void) {
     char path[PATH_MAX];
-    shard_path(path, 1, "");
-    if (opt.shard && !access(path, F_OK))
-        die("%s is there from another run; remove %s_train_*.bin, or give another name with -o", path, opt.output);
+    shard_path(path, 0, "");
+    if (out.first == 1 && !access(path, F_OK)) printf("%s is left as it was: this run, with --val 0, writes none\n", path);
 }
 
 static void write_byte_tokenizer(void) {
@@ -236,8 +251,19 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
     }
 }
 
+static volatile sig_atomic_t interrupted;
+static void interrupt(int signal) { interrupted = signal; }
+
+// A signal that ends the program ends it here, so that its temporary files go. No SA_RESTART: a read that waits for a pipe returns.
+static void catch_signals(void) {
+    const struct sigaction action = { .sa_handler = interrupt };
+    const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+    for (int i = 0; i < 3; i++) if (sigaction(signals[i], &action, NULL)) die("sigaction: %s", strerror(errno));
+}
+
 static void read_piece(FILE *f) {
     size_t n = fread(in.bytes + in.fill, 1, (size_t)opt.piece, f);
+    if (interrupted) die("%s: stopped by signal %d; nothing is written", in.path, (int)interrupted);
     if (ferror(f)) die("%s: cannot read: %s", in.path, strerror(errno));
     in.fill += n;
     in.eof = n < (size_t)opt.piece;
@@ -384,6 +410,7 @@ int main(int argc, char **argv) {
     in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64); // 64: a mark, a character, what bpe_next wants to see behind a word
     if (!in.bytes) die("no memory to read %lld bytes at a time; give a smaller --piece", opt.piece);
     out.first = opt.val_percent < 0 && !opt.val_tokens;
+    catch_signals();
     open_shard(out.first);
 
     double start = now();
@@ -392,6 +419,7 @@ int main(int argc, char **argv) {
     check_result();
     if (!bpe) write_byte_tokenizer();
     name_shards();
+    report_leftover();
 
     int64_t tokens = out.tokens[0] + out.tokens[1];
     printf("%s: %lld bytes, %lld tokens: %lld for training in %d %s, %lld for validation; %.2f s, %.1f MB/s\n", opt.output,
