@@ -55,14 +55,15 @@ static void die(const char *fmt, ...) {
     int speak = zero_first_to_fail(z);
     if (!speak) sleep(3);       // the rank that speaks ends this one meanwhile
     if (speak || !z) {          // before the ranks are connected each one fails alone, most often all in the same way
+        char sentence[2048], who[32] = "";
         va_list args;
         va_start(args, fmt);
-        fflush(stdout);
-        fprintf(stderr, "%strain_gpt2_zero: ", peak > 0 ? "\n" : "");   // not into the bar's line
-        if (ranks > 1 && z) fprintf(stderr, "rank %d: ", rank);
-        vfprintf(stderr, fmt, args);
-        fprintf(stderr, "\n");
+        vsnprintf(sentence, sizeof sentence, fmt, args);
         va_end(args);
+        if (ranks > 1 && z) snprintf(who, sizeof who, "rank %d: ", rank);
+        fflush(stdout);
+        // in one write, which the other ranks' output cannot come between; not into the bar's line
+        fprintf(stderr, "%strain_gpt2_zero: %s%s\n", peak > 0 ? "\n" : "", who, sentence);
     }
     zero_end_all(z, EXIT_FAILURE);
     abort();

@@ -91,7 +91,7 @@ difference() {
         awk 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print (bad || NR < 15) ? 99 : most + 0 }'
 }
 # run NP NAME [VARIABLE=VALUE]...: the patched trainer on NP ranks (0: without mpirun), its screen under NAME, the Pss of its ranks, as
-# looked at from time to time, under NAME.pss.RANK.
+# looked at from time to time, under NAME.pss.RANK. ASTRAY=RANK: that rank runs in the folder astray.
 run() {
     local np=$1 out=$2 launcher=()
     shift 2
@@ -99,7 +99,8 @@ run() {
     # shellcheck disable=SC2016
     (cd "$dir/patched" && env "$@" timeout -k 2 100 "${launcher[@]}" bash -c '
         (while grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) >"$0.pss.${OMPI_COMM_WORLD_RANK:-0}" 2>/dev/null &
-        exec ./train_gpt2' "$dir/$out") >"$dir/$out" 2>&1 </dev/null
+        [ "${OMPI_COMM_WORLD_RANK:-0}" != "${ASTRAY:-}" ] || cd ../astray || exit
+        exec ../patched/train_gpt2' "$dir/$out") >"$dir/$out" 2>&1 </dev/null
 }
 train() { run "$@" || { tail -n 5 "$dir/$2"; return 1; }; }
 digest() { sed -n 's/^params_hash //p' "$dir/$1"; }
@@ -154,8 +155,10 @@ test_failures() {
     truncate -s 1000 "$dir/patched/tiny_model.bin"
     told 'a model file cut short' 'cannot read' 2
     printf 'nonsense, longer than a header' >"$dir/patched/tiny_model.bin"
-    told 'no model file' 'rank 1: Error: tiny_model.bin is no model file' 2
+    told 'no model file' 'Error: tiny_model.bin is no model file' 2
+    mkdir "$dir/astray" && mv "$dir/patched/tiny_model.bin" "$dir/astray"
     cp "$dir/model" "$dir/patched/tiny_model.bin"
+    told 'no model file on rank 1 alone' 'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=1
 }
 
 # What the system sees of a rank against the table: 16 layers of 256 channels, so that the layers are most of it.
