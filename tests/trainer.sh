@@ -450,8 +450,8 @@ test_disk_full() {
 
 wait_for_steps() {  # SCREEN
     local i
-    for ((i = 0; i < 200; i++)); do
-        grep -qs '^step   20/' "$1" && return 0
+    for ((i = 0; i < 600; i++)); do
+        grep -aqs '^step   20/' "$1" && return 0
         sleep 0.05
     done
     return 1
@@ -462,7 +462,7 @@ one_stops() {
     begin "$1"
     shift 3
     rm -f "$dir"/pid.* "$dir/dying"
-    run 3 40 "${small[@]}" -x 1000000 "$@" >"$dir/dying" 2>&1 & job=$!
+    run 3 80 "${small[@]}" -x 1000000 "$@" >"$dir/dying" 2>&1 & job=$!
     need 'it did not reach step 20' wait_for_steps "$dir/dying"
     read -r pid <"$dir/pid.1"
     start=$EPOCHREALTIME
@@ -482,11 +482,11 @@ one_stops() {
 }
 
 test_dying() {
-    one_stops 'dying.one rank is killed' KILL 10
-    one_stops 'dying.one rank is killed, messages' KILL 10 --messages 1 --overlap 1
-    one_stops 'dying.one rank hangs' STOP 8 --comm-timeout 2
-    one_stops 'dying.one rank hangs, messages' STOP 8 --comm-timeout 2 --messages 1
-    one_stops 'dying.one rank hangs, overlap' STOP 8 --comm-timeout 2 --overlap 1
+    one_stops 'dying.one rank is killed' KILL 20
+    one_stops 'dying.one rank is killed, messages' KILL 20 --messages 1 --overlap 1
+    one_stops 'dying.one rank hangs' STOP 20 --comm-timeout 2
+    one_stops 'dying.one rank hangs, messages' STOP 20 --comm-timeout 2 --messages 1
+    one_stops 'dying.one rank hangs, overlap' STOP 20 --comm-timeout 2 --overlap 1
 }
 
 # --------------------------------------------------------------------------------------------------------------- launching
