@@ -60,11 +60,11 @@ $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(ZERO_LIBS)
 
-$(BUILD)/make_stories: dev/data/make_stories.c
+$(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
 TOKENS_SRC := dev/data/make_tokens.c dev/data/bpe.c gpt2/tokenizer.c gpt2/error.c
-$(TOKENS): $(TOKENS_SRC) dev/data/bpe.h gpt2/tokenizer.h gpt2/error.h | probes
+$(TOKENS): $(TOKENS_SRC) dev/data/bpe.h dev/data/byte_tokenizer.h gpt2/tokenizer.h gpt2/error.h | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) -I. $(TOKENS_SRC) -o $@ -lpcre2-8

@@ -248,7 +248,8 @@ static void parse_options(int argc, char **argv) {
     }
     if (!strcmp(opt.device, "cuda")) die("option --device cuda: not built yet; the GPU path comes in a later version");
     one_of(opt.device, "--device", "auto", "cpu", NULL);
-    if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0");
+    if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
+                                opt.stage < 0 ? 3 : opt.stage);
     if ((opt.checkpoint_every || opt.resume) && !opt.output) die("options -n and -y need a folder: add -o FOLDER");
     if (opt.overfit) { opt.train_data = opt.val_data; opt.shuffle = 0; }
 }

@@ -79,23 +79,12 @@ void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, 
     }
 }
 
-/* LANES sums side by side, added up at the end: the same bits for every vector width. */
-ZERO_CLONES static double squares_f32(const float *x, int64_t n) {
+ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
     double lane[LANES] = { 0 }, sum = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) { double d = x[i + j]; lane[j] += d * d; }
     for (int j = 0; i < n; i++, j++) { double d = x[i]; lane[j] += d * d; }
-    for (int j = 0; j < LANES; j++) sum += lane[j];
-    return sum;
-}
-
-ZERO_CLONES static double squares_bf16(const uint16_t *x, int64_t n) {
-    double lane[LANES] = { 0 }, sum = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) { double d = bf16_widen(x[i + j]); lane[j] += d * d; }
-    for (int j = 0; i < n; i++, j++) { double d = bf16_widen(x[i]); lane[j] += d * d; }
     for (int j = 0; j < LANES; j++) sum += lane[j];
     return sum;
 }
@@ -108,7 +97,14 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
         #pragma omp parallel for schedule(static) if (blocks > 1)
         for (int k = 0; k < blocks; k++) {
             int64_t from = base + (int64_t)k * SUM_BLOCK, to = from + SUM_BLOCK < n ? from + SUM_BLOCK : n;
-            part[k] = type == ZERO_F32 ? squares_f32((const float *)x + from, to - from) : squares_bf16((const uint16_t *)x + from, to - from);
+            double sum = 0;
+            for (int64_t b = from; b < to; b += BLOCK) {
+                int64_t len = to - b < BLOCK ? to - b : BLOCK;
+                float f[BLOCK];
+                kernel_convert(ZERO_F32, f, type, at(type, x, b), len);
+                sum += sum_squares_block(f, len);
+            }
+            part[k] = sum;
         }
         for (int k = 0; k < blocks; k++) total += part[k];
     }

@@ -36,9 +36,9 @@ run() {
 for t in "$build"/tests/test_*; do
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
-for np in 1 2 3 4; do run "mpi_zero.$np" 300 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
+for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
 run mpi_zero.timeout 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$build/tests/mpi_zero" timeout
-[ -n "$short" ] || run trainer 400 tests/trainer.sh "$trainer"
+[ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
 [ -n "$short" ] || run terminal 120 tests/test_terminal.sh "$trainer"
 [ -n "$short" ] || run example 240 tests/test_example.sh "$build/mlp_zero"
 [ -n "$short" ] || run tokens 180 tests/test_tokens.sh "$build/make_tokens"

@@ -13,8 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+// defines: byte_tokenizer, BYTE_EOT
+#include "byte_tokenizer.h"
 
-enum { EOT = 256, VOCAB = 257, VAL_BYTES = 100000, TRAIN_BYTES = 4000000, MAX_BYTES = 1000000000, MAX_STORY = 4096 };
+enum { VAL_BYTES = 100000, TRAIN_BYTES = 4000000, MAX_BYTES = 1000000000, MAX_STORY = 4096 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 // ----------------------------------------------------------------------------
@@ -289,7 +291,7 @@ static void write_shard(const char *dir, const char *name, Told *told, long byte
     while (n < (uint32_t)bytes) {
         new_story(&s);
         if (!is_new(told, &s)) continue;
-        tokens[n++] = EOT;
+        tokens[n++] = BYTE_EOT;
         for (int i = 0; i < s.length; i++) tokens[n++] = (unsigned char)s.text[i];
     }
     const uint32_t header[256] = { 20240520, 1, n };
@@ -299,16 +301,8 @@ static void write_shard(const char *dir, const char *name, Told *told, long byte
 }
 
 static void write_tokenizer(const char *dir) {
-    static const char eot[] = "<|endoftext|>";
-    unsigned char body[2 * 256 + sizeof eot];
-    for (int i = 0; i < 256; i++) {
-        body[2 * i] = 1;
-        body[2 * i + 1] = (unsigned char)i;
-    }
-    body[2 * 256] = sizeof eot - 1;
-    memcpy(body + 2 * 256 + 1, eot, sizeof eot - 1);
-    const uint32_t header[256] = { 20240328, 2, VOCAB, EOT };
-    write_file(dir, "stories_tokenizer.bin", header, body, sizeof body);
+    const ByteTokenizer tokenizer = byte_tokenizer();
+    write_file(dir, "stories_tokenizer.bin", byte_tokenizer_header, &tokenizer, sizeof tokenizer);
 }
 
 int main(int argc, char **argv) {

@@ -23,8 +23,10 @@
 #include "gpt2/error.h"
 // defines: bpe_*, utf8_prefix
 #include "bpe.h"
+// defines: byte_tokenizer, BYTE_EOT
+#include "byte_tokenizer.h"
 
-enum { BYTE_EOT = 256, BYTE_VOCAB = 257, BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
+enum { BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
 
 static const char usage[] =
     "usage: make_tokens -o DIR/NAME [option]... FILE...     text files to token shards DIR/NAME_train.bin and DIR/NAME_val.bin\n"
@@ -175,22 +177,13 @@ static void report_leftover(void) {
 }
 
 static void write_byte_tokenizer(void) {
-    static const char eot[] = "<|endoftext|>";
-    const uint32_t header[256] = { 20240328, 2, BYTE_VOCAB, BYTE_EOT };
-    unsigned char body[2 * 256 + sizeof eot];
-    for (int i = 0; i < 256; i++) {
-        body[2 * i] = 1;
-        body[2 * i + 1] = (unsigned char)i;
-    }
-    body[2 * 256] = sizeof eot - 1;
-    memcpy(body + 2 * 256 + 1, eot, sizeof eot - 1);
-
+    const ByteTokenizer tokenizer = byte_tokenizer();
     char path[PATH_MAX], temporary[PATH_MAX];
     snprintf(path, sizeof path, "%s_tokenizer.bin", opt.output);
     snprintf(temporary, sizeof temporary, "%s_tokenizer.bin.tmp", opt.output);
     FILE *f = fopen(temporary, "wb");
     if (!f) die("%s: cannot create: %s", temporary, strerror(errno));
-    int failed = fwrite(header, sizeof header, 1, f) != 1 || fwrite(body, sizeof body, 1, f) != 1;
+    int failed = fwrite(byte_tokenizer_header, sizeof byte_tokenizer_header, 1, f) != 1 || fwrite(&tokenizer, sizeof tokenizer, 1, f) != 1;
     if (fclose(f) || failed || rename(temporary, path)) {
         int error = errno;
         unlink(temporary);
