@@ -4,6 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 scripts/install_deps.sh check
 . scripts/mpi_env.sh
+mkdir -p build
 failed=0
 say() { if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=$((failed + 1)); fi; }
 
