@@ -3,12 +3,14 @@
 #   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
 #   make plots RUN=folder     pictures of a run, or of a folder of runs (scripts/compare_stages.sh makes one)
 #   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own; V=1 shows the commands
+#   make CUDA=no ...       without CUDA where nvcc is; CUDA=stand-in: the CUDA code on the processor, for tests (tests/cuda/)
 # Works offline once scripts/install_deps.sh has found or installed what it names.
 
 CC      ?= cc
 Q       := $(if $(V),,@)
 SAN     ?=
 BUILD   := build$(if $(SAN),/$(SAN))
+CUDA    ?= $(if $(SAN),no,$(if $(shell command -v nvcc),yes,no))
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
 # TSan does not understand OpenMP's barriers: with it, one thread a rank and the progress thread
@@ -21,6 +23,17 @@ GPT2_CFLAGS := $(BASE) -ffp-contract=fast
 ZERO_BUILD  := $(BUILD)
 ZERO_OPT    := $(CFLAGS) $(SANFLAGS_$(SAN))
 ZERO_OPENMP := $(OPENMP)
+
+ifeq ($(CUDA),stand-in)
+ZERO_CUDA         := yes
+ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
+STAND_IN          := $(CXX) -x c++ -std=c++17 $(ZERO_OPT) $(WARN) $(OPENMP) $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
+ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
+ZERO_CUDA_LIBS    := -lstdc++
+CUDA_COMPILE      := $(STAND_IN)
+else
+ZERO_CUDA         := $(CUDA)
+endif
 include llmc_zero/zero.mk
 
 # ---- probes: what is on this machine
@@ -30,7 +43,26 @@ HAVE_PCRE  := $(shell printf '\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2
 HAVE_CMOCKA := $(shell printf '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <stdint.h>\n\#include <setjmp.h>\n\#include <cmocka.h>\n' | $(CC) -x c -E - >/dev/null 2>&1 && echo yes)
 LIBS       := $(ZERO_LIBS) -ldnnl $(if $(OPENMP),,-lgomp)
 
-GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard gpt2/*.c))
+# ---- the layers: on the processor, and on CUDA; cuDNN's attention where it and its header-only frontend are
+GPT2_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2/*.c)))
+ifneq ($(CUDA),no)
+GPT2_CUDA := -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
+GPT2_OBJ  += $(patsubst gpt2/%,$(BUILD)/gpt2/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu)))
+endif
+ifeq ($(CUDA),stand-in)
+GPT2_OBJ  += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_%,$(wildcard tests/cuda/*.cpp)))
+else ifeq ($(CUDA),yes)
+FRONTEND  := third_party/cudnn_frontend/include
+CUDNN_HOME ?= $(ZERO_CUDA_HOME)
+HAVE_CUDNN := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONTEND)/cudnn_frontend.h))
+CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompiler -Wall -I. -MMD -MP
+LIBS      += -lcublasLt
+ifneq ($(HAVE_CUDNN),)
+GPT2_CUDA += -DGPT2_CUDNN -isystem $(FRONTEND) -isystem $(CUDNN_HOME)/include
+GPT2_OBJ  += $(BUILD)/gpt2/attention_cudnn.o
+LIBS      += -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib -lcudnn -lstdc++
+endif
+endif
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
 TRAINER  := $(if $(SAN),$(BUILD)/,)train_gpt2_zero
 EXAMPLE  := $(BUILD)/mlp_zero
@@ -43,12 +75,22 @@ all: train_gpt2_zero
 deps:
 	@scripts/install_deps.sh
 probes: zero_needs
-	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no), cmocka $(or $(HAVE_CMOCKA),no); compiler $(CC)"
+	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no), cmocka $(or $(HAVE_CMOCKA),no);" \
+	      "CUDA $(CUDA)$(if $(filter yes,$(CUDA)), with$(if $(HAVE_CUDNN),,out) cuDNN); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 
 $(BUILD)/gpt2/%.o: gpt2/%.c | probes
 	@mkdir -p $(@D) && echo "  cc   $@"
-	$(Q)$(CC) $(GPT2_CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@
+$(BUILD)/gpt2/%.o: gpt2/%.cu | probes
+	@mkdir -p $(@D) && echo "  cuda $@"
+	$(Q)$(CUDA_COMPILE) $(filter -D%,$(GPT2_CUDA)) -c $< -o $@
+$(BUILD)/gpt2/%.o: gpt2/%.cpp | probes
+	@mkdir -p $(@D) && echo "  c++  $@"
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall $(GPT2_CUDA) -I. -MMD -MP -c $< -o $@
+$(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp
+	@mkdir -p $(@D) && echo "  c++  $@"
+	$(Q)$(STAND_IN) -c $< -o $@
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@

@@ -29,7 +29,7 @@
 #include "gpt2/bar.h"
 // defines: GPT2Config, GPT2Tensor, WTE..LNFB, gpt2_tensors, gpt2_config_from_descriptor, gpt2_init, gpt2_file_*
 #include "gpt2/model.h"
-// defines: encoder_*, layernorm_*, matmul_*, attention_*, gelu_*, residual_*, softmax_crossentropy, layers_*
+// defines: gpt2_dtype, Layers, layers_cpu
 #include "gpt2/layers.h"
 // defines: DataLoader, dataloader_*
 #include "gpt2/dataloader.h"
@@ -70,6 +70,8 @@ static void die(const char *fmt, ...) {
 }
 static void zero_check(int rc) { if (rc) die("%s", zero_last_error()); }
 static void gpt2_check(int rc) { if (rc) die("%s", gpt2_last_error()); }
+static const Layers *layers = &layers_cpu;    // of the device that computes
+#define LAYER(call) gpt2_check(layers->call)
 static void *not_null(void *p) { if (!p) die("%s", zero_last_error()); return p; }
 static void *malloc_check(size_t bytes) {
     void *p = malloc(bytes);
@@ -270,6 +272,7 @@ typedef struct {
     void *lnf;                  // (B, T, C)
     float *lnf_mean, *lnf_rstd; // (B, T)
     float *losses;              // (B, T)
+    double *loss_sum;           // their sum, over all passes of a step or of a validation
     void *logits;               // (chunk, Vp)
     void *scratch_btc, *dresidual, *dl_btc, *dl_bt4c;   // (B, T, C) .. (B, T, 4C)
 } GPT2;
@@ -372,20 +375,21 @@ static void allocate_activations(GPT2 *model) {
     model->lnf_mean = activation(BT * sizeof(float));
     model->lnf_rstd = activation(BT * sizeof(float));
     model->losses = activation(BT * sizeof(float));
+    model->loss_sum = activation(sizeof(double));
     model->logits = activation(model->chunk * Vp * size);
     model->scratch_btc = activation(btc);
     model->dresidual = activation(btc);
     model->dl_btc = activation(btc);
     model->dl_bt4c = activation(4 * btc);
-    gpt2_check(layers_plan(model->dtype, (int)B, (int)T, (int)C, (int)NH, (int)Vp, model->chunk, &scratch));
-    layers_use_scratch(not_null(zero_alloc(z, ZERO_ACTIVATIONS, "scratch of the layers", scratch)));
+    LAYER(plan(model->dtype, (int)B, (int)T, (int)C, (int)NH, (int)Vp, model->chunk, &scratch));
+    LAYER(use_scratch(not_null(zero_alloc(z, ZERO_ACTIVATIONS, "scratch of the layers", scratch))));
 }
 
 static void free_model(GPT2 *model) {
     void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch, model->fch_gelu, model->residual3,
                        model->ln1_mean, model->ln1_rstd, model->ln2_mean, model->ln2_rstd, model->lse };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) free(tables[i]);
-    layers_free();
+    layers->free();
 }
 
 // ----------------------------------------------------------------------------
@@ -400,22 +404,22 @@ static void gpt2_forward(GPT2 *model, const int *inputs, int B, int T) {
     gpt2_dtype dt = model->dtype;
 
     zero_check(zero_pre_forward(z, EMBEDDING));
-    encoder_forward(dt, model->encoded, inputs, param(WTE, 0), param(WPE, 0), B, T, C);
+    LAYER(encoder_forward(dt, model->encoded, inputs, param(WTE, 0), param(WPE, 0), B, T, C));
     zero_check(zero_post_forward(z, EMBEDDING));
 
     for (int l = 0; l < L; l++) {
         void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
         zero_check(zero_pre_forward(z, block(l)));
-        layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l), BT, C);
-        gpt2_check(matmul_forward(dt, model->qkv[l], model->ln1[l], param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
-        gpt2_check(attention_forward(dt, model->atty[l], model->lse[l], model->qkv[l], B, T, C, NH));
-        gpt2_check(matmul_forward(dt, model->scratch_btc, model->atty[l], param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
-        residual_layernorm_forward(dt, model->residual2[l], model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], residual,
-                                   model->scratch_btc, param(LN2W, l), param(LN2B, l), BT, C);
-        gpt2_check(matmul_forward(dt, model->fch[l], model->ln2[l], param(FCW, l), param(FCB, l), BT, C, 4 * C));
-        gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C);
-        gpt2_check(matmul_forward(dt, model->scratch_btc, model->fch_gelu[l], param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
-        residual_forward(dt, model->residual3[l], model->residual2[l], model->scratch_btc, (size_t)BT * C);
+        LAYER(layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l),
+                                BT, C));
+        LAYER(matmul_forward(dt, model->qkv[l], model->ln1[l], param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
+        LAYER(attention_forward(dt, model->atty[l], model->lse[l], model->qkv[l], B, T, C, NH));
+        LAYER(matmul_forward(dt, model->scratch_btc, model->atty[l], param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
+        LAYER(residual_layernorm_forward(dt, model->residual2[l], model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], residual,
+                                         model->scratch_btc, param(LN2W, l), param(LN2B, l), BT, C));
+        LAYER(matmul_gelu_forward(dt, model->fch_gelu[l], model->fch[l], model->ln2[l], param(FCW, l), param(FCB, l), BT, C, 4 * C));
+        LAYER(matmul_forward(dt, model->scratch_btc, model->fch_gelu[l], param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
+        LAYER(residual_forward(dt, model->residual3[l], model->residual2[l], model->scratch_btc, (size_t)BT * C));
         zero_check(zero_post_forward(z, block(l)));
     }
 }
@@ -423,32 +427,32 @@ static void gpt2_forward(GPT2 *model, const int *inputs, int B, int T) {
 static void *rows(const GPT2 *model, void *base, size_t row, size_t width) { return (char *)base + row * width * gpt2_dtype_size(model->dtype); }
 
 // The final layernorm, the classifier and the loss. With dloss != 0 the backward pass of all three follows chunk by chunk, so that the
-// logits of the whole batch never exist: the unit is open for forward and backward together. Returns the sum of the losses.
-static double gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss) {
+// logits of the whole batch never exist: the unit is open for forward and backward together. The losses' sum goes to loss_sum: it starts
+// there with the first pass, the others add to it. Nothing waits for it here.
+static void gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
     int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     int BT = B * T;
     gpt2_dtype dt = model->dtype;
     void *residual = model->residual3[L - 1], *dlnf = model->dl_btc;
-    double loss = 0;
 
     zero_check(zero_pre_forward(z, EMBEDDING));
     if (dloss) zero_check(zero_pre_backward(z, EMBEDDING));
-    layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, residual, param(LNFW, 0), param(LNFB, 0), BT, C);
+    LAYER(layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, residual, param(LNFW, 0), param(LNFB, 0), BT, C));
     for (int row = 0; row < BT; row += model->chunk) {
-        int n = BT - row < model->chunk ? BT - row : model->chunk;
-        void *lnf = rows(model, model->lnf, row, C);
-        gpt2_check(matmul_forward(dt, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp));
-        softmax_crossentropy(dt, model->losses + row, model->logits, dloss, targets + row, n, V, Vp);
-        if (dloss) gpt2_check(matmul_backward(dt, rows(model, dlnf, row, C), grad(WTE, 0), NULL, model->logits, lnf, param(WTE, 0), n, C, Vp, row > 0));
+        int n = BT - row < model->chunk ? BT - row : model->chunk, add = row > 0;
+        void *lnf = rows(model, model->lnf, row, C), *dout = rows(model, dlnf, row, C);
+        LAYER(matmul_forward(dt, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp));
+        LAYER(softmax_crossentropy(dt, model->losses + row, model->logits, dloss, targets + row, n, V, Vp));
+        if (dloss) LAYER(matmul_backward(dt, dout, grad(WTE, 0), NULL, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp, add));
     }
+    LAYER(sum(model->loss_sum, model->losses, BT, !first));
     zero_check(zero_post_forward(z, EMBEDDING));
     if (dloss) {
-        memset(model->dresidual, 0, (size_t)BT * C * gpt2_dtype_size(dt));
-        layernorm_backward(dt, model->dresidual, grad(LNFW, 0), grad(LNFB, 0), dlnf, residual, param(LNFW, 0), model->lnf_mean, model->lnf_rstd, BT, C);
+        LAYER(clear(model->dresidual, (size_t)BT * C * gpt2_dtype_size(dt)));
+        LAYER(layernorm_backward(dt, model->dresidual, grad(LNFW, 0), grad(LNFB, 0), dlnf, residual, param(LNFW, 0), model->lnf_mean,
+                                 model->lnf_rstd, BT, C));
         zero_check(zero_post_backward(z, EMBEDDING));
     }
-    for (int i = 0; i < BT; i++) loss += model->losses[i];
-    return loss;
 }
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. A block's weights have one product
@@ -461,40 +465,44 @@ static void gpt2_backward(GPT2 *model, const int *inputs, int B, int T) {
     for (int l = L - 1; l >= 0; l--) {
         void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
         zero_check(zero_pre_backward(z, block(l)));
-        if (opt.recompute >= 1) gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C);
-        gpt2_check(matmul_backward(dt, dl_bt4c, grad(FCPROJW, l), grad(FCPROJB, l), dresidual, model->fch_gelu[l], param(FCPROJW, l), BT, 4 * C, C, 0));
-        gelu_backward(dt, dl_bt4c, model->fch[l], dl_bt4c, (size_t)BT * 4 * C);
+        if (opt.recompute >= 1) LAYER(gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C));
+        LAYER(matmul_backward(dt, dl_bt4c, grad(FCPROJW, l), grad(FCPROJB, l), dresidual, model->fch_gelu[l], param(FCPROJW, l),
+                              model->fch[l], BT, 4 * C, C, 0));
         if (opt.recompute >= 2)
-            layernorm_forward(dt, model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], model->residual2[l], param(LN2W, l), param(LN2B, l), BT, C);
-        gpt2_check(matmul_backward(dt, dl_btc, grad(FCW, l), grad(FCB, l), dl_bt4c, model->ln2[l], param(FCW, l), BT, C, 4 * C, 0));
-        layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dl_btc, model->residual2[l], param(LN2W, l), model->ln2_mean[l],
-                           model->ln2_rstd[l], BT, C);
-        gpt2_check(matmul_backward(dt, dl_btc, grad(ATTPROJW, l), grad(ATTPROJB, l), dresidual, model->atty[l], param(ATTPROJW, l), BT, C, C, 0));
-        gpt2_check(attention_backward(dt, dl_bt4c, dl_btc, model->qkv[l], model->atty[l], model->lse[l], B, T, C, NH));
+            LAYER(layernorm_forward(dt, model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], model->residual2[l], param(LN2W, l),
+                                    param(LN2B, l), BT, C));
+        LAYER(matmul_backward(dt, dl_btc, grad(FCW, l), grad(FCB, l), dl_bt4c, model->ln2[l], param(FCW, l), NULL, BT, C, 4 * C, 0));
+        LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dl_btc, model->residual2[l], param(LN2W, l),
+                                 model->ln2_mean[l], model->ln2_rstd[l], BT, C));
+        LAYER(matmul_backward(dt, dl_btc, grad(ATTPROJW, l), grad(ATTPROJB, l), dresidual, model->atty[l], param(ATTPROJW, l), NULL,
+                              BT, C, C, 0));
+        LAYER(attention_backward(dt, dl_bt4c, dl_btc, model->qkv[l], model->atty[l], model->lse[l], B, T, C, NH));
         if (opt.recompute >= 2)
-            layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l), BT, C);
-        gpt2_check(matmul_backward(dt, dl_btc, grad(QKVW, l), grad(QKVB, l), dl_bt4c, model->ln1[l], param(QKVW, l), BT, C, 3 * C, 0));
-        layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), dl_btc, residual, param(LN1W, l), model->ln1_mean[l], model->ln1_rstd[l], BT, C);
+            LAYER(layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l),
+                                    BT, C));
+        LAYER(matmul_backward(dt, dl_btc, grad(QKVW, l), grad(QKVB, l), dl_bt4c, model->ln1[l], param(QKVW, l), NULL, BT, C, 3 * C, 0));
+        LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), dl_btc, residual, param(LN1W, l), model->ln1_mean[l],
+                                 model->ln1_rstd[l], BT, C));
         zero_check(zero_post_backward(z, block(l)));
     }
 
     zero_check(zero_pre_backward(z, EMBEDDING));
-    encoder_backward(dt, grad(WTE, 0), grad(WPE, 0), dresidual, inputs, B, T, C);
+    LAYER(encoder_backward(dt, grad(WTE, 0), grad(WPE, 0), dresidual, inputs, B, T, C));
     zero_check(zero_post_backward(z, EMBEDDING));
 }
 
 // One training step's gradients over A micro-batches; returns the mean loss over the global batch.
 static double gpt2_gradients(GPT2 *model, DataLoader *loader, int A) {
-    double tokens = (double)model->B * model->T * A, loss = 0;
+    double tokens = (double)model->B * model->T * A, loss;
     for (int micro = 0; micro < A; micro++) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin(z, ZERO_TRAIN, micro, A));
         gpt2_forward(model, loader->inputs, model->B, model->T);
-        double sum = gpt2_head(model, loader->targets, model->B, model->T, (float)(1 / tokens));
-        if (!isfinite(sum)) die("step %d: the loss is not finite (%f); the last checkpoint stays as it is", step + 1, sum);
+        gpt2_head(model, loader->targets, model->B, model->T, (float)(1 / tokens), micro == 0);
         gpt2_backward(model, loader->inputs, model->B, model->T);
-        loss += sum;
     }
+    LAYER(download(&loss, model->loss_sum, sizeof loss));
+    if (!isfinite(loss)) die("step %d: the loss is not finite (%f); the last checkpoint stays as it is", step + 1, loss);
     zero_check(zero_sum(z, &loss, 1));
     return loss / (tokens * ranks);
 }
@@ -503,20 +511,21 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader, int A) {
 // evaluation and sampling: forward passes on all ranks, since at stage 3 a forward pass is collective
 
 static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
-    double loss = 0;
+    double loss;
     gpt2_check(dataloader_reset(loader));
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
         gpt2_forward(model, loader->inputs, model->B, model->T);
-        loss += gpt2_head(model, loader->targets, model->B, model->T, 0);
+        gpt2_head(model, loader->targets, model->B, model->T, 0, i == 0);
     }
+    LAYER(download(&loss, model->loss_sum, sizeof loss));
     zero_check(zero_sum(z, &loss, 1));
     return loss / ((double)batches * model->B * model->T * ranks);
 }
 
-// Logits of the token after position t-1, in fp32.
-static void next_logits(GPT2 *model, const int *tokens, int t, float *logits) {
+// Logits of the token after position t-1, in fp32; `row` has room for V of the model's dtype.
+static void next_logits(GPT2 *model, const int *tokens, int t, float *logits, void *row) {
     int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     int T = (t + 63) / 64 * 64;                 // few different lengths: the matrix products of each are prepared once
     gpt2_dtype dt = model->dtype;
@@ -524,10 +533,12 @@ static void next_logits(GPT2 *model, const int *tokens, int t, float *logits) {
     zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
     gpt2_forward(model, tokens, 1, T);
     zero_check(zero_pre_forward(z, EMBEDDING));
-    layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, rows(model, model->residual3[L - 1], t - 1, C), param(LNFW, 0), param(LNFB, 0), 1, C);
-    gpt2_check(matmul_forward(dt, model->logits, model->lnf, param(WTE, 0), NULL, 1, C, Vp));
+    LAYER(layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, rows(model, model->residual3[L - 1], t - 1, C),
+                            param(LNFW, 0), param(LNFB, 0), 1, C));
+    LAYER(matmul_forward(dt, model->logits, model->lnf, param(WTE, 0), NULL, 1, C, Vp));
     zero_check(zero_post_forward(z, EMBEDDING));
-    for (int i = 0; i < V; i++) logits[i] = dt == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model->logits)[i]) : ((float *)model->logits)[i];
+    LAYER(download(row, model->logits, V * gpt2_dtype_size(dt)));
+    for (int i = 0; i < V; i++) logits[i] = dt == GPT2_BF16 ? bf16_to_f32(((uint16_t *)row)[i]) : ((float *)row)[i];
 }
 
 // Text from the end-of-text token on. Past T tokens the model sees the last T of them.
@@ -535,18 +546,20 @@ static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
     int length = opt.sample_tokens, V = model->config.vocab_size, T = model->T;
     int *tokens = malloc_check((length + T) * sizeof(int));     // what a forward pass sees behind the last token does not matter: it is causal
     float *logits = malloc_check(V * sizeof(float));
+    void *row = malloc_check(V * gpt2_dtype_size(model->dtype));
     uint64_t rng = 1337 + (uint64_t)opt.seed;                   // alike on all ranks: they all choose the same tokens
     for (int i = 0; i < length + T; i++) tokens[i] = tokenizer->eot_token;
     print0("generating:\n---\n");
     for (int t = 1; t < length; t++) {
         int from = t > T ? t - T : 0;
-        next_logits(model, tokens + from, t - from, logits);
+        next_logits(model, tokens + from, t - from, logits, row);
         for (int i = 0; i < V; i++) logits[i] /= (float)opt.temperature;
         tokens[t] = sample_softmax(logits, V, random_f32(&rng));
         if (rank == 0 && tokenizer->vocab_size) tokenizer_print(tokenizer, stdout, tokens[t]);
         else print0("%d ", tokens[t]);
     }
     print0("\n---\n");
+    free(row);
     free(logits);
     free(tokens);
 }
@@ -772,7 +785,7 @@ static int settle_overlap(int threads, int ranks_on_node) {
 
 static void settle_model(GPT2 *model, int resume_step) {
     int choice = one_of(opt.dtype, "--dtype", "auto", "bf16", "fp32");
-    model->dtype = choice == 1 || (choice == 0 && layers_have_bf16()) ? GPT2_BF16 : GPT2_F32;
+    model->dtype = choice == 1 || (choice == 0 && layers->has_dtype(GPT2_BF16)) ? GPT2_BF16 : GPT2_F32;
     const char *dot = strrchr(opt.model, '.');
     gpt2_dtype stored;
     if (resume_step >= 0) gpt2_check(gpt2_file_read_header(checkpoint_path("model", resume_step, -1), &model->config, &stored));
@@ -839,7 +852,7 @@ static void start_bar(const GPT2 *model) {
     double wanted = rank == 0 && (choice == BAR || terminal >= 0);
     zero_check(zero_sum(z, &wanted, 1));
     if (!wanted) return;
-    gpt2_check(layers_peak_flops(model->dtype, &peak));
+    LAYER(peak_flops(model->dtype, &peak));
     zero_check(zero_sum(z, &peak, 1));
     print0("peak       %.0f GFLOP/s in products of %s matrices, measured on all ranks at once\n", peak * 1e-9,
            model->dtype == GPT2_BF16 ? "bf16" : "fp32");

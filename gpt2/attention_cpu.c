@@ -267,7 +267,7 @@ typedef struct {
 } PairBuffers;
 
 static int pairs_fit(gpt2_dtype dt, const Shape *s) {
-    return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && layers_have_bf16();
+    return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && layers_cpu.has_dtype(GPT2_BF16);
 }
 
 // the buffers at memory, and the distance of rows of scores they have; returns their size in floats
@@ -511,7 +511,7 @@ size_t attention_scratch_floats(int T, int C, int NH) {
     return MAX(floats, pair_scratch_floats(s));
 }
 
-int attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
     int pairs = pairs_fit(dt, &s);
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
@@ -527,8 +527,8 @@ int attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int
     return 0;
 }
 
-int attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
-                       int B, int T, int C, int NH) {
+int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
+                           int B, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
     int pairs = pairs_fit(dt, &s);
     #pragma omp parallel for schedule(static) num_threads(layers_threads())

@@ -20,7 +20,7 @@ enum { PIECE = 1024 };  // elements widened at a time
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-// threads of every parallel region, and their scratch: fixed by layers_plan
+// threads of every parallel region, and their scratch: fixed by plan
 int layers_threads(void);
 float *thread_scratch(int thread);      // a thread's own
 void *shared_scratch(void);             // of whichever layer runs
@@ -30,6 +30,19 @@ size_t attention_scratch_floats(int T, int C, int NH);
 
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_free(void);
+
+// the layers of other files; the same contracts as in the table
+int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
+int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias,
+                            int BT, int C, int OC);
+int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
+                        const void *pre, int BT, int C, int OC, int add);
+int cpu_peak_flops(gpt2_dtype dt, double *flops);
+int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
+int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
+                           int B, int T, int C, int NH);
+int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
+int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 
 // acc (n, fp32) += x[at..at+n)
 void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n);

@@ -1,54 +1,91 @@
-/* The layers of GPT-2, forward and backward, on the CPU. Thread-parallel by OpenMP; same threads, same bits.
+/* The layers of GPT-2, forward and backward, as a table of functions: one table computes on the CPU, one on a CUDA device.
  * B batch, T sequence length, BT = B*T, C channels, NH heads, OC output channels, V vocabulary, Vp padded vocabulary.
- * Tensors of type `dtype` are fp32 or bf16 in memory; arithmetic inside a layer is fp32. Weights' gradients are added to (+=)
- * and are rounded once per call; activations' gradients are written (=) unless a comment says +=. */
+ * Tensors of type `dtype` are fp32, bf16 or (CUDA only) fp16 in memory; arithmetic inside a layer is fp32. Weights' gradients are added
+ * to (+=) and are rounded once per call; activations' gradients are written (=) unless a comment says +=.
+ * Every function returns 0, or -1 with gpt2_fail's sentence. Same device, same threads, same bits.
+ *
+ * Pointers are memory of the device, as the plugin's zero_alloc, zero_param and zero_grad give it, 16-byte aligned at least, unless a
+ * comment says host. On CUDA the functions only queue work on the default stream: what they are given on the host may be reused when they
+ * return, and only `download` waits. */
 #ifndef GPT2_LAYERS_H
 #define GPT2_LAYERS_H
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-typedef enum { GPT2_F32 = 0, GPT2_BF16 = 1 } gpt2_dtype;
-static inline size_t gpt2_dtype_size(gpt2_dtype dt) { return dt == GPT2_BF16 ? 2 : 4; }
+typedef enum { GPT2_F32 = 0, GPT2_BF16 = 1, GPT2_F16 = 2 } gpt2_dtype;
+static inline size_t gpt2_dtype_size(gpt2_dtype dt) { return dt == GPT2_F32 ? 4 : 2; }
 static inline float bf16_to_f32(uint16_t x) { union { uint32_t u; float f; } v = { (uint32_t)x << 16 }; return v.f; }
 uint16_t f32_to_bf16(float x);                                              // round to nearest even, NaN stays NaN
 
-// Working memory of the layers, in bytes, for this shape: the caller allocates it and hands it over before the first layer runs.
-// Creates every matrix product that the shape needs, so that nothing is allocated inside a step. 0 or -1.
-int layers_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
-void layers_use_scratch(void *scratch);                                     // 64-byte aligned, lives as long as the layers are used
-void layers_free(void);
-int layers_have_bf16(void);                                                 // 1: the processor multiplies bf16 in hardware
-// Operations a second of matrix products, measured in about 60 ms on all threads of this process; after layers_plan. 0 or -1.
-int layers_peak_flops(gpt2_dtype dt, double *flops);
+typedef struct {
+    const char *device;                                                     // "cpu", "cuda"
 
-void encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C);
-void encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C);
+    // Working memory of the layers, in bytes, for this shape: the caller allocates it (device memory, 256-byte aligned) and hands it over
+    // before the first layer runs. Prepares every matrix product that the shape needs, so that nothing is allocated inside a step.
+    // chunk: most rows of logits at a time.
+    int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
+    int (*use_scratch)(void *scratch);                                      // lives as long as the layers are used
+    void (*free)(void);
+    int (*has_dtype)(gpt2_dtype dt);                                        // 1: products of it run in hardware; 0: slowly or not at all
+    // Operations a second of matrix products, measured in about 60 ms; after plan.
+    int (*peak_flops)(gpt2_dtype dt, double *flops);
 
-void layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias, int BT, int C);
-// residual = inp1 + inp2 and out = layernorm(residual) in one pass; residual may be inp1
-void residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
-                                const void *weight, const void *bias, int BT, int C);
-void layernorm_backward(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias, const void *dout, const void *inp,
-                        const void *weight, const float *mean, const float *rstd, int BT, int C);
-void residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n);
+    int (*download)(void *host, const void *x, size_t bytes);               // waits for all that was queued
+    int (*clear)(void *x, size_t bytes);                                    // sets to 0
+    // *total (one double, device memory) = sum of x[0..n) in a fixed order, or += with `add`
+    int (*sum)(double *total, const float *x, int n, int add);
 
-// out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL. 0 or -1
-int matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
-// dinp (BT, C) = dout (BT, OC) @ weight (OC, C);  dweight (OC, C) = dout^T @ inp, or += with `add`, which costs 8 to 12 % of the product;
-// dbias (OC) += column sums; dbias may be NULL
-int matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                    int BT, int C, int OC, int add);
+    // out (B, T, C) = wte[token] + wpe[position]; inp (B, T) on the host
+    int (*encoder_forward)(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C);
+    int (*encoder_backward)(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C);
 
-// qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T) logarithm of each row's softmax sum, for backward.
-// Works through blocks of rows of one head at a time: no (T, T) matrix of all heads ever exists (FlashAttention, arXiv 2205.14135).
-int attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
-int attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T, int C, int NH);
+    // out (BT, C), mean and rstd (BT)
+    int (*layernorm_forward)(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias, int BT, int C);
+    // residual = inp1 + inp2 and out = layernorm(residual) in one pass; residual may be inp1
+    int (*residual_layernorm_forward)(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
+                                      const void *weight, const void *bias, int BT, int C);
+    int (*layernorm_backward)(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias, const void *dout, const void *inp,
+                              const void *weight, const float *mean, const float *rstd, int BT, int C);
+    int (*residual_forward)(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n);
 
-void gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);     // tanh form
-void gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);  // dinp may be dout
+    // out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL
+    int (*matmul_forward)(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
+    // pre (BT, OC) is that product, out (BT, OC) = gelu(pre)
+    int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
+    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL: inp is gelu(pre) then;
+    // dweight (OC, C) = dout^T @ inp, or += with `add`, which costs 8 to 12 % of the product on a CPU;
+    // dbias (OC) += column sums of dout; dbias may be NULL
+    int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
+                           const void *pre, int BT, int C, int OC, int add);
 
-// logits (rows, Vp) become, in place, the gradient of dloss * sum of losses, when dloss != 0; losses (rows) are written.
-// Columns V..Vp-1 take no part and get gradient 0.
-void softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp);
+    // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T) logarithm of each row's softmax sum, for backward.
+    // No (T, T) matrix of all rows of the batch ever exists (FlashAttention, arXiv 2205.14135).
+    int (*attention_forward)(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
+    int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T, int C, int NH);
 
+    int (*gelu_forward)(gpt2_dtype dt, void *out, const void *inp, size_t n);     // tanh form
+    int (*gelu_backward)(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);  // dinp may be dout
+
+    // logits (rows, Vp) become, in place, the gradient of dloss * sum of losses, when dloss != 0; losses (rows) are written.
+    // Columns V..Vp-1 take no part and get gradient 0. targets (rows) on the host.
+    int (*softmax_crossentropy)(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp);
+} Layers;
+
+extern const Layers layers_cpu;
+// NULL where the program was built without CUDA. There must be a device, and the plugin must have chosen it, before plan.
+const Layers *layers_cuda(void);
+
+// How the CUDA layers compute; before plan. tf32: 1: fp32 products round their inputs to TF32. gelu: 0: GELU in kernels of its own, 1: in the
+// forward product, 2: in both products. attention: NULL: cuDNN where it was built in, takes the shape and dtype, else cuBLASLt's products;
+// "cudnn" or "cublaslt": that one, or an error that says why not.
+int layers_cuda_options(int tf32, int gelu, const char *attention);
+// What was settled by plan: "cuDNN 9.10" or "cuBLASLt".
+const char *layers_cuda_attention(void);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,4 +1,5 @@
-/* The layers that work row by row (encoder, layernorm, residual, gelu, softmax with cross-entropy), and the scratch of all layers. */
+/* The CPU's table of layers, its scratch, and the layers that work row by row: encoder, layernorm, residual, gelu, softmax with
+ * cross-entropy. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -26,19 +27,27 @@ void *shared_scratch(void) {
     return thread_scratch(scratch.threads);
 }
 
-int layers_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+static void free_layers(void) {
+    matmul_free();
+    memset(&scratch, 0, sizeof scratch);
+}
+
+static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+    if (dt == GPT2_F16) {
+        return gpt2_fail("fp16 needs --device cuda");
+    }
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1) {
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be positive and NH divide C",
                          B, T, C, NH, Vp, chunk);
     }
-    layers_free();
+    free_layers();
     scratch.threads = omp_get_max_threads();
     size_t rows = 6 * (size_t)C;    // layernorm's backward: dw, db, w, dout, inp, dinp
     size_t floats = MAX(MAX(rows, (size_t)Vp), attention_scratch_floats(T, C, NH));
     scratch.thread_floats = (floats + 15) / 16 * 16;
     size_t matmul_bytes;
     if (matmul_plan(dt, B * T, C, Vp, chunk, &matmul_bytes) != 0) {
-        layers_free();
+        free_layers();
         return -1;
     }
     size_t encoder_bytes = sizeof(int) * ((size_t)Vp + (size_t)B * T);
@@ -46,25 +55,48 @@ int layers_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
     return 0;
 }
 
-void layers_use_scratch(void *memory) {
+static int use_scratch(void *memory) {
     scratch.memory = memory;
-}
-
-void layers_free(void) {
-    matmul_free();
-    memset(&scratch, 0, sizeof scratch);
-}
-
-int layers_have_bf16(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16") != 0;  // processors with AMX have it too
-#else
     return 0;
+}
+
+static int has_dtype(gpt2_dtype dt) {
+#if defined(__x86_64__)
+    if (dt == GPT2_BF16) {
+        return __builtin_cpu_supports("avx512bf16") != 0;  // processors with AMX have it too
+    }
 #endif
+    return dt == GPT2_F32;
 }
 
 uint16_t f32_to_bf16(float x) {
     return narrow(x);
+}
+
+// ----------------------------------------------------------------------------
+// memory
+
+static int download(void *host, const void *x, size_t bytes) {
+    memcpy(host, x, bytes);
+    return 0;
+}
+
+static int clear(void *x, size_t bytes) {
+    enum { AT_ONCE = 1 << 16 };
+    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+    for (size_t i = 0; i < bytes; i += AT_ONCE) {
+        memset((char *)x + i, 0, MIN(bytes - i, (size_t)AT_ONCE));
+    }
+    return 0;
+}
+
+static int sum_floats(double *total, const float *x, int n, int add) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += x[i];
+    }
+    *total = add ? *total + sum : sum;
+    return 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -111,21 +143,23 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
     }
 }
 
-void residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n) {
+static int residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (size_t i = 0; i < n; i += PIECE) {
         add(dt, out, i, inp1, i, inp2, i, MIN(n - i, (size_t)PIECE));
     }
+    return 0;
 }
 
 // ----------------------------------------------------------------------------
 // encoder: out (B, T, C) = wte[token] + wpe[position]
 
-void encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C) {
+static int encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bt = 0; bt < B * T; bt++) {
         add(dt, out, (size_t)bt * C, wte, (size_t)inp[bt] * C, wpe, (size_t)(bt % T) * C, C);
     }
+    return 0;
 }
 
 // The positions of each token are chained, in order, so that a row of dwte is the work of one thread and is rounded once.
@@ -139,7 +173,7 @@ static void chain_tokens(int *first, int *next, const int *inp, int BT) {
     }
 }
 
-void encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C) {
+static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C) {
     int BT = B * T;
     int *next = shared_scratch();
     int *first = next + BT;
@@ -166,6 +200,7 @@ void encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, c
             add_sums(dt, dwpe, (size_t)t * C, acc, C);
         }
     }
+    return 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -208,18 +243,19 @@ VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float
     *rstd = s;
 }
 
-void residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
-                                const void *weight, const void *bias, int BT, int C) {
+static int residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1,
+                                      const void *inp2, const void *weight, const void *bias, int BT, int C) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bt = 0; bt < BT; bt++) {
         layernorm_row(dt, residual, out, mean + bt, rstd + bt, inp1, inp2, weight, bias, (size_t)bt * C, C,
                       thread_scratch(omp_get_thread_num()));
     }
+    return 0;
 }
 
-void layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
-                       int BT, int C) {
-    residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
+static int layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
+                             int BT, int C) {
+    return residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
 // One row; dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of C floats.
@@ -249,8 +285,8 @@ VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, 
     commit(dt, dinp, at, C, dx);
 }
 
-void layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                        const float *mean, const float *rstd, int BT, int C) {
+static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
+                              const float *mean, const float *rstd, int BT, int C) {
     size_t row = C;
     #pragma omp parallel num_threads(layers_threads())
     {
@@ -273,6 +309,7 @@ void layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, c
             add_sums(dt, dbias, 0, rows + row, row);
         }
     }
+    return 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -292,11 +329,12 @@ VECTOR static void gelu_forward_piece(gpt2_dtype dt, void *out, const void *inp,
     commit(dt, out, at, n, y);
 }
 
-void gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
+int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (size_t i = 0; i < n; i += PIECE) {
         gelu_forward_piece(dt, out, inp, i, MIN(n - i, (size_t)PIECE));
     }
+    return 0;
 }
 
 VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t at, size_t n) {
@@ -315,11 +353,12 @@ VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *in
     commit(dt, dinp, at, n, dx);
 }
 
-void gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
+int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (size_t i = 0; i < n; i += PIECE) {
         gelu_backward_piece(dt, dinp, inp, dout, i, MIN(n - i, (size_t)PIECE));
     }
+    return 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -372,7 +411,7 @@ VECTOR static void scaled(gpt2_dtype dt, void *x, size_t at, const float *e, flo
     memset((char *)x + (at + V) * size, 0, (Vp - V) * size);
 }
 
-void softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp) {
+static int softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int r = 0; r < rows; r++) {
         float *e = thread_scratch(omp_get_thread_num());
@@ -386,4 +425,33 @@ void softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dlos
             scaled(dt, logits, at, e, dloss / sum, V, Vp);
         }
     }
+    return 0;
 }
+
+// ----------------------------------------------------------------------------
+
+const Layers layers_cpu = {
+    .device = "cpu",
+    .plan = plan,
+    .use_scratch = use_scratch,
+    .free = free_layers,
+    .has_dtype = has_dtype,
+    .peak_flops = cpu_peak_flops,
+    .download = download,
+    .clear = clear,
+    .sum = sum_floats,
+    .encoder_forward = encoder_forward,
+    .encoder_backward = encoder_backward,
+    .layernorm_forward = layernorm_forward,
+    .residual_layernorm_forward = residual_layernorm_forward,
+    .layernorm_backward = layernorm_backward,
+    .residual_forward = residual_forward,
+    .matmul_forward = cpu_matmul_forward,
+    .matmul_gelu_forward = cpu_matmul_gelu_forward,
+    .matmul_backward = cpu_matmul_backward,
+    .attention_forward = cpu_attention_forward,
+    .attention_backward = cpu_attention_backward,
+    .gelu_forward = cpu_gelu_forward,
+    .gelu_backward = cpu_gelu_backward,
+    .softmax_crossentropy = softmax_crossentropy,
+};

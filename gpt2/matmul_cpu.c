@@ -1,4 +1,4 @@
-/* Matrix products by oneDNN. A product of one kind and shape is created once, by layers_plan for the shapes of training, and kept in a
+/* Matrix products by oneDNN. A product of one kind and shape is created once, by plan for the shapes of training, and kept in a
  * table; its working memory is the layers' scratch, so that a step allocates nothing. Operands stay in the layout of the model:
  * measured on AVX-512, transposing or blocking them first gains at most 5 % over oneDNN's own packing. */
 #include <oneapi/dnnl/dnnl.h>
@@ -358,12 +358,17 @@ static void add_column_sums(gpt2_dtype dt, void *dbias, const void *dout, int BT
     }
 }
 
-int matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC) {
+int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC) {
     return multiply(bias != NULL ? FORWARD_BIAS : FORWARD, dt, BT, C, OC, inp, weight, bias, out);
 }
 
-int matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                    int BT, int C, int OC, int add) {
+int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias,
+                            int BT, int C, int OC) {
+    return cpu_matmul_forward(dt, pre, inp, weight, bias, BT, C, OC) != 0 ? -1 : cpu_gelu_forward(dt, out, pre, (size_t)BT * OC);
+}
+
+int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
+                        const void *pre, int BT, int C, int OC, int add) {
     Kind kind = add ? DWEIGHT_ADD : DWEIGHT;
     if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 || multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
         return -1;
@@ -371,5 +376,5 @@ int matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const
     if (dbias != NULL) {
         add_column_sums(dt, dbias, dout, BT, OC);
     }
-    return 0;
+    return pre != NULL ? cpu_gelu_backward(dt, dinp, pre, dinp, (size_t)BT * C) : 0;
 }

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "cpu.h"
 #include "error.h"
-#include "layers.h"
 
 enum { SIDE = 768, SLICES = 5 };        // of square matrices: large enough for all threads, 7 MiB of fp32
 static const double SLICE_S = 0.01;
@@ -19,7 +19,7 @@ static double products_per_second(gpt2_dtype dt, void *out, const void *left, co
     double start = now(), seconds = 0;
     int products = 0;
     while (seconds < SLICE_S) {
-        if (matmul_forward(dt, out, left, right, NULL, SIDE, SIDE, SIDE) != 0) {
+        if (cpu_matmul_forward(dt, out, left, right, NULL, SIDE, SIDE, SIDE) != 0) {
             return 0;
         }
         products++;
@@ -29,7 +29,7 @@ static double products_per_second(gpt2_dtype dt, void *out, const void *left, co
 }
 
 // The best slice, since others may disturb one. A slice is longer than a scheduler's turn: ranks that share a core get a part of it each.
-int layers_peak_flops(gpt2_dtype dt, double *flops) {
+int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     size_t bytes = (size_t)SIDE * SIDE * gpt2_dtype_size(dt);
     char *memory = aligned_alloc(64, 3 * bytes);
     if (memory == NULL) {

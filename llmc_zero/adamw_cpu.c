@@ -1,6 +1,6 @@
 /* AdamW, one expression for every vector width: explicit fmaf, correctly rounded square root and division, nothing else. */
 #include "kernels.h"
-#include "bf16.h"
+#include "numbers.h"
 #include <math.h>
 
 enum { BLOCK = 1024 };
@@ -27,17 +27,26 @@ ZERO_CLONES static void adamw_block(const adamw_constants *constants, float *res
     }
 }
 
-void kernel_adamw(const adamw_constants *c, float *p, float *m, float *v, zero_dtype g_type, const void *g, uint16_t *low, int64_t n) {
+/* The noise changes from element to element: without it the same small updates would be lost at every step. */
+ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t key, uint32_t first, int64_t n) {
+    for (int64_t i = 0; i < n; i++) low[i] = bf16_round_with(p[i], noise_at(key, first + (uint32_t)i));
+}
+
+void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, int64_t n) {
     #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
-        float wide[BLOCK];
-        const float *grad = (const float *)g + b;
-        if (g_type == ZERO_BF16) {
-            kernel_convert(ZERO_F32, wide, ZERO_BF16, (const uint16_t *)g + b, len);
+        float wide[BLOCK], own[BLOCK];
+        const float *grad = (const float *)a->g + b;
+        float *p = a->p ? a->p + b : own;
+        char *low = a->low ? (char *)a->low + b * dtype_bytes(a->low_type) : NULL;
+        if (a->g_type != ZERO_F32) {
+            kernel_convert(ZERO_F32, wide, a->g_type, (const uint16_t *)a->g + b, len);
             grad = wide;
         }
-        adamw_block(c, p + b, m + b, v + b, grad, len);
-        if (low) kernel_convert(ZERO_BF16, low + b, ZERO_F32, p + b, len);
+        if (!a->p) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
+        adamw_block(c, p, a->m + b, a->v + b, grad, len);
+        if (!a->p) round_with_noise((uint16_t *)low, own, a->noise_key, a->noise_first + (uint32_t)b, len);
+        else if (low) kernel_convert(a->low_type, low, ZERO_F32, p, len);
     }
 }

@@ -1,7 +1,8 @@
 /*
- * Save and load. One file a rank: a header, the trainer's bytes, then for each unit this rank's part of the masters (or, in fp32, the
- * parameters) and of both moments, all fp32, then the XXH3-64 of everything before. What is written is the same at every stage, so a
- * file saved at one stage loads at another. The parameters in bf16 are not saved: they are the rounded masters.
+ * Save and load. One file a rank: a header, the trainer's bytes, then for each unit this rank's part of the masters (or of the parameters,
+ * where they are their own masters) and of both moments, all fp32, then the XXH3-64 of everything before. What is written is the same at
+ * every stage and on every device, so a file saved at one loads at another. Parameters that have masters are not saved: they are the
+ * rounded masters.
  */
 #include "internal.h"
 #define XXH_INLINE_ALL
@@ -21,7 +22,9 @@ typedef struct {
     uint32_t version, ranks, rank, dtype;
     uint64_t geometry;                  /* digest of the tables: another model is refused */
     uint64_t elems, user_bytes;
+    loss_scale scale;
 } file_header;
+enum { FILE_VERSION = 2 };
 
 static uint64_t geometry_digest(const layout *l) {
     uint64_t h = l->n_units;
@@ -34,19 +37,18 @@ static uint64_t geometry_digest(const layout *l) {
 }
 
 static file_header header_of(const zero *z, size_t user_bytes) {
-    file_header h = { .version = 1, .ranks = z->comm.ranks, .rank = z->comm.rank, .dtype = z->config.dtype,
+    file_header h = { .version = FILE_VERSION, .scale = z->scale, .ranks = z->comm.ranks, .rank = z->comm.rank, .dtype = z->config.dtype,
                       .geometry = geometry_digest(&z->layout), .elems = z->layout.elems, .user_bytes = user_bytes };
     memcpy(h.magic, "llmczero", 8);
     return h;
 }
 
-static float *state_array(const zero *z, int which) {
-    float *master = z->master ? z->master : (float *)z->params;
-    return which == 0 ? master : which == 1 ? z->moment1 : z->moment2;
-}
-/* This rank's part of a unit in state 0 (masters), 1 or 2 (moments). */
-static float *own_part(const zero *z, int which, int unit) {
-    return state_array(z, which) + part_offset(z, unit, z->comm.rank, which == 0 && !z->master ? 3 : 1);
+static const zero_value saved[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
+enum { SAVED = sizeof saved / sizeof *saved };
+
+/* Where element `at` of this rank's part of a unit is stored. */
+static char *own_part(const zero *z, storage s, int unit, int64_t at) {
+    return s.base + (part_offset(z, unit, z->comm.rank, s.sharded_from) + at) * dtype_bytes(s.type);
 }
 
 /* A file being read or written together with its digest. */
@@ -58,12 +60,29 @@ static int put(stream *s, const void *data, size_t bytes) {
     return 0;
 }
 
-static int write_file(const zero *z, stream *s, const void *user, size_t user_bytes) {
+/* Calls fn for this rank's part of everything that is saved, in pieces of VALUES_CHUNK elements at most. */
+typedef int (*part_visitor)(zero *z, storage s, char *stored, int64_t n, stream *file);
+static int visit_parts(zero *z, stream *file, part_visitor fn) {
+    for (int u = 0; u < z->layout.n_units; u++)
+        for (int i = 0; i < SAVED; i++) {
+            storage s = storage_of(z, saved[i]);
+            int64_t shard = z->layout.units[u].shard;
+            for (int64_t at = 0; at < shard; at += VALUES_CHUNK)
+                ZERO_TRY(fn(z, s, own_part(z, s, u, at), shard - at < VALUES_CHUNK ? shard - at : VALUES_CHUNK, file));
+        }
+    return 0;
+}
+
+static int put_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
+    ZERO_TRY(read_stored(z, s, stored, n, z->values));
+    return put(file, z->values, n * sizeof(float));
+}
+
+static int write_file( zero *z, stream *s, const void *user, size_t user_bytes) {
     file_header h = header_of(z, user_bytes);
     ZERO_TRY(put(s, &h, sizeof h));
     ZERO_TRY(put(s, user, user_bytes));
-    for (int u = 0; u < z->layout.n_units; u++)
-        for (int which = 0; which < 3; which++) ZERO_TRY(put(s, own_part(z, which, u), z->layout.units[u].shard * sizeof(float)));
+    ZERO_TRY(visit_parts(z, s, put_part));
     uint64_t digest = XXH3_64bits_digest(s->digest);
     ZERO_TRY(put(s, &digest, sizeof digest));
     if (fflush(s->f) || fsync(fileno(s->f))) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
@@ -78,7 +97,7 @@ static int sync_folder(const char *path) {
     return rc ? zero_fail(ZERO_ERR_IO, "%s: its folder cannot be synced: %s", path, strerror(errno)) : 0;
 }
 
-static int save_own(const zero *z, const char *path, const void *user, size_t user_bytes) {
+static int save_own(zero *z, const char *path, const void *user, size_t user_bytes) {
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
     stream s = { fopen(temporary, "wb"), XXH3_createState(), temporary };
@@ -90,20 +109,6 @@ static int save_own(const zero *z, const char *path, const void *user, size_t us
     if (!rc && rename(temporary, path)) rc = zero_fail(ZERO_ERR_IO, "%s: cannot be renamed: %s", temporary, strerror(errno));
     if (rc) unlink(temporary);
     return rc ? rc : sync_folder(path);
-}
-
-/* All ranks fail if one does, with the sentence of the lowest rank that failed. */
-static int agree(zero *z, int rc) {
-    char sentence[512] = "", first[512] = "";
-    double failed = rc != 0;
-    if (rc) snprintf(sentence, sizeof sentence, "%s", zero_last_error());
-    int comm_rc = zero_sum(z, &failed, 1);
-    for (int r = 0; !comm_rc && failed && !*first && r < z->comm.ranks; r++) {
-        memcpy(first, sentence, sizeof first);
-        comm_rc = zero_broadcast(z, r, first, sizeof first);
-    }
-    if (comm_rc || !failed) return comm_rc ? comm_rc : rc;
-    return zero_fail(rc ? rc : ZERO_ERR_IO, "%s", first);
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
@@ -118,7 +123,7 @@ static int take(stream *s, void *data, size_t bytes) {
     return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path, ferror(s->f) ? strerror(errno) : "it ends early");
 }
 
-static int check_header(const zero *z, stream *s, size_t user_bytes) {
+static int check_header(const zero *z, stream *s, size_t user_bytes, loss_scale *scale) {
     file_header h, want = header_of(z, user_bytes);
     struct stat st;
     ZERO_TRY(take(s, &h, sizeof h));
@@ -127,7 +132,7 @@ static int check_header(const zero *z, stream *s, size_t user_bytes) {
     if (h.ranks != want.ranks || h.rank != want.rank)
         return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u", s->path, h.rank, h.ranks,
                          want.rank, want.ranks, h.ranks);
-    if (h.dtype != want.dtype) return zero_fail(ZERO_ERR_IO, "%s: saved with dtype %s", s->path, h.dtype == ZERO_BF16 ? "bf16" : "fp32");
+    if (h.dtype != want.dtype) return zero_fail(ZERO_ERR_IO, "%s: saved with dtype %s", s->path, dtype_name(h.dtype));
     if (h.geometry != want.geometry || h.elems != want.elems)
         return zero_fail(ZERO_ERR_IO, "%s: belongs to another model: other tensors or units (%llu parameters here, %llu there)", s->path,
                          (unsigned long long)want.elems, (unsigned long long)h.elems);
@@ -138,6 +143,7 @@ static int check_header(const zero *z, stream *s, size_t user_bytes) {
     if (fstat(fileno(s->f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     if ((uint64_t)st.st_size != bytes)
         return zero_fail(ZERO_ERR_IO, "%s: %lld bytes, it must have %llu: truncated or damaged", s->path, (long long)st.st_size, (unsigned long long)bytes);
+    *scale = h.scale;
     return 0;
 }
 
@@ -157,51 +163,58 @@ static int check_digest(zero *z, stream *s) {
     return fseeko(s->f, sizeof(file_header), SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
 }
 
-static int open_own(zero *z, stream *s, size_t user_bytes) {
+static int open_own(zero *z, stream *s, size_t user_bytes, loss_scale *scale) {
     if (!(s->f = fopen(s->path, "rb"))) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     s->digest = XXH3_createState();
     if (!s->digest || XXH3_64bits_reset(s->digest) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-    ZERO_TRY(check_header(z, s, user_bytes));
+    ZERO_TRY(check_header(z, s, user_bytes, scale));
     return check_digest(z, s);
+}
+
+static int take_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
+    ZERO_TRY(take(file, z->values, n * sizeof(float)));
+    return write_stored(z, s, stored, n, z->values);
 }
 
 static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
     ZERO_TRY(take(s, user, user_bytes));
-    for (int u = 0; u < z->layout.n_units; u++)
-        for (int which = 0; which < 3; which++) ZERO_TRY(take(s, own_part(z, which, u), z->layout.units[u].shard * sizeof(float)));
-    return 0;
+    return visit_parts(z, s, take_part);
 }
 
-/* Own parts are read; what this stage keeps whole is gathered, and bf16 parameters are rounded from the masters. */
+/* Own parts are read; what this stage keeps whole is gathered, and parameters with masters are rounded from them. */
 static int run_complete(void *ctx, job *j) {
     (void)j;
     zero *z = ctx;
+    device *d = &z->device;
+    storage low = storage_of(z, ZERO_PARAM), master = storage_of(z, ZERO_MASTER);
     z->comm.purpose = ZERO_FOR_CHECKPOINT;
     for (int u = 0; u < z->layout.n_units; u++) {
         const layout_unit *l = &z->layout.units[u];
-        size_t size = dtype_bytes(z->config.dtype);
-        char *own = z->params + part_offset(z, u, z->comm.rank, 3) * size;
-        if (z->master) kernel_convert(ZERO_BF16, own, ZERO_F32, own_part(z, 0, u), l->shard);
-        comm_piece params = { z->params + l->base * size, own, l->shard };
-        if (z->config.stage < 3) ZERO_TRY(comm_all_gather(&z->comm, &params, 1, size));
-        for (int which = z->master ? 0 : 1; z->config.stage == 0 && which < 3; which++) {
-            comm_piece state = { (char *)(state_array(z, which) + l->base), (char *)own_part(z, which, u), l->shard };
-            ZERO_TRY(comm_all_gather(&z->comm, &state, 1, sizeof(float)));
+        if (z->master) ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type, own_part(z, master, u, 0), l->shard));
+        comm_piece params = { low.base + l->base * dtype_bytes(low.type), own_part(z, low, u, 0), l->shard };
+        if (z->config.stage < 3) ZERO_TRY(comm_all_gather(&z->comm, &params, 1, dtype_bytes(low.type)));
+        for (int i = z->master ? 0 : 1; z->config.stage == 0 && i < SAVED; i++) {
+            storage s = storage_of(z, saved[i]);
+            comm_piece state = { s.base + l->base * dtype_bytes(s.type), own_part(z, s, u, 0), l->shard };
+            ZERO_TRY(comm_all_gather(&z->comm, &state, 1, dtype_bytes(s.type)));
         }
     }
-    return 0;
+    return d->f->wait(d, COMM);
 }
 
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_load: inside a training step; finish the step first");
     ZERO_TRY(check_closed(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
+    ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     stream s = { .path = path };
-    int rc = agree(z, open_own(z, &s, user_bytes));         /* nothing changes on any rank before all files are good */
+    loss_scale scale = z->scale;
+    int rc = agree(z, open_own(z, &s, user_bytes, &scale));         /* nothing changes on any rank before all files are good */
     if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes));
     if (s.f) fclose(s.f);
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);
+    if (z->config.dtype == ZERO_F16 && z->config.loss_scale == 0) z->scale = scale;
     for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = 0;
     return progress_run(&z->progress, run_complete, z);
 }

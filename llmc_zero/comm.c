@@ -36,11 +36,12 @@ void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
 
 enum { STAMP_BYTES = 64 };
 
-static int connect_ranks(comm *c, const zero_config *config, memory *m) {
+int comm_connect(comm *c, const zero_config *config) {
     *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
-    if (!config->mpi_comm && !comm_launched()) return 0;
-    ZERO_TRY(comm_mpi_open(c, config));
-    if (c->ranks == 1) { strcpy(c->name, "mpi, one rank"); return 0; }
+    return config->mpi_comm || comm_launched() ? comm_mpi_open(c, config) : 0;
+}
+
+static int open_transport(comm *c, const zero_config *config, memory *m) {
     char why[96] = "as configured";
     if (config->shared_window) {
         int opened = comm_window_open(c, config, m, why, sizeof why);
@@ -50,10 +51,18 @@ static int connect_ranks(comm *c, const zero_config *config, memory *m) {
     return comm_messages_open(c, config, m);
 }
 
-int comm_open(comm *c, const zero_config *config, memory *m) {
-    ZERO_TRY(connect_ranks(c, config, m));
-    if (c->ranks > 1 && c->scatter_bytes < 2 * STAMP_BYTES)
+int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
+    c->device = d;
+    if (c->ranks == 1) {
+        if (c->mpi) strcpy(c->name, "mpi, one rank");
+        return 0;
+    }
+    if (d->most_ranks && c->ranks > d->most_ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: on a CUDA device there can be %d", c->ranks, d->most_ranks);
+    ZERO_TRY(open_transport(c, config, m));
+    if (c->scatter_bytes < 2 * STAMP_BYTES)
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks", (long long)config->window_bytes, c->ranks);
+    if (d->asynchronous && !(c->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * c->scatter_bytes))) return ZERO_ERR_MEMORY;
     return 0;
 }
 
@@ -91,8 +100,10 @@ static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
                      "validation and sampling too", c->rank, src, units);
 }
 
+/* Before it the host's staging holds what goes out, and nothing on the device reads what came in with the exchange before. */
 static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
     stamp mine = stamp_of(c, x, root, bytes);
+    ZERO_TRY(c->device->f->wait(c->device, COMM));
     ZERO_TRY(c->transport->exchange(c, x, c->half, root, x == EXCHANGE_BARRIER ? 0 : STAMP_BYTES + bytes));
     c->half ^= 1;
     c->exchanges++;
@@ -117,6 +128,17 @@ static const comm_piece *chain_at(const chain *ch, int64_t pos, int64_t *inside,
     return p;
 }
 
+static int move(device *d, void *to, const void *from, size_t bytes) { return d->f->copy(d, COMM, to, from, bytes); }
+
+/* What rank src sent for this round's sum, where the device can read it; *rc is set on failure. */
+static const char *received(comm *c, int half, int src, size_t bytes, int *rc) {
+    const char *in = c->transport->in(c, EXCHANGE_SCATTER, half, src) + STAMP_BYTES;
+    if (!c->incoming) return in;
+    char *own = c->incoming + src * c->scatter_bytes;
+    *rc = move(c->device, own, in, bytes);
+    return own;
+}
+
 static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_dtype full_type, zero_dtype shard_type, int add) {
     size_t size = dtype_bytes(full_type);
     for (int dest = 0; dest < c->ranks; dest++) {               /* pack what the others own */
@@ -126,21 +148,23 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
             int64_t inside;
             len = n - done;
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-            memcpy(out + done * size, p->full + (dest * p->elems + inside) * size, len * size);
+            ZERO_TRY(move(c->device, out + done * size, p->full + (dest * p->elems + inside) * size, len * size));
         }
         count(c, COMM_REDUCE_SCATTER, n * size);
     }
-    int half = c->half;
+    int half = c->half, rc = 0;
     ZERO_TRY(exchange(c, EXCHANGE_SCATTER, 0, n * size));
+    const char *others[c->ranks];
     const void *parts[c->ranks];
+    for (int r = 0; r < c->ranks && !rc; r++) if (r != c->rank) others[r] = received(c, half, r, n * size, &rc);
+    ZERO_TRY(rc);
     for (int64_t done = 0, len; done < n; done += len) {        /* sum what this rank owns */
         int64_t inside;
         len = n - done;
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-        for (int r = 0; r < c->ranks; r++)
-            parts[r] = r == c->rank ? p->full + (r * p->elems + inside) * size
-                                    : c->transport->in(c, EXCHANGE_SCATTER, half, r) + STAMP_BYTES + done * size;
-        kernel_sum_ranks(shard_type, p->shard + inside * dtype_bytes(shard_type), full_type, parts, c->ranks, 1.0f / c->ranks, len, add);
+        for (int r = 0; r < c->ranks; r++) parts[r] = r == c->rank ? p->full + (r * p->elems + inside) * size : others[r] + done * size;
+        ZERO_TRY(c->device->f->sum_ranks(c->device, COMM, shard_type, p->shard + inside * dtype_bytes(shard_type), full_type, parts, c->ranks,
+                                         1.0f / c->ranks, len, add));
     }
     return 0;
 }
@@ -151,7 +175,7 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
         for (int i = 0; i < n; i++)
             if (pieces[i].shard != pieces[i].full) {
                 const void *part = pieces[i].full;
-                kernel_sum_ranks(shard_type, pieces[i].shard, full_type, &part, 1, 1.0f, pieces[i].elems, add);
+                ZERO_TRY(c->device->f->sum_ranks(c->device, COMM, shard_type, pieces[i].shard, full_type, &part, 1, 1.0f, pieces[i].elems, add));
             }
         return 0;
     }
@@ -161,23 +185,24 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
     return 0;
 }
 
-/* Into staging and into this rank's own part, in pieces that the cache still holds at the second copy; own may be from. */
-static void copy_twice(char *out, char *own, const char *from, size_t bytes) {
-    enum { PIECE = 16 << 10 };
-    for (size_t at = 0; at < bytes; at += PIECE) {
-        size_t n = bytes - at < PIECE ? bytes - at : PIECE;
-        memcpy(out + at, from + at, n);
-        if (own != from) memcpy(own + at, from + at, n);
+/* Into staging and into this rank's own part; own may be from. On a processor in pieces that the cache still holds at the second copy. */
+static int copy_twice(device *d, char *out, char *own, const char *from, size_t bytes) {
+    size_t piece = d->asynchronous ? bytes : 16 << 10;
+    for (size_t at = 0; at < bytes; at += piece) {
+        size_t n = bytes - at < piece ? bytes - at : piece;
+        ZERO_TRY(move(d, out + at, from + at, n));
+        if (own != from) ZERO_TRY(move(d, own + at, from + at, n));
     }
+    return 0;
 }
 
-static int gather_round(comm *c, const chain *ch, int64_t pos, int64_t n, size_t size) {
+static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_t n, size_t size) {
     char *out = out_stamped(c, EXCHANGE_GATHER, 0, 0, n * size);
     for (int64_t done = 0, len; done < n; done += len) {
         int64_t inside;
         len = n - done;
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-        copy_twice(out + done * size, p->full + (c->rank * p->elems + inside) * size, p->shard + inside * size, len * size);
+        ZERO_TRY(copy_twice(d, out + done * size, p->full + (c->rank * p->elems + inside) * size, p->shard + inside * size, len * size));
     }
     int half = c->half;
     ZERO_TRY(exchange(c, EXCHANGE_GATHER, 0, n * size));
@@ -188,25 +213,27 @@ static int gather_round(comm *c, const chain *ch, int64_t pos, int64_t n, size_t
             int64_t inside;
             len = n - done;
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-            memcpy(p->full + (r * p->elems + inside) * size, in + done * size, len * size);
+            ZERO_TRY(move(d, p->full + (r * p->elems + inside) * size, in + done * size, len * size));
         }
         count(c, COMM_ALL_GATHER, n * size);    /* what r copied to us is what we copied to r */
     }
     return 0;
 }
 
-int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
+static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_t elem_bytes) {
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
-            if (pieces[i].shard != pieces[i].full) memcpy(pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes);
+            if (pieces[i].shard != pieces[i].full) ZERO_TRY(move(d, pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes));
         return 0;
     }
     int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
-        ZERO_TRY(gather_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
+        ZERO_TRY(gather_round(c, d, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
     return 0;
 }
+
+int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) { return all_gather(c, c->device, pieces, n, elem_bytes); }
 
 int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
     if (c->ranks == 1) return 0;
@@ -226,7 +253,7 @@ int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
 int comm_share(comm *c, const double *mine, double *all, int n) {
     comm_piece p = { (char *)all, (char *)mine, n };
     int64_t before = c->traffic.all_gather[c->purpose];
-    ZERO_TRY(comm_all_gather(c, &p, 1, sizeof(double)));
+    ZERO_TRY(all_gather(c, &device_host, &p, 1, sizeof(double)));
     c->traffic.other[c->purpose] += c->traffic.all_gather[c->purpose] - before;     /* scalars are not gathers of parameters */
     c->traffic.all_gather[c->purpose] = before;
     return 0;

@@ -4,10 +4,11 @@
  */
 #ifndef LLMC_ZERO_COMM_H
 #define LLMC_ZERO_COMM_H
+#include "device.h"
 #include "memory.h"
 #include "zero.h"
 
-typedef struct {                /* one unit's part in a collective */
+typedef struct {                /* one unit's part in a collective: memory of the device */
     char *full;                 /* ranks * elems elements */
     char *shard;                /* elems elements; may lie inside full */
     int64_t elems;
@@ -27,7 +28,9 @@ typedef struct {
 } comm_transport;
 
 struct comm {
-    int rank, ranks, ranks_on_node, node_ranks_all; /* node_ranks_all: every rank is on this node */
+    int rank, ranks, node_rank, ranks_on_node, node_ranks_all;      /* node_ranks_all: every rank is on this node */
+    device *device;                                 /* whose memory the pieces are in */
+    char *incoming;                                 /* (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed */
     const comm_transport *transport;                /* NULL: one rank */
     char name[160];
     size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
@@ -40,14 +43,17 @@ struct comm {
     void *mpi, *state;                              /* of comm_mpi.c, of the transport */
 };
 
-/* Connects the ranks as the configuration says; staging is booked in m. */
-int comm_open(comm *c, const zero_config *config, memory *m);
+/* Connects the ranks; then, once the device is there, opens the transport that the configuration asks for, its staging booked in m. */
+int comm_connect(comm *c, const zero_config *config);
+int comm_open(comm *c, const zero_config *config, device *d, memory *m);
 void comm_close(comm *c, int clean);               /* clean 0: after a failure, so nothing collective */
 
-/* shard of piece = mean over ranks of their full's part of this rank: summed in rank order in fp32, times 1/ranks, rounded once.
+/* Queued on the device's COMM stream: done there, not yet for the host, when these two return.
+ * shard of piece = mean over ranks of their full's part of this rank: summed in rank order in fp32, times 1/ranks, rounded once.
  * add: added to the shard instead, which is fp32. */
 int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);
 int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
+/* Host memory: */
 int comm_broadcast(comm *c, int root, void *data, size_t bytes);
 /* all[r * n + i] = rank r's mine[i] */
 int comm_share(comm *c, const double *mine, double *all, int n);

@@ -23,18 +23,26 @@ static int messages_exchange(comm *c, comm_exchange x, int half, int root, size_
     return comm_mpi_exchange(c, x, root, send, receive, bytes);
 }
 
-static void messages_close(comm *c) { free(c->state); c->state = NULL; }
+static void messages_close(comm *c) {
+    staging *s = c->state;
+    if (s->send) c->device->f->unpin(c->device, s->send);
+    if (s->receive) c->device->f->unpin(c->device, s->receive);
+    free(s);
+    c->state = NULL;
+}
 
 static const comm_transport messages_transport = { messages_out, messages_in, messages_exchange, messages_close };
 
 int comm_messages_open(comm *c, const zero_config *config, memory *m) {
-    staging *s = malloc(sizeof *s);
+    staging *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the staging");
     size_t half = (size_t)config->window_bytes / 2;
     c->state = s;
     c->transport = &messages_transport;
     c->scatter_bytes = c->gather_bytes = half / c->ranks / 64 * 64;
-    s->send = memory_alloc(m, ZERO_WORKING, "message staging", half);
-    s->receive = memory_alloc(m, ZERO_WORKING, "message staging", half);
-    return s->send && s->receive ? 0 : ZERO_ERR_MEMORY;
+    s->send = memory_alloc_host(m, ZERO_WORKING, "message staging", half);
+    s->receive = memory_alloc_host(m, ZERO_WORKING, "message staging", half);
+    if (!s->send || !s->receive) return ZERO_ERR_MEMORY;
+    ZERO_TRY(c->device->f->pin(c->device, s->send, half));
+    return c->device->f->pin(c->device, s->receive, half);
 }

@@ -44,6 +44,7 @@ int comm_mpi_open(comm *c, const zero_config *config) {
     MPI_Comm node;
     MPI_TRY(MPI_Comm_split_type(s->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
     MPI_TRY(MPI_Comm_size(node, &c->ranks_on_node));
+    MPI_TRY(MPI_Comm_rank(node, &c->node_rank));
     MPI_TRY(MPI_Comm_free(&node));
     int all = comm_mpi_agree(c, c->ranks_on_node == c->ranks);
     c->node_ranks_all = all > 0;

@@ -75,6 +75,7 @@ static int window_exchange(comm *c, comm_exchange x, int half, int root, size_t 
 
 static void window_close(comm *c) {
     window *w = c->state;
+    c->device->f->unpin(c->device, w->base);
     munmap(w->ctl, w->mapped);
     free(w);
     c->state = NULL;
@@ -120,6 +121,12 @@ int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, s
     if (!w) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the window");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     *w = (window){ base, (char *)base + align, size, bytes, c->ranks * (1 + config->overlap) > cores ? 100 : 4000 };
+    int rc = c->device->f->pin(c->device, w->base, c->ranks * size);
+    if (rc) {
+        munmap(base, bytes);
+        free(w);
+        return rc;
+    }
     c->state = w;
     c->transport = &window_transport;
     c->gather_bytes = size / 2;

@@ -18,7 +18,7 @@ static int run_reduce(void *ctx, job *j) {
     int rc = comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
     if (!rc && z->config.stage == 0) rc = comm_all_gather(&z->comm, b->pieces, b->n_pieces, dtype_bytes(from));
     for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
-        kernel_fill_nan(b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * dtype_bytes(from));
+        if (!rc) rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * dtype_bytes(from));
     for (int i = 0; i < z->layout.n_units; i++)
         if (z->layout.units[i].bucket == j->index) trace_add(&z->trace, ZERO_EV_REDUCE, i, z->config.overlap, start);
     return rc;
@@ -56,6 +56,7 @@ int grads_create(zero *z) {
     for (int i = 0; i < l->n_buckets; i++) {
         z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
         if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece)))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
+        ZERO_TRY(progress_prepare(&z->progress, &z->buckets[i].reduce));
     }
     for (int i = l->n_units - 1; i >= 0; i--) {
         bucket_state *b = &z->buckets[l->units[i].bucket];
@@ -86,11 +87,6 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-static void clear(char *p, size_t bytes) {
-    #pragma omp parallel for schedule(static) if (bytes > 1 << 20)
-    for (size_t i = 0; i < bytes; i += 1 << 16) memset(p + i, 0, bytes - i < 1 << 16 ? bytes - i : 1 << 16);
-}
-
 int grads_open(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     size_t size = dtype_bytes(z->config.dtype);
@@ -98,8 +94,7 @@ int grads_open(zero *z, int unit) {
         ZERO_TRY(claim_buffer(z, unit));
         z->units[unit].grads = bucket_memory(z, unit);
     } else z->units[unit].grads = z->grads + u->base * size;
-    clear(z->units[unit].grads, u->padded * size);
-    return 0;
+    return z->device.f->clear(&z->device, COMPUTE, z->units[unit].grads, u->padded * size);
 }
 
 int grads_finish(zero *z, int unit) {
@@ -107,8 +102,9 @@ int grads_finish(zero *z, int unit) {
     bucket_state *b = &z->buckets[u->bucket];
     int last = z->micro == z->micro_of - 1, n_units = z->layout.buckets[u->bucket].n_units;
     if (z->config.stage < 2 && sums_micro_batches(z)) {
-        kernel_accumulate((float *)z->grads + u->base, z->config.dtype, z->units[unit].grads, u->padded, z->micro == 0);
-        if (z->config.poison) kernel_fill_nan(z->units[unit].grads, u->padded * dtype_bytes(z->config.dtype));
+        device *d = &z->device;
+        ZERO_TRY(d->f->accumulate(d, COMPUTE, (float *)z->grads + u->base, z->config.dtype, z->units[unit].grads, u->padded, z->micro == 0));
+        if (z->config.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, z->units[unit].grads, u->padded * dtype_bytes(z->config.dtype)));
     }
     z->units[unit].grads = NULL;
     if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;        /* a new step */

@@ -2,6 +2,7 @@
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
 #include "comm.h"
+#include "device.h"
 #include "error.h"
 #include "kernels.h"
 #include "layout.h"
@@ -39,8 +40,12 @@ typedef struct { int *units; int n, capacity, pos; } unit_order;
 
 enum { VALUES_CHUNK = 1 << 16 };            /* elements */
 
+/* The loss scale: steps seen, the last one that overflowed (-1: none), overflows left before the scale halves. */
+typedef struct { double value; int64_t steps, last_overflow; int left; } loss_scale;
+
 struct zero {
     zero_config config;
+    device device;
     layout layout;
     memory memory;
     comm comm;
@@ -50,7 +55,7 @@ struct zero {
     bucket_state *buckets;                  /* (n_buckets) */
     /* model states: whole at the stages that keep them whole, else this rank's shards */
     char *params;                           /* stage 0-2: flat_elems; stage 3: shard_elems */
-    float *master;                          /* NULL with fp32: the parameter is its own master */
+    float *master;                          /* NULL with fp32 and with no_master: the parameter is its own master */
     float *moment1, *moment2;               /* stage 0: flat_elems; else shard_elems */
     char *grads;                            /* stage 0, 1: flat_elems; else shard_elems; in grad_type */
     zero_dtype grad_type;                   /* fp32 when micro-batches are summed, else config.dtype */
@@ -62,8 +67,10 @@ struct zero {
     char *bucket_buffer[2];
     int buffer_bucket[2];                   /* which bucket fills it; -1: none */
     double *norm_parts;                     /* (ranks + 1, n_units) */
+    double *squares;                        /* (n_units, then the parts of the largest shard) of the device */
     float *values;                          /* (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through */
     uint16_t *low_values;                   /* (VALUES_CHUNK) */
+    float *staging;                         /* (VALUES_CHUNK) the host's view of device memory */
     /* where the pass is */
     int begun;                              /* a training step is under way: from zero_begin to zero_update or zero_discard */
     int pass;                               /* zero_begin was called at all */
@@ -72,6 +79,8 @@ struct zero {
     int forward_left;                       /* forward uses still to come in this micro-batch */
     int reduced;                            /* zero_reduce is done, zero_update may come */
     double grad_norm;
+    int overflow;                           /* ZERO_F16: the gradients of this step are not finite */
+    loss_scale scale;
     unit_order order[2];                    /* by mode */
 };
 
@@ -89,8 +98,8 @@ static inline int64_t part_offset(const zero *z, int unit, int part, int sharded
 
 int params_create(zero *z);
 int params_acquire(zero *z, int unit);          /* gathered when it returns; the next ones are on their way */
-void params_release(zero *z, int unit);
-int params_complete(zero *z);                   /* stages 1, 2: gathers what is stale */
+int params_release(zero *z, int unit);
+int params_complete(zero *z);                   /* stages 1, 2: gathers what is stale; the device has done all that was queued */
 int params_drop_all(zero *z);                   /* no gather is under way; stage 3: nothing is held any more */
 void params_begin_pass(zero *z);
 
@@ -100,8 +109,26 @@ int grads_open(zero *z, int unit);              /* clears the unit's gradient */
 int grads_finish(zero *z, int unit);            /* into the bucket */
 int grads_wait(zero *z);                        /* all reductions are done */
 
+/* loss_scale.c */
+void loss_scale_init(loss_scale *s, const zero_config *c);
+int loss_scale_step(loss_scale *s, const zero_config *c, int overflow);     /* ZERO_ERR_ARGUMENT: an overflow at the smallest scale */
+
+int agree(zero *z, int rc);                     /* all ranks fail if one does, with the sentence of the lowest one that failed */
+
+uint32_t noise_key(const zero *z, const layout_place *p, int t);          /* stochastic rounding: of this update, tensor and layer */
+
 int naive_reduce(zero *z);                      /* the oracle: see naive.c */
 int naive_update(zero *z, const zero_hyper *h, double grad_scale);
+
+/* values.c: n elements that this rank holds, in and out */
+typedef struct {
+    char *base;
+    zero_dtype type;
+    int sharded_from, owned_from;           /* stages from sharded_from on hold only this rank's part; from owned_from on only that is up to date */
+} storage;
+storage storage_of(const zero *z, zero_value what);
+int read_stored(const zero *z, storage s, const char *stored, int64_t n, float *values);
+int write_stored(zero *z, storage s, char *stored, int64_t n, const float *values);
 
 const layout_place *find_place(const zero *z, int tensor, int layer);   /* or NULL with the sentence set */
 int check_unit(const zero *z, int unit);

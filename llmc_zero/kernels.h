@@ -1,4 +1,5 @@
-/* The arithmetic of the plugin on a processor. The same bits whatever the vector width: no contraction, no reassociation, explicit fmaf. */
+/* The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction, no reassociation, explicit
+ * fmaf. Each kernel_x of this file runs on the processor; kernels_cuda.h has the same for a CUDA device. */
 #ifndef LLMC_ZERO_KERNELS_H
 #define LLMC_ZERO_KERNELS_H
 #include "zero.h"
@@ -13,9 +14,10 @@
 #define ZERO_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #endif
 
-static inline size_t dtype_bytes(zero_dtype t) { return t == ZERO_BF16 ? 2 : 4; }
+static inline size_t dtype_bytes(zero_dtype t) { return t == ZERO_F32 ? 4 : 2; }
+static inline const char *dtype_name(zero_dtype t) { return t == ZERO_F32 ? "fp32" : t == ZERO_BF16 ? "bf16" : "fp16"; }
 
-/* to[i] = from[i] in another dtype; bf16 rounds to nearest even, NaN stays NaN. */
+/* to[i] = from[i] in another dtype; rounds to nearest even, NaN stays NaN. */
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 
 /* The sum of a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once to `to`;
@@ -25,16 +27,27 @@ void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void 
 /* to[i] = from[i] (first) or += from[i], in fp32. */
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
 
-/* Sum of squares in fp64. Blocks of fixed size, each with the same order of additions, summed in order: the same bits at any number of
- * threads. Not finite if an element is not: squares of floats cannot overflow a double. */
+/* Sum of squares in fp64, in a fixed order: blocks of SUM_BLOCK elements, in each of them pieces of SUM_PIECE, in each of these SUM_LANES
+ * sums of every SUM_LANES-th element; lanes, pieces and blocks are added in their order. The same bits at any number of threads. Not
+ * finite if an element is not: squares of floats cannot overflow a double. */
+enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
+static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-/* AdamW on n elements. g: the mean gradient, fp32 or bf16, times grad_scale. low: where the updated parameter is stored as bf16, or
- * NULL when the parameter is its own master. */
+/* AdamW on n elements. g: the mean gradient, times grad_scale. low: where the updated parameter is stored in low_type, or NULL when the
+ * parameter is its own master. p NULL: there is no master, the parameter lives in `low` as bf16 alone and is rounded stochastically; element
+ * i's noise is noise_at(noise_key, noise_first + i) (numbers.h). */
 typedef struct { float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_correction2, eps, keep, grad_scale; } adamw_constants;
+typedef struct {
+    float *p, *m, *v;
+    const void *g;
+    void *low;
+    zero_dtype g_type, low_type;
+    uint32_t noise_key, noise_first;
+} adamw_arrays;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, int decay);
-void kernel_adamw(const adamw_constants *c, float *p, float *m, float *v, zero_dtype g_type, const void *g, uint16_t *low, int64_t n);
+void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, int64_t n);
 
 #endif

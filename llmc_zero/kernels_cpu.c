@@ -1,21 +1,31 @@
 #include "kernels.h"
-#include "bf16.h"
+#include "numbers.h"
 #include <math.h>
 
-enum { BLOCK = 1024, SUM_BLOCK = 65536, LANES = 16 };
+enum { BLOCK = SUM_PIECE, LANES = SUM_LANES };
 
-ZERO_CLONES static void widen(float *to, const uint16_t *from, int64_t n) {
+ZERO_CLONES static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = bf16_widen(from[i]);
 }
 
-ZERO_CLONES static void narrow(uint16_t *to, const float *from, int64_t n) {
+ZERO_CLONES static void widen_fp16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = fp16_widen(from[i]);
+}
+
+ZERO_CLONES static void narrow_bf16(uint16_t *to, const float *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = bf16_round(from[i]);
+}
+
+ZERO_CLONES static void narrow_fp16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = fp16_round(from[i]);
 }
 
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
     if (to_type == from_type) memmove(to, from, n * dtype_bytes(to_type));
-    else if (to_type == ZERO_F32) widen(to, from, n);
-    else narrow(to, from, n);
+    else if (from_type == ZERO_BF16) widen_bf16(to, from, n);
+    else if (from_type == ZERO_F16) widen_fp16(to, from, n);
+    else if (to_type == ZERO_BF16) narrow_bf16(to, from, n);
+    else narrow_fp16(to, from, n);
 }
 
 ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
@@ -24,6 +34,16 @@ ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
 
 ZERO_CLONES static void add_bf16(float *sum, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += bf16_widen(x[i]);
+}
+
+ZERO_CLONES static void add_fp16(float *sum, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += fp16_widen(x[i]);
+}
+
+static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
+    if (type == ZERO_F32) add_f32(sum, x, n);
+    else if (type == ZERO_BF16) add_bf16(sum, x, n);
+    else add_fp16(sum, x, n);
 }
 
 static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
@@ -37,6 +57,10 @@ ZERO_CLONES static void pair_bf16(float *sum, const uint16_t *x, const uint16_t 
     for (int64_t i = 0; i < n; i++) sum[i] = bf16_widen(x[i]) + bf16_widen(y[i]);
 }
 
+ZERO_CLONES static void pair_fp16(float *sum, const uint16_t *x, const uint16_t *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = fp16_widen(x[i]) + fp16_widen(y[i]);
+}
+
 ZERO_CLONES static void scale_to_f32(float *to, const float *sum, float scale, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = sum[i] * scale;
 }
@@ -45,27 +69,30 @@ ZERO_CLONES static void scale_to_bf16(uint16_t *to, const float *sum, float scal
     for (int64_t i = 0; i < n; i++) to[i] = bf16_round(sum[i] * scale);
 }
 
+ZERO_CLONES static void scale_to_fp16(uint16_t *to, const float *sum, float scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = fp16_round(sum[i] * scale);
+}
+
 static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b, int64_t n) {
     if (ranks == 1) kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), n);
     else if (type == ZERO_F32) pair_f32(sum, (const float *)parts[0] + b, (const float *)parts[1] + b, n);
-    else pair_bf16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
-    for (int r = 2; r < ranks; r++) {
-        if (type == ZERO_F32) add_f32(sum, (const float *)parts[r] + b, n);
-        else add_bf16(sum, (const uint16_t *)parts[r] + b, n);
-    }
+    else if (type == ZERO_BF16) pair_bf16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
+    else pair_fp16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
+    for (int r = 2; r < ranks; r++) add(sum, type, at(type, parts[r], b), n);
 }
 
-void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale, int64_t n, int add) {
+void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale, int64_t n, int adds) {
     #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
         float sum[BLOCK];
         sum_block(sum, type, parts, ranks, b, len);
-        if (add) {
+        if (adds) {
             scale_to_f32(sum, sum, scale, len);
             add_f32((float *)to + b, sum, len);
         } else if (to_type == ZERO_F32) scale_to_f32((float *)to + b, sum, scale, len);
-        else scale_to_bf16((uint16_t *)to + b, sum, scale, len);
+        else if (to_type == ZERO_BF16) scale_to_bf16((uint16_t *)to + b, sum, scale, len);
+        else scale_to_fp16((uint16_t *)to + b, sum, scale, len);
     }
 }
 
@@ -74,8 +101,7 @@ void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, 
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
         if (first) kernel_convert(ZERO_F32, to + b, type, at(type, from, b), len);
-        else if (type == ZERO_F32) add_f32(to + b, (const float *)from + b, len);
-        else add_bf16(to + b, (const uint16_t *)from + b, len);
+        else add(to + b, type, at(type, from, b), len);
     }
 }
 

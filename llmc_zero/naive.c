@@ -4,15 +4,19 @@
  * the tests hold every other path against, bit for bit; so it shares no reduction and no AdamW kernel with them.
  */
 #include "internal.h"
-#include "bf16.h"
+#include "numbers.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static float load(zero_dtype t, const char *p, int64_t i) { return t == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i]; }
+static float load(zero_dtype t, const char *p, int64_t i) {
+    if (t == ZERO_F32) return ((const float *)p)[i];
+    uint16_t x = ((const uint16_t *)p)[i];
+    return t == ZERO_BF16 ? bf16_widen(x) : fp16_widen(x);
+}
 static void store(zero_dtype t, char *p, int64_t i, float x) {
-    if (t == ZERO_BF16) ((uint16_t *)p)[i] = bf16_round(x);
-    else ((float *)p)[i] = x;
+    if (t == ZERO_F32) ((float *)p)[i] = x;
+    else ((uint16_t *)p)[i] = t == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
 static int all_reduce(zero *z, char *grads, int64_t n, char *theirs, float *sum) {
@@ -59,7 +63,8 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
             float old = z->master ? z->master[i] : load(z->config.dtype, z->params, i);
             float new = fmaf(-step_size, m / fmaf(sqrtf(v), correction, h->eps), keep * old);
             if (z->master) z->master[i] = new;
-            store(z->config.dtype, z->params, i, new);
+            if (z->config.no_master) ((uint16_t *)z->params)[i] = bf16_round_with(new, noise_at(noise_key(z, p, h->t), (uint32_t)(i - at)));
+            else store(z->config.dtype, z->params, i, new);
         }
     }
     return 0;

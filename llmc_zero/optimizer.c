@@ -1,5 +1,6 @@
 /* The step: global norm, clipping, and AdamW on the parts that this rank owns. */
 #include "internal.h"
+#include "numbers.h"
 #include <math.h>
 
 static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
@@ -17,8 +18,12 @@ static int global_norm(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = z->norm_parts, *all = mine + n, sum = 0;
     size_t size = dtype_bytes(z->grad_type);
+    device *d = &z->device;
     for (int u = 0; u < n; u++)
-        mine[u] = kernel_sum_squares(z->grad_type, z->grads + grad_offset(z, u, z->comm.rank) * size, z->layout.units[u].shard);
+        ZERO_TRY(d->f->sum_squares(d, COMPUTE, z->squares + u, z->squares + n, z->grad_type, z->grads + grad_offset(z, u, z->comm.rank) * size,
+                                   z->layout.units[u].shard));
+    ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->squares, n * sizeof(double)));
+    ZERO_TRY(d->f->wait(d, COMPUTE));
     share_request s = { z, mine, all, n };
     ZERO_TRY(progress_run(&z->progress, run_share, &s));
     for (int u = 0; u < n; u++)
@@ -41,14 +46,20 @@ int zero_reduce(zero *z, zero_info *info) {
     ZERO_TRY(check_complete(z));
     ZERO_TRY(z->config.naive ? naive_reduce(z) : grads_wait(z));
     ZERO_TRY(global_norm(z, &squares));
-    z->grad_norm = sqrt(squares);
+    z->grad_norm = sqrt(squares) / z->scale.value;
+    z->overflow = z->config.dtype == ZERO_F16 && !isfinite(squares);
     z->reduced = 1;
-    if (info) *info = (zero_info){ z->grad_norm, isfinite(squares) };
+    if (info) *info = (zero_info){ z->grad_norm, isfinite(squares), z->scale.value };
     return 0;
 }
 
+/* Noise for stochastic rounding: of this step, tensor and layer; the element inside it is added in the kernel. */
+uint32_t noise_key(const zero *z, const layout_place *p, int t) {
+    return noise_mix(noise_mix(noise_mix(z->config.rounding_seed + 0x9e3779b9u * t) ^ (uint32_t)p->tensor) ^ (uint32_t)p->layer);
+}
+
 /* AdamW on part `part` of a unit, tensor by tensor: the layout says where decay applies and where there is only padding. */
-static void update_part(zero *z, int unit, int part, const adamw_constants constants[2]) {
+static int update_part(zero *z, int unit, int part, const adamw_constants constants[2], int t) {
     const layout_unit *u = &z->layout.units[unit];
     int64_t param = part_offset(z, unit, part, 3), state = part_offset(z, unit, part, 1), grad = grad_offset(z, unit, part);
     size_t grad_size = dtype_bytes(z->grad_type);
@@ -57,12 +68,16 @@ static void update_part(zero *z, int unit, int part, const adamw_constants const
         int64_t from, n;
         layout_intersect(u, part, p->offset, p->elems, &from, &n);
         if (!n) continue;
+        uint32_t inside = (uint32_t)(from - p->offset);
         from -= part * u->shard;
-        float *master = z->master ? z->master + state + from : (float *)z->params + param + from;
-        uint16_t *low = z->master ? (uint16_t *)z->params + param + from : NULL;
-        kernel_adamw(&constants[p->decay != 0], master, z->moment1 + state + from, z->moment2 + state + from, z->grad_type,
-                     z->grads + (grad + from) * grad_size, low, n);
+        char *stored = z->params + (param + from) * dtype_bytes(z->config.dtype);
+        adamw_arrays a = { .m = z->moment1 + state + from, .v = z->moment2 + state + from, .g = z->grads + (grad + from) * grad_size,
+                           .g_type = z->grad_type, .low_type = z->config.dtype, .noise_key = noise_key(z, p, t), .noise_first = inside };
+        a.p = z->config.dtype == ZERO_F32 ? (float *)stored : z->master ? z->master + state + from : NULL;
+        a.low = z->config.dtype == ZERO_F32 ? NULL : stored;
+        ZERO_TRY(z->device.f->adamw(&z->device, COMPUTE, &constants[p->decay != 0], &a, n));
     }
+    return 0;
 }
 
 static int check_hyper(const zero *z, const zero_hyper *h) {
@@ -73,27 +88,40 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
     return 0;
 }
 
+static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
+    const adamw_constants constants[2] = { adamw_prepare(h, grad_scale, 0), adamw_prepare(h, grad_scale, 1) };
+    for (int u = 0; u < z->layout.n_units; u++)
+        for (int part = first_part(z); part <= last_part(z); part++) ZERO_TRY(update_part(z, u, part, constants, h->t));
+    return 0;
+}
+
+static int end_step(zero *z) {
+    z->reduced = z->begun = z->pass = 0;
+    return loss_scale_step(&z->scale, &z->config, z->overflow);
+}
+
 int zero_update(zero *z, const zero_hyper *h) {
     ZERO_TRY(check_hyper(z, h));
+    if (z->overflow) return zero_discard(z);
     double start = trace_now(&z->trace), scale = h->grad_clip > 0 && z->grad_norm > h->grad_clip ? h->grad_clip / z->grad_norm : 1;
+    scale /= z->scale.value;
     ZERO_TRY(params_drop_all(z));
-    if (z->config.naive) ZERO_TRY(naive_update(z, h, scale));
-    else {
-        const adamw_constants constants[2] = { adamw_prepare(h, scale, 0), adamw_prepare(h, scale, 1) };
-        for (int u = 0; u < z->layout.n_units; u++)
-            for (int part = first_part(z); part <= last_part(z); part++) update_part(z, u, part, constants);
-    }
+    z->device.f->mark(&z->device, "update", "");
+    int rc = z->config.naive ? naive_update(z, h, scale) : update_all(z, h, scale);
+    z->device.f->mark(&z->device, NULL, NULL);
+    ZERO_TRY(rc);
     for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = z->config.stage != 0 && z->comm.ranks > 1;
     trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);
-    z->reduced = z->begun = z->pass = 0;
-    return 0;
+    return end_step(z);
 }
 
 int zero_discard(zero *z) {
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_discard: zero_reduce comes first");
-    z->reduced = z->begun = z->pass = 0;
-    return params_drop_all(z);
+    ZERO_TRY(params_drop_all(z));
+    return end_step(z);
 }
+
+double zero_loss_scale(const zero *z) { return z->scale.value; }
 
 int zero_step(zero *z, const zero_hyper *hyper, zero_info *info) {
     ZERO_TRY(zero_reduce(z, info));

@@ -52,16 +52,18 @@ int params_create(zero *z) {
         if (stage < 3) u->params = z->params + l->units[i].base * size;
         char *shard = z->params + part_offset(z, i, z->comm.rank, 3) * size;
         u->gather_piece = (comm_piece){ u->params, shard, l->units[i].shard };
+        ZERO_TRY(progress_prepare(&z->progress, &u->gather));
     }
     return 0;
 }
 
-static void drop(zero *z, int unit) {
+static int drop(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (z->config.poison) kernel_fill_nan(u->params, z->layout.units[unit].padded * dtype_bytes(z->config.dtype));
+    char *params = u->params;
     if (u->slot >= 0) z->slot_unit[u->slot] = -1;
     u->slot = -1;
     u->params = NULL;
+    return z->config.poison ? z->device.f->fill_nan(&z->device, COMPUTE, params, z->layout.units[unit].padded * dtype_bytes(z->config.dtype)) : 0;
 }
 
 static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
@@ -74,7 +76,7 @@ static int find_slot(zero *z, int evict, int *rc) {
         int holder = z->slot_unit[i];
         if (is_open(&z->units[holder])) continue;
         *rc = progress_wait(&z->progress, &z->units[holder].gather);
-        drop(z, holder);
+        if (!*rc) *rc = drop(z, holder);
         return i;
     }
     return -1;
@@ -145,10 +147,9 @@ static int kept_for_backward(const zero *z, int unit) {
     return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done && !(z->layout.units[unit].backward_no_params & 1);
 }
 
-void params_release(zero *z, int unit) {
+int params_release(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (z->config.stage < 3 || is_open(u) || !u->params || kept_for_backward(z, unit)) return;
-    drop(z, unit);
+    return z->config.stage < 3 || is_open(u) || !u->params || kept_for_backward(z, unit) ? 0 : drop(z, unit);
 }
 
 int params_complete(zero *z) {
@@ -156,13 +157,13 @@ int params_complete(zero *z) {
         if (z->config.stage < 3) ZERO_TRY(start_gather(z, i, 0));
         ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
     }
-    return 0;
+    return z->device.f->wait(&z->device, COMPUTE);
 }
 
 int params_drop_all(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
         ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
-        if (z->config.stage == 3 && z->units[i].params) drop(z, i);
+        if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));
     }
     return 0;
 }

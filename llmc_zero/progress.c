@@ -6,13 +6,20 @@
 #include <omp.h>
 #endif
 
+static int run_between_events(progress *p, job *j) {
+    device *d = p->device;
+    if (j->ready) ZERO_TRY(d->f->order(d, COMM, j->ready));
+    ZERO_TRY(j->run(j->ctx, j));
+    return j->done ? d->f->record(d, j->done, COMM) : 0;
+}
+
 static void run_job(progress *p, job *j) {
     if (p->failed) {
         j->rc = p->failed;
         memcpy(j->error, p->error, sizeof j->error);
         return;
     }
-    j->rc = j->run(j->ctx, j);
+    j->rc = run_between_events(p, j);
     if (!j->rc) return;
     p->failed = j->rc;
     snprintf(j->error, sizeof j->error, "%s", zero_last_error());
@@ -24,7 +31,12 @@ static void *progress_loop(void *arg) {
 #ifdef _OPENMP
     omp_set_num_threads(1);     /* the other cores are busy with the trainer's layers */
 #endif
+    int rc = p->device->f->enter(p->device);
     pthread_mutex_lock(&p->lock);
+    if (rc) {
+        p->failed = rc;
+        snprintf(p->error, sizeof p->error, "%s", zero_last_error());
+    }
     for (;;) {
         while (!p->first && !p->stopping) pthread_cond_wait(&p->work, &p->lock);
         job *j = p->first;
@@ -40,8 +52,8 @@ static void *progress_loop(void *arg) {
     return NULL;
 }
 
-int progress_start(progress *p, int threaded) {
-    *p = (progress){ .threaded = threaded };
+int progress_start(progress *p, device *d, int threaded) {
+    *p = (progress){ .device = d, .threaded = threaded };
     if (!threaded) return 0;
     int rc = pthread_mutex_init(&p->lock, NULL);
     if (!rc) rc = pthread_cond_init(&p->work, NULL);
@@ -65,9 +77,21 @@ void progress_stop(progress *p) {
     p->started = 0;
 }
 
+int progress_prepare(progress *p, job *j) {
+    ZERO_TRY(p->device->f->create_event(p->device, &j->ready));
+    return p->device->f->create_event(p->device, &j->done);
+}
+
+void progress_forget(progress *p, job *j) {
+    p->device->f->destroy_event(p->device, j->ready);
+    p->device->f->destroy_event(p->device, j->done);
+    j->ready = j->done = NULL;
+}
+
 static int relay(const job *j) { return j->rc ? zero_fail(j->rc, "%s", j->error) : 0; }
 
 int progress_submit(progress *p, job *j) {
+    if (j->ready) ZERO_TRY(p->device->f->record(p->device, j->ready, COMPUTE));
     if (!p->threaded) {
         run_job(p, j);
         return relay(j);
@@ -85,11 +109,13 @@ int progress_submit(progress *p, job *j) {
 }
 
 int progress_wait(progress *p, job *j) {
-    if (!p->threaded) return relay(j);
-    pthread_mutex_lock(&p->lock);
-    while (j->pending) pthread_cond_wait(&p->done, &p->lock);
-    pthread_mutex_unlock(&p->lock);
-    return relay(j);
+    if (p->threaded) {
+        pthread_mutex_lock(&p->lock);
+        while (j->pending) pthread_cond_wait(&p->done, &p->lock);
+        pthread_mutex_unlock(&p->lock);
+    }
+    ZERO_TRY(relay(j));
+    return j->done ? p->device->f->order(p->device, COMPUTE, j->done) : 0;
 }
 
 int progress_run(progress *p, int (*run)(void *, job *), void *ctx) {

@@ -9,7 +9,7 @@
 int trace_init(trace *t, int capacity, memory *m) {
     *t = (trace){ .capacity = capacity, .start_s = comm_now() };
     if (!capacity) return 0;
-    t->events = memory_alloc(m, ZERO_WORKING, "trace", capacity * sizeof *t->events);
+    t->events = memory_alloc_host(m, ZERO_WORKING, "trace", capacity * sizeof *t->events);
     return t->events ? 0 : ZERO_ERR_MEMORY;
 }
 

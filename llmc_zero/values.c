@@ -5,15 +5,34 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-/* Stages from sharded_from on hold only this rank's part; from owned_from on only that part is up to date. */
-typedef struct { char *base; zero_dtype type; int sharded_from, owned_from; } storage;
-
-static storage storage_of(const zero *z, zero_value what) {
+storage storage_of(const zero *z, zero_value what) {
     if (what == ZERO_GRADIENT) return (storage){ z->grads, z->grad_type, 2, 1 };
     if (what == ZERO_MOMENT1) return (storage){ (char *)z->moment1, ZERO_F32, 1, 1 };
     if (what == ZERO_MOMENT2) return (storage){ (char *)z->moment2, ZERO_F32, 1, 1 };
     if (what == ZERO_MASTER && z->master) return (storage){ (char *)z->master, ZERO_F32, 1, 1 };
     return (storage){ z->params, z->config.dtype, 3, 3 };
+}
+
+/* n stored elements as fp32, and back: in pieces, through staging where the host cannot read the device's memory. */
+int read_stored(const zero *z, storage s, const char *stored, int64_t n, float *values) {
+    size_t size = dtype_bytes(s.type);
+    for (int64_t at = 0, len; at < n; at += len) {
+        len = n - at < VALUES_CHUNK ? n - at : VALUES_CHUNK;
+        const void *view = device_view((device *)&z->device, stored + at * size, len * size, z->staging);
+        if (!view) return ZERO_ERR_DEVICE;
+        kernel_convert(ZERO_F32, values + at, s.type, view, len);
+    }
+    return 0;
+}
+
+int write_stored(zero *z, storage s, char *stored, int64_t n, const float *values) {
+    size_t size = dtype_bytes(s.type);
+    for (int64_t at = 0, len; at < n; at += len) {
+        len = n - at < VALUES_CHUNK ? n - at : VALUES_CHUNK;
+        kernel_convert(s.type, device_target(&z->device, stored + at * size, z->staging), ZERO_F32, values + at, len);
+        ZERO_TRY(device_commit(&z->device, stored + at * size, len * size, z->staging));
+    }
+    return 0;
 }
 
 /* Where element `from` (counted inside the unit, in part `part`) is stored on this rank. */
@@ -35,13 +54,14 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     return z->begun ? zero_fail(ZERO_ERR_MISUSE, "%s(%s): inside a training step; finish the step first", caller, name) : check_closed(z, caller);
 }
 
-static void set_stored(zero *z, storage s, const layout_place *p, int64_t offset, int64_t n, const float *values) {
+static int set_stored(zero *z, storage s, const layout_place *p, int64_t offset, int64_t n, const float *values) {
     int unit = layout_unit_of(&z->layout, p), whole = z->config.stage < s.sharded_from;
     for (int part = whole ? 0 : z->comm.rank; part <= (whole ? z->comm.ranks - 1 : z->comm.rank); part++) {
         int64_t from, len;
         layout_intersect(&z->layout.units[unit], part, p->offset + offset, n, &from, &len);
-        if (len) kernel_convert(s.type, element(z, s, unit, part, from), ZERO_F32, values + (from - p->offset - offset), len);
+        ZERO_TRY(write_stored(z, s, element(z, s, unit, part, from), len, values + (from - p->offset - offset)));
     }
+    return 0;
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
@@ -49,9 +69,9 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     if (what == ZERO_GRADIENT) return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: gradients are not set, they come from backward");
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_drop_all(z));
-    set_stored(z, storage_of(z, what), p, offset, n, values);
-    if (what == ZERO_PARAM && z->master) set_stored(z, storage_of(z, ZERO_MASTER), p, offset, n, values);
-    return 0;
+    ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
+    ZERO_TRY(set_stored(z, storage_of(z, what), p, offset, n, values));
+    return what == ZERO_PARAM && z->master ? set_stored(z, storage_of(z, ZERO_MASTER), p, offset, n, values) : 0;
 }
 
 typedef struct { zero *z; zero_value what; const layout_place *place; int64_t offset, n; float *values; zero_purpose purpose; } get_request;
@@ -68,7 +88,7 @@ static int run_get(void *ctx, job *j) {
         layout_intersect(&z->layout.units[unit], part, g->place->offset + g->offset, g->n, &from, &len);
         if (!len) continue;
         float *to = g->values + (from - g->place->offset - g->offset);
-        if (whole || part == z->comm.rank) kernel_convert(ZERO_F32, to, s.type, element(z, s, unit, part, from), len);
+        if (whole || part == z->comm.rank) ZERO_TRY(read_stored(z, s, element(z, s, unit, part, from), len, to));
         if (!whole) ZERO_TRY(comm_broadcast(&z->comm, part, to, len * sizeof(float)));
     }
     return 0;
@@ -92,8 +112,8 @@ static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t 
     for (int64_t at = 0; at < p->elems; at += VALUES_CHUNK) {
         int64_t n = p->elems - at < VALUES_CHUNK ? p->elems - at : VALUES_CHUNK;
         ZERO_TRY(get_values(z, what, p, at, n, z->values, ZERO_FOR_HASH));
-        if (stored == ZERO_BF16) kernel_convert(ZERO_BF16, z->low_values, ZERO_F32, z->values, n);     /* exact: they came from bf16 */
-        const void *bytes = stored == ZERO_BF16 ? (const void *)z->low_values : z->values;
+        if (stored != ZERO_F32) kernel_convert(stored, z->low_values, ZERO_F32, z->values, n);     /* exact: they came from there */
+        const void *bytes = stored != ZERO_F32 ? (const void *)z->low_values : z->values;
         if (XXH3_64bits_update(state, bytes, n * dtype_bytes(stored)) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
     }
     *out = XXH3_64bits_digest(state);

@@ -1,18 +1,36 @@
 /* Creation, the hooks, the accessors: the rules of use are checked here, the work is done in params.c, grads.c and optimizer.c. */
 #include "internal.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 /* ---------------------------------------------------------------------------------------------------------------- creation */
 
+static int check_numbers(const zero_config *c) {
+    if (c->dtype != ZERO_F32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_F16)
+        return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32, ZERO_BF16 or ZERO_F16", (int)c->dtype);
+    if (c->no_master && c->dtype != ZERO_BF16)
+        return zero_fail(ZERO_ERR_ARGUMENT, "no_master with %s: only bf16 parameters are rounded stochastically", dtype_name(c->dtype));
+    if (!(c->loss_scale >= 0) || isinf(c->loss_scale)) return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale %g: at least 0, and finite", c->loss_scale);
+    if (c->initial_scale_power < 0 || c->initial_scale_power > 126)
+        return zero_fail(ZERO_ERR_ARGUMENT, "initial_scale_power %d: 0 to 126", c->initial_scale_power);
+    if (c->loss_scale_window < 1) return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale_window %d: at least 1", c->loss_scale_window);
+    if (c->hysteresis < 1) return zero_fail(ZERO_ERR_ARGUMENT, "hysteresis %d: at least 1", c->hysteresis);
+    if (!(c->min_loss_scale >= 0x1p-126) || isinf(c->min_loss_scale))
+        return zero_fail(ZERO_ERR_ARGUMENT, "min_loss_scale %g: at least 2^-126, and finite", c->min_loss_scale);
+    return 0;
+}
+
 static int check_config(const zero_config *c) {
     if (!c || c->size != sizeof *c)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_config.size is not that of this library: start from ZERO_CONFIG_INIT and the same zero.h");
     if (c->stage < 0 || c->stage > 3) return zero_fail(ZERO_ERR_ARGUMENT, "stage %d: the stages are 0, 1, 2 and 3", c->stage);
     if (c->naive && c->stage) return zero_fail(ZERO_ERR_ARGUMENT, "the naive path is plain data parallel: stage 0, not %d", c->stage);
-    if (c->dtype != ZERO_F32 && c->dtype != ZERO_BF16) return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32 or ZERO_BF16", (int)c->dtype);
+    ZERO_TRY(check_numbers(c));
+    if (c->device != ZERO_CPU && c->device != ZERO_CUDA) return zero_fail(ZERO_ERR_ARGUMENT, "device %d: ZERO_CPU or ZERO_CUDA", (int)c->device);
+    if (c->naive && c->device == ZERO_CUDA) return zero_fail(ZERO_ERR_ARGUMENT, "the naive path computes on the processor: device ZERO_CPU");
     if (c->micro_batches < 1) return zero_fail(ZERO_ERR_ARGUMENT, "micro_batches %d: at least 1", c->micro_batches);
     if (c->reduce_bucket_size < 0) return zero_fail(ZERO_ERR_ARGUMENT, "reduce_bucket_size %lld: at least 0", (long long)c->reduce_bucket_size);
     if (c->prefetch < 0 || c->prefetch > 1024) return zero_fail(ZERO_ERR_ARGUMENT, "prefetch %d: 0 to 1024 units", c->prefetch);
@@ -26,7 +44,8 @@ static int check_config(const zero_config *c) {
 
 static int create_optimizer_state(zero *z) {
     size_t bytes = (z->config.stage == 0 ? z->layout.flat_elems : z->layout.shard_elems) * sizeof(float);
-    if (z->config.dtype != ZERO_F32 && !(z->master = memory_alloc(&z->memory, ZERO_STATES, "master weights", bytes))) return ZERO_ERR_MEMORY;
+    int masters = z->config.dtype != ZERO_F32 && !z->config.no_master;
+    if (masters && !(z->master = memory_alloc(&z->memory, ZERO_STATES, "master weights", bytes))) return ZERO_ERR_MEMORY;
     z->moment1 = memory_alloc(&z->memory, ZERO_STATES, "first moment", bytes);
     z->moment2 = memory_alloc(&z->memory, ZERO_STATES, "second moment", bytes);
     return z->moment1 && z->moment2 ? 0 : ZERO_ERR_MEMORY;
@@ -41,9 +60,22 @@ static int create_tables(zero *z) {
     z->norm_parts = calloc((size_t)(z->comm.ranks + 1) * n, sizeof(double));
     if (!z->units || !z->buckets || !z->own_params || !z->own_grads || !z->norm_parts)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
-    z->values = memory_alloc(&z->memory, ZERO_WORKING, "values in and out", VALUES_CHUNK * (sizeof(float) + sizeof(uint16_t)));
+    size_t staging = z->device.asynchronous ? VALUES_CHUNK * sizeof(float) : 0;
+    z->values = memory_alloc_host(&z->memory, ZERO_WORKING, "values in and out", VALUES_CHUNK * (sizeof(float) + sizeof(uint16_t)) + staging);
+    if (!z->values) return ZERO_ERR_MEMORY;
     z->low_values = (uint16_t *)(z->values + VALUES_CHUNK);
-    return z->values ? 0 : ZERO_ERR_MEMORY;
+    z->staging = (float *)(z->low_values + VALUES_CHUNK);
+    int64_t partials = kernel_sum_squares_partials(z->layout.shard_elems);
+    z->squares = memory_alloc(&z->memory, ZERO_WORKING, "gradient norm", (n + partials) * sizeof(double));
+    return z->squares ? 0 : ZERO_ERR_MEMORY;
+}
+
+static int create_states(zero *z) {
+    ZERO_TRY(trace_init(&z->trace, z->config.trace_events, &z->memory));
+    ZERO_TRY(create_tables(z));
+    ZERO_TRY(params_create(z));
+    ZERO_TRY(grads_create(z));
+    return create_optimizer_state(z);
 }
 
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
@@ -53,25 +85,32 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
         c->poison = v && strcmp(v, "") && strcmp(v, "0");
     }
     c->overlap = c->overlap != 0;
-    ZERO_TRY(comm_open(&z->comm, c, &z->memory));
+    z->memory.device = &z->device;
+    z->device = device_host;
+    ZERO_TRY(comm_connect(&z->comm, c));
+    ZERO_TRY(device_open(&z->device, c, z->comm.node_rank));
+    ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
-    ZERO_TRY(trace_init(&z->trace, c->trace_events, &z->memory));
-    ZERO_TRY(create_tables(z));
-    ZERO_TRY(params_create(z));
-    ZERO_TRY(grads_create(z));
-    ZERO_TRY(create_optimizer_state(z));
-    return progress_start(&z->progress, c->overlap);
+    loss_scale_init(&z->scale, c);
+    /* one rank on a CUDA device only queues copies: no thread is needed for that */
+    ZERO_TRY(progress_start(&z->progress, &z->device, c->overlap && !(z->device.asynchronous && z->comm.ranks == 1)));
+    return agree(z, create_states(z));
 }
 
 static void destroy(zero *z, int clean) {
     progress_stop(&z->progress);
     comm_close(&z->comm, clean && !z->progress.failed);
-    for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) free(z->buckets[i].pieces);
+    for (int i = 0; z->units && i < z->layout.n_units; i++) progress_forget(&z->progress, &z->units[i].gather);
+    for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
+        progress_forget(&z->progress, &z->buckets[i].reduce);
+        free(z->buckets[i].pieces);
+    }
     free(z->units); free(z->buckets); free(z->own_params); free(z->own_grads); free(z->norm_parts);
     free(z->slots); free(z->slot_unit); free(z->order[0].units); free(z->order[1].units);
     layout_free(&z->layout);
     memory_free_all(&z->memory);
+    device_close(&z->device);
     free(z);
 }
 
@@ -143,6 +182,20 @@ int zero_first_to_fail(zero *z) {
     int rank, ranks, local;
     zero_launched_as(&rank, &ranks, &local);
     return rank == 0;
+}
+
+/* All ranks fail if one does, with the sentence of the lowest rank that failed. */
+int agree(zero *z, int rc) {
+    char sentence[512] = "", first[512] = "";
+    double failed = rc != 0;
+    if (rc) snprintf(sentence, sizeof sentence, "%s", zero_last_error());
+    int comm_rc = zero_sum(z, &failed, 1);
+    for (int r = 0; !comm_rc && failed && !*first && r < z->comm.ranks; r++) {
+        memcpy(first, sentence, sizeof first);
+        comm_rc = zero_broadcast(z, r, first, sizeof first);
+    }
+    if (comm_rc || !failed) return comm_rc ? comm_rc : rc;
+    return zero_fail(rc ? rc : ZERO_ERR_IO, "%s", first);
 }
 
 void zero_end_all(zero *z, int status) {
@@ -222,6 +275,7 @@ int zero_pre_forward(zero *z, int unit) {
     if (z->mode == ZERO_TRAIN && u->forward_done == z->layout.units[unit].forward_uses)
         return zero_fail(ZERO_ERR_MISUSE, "pre_forward: unit %d (%s) has had all its %d forward uses in this micro-batch", unit, name, u->forward_done);
     ZERO_TRY(params_acquire(z, unit));
+    z->device.f->mark(&z->device, "forward", name);
     u->forward_open = 1;
     u->opened_s = trace_now(&z->trace);
     return 0;
@@ -234,9 +288,9 @@ int zero_post_forward(zero *z, int unit) {
     u->forward_open = 0;
     u->forward_done++;
     z->forward_left--;
+    z->device.f->mark(&z->device, NULL, NULL);
     trace_add(&z->trace, ZERO_EV_FORWARD, unit, 0, u->opened_s);
-    params_release(z, unit);
-    return 0;
+    return params_release(z, unit);
 }
 
 int zero_pre_backward(zero *z, int unit) {
@@ -251,6 +305,7 @@ int zero_pre_backward(zero *z, int unit) {
     u->backward_reads = !(l->backward_no_params >> u->backward_done & 1);
     if (u->backward_reads) ZERO_TRY(params_acquire(z, unit));
     if (u->backward_done == 0) ZERO_TRY(grads_open(z, unit));
+    z->device.f->mark(&z->device, "backward", l->name);
     u->backward_open = 1;
     u->opened_s = trace_now(&z->trace);
     return 0;
@@ -262,8 +317,9 @@ int zero_post_backward(zero *z, int unit) {
     if (!u->backward_open) return zero_fail(ZERO_ERR_MISUSE, "post_backward: unit %d (%s) is not open for backward", unit, z->layout.units[unit].name);
     u->backward_open = 0;
     u->backward_done++;
+    z->device.f->mark(&z->device, NULL, NULL);
     trace_add(&z->trace, ZERO_EV_BACKWARD, unit, 0, u->opened_s);
-    params_release(z, unit);
+    ZERO_TRY(params_release(z, unit));
     return u->backward_done == z->layout.units[unit].backward_uses ? grads_finish(z, unit) : 0;
 }
 
@@ -316,7 +372,7 @@ size_t zero_memory_bytes(const zero *z, zero_memory_class class_) { return memor
 size_t zero_states_formula(const zero *z, int stage) {
     int mixed = z->config.dtype != ZERO_F32, sums = sums_micro_batches(z);
     double psi = z->layout.elems, n = z->comm.ranks;
-    double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2, optimizer = mixed ? 12 : 8;     /* bytes a parameter */
+    double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2, optimizer = mixed && !z->config.no_master ? 12 : 8;    /* bytes a parameter */
     return (size_t)ceil(psi * (params / (stage == 3 ? n : 1) + grads / (stage >= 2 ? n : 1) + optimizer / (stage >= 1 ? n : 1)));
 }
 
@@ -360,7 +416,7 @@ void zero_get_effective(const zero *z, zero_effective *e) {
     int64_t bytes = 0;
     for (int i = 0; uses_buckets(z) && i < 2; i++) if (z->bucket_buffer[i]) bytes += z->layout.largest_bucket * size;
     for (int i = 0; uses_buckets(z) && i < z->layout.n_units; i++) if (z->own_grads[i]) bytes += z->layout.units[i].padded * size;
-    *e = (zero_effective){ z->layout.largest_bucket, bytes, z->layout.elems, z->n_slots, z->comm.name };
+    *e = (zero_effective){ z->layout.largest_bucket, bytes, z->layout.elems, z->n_slots, z->comm.name, z->device.name, z->device.number };
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */

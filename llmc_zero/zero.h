@@ -17,8 +17,9 @@
  *
  * What holds for every function, unless its comment says otherwise:
  * - int is 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). ZERO_ERR_COMM and ZERO_ERR_MEMORY may come from any that
- *   communicates or allocates; the comments name the other errors. After ARGUMENT and MISUSE the call has changed nothing and the plugin
- *   goes on; after COMM the ranks no longer agree, and only zero_last_error, zero_first_to_fail, zero_end_all and zero_destroy make sense.
+ *   communicates or allocates, ZERO_ERR_DEVICE from any that uses a CUDA device; the comments name the other errors. After ARGUMENT and
+ *   MISUSE the call has changed nothing and the plugin goes on; after COMM and DEVICE the ranks no longer agree, and only zero_last_error,
+ *   zero_first_to_fail, zero_end_all and zero_destroy make sense.
  * - (collective): all ranks call it, at the same place of the same sequence. Where they do not, it fails with ZERO_ERR_COMM; it never
  *   mixes up data.
  * - z comes from zero_create and is not NULL. What a pointer argument points to is the caller's, and read or written during the call only.
@@ -48,7 +49,8 @@ enum {
     ZERO_ERR_MISUSE = -2,       /* hooks or accessors in the wrong order: access outside an open use, a use too many, a wrong unit */
     ZERO_ERR_MEMORY = -3,       /* the system has no memory for what the sentence names */
     ZERO_ERR_COMM = -4,         /* a collective failed, or did not finish within comm_timeout_s */
-    ZERO_ERR_IO = -5            /* a file that cannot be read or written, is damaged, or belongs to another run */
+    ZERO_ERR_IO = -5,           /* a file that cannot be read or written, is damaged, or belongs to another run */
+    ZERO_ERR_DEVICE = -6        /* no usable CUDA device, or an operation on it failed */
 };
 
 /* Returns the sentence of the calling thread's last failure, "" before the first. It belongs to the library and is valid until the thread's
@@ -57,8 +59,18 @@ const char *zero_last_error(void);
 
 /* ---------------------------------------------------------------------------------------------- what the trainer describes */
 
-/* fp32, a float; or bfloat16, the upper 16 bits of a float, a uint16_t. */
-typedef enum { ZERO_F32, ZERO_BF16 } zero_dtype;
+/* fp32, a float; bfloat16, the upper 16 bits of a float, a uint16_t; or fp16, IEEE's half precision, a uint16_t, which needs a loss scale. */
+typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
+
+/* Where parameters, gradients, optimizer state and what zero_alloc gives lie, and where the plugin computes: the processor, or a CUDA device.
+ * The same numbers on both, bit for bit. With ZERO_CUDA:
+ * - zero_create makes the device the calling thread's current one. The trainer's kernels run on one stream, config.cuda_stream. Hooks do not
+ *   wait for the device: what the trainer queues on that stream after a pre hook runs when the parameters and gradients are there, and what it
+ *   has queued before a post hook is done before the plugin reads or reuses the memory. The plugin's own streams do not synchronise with the
+ *   default stream.
+ * - zero_param, zero_grad and zero_alloc give device memory. All other pointers are host memory, and the functions that fill them wait.
+ * - Between several ranks the bytes go through host memory and MPI, so a hook that waits for another rank's bytes waits on the host. */
+typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;
 
 /* One row of the tensor table; the row's number is what zero_param and the others call `tensor`. Layer l lies in unit `unit + l`. How a
  * layer's elements are shaped is the trainer's own affair. The order of the rows is the tensor-major order of digests. */
@@ -87,7 +99,17 @@ typedef struct {
     size_t size;                /* sizeof(zero_config): ZERO_CONFIG_INIT fills it, anything else is refused */
     int stage;                  /* 0 plain data parallel, 1, 2, 3 */
     int naive;                  /* 1: the naive path, stage 0 only: all-reduce of everything at the end, whole AdamW */
-    zero_dtype dtype;           /* parameters and gradients; with ZERO_BF16 the shard keeps fp32 master weights */
+    zero_device device;         /* ZERO_CPU or ZERO_CUDA */
+    int cuda_device;            /* its number; -1: the rank's number on its node, modulo the devices there: ranks may share one */
+    void *cuda_stream;          /* the cudaStream_t that the trainer's kernels run on; NULL: the default stream */
+    zero_dtype dtype;           /* parameters and gradients; with ZERO_BF16 and ZERO_F16 the shard keeps fp32 master weights */
+    int no_master;              /* 1, with ZERO_BF16: no master weights; the update is rounded stochastically into the parameter */
+    unsigned rounding_seed;     /* of that rounding: the noise depends on it, on t, and on tensor, layer and element, not on ranks or stage */
+    double loss_scale;          /* ZERO_F16: the trainer multiplies its loss by zero_loss_scale. Above 0: always this; 0: dynamic, by the next four */
+    int initial_scale_power;    /* the scale begins at 2 to this power, 0 to 126 */
+    int loss_scale_window;      /* steps without overflow after which it doubles, at least 1 */
+    int hysteresis;             /* overflows before it halves, at least 1 */
+    double min_loss_scale;      /* an overflow at this scale is an error, at least 2^-126 */
     int micro_batches;          /* most micro-batches of a step, at least 1; above 1, gradients are summed in fp32 */
     int64_t reduce_bucket_size; /* elements that a bucket must reach; 0: the largest unit used once */
     int prefetch;               /* stage 3: units gathered ahead along the recorded order, 0 to 1024 */
@@ -100,7 +122,12 @@ typedef struct {
     int trace_events;           /* events kept for zero_trace_*; 0: none */
     void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD under a launcher, else one rank without MPI */
 } zero_config;
-#define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_F32, 1, 0, 1, 1, 0, -1, 4 << 20, 1, 300.0, 0, NULL }
+#define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 1.0, \
+                           1, 0, 1, 1, 0, -1, 4 << 20, 1, 300.0, 0, NULL }
+
+/* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing: built
+ * without CUDA, no driver, no device, or none of compute capability 8.0 or newer. */
+int zero_cuda_devices(void);
 
 /* Returns 0: *config has taken over what a DeepSpeed configuration file (JSON; comments, and commas before a closing bracket, are allowed)
  * asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every unit alone); .overlap_comm; .stage3_prefetch_bucket_size (0:
@@ -183,16 +210,22 @@ void *zero_param(zero *z, int tensor, int layer);
  * The trainer adds to it the gradient of this rank's own loss. It is 0 at the unit's first pre_backward of the micro-batch and keeps its
  * contents from use to use until the last post_backward; the pointer is valid until the post hook of the open use. The plugin takes the
  * mean over the ranks (added in rank order in fp32) and the sum over the micro-batches: with A of them the trainer scales its loss by
- * 1/A. */
+ * 1/A, and with ZERO_F16 by zero_loss_scale too. */
 void *zero_grad(zero *z, int tensor, int layer);
 
 /* ------------------------------------------------------------------------------------------------------------------- step */
 
 /* What zero_reduce found: the same on all ranks, at every stage. */
 typedef struct {
-    double grad_norm;           /* L2 norm over all parameters of the mean gradient, before clipping */
+    double grad_norm;           /* L2 norm over all parameters of the mean gradient, before clipping, the loss scale taken out */
     int finite;                 /* 0: an infinity or a NaN is in the gradients of some rank, and grad_norm is one */
+    double loss_scale;          /* that this step's gradients carry: 1 but for ZERO_F16 */
 } zero_info;
+
+/* Returns what the trainer multiplies its loss, and so its gradients, by in the step that comes next or is under way: 1 but for ZERO_F16.
+ * With a dynamic scale (Micikevicius et al., arXiv 1710.03740, section 3.2, with DeepSpeed's rules) an overflow, a step whose gradients are
+ * not finite, halves it, but for the first hysteresis - 1 ones since it last doubled; loss_scale_window steps without overflow double it. */
+double zero_loss_scale(const zero *z);
 
 /* The constants of an update: all ranks pass the same. */
 typedef struct {
@@ -205,19 +238,21 @@ typedef struct {
  * micro-batch, once in a step; ZERO_ERR_MISUSE names the unit whose uses are missing. zero_update or zero_discard comes next. */
 int zero_reduce(zero *z, zero_info *info);
 /* Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on what this rank owns, with the clipped
- * gradients of zero_reduce, which must have come before:
+ * gradients of zero_reduce, which must have come before, the loss scale taken out:
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p
- * wd is 0 for tensors without decay. Sends nothing: the new parameters reach the other ranks at the next hooks that need them. */
+ * wd is 0 for tensors without decay. Sends nothing: the new parameters reach the other ranks at the next hooks that need them. With ZERO_F16,
+ * gradients that are not finite update nothing: the step ends as with zero_discard. */
 int zero_update(zero *z, const zero_hyper *hyper);
-/* Returns 0: the step is over and has changed nothing. In place of zero_update, for gradients that are not wanted. */
+/* Returns 0: the step is over and has changed nothing but the loss scale (zero_loss_scale). In place of zero_update, for gradients that are
+ * not wanted. ZERO_ERR_ARGUMENT, of zero_update too: they have overflowed at min_loss_scale. */
 int zero_discard(zero *z);
 /* (collective) zero_reduce, then zero_update, whatever the gradients hold: a trainer that wants to stop at an infinity calls the two
- * itself. Returns what they return; info may be NULL. */
+ * itself (with ZERO_F16 zero_update does not use one). Returns what they return; info may be NULL. */
 int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);
 
 /* ------------------------------------------------------------------------------------------------------- values in and out */
 
-/* In fp32 the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same. ZERO_GRADIENT: the mean over the ranks and sum over the
+/* In fp32, and with no_master, the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same. ZERO_GRADIENT: the mean over the ranks and sum over the
  * micro-batches, before clipping. */
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
@@ -249,15 +284,18 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 /* Model states (parameters, gradients, optimizer state), the plugin's working buffers, the trainer's activations; last, their number. */
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-/* Returns `bytes` bytes of zeroed memory, 4096-byte aligned, or NULL with the sentence set: what was asked for and what is held. It is
- * the trainer's until zero_destroy, which frees it. It is counted, rounded up to pages, under class and purpose, a string that is
- * copied: so the memory table holds every byte of plugin and trainer, small tables apart. */
+/* Returns `bytes` bytes of zeroed memory of the configuration's device, 4096-byte aligned (256 on CUDA), or NULL with the sentence set: what
+ * was asked for, what is held, on CUDA what the device has. It is the trainer's until zero_destroy, which frees it. It is counted, rounded up
+ * to pages, under class and purpose, a string that is copied: so the memory table holds every byte of plugin and trainer, small tables
+ * apart. */
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
-/* Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one class and purpose are one
- * line; its string is valid until zero_destroy. */
-typedef struct { const char *purpose; zero_memory_class class_; size_t bytes; } zero_memory_line;
+/* Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one class, purpose and tier are one
+ * line; its string is valid until zero_destroy. ZERO_DEVICE is the memory of the configuration's device, with ZERO_CPU the only tier there
+ * is; ZERO_HOST what a CUDA run keeps in the host's memory, to stage what goes to other ranks and to files. */
+typedef enum { ZERO_DEVICE, ZERO_HOST } zero_tier;
+typedef struct { const char *purpose; zero_memory_class class_; size_t bytes; zero_tier tier; } zero_memory_line;
 int zero_memory(const zero *z, int i, zero_memory_line *line);
-/* Returns the bytes of a class that this rank holds now. */
+/* Returns the bytes of a class that this rank holds now, in all tiers. */
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
 /* Returns the bytes of model states that the formula (ZeRO, arXiv 1910.02054, section 5) gives a rank at `stage`, 0 to 3, which need not be
  * the one in use, with these tables, ranks, dtype and micro-batches; no padding. */
@@ -281,12 +319,14 @@ typedef struct {
     int64_t num_parameters;                 /* without padding */
     int slots;                              /* stage 3: gathered single-use units there is room for */
     const char *comm;                       /* "self", "mpi, shared window", "mpi, messages (...why)" */
+    const char *device;                     /* "cpu", or the CUDA device's own name */
+    int cuda_device;                        /* its number, -1 on the processor */
 } zero_effective;
 void zero_get_effective(const zero *z, zero_effective *e);
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */
 
-/* An event that has ended: its unit (-1 for the update), its thread (1: the progress thread, else 0), seconds since zero_create. */
+/* An event that has ended (on CUDA: whose work has been queued; a profiler shows when it ran, under the same names): its unit (-1 for the update), its thread (1: the progress thread, else 0), seconds since zero_create. */
 typedef enum { ZERO_EV_FORWARD, ZERO_EV_BACKWARD, ZERO_EV_GATHER, ZERO_EV_REDUCE, ZERO_EV_UPDATE, ZERO_EV_KINDS } zero_event_kind;
 typedef struct { zero_event_kind kind; int unit; int thread; double start_s, end_s; } zero_event;
 /* Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after the last.

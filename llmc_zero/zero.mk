@@ -7,16 +7,28 @@
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
+# With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with the CUDA run time.
+ZERO_CUDA   ?= no
+ZERO_NVCC   ?= nvcc
+ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
+ZERO_CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 
 ZERO_HOST_GOAL := $(.DEFAULT_GOAL)
 ZERO_Q    := $(if $(V),,@)
 ZERO_DIR  := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
-ZERO_OBJ  := $(patsubst $(ZERO_DIR)/%.c,$(ZERO_BUILD)/llmc_zero/%.o,$(wildcard $(ZERO_DIR)/*.c))
+ZERO_OBJ  := $(patsubst $(ZERO_DIR)/%.c,$(ZERO_BUILD)/llmc_zero/%.o,$(wildcard $(ZERO_DIR)/*.c)) \
+             $(if $(filter yes,$(ZERO_CUDA)),$(ZERO_BUILD)/llmc_zero/kernels_cuda.o)
 ZERO_LIB  := $(ZERO_BUILD)/libllmc_zero.a
 ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
-ZERO_LIBS := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread
+ifeq ($(ZERO_CUDA),yes)
+ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include
+ZERO_CUDA_LIBS   ?= -L$(ZERO_CUDA_HOME)/lib64 -Wl,-rpath,$(ZERO_CUDA_HOME)/lib64 -lcudart -ldl
+# -fmad=false: what is to be one rounding is written as an fmaf
+ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) -Xcompiler -Wall -MMD -MP
+endif
+ZERO_LIBS := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread $(ZERO_CUDA_LIBS)
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
-               -ffp-contract=off -MMD -MP
+               -ffp-contract=off -MMD -MP $(ZERO_CUDA_CFLAGS)
 
 # One line for each header that is missing, before anything is compiled.
 ZERO_HAVE = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) -x c -E - >/dev/null 2>&1 || \
@@ -29,6 +41,9 @@ zero_needs:
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c | zero_needs
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -c $< -o $@
+$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu | zero_needs
+	@mkdir -p $(@D) && echo "  cuda $@"
+	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 # One object, in which only what zero.h declares is visible: the plugin's inner names cannot clash with a trainer's.
 $(ZERO_LIB): $(ZERO_OBJ)
 	$(ZERO_Q)$(LD) -r $^ -o $(ZERO_BUILD)/llmc_zero/all.o

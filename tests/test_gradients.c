@@ -310,6 +310,7 @@ static void check_against_reference(Setting s) {
     int L = ref.config.num_layers;
     start(s);
     if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);      // else the buffer holds some rows only
+    check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0], tolerance->loss);
     for (int step_ = 0; step_ < ref.steps; step_++) {
         zero_hyper hyper = ref.hyper;
         hyper.t = step_ + 1;

@@ -13,11 +13,9 @@
 #else
 static void omp_set_num_threads(int n) { (void)n; }
 #endif
-#include "../llmc_zero/bf16.h"
+#include "../llmc_zero/numbers.h"
 #include "../llmc_zero/kernels.h"
 
-static float float_of(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
-static uint32_t bits_of(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
 
 static uint32_t random_state = 1;
 static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
@@ -284,7 +282,7 @@ static void adamw_case(zero_dtype g_type, int64_t n, int decay, int with_low, in
         one_element(&c, &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
         if (with_low) want.low[i] = bf16_round(want.p[i]);
     }
-    kernel_adamw(&c, a.p, a.m, a.v, g_type, g, with_low ? a.low : NULL, n);
+    kernel_adamw(&c, &(adamw_arrays){ a.p, a.m, a.v, g, with_low ? a.low : NULL, g_type, ZERO_BF16, 0, 0 }, n);
     assert_memory_equal(a.p, want.p, (n + 1) * 4);
     assert_memory_equal(a.m, want.m, (n + 1) * 4);
     assert_memory_equal(a.v, want.v, (n + 1) * 4);
@@ -319,7 +317,7 @@ static void test_adamw_keeps_nan(void **state) {
     uint16_t low[N];
     for (int i = 0; i < N; i++) { p[i] = g[i] = 0.5f; m[i] = v[i] = 0.25f; }
     g[WHERE] = NAN;
-    kernel_adamw(&c, p, m, v, ZERO_F32, g, low, N);
+    kernel_adamw(&c, &(adamw_arrays){ p, m, v, g, low, ZERO_F32, ZERO_BF16, 0, 0 }, N);
     for (int i = 0; i < N; i++) {
         int nan = i == WHERE;
         assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan && isnan(bf16_widen(low[i])) == nan);
@@ -332,9 +330,9 @@ static void test_adamw_zero_gradient(void **state) {
     const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
     adamw_constants plain = adamw_prepare(&h, 1, 0), decayed = adamw_prepare(&h, 1, 1);
     float p = 2, m = 0, v = 0, g = 0;
-    kernel_adamw(&plain, &p, &m, &v, ZERO_F32, &g, NULL, 1);
+    kernel_adamw(&plain, &(adamw_arrays){ &p, &m, &v, &g, NULL, ZERO_F32, ZERO_BF16, 0, 0 }, 1);
     assert_true(p == 2 && m == 0 && v == 0);
-    kernel_adamw(&decayed, &p, &m, &v, ZERO_F32, &g, NULL, 1);
+    kernel_adamw(&decayed, &(adamw_arrays){ &p, &m, &v, &g, NULL, ZERO_F32, ZERO_BF16, 0, 0 }, 1);
     assert_true(fabs(p - 2 * 0.999) < 1e-6);
 }
 

@@ -39,7 +39,7 @@ static void free_tensors(void) {
         free(blocks[i].p);
     }
     num_blocks = 0;
-    layers_free();
+    layers_cpu.free();
 }
 
 // frees all tensors after a look at their guards
@@ -141,15 +141,15 @@ static void check_finite(Tensor t) {
     }
 }
 
+#define LAYER(call) do { if (layers_cpu.call) fail_msg("%s", gpt2_last_error()); } while (0)
+
 // ----------------------------------------------------------------------------
 // settings: every test runs for both dtypes and 1 and 2 threads
 
 static void plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) {
     size_t bytes;
-    if (layers_plan(dt, B, T, C, NH, Vp, chunk, &bytes) != 0) {
-        fail_msg("%s", gpt2_last_error());
-    }
-    layers_use_scratch(guarded(bytes));
+    LAYER(plan(dt, B, T, C, NH, Vp, chunk, &bytes));
+    LAYER(use_scratch(guarded(bytes)));
 }
 
 static void for_all_settings(void (*test)(gpt2_dtype dt)) {
@@ -157,7 +157,7 @@ static void for_all_settings(void (*test)(gpt2_dtype dt)) {
         omp_set_num_threads(threads);
         test(GPT2_F32);
         release();
-        if (layers_have_bf16()) {
+        if (layers_cpu.has_dtype(GPT2_BF16)) {
             test(GPT2_BF16);
             release();
         } else {
@@ -209,10 +209,82 @@ static void test_bf16_rounding(void **state) {
 static void test_plan_refuses(void **state) {
     (void)state;
     size_t bytes;
-    assert_int_equal(layers_plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes), -1);    // 3 heads do not divide 10 channels
+    assert_int_equal(layers_cpu.plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes), -1);    // 3 heads do not divide 10 channels
     assert_non_null(strstr(gpt2_last_error(), "NH 3"));
-    assert_int_equal(layers_plan(GPT2_F32, 0, 4, 9, 3, 64, 4, &bytes), -1);
-    assert_int_equal(layers_plan(GPT2_F32, 1, 4, 9, 3, 64, 0, &bytes), -1);
+    assert_int_equal(layers_cpu.plan(GPT2_F32, 0, 4, 9, 3, 64, 4, &bytes), -1);
+    assert_int_equal(layers_cpu.plan(GPT2_F32, 1, 4, 9, 3, 64, 0, &bytes), -1);
+    assert_int_equal(layers_cpu.plan(GPT2_F16, 1, 4, 9, 3, 64, 4, &bytes), -1);
+    assert_string_equal(gpt2_last_error(), "fp16 needs --device cuda");
+}
+
+static void test_dtypes(void **state) {
+    (void)state;
+    assert_int_equal(layers_cpu.has_dtype(GPT2_F32), 1);
+    assert_int_equal(layers_cpu.has_dtype(GPT2_F16), 0);
+    assert_string_equal(layers_cpu.device, "cpu");
+    assert_int_equal(gpt2_dtype_size(GPT2_F16), 2);
+}
+
+#ifndef GPT2_CUDA
+static void test_without_cuda(void **state) {
+    (void)state;
+    assert_null(layers_cuda());
+    assert_int_equal(layers_cuda_options(1, 1, NULL), -1);
+    assert_string_equal(gpt2_last_error(), "built without CUDA");
+    assert_string_equal(layers_cuda_attention(), "");
+}
+#endif
+
+// ----------------------------------------------------------------------------
+// memory
+
+static void memory(gpt2_dtype dt) {
+    size_t sizes[] = { 1, 67, 65536, 65537, 200003 };
+    plan(dt, 1, 1, 8, 1, 8, 1);
+    for (int i = 0; i < 5; i++) {
+        unsigned char *x = guarded(sizes[i] + 1), *y = guarded(sizes[i]);     // 0xA5 everywhere
+        LAYER(clear(x, sizes[i]));
+        LAYER(download(y, x, sizes[i]));
+        for (size_t j = 0; j < sizes[i]; j++) {
+            assert_int_equal(x[j], 0);
+            assert_int_equal(y[j], 0);
+        }
+        assert_int_equal(x[sizes[i]], 0xA5);
+    }
+    release();
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    for_all_settings(memory);
+}
+
+// in the order of the elements, in double: what a plain loop gives, to the bit
+static void sum(gpt2_dtype dt) {
+    enum { N = 5003 };
+    Tensor x = floats(N);
+    double *total = doubles(1), expected = 0;
+    plan(dt, 1, 1, 8, 1, 8, 1);
+    for (int i = 0; i < N; i++) {
+        put(x, i, get(x, i) * (i % 7 ? 1 : 1e10));
+        expected += get(x, i);
+    }
+    *total = NAN;   // takes no part
+    LAYER(sum(total, x.p, N, 0));
+    assert_true(*total == expected);
+    LAYER(sum(total, x.p, N, 1));
+    assert_true(*total == expected + expected);
+    LAYER(sum(total, x.p, 1, 0));
+    assert_true(*total == get(x, 0));
+    put(x, N / 2, NAN);
+    LAYER(sum(total, x.p, N, 1));
+    assert_true(isnan(*total));
+    release();
+}
+
+static void test_sum(void **state) {
+    (void)state;
+    for_all_settings(sum);
 }
 
 // ----------------------------------------------------------------------------
@@ -234,12 +306,12 @@ static void encoder(gpt2_dtype dt, int B, int T, int C, int V) {
             dpe[pe] += get(dout, i);
         }
     }
-    encoder_forward(dt, out.p, inp, wte.p, wpe.p, B, T, C);
+    LAYER(encoder_forward(dt, out.p, inp, wte.p, wpe.p, B, T, C));
     check("encoder out", out, y);
-    encoder_backward(dt, dwte.p, dwpe.p, dout.p, inp, B, T, C);
+    LAYER(encoder_backward(dt, dwte.p, dwpe.p, dout.p, inp, B, T, C));
     check("dwte", dwte, dte);
     check("dwpe", dwpe, dpe);
-    encoder_backward(dt, dwte2.p, dwpe2.p, dout.p, inp, B, T, C);
+    LAYER(encoder_backward(dt, dwte2.p, dwpe2.p, dout.p, inp, B, T, C));
     check_same("dwte", dwte, dwte2);
     check_same("dwpe", dwpe, dwpe2);
     release();
@@ -304,20 +376,20 @@ static void layernorm(gpt2_dtype dt, int BT, int C) {
             dbs[c] += dout[c];
         }
     }
-    layernorm_forward(dt, y.p, mean.p, rstd.p, x.p, w.p, b.p, BT, C);
+    LAYER(layernorm_forward(dt, y.p, mean.p, rstd.p, x.p, w.p, b.p, BT, C));
     check("layernorm out", y, ys);
     check("mean", mean, means);
     check("rstd", rstd, rstds);
-    layernorm_backward(dt, dx.p, dw.p, db.p, dy.p, x.p, w.p, mean.p, rstd.p, BT, C);
+    LAYER(layernorm_backward(dt, dx.p, dw.p, db.p, dy.p, x.p, w.p, mean.p, rstd.p, BT, C));
     check("layernorm dinp", dx, dxs);
     check("layernorm dweight", dw, dws);
     check("layernorm dbias", db, dbs);
-    layernorm_backward(dt, dx2.p, dw2.p, db2.p, dy.p, x.p, w.p, mean.p, rstd.p, BT, C);
+    LAYER(layernorm_backward(dt, dx2.p, dw2.p, db2.p, dy.p, x.p, w.p, mean.p, rstd.p, BT, C));
     check_same("layernorm dinp", dx, dx2);
     check_same("layernorm dweight", dw, dw2);
     check_same("layernorm dbias", db, db2);
     put(x, C / 2, NAN);
-    layernorm_forward(dt, y.p, mean.p, rstd.p, x.p, w.p, b.p, BT, C);
+    LAYER(layernorm_forward(dt, y.p, mean.p, rstd.p, x.p, w.p, b.p, BT, C));
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(isnan(get(y, i)) != 0, i < (size_t)C);     // the first row and no other
     }
@@ -335,12 +407,12 @@ static void residual_layernorm(gpt2_dtype dt, int BT, int C) {
     for (size_t i = 0; i < n; i++) {
         sums[i] = get(x1, i) + get(x2, i);
     }
-    residual_forward(dt, sum.p, x1.p, x2.p, n);
+    LAYER(residual_forward(dt, sum.p, x1.p, x2.p, n));
     check("residual", sum, sums);
-    layernorm_forward(dt, y.p, mean.p, rstd.p, sum.p, w.p, b.p, BT, C);
+    LAYER(layernorm_forward(dt, y.p, mean.p, rstd.p, sum.p, w.p, b.p, BT, C));
     Tensor apart = tensor(dt, n, 1), residuals[] = { apart, x1 };  // elsewhere, then in place of inp1
     for (int i = 0; i < 2; i++) {
-        residual_layernorm_forward(dt, residuals[i].p, y2.p, mean2.p, rstd2.p, x1.p, x2.p, w.p, b.p, BT, C);
+        LAYER(residual_layernorm_forward(dt, residuals[i].p, y2.p, mean2.p, rstd2.p, x1.p, x2.p, w.p, b.p, BT, C));
         check_same("residual in one pass", sum, residuals[i]);
         check_same("layernorm in one pass", y, y2);
         check_same("mean in one pass", mean, mean2);
@@ -383,21 +455,41 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
             dbs[o] += with_bias ? d : 0;
         }
     }
-    assert_int_equal(matmul_forward(dt, y.p, x.p, w.p, with_bias ? b.p : NULL, BT, C, OC), 0);
+    LAYER(matmul_forward(dt, y.p, x.p, w.p, with_bias ? b.p : NULL, BT, C, OC));
     check("matmul out", y, ys);
-    assert_int_equal(matmul_backward(dt, dx.p, dw.p, with_bias ? db.p : NULL, dy.p, x.p, w.p, BT, C, OC, 1), 0);
+    LAYER(matmul_backward(dt, dx.p, dw.p, with_bias ? db.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check("matmul dinp", dx, dxs);
     check("matmul dweight", dw, dws);
     check("matmul dbias", db, dbs);
-    assert_int_equal(matmul_backward(dt, dx.p, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, BT, C, OC, 1), 0);
+    LAYER(matmul_backward(dt, dx.p, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check_same("matmul dweight", dw, dw2);
     check_same("matmul dbias", db, db2);
     // without `add` what was there does not matter, and it is what += makes of zeros
     Tensor over = copy(dw), added = copy(dw);
     memset(added.p, 0, w.n * gpt2_dtype_size(dt));
-    assert_int_equal(matmul_backward(dt, dx.p, over.p, NULL, dy.p, x.p, w.p, BT, C, OC, 0), 0);
-    assert_int_equal(matmul_backward(dt, dx.p, added.p, NULL, dy.p, x.p, w.p, BT, C, OC, 1), 0);
+    LAYER(matmul_backward(dt, dx.p, over.p, NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 0));
+    LAYER(matmul_backward(dt, dx.p, added.p, NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check_same("matmul dweight, overwritten", over, added);
+}
+
+// The product and GELU after it, and the backward of both, are bit for bit what they are apart.
+static void matmul_gelu(gpt2_dtype dt, int BT, int C, int OC) {
+    Tensor x = tensor(dt, (size_t)BT * C, 2), w = tensor(dt, (size_t)OC * C, 1), b = tensor(dt, OC, 1);
+    Tensor pre = tensor(dt, (size_t)BT * OC, 1), y = tensor(dt, pre.n, 1), pre2 = tensor(dt, pre.n, 1), y2 = tensor(dt, pre.n, 1);
+    LAYER(matmul_forward(dt, pre.p, x.p, w.p, b.p, BT, C, OC));
+    LAYER(gelu_forward(dt, y.p, pre.p, pre.n));
+    LAYER(matmul_gelu_forward(dt, y2.p, pre2.p, x.p, w.p, b.p, BT, C, OC));
+    check_same("product before gelu", pre, pre2);
+    check_same("gelu of a product", y, y2);
+    // the next product, (BT, OC) @ (OC, C), whose input is y
+    Tensor w2 = tensor(dt, w.n, 1), dy = tensor(dt, x.n, 1), dx = tensor(dt, pre.n, 1), dw = tensor(dt, w.n, 1), db = tensor(dt, C, 1);
+    Tensor dx2 = tensor(dt, pre.n, 1), dw2 = copy(dw), db2 = copy(db);
+    LAYER(matmul_backward(dt, dx.p, dw.p, db.p, dy.p, y.p, w2.p, NULL, BT, OC, C, 1));
+    LAYER(gelu_backward(dt, dx.p, pre.p, dx.p, pre.n));
+    LAYER(matmul_backward(dt, dx2.p, dw2.p, db2.p, dy.p, y.p, w2.p, pre.p, BT, OC, C, 1));
+    check_same("matmul dinp times gelu's slope", dx, dx2);
+    check_same("matmul dweight beside it", dw, dw2);
+    check_same("matmul dbias beside it", db, db2);
 }
 
 static void matmul_shapes(gpt2_dtype dt) {
@@ -409,6 +501,7 @@ static void matmul_shapes(gpt2_dtype dt) {
         matmul(dt, B * T, C, C, 1);
         matmul(dt, B * T, C, 4 * C, 1);
         matmul(dt, B * T, 4 * C, C, 1);
+        matmul_gelu(dt, B * T, C, 4 * C);
         matmul(dt, B * T < chunk ? B * T : chunk, C, Vp, 0);
         matmul(dt, B * T % chunk + 1, C, Vp, 0);        // not planned, except by chance
         release();
@@ -438,7 +531,7 @@ static void matmul_many(gpt2_dtype dt) {
         }
         for (int shift = 0; shift < 2; shift++) {       // with and without bias are two products
             Tensor zeros = tensor(dt, 3, 0);
-            assert_int_equal(matmul_forward(dt, y.p, x.p, w.p, shift ? zeros.p : NULL, rows, 8, 3), 0);
+            LAYER(matmul_forward(dt, y.p, x.p, w.p, shift ? zeros.p : NULL, rows, 8, 3));
             check("matmul out", y, ys);
         }
     }
@@ -544,15 +637,15 @@ static void attention(gpt2_dtype dt, int B, int T, int C, int NH) {
     AttentionShape s = { B, T, C, NH, values(dout) };
     naive_attention(y, l, x, &s);
     naive_attention_backward(dx, x, &s);
-    assert_int_equal(attention_forward(dt, out.p, lse.p, qkv.p, B, T, C, NH), 0);
+    LAYER(attention_forward(dt, out.p, lse.p, qkv.p, B, T, C, NH));
     check("attention out", out, y);
     check("lse", lse, l);
-    assert_int_equal(attention_forward(dt, out2.p, lse.p, qkv.p, B, T, C, NH), 0);
+    LAYER(attention_forward(dt, out2.p, lse.p, qkv.p, B, T, C, NH));
     check_same("attention out", out, out2);
-    assert_int_equal(attention_backward(dt, dqkv.p, dout.p, qkv.p, out.p, lse.p, B, T, C, NH), 0);
+    LAYER(attention_backward(dt, dqkv.p, dout.p, qkv.p, out.p, lse.p, B, T, C, NH));
     double slack = dt == GPT2_BF16 ? 4e-3 : 1e-5;       // backward reads the rounded out
     check_slack("dqkv", dqkv, dx, slack);
-    assert_int_equal(attention_backward(dt, dqkv2.p, dout.p, qkv.p, out.p, lse.p, B, T, C, NH), 0);
+    LAYER(attention_backward(dt, dqkv2.p, dout.p, qkv.p, out.p, lse.p, B, T, C, NH));
     check_same("dqkv", dqkv, dqkv2);
     if (n <= 600) {
         for (size_t i = 0; i < 3 * n; i++) {
@@ -584,13 +677,13 @@ static void attention_extremes(gpt2_dtype dt) {
     plan(dt, 1, T, C, 1, 16, T);
     Tensor qkv = tensor(dt, (size_t)T * 3 * C, 30), out = tensor(dt, (size_t)T * C, 1), lse = floats(T);
     Tensor dout = tensor(dt, out.n, 1), dqkv = tensor(dt, qkv.n, 1);
-    assert_int_equal(attention_forward(dt, out.p, lse.p, qkv.p, 1, T, C, 1), 0);
-    assert_int_equal(attention_backward(dt, dqkv.p, dout.p, qkv.p, out.p, lse.p, 1, T, C, 1), 0);
+    LAYER(attention_forward(dt, out.p, lse.p, qkv.p, 1, T, C, 1));
+    LAYER(attention_backward(dt, dqkv.p, dout.p, qkv.p, out.p, lse.p, 1, T, C, 1));
     check_finite(out);
     check_finite(lse);
     check_finite(dqkv);
     put(qkv, (size_t)(T - 1) * 3 * C, NAN);     // the last query: its row and no other
-    assert_int_equal(attention_forward(dt, out.p, lse.p, qkv.p, 1, T, C, 1), 0);
+    LAYER(attention_forward(dt, out.p, lse.p, qkv.p, 1, T, C, 1));
     for (int i = 0; i < T * C; i++) {
         assert_int_equal(isnan(get(out, i)) != 0, i >= (T - 1) * C);
     }
@@ -617,11 +710,11 @@ static void gelu(gpt2_dtype dt, size_t n) {
         ys[i] = naive_gelu(&xs[i], NULL);
         dxs[i] = get(dy, i) * slope(naive_gelu, xs + i, 0, NULL);
     }
-    gelu_forward(dt, y.p, x.p, n);
+    LAYER(gelu_forward(dt, y.p, x.p, n));
     check_slack("gelu out", y, ys, 4e-7);
-    gelu_backward(dt, dx.p, x.p, dy.p, n);
+    LAYER(gelu_backward(dt, dx.p, x.p, dy.p, n));
     check_slack("gelu dinp", dx, dxs, 2e-6);
-    gelu_backward(dt, dy.p, x.p, dy.p, n);
+    LAYER(gelu_backward(dt, dy.p, x.p, dy.p, n));
     check_same("gelu dinp in place", dx, dy);
     release();
 }
@@ -645,8 +738,8 @@ static void gelu_extremes(gpt2_dtype dt) {
         put(x, i, xs[i]);
         put(dy, i, 1);
     }
-    gelu_forward(dt, y.p, x.p, 9);
-    gelu_backward(dt, dx.p, x.p, dy.p, 9);
+    LAYER(gelu_forward(dt, y.p, x.p, 9));
+    LAYER(gelu_backward(dt, dx.p, x.p, dy.p, 9));
     for (int i = 0; i < 8; i++) {
         double expected = get(x, i) * slopes[i];
         assert_true(fabs(get(y, i) - expected) <= 1e-6 * fabs(expected));
@@ -692,13 +785,13 @@ static void crossentropy(gpt2_dtype dt, int rows, int V, int Vp) {
         }
     }
     Tensor before = copy(logits);
-    softmax_crossentropy(dt, losses.p, logits.p, 0, targets, rows, V, Vp);
+    LAYER(softmax_crossentropy(dt, losses.p, logits.p, 0, targets, rows, V, Vp));
     check("losses", losses, expected);
     check_same("logits without a gradient", logits, before);
-    softmax_crossentropy(dt, losses.p, logits.p, (float)dloss, targets, rows, V, Vp);
+    LAYER(softmax_crossentropy(dt, losses.p, logits.p, (float)dloss, targets, rows, V, Vp));
     check("losses", losses, expected);
     check("dlogits", logits, dx);
-    softmax_crossentropy(dt, losses.p, before.p, (float)dloss, targets, rows, V, Vp);
+    LAYER(softmax_crossentropy(dt, losses.p, before.p, (float)dloss, targets, rows, V, Vp));
     check_same("dlogits", logits, before);
     release();
 }
@@ -724,7 +817,7 @@ static void crossentropy_extremes(gpt2_dtype dt) {
     put(logits, V + 4, 5000);           // row 1: sure and wrong
     put(logits, 2 * V + 7, -INFINITY);  // row 2: an impossible token
     put(logits, 3 * V + 9, NAN);        // row 3
-    softmax_crossentropy(dt, losses.p, logits.p, 1, targets, 4, V, V);
+    LAYER(softmax_crossentropy(dt, losses.p, logits.p, 1, targets, 4, V, V));
     assert_true(get(losses, 0) == 0);
     assert_true(fabs(get(losses, 1) - 5000) < 20);
     assert_true(isfinite(get(losses, 2)) && get(logits, 2 * V + 7) == 0);
@@ -747,8 +840,13 @@ static void test_crossentropy_extremes(void **state) {
 #define TEST(f) cmocka_unit_test_setup(f, start)
 
 int main(void) {
-    const struct CMUnitTest rows[] = { TEST(test_bf16_rounding), TEST(test_plan_refuses), TEST(test_encoder), TEST(test_layernorm),
-                                       TEST(test_gelu), TEST(test_gelu_extremes) };
+    const struct CMUnitTest rows[] = { TEST(test_bf16_rounding), TEST(test_plan_refuses), TEST(test_dtypes), TEST(test_memory),
+                                       TEST(test_sum), TEST(test_encoder), TEST(test_layernorm), TEST(test_gelu),
+                                       TEST(test_gelu_extremes),
+#ifndef GPT2_CUDA
+                                       TEST(test_without_cuda),
+#endif
+    };
     const struct CMUnitTest matmul[] = { TEST(test_matmul), TEST(test_matmul_many_shapes) };
     const struct CMUnitTest attention[] = { TEST(test_attention), TEST(test_attention_extremes) };
     const struct CMUnitTest crossentropy[] = { TEST(test_crossentropy), TEST(test_crossentropy_extremes) };

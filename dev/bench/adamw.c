@@ -52,7 +52,7 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
     omp_set_num_threads(threads);
     for (int i = -1; i < ROUNDS; i++) {             // one to warm up, overwritten by the first
         double start = now();
-        kernel_adamw(&c, p, m, v, low_precision ? ZERO_BF16 : ZERO_F32, g, low_precision ? low : NULL, n);
+        kernel_adamw(&c, &(adamw_arrays){ p, m, v, g, low_precision ? low : NULL, low_precision ? ZERO_BF16 : ZERO_F32, ZERO_BF16, 0, 0 }, n);
         double between = now();
         move(p, m, v, g, low_precision ? low : NULL, n);
         move(p, m, v, g, low_precision ? low : NULL, n);    // twice: p, m and v are what they were

@@ -5,7 +5,7 @@
  * once, measured in turn with the collective; the ratio is memcpy's time over the collective's, higher is better. wrong: elements that
  * are not, bit by bit, what the definition gives.
  */
-#include "llmc_zero/bf16.h"
+#include "llmc_zero/numbers.h"
 #include "llmc_zero/comm.h"
 #include "llmc_zero/error.h"
 #include "llmc_zero/kernels.h"

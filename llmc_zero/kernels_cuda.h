@@ -1,0 +1,22 @@
+/* The arithmetic of the plugin on CUDA: what kernels.h says, queued on a stream, with memory of the device. Return what the launch returned. */
+#ifndef LLMC_ZERO_KERNELS_CUDA_H
+#define LLMC_ZERO_KERNELS_CUDA_H
+#include <cuda_runtime_api.h>
+#include "kernels.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CUDA_MOST_RANKS = 128 };     /* their addresses are handed over with the launch */
+
+cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
+cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale,
+                           int64_t n, int add);
+cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const void *from, int64_t n, int first);
+cudaError_t cuda_sum_squares(cudaStream_t s, double *sum, double *partial, zero_dtype type, const void *x, int64_t n);
+cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
