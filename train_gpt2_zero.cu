@@ -1,5 +1,5 @@
 /*
- * Trains a GPT-2 with ZeRO stages 0 to 3. Plain C, compiled by `cc -x c`: see the Makefile.
+ * Trains a GPT-2 with ZeRO stages 0 to 3, on CPUs or on CUDA devices. Plain C, compiled by `cc -x c`: see the Makefile.
  *
  *     make train_gpt2_zero && mpirun ./train_gpt2_zero            no argument needed: small model, built-in stories, stage 3
  *     mpirun -np 2 ./train_gpt2_zero -z 2 -e d12 -i train.bin -j val.bin -o log124M -n 1000 -y 1
@@ -29,7 +29,7 @@
 #include "gpt2/bar.h"
 // defines: GPT2Config, GPT2Tensor, WTE..LNFB, gpt2_tensors, gpt2_config_from_descriptor, gpt2_init, gpt2_file_*
 #include "gpt2/model.h"
-// defines: gpt2_dtype, Layers, layers_cpu
+// defines: gpt2_dtype, Layers, layers_cpu, layers_cuda, layers_cuda_*
 #include "gpt2/layers.h"
 // defines: DataLoader, dataloader_*
 #include "gpt2/dataloader.h"
@@ -70,7 +70,8 @@ static void die(const char *fmt, ...) {
 }
 static void zero_check(int rc) { if (rc) die("%s", zero_last_error()); }
 static void gpt2_check(int rc) { if (rc) die("%s", gpt2_last_error()); }
-static const Layers *layers = &layers_cpu;    // of the device that computes
+static const Layers *layers = &layers_cpu;     // of the device that computes
+static int on_cuda(void) { return layers != &layers_cpu; }
 #define LAYER(call) gpt2_check(layers->call)
 static void *not_null(void *p) { if (!p) die("%s", zero_last_error()); return p; }
 static void *malloc_check(size_t bytes) {
@@ -78,6 +79,7 @@ static void *malloc_check(size_t bytes) {
     if (!p) die("out of memory: %zu bytes", bytes);
     return p;
 }
+static double mib(double bytes) { return bytes / (1 << 20); }
 static void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void print0(const char *fmt, ...) {
     if (rank != 0) return;
@@ -93,22 +95,22 @@ static void print0(const char *fmt, ...) {
 // options: llm.c's letters, and long names for what llm.c lacks
 
 typedef struct {
-    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress;
+    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress, *attention;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
-    int prefetch, naive, messages;
-    double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout, temperature;
+    int prefetch, naive, messages, tf32, gelu_fusion, master;
+    double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout, temperature, loss_scale;
 } Options;
 
 static Options opt = {
     .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin",
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
-    .progress = "auto",
+    .progress = "auto", .attention = "auto", .tf32 = 1, .gelu_fusion = -1, .master = 1,
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
 
-typedef enum { HEADING, TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;
+typedef enum { HEADING, TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;     // NOTHING_HERE: accepted, without effect
 typedef struct { const char *name; OptionKind kind; void *value; double min, max; const char *help; } Option;
 // NOT_BUILT: the one value that is built stands in min and max; without help text there is none.
 
@@ -141,7 +143,8 @@ static const Option option_table[] = {
     { "--eps", REAL, &opt.eps, 0, 1, "AdamW (default 1e-8)" },
     { "-sl", REAL, &opt.skip_loss_z, 0, 1e9, "skip the update when the loss is this many deviations out (default 0: off)" },
     { "-sg", REAL, &opt.skip_grad_z, 0, 1e9, "the same for the gradient norm (default 0: off)" },
-    { "-w", NOT_BUILT, NULL, 1, 1, "1: fp32 master weights with bf16 (always on; 0 is not built yet)" },
+    { "-w", INT, &opt.master, 0, 1, "1: fp32 master weights; 0, with bf16: none, updates are rounded stochastically (default 1)" },
+    { "--loss-scale", REAL, &opt.loss_scale, 0, 1e30, "with fp16: always this; 0: dynamic (default 0)" },
 
     { "ZeRO", HEADING, NULL, 0, 0, NULL },
     { "-z", INT, &opt.stage, 0, 3, "ZeRO stage 0, 1, 2 or 3 (default 3; llm.c 0)" },
@@ -173,12 +176,15 @@ static const Option option_table[] = {
     { "--trace", TEXT, &opt.trace, 0, 0, "file for what happened when, as Chrome/Perfetto JSON; rank r > 0 adds .r" },
 
     { "Machine", HEADING, NULL, 0, 0, NULL },
-    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16 or fp32 (default auto: bf16 where the processor multiplies bf16)" },
+    { "--device", TEXT, &opt.device, 0, 0, "auto, cpu or cuda (default auto: cuda where there is a usable device)" },
+    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16, fp32, or on CUDA fp16 (default auto: bf16 where the hardware multiplies it)" },
     { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
     { "-r", INT, &opt.recompute, 0, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default 1)" },
-    { "--device", TEXT, &opt.device, 0, 0, "auto or cpu (default auto; cuda is not built yet)" },
-    { "-f", NOTHING_HERE, NULL, 0, 0, "TF32" }, { "-ge", NOTHING_HERE, NULL, 0, 0, "GELU fusion" },
-    { "-lg", NOTHING_HERE, NULL, 0, 0, "GPU log" },
+    { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
+    { "-ge", INT, &opt.gelu_fusion, -1, 2, "on CUDA: GELU in its forward product (1), in backward's too (2), apart (0; default -1: 2 on\n"
+                                         "                 Hopper and newer, else 0)" },
+    { "--attention", TEXT, &opt.attention, 0, 0, "on CUDA: cudnn, cublaslt, or auto (default auto: cuDNN where it can)" },
+    { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
     { "-pn", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pr", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pg", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pm", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
     { "-pi", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-ps", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
@@ -197,7 +203,7 @@ static void usage(void) {
         if (o->kind == HEADING) print0("\n%s\n", o->name);
         else if (o->kind != NOTHING_HERE && *o->help) print0("  %-14s %s\n", o->name, o->help);
     }
-    print0("  without effect on a CPU, accepted:");
+    print0("  without effect, accepted:");
     for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) if (o->kind == NOTHING_HERE) print0(" %s", o->name);
     print0("\n\nThe bar's share of peak is (6 P + 12 L C T) x tokens/s, with P the parameters without those of the\n"
            "positions, over the speed of matrix products in the run's dtype, measured on all ranks at the start.\n");
@@ -229,7 +235,7 @@ static void set_option(const Option *o, const char *text) {
         case TEXT: *(const char **)o->value = text; break;
         case INT: *(int *)o->value = (int)parse_number(o, text); break;
         case REAL: *(double *)o->value = parse_number(o, text); break;
-        case NOTHING_HERE: print0("option %s %s: no effect on a CPU (%s)\n", o->name, text, o->help); break;
+        case NOTHING_HERE: print0("option %s %s: no effect (%s)\n", o->name, text, o->help); break;
         case NOT_BUILT: if (to_number(o, text) != o->min) die("option %s %s: not built yet", o->name, text);
     }
 }
@@ -248,8 +254,8 @@ static void parse_options(int argc, char **argv) {
         if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
         set_option(o, argv[i + 1]);
     }
-    if (!strcmp(opt.device, "cuda")) die("option --device cuda: not built yet; the GPU path comes in a later version");
-    one_of(opt.device, "--device", "auto", "cpu", NULL);
+    one_of(opt.device, "--device", "auto", "cpu", "cuda");
+    one_of(opt.attention, "--attention", "auto", "cudnn", "cublaslt");
     if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
                                 opt.stage < 0 ? 3 : opt.stage);
     if ((opt.checkpoint_every || opt.resume) && !opt.output) die("options -n and -y need a folder: add -o FOLDER");
@@ -281,16 +287,18 @@ typedef struct {
 enum { EMBEDDING = 0 };
 static int block(int l) { return 1 + l; }
 
+static const char *const dtype_names[] = { "fp32", "bf16", "fp16" };   // of gpt2_dtype and of zero_dtype
+
 // What the file asks for and options of the trainer's settle too, numbers and batch, must be the same in both.
 static void take_zero_config(zero_config *config) {
-    const char *file = opt.zero_config, *dtypes[] = { "fp32", "bf16" };
+    const char *file = opt.zero_config;
     zero_config asked = *config;
     zero_check(zero_config_from_file(&asked, file));
     if (opt.stage >= 0 && asked.stage != opt.stage)
         die("option --zero-config %s: it asks for stage %d, option -z for %d; leave one of them out", file, asked.stage, opt.stage);
     if (asked.dtype != config->dtype)
-        die("option --zero-config %s: bf16.enabled asks for %s and the run is in %s; add --dtype %s", file, dtypes[asked.dtype == ZERO_BF16],
-            dtypes[config->dtype == ZERO_BF16], dtypes[asked.dtype == ZERO_BF16]);
+        die("option --zero-config %s: bf16.enabled and fp16.enabled ask for %s and the run is in %s; add --dtype %s", file,
+            dtype_names[asked.dtype], dtype_names[config->dtype], dtype_names[asked.dtype]);
     if (asked.micro_batches != config->micro_batches)
         die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make %d micro-batches a step", file,
             asked.micro_batches, config->micro_batches);
@@ -302,7 +310,11 @@ static zero_config plugin_config(const GPT2 *model, int micro_batches, int *over
     zero_config config = ZERO_CONFIG_INIT;
     config.stage = opt.stage < 0 ? 3 : opt.stage;
     config.naive = opt.naive;
-    config.dtype = model->dtype == GPT2_BF16 ? ZERO_BF16 : ZERO_F32;
+    config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
+    config.dtype = (zero_dtype)model->dtype;            // the same order
+    config.no_master = !opt.master;
+    config.rounding_seed = (unsigned)opt.seed;
+    config.loss_scale = opt.loss_scale;
     config.micro_batches = micro_batches;
     config.reduce_bucket_size = (int64_t)opt.bucket;
     config.prefetch = opt.prefetch;
@@ -318,7 +330,10 @@ static zero_config plugin_config(const GPT2 *model, int micro_batches, int *over
     return config;
 }
 
-static void create_plugin(GPT2 *model, int micro_batches, int *overlap) {
+static void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
+static void print_memory(void);
+
+static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap) {
     int L = model->config.num_layers;
     zero_tensor tensors[NUM_PARAMETER_TENSORS];
     zero_unit units[1 + L];
@@ -333,28 +348,43 @@ static void create_plugin(GPT2 *model, int micro_batches, int *overlap) {
         units[block(l)] = (zero_unit){ names[l], 1, 1, 0 };
     }
     zero_config config = plugin_config(model, micro_batches, overlap);
-    zero_check(zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L));
+    int rc = zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L);
+    if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
+    zero_check(rc);
     if (rank != zero_rank(z) || ranks != zero_ranks(z))
         die("the launcher started rank %d of %d, but MPI says %d of %d: start it with the mpirun of the Open MPI it was built with", rank, ranks,
             zero_rank(z), zero_ranks(z));
+    return config;
 }
 
-static void *activation(size_t bytes) { return not_null(zero_alloc(z, ZERO_ACTIVATIONS, "activations", bytes)); }
+// Activations are allocated, or only added up in *counted.
+static size_t *counted;
+static int missing;             // the device had no memory for one: the plugin has the sentence
+
+static void *allocate(const char *purpose, size_t bytes) {
+    void *p = missing ? NULL : counted ? (void *)counted : zero_alloc(z, ZERO_ACTIVATIONS, purpose, bytes);
+    if (counted) *counted += bytes;
+    else missing = !p;
+    return p;
+}
+static void *activation(size_t bytes) { return allocate("activations", bytes); }
 
 // One buffer a layer, or one for all of them.
 static void **per_layer(int L, size_t bytes, int shared) {
     void **p = malloc_check(L * sizeof(void *));
-    size_t stride = (bytes + 63) / 64 * 64;
+    size_t stride = (bytes + 255) / 256 * 256;
     char *base = activation(shared ? stride : L * stride);
-    for (int l = 0; l < L; l++) p[l] = base + (shared ? 0 : l * stride);
+    for (int l = 0; l < L; l++) p[l] = base && !counted ? base + (shared ? 0 : l * stride) : NULL;
     return p;
 }
+
+static void free_model(GPT2 *model);
 
 static void allocate_activations(GPT2 *model) {
     size_t B = model->B, T = model->T, C = model->config.channels, NH = model->config.num_heads, Vp = model->config.padded_vocab_size;
     size_t size = gpt2_dtype_size(model->dtype), BT = B * T, btc = BT * C * size, scratch;
     int L = model->config.num_layers;
-    size_t parts = (BT * Vp * size + (128 << 20) - 1) / (128 << 20);      // 128 MiB of logits at a time, or an eighth of them
+    size_t at_once = on_cuda() ? 1 << 30 : 128 << 20, parts = (BT * Vp * size + at_once - 1) / at_once;     // of logits, or an eighth of them
     if (parts > 8) parts = 8;                   // the classifier's bf16 gradient is rounded once a part: not too many of them
     model->chunk = (int)((BT + parts - 1) / parts);
     model->encoded = activation(btc);
@@ -382,10 +412,59 @@ static void allocate_activations(GPT2 *model) {
     model->dl_btc = activation(btc);
     model->dl_bt4c = activation(4 * btc);
     LAYER(plan(model->dtype, (int)B, (int)T, (int)C, (int)NH, (int)Vp, model->chunk, &scratch));
-    LAYER(use_scratch(not_null(zero_alloc(z, ZERO_ACTIVATIONS, "scratch of the layers", scratch))));
+    void *memory = allocate("scratch of the layers", scratch);
+    if (!counted && !missing) LAYER(use_scratch(memory));
 }
 
-static void free_model(GPT2 *model) {
+// ----------------------------------------------------------------------------
+// what to do where memory does not suffice
+
+// Bytes of a rank with another stage, recompute level or batch: as in the memory table, but for small buffers.
+static size_t bytes_with(GPT2 model, zero_config config, int stage, int recompute, int B) {
+    int64_t parameters = gpt2_num_parameters(&model.config), in_block = 0, size = gpt2_dtype_size(model.dtype), working = 0;
+    int asked = opt.recompute;
+    size_t activations = 0;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) in_block += model.tensors[i].per_layer ? model.tensors[i].elems : 0;
+    int64_t embeddings = parameters - in_block * model.config.num_layers;
+    config.micro_batches *= model.B / B;
+    model.B = B;
+    opt.recompute = recompute;
+    counted = &activations;
+    allocate_activations(&model);
+    counted = NULL;
+    opt.recompute = asked;
+    free_model(&model);
+    if (stage >= 2 || config.micro_batches > 1) working += (2 * in_block + embeddings) * size;      // buckets
+    if (stage == 3) working += ((1 + config.prefetch) * in_block + embeddings) * size;              // slots
+    return zero_states_bytes(&config, parameters, ranks, stage) + working + activations;
+}
+
+// Says what was asked for and held, and what of stage, recompute and batch would make the run fit.
+static void out_of_memory(const GPT2 *model, const zero_config *config) {
+    char sentence[512], fits[256] = "";
+    size_t room = 0, held = z ? zero_memory_bytes(z, ZERO_STATES) + zero_memory_bytes(z, ZERO_WORKING) + zero_memory_bytes(z, ZERO_ACTIVATIONS) : 0;
+    int stage = config->stage, r = opt.recompute, B = model->B, most = ranks > 1 ? 3 : stage, n = 0;
+    snprintf(sentence, sizeof sentence, "%s", zero_last_error());
+    missing = 0;
+    if (z) print_memory();
+    if (zero_memory_left(config, &room)) die("%s", sentence);
+    room += held;
+    for (int s = stage + 1; s <= most && !n; s++)
+        if (bytes_with(*model, *config, s, r, B) < room) n += snprintf(fits + n, sizeof fits - n, " -z %d", s);
+    if (r < 2 && bytes_with(*model, *config, stage, 2, B) < room) n += snprintf(fits + n, sizeof fits - n, "%s -r 2", n ? ", or" : "");
+    for (int b = B / 2, found = 0; b && !found; b /= 2) {
+        if (B % b || bytes_with(*model, *config, stage, r, b) >= room) continue;
+        n += snprintf(fits + n, sizeof fits - n, "%s -b %d -d %lld", n ? ", or" : "", b, (long long)B * model->T * ranks * config->micro_batches);
+        found = 1;
+    }
+    for (int b = B; b && !n; b /= 2)
+        if (B % b == 0 && bytes_with(*model, *config, most, 2, b) < room)
+            n += snprintf(fits, sizeof fits, " -z %d -r 2 -b %d -d %lld", most, b, (long long)B * model->T * ranks * config->micro_batches);
+    die("%s; a rank can have %.0f MiB. What would fit:%s", sentence, mib(room), n ? fits : " neither a higher stage, nor -r 2, nor a smaller "
+        "-b: the model needs more ranks or larger devices");
+}
+
+static void free_model(GPT2 *model) {          // the tables; the memory is the plugin's
     void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch, model->fch_gelu, model->residual3,
                        model->ln1_mean, model->ln1_rstd, model->ln2_mean, model->ln2_rstd, model->lse };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) free(tables[i]);
@@ -498,7 +577,7 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader, int A) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin(z, ZERO_TRAIN, micro, A));
         gpt2_forward(model, loader->inputs, model->B, model->T);
-        gpt2_head(model, loader->targets, model->B, model->T, (float)(1 / tokens), micro == 0);
+        gpt2_head(model, loader->targets, model->B, model->T, (float)(zero_loss_scale(z) / tokens), micro == 0);
         gpt2_backward(model, loader->inputs, model->B, model->T);
     }
     LAYER(download(&loss, model->loss_sum, sizeof loss));
@@ -565,10 +644,10 @@ static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
 }
 
 // ----------------------------------------------------------------------------
-// checkpoints: model_%08d.bin as llm.c has it, one state file a rank, and DONE_%08d once all of it is on disk
+// checkpoints: model_%08d.bin as llm.c has it (fp16, which it does not know, as fp32), one state file a rank, and DONE_%08d once all of it is on disk
 
 typedef struct {
-    int32_t step, unused;
+    int32_t step, overflows;                    // steps that fp16 could not represent: neither update nor learning rate moved
     DataPosition position;
     OutlierDetector loss_outliers, norm_outliers;
 } TrainerState;
@@ -619,7 +698,7 @@ static void delete_checkpoint(int at) {
 static void write_checkpoint(GPT2 *model, const TrainerState *state) {
     print0("writing checkpoint at step %d\n", state->step);
     withdraw_checkpoint(state->step);
-    gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, model->dtype, give_values, NULL, rank == 0));
+    gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, model->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32, give_values, NULL, rank == 0));
     zero_check(zero_barrier(z));        // a rank that cannot write ends the job here, before the others begin files that nobody finishes
     zero_check(zero_save(z, checkpoint_path("state", state->step, rank), state, sizeof *state));
     declare_checkpoint(state->step);
@@ -671,15 +750,14 @@ static void append(const char *name, const char *fmt, ...) {
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
 }
 
-static double mib(double bytes) { return bytes / (1 << 20); }
-
 static void print_memory(void) {
     static const char *const classes[] = { "model states", "working", "activations" };
     zero_memory_line line;
     print0("memory of a rank                          MiB\n");
     for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) {
         for (int i = 0; !zero_memory(z, i, &line); i++)
-            if (line.class_ == (zero_memory_class)c) print0("  %-12s %-24s %7.1f\n", classes[c], line.purpose, mib(line.bytes));
+            if (line.class_ == (zero_memory_class)c)
+                print0("  %-12s %-24s %7.1f%s\n", classes[c], line.purpose, mib(line.bytes), line.tier == ZERO_HOST ? "  on the host" : "");
     }
     double states = zero_memory_bytes(z, ZERO_STATES);
     print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n", mib(states), mib(zero_states_formula(z, opt.stage)),
@@ -709,6 +787,14 @@ static void print_number(FILE *f, const char *name, double x) {    // JSON has n
     else fprintf(f, " \"%s\": null,", name);
 }
 
+// What a run on CUDA keeps in the host's memory.
+static size_t host_bytes(void) {
+    zero_memory_line line;
+    size_t bytes = 0;
+    for (int i = 0; !zero_memory(z, i, &line); i++) if (line.tier == ZERO_HOST) bytes += line.bytes;
+    return bytes;
+}
+
 // The last lines of a run, and summary.json.
 static void finish(const GPT2 *model, const RunResult *r) {
     char params_hash[17], state_hash[17] = "";
@@ -733,8 +819,8 @@ static void finish(const GPT2 *model, const RunResult *r) {
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     FILE *f = fopen(temporary, "w");
     if (!f) die("%s: %s", temporary, strerror(errno));
-    fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"cpu\",\n", step, ranks, opt.stage,
-            model->dtype == GPT2_BF16 ? "bf16" : "fp32");
+    fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n", step, ranks, opt.stage,
+            dtype_names[model->dtype], layers->device);
     print_number(f, "loss", r->loss);
     print_number(f, "val_loss", r->val_loss);
     print_number(f, "grad_norm", r->norm);
@@ -744,7 +830,7 @@ static void finish(const GPT2 *model, const RunResult *r) {
             zero_memory_bytes(z, ZERO_STATES), zero_memory_bytes(z, ZERO_WORKING), zero_memory_bytes(z, ZERO_ACTIVATIONS));
     fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f, \"others\": {\"start\": 0, %s}},\n", gather,
             scatter, all_reduce, others);
-    fprintf(f, " \"host_bytes\": 0, \"nvme_bytes\": 0}\n");
+    fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": 0}\n", host_bytes());
     int bad = ferror(f);
     if (fclose(f) || bad || rename(temporary, path)) {
         remove(temporary);
@@ -780,12 +866,34 @@ static int settle_threads(int ranks_on_node) {
 static int settle_overlap(int threads, int ranks_on_node) {
     int choice = one_of(opt.overlap, "--overlap", "0", "1", "auto");
     if (choice < 2) return choice;
+    if (on_cuda()) return 1;                    // the plugin's own streams; a thread that waits for other ranks takes little of a core
     return (long)(threads + 1) * ranks_on_node <= sysconf(_SC_NPROCESSORS_ONLN) && threads < cores_allowed();
 }
 
-static void settle_model(GPT2 *model, int resume_step) {
+static void settle_device(void) {
+    enum { AUTO, CPU, CUDA } choice = one_of(opt.device, "--device", "auto", "cpu", "cuda");
+    int usable = choice != CPU && layers_cuda() && zero_cuda_devices() > 0;
+    if (choice == CUDA && !layers_cuda()) die("option --device cuda: this program was built without CUDA; build it where nvcc is found");
+    if (choice == CUDA && !usable) die("option --device cuda: %s", zero_last_error());
+    if (usable) {
+        layers = layers_cuda();
+        gpt2_check(layers_cuda_options(opt.tf32, opt.gelu_fusion, strcmp(opt.attention, "auto") ? opt.attention : NULL));
+    } else if (strcmp(opt.attention, "auto")) die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
+}
+
+static gpt2_dtype settle_dtype(void) {
+    if (!strcmp(opt.dtype, "fp16")) {
+        if (!on_cuda()) die("option --dtype fp16: it goes with --device cuda, and this run is on the CPU");
+        return GPT2_F16;
+    }
     int choice = one_of(opt.dtype, "--dtype", "auto", "bf16", "fp32");
-    model->dtype = choice == 1 || (choice == 0 && layers->has_dtype(GPT2_BF16)) ? GPT2_BF16 : GPT2_F32;
+    gpt2_dtype dtype = choice == 1 || (choice == 0 && (on_cuda() || layers->has_dtype(GPT2_BF16))) ? GPT2_BF16 : GPT2_F32;
+    if (!opt.master && dtype != GPT2_BF16) die("option -w 0: without master weights parameters are bf16; add --dtype bf16");
+    return dtype;
+}
+
+static void settle_model(GPT2 *model, int resume_step) {
+    model->dtype = settle_dtype();
     const char *dot = strrchr(opt.model, '.');
     gpt2_dtype stored;
     if (resume_step >= 0) gpt2_check(gpt2_file_read_header(checkpoint_path("model", resume_step, -1), &model->config, &stored));
@@ -825,8 +933,10 @@ static void print_start(const GPT2 *model, int A, int steps, int threads, int ov
            model->config.max_seq_len);
     print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step, %d steps\n", model->B, model->T, ranks, A,
            (long long)model->B * model->T * ranks * A, steps);
-    print0("numbers    %s, recompute %d, %d thread%s a rank\n", model->dtype == GPT2_BF16 ? "bf16 with fp32 master weights" : "fp32", opt.recompute, threads,
-           threads == 1 ? "" : "s");
+    print0("numbers    %s%s, recompute %d, ", dtype_names[model->dtype], model->dtype == GPT2_F32 ? "" : opt.master ? " with fp32 master weights" :
+           " without master weights", opt.recompute);
+    if (on_cuda()) print0("on %s (device %d), attention by %s\n", e.device, e.cuda_device, layers_cuda_attention());
+    else print0("%d thread%s a rank\n", threads, threads == 1 ? "" : "s");
     print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage, opt.naive ? " (naive path)" : "", e.comm,
            overlap ? "on" : strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off", opt.prefetch);
     zero_step_traffic traffic = zero_expected_traffic(z, A);
@@ -855,7 +965,7 @@ static void start_bar(const GPT2 *model) {
     LAYER(peak_flops(model->dtype, &peak));
     zero_check(zero_sum(z, &peak, 1));
     print0("peak       %.0f GFLOP/s in products of %s matrices, measured on all ranks at once\n", peak * 1e-9,
-           model->dtype == GPT2_BF16 ? "bf16" : "fp32");
+           dtype_names[model->dtype]);
     if (rank == 0) bar_start(terminal);
 }
 
@@ -884,20 +994,30 @@ static int is_outlier(const char *what, double z_score, double limit) {
     return 1;
 }
 
+static StepReport overflow(TrainerState *state, const zero_info *info, StepReport r) {
+    zero_check(zero_discard(z));
+    state->overflows++;
+    print0("skipping the update: gradients overflow fp16 at loss scale %g; the next is %g\n", info->loss_scale, zero_loss_scale(z));
+    r.zloss = r.znorm = NAN;
+    return r;
+}
+
 // Gradients of A micro-batches, their norm, and the update, unless they are out of the ordinary.
 static StepReport train_step(GPT2 *model, DataLoader *train, const Schedule *schedule, TrainerState *state, int A) {
-    StepReport r = { .lr = schedule_lr(schedule, step) };
+    int update = step - state->overflows;       // how many there have been
+    StepReport r = { .lr = schedule_lr(schedule, update) };
     zero_info info;
     if (opt.overfit) gpt2_check(dataloader_reset(train));
     r.loss = gpt2_gradients(model, train, A);
     zero_check(zero_reduce(z, &info));
     r.norm = info.grad_norm;
+    if (!info.finite && model->dtype == GPT2_F16) return overflow(state, &info, r);
     if (!info.finite) die("step %d: the gradient norm is not finite (%f); the last checkpoint stays as it is", step + 1, r.norm);
     r.zloss = outlier_update(&state->loss_outliers, r.loss);
     r.znorm = outlier_update(&state->norm_outliers, r.norm);
     if (is_outlier("loss", r.zloss, opt.skip_loss_z) || is_outlier("gradient norm", r.znorm, opt.skip_grad_z)) zero_check(zero_discard(z));
     else {
-        zero_hyper hyper = { r.lr, (float)opt.beta1, (float)opt.beta2, (float)opt.eps, (float)opt.weight_decay, (float)opt.clip, step + 1 };
+        zero_hyper hyper = { r.lr, (float)opt.beta1, (float)opt.beta2, (float)opt.eps, (float)opt.weight_decay, (float)opt.clip, update + 1 };
         zero_check(zero_update(z, &hyper));
     }
     return r;
@@ -916,6 +1036,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv);
     one_of(opt.hash, "--hash", "params", "full", NULL);
     one_of(opt.progress, "--progress", "auto", "bar", "lines");
+    settle_device();
     int threads = settle_threads(ranks_on_node), overlap = settle_overlap(threads, ranks_on_node);
     int resume_step = opt.resume ? find_checkpoint() : -1;
     settle_model(&model, resume_step);
@@ -932,8 +1053,9 @@ int main(int argc, char **argv) {
     if (opt.max_steps) gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
     open_output(resume_step >= 0);
 
-    create_plugin(&model, A, &overlap);
+    zero_config config = create_plugin(&model, A, &overlap);
     allocate_activations(&model);
+    if (missing) out_of_memory(&model, &config);
     outlier_init(&state.loss_outliers);
     outlier_init(&state.norm_outliers);
     if (resume_step < 0) load_values(&model);
@@ -980,8 +1102,10 @@ int main(int argc, char **argv) {
         else print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n", step + 1, steps, r.loss, r.zloss,
                     r.norm, r.znorm, r.lr, seconds * 1e3, ema);
         append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", step, r.loss, r.lr, r.norm);
-        append("metrics.jsonl", "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": %.2f}\n", step + 1,
-               r.loss, r.norm, r.lr, seconds * 1e3, rate);
+        char norm[32] = "null";                 // of a step that overflowed
+        if (isfinite(r.norm)) snprintf(norm, sizeof norm, "%.9g", r.norm);
+        append("metrics.jsonl", "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": %.2f}\n", step + 1,
+               r.loss, norm, r.lr, seconds * 1e3, rate);
     }
 
     bar_end();

@@ -4,6 +4,7 @@
  * this one, by writing blanks over them, so that line and column in an error are those of the file.
  */
 #include "error.h"
+#include "kernels.h"
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
@@ -17,6 +18,7 @@ typedef struct {
     int env_stage;              /* what ZERO_STAGE asks for, or -1 */
     const char *file, *at;      /* at: where in the text the key in hand was found */
     int line;                   /* of it */
+    int type_chosen;            /* by bf16.enabled or fp16.enabled */
     char path[128];             /* of the key in hand: "zero_optimization.stage" */
 } reader;
 
@@ -30,7 +32,21 @@ static int set_stage(reader *r, int64_t v) {
     r->config->stage = (int)v;
     return 0;
 }
-static int set_dtype(reader *r, int64_t v) { r->config->dtype = v ? ZERO_BF16 : ZERO_F32; return 0; }
+/* bf16.enabled and fp16.enabled: one of them may be true; where both are false the numbers are fp32. */
+static int set_dtype(reader *r, zero_dtype type, int on) {
+    if (on && r->type_chosen) return FAIL(r, "true, but bf16 and fp16 exclude each other; keep %s", "one of them");
+    if (on || !r->type_chosen) r->config->dtype = on ? type : ZERO_F32;
+    r->type_chosen |= on;
+    return 0;
+}
+static int set_bf16(reader *r, int64_t v) { return set_dtype(r, ZERO_BF16, (int)v); }
+static int set_fp16(reader *r, int64_t v) { return v || r->config->dtype == ZERO_F16 ? set_dtype(r, ZERO_F16, (int)v) : 0; }
+static int set_loss_scale(reader *r, int64_t v) { r->config->loss_scale = (double)v; return 0; }
+static int set_scale_power(reader *r, int64_t v) { r->config->initial_scale_power = (int)v; return 0; }
+static int set_scale_window(reader *r, int64_t v) { r->config->loss_scale_window = (int)v; return 0; }
+static int set_hysteresis(reader *r, int64_t v) { r->config->hysteresis = (int)v; return 0; }
+static int set_consecutive(reader *r, int64_t v) { r->config->consecutive_hysteresis = (int)v; return 0; }
+static int set_min_scale(reader *r, int64_t v) { r->config->min_loss_scale = (double)v; return 0; }
 static int set_micro_batches(reader *r, int64_t v) { r->config->micro_batches = (int)v; return 0; }
 /* 0 means the largest unit to the plugin; to DeepSpeed it means no bucket: every unit alone. */
 static int set_bucket(reader *r, int64_t v) { r->config->reduce_bucket_size = v ? v : 1; return 0; }
@@ -58,6 +74,7 @@ typedef struct {
 /* null and "auto" (a placeholder of Hugging Face's) leave any key out. */
 static const row rows[] = {
     { "", ZERO, BLOCK, .set = set_stage },              /* as old files have it, true is stage 1 and false stage 0 */
+    { "", "fp16", BLOCK, .set = set_fp16 },             /* true and false as well */
     { "", "bf16 optimizer data_types activation_checkpointing checkpoint", .kind = BLOCK },
     { "optimizer", "params", .kind = BLOCK },
 
@@ -66,11 +83,18 @@ static const row rows[] = {
     { ZERO, "reduce_bucket_size", COUNT, .max = NO_LIMIT, .set = set_bucket },
     { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch },
     { ZERO, "overlap_comm", BOOL, .set = set_overlap },
-    { "bf16", "enabled", BOOL, .set = set_dtype },
+    { "bf16", "enabled", BOOL, .set = set_bf16 },
+    { "fp16", "enabled", BOOL, .set = set_fp16 },
+    { "fp16", "loss_scale", COUNT, .max = NO_LIMIT, .set = set_loss_scale },
+    { "fp16", "initial_scale_power", COUNT, .max = 126, .set = set_scale_power },
+    { "fp16", "loss_scale_window", COUNT, .min = 1, .max = INT_MAX, .set = set_scale_window },
+    { "fp16", "hysteresis", COUNT, .min = 1, .max = INT_MAX, .set = set_hysteresis },
+    { "fp16", "consecutive_hysteresis", BOOL, .set = set_consecutive },
+    { "fp16", "min_loss_scale", COUNT, .min = 1, .max = NO_LIMIT, .set = set_min_scale },
     { "", "gradient_accumulation_steps", COUNT, .min = 1, .max = INT_MAX, .set = set_micro_batches },
 
     /* ---- what the plugin does anyway; not so when another value is asked for */
-    { "", "communication_data_type", .only = "\"bf16\"|\"fp32\"", .why = "gradients travel as bf16 or fp32" },      /* and check_wire */
+    { "", "communication_data_type", .only = "\"bf16\"|\"fp16\"|\"fp32\"", .why = "gradients travel as bf16, fp16 or fp32" },      /* and check_wire */
     { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
     { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
     { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
@@ -78,6 +102,7 @@ static const row rows[] = {
     { "data_types", "grad_accum_dtype", .only = "\"fp32\"", .why = "micro-batches are summed in fp32" },
     { "data_types", "param_dtype buffer_dtype", .why = "bf16.enabled says the type; remove it" },
     { "bf16", "check_grad_overflow", .only = "true", .why = "infinities are always looked for" },
+    { "fp16", "auto_cast fp16_master_weights_and_grads", .only = "false", .why = NOT_BUILT },
     { "bf16", "immediate_grad_update bf16_master_weights_and_grads bf16_optimizer_states", .only = "false", .why = NOT_BUILT },
     { "optimizer", "type", .only = "\"AdamW\"|\"Adam\"", .why = "the update is AdamW" },
     { "optimizer", "legacy_fusion", .only = "false", .why = NOT_BUILT },
@@ -124,7 +149,6 @@ static const row rows[] = {
     { ZERO, "elastic_checkpoint stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential pipeline_loading_checkpoint "
       "log_trace_cache_warnings save_muon_momentum_buffer_in_memory", .only = "false", .why = NOT_BUILT },
     { ZERO, "zenflow zeropp_loco_param", .why = "not built; remove it" },
-    { "", "fp16", .only = "false", .why = "fp16 is not built, bf16 is" },
     { "", "wall_clock_breakdown memory_breakdown dump_state sparse_gradients use_data_before_expert_parallelism amp torch_autocast "
       "elasticity autotuning hybrid_engine compile nebula datastates timers flops_profiler comms_logger tensorboard wandb csv_monitor "
       "comet tensor_parallel expert_parallel pipeline compression_training sparse_attention curriculum_learning data_efficiency "
@@ -178,6 +202,11 @@ static int edit_distance(const char *a, size_t na, const char *b, size_t nb) {
     return d[nb];
 }
 
+static int is_in_block(const reader *r, const char *block) {
+    size_t n = strlen(block);
+    return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
+}
+
 /* The key may be misspelt or in the wrong block: the nearest of all blocks is named, unless more than half of it would change. */
 static int fail_unknown(const reader *r, const char *name) {
     char nearest[2 * NAME] = "";
@@ -186,7 +215,7 @@ static int fail_unknown(const reader *r, const char *name) {
         size_t n;
         for (const char *list = w->keys, *word; (word = next_word(&list, &n)); ) {
             int d = edit_distance(name, strlen(name), word, n);
-            if (d >= best) continue;
+            if (d > best || (d == best && (!*nearest || !is_in_block(r, w->block)))) continue;
             best = d;
             snprintf(nearest, sizeof nearest, "%s%s%.*s", w->block, *w->block ? "." : "", (int)n, word);
         }
@@ -359,7 +388,7 @@ static void blank_comments_and_commas(char *text) {
 static int check_wire(reader *r, const json_t *root) {
     const zero_config *c = r->config;
     const char *wanted = json_string_value(json_object_get(root, "communication_data_type"));
-    const char *wire = c->dtype == ZERO_BF16 && (c->stage >= 2 || c->micro_batches == 1) ? "bf16" : "fp32";
+    const char *wire = c->stage >= 2 || c->micro_batches == 1 ? dtype_name(c->dtype) : "fp32";
     if (!wanted || !strcmp(wanted, "auto") || !strcasecmp(wanted, wire)) return 0;
     return zero_fail(ZERO_ERR_ARGUMENT, "%s: communication_data_type: \"%s\": with this stage, type and number of micro-batches gradients "
                      "travel as %s; remove it or write \"%s\"", r->file, wanted, wire, wire);

@@ -67,5 +67,6 @@ int device_commit(device *d, void *x, size_t bytes, const void *staging);
 int device_cuda_open(device *d, const zero_config *config, int node_rank);
 void device_cuda_close(device *d);
 int device_cuda_count(void);    /* see zero_cuda_devices */
+int device_cuda_left(size_t *left);
 
 #endif

@@ -2,6 +2,7 @@
 #include "device.h"
 #include "error.h"
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -95,6 +96,7 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
 }
 void device_cuda_close(device *d) { (void)d; }
 int device_cuda_count(void) { return device_cuda_open(NULL, NULL, 0); }
+int device_cuda_left(size_t *left) { (void)left; return device_cuda_count(); }
 #endif
 
 int device_open(device *d, const zero_config *config, int node_rank) {
@@ -109,6 +111,22 @@ void device_close(device *d) {
 }
 
 int zero_cuda_devices(void) { return device_cuda_count(); }
+
+static int memory_available(size_t *left) {
+    unsigned long kib;
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[128];
+    int found = 0;
+    while (f && !found && fgets(line, sizeof line, f)) found = sscanf(line, "MemAvailable: %lu kB", &kib) == 1;
+    if (f) fclose(f);
+    if (!found) return zero_fail(ZERO_ERR_IO, "/proc/meminfo does not say how much memory is available");
+    *left = (size_t)kib << 10;
+    return 0;
+}
+
+int zero_memory_left(const zero_config *config, size_t *left) {
+    return config->device == ZERO_CUDA ? device_cuda_left(left) : memory_available(left);
+}
 
 const void *device_view(device *d, const void *x, size_t bytes, void *staging) {
     if (!d->asynchronous) return x;

@@ -140,6 +140,12 @@ int device_cuda_count(void) {
                      p.name, p.major, p.minor, LEAST_MAJOR);
 }
 
+int device_cuda_left(size_t *left) {
+    size_t all;
+    CUDA_TRY(cudaMemGetInfo(left, &all));
+    return 0;
+}
+
 /* The comm stream goes first where the device has to choose: the next layer waits for it. */
 static int open_streams(cuda_state *s, const zero_config *config) {
     int least, greatest;

@@ -71,6 +71,7 @@ struct zero {
     float *values;                          /* (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through */
     uint16_t *low_values;                   /* (VALUES_CHUNK) */
     float *staging;                         /* (VALUES_CHUNK) the host's view of device memory */
+    int pinned;                             /* the memory that begins at values */
     /* where the pass is */
     int begun;                              /* a training step is under way: from zero_begin to zero_update or zero_discard */
     int pass;                               /* zero_begin was called at all */

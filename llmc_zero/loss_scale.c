@@ -17,6 +17,7 @@ int loss_scale_step(loss_scale *s, const zero_config *c, int overflow) {
         else s->value = s->value / 2 > c->min_loss_scale ? s->value / 2 : c->min_loss_scale;
         s->last_overflow = s->steps;
     } else {
+        if (c->consecutive_hysteresis) s->left = c->hysteresis;
         int64_t clean = s->steps - s->last_overflow - 1;        /* steps without overflow before this one */
         if (clean > 0 && clean % c->loss_scale_window == 0) {
             s->value *= 2;

@@ -57,14 +57,16 @@ static int create_tables(zero *z) {
     z->buckets = calloc(z->layout.n_buckets, sizeof *z->buckets);
     z->own_params = calloc(n, sizeof *z->own_params);
     z->own_grads = calloc(n, sizeof *z->own_grads);
-    z->norm_parts = calloc((size_t)(z->comm.ranks + 1) * n, sizeof(double));
-    if (!z->units || !z->buckets || !z->own_params || !z->own_grads || !z->norm_parts)
+    if (!z->units || !z->buckets || !z->own_params || !z->own_grads)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
-    size_t staging = z->device.asynchronous ? VALUES_CHUNK * sizeof(float) : 0;
-    z->values = memory_alloc_host(&z->memory, ZERO_WORKING, "values in and out", VALUES_CHUNK * (sizeof(float) + sizeof(uint16_t)) + staging);
-    if (!z->values) return ZERO_ERR_MEMORY;
+    size_t norms = (size_t)(z->comm.ranks + 1) * n * sizeof(double), values = VALUES_CHUNK * sizeof(float), low = VALUES_CHUNK * sizeof(uint16_t);
+    size_t staging = z->device.asynchronous ? values : 0, all = values + low + staging + norms;
+    if (!(z->values = memory_alloc_host(&z->memory, ZERO_WORKING, "values in and out", all))) return ZERO_ERR_MEMORY;
     z->low_values = (uint16_t *)(z->values + VALUES_CHUNK);
     z->staging = (float *)(z->low_values + VALUES_CHUNK);
+    z->norm_parts = (double *)((char *)z->staging + staging);
+    ZERO_TRY(z->device.f->pin(&z->device, z->values, all));
+    z->pinned = 1;
     int64_t partials = kernel_sum_squares_partials(z->layout.shard_elems);
     z->squares = memory_alloc(&z->memory, ZERO_WORKING, "gradient norm", (n + partials) * sizeof(double));
     return z->squares ? 0 : ZERO_ERR_MEMORY;
@@ -106,9 +108,10 @@ static void destroy(zero *z, int clean) {
         progress_forget(&z->progress, &z->buckets[i].reduce);
         free(z->buckets[i].pieces);
     }
-    free(z->units); free(z->buckets); free(z->own_params); free(z->own_grads); free(z->norm_parts);
+    free(z->units); free(z->buckets); free(z->own_params); free(z->own_grads);
     free(z->slots); free(z->slot_unit); free(z->order[0].units); free(z->order[1].units);
     layout_free(&z->layout);
+    if (z->pinned) z->device.f->unpin(&z->device, z->values);
     memory_free_all(&z->memory);
     device_close(&z->device);
     free(z);
@@ -369,12 +372,14 @@ int zero_memory(const zero *z, int i, zero_memory_line *line) {
 
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_) { return memory_bytes(&z->memory, class_); }
 
-size_t zero_states_formula(const zero *z, int stage) {
-    int mixed = z->config.dtype != ZERO_F32, sums = sums_micro_batches(z);
-    double psi = z->layout.elems, n = z->comm.ranks;
-    double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2, optimizer = mixed && !z->config.no_master ? 12 : 8;    /* bytes a parameter */
+size_t zero_states_bytes(const zero_config *c, int64_t parameters, int ranks, int stage) {
+    int mixed = c->dtype != ZERO_F32, sums = c->micro_batches > 1;
+    double psi = (double)parameters, n = ranks;
+    double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2, optimizer = mixed && !c->no_master ? 12 : 8;    /* bytes a parameter */
     return (size_t)ceil(psi * (params / (stage == 3 ? n : 1) + grads / (stage >= 2 ? n : 1) + optimizer / (stage >= 1 ? n : 1)));
 }
+
+size_t zero_states_formula(const zero *z, int stage) { return zero_states_bytes(&z->config, z->layout.elems, z->comm.ranks, stage); }
 
 static int run_traffic(void *ctx, job *j) {
     (void)j;

@@ -109,6 +109,7 @@ typedef struct {
     int initial_scale_power;    /* the scale begins at 2 to this power, 0 to 126 */
     int loss_scale_window;      /* steps without overflow after which it doubles, at least 1 */
     int hysteresis;             /* overflows before it halves, at least 1 */
+    int consecutive_hysteresis; /* 1: a step without overflow forgets the earlier ones; 0: they count until the scale doubles */
     double min_loss_scale;      /* an overflow at this scale is an error, at least 2^-126 */
     int micro_batches;          /* most micro-batches of a step, at least 1; above 1, gradients are summed in fp32 */
     int64_t reduce_bucket_size; /* elements that a bucket must reach; 0: the largest unit used once */
@@ -122,7 +123,7 @@ typedef struct {
     int trace_events;           /* events kept for zero_trace_*; 0: none */
     void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD under a launcher, else one rank without MPI */
 } zero_config;
-#define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 1.0, \
+#define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, \
                            1, 0, 1, 1, 0, -1, 4 << 20, 1, 300.0, 0, NULL }
 
 /* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing: built
@@ -131,7 +132,8 @@ int zero_cuda_devices(void);
 
 /* Returns 0: *config has taken over what a DeepSpeed configuration file (JSON; comments, and commas before a closing bracket, are allowed)
  * asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every unit alone); .overlap_comm; .stage3_prefetch_bucket_size (0:
- * prefetch 0; above: at least 1); bf16.enabled (dtype); gradient_accumulation_steps (micro_batches). A key that is absent, null or "auto"
+ * prefetch 0; above: at least 1); bf16.enabled and fp16.enabled (dtype); fp16's loss_scale, initial_scale_power,
+ * loss_scale_window, hysteresis, consecutive_hysteresis, min_loss_scale; gradient_accumulation_steps (micro_batches). A key that is absent, null or "auto"
  * leaves its setting as it is; a key that asks for what the plugin does anyway is taken. All else is ZERO_ERR_ARGUMENT, with file, line,
  * key and value: what the trainer sets (batch sizes, learning rate, clipping), what is not built, unknown keys. ZERO_ERR_IO: the file
  * cannot be read. *config comes from ZERO_CONFIG_INIT; after an error it is unchanged. Every rank reads the file for itself. */
@@ -300,6 +302,11 @@ size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
 /* Returns the bytes of model states that the formula (ZeRO, arXiv 1910.02054, section 5) gives a rank at `stage`, 0 to 3, which need not be
  * the one in use, with these tables, ranks, dtype and micro-batches; no padding. */
 size_t zero_states_formula(const zero *z, int stage);
+/* The same before there is a plugin: for a configuration (of it dtype, no_master and micro_batches count), parameters and ranks. */
+size_t zero_states_bytes(const zero_config *config, int64_t parameters, int ranks, int stage);
+/* Returns 0 and in *left the bytes that this process can still get of the configuration's device (of the CUDA device that is current; of the
+ * processor's memory what the system calls available), or ZERO_ERR_DEVICE, ZERO_ERR_IO. */
+int zero_memory_left(const zero_config *config, size_t *left);
 
 /* What a rank sends bytes for; the last is the number of the others. */
 typedef enum { ZERO_FOR_STEP, ZERO_FOR_EVAL, ZERO_FOR_CHECKPOINT, ZERO_FOR_HASH, ZERO_FOR_SCALARS, ZERO_TRAFFIC_PURPOSES } zero_purpose;

@@ -95,6 +95,11 @@ static const struct { const char *text; settings want; } good[] = {
     { "{\"communication_data_type\": \"bf16\", \"bf16\": {\"enabled\": true}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
     { "{\"bf16\": {\"enabled\": 1}, \"communication_data_type\": \"fp32\", \"zero_optimization\": {\"stage\": 1}}",
       { 1, ZERO_BF16, 3, 777, 4, 7 } },
+    { "{\"communication_data_type\": \"fp16\", \"fp16\": {\"enabled\": true}}", { 2, ZERO_F16, 3, 777, 4, 7 } },
+    /* fp16, however its rows and those of bf16 stand */
+    { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": false}}", { 2, ZERO_F16, 3, 777, 4, 7 } },
+    { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
+    { "{\"fp16\": true}", { 2, ZERO_F16, 3, 777, 4, 7 } },
     /* comments and commas; quotes inside comments, comments inside strings */
     { "// it's \"mine\"\n{ # one\n\"zero_optimization\": /* two \" { */ { \"stage\" : 1,  /* three */ }, }",
       { 1, ZERO_F32, 3, 777, 4, 7 } },
@@ -124,6 +129,19 @@ static void test_taken(void **state) {
 }
 
 /* A look-ahead in elements means one unit at least, where the program had none. */
+static void test_loss_scale(void **state) {
+    (void)state;
+    zero_config c = start(), same = c;
+    const char *text = "{\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"initial_scale_power\": 12, \"loss_scale_window\": 500, "
+                       "\"hysteresis\": 3, \"consecutive_hysteresis\": true, \"min_loss_scale\": 4}}";
+    write_file(text, strlen(text));
+    assert_int_equal(zero_config_from_file(&c, file), 0);
+    assert_true(c.dtype == ZERO_F16 && c.loss_scale == 128 && c.initial_scale_power == 12 && c.loss_scale_window == 500 && c.hysteresis == 3 && c.consecutive_hysteresis == 1 &&
+                c.min_loss_scale == 4);
+    assert_true(same.loss_scale == 0 && same.initial_scale_power == 16 && same.loss_scale_window == 1000 && same.hysteresis == 2 && same.consecutive_hysteresis == 0 &&
+                same.min_loss_scale == 1);      /* DeepSpeed's defaults */
+}
+
 static void test_prefetch_at_least_one(void **state) {
     (void)state;
     zero_config c = ZERO_CONFIG_INIT;
@@ -160,8 +178,15 @@ static const struct { const char *text, *words; } bad[] = {
     { "{\"optimizer\": {\"params\": {\"adam_w_mode\": false}}}", "adam_w_mode: false" },
     { "{\"scheduler\": {\"type\": \"WarmupLR\"}}", "scheduler: {\"type\":\"WarmupLR\"}|the trainer" },
     /* not built, or not what the plugin does */
-    { "{\"fp16\": {\"enabled\": true}}", "fp16.enabled: true|not built|bf16|write false" },
-    { "{\"fp16\": {\"enable\": false}}", "fp16: {\"enable\":false}" },
+    { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "bf16.enabled: true|exclude each other" },
+    { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}", "fp16.enabled: true|exclude each other" },
+    { "{\"fp16\": {\"enable\": false}}", "fp16.enable: unknown key|fp16.enabled" },
+    { "{\"fp16\": 3}", "fp16: 3|true or false" },
+    { "{\"fp16\": {\"enabled\": true, \"hysteresis\": 0}}", "fp16.hysteresis: 0|from 1" },
+    { "{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 127}}", "fp16.initial_scale_power: 127|to 126" },
+    { "{\"fp16\": {\"enabled\": true, \"loss_scale\": -1}}", "fp16.loss_scale: -1|from 0" },
+    { "{\"fp16\": {\"enabled\": true, \"consecutive_hysteresis\": 7}}", "fp16.consecutive_hysteresis: 7|true or false" },
+    { "{\"fp16\": {\"enabled\": true, \"auto_cast\": true}}", "fp16.auto_cast: true|not built" },
     { Z("\"offload_optimizer\": {\"device\": \"cpu\"}"), "offload_optimizer.device: \"cpu\"|not built|write \"none\"" },
     { Z("\"offload_optimizer\": {\"pin_memory\": true}"), "offload_optimizer: {|not built" },
     { Z("\"offload_param\": {\"device\": \"nvme\"}"), "offload_param.device: \"nvme\"|not built" },
@@ -181,6 +206,7 @@ static const struct { const char *text, *words; } bad[] = {
     { "{\"wall_clock_breakdown\": true}", "wall_clock_breakdown: true|not built" },
     { "{\"elasticity\": {\"enabled\": true}}", "elasticity.enabled: true|not built" },
     { "{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "data_types.grad_accum_dtype: \"bf16\"|fp32" },
+    { "{\"fp16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}", "communication_data_type: \"bf16\"|travel as fp16" },
     { "{\"communication_data_type\": \"fp16\"}", "communication_data_type: \"fp16\"" },
     { "{\"communication_data_type\": \"bf16\"}", "communication_data_type: \"bf16\"|travel as fp32" },
     { "{\"communication_data_type\": \"fp32\", \"bf16\": {\"enabled\": true}}", "communication_data_type: \"fp32\"|travel as bf16" },
@@ -198,7 +224,7 @@ static const struct { const char *text, *words; } bad[] = {
     { Z("\"aio\": {\"queue_depth\": 8}"), "zero_optimization.aio|top level" },
     { "{\"bfloat16\": {\"enabled\": true}}", "bfloat16|called bf16" },
     /* line of the key, whatever comes before it */
-    { "{\n/* a\n b */ \"fp16\": {\"enabled\": false,\n \"stage\": 1},\n # \"stage\": 1\n\"zero_optimization\":\n{\n\"stage\"\n: 9}}",
+    { "{\n/* a\n b */ \"comet\": {\"enabled\": false,\n \"stage\": 1},\n # \"stage\": 1\n\"zero_optimization\":\n{\n\"stage\"\n: 9}}",
       ":8: zero_optimization.stage: 9" },
     { "{\"log_level\": \"\\\"stage\\\":\",\n\"zero_optimization\": {\"stge\": 1}}", ":2: zero_optimization.stge" },
     { "{\"log_level\": \"bf16\",\n\"bf16\": 4}", ":2: bf16: 4" },
@@ -315,7 +341,7 @@ static int remove_file(void **state) { (void)state; return unlink(file); }
 
 int main(void) {
     const struct CMUnitTest config_tests[] = {
-        cmocka_unit_test(test_taken), cmocka_unit_test(test_prefetch_at_least_one), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_taken), cmocka_unit_test(test_loss_scale), cmocka_unit_test(test_prefetch_at_least_one), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_files), cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(config_tests, make_file, remove_file) != 0;

@@ -339,9 +339,12 @@ test_options() {
     refused 'bad.schedule' 0 "sawtooth" 'cosine' -- -k sawtooth
     refused 'bad.naive above stage 0' 0 '--naive' '-z 3' -- --naive 1 -z 3
     refused 'bad.checkpoints without a folder' 0 '-o' -- -n 5
-    refused 'bad.device' 2 '--device cuda' 'not built yet' -- --device cuda
+    if command -v nvidia-smi >/dev/null; then skip 'bad.device' 'there is a CUDA device'
+    else refused 'bad.device' 2 '--device cuda' -- --device cuda; fi
+    refused 'bad.fp16 on a CPU' 0 '--dtype fp16' '--device cuda' -- --dtype fp16 --device cpu
+    refused 'bad.attention on a CPU' 0 '--attention cudnn' '--device cuda' -- --attention cudnn --device cpu
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
-    refused 'bad.no master weights' 0 '-w 0' 'not built yet' -- -w 0
+    refused 'bad.no master weights' 0 '-w 0' '--dtype bf16' -- -w 0 --dtype fp32
     local option
     for option in --plan --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
     refused 'bad.heads' 2 'l2h3c32v257t32' '32 channels' '3 heads' -- -e l2h3c32v257t32

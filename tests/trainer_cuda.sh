@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# The trainer with --device cuda. Where there is no card: built with the CUDA run time's stand-in (tests/cuda/), which runs the kernels on
+# the processor and reorders what nothing orders. Usage: tests/trainer_cuda.sh TRAINER
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
+. scripts/mpi_env.sh
+. tests/cases.sh
+export OMP_NUM_THREADS=1
+
+model=(-e l2h2c64v257t32 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
+
+# train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in.
+env=''
+train() {
+    local out=$dir/$1 np=$2
+    shift 2
+    # shellcheck disable=SC2086
+    env $env timeout -k 2 90 mpirun --oversubscribe -np "$np" "$trainer" "${model[@]}" -o "$out" "$@" >"$out.screen" 2>&1 </dev/null && return 0
+    echo "--- failed: $*"; tail -n 5 "$out.screen"
+    return 1
+}
+value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }
+bits() { echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" val_loss) $(value "$1" grad_norm)"; }
+losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | tr '\n' ' '; }
+# The largest difference between two lists of numbers is below $3.
+within() { awk -v a="$1" -v b="$2" -v most="$3" 'BEGIN { n = split(a, x); if (!n || n != split(b, y)) exit 1
+    for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d < 0) d = -d; if (d > most) exit 1 } }'; }
+
+# same NAME NP VARIANT...: all variants end with the bits of the first. A variant: variables of the stand-in, a colon, arguments.
+same() {
+    local np=$2 first='' now variant i=0
+    begin "$1"
+    shift 2
+    for variant in "$@"; do
+        env=${variant%%:*}; i=$((i + 1))
+        # shellcheck disable=SC2086
+        need "$variant: did not run" train "same$i" "$np" --device cuda ${variant#*:}
+        now=$(bits "same$i"); rm -rf "$dir/same$i"
+        first=${first:-$now}
+        need "$variant: $now, the first had $first" [ "${#now}" -gt 50 ] && need "$variant: $now, the first had $first" [ "$now" = "$first" ]
+    done
+    env=''
+    end
+}
+
+same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' ':--dtype bf16 -z 1' ':--dtype bf16 -z 2' ':--dtype bf16 -z 3' \
+    'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival:--dtype bf16 -z 2' 'CUDA_STAND_IN=lag:--dtype bf16 -z 3 --prefetch 2' \
+    'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' ':--dtype bf16 -z 3 -r 2'
+same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1' \
+    'CUDA_STAND_IN=lag:--dtype bf16 -z 2' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1' \
+    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0'
+same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' 'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
+same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3'
+
+begin 'the losses of the processor'
+for dtype in fp32 bf16; do
+    need "$dtype, cpu" train "cpu_$dtype" 1 --device cpu --dtype $dtype -x 6
+    need "$dtype, cuda" train "cuda_$dtype" 1 --device cuda --dtype $dtype -x 6
+done
+need 'cuda, GELU in the products' train cuda_ge2 1 --device cuda --dtype bf16 -x 6 -ge 2
+need 'cuda, default -ge, fp16' train cuda_fp16 1 --device cuda --dtype fp16 -x 6 -ge -1
+need "fp32: $(losses cuda_fp32), on a processor $(losses cpu_fp32)" within "$(losses cuda_fp32)" "$(losses cpu_fp32)" 1e-4
+need "bf16: $(losses cuda_bf16), on a processor $(losses cpu_bf16)" within "$(losses cuda_bf16)" "$(losses cpu_bf16)" 0.02
+need "-ge 2: $(losses cuda_ge2), apart $(losses cuda_bf16)" within "$(losses cuda_ge2)" "$(losses cuda_bf16)" 0.01
+need "fp16: $(losses cuda_fp16), fp32 $(losses cuda_fp32)" within "$(losses cuda_fp16)" "$(losses cuda_fp32)" 0.01
+need 'device in summary.json' [ "$(value cuda_bf16 device) $(value cpu_bf16 device)" = 'cuda cpu' ]
+end
+
+begin 'the host waits only at the end of a step, and nothing is allocated in one'
+env=CUDA_STAND_IN_COUNT=1
+need 'did not run' train steps6 1 --device cuda --dtype bf16 -x 6 -v 0         # staging is a ring: all of it has been used then
+need 'did not run' train steps8 1 --device cuda --dtype bf16 -x 8 -v 0
+env=''
+count() { sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" "$dir/$1.screen" | tail -n 1; }
+need 'no counts' [ -n "$(count steps6 launches)" ]
+waits=$(($(count steps8 'host waits') - $(count steps6 'host waits')))
+need "$waits waits in two steps: two calls for the loss and one for the norm, each" [ "$waits" = 6 ]
+need 'allocations in a step' [ "$(count steps8 allocations)" = "$(count steps6 allocations)" ]
+end
+
+begin 'a checkpoint of one device goes on on the other'
+need 'on cuda' train whole 2 --device cuda --dtype fp32 -x 4 -n 2 -k constant
+need 'on a processor' train other 2 --device cpu --dtype fp32 -x 2 -n 2 -k constant
+need 'the state of a processor, on cuda' train other 2 --device cuda --dtype fp32 -x 4 -y 1 -k constant
+need 'losses differ' within "$(value whole loss)" "$(value other loss)" 1e-4
+end
+
+begin 'samples'
+need 'did not run' train sample 1 --device cuda --dtype bf16 -x 1 -s 1 -g 6
+need 'no text' grep -aq 'generating' "$dir/sample.screen"
+end
+
+# refused NAME WORD... -- ARGUMENT...: ends with a status that is not 0 and one sentence that has the words.
+refused() {
+    local name=$1 words=() word status
+    shift
+    while [ "$1" != -- ]; do words+=("$1"); shift; done
+    shift
+    begin "$name"
+    # shellcheck disable=SC2086
+    env $env timeout -k 2 60 "$trainer" "${model[@]}" --device cuda "$@" >"$dir/refused" 2>&1 </dev/null; status=$?
+    need "status $status" [ $status != 0 ] && need 'a crash or a time-out' [ $status -lt 124 ]
+    for word in "${words[@]}"; do need "no '$word' in: $(tail -n 2 "$dir/refused")" grep -aqF -- "$word" "$dir/refused"; done
+    env=''
+    end
+}
+env=CUDA_STAND_IN_DEVICES=0 refused 'no device' 'option --device cuda' 'no CUDA device' --
+env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
+env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' 'What would fit' -- --dtype bf16 -b 8
+env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' 'activations' 'What would fit: -b' -- --dtype bf16 -b 64
+env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
+refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
+
+begin 'auto takes the processor where there is no device'
+env=CUDA_STAND_IN_DEVICES=0
+need 'did not run' train auto 1 -x 1
+need "device $(value auto device)" [ "$(value auto device)" = cpu ]
+env=''
+end
+finish trainer_cuda
