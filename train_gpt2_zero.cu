@@ -105,7 +105,7 @@ typedef struct {
 static Options opt = {
     .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin",
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
-    .progress = "auto", .attention = "auto", .tf32 = 1, .gelu_fusion = -1, .master = 1,
+    .progress = "auto", .attention = "auto", .tf32 = -1, .gelu_fusion = -1, .master = 1,
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
@@ -877,8 +877,12 @@ static void settle_device(void) {
     if (choice == CUDA && !usable) die("option --device cuda: %s", zero_last_error());
     if (usable) {
         layers = layers_cuda();
-        gpt2_check(layers_cuda_options(opt.tf32, opt.gelu_fusion, strcmp(opt.attention, "auto") ? opt.attention : NULL));
-    } else if (strcmp(opt.attention, "auto")) die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
+        gpt2_check(layers_cuda_options(opt.tf32 != 0, opt.gelu_fusion, strcmp(opt.attention, "auto") ? opt.attention : NULL));
+        return;
+    }
+    if (opt.tf32 >= 0) print0("option -f %d: no effect on a CPU (TF32)\n", opt.tf32);
+    if (opt.gelu_fusion >= 0) print0("option -ge %d: no effect on a CPU (GELU fusion)\n", opt.gelu_fusion);
+    if (strcmp(opt.attention, "auto")) die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
 }
 
 static gpt2_dtype settle_dtype(void) {

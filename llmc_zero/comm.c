@@ -34,21 +34,42 @@ void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
     *ranks_on_node = launched ? env_int(local_names, *ranks) : 1;
 }
 
-enum { STAMP_BYTES = 64 };
-
 int comm_connect(comm *c, const zero_config *config) {
     *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
     return config->mpi_comm || comm_launched() ? comm_mpi_open(c, config) : 0;
 }
 
+/* 1: a window, 0: messages */
 static int open_transport(comm *c, const zero_config *config, memory *m) {
     char why[96] = "as configured";
     if (config->shared_window) {
         int opened = comm_window_open(c, config, m, why, sizeof why);
-        if (opened) return opened < 0 ? opened : 0;
+        if (opened) return opened;
     }
     snprintf(c->name, sizeof c->name, "mpi, messages (%s)", why);
     return comm_messages_open(c, config, m);
+}
+
+static int open_staging(comm *c, const zero_config *config, device *d, memory *m, int *window) {
+    *window = open_transport(c, config, m);
+    if (*window < 0) return *window;
+    if (c->scatter_bytes < 2 * STAMP_BYTES)
+        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks", (long long)config->window_bytes, c->ranks);
+    if (!d->asynchronous) return 0;
+    c->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * c->scatter_bytes);
+    return c->incoming ? 0 : ZERO_ERR_MEMORY;
+}
+
+/* All ranks fail if one does, with the error of the lowest that failed; told by MPI itself, since a transport is what may be missing. */
+static int agree_opened(comm *c, int rc) {
+    struct { int rc; char sentence[508]; } first = { rc, "" };
+    char *text[c->ranks];
+    if (rc) snprintf(first.sentence, sizeof first.sentence, "%s", zero_last_error());
+    int lowest = comm_mpi_agree(c, rc ? c->rank : c->ranks);
+    if (lowest < 0 || lowest == c->ranks) return lowest < 0 ? lowest : 0;
+    for (int r = 0; r < c->ranks; r++) text[r] = (char *)&first;
+    ZERO_TRY(comm_mpi_exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
+    return zero_fail(first.rc, "%s", first.sentence);
 }
 
 int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
@@ -59,11 +80,9 @@ int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
     }
     if (d->most_ranks && c->ranks > d->most_ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: on a CUDA device there can be %d", c->ranks, d->most_ranks);
-    ZERO_TRY(open_transport(c, config, m));
-    if (c->scatter_bytes < 2 * STAMP_BYTES)
-        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks", (long long)config->window_bytes, c->ranks);
-    if (d->asynchronous && !(c->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * c->scatter_bytes))) return ZERO_ERR_MEMORY;
-    return 0;
+    int window = 0;
+    ZERO_TRY(agree_opened(c, open_staging(c, config, d, m, &window)));
+    return window ? comm_direct_open(c) : 0;
 }
 
 void comm_close(comm *c, int clean) {
@@ -73,7 +92,7 @@ void comm_close(comm *c, int clean) {
     c->mpi = NULL;
 }
 
-static void count(comm *c, comm_kind kind, size_t bytes) {
+void comm_count(comm *c, comm_kind kind, size_t bytes) {
     int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
     kinds[kind][c->purpose] += (int64_t)bytes;
 }
@@ -109,6 +128,14 @@ static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
     c->exchanges++;
     for (int r = 0; r < c->ranks && x != EXCHANGE_BARRIER; r++)
         if (r != c->rank && (x != EXCHANGE_ROOT || r == root)) ZERO_TRY(check_stamp(c, x, r, &mine));
+    return 0;
+}
+
+int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all) {
+    int half = c->half;
+    memcpy(out_stamped(c, EXCHANGE_GATHER, 0, kind, total), mine, n * sizeof *mine);
+    ZERO_TRY(exchange(c, EXCHANGE_GATHER, kind, total));
+    for (int r = 0; r < c->ranks; r++) all[r] = (const int64_t *)(c->transport->in(c, EXCHANGE_GATHER, half, r) + STAMP_BYTES);
     return 0;
 }
 
@@ -150,7 +177,7 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
             ZERO_TRY(move(c->device, out + done * size, p->full + (dest * p->elems + inside) * size, len * size));
         }
-        count(c, COMM_REDUCE_SCATTER, n * size);
+        comm_count(c, COMM_REDUCE_SCATTER, n * size);
     }
     int half = c->half, rc = 0;
     ZERO_TRY(exchange(c, EXCHANGE_SCATTER, 0, n * size));
@@ -179,6 +206,8 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
             }
         return 0;
     }
+    size_t total = ch.total * c->ranks * dtype_bytes(full_type);
+    if (comm_goes_direct(c, COMM_REDUCE_SCATTER, total, n)) return comm_direct_reduce(c, pieces, n, full_type, shard_type, add, total);
     int64_t chunk = (c->scatter_bytes - STAMP_BYTES) / dtype_bytes(full_type);
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type, shard_type, add));
@@ -215,7 +244,7 @@ static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
             ZERO_TRY(move(d, p->full + (r * p->elems + inside) * size, in + done * size, len * size));
         }
-        count(c, COMM_ALL_GATHER, n * size);    /* what r copied to us is what we copied to r */
+        comm_count(c, COMM_ALL_GATHER, n * size);   /* what r copied to us is what we copied to r */
     }
     return 0;
 }
@@ -227,6 +256,8 @@ static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_
             if (pieces[i].shard != pieces[i].full) ZERO_TRY(move(d, pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes));
         return 0;
     }
+    size_t total = ch.total * c->ranks * elem_bytes;
+    if (comm_goes_direct(c, COMM_ALL_GATHER, total, n)) return comm_direct_gather(c, pieces, n, elem_bytes, total);
     int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(gather_round(c, d, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
@@ -242,7 +273,7 @@ int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
         int half = c->half;
         if (c->rank == root) {
             memcpy(out_stamped(c, EXCHANGE_ROOT, 0, root, n), (char *)data + pos, n);
-            count(c, COMM_OTHER, n * (c->ranks - 1));
+            comm_count(c, COMM_OTHER, n * (c->ranks - 1));
         }
         ZERO_TRY(exchange(c, EXCHANGE_ROOT, root, n));
         if (c->rank != root) memcpy((char *)data + pos, c->transport->in(c, EXCHANGE_ROOT, half, root) + STAMP_BYTES, n);

@@ -1,6 +1,7 @@
 /*
  * Collectives between the ranks. The algorithms (comm.c) pack into staging, exchange, and unpack or sum in rank order; a transport
- * only exchanges: through memory shared on one node (comm_window.c) or by messages (comm_messages.c). One rank needs neither.
+ * only exchanges: through memory shared on one node (comm_window.c) or by messages (comm_messages.c). One rank needs neither. With a
+ * window, large buffers go past it where ranks can read each other's memory (comm_direct.c).
  */
 #ifndef LLMC_ZERO_COMM_H
 #define LLMC_ZERO_COMM_H
@@ -32,6 +33,7 @@ struct comm {
     device *device;                                 /* whose memory the pieces are in */
     char *incoming;                                 /* (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed */
     const comm_transport *transport;                /* NULL: one rank */
+    int direct;                                     /* ranks read each other's memory, on all of them */
     char name[160];
     size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
     double timeout_s;
@@ -62,11 +64,25 @@ int comm_barrier(comm *c);
 /* comm_mpi.c */
 int comm_mpi_open(comm *c, const zero_config *config);
 void comm_mpi_close(comm *c, int clean);
-int comm_mpi_agree(comm *c, int ok);                /* 1 if ok on all ranks */
+int comm_mpi_agree(comm *c, int ok);                /* the smallest of the ranks' values: 1 if ok on all */
 int comm_mpi_broadcast_text(comm *c, char *text, int bytes);
 int comm_mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes);
 void comm_mpi_abort(comm *c, int status);
 int comm_launched(void);                            /* 1 under a launcher that MPI knows */
+
+/* comm.c, for comm_direct.c: the ranks tell each other n numbers, under a stamp that says of which collective and how many bytes it moves.
+ * all[r] = rank r's, in staging until the next exchange. */
+enum { STAMP_BYTES = 64 };
+int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all);
+void comm_count(comm *c, comm_kind kind, size_t bytes);
+
+/* comm_direct.c */
+int comm_direct_open(comm *c);                      /* sets c->direct if all ranks can, and it pays */
+/* 1: a collective of n pieces, `total` bytes over all ranks' parts, goes that way: alike on all ranks. */
+int comm_goes_direct(const comm *c, comm_kind kind, size_t total, int n);
+int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total);
+int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total);
+extern size_t comm_direct_least[COMM_OTHER];        /* total from which on it does, by kind; alike on all ranks; for tests to set */
 
 /* transports */
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);   /* 1: opened; 0: cannot, and why */

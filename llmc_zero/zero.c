@@ -187,18 +187,18 @@ int zero_first_to_fail(zero *z) {
     return rank == 0;
 }
 
-/* All ranks fail if one does, with the sentence of the lowest rank that failed. */
+/* All ranks fail if one does, with the error of the lowest rank that failed. */
 int agree(zero *z, int rc) {
-    char sentence[512] = "", first[512] = "";
+    struct { int rc; char sentence[512]; } mine = { rc, "" }, first = { 0, "" };
     double failed = rc != 0;
-    if (rc) snprintf(sentence, sizeof sentence, "%s", zero_last_error());
+    if (rc) snprintf(mine.sentence, sizeof mine.sentence, "%s", zero_last_error());
     int comm_rc = zero_sum(z, &failed, 1);
-    for (int r = 0; !comm_rc && failed && !*first && r < z->comm.ranks; r++) {
-        memcpy(first, sentence, sizeof first);
-        comm_rc = zero_broadcast(z, r, first, sizeof first);
+    for (int r = 0; !comm_rc && failed && !first.rc && r < z->comm.ranks; r++) {
+        first = mine;
+        comm_rc = zero_broadcast(z, r, &first, sizeof first);
     }
     if (comm_rc || !failed) return comm_rc ? comm_rc : rc;
-    return zero_fail(rc ? rc : ZERO_ERR_IO, "%s", first);
+    return zero_fail(first.rc, "%s", first.sentence);
 }
 
 void zero_end_all(zero *z, int status) {

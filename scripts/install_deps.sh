@@ -6,6 +6,7 @@ set -eu
 
 # package | how to see that it is there | what it is for
 packages="gcc|command -v gcc|the compiler
+g++|command -v g++|the tests that run the CUDA kernels on the processor
 libc6-dev|test -e /usr/include/stdio.h|the C library's headers
 make|command -v make|the build
 openmpi-bin|command -v mpirun|mpirun: the ranks
@@ -24,7 +25,10 @@ missing=""; why=""
 while IFS='|' read -r package probe purpose; do
     sh -c "$probe" >/dev/null 2>&1 || { missing="$missing $package"; why="$why  $package: $purpose"$'\n'; }
 done <<<"$packages"
-[ -z "$missing" ] && exit 0
+# Not from apt: NVIDIA's own CUDA toolkit and cuDNN are used where they are. Of cuDNN's frontend only headers are needed.
+frontend() { command -v nvcc >/dev/null 2>&1 && { scripts/fetch_cudnn_frontend.sh || echo "going on without cuDNN's attention"; }; exit 0; }
+cd "$(dirname "$0")/.."
+[ -z "$missing" ] && frontend
 
 if ! command -v apt-get >/dev/null 2>&1; then
     printf 'These are missing (Debian names), and this system has no apt-get; install them with its own tool, then run make again:\n%s' "$why" >&2
@@ -44,3 +48,4 @@ run install -y --no-install-recommends $missing >"$log" 2>&1 || {
     run update >>"$log" 2>&1 || { echo "apt-get update failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
     run install -y --no-install-recommends $missing >>"$log" 2>&1 || { echo "apt-get install failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
 }
+frontend

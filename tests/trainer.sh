@@ -12,7 +12,7 @@ shift
 # ---------------------------------------------------------------------------------------------------------- cases and runs
 
 small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
-data=(-i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
+data=(--device cpu -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
 
 # run NP LIMIT ARGUMENT...: the trainer on NP ranks (0: without mpirun) for LIMIT seconds at most; each rank notes its process id.
 # $wrap is shell code that a rank runs first; it may use $rank. $bind: to what mpirun binds ranks.

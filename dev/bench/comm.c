@@ -1,5 +1,6 @@
 /*
- * The plugin's collectives: time and correctness in the same row.      mpirun -np N build/bench/comm [--messages] [--dtype fp32]
+ * The plugin's collectives: time and correctness in the same row.      mpirun -np N build/bench/comm [--messages | --window] [--dtype fp32]
+ * way: through the window, by messages, or by direct reads of the other ranks' memory; --window: never that.
  * size: bytes of the whole buffer, of which every rank owns 1/N. time: median over the rounds of the slowest rank's. bandwidth: size / time,
  * and the bytes that a rank sends / time. memcpy: what copying the same `size` bytes from one buffer to another takes, on all ranks at
  * once, measured in turn with the collective; the ratio is memcpy's time over the collective's, higher is better. wrong: elements that
@@ -18,7 +19,7 @@
 enum { ROUNDS = 15 };
 
 static comm c;
-static memory m;
+static memory m = { .device = &device_host };
 static zero_dtype dtype = ZERO_BF16;
 static int64_t elems, part;         // of the whole buffer, of a rank's part
 static char *full, *shard, *other;  // (elems), (part), (elems)
@@ -73,7 +74,14 @@ static int64_t wrong_broadcast(void) {
     return wrong;
 }
 
-typedef struct { const char *name; int (*run)(void); void (*fill)(void); int64_t (*wrong)(void); double sent; /* parts that a rank sends */ } collective;
+typedef struct {
+    const char *name;
+    comm_kind kind;
+    int (*run)(void);
+    void (*fill)(void);
+    int64_t (*wrong)(void);
+    double sent;        // parts that a rank sends
+} collective;
 
 static int compare(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
@@ -85,6 +93,11 @@ static double once(int (*run)(void)) {
     took = comm_now() - start;
     MPI_Allreduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
+}
+
+static const char *way(const collective *k, size_t bytes) {
+    if (k->kind != COMM_OTHER && comm_goes_direct(&c, k->kind, bytes, 1)) return "direct";
+    return strstr(c.name, "messages") ? "messages" : "window";
 }
 
 static void row(const collective *k, size_t bytes) {
@@ -104,8 +117,8 @@ static void row(const collective *k, size_t bytes) {
     qsort(copies, ROUNDS, sizeof(double), compare);
     double t = times[ROUNDS / 2], copied = copies[ROUNDS / 2], size = (double)elems * dtype_bytes(dtype);
     if (c.rank) return;
-    printf("%-15s %-5s %10.3f %12.1f %10.2f %10.2f %12.1f %8.2f %8lld\n", k->name, dtype == ZERO_F32 ? "fp32" : "bf16", size / 1048576, t * 1e6,
-           size / t * 1e-9, k->sent * size / c.ranks / t * 1e-9, copied * 1e6, copied / t, wrong);
+    printf("%-15s %-5s %-8s %10.3f %12.1f %10.2f %10.2f %12.1f %8.2f %8lld\n", k->name, dtype == ZERO_F32 ? "fp32" : "bf16",
+           way(k, (size_t)size), size / 1048576, t * 1e6, size / t * 1e-9, k->sent * size / c.ranks / t * 1e-9, copied * 1e6, copied / t, wrong);
     fflush(stdout);
 }
 
@@ -116,17 +129,23 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--messages")) config.shared_window = 0;
+        else if (!strcmp(argv[i], "--window"))
+            for (int k = 0; k < COMM_OTHER; k++) comm_direct_least[k] = SIZE_MAX;
         else if (!strcmp(argv[i], "--dtype") && i + 1 < argc) dtype = !strcmp(argv[++i], "fp32") ? ZERO_F32 : ZERO_BF16;
-        else { fprintf(stderr, "usage: mpirun -np N comm [--messages] [--dtype fp32|bf16]\n"); MPI_Abort(MPI_COMM_WORLD, 1); }
+        else { fprintf(stderr, "usage: mpirun -np N comm [--messages | --window] [--dtype fp32|bf16]\n"); MPI_Abort(MPI_COMM_WORLD, 1); }
     }
     config.mpi_comm = &world;
-    if (comm_open(&c, &config, &m)) { fprintf(stderr, "comm: %s\n", zero_last_error()); MPI_Abort(MPI_COMM_WORLD, 1); }
+    if (comm_connect(&c, &config) || comm_open(&c, &config, &device_host, &m)) {
+        fprintf(stderr, "comm: %s\n", zero_last_error());
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
     full = room(largest); shard = room(largest); other = room(largest);
-    const collective all[] = { { "all-gather", all_gather, fill_gather, wrong_gather, c.ranks - 1 },
-                               { "reduce-scatter", reduce_scatter, fill_reduce, wrong_reduce, c.ranks - 1 },
-                               { "broadcast", broadcast, fill_reduce, wrong_broadcast, c.ranks } };
-    if (!c.rank) printf("%d ranks, %s\n%-15s %-5s %10s %12s %10s %10s %12s %8s %8s\n", c.ranks, c.name, "collective", "dtype", "size MiB", "time us",
-                        "GB/s", "sent GB/s", "memcpy us", "ratio", "wrong");
+    const collective all[] = { { "all-gather", COMM_ALL_GATHER, all_gather, fill_gather, wrong_gather, c.ranks - 1 },
+                               { "reduce-scatter", COMM_REDUCE_SCATTER, reduce_scatter, fill_reduce, wrong_reduce, c.ranks - 1 },
+                               { "broadcast", COMM_OTHER, broadcast, fill_reduce, wrong_broadcast, c.ranks } };
+    if (!c.rank)
+        printf("%d ranks, %s\n%-15s %-5s %-8s %10s %12s %10s %10s %12s %8s %8s\n", c.ranks, c.name, "collective", "dtype", "way", "size MiB",
+               "time us", "GB/s", "sent GB/s", "memcpy us", "ratio", "wrong");
     for (int k = 0; k < 3; k++)
         for (size_t bytes = 64 << 10; bytes <= largest; bytes *= 4) row(&all[k], bytes);
     comm_close(&c, 1);

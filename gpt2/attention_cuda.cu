@@ -1,0 +1,265 @@
+/* Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt's products with a softmax between them.
+ * Queries, keys and values are multiplied where they lie in qkv, one product for all heads of a row of the batch. Scores of a few rows
+ * exist at a time: forward keeps each row's lse, from which backward makes the probabilities again. Probabilities and the gradients of
+ * scores are rounded to the tensors' type before they are multiplied, all else is fp32. */
+#include <math.h>
+#include <string.h>
+#include "attention_cudnn.h"
+#include "cuda.h"
+#include "matmul_cuda.h"
+
+// memory for scores: about what the second-level cache of a large card holds, so that the products find there what was written
+static const size_t SCORES_BYTES = (size_t)64 << 20;
+
+// ----------------------------------------------------------------------------
+// kernels: one warp for a row of scores, four neighbours a lane
+
+enum { ROWS = 8, LANE = 4 };    // rows a block
+
+// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 behind them; lse (rows)
+template <class T>
+__global__ __launch_bounds__(ROWS * WARP) void softmax_kernel(T *__restrict__ p, float *__restrict__ lse, const float *__restrict__ scores,
+                                                              float scale, int queries, int ld, int rows) {
+    int row = blockIdx.x * ROWS + threadIdx.x / WARP, first = threadIdx.x % WARP * LANE;
+    if (row >= rows) return;
+    int t = row % queries;
+    scores += (size_t)row * ld, p += (size_t)row * ld;
+    float top = -INFINITY, sum = 0;
+    for (int i = first; i <= t; i += WARP * LANE) {
+        vec<float, LANE> x = load<LANE>(scores + i);
+        float old = top;
+        for (int k = 0; k < LANE; k++) x.e[k] = i + k <= t ? scale * x.e[k] : -INFINITY;
+        for (int k = 0; k < LANE; k++) top = fmaxf(top, x.e[k]);
+        sum *= expf(old - top);
+        for (int k = 0; k < LANE; k++) sum += expf(x.e[k] - top);
+    }
+    float row_top = warp_max(top), row_lse = row_top + logf(warp_sum(sum * expf(top - row_top)));
+    for (int i = first; i < ld; i += WARP * LANE) {
+        vec<float, LANE> x = {};
+        vec<T, LANE> y;
+        if (i <= t) x = load<LANE>(scores + i);
+        for (int k = 0; k < LANE; k++) y.e[k] = from_float<T>(i + k <= t ? expf(scale * x.e[k] - row_lse) : 0);
+        store(p + i, y);
+    }
+    if (first == 0) lse[row] = row_lse;
+}
+
+// p (rows, ld) is made again from scores and lse; ds = gradient of the unscaled scores = p (dp - sum of p dp) scale, where the sum over
+// keys is sum of dout * out, rows of hs: out and dout are (batch, queries, NH, hs)
+template <class T>
+__global__ __launch_bounds__(ROWS * WARP) void softmax_backward_kernel(T *__restrict__ p, T *__restrict__ ds,
+                                                                       const float *__restrict__ scores, const float *__restrict__ dp,
+                                                                       const float *__restrict__ lse, const T *__restrict__ dout,
+                                                                       const T *__restrict__ out, float scale, int queries, int ld, int NH,
+                                                                       int hs, int rows) {
+    int row = blockIdx.x * ROWS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (row >= rows) return;
+    int t = row % queries, bh = row / queries;
+    size_t at = (((size_t)(bh / NH) * queries + t) * NH + bh % NH) * hs;
+    float dot = 0, row_lse = lse[row];
+    for (int c = lane; c < hs; c += WARP) dot += to_float(dout[at + c]) * to_float(out[at + c]);
+    dot = warp_sum(dot);
+    size_t start = (size_t)row * ld;
+    for (int i = lane * LANE; i < ld; i += WARP * LANE) {
+        vec<float, LANE> x = {}, dx = {};
+        vec<T, LANE> y, dy;
+        if (i <= t) {
+            x = load<LANE>(scores + start + i);
+            dx = load<LANE>(dp + start + i);
+        }
+        for (int k = 0; k < LANE; k++) {
+            float probability = i + k <= t ? expf(scale * x.e[k] - row_lse) : 0;
+            y.e[k] = from_float<T>(probability);
+            dy.e[k] = from_float<T>(i + k <= t ? probability * (dx.e[k] - dot) * scale : 0);
+        }
+        store(p + start + i, y);
+        store(ds + start + i, dy);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// products
+
+enum { SCORES, DSCORES, OUT, DQ, DK, DV, PRODUCTS };
+
+typedef struct {
+    int T, C, NH, hs;
+    int ld;                         // of scores: T padded, so that rows start at multiples of 16 bytes in any type
+    size_t scores;                  // elements of one row of the batch
+    float scale;
+    Product products[PRODUCTS];
+} Shape;
+
+// scores (T, T) of x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: distance of two tokens in x
+static Product scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
+    Product p = {};
+    p.in = dt, p.out = GPT2_F32;
+    p.rows = s->T, p.cols = s->T, p.depth = s->hs, p.batch = s->NH;
+    p.left_ld = x_ld, p.left_next = s->hs;
+    p.right_t = 1, p.right_ld = 3 * s->C, p.right_next = s->hs;
+    p.out_ld = s->ld, p.out_next = s->T * s->ld;
+    return p;
+}
+
+// (T, hs) of scores (T, T), or of their transpose, @ x (T, hs) for each head
+static Product sums_of(gpt2_dtype dt, const Shape *s, int transposed, int x_ld, int out_ld) {
+    Product p = {};
+    p.in = dt, p.out = dt;
+    p.rows = s->T, p.cols = s->hs, p.depth = s->T, p.batch = s->NH;
+    p.left_t = transposed, p.left_ld = s->ld, p.left_next = s->T * s->ld;
+    p.right_ld = x_ld, p.right_next = s->hs;
+    p.out_ld = out_ld, p.out_next = s->hs;
+    return p;
+}
+
+static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
+    Shape s = {};
+    s.T = T, s.C = C, s.NH = NH, s.hs = C / NH;
+    s.ld = (T + 7) / 8 * 8;
+    s.scores = (size_t)NH * T * s.ld;
+    s.scale = 1 / sqrtf((float)s.hs);
+    s.products[SCORES] = scores_of(dt, &s, 3 * C);
+    s.products[DSCORES] = scores_of(dt, &s, C);
+    s.products[OUT] = sums_of(dt, &s, 0, 3 * C, C);
+    s.products[DQ] = sums_of(dt, &s, 0, 3 * C, 3 * C);
+    s.products[DK] = sums_of(dt, &s, 1, 3 * C, 3 * C);
+    s.products[DV] = sums_of(dt, &s, 1, C, 3 * C);
+    return s;
+}
+
+// ----------------------------------------------------------------------------
+// rows of the batch, a group at a time
+
+static struct {
+    const char *wanted;             // "cudnn", "cublaslt" or NULL
+    int fused;                      // cuDNN's kernels
+    size_t scratch_bytes, workspace_bytes;
+} attention;
+
+// bytes of scratch for one row of the batch: scores and their gradients in fp32 and in T
+static size_t row_bytes(gpt2_dtype dt, const Shape *s) { return 2 * s->scores * (sizeof(float) + gpt2_dtype_size(dt)); }
+
+template <class T> struct Group {
+    int size;                       // rows of the batch
+    void *workspace;
+    float *scores, *dscores;        // (size, NH, T, ld)
+    T *p, *ds;
+};
+
+template <class T> static int group_of(Group<T> *g, gpt2_dtype dt, const Shape *s, int B) {
+    size_t row = row_bytes(dt, s), room = attention.scratch_bytes - attention.workspace_bytes;
+    if (row > room)
+        return gpt2_fail("attention: T %d, C %d, NH %d needs %zu bytes of scratch, but plan was for a smaller shape: %zu bytes", s->T, s->C,
+                         s->NH, row, room);
+    g->size = room / row < (size_t)B ? (int)(room / row) : B;
+    g->workspace = cuda_scratch();
+    if (!g->workspace) return -1;
+    g->scores = (float *)((char *)g->workspace + attention.workspace_bytes);
+    g->dscores = g->scores + g->size * s->scores;
+    g->p = (T *)(g->dscores + g->size * s->scores);
+    g->ds = g->p + g->size * s->scores;
+    return 0;
+}
+
+template <class T> static int forward_rows(const Shape *s, const Group<T> *g, T *out, float *lse, const T *qkv, int n) {
+    size_t inp = 3 * (size_t)s->T * s->C, values = (size_t)s->T * s->C;
+    int rows = n * s->NH * s->T;
+    for (int b = 0; b < n; b++) {
+        const T *q = qkv + b * inp;
+        if (matmul_cuda_product(&s->products[SCORES], g->scores + b * s->scores, q, q + s->C, 0, g->workspace) != 0) return -1;
+    }
+    if (launch("softmax_kernel", softmax_kernel<T>, dim3(blocks_for(rows, ROWS)), dim3(ROWS * WARP), g->p, lse, g->scores, s->scale, s->T,
+               s->ld, rows) != 0) return -1;
+    for (int b = 0; b < n; b++)
+        if (matmul_cuda_product(&s->products[OUT], out + b * values, g->p + b * s->scores, qkv + b * inp + 2 * s->C, 0, g->workspace) != 0)
+            return -1;
+    return 0;
+}
+
+template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T *dqkv, const T *dout, const T *qkv, const T *out,
+                                            const float *lse, int n) {
+    size_t inp = 3 * (size_t)s->T * s->C, values = (size_t)s->T * s->C;
+    int rows = n * s->NH * s->T;
+    for (int b = 0; b < n; b++) {
+        const T *q = qkv + b * inp, *k = q + s->C, *v = k + s->C;
+        float *scores = g->scores + b * s->scores, *dscores = g->dscores + b * s->scores;
+        if (matmul_cuda_product(&s->products[SCORES], scores, q, k, 0, g->workspace) != 0
+            || matmul_cuda_product(&s->products[DSCORES], dscores, dout + b * values, v, 0, g->workspace) != 0) return -1;
+    }
+    if (launch("softmax_backward_kernel", softmax_backward_kernel<T>, dim3(blocks_for(rows, ROWS)), dim3(ROWS * WARP), g->p, g->ds,
+               g->scores, g->dscores, lse, dout, out, s->scale, s->T, s->ld, s->NH, s->hs, rows) != 0) return -1;
+    for (int b = 0; b < n; b++) {
+        const T *q = qkv + b * inp, *k = q + s->C, *p = g->p + b * s->scores, *ds = g->ds + b * s->scores;
+        T *dq = dqkv + b * inp, *dk = dq + s->C, *dv = dk + s->C;
+        if (matmul_cuda_product(&s->products[DV], dv, p, dout + b * values, 0, g->workspace) != 0
+            || matmul_cuda_product(&s->products[DQ], dq, ds, k, 0, g->workspace) != 0
+            || matmul_cuda_product(&s->products[DK], dk, ds, q, 0, g->workspace) != 0) return -1;
+    }
+    return 0;
+}
+
+template <class T> static int forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, const Shape *s) {
+    Group<T> g;
+    size_t values = (size_t)s->T * s->C;
+    if (group_of(&g, dt, s, B) != 0) return -1;
+    for (int b = 0; b < B; b += g.size)
+        if (forward_rows(s, &g, (T *)out + b * values, lse + (size_t)b * s->NH * s->T, (const T *)qkv + 3 * b * values,
+                         B - b < g.size ? B - b : g.size) != 0) return -1;
+    return 0;
+}
+
+template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
+                                       int B, const Shape *s) {
+    Group<T> g;
+    size_t values = (size_t)s->T * s->C;
+    if (group_of(&g, dt, s, B) != 0) return -1;
+    for (int b = 0; b < B; b += g.size)
+        if (backward_rows(s, &g, (T *)dqkv + 3 * b * values, (const T *)dout + b * values, (const T *)qkv + 3 * b * values,
+                          (const T *)out + b * values, lse + (size_t)b * s->NH * s->T, B - b < g.size ? B - b : g.size) != 0) return -1;
+    return 0;
+}
+
+// ----------------------------------------------------------------------------
+// cuDNN or this
+
+int attention_cuda_options(const char *wanted) {
+    static const char *const words[] = { "cudnn", "cublaslt" };
+    attention.wanted = NULL;
+    for (int i = 0; i < 2 && wanted; i++)
+        if (strcmp(wanted, words[i]) == 0) attention.wanted = words[i];
+    return wanted && !attention.wanted ? gpt2_fail("attention \"%s\" is unknown: cudnn or cublaslt", wanted) : 0;
+}
+
+const char *layers_cuda_attention(void) { return attention.fused ? attention_cudnn_version() : "cuBLASLt"; }
+
+int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes) {
+    int needs_cudnn = attention.wanted && strcmp(attention.wanted, "cudnn") == 0;
+    attention.fused = (!attention.wanted || needs_cudnn) && attention_cudnn_plan(dt, B, T, C, NH, scratch_bytes) == 0;
+    if (attention.fused) return 0;
+    if (needs_cudnn || matmul_cuda_workspace(&attention.workspace_bytes) != 0) return -1;
+    Shape s = shape_of(dt, T, C, NH);
+    size_t row = row_bytes(dt, &s), rows = SCORES_BYTES / row < 1 ? 1 : SCORES_BYTES / row;
+    *scratch_bytes = attention.scratch_bytes = attention.workspace_bytes + (rows < (size_t)B ? rows : B) * row;
+    for (int i = 0; i < PRODUCTS; i++)
+        if (matmul_cuda_prepare(&s.products[i]) != 0) return -1;
+    return 0;
+}
+
+void attention_cuda_free(void) {
+    attention_cudnn_free();
+    attention.fused = 0;
+    attention.scratch_bytes = attention.workspace_bytes = 0;
+}
+
+int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+    if (attention.fused) return attention_cudnn_forward(dt, out, lse, qkv, B, T, C, NH);
+    Shape s = shape_of(dt, T, C, NH);
+    return BY_DTYPE(dt, forward, dt, out, lse, qkv, B, &s);
+}
+
+int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T,
+                            int C, int NH) {
+    if (attention.fused) return attention_cudnn_backward(dt, dqkv, dout, qkv, out, lse, B, T, C, NH);
+    Shape s = shape_of(dt, T, C, NH);
+    return BY_DTYPE(dt, backward, dt, dqkv, dout, qkv, out, lse, B, &s);
+}

@@ -1,0 +1,205 @@
+/* Causal attention by cuDNN 9's fused kernels, through its header-only C++ frontend. A graph of each direction is built once per shape and
+ * kept; a step only executes them. The strides of the tensors are those of qkv (B, T, 3, NH, HS) and out (B, T, NH, HS), so nothing is
+ * permuted. cuDNN's statistics of a row are max + log(sum of exp) of its scaled scores in fp32, (B, NH, T, 1): the layers' lse. */
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+#include "attention_cudnn.h"
+#include "cuda.h"
+
+namespace fe = cudnn_frontend;
+using Tensor = fe::graph::Tensor_attributes;
+using Pointers = std::unordered_map<int64_t, void *>;
+
+// Deterministic backward keeps a 16-bit (rows, NH, T, T) in scratch: more rows of the batch than fit in here go one group after another.
+static const int64_t BACKWARD_BYTES = (int64_t)512 << 20;
+// of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not planned, as in sampling.
+static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
+
+enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };      // names of a graph's tensors
+
+struct Shape {
+    gpt2_dtype dt;
+    int64_t B, T, C, NH;
+    bool operator==(const Shape &o) const { return dt == o.dt && B == o.B && T == o.T && C == o.C && NH == o.NH; }
+};
+
+struct Kept {
+    Shape shape;
+    std::shared_ptr<fe::graph::Graph> forward, backward;
+    int64_t forward_bytes, backward_bytes;
+    int64_t rows;                                       // of the batch in one execution of backward
+};
+
+static cudnnHandle_t handle;
+static std::vector<Kept> table;
+static int64_t planned_bytes;
+
+static int good(fe::error_t status, const Shape &s, const char *what) {
+    if (status.is_good()) return 0;
+    std::string why = status.get_message();     // may be many lines
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    return gpt2_fail("cuDNN refuses attention %s with B %d, T %d, NH %d, head size %d: %.400s", what, (int)s.B, (int)s.T, (int)s.NH,
+                     (int)(s.C / s.NH), why.c_str());
+}
+
+// (rows, NH, T, HS) with `width` elements from one token to the next
+static Tensor heads(const Shape &s, int64_t rows, int uid, int64_t width) {
+    int64_t hs = s.C / s.NH;
+    return Tensor().set_uid(uid).set_dim({ rows, s.NH, s.T, hs }).set_stride({ s.T * width, hs, width, 1 });
+}
+
+static Tensor stats(const Shape &s, int64_t rows) {
+    return Tensor().set_uid(LSE).set_dim({ rows, s.NH, s.T, 1 }).set_stride({ s.NH * s.T, s.T, 1, 1 }).set_data_type(fe::DataType_t::FLOAT);
+}
+
+// the output of a node becomes the tensor `as`
+static void output(std::shared_ptr<Tensor> tensor, const Tensor &as) {
+    tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
+}
+
+static std::shared_ptr<fe::graph::Graph> new_graph(const Shape &s) {
+    auto graph = std::make_shared<fe::graph::Graph>();
+    graph->set_io_data_type(s.dt == GPT2_BF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+    return graph;
+}
+
+// what both directions share: causal, scores times 1/sqrt(head size)
+template <class Options> static Options options(const Shape &s, const char *name) {
+    Options o;
+    o.set_name(name).set_attn_scale(1 / sqrtf((float)(s.C / s.NH)));
+    o.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+    return o;
+}
+
+// the heuristic's first plan that works: the same in every run on the same card with the same library
+static int finish(fe::graph::Graph &graph, const Shape &s, const char *what, int64_t *bytes) {
+    return good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0 ? -1 : good(graph.get_workspace_size(*bytes), s, what);
+}
+
+static int build_forward(Kept &kept) {
+    const Shape &s = kept.shape;
+    auto graph = kept.forward = new_graph(s);
+    int64_t n = s.B;
+    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)), v = graph->tensor(heads(s, n, V, 3 * s.C));
+    auto sdpa = options<fe::graph::SDPA_attributes>(s, "forward").set_generate_stats(true);
+    auto [out, lse] = graph->sdpa(q, k, v, sdpa);
+    output(out, heads(s, n, OUT, s.C));
+    output(lse, stats(s, n));
+    lse->set_data_type(fe::DataType_t::FLOAT);
+    return finish(*graph, s, "forward", &kept.forward_bytes);
+}
+
+static int build_backward(Kept &kept) {
+    const Shape &s = kept.shape;
+    int64_t n = kept.rows;
+    auto graph = new_graph(s);
+    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)), v = graph->tensor(heads(s, n, V, 3 * s.C));
+    auto out = graph->tensor(heads(s, n, OUT, s.C)), dout = graph->tensor(heads(s, n, DOUT, s.C)), lse = graph->tensor(stats(s, n));
+    auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward").set_deterministic_algorithm(true);
+    auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, sdpa);
+    output(dq, heads(s, n, DQ, 3 * s.C));
+    output(dk, heads(s, n, DK, 3 * s.C));
+    output(dv, heads(s, n, DV, 3 * s.C));
+    if (finish(*graph, s, "backward", &kept.backward_bytes) != 0) return -1;
+    kept.backward = graph;
+    return 0;
+}
+
+// the most rows of the batch that divide it and whose backward fits
+static int64_t group_of(const Shape &s) {
+    int64_t rows = std::min(s.B, std::max<int64_t>(1, BACKWARD_BYTES / (2 * s.NH * s.T * s.T)));
+    while (s.B % rows != 0) rows--;
+    return rows;
+}
+
+static int open_library() {
+    if (handle) return 0;
+    cudnnStatus_t status = cudnnCreate(&handle);
+    return status == CUDNN_STATUS_SUCCESS ? 0 : gpt2_fail("cuDNN does not start: %s", cudnnGetErrorString(status));
+}
+
+// The graphs of a shape; backward's only once it is wanted. NULL on failure.
+static Kept *find_or_build(const Shape &s, bool backward) {
+    auto at = std::find_if(table.begin(), table.end(), [&](const Kept &k) { return k.shape == s; });
+    if (at == table.end()) {
+        Kept kept = { s, nullptr, nullptr, 0, 0, group_of(s) };
+        if (open_library() != 0 || build_forward(kept) != 0) return nullptr;
+        at = table.insert(table.end(), kept);
+    }
+    return backward && !at->backward && build_backward(*at) != 0 ? nullptr : &*at;
+}
+
+static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, int64_t bytes, Pointers pointers) {
+    if (bytes > planned_bytes)
+        return gpt2_fail("cuDNN's attention %s needs %lld bytes of scratch for T %d, but plan was for a smaller shape: %lld bytes", what,
+                         (long long)bytes, (int)s.T, (long long)planned_bytes);
+    void *scratch = cuda_scratch();
+    return scratch ? good(graph.execute(handle, pointers, scratch), s, what) : -1;
+}
+
+// The frontend may throw, for want of a driver or of memory.
+template <class Body> static int caught(Body body) {
+    try {
+        return body();
+    } catch (const std::exception &e) {
+        return gpt2_fail("cuDNN's attention: %s", e.what());
+    }
+}
+
+int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes) {
+    if (dt == GPT2_F32) return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: take attention cublaslt");
+    return caught([&] {
+        Kept *kept = find_or_build({ dt, B, T, C, NH }, true);
+        if (!kept) return -1;
+        planned_bytes = std::max({ planned_bytes, SMALLEST_BYTES, kept->forward_bytes, kept->backward_bytes });
+        *scratch_bytes = (size_t)planned_bytes;
+        return 0;
+    });
+}
+
+void attention_cudnn_free(void) {
+    table.clear();
+    if (handle) cudnnDestroy(handle);
+    handle = nullptr;
+    planned_bytes = 0;
+}
+
+const char *attention_cudnn_version(void) {
+    static char text[32];
+    int v = (int)cudnnGetVersion();
+    snprintf(text, sizeof text, "cuDNN %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+    return text;
+}
+
+int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+    return caught([&] {
+        Kept *kept = find_or_build({ dt, B, T, C, NH }, false);
+        if (!kept) return -1;
+        char *q = (char *)qkv;
+        size_t width = C * gpt2_dtype_size(dt);
+        return run(*kept->forward, kept->shape, "forward", kept->forward_bytes,
+                   { { Q, q }, { K, q + width }, { V, q + 2 * width }, { OUT, out }, { LSE, lse } });
+    });
+}
+
+int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T,
+                             int C, int NH) {
+    return caught([&] {
+        Kept *kept = find_or_build({ dt, B, T, C, NH }, true);
+        size_t width = C * gpt2_dtype_size(dt);
+        for (int64_t b = 0; kept && b < B; b += kept->rows) {
+            char *q = (char *)qkv + 3 * b * T * width, *dq = (char *)dqkv + 3 * b * T * width;
+            Pointers pointers = { { Q, q }, { K, q + width }, { V, q + 2 * width }, { OUT, (char *)out + b * T * width },
+                                  { DOUT, (char *)dout + b * T * width }, { LSE, (float *)lse + b * NH * T },
+                                  { DQ, dq }, { DK, dq + width }, { DV, dq + 2 * width } };
+            if (run(*kept->backward, kept->shape, "backward", kept->backward_bytes, pointers) != 0) return -1;
+        }
+        return kept ? 0 : -1;
+    });
+}

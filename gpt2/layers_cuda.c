@@ -1,0 +1,101 @@
+/* The table of the layers on a CUDA device, and their plan. Everything is queued on the default stream. */
+#include <limits.h>
+#include "cuda.h"
+
+static void *scratch;
+
+int cuda_check(cudaError_t rc, const char *what) {
+    if (rc == cudaSuccess) return 0;
+    cudaGetLastError();     // said here once, not again by the next call
+    return gpt2_fail("CUDA: %s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
+void *cuda_scratch(void) {
+    if (!scratch) gpt2_fail("layers: no scratch memory: plan says how much, use_scratch hands it over");
+    return scratch;
+}
+
+int layers_cuda_options(int tf32, int gelu, const char *attention) {
+    if (tf32 < 0 || tf32 > 1 || gelu < -1 || gelu > 2)
+        return gpt2_fail("layers: tf32 %d, gelu %d: must be 0 or 1, and -1, 0, 1 or 2", tf32, gelu);
+    matmul_cuda_options(tf32, gelu);
+    return attention_cuda_options(attention);
+}
+
+static void release(void) {
+    attention_cuda_free();
+    matmul_cuda_free();
+    ends_cuda_free();
+    scratch = NULL;
+}
+
+static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+    if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1 || B > INT_MAX / T)
+        return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be positive, NH divide C, and B*T "
+                         "fit an int", B, T, C, NH, Vp, chunk);
+    release();
+    int BT = B * T;
+    size_t wishes[4] = { 0 };
+    if (rows_cuda_plan(dt, C, &wishes[0]) || ends_cuda_plan(BT > chunk ? BT : chunk, Vp, &wishes[1]) ||
+        matmul_cuda_plan(dt, BT, C, Vp, chunk, &wishes[2]) || attention_cuda_plan(dt, B, T, C, NH, &wishes[3])) {
+        release();
+        return -1;
+    }
+    *scratch_bytes = 0;     // the layers run one after the other: what the largest of them needs
+    for (int i = 0; i < 4; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
+    return 0;
+}
+
+static int use_scratch(void *memory) {
+    scratch = memory;
+    return 0;
+}
+
+static int has_dtype(gpt2_dtype dt) {
+    int device, major, minor;
+    if (cuda_check(cudaGetDevice(&device), "cudaGetDevice") ||
+        cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability") ||
+        cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability")) return 0;
+    return 10 * major + minor >= (dt == GPT2_BF16 ? 80 : dt == GPT2_F16 ? 53 : 0);
+}
+
+static int download(void *host, const void *x, size_t bytes) {
+    if (cuda_check(cudaStreamSynchronize(0), "a kernel queued before this download has failed")) return -1;
+    CUDA_TRY(cudaMemcpy(host, x, bytes, cudaMemcpyDeviceToHost));
+    return 0;
+}
+
+static int clear(void *x, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(x, 0, bytes, 0));
+    return 0;
+}
+
+static const Layers layers = {
+    .device = "cuda",
+    .plan = plan,
+    .use_scratch = use_scratch,
+    .free = release,
+    .has_dtype = has_dtype,
+    .peak_flops = cuda_peak_flops,
+    .download = download,
+    .clear = clear,
+    .sum = cuda_sum,
+    .encoder_forward = cuda_encoder_forward,
+    .encoder_backward = cuda_encoder_backward,
+    .layernorm_forward = cuda_layernorm_forward,
+    .residual_layernorm_forward = cuda_residual_layernorm_forward,
+    .layernorm_backward = cuda_layernorm_backward,
+    .residual_forward = cuda_residual_forward,
+    .matmul_forward = cuda_matmul_forward,
+    .matmul_gelu_forward = cuda_matmul_gelu_forward,
+    .matmul_backward = cuda_matmul_backward,
+    .attention_forward = cuda_attention_forward,
+    .attention_backward = cuda_attention_backward,
+    .gelu_forward = cuda_gelu_forward,
+    .gelu_backward = cuda_gelu_backward,
+    .softmax_crossentropy = cuda_softmax_crossentropy,
+};
+
+const Layers *layers_cuda(void) {
+    return &layers;
+}

@@ -1,0 +1,357 @@
+/* CUDA layers that work row by row or element by element: layernorm, residual, gelu, and the gradients of biases.
+ * All of them are bound by memory: 16 bytes a load, rows kept in registers between their passes, several loads in flight in each lane. */
+#include "cuda.h"
+
+enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / WARP };
+
+// ----------------------------------------------------------------------------
+// element by element
+
+struct Add {
+    enum { INPUTS = 2 };
+    static __device__ float of(float a, float b) { return a + b; }
+};
+
+// gelu(x) = x s(x) and its slope = s + x s', where s = 1 / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form with half the work
+__device__ static inline float gelu_sigmoid(float x) {
+    const float scale = 0.7978845608f, cube = 0.044715f;
+    return fast_reciprocal(1.0f + fast_exp(-2.0f * scale * x * (1.0f + cube * x * x)));
+}
+
+struct Gelu {
+    enum { INPUTS = 1 };
+    static __device__ float of(float x, float) { return x * gelu_sigmoid(x); }
+};
+
+struct GeluBackward {
+    enum { INPUTS = 2 };
+    static __device__ float of(float x, float dout) {
+        const float scale = 0.7978845608f, cube = 0.044715f;
+        float v = fminf(fmaxf(x, -10.0f), 10.0f);   // beyond +-10 the slope is 0 or 1, and squares could overflow
+        float s = gelu_sigmoid(v);
+        float slope = s + v * s * (1.0f - s) * (2.0f * scale) * (1.0f + 3.0f * cube * v * v);
+        return dout * (x == x ? slope : x);         // fmaxf drops a NaN
+    }
+};
+
+template <class T, int W, class Op>
+static __global__ void elementwise_kernel(T *out, const T *a, const T *b, size_t n) {
+    size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    if (i >= n) return;
+    vec<T, W> x = load<W>(a + i), y = Op::INPUTS > 1 ? load<W>(b + i) : x, z;
+    #pragma unroll
+    for (int k = 0; k < W; k++) z.e[k] = from_float<T>(Op::of(to_float(x, k), to_float(y, k)));
+    store(out + i, z);
+}
+
+template <class T, class Op>
+static int elementwise(const char *what, void *out, const void *a, const void *b, size_t n) {
+    constexpr int W = wide<T>;
+    enum { THREADS = 256 };
+    if (n % W) return launch(what, elementwise_kernel<T, 1, Op>, blocks_for(n, THREADS), THREADS, (T *)out, (const T *)a, (const T *)b, n);
+    return launch(what, elementwise_kernel<T, W, Op>, blocks_for(n, THREADS * W), THREADS, (T *)out, (const T *)a, (const T *)b, n);
+}
+
+template <class T> static int residual_forward(void *out, const void *inp1, const void *inp2, size_t n) {
+    return elementwise<T, Add>("residual_forward", out, inp1, inp2, n);
+}
+
+template <class T> static int gelu_forward(void *out, const void *inp, size_t n) {
+    return elementwise<T, Gelu>("gelu_forward", out, inp, inp, n);
+}
+
+template <class T> static int gelu_backward(void *dinp, const void *inp, const void *dout, size_t n) {
+    return elementwise<T, GeluBackward>("gelu_backward", dinp, inp, dout, n);
+}
+
+int cuda_residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n) {
+    return BY_DTYPE(dt, residual_forward, out, inp1, inp2, n);
+}
+
+int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
+    return BY_DTYPE(dt, gelu_forward, out, inp, n);
+}
+
+int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
+    return BY_DTYPE(dt, gelu_backward, dinp, inp, dout, n);
+}
+
+// ----------------------------------------------------------------------------
+// rows: one warp each. N > 0: the row fits into N vectors of each lane's registers; N == 0: it is read again in each pass, from L1 or L2.
+
+enum { ROW_VECTORS = 8 };       // rows of up to 4 KiB; more would not fit into the registers of a thread
+
+// N for rows of C elements
+template <class T> static int vectors_a_lane(int C) {
+    int n = (int)blocks_for(C, WARP * wide<T>);
+    return C % wide<T> || n > ROW_VECTORS ? 0 : n;
+}
+
+// f(i, c) for each vector of this lane: its i-th, which starts at channel c
+template <int W, int N, class F> __device__ inline void each_vector(int C, F f) {
+    int c = threadIdx.x % WARP * W;
+    if (N == 0) {
+        for (; c < C; c += WARP * W) f(0, c);
+    }
+    #pragma unroll
+    for (int i = 0; i < N; i++, c += WARP * W) {
+        if (c < C) f(i, c);
+    }
+}
+
+// With ADD (and N > 0), the sum of inp1 and inp2 is stored in residual first and normalised as it was rounded.
+template <class T, int W, int N, bool ADD>
+static __global__ void __launch_bounds__(ROW_THREADS) layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1,
+        const T *inp2, const T *weight, const T *bias, int rows, int C) {
+    int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
+    if (row >= rows) return;
+    size_t at = (size_t)row * C;
+    vec<T, W> x[N ? N : 1];
+    if (N) each_vector<W, N>(C, [&](int i, int c) { x[i] = load<W>(inp1 + at + c); });
+    if (ADD) {
+        vec<T, W> y[N ? N : 1];
+        each_vector<W, N>(C, [&](int i, int c) { y[i] = load<W>(inp2 + at + c); });
+        each_vector<W, N>(C, [&](int i, int c) {
+            for (int k = 0; k < W; k++) x[i].e[k] = from_float<T>(to_float(x[i], k) + to_float(y[i], k));
+            store(residual + at + c, x[i]);
+        });
+    }
+    auto vector_at = [&](int i, int c) { return N ? x[i] : load<W>(inp1 + at + c); };
+    float sum = 0, squares = 0;
+    each_vector<W, N>(C, [&](int i, int c) {
+        vec<T, W> v = vector_at(i, c);
+        for (int k = 0; k < W; k++) sum += to_float(v, k);
+    });
+    float m = warp_sum(sum) / C;
+    each_vector<W, N>(C, [&](int i, int c) {
+        vec<T, W> v = vector_at(i, c);
+        for (int k = 0; k < W; k++) squares += (to_float(v, k) - m) * (to_float(v, k) - m);
+    });
+    float s = 1.0f / sqrtf(warp_sum(squares) / C + 1e-5f);
+    each_vector<W, N>(C, [&](int i, int c) {
+        vec<T, W> v = vector_at(i, c), w = load<W>(weight + c), b = load<W>(bias + c);
+        for (int k = 0; k < W; k++) v.e[k] = from_float<T>((to_float(v, k) - m) * s * to_float(w, k) + to_float(b, k));
+        store(out + at + c, v);
+    });
+    if (threadIdx.x % WARP == 0) {
+        mean[row] = m;
+        rstd[row] = s;
+    }
+}
+
+template <class T, bool ADD>
+static int layernorm_rows(void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2, const void *weight,
+                          const void *bias, int rows, int C) {
+    constexpr int W = wide<T>;
+    int n = vectors_a_lane<T>(C);
+    auto kernel = n > 5 ? layernorm_forward_kernel<T, W, 8, ADD> : n > 4 ? layernorm_forward_kernel<T, W, 5, ADD> :
+                  n > 3 ? layernorm_forward_kernel<T, W, 4, ADD> : n > 0 ? layernorm_forward_kernel<T, W, 3, ADD> :
+                  C % W ? layernorm_forward_kernel<T, 1, 0, false> : layernorm_forward_kernel<T, W, 0, false>;
+    return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual, (T *)out, mean, rstd,
+                  (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias, rows, C);
+}
+
+template <class T> static int layernorm_forward(void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
+                                                int BT, int C) {
+    return layernorm_rows<T, false>(NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
+}
+
+template <class T> static int residual_layernorm_forward(void *residual, void *out, float *mean, float *rstd, const void *inp1,
+                                                         const void *inp2, const void *weight, const void *bias, int BT, int C) {
+    if (vectors_a_lane<T>(C)) return layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
+    if (residual_forward<T>(residual, inp1, inp2, (size_t)BT * C)) return -1;
+    return layernorm_forward<T>(out, mean, rstd, residual, weight, bias, BT, C);
+}
+
+int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
+                           int BT, int C) {
+    return BY_DTYPE(dt, layernorm_forward, out, mean, rstd, inp, weight, bias, BT, C);
+}
+
+int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
+                                    const void *weight, const void *bias, int BT, int C) {
+    return BY_DTYPE(dt, residual_layernorm_forward, residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
+}
+
+// ----------------------------------------------------------------------------
+// gradients of weights and biases: sums over all rows, in two stages. Each block leaves its sums in the scratch; a second kernel adds them
+// in order and rounds once.
+
+static struct { int row_blocks, column_blocks; size_t floats; } planned;
+
+// room for the sums of `parts` blocks
+static float *partial_sums(size_t parts, size_t columns) {
+    if (parts * columns <= planned.floats) return (float *)cuda_scratch();
+    gpt2_fail("gradients of %zu columns need sums of %zu floats, the layers were planned for %zu: plan for this shape",
+              columns, parts * columns, planned.floats);
+    return NULL;
+}
+
+// partial (parts, columns): the first C columns belong to a (C), what follows to b
+template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, const float *partial, int parts, int columns, int C) {
+    __shared__ float slices[WARP][WARP];
+    int slice = threadIdx.x / WARP, lane = threadIdx.x % WARP, column = blockIdx.x * WARP + lane;
+    float sums[1] = {};
+    if (column < columns) add_vectors<8>(sums, slice, parts, WARP, [&](int p) { return partial + (size_t)p * columns + column; });
+    float sum = slices[slice][lane] = sums[0];
+    __syncthreads();
+    if (slice != 0 || column >= columns) return;
+    for (int i = 1; i < WARP; i++) sum += slices[i][lane];
+    T *x = column < C ? a + column : b + (column - C);
+    *x = from_float<T>(to_float(*x) + sum);
+}
+
+template <class T> static int add_partial_sums(const char *what, T *a, T *b, const float *partial, int parts, int columns, int C) {
+    return launch(what, add_partial_sums_kernel<T>, blocks_for(columns, WARP), WARP * WARP, a, b, partial, parts, columns, C);
+}
+
+// A block takes a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows. partial (gridDim.y, C) gets the sums
+// of dout; with NORM, partial (gridDim.y, 2, C) gets those of dout times the normalised input first.
+template <class T, int W, bool NORM>
+static __global__ void __launch_bounds__(ROW_THREADS) column_sums_kernel(float *partial, const T *dout, const T *inp, const float *mean,
+        const float *rstd, int rows, int C) {
+    __shared__ float total[1 + NORM][WARP * W];
+    int lane = threadIdx.x % WARP, c = (blockIdx.x * WARP + lane) * W;
+    float sum[W] = {}, scaled[W] = {};
+    int first = blockIdx.y * ROW_WARPS + threadIdx.x / WARP, step = gridDim.y * ROW_WARPS;
+    if (c < C && !NORM) add_vectors<4>(sum, first, rows, step, [&](int row) { return dout + (size_t)row * C + c; });
+    for (int row = first; NORM && c < C && row < rows; row += step) {
+        vec<T, W> dy = load<W>(dout + (size_t)row * C + c), x = load<W>(inp + (size_t)row * C + c);
+        for (int k = 0; k < W; k++) {
+            sum[k] += to_float(dy, k);
+            scaled[k] += (to_float(x, k) - mean[row]) * rstd[row] * to_float(dy, k);
+        }
+    }
+    add_by_turns(total[NORM], lane * W, sum);
+    if (NORM) add_by_turns(total[0], lane * W, scaled);
+    for (int i = threadIdx.x; i < (1 + NORM) * WARP * W; i += blockDim.x) {
+        int kind = i / (WARP * W), column = blockIdx.x * WARP * W + i % (WARP * W);
+        if (column < C) partial[((size_t)blockIdx.y * (1 + NORM) + kind) * C + column] = total[kind][i % (WARP * W)];
+    }
+}
+
+// a (C) and, with NORM, b (C): dweight and dbias; without: dbias and nothing
+template <class T, bool NORM>
+static int column_sums(const char *what, void *a, void *b, const void *dout, const void *inp, const float *mean, const float *rstd,
+                       int rows, int C) {
+    constexpr int W = wide<T>;
+    int strips = (int)blocks_for(C, WARP * (C % W ? 1 : W)), columns = (1 + NORM) * C;
+    int parts = planned.column_blocks / strips, most = (int)blocks_for(rows, ROW_WARPS);
+    parts = parts < 1 ? 1 : parts < most ? parts : most;
+    float *partial = partial_sums(parts, columns);
+    if (!partial) return -1;
+    auto kernel = C % W ? column_sums_kernel<T, 1, NORM> : column_sums_kernel<T, W, NORM>;
+    if (launch(what, kernel, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout, (const T *)inp, mean, rstd, rows, C)) return -1;
+    return add_partial_sums(what, (T *)a, (T *)b, partial, parts, columns, C);
+}
+
+template <class T> static int bias_backward(void *dbias, const void *dout, int BT, int OC) {
+    return column_sums<T, false>("bias_backward", dbias, NULL, dout, NULL, NULL, NULL, BT, OC);
+}
+
+int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC) {
+    return BY_DTYPE(dt, bias_backward, dbias, dout, BT, OC);
+}
+
+// ----------------------------------------------------------------------------
+// layernorm's backward. N > 0: the sums for dweight and dbias stay in the lanes' registers while a warp goes through its rows, and
+// partial (blocks, 2, C) gets those of each block. N == 0: dinp only, column_sums does the rest.
+
+template <class T, int W, int N>
+static __global__ void __launch_bounds__(ROW_THREADS) layernorm_backward_kernel(T *dinp, float *partial, const T *dout, const T *inp,
+        const T *weight, const float *mean, const float *rstd, int rows, int C) {
+    enum { KEPT = N ? N : 1 };
+    float dw[KEPT][W] = {}, db[KEPT][W] = {};
+    for (int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP; row < rows; row += gridDim.x * ROW_WARPS) {
+        size_t at = (size_t)row * C;
+        float m = mean[row], s = rstd[row], sum = 0, dot = 0;
+        vec<T, W> x[KEPT], dy[KEPT];
+        if (N) {
+            each_vector<W, N>(C, [&](int i, int c) { x[i] = load<W>(inp + at + c), dy[i] = load<W>(dout + at + c); });
+        }
+        each_vector<W, N>(C, [&](int i, int c) {
+            if (!N) x[i] = load<W>(inp + at + c), dy[i] = load<W>(dout + at + c);
+            vec<T, W> w = load<W>(weight + c);
+            for (int k = 0; k < W; k++) {
+                float d = to_float(dy[i], k), norm = (to_float(x[i], k) - m) * s, dnorm = to_float(w, k) * d;
+                sum += dnorm;
+                dot += dnorm * norm;
+                dw[i][k] += norm * d;
+                db[i][k] += d;
+            }
+        });
+        vec<T, W> dx[KEPT];
+        if (N) each_vector<W, N>(C, [&](int i, int c) { dx[i] = load<W>(dinp + at + c); });
+        sum = warp_sum(sum) / C;
+        dot = warp_sum(dot) / C;
+        each_vector<W, N>(C, [&](int i, int c) {
+            if (!N) x[i] = load<W>(inp + at + c), dy[i] = load<W>(dout + at + c), dx[i] = load<W>(dinp + at + c);
+            vec<T, W> w = load<W>(weight + c);
+            for (int k = 0; k < W; k++) {
+                float norm = (to_float(x[i], k) - m) * s;
+                dx[i].e[k] = from_float<T>(to_float(dx[i], k) + (to_float(w, k) * to_float(dy[i], k) - sum - norm * dot) * s);
+            }
+            store(dinp + at + c, dx[i]);
+        });
+    }
+    if (N) {
+        __shared__ float total[2][KEPT * WARP * W];
+        #pragma unroll
+        for (int i = 0; i < N; i++) {
+            int c = (i * WARP + threadIdx.x % WARP) * W;
+            add_by_turns(total[0], c, dw[i]);
+            add_by_turns(total[1], c, db[i]);
+        }
+        float *sums = partial + (size_t)blockIdx.x * 2 * C;
+        for (int c = threadIdx.x; c < C; c += blockDim.x) sums[c] = total[0][c], sums[C + c] = total[1][c];
+    }
+}
+
+template <class T> static auto layernorm_backward_kernel_for(int C) {
+    constexpr int W = wide<T>;
+    int n = vectors_a_lane<T>(C);
+    return n > 5 ? layernorm_backward_kernel<T, W, 8> : n > 4 ? layernorm_backward_kernel<T, W, 5> :
+           n > 3 ? layernorm_backward_kernel<T, W, 4> : n > 0 ? layernorm_backward_kernel<T, W, 3> :
+           C % W ? layernorm_backward_kernel<T, 1, 0> : layernorm_backward_kernel<T, W, 0>;
+}
+
+template <class T> static int layernorm_backward(void *dinp, void *dweight, void *dbias, const void *dout, const void *inp,
+                                                 const void *weight, const float *mean, const float *rstd, int BT, int C) {
+    int most = (int)blocks_for(BT, ROW_WARPS), fused = vectors_a_lane<T>(C) > 0;
+    int parts = planned.row_blocks < most ? planned.row_blocks : most;
+    float *partial = partial_sums(fused ? parts : 0, 2 * (size_t)C);
+    if (!partial) return -1;
+    if (launch("layernorm_backward", layernorm_backward_kernel_for<T>(C), parts, ROW_THREADS, (T *)dinp, partial, (const T *)dout,
+               (const T *)inp, (const T *)weight, mean, rstd, BT, C)) return -1;
+    if (fused) return add_partial_sums("layernorm_backward", (T *)dweight, (T *)dbias, partial, parts, 2 * C, C);
+    return column_sums<T, true>("layernorm_backward", dweight, dbias, dout, inp, mean, rstd, BT, C);
+}
+
+int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
+                            const float *mean, const float *rstd, int BT, int C) {
+    return BY_DTYPE(dt, layernorm_backward, dinp, dweight, dbias, dout, inp, weight, mean, rstd, BT, C);
+}
+
+// ----------------------------------------------------------------------------
+
+// Blocks that run at once: of layernorm's backward for this C, and of the sums of columns
+template <class T> static int plan_blocks(int C) {
+    int device, processors, rows, columns;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, layernorm_backward_kernel_for<T>(C), ROW_THREADS, 0));
+    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&columns, column_sums_kernel<T, wide<T>, true>, ROW_THREADS, 0));
+    planned.row_blocks = processors * rows;
+    planned.column_blocks = processors * columns;
+    return 0;
+}
+
+int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes) {
+    if (BY_DTYPE(dt, plan_blocks, C)) return -1;
+    size_t width = 2 * (size_t)C, strip = 2 * WARP * 16 / gpt2_dtype_size(dt);
+    size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip, widest = 4 * (size_t)C;  // FC's bias has 4C
+    planned.floats = rows > columns ? rows : columns;
+    planned.floats = planned.floats > widest ? planned.floats : widest;
+    *scratch_bytes = planned.floats * sizeof(float);
+    return 0;
+}

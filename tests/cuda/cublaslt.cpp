@@ -1,0 +1,508 @@
+/* The stand-in's cuBLASLt: what it refuses, and the products themselves, in fp32 over k in order, rounded once. */
+#include <stdio.h>
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+#include "cublasLt.h"
+#include "cuda_runtime.h"
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define VECTOR __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#else
+#define VECTOR
+#endif
+
+struct cublasLtContext { int unused; };
+
+struct cublasLtMatmulDescOpaque {
+    cublasComputeType_t compute;
+    int trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    unsigned epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    void *bias = nullptr, *aux = nullptr;
+    int64_t bias_stride = 0, aux_ld = 0, aux_stride = 0;
+    int bias_type = -1, aux_type = -1;      // -1: as D
+};
+
+struct cublasLtMatrixLayoutOpaque {
+    cudaDataType type;
+    int64_t rows, cols, ld;
+    int batches = 1;
+    int64_t stride = 0;
+};
+
+struct cublasLtMatmulPreferenceOpaque {
+    uint64_t workspace = 0;
+    uint32_t align[4] = { 256, 256, 256, 256 };     // A, B, C, D
+};
+
+namespace {
+
+using Layout = cublasLtMatrixLayoutOpaque;
+using Desc = cublasLtMatmulDescOpaque;
+
+enum { WORKSPACE = 4096 };  // what an algorithm asks for, when it may
+
+struct Problem {
+    Desc desc;
+    Layout a, b, c, d;
+};
+
+// What an algorithm was found for
+struct Algorithm {
+    uint64_t key, workspace;
+    uint32_t align[4];
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm is kept in cuBLASLt's own type");
+
+std::atomic<long> heuristics{ 0 };
+
+size_t size_of(int type) {
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
+// ----------------------------------------------------------------------------
+// attributes
+
+template <class T> cublasStatus_t set(T *to, const void *value, size_t size) {
+    if (!value || size != sizeof(T)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// An attribute for which the stand-in knows one value only
+cublasStatus_t expect(int32_t only, const void *value, size_t size) {
+    int32_t given;
+    cublasStatus_t rc = set(&given, value, size);
+    return rc ? rc : given == only ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+// ----------------------------------------------------------------------------
+// what is refused
+
+cublasStatus_t refuse(cublasStatus_t status, const char *why) {
+    fprintf(stderr, "CUDA stand-in: cuBLASLt: %s\n", why);
+    return status;
+}
+#define REFUSE_IF(condition, status) do { if (condition) return refuse(CUBLAS_STATUS_##status, #condition); } while (0)
+
+bool has(const Desc &desc, unsigned epilogue) {
+    return (desc.epilogue & epilogue) == epilogue;
+}
+bool has_bias(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_BIAS); }
+bool has_gelu(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_GELU_AUX); }
+bool has_dgelu(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_DGELU); }
+bool has_bgrad(const Desc &desc) { return desc.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+
+bool same_layout(const Layout &x, const Layout &y) {
+    return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld && x.batches == y.batches && x.stride == y.stride;
+}
+
+cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
+    unsigned e = desc.epilogue;
+    bool known = e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX ||
+                 e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_BGRADB;
+    REFUSE_IF(!known, NOT_SUPPORTED);
+    REFUSE_IF((has_bias(desc) || has_bgrad(desc)) && desc.bias_type >= 0 && desc.bias_type != (int)d.type, INVALID_VALUE);
+    if (has_gelu(desc) || has_dgelu(desc)) {
+        REFUSE_IF(desc.aux_type >= 0 && desc.aux_type != (int)d.type, INVALID_VALUE);
+        REFUSE_IF(desc.aux_ld % 8 != 0, INVALID_VALUE);
+        REFUSE_IF(desc.aux_ld < d.rows, INVALID_VALUE);
+        REFUSE_IF(d.batches > 1 && desc.aux_stride % 8 != 0, INVALID_VALUE);
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t check_problem(const Problem &p) {
+    const Desc &desc = p.desc;
+    const Layout &a = p.a, &b = p.b, &c = p.c, &d = p.d;
+    int64_t a_rows = desc.trans_a ? a.cols : a.rows, a_cols = desc.trans_a ? a.rows : a.cols;
+    int64_t b_rows = desc.trans_b ? b.cols : b.rows, b_cols = desc.trans_b ? b.rows : b.cols;
+    REFUSE_IF(a_rows != d.rows || b_cols != d.cols || a_cols != b_rows, INVALID_VALUE);
+    REFUSE_IF(c.rows != d.rows || c.cols != d.cols, INVALID_VALUE);
+    REFUSE_IF(a.ld < a.rows || b.ld < b.rows || c.ld < c.rows || d.ld < d.rows, INVALID_VALUE);
+    REFUSE_IF(a.batches != d.batches || b.batches != d.batches || c.batches != d.batches, INVALID_VALUE);
+    REFUSE_IF(d.batches > 1 && d.stride < (d.cols - 1) * d.ld + d.rows && d.stride + d.rows > d.ld, INVALID_VALUE);   // results overlap
+    REFUSE_IF(a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F), NOT_SUPPORTED);
+    REFUSE_IF(desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F, NOT_SUPPORTED);
+    return check_epilogue(desc, d);
+}
+
+// Every element of the matrix lies in memory that the device reaches.
+bool reaches(const void *p, int type, int64_t rows, int64_t cols, int64_t ld, int batches, int64_t stride) {
+    return cuda_stand_in_reaches(p, ((batches - 1) * stride + (cols - 1) * ld + rows) * size_of(type));
+}
+bool reaches(const void *p, const Layout &x) {
+    return reaches(p, x.type, x.rows, x.cols, x.ld, x.batches, x.stride);
+}
+
+bool is_aligned(const void *p, size_t alignment) {
+    return (uintptr_t)p % alignment == 0;
+}
+
+cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, const void *C, const void *D, const Algorithm &algo) {
+    const Desc &desc = p.desc;
+    REFUSE_IF(!is_aligned(A, algo.align[0]) || !is_aligned(B, algo.align[1]), INVALID_VALUE);   // less than the preference promised
+    REFUSE_IF(!is_aligned(C, algo.align[2]) || !is_aligned(D, algo.align[3]), INVALID_VALUE);
+    REFUSE_IF(!reaches(A, p.a) || !reaches(B, p.b) || !reaches(C, p.c) || !reaches(D, p.d), EXECUTION_FAILED);
+    REFUSE_IF(C == D && !same_layout(p.c, p.d), INVALID_VALUE);
+    REFUSE_IF(has_bias(desc) && !reaches(desc.bias, p.d.type, p.d.rows, 1, 0, p.d.batches, desc.bias_stride), EXECUTION_FAILED);
+    REFUSE_IF(has_bgrad(desc) && !reaches(desc.bias, p.d.type, p.d.cols, 1, 0, p.d.batches, desc.bias_stride), EXECUTION_FAILED);
+    REFUSE_IF((has_gelu(desc) || has_dgelu(desc)) &&
+              !reaches(desc.aux, p.d.type, p.d.rows, p.d.cols, desc.aux_ld, p.d.batches, desc.aux_stride), EXECUTION_FAILED);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// The same for products that differ in their pointers only (FNV)
+uint64_t key_of(const Problem &p) {
+    const Desc &desc = p.desc;
+    std::vector<int64_t> fields = { desc.compute, desc.trans_a, desc.trans_b, desc.epilogue, desc.aux_ld, desc.aux_stride };
+    for (const Layout *x : { &p.a, &p.b, &p.c, &p.d }) {
+        fields.insert(fields.end(), { (int64_t)x->type, x->rows, x->cols, x->ld, (int64_t)x->batches, x->stride });
+    }
+    uint64_t key = 14695981039346656037ull;
+    for (int64_t field : fields) {
+        key = (key ^ (uint64_t)field) * 1099511628211ull;
+    }
+    return key;
+}
+
+// ----------------------------------------------------------------------------
+// elements
+
+float read(int type, const void *p, int64_t i) {
+    if (type == CUDA_R_32F) {
+        return ((const float *)p)[i];
+    }
+    uint16_t bits = ((const uint16_t *)p)[i];
+    if (type == CUDA_R_16BF) {
+        return __uint_as_float((unsigned)bits << 16);
+    }
+    _Float16 half;
+    memcpy(&half, &bits, sizeof half);
+    return (float)half;
+}
+
+void write(int type, void *p, int64_t i, float x) {
+    if (type == CUDA_R_32F) {
+        ((float *)p)[i] = x;
+        return;
+    }
+    uint16_t bits;
+    if (type == CUDA_R_16BF) {
+        unsigned u = __float_as_uint(x);
+        bits = (uint16_t)(isnan(x) ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+    } else {
+        _Float16 half = (_Float16)x;
+        memcpy(&bits, &half, sizeof bits);
+    }
+    ((uint16_t *)p)[i] = bits;
+}
+
+float to_tf32(float x) {
+    return isfinite(x) ? __uint_as_float((__float_as_uint(x) + 0x1000) & ~0x1fffu) : x;    // 10 bits, to nearest, halves away from 0
+}
+
+const float GELU_SCALE = 0.7978845608028654f, GELU_CUBE = 0.044715f;
+
+float gelu(float x) {
+    return 0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x)));
+}
+
+float gelu_slope(float x) {
+    float t = tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SCALE * (1.0f + 3.0f * GELU_CUBE * x * x);
+}
+
+// ----------------------------------------------------------------------------
+// the product
+
+struct Call {
+    Problem p;
+    const void *A, *B, *C;
+    void *D;
+    float alpha, beta;
+};
+
+enum { TILE = 64 };
+
+// out (rows of `inner`, padded to TILE) from op(x): out[o * inner_padded + i] = x[i, o], or x[o, i] with `flip`
+void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t offset, bool flip, bool tf32) {
+    int64_t inner = flip ? x.cols : x.rows, outer = flip ? x.rows : x.cols, padded = (inner + TILE - 1) / TILE * TILE;
+    out.assign(outer * padded, 0.0f);
+    for (int64_t c = 0; c < x.cols; c++) {
+        for (int64_t r = 0; r < x.rows; r++) {
+            float v = read(x.type, p, offset + c * x.ld + r);
+            out[flip ? r * padded + c : c * padded + r] = tf32 ? to_tf32(v) : v;
+        }
+    }
+}
+
+// sums (TILE) of one column of the product: a (K, m padded) from the tile's first row on, b (K) b_step apart
+VECTOR void multiply(float *sums, const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t K) {
+    float acc[TILE] = { 0 };
+    for (int64_t k = 0; k < K; k++) {
+        float x = b[k * b_step];
+        for (int i = 0; i < TILE; i++) {
+            acc[i] += a[k * a_step + i] * x;
+        }
+    }
+    memcpy(sums, acc, sizeof acc);
+}
+
+void finish(const Call &call, int batch, int64_t row, int64_t col, float product) {
+    const Desc &desc = call.p.desc;
+    const Layout &c = call.p.c, &d = call.p.d;
+    float x = call.alpha * product;
+    if (call.beta != 0.0f) {
+        x += call.beta * read(c.type, call.C, batch * c.stride + col * c.ld + row);
+    }
+    if (has_bias(desc)) {
+        x += read(d.type, desc.bias, batch * desc.bias_stride + row);
+    }
+    int64_t aux = batch * desc.aux_stride + col * desc.aux_ld + row;
+    if (has_gelu(desc)) {
+        write(d.type, desc.aux, aux, x);
+        x = gelu(x);
+    }
+    if (has_dgelu(desc)) {
+        x *= gelu_slope(read(d.type, desc.aux, aux));
+    }
+    write(d.type, call.D, batch * d.stride + col * d.ld + row, x);
+}
+
+void sum_columns(const Call &call, int batch, const std::vector<float> &b, int64_t N, int64_t padded, int64_t K) {
+    for (int64_t n = 0; n < N; n++) {
+        float sum = 0.0f;
+        for (int64_t k = 0; k < K; k++) {
+            sum += b[k * padded + n];
+        }
+        write(call.p.d.type, call.p.desc.bias, batch * call.p.desc.bias_stride + n, sum);
+    }
+}
+
+void compute(const Call &call) {
+    const Problem &p = call.p;
+    bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    int64_t M = p.d.rows, N = p.d.cols, K = p.desc.trans_a ? p.a.rows : p.a.cols;
+    int64_t a_step = (M + TILE - 1) / TILE * TILE, b_step = (N + TILE - 1) / TILE * TILE;
+    std::vector<float> a, b;    // (K, M), (K, N)
+    for (int batch = 0; batch < p.d.batches; batch++) {
+        unpack(a, p.a, call.A, batch * p.a.stride, p.desc.trans_a, tf32);
+        unpack(b, p.b, call.B, batch * p.b.stride, !p.desc.trans_b, tf32);
+        for (int64_t m = 0; m < M; m += TILE) {
+            for (int64_t n = 0; n < N; n++) {
+                float sums[TILE];
+                multiply(sums, &a[m], a_step, &b[n], b_step, K);
+                for (int64_t i = 0; i < std::min<int64_t>(TILE, M - m); i++) {
+                    finish(call, batch, m + i, n, sums[i]);
+                }
+            }
+        }
+        if (has_bgrad(p.desc)) {
+            sum_columns(call, batch, b, N, b_step, K);
+        }
+    }
+}
+
+cublasStatus_t find_algorithm(const Problem &p, const cublasLtMatmulPreferenceOpaque &pref, Algorithm *algo) {
+    heuristics++;
+    cublasStatus_t rc = check_problem(p);
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        return rc;
+    }
+    algo->key = key_of(p);
+    algo->workspace = std::min<uint64_t>(pref.workspace, WORKSPACE);
+    memcpy(algo->align, pref.align, sizeof algo->align);
+    return CUBLAS_STATUS_SUCCESS;
+}
+}
+
+// ----------------------------------------------------------------------------
+// the interface
+
+long cuda_stand_in_heuristics(void) {
+    return heuristics;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    int devices;
+    if (cuda_stand_in_fails("cublasLtCreate") || cudaGetDeviceCount(&devices) != cudaSuccess) {
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    }
+    *handle = new cublasLtContext{};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t cublasLtGetVersion(void) {
+    return 130100;
+}
+
+const char *cublasLtGetStatusName(cublasStatus_t status) {
+    switch (status) {
+    #define NAME(s) case s: return #s
+    NAME(CUBLAS_STATUS_SUCCESS);
+    NAME(CUBLAS_STATUS_NOT_INITIALIZED);
+    NAME(CUBLAS_STATUS_ALLOC_FAILED);
+    NAME(CUBLAS_STATUS_INVALID_VALUE);
+    NAME(CUBLAS_STATUS_ARCH_MISMATCH);
+    NAME(CUBLAS_STATUS_EXECUTION_FAILED);
+    NAME(CUBLAS_STATUS_INTERNAL_ERROR);
+    NAME(CUBLAS_STATUS_NOT_SUPPORTED);
+    #undef NAME
+    }
+    return "unknown status";
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return cublasLtGetStatusName(status);
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
+    REFUSE_IF(scale != CUDA_R_32F, NOT_SUPPORTED);
+    if (cuda_stand_in_fails("cublasLtMatmulDescCreate")) {
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    }
+    *desc = new Desc;
+    (*desc)->compute = compute;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+    delete desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr, const void *value,
+                                              size_t size) {
+    switch (attr) {
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return expect(CUBLASLT_POINTER_MODE_HOST, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&desc->trans_a, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&desc->trans_b, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&desc->epilogue, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&desc->bias, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set(&desc->bias_stride, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(&desc->aux, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(&desc->aux_ld, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: return set(&desc->aux_stride, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return set(&desc->aux_type, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&desc->bias_type, value, size);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+    REFUSE_IF(!rows || !cols || rows > INT32_MAX || cols > INT32_MAX, INVALID_VALUE);
+    if (cuda_stand_in_fails("cublasLtMatrixLayoutCreate")) {
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    }
+    *layout = new Layout{ type, (int64_t)rows, (int64_t)cols, ld };
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    delete layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attr, const void *value,
+                                                size_t size) {
+    switch (attr) {
+    case CUBLASLT_MATRIX_LAYOUT_ORDER: return expect(CUBLASLT_ORDER_COL, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set(&layout->batches, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set(&layout->stride, value, size);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref) {
+    if (cuda_stand_in_fails("cublasLtMatmulPreferenceCreate")) {
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    }
+    *pref = new cublasLtMatmulPreferenceOpaque;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref) {
+    delete pref;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref, cublasLtMatmulPreferenceAttributes_t attr,
+                                                    const void *value, size_t size) {
+    uint32_t unused;
+    switch (attr) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&pref->workspace, value, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&unused, value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return set(&pref->align[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, size);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
+                                              cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                              cublasLtMatmulPreference_t pref, int requested, cublasLtMatmulHeuristicResult_t results[],
+                                              int *returned) {
+    REFUSE_IF(!handle || !desc || !A || !B || !C || !D || !pref || requested < 1 || !results || !returned, INVALID_VALUE);
+    *returned = 0;
+    Algorithm algo = {};
+    cublasStatus_t rc = cuda_stand_in_fails("cublasLtMatmulAlgoGetHeuristic") ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                                              : find_algorithm({ *desc, *A, *B, *C, *D }, *pref, &algo);
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        return rc;
+    }
+    results[0] = {};
+    memcpy(&results[0].algo, &algo, sizeof algo);
+    results[0].workspaceSize = algo.workspace;
+    results[0].state = CUBLAS_STATUS_SUCCESS;
+    results[0].wavesCount = 1.0f;
+    *returned = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
+                              cublasLtMatrixLayout_t A_layout, const void *B, cublasLtMatrixLayout_t B_layout, const void *beta,
+                              const void *C, cublasLtMatrixLayout_t C_layout, void *D, cublasLtMatrixLayout_t D_layout,
+                              const cublasLtMatmulAlgo_t *chosen, void *workspace, size_t workspace_size, cudaStream_t stream) {
+    REFUSE_IF(!handle || !desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout, INVALID_VALUE);
+    if (cuda_stand_in_fails("cublasLtMatmul")) {
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    }
+    Call call = { { *desc, *A_layout, *B_layout, *C_layout, *D_layout }, A, B, C, D, *(const float *)alpha, *(const float *)beta };
+    Algorithm algo = {};
+    cublasLtMatmulPreferenceOpaque any;
+    std::fill(any.align, any.align + 4, (uint32_t)size_of(call.p.d.type));
+    cublasStatus_t rc = chosen ? check_problem(call.p) : find_algorithm(call.p, any, &algo);
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        return rc;
+    }
+    if (chosen) {
+        memcpy(&algo, chosen, sizeof algo);
+        REFUSE_IF(algo.key != key_of(call.p), INVALID_VALUE);   // an algorithm for another product
+    }
+    REFUSE_IF(workspace_size < algo.workspace, INVALID_VALUE);
+    REFUSE_IF(workspace_size && (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)), INVALID_VALUE);
+    rc = check_pointers(call.p, A, B, C, D, algo);
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        return rc;
+    }
+    size_t used = algo.workspace;
+    cudaError_t queued = cuda_stand_in_queue(stream, [=] {
+        if (used) {
+            memset(workspace, 0xff, used);  // so that a workspace that holds something of value is noticed
+        }
+        compute(call);
+    });
+    return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}

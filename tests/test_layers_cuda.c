@@ -1,0 +1,584 @@
+/* Each function of layers_cuda against the same one of layers_cpu (which test_layers.c checks) on the same inputs: fp32, bf16, fp16, odd
+ * shapes, gradients that are not zero before, results in place of inputs. The CPU has no fp16: it then gets the same numbers in fp32.
+ * Each function runs twice on the device, once with scratch full of NaN: the bits must be the same.
+ * Runs on a CUDA device, or on the CPU with tests/cuda/ in the place of CUDA; skips, with the reason, where there is neither. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <omp.h>
+#include "../gpt2/layers.h"
+
+#ifndef GPT2_CUDA
+static void without_cuda(void **state) {
+    (void)state;
+    assert_null(layers_cuda());
+    print_message("skipped: built without CUDA\n");
+    skip();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(without_cuda) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#else
+#include "../gpt2/cuda.h"
+#include "../llmc_zero/numbers.h"
+#ifdef CUDA_STAND_IN
+#include "cuda/stand_in.h"
+#endif
+
+enum { CPU, CUDA, AGAIN, RUNS };        // each function runs on the CPU, on the device, and there once more
+enum { MAX_TENSORS = 16 };
+
+typedef struct { gpt2_dtype dt; size_t n; void *mem[RUNS]; } Tensor;
+
+static Tensor tensors[MAX_TENSORS];
+static int num_tensors;
+static void *scratch[2];
+static size_t scratch_bytes;
+static const char *const names[] = { "fp32", "bf16", "fp16" };
+static const gpt2_dtype dtypes[] = { GPT2_F32, GPT2_BF16, GPT2_F16 };
+
+static void ok(int rc) {
+    if (rc) fail_msg("%s", gpt2_last_error());
+}
+
+static void cuda(cudaError_t rc) {
+    if (rc != cudaSuccess) fail_msg("%s", cudaGetErrorString(rc));
+}
+
+// ----------------------------------------------------------------------------
+// tensors: one copy for each run
+
+static const Layers *on(int run) {
+    return run == CPU ? &layers_cpu : layers_cuda();
+}
+
+static gpt2_dtype type(gpt2_dtype dt, int run) {
+    return run == CPU && dt == GPT2_F16 ? GPT2_F32 : dt;
+}
+
+static double get(gpt2_dtype dt, const void *p, size_t i) {
+    if (dt == GPT2_F32) return ((const float *)p)[i];
+    uint16_t bits = ((const uint16_t *)p)[i];
+    return dt == GPT2_BF16 ? bf16_widen(bits) : fp16_widen(bits);
+}
+
+static void put(gpt2_dtype dt, void *p, size_t i, double x) {
+    if (dt == GPT2_F32) ((float *)p)[i] = (float)x;
+    else ((uint16_t *)p)[i] = dt == GPT2_BF16 ? bf16_round((float)x) : fp16_round((float)x);
+}
+
+static uint32_t random_state = 1;
+static double uniform(void) { // in [-1, 1)
+    random_state = random_state * 1664525u + 1013904223u;
+    return (double)(random_state >> 8) / (1 << 23) - 1.0;
+}
+
+// x (n) of type dt becomes a tensor, in each run the same values
+static Tensor *tensor_of(gpt2_dtype dt, size_t n, const void *x) {
+    assert_true(num_tensors < MAX_TENSORS);
+    Tensor *t = &tensors[num_tensors++];
+    t->dt = dt;
+    t->n = n;
+    t->mem[CPU] = malloc(n * 4);
+    assert_non_null(t->mem[CPU]);
+    for (size_t i = 0; i < n; i++) put(type(dt, CPU), t->mem[CPU], i, get(dt, x, i));
+    for (int run = CUDA; run < RUNS; run++) {
+        cuda(cudaMalloc((void **)&t->mem[run], n * gpt2_dtype_size(dt)));
+        cuda(cudaMemcpy(t->mem[run], x, n * gpt2_dtype_size(dt), cudaMemcpyHostToDevice));
+    }
+    return t;
+}
+
+static Tensor *tensor(gpt2_dtype dt, size_t n, double scale) {
+    void *x = malloc(n * 4);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) put(dt, x, i, scale * uniform());
+    Tensor *t = tensor_of(dt, n, x);
+    free(x);
+    return t;
+}
+
+static void *downloaded(const Tensor *t, int run) {
+    size_t bytes = t->n * gpt2_dtype_size(type(t->dt, run));
+    void *x = malloc(bytes);
+    assert_non_null(x);
+    ok(on(run)->download(x, t->mem[run], bytes));
+    return x;
+}
+
+// Roundings to t's type may fall to either side: one unit in the last place. On top, slack, relative to the largest value.
+static void check(const char *what, const Tensor *t, double slack) {
+    static const double unit[] = { 0, 1.0 / 128, 1.0 / 1024 };
+    void *x[RUNS];
+    for (int run = 0; run < RUNS; run++) x[run] = downloaded(t, run);
+    double top = 0;
+    for (size_t i = 0; i < t->n; i++) top = fmax(top, fabs(get(type(t->dt, CPU), x[CPU], i)));
+    for (size_t i = 0; i < t->n; i++) {
+        double expected = get(type(t->dt, CPU), x[CPU], i), got = get(t->dt, x[CUDA], i);
+        double allowed = unit[t->dt] * fabs(expected) + slack * top + (t->dt == GPT2_F16 ? 6e-8 : 1e-30);
+        if (!(fabs(got - expected) <= allowed) && !(isnan(got) && isnan(expected)))
+            fail_msg("%s[%zu] of %zu (%s): %.9g, on the CPU %.9g", what, i, t->n, names[t->dt], got, expected);
+    }
+    if (memcmp(x[CUDA], x[AGAIN], t->n * gpt2_dtype_size(t->dt)))
+        fail_msg("%s of %zu (%s): two runs differ in their bits", what, t->n, names[t->dt]);
+    for (int run = 0; run < RUNS; run++) free(x[run]);
+}
+
+static void release(void) {
+    for (int i = 0; i < num_tensors; i++) {
+        free(tensors[i].mem[CPU]);
+        for (int run = CUDA; run < RUNS; run++) cuda(cudaFree(tensors[i].mem[run]));
+    }
+    num_tensors = 0;
+}
+
+static void free_scratch(void) {
+    free(scratch[0]);
+    if (scratch[1]) cuda(cudaFree(scratch[1]));
+    scratch[0] = scratch[1] = NULL;
+}
+
+static void plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) {
+    free_scratch();
+    size_t bytes;
+    ok(layers_cpu.plan(type(dt, CPU), B, T, C, NH, Vp, chunk, &bytes));
+    scratch[0] = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    ok(layers_cpu.use_scratch(scratch[0]));
+    ok(layers_cuda()->plan(dt, B, T, C, NH, Vp, chunk, &scratch_bytes));
+    cuda(cudaMalloc((void **)&scratch[1], scratch_bytes));
+    ok(layers_cuda()->use_scratch(scratch[1]));
+}
+
+// the table of a run; the device's scratch is full of NaN in the first, of zeros in the second
+static const Layers *start(int run) {
+    if (run != CPU) cuda(cudaMemset(scratch[1], run == CUDA ? 0xff : 0, scratch_bytes));
+    return on(run);
+}
+
+// ----------------------------------------------------------------------------
+// tests. `SLACK`: sums of fp32 in another order, e^x by another formula
+
+#define SLACK 1e-5
+// fp16: what the CPU computes in fp32 is not rounded on the way
+#define SLACK_IF_F16 (dt == GPT2_F16 ? 2e-3 : SLACK)
+#define EACH_RUN for (int run = 0; run < RUNS; run++)
+#define AT(t) ((t)->mem[run])
+
+static void check_layernorm(gpt2_dtype dt, int BT, int C) {
+    size_t n = (size_t)BT * C;
+    Tensor *out = tensor(dt, n, 1), *out2 = tensor(dt, n, 1), *out3 = tensor(dt, n, 1), *sum = tensor(dt, n, 1);
+    Tensor *in_place = tensor(dt, n, 3), *inp = tensor(dt, n, 3), *inp2 = tensor(dt, n, 1), *w = tensor(dt, C, 1), *b = tensor(dt, C, 1);
+    Tensor *mean = tensor(GPT2_F32, BT, 1), *rstd = tensor(GPT2_F32, BT, 1);
+    Tensor *mean2 = tensor(GPT2_F32, BT, 1), *rstd2 = tensor(GPT2_F32, BT, 1);
+    EACH_RUN {
+        const Layers *l = start(run);
+        gpt2_dtype t = type(dt, run);
+        ok(l->layernorm_forward(t, AT(out), AT(mean), AT(rstd), AT(inp), AT(w), AT(b), BT, C));
+        ok(l->residual_layernorm_forward(t, AT(sum), AT(out2), AT(mean2), AT(rstd2), AT(inp), AT(inp2), AT(w), AT(b), BT, C));
+        ok(l->residual_layernorm_forward(t, AT(in_place), AT(out3), AT(mean2), AT(rstd2), AT(in_place), AT(inp2), AT(w), AT(b), BT, C));
+    }
+    // x - mean is a small difference of large numbers where a row is one number, or two that are close
+    double slack = C < 4 ? 1e-3 : SLACK, slack2 = dt == GPT2_F16 ? (C < 4 ? 0.5 : 4e-3) : slack;
+    check("layernorm's out", out, slack);
+    check("layernorm's mean", mean, SLACK);
+    check("layernorm's rstd", rstd, slack);
+    check("residual", sum, SLACK);
+    check("residual_layernorm's out", out2, slack2);
+    check("residual in place", in_place, SLACK);
+    check("residual_layernorm's out, in place", out3, slack2);
+    check("residual_layernorm's mean", mean2, SLACK_IF_F16);
+    check("residual_layernorm's rstd", rstd2, slack2);
+    release();
+}
+
+static void check_layernorm_backward(gpt2_dtype dt, int BT, int C) {
+    size_t n = (size_t)BT * C;
+    Tensor *dinp = tensor(dt, n, 1), *dw = tensor(dt, C, 1), *db = tensor(dt, C, 1), *dout = tensor(dt, n, 1), *inp = tensor(dt, n, 2);
+    Tensor *w = tensor(dt, C, 1), *mean = tensor(GPT2_F32, BT, 0.1), *rstd = tensor(GPT2_F32, BT, 1);
+    EACH_RUN {
+        ok(start(run)->layernorm_backward(type(dt, run), AT(dinp), AT(dw), AT(db), AT(dout), AT(inp), AT(w), AT(mean), AT(rstd), BT, C));
+    }
+    check("layernorm's dinp", dinp, SLACK);
+    check("layernorm's dweight", dw, SLACK);
+    check("layernorm's dbias", db, SLACK);
+    release();
+}
+
+static void check_elementwise(gpt2_dtype dt, size_t n) {
+    Tensor *a = tensor(dt, n, 4), *b = tensor(dt, n, 2), *sum = tensor(dt, n, 1), *gelu = tensor(dt, n, 1), *dinp = tensor(dt, n, 1);
+    Tensor *in_place = tensor(dt, n, 2), *wild = tensor(dt, n, dt == GPT2_F16 ? 6e4 : 1e30), *wild_gelu = tensor(dt, n, 1);
+    Tensor *wild_dinp = tensor(dt, n, 1);
+    EACH_RUN {
+        const Layers *l = start(run);
+        gpt2_dtype t = type(dt, run);
+        ok(l->residual_forward(t, AT(sum), AT(a), AT(b), n));
+        ok(l->gelu_forward(t, AT(gelu), AT(a), n));
+        ok(l->gelu_backward(t, AT(dinp), AT(a), AT(b), n));
+        ok(l->gelu_backward(t, AT(in_place), AT(a), AT(in_place), n));
+        ok(l->gelu_forward(t, AT(wild_gelu), AT(wild), n));
+        ok(l->gelu_backward(t, AT(wild_dinp), AT(wild), AT(b), n));
+    }
+    check("residual", sum, SLACK);
+    check("gelu", gelu, SLACK);
+    check("gelu's dinp", dinp, SLACK);
+    check("gelu's dinp in place", in_place, SLACK);
+    check("gelu of large values", wild_gelu, SLACK);
+    check("gelu's dinp at large values", wild_dinp, SLACK);
+    release();
+}
+
+// what the CPU does in matmul_backward, here by itself
+static void check_bias(gpt2_dtype dt, int BT, int OC) {
+    Tensor *dbias = tensor(dt, OC, 1), *dout = tensor(dt, (size_t)BT * OC, 1);
+    for (int c = 0; c < OC; c++) {
+        gpt2_dtype t = type(dt, CPU);
+        double sum = get(t, dbias->mem[CPU], c);
+        for (int r = 0; r < BT; r++) sum += get(t, dout->mem[CPU], (size_t)r * OC + c);
+        put(t, dbias->mem[CPU], c, sum);
+    }
+    for (int run = CUDA; run < RUNS; run++) {
+        start(run);
+        ok(cuda_bias_backward(dt, AT(dbias), AT(dout), BT, OC));
+    }
+    check("dbias", dbias, SLACK);
+    release();
+}
+
+static const struct { int BT, C; } row_shapes[] = {
+    { 1, 1 }, { 7, 3 }, { 33, 20 }, { 5, 64 }, { 130, 96 }, { 1, 768 }, { 9, 768 }, { 300, 24 }, { 3, 1024 }, { 2, 1280 }, { 3, 1600 },
+    { 2, 2056 },
+};
+
+static void rows(void **state) {
+    (void)state;
+    for (size_t s = 0; s < sizeof row_shapes / sizeof *row_shapes; s++) {
+        int BT = row_shapes[s].BT, C = row_shapes[s].C;
+        for (int d = 0; d < 3; d++) {
+            plan(dtypes[d], BT, 1, C, 1, 1, 1);
+            check_layernorm(dtypes[d], BT, C);
+            check_layernorm_backward(dtypes[d], BT, C);
+            check_elementwise(dtypes[d], (size_t)BT * C);
+            check_bias(dtypes[d], BT, C);
+            check_bias(dtypes[d], BT, 4 * C);
+        }
+    }
+}
+
+// tokens: 0 all different as far as they go, 1 all the same, 2 few that are frequent, many that are rare
+static int token(int kind, int i, int V) {
+    double u = (uniform() + 1) / 2;
+    return kind == 0 ? i % V : kind == 1 ? V - 1 : (int)(V * u * u * u * u);
+}
+
+static void check_encoder(gpt2_dtype dt, int B, int T, int C, int V, int kind) {
+    size_t n = (size_t)B * T * C;
+    plan(dt, B, T, C, 1, V, 1);
+    Tensor *out = tensor(dt, n, 1), *dout = tensor(dt, n, 1), *wte = tensor(dt, (size_t)V * C, 1), *wpe = tensor(dt, (size_t)T * C, 1);
+    Tensor *dwte = tensor(dt, (size_t)V * C, 1), *dwpe = tensor(dt, (size_t)T * C, 1);
+    int *inp = malloc((size_t)B * T * sizeof(int));
+    for (int i = 0; i < B * T; i++) inp[i] = token(kind, i, V);
+    EACH_RUN {
+        ok(start(run)->encoder_forward(type(dt, run), AT(out), inp, AT(wte), AT(wpe), B, T, C));
+        ok(start(run)->encoder_backward(type(dt, run), AT(dwte), AT(dwpe), AT(dout), inp, B, T, C));
+    }
+    free(inp);
+    check("encoder's out", out, SLACK);
+    check("dwte", dwte, SLACK);
+    check("dwpe", dwpe, SLACK);
+    release();
+}
+
+static void encoder(void **state) {
+    (void)state;
+    for (int d = 0; d < 3; d++) {
+        for (int kind = 0; kind < 3; kind++) {
+            check_encoder(dtypes[d], 3, 7, 3, 5, kind);
+            check_encoder(dtypes[d], 2, 33, 64, 257, kind);
+            check_encoder(dtypes[d], 5, 20, 264, 40, kind);
+        }
+        check_encoder(dtypes[d], 1, 1, 1, 1, 1);
+        check_encoder(dtypes[d], 1, 9, 768, 300, 2);
+    }
+}
+
+// NaN and infinity in `special` rows: 0 none, 1 a NaN in the first row, -inf in most columns of the second
+static void check_crossentropy(gpt2_dtype dt, int rows, int V, int Vp, float dloss, int special) {
+    size_t n = (size_t)rows * Vp;
+    plan(dt, 1, 1, 1, 1, Vp, rows);
+    void *x = malloc(n * 4);
+    for (size_t i = 0; i < n; i++) put(dt, x, i, 8 * uniform());
+    for (int c = 1; special && c < V; c++) put(dt, x, (size_t)Vp + c, c % 300 ? -INFINITY : 1.0);
+    if (special) put(dt, x, V / 2, NAN);
+    Tensor *logits = tensor_of(dt, n, x), *losses = tensor(GPT2_F32, rows, 1);
+    free(x);
+    int *targets = malloc(rows * sizeof(int));
+    for (int r = 0; r < rows; r++) targets[r] = special ? 0 : r == 0 ? V - 1 : r == 1 ? 0 : token(0, 7919 * r, V);
+    EACH_RUN {
+        ok(start(run)->softmax_crossentropy(type(dt, run), AT(losses), AT(logits), dloss, targets, rows, V, Vp));
+    }
+    free(targets);
+    check("losses", losses, SLACK);
+    check(dloss ? "gradients of logits" : "untouched logits", logits, dloss ? SLACK : 0);
+    void *gradients = downloaded(logits, CUDA);
+    for (int r = 0; dloss && r < rows; r++) {
+        for (int c = V; c < Vp; c++) assert_true(get(dt, gradients, (size_t)r * Vp + c) == 0);
+    }
+    free(gradients);
+    release();
+}
+
+static void crossentropy(void **state) {
+    (void)state;
+    for (int d = 0; d < 3; d++) {
+        check_crossentropy(dtypes[d], 3, 1, 1, 1, 0);
+        check_crossentropy(dtypes[d], 5, 5, 8, -0.7f, 0);
+        check_crossentropy(dtypes[d], 4, 257, 264, 1.0f / 3, 0);
+        check_crossentropy(dtypes[d], 2, 250, 257, 1, 0);
+        check_crossentropy(dtypes[d], 2, 6200, 6400, 0, 0);
+        check_crossentropy(dtypes[d], 2, 20001, 20008, 1, 1);
+    }
+    check_crossentropy(GPT2_BF16, 2, 50257, 50304, 1.0f / 64, 0);
+}
+
+static void sums(void **state) {
+    (void)state;
+    plan(GPT2_F32, 1, 1, 1, 1, 1, 1);
+    const int sizes[] = { 1, 31, 1000, 100003 };
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        Tensor *x = tensor(GPT2_F32, sizes[s], 1), *total = tensor(GPT2_F32, 2, 1);     // two floats: room for a double
+        double first[RUNS], second[RUNS];
+        EACH_RUN {
+            ok(on(run)->sum(AT(total), AT(x), sizes[s], 0));
+            ok(on(run)->download(&first[run], AT(total), sizeof(double)));
+            ok(on(run)->sum(AT(total), AT(x), sizes[s], 1));
+            ok(on(run)->download(&second[run], AT(total), sizeof(double)));
+        }
+        assert_true(fabs(first[CUDA] - first[CPU]) <= 1e-12 * sizes[s] && fabs(second[CUDA] - second[CPU]) <= 1e-12 * sizes[s]);
+        assert_true(first[CUDA] == first[AGAIN] && second[CUDA] == second[AGAIN]);
+        assert_true(fabs(second[CUDA] - 2 * first[CUDA]) <= 1e-12 * sizes[s]);
+        ok(on(CUDA)->clear(x->mem[CUDA], sizes[s] * sizeof(float)));
+        ok(on(CUDA)->sum(total->mem[CUDA], x->mem[CUDA], sizes[s], 1));
+        ok(on(CUDA)->download(&first[CUDA], total->mem[CUDA], sizeof(double)));
+        assert_true(first[CUDA] == second[CUDA]);
+        release();
+    }
+}
+
+// Arrays of the host may be reused at once: what is queued must have its own copy, for more calls than there are slots.
+static void staging(void **state) {
+    (void)state;
+    enum { CALLS = 40, T = 12, C = 8, V = 64 };
+    plan(GPT2_F32, 1, T, C, 1, V, T);
+    const Layers *l = layers_cuda();
+    Tensor *wte = tensor(GPT2_F32, V * C, 1), *wpe = tensor(GPT2_F32, T * C, 1), *out = tensor(GPT2_F32, CALLS * T * C, 1);
+    Tensor *dwte = tensor(GPT2_F32, V * C, 1), *dwpe = tensor(GPT2_F32, T * C, 1), *dout = tensor(GPT2_F32, T * C, 1);
+    int inp[T];
+    for (int i = 0; i < CALLS; i++) {
+        float *rows = (float *)out->mem[CUDA] + i * T * C;
+        for (int t = 0; t < T; t++) inp[t] = token(2, t, V);
+        ok(layers_cpu.encoder_forward(GPT2_F32, (float *)out->mem[CPU] + i * T * C, inp, wte->mem[CPU], wpe->mem[CPU], 1, T, C));
+        ok(layers_cpu.encoder_backward(GPT2_F32, dwte->mem[CPU], dwpe->mem[CPU], dout->mem[CPU], inp, 1, T, C));
+        ok(l->encoder_forward(GPT2_F32, rows, inp, wte->mem[CUDA], wpe->mem[CUDA], 1, T, C));
+        ok(l->encoder_backward(GPT2_F32, dwte->mem[CUDA], dwpe->mem[CUDA], dout->mem[CUDA], inp, 1, T, C));
+        memset(inp, 0, sizeof inp);
+    }
+    Tensor *const results[] = { out, dwte, dwpe };
+    for (int r = 0; r < 3; r++) {
+        float *x = downloaded(results[r], CUDA), *y = results[r]->mem[CPU];
+        for (size_t i = 0; i < results[r]->n; i++) assert_true(fabsf(x[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
+        free(x);
+    }
+    release();
+}
+
+// No layer waits for the device or allocates. tests/cuda/ counts both.
+static void asynchronous(void **state) {
+    (void)state;
+#ifdef CUDA_STAND_IN
+    enum { B = 2, T = 8, C = 16, V = 30, Vp = 32 };
+    gpt2_dtype dt = GPT2_BF16;
+    ok(layers_cuda_options(0, 1, NULL));
+    plan(dt, B, T, C, 2, Vp, B * T);
+    size_t n = B * T * 4 * C;       // as large as any tensor here
+    void *x = tensor(dt, n, 1)->mem[CUDA], *y = tensor(dt, n, 1)->mem[CUDA], *z = tensor(dt, n, 1)->mem[CUDA];
+    void *w = tensor(dt, n, 1)->mem[CUDA], *dw = tensor(dt, n, 1)->mem[CUDA], *db = tensor(dt, n, 1)->mem[CUDA];
+    float *mean = tensor(GPT2_F32, n, 1)->mem[CUDA], *rstd = tensor(GPT2_F32, n, 1)->mem[CUDA];
+    int tokens[B * T] = { 0 };
+    const Layers *l = layers_cuda();
+    long launches[2], waits[2], allocations[2];
+    cuda_stand_in_counts(&launches[0], &waits[0], &allocations[0]);
+    ok(l->clear(x, n));
+    ok(l->sum((double *)rstd, mean, B * T, 1));
+    ok(l->encoder_forward(dt, x, tokens, w, w, B, T, C));
+    ok(l->layernorm_forward(dt, y, mean, rstd, x, w, w, B * T, C));
+    ok(l->residual_layernorm_forward(dt, x, y, mean, rstd, x, z, w, w, B * T, C));
+    ok(l->residual_forward(dt, y, x, z, n));
+    ok(l->matmul_forward(dt, y, x, w, w, B * T, C, 3 * C));
+    ok(l->attention_forward(dt, x, mean, y, B, T, C, 2));
+    ok(l->attention_backward(dt, z, x, y, x, mean, B, T, C, 2));
+    ok(l->matmul_gelu_forward(dt, y, z, x, w, w, B * T, C, 4 * C));
+    ok(l->matmul_backward(dt, z, dw, db, x, y, w, NULL, B * T, 4 * C, C, 1));
+    ok(l->softmax_crossentropy(dt, mean, z, 1, tokens, B * T, V, Vp));
+    ok(l->layernorm_backward(dt, z, dw, db, x, y, w, mean, rstd, B * T, C));
+    ok(l->encoder_backward(dt, dw, db, x, tokens, B, T, C));
+    cuda_stand_in_counts(&launches[1], &waits[1], &allocations[1]);
+    assert_true(launches[1] > launches[0] + 14);
+    assert_int_equal(waits[1], waits[0]);
+    assert_int_equal(allocations[1], allocations[0]);
+    release();
+#else
+    print_message("skipped: only tests/cuda/ counts waits\n");
+    skip();
+#endif
+}
+
+static void expect_error(int rc, const char *part) {
+    assert_int_equal(rc, -1);
+    if (!strstr(gpt2_last_error(), part)) fail_msg("\"%s\" does not say \"%s\"", gpt2_last_error(), part);
+}
+
+static void errors(void **state) {
+    (void)state;
+    const Layers *l = layers_cuda();
+    size_t bytes;
+    int inp[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    expect_error(l->plan(GPT2_F32, 0, 1, 1, 1, 1, 1, &bytes), "B 0");
+    expect_error(l->plan(GPT2_F32, 1, 1, 3, 2, 1, 1, &bytes), "NH divide C");
+    expect_error(l->plan(GPT2_F32, 65536, 65536, 8, 1, 1, 1, &bytes), "B*T fit");
+    plan(GPT2_F32, 2, 2, 8, 1, 7, 4);
+    Tensor *x = tensor(GPT2_F32, 64, 1), *w = tensor(GPT2_F32, 1 << 17, 1);
+    float *p = x->mem[CUDA], *v = w->mem[CUDA];
+    expect_error(l->encoder_backward(GPT2_F32, p, p, p, inp + 4, 2, 2, 8), "token 7 at 3, the vocabulary has 7");
+    expect_error(l->encoder_forward(GPT2_F32, p, inp, p, p, 1, 1 << 12, 8), "planned for 16");
+    expect_error(cuda_bias_backward(GPT2_F32, v, v, 1, 1 << 17), "planned for");
+    l->free();
+    expect_error(l->encoder_forward(GPT2_F32, p, inp, p, p, 2, 2, 8), "planned for 0");
+    ok(l->plan(GPT2_F32, 2, 2, 8, 1, 7, 4, &bytes));
+    expect_error(l->encoder_forward(GPT2_F32, p, inp, p, p, 2, 2, 8), "use_scratch");
+    expect_error(cuda_bias_backward(GPT2_F32, p, p, 2, 8), "use_scratch");
+    expect_error(layers_cuda_options(0, 3, NULL), "gelu 3");
+    expect_error(l->download(NULL, p, 4), "cudaMemcpy");
+    release();
+}
+
+// ----------------------------------------------------------------------------
+// products and attention
+
+static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
+    ok(layers_cuda_options(0, gelu, "cublaslt"));
+    plan(dt, BT, 1, C, 1, 8, 1);
+    size_t in = (size_t)BT * C, on_out = (size_t)BT * OC, weights = (size_t)OC * C;
+    Tensor *out = tensor(dt, on_out, 1), *plain = tensor(dt, on_out, 1), *pre = tensor(dt, on_out, 1), *act = tensor(dt, on_out, 1);
+    Tensor *inp = tensor(dt, in, 1), *w = tensor(dt, weights, 1), *b = tensor(dt, OC, 1), *dout = tensor(dt, on_out, 1);
+    Tensor *dinp = tensor(dt, in, 1), *dinp2 = tensor(dt, in, 1), *dw = tensor(dt, weights, 1), *dw2 = tensor(dt, weights, 1);
+    Tensor *db = tensor(dt, OC, 1), *inp_pre = tensor(dt, in, 2);
+    EACH_RUN {
+        const Layers *l = start(run);
+        gpt2_dtype t = type(dt, run);
+        ok(l->matmul_forward(t, AT(out), AT(inp), AT(w), AT(b), BT, C, OC));
+        ok(l->matmul_forward(t, AT(plain), AT(inp), AT(w), NULL, BT, C, OC));
+        ok(l->matmul_gelu_forward(t, AT(act), AT(pre), AT(inp), AT(w), AT(b), BT, C, OC));
+        ok(l->matmul_backward(t, AT(dinp), AT(dw), AT(db), AT(dout), AT(inp), AT(w), NULL, BT, C, OC, 0));
+        ok(l->matmul_backward(t, AT(dinp2), AT(dw2), NULL, AT(dout), AT(inp), AT(w), AT(inp_pre), BT, C, OC, 1));
+    }
+    double twice = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 8e-3 : 1e-3;      // where two roundings follow each other
+    check("out", out, SLACK);
+    check("out without bias", plain, SLACK);
+    check("pre", pre, SLACK);
+    check("gelu of the product", act, twice);
+    check("dinp", dinp, SLACK);
+    check("dinp times gelu's slope", dinp2, twice);
+    check("dweight", dw, SLACK);
+    check("dweight added", dw2, twice);
+    check("dbias", db, SLACK);
+    release();
+}
+
+static void matmul(void **state) {
+    (void)state;
+    const struct { int BT, C, OC; } shapes[] = { { 1, 1, 1 }, { 7, 3, 5 }, { 33, 20, 60 }, { 12, 64, 256 }, { 130, 96, 32 } };
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int d = 0; d < 3; d++) {
+            for (int gelu = 0; gelu < 3; gelu++) check_matmul(dtypes[d], gelu, shapes[s].BT, shapes[s].C, shapes[s].OC);
+        }
+    }
+    ok(layers_cuda_options(0, 0, NULL));
+}
+
+static void check_attention(gpt2_dtype dt, int B, int T, int C, int NH) {
+    plan(dt, B, T, C, NH, 8, 1);
+    size_t n = (size_t)B * T * C;
+    Tensor *qkv = tensor(dt, 3 * n, 1), *out = tensor(dt, n, 1), *lse = tensor(GPT2_F32, (size_t)B * NH * T, 1);
+    Tensor *dout = tensor(dt, n, 1), *dqkv = tensor(dt, 3 * n, 1);
+    EACH_RUN {
+        ok(start(run)->attention_forward(type(dt, run), AT(out), AT(lse), AT(qkv), B, T, C, NH));
+        ok(start(run)->attention_backward(type(dt, run), AT(dqkv), AT(dout), AT(qkv), AT(out), AT(lse), B, T, C, NH));
+    }
+    double slack = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 1e-2 : 2e-3;      // softmax and its gradient are rounded as well
+    check("attention's out", out, slack);
+    check("attention's lse", lse, slack);
+    check("dqkv", dqkv, slack);
+    release();
+}
+
+static void attention(void **state) {
+    (void)state;
+    const struct { int B, T, C, NH; } shapes[] = { { 2, 1, 64, 4 }, { 3, 7, 20, 4 }, { 1, 64, 96, 3 }, { 1, 130, 64, 4 },
+                                                            { 2, 33, 64, 1 } };
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int d = 0; d < 3; d++) check_attention(dtypes[d], shapes[s].B, shapes[s].T, shapes[s].C, shapes[s].NH);
+    }
+}
+
+// ----------------------------------------------------------------------------
+
+// a test that failed leaves nothing to the next one
+static int clean(void **state) {
+    (void)state;
+    release();
+    return 0;
+}
+
+static char no_device[256];
+static void skipped(void **state) {
+    (void)state;
+    print_message("skipped: no usable CUDA device: %s\n", no_device);
+    skip();
+}
+
+int main(void) {
+    setenv("CUDA_STAND_IN", "lazy", 0);     // on the CPU: work runs as late as it may, so that a buffer reused too early shows
+    omp_set_num_threads(1);                 // small shapes
+    int devices = 0;
+    cudaError_t rc = cudaGetDeviceCount(&devices);
+    if (rc != cudaSuccess || devices == 0) {
+        snprintf(no_device, sizeof no_device, "%s", rc != cudaSuccess ? cudaGetErrorString(rc) : "there is none");
+        const struct CMUnitTest none[] = { cmocka_unit_test(skipped) };
+        return cmocka_run_group_tests(none, NULL, NULL);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(rows, clean),
+        cmocka_unit_test_teardown(encoder, clean),
+        cmocka_unit_test_teardown(crossentropy, clean),
+        cmocka_unit_test_teardown(sums, clean),
+        cmocka_unit_test_teardown(staging, clean),
+        cmocka_unit_test_teardown(asynchronous, clean),
+        cmocka_unit_test_teardown(errors, clean),
+        cmocka_unit_test_teardown(matmul, clean),
+        cmocka_unit_test_teardown(attention, clean),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free_scratch();
+    layers_cuda()->free();
+    layers_cpu.free();
+    return failed;
+}
+#endif
