@@ -199,7 +199,7 @@ template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T
 }
 
 template <class T> static int forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, const Shape *s) {
-    Group<T> g;
+    Group<T> g = {};
     size_t values = (size_t)s->T * s->C;
     if (group_of(&g, dt, s, B) != 0) return -1;
     for (int b = 0; b < B; b += g.size)
@@ -210,7 +210,7 @@ template <class T> static int forward(gpt2_dtype dt, void *out, float *lse, cons
 
 template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
                                        int B, const Shape *s) {
-    Group<T> g;
+    Group<T> g = {};
     size_t values = (size_t)s->T * s->C;
     if (group_of(&g, dt, s, B) != 0) return -1;
     for (int b = 0; b < B; b += g.size)

@@ -325,7 +325,7 @@ typedef struct {
     int64_t bucket_elems, bucket_bytes;     /* largest bucket in effect, and the bytes of all bucket buffers */
     int64_t num_parameters;                 /* without padding */
     int slots;                              /* stage 3: gathered single-use units there is room for */
-    const char *comm;                       /* "self", "mpi, shared window", "mpi, messages (...why)" */
+    const char *comm;                       /* "self", "mpi, shared window", the same "and direct reads", "mpi, messages (...why)" */
     const char *device;                     /* "cpu", or the CUDA device's own name */
     int cuda_device;                        /* its number, -1 on the processor */
 } zero_effective;

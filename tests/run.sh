@@ -3,7 +3,9 @@
 #   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
 #   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
 #   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
-#   short       leaves these five out (for runs under sanitizers)
+#   mpi_direct  ranks that read each other's memory                test_gpu_check.sh  the script for machines with a card
+#   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with --device cuda
+#   short       leaves the shell scripts and stand-in/ out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
@@ -37,7 +39,18 @@ for t in "$build"/tests/test_*; do
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
+for np in 2 3 4; do run "mpi_direct.$np" 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_direct"; done
+run mpi_direct.killed 30 env OMP_NUM_THREADS=1 mpirun --enable-recovery --oversubscribe -np 3 "$build/tests/mpi_direct" killed
 run mpi_zero.timeout 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$build/tests/mpi_zero" timeout
+
+stand_in=$build/stand-in
+for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
+    [ -z "$short" ] && [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
+done
+for np in 1 2 3; do [ -n "$short" ] || run "cuda.mpi_device.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$stand_in/tests/mpi_device"; done
+[ -n "$short" ] || run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
+[ -n "$short" ] || run gpu_check 120 tests/test_gpu_check.sh
+
 [ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
 [ -n "$short" ] || run terminal 120 tests/test_terminal.sh "$trainer"
 [ -n "$short" ] || run example 240 tests/test_example.sh "$build/mlp_zero"
