@@ -58,9 +58,9 @@ HAVE_CUDNN := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONT
 CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompiler -Wall -I. -MMD -MP
 LIBS      += -lcublasLt -lstdc++
 ifneq ($(HAVE_CUDNN),)
-GPT2_CUDA += -DGPT2_CUDNN -isystem $(FRONTEND) -isystem $(CUDNN_HOME)/include
+GPT2_CUDA += -DGPT2_CUDNN -isystem $(FRONTEND) $(CUDNN_HOME:%=-I%/include)
 GPT2_OBJ  += $(BUILD)/gpt2/attention_cudnn.o
-LIBS      += -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib -lcudnn
+LIBS      += -L$(CUDNN_HOME)/lib64 -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib64:$(CUDNN_HOME)/lib -lcudnn
 endif
 endif
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))

@@ -46,7 +46,7 @@ $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu | zero_needs
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 # One object, in which only what zero.h declares is visible: the plugin's inner names cannot clash with a trainer's.
 $(ZERO_LIB): $(ZERO_OBJ)
-	$(ZERO_Q)$(LD) -r $^ -o $(ZERO_BUILD)/llmc_zero/all.o
+	$(ZERO_Q)$(LD) -r --force-group-allocation $^ -o $(ZERO_BUILD)/llmc_zero/all.o
 	$(ZERO_Q)objcopy --wildcard --keep-global-symbol='!zero_fail' --keep-global-symbol='zero_*' $(ZERO_BUILD)/llmc_zero/all.o
 	$(ZERO_Q)rm -f $@ && $(AR) rcs $@ $(ZERO_BUILD)/llmc_zero/all.o
 

@@ -49,7 +49,7 @@ for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
 done
 for np in 1 2 3; do [ -n "$short" ] || run "cuda.mpi_device.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$stand_in/tests/mpi_device"; done
 [ -n "$short" ] || run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
-[ -n "$short" ] || run gpu_check 120 tests/test_gpu_check.sh
+[ -n "$short" ] || run gpu_check 300 tests/test_gpu_check.sh
 
 [ -n "$short" ] || run trainer 240 tests/trainer.sh "$trainer"
 [ -n "$short" ] || run terminal 120 tests/test_terminal.sh "$trainer"

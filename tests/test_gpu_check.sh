@@ -1,0 +1,278 @@
+#!/usr/bin/env bash
+# scripts/gpu_check.sh without a GPU: nvidia-smi, nvcc, make, mpirun, Python, nsys, compute-sanitizer and the trainer are scripts that
+# answer as the real ones do, so that limits, checks and every number of the table can be held against what was put in.
+# Usage: tests/test_gpu_check.sh [TRAINER]      TRAINER: built with CUDA=stand-in, for a run whose losses and digests are real
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/cases.sh
+. scripts/mpi_env.sh
+stand_in=${1:-build/stand-in/train_gpt2_zero}
+unset OUT LLMC DATA CARD CUDA_VISIBLE_DEVICES CC
+
+# ---------------------------------------------------------------------------------------------------------------- the fakes
+
+export FAKE=$dir/fake
+mkdir "$FAKE" "$dir/llm.c" "$dir/llm.c/llmc"
+touch "$dir/llm.c/Makefile" "$dir/llm.c/train_gpt2.cu"
+fake() { { echo '#!/usr/bin/env bash'; cat; } >"$FAKE/$1"; chmod +x "$FAKE/$1"; }
+
+fake nvidia-smi <<'END'
+[ -z "${FAKE_NO_DRIVER:-}" ] || { echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."; exit 9; }
+case "$*" in
+    *name,*) echo "NVIDIA H100 80GB HBM3, ${FAKE_MIB:-81559}, 580.65.06, ${FAKE_CAPABILITY:-9.0}, 1980, 700.00" ;;
+    *-lms*) echo 500; echo 2500; touch "$FAKE/looked"; sleep 60 & trap 'kill $!; exit' TERM; wait ;;
+    *memory.used*) echo 500 ;;
+    *) echo "| NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: ${FAKE_DRIVER_CUDA:-13.0} |" ;;
+esac
+END
+fake nvcc <<'END'
+echo 'Cuda compilation tools, release 13.0, V13.0.88'
+END
+FAKE_MPIRUN=$(command -v mpirun); export FAKE_MPIRUN
+fake mpirun <<'END'
+[ -z "${FAKE_TRAINER:-}" ] || exec "$FAKE_MPIRUN" "$@"
+while [ $# -gt 0 ]; do case $1 in
+    --version) echo 'mpirun (Open MPI) 4.1.4'; exit ;;
+    -np) FAKE_RANKS=$2; shift 2 ;;
+    --*) shift ;;
+    *) break ;;
+esac; done
+export FAKE_RANKS
+exec "$@"
+END
+fake make <<'END'
+case "${FAKE_TEST:-} $*" in missing*tests/*) echo 'no cmocka'; exit 2 ;; esac
+[ -z "${FAKE_BUILD:-}" ] || { echo "$FAKE_BUILD"; exit 2; }
+for a in "$@"; do case $a in USE_CUDNN=1) echo 'no cuDNN'; exit 2 ;; esac; done
+while [ $# -gt 0 ]; do case $1 in
+    -C) folder=$2; shift ;;
+    BUILD=* | TRAINER=*) export "${1?}" ;;
+    train_gpt2cu) cp "$FAKE/llmc_trainer" "$folder/train_gpt2cu" ;;
+    */tests/*) mkdir -p "$BUILD/tests"; test=${1##*/}; sed "s/NAME/$test/" "$FAKE/${FAKE_TEST:-passing}_test" >"$1"; chmod +x "$1" ;;
+    "${TRAINER:-}") cp "${FAKE_TRAINER:-$FAKE/trainer}" "$1"; echo 'found: what the plugin needs; CUDA yes, without cuDNN); compiler cc' ;;
+esac; shift; done
+END
+fake passing_test <<'END'
+echo '[  PASSED  ] 5 test(s).'
+echo '[  PASSED  ] 3 test(s).'
+END
+fake failing_test <<'END'
+echo '[  FAILED  ] 1 test(s), listed below:'; exit 1
+END
+fake skipping_test <<'END'
+echo 'skip NAME: there is no driver'; echo '[  PASSED  ] 1 test(s).'
+END
+fake until_looked_at <<'END'
+for i in {1..200}; do [ ! -e "$FAKE/looked" ] || break; sleep 0.05; done
+rm -f "$FAKE/looked"
+END
+fake trainer <<'END'
+args=" $*" ranks=${FAKE_RANKS:-1}
+while [ $# -gt 1 ]; do case $1 in -z) z=$2 ;; -o) o=$2 ;; -x) x=$2 ;; --device) on=$2 ;; --progress) how=$2 ;; esac; shift 2; done
+[ "$how" = lines ] || { printf 'peak       400000 GFLOP/s in products of bf16 matrices, measured on all ranks at once\n'; exit; }
+[ "${FAKE_HANG:-}" != "$z" ] || { echo 'here it hangs'; sleep 60 & trap 'kill $!; exit 1' TERM; wait; }
+echo "model      d12: 124475904 parameters, L 12, NH 12, C 768, V 50257, longest sequence 1024"
+echo "numbers    bf16 with fp32 master weights, recompute 0, on NVIDIA H100 (device 0), attention by cuBLASLt"
+[ -n "${o:-}" ] || exit 0
+case $o in */zero-*) . "$FAKE/until_looked_at" ;; esac
+mkdir -p "$o"
+echo "$args" >"$o/arguments"
+for ((i = 1; i <= x; i++)); do
+    drift=.5
+    [ "$on$i" != cuda7 ] || drift=${FAKE_DRIFT:-.515}
+    echo "{\"step\": $i, \"loss\": $((30 - i))$drift, \"ms\": 1}"
+done >"$o/metrics.jsonl"
+rate=$((100000 + 10000 * (${o##*.} - 1) - 1000 * z))
+[ "$ranks" = 1 ] || rate=20000
+hash=00000000000000a$ranks
+[ "${FAKE_HASH:-}" != "${o##*/}" ] || hash=00000000000000ff
+cat >"$o/summary.json" <<JSON
+{"steps": $x, "ranks": $ranks, "stage": $z, "dtype": "bf16", "device": "cuda",
+ "loss": 9.125, "val_loss": null, "grad_norm": 1, "params_hash": "$hash", "state_hash": "b$hash",
+ "tokens_per_s": $rate.00, "model_state_bytes": 1048576000, "working_bytes": 104857600, "activation_bytes": 52428800,
+ "host_bytes": 0, "nvme_bytes": 0}
+JSON
+END
+fake llmc_trainer <<'END'
+. "$FAKE/until_looked_at"
+echo 'device memory usage: 3000 MiB / 81559 MiB'
+printf "%s\n" "$*" >"$FAKE/llmc_arguments"
+for ms in 90.00 80.00 2.56 2.50 2.60; do
+    echo "step    1/30 | loss 9.250000 (+nanz)| norm 1.0000 (+nanz)| lr 3.00e-04 | $ms ms | 1.0% bf16 MFU | 90000 tok/s"
+done
+END
+fake python3 <<'END'
+[ "$1" != -c ] || { [ -z "${FAKE_NO_TORCH:-}" ] || { echo 'ModuleNotFoundError: torch' >&2; exit 1; }; echo 2.9.0; exit; }
+. "$FAKE/until_looked_at"
+echo "$@" >"$FAKE/torch_arguments"
+echo '{"torch": "2.9.0", "step_ms": 2.1, "tokens_per_s": 120000.0, "loss": 9.5, "memory_mib": 4000.5}'
+END
+fake nsys <<'END'
+[ "$1" = stats ] || exit 0
+cat <<CSV
+Processing [x.sqlite] with nvtx_gpu_proj_sum.py...
+Range,Style,Total Proj Time (ns),Total Range Time (ns)
+:forward block 0,PushPop,10000000,1
+:forward block 11,PushPop,20000000,1
+:update,PushPop,5000000,1
+
+Time (%),Total Time (ns),Instances,Name
+99.0,123456789,10,"void kernel<a, b>(c)"
+CSV
+END
+fake compute-sanitizer <<'END'
+shift 6 || exit 1
+"$@" && echo "${FAKE_MEMCHECK:-ERROR SUMMARY: 0 errors}"
+[ -z "${FAKE_MEMCHECK:-}" ] || exit 9
+END
+export PATH=$FAKE:$PATH
+
+# check STATUS SETTING...: gpu_check.sh with small settings ends with STATUS; its screen is in $dir/screen, its files in $dir/out
+check() {
+    local expected=$1 status
+    shift
+    env B=4 T=64 STEPS=20 OUT="$dir/out" LLMC="$dir/llm.c" "$@" timeout -k 2 120 scripts/gpu_check.sh >"$dir/screen" 2>&1; status=$?
+    [ $status = "$expected" ] && return
+    echo "--- status $status, expected $expected:"; tail -n 30 "$dir/screen"
+    return 1
+}
+says() { grep -qF -- "$1" "$dir/screen" || { echo "--- not said: $1"; return 1; }; }
+cell() {    # ROW COLUMN of the table
+    awk -F'\t' -v row="$1" -v c="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == c) at = i }
+        $1 == row { print $at }' "$dir/out/results.tsv"
+}
+is() { local got; got=$(cell "$1" "$2"); [ "$got" = "$3" ] || { echo "--- $1, $2: '$got', expected '$3'"; return 1; }; }
+
+# --------------------------------------------------------------------------------------------------------------- no usable GPU
+
+refused() {     # NAME SENTENCE SETTING...
+    begin "gpu_check.$1"
+    rm -rf "$dir/out"
+    need 'wrong status' check 2 "${@:3}"
+    need "not said: $2" says "gpu_check.sh: no usable GPU: $2"
+    need 'not one line' [ "$(wc -l <"$dir/screen")" = 1 ]
+    need 'something was built' [ ! -e "$dir/out" ]
+    end
+}
+without=$dir/without; mkdir "$without"
+for tool in bash env timeout dirname awk sed head realpath grep; do ln -s "$(command -v $tool)" "$without/$tool"; done
+refused 'no nvidia-smi' "nvidia-smi is not there; install NVIDIA's driver" PATH="$without"
+refused 'no driver' "nvidia-smi -i 0: NVIDIA-SMI has failed because it couldn't communicate" FAKE_NO_DRIVER=1
+refused 'old card' 'NVIDIA H100 80GB HBM3 has compute capability 7.5, and 8.0 or more is needed' FAKE_CAPABILITY=7.5
+refused 'old driver' 'driver 580.65.06 is for CUDA up to 12.4, and nvcc is 13.0' FAKE_DRIVER_CUDA=12.4
+
+begin 'gpu_check.settings that cannot be'
+need 'LLMC without llm.c' check 1 LLMC="$dir"
+need 'its sentence' says "LLMC=$dir: there is no train_gpt2.cu"
+need 'an odd batch' check 1 B=3
+need 'too few steps' check 1 STEPS=2
+end
+
+# ------------------------------------------------------------------------------------------------------------------ a full run
+
+begin 'gpu_check.a full run'
+need 'it failed' check 0
+while IFS=: read -r run rate ms share own seen to_zero loss hash; do
+    need "$run: tokens/s" is "$run" tokens/s "$rate"
+    need "$run: ms" is "$run" 'ms a step' "$ms"
+    need "$run: share" is "$run" '% of peak' "$share"
+    need "$run: own MiB" is "$run" 'MiB, own count' "$own"
+    need "$run: seen MiB" is "$run" 'MiB, nvidia-smi' "$seen"
+    need "$run: ratio" is "$run" 'to stage 0' "$to_zero"
+    need "$run: loss" is "$run" loss "$loss"
+    need "$run: hash" is "$run" params_hash "$hash"
+done <<'END'
+ours, stage 0:105000:2.44:19.7:1150:2000:1.000:9.125:00000000000000a1
+ours, stage 1:104000:2.46:19.5:1150:2000:0.990:9.125:00000000000000a1
+ours, stage 2:103000:2.49:19.3:1150:2000:0.981:9.125:00000000000000a1
+ours, stage 3:102000:2.51:19.1:1150:2000:0.971:9.125:00000000000000a1
+ours, stage 0, 2 ranks:20000:12.80:3.7:2300:2000:0.190:9.125:00000000000000a2
+ours, stage 3, 2 ranks:20000:12.80:3.7:2300:2000:0.190:9.125:00000000000000a2
+llm.c, without cuDNN:100000:2.56:18.7:3000:2000:0.952:9.25:-
+PyTorch 2.9.0, compiled:120000:2.13:22.5:4000.5:2000:1.143:9.5:-
+END
+need 'two rounds' is 'ours, stage 0' runs 2
+need 'aim llm.c' says '- stage 0 to llm.c, aim > 1: 1.050, met'
+need 'aim PyTorch' says '- stage 0 to compiled PyTorch, aim > 1: 0.875, not met'
+need 'aim stage 3' says '- stage 3 to stage 0, aim >= 0.97: 0.971, met'
+need 'aim peak' says '- percent of peak at stage 0, aim >= 60: 19.7, not met'
+need 'stages' says 'same bits, stages 0 to 3, one rank: yes, params_hash and state_hash of 4 runs'
+need 'ranks' says 'same bits, stages 0 and 3, two ranks: yes, params_hash and state_hash of 2 runs'
+need 'again' says 'same bits, the same command again: yes, params_hash and state_hash of 2 runs'
+need 'losses' says 'losses differ by 0.015 at most'
+need 'tests' says 'test_layers_cuda: 8 passed'
+need 'memcheck' says 'memcheck-test_layers_cuda: done'
+need 'phases' grep -qE '^forward block +3\.000$' "$dir/out/phases.txt"
+need 'phases, update' grep -qE '^update +0\.500$' "$dir/out/phases.txt"
+need 'kernels among the phases' [ "$(wc -l <"$dir/out/phases.txt")" = 2 ]
+need 'a command of ours' grep -q ' --device cuda --dtype bf16 .* -e d12 -t 64 -d 256 .* -r 0 -ge 2 -z 3 -b 2 -x 20 --hash full' \
+    "$dir/out/runs/zero-3-2ranks.1/arguments"
+need "llm.c's command" grep -q '^-e d12 -t 64 -d 256 .* -r 0 -ge 2 -b 4 -x 20 -z 0 ' "$FAKE/llmc_arguments"
+need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' "$FAKE/torch_arguments"
+need 'the tokens' [ "$(stat -c %s "$dir/out/tokens.bin")" = $((1024 + 2 * (4 * 64 * 21 + 1))) ]
+need 'the table on the screen' grep -qE '^\| ours, stage 3 +\| +2 \| +102000 \|' "$dir/screen"
+need 'still looking' not pgrep -f "^bash $FAKE/nvidia-smi"
+end
+
+begin 'gpu_check.the batch by the memory'
+for pair in 16376:4 40960:16 81559:32 143771:64; do
+    need "${pair%:*} MiB" check 1 B= FAKE_MIB="${pair%:*}" FAKE_BUILD='stop here' T=8
+    need "${pair%:*} MiB: not ${pair#*:}" says "d12, B ${pair#*:}, T 8"
+done
+end
+
+# -------------------------------------------------------------------------------------------------------------- what goes wrong
+
+# wrong NAME SENTENCE[|SENTENCE]... SETTING...
+wrong() {
+    local sentences sentence
+    IFS='|' read -ra sentences <<<"$2"
+    begin "gpu_check.$1"
+    need 'wrong status' check 1 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 "${@:3}"
+    for sentence in "${sentences[@]}"; do
+        need "not said: $sentence" says "$sentence"
+        need "not under FAILED: $sentence" grep -qF -- "- $sentence" <(sed -n '/^FAILED:/,$p' "$dir/out/results.md")
+    done
+    end
+}
+wrong 'a failing test' 'test_layers_cuda: failed with status 1' FAKE_TEST=failing
+wrong 'a test that skips on a card' 'test_device: ran no test on the card: skip test_device: there is no driver' FAKE_TEST=skipping
+wrong 'a build that fails' 'build: failed with status 2' FAKE_BUILD='no such header'
+wrong 'tests that cannot be built' 'build-tests: failed with status 2' FAKE_TEST=missing
+begin 'gpu_check.the runs without tests'
+need 'none' is 'ours, stage 3' tokens/s 97000
+end
+wrong 'other bits' 'same bits, stages 0 to 3, one rank: NO, 2 different digests in 4 runs' FAKE_HASH=zero-2.1
+wrong 'other losses, an error in memory, a run that hangs' 'GPU and CPU, bf16, 20 steps: losses differ by 0.03, 0.02 is allowed|'\
+'memcheck-test_layers_cuda: failed with status 9|zero-2.1: cut, no end after 2 s|'\
+'same bits, stages 0 to 3, one rank: not checked, 3 of 4 runs ended' \
+    FAKE_DRIFT=.53 FAKE_MEMCHECK='ERROR SUMMARY: 1 error' FAKE_HANG=2 RUN_S=2
+begin 'gpu_check.the other runs of that'
+seconds=$(sed -nE 's/^\[ *([0-9]+) s\] zero-2\.1(: cut| \.\.\.).*/\1/p' "$dir/screen" | paste -sd' ')
+need "cut from ${seconds/ / to } s" number "${seconds#* } - ${seconds% *} <= 10"
+need 'stage 3' is 'ours, stage 3' tokens/s 97000
+need 'stage 2' is 'ours, stage 2' tokens/s -
+need 'the peers say why' says 'llm.c: LLMC=folder was not given'
+need 'PyTorch' says 'no PyTorch that can use the card: ModuleNotFoundError: torch'
+end
+wrong 'the budget is spent' 'not run: build, for want of time' BUDGET_S=3
+begin 'gpu_check.what the budget skips is named'
+need 'the reason' grep -qE '^- build: [0-3] of 3 s are left, it may take 20$' "$dir/out/results.md"
+end
+
+# --------------------------------------------------------------------------------------- losses and digests of the real trainer
+
+if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -s 0 -ge 0 >/dev/null 2>&1; then
+    begin 'gpu_check.the real trainer on the stand-in'
+    need 'it failed' check 0 OMP_NUM_THREADS=1 LLMC= FAKE_NO_TORCH=1 FAKE_TRAINER="$(realpath "$stand_in")" MODEL=l2h2c32v257t32 T=32 \
+        STEPS=3 SMALL=l2h2c32v257t32
+    need 'stages' says 'same bits, stages 0 to 3, one rank: yes'
+    need 'ranks' says 'same bits, stages 0 and 3, two ranks: yes'
+    need 'a peak' number "$(sed -n 's/^Peak, measured: \([0-9.]*\) .*/\1/p' "$dir/out/results.md") > 0"
+    need 'a loss' number "$(cell 'ours, stage 3' loss) > 5"
+    need 'a share' number "$(cell 'ours, stage 0' '% of peak') > 0"
+    end
+else
+    skip 'gpu_check.the real trainer' "$stand_in is not there or takes no --device cuda: make CUDA=stand-in BUILD=build/stand-in builds it"
+fi
+finish gpu_check
