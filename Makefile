@@ -69,7 +69,7 @@ EXAMPLE  := $(BUILD)/mlp_zero
 TOKENS   := $(BUILD)/make_tokens
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 
-.PHONY: all deps probes demo test run-tests stand-in sanitized check bench plots clean data
+.PHONY: all deps probes demo test run-tests stand-in stand-in-tests sanitized check bench plots clean data
 all: train_gpt2_zero
 
 deps:
@@ -132,8 +132,9 @@ run-tests: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS)
 	@$(MAKE) --no-print-directory CUDA=stand-in stand-in
 	@tests/run.sh $(BUILD) $(TRAINER)
 # The CUDA code as the tests run it where there is no card.
-stand-in: $(TRAINER) $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*_cuda.c tests/*_device.c)) \
-          $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp))
+stand-in: $(TRAINER) stand-in-tests
+stand-in-tests: $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*_cuda.c tests/*_device.c)) \
+                $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp))
 sanitized: $(TRAINER) $(TESTS)
 check: deps
 	@scripts/check.sh

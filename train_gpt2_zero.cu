@@ -698,7 +698,8 @@ static void delete_checkpoint(int at) {
 static void write_checkpoint(GPT2 *model, const TrainerState *state) {
     print0("writing checkpoint at step %d\n", state->step);
     withdraw_checkpoint(state->step);
-    gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, model->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32, give_values, NULL, rank == 0));
+    gpt2_dtype stored = model->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
+    gpt2_check(gpt2_file_write(checkpoint_path("model", state->step, -1), &model->config, stored, give_values, NULL, rank == 0));
     zero_check(zero_barrier(z));        // a rank that cannot write ends the job here, before the others begin files that nobody finishes
     zero_check(zero_save(z, checkpoint_path("state", state->step, rank), state, sizeof *state));
     declare_checkpoint(state->step);

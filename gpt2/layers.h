@@ -79,8 +79,8 @@ extern const Layers layers_cpu;
 const Layers *layers_cuda(void);
 
 // How the CUDA layers compute; before plan. tf32: 1: fp32 products round their inputs to TF32. gelu: 0: GELU in kernels of its own, 1: in the
-// forward product, 2: in both products, -1: 2 on Hopper and newer devices, else 0. attention: NULL: cuDNN where it was built in, takes the shape and dtype, else cuBLASLt's products;
-// "cudnn" or "cublaslt": that one, or an error that says why not.
+// forward product, 2: in both products, -1: 2 on Hopper and newer devices, else 0. attention: NULL: cuDNN where it was built in and takes the
+// shape and dtype, else cuBLASLt's products; "cudnn" or "cublaslt": that one, or an error that says why not.
 int layers_cuda_options(int tf32, int gelu, const char *attention);
 // What was settled by plan: "cuDNN 9.10" or "cuBLASLt".
 const char *layers_cuda_attention(void);

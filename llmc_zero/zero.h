@@ -59,15 +59,16 @@ const char *zero_last_error(void);
 
 /* ---------------------------------------------------------------------------------------------- what the trainer describes */
 
-/* fp32, a float; bfloat16, the upper 16 bits of a float, a uint16_t; or fp16, IEEE's half precision, a uint16_t, which needs a loss scale. */
+/* fp32, a float; bfloat16, the upper 16 bits of a float, a uint16_t; or fp16, IEEE's half precision, a uint16_t, which needs a loss
+ * scale. */
 typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 
-/* Where parameters, gradients, optimizer state and what zero_alloc gives lie, and where the plugin computes: the processor, or a CUDA device.
- * The same numbers on both, bit for bit. With ZERO_CUDA:
- * - zero_create makes the device the calling thread's current one. The trainer's kernels run on one stream, config.cuda_stream. Hooks do not
- *   wait for the device: what the trainer queues on that stream after a pre hook runs when the parameters and gradients are there, and what it
- *   has queued before a post hook is done before the plugin reads or reuses the memory. The plugin's own streams do not synchronise with the
- *   default stream.
+/* Where parameters, gradients, optimizer state and what zero_alloc gives lie, and where the plugin computes: the processor, or a CUDA
+ * device. The same numbers on both, bit for bit. With ZERO_CUDA:
+ * - zero_create makes the device the calling thread's current one. The trainer's kernels run on one stream, config.cuda_stream. Hooks do
+ *   not wait for the device: what the trainer queues on that stream after a pre hook runs when the parameters and gradients are there,
+ *   and what it has queued before a post hook is done before the plugin reads or reuses the memory. The plugin's own streams do not
+ *   synchronise with the default stream.
  * - zero_param, zero_grad and zero_alloc give device memory. All other pointers are host memory, and the functions that fill them wait.
  * - Between several ranks the bytes go through host memory and MPI, so a hook that waits for another rank's bytes waits on the host. */
 typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;
@@ -104,8 +105,8 @@ typedef struct {
     void *cuda_stream;          /* the cudaStream_t that the trainer's kernels run on; NULL: the default stream */
     zero_dtype dtype;           /* parameters and gradients; with ZERO_BF16 and ZERO_F16 the shard keeps fp32 master weights */
     int no_master;              /* 1, with ZERO_BF16: no master weights; the update is rounded stochastically into the parameter */
-    unsigned rounding_seed;     /* of that rounding: the noise depends on it, on t, and on tensor, layer and element, not on ranks or stage */
-    double loss_scale;          /* ZERO_F16: the trainer multiplies its loss by zero_loss_scale. Above 0: always this; 0: dynamic, by the next four */
+    unsigned rounding_seed;     /* of that rounding: noise depends on it, t, tensor, layer and element, not on ranks or stage */
+    double loss_scale;          /* ZERO_F16, see zero_loss_scale. Above 0: always this; 0: dynamic, by the next five */
     int initial_scale_power;    /* the scale begins at 2 to this power, 0 to 126 */
     int loss_scale_window;      /* steps without overflow after which it doubles, at least 1 */
     int hysteresis;             /* overflows before it halves, at least 1 */
@@ -126,17 +127,18 @@ typedef struct {
 #define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, \
                            1, 0, 1, 1, 0, -1, 4 << 20, 1, 300.0, 0, NULL }
 
-/* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing: built
- * without CUDA, no driver, no device, or none of compute capability 8.0 or newer. */
+/* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing:
+ * built without CUDA, no driver, no device, or none of compute capability 8.0 or newer. */
 int zero_cuda_devices(void);
 
-/* Returns 0: *config has taken over what a DeepSpeed configuration file (JSON; comments, and commas before a closing bracket, are allowed)
- * asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every unit alone); .overlap_comm; .stage3_prefetch_bucket_size (0:
- * prefetch 0; above: at least 1); bf16.enabled and fp16.enabled (dtype); fp16's loss_scale, initial_scale_power,
- * loss_scale_window, hysteresis, consecutive_hysteresis, min_loss_scale; gradient_accumulation_steps (micro_batches). A key that is absent, null or "auto"
- * leaves its setting as it is; a key that asks for what the plugin does anyway is taken. All else is ZERO_ERR_ARGUMENT, with file, line,
- * key and value: what the trainer sets (batch sizes, learning rate, clipping), what is not built, unknown keys. ZERO_ERR_IO: the file
- * cannot be read. *config comes from ZERO_CONFIG_INIT; after an error it is unchanged. Every rank reads the file for itself. */
+/* Returns 0: *config has taken over what a DeepSpeed configuration file (JSON; comments, and commas before a closing bracket, are
+ * allowed) asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every unit alone); .overlap_comm;
+ * .stage3_prefetch_bucket_size (0: prefetch 0; above: at least 1); bf16.enabled and fp16.enabled (dtype); fp16's loss_scale,
+ * initial_scale_power, loss_scale_window, hysteresis, consecutive_hysteresis, min_loss_scale; gradient_accumulation_steps
+ * (micro_batches). A key that is absent, null or "auto" leaves its setting as it is; a key that asks for what the plugin does anyway is
+ * taken. All else is ZERO_ERR_ARGUMENT, with file, line, key and value: what the trainer sets (batch sizes, learning rate, clipping),
+ * what is not built, unknown keys. ZERO_ERR_IO: the file cannot be read. *config comes from ZERO_CONFIG_INIT; after an error it is
+ * unchanged. Every rank reads the file for itself. */
 int zero_config_from_file(zero_config *config, const char *path);
 /* The same from the environment: ZERO_STAGE=0, 1, 2 or 3, and ZERO_CONFIG=path of such a file; unset or empty, they change nothing. A file
  * that asks for another stage than ZERO_STAGE is ZERO_ERR_ARGUMENT. */
@@ -224,9 +226,10 @@ typedef struct {
     double loss_scale;          /* that this step's gradients carry: 1 but for ZERO_F16 */
 } zero_info;
 
-/* Returns what the trainer multiplies its loss, and so its gradients, by in the step that comes next or is under way: 1 but for ZERO_F16.
- * With a dynamic scale (Micikevicius et al., arXiv 1710.03740, section 3.2, with DeepSpeed's rules) an overflow, a step whose gradients are
- * not finite, halves it, but for the first hysteresis - 1 ones since it last doubled; loss_scale_window steps without overflow double it. */
+/* Returns what the trainer multiplies its loss, and so its gradients, by in the step that comes next or is under way: 1 but for
+ * ZERO_F16. With a dynamic scale (Micikevicius et al., arXiv 1710.03740, section 3.2, with DeepSpeed's rules) an overflow, a step whose
+ * gradients are not finite, halves it, but for the first hysteresis - 1 ones since it last doubled; loss_scale_window steps without
+ * overflow double it. */
 double zero_loss_scale(const zero *z);
 
 /* The constants of an update: all ranks pass the same. */
@@ -242,8 +245,8 @@ int zero_reduce(zero *z, zero_info *info);
 /* Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on what this rank owns, with the clipped
  * gradients of zero_reduce, which must have come before, the loss scale taken out:
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p
- * wd is 0 for tensors without decay. Sends nothing: the new parameters reach the other ranks at the next hooks that need them. With ZERO_F16,
- * gradients that are not finite update nothing: the step ends as with zero_discard. */
+ * wd is 0 for tensors without decay. Sends nothing: the new parameters reach the other ranks at the next hooks that need them. With
+ * ZERO_F16, gradients that are not finite update nothing: the step ends as with zero_discard. */
 int zero_update(zero *z, const zero_hyper *hyper);
 /* Returns 0: the step is over and has changed nothing but the loss scale (zero_loss_scale). In place of zero_update, for gradients that are
  * not wanted. ZERO_ERR_ARGUMENT, of zero_update too: they have overflowed at min_loss_scale. */
@@ -254,8 +257,8 @@ int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);
 
 /* ------------------------------------------------------------------------------------------------------- values in and out */
 
-/* In fp32, and with no_master, the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same. ZERO_GRADIENT: the mean over the ranks and sum over the
- * micro-batches, before clipping. */
+/* In fp32, and with no_master, the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same. ZERO_GRADIENT: the mean over
+ * the ranks and sum over the micro-batches, before clipping. */
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 /* Returns 0: elements [offset, offset + n) of a tensor's layer are values[0..n), given in fp32 and rounded to what is stored. Every rank
@@ -286,14 +289,14 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 /* Model states (parameters, gradients, optimizer state), the plugin's working buffers, the trainer's activations; last, their number. */
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-/* Returns `bytes` bytes of zeroed memory of the configuration's device, 4096-byte aligned (256 on CUDA), or NULL with the sentence set: what
- * was asked for, what is held, on CUDA what the device has. It is the trainer's until zero_destroy, which frees it. It is counted, rounded up
- * to pages, under class and purpose, a string that is copied: so the memory table holds every byte of plugin and trainer, small tables
- * apart. */
+/* Returns `bytes` bytes of zeroed memory of the configuration's device, 4096-byte aligned (256 on CUDA), or NULL with the sentence set:
+ * what was asked for, what is held, on CUDA what the device has. It is the trainer's until zero_destroy, which frees it. It is counted,
+ * rounded up to pages, under class and purpose, a string that is copied: so the memory table holds every byte of plugin and trainer,
+ * small tables apart. */
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
-/* Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one class, purpose and tier are one
- * line; its string is valid until zero_destroy. ZERO_DEVICE is the memory of the configuration's device, with ZERO_CPU the only tier there
- * is; ZERO_HOST what a CUDA run keeps in the host's memory, to stage what goes to other ranks and to files. */
+/* Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one class, purpose and tier are
+ * one line; its string is valid until zero_destroy. ZERO_DEVICE is the memory of the configuration's device, with ZERO_CPU the only tier
+ * there is; ZERO_HOST what a CUDA run keeps in the host's memory, to stage what goes to other ranks and to files. */
 typedef enum { ZERO_DEVICE, ZERO_HOST } zero_tier;
 typedef struct { const char *purpose; zero_memory_class class_; size_t bytes; zero_tier tier; } zero_memory_line;
 int zero_memory(const zero *z, int i, zero_memory_line *line);
@@ -304,8 +307,8 @@ size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
 size_t zero_states_formula(const zero *z, int stage);
 /* The same before there is a plugin: for a configuration (of it dtype, no_master and micro_batches count), parameters and ranks. */
 size_t zero_states_bytes(const zero_config *config, int64_t parameters, int ranks, int stage);
-/* Returns 0 and in *left the bytes that this process can still get of the configuration's device (of the CUDA device that is current; of the
- * processor's memory what the system calls available), or ZERO_ERR_DEVICE, ZERO_ERR_IO. */
+/* Returns 0 and in *left the bytes that this process can still get of the configuration's device (of the CUDA device that is current; of
+ * the processor's memory what the system calls available), or ZERO_ERR_DEVICE, ZERO_ERR_IO. */
 int zero_memory_left(const zero_config *config, size_t *left);
 
 /* What a rank sends bytes for; the last is the number of the others. */
@@ -333,7 +336,8 @@ void zero_get_effective(const zero *z, zero_effective *e);
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */
 
-/* An event that has ended (on CUDA: whose work has been queued; a profiler shows when it ran, under the same names): its unit (-1 for the update), its thread (1: the progress thread, else 0), seconds since zero_create. */
+/* An event that has ended (on CUDA: whose work has been queued; a profiler shows when it ran, under the same names): its unit (-1 for
+ * the update), its thread (1: the progress thread, else 0), seconds since zero_create. */
 typedef enum { ZERO_EV_FORWARD, ZERO_EV_BACKWARD, ZERO_EV_GATHER, ZERO_EV_REDUCE, ZERO_EV_UPDATE, ZERO_EV_KINDS } zero_event_kind;
 typedef struct { zero_event_kind kind; int unit; int thread; double start_s, end_s; } zero_event;
 /* Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after the last.

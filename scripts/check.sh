@@ -9,21 +9,22 @@ failed=0
 say() { if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=$((failed + 1)); fi; }
 
 # ---- dependence: trainer -> gpt2, llmc_zero; gpt2 knows no MPI and no plugin; the plugin knows no GPT-2; zero.h includes only the C library
-! grep -nE '#include.*(mpi\.h|nccl|llmc_zero|zero\.h)' gpt2/*.[ch]; say $? "gpt2/ includes neither MPI nor the plugin"
-! grep -nE '#include.*gpt2/|gpt2_' llmc_zero/*.[ch]; say $? "llmc_zero/ knows nothing of GPT-2"
+! grep -nE '#include.*(mpi\.h|nccl|llmc_zero|zero\.h)' gpt2/*.[ch] gpt2/*.c[up]*; say $? "gpt2/ includes neither MPI nor the plugin"
+! grep -nE '#include.*gpt2/|gpt2_' llmc_zero/*.[ch] llmc_zero/*.cu; say $? "llmc_zero/ knows nothing of GPT-2"
 ! grep -ln 'mpi\.h' llmc_zero/*.[ch] | grep -v comm_mpi.c; say $? "only comm_mpi.c includes mpi.h"
 ! grep -nE 'fprintf\(std|\b(printf|puts|perror|abort|exit)\(' llmc_zero/*.c | grep -v 'exit(status)'; say $? "llmc_zero/ never prints and never exits"
 ! grep -nE '#include <(mpi|cuda|nccl)' llmc_zero/zero.h; say $? "zero.h includes no MPI, CUDA or NCCL header"
+! grep -lE '#include <(cuda|cublas|cudnn|nvtx)' llmc_zero/* gpt2/* | grep -vE 'cuda|cudnn'; say $? "only files with cuda or cudnn in their names include CUDA's headers"
 echo '#include "llmc_zero/zero.h"' | cc -std=c11 -Wall -Wextra -Werror -I. -x c -fsyntax-only -; say $? "zero.h compiles alone as C11"
 if command -v g++ >/dev/null; then
     echo '#include "llmc_zero/zero.h"' | g++ -std=c++17 -Wall -Wextra -Werror -I. -x c++ -fsyntax-only -; say $? "zero.h compiles alone as C++17"
 fi
 
 # ---- format: no tabs, no trailing blanks, no line over 160 columns
-! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch] gpt2/*.[ch] train_gpt2_zero.cu tests/*.[ch] dev/*/*.[ch]; say $? "format"
+! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch]* gpt2/*.[ch]* train_gpt2_zero.cu tests/*.[ch]* tests/cuda/*.[ch]* dev/*/*.[ch]; say $? "format"
 
 cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning --suppress=missingIncludeSystem \
-    -D_OPENMP=201511 -D__x86_64__ -I. llmc_zero/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
+    -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
 say $status "cppcheck"
 
 # ---- sanitizers. Leaks are not looked for: Open MPI and its libraries keep memory to the end.
@@ -34,6 +35,12 @@ tests/run.sh build/address build/address/train_gpt2_zero short && status=0 || st
 say $status "tests under ASan and UBSan"
 timeout 400 tests/trainer.sh build/address/train_gpt2_zero resume files outputs options >build/asan_trainer.log 2>&1 && status=0 || { status=1; grep -vE '^ok' build/asan_trainer.log | tail -n 30; }
 say $status "the trainer under ASan and UBSan: $(tail -n 1 build/asan_trainer.log)"
+make --no-print-directory -j2 SAN=address CUDA=stand-in CFLAGS="-O1 -g" stand-in-tests >build/asan_cuda.log 2>&1 && status=0 || { status=1; tail -n 20 build/asan_cuda.log; }
+say $status "build of the CUDA code, for the processor, with ASan and UBSan"
+for t in test_layers_cuda test_device; do
+    OMP_NUM_THREADS=1 timeout 200 build/address/stand-in/tests/$t >build/asan_$t.log 2>&1 && status=0 || { status=1; tail -n 20 build/asan_$t.log; }
+    say $status "$t under ASan and UBSan"
+done
 make --no-print-directory -j2 SAN=thread CFLAGS="-O1 -g" sanitized >build/tsan.log 2>&1 && status=0 || { status=1; tail -n 20 build/tsan.log; }
 say $status "build with TSan"
 # One rank without MPI runs the same progress thread; Open MPI itself is not built for TSan.

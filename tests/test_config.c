@@ -128,7 +128,6 @@ static void test_taken(void **state) {
     }
 }
 
-/* A look-ahead in elements means one unit at least, where the program had none. */
 static void test_loss_scale(void **state) {
     (void)state;
     zero_config c = start(), same = c;
@@ -136,12 +135,13 @@ static void test_loss_scale(void **state) {
                        "\"hysteresis\": 3, \"consecutive_hysteresis\": true, \"min_loss_scale\": 4}}";
     write_file(text, strlen(text));
     assert_int_equal(zero_config_from_file(&c, file), 0);
-    assert_true(c.dtype == ZERO_F16 && c.loss_scale == 128 && c.initial_scale_power == 12 && c.loss_scale_window == 500 && c.hysteresis == 3 && c.consecutive_hysteresis == 1 &&
-                c.min_loss_scale == 4);
-    assert_true(same.loss_scale == 0 && same.initial_scale_power == 16 && same.loss_scale_window == 1000 && same.hysteresis == 2 && same.consecutive_hysteresis == 0 &&
-                same.min_loss_scale == 1);      /* DeepSpeed's defaults */
+    assert_true(c.dtype == ZERO_F16 && c.loss_scale == 128 && c.initial_scale_power == 12 && c.loss_scale_window == 500);
+    assert_true(c.hysteresis == 3 && c.consecutive_hysteresis == 1 && c.min_loss_scale == 4);
+    assert_true(same.loss_scale == 0 && same.initial_scale_power == 16 && same.loss_scale_window == 1000);
+    assert_true(same.hysteresis == 2 && same.consecutive_hysteresis == 0 && same.min_loss_scale == 1);      /* DeepSpeed's defaults */
 }
 
+/* A look-ahead in elements means one unit at least, where the program had none. */
 static void test_prefetch_at_least_one(void **state) {
     (void)state;
     zero_config c = ZERO_CONFIG_INIT;
