@@ -9,7 +9,8 @@
 CC      ?= cc
 Q       := $(if $(V),,@)
 SAN     ?=
-CUDA    ?= $(if $(SAN),no,$(if $(shell command -v nvcc),yes,no))
+# CUDA 12 and newer
+CUDA    ?= $(if $(SAN),no,$(if $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.'),yes,no))
 BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
@@ -115,9 +116,13 @@ $(STORIES) &: $(BUILD)/make_stories
 	$(BUILD)/make_stories data
 data: $(STORIES)
 
-$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ)
+TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
+$(BUILD)/tests/%.o: tests/%.cu
+	@mkdir -p $(@D) && echo "  cuda $@"
+	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ)
 	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(GPT2_OBJ) $(ZERO_OBJ) -o $@ -lcmocka $(LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) -o $@ -lcmocka $(LIBS)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"

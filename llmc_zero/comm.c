@@ -61,7 +61,8 @@ static int open_staging(comm *c, const zero_config *config, device *d, memory *m
 }
 
 /* All ranks fail if one does, with the error of the lowest that failed; told by MPI itself, since a transport is what may be missing. */
-static int agree_opened(comm *c, int rc) {
+int comm_agree_opened(comm *c, int rc) {
+    if (c->ranks == 1) return rc;
     struct { int rc; char sentence[508]; } first = { rc, "" };
     char *text[c->ranks];
     if (rc) snprintf(first.sentence, sizeof first.sentence, "%s", zero_last_error());
@@ -81,7 +82,7 @@ int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
     if (d->most_ranks && c->ranks > d->most_ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: on a CUDA device there can be %d", c->ranks, d->most_ranks);
     int window = 0;
-    ZERO_TRY(agree_opened(c, open_staging(c, config, d, m, &window)));
+    ZERO_TRY(comm_agree_opened(c, open_staging(c, config, d, m, &window)));
     return window ? comm_direct_open(c) : 0;
 }
 

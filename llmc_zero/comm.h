@@ -48,6 +48,7 @@ struct comm {
 /* Connects the ranks; then, once the device is there, opens the transport that the configuration asks for, its staging booked in m. */
 int comm_connect(comm *c, const zero_config *config);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
+int comm_agree_opened(comm *c, int rc);             /* during creation: all ranks fail if one does, with its error */
 void comm_close(comm *c, int clean);               /* clean 0: after a failure, so nothing collective */
 
 /* Queued on the device's COMM stream: done there, not yet for the host, when these two return.

@@ -90,13 +90,13 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->memory.device = &z->device;
     z->device = device_host;
     ZERO_TRY(comm_connect(&z->comm, c));
-    ZERO_TRY(device_open(&z->device, c, z->comm.node_rank));
+    ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
     loss_scale_init(&z->scale, c);
     /* one rank on a CUDA device only queues copies: no thread is needed for that */
-    ZERO_TRY(progress_start(&z->progress, &z->device, c->overlap && !(z->device.asynchronous && z->comm.ranks == 1)));
+    ZERO_TRY(comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !(z->device.asynchronous && z->comm.ranks == 1))));
     return agree(z, create_states(z));
 }
 

@@ -258,7 +258,7 @@ int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);
 /* ------------------------------------------------------------------------------------------------------- values in and out */
 
 /* In fp32, and with no_master, the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same. ZERO_GRADIENT: the mean over
- * the ranks and sum over the micro-batches, before clipping. */
+ * the ranks and sum over the micro-batches, before clipping; with ZERO_F16 it still carries the loss scale. */
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 /* Returns 0: elements [offset, offset + n) of a tensor's layer are values[0..n), given in fp32 and rounded to what is stored. Every rank

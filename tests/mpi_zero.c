@@ -1,14 +1,17 @@
 /*
  * The plugin between ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits; memory and traffic are what the
  * formulas, written anew here, say; files survive and damage is seen; collectives overlap with computing.
+ *   mpi_zero NAME         one check: "same bits", "no memory" ..
  *   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
  */
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "check.h"
 #include "settings.h"
 #include "toy.h"
+#include "../llmc_zero/comm.h"
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
 
@@ -41,19 +44,21 @@ static int64_t psi_exact(void) {
     return psi;
 }
 
-static double states_bytes(zero_dtype dtype, int micro_batches, int stage, double psi) {
-    static const struct { int whole, shared_out; } bytes[3][4] = {      /* of each parameter: on every rank, and 1/N on each */
+static double states_bytes(const zero_config *c, double psi) {
+    static const struct { int whole, shared_out; } bytes[5][4] = {      /* of each parameter: on every rank, and 1/N on each */
         { { 16, 0 }, { 4, 12 }, { 2, 14 }, { 0, 16 } },                 /* mixed precision */
         { { 18, 0 }, { 6, 12 }, { 2, 16 }, { 0, 18 } },                 /* mixed precision, micro-batches summed in fp32 */
+        { { 12, 0 }, { 4, 8 }, { 2, 10 }, { 0, 12 } },                  /* without master weights */
+        { { 14, 0 }, { 6, 8 }, { 2, 12 }, { 0, 14 } },                  /* the same, micro-batches summed in fp32 */
         { { 16, 0 }, { 8, 8 }, { 4, 12 }, { 0, 16 } },                  /* fp32 */
     };
-    int row = dtype == ZERO_F32 ? 2 : micro_batches > 1;
+    int row = c->dtype == ZERO_F32 ? 4 : 2 * c->no_master + (c->micro_batches > 1), stage = c->stage;
     return bytes[row][stage].whole * psi + bytes[row][stage].shared_out * psi / checks.ranks;
 }
 
 /* Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A + 2A. */
 static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
-    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_BF16 ? 2 : 4;
+    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_F32 ? 4 : 2;
     int64_t sum = c->micro_batches > 1 ? 4 : low;
     const zero_step_traffic by_stage[] = {
         { part * sum, part * sum }, { part * low, part * sum }, { part * low, part * low * micro_batches },
@@ -67,7 +72,7 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
     zero_get_traffic(z, &t);
     zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
     if (c->naive) {                                                     /* all of the gradients to everyone, and nothing else */
-        int wire = c->dtype == ZERO_BF16 && c->micro_batches == 1 ? 2 : 4;
+        int wire = c->dtype != ZERO_F32 && c->micro_batches == 1 ? 2 : 4;
         CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
         return;
@@ -82,7 +87,7 @@ static void check_eval_traffic(zero *z, const zero_config *c) {
     zero_traffic t;
     zero_get_traffic(z, &t);
     int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1);    /* the embeddings at both ends */
-    CHECK(t.all_gather[ZERO_FOR_EVAL] == (c->stage == 3 ? elems * (c->dtype == ZERO_BF16 ? 2 : 4) : 0));
+    CHECK(t.all_gather[ZERO_FOR_EVAL] == (c->stage == 3 ? elems * (c->dtype == ZERO_F32 ? 4 : 2) : 0));
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
@@ -101,8 +106,8 @@ static memory_table memory_now(const zero *z) {
 static void check_memory(const zero *z, const zero_config *c, const memory_table *after_first_step) {
     memory_table now = memory_now(z);
     size_t held = zero_memory_bytes(z, ZERO_STATES), said = zero_states_formula(z, c->stage), in_table = 0;
-    double exact = states_bytes(c->dtype, c->micro_batches, c->stage, psi_exact());
-    double padded = states_bytes(c->dtype, c->micro_batches, c->stage, psi_padded());
+    double exact = states_bytes(c, psi_exact());
+    double padded = states_bytes(c, psi_padded());
     CHECK(said >= exact && said < exact + 1);
     CHECK(held >= padded && held <= padded + 4 * 4095);                 /* the largest state is four arrays of whole pages */
     CHECK(padded - exact < 0.2 * exact);                                /* padding is little, even here */
@@ -159,20 +164,26 @@ static void check_close(const outcome *o, const outcome *naive, double tolerance
     for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
 }
 
+/* Collectives of every size, or of none. */
+static void read_directly(int all) {
+    for (int kind = 0; kind < COMM_OTHER; kind++) comm_direct_least[kind] = all ? 0 : SIZE_MAX;
+}
+
 /* Without accumulation all paths agree bit for bit; with it naive = 0 = 1 and 2 = 3, which agree but for rounding. */
-static void check_dtype(zero_dtype dtype, int micro_batches) {
+static void check_format(const settings_format *format, int micro_batches) {
     outcome naive = { 0 }, reference = { 0 };
     for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
-        for (int v = 0; v < SETTINGS_COUNT(settings_variations); v++) {
+        for (int v = 0; v < SETTINGS_COUNT(settings_variations); v += format->every) {
             const settings_path *path = &settings_paths[p];
-            zero_config c = settings_config(path, dtype, micro_batches, &settings_variations[v]);
+            zero_config c = settings_config(path, format, micro_batches, &settings_variations[v]);
             char name[sizeof checks.setting];
-            settings_name(name, sizeof name, path, dtype, micro_batches, &settings_variations[v]);
+            settings_name(name, sizeof name, path, format, micro_batches, &settings_variations[v]);
             CHECK_SETTING("%s", name);
+            read_directly(settings_variations[v].direct);
             outcome o = train(&c);
             if (p == 0 && v == 0) naive = reference = o;
             if (path->stage == 2 && v == 0 && micro_batches > 1) {
-                check_close(&o, &naive, dtype == ZERO_F32 ? 1e-5 : 1e-2);
+                check_close(&o, &naive, format->dtype == ZERO_F32 ? 1e-5 : 1e-2);
                 reference = o;
             }
             CHECK(!strcmp(o.params, reference.params));
@@ -183,8 +194,9 @@ static void check_dtype(zero_dtype dtype, int micro_batches) {
 }
 
 static void check_same_bits(void) {
-    for (int d = 0; d < SETTINGS_COUNT(settings_dtypes); d++)
-        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) check_dtype(settings_dtypes[d], settings_micro_batches[m]);
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) check_format(&settings_formats[f], settings_micro_batches[m]);
+    read_directly(0);
 }
 
 /* --------------------------------------------------------------------------------------------------------- exact gradients */
@@ -193,28 +205,34 @@ static int expected_integer(int tensor, int layer, int64_t i, int micro_batches)
     int sum = 0;
     for (int m = 0; m < micro_batches; m++)
         for (int r = 0; r < checks.ranks; r++) {
-            sum += toy_integer(checks.ranks, r, m, tensor, layer, 0, i);
-            if (toy_tensors[tensor].unit == 0) sum += toy_integer(checks.ranks, r, m, tensor, layer, 1, i);
+            toy_use u = { .ranks = checks.ranks, .rank = r, .micro = m, .tensor = tensor, .layer = layer };
+            sum += toy_integer(&u, i);
+            u.use = 1;
+            if (toy_tensors[tensor].unit == 0) sum += toy_integer(&u, i);
         }
     return sum / checks.ranks;
 }
 
+static int own_master(const zero_config *c) { return c->dtype == ZERO_F32 || c->no_master; }
+
 /* How many values of all tensors are not the mean gradient, or, for parameters, not the initial ones. Adds the squares up. */
-static int64_t wrong_values(const toy *t, zero_value what, int micro_batches, double *squares) {
+static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what, double *squares) {
     static float got[TOY_LARGEST];
+    double scale = what == ZERO_GRADIENT ? zero_loss_scale(t->z) : 1;
     int64_t wrong = 0;
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++) {
             MUST(zero_get(t->z, what, k, l, 0, toy_tensors[k].elems, got));
             for (int64_t i = 0; i < toy_tensors[k].elems; i++) {
-                wrong += got[i] != (what == ZERO_MASTER ? toy_initial(k, l, i) : expected_integer(k, l, i, micro_batches));
+                float initial = own_master(c) ? toy_rounded(c->dtype, toy_initial(k, l, i)) : toy_initial(k, l, i);
+                wrong += got[i] != (what == ZERO_MASTER ? initial : scale * expected_integer(k, l, i, c->micro_batches));
                 *squares += (double)got[i] * got[i];
             }
         }
     return wrong;
 }
 
-/* With beta1 = beta2 = 0 the first moment is the gradient itself; with lr = 0 nothing moves. */
+/* With beta1 = beta2 = 0 the first moment is the gradient itself; with lr = 0 nothing moves. Only the gradient has the loss scale in it. */
 static void check_integers(const zero_config *c) {
     zero_hyper h = { .eps = 1e-8f, .t = 1 };
     zero_info info;
@@ -226,23 +244,24 @@ static void check_integers(const zero_config *c) {
         MUST(toy_passes(&t, c->micro_batches));
         MUST(zero_reduce(t.z, &info));
         squares = 0;
-        CHECK(wrong_values(&t, ZERO_GRADIENT, c->micro_batches, &squares) == 0);
-        CHECK(info.grad_norm == sqrt(squares));
+        CHECK(wrong_values(&t, c, ZERO_GRADIENT, &squares) == 0);
+        CHECK(info.grad_norm == sqrt(squares) / info.loss_scale && info.loss_scale == (c->dtype == ZERO_F16 ? 256 : 1));
         MUST(zero_update(t.z, &h));
     }
-    CHECK(wrong_values(&t, ZERO_MOMENT1, c->micro_batches, &unused) == 0);
-    CHECK(wrong_values(&t, ZERO_MASTER, c->micro_batches, &unused) == 0);
+    CHECK(wrong_values(&t, c, ZERO_MOMENT1, &unused) == 0);
+    CHECK(wrong_values(&t, c, ZERO_MASTER, &unused) == 0);
     zero_destroy(t.z);
 }
 
 static void check_exact_gradients(void) {
     for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
-        for (int d = 0; d < 2; d++)
+        for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
             for (int m = 0; m < 2; m++)
                 for (int v = 0; v < 2; v++) {
-                    zero_config c = settings_config(&settings_paths[p], settings_dtypes[d], settings_micro_batches[m],
+                    zero_config c = settings_config(&settings_paths[p], &settings_formats[f], settings_micro_batches[m],
                                                     &settings_variations[v]);
-                    CHECK_SETTING("integers, %s, dtype %d, %d micro-batches, overlap %d", settings_paths[p].name, d, c.micro_batches, v);
+                    CHECK_SETTING("integers, %s, %s, %d micro-batches, overlap %d", settings_paths[p].name, settings_formats[f].name,
+                                  c.micro_batches, v);
                     check_integers(&c);
                 }
 }
@@ -262,7 +281,7 @@ static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, ze
 
 /* The count can tell: a block that is used once more in forward is one gather more, and so is a use that need not have been announced. */
 static void check_extra_gather_counts(void) {
-    zero_config c = settings_config(&settings_paths[4], ZERO_F32, 1, &settings_variations[1]);
+    zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
     zero_unit units[TOY_UNITS];
     zero_step_traffic said;
     int64_t others = checks.ranks - 1;
@@ -281,7 +300,7 @@ static void check_extra_gather_counts(void) {
 /* Fewer micro-batches than the most that were announced. */
 static void check_fewer_micro_batches(void) {
     for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
-        zero_config c = settings_config(&settings_paths[p], ZERO_BF16, 3, &settings_variations[1]);
+        zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 3, &settings_variations[1]);
         zero_traffic before, after;
         char hex[17];
         toy t;
@@ -331,13 +350,13 @@ static void check_load_at(const zero_config *c, const char *name, const char sav
 }
 
 static void check_save_and_load(void) {
-    for (int d = 0; d < 2; d++)
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int from = 0; from <= 3; from++) {
-            zero_config c = settings_config(&settings_paths[from + 1], settings_dtypes[d], 1, &settings_variations[from & 1]);
+            zero_config c = settings_config(&settings_paths[from + 1], &settings_formats[f], 1, &settings_variations[from & 1]);
             char path[PATH_BYTES], name[64], saved[17], end[17];
             user_data user = { 2, "of the trainer" };
             toy t;
-            snprintf(name, sizeof name, "dtype%d_stage%d", d, from);
+            snprintf(name, sizeof name, "format%d_stage%d", f, from);
             path_of(path, name, checks.rank);
             CHECK_SETTING("save, %s", name);
             MUST(toy_create(&t, &c, NULL));
@@ -348,7 +367,7 @@ static void check_save_and_load(void) {
             MUST(zero_hash(t.z, 1, end));
             zero_destroy(t.z);
             for (int to = 0; to <= 3; to++) {
-                zero_config other = settings_config(&settings_paths[to + 1], settings_dtypes[d], 1, &settings_variations[1]);
+                zero_config other = settings_config(&settings_paths[to + 1], &settings_formats[f], 1, &settings_variations[1]);
                 CHECK_SETTING("load, %s at stage %d", name, to);
                 check_load_at(&other, name, saved, end);
             }
@@ -432,7 +451,7 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
 
 static void check_damaged_files(void) {
     for (int stage = 1; stage <= 3; stage += 2) {
-        zero_config c = settings_config(&settings_paths[stage + 1], ZERO_F32, 1, &settings_variations[1]);
+        zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1, &settings_variations[1]);
         char hex[17];
         toy t;
         MUST(toy_create(&t, &c, NULL));
@@ -445,18 +464,24 @@ static void check_damaged_files(void) {
     }
 }
 
+static void remove_file(const char *name) {
+    char path[PATH_BYTES];
+    path_of(path, name, checks.rank);
+    unlink(path);
+}
+
 static void check_files(void) {
     strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
     if (!checks.rank) CHECK(mkdtemp(folder));
     MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
     check_save_and_load();
     check_damaged_files();
-    static const char *const names[] = { "damaged", "other_rank", "dtype0_stage0", "dtype0_stage1", "dtype0_stage2", "dtype0_stage3",
-                                         "dtype1_stage0", "dtype1_stage1", "dtype1_stage2", "dtype1_stage3" };
-    for (int i = 0; i < SETTINGS_COUNT(names); i++) {
-        char path[PATH_BYTES];
-        path_of(path, names[i], checks.rank);
-        unlink(path);
+    remove_file("damaged");
+    remove_file("other_rank");
+    for (int i = 0; i < 4 * SETTINGS_COUNT(settings_formats); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "format%d_stage%d", i / 4, i % 4);
+        remove_file(name);
     }
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!rmdir(folder));                            /* nothing else was left in it */
@@ -481,7 +506,7 @@ static void check_values(const zero_config *c) {
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
                 int64_t n = toy_tensors[k].elems, half = n / 3;
-                if (c->dtype == ZERO_F32 && order[w] == ZERO_MASTER) continue;      /* the parameter itself */
+                if (own_master(c) && order[w] == ZERO_MASTER) continue;             /* the parameter itself */
                 for (int64_t i = 0; i < n; i++) x[i] = value_of(w, k, l, i);
                 MUST(zero_set(t.z, order[w], k, l, half, n - half, x + half));
                 MUST(zero_set(t.z, order[w], k, l, 0, half, x));
@@ -490,12 +515,12 @@ static void check_values(const zero_config *c) {
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
                 int64_t n = toy_tensors[k].elems, third = n / 3, wrong = 0;
-                int from = c->dtype == ZERO_F32 && order[w] == ZERO_MASTER ? 0 : w;
+                int from = own_master(c) && order[w] == ZERO_MASTER ? 0 : w;
                 MUST(zero_get(t.z, order[w], k, l, third, n - third, got + third));
                 MUST(zero_get(t.z, order[w], k, l, 0, third, got));
                 for (int64_t i = 0; i < n; i++) {
                     float want = value_of(from, k, l, i);
-                    if (c->dtype == ZERO_BF16 && order[w] == ZERO_PARAM) want = bf16_widen(bf16_round(want));
+                    if (order[from] == ZERO_PARAM) want = toy_rounded(c->dtype, want);
                     wrong += got[i] != want;
                 }
                 CHECK(wrong == 0);
@@ -537,9 +562,10 @@ static void check_scalars(const zero_config *c) {
 static void check_values_and_scalars(void) {
     for (int v = 1; v < SETTINGS_COUNT(settings_variations); v += 3)    /* overlap, huge buckets, max_open 2, overlapped messages */
         for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
-            zero_config c = settings_config(&settings_paths[p], settings_dtypes[(v + p) % 2], 1, &settings_variations[v]);
+            const settings_format *format = &settings_formats[(v + p) % SETTINGS_COUNT(settings_formats)];
+            zero_config c = settings_config(&settings_paths[p], format, 1, &settings_variations[v]);
             char name[sizeof checks.setting];
-            settings_name(name, sizeof name, &settings_paths[p], c.dtype, 1, &settings_variations[v]);
+            settings_name(name, sizeof name, &settings_paths[p], format, 1, &settings_variations[v]);
             CHECK_SETTING("%s", name);
             check_values(&c);
             check_scalars(&c);
@@ -562,7 +588,7 @@ static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 2; stage <= 3; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], ZERO_F32, 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1, &settings_variations[overlap]);
             toy t;
             c.trace_events = 2000;
             c.reduce_bucket_size = 1;
@@ -584,7 +610,7 @@ static void check_overlap(void) {
 static void check_timeout(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = settings_config(&settings_paths[4], ZERO_F32, 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[overlap]);
             toy t;
             double sum = 1;
             c.shared_window = shared;
@@ -614,7 +640,7 @@ static void check_timeout(void) {
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = settings_config(&settings_paths[4], ZERO_F32, 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[overlap]);
             toy t;
             c.shared_window = shared;
             c.comm_timeout_s = 1;
@@ -628,10 +654,57 @@ static void check_disorder(void) {
         }
 }
 
+/* ---------------------------------------------------------------------------------------------------------- no memory */
+
+static size_t address_space(void) {
+    size_t pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f && fscanf(f, "%zu", &pages) == 1);
+    if (f) fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* The last rank may take so many bytes more, the others any number: all fail, in time, and say what the last one lacks. */
+static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
+    static const zero_unit unit = { "all", 1, 1, 0 };
+    struct rlimit free_, limit;
+    zero *z;
+    CHECK(!getrlimit(RLIMIT_AS, &free_));
+    limit = free_;
+    if (checks.rank == checks.ranks - 1) limit.rlim_cur = address_space() + more;
+    CHECK(!setrlimit(RLIMIT_AS, &limit));
+    double start = MPI_Wtime();
+    int rc = zero_create(&z, c, tensor, 1, &unit, 1);
+    CHECK(!setrlimit(RLIMIT_AS, &free_));
+    CHECK(MPI_Wtime() - start < c->comm_timeout_s / 2);
+    CHECK(rc == ZERO_ERR_MEMORY);
+    CHECK(rc && strstr(zero_last_error(), names));
+    if (!rc) zero_destroy(z);
+}
+
+static void check_no_memory(void) {
+    static const zero_tensor large = { "large", 32 << 20, 1, 0, 1 }, small = { "small", 1000, 1, 0, 1 };
+    for (int overlap = 0; overlap < 2; overlap++)
+        for (int stage = 0; stage < 4; stage++) {
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1, &settings_variations[overlap]);
+            c.comm_timeout_s = 30;
+            CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
+            refuse_memory(&c, &large, 100 << 20, "no memory for ");
+            if (stage != 3 || checks.ranks == 1) continue;
+            CHECK_SETTING("no memory for the messages' staging, overlap %d", overlap);
+            c.shared_window = 0;
+            c.window_bytes = 16 << 20;
+            refuse_memory(&c, &small, 12 << 20, "no memory for message staging");
+        }
+}
+
 /* ------------------------------------------------------------------------------------------------------------------------ */
+
+static const char *only;            /* the check that was asked for */
 
 static void timed(const char *name, void (*check)(void)) {
     double start = MPI_Wtime();
+    if (only && strcmp(only, name)) return;
     check();
     if (!checks.rank && getenv("TEST_TIMES")) printf("  %-20s %.2f s\n", name, MPI_Wtime() - start);
 }
@@ -647,6 +720,7 @@ int main(int argc, char **argv) {
         MPI_Finalize();
         return status;
     }
+    only = argc > 1 ? argv[1] : NULL;
     timed("same bits", check_same_bits);
     timed("exact gradients", check_exact_gradients);
     timed("extra gather", check_extra_gather_counts);
@@ -654,6 +728,7 @@ int main(int argc, char **argv) {
     timed("files", check_files);
     timed("values and scalars", check_values_and_scalars);
     timed("overlap", check_overlap);
+    timed("no memory", check_no_memory);
     int status = checks_end("mpi_zero");
     MPI_Finalize();
     return status;

@@ -38,7 +38,7 @@ run() {
 for t in "$build"/tests/test_*; do
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
-for np in 1 2 3 4; do run "mpi_zero.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
+for np in 1 2 3 4; do run "mpi_zero.$np" 180 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_zero"; done
 for np in 2 3 4; do run "mpi_direct.$np" 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$build/tests/mpi_direct"; done
 run mpi_direct.killed 30 env OMP_NUM_THREADS=1 mpirun --enable-recovery --oversubscribe -np 3 "$build/tests/mpi_direct" killed
 run mpi_zero.timeout 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$build/tests/mpi_zero" timeout

@@ -27,21 +27,24 @@ static void *room(size_t bytes) {
     return p;
 }
 
-/* A block of random numbers, and the same values in both dtypes: what bf16 holds is exact in fp32. */
-static void fill(zero_dtype type, void *p, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float x = ldexpf(uniform(), (int)(random_bits() >> 28) - 8);
-        if (type == ZERO_BF16) ((uint16_t *)p)[i] = bf16_round(x);
-        else ((float *)p)[i] = x;
-    }
-}
 static float element(zero_dtype type, const void *p, int64_t i) {
-    return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+    if (type == ZERO_F32) return ((const float *)p)[i];
+    return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : fp16_widen(((const uint16_t *)p)[i]);
+}
+static void set_element(zero_dtype type, void *p, int64_t i, float x) {
+    if (type == ZERO_F32) ((float *)p)[i] = x;
+    else ((uint16_t *)p)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+}
+
+/* Random numbers over the range of sizes that all dtypes hold. */
+static void fill(zero_dtype type, void *p, int64_t n) {
+    for (int64_t i = 0; i < n; i++) set_element(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
 }
 
 static const int64_t lengths[] = { 0, 1, 7, 15, 16, 17, 1023, 1024, 1025, 8191, 8193, 30011 };
 enum { LENGTHS = sizeof lengths / sizeof *lengths, LONGEST = 30011 };
-static const zero_dtype dtypes[] = { ZERO_F32, ZERO_BF16 };
+enum { DTYPES = 3 };
+static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
 /* ------------------------------------------------------------------------------------------------------------------ bf16 */
 
@@ -91,23 +94,181 @@ static void test_bf16_specials(void **state) {
     }
 }
 
+/* ------------------------------------------------------------------------------------------------------------------ fp16 */
+
+/* sign, 5 bits of exponent, 10 of mantissa, in double; infinity and NaN apart */
+static double fp16_value(uint16_t x) {
+    int exponent = x >> 10 & 31, mantissa = x & 1023;
+    double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    return x & 0x8000 ? -size : size;
+}
+
+static void test_fp16_widening(void **state) {
+    (void)state;
+    for (int x = 0; x < 1 << 16; x++) {
+        float f = fp16_widen((uint16_t)x);
+        if ((x & 0x7c00) != 0x7c00) assert_true(f == fp16_value((uint16_t)x));
+        else if (x & 0x3ff) assert_true(isnan(f));
+        else assert_true(isinf(f));
+        assert_int_equal(bits_of(f) >> 31, x >> 15);
+    }
+}
+
+/* The nearest of all fp16 numbers, found between two neighbours in double; the next after the largest is 65536, which is infinity. */
+static uint16_t nearest_fp16(float f) {
+    uint16_t low = 0, high = 0x7c00;                                    /* their values: low <= |f| < high */
+    double x = fabs(f);
+    if (x >= 65536) return (uint16_t)(0x7c00 | (signbit(f) ? 0x8000 : 0));
+    while (high - low > 1) {
+        uint16_t middle = (uint16_t)((low + high) / 2);
+        if (fp16_value(middle) <= x) low = middle;
+        else high = middle;
+    }
+    double below = x - fp16_value(low), above = (high == 0x7c00 ? 65536 : fp16_value(high)) - x;
+    uint16_t chosen = below < above || (below == above && !(low & 1)) ? low : high;
+    return (uint16_t)(chosen | (signbit(f) ? 0x8000 : 0));
+}
+
+static void check_fp16(float f) {
+    uint16_t got = fp16_round(f);
+    if (isnan(f)) {
+        if ((got & 0x7c00) != 0x7c00 || !(got & 0x3ff) || got >> 15 != bits_of(f) >> 31) fail_msg("NaN %08x: %04x", bits_of(f), got);
+        return;
+    }
+    if (got != nearest_fp16(f)) fail_msg("%a (%08x): %04x, not %04x", f, bits_of(f), got, nearest_fp16(f));
+#if defined(__FLT16_MANT_DIG__) && defined(__x86_64__)
+    _Float16 theirs = (_Float16)f;                                      /* the compiler's own */
+    uint16_t bits;
+    memcpy(&bits, &theirs, 2);
+    if (got != bits) fail_msg("%a (%08x): %04x, the compiler has %04x", f, bits_of(f), got, bits);
+#endif
+}
+
+/* All fp16 numbers, the ties between them and what lies next to both; then floats of all sizes, subnormal, infinite and NaN among them. */
+static void test_fp16_rounding(void **state) {
+    (void)state;
+    for (int x = 0; x <= 0x7c00; x++) {
+        double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x), next = x >= 0x7bff ? 65536 : fp16_value((uint16_t)(x + 1));
+        float points[] = { (float)here, (float)((here + next) / 2) };
+        for (int k = 0; k < 2; k++)
+            for (int sign = -1; sign <= 1; sign += 2) {
+                check_fp16(sign * nextafterf(points[k], 0));
+                check_fp16(sign * points[k]);
+                check_fp16(sign * nextafterf(points[k], INFINITY));
+            }
+    }
+    for (int i = 0; i < 1 << 20; i++) check_fp16(float_of((uint32_t)i << 12 | (random_bits() >> 20)));
+}
+
+static void test_fp16_specials(void **state) {
+    (void)state;
+    static const struct { float from; uint16_t to; } special[] = {
+        { 0.0f, 0x0000 }, { -0.0f, 0x8000 }, { INFINITY, 0x7c00 }, { -INFINITY, 0xfc00 }, { 65504, 0x7bff }, { 65519.996f, 0x7bff },
+        { 65520, 0x7c00 }, { -65520, 0xfc00 }, { 1e38f, 0x7c00 }, { 0x1p-14f, 0x0400 }, { 0x1p-24f, 0x0001 }, { 0x1p-25f, 0x0000 },
+        { 0x1.8p-24f, 0x0002 }, { 0x1.000002p-25f, 0x0001 }, { -0x1p-149f, 0x8000 }, { 0x1.ffcp-15f, 0x0400 }, { 1, 0x3c00 },
+    };
+    for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
+        uint16_t by_kernel;
+        kernel_convert(ZERO_F16, &by_kernel, ZERO_F32, &special[i].from, 1);
+        assert_int_equal(fp16_round(special[i].from), special[i].to);
+        assert_int_equal(by_kernel, special[i].to);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- stochastic rounding */
+
+/* Among all 2^16 noises exactly as many round up as the rest is large: the mean is the number itself. */
+static void test_noisy_rounding_exact(void **state) {
+    (void)state;
+    static const uint32_t numbers[] = {
+        0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000, 0x00000001, 0x80007fff, 0x00800123, 0x7f7f0001,
+    };
+    for (int k = 0; k < (int)(sizeof numbers / sizeof *numbers); k++) {
+        float f = float_of(numbers[k]), down = float_of(numbers[k] & 0xffff0000);
+        int up = 0;
+        for (uint32_t noise = 0; noise < 1 << 16; noise++) {
+            uint16_t rounded = bf16_round_with(f, noise | noise << 16);
+            int is_up = rounded != numbers[k] >> 16;
+            if (is_up) assert_int_equal(rounded, (numbers[k] >> 16) + 1);       /* away from 0, one step */
+            else assert_true(bf16_widen(rounded) == down);
+            up += is_up;
+        }
+        assert_int_equal(up, numbers[k] & 0xffff);
+    }
+}
+
+static void test_noisy_rounding_keeps(void **state) {
+    (void)state;
+    for (uint32_t upper = 0; upper < 1 << 16; upper++) {                /* what bf16 holds, infinity too, is not touched */
+        uint16_t rounded = bf16_round_with(float_of(upper << 16), random_bits());
+        assert_int_equal(rounded, isnan(float_of(upper << 16)) ? upper | 0x40 : upper);
+    }
+    for (int i = 0; i < 1000; i++) assert_true(isnan(bf16_widen(bf16_round_with(float_of(0x7f800001 + i * 8000), random_bits()))));
+}
+
+/* The noise that the update uses: over elements and over keys the mean of the roundings is within 5 standard deviations of the number. */
+static void test_noise_is_unbiased(void **state) {
+    (void)state;
+    enum { MANY = 1 << 18 };
+    static const float rests[] = { 0.01f, 0.25f, 0.5f, 0.9f };
+    for (int by_key = 0; by_key < 2; by_key++)
+        for (int k = 0; k < 4; k++) {
+            float x = 1 + rests[k] * 0x1p-7f;
+            double sum = 0, rest = (x - 1) * 128, deviation = sqrt(rest * (1 - rest) / MANY);
+            for (uint32_t i = 0; i < MANY; i++) {
+                uint16_t rounded = bf16_round_with(x, by_key ? noise_at(i, 77) : noise_at(77, i));
+                sum += (bf16_widen(rounded) - 1) * 128;
+            }
+            assert_true(fabs(sum / MANY - rest) < 5 * deviation);
+        }
+}
+
+/* Each of the 16 bits in use is 1 half of the time, whatever its neighbouring bit is, and the same bit of the next element or key. */
+static void test_noise_is_mixed(void **state) {
+    (void)state;
+    enum { MANY = 1 << 16, BITS = 16 };
+    for (uint32_t key = 0; key < 4; key++) {
+        int ones[BITS] = { 0 }, like_next[BITS] = { 0 }, like_key[BITS] = { 0 }, like_bit[BITS] = { 0 };
+        for (uint32_t i = 0; i < MANY; i++) {
+            uint32_t here = noise_at(key, i), next = noise_at(key, i + 1), other = noise_at(key + 1, i);
+            for (int b = 0; b < BITS; b++) {
+                ones[b] += here >> b & 1;
+                like_next[b] += ~(here ^ next) >> b & 1;
+                like_key[b] += ~(here ^ other) >> b & 1;
+                like_bit[b] += ~(here ^ here >> 1) >> b & 1;
+            }
+        }
+        int allowed = 5 * 128;                                          /* 5 standard deviations of 2^16 coins */
+        for (int b = 0; b < BITS; b++) {
+            assert_in_range(ones[b], MANY / 2 - allowed, MANY / 2 + allowed);
+            assert_in_range(like_next[b], MANY / 2 - allowed, MANY / 2 + allowed);
+            assert_in_range(like_key[b], MANY / 2 - allowed, MANY / 2 + allowed);
+            assert_in_range(like_bit[b], MANY / 2 - allowed, MANY / 2 + allowed);
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------------------- copying */
+
 static void test_convert(void **state) {
     (void)state;
     enum { ALL = 1 << 16 };
     uint16_t *low = room(ALL * 2), *back = room(ALL * 2), *guarded = room((LONGEST + 1) * 2);
     float *wide = room(ALL * 4);
     for (int i = 0; i < ALL; i++) low[i] = (uint16_t)i;
-    kernel_convert(ZERO_F32, wide, ZERO_BF16, low, ALL);
-    kernel_convert(ZERO_BF16, back, ZERO_F32, wide, ALL);
-    for (int i = 0; i < ALL; i++) {
-        assert_int_equal(bits_of(wide[i]), (uint32_t)i << 16);          /* exact, and so is the way back, but for the quiet bit */
-        assert_int_equal(back[i], isnan(wide[i]) ? i | 0x40 : i);
-    }
-    for (int k = 0; k < LENGTHS; k++) {
-        guarded[lengths[k]] = 0xabcd;
-        kernel_convert(ZERO_BF16, guarded, ZERO_F32, wide, lengths[k]);
-        assert_int_equal(guarded[lengths[k]], 0xabcd);
-        assert_memory_equal(guarded, back, lengths[k] * 2);
+    for (int t = 1; t < DTYPES; t++) {
+        kernel_convert(ZERO_F32, wide, dtypes[t], low, ALL);
+        kernel_convert(dtypes[t], back, ZERO_F32, wide, ALL);
+        for (int i = 0; i < ALL; i++) {                                 /* exact, and so is the way back, but for a NaN's payload */
+            assert_int_equal(bits_of(wide[i]), bits_of(element(dtypes[t], low, i)));
+            assert_int_equal(back[i], !isnan(wide[i]) ? i : t == 1 ? i | 0x40 : 0x7e00 | (i & 0x8000));
+        }
+        for (int k = 0; k < LENGTHS; k++) {
+            guarded[lengths[k]] = 0xabcd;
+            kernel_convert(dtypes[t], guarded, ZERO_F32, wide, lengths[k]);
+            assert_int_equal(guarded[lengths[k]], 0xabcd);
+            assert_memory_equal(guarded, back, lengths[k] * 2);
+        }
     }
     free(low); free(back); free(wide); free(guarded);
 }
@@ -117,7 +278,7 @@ static void test_fill_nan(void **state) {
     union { float f[4]; uint16_t low[8]; unsigned char bytes[16]; } x = { .f = { 1, 2, 3, 4 } };
     kernel_fill_nan(&x, 12);
     for (int i = 0; i < 3; i++) assert_true(isnan(x.f[i]));
-    for (int i = 0; i < 6; i++) assert_true(isnan(bf16_widen(x.low[i])));
+    for (int i = 0; i < 6; i++) assert_true(isnan(bf16_widen(x.low[i])) && isnan(fp16_widen(x.low[i])));
     assert_true(x.f[3] == 4);
 }
 
@@ -141,8 +302,7 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
         for (int r = 1; r < ranks; r++) sum = sum + element(type, parts[r], i);
         sum = sum * scale;
         if (add) ((float *)want)[i] = ((float *)want)[i] + sum;
-        else if (to_type == ZERO_BF16) ((uint16_t *)want)[i] = bf16_round(sum);
-        else ((float *)want)[i] = sum;
+        else set_element(to_type, want, i, sum);
     }
     kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
     assert_memory_equal(to, want, (n + 1) * to_size);                   /* the element after the last is untouched */
@@ -156,7 +316,7 @@ static void test_sum_ranks(void **state) {
         omp_set_num_threads(threads);
         for (int ranks = 1; ranks <= 5; ranks++)
             for (int k = 0; k < LENGTHS; k++)
-                for (int t = 0; t < 2; t++) {
+                for (int t = 0; t < DTYPES; t++) {
                     sum_ranks_case(dtypes[t], dtypes[t], ranks, lengths[k], 0);
                     sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 0);
                     sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 1);
@@ -189,7 +349,7 @@ static void test_accumulate(void **state) {
     float *to = room((LONGEST + 1) * 4), *want = room((LONGEST + 1) * 4);
     void *from = room(LONGEST * 4);
     for (int threads = 1; threads <= 3; threads++)
-        for (int t = 0; t < 2; t++)
+        for (int t = 0; t < DTYPES; t++)
             for (int k = 0; k < 2 * LENGTHS; k++) {
                 int64_t n = lengths[k / 2];
                 int first = k % 2;
@@ -209,7 +369,7 @@ static void test_sum_squares(void **state) {
     static const int64_t long_lengths[] = { 0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345 };     /* over 64 blocks */
     int64_t longest = 64 * 65536 + 12345;
     void *x = room(longest * 4);
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < DTYPES; t++) {
         fill(dtypes[t], x, longest);
         for (int k = 0; k < (int)(sizeof long_lengths / sizeof *long_lengths); k++) {
             int64_t n = long_lengths[k];
@@ -270,19 +430,31 @@ static void one_element(const adamw_constants *c, float *p, float *m, float *v, 
     *p = fmaf(-c->step_size, *m / fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps), c->keep * *p);
 }
 
-static void adamw_case(zero_dtype g_type, int64_t n, int decay, int with_low, int t, double scale) {
+typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
+
+static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, int t, double scale) {
     const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = t };
+    const uint32_t key = 4711, first = 1u << 31;
+    zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
     adamw_constants c = adamw_prepare(&h, scale, decay);
     state_arrays a = arrays(n + 1);
     void *g = room(n * 4 + 1);
-    fill(ZERO_F32, a.p, n + 1); fill(ZERO_F32, a.m, n + 1); fill(ZERO_F32, a.v, n + 1); fill(ZERO_BF16, a.low, n + 1); fill(g_type, g, n);
-    for (int64_t i = 0; i <= n; i++) a.v[i] = fabsf(a.v[i]);
+    fill(ZERO_F32, a.p, n + 1); fill(ZERO_F32, a.m, n + 1); fill(ZERO_F32, a.v, n + 1); fill(low_type, a.low, n + 1); fill(g_type, g, n);
+    for (int64_t i = 0; i <= n; i++) {
+        a.v[i] = fabsf(a.v[i]);
+        if (low == NO_MASTER) a.p[i] = bf16_widen(a.low[i]);
+    }
     state_arrays before = copy(&a, n + 1), want = copy(&a, n + 1);
     for (int64_t i = 0; i < n; i++) {
         one_element(&c, &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
-        if (with_low) want.low[i] = bf16_round(want.p[i]);
+        if (low == LOW_BF16 || low == LOW_F16) set_element(low_type, want.low, i, want.p[i]);
+        if (low == NO_MASTER) want.low[i] = bf16_round_with(want.p[i], noise_at(key, first + (uint32_t)i));
     }
-    kernel_adamw(&c, &(adamw_arrays){ a.p, a.m, a.v, g, with_low ? a.low : NULL, g_type, ZERO_BF16, 0, 0 }, n);
+    adamw_arrays in = { a.p, a.m, a.v, g, a.low, g_type, low_type, key, first };
+    if (low == NO_MASTER) in.p = NULL;
+    if (low == MASTER_ONLY) in.low = NULL;
+    kernel_adamw(&c, &in, n);
+    if (low == NO_MASTER) memcpy(a.p, want.p, n * 4);
     assert_memory_equal(a.p, want.p, (n + 1) * 4);
     assert_memory_equal(a.m, want.m, (n + 1) * 4);
     assert_memory_equal(a.v, want.v, (n + 1) * 4);
@@ -304,7 +476,8 @@ static void test_adamw(void **state) {
     for (int threads = 1; threads <= 3; threads++) {
         omp_set_num_threads(threads);
         for (int k = 0; k < LENGTHS; k++)
-            for (int i = 0; i < 8; i++) adamw_case(dtypes[i & 1], lengths[k], i >> 1 & 1, i >> 2 & 1, 1 + 7 * (i & 3), i & 1 ? 1.0 : 0.37);
+            for (int i = 0; i < 4 * LOWS; i++)
+                adamw_case(dtypes[i % DTYPES], lengths[k], i >> 1 & 1, i / 4, 1 + 7 * (i & 3), i & 1 ? 1.0 : 0.37);
     }
 }
 
@@ -341,6 +514,13 @@ int main(void) {
         cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_bf16_specials), cmocka_unit_test(test_convert),
         cmocka_unit_test(test_fill_nan),
     };
+    const struct CMUnitTest fp16_tests[] = {
+        cmocka_unit_test(test_fp16_widening), cmocka_unit_test(test_fp16_rounding), cmocka_unit_test(test_fp16_specials),
+    };
+    const struct CMUnitTest noise_tests[] = {
+        cmocka_unit_test(test_noisy_rounding_exact), cmocka_unit_test(test_noisy_rounding_keeps), cmocka_unit_test(test_noise_is_unbiased),
+        cmocka_unit_test(test_noise_is_mixed),
+    };
     const struct CMUnitTest sum_tests[] = {
         cmocka_unit_test(test_sum_ranks), cmocka_unit_test(test_sum_ranks_order), cmocka_unit_test(test_sum_ranks_rounds_once),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_sum_squares_finite),
@@ -348,7 +528,8 @@ int main(void) {
     const struct CMUnitTest adamw_tests[] = {
         cmocka_unit_test(test_adamw), cmocka_unit_test(test_adamw_keeps_nan), cmocka_unit_test(test_adamw_zero_gradient),
     };
-    int failed = cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL)
+    int failed = cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(fp16_tests, NULL, NULL)
+                 + cmocka_run_group_tests(noise_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL)
                  + cmocka_run_group_tests(adamw_tests, NULL, NULL);
     return failed != 0;
 }

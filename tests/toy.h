@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "../llmc_zero/numbers.h"
-#include "../llmc_zero/zero.h"
+#include "toy_kernels.h"
 
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
 
@@ -31,23 +30,18 @@ typedef struct {
     int integers;           /* gradients are small integers instead (toy_integer) */
     double compute_s;       /* artificial time of each use of a block */
     float activation;
+    const toy_device *on;   /* NULL: the processor; else it computes on `stream`, and the activation is *device_activation */
+    void *stream;
+    float *device_activation;
 } toy;
 
 #define TOY_TRY(call) do { int toy_rc_ = (call); if (toy_rc_) return toy_rc_; } while (0)
 
-static inline float toy_load(const toy *t, const void *p, int64_t i) {
-    return t->dtype == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : ((const float *)p)[i];
-}
-static inline void toy_add(const toy *t, void *p, int64_t i, float x) {
-    float sum = toy_load(t, p, i) + x;
-    if (t->dtype == ZERO_BF16) ((uint16_t *)p)[i] = bf16_round(sum);
-    else ((float *)p)[i] = sum;
-}
-
 static inline float toy_initial(int tensor, int layer, int64_t i) { return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f; }
-/* The mean over the ranks is an integer, whatever their number. */
-static inline int toy_integer(int ranks, int rank, int micro, int tensor, int layer, int use, int64_t i) {
-    return ranks * ((int)((i * 7 + tensor * 3 + layer + use * 2) % 5) - 2 + 2 * rank - micro);
+
+/* What is left of x in memory. */
+static inline float toy_rounded(zero_dtype dtype, float x) {
+    return dtype == ZERO_F32 ? x : dtype == ZERO_BF16 ? bf16_widen(bf16_round(x)) : fp16_widen(fp16_round(x));
 }
 
 static inline int toy_has(int tensor, int unit) {
@@ -60,27 +54,37 @@ static inline void toy_compute(const toy *t, int unit) {
     nanosleep(&nap, NULL);
 }
 
+static inline int toy_start(toy *t, float activation) {
+    t->activation = activation;
+    return t->on ? t->on->start(t->stream, t->device_activation, activation) : 0;
+}
+
+static inline int toy_read(toy *t, const void *p, int64_t n) {
+    if (t->on) return t->on->read(t->stream, t->device_activation, t->dtype, p, n);
+    float a = t->activation;
+    for (int64_t i = 0; i < n; i++) a = a * 0.75f + toy_load(t->dtype, p, i);
+    t->activation = a;
+    return 0;
+}
+
 static inline int toy_forward(toy *t, int unit) {
     TOY_TRY(zero_pre_forward(t->z, unit));
     toy_compute(t, unit);
-    float a = t->activation;
     for (int k = 0; k < TOY_TENSORS; k++) {
         if (!toy_has(k, unit)) continue;
         const void *p = zero_param(t->z, k, unit - toy_tensors[k].unit);
         if (!p) return ZERO_ERR_MISUSE;
-        for (int64_t i = 0; i < toy_tensors[k].elems; i++) a = a * 0.75f + toy_load(t, p, i);
+        TOY_TRY(toy_read(t, p, toy_tensors[k].elems));
     }
-    t->activation = a;
     return zero_post_forward(t->z, unit);
 }
 
-static inline void toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
-    for (int64_t i = 0; i < toy_tensors[tensor].elems; i++) {
-        float x = (p ? 3 * toy_load(t, p, i) : 0.5f) + t->activation + 0.01f * (float)(i % 11);
-        x += 0.3f * t->rank + 0.17f * t->micro + 0.2f * use;
-        float y = t->integers ? (float)toy_integer(t->ranks, t->rank, t->micro, tensor, layer, use, i) : x / (1 + x * x);
-        toy_add(t, g, i, y);
-    }
+static inline int toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
+    toy_use u = { t->dtype, t->ranks, t->rank, t->micro, tensor, layer, use, t->integers, (float)zero_loss_scale(t->z) };
+    int64_t n = toy_tensors[tensor].elems;
+    if (t->on) return t->on->add_gradient(t->stream, &u, t->device_activation, p, g, n);
+    for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, t->activation, p, g, i);
+    return 0;
 }
 
 static inline int toy_backward(toy *t, int unit, int use) {
@@ -93,7 +97,7 @@ static inline int toy_backward(toy *t, int unit, int use) {
         const void *p = reads ? zero_param(t->z, k, layer) : NULL;
         void *g = zero_grad(t->z, k, layer);
         if ((reads && !p) || !g) return ZERO_ERR_MISUSE;
-        toy_gradient(t, k, layer, use, p, g);
+        TOY_TRY(toy_gradient(t, k, layer, use, p, g));
     }
     return zero_post_backward(t->z, unit);
 }
@@ -101,7 +105,7 @@ static inline int toy_backward(toy *t, int unit, int use) {
 static inline int toy_pass(toy *t, zero_mode mode, int micro, int of) {
     TOY_TRY(zero_begin(t->z, mode, micro, of));
     t->micro = micro;
-    t->activation = 0.1f * t->rank + 0.05f * micro;
+    TOY_TRY(toy_start(t, 0.1f * t->rank + 0.05f * micro));
     TOY_TRY(toy_forward(t, 0));
     for (int u = 1; u < TOY_UNITS; u++)
         for (int use = 0; use < t->units[u].forward_uses; use++) TOY_TRY(toy_forward(t, u));

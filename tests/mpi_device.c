@@ -1,0 +1,388 @@
+/*
+ * The plugin on a CUDA device between ranks, against the same run on the processor: mpirun -np N mpi_device, for any N. The toy's kernels
+ * are queued on the trainer's stream and nobody waits for them, so that work which is not ordered gives other bits: on a card by luck, on
+ * the stand-in (tests/cuda/), whose streams run as early or as late as their events allow, for certain.
+ *   mpi_device            a choice of settings in which each value of each is met with every stage
+ *   mpi_device N          every N-th of all combinations; 1: all 13824
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "check.h"
+#include "settings.h"
+#include "toy.h"
+
+#ifndef ZERO_HAVE_CUDA
+int main(void) {
+    int rank, ranks, on_node;
+    zero_launched_as(&rank, &ranks, &on_node);
+    if (!rank) printf("skip mpi_device: built without CUDA\n0 passed, 0 failed, 1 skipped\n");
+    return 0;
+}
+#else
+#include <cuda_runtime_api.h>
+
+enum { STEPS = 3, EVAL_AFTER = 2 };
+
+#define CUDA_MUST(call) do { \
+        cudaError_t rc_ = (call); \
+        if (rc_ != cudaSuccess) { fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(rc_)); MPI_Abort(MPI_COMM_WORLD, 1); } \
+    } while (0)
+
+/* ------------------------------------------------------------------------------------------------------- how streams run */
+
+#ifdef CUDA_STAND_IN
+#include "cuda/stand_in.h"
+typedef struct { const char *mode; int own_stream; } manner;
+static const manner manners[] = { { "eager", 0 }, { "lazy", 0 }, { "rival", 0 }, { "lag", 0 }, { "eager", 1 }, { "lazy", 1 } };
+static void set_manner(const manner *m) {
+    setenv("CUDA_STAND_IN", m->mode, 1);
+    cuda_stand_in_settings();
+}
+#else
+typedef struct { const char *mode; int own_stream; } manner;
+static const manner manners[] = { { "card", 0 }, { "card", 1 } };
+static void set_manner(const manner *m) { (void)m; }
+#endif
+
+/* ---------------------------------------------------------------------------------------------------------------- one run */
+
+static cudaStream_t own_stream;
+
+static void create(toy *t, const zero_config *c) {
+    MUST(toy_create(t, c, NULL));
+    if (c->device == ZERO_CPU) return;
+    t->on = &toy_cuda;
+    t->stream = c->cuda_stream;
+    t->device_activation = zero_alloc(t->z, ZERO_ACTIVATIONS, "activation", sizeof(float));
+    if (!t->device_activation) MUST(ZERO_ERR_MEMORY);
+}
+
+static float activation_of(const toy *t) {
+    float a = t->activation;
+    if (t->on) {
+        CUDA_MUST(cudaMemcpyAsync(&a, t->device_activation, sizeof a, cudaMemcpyDeviceToHost, t->stream));
+        CUDA_MUST(cudaStreamSynchronize(t->stream));
+    }
+    return a;
+}
+
+typedef struct { char params[17], full[17]; double norms[STEPS]; float eval, gradient[33]; } outcome;
+
+/* What a trainer gives up halfway: gathers and reductions are under way, and must not arrive in what comes next. */
+static void give_up_passes(toy *t, const zero_config *c) {
+    MUST(zero_begin(t->z, ZERO_EVAL, 0, 1));
+    MUST(toy_forward(t, 0));
+    for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--) MUST(zero_pre_forward(t->z, u));     /* what is ahead gives way */
+    for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
+    MUST(toy_forward(t, 1));
+    MUST(zero_begin(t->z, ZERO_EVAL, 0, 1));
+    MUST(toy_forward(t, 0));
+    MUST(toy_pass(t, ZERO_TRAIN, 0, c->micro_batches));
+}
+
+/* The last step is zero_reduce, a look at a gradient, and zero_update: the others are zero_step. */
+static void last_step(toy *t, const zero_config *c, outcome *o) {
+    zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f, .t = STEPS };
+    zero_info info;
+    MUST(toy_passes(t, c->micro_batches));
+    MUST(zero_reduce(t->z, &info));
+    o->norms[STEPS - 1] = info.grad_norm;
+    MUST(zero_get(t->z, ZERO_GRADIENT, 3, 1, 0, 33, o->gradient));
+    MUST(zero_update(t->z, &h));
+}
+
+static outcome train(const zero_config *c) {
+    outcome o;
+    toy t;
+    memset(&o, 0, sizeof o);
+    create(&t, c);
+    for (int step = 1; step < STEPS; step++) {
+        zero_info info;
+        MUST(toy_step(&t, c->micro_batches, step, &info));
+        o.norms[step - 1] = info.grad_norm;
+        if (step != EVAL_AFTER) continue;
+        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        o.eval = activation_of(&t);
+        give_up_passes(&t, c);
+    }
+    last_step(&t, c, &o);
+    MUST(zero_hash(t.z, 1, o.full));
+    MUST(zero_hash(t.z, 0, o.params));
+    zero_destroy(t.z);
+    return o;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- same bits */
+
+/* Everything that a setting is made of, as one number in mixed radix. */
+typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, MANNER, AXES } axis;
+static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2, 3, SETTINGS_COUNT(manners) };
+typedef struct { int at[AXES]; } point;
+
+static zero_config config_of(const point *p) {
+    static const int prefetch[] = { 0, 1, 3 };
+    static const int64_t bucket[] = { 0, 1, 1LL << 40 };
+    settings_variation v = {
+        .bucket = bucket[p->at[BUCKET]], .prefetch = prefetch[p->at[PREFETCH]], .max_open = 1, .overlap = p->at[OVERLAP],
+        .poison = p->at[POISON], .shared_window = p->at[SHARED], .window_bytes = 64 << 10,
+    };
+    int micro_batches = settings_micro_batches[p->at[MICRO]];
+    zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]], micro_batches, &v);
+    c.device = ZERO_CUDA;
+    c.cuda_stream = manners[p->at[MANNER]].own_stream ? own_stream : NULL;
+    return c;
+}
+
+/* The processor's run, once for each stage, format and number of micro-batches. */
+static const outcome *on_processor(const point *p) {
+    static struct { int there; outcome o; } known[4][SETTINGS_COUNT(settings_formats)][2];
+    zero_config c = config_of(p);
+    c.device = ZERO_CPU;
+    c.overlap = 0;
+    if (!known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there) {
+        known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].o = train(&c);
+        known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there = 1;
+    }
+    return &known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].o;
+}
+
+static void check_point(const point *p) {
+    zero_config c = config_of(p);
+    const manner *m = &manners[p->at[MANNER]];
+    const outcome *want = on_processor(p);
+    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, bucket %lld, %s, %s stream", c.stage,
+                  settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch, c.poison, c.shared_window,
+                  (long long)c.reduce_bucket_size, m->mode, m->own_stream ? "own" : "default");
+    set_manner(m);
+    outcome got = train(&c);
+    CHECK(!strcmp(got.full, want->full));
+    CHECK(!strcmp(got.params, want->params));
+    CHECK(!memcmp(got.norms, want->norms, sizeof got.norms));
+    CHECK(!memcmp(&got.eval, &want->eval, sizeof got.eval));
+    CHECK(!memcmp(got.gradient, want->gradient, sizeof got.gradient));
+}
+
+static int every;
+
+static void check_combinations(void) {
+    for (int n = 0;; n += every) {
+        point p;
+        int left = n;
+        for (int a = 0; a < AXES; left /= sizes[a++]) p.at[a] = left % sizes[a];
+        if (left) return;
+        check_point(&p);
+    }
+}
+
+/* Every stage, overlap and manner; the others take turns, each at a pace of its own. */
+static void check_some(void) {
+    int n = 0;
+    for (int stage = 0; stage < 4; stage++)
+        for (int overlap = 0; overlap < 2; overlap++)
+            for (int m = 0; m < SETTINGS_COUNT(manners); m++, n++) {
+                point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2, (n + overlap) % 2, n / 5 % 3, m } };
+                check_point(&p);
+            }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ files */
+
+static char folder[64];
+static void path_of(char path[160], const char *name) { snprintf(path, 160, "%s/%s.%d", folder, name, checks.rank); }
+
+static zero_config simple(zero_device device, int stage, int format) {
+    zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1, &settings_variations[1]);
+    c.device = device;
+    return c;
+}
+
+static void save_at(zero_device device, int stage, int format, const char *path, char saved[17], char end[17]) {
+    zero_config c = simple(device, stage, format);
+    toy t;
+    create(&t, &c);
+    for (int step = 1; step <= 2; step++) MUST(toy_step(&t, 1, step, NULL));
+    MUST(zero_save(t.z, path, NULL, 0));
+    MUST(zero_hash(t.z, 1, saved));
+    MUST(toy_step(&t, 1, 3, NULL));
+    MUST(zero_hash(t.z, 1, end));
+    zero_destroy(t.z);
+}
+
+static void load_at(zero_device device, int stage, int format, const char *path, const char saved[17], const char end[17]) {
+    zero_config c = simple(device, stage, format);
+    char hex[17];
+    toy t;
+    create(&t, &c);
+    MUST(toy_step(&t, 1, 1, NULL));
+    MUST(zero_load(t.z, path, NULL, 0));
+    MUST(zero_hash(t.z, 1, hex));
+    CHECK(!strcmp(hex, saved));
+    MUST(toy_step(&t, 1, 2, NULL));
+    MUST(zero_load(t.z, path, NULL, 0));                                /* and at once the kernels find it there */
+    MUST(toy_step(&t, 1, 3, NULL));
+    MUST(zero_hash(t.z, 1, hex));
+    CHECK(!strcmp(hex, end));
+    zero_destroy(t.z);
+}
+
+/* Saved on one device, loaded on the other, at another stage. */
+static void check_files(void) {
+    char path[160], saved[17], end[17];
+    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
+    if (!checks.rank) CHECK(mkdtemp(folder));
+    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    path_of(path, "state");
+    for (int stage = 0; stage < 4; stage++)
+        for (int m = stage % 2; m < SETTINGS_COUNT(manners); m += 2) {
+            int format = (stage + m) % SETTINGS_COUNT(settings_formats);
+            set_manner(&manners[m]);
+            for (int from = 0; from < 2; from++) {
+                CHECK_SETTING("saved on %s at stage %d, %s, %s", from ? "CUDA" : "the processor", stage, settings_formats[format].name,
+                              manners[m].mode);
+                save_at(from ? ZERO_CUDA : ZERO_CPU, stage, format, path, saved, end);
+                load_at(from ? ZERO_CPU : ZERO_CUDA, 3 - stage, format, path, saved, end);
+            }
+        }
+    CHECK(!unlink(path));
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) CHECK(!rmdir(folder));
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- values */
+
+static float value_of(int what, int tensor, int layer, int64_t i) {
+    return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
+}
+
+/* What is set in the midst of a pass, while units are on their way, is what comes back, and what the kernels read next. */
+static void check_values(const zero_config *c) {
+    static float x[TOY_LARGEST], got[TOY_LARGEST];
+    int last = c->dtype == ZERO_F32 || c->no_master ? ZERO_MASTER : ZERO_PARAM;      /* that sets the parameter */
+    float a = 0;
+    toy t;
+    create(&t, c);
+    for (int step = 1; step <= 2; step++) MUST(toy_step(&t, 1, step, NULL));
+    MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+    MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    MUST(toy_forward(&t, 0));
+    for (int what = ZERO_PARAM; what <= ZERO_MOMENT2; what++)
+        for (int k = 0; k < TOY_TENSORS; k++) {
+            int64_t n = toy_tensors[k].elems, third = n / 3, wrong = 0;
+            for (int64_t i = 0; i < n; i++) x[i] = value_of(what, k, 0, i);
+            MUST(zero_set(t.z, what, k, 0, third, n - third, x + third));
+            MUST(zero_set(t.z, what, k, 0, 0, third, x));
+            MUST(zero_get(t.z, what, k, 0, 0, n, got));
+            for (int64_t i = 0; i < n; i++) {
+                if (what == ZERO_PARAM || what == last) x[i] = toy_rounded(c->dtype, x[i]);
+                wrong += got[i] != x[i];
+                if (toy_has(k, 1) && what == last) a = a * 0.75f + x[i];
+            }
+            CHECK(wrong == 0);
+        }
+    MUST(toy_start(&t, 0));
+    MUST(toy_forward(&t, 1));
+    CHECK(activation_of(&t) == a);
+    zero_destroy(t.z);
+}
+
+static void check_all_values(void) {
+    for (int stage = 0; stage < 4; stage++)
+        for (int m = stage % 2; m < SETTINGS_COUNT(manners); m += 2) {
+            zero_config c = simple(ZERO_CUDA, stage, (stage + m) % SETTINGS_COUNT(settings_formats));
+            CHECK_SETTING("values, stage %d, %s", stage, manners[m].mode);
+            set_manner(&manners[m]);
+            check_values(&c);
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------------------ one rank fails */
+
+/* A call that fails on the last rank alone, while the plugin is created: all ranks have its error, and at once. */
+static void check_one_fails(void) {
+#ifdef CUDA_STAND_IN
+    static const char *const calls[] = {
+        "cudaGetDeviceCount:1", "cudaGetDeviceProperties:2", "cudaStreamCreateWithPriority:1", "cudaHostRegister:1", "cudaMalloc:1",
+        "cudaMalloc:2", "cudaMalloc:4", "cudaEventCreateWithFlags:3",
+    };
+    set_manner(&manners[0]);
+    for (int shared = 0; shared < 2; shared++)
+        for (int i = 0; i < SETTINGS_COUNT(calls); i++) {
+            zero_config c = simple(ZERO_CUDA, 3, 1);
+            char said[256], last[256];
+            zero *z;
+            CHECK_SETTING("%s on the last rank, shared %d", calls[i], shared);
+            if (checks.ranks == 1 && !strncmp(calls[i], "cudaHostRegister", 16)) continue;
+            c.shared_window = shared;
+            if (checks.rank == checks.ranks - 1) setenv("CUDA_STAND_IN_FAIL", calls[i], 1);
+            cuda_stand_in_settings();
+            double start = MPI_Wtime();
+            int rc = zero_create(&z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
+            unsetenv("CUDA_STAND_IN_FAIL");
+            cuda_stand_in_settings();
+            CHECK(rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
+            CHECK(MPI_Wtime() - start < c.comm_timeout_s / 2);
+            snprintf(said, sizeof said, "%d: %s", rc, zero_last_error());
+            memcpy(last, said, sizeof last);
+            MPI_Bcast(last, sizeof last, MPI_CHAR, checks.ranks - 1, MPI_COMM_WORLD);
+            CHECK(!strcmp(said, last));
+            if (!rc) zero_destroy(z);
+        }
+#endif
+}
+
+/* ---------------------------------------------------------------------------------------------------------- several devices */
+
+/* Ranks on several devices: each takes the one with its number, or all the one that is asked for. */
+static void check_devices(void) {
+#ifdef CUDA_STAND_IN
+    setenv("CUDA_STAND_IN_DEVICES", "2", 1);
+    set_manner(&manners[0]);
+#endif
+    int devices = zero_cuda_devices();
+    for (int number = -1; number < devices; number++)
+        for (int stage = 0; stage < 4; stage++) {
+            zero_config c = simple(ZERO_CUDA, stage, 1), plain = simple(ZERO_CPU, stage, 1);
+            zero_effective e;
+            toy t;
+            CHECK_SETTING("device %d of %d, stage %d", number, devices, stage);
+            c.cuda_device = number;
+            outcome want = train(&plain), got = train(&c);
+            CHECK(!strcmp(got.full, want.full) && !strcmp(got.params, want.params));
+            create(&t, &c);
+            zero_get_effective(t.z, &e);
+            CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
+            zero_destroy(t.z);
+        }
+    CUDA_MUST(cudaSetDevice(0));
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ */
+
+static void timed(const char *name, void (*check)(void)) {
+    double start = MPI_Wtime();
+    check();
+    if (!checks.rank && getenv("TEST_TIMES")) printf("  %-20s %.2f s\n", name, MPI_Wtime() - start);
+}
+
+int main(int argc, char **argv) {
+    int provided, status = 0;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    if (zero_cuda_devices() < 0) {
+        if (!checks.rank) printf("skip mpi_device: %s\n0 passed, 0 failed, 1 skipped\n", zero_last_error());
+    } else {
+        CUDA_MUST(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+        every = argc > 1 ? atoi(argv[1]) : 0;
+        timed("same bits", every > 0 ? check_combinations : check_some);
+        timed("files", check_files);
+        timed("values", check_all_values);
+        timed("one rank fails", check_one_fails);
+        timed("devices", check_devices);
+        CUDA_MUST(cudaStreamDestroy(own_stream));
+        status = checks_end("mpi_device");
+    }
+    MPI_Finalize();
+    return status;
+}
+#endif

@@ -1,0 +1,266 @@
+/*
+ * Direct reads between ranks: mpirun -np N mpi_direct, for any N. What they give is what the definition and the window give, bit by bit,
+ * and counts the same; memory that was read may change as soon as the collective is over; what cannot be read is an error that says whose
+ * it is. (That the engine gives the same bits with them, at every stage: mpi_zero.)
+ *   mpi_direct killed      with mpirun --enable-recovery: a rank is killed in the middle, the others say so in time
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "check.h"
+#include "../llmc_zero/comm.h"
+#include "../llmc_zero/kernels.h"
+#include "../llmc_zero/numbers.h"
+
+enum { PIECES = 4, LARGE = 8 << 20 };       /* bytes of a part that is copied past the caches */
+static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
+
+static comm c;
+static memory m = { .device = &device_host };
+
+static void direct_from(size_t least) { comm_direct_least[COMM_ALL_GATHER] = comm_direct_least[COMM_REDUCE_SCATTER] = least; }
+
+static void open_comm(double timeout_s, int64_t window_bytes) {
+    static MPI_Comm world;
+    zero_config config = ZERO_CONFIG_INIT;
+    world = MPI_COMM_WORLD;
+    config.mpi_comm = &world;
+    config.comm_timeout_s = timeout_s;
+    config.window_bytes = window_bytes;
+    MUST(comm_connect(&c, &config));
+    MUST(comm_open(&c, &config, &device_host, &m));
+}
+
+static void close_comm(int clean) {
+    comm_close(&c, clean);
+    memory_free_all(&m);
+    m.device = &device_host;
+}
+
+static void *room(size_t bytes) {
+    void *p = memory_alloc(&m, ZERO_WORKING, "test", bytes);
+    MUST(!p);
+    return p;
+}
+
+/* ------------------------------------------------------------------------------------------------- the same as by definition */
+
+static void store(zero_dtype t, void *x, int64_t i, float v) {
+    if (t == ZERO_F32) ((float *)x)[i] = v;
+    else ((uint16_t *)x)[i] = bf16_round(v);
+}
+static float load(zero_dtype t, const void *x, int64_t i) {
+    return t == ZERO_F32 ? ((const float *)x)[i] : bf16_widen(((const uint16_t *)x)[i]);
+}
+
+/* Of magnitudes so different that another order of additions gives another sum. */
+static float value(int rank, int piece, int64_t i) {
+    uint32_t x = (uint32_t)(i * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)piece * 7919u);
+    x ^= x >> 15; x *= 2246822519u; x ^= x >> 13;
+    return ((x & 1) ? 1.0f : -1.0f) * (float)((x >> 1 & 1023) + 1) * exp2f((float)(x >> 24 & 15) - 8);
+}
+/* Rounded to the dtype. */
+static float stored(zero_dtype t, float v) { return t == ZERO_F32 ? v : bf16_widen(bf16_round(v)); }
+
+typedef struct { comm_piece pieces[PIECES]; int n; } buffers;
+
+static buffers new_buffers(int n, const int64_t *elems, zero_dtype full, zero_dtype shard, int in_place) {
+    buffers b = { .n = n };
+    for (int i = 0; i < n; i++) {
+        char *whole = room(elems[i] * checks.ranks * dtype_bytes(full));
+        char *part = in_place ? whole + checks.rank * elems[i] * dtype_bytes(full) : room(elems[i] * dtype_bytes(shard));
+        b.pieces[i] = (comm_piece){ whole, part, elems[i] };
+    }
+    return b;
+}
+
+static int64_t gather(const buffers *b, zero_dtype t) {
+    int64_t wrong = 0;
+    for (int k = 0; k < b->n; k++) {
+        const comm_piece *p = &b->pieces[k];
+        memset(p->full, 0xff, p->elems * checks.ranks * dtype_bytes(t));
+        for (int64_t i = 0; i < p->elems; i++) store(t, p->shard, i, value(checks.rank, k, i));
+    }
+    MUST(comm_all_gather(&c, b->pieces, b->n, dtype_bytes(t)));
+    for (int k = 0; k < b->n; k++)
+        for (int64_t i = 0; i < b->pieces[k].elems * checks.ranks; i++) {
+            int64_t n = b->pieces[k].elems;
+            wrong += load(t, b->pieces[k].full, i) != stored(t, value((int)(i / n), k, i % n));
+        }
+    return wrong;
+}
+
+static float mean(zero_dtype t, int piece, int64_t i) {
+    float sum = 0;
+    for (int r = 0; r < checks.ranks; r++) sum += stored(t, value(r, piece, i));
+    return sum * (1.0f / checks.ranks);
+}
+
+static int64_t reduce(const buffers *b, zero_dtype full, zero_dtype shard, int add) {
+    int64_t wrong = 0;
+    for (int k = 0; k < b->n; k++) {
+        const comm_piece *p = &b->pieces[k];
+        for (int64_t i = 0; i < p->elems; i++) store(shard, p->shard, i, 3);
+        for (int64_t i = 0; i < p->elems * checks.ranks; i++) store(full, p->full, i, value(checks.rank, k, i));
+    }
+    MUST(comm_reduce_scatter(&c, b->pieces, b->n, full, shard, add));
+    for (int k = 0; k < b->n; k++)
+        for (int64_t i = 0, n = b->pieces[k].elems; i < n; i++) {
+            float want = stored(shard, mean(full, k, checks.rank * n + i));
+            wrong += load(shard, b->pieces[k].shard, i) != (add ? 3 + want : want);
+        }
+    return wrong;
+}
+
+static void check_values(int n, const int64_t *elems, int64_t window_bytes, int n_cases) {
+    static const struct { zero_dtype full, shard; int add, in_place; } cases[] = {
+        { ZERO_BF16, ZERO_BF16, 0, 0 }, { ZERO_F32, ZERO_F32, 0, 0 }, { ZERO_BF16, ZERO_F32, 1, 0 }, { ZERO_F32, ZERO_F32, 0, 1 },
+    };
+    for (int k = 0; k < n_cases; k++)
+        for (int direct = 0; direct < 2; direct++) {
+            zero_dtype full = cases[k].full, shard = cases[k].shard;
+            int64_t sent = 0;
+            CHECK_SETTING("%d pieces from %lld on, case %d, window of %lld KiB, direct %d", n, (long long)elems[0], k,
+                          (long long)window_bytes >> 10, direct);
+            direct_from(direct ? 0 : SIZE_MAX);
+            open_comm(20, window_bytes);
+            for (comm_kind kind = 0; kind < COMM_OTHER; kind++) CHECK(comm_goes_direct(&c, kind, 1, n) == (direct && c.ranks > 1));
+            for (int i = 0; i < n; i++) sent += elems[i] * (c.ranks - 1) * (int64_t)dtype_bytes(full);
+            buffers b = new_buffers(n, elems, full, shard, cases[k].in_place);
+            CHECK(reduce(&b, full, shard, cases[k].add) == 0);
+            CHECK(c.traffic.reduce_scatter[c.purpose] == sent);
+            if (full == shard) CHECK(gather(&b, full) == 0);
+            CHECK(c.traffic.all_gather[c.purpose] == (full == shard ? sent : 0));
+            close_comm(1);
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------- when memory may change */
+
+/* Rank 0 is slow to read, since its memory must be made first. The others write over theirs as soon as they are through, from the end. */
+static void check_sources_may_change(void) {
+    CHECK_SETTING("sources change right after a collective");
+    direct_from(0);
+    open_comm(20, 4 << 20);
+    int64_t wrong = 0, elems = 1 << 20;
+    size_t bytes = elems * sizeof(float);
+    for (int round = 0; round < 20; round++) {
+        buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
+        comm_piece *p = &b.pieces[0];
+        int reduces = round % 2, value_now = round + 1;
+        float *source = (float *)(reduces ? p->full : p->shard);
+        int64_t n = reduces ? elems * checks.ranks : elems;
+        for (int64_t i = 0; i < n; i++) source[i] = (float)value_now;
+        char *target = reduces ? p->shard : p->full;
+        if (checks.rank == 0) MUST(madvise(target, (reduces ? 1 : checks.ranks) * bytes, MADV_DONTNEED));
+        else memset(target, 0, (reduces ? 1 : checks.ranks) * bytes);
+        MUST(reduces ? comm_reduce_scatter(&c, p, 1, ZERO_F32, ZERO_F32, 0) : comm_all_gather(&c, p, 1, sizeof(float)));
+        for (int64_t i = n - 1; i >= 0; i--) source[i] = -1;
+        const float *got = (const float *)target;
+        for (int64_t i = 0; i < (reduces ? elems : elems * checks.ranks); i++) wrong += got[i] != (float)value_now;
+        MUST(comm_barrier(&c));
+        memory_free_all(&m);
+        m.device = &device_host;
+    }
+    CHECK(wrong == 0);
+    close_comm(1);
+}
+
+/* --------------------------------------------------------------------------------------------- what cannot be read, mismatches */
+
+static pid_t ended_process(void) {
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    MUST(child < 0 || waitpid(child, NULL, 0) != child);
+    return child;
+}
+
+/* The last rank announces what is not there, or stays away: the others fail at once, or in time, and say who. */
+static void check_failures(void) {
+    enum { GONE, UNMAPPED, AWAY, OTHER_KIND, FAILURES };
+    static const char *const said[] = { "it is gone", "Bad address", "waited 1 s", "different collectives" };
+    direct_from(0);
+    for (int f = 0; f < FAILURES; f++) {
+        CHECK_SETTING("%s", said[f]);
+        open_comm(1, 4 << 20);
+        int64_t elems = 5000;
+        int last = checks.ranks - 1, rc = 0;
+        size_t total = elems * c.ranks * sizeof(float);
+        buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
+        double start = MPI_Wtime();
+        if (checks.rank < last) rc = comm_all_gather(&c, b.pieces, 1, sizeof(float));
+        else if (f == OTHER_KIND) rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
+        else if (f != AWAY && last) {
+            char *unmapped = room(1 << 20);
+            MUST(mprotect(unmapped, 1 << 20, PROT_NONE));
+            int64_t mine[2] = { f == GONE ? ended_process() : getpid(), (intptr_t)(f == GONE ? b.pieces[0].shard : unmapped) };
+            const int64_t *all[c.ranks];
+            MUST(comm_announce(&c, COMM_ALL_GATHER, total, mine, 2, all));
+        }
+        CHECK(rc == (last && (checks.rank < last || f == OTHER_KIND) ? ZERO_ERR_COMM : 0));
+        if (rc) {
+            char pair[32];
+            snprintf(pair, sizeof pair, "the memory of rank %d", last);
+            CHECK(strstr(zero_last_error(), said[f]));
+            if (f == GONE || f == UNMAPPED) CHECK(strstr(zero_last_error(), pair));
+        }
+        CHECK(MPI_Wtime() - start < 3);
+        MPI_Barrier(MPI_COMM_WORLD);
+        close_comm(0);
+    }
+}
+
+/* The middle rank is killed by a timer while all of them are at it. Nothing is agreed on afterwards: MPI lacks a rank. */
+static int run_killed(void) {
+    CHECK_SETTING("a rank is killed");
+    direct_from(0);
+    open_comm(2, 4 << 20);
+    int64_t elems = LARGE / 4, done = 0;
+    buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
+    int rc = 0, victim = checks.ranks / 2, direct = c.direct;
+    struct itimerval timer = { .it_value = { 0, 300000 } };
+    if (checks.rank == victim) {
+        signal(SIGALRM, SIG_DFL);
+        MUST(setitimer(ITIMER_REAL, &timer, NULL));
+    }
+    double start = MPI_Wtime();
+    for (; !rc && MPI_Wtime() - start < 10; done++)
+        rc = done % 2 ? comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0) : comm_all_gather(&c, b.pieces, 1, sizeof(float));
+    CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
+    CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
+    CHECK(MPI_Wtime() - start < 5);
+    if (checks.rank == 0)
+        printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n", (long long)done, zero_last_error(),
+               checks.ranks, !checks.failed, checks.failed);
+    fflush(stdout);
+    _exit(checks.failed);
+}
+
+int main(int argc, char **argv) {
+    if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return 1;
+    checks_begin();
+    open_comm(20, 4 << 20);
+    int can = c.direct || checks.ranks == 1;
+    close_comm(1);
+    if (!can) {
+        if (!checks.rank) printf("skip mpi_direct: ranks may not read each other's memory here, or there are no large pages\n"
+                                 "mpi_direct np=%d: settings: 0 passed, 0 failed, 1 skipped\n", checks.ranks);
+        MPI_Finalize();
+        return 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "killed")) return run_killed();
+    static const int64_t large = LARGE / sizeof(uint16_t);
+    check_values(PIECES, lengths, 4 << 20, 4);
+    check_values(PIECES, lengths, 64 << 10, 4);
+    check_values(1, &large, 4 << 20, 1);
+    check_sources_may_change();
+    check_failures();
+    int status = checks_end("mpi_direct");
+    MPI_Finalize();
+    return status;
+}

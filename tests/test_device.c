@@ -1,0 +1,455 @@
+/*
+ * The plugin's device, in one process: the CUDA kernels against those of the processor, bit for bit; what a step may not do (wait,
+ * allocate); memory and where it is counted; what is missing or fails. Without CUDA: that it says so.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <unistd.h>
+#include "toy.h"
+
+static toy t;
+
+static int end(void **state) {
+    (void)state;
+    zero_destroy(t.z);
+    t.z = NULL;
+    return 0;
+}
+
+static zero_config config_on(zero_device device, int stage) {
+    zero_config c = ZERO_CONFIG_INIT;
+    c.device = device;
+    c.stage = stage;
+    c.poison = 0;
+    return c;
+}
+
+static void refused(const zero_config *c, int code, const char *names) {
+    int rc = zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
+    assert_null(t.z);
+    if (rc != code) fail_msg("returned %d, not %d (last sentence: %s)", rc, code, zero_last_error());
+    if (!strstr(zero_last_error(), names)) fail_msg("\"%s\" does not name \"%s\"", zero_last_error(), names);
+}
+
+static void test_processor(void **state) {
+    (void)state;
+    zero_config c = config_on(ZERO_CPU, 0);
+    zero_effective e;
+    assert_int_equal(toy_create(&t, &c, NULL), 0);
+    zero_get_effective(t.z, &e);
+    assert_string_equal(e.device, "cpu");
+    assert_int_equal(e.cuda_device, -1);
+    zero_memory_line line;
+    for (int i = 0; !zero_memory(t.z, i, &line); i++) assert_int_equal(line.tier, ZERO_DEVICE);
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, end)
+
+#ifndef ZERO_HAVE_CUDA
+static void test_built_without(void **state) {
+    (void)state;
+    zero_config c = config_on(ZERO_CUDA, 0);
+    refused(&c, ZERO_ERR_DEVICE, "built without CUDA");
+    assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
+    assert_non_null(strstr(zero_last_error(), "built without CUDA"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { TEST(test_processor), TEST(test_built_without) };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
+#else
+#include "../llmc_zero/kernels_cuda.h"
+
+#define CUDA_WORKS(call) do { \
+        cudaError_t rc_ = (call); \
+        if (rc_ != cudaSuccess) fail_msg("%s: %s", #call, cudaGetErrorString(rc_)); \
+    } while (0)
+#define WORKS(call) do { if (call) fail_msg("%s: %s", #call, zero_last_error()); } while (0)
+
+#ifdef CUDA_STAND_IN
+#include "cuda/stand_in.h"
+
+static void set(const char *name, const char *value) {
+    if (value) setenv(name, value, 1);
+    else unsetenv(name);
+    cuda_stand_in_settings();
+}
+
+static int begin_lazy(void **state) { (void)state; set("CUDA_STAND_IN", "lazy"); return 0; }
+static int end_lazy(void **state) { set("CUDA_STAND_IN", NULL); return end(state); }
+#define TEST_LAZY(f) cmocka_unit_test_setup_teardown(f, begin_lazy, end_lazy)
+#else
+#define TEST_LAZY TEST
+#endif
+
+/* --------------------------------------------------------------------------------------------------------------- kernels */
+
+enum { LARGEST = 3 * 65536 + 17, MOST_RANKS = 5, MARGIN = 8, OFFSETS = 4, DTYPES = 3 };
+static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
+enum { SIZES = sizeof sizes / sizeof *sizes };
+static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
+
+/* The same numbers on both sides, with a margin around them that nobody may touch. */
+typedef struct { char *host, *device; zero_dtype type; int64_t n; } array;
+
+static uint32_t random_state = 1;
+static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
+static float random_float(void) {
+    static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 3e38f, 1e-42f, -65519 };
+    uint32_t r = random_bits();
+    if (r >> 24 == 0) return special[r >> 8 & 7];
+    return ldexpf((float)(r >> 8) / (1 << 23) - 1.0f, (int)(random_bits() >> 28) - 8);
+}
+
+static array make(zero_dtype type, int64_t n) {
+    array a = { malloc((n + 2 * MARGIN) * dtype_bytes(type)), NULL, type, n };
+    assert_non_null(a.host);
+    for (int64_t i = 0; i < n + 2 * MARGIN; i++) toy_store(type, a.host, i, random_float());
+    CUDA_WORKS(cudaMalloc((void **)&a.device, (n + 2 * MARGIN) * dtype_bytes(type)));
+    CUDA_WORKS(cudaMemcpy(a.device, a.host, (n + 2 * MARGIN) * dtype_bytes(type), cudaMemcpyHostToDevice));
+    return a;
+}
+static void *on_host(const array *a, int64_t offset) { return a->host + offset * dtype_bytes(a->type); }
+static void *on_device(const array *a, int64_t offset) { return a->device + offset * dtype_bytes(a->type); }
+
+/* All bits are equal; of a NaN only that it is one: a card has a NaN of its own. */
+static void finish(array *a, const char *what) {
+    size_t bytes = (a->n + 2 * MARGIN) * dtype_bytes(a->type);
+    char *got = malloc(bytes);
+    assert_non_null(got);
+    CUDA_WORKS(cudaMemcpy(got, a->device, bytes, cudaMemcpyDeviceToHost));
+    for (int64_t i = 0; memcmp(got, a->host, bytes) && i < a->n + 2 * MARGIN; i++) {
+        float x = toy_load(a->type, got, i), y = toy_load(a->type, a->host, i);
+        if (bits_of(x) != bits_of(y) && !(isnan(x) && isnan(y)))
+            fail_msg("%s, %s, %lld elements: element %lld is %a, not %a", what, dtype_name(a->type), (long long)a->n, (long long)i - MARGIN,
+                     x, y);
+    }
+    free(got);
+    free(a->host);
+    CUDA_WORKS(cudaFree(a->device));
+}
+
+/* Calls `check` with all sizes and with starts that are not aligned. */
+static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
+    for (int k = 0; k < SIZES; k++)
+        for (int offset = 0; offset < OFFSETS; offset++) check(sizes[k], offset);
+}
+
+static void check_convert(int64_t n, int64_t offset) {
+    for (int from = 0; from < DTYPES; from++)
+        for (int to = 0; to < DTYPES; to++) {
+            if (from && to && from != to) continue;                     /* nobody asks for it */
+            array x = make(dtypes[from], n), y = make(dtypes[to], n);
+            kernel_convert(dtypes[to], on_host(&y, offset), dtypes[from], on_host(&x, offset + 1), n);
+            CUDA_WORKS(cuda_convert(NULL, dtypes[to], on_device(&y, offset), dtypes[from], on_device(&x, offset + 1), n));
+            finish(&y, "convert");
+            finish(&x, "convert's source");
+        }
+}
+
+static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset, int add) {
+    array parts[MOST_RANKS], to = make(to_type, n);
+    const void *host[MOST_RANKS], *device[MOST_RANKS];
+    for (int r = 0; r < ranks; r++) {
+        parts[r] = make(type, n);
+        host[r] = on_host(&parts[r], (offset + r) % OFFSETS);
+        device[r] = on_device(&parts[r], (offset + r) % OFFSETS);
+    }
+    kernel_sum_ranks(to_type, on_host(&to, offset), type, host, ranks, 1.0f / ranks, n, add);
+    CUDA_WORKS(cuda_sum_ranks(NULL, to_type, on_device(&to, offset), type, device, ranks, 1.0f / ranks, n, add));
+    finish(&to, "sum_ranks");
+    for (int r = 0; r < ranks; r++) finish(&parts[r], "sum_ranks's source");
+}
+static void check_sum_ranks(int64_t n, int64_t offset) {
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        for (int k = 0; k < DTYPES; k++) {
+            sum_ranks_case(dtypes[k], dtypes[k], ranks, n, offset, 0);
+            sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 0);
+            sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 1);
+        }
+}
+
+static void check_accumulate(int64_t n, int64_t offset) {
+    for (int k = 0; k < DTYPES; k++)
+        for (int first = 0; first < 2; first++) {
+            array from = make(dtypes[k], n), to = make(ZERO_F32, n);
+            kernel_accumulate(on_host(&to, offset), dtypes[k], on_host(&from, 3 - offset), n, first);
+            CUDA_WORKS(cuda_accumulate(NULL, on_device(&to, offset), dtypes[k], on_device(&from, 3 - offset), n, first));
+            finish(&to, "accumulate");
+            finish(&from, "accumulate's source");
+        }
+}
+
+static void check_sum_squares(int64_t n, int64_t offset) {
+    for (int k = 0; k < DTYPES; k++)
+        for (int clean = 0; clean < 2; clean++) {
+            array x = make(dtypes[k], n);
+            for (int64_t i = 0; clean && i < n + 2 * MARGIN; i++)
+                if (!isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
+            CUDA_WORKS(cudaMemcpy(x.device, x.host, (n + 2 * MARGIN) * dtype_bytes(dtypes[k]), cudaMemcpyHostToDevice));
+            double *sum, got, want = kernel_sum_squares(dtypes[k], on_host(&x, offset), n);
+            CUDA_WORKS(cudaMalloc((void **)&sum, (1 + kernel_sum_squares_partials(n)) * sizeof(double)));
+            CUDA_WORKS(cuda_sum_squares(NULL, sum, sum + 1, dtypes[k], on_device(&x, offset), n));
+            CUDA_WORKS(cudaMemcpy(&got, sum, sizeof got, cudaMemcpyDeviceToHost));
+            if (memcmp(&got, &want, sizeof got) && !(isnan(got) && isnan(want)))
+                fail_msg("sum_squares of %lld: %a, not %a", (long long)n, got, want);
+            CUDA_WORKS(cudaFree(sum));
+            finish(&x, "sum_squares's source");
+        }
+}
+
+/* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master */
+static void adamw_case(zero_dtype g_type, int low, int64_t n, int64_t offset, double scale) {
+    const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
+    adamw_constants c = adamw_prepare(&h, scale, low & 1);
+    zero_dtype low_type = low == 2 ? ZERO_F16 : ZERO_BF16;
+    array p = make(ZERO_F32, n), m = make(ZERO_F32, n), v = make(ZERO_F32, n), g = make(g_type, n), narrow = make(low_type, n);
+    adamw_arrays a = {
+        on_host(&p, offset), on_host(&m, offset), on_host(&v, offset), on_host(&g, 2), on_host(&narrow, 3 - offset),
+        g_type, low_type, 4711, 0xfffffff0,
+    };
+    adamw_arrays b = {
+        on_device(&p, offset), on_device(&m, offset), on_device(&v, offset), on_device(&g, 2), on_device(&narrow, 3 - offset),
+        g_type, low_type, 4711, 0xfffffff0,
+    };
+    if (low == 0) a.low = b.low = NULL;
+    if (low == 3) a.p = b.p = NULL;
+    kernel_adamw(&c, &a, n);
+    CUDA_WORKS(cuda_adamw(NULL, &c, &b, n));
+    finish(&p, "adamw's p");
+    finish(&m, "adamw's m");
+    finish(&v, "adamw's v");
+    finish(&g, "adamw's g");
+    finish(&narrow, "adamw's low");
+}
+static void check_adamw(int64_t n, int64_t offset) {
+    for (int k = 0; k < DTYPES; k++)
+        for (int low = 0; low < 4; low++) adamw_case(dtypes[k], low, n, offset, low & 2 ? 1 : 0.37);
+}
+
+static void test_convert(void **state) { (void)state; at_all_places(check_convert); }
+static void test_sum_ranks(void **state) { (void)state; at_all_places(check_sum_ranks); }
+static void test_accumulate(void **state) { (void)state; at_all_places(check_accumulate); }
+static void test_sum_squares(void **state) { (void)state; at_all_places(check_sum_squares); }
+static void test_adamw(void **state) { (void)state; at_all_places(check_adamw); }
+
+static void test_too_many_ranks(void **state) {
+    (void)state;
+    const void *parts[CUDA_MOST_RANKS + 1] = { 0 };
+    assert_int_equal(cuda_sum_ranks(NULL, ZERO_F32, NULL, ZERO_F32, parts, CUDA_MOST_RANKS + 1, 1, 4, 0), cudaErrorInvalidValue);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ the device */
+
+static int create(const zero_config *c) {
+    TOY_TRY(toy_create(&t, c, NULL));
+    t.on = &toy_cuda;
+    t.device_activation = zero_alloc(t.z, ZERO_ACTIVATIONS, "activation", sizeof(float));
+    return t.device_activation ? 0 : ZERO_ERR_MEMORY;
+}
+
+static void test_device_number(void **state) {
+    (void)state;
+    zero_config c = config_on(ZERO_CUDA, 0);
+    zero_effective e;
+    int devices = zero_cuda_devices();
+    assert_true(devices >= 1);
+    WORKS(create(&c));
+    zero_get_effective(t.z, &e);
+    assert_int_equal(e.cuda_device, 0);                                 /* of the first rank on its node */
+    assert_true(e.device[0] && strcmp(e.device, "cpu"));
+    end(NULL);
+    c.cuda_device = devices;
+    refused(&c, ZERO_ERR_ARGUMENT, "there are devices 0 to");
+    c.cuda_device = -1;
+    c.naive = 1;
+    refused(&c, ZERO_ERR_ARGUMENT, "naive path computes on the processor");
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    zero_config c = config_on(ZERO_CUDA, 2);
+    cudaStream_t stream;
+    zero_memory_line line;
+    size_t states = 0, by_tier[2] = { 0 };
+    int found = 0;
+    CUDA_WORKS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    c.cuda_stream = stream;
+    WORKS(create(&c));
+    float *x = zero_alloc(t.z, ZERO_ACTIVATIONS, "mine", 10000), back[2500];
+    assert_non_null(x);
+    assert_int_equal((uintptr_t)x % 256, 0);
+    CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);           /* for the default stream too */
+    for (int i = 0; !zero_memory(t.z, i, &line); i++) {
+        by_tier[line.tier] += line.bytes;
+        if (line.class_ == ZERO_STATES) { states += line.bytes; assert_int_equal(line.tier, ZERO_DEVICE); }
+        if (strcmp(line.purpose, "mine")) continue;
+        found++;
+        assert_true(line.tier == ZERO_DEVICE && line.bytes == 12288 && line.class_ == ZERO_ACTIVATIONS);
+    }
+    assert_int_equal(found, 1);
+    assert_true(states == zero_memory_bytes(t.z, ZERO_STATES) && states >= zero_states_formula(t.z, 2));
+    assert_true(by_tier[ZERO_HOST] > 0);
+    size_t others = zero_memory_bytes(t.z, ZERO_WORKING) + zero_memory_bytes(t.z, ZERO_ACTIVATIONS);
+    assert_true(by_tier[ZERO_DEVICE] + by_tier[ZERO_HOST] == states + others);
+    end(NULL);
+    CUDA_WORKS(cudaStreamDestroy(stream));
+}
+
+static size_t device_memory_left(void) {
+    size_t left, all;
+    CUDA_WORKS(cudaMemGetInfo(&left, &all));
+    return left;
+}
+
+static void test_out_of_memory(void **state) {
+    (void)state;
+    zero_config c = config_on(ZERO_CUDA, 0);
+    const zero_tensor huge = { "huge", 1LL << 38, 1, 0, 1 };
+    const zero_unit unit = { "all", 1, 1, 0 };
+    WORKS(create(&c));
+    size_t left = device_memory_left();
+    assert_null(zero_alloc(t.z, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
+    assert_non_null(strstr(zero_last_error(), "no memory for far too much: 1048576.0 MiB more than"));
+    assert_non_null(strstr(zero_last_error(), "MiB of "));
+    assert_non_null(strstr(zero_last_error(), "are free"));
+    assert_true(device_memory_left() == left);
+    WORKS(toy_step(&t, 1, 1, NULL));                                    /* and training goes on */
+    end(NULL);
+    assert_int_equal(zero_create(&t.z, &c, &huge, 1, &unit, 1), ZERO_ERR_MEMORY);
+    assert_non_null(strstr(zero_last_error(), "are free"));
+    assert_null(t.z);
+    assert_true(device_memory_left() >= left);
+}
+
+#ifdef CUDA_STAND_IN
+/* With one rank the host waits for the device once in a step: for the norm. */
+static void test_no_waits_in_a_step(void **state) {
+    (void)state;
+    for (int stage = 0; stage < 4; stage++)
+        for (int overlap = 0; overlap < 2; overlap++)
+            for (int micro = 1; micro <= 3; micro += 2) {
+                zero_config c = config_on(ZERO_CUDA, stage);
+                zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
+                long waits[3], allocations[3];
+                c.overlap = overlap;
+                c.micro_batches = micro;
+                c.prefetch = 2;
+                end(NULL);
+                WORKS(create(&c));
+                for (int step = 1; step <= 2; step++) WORKS(toy_step(&t, micro, step, NULL));
+                cuda_stand_in_counts(NULL, &waits[0], &allocations[0]);
+                WORKS(toy_passes(&t, micro));
+                cuda_stand_in_counts(NULL, &waits[1], NULL);
+                WORKS(zero_reduce(t.z, NULL));
+                cuda_stand_in_counts(NULL, &waits[2], NULL);
+                WORKS(zero_update(t.z, &h));
+                WORKS(toy_passes(&t, 1));
+                assert_int_equal(waits[1], waits[0]);
+                assert_in_range(waits[2] - waits[1], 1, 2);             /* the copy of the sums, to memory that is not pinned, waits too */
+                cuda_stand_in_counts(NULL, &waits[0], &allocations[1]);
+                assert_int_equal(waits[0], waits[2]);
+                assert_int_equal(allocations[1], allocations[0]);
+            }
+}
+
+static void test_no_usable_device(void **state) {
+    (void)state;
+    zero_config c = config_on(ZERO_CUDA, 0);
+    set("CUDA_STAND_IN_DEVICES", "0");
+    refused(&c, ZERO_ERR_DEVICE, "there is no CUDA device");
+    assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
+    set("CUDA_STAND_IN_DEVICES", NULL);
+    set("CUDA_STAND_IN_CAPABILITY", "75");
+    refused(&c, ZERO_ERR_DEVICE, "compute capability 7.5, and 8.0 or newer is needed");
+    set("CUDA_STAND_IN_CAPABILITY", NULL);
+    set("CUDA_STAND_IN_FAIL", "cudaGetDeviceCount:1");
+    refused(&c, ZERO_ERR_DEVICE, "NVIDIA driver");
+    set("CUDA_STAND_IN_FAIL", NULL);
+    WORKS(create(&c));
+}
+
+static int whole_run(const zero_config *c, const char *path) {
+    char hex[17];
+    float x;
+    TOY_TRY(create(c));
+    for (int step = 1; step <= 2; step++) TOY_TRY(toy_step(&t, c->micro_batches, step, NULL));
+    TOY_TRY(toy_pass(&t, ZERO_EVAL, 0, 1));
+    TOY_TRY(zero_hash(t.z, 1, hex));
+    TOY_TRY(zero_get(t.z, ZERO_MOMENT1, 0, 0, 0, 1, &x));
+    TOY_TRY(zero_save(t.z, path, NULL, 0));
+    return zero_load(t.z, path, NULL, 0);
+}
+
+/* Whichever call fails, and whichever time: the error comes out, with its sentence, and zero_destroy gives everything back. */
+static void fail_each_call(const char *call, const zero_config *c, const char *path) {
+    size_t left = device_memory_left();
+    for (int k = 1, rc = 1; rc; k += 1 + k / 6) {
+        char fail[64];
+        snprintf(fail, sizeof fail, "%s:%d", call, k);
+        set("CUDA_STAND_IN_FAIL", fail);
+        rc = whole_run(c, path);
+        set("CUDA_STAND_IN_FAIL", NULL);
+        if (rc < 0) {                                                   /* above 0: the toy's own */
+            if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, zero_last_error());
+            const char *said = zero_last_error();
+            if (!strstr(said, "CUDA: ") && !strstr(said, "no memory for ") && !strstr(said, "driver")) fail_msg("%s: \"%s\"", fail, said);
+        }
+        end(NULL);
+        if (device_memory_left() != left) fail_msg("%s: device memory is lost", fail);
+    }
+}
+
+static void test_failing_calls(void **state) {
+    (void)state;
+    static const char *const calls[] = {
+        "cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaSetDevice", "cudaDeviceGetStreamPriorityRange",
+        "cudaStreamCreateWithPriority", "cudaMalloc", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaMemcpyAsync",
+        "cudaEventCreateWithFlags", "cudaEventRecord", "cudaStreamWaitEvent", "launch",
+    };
+    char path[] = "/tmp/llmc_zero_device.XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++)
+        for (int stage = 1; stage <= 3; stage += 2) {
+            zero_config c = config_on(ZERO_CUDA, stage);
+            c.micro_batches = stage;
+            c.dtype = ZERO_BF16;
+            fail_each_call(calls[i], &c, path);
+        }
+    assert_int_equal(unlink(path), 0);
+}
+#endif
+
+int main(void) {
+#ifdef CUDA_STAND_IN
+    setenv("CUDA_STAND_IN_MEMORY", "67108864", 1);                      /* small enough to fill */
+#endif
+    if (zero_cuda_devices() < 0) {
+        printf("skip test_device: %s\n", zero_last_error());
+        const struct CMUnitTest without[] = { TEST(test_processor) };
+        return cmocka_run_group_tests(without, NULL, NULL) != 0;
+    }
+    const struct CMUnitTest kernels[] = {
+        TEST(test_convert), TEST(test_sum_ranks), TEST(test_accumulate), TEST(test_sum_squares), TEST(test_adamw),
+        TEST(test_too_many_ranks),
+    };
+    const struct CMUnitTest device[] = {
+        TEST(test_processor), TEST(test_device_number), TEST_LAZY(test_memory), TEST(test_out_of_memory),
+#ifdef CUDA_STAND_IN
+        TEST(test_no_waits_in_a_step), TEST(test_no_usable_device), TEST(test_failing_calls),
+#endif
+    };
+    return cmocka_run_group_tests(kernels, NULL, NULL) + cmocka_run_group_tests(device, NULL, NULL) != 0;
+}
+#endif

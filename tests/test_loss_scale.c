@@ -1,0 +1,363 @@
+/* fp16's loss scale: the rule against one written anew from DeepSpeed's description, and what a step does with it. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <unistd.h>
+#include "../llmc_zero/internal.h"
+#include "../llmc_zero/numbers.h"
+
+/* --------------------------------------------------------------------------------------------------------------- the rule */
+
+/* An overflow uses up hysteresis, then halves; s steps without one since the last, s a multiple of the window, double. */
+typedef struct { double scale; long it, last; int hysteresis; } reference;
+
+static int reference_step(reference *r, const zero_config *c, int overflow) {
+    if (overflow) {
+        if (c->hysteresis == 1 || r->hysteresis == 1) {
+            if (r->scale == c->min_loss_scale) return -1;
+            r->scale = fmax(r->scale / 2, c->min_loss_scale);
+        } else r->hysteresis--;
+        r->last = r->it;
+    } else {
+        long s = r->it - r->last - 1;
+        if (c->consecutive_hysteresis) r->hysteresis = c->hysteresis;
+        if (s > 0 && s % c->loss_scale_window == 0) {
+            r->scale *= 2;
+            if (!c->consecutive_hysteresis) r->hysteresis = c->hysteresis;
+        }
+    }
+    r->it++;
+    return 0;
+}
+
+static zero_config fp16_config(void) {
+    zero_config c = ZERO_CONFIG_INIT;
+    c.dtype = ZERO_F16;
+    c.overlap = 0;
+    c.poison = 0;
+    return c;
+}
+
+static void compare(const zero_config *c, unsigned seed, int one_in) {
+    reference r = { ldexp(1, c->initial_scale_power), 0, -1, c->hysteresis };
+    loss_scale s;
+    loss_scale_init(&s, c);
+    for (int i = 0; i < 3000; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        int overflow = (seed >> 16) % one_in == 0, want = reference_step(&r, c, overflow), got = loss_scale_step(&s, c, overflow);
+        if (s.value != r.scale || (got != 0) != (want != 0))
+            fail_msg("window %d, hysteresis %d, consecutive %d, step %d: scale %g, not %g; returned %d", c->loss_scale_window,
+                     c->hysteresis, c->consecutive_hysteresis, i, s.value, r.scale, got);
+        if (want) return;
+    }
+}
+
+static void test_rule(void **state) {
+    (void)state;
+    zero_config c = fp16_config();
+    for (c.loss_scale_window = 1; c.loss_scale_window <= 21; c.loss_scale_window += 4)
+        for (c.hysteresis = 1; c.hysteresis <= 4; c.hysteresis++)
+            for (c.consecutive_hysteresis = 0; c.consecutive_hysteresis < 2; c.consecutive_hysteresis++)
+                for (int min = 0; min < 3; min++)
+                    for (int one_in = 2; one_in <= 50; one_in *= 5) {
+                        static const double least[] = { 1, 3, 0x1p-126 };
+                        c.min_loss_scale = least[min];
+                        c.initial_scale_power = 4 + 30 * (min == 2);
+                        compare(&c, 7 * one_in + c.hysteresis, one_in);
+                    }
+}
+
+/* Window 3, hysteresis 2, written out: the first doubling comes with the fourth clean step, the first overflow only skips. */
+static void test_rule_by_hand(void **state) {
+    (void)state;
+    static const struct { int overflow; double then; } steps[] = {
+        { 0, 16 }, { 0, 16 }, { 0, 16 }, { 0, 32 }, { 0, 32 }, { 0, 32 }, { 0, 64 }, { 1, 64 }, { 0, 64 }, { 0, 64 }, { 1, 32 }, { 1, 16 },
+        { 0, 16 }, { 0, 16 }, { 0, 16 }, { 0, 32 }, { 1, 32 }, { 1, 16 }, { 1, 8 }, { 1, 8 /* refused: the smallest */ },
+    };
+    enum { STEPS = sizeof steps / sizeof *steps };
+    zero_config c = fp16_config();
+    loss_scale s;
+    c.initial_scale_power = 4;
+    c.loss_scale_window = 3;
+    c.min_loss_scale = 8;
+    loss_scale_init(&s, &c);
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(loss_scale_step(&s, &c, steps[i].overflow), i == STEPS - 1 ? ZERO_ERR_ARGUMENT : 0);
+        assert_true(s.value == steps[i].then);
+    }
+    assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
+}
+
+/* -------------------------------------------------------------------------------------------------------------- in a step */
+
+enum { N = 1000 };
+static const zero_tensor tensors[] = { { "w", N, 1, 0, 1 } };
+static const zero_unit units[] = { { "layer", 1, 1, 0 } };
+static const zero_hyper plain = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
+static zero *z;
+
+static void works(int rc) {
+    if (rc) fail_msg("%s", zero_last_error());
+}
+
+static void make(const zero_config *c) {
+    float initial[N];
+    for (int i = 0; i < N; i++) initial[i] = (float)(i % 31) / 31 - 0.5f;
+    zero_destroy(z);
+    z = NULL;
+    works(zero_create(&z, c, tensors, 1, units, 1));
+    works(zero_set(z, ZERO_PARAM, 0, 0, 0, N, initial));
+}
+static int end(void **state) {
+    (void)state;
+    zero_destroy(z);
+    z = NULL;
+    return 0;
+}
+
+/* fp16 holds it at every scale used. */
+static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) % 17 - 8) / 64; }
+
+/* As a trainer does it: its loss is multiplied by the scale, so that its gradients are. */
+static void passes(int step, int overflow) {
+    works(zero_begin(z, ZERO_TRAIN, 0, 1));
+    works(zero_pre_forward(z, 0));
+    works(zero_post_forward(z, 0));
+    works(zero_pre_backward(z, 0));
+    uint16_t *g = zero_grad(z, 0, 0);
+    assert_non_null(g);
+    for (int i = 0; i < N; i++) g[i] = fp16_round(true_gradient(step, i) * (float)zero_loss_scale(z));
+    if (overflow) g[N / 2] = overflow == 1 ? 0x7c00 : 0x7e00;           /* infinity, NaN */
+    works(zero_post_backward(z, 0));
+}
+
+static double true_norm(int step) {
+    double sum = 0;
+    for (int i = 0; i < N; i++) sum += (double)true_gradient(step, i) * true_gradient(step, i);
+    return sqrt(sum);
+}
+
+/* The three ways a step ends: the first two are the same but for an overflow's being seen by the trainer. */
+typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
+static int end_step(way w, int t, zero_info *info) {
+    zero_hyper h = plain;
+    h.t = t;
+    if (w == STEP) return zero_step(z, &h, info);
+    works(zero_reduce(z, info));
+    return w == UPDATE ? zero_update(z, &h) : zero_discard(z);
+}
+
+static void test_overflow_changes_only_the_scale(void **state) {
+    (void)state;
+    zero_config c = fp16_config();
+    c.hysteresis = 2;
+    c.initial_scale_power = 10;
+    for (c.stage = 0; c.stage < 4; c.stage++)
+        for (way w = STEP; w < WAYS; w++)
+            for (int kind = 1; kind <= 2; kind++) {
+                char before[17], after[17];
+                zero_info info;
+                make(&c);
+                assert_true(zero_loss_scale(z) == 1024);
+                passes(1, 0);
+                works(end_step(STEP, 1, &info));
+                assert_true(info.finite && info.loss_scale == 1024 && fabs(info.grad_norm - true_norm(1)) < 1e-12 * info.grad_norm);
+                works(zero_hash(z, 1, before));
+                for (int i = 0; i < 2; i++) {
+                    passes(2, kind);
+                    works(end_step(w, 2, &info));
+                    assert_true(!info.finite && !isfinite(info.grad_norm) && info.loss_scale == 1024);
+                    assert_true(zero_loss_scale(z) == (i ? 512 : 1024));
+                }
+                works(zero_hash(z, 1, after));
+                assert_string_equal(before, after);
+                passes(2, 0);                                           /* the same step again, at the new scale */
+                works(end_step(STEP, 2, &info));
+                assert_true(info.finite && info.loss_scale == 512 && fabs(info.grad_norm - true_norm(2)) < 1e-12 * info.grad_norm);
+                works(zero_hash(z, 1, after));
+                assert_string_not_equal(before, after);
+            }
+}
+
+static void test_smallest_scale_is_an_error(void **state) {
+    (void)state;
+    zero_config c = fp16_config();
+    c.hysteresis = 1;
+    c.initial_scale_power = 3;
+    c.min_loss_scale = 8;
+    for (way w = STEP; w < WAYS; w++) {
+        zero_info info;
+        make(&c);
+        passes(1, 1);
+        assert_int_equal(end_step(w, 1, &info), ZERO_ERR_ARGUMENT);
+        assert_non_null(strstr(zero_last_error(), "smallest loss scale, min_loss_scale 8"));
+        passes(1, 0);                                                   /* the step is over; a trainer may go on */
+        works(end_step(STEP, 1, &info));
+    }
+}
+
+/* A clean step that is thrown away is a step without overflow all the same. */
+static void test_window_through_steps(void **state) {
+    (void)state;
+    zero_config c = fp16_config();
+    c.initial_scale_power = 4;
+    c.loss_scale_window = 2;
+    make(&c);
+    for (int step = 1; step <= 7; step++) {
+        assert_true(zero_loss_scale(z) == (step <= 3 ? 16 : step <= 5 ? 32 : 64));
+        passes(step, 0);
+        works(end_step(step & 1 ? DISCARD : UPDATE, step, NULL));
+    }
+}
+
+static void train(const zero_config *c, float clip, int steps, char hex[17]) {
+    make(c);
+    for (int step = 1; step <= steps; step++) {
+        zero_hyper h = plain;
+        zero_info info;
+        h.t = step;
+        h.grad_clip = clip;
+        passes(step, 0);
+        works(zero_step(z, &h, &info));
+        assert_true(fabs(info.grad_norm - true_norm(step)) < 1e-12 * info.grad_norm);
+    }
+    works(zero_hash(z, 1, hex));
+}
+
+/* The scale is a power of two and fp16 holds the gradients: not a bit depends on it, clipped or not, nor on whether it moves. */
+static void test_scale_leaves_no_trace(void **state) {
+    (void)state;
+    for (int micro = 1; micro <= 2; micro++)
+        for (int clip = 0; clip < 2; clip++) {
+            static const double scales[] = { 1, 2, 256, 8192 };
+            char want[17], got[17];
+            zero_config c = fp16_config();
+            c.micro_batches = micro;
+            for (int i = 0; i < 4; i++) {
+                c.loss_scale = scales[i];
+                train(&c, clip * 0.25f, 6, i ? got : want);
+                assert_true(zero_loss_scale(z) == scales[i]);
+                if (i) assert_string_equal(got, want);
+            }
+            c.loss_scale = 0;
+            c.initial_scale_power = 5;
+            c.loss_scale_window = 1;
+            train(&c, clip * 0.25f, 6, got);
+            assert_true(zero_loss_scale(z) == 1024);
+            assert_string_equal(got, want);
+        }
+}
+
+/* Clipping looks at the norm without the scale: a first moment from beta1 = 0 is the clipped gradient. */
+static void test_clips_what_is_unscaled(void **state) {
+    (void)state;
+    zero_config c = fp16_config();
+    c.loss_scale = 4096;
+    for (int clips = 0; clips < 2; clips++) {
+        zero_hyper h = plain;
+        float m[N];
+        double norm = true_norm(1);
+        make(&c);
+        h.beta1 = 0;
+        h.grad_clip = (float)(clips ? norm / 4 : norm * 4);
+        passes(1, 0);
+        works(zero_step(z, &h, NULL));
+        works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, N, m));
+        for (int i = 0; i < N; i++) assert_true(fabs(m[i] - true_gradient(1, i) * (clips ? 0.25 : 1)) <= 1e-6 * fabs(true_gradient(1, i)));
+    }
+}
+
+static void test_fixed_scale(void **state) {
+    (void)state;
+    zero_config c = fp16_config();
+    char before[17], after[17];
+    c.loss_scale = 100;                                                 /* no power of two: allowed */
+    c.hysteresis = c.loss_scale_window = 1;
+    make(&c);
+    works(zero_hash(z, 1, before));
+    for (int i = 0; i < 3; i++) {
+        passes(1, 1);
+        works(end_step(STEP, 1, NULL));
+        assert_true(zero_loss_scale(z) == 100);
+    }
+    works(zero_hash(z, 1, after));
+    assert_string_equal(before, after);                                 /* skipped, and nothing else */
+}
+
+static void test_other_types_have_none(void **state) {
+    (void)state;
+    for (zero_dtype t = ZERO_F32; t <= ZERO_BF16; t++) {
+        zero_config c = fp16_config();
+        zero_info info;
+        c.dtype = t;
+        c.loss_scale = 64;
+        make(&c);
+        assert_true(zero_loss_scale(z) == 1);
+        works(zero_begin(z, ZERO_TRAIN, 0, 1));
+        works(zero_pre_forward(z, 0));
+        works(zero_post_forward(z, 0));
+        works(zero_pre_backward(z, 0));
+        memset(zero_grad(z, 0, 0), 0xff, N * dtype_bytes(t));
+        works(zero_post_backward(z, 0));
+        works(zero_step(z, &plain, &info));
+        assert_true(!info.finite && info.loss_scale == 1 && zero_loss_scale(z) == 1);
+        float m;
+        works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
+        assert_true(isnan(m));                                          /* zero_step updates whatever the gradients hold */
+    }
+}
+
+/* The whole automaton is in the file: after the load the same steps give the same scales. */
+static void test_saved_and_restored(void **state) {
+    (void)state;
+    static const int later[] = { 1, 0, 0, 0, 0, 1, 1, 0, 0, 0 };
+    enum { LATER = sizeof later / sizeof *later };
+    char path[] = "/tmp/llmc_zero_scale.XXXXXX";
+    double want[LATER];
+    zero_config c = fp16_config();
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    c.initial_scale_power = 10;
+    c.loss_scale_window = 2;
+    make(&c);
+    for (int step = 1; step <= 4; step++) {
+        passes(step, step == 2);
+        works(end_step(STEP, step, NULL));
+    }
+    works(zero_save(z, path, NULL, 0));
+    for (int i = 0; i < LATER; i++) {
+        passes(5 + i, later[i]);
+        works(end_step(STEP, 5 + i, NULL));
+        want[i] = zero_loss_scale(z);
+    }
+    make(&c);
+    works(zero_load(z, path, NULL, 0));
+    for (int i = 0; i < LATER; i++) {
+        passes(5 + i, later[i]);
+        works(end_step(STEP, 5 + i, NULL));
+        assert_true(zero_loss_scale(z) == want[i]);
+    }
+    c.loss_scale = 32;                                                  /* a fixed scale stays what the configuration says */
+    make(&c);
+    works(zero_load(z, path, NULL, 0));
+    assert_true(zero_loss_scale(z) == 32);
+    assert_int_equal(unlink(path), 0);
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, end)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_rule), TEST(test_rule_by_hand), TEST(test_overflow_changes_only_the_scale), TEST(test_smallest_scale_is_an_error),
+        TEST(test_window_through_steps), TEST(test_scale_leaves_no_trace), TEST(test_clips_what_is_unscaled), TEST(test_fixed_scale),
+        TEST(test_other_types_have_none), TEST(test_saved_and_restored),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

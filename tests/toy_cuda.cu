@@ -1,0 +1,40 @@
+/* The toy on a CUDA device. Compiled without contraction, as the plugin's kernels: the same bits as on the processor. */
+#include <cuda_runtime.h>
+#include "toy_kernels.h"
+
+namespace {
+
+enum { THREADS = 64 };
+
+__global__ void set_activation(float *activation, float value) { *activation = value; }
+
+__global__ void read_parameters(float *activation, zero_dtype dtype, const void *p, int64_t n) {       /* a chain: one thread */
+    float a = *activation;
+    for (int64_t i = 0; i < n; i++) a = a * 0.75f + toy_load(dtype, p, i);
+    *activation = a;
+}
+
+__global__ void add_gradient(toy_use u, const float *activation, const void *p, void *g, int64_t n) {
+    float a = *activation;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) toy_add_gradient(&u, a, p, g, i);
+}
+
+template <class... P, class... A> int launch(void *stream, int threads, void (*kernel)(P...), A... args) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(threads);
+    config.stream = (cudaStream_t)stream;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+int start(void *stream, float *activation, float value) { return launch(stream, 1, set_activation, activation, value); }
+int read(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n) {
+    return launch(stream, 1, read_parameters, activation, dtype, p, n);
+}
+int add(void *stream, const toy_use *u, const float *activation, const void *p, void *g, int64_t n) {
+    return launch(stream, THREADS, add_gradient, *u, activation, p, g, n);
+}
+
+}
+
+extern "C" const toy_device toy_cuda = { start, read, add };

@@ -1,0 +1,54 @@
+/* The toy's arithmetic, one element at a time: the same bits on the processor (toy.h) and on CUDA (toy_cuda.cu). */
+#ifndef TESTS_TOY_KERNELS_H
+#define TESTS_TOY_KERNELS_H
+#include "../llmc_zero/numbers.h"
+#include "../llmc_zero/zero.h"
+
+ZERO_INLINE float toy_load(zero_dtype dtype, const void *p, int64_t i) {
+    if (dtype == ZERO_F32) return ((const float *)p)[i];
+    uint16_t x = ((const uint16_t *)p)[i];
+    return dtype == ZERO_BF16 ? bf16_widen(x) : fp16_widen(x);
+}
+ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
+    if (dtype == ZERO_F32) ((float *)p)[i] = x;
+    else ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+}
+
+/* One use of one tensor in backward. */
+typedef struct {
+    zero_dtype dtype;
+    int ranks, rank, micro, tensor, layer, use;
+    int integers;           /* gradients are small integers (toy_integer) */
+    float loss_scale;
+} toy_use;
+
+/* The mean over the ranks is an integer, whatever their number. */
+ZERO_INLINE int toy_integer(const toy_use *u, int64_t i) {
+    return u->ranks * ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
+}
+
+/* p: the parameters, or NULL where the use reads none. */
+ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void *p, void *g, int64_t i) {
+    float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + activation + 0.01f * (float)(i % 11);
+    x += 0.3f * u->rank + 0.17f * u->micro + 0.2f * u->use;
+    float y = u->integers ? (float)toy_integer(u, i) : x / (1 + x * x);
+    toy_store(u->dtype, g, i, toy_load(u->dtype, g, i) + u->loss_scale * y);
+}
+
+/* The toy where the processor does not reach the memory: each function queues its work on a stream and waits for nothing. They return 0, or
+ * the error of the launch. The activation is one float of the device. */
+typedef struct {
+    int (*start)(void *stream, float *activation, float value);
+    int (*read)(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n);
+    int (*add_gradient)(void *stream, const toy_use *u, const float *activation, const void *p, void *g, int64_t n);
+} toy_device;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const toy_device toy_cuda;
+#ifdef __cplusplus
+}
+#endif
+
+#endif
