@@ -117,6 +117,7 @@ $(STORIES) &: $(BUILD)/make_stories
 data: $(STORIES)
 
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
+.SECONDARY: $(TEST_OBJ)
 $(BUILD)/tests/%.o: tests/%.cu
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@

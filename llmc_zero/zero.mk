@@ -23,8 +23,8 @@ ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
 ifeq ($(ZERO_CUDA),yes)
 ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include
 ZERO_CUDA_LIBS   ?= -L$(ZERO_CUDA_HOME)/lib64 -Wl,-rpath,$(ZERO_CUDA_HOME)/lib64 -lcudart -ldl
-# -fmad=false: what is to be one rounding is written as an fmaf
-ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) -Xcompiler -Wall -MMD -MP
+# -fmad=false: what is to be one rounding is written as an fmaf; nothing of the C++ library is needed, so a C program can link it
+ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif
 ZERO_LIBS := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread $(ZERO_CUDA_LIBS)
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
