@@ -28,10 +28,10 @@ ZERO_OPENMP := $(OPENMP)
 ifeq ($(CUDA),stand-in)
 ZERO_CUDA         := yes
 ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
-STAND_IN          := $(CXX) -x c++ -std=c++17 $(ZERO_OPT) $(WARN) $(OPENMP) $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
+STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $(WARN) $(OPENMP) $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
 ZERO_CUDA_LIBS    := -lstdc++
-CUDA_COMPILE      := $(STAND_IN)
+CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
 else
 ZERO_CUDA         := $(CUDA)
 endif
@@ -57,7 +57,7 @@ FRONTEND  := third_party/cudnn_frontend/include
 CUDNN_HOME ?= $(ZERO_CUDA_HOME)
 HAVE_CUDNN := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONTEND)/cudnn_frontend.h))
 CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompiler -Wall -I. -MMD -MP
-LIBS      += -lcublasLt -lstdc++
+LIBS      += -lstdc++
 ifneq ($(HAVE_CUDNN),)
 GPT2_CUDA += -DGPT2_CUDNN -isystem $(FRONTEND) $(CUDNN_HOME:%=-I%/include)
 GPT2_OBJ  += $(BUILD)/gpt2/attention_cudnn.o

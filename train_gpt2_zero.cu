@@ -143,7 +143,7 @@ static const Option option_table[] = {
     { "--eps", REAL, &opt.eps, 0, 1, "AdamW (default 1e-8)" },
     { "-sl", REAL, &opt.skip_loss_z, 0, 1e9, "skip the update when the loss is this many deviations out (default 0: off)" },
     { "-sg", REAL, &opt.skip_grad_z, 0, 1e9, "the same for the gradient norm (default 0: off)" },
-    { "-w", INT, &opt.master, 0, 1, "1: fp32 master weights; 0, with bf16: none, updates are rounded stochastically (default 1)" },
+    { "-w", INT, &opt.master, 0, 1, "1: fp32 master weights; 0, with bf16: none, stochastic rounding (default 1)" },
     { "--loss-scale", REAL, &opt.loss_scale, 0, 1e30, "with fp16: always this; 0: dynamic (default 0)" },
 
     { "ZeRO", HEADING, NULL, 0, 0, NULL },
@@ -177,12 +177,12 @@ static const Option option_table[] = {
 
     { "Machine", HEADING, NULL, 0, 0, NULL },
     { "--device", TEXT, &opt.device, 0, 0, "auto, cpu or cuda (default auto: cuda where there is a usable device)" },
-    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16, fp32, or on CUDA fp16 (default auto: bf16 where the hardware multiplies it)" },
+    { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16, fp32, on CUDA fp16 (default auto: bf16 if the hardware multiplies it)" },
     { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
     { "-r", INT, &opt.recompute, 0, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default 1)" },
     { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
-    { "-ge", INT, &opt.gelu_fusion, -1, 2, "on CUDA: GELU in its forward product (1), in backward's too (2), apart (0; default -1: 2 on\n"
-                                         "                 Hopper and newer, else 0)" },
+    { "-ge", INT, &opt.gelu_fusion, -1, 2, "on CUDA: GELU apart (0), in the forward product (1), in backward's too (2;\n"
+                                         "                 default -1: 2 on Hopper and newer, else 0)" },
     { "--attention", TEXT, &opt.attention, 0, 0, "on CUDA: cudnn, cublaslt, or auto (default auto: cuDNN where it can)" },
     { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
     { "-pn", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pr", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },

@@ -2,9 +2,9 @@
  * out = left @ right is asked for as out^T = right^T @ left^T: its A is our right, its B our left. What it needs to know of a shape,
  * algorithm included, is made once and kept: the first algorithm of its heuristic, which is the same in every run on the same card with
  * the same library. */
-#include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
+#include "cublaslt_cuda.h"
 #include "cuda.h"
 #include "matmul_cuda.h"
 
@@ -49,6 +49,7 @@ static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
 static int open_library(void) {
     int device, major;
     if (lt.handle) return 0;
+    if (cublaslt_load() != 0) return -1;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     lt.workspace_bytes = (size_t)(major >= 9 ? 32 : 4) << 20;       // what NVIDIA recommends
