@@ -53,6 +53,7 @@ test_patch() {
     for file in llmc_zero/*; do need "no $file" cmp -s "$file" "$dir/patched/$file"; done
     need 'not one training pass' [ "$(grep -c 'zero_begin(z, ZERO_TRAIN, 0, 1)' "$dir/patched/train_gpt2.c")" = 1 ]
     need 'not two others' [ "$(grep -c 'zero_begin(z, ZERO_EVAL, 0, 1)' "$dir/patched/train_gpt2.c")" = 2 ]
+    need 'train_gpt2.cu is edited without --cuda' cmp -s "$fake/train_gpt2.cu" "$dir/patched/train_gpt2.cu"
     need 'no licence' cmp -s LICENSE "$dir/patched/llmc_zero/LICENSE"
     end
 
@@ -105,9 +106,198 @@ run() {
 train() { run "$@" || { tail -n 5 "$dir/$2"; return 1; }; }
 digest() { sed -n 's/^params_hash //p' "$dir/$1"; }
 
+# ---------------------------------------------------------------------------------------------------------- the CUDA trainer
+
+# Its stand-in computes on the processor; the patched one is told to, and its Makefile not to ask for a CUDA compiler.
+on_the_processor() {
+    sed -i 's/z_config.device = ZERO_CUDA;/z_config.device = ZERO_CPU;/' "$dir/cuda/train_gpt2.cu"
+    sed -i 's/ ZERO_CUDA=yes / ZERO_CUDA=no /' "$dir/cuda/Makefile"
+}
+# preprocessed FOLDER FILE [FLAG]...: line numbers, which assert() has in it, are not looked at.
+preprocessed() { (cd "$dir/$1" && c++ -w -D__LINE__=0 -E -P "${@:3}" -x c++ "$2"); }
+test_cuda_patch() {
+    local file line
+    begin 'cuda.dry run prints a diff and changes nothing'
+    checkout original && state "$dir/original" >"$dir/before"
+    need 'failed' "$patch" "$dir/original" --cuda --dry-run >"$dir/diff" 2>"$dir/places"
+    need 'the tree changed' cmp -s "$dir/before" <(state "$dir/original")
+    need 'git does not take the diff' git -C "$dir/original" apply "$dir/diff"
+    end
+
+    begin 'cuda.edits, file and line of each; those of the other trainer are the same'
+    checkout cuda
+    need 'failed' "$patch" --cuda "$dir/cuda" >"$dir/report"
+    for file in train_gpt2.c train_gpt2.cu llmc/dataloader.h Makefile; do
+        need "$file is not as in the dry run" cmp -s "$dir/original/$file" "$dir/cuda/$file"
+    done
+    while IFS=: read -r file line _; do
+        need "$file:$line is no edit" grep -qE '^#(ifn?def LLMC_ZERO| ZeRO)' <(sed -n "$line{/./p};$((line + 1))p" "$dir/cuda/$file")
+    done < <(grep -v '^llmc_zero/: ' "$dir/report")
+    need 'not enough places' [ "$(grep -c '^train_gpt2.cu:' "$dir/report")" -ge 55 ]
+    need 'every rank writes the model file' grep -q 'process_rank == 0 ? path : "/dev/null"' "$dir/cuda/train_gpt2.cu"
+    need 'train_gpt2.c is another' cmp -s "$dir/patched/train_gpt2.c" "$dir/cuda/train_gpt2.c"
+    need 'weight decay is not that of the update' [ "$(echo $(sed -nE 's/"([a-z0-9]+)", Z_[A-Z]+, 1/\n:\1\n/gp' "$dir/cuda/train_gpt2.cu" |
+        grep '^:'))" = ':wte :wpe :upw :downw' ]
+    end
+
+    begin 'cuda.without LLMC_ZERO it is the original'
+    git -C "$dir/original" checkout -q .
+    for file in train_gpt2.c train_gpt2.cu llmc/dataloader.h; do
+        need "$file" cmp -s <(preprocessed original $file) <(preprocessed cuda $file)
+    done
+    # shellcheck disable=SC2046
+    need 'and with it too' not cmp -s <(preprocessed original train_gpt2.cu) \
+        <(preprocessed cuda train_gpt2.cu -DLLMC_ZERO -isystem "$PWD" $(mpicc --showme:compile))
+    end
+
+    begin 'cuda.twice'
+    state "$dir/cuda" >"$dir/before"
+    need 'failed' "$patch" --cuda "$dir/cuda" >"$dir/twice"
+    need "says: $(cat "$dir/twice")" has twice 'already patched'
+    need 'the tree changed' cmp -s "$dir/before" <(state "$dir/cuda")
+    end
+    begin 'cuda.after a patch without it'
+    need 'no error' not "$patch" --cuda "$dir/patched" 2>"$dir/twice"
+    need "says: $(cat "$dir/twice")" has twice 'is patched without --cuda; restore it'
+    end
+
+    begin 'cuda.make, with the flags of a build for NCCL'
+    on_the_processor
+    need 'the original is not built' build original train_gpt2cu make_files
+    need 'not built' build cuda train_gpt2cu PFLAGS=-DMULTI_GPU
+    need 'fp16 is no error' not build cuda train_gpt2cu PFLAGS=-DENABLE_FP16 >/dev/null
+    need "fp16: $(tail -n 1 "$dir/make")" has make 'PRECISION=FP16: this trainer has no loss scale'
+    need 'not built again' build cuda train_gpt2cu PFLAGS=-DMULTI_GPU
+    (cd "$dir/original" && ./make_files 16 64 3 8 && cp tiny_tokens.bin "$dir/cuda")
+    end
+}
+
+# cuda NP NAME [VARIABLE=VALUE]... [OPTION VALUE]...: the patched CUDA trainer on NP ranks (0: without mpirun), its screen under NAME.
+cuda() {
+    local np=$1 out=$2 launcher=() set=(ZERO_POISON=1)
+    shift 2
+    [ "$np" = 0 ] || launcher=(mpirun --oversubscribe -np "$np")
+    while [[ ${1:-} = *=* ]]; do set+=("$1"); shift; done
+    (cd "$dir/cuda" && env "${set[@]}" timeout -k 2 60 "${launcher[@]}" ./train_gpt2cu "$@") >"$dir/$out" 2>&1 </dev/null
+}
+# same_run NAME NAME: losses, norms and samples agree.
+same_run() {
+    local most
+    numbers() { sed -nE 's/ norm/ /; s/^(val loss|step [0-9]+: train loss|sample:) *//p' "$dir/$1" | tr -s ' ' '\n'; }
+    most=$(paste <(numbers "$1") <(numbers "$2") |
+        awk 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print (bad || NR < 30) ? 99 : most + 0 }')
+    number "$most < 1e-4" || { echo "   $1 and $2 differ by $most"; false; }
+}
+
+test_cuda_training() {
+    local stage option first=
+    (cd "$dir/original" && ./train_gpt2cu -d 128) >"$dir/cuda.plain" 2>&1
+    begin 'cuda.train.one rank without mpirun'
+    need 'failed' cuda 0 cuda.1 -d 128
+    need 'is not the run of the original' same_run cuda.plain cuda.1
+    end
+    for stage in 0 1 2 3; do
+        begin "cuda.train.stage $stage, half the rows on each of 2 ranks, 2 micro-batches"
+        need 'failed' cuda 2 "cuda.$stage" -b 2 -d 128 -z $stage
+        need 'is not the run of the original' same_run cuda.plain "cuda.$stage"
+        need 'is not that stage' has "cuda.$stage" "^ZeRO stage $stage on 2 ranks"
+        need 'not each line once' [ "$(grep -cE '^(step 3|sample:)' "$dir/cuda.$stage")" = 4 ]
+        # with several micro-batches the sums of stages 2 and 3 are others
+        if [ $stage = 0 ] || [ $stage = 2 ]; then first=$(digest "cuda.$stage"); fi
+        need "digest $(digest "cuda.$stage"), not $first" [ "$(digest "cuda.$stage")" = "${first:-none}" ]
+        end
+    done
+    begin 'cuda.train.stage 3, nothing gathered ahead and by no thread'
+    echo '{ "zero_optimization": { "overlap_comm": false, "stage3_prefetch_bucket_size": 0 } }' >"$dir/config.json"
+    need 'failed' cuda 2 cuda.bare ZERO_CONFIG="$dir/config.json" -b 2 -d 128 -z 3
+    need "digest $(digest cuda.bare), not $first" [ "$(digest cuda.bare)" = "$first" ]
+    end
+    begin 'cuda.train.3 ranks'
+    need 'failed' cuda 3 cuda.three -b 2 -z 3
+    need 'no digest' has cuda.three '^params_hash '
+    end
+    begin 'cuda.train.steps that are skipped'
+    for option in '-sl 4' '-sg 4'; do
+        # shellcheck disable=SC2086
+        (cd "$dir/original" && ./train_gpt2cu -d 128 $option) >"$dir/cuda.plain" 2>&1
+        # shellcheck disable=SC2086
+        need "failed with $option" cuda 2 cuda.skip -b 2 -d 128 -z 3 $option
+        need "$option: is not the run of the original" same_run cuda.plain cuda.skip
+        need "$option: not one is skipped" [ "$(grep -c '^skipping' "$dir/cuda.skip")" = 1 ]
+    done
+    end
+}
+
+test_cuda_checkpoints() {
+    local files file values
+    begin 'cuda.checkpoint.resumed at another stage'
+    mkdir "$dir/cuda/log" "$dir/original/log"
+    need 'failed' cuda 2 cuda.whole -b 2 -d 128 -z 2 -x 9 -n 2 -o log
+    files=$(cd "$dir/cuda/log" && echo *)
+    need "files: $files" [ "$files" = "$(echo DONE_0000000{2,4,6,8} model_0000000{6,8}.bin state_0000000{6,8}_0000{0,1}.bin{,.zero})" ]
+    need 'failed to resume' cuda 2 cuda.resumed -b 2 -d 128 -z 3 -x 9 -y 6 -o log
+    need 'no digest' has cuda.whole '^params_hash '
+    need 'ends elsewhere' [ "$(digest cuda.whole)" = "$(digest cuda.resumed)" ]
+    need 'does not begin at step 6' [ "$(grep -c '^step' "$dir/cuda.resumed")" = 3 ]
+    end
+    begin 'cuda.checkpoint.the original reads the model file, and the patched trainer its own'
+    (cd "$dir/original" && ./train_gpt2cu -e "$dir/cuda/log/model_00000006.bin" -x 0) >"$dir/cuda.read" 2>&1
+    need 'failed' cuda 0 cuda.own -e log/model_00000006.bin -x 0
+    values=$(for file in whole:3 read:1 own:1; do sed -n 's/^val loss //p' "$dir/cuda.${file%:*}" | sed -n "${file#*:}p"; done | sort -g)
+    need "losses $values" number "$(echo "$values" | awk '{ v[NR] = $1 } END { print NR == 3 && v[3] - v[1] < 1e-5 }')"
+    end
+    (cd "$dir/original" && ./train_gpt2cu -d 128 -x 3 -n 2 -o log) >/dev/null 2>&1
+    cp "$dir"/original/log/*00000002* "$dir/cuda/log"
+    refuses 'a state file of the original' 'state_00000002_00000.bin: not written with ZeRO' 0 -x 4 -y 2 -o log
+    refuses 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2' 0 -x 9 -y 6 -o log
+    cp "$dir/cuda/log/state_00000008_00000.bin.zero" "$dir/cuda/log/state_00000006_00000.bin.zero"
+    cp "$dir/cuda/log/state_00000008_00001.bin.zero" "$dir/cuda/log/state_00000006_00001.bin.zero"
+    refuses 'files of two checkpoints' 'is of step 6, .*zero of step 8' 2 -b 2 -x 9 -y 6 -o log
+    rm "$dir/cuda/log/state_00000006_00001.bin.zero"
+    refuses 'a file that is missing on rank 1' 'state_00000006_00001.bin.zero' 2 -b 2 -x 9 -y 6 -o log
+}
+
+# LLMC=folder of a clone of llm.c: its own trainer is patched and, where there is nvcc, compiled and linked.
+test_llmc() {
+    if [ -z "${LLMC:-}" ] || ! command -v nvcc >/dev/null; then skip cuda.llmc 'no nvcc, or no LLMC=folder of a clone of llm.c'; return; fi
+    begin 'cuda.llmc.without LLMC_ZERO it is the original'
+    need 'no clone' git clone -q "$LLMC" "$dir/original_llmc"
+    need 'no clone' git clone -q "$LLMC" "$dir/llmc"
+    need 'not patched' "$patch" --cuda "$dir/llmc" >"$dir/report"
+    need 'is another' cmp -s <(preprocessed_cuda original_llmc) <(preprocessed_cuda llmc)
+    need 'is nothing' [ "$(preprocessed_cuda llmc | wc -l)" -gt 1000 ]
+    end
+    begin 'cuda.llmc.compiles and links'
+    echo 'int none;' | cc -shared -fPIC -x c - -o "$dir/libnvidia-ml.so"              # comes with the driver
+    LIBRARY_PATH=$dir need 'does not' build llmc train_gpt2cu CI=true GPU_COMPUTE_CAPABILITY=90 FORCE_NVCC_O=1
+    need 'is not there' [ -x "$dir/llmc/train_gpt2cu" ]
+    end
+}
+preprocessed_cuda() { (cd "$dir/$1" && nvcc -E -w -DENABLE_BF16 -D__LINE__=0 -arch=sm_90 train_gpt2.cu 2>/dev/null | grep -vE '^(#|[[:space:]]*$)'); }
+
+# refuses NAME PATTERN NP [VARIABLE=VALUE]... [OPTION VALUE]...: the CUDA trainer must fail and say so.
+refuses() {
+    local pattern=$2 status
+    begin "cuda.told.$1"
+    cuda "$3" told "${@:4}"; status=$?
+    need "status $status" [ $status != 0 -a $status -lt 124 ]
+    need "no '$pattern' in: $(head -n 3 "$dir/told")" has told "$pattern"
+    end
+}
+test_cuda_failures() {
+    refuses 'a start without MPI' '-pi tcp: with ZeRO the ranks are connected by MPI' 0 -pi tcp
+    refuses 'another number of ranks than started' '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
+    refuses 'a stage that there is not' 'stage 4: the stages are' 0 -z 4
+    refuses 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
+    echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
+    refuses 'another precision' 'another precision than this program was built with' 0 ZERO_CONFIG="$dir/config.json"
+    echo '{ "gradient_accumulation_steps": 3 }' >"$dir/config.json"
+    refuses 'another number of micro-batches' 'steps 3, but -d, -b and -t make it 2' 0 ZERO_CONFIG="$dir/config.json" -d 128
+}
+
 # The stand-in shuffles: its order must not depend on the number of ranks.
 test_training() {
-    local stage first=
+    local stage option first=
     (cd "$dir/plain" && ./train_gpt2) >"$dir/one" 2>&1
     begin 'train.one rank without mpirun'
     need 'failed' train 0 zero.1
@@ -259,7 +449,7 @@ test_unwritable() {
 }
 
 # Forks: a place that is no longer as expected. File | sed command | what the message has to say.
-test_forks() {
+forks() {
     local file edit pattern
     while IFS='|' read -r file edit pattern; do
         [ -n "$file" ] || continue
@@ -267,8 +457,11 @@ test_forks() {
         sed -i "$edit" "$dir/tree/$file"
         if git -C "$dir/tree" diff --quiet; then begin "fork.$edit"; need 'changes nothing' false; end; continue; fi
         commit "$dir/tree"
-        refused "$file: $edit" "$pattern" "$dir/tree"
-    done <<'FORKS'
+        refused "$file: $edit" "$pattern" "$dir/tree" "$@"
+    done
+}
+test_forks() {
+    forks <<'FORKS'
 train_gpt2.c|s/"llmc.utils.h"/"llmc\/others.h"/|looked for #include "llmc/utils.h"
 train_gpt2.c|s/} ParameterTensors;/} Parameters;/|looked for the struct ParameterTensors
 train_gpt2.c|s/void fill_in_parameter_sizes/void sizes/|looked for the function fill_in_parameter_sizes
@@ -301,6 +494,35 @@ llmc/dataloader.h|s/7 + process_rank/7/|dataloader_init.*manual_seed
 Makefile|s/\$^/train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
 Makefile|s/^train_gpt2: train_gpt2.c/trainer: train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
 FORKS
+    forks --cuda <<'FORKS'
+train_gpt2.cu|s/"llmc.zero.cuh"/"llmc\/others.cuh"/|looked for #include "llmc/zero.cuh"
+train_gpt2.cu|s/^cudaStream_t main_stream/cudaStream_t stream/|looked for cudaStream_t main_stream
+train_gpt2.cu|s/i == 6) . weight_decay/i > 5) ? weight_decay/|numbers of tensors
+train_gpt2.cu|s/model->grads_memory = malloc_and_point/model->grads_memory = get_and_point/|gpt2_allocate_state.*grads_memory = malloc
+train_gpt2.cu|s/size_t free, total;/size_t left;/|gpt2_allocate_state.*looked for size_t free, total
+train_gpt2.cu|s/device_to_file(file, model->params_memory/all_to_file(file, model->params_memory/|gpt2_write_to_checkpoint.*device_to_file
+train_gpt2.cu|s/file_to_device(model->params_memory/file_to_all(model->params_memory/|gpt2_build_from_checkpoint.*file_to_device
+train_gpt2.cu|s/cudaMemcpy(model->params_memory/copy(model->params_memory/|gpt_build_from_descriptor.*cudaMemcpy
+train_gpt2.cu|s/acts.encoded, params.ln1w, params.ln1b/acts.encoded, params.lnfw, params.lnfb/|then one of the first layernorm
+train_gpt2.cu|s/if(l+1 != L) {/if(l < L - 1) {/|gpt2_forward.*looked for if .l . 1 != L
+train_gpt2.cu|s/params.ln1w + (l + 1) \* C/layer(params.ln1w, l + 1)/|params.ln1w is used where
+train_gpt2.cu|s/^    encoder_backward(grads.wte/    clip(grads.upw); encoder_backward(grads.wte/|grads.upw to be a tensor outside the layers
+train_gpt2.cu|s/multi_gpu_async_reduce_gradient(/reduce(/|gpt2_backward_and_reduce.*multi_gpu_async_reduce_gradient
+train_gpt2.cu|s/memset(model->m_memory/clear(model->m_memory/;s/void gpt2_update(/void adamw(/|the function gpt2_update
+train_gpt2.cu|s/float grad_scale, int t/float scale, int t/|a parameter grad_scale of gpt2_update
+train_gpt2.cu|s/state_header\[1\] = 1;/state_header[3] = 1;/|save_state.*state_header
+train_gpt2.cu|s/assert(state_header\[1\] == 1)/check(state_header)/|load_state.*looked for assert.state_header
+train_gpt2.cu|s/    gpt2_write_to_checkpoint(model/    write_model(model/|write_checkpoint.*gpt2_write_to_checkpoint
+train_gpt2.cu|s/state_%08d_%05d/optimizer_%08d_%05d/|delete_checkpoint.*after the name of a state_ file
+train_gpt2.cu|s/int grad_accum_steps = total/int steps = total/|main.*looked for int grad_accum_steps
+train_gpt2.cu|s/multi_gpu_cpu_float_sum/sum_of_floats/|looked for a call of multi_gpu_cpu_float_sum
+train_gpt2.cu|s/multi_gpu_config.process_rank == 0 .. sample_every/sample_every/|main.*sample_every
+train_gpt2.cu|s/> skip_update_[a-z]*)/> limit)/|main.*skip_update_
+train_gpt2.cu|s/float grad_clip = 1.0f;/const double grad_clip = 1;/|main.*looked for float grad_clip
+train_gpt2.cu|s/^        float grad_norm = .*/&\n        log(model.grads_memory);/|grads_memory is used where
+train_gpt2.cu|s/gpt2_forward(&model, train_loader/forward(\&model, train_loader/|one block in which gpt2_backward_and_reduce
+Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|looked for the rule "train_gpt2cu: train_gpt2.cu"
+FORKS
 }
 
 if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
@@ -309,6 +531,11 @@ if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     exit 0
 fi
 test_patch
+test_cuda_patch
+test_cuda_training
+test_cuda_checkpoints
+test_cuda_failures
+test_llmc
 test_training
 test_failures
 test_memory

@@ -289,8 +289,12 @@ test_memory() {
     local stage baseline together limit
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
     begin 'memory.the smallest model'
-    need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params --window 65536
-    baseline=$(awk "BEGIN { print int($peak - 1024 * $(table least together)) }")
+    local most=0
+    for _ in 1 2 3; do          # short runs: one look in time may miss the moment
+        need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params --window 65536
+        [ "$peak" -gt $most ] && most=$peak
+    done
+    baseline=$(awk "BEGIN { print int($most - 1024 * $(table least together)) }")
     need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" -le 16384 ]
     end
     for stage in 0 3; do
