@@ -3,12 +3,14 @@
 #   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
 #   make plots RUN=folder     pictures of a run, or of a folder of runs (scripts/compare_stages.sh makes one)
 #   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own; V=1 shows the commands
+#   make NCCL=yes ...      with NCCL, which then loads with every run
 #   make CUDA=no ...       without CUDA where nvcc is; CUDA=stand-in: the CUDA code on the processor, for tests (tests/cuda/)
 # Works offline once scripts/install_deps.sh has found or installed what it names.
 
 CC      ?= cc
 Q       := $(if $(V),,@)
 SAN     ?=
+NCCL    ?= no
 # CUDA 12 and newer
 CUDA    ?= $(if $(SAN),no,$(if $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.'),yes,no))
 BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
@@ -27,13 +29,14 @@ ZERO_OPENMP := $(OPENMP)
 
 ifeq ($(CUDA),stand-in)
 ZERO_CUDA         := yes
-ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
+ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DZERO_HAVE_NCCL -DCUDA_STAND_IN -Itests/cuda
 STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $(WARN) $(OPENMP) $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
 ZERO_CUDA_LIBS    := -lstdc++
 CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
 else
 ZERO_CUDA         := $(CUDA)
+ZERO_NCCL         := $(NCCL)
 endif
 include llmc_zero/zero.mk
 
@@ -139,7 +142,7 @@ run-tests: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS)
 	@tests/run.sh $(BUILD) $(TRAINER)
 # The CUDA code as the tests run it where there is no card.
 stand-in: $(TRAINER) stand-in-tests
-stand-in-tests: $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*_cuda.c tests/*_device.c)) \
+stand-in-tests: $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)) \
                 $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp))
 sanitized: $(TRAINER) $(TESTS)
 check: deps

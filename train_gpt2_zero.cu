@@ -95,7 +95,7 @@ static void print0(const char *fmt, ...) {
 // options: llm.c's letters, and long names for what llm.c lacks
 
 typedef struct {
-    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress, *attention;
+    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress, *attention, *comm, *reduce;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
     int prefetch, naive, messages, tf32, gelu_fusion, master;
@@ -105,7 +105,7 @@ typedef struct {
 static Options opt = {
     .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin",
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
-    .progress = "auto", .attention = "auto", .tf32 = -1, .gelu_fusion = -1, .master = 1,
+    .progress = "auto", .attention = "auto", .comm = "auto", .reduce = "ranks", .tf32 = -1, .gelu_fusion = -1, .master = 1,
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
@@ -153,6 +153,8 @@ static const Option option_table[] = {
     { "--overlap", TEXT, &opt.overlap, 0, 0, "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
     { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
+    { "--comm", TEXT, &opt.comm, 0, 0, "between CUDA devices: nccl, host, or auto (default auto: NCCL if built in and none is shared)" },
+    { "--reduce", TEXT, &opt.reduce, 0, 0, "with NCCL: ranks: summed in rank order; nccl: its own order and bits (default ranks)" },
     { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
     { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--zero-config", TEXT, &opt.zero_config, 0, 0, "DeepSpeed JSON; it goes before --bucket, --prefetch, --overlap; others must agree" },
@@ -256,6 +258,8 @@ static void parse_options(int argc, char **argv) {
     }
     one_of(opt.device, "--device", "auto", "cpu", "cuda");
     one_of(opt.attention, "--attention", "auto", "cudnn", "cublaslt");
+    one_of(opt.comm, "--comm", "auto", "host", "nccl");
+    if (one_of(opt.reduce, "--reduce", "ranks", "nccl", NULL) && strcmp(opt.comm, "nccl")) die("option --reduce nccl: add --comm nccl");
     if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
                                 opt.stage < 0 ? 3 : opt.stage);
     if ((opt.checkpoint_every || opt.resume) && !opt.output) die("options -n and -y need a folder: add -o FOLDER");
@@ -321,6 +325,8 @@ static zero_config plugin_config(const GPT2 *model, int micro_batches, int *over
     config.overlap = *overlap;
     config.window_bytes = (int64_t)opt.window;
     config.shared_window = !opt.messages;
+    config.nccl = one_of(opt.comm, "--comm", "auto", "host", "nccl") - 1;
+    config.reduce_nccl = !strcmp(opt.reduce, "nccl");
     config.comm_timeout_s = opt.comm_timeout;
     config.trace_events = opt.trace ? 1 << 16 : 0;
     if (opt.zero_config) take_zero_config(&config);

@@ -181,6 +181,13 @@ static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
     return visit_parts(z, s, take_part);
 }
 
+/* Not in a hurry: nothing else is on the device. */
+static int gather_now(zero *z, const comm_piece *piece, size_t elem_bytes) {
+    ZERO_TRY(wait_for_device(z, COMM));
+    ZERO_TRY(comm_all_gather(&z->comm, piece, 1, elem_bytes));
+    return wait_for_device(z, z->comm.gather_stream);
+}
+
 /* Own parts are read; what this stage keeps whole is gathered, and parameters with masters are rounded from them. */
 static int run_complete(void *ctx, job *j) {
     (void)j;
@@ -192,11 +199,11 @@ static int run_complete(void *ctx, job *j) {
         const layout_unit *l = &z->layout.units[u];
         if (z->master) ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type, own_part(z, master, u, 0), l->shard));
         comm_piece params = { low.base + l->base * dtype_bytes(low.type), own_part(z, low, u, 0), l->shard };
-        if (z->config.stage < 3) ZERO_TRY(comm_all_gather(&z->comm, &params, 1, dtype_bytes(low.type)));
+        if (z->config.stage < 3) ZERO_TRY(gather_now(z, &params, dtype_bytes(low.type)));
         for (int i = z->master ? 0 : 1; z->config.stage == 0 && i < SAVED; i++) {
             storage s = storage_of(z, saved[i]);
             comm_piece state = { s.base + l->base * dtype_bytes(s.type), own_part(z, s, u, 0), l->shard };
-            ZERO_TRY(comm_all_gather(&z->comm, &state, 1, dtype_bytes(s.type)));
+            ZERO_TRY(gather_now(z, &state, dtype_bytes(s.type)));
         }
     }
     return d->f->wait(d, COMM);

@@ -1,4 +1,5 @@
 #include "comm.h"
+#include "comm_nccl.h"
 #include "error.h"
 #include "kernels.h"
 #include <stdio.h>
@@ -75,6 +76,7 @@ int comm_agree_opened(comm *c, int rc) {
 
 int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
     c->device = d;
+    c->gather_stream = COMM;
     if (c->ranks == 1) {
         if (c->mpi) strcpy(c->name, "mpi, one rank");
         return 0;
@@ -198,6 +200,7 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
 }
 
 int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
+    if (c->nccl) return comm_nccl_reduce_scatter(c, pieces, n, full_type, shard_type, add);
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
@@ -265,7 +268,9 @@ static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_
     return 0;
 }
 
-int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) { return all_gather(c, c->device, pieces, n, elem_bytes); }
+int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
+    return c->nccl ? comm_nccl_all_gather(c, pieces, n, elem_bytes) : all_gather(c, c->device, pieces, n, elem_bytes);
+}
 
 int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
     if (c->ranks == 1) return 0;

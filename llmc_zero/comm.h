@@ -33,6 +33,8 @@ struct comm {
     device *device;                                 /* whose memory the pieces are in */
     char *incoming;                                 /* (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed */
     const comm_transport *transport;                /* NULL: one rank */
+    void *nccl;                                     /* of comm_nccl.c; NULL: the collectives go through the host */
+    device_stream gather_stream;                    /* what comm_all_gather queues on: COMM, with NCCL GATHER */
     int direct;                                     /* ranks read each other's memory, on all of them */
     char name[160];
     size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
@@ -51,7 +53,7 @@ int comm_open(comm *c, const zero_config *config, device *d, memory *m);
 int comm_agree_opened(comm *c, int rc);             /* during creation: all ranks fail if one does, with its error */
 void comm_close(comm *c, int clean);               /* clean 0: after a failure, so nothing collective */
 
-/* Queued on the device's COMM stream: done there, not yet for the host, when these two return.
+/* Queued on the device's COMM stream, gathers on gather_stream: done there, not yet for the host, when these two return.
  * shard of piece = mean over ranks of their full's part of this rank: summed in rank order in fp32, times 1/ranks, rounded once.
  * add: added to the shard instead, which is fp32. */
 int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);

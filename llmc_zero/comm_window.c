@@ -51,15 +51,16 @@ static int wait_for(comm *c, uint32_t generation) {
         pause_cpu();
     }
     double limit = comm_now() + c->timeout_s;
-    while (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) == generation) {
+    for (;;) {
         struct timespec nap = { 0, 100000000 };
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);     /* any return: look again */
-        if (atomic_load(&w->ctl->failed)) return zero_fail(ZERO_ERR_COMM, "another rank failed");
+        int failed = atomic_load(&w->ctl->failed);      /* in this order: a rank that came here, went on and failed then is no failure here */
+        if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
+        if (failed) return zero_fail(ZERO_ERR_COMM, "another rank failed");
         if (comm_now() > limit)
             return zero_fail(ZERO_ERR_COMM, "rank %d waited %.0f s for the other ranks: one of them is stuck, gone, or calls the hooks in "
                              "another order", c->rank, c->timeout_s);
     }
-    return 0;
 }
 
 static int window_exchange(comm *c, comm_exchange x, int half, int root, size_t bytes) {

@@ -4,6 +4,7 @@
  *
  *   COMPUTE   the trainer's stream: what hooks clear, add up and update is ordered with the trainer's own kernels
  *   COMM      the plugin's: copies and sums of the collectives, beside the trainer's kernels
+ *   GATHER    the plugin's too: gathers by NCCL, beside reductions
  *
  * Events order the two: see progress.c. Every operation gives the same bits on both devices (kernels.h says which).
  */
@@ -12,7 +13,7 @@
 #include "kernels.h"
 #include "zero.h"
 
-typedef enum { COMPUTE, COMM } device_stream;
+typedef enum { COMPUTE, COMM, GATHER, DEVICE_STREAMS } device_stream;
 typedef struct device device;
 
 /* Unless a comment says otherwise: 0, or a negative error with the sentence set. */

@@ -12,8 +12,8 @@ enum { LEAST_MAJOR = 8 };       /* compute capability 8.0: the kernels are compi
 
 typedef struct {
     int number;
-    cudaStream_t streams[2];    /* the trainer's, and the plugin's own */
-    int own_comm;               /* the second was created here: without overlap they are the same */
+    cudaStream_t streams[DEVICE_STREAMS];
+    int own_comm;               /* those of the plugin were created here: without overlap they are the trainer's */
 } cuda_state;
 
 static int failed(cudaError_t rc, const char *what) {
@@ -22,6 +22,7 @@ static int failed(cudaError_t rc, const char *what) {
 #define CUDA_TRY(call) do { cudaError_t rc_ = (call); if (rc_ != cudaSuccess) return failed(rc_, #call); } while (0)
 
 static cudaStream_t stream_of(device *d, device_stream s) { return ((cuda_state *)d->state)->streams[s]; }
+cudaStream_t device_cuda_stream(device *d, device_stream s) { return stream_of(d, s); }
 
 static void *cuda_alloc(device *d, size_t bytes, const char **why) {
     static _Thread_local char text[160];
@@ -146,14 +147,16 @@ int device_cuda_left(size_t *left) {
     return 0;
 }
 
-/* The comm stream goes first where the device has to choose: the next layer waits for it. */
+/* The plugin's streams go first where the device has to choose: the next layer waits for them. */
 static int open_streams(cuda_state *s, const zero_config *config) {
     int least, greatest;
-    s->streams[COMPUTE] = s->streams[COMM] = config->cuda_stream;
+    s->streams[COMPUTE] = s->streams[COMM] = s->streams[GATHER] = config->cuda_stream;
     if (!config->overlap) return 0;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[COMM], cudaStreamNonBlocking, greatest));
     s->own_comm = 1;
+    s->streams[GATHER] = s->streams[COMM];
+    CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[GATHER], cudaStreamNonBlocking, greatest));
     return 0;
 }
 
@@ -175,6 +178,7 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
 
 void device_cuda_close(device *d) {
     cuda_state *s = d->state;
+    if (s->own_comm && s->streams[GATHER] != s->streams[COMM]) cudaStreamDestroy(s->streams[GATHER]);
     if (s->own_comm) cudaStreamDestroy(s->streams[COMM]);
     free(s);
 }

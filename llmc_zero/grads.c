@@ -7,6 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Stage 0: what was reduced goes to everyone, after the reduction and before what comes after the job. Its events have been used by now
+ * or will be recorded again. */
+static int gather_reduced(zero *z, job *j, size_t elem_bytes) {
+    bucket_state *b = &z->buckets[j->index];
+    device *d = &z->device;
+    ZERO_TRY(d->f->record(d, j->done, COMM));
+    ZERO_TRY(d->f->order(d, z->comm.gather_stream, j->done));
+    ZERO_TRY(comm_all_gather(&z->comm, b->pieces, b->n_pieces, elem_bytes));
+    ZERO_TRY(d->f->record(d, j->ready, z->comm.gather_stream));
+    return d->f->order(d, COMM, j->ready);
+}
+
 static int run_reduce(void *ctx, job *j) {
     zero *z = ctx;
     bucket_state *b = &z->buckets[j->index];
@@ -16,7 +28,7 @@ static int run_reduce(void *ctx, job *j) {
     z->comm.purpose = ZERO_FOR_STEP;
     z->comm.unit = j->index;
     int rc = comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
-    if (!rc && z->config.stage == 0) rc = comm_all_gather(&z->comm, b->pieces, b->n_pieces, dtype_bytes(from));
+    if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, dtype_bytes(from));
     for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
         if (!rc) rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * dtype_bytes(from));
     for (int i = 0; i < z->layout.n_units; i++)
@@ -56,7 +68,7 @@ int grads_create(zero *z) {
     for (int i = 0; i < l->n_buckets; i++) {
         z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
         if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece)))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
-        ZERO_TRY(progress_prepare(&z->progress, &z->buckets[i].reduce));
+        ZERO_TRY(progress_prepare(&z->progress, &z->buckets[i].reduce, COMM));
     }
     for (int i = l->n_units - 1; i >= 0; i--) {
         bucket_state *b = &z->buckets[l->units[i].bucket];

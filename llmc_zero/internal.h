@@ -114,6 +114,7 @@ int grads_wait(zero *z);                        /* all reductions are done */
 void loss_scale_init(loss_scale *s, const zero_config *c);
 int loss_scale_step(loss_scale *s, const zero_config *c, int overflow);     /* ZERO_ERR_ARGUMENT: an overflow at the smallest scale */
 
+int wait_for_device(zero *z, device_stream s);  /* and no collective has failed on it: what lies in its memory can be believed */
 int agree(zero *z, int rc);                     /* all ranks fail if one does, with the sentence of the lowest one that failed */
 
 uint32_t noise_key(const zero *z, const layout_place *p, int t);          /* stochastic rounding: of this update, tensor and layer */

@@ -23,7 +23,7 @@ static int global_norm(zero *z, double *squares) {
         ZERO_TRY(d->f->sum_squares(d, COMPUTE, z->squares + u, z->squares + n, z->grad_type, z->grads + grad_offset(z, u, z->comm.rank) * size,
                                    z->layout.units[u].shard));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->squares, n * sizeof(double)));
-    ZERO_TRY(d->f->wait(d, COMPUTE));
+    ZERO_TRY(wait_for_device(z, COMPUTE));
     share_request s = { z, mine, all, n };
     ZERO_TRY(progress_run(&z->progress, run_share, &s));
     for (int u = 0; u < n; u++)

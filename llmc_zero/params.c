@@ -52,7 +52,7 @@ int params_create(zero *z) {
         if (stage < 3) u->params = z->params + l->units[i].base * size;
         char *shard = z->params + part_offset(z, i, z->comm.rank, 3) * size;
         u->gather_piece = (comm_piece){ u->params, shard, l->units[i].shard };
-        ZERO_TRY(progress_prepare(&z->progress, &u->gather));
+        ZERO_TRY(progress_prepare(&z->progress, &u->gather, z->comm.gather_stream));
     }
     return 0;
 }
@@ -157,7 +157,7 @@ int params_complete(zero *z) {
         if (z->config.stage < 3) ZERO_TRY(start_gather(z, i, 0));
         ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
     }
-    return z->device.f->wait(&z->device, COMPUTE);
+    return wait_for_device(z, COMPUTE);
 }
 
 int params_drop_all(zero *z) {

@@ -8,9 +8,9 @@
 
 static int run_between_events(progress *p, job *j) {
     device *d = p->device;
-    if (j->ready) ZERO_TRY(d->f->order(d, COMM, j->ready));
+    if (j->ready) ZERO_TRY(d->f->order(d, j->stream, j->ready));
     ZERO_TRY(j->run(j->ctx, j));
-    return j->done ? d->f->record(d, j->done, COMM) : 0;
+    return j->done ? d->f->record(d, j->done, j->stream) : 0;
 }
 
 static void run_job(progress *p, job *j) {
@@ -77,7 +77,8 @@ void progress_stop(progress *p) {
     p->started = 0;
 }
 
-int progress_prepare(progress *p, job *j) {
+int progress_prepare(progress *p, job *j, device_stream s) {
+    j->stream = s;
     ZERO_TRY(p->device->f->create_event(p->device, &j->ready));
     return p->device->f->create_event(p->device, &j->done);
 }

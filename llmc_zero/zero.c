@@ -1,5 +1,6 @@
 /* Creation, the hooks, the accessors: the rules of use are checked here, the work is done in params.c, grads.c and optimizer.c. */
 #include "internal.h"
+#include "comm_nccl.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,9 @@ static int check_config(const zero_config *c) {
     if (c->stage < 0 || c->stage > 3) return zero_fail(ZERO_ERR_ARGUMENT, "stage %d: the stages are 0, 1, 2 and 3", c->stage);
     if (c->naive && c->stage) return zero_fail(ZERO_ERR_ARGUMENT, "the naive path is plain data parallel: stage 0, not %d", c->stage);
     ZERO_TRY(check_numbers(c));
+    if (c->nccl < -1 || c->nccl > 1) return zero_fail(ZERO_ERR_ARGUMENT, "nccl %d: -1, 0 or 1", c->nccl);
+    if (c->device == ZERO_CPU && (c->nccl > 0 || c->reduce_nccl)) return zero_fail(ZERO_ERR_ARGUMENT, "NCCL is for CUDA devices: device ZERO_CUDA");
+    if (c->reduce_nccl && c->nccl != 1) return zero_fail(ZERO_ERR_ARGUMENT, "reduce_nccl needs nccl 1");
     if (c->device != ZERO_CPU && c->device != ZERO_CUDA) return zero_fail(ZERO_ERR_ARGUMENT, "device %d: ZERO_CPU or ZERO_CUDA", (int)c->device);
     if (c->naive && c->device == ZERO_CUDA) return zero_fail(ZERO_ERR_ARGUMENT, "the naive path computes on the processor: device ZERO_CPU");
     if (c->micro_batches < 1) return zero_fail(ZERO_ERR_ARGUMENT, "micro_batches %d: at least 1", c->micro_batches);
@@ -80,6 +84,33 @@ static int create_states(zero *z) {
     return create_optimizer_state(z);
 }
 
+/* One rank, and ranks with NCCL, on a CUDA device only queue work: no thread is needed for that. */
+static int queues_only(const zero *z) { return z->device.asynchronous && (z->comm.ranks == 1 || z->comm.nccl); }
+
+/* Where NCCL was not asked for but may be used, a reason against it is no failure; it is told in the transport's name. */
+static int open_nccl(zero *z) {
+    const zero_config *c = &z->config;
+    comm *ranks = &z->comm;
+    if (!c->nccl || c->device != ZERO_CUDA || ranks->ranks == 1) return 0;
+    int rc = comm_agree_opened(ranks, comm_nccl_open(ranks, c, &z->device, &z->memory));
+    if (!rc) {
+        ranks->gather_stream = GATHER;
+        snprintf(ranks->name, sizeof ranks->name, "nccl%s", c->reduce_nccl ? ", bits depend on it" : ", summed in rank order");
+        return 0;
+    }
+    comm_nccl_close(ranks, 0);
+    if (c->nccl > 0) return rc;
+    size_t n = strlen(ranks->name);
+    snprintf(ranks->name + n, sizeof ranks->name - n, " (no NCCL: %s)", zero_last_error());
+    return 0;
+}
+
+/* Everything allocated so far that collectives move. */
+static void register_memory(zero *z) {
+    for (memory_block *b = z->memory.blocks; b && z->comm.nccl; b = b->next)
+        if (b->owner == &z->device) comm_nccl_register(&z->comm, b->base, b->bytes);
+}
+
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
     zero_config *c = &z->config;
     if (c->poison < 0) {
@@ -92,16 +123,19 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_connect(&z->comm, c));
     ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
+    ZERO_TRY(open_nccl(z));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
     loss_scale_init(&z->scale, c);
-    /* one rank on a CUDA device only queues copies: no thread is needed for that */
-    ZERO_TRY(comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !(z->device.asynchronous && z->comm.ranks == 1))));
-    return agree(z, create_states(z));
+    ZERO_TRY(comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));
+    ZERO_TRY(agree(z, create_states(z)));
+    register_memory(z);
+    return 0;
 }
 
 static void destroy(zero *z, int clean) {
     progress_stop(&z->progress);
+    if (z->comm.nccl) comm_nccl_close(&z->comm, clean && !z->progress.failed);
     comm_close(&z->comm, clean && !z->progress.failed);
     for (int i = 0; z->units && i < z->layout.n_units; i++) progress_forget(&z->progress, &z->units[i].gather);
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
@@ -185,6 +219,11 @@ int zero_first_to_fail(zero *z) {
     int rank, ranks, local;
     zero_launched_as(&rank, &ranks, &local);
     return rank == 0;
+}
+
+int wait_for_device(zero *z, device_stream s) {
+    ZERO_TRY(z->device.f->wait(&z->device, s));
+    return z->comm.nccl ? comm_nccl_failed(&z->comm) : 0;
 }
 
 /* All ranks fail if one does, with the error of the lowest rank that failed. */

@@ -70,7 +70,8 @@ typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
  *   and what it has queued before a post hook is done before the plugin reads or reuses the memory. The plugin's own streams do not
  *   synchronise with the default stream.
  * - zero_param, zero_grad and zero_alloc give device memory. All other pointers are host memory, and the functions that fill them wait.
- * - Between several ranks the bytes go through host memory and MPI, so a hook that waits for another rank's bytes waits on the host. */
+ * - Between several ranks the bytes go by NCCL (config.nccl), or through host memory and MPI: then a hook that waits for another rank's
+ *   bytes waits on the host. */
 typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;
 
 /* One row of the tensor table; the row's number is what zero_param and the others call `tensor`. Layer l lies in unit `unit + l`. How a
@@ -120,12 +121,15 @@ typedef struct {
     int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1: on) */
     int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node */
     int shared_window;          /* 1: through shared memory where all ranks are on one node; 0: by messages */
+    int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL moves parameters and gradients; 0: they go through the host; -1: NCCL where it
+                                   is built in and every rank has a device of its own */
+    int reduce_nccl;            /* 1, with nccl 1: NCCL sums, in an order of its own: the bits depend on it; 0: the plugin, in rank order */
     double comm_timeout_s;      /* above 0; a collective that takes longer is an error */
     int trace_events;           /* events kept for zero_trace_*; 0: none */
     void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD under a launcher, else one rank without MPI */
 } zero_config;
 #define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, \
-                           1, 0, 1, 1, 0, -1, 4 << 20, 1, 300.0, 0, NULL }
+                           1, 0, 1, 1, 0, -1, 4 << 20, 1, -1, 0, 300.0, 0, NULL }
 
 /* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing:
  * built without CUDA, no driver, no device, or none of compute capability 8.0 or newer. */
@@ -328,7 +332,7 @@ typedef struct {
     int64_t bucket_elems, bucket_bytes;     /* largest bucket in effect, and the bytes of all bucket buffers */
     int64_t num_parameters;                 /* without padding */
     int slots;                              /* stage 3: gathered single-use units there is room for */
-    const char *comm;                       /* "self", "mpi, shared window", the same "and direct reads", "mpi, messages (...why)" */
+    const char *comm;                       /* "self", "mpi, shared window", the same "and direct reads", "mpi, messages (...why)", "nccl ..." */
     const char *device;                     /* "cpu", or the CUDA device's own name */
     int cuda_device;                        /* its number, -1 on the processor */
 } zero_effective;

@@ -9,6 +9,7 @@ ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
 # With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with the CUDA run time.
 ZERO_CUDA   ?= no
+ZERO_NCCL   ?= no
 ZERO_NVCC   ?= nvcc
 ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
 ZERO_CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
@@ -23,6 +24,10 @@ ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
 ifeq ($(ZERO_CUDA),yes)
 ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include
 ZERO_CUDA_LIBS   ?= -L$(ZERO_CUDA_HOME)/lib64 -Wl,-rpath,$(ZERO_CUDA_HOME)/lib64 -lcudart -ldl
+ifeq ($(ZERO_NCCL),yes)
+ZERO_CUDA_CFLAGS += -DZERO_HAVE_NCCL
+ZERO_CUDA_LIBS   += -lnccl
+endif
 # -fmad=false: what is to be one rounding is written as an fmaf; nothing of the C++ library is needed, so a C program can link it
 ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif

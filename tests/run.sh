@@ -48,6 +48,11 @@ for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
     [ -z "$short" ] && [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
 done
 for np in 1 2 3; do [ -n "$short" ] || run "cuda.mpi_device.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$stand_in/tests/mpi_device"; done
+for np in 2 3; do [ -n "$short" ] || run "cuda.mpi_nccl.$np" 120 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np $np "$stand_in/tests/mpi_nccl"; done
+for how in hang error start; do
+    [ -n "$short" ] || run "cuda.mpi_nccl.$how" 60 env OMP_NUM_THREADS=1 mpirun --oversubscribe -np 3 "$stand_in/tests/mpi_nccl" $how
+done
+[ -n "$short" ] || run cuda.mpi_nccl.kill 60 env OMP_NUM_THREADS=1 "$stand_in/tests/mpi_nccl" kill 3
 [ -n "$short" ] || run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
 [ -n "$short" ] || run gpu_check 300 tests/test_gpu_check.sh
 

@@ -49,7 +49,17 @@ same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0'
     'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' ':--dtype bf16 -z 3 -r 2'
 same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1' \
     'CUDA_STAND_IN=lag:--dtype bf16 -z 2' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1' \
-    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0'
+    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0 --comm host' 'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --comm nccl' \
+    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' 'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2'
+begin 'NCCL is taken where it can be, and told'
+need 'not by itself' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/same9.screen"
+env=CUDA_STAND_IN_DEVICES=2
+need 'did not run' train ring 2 --device cuda --dtype fp32 --comm nccl --reduce nccl
+need 'did not run' train ranked 2 --device cuda --dtype fp32 --comm nccl
+env=''
+need 'its own order is not told' grep -aq '^ZeRO  .*nccl, bits depend on it' "$dir/ring.screen"
+need "loss $(value ring loss), in rank order $(value ranked loss)" within "$(value ring loss)" "$(value ranked loss)" 1e-4
+end
 same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' 'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
 same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3'
 
@@ -110,6 +120,7 @@ env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
 env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' 'What would fit' -- --dtype bf16 -b 8
 env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' 'activations' 'What would fit: -b' -- --dtype bf16 -b 64
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
+refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
 
 begin 'auto takes the processor where there is no device'

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 #include "blocks.h"
 #include "nvtx3/nvToolsExt.h"
 
@@ -15,11 +16,12 @@ enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff, MULTIPRO
 using StreamPtr = std::shared_ptr<CUstream_st>;
 using EventPtr = std::shared_ptr<CUevent_st>;
 
-// One of: a wait for another stream's work, an event's mark, work
+// One of: a wait for another stream's work, an event's mark, work, which may have to wait for another process
 struct Operation {
     StreamPtr wait_for;
     uint64_t wait_until = 0;
     EventPtr mark;
+    std::function<bool()> ready;
     std::function<void()> work;
 };
 }
@@ -235,18 +237,18 @@ bool is_eager(const State &s, const CUstream_st &stream) {
     return s.mode == EAGER || s.mode == (stream.is_default ? LAG : RIVAL);
 }
 
-bool is_ready(const Operation &op) {
+bool is_ready(State &s, const Operation &op) {
+    if (op.ready) {
+        allow_access(s, true);
+        return op.ready();
+    }
     return !op.wait_for || op.wait_for->done >= op.wait_until;
 }
 
-void advance(State &s, CUstream_st &stream, uint64_t until);
-
+// The first operation, which is ready.
 void run_next(State &s, CUstream_st &stream) {
     Operation op = std::move(stream.queue.front());
     stream.queue.pop_front();
-    if (op.wait_for) {
-        advance(s, *op.wait_for, op.wait_until);
-    }
     if (op.mark) {
         op.mark->ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
     }
@@ -257,25 +259,50 @@ void run_next(State &s, CUstream_st &stream) {
     stream.done++;
 }
 
+void progress(State &s);
+void step(State &s, CUstream_st &stream);
+
+// Lets other threads and processes go on; in the end with all streams: what another process waits for may be on any of them.
+void pause(State &s, int pauses) {
+    enum { PATIENCE = 300 };
+    s.lock.unlock();
+    usleep(100);
+    s.lock.lock();
+    progress(s);
+    auto streams = s.streams;       // a copy: others may open and close some in the next pause
+    for (auto &[handle, stream] : streams) {
+        if (pauses > PATIENCE && !stream->queue.empty()) {
+            step(s, *stream);
+        }
+    }
+}
+
 void advance(State &s, CUstream_st &stream, uint64_t until) {
-    while (stream.done < until) {
-        run_next(s, stream);
+    for (int pauses = 0; stream.done < until;) {
+        const Operation &next = stream.queue.front();
+        if (is_ready(s, next)) {
+            run_next(s, stream);
+        } else if (StreamPtr other = next.wait_for) {
+            advance(s, *other, next.wait_until);
+        } else {
+            pause(s, ++pauses);
+        }
     }
 }
 
 // Time passes: one operation of what the stream needs next.
 void step(State &s, CUstream_st &stream) {
     const Operation &next = stream.queue.front();
-    if (is_ready(next)) {
+    if (is_ready(s, next)) {
         run_next(s, stream);
-    } else {
+    } else if (next.wait_for) {
         step(s, *next.wait_for);
     }
 }
 
 bool run_ready(State &s, CUstream_st &stream) {
     bool any = false;
-    while (is_eager(s, stream) && !stream.queue.empty() && is_ready(stream.queue.front())) {
+    while (is_eager(s, stream) && !stream.queue.empty() && is_ready(s, stream.queue.front())) {
         run_next(s, stream);
         any = true;
     }
@@ -318,7 +345,8 @@ void wait_device(State &s) {
     s.waits++;
     CUstream_st &first = *s.device[current_device].default_stream;
     advance(s, first, first.queued);
-    for (auto &[handle, stream] : s.streams) {
+    auto streams = s.streams;       // a copy: others may open and close some meanwhile
+    for (auto &[handle, stream] : streams) {
         if (stream->device == current_device) {
             advance(s, *stream, stream->queued);
         }
@@ -524,6 +552,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) 
         case cudaDevAttrComputeCapabilityMinor: *value = prop.minor; break;
         default: return cudaErrorInvalidValue;
         }
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
+    return api(__func__, [&](State &s) {
+        if (!id || size < 13 || device < 0 || device >= s.devices) {
+            return cudaErrorInvalidValue;
+        }
+        snprintf(id, (size_t)size, "0000:%02x:00.0", device + 1);
         return cudaSuccess;
     });
 }
@@ -878,18 +916,25 @@ cudaError_t cuda_stand_in_refuse(const void *kernel) {
     });
 }
 
-static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()> work) {
+static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()> work, std::function<bool()> ready = nullptr) {
     StreamPtr stream = stream_of(s, handle);
     if (!stream || stream->device != current_device) {
         return cudaErrorInvalidResourceHandle;
     }
     s.launches++;
-    push_work(s, *stream, std::move(work));
+    Operation op;
+    op.ready = std::move(ready);
+    op.work = std::move(work);
+    push(s, *stream, std::move(op));
     return cudaSuccess;
 }
 
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work) {
     return api("queue", [&](State &s) { return queue_on(s, stream, std::move(work)); });
+}
+
+cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work) {
+    return api("queue", [&](State &s) { return queue_on(s, stream, std::move(work), std::move(ready)); });
 }
 
 cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *kernel, std::function<void()> body) {

@@ -43,6 +43,10 @@ bool cuda_stand_in_fails(const char *call);
 bool cuda_stand_in_reaches(const void *p, size_t size);
 // Queues work that computes, with device memory accessible while it runs.
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work);
+// The same for work that needs another process: its stream waits until ready(), asked now and then by whoever waits or asks, says so. The
+// calling threads of the CUDA functions go on meanwhile.
+#define CUDA_STAND_IN_QUEUE_WHEN
+cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work);
 // Queues a kernel; body runs one thread. `kernel` is its address, for messages.
 cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *kernel, std::function<void()> body);
 #endif

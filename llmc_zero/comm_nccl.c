@@ -1,0 +1,568 @@
+/*
+ * The collectives on NCCL; see comm_nccl.h. The communicators are non-blocking (ncclConfig_t.blocking = 0): a call returns at once, with
+ * ncclInProgress while NCCL's own threads go on, and only when ncclCommGetAsyncError no longer says so is the work on the stream and may
+ * the next call be made. That is what makes every wait for the other ranks one that can end.
+ */
+#ifdef ZERO_HAVE_NCCL
+#include "comm_nccl.h"
+#include "error.h"
+#include "kernels_cuda.h"
+#include <nccl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+cudaStream_t device_cuda_stream(device *d, device_stream s);
+
+enum {
+    LEAST_VERSION = 21800,      /* non-blocking communicators work in all calls */
+    MULTI_RANK_VERSION = 23000, /* NCCL_MULTI_RANK_GPU_ENABLE */
+    WATCHED = 256,              /* collectives of a lane that the host can be ahead of the device */
+    LOOK_MS = 50
+};
+
+typedef struct {
+    cudaEvent_t begin, end;     /* before and after it on its stream */
+    comm_kind kind;
+    int unit;
+    uint64_t number;
+    double began;               /* when it was first seen that it could begin; 0: not yet */
+} collective;
+
+/* A communicator, its stream, and what is queued there: collectives first to next, in a ring. */
+typedef struct {
+    ncclComm_t comm;            /* NULL: not opened, or aborted */
+    cudaStream_t stream;
+    uint64_t first, next;
+    collective queue[WATCHED];
+} lane;
+enum { REDUCE, GATHERING, LANES };
+
+typedef struct { int lane; void *handle; } registration;
+
+typedef struct {
+    comm *c;
+    lane lanes[LANES];
+    pthread_mutex_t lock;       /* around all that follows, and every call of NCCL */
+    ncclResult_t rc;            /* of the calls since the last settle(), and the name of the one that said so */
+    const char *call;
+    int failed, stop, watching;
+    char sentence[800], host[64];
+    pthread_t watchdog;
+    char *incoming;             /* (ranks, slot_bytes): what the others sent, to be summed; NULL: NCCL sums */
+    size_t slot_bytes;
+    uint64_t collectives;       /* so far */
+    const collective *current;  /* that is being queued */
+    registration *registered;
+    int n_registered, version;
+} nccl_state;
+
+/* ---------------------------------------------------------------------------------------------------------------- failures */
+
+static const char *kind_name(comm_kind kind) { return kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter"; }
+
+/* Both at once: NCCL frees memory while it aborts one, and that waits for what the other still runs. */
+static void abort_lanes(nccl_state *n) {
+    ncclResult_t rc = ncclGroupStart();
+    for (int i = 0; i < LANES; i++) {
+        if (!rc && n->lanes[i].comm) rc = ncclCommAbort(n->lanes[i].comm);
+        n->lanes[i].comm = NULL;
+    }
+    ncclResult_t end = ncclGroupEnd();
+    if (!rc) rc = end;
+    if (rc && rc != ncclInProgress)
+        fprintf(stderr, "rank %d on %s: NCCL could not abort: %s\n", n->c->rank, n->host, ncclGetErrorString(rc));
+}
+
+static int relay(const nccl_state *n) { return zero_fail(ZERO_ERR_COMM, "%s", n->sentence); }
+
+/* The first failure is kept; w: the collective it is about. */
+static int fail(nccl_state *n, const collective *w, const char *what, const char *said) {
+    char about[96] = "";
+    if (n->failed) return relay(n);
+    if (w) snprintf(about, sizeof about, "the %s of unit %d (collective %lld): ", kind_name(w->kind), w->unit, (long long)w->number);
+    snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s%s%.400s", n->c->rank, n->host, about, what,
+             *said ? "; NCCL says: " : "", said);
+    n->failed = 1;
+    abort_lanes(n);
+    return relay(n);
+}
+
+static const collective *oldest(const nccl_state *n) {
+    const collective *w = NULL;
+    for (const lane *l = n->lanes; l < n->lanes + LANES; l++) {
+        const collective *own = l->first < l->next ? &l->queue[l->first % WATCHED] : NULL;
+        if (own && (!w || own->number < w->number)) w = own;
+    }
+    return w;
+}
+
+static int fail_in_nccl(nccl_state *n, const lane *l, const collective *w, const char *what, ncclResult_t rc) {
+    char said[400];
+    const char *last = ncclGetLastError(l->comm);
+    snprintf(said, sizeof said, "%s%s%s", ncclGetErrorString(rc), last && *last ? ": " : "", last ? last : "");
+    return fail(n, w, what, said);
+}
+
+static int fail_in_cuda(nccl_state *n, const collective *w, const char *call, cudaError_t rc) {
+    char what[160];
+    snprintf(what, sizeof what, "CUDA: %s: %s (%s)", call, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return fail(n, w, what, "");
+}
+
+/* ------------------------------------------------------------------------------------------------------------ calls of NCCL */
+
+/* Nothing more is asked after a failure. */
+#define ASK(n, f, ...) do { if (!(n)->rc || (n)->rc == ncclInProgress) { (n)->call = #f; (n)->rc = f(__VA_ARGS__); } } while (0)
+
+/* Until the calls are done, which for work on a stream means: it is on the stream. */
+static int settle(nccl_state *n, lane *l) {
+    double limit = comm_now() + n->c->timeout_s;
+    ncclResult_t rc = n->rc;
+    char what[160];
+    n->rc = ncclSuccess;
+    while (rc == ncclInProgress && comm_now() < limit) {
+        sched_yield();
+        ncclResult_t asked = ncclCommGetAsyncError(l->comm, &rc);
+        if (asked) rc = asked;
+    }
+    if (!rc) return 0;
+    if (rc == ncclInProgress) snprintf(what, sizeof what, "%s did not end within %g s: another rank died, hangs, or does something else",
+                                       n->call, n->c->timeout_s);
+    else snprintf(what, sizeof what, "%s failed", n->call);
+    return fail_in_nccl(n, l, n->current, what, rc);
+}
+
+/* ncclGroupEnd must follow, whatever failed in between. */
+static int end_group(nccl_state *n, lane *l) {
+    ncclResult_t rc = ncclGroupEnd();
+    if (!n->rc || n->rc == ncclInProgress) { n->rc = rc; n->call = "ncclGroupEnd"; }
+    return settle(n, l);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- watchdog */
+
+/* A long computation before it on its stream does not count: the time runs from when `begin` was seen done. */
+static int look_at_queue(nccl_state *n, lane *l) {
+    while (l->first < l->next) {
+        collective *w = &l->queue[l->first % WATCHED];
+        cudaError_t rc = cudaEventQuery(w->end);
+        if (rc == cudaErrorNotReady && !w->began) {
+            rc = cudaEventQuery(w->begin);
+            if (rc == cudaSuccess) { w->began = comm_now(); rc = cudaErrorNotReady; }
+        } else if (rc == cudaSuccess) {
+            l->first++;
+            continue;
+        }
+        if (rc != cudaErrorNotReady) return fail_in_cuda(n, w, "cudaEventQuery", rc);
+        cudaGetLastError();     /* "not ready" is no error to come up again */
+        if (!w->began || comm_now() - w->began <= n->c->timeout_s) return 0;
+        char what[160];
+        snprintf(what, sizeof what, "did not end within %g s: another rank died, hangs, or is in another collective", n->c->timeout_s);
+        const char *last = ncclGetLastError(l->comm);
+        return fail(n, w, what, last ? last : "");
+    }
+    return 0;
+}
+
+static int look(nccl_state *n) {
+    if (n->failed) return relay(n);
+    for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
+    for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
+        ncclResult_t state = ncclSuccess, rc = ncclCommGetAsyncError(l->comm, &state);
+        if (!rc) rc = state;
+        if (rc && rc != ncclInProgress) return fail_in_nccl(n, l, oldest(n), "another rank, or the way to it, failed", rc);
+    }
+    return 0;
+}
+
+static void pause_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000L }, NULL); }
+
+static void *watch(void *state) {
+    nccl_state *n = state;
+    int stop = n->c->device->f->enter(n->c->device);
+    if (stop) fprintf(stderr, "rank %d on %s: nobody watches over NCCL: %s\n", n->c->rank, n->host, zero_last_error());
+    while (!stop) {
+        pause_ms(LOOK_MS);
+        pthread_mutex_lock(&n->lock);
+        stop = n->stop || look(n);
+        pthread_mutex_unlock(&n->lock);
+    }
+    return NULL;
+}
+
+/* Takes the lock. The watchdog may find the host WATCHED collectives ahead: CUDA's own queue has about as many places. */
+static int begin(nccl_state *n, lane *l, comm_kind kind, collective **out) {
+    pthread_mutex_lock(&n->lock);
+    while (!n->failed && l->next - l->first == WATCHED && !look(n)) {
+        pthread_mutex_unlock(&n->lock);
+        pause_ms(1);
+        pthread_mutex_lock(&n->lock);
+    }
+    if (n->failed) return relay(n);
+    collective *w = *out = &l->queue[l->next % WATCHED];
+    n->current = w;
+    w->kind = kind;
+    w->unit = n->c->unit;
+    w->number = ++n->collectives;
+    w->began = 0;
+    cudaError_t rc = cudaEventRecord(w->begin, l->stream);
+    return rc == cudaSuccess ? 0 : fail_in_cuda(n, w, "cudaEventRecord", rc);
+}
+
+static int finish(nccl_state *n, lane *l, collective *w, int rc) {
+    if (!rc) {
+        cudaError_t recorded = cudaEventRecord(w->end, l->stream);
+        if (recorded == cudaSuccess) l->next++;
+        else rc = fail_in_cuda(n, w, "cudaEventRecord", recorded);
+    }
+    n->current = NULL;
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- collectives */
+
+static const ncclDataType_t nccl_type[] = { [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16 };
+
+/* Elements [from, from + n) of a piece's shard, which lie at `at` in a slot of staging. */
+typedef struct { const comm_piece *piece; int64_t from, n, at; } run;
+/* How far the rounds have come. */
+typedef struct { int piece; int64_t inside; } place;
+
+/* The next `room` elements of the pieces' shards, in at most one run a piece; returns how many runs. */
+static int next_round(place *at, const comm_piece *pieces, int n, int64_t room, run *runs) {
+    int count = 0;
+    for (int64_t used = 0; at->piece < n && used < room; count++) {
+        const comm_piece *p = &pieces[at->piece];
+        int64_t left = p->elems - at->inside, take = left < room - used ? left : room - used;
+        runs[count] = (run){ p, at->inside, take, used };
+        used += take;
+        at->inside += take;
+        if (at->inside == p->elems) *at = (place){ at->piece + 1, 0 };
+    }
+    return count;
+}
+
+static int exchange_round(nccl_state *n, const run *runs, int n_runs, zero_dtype type) {
+    comm *c = n->c;
+    lane *l = &n->lanes[REDUCE];
+    size_t size = dtype_bytes(type);
+    ASK(n, ncclGroupStart);
+    for (int i = 0; i < n_runs; i++) {
+        const run *u = &runs[i];
+        for (int r = 0; r < c->ranks; r++) {
+            if (r == c->rank) continue;
+            ASK(n, ncclSend, u->piece->full + (r * u->piece->elems + u->from) * size, u->n, nccl_type[type], r, l->comm, l->stream);
+            ASK(n, ncclRecv, n->incoming + r * n->slot_bytes + u->at * size, u->n, nccl_type[type], r, l->comm, l->stream);
+            comm_count(c, COMM_REDUCE_SCATTER, u->n * size);
+        }
+    }
+    return end_group(n, l);
+}
+
+/* In rank order in fp32, times 1/ranks, rounded once: as comm.c does. */
+static int reduce_in_order(nccl_state *n, const comm_piece *pieces, int n_pieces, zero_dtype full_type, zero_dtype shard_type, int add) {
+    comm *c = n->c;
+    device *d = c->device;
+    size_t size = dtype_bytes(full_type);
+    const void *parts[c->ranks];
+    run runs[n_pieces];
+    place at = { 0, 0 };
+    for (int n_runs; (n_runs = next_round(&at, pieces, n_pieces, n->slot_bytes / size, runs));) {
+        ZERO_TRY(exchange_round(n, runs, n_runs, full_type));
+        for (const run *u = runs; u < runs + n_runs; u++) {
+            for (int r = 0; r < c->ranks; r++) parts[r] = n->incoming + r * n->slot_bytes + u->at * size;
+            parts[c->rank] = u->piece->full + (c->rank * u->piece->elems + u->from) * size;
+            ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, u->piece->shard + u->from * dtype_bytes(shard_type), full_type, parts, c->ranks,
+                                     1.0f / c->ranks, u->n, add));
+        }
+    }
+    return 0;
+}
+
+/* NCCL sums, in an order and with roundings of its own, in place in full. */
+static int reduce_by_nccl(nccl_state *n, const comm_piece *pieces, int n_pieces, zero_dtype full_type, zero_dtype shard_type, int add) {
+    comm *c = n->c;
+    device *d = c->device;
+    lane *l = &n->lanes[REDUCE];
+    size_t size = dtype_bytes(full_type);
+    ASK(n, ncclGroupStart);
+    for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
+        char *own = p->full + c->rank * p->elems * size;
+        ASK(n, ncclReduceScatter, p->full, own, p->elems, nccl_type[full_type], ncclSum, l->comm, l->stream);
+        comm_count(c, COMM_REDUCE_SCATTER, (c->ranks - 1) * p->elems * size);
+    }
+    ZERO_TRY(end_group(n, l));
+    for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
+        const void *sum = p->full + c->rank * p->elems * size;
+        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &sum, 1, 1.0f / c->ranks, p->elems, add));
+    }
+    return 0;
+}
+
+int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n_pieces, zero_dtype full_type, zero_dtype shard_type, int add) {
+    nccl_state *n = c->nccl;
+    lane *l = &n->lanes[REDUCE];
+    collective *w = NULL;
+    int rc = begin(n, l, COMM_REDUCE_SCATTER, &w);
+    if (!rc) rc = (n->incoming ? reduce_in_order : reduce_by_nccl)(n, pieces, n_pieces, full_type, shard_type, add);
+    return finish(n, l, w, rc);
+}
+
+/* In place where the shard lies in full where it belongs. */
+static int gather(nccl_state *n, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
+    comm *c = n->c;
+    lane *l = &n->lanes[GATHERING];
+    ASK(n, ncclGroupStart);
+    for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
+        ASK(n, ncclAllGather, p->shard, p->full, p->elems * elem_bytes, ncclInt8, l->comm, l->stream);
+        comm_count(c, COMM_ALL_GATHER, (c->ranks - 1) * p->elems * elem_bytes);
+    }
+    return end_group(n, l);
+}
+
+int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
+    nccl_state *n = c->nccl;
+    lane *l = &n->lanes[GATHERING];
+    collective *w = NULL;
+    int rc = begin(n, l, COMM_ALL_GATHER, &w);
+    if (!rc) rc = gather(n, pieces, n_pieces, elem_bytes);
+    return finish(n, l, w, rc);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- start */
+
+/* What the ranks tell each other before NCCL is asked for more than its version. */
+typedef struct { double gpu_high, gpu_low, version, failed; } introduction;
+
+/* FNV-1a of what NCCL's own check for shared GPUs goes by: the host (its name and boot, or NCCL_HOSTID) and the GPU's place on its bus. */
+static uint64_t gpu_hash(const nccl_state *n, const char *bus_id) {
+    char text[512], boot[64] = "";
+    const char *host = getenv("NCCL_HOSTID");
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (f) {
+        if (!fgets(boot, sizeof boot, f)) *boot = 0;
+        fclose(f);
+    }
+    snprintf(text, sizeof text, "%.256s %s %s", host && *host ? host : n->host, host && *host ? "" : boot, bus_id);
+    uint64_t h = 0xcbf29ce484222325u;
+    for (const char *p = text; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    return h;
+}
+
+static void version_name(char name[32], double version) {
+    int v = (int)version;
+    snprintf(name, 32, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+}
+
+static int look_at_self(nccl_state *n, introduction *own) {
+    char bus_id[64], name[32];
+    ncclResult_t rc = ncclGetVersion(&n->version);
+    if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", ncclGetErrorString(rc));
+    version_name(name, own->version = n->version);
+    if (n->version < LEAST_VERSION) return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old: 2.18 or newer is needed", name);
+    if (n->version / 100 < NCCL_VERSION_CODE / 100)
+        return zero_fail(ZERO_ERR_COMM, "NCCL %s was loaded, and this program was built with %d.%d: build it again, or let "
+                         "LD_LIBRARY_PATH name the newer one", name, NCCL_MAJOR, NCCL_MINOR);
+    cudaError_t cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
+    if (cuda != cudaSuccess) return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaDeviceGetPCIBusId: %s", cudaGetErrorString(cuda));
+    uint64_t h = gpu_hash(n, bus_id);
+    own->gpu_high = (double)(h >> 32);
+    own->gpu_low = (double)(h & 0xffffffff);
+    return 0;
+}
+
+static int share_a_gpu(const introduction *a, const introduction *b) { return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low; }
+
+/* Two ranks of one GPU are refused by NCCL before 2.30, and from then on unless it is told to. */
+static int compare(nccl_state *n, const introduction *all) {
+    char mine[32], other[32];
+    int sharing = 0;
+    for (int r = 0; r < n->c->ranks; r++) {
+        version_name(mine, all[0].version);
+        version_name(other, all[r].version);
+        if (all[r].failed) return zero_fail(ZERO_ERR_COMM, "rank %d cannot use NCCL: its own message says why", r);
+        if (all[r].version != all[0].version)
+            return zero_fail(ZERO_ERR_COMM, "rank 0 has NCCL %s and rank %d %s: they must be the same", mine, r, other);
+        for (int i = 0; i < r; i++) {
+            if (!share_a_gpu(&all[i], &all[r])) continue;
+            if (n->version < MULTI_RANK_VERSION)
+                return zero_fail(ZERO_ERR_COMM, "ranks %d and %d share a GPU: NCCL %s needs one each (2.30 can do it); use fewer ranks, "
+                                 "or MPI", i, r, mine);
+            sharing = 1;
+        }
+    }
+    if (sharing) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    return 0;
+}
+
+static int introduce(nccl_state *n) {
+    introduction own = { 0 }, all[n->c->ranks];
+    int rc = look_at_self(n, &own);
+    char why[512];
+    snprintf(why, sizeof why, "%s", zero_last_error());
+    own.failed = rc != 0;
+    ZERO_TRY(comm_share(n->c, (double *)&own, (double *)all, sizeof own / sizeof(double)));
+    return rc ? zero_fail(rc, "%s", why) : compare(n, all);
+}
+
+/* Rank 0 makes the names under which the ranks find each other. */
+static int share_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
+    struct { ncclUniqueId ids[LANES]; int rc; } message;
+    memset(&message, 0, sizeof message);
+    for (int i = 0; i < LANES && n->c->rank == 0 && !message.rc; i++) message.rc = ncclGetUniqueId(&message.ids[i]);
+    ZERO_TRY(comm_broadcast(n->c, 0, &message, sizeof message));
+    if (message.rc)
+        return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s%s%s", ncclGetErrorString(message.rc), n->c->rank ? "" : ": ",
+                         n->c->rank ? "" : ncclGetLastError(NULL));
+    memcpy(ids, message.ids, sizeof message.ids);
+    return 0;
+}
+
+static int connect_lanes(nccl_state *n) {
+    static const device_stream streams[LANES] = { [REDUCE] = COMM, [GATHERING] = GATHER };
+    ncclUniqueId ids[LANES];
+    /* kernels of two communicators on one GPU: in the order in which the host queues them, which is the same on all ranks (from 2.26 on) */
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    ZERO_TRY(share_ids(n, ids));
+    for (int i = 0; i < LANES; i++) {
+        lane *l = &n->lanes[i];
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        l->stream = device_cuda_stream(n->c->device, streams[i]);
+        ASK(n, ncclCommInitRankConfig, &l->comm, n->c->ranks, ids[i], n->c->rank, &config);
+        ZERO_TRY(settle(n, l));
+    }
+    return 0;
+}
+
+static int create_events(nccl_state *n) {
+    for (int i = 0; i < LANES * WATCHED; i++) {
+        collective *w = &n->lanes[i / WATCHED].queue[i % WATCHED];
+        cudaError_t rc = cudaEventCreateWithFlags(&w->begin, cudaEventDisableTiming);
+        if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(&w->end, cudaEventDisableTiming);
+        if (rc != cudaSuccess) return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaEventCreateWithFlags: %s", cudaGetErrorString(rc));
+    }
+    return 0;
+}
+
+int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
+    nccl_state *n = c->nccl = calloc(1, sizeof *n);
+    if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
+    c->device = d;
+    n->c = c;
+    pthread_mutex_init(&n->lock, NULL);
+    if (gethostname(n->host, sizeof n->host - 1)) strcpy(n->host, "this host");
+    ZERO_TRY(introduce(n));
+    ZERO_TRY(connect_lanes(n));
+    ZERO_TRY(create_events(n));
+    n->slot_bytes = config->window_bytes & ~(int64_t)511;
+    if (!config->reduce_nccl) {
+        n->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * n->slot_bytes);
+        if (!n->incoming) return ZERO_ERR_MEMORY;
+    }
+    int rc = pthread_create(&n->watchdog, NULL, watch, n);
+    if (rc) return zero_fail(ZERO_ERR_COMM, "no thread can be started to watch over NCCL: %s", strerror(rc));
+    n->watching = 1;
+    return 0;
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+static int register_in(nccl_state *n, int i, void *base, size_t bytes) {
+    lane *l = &n->lanes[i];
+    registration *more = realloc(n->registered, (n->n_registered + 1) * sizeof *more);
+    if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
+    n->registered = more;
+    more[n->n_registered] = (registration){ i, NULL };
+    ncclResult_t rc = ncclCommRegister(l->comm, base, bytes, &more[n->n_registered].handle);
+    if (rc == ncclSuccess && more[n->n_registered].handle) n->n_registered++;
+    n->rc = rc == ncclInProgress ? rc : ncclSuccess;    /* a refusal is none of a collective: it only goes slower */
+    n->call = "ncclCommRegister";
+    return settle(n, l);
+}
+
+static int deregister_all(nccl_state *n) {
+    for (const registration *r = n->registered; r < n->registered + n->n_registered; r++) {
+        lane *l = &n->lanes[r->lane];
+        ASK(n, ncclCommDeregister, l->comm, r->handle);
+        ZERO_TRY(settle(n, l));
+    }
+    return 0;
+}
+#else
+static int register_in(nccl_state *n, int i, void *base, size_t bytes) { (void)n; (void)i; (void)base; (void)bytes; return 0; }
+static int deregister_all(nccl_state *n) { (void)n; return 0; }
+#endif
+
+int comm_nccl_register(comm *c, void *base, size_t bytes) {
+    nccl_state *n = c->nccl;
+    int rc = 0;
+    if (!n) return 0;
+    pthread_mutex_lock(&n->lock);
+    if (n->failed) rc = relay(n);
+    for (int i = 0; i < LANES && !rc; i++) rc = register_in(n, i, base, bytes);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- end */
+
+int comm_nccl_failed(comm *c) {
+    nccl_state *n = c->nccl;
+    if (!n) return 0;
+    pthread_mutex_lock(&n->lock);
+    int rc = n->failed ? relay(n) : 0;
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+static int finalize(nccl_state *n) {
+    ZERO_TRY(deregister_all(n));
+    for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
+        ASK(n, ncclCommFinalize, l->comm);
+        ZERO_TRY(settle(n, l));
+        ncclComm_t comm = l->comm;
+        l->comm = NULL;
+        ncclResult_t rc = ncclCommDestroy(comm);
+        if (rc) return fail(n, NULL, "ncclCommDestroy failed", ncclGetErrorString(rc));
+    }
+    return 0;
+}
+
+/* The watchdog is there until the streams have been waited for: it can still end that wait. */
+static int wait_for_streams(nccl_state *n) {
+    device *d = n->c->device;
+    ZERO_TRY(d->f->wait(d, COMM));
+    ZERO_TRY(d->f->wait(d, GATHER));
+    return comm_nccl_failed(n->c);
+}
+
+void comm_nccl_close(comm *c, int clean) {
+    nccl_state *n = c->nccl;
+    if (!n) return;
+    int rc = clean && n->watching ? wait_for_streams(n) : ZERO_ERR_COMM;
+    if (n->watching) {
+        pthread_mutex_lock(&n->lock);
+        n->stop = 1;
+        pthread_mutex_unlock(&n->lock);
+        pthread_join(n->watchdog, NULL);
+    }
+    if (!rc) rc = n->failed ? ZERO_ERR_COMM : finalize(n);
+    if (rc) abort_lanes(n);
+    if (rc && clean) fprintf(stderr, "%s\n", zero_last_error());
+    for (int i = 0; i < LANES * WATCHED; i++) {
+        collective *w = &n->lanes[i / WATCHED].queue[i % WATCHED];
+        if (w->begin) cudaEventDestroy(w->begin);
+        if (w->end) cudaEventDestroy(w->end);
+    }
+    pthread_mutex_destroy(&n->lock);
+    free(n->registered);
+    free(n);
+    c->nccl = NULL;
+}
+#endif

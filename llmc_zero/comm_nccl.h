@@ -1,0 +1,49 @@
+/*
+ * Collectives by NCCL: from device memory to device memory, queued on the device's streams, for ranks that have a GPU each. What a rank
+ * sends is what the host's staging would carry, and by default the shards have the same bits as with it.
+ *
+ *   reductions  on stream COMM, by a communicator of their own
+ *   gathers     on stream GATHER, by another: a gather does not queue behind a reduction
+ *
+ * Nothing here waits for the device. Work on two of the streams is ordered by the caller, with events. A thread watches over both: when
+ * NCCL reports an error, or a collective that could begin has not ended within comm_timeout_s, it aborts the communicators, so that the
+ * streams and whoever waits for them go on (with wrong numbers), and from then on every call here fails with one sentence.
+ */
+#ifndef LLMC_ZERO_COMM_NCCL_H
+#define LLMC_ZERO_COMM_NCCL_H
+#include "comm.h"
+
+#ifdef ZERO_HAVE_NCCL
+/* (collective) Over the transport that connects the ranks by now; sets c->nccl. Returns within comm_timeout_s for each of the two
+ * communicators. Staging of `ranks` times window_bytes is booked in m, unless NCCL is to sum (reduce_nccl). After an error: comm_nccl_close
+ * (clean 0). */
+int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m);
+/* As comm_reduce_scatter and comm_all_gather. With reduce_nccl each full's part of this rank is overwritten by the sum. */
+int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);
+int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
+/* Tells NCCL of memory that collectives will often use, which lets it move it without copies. Where NCCL does not want it, it is left out.
+ * All ranks, in the same order. Without c->nccl: nothing; and so below. */
+int comm_nccl_register(comm *c, void *base, size_t bytes);
+/* Before the device and its memory are closed. clean: all ranks do, and the streams are waited for. */
+void comm_nccl_close(comm *c, int clean);
+/* 0, or ZERO_ERR_COMM: to be asked after every wait for one of the device's streams, before what lies in its memory is believed. */
+int comm_nccl_failed(comm *c);
+#else
+#include "error.h"
+static inline int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
+    (void)c; (void)config; (void)d; (void)m;
+    return zero_fail(ZERO_ERR_ARGUMENT, "built without NCCL: install libnccl-dev and build again");
+}
+static inline int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
+    (void)c; (void)pieces; (void)n; (void)full_type; (void)shard_type; (void)add;
+    return ZERO_ERR_MISUSE;
+}
+static inline int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
+    (void)c; (void)pieces; (void)n; (void)elem_bytes;
+    return ZERO_ERR_MISUSE;
+}
+static inline int comm_nccl_register(comm *c, void *base, size_t bytes) { (void)c; (void)base; (void)bytes; return 0; }
+static inline void comm_nccl_close(comm *c, int clean) { (void)c; (void)clean; }
+static inline int comm_nccl_failed(comm *c) { (void)c; return 0; }
+#endif
+#endif

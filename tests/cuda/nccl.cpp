@@ -1,0 +1,682 @@
+/* The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks, which go through rings of bytes in a file
+ * that all ranks have mapped; whoever asks for a stream's progress moves what can be moved. */
+#include "stand_in.h"
+#ifdef CUDA_STAND_IN_QUEUE_WHEN
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+#include "llmc_zero/numbers.h"
+#include "nccl.h"
+
+namespace {
+
+enum { MAX_RANKS = 8, RING = 1 << 16 };
+enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
+
+struct Ring {
+    std::atomic<uint64_t> written, read;
+    char bytes[RING];
+};
+
+struct Shared {
+    std::atomic<uint32_t> joined, finalized;
+    std::atomic<int> error;                 // ncclResult_t, for all ranks
+    std::atomic<uint32_t> taken[MAX_RANKS]; // whether the rank is there
+    char gpu[MAX_RANKS][64];
+    Ring ring[MAX_RANKS][MAX_RANKS];        // from, to
+};
+
+// Goes before the bytes of a message.
+struct Header {
+    uint64_t kind, type, bytes;
+};
+
+struct Message {
+    int peer;
+    bool is_send;
+    Header header;
+    char *p;
+    Header other{};             // what came in
+    size_t moved = 0;           // of header and bytes
+    uint64_t end = 0;           // of a send: of its ring, when all is written
+    bool done = false;
+};
+
+using Clock = std::chrono::steady_clock;
+
+struct Operation {
+    std::vector<Message> messages;
+    std::vector<std::function<void()>> then;    // local copies and sums
+    long number = 0;
+    Clock::time_point moved_at{};               // first look, or last byte
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+struct Communicator {
+    int rank, ranks, splits = 0, device = 0;
+    bool blocking;
+    std::string path;
+    Shared *shared = nullptr;
+    bool ready = false, finalizing = false, has_stream = false;
+    cudaStream_t stream = nullptr;
+    std::atomic<bool> aborted{false};
+    std::atomic<int> error{0}, unfinished{0};
+    OperationPtr group, unissued;               // being described; described, but not on the stream yet
+    std::set<void *> registered;
+    ~Communicator() {
+        if (shared) {
+            munmap(shared, sizeof *shared);
+        }
+    }
+};
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+std::recursive_mutex lock;
+std::vector<CommunicatorPtr> live;
+std::string last_error;
+std::atomic<long> operations{0};
+thread_local int depth = 0;
+thread_local std::vector<CommunicatorPtr> grouped;
+
+ncclResult_t refuse(ncclResult_t rc, const std::string &why) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    last_error = why;
+    return rc;
+}
+
+long setting(const char *name, long usual) {
+    const char *text = getenv(name);
+    return text && *text ? atol(text) : usual;
+}
+
+// Whether CUDA_STAND_IN_NCCL asks for `what` in this operation.
+bool is_asked(const char *what, int rank, long number) {
+    char expected[64];
+    const char *text = getenv("CUDA_STAND_IN_NCCL");
+    snprintf(expected, sizeof expected, "%s:%d:%ld", what, rank, number);
+    return text && !strcmp(text, expected);
+}
+
+CommunicatorPtr find(ncclComm_t handle) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    for (auto &c : live) {
+        if ((ncclComm_t)c.get() == handle) {
+            return c;
+        }
+    }
+    return nullptr;
+}
+
+void forget(const CommunicatorPtr &c) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    for (size_t i = 0; i < live.size(); i++) {
+        if (live[i] == c) {
+            live.erase(live.begin() + (long)i);
+            return;
+        }
+    }
+}
+
+size_t size_of(ncclDataType_t type) {
+    return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2;
+}
+
+// ----------------------------------------------------------------------------
+// moving bytes
+
+void fail_later(Communicator &c, ncclResult_t rc, const std::string &why, bool for_all) {
+    int none = 0;
+    if (c.error.compare_exchange_strong(none, rc)) {
+        refuse(rc, why);
+    }
+    if (for_all) {
+        c.shared->error = rc;
+    }
+}
+
+// Copies between a ring, from its position `at` on, and p.
+void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
+    for (size_t done = 0; done < n;) {
+        size_t place = (at + done) % RING, len = std::min<size_t>(n - done, RING - place);
+        if (into) {
+            memcpy(ring.bytes + place, p + done, len);
+        } else {
+            memcpy(p + done, ring.bytes + place, len);
+        }
+        done += len;
+    }
+}
+
+// Moves the part [moved, ...) that lies in [start, start + size) of a message: header or bytes.
+size_t move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) {
+    uint64_t at = m.is_send ? ring.written.load() : ring.read.load();
+    size_t room = m.is_send ? RING - (size_t)(at - ring.read.load()) : (size_t)(ring.written.load() - at);
+    size_t inside = m.moved - start, n = std::min(size - inside, room);
+    copy_ring(ring, at, part + inside, n, m.is_send);
+    (m.is_send ? ring.written : ring.read).store(at + n);
+    m.moved += n;
+    return n;
+}
+
+void check_header(Communicator &c, const Message &m) {
+    if (memcmp(&m.other, &m.header, sizeof m.header)) {
+        char why[200];
+        snprintf(why, sizeof why, "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
+                 (unsigned long long)m.header.bytes, (int)m.header.type, m.peer, (unsigned long long)m.other.bytes, (int)m.other.type,
+                 m.other.kind == m.header.kind ? "" : " in another operation");
+        fail_later(c, ncclInvalidUsage, why, true);
+    }
+}
+
+// Returns how many bytes moved.
+size_t advance(Communicator &c, Message &m) {
+    enum { HEAD = sizeof(Header) };
+    Ring &ring = m.is_send ? c.shared->ring[c.rank][m.peer] : c.shared->ring[m.peer][c.rank];
+    size_t n = 0;
+    if (m.moved < HEAD) {
+        n = move_part(m, ring, (char *)(m.is_send ? &m.header : &m.other), 0, HEAD);
+        if (m.moved == HEAD && !m.is_send) {
+            check_header(c, m);
+        }
+    }
+    if (m.moved >= HEAD && !c.error) {
+        n += move_part(m, ring, m.p, HEAD, m.header.bytes);
+    }
+    if (m.moved == HEAD + m.header.bytes) {
+        m.end = m.end ? m.end : ring.written.load();
+        m.done = !m.is_send || ring.read.load() >= m.end;
+    }
+    return n;
+}
+
+// In order for each direction of each pair.
+bool move_messages(Communicator &c, Operation &op) {
+    bool busy[2][MAX_RANKS] = {}, done = true;
+    size_t n = 0;
+    for (Message &m : op.messages) {
+        bool &is_busy = busy[m.is_send][m.peer];
+        if (!m.done && !is_busy) {
+            n += advance(c, m);
+            // the next send may begin before this one has been received; the next message in, only after this one
+            is_busy = m.moved < sizeof(Header) + m.header.bytes;
+        }
+        done &= m.done;
+    }
+    if (n || op.moved_at == Clock::time_point{}) {
+        op.moved_at = Clock::now();
+    }
+    return done;
+}
+
+// Asked until it says that the operation is over; or abandoned: after an abort.
+bool look(Communicator &c, Operation &op) {
+    if (c.aborted) {
+        return true;
+    }
+    if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) {
+        return false;
+    }
+    if (is_asked("error", c.rank, op.number)) {
+        fail_later(c, ncclSystemError, "as CUDA_STAND_IN_NCCL asks", false);
+        return false;
+    }
+    if (move_messages(c, op)) {
+        return true;
+    }
+    if (Clock::now() - op.moved_at > std::chrono::seconds(setting("CUDA_STAND_IN_NCCL_SECONDS", 60))) {
+        fail_later(c, ncclRemoteError, "nothing has come from the other ranks", false);
+    }
+    return false;
+}
+
+ncclResult_t issue(const CommunicatorPtr &c) {
+    OperationPtr op = std::move(c->unissued);
+    c->unissued = nullptr;
+    op->number = ++operations;
+    c->unfinished++;
+    cudaError_t rc = cuda_stand_in_queue_when(c->stream, [=] { return look(*c, *op); }, [=] {
+        for (size_t i = 0; i < op->then.size() && !c->aborted; i++) {
+            op->then[i]();
+        }
+        c->unfinished--;
+    });
+    return rc == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, cudaGetErrorString(rc));
+}
+
+// A blocking communicator's work is queued at once.
+ncclResult_t end_operation(const CommunicatorPtr &c) {
+    c->unissued = std::move(c->group);
+    c->group = nullptr;
+    return c->blocking ? issue(c) : ncclInProgress;
+}
+
+// ----------------------------------------------------------------------------
+// describing operations
+
+ncclResult_t usable(const CommunicatorPtr &c) {
+    if (!c) {
+        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    }
+    if (c->error) {
+        return (ncclResult_t)(int)c->error;
+    }
+    if (!c->ready || c->unissued || c->finalizing) {
+        return refuse(ncclInvalidUsage, "the communicator is still busy with the call before: ncclCommGetAsyncError was not asked");
+    }
+    return ncclSuccess;
+}
+
+// What calls of an operation have in common; describe adds its messages.
+template <class F> ncclResult_t operation(ncclComm_t handle, cudaStream_t stream, F describe) {
+    CommunicatorPtr c = find(handle);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    if (c->has_stream && c->stream != stream) {
+        return refuse(ncclInvalidUsage, "the stand-in takes one stream a communicator");
+    }
+    c->stream = stream;
+    c->has_stream = true;
+    if (!c->group) {
+        c->group = std::make_shared<Operation>();
+    }
+    ncclResult_t rc = describe(*c, *c->group);
+    if (rc && !depth) {
+        c->group = nullptr;
+    }
+    if (rc || !depth) {
+        return rc ? rc : end_operation(c);
+    }
+    for (auto &g : grouped) {
+        if (g == c) {
+            return ncclSuccess;
+        }
+    }
+    grouped.push_back(c);
+    return ncclSuccess;
+}
+
+bool reaches(const void *p, size_t bytes) {
+    return !bytes || (p && cuda_stand_in_reaches(p, bytes));
+}
+
+ncclResult_t check(const Communicator &c, int peer, std::initializer_list<std::pair<const void *, size_t>> buffers) {
+    if (peer < 0 || peer >= c.ranks) {
+        return refuse(ncclInvalidArgument, "no rank " + std::to_string(peer));
+    }
+    for (auto &[p, bytes] : buffers) {
+        if (!reaches(p, bytes)) {
+            return refuse(ncclInvalidArgument, "a buffer is not in one allocation of device memory");
+        }
+    }
+    return ncclSuccess;
+}
+
+void add(Operation &op, bool is_send, int peer, Kind kind, ncclDataType_t type, const void *p, size_t bytes) {
+    Message m{};
+    m.peer = peer;
+    m.is_send = is_send;
+    m.header = { (uint64_t)kind, (uint64_t)type, bytes };
+    m.p = (char *)p;
+    op.messages.push_back(m);
+}
+
+float widen(ncclDataType_t type, const void *p, size_t i) {
+    if (type == ncclFloat32) {
+        return ((const float *)p)[i];
+    }
+    return (type == ncclBfloat16 ? bf16_widen : fp16_widen)(((const uint16_t *)p)[i]);
+}
+
+void store(ncclDataType_t type, void *p, size_t i, float x) {
+    if (type == ncclFloat32) {
+        ((float *)p)[i] = x;
+    } else {
+        ((uint16_t *)p)[i] = type == ncclBfloat16 ? bf16_round(x) : fp16_round(x);
+    }
+}
+
+// The parts are ranks' in order; the ring begins with the rank after the one that gets the sum.
+void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank, int ranks, size_t count) {
+    size_t bytes = count * size_of(type);
+    std::vector<char> sum(own, own + bytes);
+    for (int step = 1; step < ranks; step++) {
+        int r = (rank + step) % ranks;
+        const char *part = parts.data() + (size_t)r * bytes;
+        if (step == 1) {
+            sum.assign(part, part + bytes);
+        }
+        for (size_t i = 0; i < count && step > 1; i++) {
+            store(type, sum.data(), i, widen(type, sum.data(), i) + widen(type, part, i));
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        store(type, to, i, ranks == 1 ? widen(type, own, i) : widen(type, sum.data(), i) + widen(type, own, i));
+    }
+}
+
+// ----------------------------------------------------------------------------
+// communicators
+
+void unlink_all() {
+    for (auto &c : live) {
+        unlink(c->path.c_str());
+    }
+}
+
+Shared *map_shared(const std::string &path) {
+    int fd = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(Shared))) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return nullptr;
+    }
+    void *p = mmap(NULL, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return p == MAP_FAILED ? nullptr : (Shared *)p;
+}
+
+ncclResult_t check_gpus(const Communicator &c) {
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) && allowed && !strcmp(allowed, "1")) {
+        return ncclSuccess;
+    }
+    for (int r = 0; r < c.ranks; r++) {
+        if (r != c.rank && !strcmp(c.shared->gpu[r], c.shared->gpu[c.rank])) {
+            return refuse(ncclInvalidUsage, "Duplicate GPU: ranks " + std::to_string(c.rank) + " and " + std::to_string(r));
+        }
+    }
+    return ncclSuccess;
+}
+
+// Whether all ranks are there.
+bool joined(Communicator &c) {
+    if (c.ready || (int)c.shared->joined.load() < c.ranks) {
+        return c.ready;
+    }
+    unlink(c.path.c_str());
+    if (ncclResult_t rc = check_gpus(c)) {
+        c.error = rc;
+    }
+    return c.ready = true;
+}
+
+ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank, bool blocking) {
+    *handle = nullptr;
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) {
+        return refuse(ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+    }
+    auto c = std::make_shared<Communicator>();
+    c->rank = rank;
+    c->ranks = ranks;
+    c->blocking = blocking;
+    c->path = path;
+    c->shared = map_shared(path);
+    if (!c->shared) {
+        return refuse(ncclSystemError, path + ": " + strerror(errno));
+    }
+    if (c->shared->taken[rank].exchange(1)) {
+        return refuse(ncclInvalidUsage, "rank " + std::to_string(rank) + " is there already");
+    }
+    if (cudaGetDevice(&c->device) != cudaSuccess ||
+        cudaDeviceGetPCIBusId(c->shared->gpu[rank], sizeof c->shared->gpu[rank], c->device) != cudaSuccess) {
+        return refuse(ncclUnhandledCudaError, "no device");
+    }
+    c->shared->joined++;
+    {
+        std::lock_guard<std::recursive_mutex> guard(lock);
+        static int registered = atexit(unlink_all);
+        (void)registered;
+        if (live.empty()) {
+            operations = 0;
+        }
+        live.push_back(c);
+    }
+    *handle = (ncclComm_t)c.get();
+    while (blocking && !joined(*c)) {
+        usleep(1000);
+    }
+    return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
+}
+
+}
+
+ncclResult_t ncclGetVersion(int *version) {
+    *version = (int)setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    static std::atomic<int> made{0};
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "/dev/shm/nccl_stand_in.%d.%d.%llx", (int)getpid(), made++,
+             (unsigned long long)Clock::now().time_since_epoch().count());
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    return join(comm, id.internal, ranks, rank, !config || config->blocking != 0);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank) {
+    return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part, ncclConfig_t *config) {
+    CommunicatorPtr c = find(comm);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    if (color || key != c->rank) {
+        return refuse(ncclInvalidUsage, "the stand-in splits into one part, in the order of ranks");
+    }
+    bool blocking = config && config->blocking != NCCL_CONFIG_UNDEF_INT ? config->blocking : c->blocking;
+    return join(part, c->path + "." + std::to_string(c->splits++), c->ranks, c->rank, blocking);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    CommunicatorPtr c = find(comm);
+    if (!c) {
+        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    }
+    if (c->unissued) {
+        *state = ncclInProgress;
+        return issue(c);
+    }
+    bool busy = !joined(*c) || (c->finalizing && (c->unfinished || (int)c->shared->finalized.load() < c->ranks));
+    int error = c->error ? (int)c->error : (int)c->shared->error;
+    *state = error ? (ncclResult_t)error : busy ? ncclInProgress : ncclSuccess;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    CommunicatorPtr c = find(comm);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    c->finalizing = true;
+    c->shared->finalized++;
+    return c->blocking ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    CommunicatorPtr c = find(comm);
+    if (!c) {
+        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    }
+    if (c->unfinished || c->unissued) {
+        return refuse(ncclInvalidUsage, "operations are under way: a card would wait for them");
+    }
+    forget(c);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    CommunicatorPtr c = find(comm);
+    if (!c) {
+        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    }
+    c->aborted = true;
+    unlink(c->path.c_str());
+    forget(c);
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t rc) {
+    static const char *texts[] = { "no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
+                                   "invalid usage", "remote process exited or there was a network error", "in progress" };
+    return (unsigned)rc < sizeof texts / sizeof *texts ? texts[rc] : "unknown";
+}
+
+const char *ncclGetLastError(ncclComm_t) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    static char text[512];
+    snprintf(text, sizeof text, "%s", last_error.c_str());
+    return text;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **handle) {
+    CommunicatorPtr c = find(comm);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    if (ncclResult_t rc = check(*c, 0, { { base, bytes } })) {
+        return rc;
+    }
+    c->registered.insert(*handle = base);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle) {
+    CommunicatorPtr c = find(comm);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    return c->registered.erase(handle) ? ncclSuccess : refuse(ncclInvalidArgument, "not registered");
+}
+
+ncclResult_t ncclGroupStart(void) {
+    depth++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void) {
+    if (!depth) {
+        return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    }
+    ncclResult_t result = ncclSuccess;
+    if (!--depth) {
+        for (auto &c : grouped) {
+            ncclResult_t rc = end_operation(c);
+            result = result && result != ncclInProgress ? result : rc ? rc : result;
+        }
+        grouped.clear();
+    }
+    return result;
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    size_t bytes = count * size_of(type);
+    return operation(comm, stream, [&](Communicator &c, Operation &op) {
+        ncclResult_t rc = check(c, peer, { { from, bytes } });
+        if (!rc) {
+            add(op, true, peer, SEND, type, from, bytes);
+        }
+        return rc;
+    });
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    size_t bytes = count * size_of(type);
+    return operation(comm, stream, [&](Communicator &c, Operation &op) {
+        ncclResult_t rc = check(c, peer, { { to, bytes } });
+        if (!rc) {
+            add(op, false, peer, SEND, type, to, bytes);
+        }
+        return rc;
+    });
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+    size_t bytes = count * size_of(type);
+    return operation(comm, stream, [&](Communicator &c, Operation &op) {
+        ncclResult_t rc = check(c, 0, { { from, bytes }, { to, c.ranks * bytes } });
+        char *own = (char *)to + c.rank * bytes;
+        if (rc) {
+            return rc;
+        }
+        if (from != own && (char *)from < (char *)to + c.ranks * bytes && (char *)to < (char *)from + bytes) {
+            return refuse(ncclInvalidArgument, "in place at the wrong place");
+        }
+        for (int r = 0; r < c.ranks; r++) {
+            if (r != c.rank) {
+                add(op, true, r, ALL_GATHER, type, from, bytes);
+                add(op, false, r, ALL_GATHER, type, (char *)to + r * bytes, bytes);
+            }
+        }
+        op.then.push_back([=] { memmove(own, from, bytes); });
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
+                               cudaStream_t stream) {
+    size_t bytes = count * size_of(type);
+    return operation(comm, stream, [&](Communicator &c, Operation &op) {
+        ncclResult_t rc = check(c, 0, { { from, c.ranks * bytes }, { to, bytes } });
+        if (rc) {
+            return rc;
+        }
+        const char *own = (const char *)from + c.rank * bytes;
+        if (to != own && (char *)to < (char *)from + c.ranks * bytes && (char *)from < (char *)to + bytes) {
+            return refuse(ncclInvalidArgument, "in place at the wrong place");
+        }
+        auto parts = std::make_shared<std::vector<char>>(c.ranks * bytes);
+        for (int r = 0; r < c.ranks; r++) {
+            if (r != c.rank) {
+                add(op, true, r, REDUCE_SCATTER, type, (const char *)from + r * bytes, bytes);
+                add(op, false, r, REDUCE_SCATTER, type, parts->data() + r * bytes, bytes);
+            }
+        }
+        int rank = c.rank, ranks = c.ranks;
+        op.then.push_back([=] { ring_sum(type, (char *)to, own, *parts, rank, ranks, count); });
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+    size_t bytes = count * size_of(type);
+    return operation(comm, stream, [&](Communicator &c, Operation &op) {
+        bool is_root = c.rank == root;
+        ncclResult_t rc = check(c, root, { { is_root ? from : to, bytes }, { to, bytes } });
+        if (rc) {
+            return rc;
+        }
+        for (int r = 0; r < c.ranks; r++) {
+            if (is_root && r != root) {
+                add(op, true, r, BROADCAST, type, from, bytes);
+            }
+        }
+        if (is_root) {
+            op.then.push_back([=] { memmove(to, from, bytes); });
+        } else {
+            add(op, false, root, BROADCAST, type, to, bytes);
+        }
+        return ncclSuccess;
+    });
+}
+#endif

@@ -1,0 +1,64 @@
+/* A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values that this project uses, and
+ * their rules. Ranks meet in a file in /dev/shm. Work lies on its stream until the other ranks' has come, while the calling threads go on.
+ *
+ * Stricter than it need be, so that tests see what a cluster would punish: on a non-blocking communicator a call's work is on its stream
+ * only after ncclCommGetAsyncError has been asked, and another call before that is ncclInvalidUsage; a send ends when it has been received;
+ * a rank that dies is not noticed; memory must be the device's; all work of a communicator is on one stream; ncclReduceScatter adds in ring
+ * order and rounds each time. What differs between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both; work that
+ * moves nothing for a time limit is an asynchronous ncclRemoteError. Variables:
+ *   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over the communicators it has; a group is one) never moves
+ *   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
+ *   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
+ *   CUDA_STAND_IN_NCCL_VERSION=n         what ncclGetVersion says: 23000 or more understands NCCL_MULTI_RANK_GPU_ENABLE */
+#ifndef CUDA_STAND_IN_NCCL_H
+#define CUDA_STAND_IN_NCCL_H
+#include <limits.h>
+#include "cuda_runtime_api.h"
+
+#define NCCL_MAJOR 2
+#define NCCL_MINOR 28
+#define NCCL_VERSION(x, y, z) ((x) * 10000 + (y) * 100 + (z))
+#define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, 9)
+#define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT }
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct ncclComm *ncclComm_t;
+typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t;
+typedef enum {
+    ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError, ncclInvalidArgument, ncclInvalidUsage, ncclRemoteError,
+    ncclInProgress
+} ncclResult_t;
+typedef enum { ncclInt8 = 0, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum { ncclSum } ncclRedOp_t;
+
+ncclResult_t ncclGetVersion(int *version);
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config);
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
+/* Colour 0 of all ranks, in their order: no other split is covered. */
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part, ncclConfig_t *config);
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state);
+const char *ncclGetErrorString(ncclResult_t rc);
+const char *ncclGetLastError(ncclComm_t comm);
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **handle);
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,516 @@
+/*
+ * The collectives on NCCL against the same through host memory, and what happens when a rank fails: mpirun -np N mpi_nccl [what]. On
+ * the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as large as their number.
+ *   mpi_nccl              the same bits, for every dtype, place of the shards, number of pieces, and manner of the streams
+ *   mpi_nccl hang         a collective of rank 1 never ends        mpi_nccl error     it fails
+ *   mpi_nccl start        ranks that cannot begin together
+ *   mpi_nccl kill N       rank 1 of N is killed; calls mpirun itself
+ */
+#include <mpi.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "check.h"
+
+#ifndef ZERO_HAVE_NCCL
+int main(void) {
+    printf("skip mpi_nccl: built without NCCL\n0 passed, 0 failed, 1 skipped\n");
+    return 0;
+}
+#else
+#include "../llmc_zero/comm_nccl.h"
+#include "../llmc_zero/numbers.h"
+#include <cuda_runtime_api.h>
+
+enum { MOST_PIECES = 3, ROUND = 64 << 10 };     /* bytes of a round: less than the pieces hold */
+static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
+
+static comm c;
+static device d;
+static memory m;
+static zero_config config = ZERO_CONFIG_INIT;     /* without overlap all streams are one */
+
+/* --------------------------------------------------------------------------------------------------------- manner of streams */
+
+#ifdef CUDA_STAND_IN
+#include "cuda/stand_in.h"
+static const char *const modes[] = { "eager", "lazy", "rival", "lag" };
+static void set_mode(const char *mode) {
+    setenv("CUDA_STAND_IN", mode, 1);
+    cuda_stand_in_settings();
+}
+static void counts(long *waits, long *allocations) { cuda_stand_in_counts(NULL, waits, allocations); }
+static void on_rank(int rank, const char *name, const char *value) { if (checks.rank == rank || rank < 0) setenv(name, value, 1); }
+#else
+static const char *const modes[] = { "card" };
+static void set_mode(const char *mode) { (void)mode; }
+static void counts(long *waits, long *allocations) { *waits = *allocations = 0; }
+#endif
+enum { MODES = sizeof modes / sizeof *modes };
+
+/* ------------------------------------------------------------------------------------------------------------------ set-up */
+
+static void start_mpi(void) {
+    int level;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    checks_begin();
+}
+
+/* Up to what works without NCCL. */
+static void begin(int cuda_device, double timeout_s) {
+    config.device = ZERO_CUDA;
+    config.cuda_device = cuda_device;
+    config.window_bytes = ROUND;
+    config.comm_timeout_s = timeout_s;
+    MUST(comm_connect(&c, &config));
+    MUST(device_open(&d, &config, c.node_rank));
+    m = (memory){ .device = &d };
+    MUST(comm_open(&c, &config, &d, &m));
+}
+
+static void end(int clean) {
+    comm_nccl_close(&c, clean);
+    CHECK(!c.nccl);
+    memory_free_all(&m);
+    comm_close(&c, clean);
+    device_close(&d);
+}
+
+static void *device_bytes(size_t bytes) {
+    void *p = memory_alloc(&m, ZERO_WORKING, "test", bytes);
+    if (!p) MUST(ZERO_ERR_MEMORY);
+    return p;
+}
+
+/* On a stream of its own: it does not wait for collectives. */
+static void to_device(void *to, const void *from, size_t bytes) {
+    MUST(d.f->copy(&d, COMPUTE, to, from, bytes));
+    MUST(d.f->wait(&d, COMPUTE));
+}
+static void to_host(void *to, const void *from, size_t bytes) { to_device(to, from, bytes); }
+
+/* ------------------------------------------------------------------------------------------------------------ a set of pieces */
+
+typedef struct { int n, apart; zero_dtype type, shard_type; int add; } shape;
+typedef struct { comm_piece pieces[MOST_PIECES]; int64_t elems; } set;      /* elems: of all shards */
+
+static char *fulls, *shards, *host, *host_shards;
+static int64_t all_elems;
+
+static set set_of(const shape *s) {
+    set t = { .elems = 0 };
+    size_t size = dtype_bytes(s->type), shard_size = dtype_bytes(s->shard_type);
+    for (int i = 0; i < s->n; i++) {
+        char *full = fulls + t.elems * c.ranks * size;
+        char *own = full + c.rank * piece_elems[i] * size;
+        t.pieces[i] = (comm_piece){ full, s->apart ? shards + t.elems * shard_size : own, piece_elems[i] };
+        t.elems += piece_elems[i];
+    }
+    return t;
+}
+
+static void put(zero_dtype type, void *to, int64_t i, float x) {
+    if (type == ZERO_F32) ((float *)to)[i] = x;
+    else ((uint16_t *)to)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+}
+static float get(zero_dtype type, const void *from, int64_t i) {
+    if (type == ZERO_F32) return ((const float *)from)[i];
+    return (type == ZERO_BF16 ? bf16_widen : fp16_widen)(((const uint16_t *)from)[i]);
+}
+
+/* The numbers of rank `rank`: of very different size, so that the order in which they are summed shows. */
+static void fill(const shape *s, int rank) {
+    int64_t n = all_elems * c.ranks;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = noise_at(77 + rank, (uint32_t)i);
+        put(s->type, host, i, ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f));
+    }
+    for (int64_t i = 0; i < all_elems; i++) put(s->shard_type, host_shards, i, (float)i);
+    to_device(fulls, host, n * dtype_bytes(s->type));
+    to_device(shards, host_shards, all_elems * dtype_bytes(s->shard_type));
+}
+
+static void take_shards(const shape *s, const set *t, char *to) {
+    size_t size = dtype_bytes(s->shard_type);
+    for (int i = 0; i < s->n; to += t->pieces[i].elems * size, i++) to_host(to, t->pieces[i].shard, t->pieces[i].elems * size);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- same bits */
+
+static int reduce(const shape *s, const set *t, int by_nccl) {
+    void *nccl = c.nccl;
+    if (!by_nccl) c.nccl = NULL;
+    int rc = (by_nccl ? comm_nccl_reduce_scatter : comm_reduce_scatter)(&c, t->pieces, s->n, s->type, s->shard_type, s->add);
+    c.nccl = nccl;
+    return rc;
+}
+/* and until it is done */
+static void reduced(const shape *s, const set *t, int by_nccl) {
+    MUST(reduce(s, t, by_nccl));
+    MUST(d.f->wait(&d, COMM));
+}
+
+static int gather(const shape *s, const set *t, int by_nccl) {
+    void *nccl = c.nccl;
+    if (!by_nccl) c.nccl = NULL;
+    int rc = (by_nccl ? comm_nccl_all_gather : comm_all_gather)(&c, t->pieces, s->n, dtype_bytes(s->type));
+    c.nccl = nccl;
+    return rc;
+}
+
+static void gathered(const shape *s, const set *t, int by_nccl) {
+    MUST(gather(s, t, by_nccl));
+    MUST(d.f->wait(&d, by_nccl ? GATHER : COMM));
+}
+
+static int64_t sent(comm_kind kind) { return (kind == COMM_ALL_GATHER ? c.traffic.all_gather : c.traffic.reduce_scatter)[c.purpose]; }
+
+static void check_reduce(const shape *s, char *expected, char *got) {
+    set t = set_of(s);
+    size_t bytes = t.elems * dtype_bytes(s->shard_type);
+    int64_t before = sent(COMM_REDUCE_SCATTER);
+    fill(s, c.rank);
+    reduced(s, &t, 0);
+    take_shards(s, &t, expected);
+    int64_t between = sent(COMM_REDUCE_SCATTER);
+    fill(s, c.rank);
+    reduced(s, &t, 1);
+    take_shards(s, &t, got);
+    MUST(comm_nccl_failed(&c));
+    CHECK(!memcmp(expected, got, bytes));
+    CHECK(sent(COMM_REDUCE_SCATTER) - between == between - before);
+}
+
+static void check_gather(const shape *s, char *expected, char *got) {
+    set t = set_of(s);
+    size_t bytes = t.elems * c.ranks * dtype_bytes(s->type);
+    int64_t before = sent(COMM_ALL_GATHER);
+    fill(s, c.rank);
+    gathered(s, &t, 0);
+    to_host(expected, fulls, bytes);
+    int64_t between = sent(COMM_ALL_GATHER);
+    fill(s, c.rank);
+    gathered(s, &t, 1);
+    to_host(got, fulls, bytes);
+    MUST(comm_nccl_failed(&c));
+    CHECK(!memcmp(expected, got, bytes));
+    CHECK(sent(COMM_ALL_GATHER) - between == between - before);
+}
+
+/* Both under way at once, and the ranks wait for them in different orders; nothing in between allocates or waits. */
+static void check_both(char *expected, char *got) {
+    shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
+    set t = set_of(&s);
+    size_t size = t.elems * 2, full = size * c.ranks;
+    char *other = fulls + full;                 /* fulls has room for fp32 */
+    set u = t;
+    for (int i = 0; i < s.n; i++) u.pieces[i].full += full;
+    fill(&s, c.rank);
+    gathered(&s, &u, 0);
+    reduced(&s, &t, 0);
+    take_shards(&s, &t, expected);
+    to_host(expected + size, other, full);
+    for (int round = 0; round < 3; round++) {
+        long waits[2], allocations[2];
+        fill(&s, c.rank);
+        counts(&waits[0], &allocations[0]);
+        /* the gather reads the shards, so the sums go into full */
+        for (int i = 0; i < s.n; i++) t.pieces[i].shard = t.pieces[i].full + c.rank * t.pieces[i].elems * 2;
+        MUST(reduce(&s, &t, 1));
+        MUST(gather(&s, &u, 1));
+        counts(&waits[1], &allocations[1]);
+        CHECK(waits[0] == waits[1] && allocations[0] == allocations[1]);
+        MUST(d.f->wait(&d, (c.rank + round) % 2 ? COMM : GATHER));
+        MUST(d.f->wait(&d, (c.rank + round) % 2 ? GATHER : COMM));
+        take_shards(&s, &t, got);
+        to_host(got + size, other, full);
+        CHECK(!memcmp(expected, got, size + full));
+    }
+}
+
+/* More than the watchdog's list has room for. */
+static void check_many(void) {
+    shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
+    comm_piece p = { fulls, fulls + c.rank * 512, 128 };
+    fill(&s, c.rank);
+    for (int i = 0; i < 600; i++) MUST(comm_nccl_all_gather(&c, &p, 1, 4));
+    MUST(d.f->wait(&d, GATHER));
+    MUST(comm_nccl_failed(&c));
+}
+
+/* The work before a collective may take longer than the limit: here, because nobody waits for it. */
+static void check_work_ahead(void) {
+#ifdef CUDA_STAND_IN
+    void *event;
+    set_mode("lazy");
+    CHECK_SETTING("long work ahead");
+    MUST(d.f->create_event(&d, &event));
+    MPI_Barrier(MPI_COMM_WORLD);
+    c.timeout_s = 2.0;
+    for (int i = 0; i < 250; i++) MUST(d.f->clear(&d, COMPUTE, fulls, 512));
+    MUST(d.f->record(&d, event, COMPUTE));
+    MUST(d.f->order(&d, GATHER, event));
+    comm_piece p = { fulls, fulls + c.rank * 512, 128 };
+    MUST(comm_nccl_all_gather(&c, &p, 1, 4));
+    double start = comm_now();
+    while (comm_now() - start < 1.5 * c.timeout_s) {
+        CHECK(!comm_nccl_failed(&c));
+        usleep(200000);
+    }
+    MUST(d.f->wait(&d, GATHER));
+    MUST(comm_nccl_failed(&c));
+    d.f->destroy_event(&d, event);
+#endif
+}
+
+/* NCCL's own sum: close, in another order, and rounded on the way. */
+static void check_ring(char *expected, char *got) {
+    static const double unit[] = { [ZERO_F32] = 0x1p-23, [ZERO_BF16] = 0x1p-7, [ZERO_F16] = 0x1p-10 };
+    int64_t different = 0;
+    for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
+        for (int apart = 0; apart < 3; apart++) {
+            shape s = { 3, apart > 0, type, apart == 2 ? ZERO_F32 : type, apart == 2 };
+            set t = set_of(&s);
+            CHECK_SETTING("NCCL sums, dtype %d, shards %d", (int)type, apart);
+            fill(&s, c.rank);
+            reduced(&s, &t, 0);
+            take_shards(&s, &t, expected);
+            fill(&s, c.rank);
+            reduced(&s, &t, 1);
+            take_shards(&s, &t, got);
+            int64_t far = 0;
+            for (int64_t i = 0; i < t.elems; i++) {
+                double a = get(s.shard_type, expected, i), b = get(s.shard_type, got, i);
+                double limit = 2048 * c.ranks * unit[type] + (s.add ? (double)i * 0x1p-22 : 0);
+                far += !(a - b <= limit && b - a <= limit);
+                different += a != b;
+            }
+            CHECK(!far);
+        }
+    CHECK_SETTING("NCCL sums in another order");
+    CHECK(c.ranks < 3 || MODES == 1 || different > 0);
+}
+
+static void check_all_shapes(char *expected, char *got) {
+    for (int mode = 0; mode < MODES; mode++) {
+        set_mode(modes[mode]);
+        for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
+            for (int n = 1; n <= MOST_PIECES; n += 2)
+                for (int apart = 0; apart < 4; apart++) {   /* in full; apart; in fp32; added in fp32 */
+                    shape s = { n, apart > 0, type, apart > 1 ? ZERO_F32 : type, apart == 3 };
+                    CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, apart);
+                    check_reduce(&s, expected, got);
+                    if (apart < 2) check_gather(&s, expected, got);
+                }
+        CHECK_SETTING("%s, a reduction and a gather at once", modes[mode]);
+        check_both(expected, got);
+        CHECK_SETTING("%s, many gathers", modes[mode]);
+        check_many();
+    }
+}
+
+static void alloc_arrays(void) {
+    for (int i = 0; i < MOST_PIECES; i++) all_elems += piece_elems[i];
+    fulls = device_bytes(all_elems * c.ranks * sizeof(float));
+    shards = device_bytes(all_elems * sizeof(float));
+    host = malloc(all_elems * c.ranks * sizeof(float));
+    host_shards = malloc(all_elems * sizeof(float));
+    if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
+    MUST(comm_nccl_register(&c, fulls, all_elems * c.ranks * sizeof(float)));
+}
+
+static void free_arrays(void) {
+    free(host);
+    free(host_shards);
+    all_elems = 0;
+}
+
+static void check_results(int reduce_nccl, int overlap) {
+    config.reduce_nccl = reduce_nccl;
+    config.overlap = overlap;
+    begin(-1, 30.0);
+    CHECK_SETTING("opens");
+    MUST(comm_nccl_open(&c, &config, &d, &m));
+    alloc_arrays();
+    size_t bytes = all_elems * (c.ranks + 1) * sizeof(float);
+    char *expected = malloc(bytes), *got = malloc(bytes);
+    if (!expected || !got) MUST(ZERO_ERR_MEMORY);
+    if (reduce_nccl) check_ring(expected, got);
+    else {
+        check_all_shapes(expected, got);
+        if (overlap) check_work_ahead();
+    }
+    free(expected);
+    free(got);
+    free_arrays();
+    end(1);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ failures */
+
+#ifdef CUDA_STAND_IN
+enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
+
+/* Collectives in turn, with a wait after each, until one fails; returns how long the last one took. */
+static double until_failure(int dies) {
+    shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
+    set t = set_of(&s);
+    double start = 0;
+    int rc = 0;
+    for (int i = 1; i < TRIES && !rc; i++) {
+        if (dies && c.rank == VICTIM && i == FAILS_AT) raise(SIGKILL);
+        start = comm_now();
+        c.unit = 100 + i;
+        rc = i % 2 ? comm_nccl_all_gather(&c, t.pieces, s.n, 2) : comm_nccl_reduce_scatter(&c, t.pieces, s.n, s.type, s.shard_type, s.add);
+        if (!rc) rc = d.f->wait(&d, i % 2 ? GATHER : COMM);
+        if (!rc) rc = comm_nccl_failed(&c);
+    }
+    CHECK(rc == ZERO_ERR_COMM);
+    return comm_now() - start;
+}
+
+static void check_sentence(const char *said) {
+    char first[1024], who[32];
+    set t = set_of(&(shape){ 1, 1, ZERO_BF16, ZERO_BF16, 0 });
+    snprintf(first, sizeof first, "%s", zero_last_error());
+    snprintf(who, sizeof who, "rank %d on ", c.rank);
+    CHECK(!strncmp(first, who, strlen(who)));
+    CHECK(strstr(first, " of unit 10") && strstr(first, "(collective "));
+    CHECK(strstr(first, said) != NULL);
+    CHECK(comm_nccl_all_gather(&c, t.pieces, 1, 2) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    CHECK(comm_nccl_reduce_scatter(&c, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    CHECK(comm_nccl_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    CHECK(comm_nccl_register(&c, fulls, 512) == ZERO_ERR_COMM);
+    fprintf(stderr, "  %s\n", first);
+}
+
+static void check_failure(const char *what, const char *mode) {
+    char asked[64];
+    config.overlap = 1;
+    set_mode(mode);
+    CHECK_SETTING("%s, %s", what, mode);
+    snprintf(asked, sizeof asked, "%s:%d:%d", what, VICTIM, FAILS_AT);
+    on_rank(-1, "CUDA_STAND_IN_NCCL", asked);
+    begin(-1, 2.0);
+    MUST(comm_nccl_open(&c, &config, &d, &m));
+    alloc_arrays();
+    double took = until_failure(!strcmp(what, "kill"));
+    CHECK(took < 2.0 + 3.0);
+    int own_error = !strcmp(what, "error") && c.rank == VICTIM;
+    CHECK(!own_error || took < 1.0);
+    check_sentence(own_error ? "unhandled system error: as CUDA_STAND_IN_NCCL asks" : "did not end within 2 s");
+    comm_nccl_close(&c, 0);
+    if (!strcmp(what, "kill")) {
+        if (!checks.failed) printf("rank %d has ended well, after %.1f s\n", c.rank, took);
+        fflush(stdout);
+        sleep(3);               /* mpirun ends the others once one is gone without MPI_Finalize */
+        _exit(0);
+    }
+    free_arrays();
+    end(0);
+}
+
+/* A rank of check_kill, beneath mpirun's own child, so that mpirun does not end the others when one is killed. */
+static int run_beneath(void) {
+    pid_t child = fork();
+    if (!child) {
+        setenv("OMPI_MCA_btl", "self,tcp", 1);      /* a killed rank leaves its shared memory behind */
+        start_mpi();
+        check_failure("kill", "eager");
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) sleep(12);
+    return 0;
+}
+
+/* Whatever mpirun says of such a run: all ranks but one have to end well. */
+static int check_kill(const char *program, int ranks) {
+    char command[512], line[1024];
+    int ended = 0;
+    snprintf(command, sizeof command, "mpirun --oversubscribe -np %d %s beneath 2>&1", ranks, program);
+    FILE *f = popen(command, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        ended += strstr(line, "has ended well") != NULL;
+        fputs(line, stderr);
+    }
+    if (f) pclose(f);
+    printf("mpi_nccl kill, %d ranks: %d passed, %d failed\n", ranks, ended == ranks - 1, ended != ranks - 1);
+    return ended != ranks - 1;
+}
+
+/* With variable `name` set on the victim (-1: on all), ranks fail with `says`, the victim with victim_says; NULL: they begin. */
+static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device, const char *says,
+                        const char *victim_says) {
+    CHECK_SETTING("start: %s", what);
+    on_rank(victim, name, value);
+    begin(cuda_device, 2.0);
+    cuda_stand_in_settings();
+    double start = comm_now();
+    int rc = comm_nccl_open(&c, &config, &d, &m);
+    if (!says) CHECK(rc == 0);
+    else {
+        const char *expected = c.rank == victim ? victim_says : says;
+        CHECK(rc < 0 && strstr(zero_last_error(), expected));
+        if (!strstr(zero_last_error(), expected)) fprintf(stderr, "  %s\n", zero_last_error());
+    }
+    CHECK(comm_now() - start < 2.0 * 2 + 3.0);
+    comm_nccl_close(&c, says == NULL);
+    unsetenv(name);
+    cuda_stand_in_settings();
+    memory_free_all(&m);
+    comm_close(&c, 1);
+    device_close(&d);
+}
+
+static void check_starts(void) {
+    static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
+    int own = -1;
+    check_start("one GPU", -1, version, "22809", 0, "ranks 0 and 1 share a GPU: NCCL 2.28.9 needs one each", "");
+    static const char differ[] = "rank 0 has NCCL 2.28.9 and rank 1 2.29.7";
+    check_start("versions differ", 1, version, "22907", own, differ, differ);
+    check_start("too old", 1, version, "21706", own, "rank 1 cannot use NCCL", "NCCL 2.17.6 is too old");
+    check_start("older than built for", 1, version, "22203", own, "rank 1 cannot use NCCL",
+                "NCCL 2.22.3 was loaded, and this program was built with 2.28");
+    check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", own, "ncclCommInitRankConfig did not end within 2 s",
+                "ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device");
+    check_start("one GPU from 2.30 on", -1, version, "23007", 0, NULL, NULL);
+    const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    CHECK(enabled && !strcmp(enabled, "1"));
+}
+#endif
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+#ifdef CUDA_STAND_IN
+    setenv("CUDA_STAND_IN_DEVICES", "8", 1);
+    setenv("CUDA_STAND_IN_MEMORY", "268435456", 0);
+    if (!strcmp(what, "kill")) return check_kill(argv[0], argc > 2 ? atoi(argv[2]) : 3);
+    if (!strcmp(what, "beneath")) return run_beneath();
+#endif
+    start_mpi();
+    int gpus = zero_cuda_devices();
+    if (gpus < checks.ranks) {
+        const char *why = gpus < 0 ? zero_last_error() : "not a GPU for each rank";
+        if (!checks.rank) printf("skip mpi_nccl: %s\n0 passed, 0 failed, 1 skipped\n", why);
+        MPI_Finalize();
+        return 0;
+    }
+    if (!*what) {
+        check_results(0, 1);
+        check_results(0, 0);
+        check_results(1, 1);
+    }
+#ifdef CUDA_STAND_IN
+    if (!strcmp(what, "start")) check_starts();
+    for (int mode = 0; mode < MODES && (!strcmp(what, "hang") || !strcmp(what, "error")); mode++) check_failure(what, modes[mode]);
+#endif
+    int rc = checks_end("mpi_nccl");
+    MPI_Finalize();
+    return rc;
+}
+#endif
