@@ -27,6 +27,16 @@ cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning --
     -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
 say $status "cppcheck"
 
+# ---- ranks that hang, fail or are killed in NCCL's collectives (the stand-in's): takes half a minute, so not in make test
+make --no-print-directory -j2 CUDA=stand-in stand-in-tests >build/stand_in.log 2>&1 && status=0 || { status=1; tail -n 20 build/stand_in.log; }
+say $status "build of the CUDA code for the processor"
+for how in hang error start "kill 3"; do
+    launcher="mpirun --oversubscribe -np 3"; [ "${how% *}" = kill ] && launcher=
+    # shellcheck disable=SC2086
+    OMP_NUM_THREADS=1 timeout 60 $launcher build/stand-in/tests/mpi_nccl $how >build/nccl.log 2>&1 && status=0 || { status=1; tail -n 20 build/nccl.log; }
+    say $status "NCCL, a rank in trouble: $how"
+done
+
 # ---- sanitizers. Leaks are not looked for: Open MPI and its libraries keep memory to the end.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 make --no-print-directory -j2 SAN=address CFLAGS="-O1 -g" sanitized >build/asan.log 2>&1 && status=0 || { status=1; tail -n 20 build/asan.log; }
