@@ -65,8 +65,8 @@ typedef struct {
 
 static const char *kind_name(comm_kind kind) { return kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter"; }
 
-/* Both at once: NCCL frees memory while it aborts one, and that waits for what the other still runs. */
-static void abort_lanes(nccl_state *n) {
+/* Both at once: NCCL frees memory while it aborts one, and that waits for what the other still runs. Returns what NCCL does. */
+static ncclResult_t abort_lanes(nccl_state *n) {
     ncclResult_t rc = ncclGroupStart();
     for (int i = 0; i < LANES; i++) {
         if (!rc && n->lanes[i].comm) rc = ncclCommAbort(n->lanes[i].comm);
@@ -74,8 +74,7 @@ static void abort_lanes(nccl_state *n) {
     }
     ncclResult_t end = ncclGroupEnd();
     if (!rc) rc = end;
-    if (rc && rc != ncclInProgress)
-        fprintf(stderr, "rank %d on %s: NCCL could not abort: %s\n", n->c->rank, n->host, ncclGetErrorString(rc));
+    return rc == ncclInProgress ? ncclSuccess : rc;
 }
 
 static int relay(const nccl_state *n) { return zero_fail(ZERO_ERR_COMM, "%s", n->sentence); }
@@ -88,7 +87,9 @@ static int fail(nccl_state *n, const collective *w, const char *what, const char
     snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s%s%.400s", n->c->rank, n->host, about, what,
              *said ? "; NCCL says: " : "", said);
     n->failed = 1;
-    abort_lanes(n);
+    ncclResult_t rc = abort_lanes(n);
+    size_t used = strlen(n->sentence);
+    if (rc) snprintf(n->sentence + used, sizeof n->sentence - used, "; and NCCL could not abort: %s", ncclGetErrorString(rc));
     return relay(n);
 }
 
@@ -185,7 +186,9 @@ static void pause_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000L },
 static void *watch(void *state) {
     nccl_state *n = state;
     int stop = n->c->device->f->enter(n->c->device);
-    if (stop) fprintf(stderr, "rank %d on %s: nobody watches over NCCL: %s\n", n->c->rank, n->host, zero_last_error());
+    pthread_mutex_lock(&n->lock);
+    if (stop) fail(n, NULL, "the thread that watches over NCCL cannot use the device: ", zero_last_error());
+    pthread_mutex_unlock(&n->lock);
     while (!stop) {
         pause_ms(LOOK_MS);
         pthread_mutex_lock(&n->lock);
@@ -554,7 +557,6 @@ void comm_nccl_close(comm *c, int clean) {
     }
     if (!rc) rc = n->failed ? ZERO_ERR_COMM : finalize(n);
     if (rc) abort_lanes(n);
-    if (rc && clean) fprintf(stderr, "%s\n", zero_last_error());
     for (int i = 0; i < LANES * WATCHED; i++) {
         collective *w = &n->lanes[i / WATCHED].queue[i % WATCHED];
         if (w->begin) cudaEventDestroy(w->begin);

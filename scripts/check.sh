@@ -45,6 +45,8 @@ tests/run.sh build/address build/address/train_gpt2_zero short && status=0 || st
 say $status "tests under ASan and UBSan"
 timeout 400 tests/trainer.sh build/address/train_gpt2_zero resume files outputs options >build/asan_trainer.log 2>&1 && status=0 || { status=1; grep -vE '^ok' build/asan_trainer.log | tail -n 30; }
 say $status "the trainer under ASan and UBSan: $(tail -n 1 build/asan_trainer.log)"
+timeout 60 tests/net_namespaces.sh build/address/tests/test_net >build/net.log 2>&1 && status=0 || { status=1; grep -v '^ok' build/net.log | tail -n 20; }
+say $status "ranks in network namespaces: $(tail -n 1 build/net.log)"
 make --no-print-directory -j2 SAN=address CUDA=stand-in CFLAGS="-O1 -g" stand-in-tests >build/asan_cuda.log 2>&1 && status=0 || { status=1; tail -n 20 build/asan_cuda.log; }
 say $status "build of the CUDA code, for the processor, with ASan and UBSan"
 for t in test_layers_cuda test_device; do

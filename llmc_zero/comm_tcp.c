@@ -1,0 +1,401 @@
+/*
+ * Messages over one TCP connection between every two ranks. On a connection frames follow each other: a head, its bytes, and a tail that
+ * says whether the bytes are good. So a rank that fails in the middle of a frame can still end it, as void, and say why the job is over.
+ *
+ * While a rank waits it listens to all others, so that the end of any of them is noticed at once. Of a rank that is ahead it reads only the
+ * head of the next frame, and leaves the bytes in the socket until they are due.
+ */
+#include "comm_net.h"
+#include "error.h"
+#include "sockets.h"
+#include <errno.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SENTENCE = 640, SINK = 1 << 16 };
+enum { DATA = 1, END, GOODBYE };                    /* END: the job is over; status and sentence are those of rank `root` */
+static const double spin_s = 50e-6, farewell_s = 1, turn_s = 0.2;
+
+typedef struct { uint32_t magic, kind, number; int32_t what, root, status; uint64_t bytes; } frame;
+typedef struct { frame f; char *data; uint32_t tail; size_t done; int busy; } flow;     /* data NULL: bytes that no longer matter */
+
+typedef struct {
+    int fd;                                         /* -1: over, or this rank */
+    int gone, error, goodbye;                       /* ended, with or without goodbye; errno or 0 */
+    int deaf;                                       /* errno: it takes nothing any more; what it has said may still be there to be read */
+    flow out, in;                                   /* in.busy: its data belong to the exchange under way */
+    char note[SENTENCE];                            /* of its END */
+} peer;
+
+typedef struct {
+    peer *peers;
+    rendezvous_peer *who;
+    struct pollfd *polls;
+    uint32_t exchanges;
+    int failed, told;                               /* this rank has; and has told the others */
+    int ended_by, status;                           /* the rank that has ended the job; -1: none */
+    char sentence[SENTENCE], ended_why[SENTENCE];   /* of this rank's failure, of that rank's */
+} mesh;
+
+static mesh *mesh_of(const comm *c) { return c->mpi; }
+
+/* -------------------------------------------------------------------------------------------------------------------- frames */
+
+static size_t frame_bytes(const flow *w) { return sizeof w->f + w->f.bytes + sizeof w->tail; }
+static int has_head(const flow *w) { return w->done >= sizeof w->f; }
+static int is_ahead(const peer *p) { return has_head(&p->in) && p->in.f.kind == DATA && !p->in.busy; }
+
+static void lose(peer *p, int error) {
+    if (p->fd >= 0) close(p->fd);
+    p->fd = -1;
+    p->gone = !p->goodbye;
+    p->error = error;
+}
+
+/* What is left of data and tail from w->done on, which lies behind the head; of bytes that do not matter, only a piece. */
+static int rest(flow *w, struct iovec *parts) {
+    static char sink[SINK];
+    int n = 0;
+    size_t at = w->done - sizeof w->f, left = at < w->f.bytes ? w->f.bytes - at : 0, over = at - (w->f.bytes - left);
+    if (left) parts[n++] = w->data ? (struct iovec){ w->data + at, left } : (struct iovec){ sink, left < SINK ? left : SINK };
+    if (w->data || left <= SINK) parts[n++] = (struct iovec){ (char *)&w->tail + over, sizeof w->tail - over };
+    return n;
+}
+
+static void send_some(peer *p) {
+    flow *w = &p->out;
+    struct iovec parts[3] = { { (char *)&w->f + w->done, sizeof w->f - w->done } };
+    flow behind = *w;
+    int n = 0;
+    if (!has_head(w)) behind.done = sizeof w->f, n = 1;
+    n += rest(&behind, parts + n);
+    struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)n };
+    ssize_t sent = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+        w->done += (size_t)sent;
+        w->busy = w->done < frame_bytes(w);
+    } else if (errno != EAGAIN && errno != EINTR) p->deaf = errno;
+}
+
+static void finish_frame(mesh *m, int r) {
+    peer *p = &m->peers[r];
+    flow *w = &p->in;
+    if (w->f.kind == GOODBYE) p->goodbye = 1;
+    if (w->f.kind == END && m->ended_by < 0) {
+        m->ended_by = w->f.root;
+        m->status = w->f.status;
+        p->note[sizeof p->note - 1] = 0;
+        memcpy(m->ended_why, p->note, sizeof m->ended_why);
+    }
+    int unfinished = w->f.kind != DATA || w->tail != GOOD;          /* then what is due is still to come */
+    w->done = 0;
+    if (!unfinished) w->busy = 0;
+}
+
+/* Reads what is there, up to the end of a frame at most; of bytes that are not due, nothing. 1: something came. */
+static int receive_some(mesh *m, int r) {
+    peer *p = &m->peers[r];
+    flow *w = &p->in;
+    char *due = w->data;
+    struct iovec parts[2] = { { (char *)&w->f + w->done, sizeof w->f - w->done } };
+    int n = 1;
+    if (has_head(w) && w->f.kind != DATA) w->data = p->note;
+    if (has_head(w)) n = rest(w, parts);
+    struct msghdr h = { .msg_iov = parts, .msg_iovlen = (size_t)n };
+    ssize_t got = recvmsg(p->fd, &h, MSG_DONTWAIT);
+    w->data = due;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (got <= 0) return lose(p, got ? errno : 0), 1;
+    w->done += (size_t)got;
+    int wrong = has_head(w) && (w->f.magic != FRAME_MAGIC || (w->f.kind != DATA && w->f.bytes > sizeof p->note));
+    if (wrong) lose(p, EBADMSG);
+    else if (has_head(w) && w->done == frame_bytes(w)) finish_frame(m, r);
+    return 1;
+}
+
+/* All connections take one step. 1: something has moved. */
+static int progress(const comm *c, mesh *m) {
+    int moved = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        peer *p = &m->peers[r];
+        size_t before = p->out.done;
+        if (p->fd >= 0 && p->out.busy && !p->deaf) send_some(p);
+        moved |= p->out.done != before;
+        if (p->fd >= 0 && !is_ahead(p)) moved |= receive_some(m, r);
+        else if (p->fd >= 0 && p->deaf) lose(p, p->deaf);
+    }
+    return moved;
+}
+
+static void sleep_until_something(const comm *c, mesh *m, double deadline) {
+    double left = deadline - net_now();
+    for (int r = 0; r < c->ranks; r++) {
+        const peer *p = &m->peers[r];
+        int events = (is_ahead(p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
+        m->polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
+    }
+    poll(m->polls, (nfds_t)c->ranks, left <= 0 ? 0 : left > 1 ? 1000 : (int)(left * 1e3) + 1);      /* any return: look again */
+}
+
+static void queue(peer *p, frame f, char *data) {
+    f.magic = FRAME_MAGIC;
+    p->out = (flow){ f, data, GOOD, 0, 1 };
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- failures */
+
+/* The caller's buffers are its own again. A frame that has begun ends as void. */
+static int give_up(comm *c) {
+    mesh *m = mesh_of(c);
+    snprintf(m->sentence, sizeof m->sentence, "%s", zero_last_error());
+    m->failed = 1;
+    for (int r = 0; r < c->ranks; r++) {
+        flow *out = &m->peers[r].out, *in = &m->peers[r].in;
+        if (out->busy && out->done <= sizeof out->f + out->f.bytes) out->tail = VOID;
+        if (out->busy && !out->done) out->busy = 0;
+        out->data = NULL;
+        in->data = NULL;
+        in->busy = 1;                               /* to be read, so that what follows it is heard */
+    }
+    return ZERO_ERR_COMM;
+}
+
+static const char *name_of(comm_exchange x) {
+    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter", [EXCHANGE_GATHER] = "an all-gather",
+                                         [EXCHANGE_ROOT] = "a broadcast", [EXCHANGE_BARRIER] = "a barrier" };
+    return names[x];
+}
+
+enum { WHERE = 64 };
+static const char *where(const comm *c, comm_exchange x, char text[WHERE]) {
+    if (x == EXCHANGE_BARRIER || c->purpose == ZERO_FOR_SCALARS)
+        snprintf(text, WHERE, "%s%s", name_of(x), x == EXCHANGE_BARRIER ? "" : " of scalars");
+    else snprintf(text, WHERE, "%s of unit %d", name_of(x), c->unit);
+    return text;
+}
+
+static int fail_gone(const comm *c, int r, const comm_exchange *x) {
+    const mesh *m = mesh_of(c);
+    const peer *p = &m->peers[r];
+    char why[160] = "its connection ended";
+    if (p->error && p->error != ECONNRESET && p->error != EPIPE)
+        snprintf(why, sizeof why, p->error == ETIMEDOUT ? "nothing came from its host any more (%s)" : "%s", strerror(p->error));
+    char in[WHERE] = "";
+    if (!x) return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) is gone: %s", r, m->who[r].host, why);
+    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) is gone: %s while rank %d (host %s) waited for it in %s", r, m->who[r].host, why,
+                     c->rank, m->who[c->rank].host, where(c, *x, in));
+}
+
+static int fail_ended(const comm *c) {
+    return zero_fail(ZERO_ERR_COMM, "rank %d ended the job: %s", mesh_of(c)->ended_by, mesh_of(c)->ended_why);
+}
+
+static int fail_timeout(comm *c, comm_exchange x) {
+    const mesh *m = mesh_of(c);
+    char list[320] = "";
+    for (int r = 0, named = 0; r < c->ranks; r++) {
+        const peer *p = &m->peers[r];
+        size_t used = strlen(list);
+        if ((!p->in.busy && !p->out.busy) || used > sizeof list - 100) continue;
+        snprintf(list + used, sizeof list - used, "%srank %d (host %s)", named++ ? ", " : "", r, m->who[r].host);
+    }
+    char in[WHERE];
+    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
+                     c->rank, m->who[c->rank].host, c->timeout_s, where(c, x, in), list);
+}
+
+/* 0, or what one of the others has done to this exchange. */
+static int check_peers(comm *c, comm_exchange x, const frame *mine) {
+    mesh *m = mesh_of(c);
+    if (m->ended_by >= 0) return fail_ended(c);
+    for (int r = 0; r < c->ranks; r++) {
+        const peer *p = &m->peers[r];
+        const frame *f = &p->in.f;
+        if (p->gone) return fail_gone(c, r, &x);
+        if (p->goodbye && (p->in.busy || p->out.busy))
+            return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) has ended in order while rank %d waited for it in %s: all ranks must make "
+                             "the same calls", r, m->who[r].host, c->rank, where(c, x, (char[WHERE]){ 0 }));
+        if (!p->in.busy || !has_head(&p->in) || f->kind != DATA) continue;
+        if (f->number != mine->number || f->what != mine->what || f->root != mine->root || f->bytes != mine->bytes)
+            return zero_fail(ZERO_ERR_COMM, "rank %d and rank %d are in different collectives (%s of %zu bytes, %s of %zu bytes): all "
+                             "ranks must call the same hooks in the same order, in validation and sampling too", c->rank, r, name_of(x),
+                             (size_t)mine->bytes, f->what >= 0 && f->what <= EXCHANGE_BARRIER ? name_of((comm_exchange)f->what) : "?",
+                             (size_t)f->bytes);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- exchange */
+
+/* A broadcast's root may itself be waiting, for a rank that it can name: it is given the time to say so. */
+static double limit_of(const comm *c, comm_exchange x, int root) {
+    double grace = c->timeout_s / 5 < 1 ? c->timeout_s / 5 : 1;
+    return c->timeout_s + (x == EXCHANGE_ROOT && c->rank != root ? grace : 0);
+}
+
+/* A head that has come already is checked before any byte is read into the caller's memory. */
+static int wait_all(comm *c, comm_exchange x, const frame *mine) {
+    mesh *m = mesh_of(c);
+    double moved = net_now(), deadline = moved + limit_of(c, x, mine->root);
+    for (;;) {
+        int busy = 0;
+        ZERO_TRY(check_peers(c, x, mine));
+        int something = progress(c, m);
+        for (int r = 0; r < c->ranks; r++) busy |= m->peers[r].in.busy | m->peers[r].out.busy;
+        if (!busy) return 0;
+        double now = net_now();
+        if (now > deadline) return fail_timeout(c, x);
+        if (something) moved = now;
+        else if (now - moved > spin_s) sleep_until_something(c, m, deadline);
+    }
+}
+
+static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
+    mesh *m = mesh_of(c);
+    frame f = { .kind = DATA, .number = m->exchanges++, .what = x, .root = root, .bytes = bytes };
+    if (m->failed) return zero_fail(ZERO_ERR_COMM, "%s", m->sentence);
+    for (int r = 0; r < c->ranks; r++) {
+        if (r == c->rank) continue;
+        if (x != EXCHANGE_ROOT || c->rank == root) queue(&m->peers[r], f, bytes ? send[r] : NULL);
+        if (x == EXCHANGE_ROOT && r != root) continue;
+        m->peers[r].in.data = bytes ? receive[r] : NULL;
+        m->peers[r].in.busy = 1;
+    }
+    int rc = wait_all(c, x, &f);
+    return rc ? give_up(c) : 0;
+}
+
+static int tcp_agree(comm *c, int value) {
+    int all[c->ranks], least = value;
+    char *send[c->ranks], *receive[c->ranks];
+    for (int r = 0; r < c->ranks; r++) {
+        all[r] = value;
+        send[r] = (char *)&value;
+        receive[r] = (char *)&all[r];
+    }
+    ZERO_TRY(tcp_exchange(c, EXCHANGE_GATHER, 0, send, receive, sizeof value));
+    for (int r = 0; r < c->ranks; r++) least = all[r] < least ? all[r] : least;
+    return least;
+}
+
+static int tcp_broadcast_text(comm *c, char *text, int bytes) {
+    char *all[c->ranks];
+    for (int r = 0; r < c->ranks; r++) all[r] = text;
+    return tcp_exchange(c, EXCHANGE_ROOT, 0, all, all, (size_t)bytes);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- end */
+
+/* Says a last frame to all, and waits, not for long, until their machines have it: after that, closing a socket takes nothing back. */
+static void say_last(comm *c, int kind, int from, int status, char *text) {
+    mesh *m = mesh_of(c);
+    frame f = { .kind = (uint32_t)kind, .root = from, .status = status, .bytes = strlen(text) + 1 };
+    double until = net_now() + farewell_s;
+    int told[c->ranks], left = 1;
+    memset(told, 0, sizeof told);
+    while (left && net_now() < until) {
+        progress(c, m);
+        left = 0;
+        for (int r = 0; r < c->ranks; r++) {
+            peer *p = &m->peers[r];
+            int unacknowledged = 0;
+            if (p->fd < 0 || p->deaf || p->goodbye) continue;
+            if (!p->out.busy && told[r]++ == 0) queue(p, f, text);
+            if (p->out.busy || ioctl(p->fd, SIOCOUTQ, &unacknowledged)) unacknowledged = 1;
+            left |= unacknowledged;
+        }
+        if (left) net_nap(200e-6);
+    }
+}
+
+/* What this rank has been told it passes on: its end may reach a third rank before the first teller's words do, and would look like the
+ * cause. */
+static void tell_end(comm *c, int status) {
+    mesh *m = mesh_of(c);
+    int other = m->ended_by >= 0;
+    if (m->told++) return;
+    if (!m->failed && !*zero_last_error()) zero_fail(0, "it gave no reason");
+    if (!m->failed) give_up(c);
+    say_last(c, END, other ? m->ended_by : c->rank, other ? m->status : status, other ? m->ended_why : m->sentence);
+}
+
+static void tcp_abort(comm *c, int status) {
+    tell_end(c, status);
+    fflush(NULL);
+    _exit(status);
+}
+
+static void tcp_close(comm *c, int clean) {
+    mesh *m = mesh_of(c);
+    if (!m) return;
+    if (m->peers && m->polls && clean && !m->failed) say_last(c, GOODBYE, c->rank, 0, (char[]){ "" });
+    else if (m->peers && m->polls) tell_end(c, 1);
+    for (int r = 0; m->peers && r < c->ranks; r++)
+        if (m->peers[r].fd >= 0) close(m->peers[r].fd);
+    free(m->peers); free(m->who); free(m->polls); free(m);
+    c->mpi = NULL;
+}
+
+int comm_tcp_lost(comm *c) {
+    mesh *m = mesh_of(c);
+    while (progress(c, m)) {}
+    if (m->ended_by >= 0) return fail_ended(c), m->ended_by;
+    for (int r = 0; r < c->ranks; r++)
+        if (m->peers[r].gone) return fail_gone(c, r, NULL), r;
+    return -1;
+}
+
+int comm_tcp_first_to_fail(comm *c) {
+    mesh *m = mesh_of(c);
+    double start = net_now();
+    for (int before = 1; before;) {
+        while (progress(c, m)) {}
+        if (m->ended_by >= 0) tcp_abort(c, m->status);
+        before = 0;
+        for (int r = 0; r < c->rank; r++) before += m->peers[r].fd >= 0;
+        if (net_now() - start > before * turn_s) break;
+        net_nap(5e-3);
+    }
+    tell_end(c, 1);
+    return 1;
+}
+
+const comm_net comm_tcp_net = { tcp_agree, tcp_broadcast_text, tcp_exchange, tcp_abort, tcp_close };
+
+/* --------------------------------------------------------------------------------------------------------------------- start */
+
+int comm_tcp_open(comm *c, const rendezvous_settings *s) {
+    if (s->ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: at least 1", s->ranks);
+    mesh *m = c->mpi = calloc(1, sizeof *m);
+    if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections");
+    int sockets[s->ranks];
+    m->ended_by = -1;
+    m->who = calloc((size_t)s->ranks, sizeof *m->who);
+    m->polls = calloc((size_t)s->ranks, sizeof *m->polls);
+    peer *peers = calloc((size_t)s->ranks, sizeof *peers);
+    int rc = !m->who || !m->polls || !peers ? zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", s->ranks)
+                                            : rendezvous(s, sockets, m->who);
+    if (rc) {
+        free(peers);
+        return rc;
+    }
+    m->peers = peers;
+    c->rank = s->rank;
+    c->ranks = s->ranks;
+    c->node_rank = c->ranks_on_node = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        int here = m->who[r].node == m->who[c->rank].node;
+        peers[r].fd = sockets[r];
+        c->ranks_on_node += here;
+        c->node_rank += here && r < c->rank;
+    }
+    c->node_ranks_all = c->ranks_on_node == c->ranks;
+    return 0;
+}

@@ -1,0 +1,86 @@
+/* Who this process is, as its launcher says it in the environment. */
+#include "error.h"
+#include "rendezvous.h"
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PORTS_FROM = 10000, PORTS = 20000 };     /* below those that systems give to outgoing connections */
+
+static const char *value(const char *name) {
+    const char *v = getenv(name);
+    return v && *v ? v : NULL;
+}
+static const char *first_of(const char *const *names) {
+    const char *v = NULL;
+    while (*names && !(v = value(*names))) names++;
+    return v;
+}
+
+static int number(const char *name, int *n) {
+    const char *v = value(name);
+    char *end = NULL;
+    long l = v ? strtol(v, &end, 10) : -1;
+    if (!v) return zero_fail(ZERO_ERR_ARGUMENT, "the launcher set its other variables, but not %s", name);
+    if (*end || l < 0 || l > INT_MAX) return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s: a number from 0 on", name, v);
+    *n = (int)l;
+    return 0;
+}
+
+static uint64_t hash(const char *text) {        /* FNV-1a; never 0 */
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h ? h : 1;
+}
+
+/* The first of Slurm's hosts: node[08-11,3],other -> node08. Groups of digits may stand anywhere, more than once. */
+static void first_host(const char *list, char *host, size_t bytes) {
+    size_t n = 0;
+    for (int inside = 0, first = 1; *list && (inside || *list != ','); list++) {
+        if (*list == '[') inside = first = 1;
+        else if (*list == ']') inside = 0;
+        else if (inside && !isdigit((unsigned char)*list)) first = 0;
+        else if ((!inside || first) && n + 1 < bytes) host[n++] = *list;
+    }
+    host[n] = 0;
+}
+
+/* Rank 0 is on the step's first host. Each step of a job has a port of its own. */
+static void slurm_server(char *server, size_t bytes, uint64_t job) {
+    static const char *const lists[] = { "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", NULL };
+    const char *list = first_of(lists);
+    char host[256] = "";
+    if (list) first_host(list, host, sizeof host);
+    else if (value("SLURM_LAUNCH_NODE_IPADDR")) snprintf(host, sizeof host, "%s", value("SLURM_LAUNCH_NODE_IPADDR"));
+    if (*host) snprintf(server, bytes, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, PORTS_FROM + (int)(job % PORTS));
+}
+
+int rendezvous_from_env(rendezvous_settings *s) {
+    static const char *const jobs[] = { "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL };
+    static _Thread_local char server[320];
+    rendezvous_settings found = *s;
+    *server = 0;
+    int own = value("RANK") && value("WORLD_SIZE"), mpi = value("OMPI_COMM_WORLD_RANK") != NULL, slurm = value("SLURM_PROCID") != NULL;
+    if (!own && !mpi && !slurm) return 0;
+    ZERO_TRY(number(own ? "RANK" : mpi ? "OMPI_COMM_WORLD_RANK" : "SLURM_PROCID", &found.rank));
+    const char *tasks = value("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    ZERO_TRY(number(own ? "WORLD_SIZE" : mpi ? "OMPI_COMM_WORLD_SIZE" : tasks, &found.ranks));
+    const char *job = first_of(jobs), *step = value("SLURM_STEP_ID"), *host = value("MASTER_ADDR"), *port = value("MASTER_PORT");
+    char id[256];
+    if (job) {
+        snprintf(id, sizeof id, "%.200s.%.40s", job, step && !mpi ? step : "");     /* under mpirun, the step is that of its daemon */
+        found.job = hash(id);
+    }
+    if (!s->server && !s->file && found.ranks > 1) {
+        if (host && port) snprintf(server, sizeof server, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);
+        else if (slurm && !own && job) slurm_server(server, sizeof server, found.job);
+        if (!*server)
+            return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks, but where rank 0 is, the launcher does not say: give its address as host:port, "
+                             "or MASTER_ADDR and MASTER_PORT, or a file that all ranks see", found.ranks);
+        found.server = server;
+    }
+    *s = found;
+    return 1;
+}

@@ -1,0 +1,413 @@
+/* Messages between ranks over TCP, each rank a process: contents, and every way in which a rank can end while others wait for it.
+ * As `test_net host RANK RANKS SERVER_OR_FILE SECONDS LIMIT` it is one rank of tests/net_namespaces.sh. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "../llmc_zero/comm_net.h"
+#include "ranks.h"
+
+static char server[64];
+static outcome *o;
+static double *ready, *event;           /* shared: when rank 0 was under way, when the test did its deed */
+
+static int fresh(void **state) {
+    (void)state;
+    forget_outcomes();
+    o = outcomes;
+    ready = &outcomes[MOST_RANKS - 1].seconds;
+    event = &outcomes[MOST_RANKS - 2].seconds;
+    snprintf(server, sizeof server, "127.0.0.1:%d", free_port());
+    return 0;
+}
+
+typedef struct { int ranks, who, seed; double timeout_s; } plan;
+
+static int open_net(comm *c, int rank, const plan *p) {
+    rendezvous_settings s = { .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10 };
+    *c = (comm){ .timeout_s = p->timeout_s, .unit = 7 };
+    return comm_tcp_open(c, &s);
+}
+
+static void run(plan *p, void (*body)(int, void *), double limit) {
+    for (int i = 0; i < p->ranks; i++) start_child(i, body, p);
+    assert_int_equal(end_children(p->ranks, limit), 0);
+}
+static void all_well(int n) {
+    for (int i = 0; i < n; i++) {
+        if (o[i].rc || o[i].value || statuses[i])
+            fail_msg("rank %d: %d, %d wrong, status %d: %s", i, o[i].rc, o[i].value, statuses[i], o[i].sentence);
+        assert_int_equal(o[i].fds, 0);
+    }
+}
+static void says(int rank, const char *words) {
+    if (!o[rank].rc || !strstr(o[rank].sentence, words))
+        fail_msg("rank %d returned %d (status %d), \"%s\"; expected \"%s\"", rank, o[rank].rc, statuses[rank], o[rank].sentence, words);
+    assert_int_equal(o[rank].fds, 0);
+    assert_int_equal(statuses[rank], 0);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- contents */
+
+enum { MOST_BYTES = 3 << 20 };
+static char byte_at(int from, int to, int round, size_t i) { return (char)(from * 31 + to * 17 + round * 7 + (int)i + (int)(i >> 8) * 3); }
+
+typedef struct { char *send[MOST_RANKS], *receive[MOST_RANKS]; } buffers;
+static buffers new_buffers(int n) {
+    buffers b = { .send = { 0 } };
+    for (int r = 0; r < n; r++) {
+        b.send[r] = malloc(MOST_BYTES + 1);
+        b.receive[r] = malloc(MOST_BYTES + 1);
+        if (!b.send[r] || !b.receive[r]) abort();
+    }
+    return b;
+}
+static void free_buffers(buffers *b, int n) {
+    for (int r = 0; r < n; r++) { free(b->send[r]); free(b->receive[r]); }
+}
+
+/* One exchange; returns how many bytes are not as MPI's point-to-point messages would leave them, those outside included. */
+static int try_exchange(comm *c, buffers *b, comm_exchange x, int root, size_t bytes, int round, int *rc) {
+    int wrong = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        int to = x == EXCHANGE_SCATTER ? r : -1;
+        for (size_t i = 0; i < bytes; i++) b->send[r][i] = byte_at(c->rank, to, round, i);
+        memset(b->receive[r], 99, bytes + 1);
+    }
+    *rc = comm_tcp_net.exchange(c, x, root, b->send, b->receive, bytes);
+    for (int r = 0; r < c->ranks && !*rc; r++) {
+        int from = r != c->rank && (x == EXCHANGE_SCATTER || x == EXCHANGE_GATHER || (x == EXCHANGE_ROOT && r == root));
+        int to = x == EXCHANGE_SCATTER ? c->rank : -1;
+        for (size_t i = 0; i < bytes; i++) wrong += b->receive[r][i] != (from ? byte_at(r, to, round, i) : 99);
+        wrong += b->receive[r][bytes] != 99;
+    }
+    return wrong;
+}
+
+static void all_sizes(int rank, void *ctx) {
+    static const size_t sizes[] = { 0, 1, 4096, 65537, MOST_BYTES };
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p), round = 0, wrong = 0;
+    wrong += c.rank != rank || c.ranks != p->ranks || c.node_rank != rank || c.ranks_on_node != p->ranks || !c.node_ranks_all;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes && !rc; s++)
+        for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
+            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));               /* now one is late, now another */
+            size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
+            wrong += try_exchange(&c, &b, (comm_exchange)x, round % p->ranks, bytes, round, &rc);
+            round++;
+        }
+    char text[40] = "";
+    if (rank == 0) strcpy(text, "rank 0 says so");
+    if (!rc) rc = comm_tcp_net.broadcast_text(&c, text, sizeof text);
+    wrong += strcmp(text, "rank 0 says so") != 0;
+    wrong += comm_tcp_net.agree(&c, 1) != 1;
+    wrong += comm_tcp_net.agree(&c, rank != p->ranks - 1) != 0;
+    wrong += comm_tcp_net.agree(&c, (rank + 2) % p->ranks + 5) != 5;
+    wrong += comm_tcp_lost(&c) != -1;
+    if (rank % 2) {                                                             /* the others have gone then, in order */
+        nap(0.05);
+        wrong += comm_tcp_lost(&c) != -1;
+    }
+    comm_tcp_net.close(&c, 1);
+    free_buffers(&b, p->ranks);
+    o[rank].rc = rc;
+    o[rank].value = wrong;
+}
+static void contents(void **state) {
+    (void)state;
+    for (int n = 1; n <= 5; n++) {
+        fresh(NULL);
+        plan p = { .ranks = n, .timeout_s = 20 };
+        run(&p, all_sizes, 30);
+        all_well(n);
+    }
+}
+
+/* Rank 0 sends and ends; rank 1 looks at it only later. */
+static void slow_reader(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p), other = 0;
+    for (int round = 0; round < 5 && !rc; round++) {
+        if (rank) nap(0.05);
+        o[rank].value += try_exchange(&c, &b, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
+    }
+    if (rank && !rc) {                                                          /* and what is one call too many says so */
+        nap(0.05);
+        if (!try_exchange(&c, &b, EXCHANGE_BARRIER, 0, 0, 0, &other)) o[rank].value += strstr(zero_last_error(), "rank 0 (host") == NULL
+            || strstr(zero_last_error(), "has ended in order while rank 1 waited for it in a barrier") == NULL;
+        o[rank].value += other != ZERO_ERR_COMM;
+    }
+    comm_tcp_net.close(&c, !other);
+    free_buffers(&b, p->ranks);
+    o[rank].rc = rc;
+}
+static void orderly_end(void **state) {
+    (void)state;
+    plan p = { .ranks = 2, .timeout_s = 5 };
+    run(&p, slow_reader, 10);
+    all_well(2);
+}
+
+static void different_calls(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p);
+    if (!rc) try_exchange(&c, &b, rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0, rank == 2 && p->who ? 900000 : 1000, 1, &rc);
+    comm_tcp_net.close(&c, 0);
+    free_buffers(&b, p->ranks);
+    o[rank].rc = rc;
+}
+static void disagreement(void **state) {
+    (void)state;
+    for (int who = 0; who < 2; who++) {
+        fresh(NULL);
+        plan p = { .ranks = 3, .who = who, .timeout_s = 5 };
+        run(&p, different_calls, 10);
+        for (int r = 0; r < 3; r++) says(r, "are in different collectives");
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------------------- failures */
+
+/* Exchanges of any size until one fails, as a training run does. */
+static int exchange_until_failure(comm *c, buffers *b, unsigned seed) {
+    int rc = 0;
+    for (int round = 0; !rc; round++) {
+        seed = seed * 1664525u + 1013904223u;
+        int x = (seed >> 24) % 4, root = (int)((seed >> 16) % (unsigned)c->ranks);
+        size_t bytes = x == EXCHANGE_BARRIER ? 0 : (seed >> 8) % (seed % 5 ? 20000u : 600000u);
+        rc = comm_tcp_net.exchange(c, (comm_exchange)x, root, b->send, b->receive, bytes);
+        if (c->rank == 0 && round == 3) *ready = now();
+    }
+    return rc;
+}
+static void train(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p);
+    for (int r = 0; r < p->ranks; r++) memset(b.send[r], rank, MOST_BYTES);
+    if (!rc) rc = exchange_until_failure(&c, &b, (unsigned)p->seed);
+    o[rank].seconds = now() - *event;
+    o[rank].rc = rc;
+    if (rc) snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    comm_tcp_net.close(&c, 0);
+    free_buffers(&b, p->ranks);
+}
+static void wait_ready(void) {
+    for (double until = now() + 10; !*ready && now() < until;) nap(1e-3);
+    assert_true(*ready > 0);
+}
+
+static void killed_at_any_moment(void **state) {
+    (void)state;
+    for (int round = 0; round < 30; round++) {
+        char words[40];
+        fresh(NULL);
+        plan p = { .ranks = 2 + round % 4, .seed = round, .timeout_s = 20 };
+        p.who = (round * 7 + 3) % p.ranks;
+        for (int i = 0; i < p.ranks; i++) start_child(i, train, &p);
+        wait_ready();
+        nap((round * 7919 % 1000) * 50e-6);
+        *event = now();
+        kill(children[p.who], SIGKILL);
+        assert_int_equal(end_children(p.ranks, 10), 0);
+        snprintf(words, sizeof words, "rank %d (host", p.who);
+        for (int r = 0; r < p.ranks; r++) {
+            if (r == p.who) continue;
+            says(r, words);
+            says(r, "is gone: its connection ended while rank");
+            int teller, seer;                               /* whoever hears of it from another is told whom it comes from */
+            const char *seen = strstr(o[r].sentence, "while rank ");
+            if (sscanf(o[r].sentence, "rank %d ended the job", &teller) == 1 && strstr(o[r].sentence, "ended the job"))
+                assert_true(sscanf(seen, "while rank %d", &seer) == 1 && seer == teller);
+            if (o[r].seconds > 2) fail_msg("round %d: rank %d noticed after %.2f s", round, r, o[r].seconds);
+        }
+    }
+}
+
+static void stopped(void **state) {
+    (void)state;
+    plan p = { .ranks = 4, .who = 2, .seed = 5, .timeout_s = 0.6 };
+    for (int i = 0; i < p.ranks; i++) start_child(i, train, &p);
+    wait_ready();
+    kill(children[p.who], SIGSTOP);
+    *event = now();
+    for (double until = now() + 5; now() < until && !(o[0].reported && o[1].reported && o[3].reported);) nap(5e-3);
+    kill(children[p.who], SIGKILL);
+    assert_int_equal(end_children(p.ranks, 5), 0);
+    for (int r = 0; r < p.ranks; r++) {
+        if (r == p.who) continue;
+        says(r, "rank 2 (host");
+        says(r, "waited 0.6 s in ");
+        if (o[r].seconds > 2) fail_msg("rank %d noticed after %.2f s", r, o[r].seconds);
+    }
+}
+
+/* Rank 2 ends the job while rank 0 waits for it, and rank 1 computes, which hears of it from rank 0 first. */
+static void end_it(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p);
+    if (!rc) rc = comm_tcp_net.exchange(&c, EXCHANGE_BARRIER, 0, b.send, b.receive, 0);
+    if (rank == 2 && !rc) {
+        nap(0.1);
+        *event = now();
+        zero_fail(ZERO_ERR_IO, "the disk of rank 2 is full");
+        comm_tcp_net.abort(&c, 7);
+    }
+    if (rank == 1) nap(0.5);
+    if (!rc) rc = comm_tcp_net.exchange(&c, EXCHANGE_ROOT, 2, b.send, b.receive, MOST_BYTES);
+    o[rank].rc = rc;
+    o[rank].seconds = now() - *event;
+    o[rank].value = comm_tcp_lost(&c);
+    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    comm_tcp_net.close(&c, 0);
+    free_buffers(&b, p->ranks);
+}
+static void ended_by_one(void **state) {
+    (void)state;
+    plan p = { .ranks = 3, .timeout_s = 10 };
+    run(&p, end_it, 10);
+    assert_int_equal(statuses[2], 7);
+    for (int r = 0; r < 2; r++) {
+        says(r, "rank 2 ended the job: the disk of rank 2 is full");
+        assert_int_equal(o[r].value, 2);
+        assert_true(o[r].seconds < (r ? 1 : 0.3));
+    }
+}
+
+/* Rank 1 gives up in the middle of a message that rank 0 has not begun to read; rank 0 does not take the rest of it for data. */
+static void half_a_message(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    enum { BIG = 24 << 20 };
+    char *big = malloc(BIG), *in = malloc(BIG), *const send[2] = { big, big }, *const receive[2] = { in, in };
+    int rc = open_net(&c, rank, p);
+    if (!big || !in) abort();
+    memset(big, 1, BIG);
+    if (rank == 0) nap(0.7);
+    else c.timeout_s = 0.3;
+    if (!rc) rc = comm_tcp_net.exchange(&c, EXCHANGE_GATHER, 0, send, receive, BIG);
+    o[rank].rc = rc;
+    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    comm_tcp_net.close(&c, 0);
+    free(big);
+    free(in);
+    free_buffers(&b, p->ranks);
+}
+static void ended_in_a_message(void **state) {
+    (void)state;
+    plan p = { .ranks = 2, .timeout_s = 10 };
+    run(&p, half_a_message, 10);
+    says(0, "rank 1 ended the job: rank 1 (host");
+    says(0, "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
+    says(1, "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
+}
+
+/* All fail at once, since rank 3 is stopped: one speaks. */
+static void one_speaks(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p);
+    if (!rc) rc = exchange_until_failure(&c, &b, 3);
+    if (comm_tcp_first_to_fail(&c)) {
+        o[rank].value = 1;
+        nap(0.1);                                           /* as long as it takes to say it */
+        comm_tcp_net.abort(&c, 9);
+    }
+}
+static void told_once(void **state) {
+    (void)state;
+    plan p = { .ranks = 4, .who = 3, .timeout_s = 0.5 };
+    for (int i = 0; i < p.ranks; i++) start_child(i, one_speaks, &p);
+    wait_ready();
+    kill(children[p.who], SIGSTOP);
+    pid_t last = children[p.who];
+    children[p.who] = 0;
+    assert_int_equal(end_children(p.ranks, 5), 0);
+    kill(last, SIGKILL);
+    waitpid(last, NULL, 0);
+    for (int r = 0; r < 3; r++)
+        if (statuses[r] != (o[r].value ? 9 : 1)) fail_msg("rank %d, speaks %d: status %d", r, o[r].value, statuses[r]);
+    assert_int_equal(o[0].value + o[1].value + o[2].value, 1);
+}
+
+/* A rank that has no message to wait for, as with NCCL, asks. */
+static void ask(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    int rc = open_net(&c, rank, p), lost = -1;
+    if (!rc) rc = comm_tcp_net.agree(&c, 1) != 1;
+    if (!rc && rank == 0) *ready = now();
+    for (double until = now() + 5; !rc && lost < 0 && now() < until;) {
+        lost = comm_tcp_lost(&c);
+        nap(1e-3);
+    }
+    o[rank].value = lost;
+    o[rank].rc = lost < 0 ? 0 : ZERO_ERR_COMM;
+    o[rank].seconds = now() - *event;
+    comm_tcp_net.close(&c, 0);
+}
+static void asked(void **state) {
+    (void)state;
+    plan p = { .ranks = 3, .who = 1, .timeout_s = 5 };
+    for (int i = 0; i < p.ranks; i++) start_child(i, ask, &p);
+    wait_ready();
+    nap(0.05);
+    *event = now();
+    kill(children[p.who], SIGKILL);
+    assert_int_equal(end_children(p.ranks, 6), 0);
+    int first = o[0].value == 1 || o[2].value == 1;         /* the second may hear of it from the first */
+    assert_true(first && o[0].value > -1 && o[2].value > -1);
+    assert_true(o[0].seconds < 1 && o[2].seconds < 1);
+    says(o[0].value == 1 ? 0 : 2, "rank 1 (host");
+    says(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
+}
+
+/* ------------------------------------------------------------------------------------------------------------- of a script */
+
+/* Exchanges for so many seconds; 0: until it fails; below 0: only asks who is lost, until one is. LIMIT: of start-up. Prints where it runs,
+ * and what became of it. */
+static int one_host(char **args) {
+    comm c = { .timeout_s = 60, .unit = 7 };
+    double seconds = atof(args[3]);
+    rendezvous_settings s = { .rank = atoi(args[0]), .ranks = atoi(args[1]), .timeout_s = atof(args[4]), .silence_s = 3 };
+    *(*args[2] == '/' ? &s.file : &s.server) = args[2];
+    buffers b = new_buffers(s.ranks);
+    int rc = comm_tcp_open(&c, &s), wrong = 0;
+    if (!rc) printf("rank %d: node_rank %d of %d, all here %d\n", s.rank, c.node_rank, c.ranks_on_node, c.node_ranks_all);
+    fflush(stdout);
+    double until = now() + seconds;
+    while (!rc && seconds < 0) {
+        if (comm_tcp_lost(&c) >= 0) rc = ZERO_ERR_COMM;
+        else nap(0.05);
+    }
+    for (int round = 0, go = 1; !rc && go; round++) {
+        wrong += try_exchange(&c, &b, (comm_exchange)(round % 3), round % s.ranks, 100000, round, &rc);
+        if (!rc && (go = comm_tcp_net.agree(&c, !seconds || now() < until)) < 0) rc = go;
+    }
+    printf("rank %d: %s, %d bytes wrong\n", s.rank, rc ? zero_last_error() : "done", wrong);
+    comm_tcp_net.close(&c, !rc);
+    free_buffers(&b, s.ranks);
+    return rc || wrong;
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, fresh)
+int main(int argc, char **argv) {
+    if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
+    const struct CMUnitTest tests[] = {
+        TEST(contents), TEST(orderly_end), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
+        TEST(ended_in_a_message), TEST(told_once), TEST(asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

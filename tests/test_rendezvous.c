@@ -1,0 +1,504 @@
+/* How ranks find each other by an address or a file, each rank a process: what works, and what each mistake says, within its limit. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <cmocka.h>
+#include "../llmc_zero/rendezvous.h"
+#include "../llmc_zero/sockets.h"
+#include "ranks.h"
+
+static char folder[] = "/tmp/rendezvous.XXXXXX", path[64], server[64];
+static int port;
+
+typedef struct { rendezvous_settings s; double delay; int die; } plan;
+static plan plans[MOST_RANKS];
+static outcome *o;
+
+static int fresh(void **state) {
+    (void)state;
+    forget_outcomes();
+    o = outcomes;
+    port = free_port();
+    snprintf(server, sizeof server, "127.0.0.1:%d", port);
+    snprintf(path, sizeof path, "%s/meet", folder);
+    unlink(path);
+    return 0;
+}
+
+/* Everybody tells everybody a number that both can compute. */
+static int talk(int rank, int ranks, const int *sockets) {
+    double until = now() + 5;
+    for (int r = 0; r < ranks; r++) {
+        int word = rank * 100 + r;
+        if (r != rank && net_write(sockets[r], &word, sizeof word, until)) return 0;
+    }
+    for (int r = 0; r < ranks; r++) {
+        int word = -1;
+        if (r != rank && (net_read(sockets[r], &word, sizeof word, until) || word != r * 100 + rank)) return 0;
+    }
+    return sockets[rank] == -1;
+}
+
+static void one_rank(int i, void *ctx) {
+    const plan *p = &((plan *)ctx)[i];
+    int sockets[MOST_RANKS], same_node = 1;
+    rendezvous_peer peers[MOST_RANKS];
+    nap(p->delay);
+    double start = now();
+    if (p->die) setitimer(ITIMER_REAL, &(struct itimerval){ .it_value = { 0, 300000 } }, NULL);    /* its end in the middle */
+    o[i].rc = rendezvous(&p->s, sockets, peers);
+    o[i].seconds = now() - start;
+    for (int r = 0; r < p->s.ranks && !o[i].rc; r++) same_node &= peers[r].node == peers[0].node && peers[r].pid > 0 && *peers[r].host;
+    if (!o[i].rc) o[i].value = talk(p->s.rank, p->s.ranks, sockets) && same_node && peers[p->s.rank].pid == getpid();
+    for (int r = 0; r < p->s.ranks && !o[i].rc; r++)
+        if (sockets[r] >= 0) close(sockets[r]);
+}
+
+static void plan_ranks(int n, const char *at, const char *file, double limit) {
+    for (int i = 0; i < n; i++)
+        plans[i] = (plan){ .s = { .rank = i, .ranks = n, .server = at, .file = file, .timeout_s = limit, .job = 7, .version = "1" } };
+}
+static void start(int from, int n) {
+    for (int i = from; i < n; i++) start_child(i, one_rank, plans);
+}
+static void run(int n, double limit) {
+    start(0, n);
+    assert_int_equal(end_children(n, limit), 0);
+}
+
+/* Everybody failed, with this in its sentence, in this time, and left nothing open. */
+static void all_say(int from, int n, const char *words, double limit) {
+    for (int i = from; i < n; i++) {
+        if (!o[i].rc || !strstr(o[i].sentence, words))
+            fail_msg("process %d: returned %d, \"%s\"; expected \"%s\"", i, o[i].rc, o[i].sentence, words);
+        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].sentence);
+        assert_int_equal(o[i].fds, 0);
+        assert_int_equal(statuses[i], 0);
+    }
+}
+static void all_met(int n) {
+    for (int i = 0; i < n; i++) {
+        if (o[i].rc || !o[i].value) fail_msg("process %d of %d: %s", i, n, o[i].rc ? o[i].sentence : "the ranks do not hear each other");
+        assert_int_equal(o[i].fds, 0);
+        assert_int_equal(statuses[i], 0);
+    }
+    assert_int_equal(access(path, F_OK), -1);
+}
+static void put_file(const char *name, const char *text) {
+    FILE *f = fopen(name, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- what works */
+
+static void by_address(void **state) {
+    (void)state;
+    for (int n = 1; n <= 8; n++) {
+        fresh(NULL);
+        plan_ranks(n, server, NULL, 10);
+        run(n, 12);
+        all_met(n);
+    }
+}
+static void by_file(void **state) {
+    (void)state;
+    for (int n = 1; n <= 8; n++) {
+        fresh(NULL);
+        plan_ranks(n, NULL, path, 10);
+        run(n, 12);
+        all_met(n);
+    }
+}
+static void by_name_and_ipv6(void **state) {
+    (void)state;
+    snprintf(server, sizeof server, "localhost:%d", port);
+    plan_ranks(3, server, NULL, 10);
+    run(3, 12);
+    all_met(3);
+    fresh(NULL);
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    if (fd < 0) return;                                     /* a machine without IPv6 */
+    close(fd);
+    snprintf(server, sizeof server, "[::1]:%d", port);
+    plan_ranks(3, server, NULL, 10);
+    run(3, 12);
+    all_met(3);
+}
+static void in_any_order(void **state) {
+    (void)state;
+    for (int file = 0; file < 2; file++)
+        for (int late = 0; late < 3; late++) {
+            fresh(NULL);
+            plan_ranks(4, file ? NULL : server, file ? path : NULL, 10);
+            for (int i = 0; i < 4; i++) plans[i].delay = late == 2 ? 0.1 * (3 - i) : (i > 0) == late ? 0.3 : 0;
+            run(4, 12);
+            all_met(4);
+        }
+}
+
+/* Hosts are told apart by their names, as network namespaces have them. */
+static void named_rank(int i, void *ctx) {
+    const plan *p = &((plan *)ctx)[i];
+    int sockets[MOST_RANKS];
+    rendezvous_peer peers[MOST_RANKS];
+    if (unshare(CLONE_NEWUTS) || sethostname(i == 2 ? "beta" : "alpha", i == 2 ? 4 : 5)) exit(77);
+    o[i].rc = rendezvous(&p->s, sockets, peers);
+    for (int r = 0; r < p->s.ranks && !o[i].rc; r++) {
+        o[i].value |= (peers[r].node == peers[i].node) << r;
+        if (strcmp(peers[r].host, r == 2 ? "beta" : "alpha")) o[i].value |= 1 << 8;
+        if (sockets[r] >= 0) close(sockets[r]);
+    }
+}
+static void two_hosts(void **state) {
+    (void)state;
+    plan_ranks(3, server, NULL, 10);
+    for (int i = 0; i < 3; i++) start_child(i, named_rank, plans);
+    assert_int_equal(end_children(3, 12), 0);
+    if (statuses[0] == 77) skip();                          /* only root can name a host */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(o[i].rc, 0);
+        assert_int_equal(o[i].value, i == 2 ? 4 : 3);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------- ranks in error */
+
+static void twice_the_same_rank(void **state) {
+    (void)state;
+    char first[32], second[32];
+    plan_ranks(4, server, NULL, 5);
+    plans[3].s.rank = 2;
+    for (int i = 0; i < 4; i++) plans[i].delay = i == 3 ? 0.2 : i == 1 ? 0.4 : 0;       /* rank 1 comes when it is known already */
+    start(0, 4);
+    snprintf(first, sizeof first, "pid %d", children[2]);
+    snprintf(second, sizeof second, "pid %d", children[3]);
+    assert_int_equal(end_children(4, 8), 0);
+    all_say(0, 4, "two processes say that they are rank 2: host", 2);
+    all_say(0, 4, first, 2);
+    all_say(0, 4, second, 2);
+}
+static void missing(void **state) {
+    (void)state;
+    for (int file = 0; file < 2; file++) {
+        fresh(NULL);
+        plan_ranks(5, file ? NULL : server, file ? path : NULL, 0.6);
+        start_child(0, one_rank, plans);
+        start_child(1, one_rank, plans);
+        start_child(4, one_rank, plans);
+        assert_int_equal(end_children(5, 4), 0);
+        all_say(0, 2, "ranks 2 and 3 of 5 did not come within 0.6 s: rank 0 waited at", 1.5);
+        all_say(4, 5, "ranks 2 and 3 of 5 did not come within 0.6 s: rank 0 waited at", 1.5);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+}
+static void earliest_limit(void **state) {
+    (void)state;
+    plan_ranks(3, server, NULL, 1.5);
+    plans[0].delay = 0.8;                                   /* and still rank 1 learns in its own time who is missing */
+    start(0, 2);
+    assert_int_equal(end_children(2, 5), 0);
+    all_say(0, 2, "rank 2 of 3 did not come within 1.5 s", 1.9);
+}
+static void no_rank_0(void **state) {
+    (void)state;
+    char words[160];
+    plan_ranks(3, server, NULL, 0.5);
+    start(1, 3);
+    assert_int_equal(end_children(3, 3), 0);
+    snprintf(words, sizeof words, "rank 0 does not answer at %s within", server);
+    all_say(1, 3, words, 1.5);
+    fresh(NULL);
+    plan_ranks(3, NULL, path, 0.5);
+    start(1, 3);
+    assert_int_equal(end_children(3, 3), 0);
+    snprintf(words, sizeof words, "there was no file %s within", path);
+    all_say(1, 3, words, 1.5);
+}
+static void other_number_of_ranks(void **state) {
+    (void)state;
+    plan_ranks(3, server, NULL, 5);
+    plans[2].s.ranks = 4;
+    run(3, 8);
+    all_say(0, 3, "was started as one of 4 ranks, rank 0 (host", 2);
+}
+static void other_version(void **state) {
+    (void)state;
+    plan_ranks(3, NULL, path, 5);
+    plans[1].s.version = "2";
+    run(3, 8);
+    all_say(0, 3, "runs version \"2\", rank 0 (host", 2);
+    assert_int_equal(access(path, F_OK), -1);
+}
+static void other_job(void **state) {
+    (void)state;
+    plan_ranks(3, server, NULL, 5);
+    plans[3] = plans[1];
+    plans[3].s.job = 8;
+    plans[2].delay = 0.3;
+    run(4, 8);
+    all_say(3, 4, "belongs to another job (7, this one is 8)", 1);     /* and the others do not care */
+    all_met(3);
+}
+static void a_rank_that_ends(void **state) {
+    (void)state;
+    plan_ranks(4, server, NULL, 8);
+    plans[2].die = 1;
+    start(0, 3);                                            /* rank 3 never comes */
+    assert_int_equal(end_children(3, 6), 0);
+    all_say(0, 2, "rank 2 (host", 3);
+    all_say(0, 2, "has ended while the ranks were connecting", 3);
+    fresh(NULL);
+    plan_ranks(4, server, NULL, 8);
+    plans[0].die = 1;
+    start(0, 3);
+    assert_int_equal(end_children(3, 6), 0);
+    all_say(1, 3, "has ended while the ranks were connecting", 3);
+}
+static void settings_that_cannot_be(void **state) {
+    (void)state;
+    static const struct { int rank, ranks; const char *server, *file, *words; double limit; } bad[] = {
+        { 4, 4, "h:1", NULL, "rank 4 of 4", 1 }, { -1, 4, "h:1", NULL, "rank -1 of 4", 1 }, { 0, 2, NULL, NULL, "2 ranks need one of", 1 },
+        { 0, 2, "h:1", "f", "2 ranks need one of", 1 }, { 0, 2, "h:1", NULL, "time limit of 0 s", 0 },
+        { 0, 2, "host", NULL, "\"host\" is no address of rank 0", 1 }, { 1, 2, "host:0", NULL, "\"host:0\" is no address of rank 0", 1 },
+        { 1, 2, "::1:80", NULL, "\"::1:80\" is no address", 1 }, { 0, 2, "h:70000", NULL, "\"h:70000\" is no address", 1 },
+        { 1, 2, "h:80x", NULL, "\"h:80x\" is no address", 1 }, { 1, 2, ":80", NULL, "\":80\" is no address", 1 },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int sockets[4], before = open_fds();
+        rendezvous_peer peers[4];
+        rendezvous_settings s = { .rank = bad[i].rank, .ranks = bad[i].ranks, .server = bad[i].server, .file = bad[i].file,
+                                  .timeout_s = bad[i].limit };
+        double begin = now();
+        assert_int_equal(rendezvous(&s, sockets, peers), ZERO_ERR_ARGUMENT);
+        if (!strstr(zero_last_error(), bad[i].words)) fail_msg("\"%s\" instead of \"%s\"", zero_last_error(), bad[i].words);
+        assert_true(now() - begin < 0.5);
+        assert_int_equal(open_fds(), before);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- strangers */
+
+static void strangers(void **state) {
+    (void)state;
+    static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 1 }, odd_message[7] = { 0x4c5a5256, 77, 4, 1 };
+    static const uint32_t other_magic[44] = { 0x12345678, 1, 152, 1, 0, 0, 7 };     /* else like a hello of this job */
+    plan_ranks(3, server, NULL, 8);
+    plans[1].delay = plans[2].delay = 1;
+    start(0, 3);
+    int fd[90], knocked = 0;
+    for (int i = 0; i < 90; i++) {                          /* more than are listened to at once; the silent ones stay */
+        if ((fd[i] = knock(port)) < 0) break;
+        knocked++;
+        if (i == 0) (void)!write(fd[i], "GET / HTTP/1.0\r\nHost: rank0\r\n\r\n", 31);
+        if (i == 1) (void)!write(fd[i], "V", 1);
+        if (i == 2) (void)!write(fd[i], long_message, sizeof long_message);
+        if (i == 3) (void)!write(fd[i], odd_message, sizeof odd_message);
+        if (i == 4) (void)!write(fd[i], other_magic, sizeof other_magic);
+        if (i == 5) shutdown(fd[i], SHUT_RDWR);
+    }
+    assert_int_equal(end_children(3, 10), 0);
+    for (int i = 0; i < knocked; i++) close(fd[i]);
+    assert_true(knocked > 5);
+    all_met(3);
+    assert_true(o[1].seconds < 2);
+}
+static void port_in_use(void **state) {
+    (void)state;
+    char words[96];
+    int fd = net_listen(NULL, port, 4);
+    assert_true(fd >= 0);
+    plan_ranks(2, server, NULL, 1);
+    run(2, 4);
+    close(fd);
+    snprintf(words, sizeof words, "cannot listen at port %d, which is in use", port);
+    all_say(0, 1, words, 0.5);
+    all_say(1, 2, "it takes connections but does not answer", 2);
+}
+static void another_program(void **state) {
+    (void)state;
+    int fd = net_listen(NULL, port, 4), guest;
+    assert_true(fd >= 0);
+    plan_ranks(2, server, NULL, 5);
+    start(1, 2);
+    assert_int_equal(net_wait(fd, POLLIN, now() + 3), 0);
+    assert_true((guest = net_accept(fd)) >= 0);
+    assert_int_equal(net_write(guest, "SSH-2.0-x\r\n", 11, now() + 1), 0);
+    assert_int_equal(end_children(2, 4), 0);
+    close(guest);
+    close(fd);
+    all_say(1, 2, "is another program, not rank 0 of this one: give another port", 1);
+}
+static void unknown_host(void **state) {
+    (void)state;
+    plan_ranks(2, "no..host:12345", NULL, 3);               /* no name server is asked for a name like this */
+    run(2, 5);
+    all_say(0, 2, "host \"no..host\" does not resolve", 1);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- files */
+
+#define CARD "llmc_zero rendezvous 1\nhost ghost pid 4711 port %d\nrun 1234567 node 0 time %lld\naddress 127.0.0.1:%d\n"
+
+static void stale_file(void **state) {
+    (void)state;
+    char text[256];
+    snprintf(text, sizeof text, CARD, port, (long long)time(NULL) - 100, port);
+    put_file(path, text);
+    plan_ranks(3, NULL, path, 0.6);
+    start(1, 3);
+    assert_int_equal(end_children(3, 4), 0);
+    snprintf(text, sizeof text, "file %s is stale: rank 0 on host ghost (pid 4711) wrote it 10", path);
+    all_say(1, 3, text, 1.6);
+    all_say(1, 3, "Connection refused): remove the file", 1.6);
+    plan_ranks(3, NULL, path, 5);                           /* the same file, but now rank 0 comes after a while */
+    plans[0].delay = 0.3;
+    forget_outcomes();
+    run(3, 8);
+    all_met(3);
+}
+static void file_of_another_run(void **state) {
+    (void)state;
+    char text[256], old[96];
+    plan_ranks(4, server, NULL, 1.5);                       /* process 0: rank 0 of another job, at the address in the file */
+    snprintf(text, sizeof text, CARD, port, (long long)time(NULL), port);
+    put_file(path, text);
+    for (int i = 1; i < 4; i++)
+        plans[i].s = (rendezvous_settings){ .rank = i - 1, .ranks = 3, .file = path, .timeout_s = 5, .job = 7, .version = "1" };
+    plans[1].delay = 0.4;
+    run(4, 8);
+    for (int i = 1; i < 4; i++)
+        if (o[i].rc || !o[i].value) fail_msg("process %d: %s", i, o[i].sentence);
+    all_say(0, 1, "ranks 1, 2 and 3 of 4 did not come", 4);
+    fresh(NULL);
+    plan_ranks(2, server, NULL, 1.2);
+    snprintf(text, sizeof text, CARD, port, (long long)time(NULL), port);
+    put_file(path, text);
+    plans[1].s = (rendezvous_settings){ .rank = 1, .ranks = 3, .file = path,
+                                         .timeout_s = 0.8, .job = 7, .version = "1" };
+    run(2, 4);
+    snprintf(old, sizeof old, "at %s (host", server);
+    all_say(1, 2, old, 1.6);
+    all_say(1, 2, "belongs to another job", 1.6);
+}
+static void bad_files(void **state) {
+    (void)state;
+    char name[96], words[256];
+    snprintf(name, sizeof name, "%s/no/meet", folder);
+    plan_ranks(2, NULL, name, 0.5);
+    run(2, 3);
+    snprintf(words, sizeof words, "rank 0 cannot write the rendezvous file %s: No such file or directory", name);
+    all_say(0, 1, words, 0.5);
+    snprintf(words, sizeof words, "there was no file %s within", name);
+    all_say(1, 2, words, 1.5);
+    put_file(path, "milk, eggs\n");
+    forget_outcomes();
+    plan_ranks(2, NULL, path, 0.5);
+    start(1, 2);
+    assert_int_equal(end_children(2, 3), 0);
+    snprintf(words, sizeof words, "cannot use the rendezvous file %s: it is no rendezvous file", path);
+    all_say(1, 2, words, 1.5);
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    forget_outcomes();
+    plan_ranks(2, NULL, path, 0.5);
+    run(2, 3);
+    all_say(0, 1, "Is a directory", 0.5);
+    assert_int_equal(rmdir(path), 0);                       /* and nothing is left beside it */
+}
+
+/* -------------------------------------------------------------------------------------------------------------- environment */
+
+static void set_only(const char *const *pairs) {
+    static const char *const all[] = { "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                       "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_JOB_ID",
+                                       "SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR",
+                                       "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) unsetenv(all[i]);
+    for (; *pairs; pairs += 2) setenv(pairs[0], pairs[1], 1);
+}
+#define ENV(...) set_only((const char *const[]){ __VA_ARGS__, NULL })
+
+static int port_of(const char *text) { return atoi(strrchr(text, ':') + 1); }
+
+static void from_environment(void **state) {
+    (void)state;
+    rendezvous_settings s = { .rank = 9 }, again = { 0 };
+    ENV(NULL);
+    assert_int_equal(rendezvous_from_env(&s), 0);
+    assert_int_equal(s.rank, 9);
+    ENV("RANK", "3", "WORLD_SIZE", "8", "MASTER_ADDR", "big", "MASTER_PORT", "29500");
+    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(s.rank, 3);
+    assert_int_equal(s.ranks, 8);
+    assert_string_equal(s.server, "big:29500");
+    ENV("RANK", "3", "WORLD_SIZE", "8", "MASTER_ADDR", "fe::1", "MASTER_PORT", "29500");
+    s.server = NULL;
+    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_string_equal(s.server, "[fe::1]:29500");
+    ENV("RANK", "x", "WORLD_SIZE", "8");
+    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_string_equal(zero_last_error(), "RANK=x: a number from 0 on");
+    ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
+    s = (rendezvous_settings){ 0 };
+    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_non_null(strstr(zero_last_error(), "2 ranks, but where rank 0 is, the launcher does not say"));
+    s.server = "here:1";
+    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_string_equal(s.server, "here:1");
+    assert_int_equal(s.rank, 1);
+    ENV("OMPI_COMM_WORLD_RANK", "1");
+    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_non_null(strstr(zero_last_error(), "OMPI_COMM_WORLD_SIZE"));
+    ENV("SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_JOB_ID", "123", "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
+    s.server = NULL;
+    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(s.ranks, 6);
+    assert_memory_equal(s.server, "a:", 2);
+    assert_in_range(port_of(s.server), 10000, 29999);
+    int one = port_of(s.server);
+    setenv("SLURM_STEP_ID", "1", 1);
+    assert_int_equal(rendezvous_from_env(&again), 1);
+    assert_int_not_equal(port_of(again.server), one);       /* two steps of one job do not meet */
+    assert_true(again.job != s.job && again.job && s.job);
+    ENV("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "123", "SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
+    again.server = NULL;
+    assert_int_equal(rendezvous_from_env(&again), 1);
+    assert_memory_equal(again.server, "10.1.1.1:", 9);
+}
+
+static void slurm_lists(void **state) {
+    (void)state;
+    static const char *const lists[][2] = {
+        { "node7", "node7:" }, { "node7,node8", "node7:" }, { "node[01-03,7]", "node01:" }, { "node[7],x", "node7:" },
+        { "n[3,5-9]-ib,m", "n3-ib:" }, { "r[01-02]n[10-20]", "r01n10:" }, { "a.b-c,d[1-2]", "a.b-c:" },
+    };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        rendezvous_settings s = { 0 };
+        ENV("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "9", "SLURM_NODELIST", lists[i][0]);
+        assert_int_equal(rendezvous_from_env(&s), 1);
+        if (strncmp(s.server, lists[i][1], strlen(lists[i][1]))) fail_msg("%s gives %s", lists[i][0], s.server);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, fresh)
+int main(void) {
+    if (!mkdtemp(folder)) return 1;
+    const struct CMUnitTest tests[] = {
+        TEST(by_address), TEST(by_file), TEST(by_name_and_ipv6), TEST(in_any_order), TEST(two_hosts), TEST(twice_the_same_rank),
+        TEST(missing), TEST(earliest_limit), TEST(no_rank_0), TEST(other_number_of_ranks), TEST(other_version), TEST(other_job),
+        TEST(a_rank_that_ends), TEST(settings_that_cannot_be), TEST(strangers), TEST(port_in_use), TEST(another_program),
+        TEST(unknown_host), TEST(stale_file), TEST(file_of_another_run), TEST(bad_files), TEST(from_environment), TEST(slurm_lists),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    if (rmdir(folder)) { fprintf(stderr, "%s is not empty\n", folder); failed++; }
+    return failed;
+}
