@@ -95,7 +95,8 @@ static void print0(const char *fmt, ...) {
 // options: llm.c's letters, and long names for what llm.c lacks
 
 typedef struct {
-    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress, *attention, *comm, *reduce;
+    const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress;
+    const char *attention, *comm, *reduce;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
     int prefetch, naive, messages, tf32, gelu_fusion, master;
