@@ -55,6 +55,7 @@ static char *own_part(const zero *z, storage s, int unit, int64_t at) {
 typedef struct { FILE *f; XXH3_state_t *digest; const char *path; } stream;
 
 static int put(stream *s, const void *data, size_t bytes) {
+    if (!bytes) return 0;                   /* a trainer without bytes of its own may pass NULL */
     if (XXH3_64bits_update(s->digest, data, bytes) != XXH_OK) return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
     if (fwrite(data, 1, bytes, s->f) != bytes) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
     return 0;
@@ -119,6 +120,7 @@ int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
 }
 
 static int take(stream *s, void *data, size_t bytes) {
+    if (!bytes) return 0;
     if (fread(data, 1, bytes, s->f) == bytes) return 0;
     return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path, ferror(s->f) ? strerror(errno) : "it ends early");
 }
