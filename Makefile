@@ -120,7 +120,7 @@ $(STORIES) &: $(BUILD)/make_stories
 data: $(STORIES)
 
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
-.SECONDARY: $(TEST_OBJ)
+.SECONDARY:
 $(BUILD)/tests/%.o: tests/%.cu
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
@@ -130,7 +130,7 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"
-	$(Q)$(CXX) $^ -o $@ -lcmocka $(LIBS)
+	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ -lcmocka $(LIBS)
 
 demo: deps
 	@$(MAKE) --no-print-directory train_gpt2_zero $(if $(TEXT),$(TOKENS))
