@@ -79,7 +79,7 @@ static int put_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
     return put(file, z->values, n * sizeof(float));
 }
 
-static int write_file( zero *z, stream *s, const void *user, size_t user_bytes) {
+static int write_file(zero *z, stream *s, const void *user, size_t user_bytes) {
     file_header h = header_of(z, user_bytes);
     ZERO_TRY(put(s, &h, sizeof h));
     ZERO_TRY(put(s, user, user_bytes));

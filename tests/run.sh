@@ -57,7 +57,7 @@ for t in "$build"/tests/test_*; do
     case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac       # half a minute of waits: make check runs them
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
-for np in 1 2 3 4; do run "mpi_zero.$np" 180 bash -c "on_ranks $np $build/tests/mpi_zero"; done
+for np in 1 2 3 4; do run "mpi_zero.$np" 120 bash -c "on_ranks $np $build/tests/mpi_zero"; done
 for np in 2 3 4; do run "mpi_direct.$np" 60 bash -c "on_ranks $np $build/tests/mpi_direct"; done
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
