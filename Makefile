@@ -3,14 +3,13 @@
 #   make test     every test            make check   format, static analysis, sanitizers            make bench   speed and memory
 #   make plots RUN=folder     pictures of a run, or of a folder of runs (scripts/compare_stages.sh makes one)
 #   make SAN=address ...   or SAN=thread: the same with sanitizers, in a build folder of its own; V=1 shows the commands
-#   make NCCL=yes ...      with NCCL, which then loads with every run
+#   make NCCL=no ...       without NCCL where its header is
 #   make CUDA=no ...       without CUDA where nvcc is; CUDA=stand-in: the CUDA code on the processor, for tests (tests/cuda/)
 # Works offline once scripts/install_deps.sh has found or installed what it names.
 
 CC      ?= cc
 Q       := $(if $(V),,@)
 SAN     ?=
-NCCL    ?= no
 # CUDA 12 and newer
 CUDA    ?= $(if $(SAN),no,$(if $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.'),yes,no))
 BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
@@ -29,10 +28,14 @@ ZERO_OPENMP := $(OPENMP)
 
 ifeq ($(CUDA),stand-in)
 ZERO_CUDA         := yes
-ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DZERO_HAVE_NCCL -DCUDA_STAND_IN -Itests/cuda
+ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
 STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $(WARN) $(OPENMP) $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
-ZERO_CUDA_LIBS    := -lstdc++
+# The stand-in for NCCL is found there, where LD_LIBRARY_PATH names no other; sanitizers open libraries in the program's place, which only the
+# older kind of path allows for.
+RPATH             := $(if $(SAN),--disable-new-dtags,--enable-new-dtags)
+ZERO_CUDA_LIBS    := -lstdc++ -ldl -Wl,-rpath,$(abspath $(BUILD)) -Wl,$(RPATH) -Wl,--export-dynamic-symbol=cuda* \
+                     -Wl,--export-dynamic-symbol=_Z*cuda_stand_in*
 CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
 else
 ZERO_CUDA         := $(CUDA)
@@ -54,7 +57,8 @@ GPT2_CUDA := -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
 GPT2_OBJ  += $(patsubst gpt2/%,$(BUILD)/gpt2/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu)))
 endif
 ifeq ($(CUDA),stand-in)
-GPT2_OBJ  += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_%,$(wildcard tests/cuda/*.cpp)))
+GPT2_OBJ  += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_% tests/cuda/nccl.cpp,$(wildcard tests/cuda/*.cpp)))
+NCCL_SO   := $(BUILD)/libnccl.so.2
 else ifeq ($(CUDA),yes)
 FRONTEND  := third_party/cudnn_frontend/include
 CUDNN_HOME ?= $(ZERO_CUDA_HOME)
@@ -80,7 +84,7 @@ deps:
 	@scripts/install_deps.sh
 probes: zero_needs
 	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no), cmocka $(or $(HAVE_CMOCKA),no);" \
-	      "CUDA $(CUDA)$(if $(filter yes,$(CUDA)), with$(if $(HAVE_CUDNN),,out) cuDNN); compiler $(CC)"
+	      "CUDA $(CUDA)$(if $(filter yes,$(CUDA)), with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 
 $(BUILD)/gpt2/%.o: gpt2/%.c | probes
@@ -95,10 +99,15 @@ $(BUILD)/gpt2/%.o: gpt2/%.cpp | probes
 $(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp
 	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(STAND_IN) -c $< -o $@
+# What is loaded in place of NVIDIA's library.
+$(BUILD)/libnccl.so.2: tests/cuda/nccl.cpp
+	@mkdir -p $(@D) && echo "  c++  $@"
+	$(Q)$(STAND_IN) -MF $@.d -MT $@ -fPIC -shared $< -o $@
+$(BUILD)/tests/cuda/test_nccl: $(BUILD)/tests/cuda/nccl.o
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@
-$(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES)
+$(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 
@@ -124,7 +133,7 @@ TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 $(BUILD)/tests/%.o: tests/%.cu
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ)
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) -o $@ -lcmocka $(LIBS)
 
@@ -137,19 +146,19 @@ demo: deps
 	@scripts/demo.sh
 test: deps
 	@$(MAKE) --no-print-directory -j2 run-tests
-run-tests: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS)
+run-tests: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(BUILD)/bench/comm
 	@$(MAKE) --no-print-directory CUDA=stand-in stand-in
 	@tests/run.sh $(BUILD) $(TRAINER)
 # The CUDA code as the tests run it where there is no card.
-stand-in: $(TRAINER) stand-in-tests
+stand-in: $(TRAINER) stand-in-tests $(BUILD)/bench/comm
 stand-in-tests: $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)) \
                 $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp))
 sanitized: $(TRAINER) $(TESTS)
 check: deps
 	@scripts/check.sh
-$(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ)
+$(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ) $(filter $(BUILD)/tests/cuda/%,$(GPT2_OBJ)) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $< $(ZERO_OBJ) -o $@ $(LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@dev/bench/bench.sh
 plots:

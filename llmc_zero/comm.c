@@ -1,10 +1,12 @@
-#include "comm.h"
 #include "comm_nccl.h"
+#include "comm_net.h"
 #include "error.h"
 #include "kernels.h"
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 double comm_now(void) {
@@ -21,23 +23,72 @@ static int env_int(const char *const *names, int fallback) {
     return fallback;
 }
 
-int comm_launched(void) {
-    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
-}
-
 void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
     static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL };
-    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", NULL };
-    int launched = comm_launched();
-    *rank = launched ? env_int(rank_names, 0) : 0;
-    *ranks = launched ? env_int(size_names, 1) : 1;
-    *ranks_on_node = launched ? env_int(local_names, *ranks) : 1;
+    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
+                                               "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", NULL };
+    rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };      /* where rank 0 is does not matter here */
+    int mpi = comm_mpi_launched(), tcp = !mpi && rendezvous_launched() && rendezvous_from_env(&s) > 0;
+    *rank = mpi ? env_int(rank_names, 0) : s.rank;
+    *ranks = mpi ? env_int(size_names, 1) : s.ranks;
+    *ranks_on_node = mpi || tcp ? env_int(local_names, *ranks) : 1;
+}
+
+static int connect_by_mpi(comm *c, const zero_config *config) {
+    int rank, ranks, on_node;
+    ZERO_TRY(comm_mpi_open(c, config));
+    zero_launched_as(&rank, &ranks, &on_node);
+    if (comm_mpi_launched() && !config->mpi_comm && ranks != c->ranks)
+        return zero_fail(ZERO_ERR_COMM, "the launcher has started %d ranks, MPI knows of %d: this MPI does not work with this launcher; start with "
+                         "its own mpirun, under Slurm with srun --mpi=pmix, or connect by TCP", ranks, c->ranks);
+    if (config->ranks > 0 && config->ranks != c->ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: MPI has started %d", config->ranks, c->ranks);
+    if (config->rank >= 0 && config->rank != c->rank)
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: this is rank %d of MPI's %d", config->rank, c->rank, c->ranks);
+    return 0;
+}
+
+/* Who this process is: as the configuration says, else as the launcher does. */
+static int start_settings(const zero_config *config, rendezvous_settings *s, char path[PATH_MAX]) {
+    int by_file = config->start == ZERO_START_FILE;
+    struct stat st;
+    *s = (rendezvous_settings){ .rank = config->rank, .ranks = config->ranks, .timeout_s = config->comm_timeout_s, .version = ZERO_VERSION,
+                                .server = by_file ? NULL : config->server, .file = by_file ? path : NULL };
+    if (by_file && !config->start_file)
+        return zero_fail(ZERO_ERR_ARGUMENT, "start by a file: start_file, a path that all ranks see, is missing");
+    if (by_file) snprintf(path, PATH_MAX, "%s%s", config->start_file,
+                          !stat(config->start_file, &st) && S_ISDIR(st.st_mode) ? "/llmc_zero.start" : "");
+    if ((s->rank < 0) != (s->ranks < 1))
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d, ranks %d: both are needed, or neither under a launcher", s->rank, s->ranks);
+    if (s->rank < 0) {
+        int found = rendezvous_from_env(s);
+        if (!found) return zero_fail(ZERO_ERR_ARGUMENT, "no launcher says which rank this is (RANK and WORLD_SIZE, Slurm, or Open MPI): give rank and "
+                                     "ranks");
+        return found < 0 ? found : 0;
+    }
+    if (s->rank >= s->ranks) return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: of %d ranks the last is %d", s->rank, s->ranks, s->ranks - 1);
+    if (!s->server && !s->file && s->ranks > 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "start by TCP: server, the address of rank 0 as host:port, is missing");
+    return 0;
+}
+
+static int connect_by_tcp(comm *c, const zero_config *config) {
+    rendezvous_settings s;
+    char path[PATH_MAX];
+    ZERO_TRY(start_settings(config, &s, path));
+    if (s.ranks == 1) {
+        strcpy(c->name, "self, one rank");
+        return 0;
+    }
+    return comm_tcp_open(c, &s);
 }
 
 int comm_connect(comm *c, const zero_config *config) {
     *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
-    return config->mpi_comm || comm_launched() ? comm_mpi_open(c, config) : 0;
+    int automatic = config->start == ZERO_START_AUTO, mpi = config->mpi_comm || comm_mpi_launched();
+    if (config->start == ZERO_START_MPI || (automatic && mpi)) return connect_by_mpi(c, config);
+    return !automatic || rendezvous_launched() ? connect_by_tcp(c, config) : 0;
 }
 
 /* 1: a window, 0: messages */
@@ -47,7 +98,7 @@ static int open_transport(comm *c, const zero_config *config, memory *m) {
         int opened = comm_window_open(c, config, m, why, sizeof why);
         if (opened) return opened;
     }
-    snprintf(c->name, sizeof c->name, "mpi, messages (%s)", why);
+    snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);
     return comm_messages_open(c, config, m);
 }
 
@@ -61,16 +112,17 @@ static int open_staging(comm *c, const zero_config *config, device *d, memory *m
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
-/* All ranks fail if one does, with the error of the lowest that failed; told by MPI itself, since a transport is what may be missing. */
+/* All ranks fail if one does, with the error of the lowest that failed; told by c->net, since a transport is what may be missing. */
 int comm_agree_opened(comm *c, int rc) {
     if (c->ranks == 1) return rc;
     struct { int rc; char sentence[508]; } first = { rc, "" };
     char *text[c->ranks];
     if (rc) snprintf(first.sentence, sizeof first.sentence, "%s", zero_last_error());
-    int lowest = comm_mpi_agree(c, rc ? c->rank : c->ranks);
+    int lowest = c->net->agree(c, rc ? c->rank : c->ranks);
     if (lowest < 0 || lowest == c->ranks) return lowest < 0 ? lowest : 0;
     for (int r = 0; r < c->ranks; r++) text[r] = (char *)&first;
-    ZERO_TRY(comm_mpi_exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
+    ZERO_TRY(c->net->exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
+    c->net->agree(c, 0);                            /* nobody leaves, which would look like the failure, before all know of it */
     return zero_fail(first.rc, "%s", first.sentence);
 }
 
@@ -78,7 +130,7 @@ int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
     c->device = d;
     c->gather_stream = COMM;
     if (c->ranks == 1) {
-        if (c->mpi) strcpy(c->name, "mpi, one rank");
+        if (c->net) snprintf(c->name, sizeof c->name, "%s, one rank", c->net->name);
         return 0;
     }
     if (d->most_ranks && c->ranks > d->most_ranks)
@@ -90,9 +142,10 @@ int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
 
 void comm_close(comm *c, int clean) {
     if (c->transport) c->transport->close(c);
-    if (c->mpi) comm_mpi_close(c, clean);
+    if (c->net) c->net->close(c, clean);
     c->transport = NULL;
-    c->mpi = NULL;
+    c->net = NULL;
+    c->hosts = NULL;
 }
 
 void comm_count(comm *c, comm_kind kind, size_t bytes) {

@@ -15,10 +15,12 @@ typedef struct {                /* one unit's part in a collective: memory of th
     int64_t elems;
 } comm_piece;
 
+enum { COMM_HOST = 64 };
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;    /* what traffic is counted as */
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;
 
 typedef struct comm comm;
+struct comm_net;
 typedef struct {
     /* Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it. half: 0 or 1, in turn. */
     char *(*out)(comm *c, comm_exchange x, int half, int dest);
@@ -30,6 +32,8 @@ typedef struct {
 
 struct comm {
     int rank, ranks, node_rank, ranks_on_node, node_ranks_all;      /* node_ranks_all: every rank is on this node */
+    const struct comm_net *net;                     /* what connects the ranks (comm_net.h); NULL: one rank, started alone */
+    char (*hosts)[COMM_HOST];                       /* (ranks): the name of each rank's machine; NULL where net is */
     device *device;                                 /* whose memory the pieces are in */
     char *incoming;                                 /* (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed */
     const comm_transport *transport;                /* NULL: one rank */
@@ -44,7 +48,8 @@ struct comm {
     zero_traffic traffic;
     zero_purpose purpose;                           /* what the collective under way is for */
     int unit;                                       /* or bucket, that it is about */
-    void *mpi, *state;                              /* of comm_mpi.c, of the transport */
+    const char *part_of;                            /* for errors: the collective that an exchange serves; NULL: the exchange's own name says it */
+    void *connection, *state;                       /* of net, of the transport */
 };
 
 /* Connects the ranks; then, once the device is there, opens the transport that the configuration asks for, its staging booked in m. */
@@ -63,15 +68,6 @@ int comm_broadcast(comm *c, int root, void *data, size_t bytes);
 /* all[r * n + i] = rank r's mine[i] */
 int comm_share(comm *c, const double *mine, double *all, int n);
 int comm_barrier(comm *c);
-
-/* comm_mpi.c */
-int comm_mpi_open(comm *c, const zero_config *config);
-void comm_mpi_close(comm *c, int clean);
-int comm_mpi_agree(comm *c, int ok);                /* the smallest of the ranks' values: 1 if ok on all */
-int comm_mpi_broadcast_text(comm *c, char *text, int bytes);
-int comm_mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes);
-void comm_mpi_abort(comm *c, int status);
-int comm_launched(void);                            /* 1 under a launcher that MPI knows */
 
 /* comm.c, for comm_direct.c: the ranks tell each other n numbers, under a stamp that says of which collective and how many bytes it moves.
  * all[r] = rank r's, in staging until the next exchange. */

@@ -7,7 +7,8 @@
  * does so between ranks where kernel.yama.ptrace_scope is not 0. A trial at the start tells. What forbids it is not worked around: then
  * the window does all. An administrator who wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
  */
-#include "comm.h"
+#include "comm_late.h"
+#include "comm_net.h"
 #include "error.h"
 #include "kernels.h"
 #include <errno.h>
@@ -37,13 +38,17 @@ static int large_pages_granted(void) {
     return !failed && after.ru_minflt - before.ru_minflt < 128;
 }
 
+static int fail_to_read(const comm *c, int src, int error) {
+    char in[COMM_WHERE];
+    return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s", c->rank, src, comm_host(c, src),
+                     comm_where(c, EXCHANGE_GATHER, in), error == ESRCH ? "it is gone" : strerror(error));
+}
+
 static int read_from(const comm *c, int src, int64_t pid, char *to, int64_t from, size_t bytes) {
     while (bytes) {
         struct iovec local = { to, bytes }, remote = { (void *)(intptr_t)from, bytes };
         ssize_t n = process_vm_readv((pid_t)pid, &local, 1, &remote, 1, 0);
-        if (n <= 0)
-            return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d: %s", c->rank, src,
-                             errno == ESRCH ? "it is gone" : strerror(errno));
+        if (n <= 0) return fail_to_read(c, src, errno);
         to += n;
         from += n;
         bytes -= n;
@@ -60,7 +65,7 @@ static int others_readable(comm *c) {
     int readable = large_pages_granted();
     for (int r = 0; r < c->ranks && readable; r++)
         readable = !read_from(c, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) && !memcmp(theirs, all[r], sizeof theirs);
-    return comm_mpi_agree(c, readable);             /* nobody reads `mine` any more */
+    return c->net->agree(c, readable);             /* nobody reads `mine` any more */
 }
 
 int comm_direct_open(comm *c) {
@@ -97,7 +102,7 @@ static void copy_own(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
+static int gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
     const int64_t *all[c->ranks];
     ZERO_TRY(announce_pieces(c, COMM_ALL_GATHER, pieces, n, total, all));
     for (int k = 1; k < c->ranks; k++) {            /* each rank starts at another one */
@@ -135,7 +140,7 @@ static int reduce_run(comm *c, const comm_piece *p, int i, int64_t pos, int64_t 
     return 0;
 }
 
-int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+static int reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
     enum { CACHED = 512 << 10 };
     const int64_t *all[c->ranks];
     ZERO_TRY(announce_pieces(c, COMM_REDUCE_SCATTER, pieces, n, total, all));
@@ -148,4 +153,18 @@ int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full
             ZERO_TRY(reduce_run(c, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
         }
     return comm_barrier(c);                         /* from here on full may change */
+}
+
+int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
+    c->part_of = "an all-gather";
+    int rc = gather(c, pieces, n, elem_bytes, total);
+    c->part_of = NULL;
+    return rc;
+}
+
+int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+    c->part_of = "a reduce-scatter";
+    int rc = reduce(c, pieces, n, full_type, shard_type, add, total);
+    c->part_of = NULL;
+    return rc;
 }

@@ -1,5 +1,5 @@
-/* The transport between nodes: packed bytes go out and come in as MPI messages, half of the staging for each. */
-#include "comm.h"
+/* The transport between nodes: packed bytes go out and come in as messages, half of the staging for each. */
+#include "comm_net.h"
 #include "error.h"
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ static int messages_exchange(comm *c, comm_exchange x, int half, int root, size_
         send[r] = messages_out(c, x, half, r);
         receive[r] = (char *)messages_in(c, x, half, r);
     }
-    return comm_mpi_exchange(c, x, root, send, receive, bytes);
+    return c->net->exchange(c, x, root, send, receive, bytes);
 }
 
 static void messages_close(comm *c) {

@@ -1,12 +1,27 @@
 /* What needs MPI itself: start, messages, agreement, end. The only file that includes mpi.h. */
-#include "comm.h"
+#include "comm_late.h"
+#include "comm_net.h"
 #include "error.h"
 #include <limits.h>
 #include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-typedef struct { MPI_Comm comm; int finalize; } mpi_state;
+enum { EXCHANGED, LATE };       /* tags: bytes of an exchange; that its sender has waited for too long in exchange number so and so */
+static const double start_s = 10, late_s = 0.5;     /* MPI's own start may take so much longer than a collective; for others' LATE to come in */
+
+typedef struct {
+    MPI_Comm comm;
+    int finalize;
+    int exchanges;              /* begun */
+    int late, first_late;       /* this rank has waited too long; and is the one to say so */
+} mpi_state;
+static mpi_state *state_of(const comm *c) { return c->connection; }
+static const comm_net comm_mpi_net;
 
 static int mpi_failed(const char *what, int rc) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -23,7 +38,7 @@ static int start_mpi(int threads, int *finalize) {
         return zero_fail(ZERO_ERR_COMM, "MPI has been finalised in this process and cannot be started again: initialise it before the first "
                          "zero_create and finalise it after the last zero_destroy");
     MPI_TRY(MPI_Initialized(&flag));
-    if (!flag) MPI_TRY(MPI_Init_thread(NULL, NULL, needed, &provided));
+    if (!flag) MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));     /* its calls come from more threads than one */
     else MPI_TRY(MPI_Query_thread(&provided));
     *finalize = !flag;
     if (threads && provided < needed)
@@ -31,77 +46,192 @@ static int start_mpi(int threads, int *finalize) {
     return 0;
 }
 
-int comm_mpi_open(comm *c, const zero_config *config) {
-    mpi_state *s = calloc(1, sizeof *s);
-    if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for MPI's state");
-    c->mpi = s;
-    s->comm = MPI_COMM_NULL;
-    ZERO_TRY(start_mpi(config->overlap, &s->finalize));
-    MPI_TRY(MPI_Comm_dup(config->mpi_comm ? *(MPI_Comm *)config->mpi_comm : MPI_COMM_WORLD, &s->comm));
-    MPI_TRY(MPI_Comm_set_errhandler(s->comm, MPI_ERRORS_RETURN));
-    MPI_TRY(MPI_Comm_rank(s->comm, &c->rank));
-    MPI_TRY(MPI_Comm_size(s->comm, &c->ranks));
+int comm_mpi_launched(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
+
+/* MPI starts in a thread, since it has no limit for that: where a rank never comes, the thread and this are left behind. */
+typedef struct {
+    mpi_state s;
+    MPI_Comm given;
+    int overlap, rank, ranks, node_rank, ranks_on_node, rc;
+    char sentence[640];
+} mpi_start;
+
+static int meet(mpi_start *m) {
     MPI_Comm node;
-    MPI_TRY(MPI_Comm_split_type(s->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-    MPI_TRY(MPI_Comm_size(node, &c->ranks_on_node));
-    MPI_TRY(MPI_Comm_rank(node, &c->node_rank));
+    ZERO_TRY(start_mpi(m->overlap, &m->s.finalize));
+    MPI_TRY(MPI_Comm_dup(m->given, &m->s.comm));
+    MPI_TRY(MPI_Comm_set_errhandler(m->s.comm, MPI_ERRORS_RETURN));
+    MPI_TRY(MPI_Comm_rank(m->s.comm, &m->rank));
+    MPI_TRY(MPI_Comm_size(m->s.comm, &m->ranks));
+    MPI_TRY(MPI_Comm_split_type(m->s.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    MPI_TRY(MPI_Comm_size(node, &m->ranks_on_node));
+    MPI_TRY(MPI_Comm_rank(node, &m->node_rank));
     MPI_TRY(MPI_Comm_free(&node));
-    int all = comm_mpi_agree(c, c->ranks_on_node == c->ranks);
+    return 0;
+}
+
+static void *run_meet(void *start) {
+    mpi_start *m = start;
+    m->rc = meet(m);
+    if (m->rc) snprintf(m->sentence, sizeof m->sentence, "%s", zero_last_error());
+    return NULL;
+}
+
+static int fail_to_meet(double limit) {
+    char host[COMM_HOST] = "";
+    int rank, ranks, on_node;
+    zero_launched_as(&rank, &ranks, &on_node);
+    if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
+    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone", rank,
+                     host, limit, ranks);
+}
+
+/* A caller's MPI may be one for a single thread. Otherwise *left is set where the thread still runs. */
+static int meet_within(double limit, mpi_start *m, int *left) {
+    int running = 0;
+    pthread_t thread;
+    MPI_TRY(MPI_Initialized(&running));
+    if (running) return meet(m);
+    int rc = pthread_create(&thread, NULL, run_meet, m);
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the thread that starts MPI does not start: %s", strerror(rc));
+    comm_patience patience = comm_start_waiting();
+    while ((*left = pthread_tryjoin_np(thread, NULL) != 0) && comm_waited(&patience) < limit) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    if (*left) return fail_to_meet(limit);
+    return m->rc ? zero_fail(m->rc, "%s", m->sentence) : 0;
+}
+
+static int tell_hosts(comm *c) {
+    char host[COMM_HOST] = "", *send[c->ranks], *receive[c->ranks];
+    c->hosts = calloc(c->ranks, sizeof *c->hosts);
+    if (!c->hosts) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the names of %d ranks' hosts", c->ranks);
+    if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
+    memcpy(c->hosts[c->rank], host, sizeof host);
+    for (int r = 0; r < c->ranks; r++) {
+        send[r] = host;
+        receive[r] = c->hosts[r];
+    }
+    return c->net->exchange(c, EXCHANGE_GATHER, 0, send, receive, sizeof host);
+}
+
+int comm_mpi_open(comm *c, const zero_config *config) {
+    int left = 0;
+    mpi_start *m = calloc(1, sizeof *m);
+    mpi_state *s = calloc(1, sizeof *s);
+    if (!m || !s) {
+        free(m); free(s);
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for MPI's state");
+    }
+    m->s.comm = MPI_COMM_NULL;
+    m->given = config->mpi_comm ? *(MPI_Comm *)config->mpi_comm : MPI_COMM_WORLD;
+    m->overlap = config->overlap;
+    int rc = meet_within(c->timeout_s + start_s, m, &left);
+    c->net = &comm_mpi_net;
+    c->connection = s;
+    if (!left) {
+        *s = m->s;
+        c->rank = m->rank;
+        c->ranks = m->ranks;
+        c->node_rank = m->node_rank;
+        c->ranks_on_node = m->ranks_on_node;
+        free(m);
+    } else s->comm = MPI_COMM_NULL;
+    ZERO_TRY(rc);
+    ZERO_TRY(tell_hosts(c));
+    int all = comm_net_agree(c, c->ranks_on_node == c->ranks);
     c->node_ranks_all = all > 0;
     return all < 0 ? all : 0;
 }
 
-void comm_mpi_close(comm *c, int clean) {
-    mpi_state *s = c->mpi;
+static void mpi_close(comm *c, int clean) {
+    mpi_state *s = state_of(c);
     int over = 0;
     MPI_Finalized(&over);           /* by the trainer, before zero_destroy: then nothing is left to free */
     if (clean && !over && s->comm != MPI_COMM_NULL) MPI_Comm_free(&s->comm);
     if (clean && !over && s->finalize) MPI_Finalize();
+    free(c->hosts);
     free(s);
 }
 
-int comm_mpi_agree(comm *c, int ok) {
-    int all = 0;
-    MPI_TRY(MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, ((mpi_state *)c->mpi)->comm));
-    return all;
+/* Ranks that wait for a late one let others wait for them. So each tells all that it waits, and in which exchange: those that say nothing are
+ * missing; in the first such exchange, the lowest rank is the one to say so. at[r]: rank r's exchange, -1: it has said nothing. */
+static int tell_late(const comm *c, int *at) {
+    mpi_state *s = state_of(c);
+    for (int r = 0; r < c->ranks; r++) {
+        MPI_Request sent;
+        at[r] = r == c->rank ? s->exchanges : -1;
+        if (r != c->rank && !MPI_Isend(&s->exchanges, 1, MPI_INT, r, LATE, s->comm, &sent)) MPI_Request_free(&sent);
+    }
+    comm_patience patience = comm_start_waiting();
+    while (comm_waited(&patience) < late_s) {
+        int there = 0;
+        MPI_Status from;
+        MPI_TRY(MPI_Iprobe(MPI_ANY_SOURCE, LATE, s->comm, &there, &from));
+        if (there) MPI_TRY(MPI_Recv(&at[from.MPI_SOURCE], 1, MPI_INT, from.MPI_SOURCE, LATE, s->comm, MPI_STATUS_IGNORE));
+        else nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    }
+    return 0;
 }
 
-int comm_mpi_broadcast_text(comm *c, char *text, int bytes) {
-    MPI_TRY(MPI_Bcast(text, bytes, MPI_CHAR, 0, ((mpi_state *)c->mpi)->comm));
-    return 0;
+static int fail_late(comm *c, comm_exchange x, int n, MPI_Request *requests, const int *with) {
+    mpi_state *s = state_of(c);
+    char missing[c->ranks], silent[c->ranks];
+    int at[c->ranks], any = 0, first = c->rank;
+    memset(missing, 0, sizeof missing);
+    for (int i = 0; i < n; i++) {
+        int done = 0;
+        MPI_TRY(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE));
+        if (!done) missing[with[i]] = 1;
+    }
+    ZERO_TRY(tell_late(c, at));
+    for (int r = 0; r < c->ranks; r++) {
+        any |= silent[r] = missing[r] && at[r] < 0;
+        if (at[r] >= 0 && (at[r] < at[first] || (at[r] == at[first] && r < first))) first = r;
+    }
+    s->late = 1;
+    s->first_late = first == c->rank;
+    return comm_fail_late(c, x, any ? silent : missing);
 }
 
 /* MPI_Waitall with a limit. It spins for a millisecond, then sleeps between looks; by the clock and not by counting, since with more ranks
  * than cores each MPI_Testall gives its core away, and on a busy machine gets it back only after a time slice. */
-static int wait_all(comm *c, int n, MPI_Request *requests) {
-    double start = comm_now(), waited = 0;
+static int wait_all(comm *c, comm_exchange x, int n, MPI_Request *requests, const int *with) {
+    comm_patience patience = comm_start_waiting();
     for (int done = 0;;) {
+        double waited = comm_waited(&patience);
         MPI_TRY(MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE));
         if (done) return 0;
-        waited = comm_now() - start;
-        if (waited > c->timeout_s)
-            return zero_fail(ZERO_ERR_COMM, "rank %d waited %.0f s for messages of the other ranks: one of them is stuck, gone, or calls the "
-                             "hooks in another order", c->rank, c->timeout_s);
+        if (waited > c->timeout_s) return fail_late(c, x, n, requests, with);
         if (waited < 1e-3) continue;
         struct timespec nap = { 0, waited < 10e-3 ? 20000 : 200000 };
         nanosleep(&nap, NULL);
     }
 }
 
-int comm_mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
-    MPI_Comm comm_ = ((mpi_state *)c->mpi)->comm;
+static int mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
+    MPI_Comm comm_ = state_of(c)->comm;
     MPI_Request requests[2 * c->ranks];
-    int n = 0;
+    int with[2 * c->ranks], n = 0;
+    state_of(c)->exchanges++;
     if (bytes > INT_MAX) return zero_fail(ZERO_ERR_COMM, "a message of %zu bytes is too long", bytes);
     for (int r = 0; r < c->ranks; r++) {
-        if (r == c->rank) continue;
-        if (x != EXCHANGE_ROOT || r == root) MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, 0, comm_, &requests[n++]));
+        if (r == c->rank || (x == EXCHANGE_ROOT && r != root)) continue;
+        with[n] = r;
+        MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, comm_, &requests[n++]));
     }
     for (int r = 0; r < c->ranks; r++) {
-        if (r == c->rank) continue;
-        if (x != EXCHANGE_ROOT || c->rank == root) MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, 0, comm_, &requests[n++]));
+        if (r == c->rank || (x == EXCHANGE_ROOT && c->rank != root)) continue;
+        with[n] = r;
+        MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, comm_, &requests[n++]));
     }
-    return wait_all(c, n, requests);
+    return wait_all(c, x, n, requests, with);
 }
 
-void comm_mpi_abort(comm *c, int status) { MPI_Abort(((mpi_state *)c->mpi)->comm, status); }
+/* Where ranks only take turns, the one that speaks may not end the others before their turn comes. */
+static int mpi_first_to_fail(comm *c, int first) {
+    const mpi_state *s = state_of(c);
+    return first < 0 && s->late ? s->first_late : first;
+}
+
+static void mpi_abort(comm *c, int status) { MPI_Abort(state_of(c)->comm, status); }
+
+static const comm_net comm_mpi_net = { "mpi", comm_net_agree, comm_net_broadcast_text, mpi_exchange, NULL, mpi_first_to_fail, mpi_abort, mpi_close };

@@ -5,16 +5,16 @@
  */
 #ifdef ZERO_HAVE_NCCL
 #include "comm_nccl.h"
+#include "comm_net.h"
 #include "error.h"
 #include "kernels_cuda.h"
-#include <nccl.h>
+#include "nccl_library.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 
@@ -51,7 +51,7 @@ typedef struct {
     ncclResult_t rc;            /* of the calls since the last settle(), and the name of the one that said so */
     const char *call;
     int failed, stop, watching;
-    char sentence[800], host[64];
+    char sentence[800];
     pthread_t watchdog;
     char *incoming;             /* (ranks, slot_bytes): what the others sent, to be summed; NULL: NCCL sums */
     size_t slot_bytes;
@@ -63,10 +63,12 @@ typedef struct {
 
 /* ---------------------------------------------------------------------------------------------------------------- failures */
 
+static const char *host_of(const nccl_state *n, int rank) { return n->c->hosts[rank]; }
 static const char *kind_name(comm_kind kind) { return kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter"; }
 
 /* Both at once: NCCL frees memory while it aborts one, and that waits for what the other still runs. Returns what NCCL does. */
 static ncclResult_t abort_lanes(nccl_state *n) {
+    if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;    /* perhaps the library is not there either */
     ncclResult_t rc = ncclGroupStart();
     for (int i = 0; i < LANES; i++) {
         if (!rc && n->lanes[i].comm) rc = ncclCommAbort(n->lanes[i].comm);
@@ -84,7 +86,7 @@ static int fail(nccl_state *n, const collective *w, const char *what, const char
     char about[96] = "";
     if (n->failed) return relay(n);
     if (w) snprintf(about, sizeof about, "the %s of unit %d (collective %lld): ", kind_name(w->kind), w->unit, (long long)w->number);
-    snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s%s%.400s", n->c->rank, n->host, about, what,
+    snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s%s%.400s", n->c->rank, host_of(n, n->c->rank), about, what,
              *said ? "; NCCL says: " : "", said);
     n->failed = 1;
     ncclResult_t rc = abort_lanes(n);
@@ -120,22 +122,39 @@ static int fail_in_cuda(nccl_state *n, const collective *w, const char *call, cu
 /* Nothing more is asked after a failure. */
 #define ASK(n, f, ...) do { if (!(n)->rc || (n)->rc == ncclInProgress) { (n)->call = #f; (n)->rc = f(__VA_ARGS__); } } while (0)
 
-/* Until the calls are done, which for work on a stream means: it is on the stream. */
-static int settle(nccl_state *n, lane *l) {
-    double limit = comm_now() + n->c->timeout_s;
-    ncclResult_t rc = n->rc;
+/* What has become of the calls. */
+static ncclResult_t progress_of(nccl_state *n, const lane *l) {
+    ncclResult_t asked = n->rc == ncclInProgress ? ncclCommGetAsyncError(l->comm, &n->rc) : ncclSuccess;
+    return asked ? n->rc = asked : n->rc;
+}
+
+/* rc of the calls is not success. */
+static int fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     char what[160];
     n->rc = ncclSuccess;
-    while (rc == ncclInProgress && comm_now() < limit) {
-        sched_yield();
-        ncclResult_t asked = ncclCommGetAsyncError(l->comm, &rc);
-        if (asked) rc = asked;
-    }
-    if (!rc) return 0;
     if (rc == ncclInProgress) snprintf(what, sizeof what, "%s did not end within %g s: another rank died, hangs, or does something else",
                                        n->call, n->c->timeout_s);
     else snprintf(what, sizeof what, "%s failed", n->call);
     return fail_in_nccl(n, l, n->current, what, rc);
+}
+
+/* Another rank is known to be gone: sooner than NCCL notices, if it does. */
+static int is_one_lost(const nccl_state *n) { return n->c->net->lost && n->c->net->lost(n->c) >= 0; }
+
+/* Until the calls are done, which for work on a stream means: it is on the stream. */
+static int settle(nccl_state *n, const lane *l) {
+    double now = comm_now(), limit = now + n->c->timeout_s, look_at = now + LOOK_MS * 1e-3;
+    ncclResult_t rc = n->rc;
+    while (rc == ncclInProgress && (now = comm_now()) < limit) {
+        sched_yield();
+        rc = progress_of(n, l);
+        if (rc != ncclInProgress || now < look_at) continue;
+        look_at = now + LOOK_MS * 1e-3;
+        if (!is_one_lost(n)) continue;
+        n->rc = ncclSuccess;
+        return fail(n, n->current, zero_last_error(), "");
+    }
+    return rc ? fail_to_settle(n, l, rc) : 0;
 }
 
 /* ncclGroupEnd must follow, whatever failed in between. */
@@ -173,6 +192,7 @@ static int look_at_queue(nccl_state *n, lane *l) {
 static int look(nccl_state *n) {
     if (n->failed) return relay(n);
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
+    if (is_one_lost(n)) return fail(n, oldest(n), zero_last_error(), "");
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
         ncclResult_t state = ncclSuccess, rc = ncclCommGetAsyncError(l->comm, &state);
         if (!rc) rc = state;
@@ -341,7 +361,11 @@ int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n_pieces, size_t
 /* ------------------------------------------------------------------------------------------------------------------- start */
 
 /* What the ranks tell each other before NCCL is asked for more than its version. */
-typedef struct { double gpu_high, gpu_low, version, failed; } introduction;
+typedef struct {
+    double failed, version, gpu_high, gpu_low;
+    double gpus;                /* that the rank sees */
+    double shares;              /* whether it lets NCCL put several ranks on one GPU */
+} introduction;
 
 /* FNV-1a of what NCCL's own check for shared GPUs goes by: the host (its name and boot, or NCCL_HOSTID) and the GPU's place on its bus. */
 static uint64_t gpu_hash(const nccl_state *n, const char *bus_id) {
@@ -352,7 +376,7 @@ static uint64_t gpu_hash(const nccl_state *n, const char *bus_id) {
         if (!fgets(boot, sizeof boot, f)) *boot = 0;
         fclose(f);
     }
-    snprintf(text, sizeof text, "%.256s %s %s", host && *host ? host : n->host, host && *host ? "" : boot, bus_id);
+    snprintf(text, sizeof text, "%.256s %s %s", host && *host ? host : host_of(n, n->c->rank), host && *host ? "" : boot, bus_id);
     uint64_t h = 0xcbf29ce484222325u;
     for (const char *p = text; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
     return h;
@@ -363,40 +387,63 @@ static void version_name(char name[32], double version) {
     snprintf(name, 32, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
-static int look_at_self(nccl_state *n, introduction *own) {
+/* Ranks that share a GPU wait for each other's turns on it: only where it was asked for. */
+static int may_share(const zero_config *config) {
+    const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return v && *v ? atoi(v) != 0 : config->nccl > 0;
+}
+
+static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
     char bus_id[64], name[32];
+    int gpus = 0;
+    ZERO_TRY(nccl_load());
     ncclResult_t rc = ncclGetVersion(&n->version);
     if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", ncclGetErrorString(rc));
     version_name(name, own->version = n->version);
-    if (n->version < LEAST_VERSION) return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old: 2.18 or newer is needed", name);
-    if (n->version / 100 < NCCL_VERSION_CODE / 100)
-        return zero_fail(ZERO_ERR_COMM, "NCCL %s was loaded, and this program was built with %d.%d: build it again, or let "
-                         "LD_LIBRARY_PATH name the newer one", name, NCCL_MAJOR, NCCL_MINOR);
-    cudaError_t cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
+    if (n->version < LEAST_VERSION) return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.18 or newer is needed", name);
+    cudaError_t cuda = cudaGetDeviceCount(&gpus);
+    if (cuda == cudaSuccess) cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
     if (cuda != cudaSuccess) return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaDeviceGetPCIBusId: %s", cudaGetErrorString(cuda));
     uint64_t h = gpu_hash(n, bus_id);
     own->gpu_high = (double)(h >> 32);
     own->gpu_low = (double)(h & 0xffffffff);
+    own->gpus = gpus;
+    own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
     return 0;
 }
 
-static int share_a_gpu(const introduction *a, const introduction *b) { return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low; }
+static int on_one_gpu(const introduction *a, const introduction *b) { return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low; }
 
-/* Two ranks of one GPU are refused by NCCL before 2.30, and from then on unless it is told to. */
-static int compare(nccl_state *n, const introduction *all) {
-    char mine[32], other[32];
-    int sharing = 0;
+/* Ranks i and r are on one GPU, and NCCL refuses that before 2.30, from then on unless it is told to. */
+static int refuse_sharing(const nccl_state *n, const introduction *all, int i, int r) {
+    char version[32], most[64] = "give each a GPU of its own";
+    int ranks = 0, gpus = 0, old = n->version < MULTI_RANK_VERSION;
+    for (int k = 0; k < n->c->ranks; k++) {
+        if (strcmp(host_of(n, k), host_of(n, r))) continue;
+        ranks++;
+        if (all[k].gpus > gpus) gpus = (int)all[k].gpus;
+    }
+    version_name(version, n->version);
+    if (gpus < ranks) snprintf(most, sizeof most, "start at most %d rank%s there", gpus, gpus == 1 ? "" : "s");
+    return zero_fail(ZERO_ERR_COMM, "ranks %d and %d are on one GPU of %s, which has %d for %d ranks, and NCCL %s %s; %s, or let the bytes "
+                     "go through the host (--comm host, nccl 0), or %s", i, r, host_of(n, r), gpus, ranks, version,
+                     old ? "needs one for each" : "was not told to share it", most,
+                     old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1" : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
+}
+
+static int compare(const nccl_state *n, const introduction *all) {
+    char first[32], other[32];
+    int sharing = 0, shares = 1;
+    for (int r = 0; r < n->c->ranks; r++) shares &= all[r].shares != 0;
     for (int r = 0; r < n->c->ranks; r++) {
-        version_name(mine, all[0].version);
+        version_name(first, all[0].version);
         version_name(other, all[r].version);
-        if (all[r].failed) return zero_fail(ZERO_ERR_COMM, "rank %d cannot use NCCL: its own message says why", r);
         if (all[r].version != all[0].version)
-            return zero_fail(ZERO_ERR_COMM, "rank 0 has NCCL %s and rank %d %s: they must be the same", mine, r, other);
+            return zero_fail(ZERO_ERR_COMM, "rank 0 on %s has NCCL %s and rank %d on %s %s: they must be the same", host_of(n, 0), first, r,
+                             host_of(n, r), other);
         for (int i = 0; i < r; i++) {
-            if (!share_a_gpu(&all[i], &all[r])) continue;
-            if (n->version < MULTI_RANK_VERSION)
-                return zero_fail(ZERO_ERR_COMM, "ranks %d and %d share a GPU: NCCL %s needs one each (2.30 can do it); use fewer ranks, "
-                                 "or MPI", i, r, mine);
+            if (!on_one_gpu(&all[i], &all[r])) continue;
+            if (!shares) return refuse_sharing(n, all, i, r);
             sharing = 1;
         }
     }
@@ -404,14 +451,19 @@ static int compare(nccl_state *n, const introduction *all) {
     return 0;
 }
 
-static int introduce(nccl_state *n) {
-    introduction own = { 0 }, all[n->c->ranks];
-    int rc = look_at_self(n, &own);
-    char why[512];
-    snprintf(why, sizeof why, "%s", zero_last_error());
-    own.failed = rc != 0;
-    ZERO_TRY(comm_share(n->c, (double *)&own, (double *)all, sizeof own / sizeof(double)));
-    return rc ? zero_fail(rc, "%s", why) : compare(n, all);
+/* All ranks fail alike: with what the first that cannot has to say. */
+static int introduce(nccl_state *n, const zero_config *config) {
+    comm *c = n->c;
+    introduction own = { 0 }, all[c->ranks];
+    struct { int rc; char sentence[500]; } why = { look_at_self(n, config, &own), "" };
+    int first = 0;
+    own.failed = why.rc != 0;
+    if (why.rc) snprintf(why.sentence, sizeof why.sentence, "rank %d on %s: %s", c->rank, host_of(n, c->rank), zero_last_error());
+    ZERO_TRY(comm_share(c, (double *)&own, (double *)all, sizeof own / sizeof(double)));
+    while (first < c->ranks && !all[first].failed) first++;
+    if (first == c->ranks) return compare(n, all);
+    ZERO_TRY(comm_broadcast(c, first, &why, sizeof why));
+    return zero_fail(why.rc, "%s", why.sentence);
 }
 
 /* Rank 0 makes the names under which the ranks find each other. */
@@ -427,6 +479,25 @@ static int share_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     return 0;
 }
 
+/* Until the communicator is there on all ranks. If one cannot, all fail at once, with what that one has to say. */
+static int connect_together(nccl_state *n, const lane *l) {
+    enum { DONE, BUSY, LATE, FAILED };
+    comm *c = n->c;
+    double limit = comm_now() + c->timeout_s, mine = BUSY, worst = BUSY, all[c->ranks];
+    int who = 0;
+    for (; worst == BUSY; pause_ms(2)) {
+        ncclResult_t rc = progress_of(n, l);
+        mine = !rc ? DONE : rc != ncclInProgress ? FAILED : comm_now() < limit ? BUSY : LATE;
+        ZERO_TRY(comm_share(c, &mine, all, 1));
+        worst = all[who = 0];
+        for (int r = 1; r < c->ranks; r++) if (all[r] > worst) worst = all[who = r];
+    }
+    if (worst == DONE) return 0;
+    if (mine > BUSY) fail_to_settle(n, l, n->rc);
+    ZERO_TRY(comm_broadcast(c, who, n->sentence, sizeof n->sentence));
+    return relay(n);
+}
+
 static int connect_lanes(nccl_state *n) {
     static const device_stream streams[LANES] = { [REDUCE] = COMM, [GATHERING] = GATHER };
     ncclUniqueId ids[LANES];
@@ -439,7 +510,7 @@ static int connect_lanes(nccl_state *n) {
         config.blocking = 0;
         l->stream = device_cuda_stream(n->c->device, streams[i]);
         ASK(n, ncclCommInitRankConfig, &l->comm, n->c->ranks, ids[i], n->c->rank, &config);
-        ZERO_TRY(settle(n, l));
+        ZERO_TRY(connect_together(n, l));
     }
     return 0;
 }
@@ -459,9 +530,9 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
     c->device = d;
     n->c = c;
+    c->purpose = ZERO_FOR_SCALARS;
     pthread_mutex_init(&n->lock, NULL);
-    if (gethostname(n->host, sizeof n->host - 1)) strcpy(n->host, "this host");
-    ZERO_TRY(introduce(n));
+    ZERO_TRY(introduce(n, config));
     ZERO_TRY(connect_lanes(n));
     ZERO_TRY(create_events(n));
     n->slot_bytes = config->window_bytes & ~(int64_t)511;
@@ -475,9 +546,9 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     return 0;
 }
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
 static int register_in(nccl_state *n, int i, void *base, size_t bytes) {
     lane *l = &n->lanes[i];
+    if (!ncclCommRegister || !ncclCommDeregister) return 0;
     registration *more = realloc(n->registered, (n->n_registered + 1) * sizeof *more);
     if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
     n->registered = more;
@@ -497,10 +568,6 @@ static int deregister_all(nccl_state *n) {
     }
     return 0;
 }
-#else
-static int register_in(nccl_state *n, int i, void *base, size_t bytes) { (void)n; (void)i; (void)base; (void)bytes; return 0; }
-static int deregister_all(nccl_state *n) { (void)n; return 0; }
-#endif
 
 int comm_nccl_register(comm *c, void *base, size_t bytes) {
     nccl_state *n = c->nccl;

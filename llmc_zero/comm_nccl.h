@@ -14,9 +14,9 @@
 #include "comm.h"
 
 #ifdef ZERO_HAVE_NCCL
-/* (collective) Over the transport that connects the ranks by now; sets c->nccl. Returns within comm_timeout_s for each of the two
- * communicators. Staging of `ranks` times window_bytes is booked in m, unless NCCL is to sum (reduce_nccl). After an error: comm_nccl_close
- * (clean 0). */
+/* (collective) Over the transport that connects the ranks by now; sets c->nccl. Loads the library. Returns within comm_timeout_s for each of
+ * the two communicators; where one rank cannot, all fail with its sentence, as soon as it knows. Staging of `ranks` times window_bytes is
+ * booked in m, unless NCCL is to sum (reduce_nccl). After an error: comm_nccl_close (clean 0). */
 int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m);
 /* As comm_reduce_scatter and comm_all_gather. With reduce_nccl each full's part of this rank is overwritten by the sum. */
 int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);
@@ -32,7 +32,7 @@ int comm_nccl_failed(comm *c);
 #include "error.h"
 static inline int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     (void)c; (void)config; (void)d; (void)m;
-    return zero_fail(ZERO_ERR_ARGUMENT, "built without NCCL: install libnccl-dev and build again");
+    return zero_fail(ZERO_ERR_ARGUMENT, "built without NCCL; install NVIDIA's package libnccl-dev and build again");
 }
 static inline int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
     (void)c; (void)pieces; (void)n; (void)full_type; (void)shard_type; (void)add;

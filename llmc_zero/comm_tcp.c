@@ -5,12 +5,15 @@
  * While a rank waits it listens to all others, so that the end of any of them is noticed at once. Of a rank that is ahead it reads only the
  * head of the next frame, and leaves the bytes in the socket until they are due.
  */
+#include "comm_late.h"
 #include "comm_net.h"
 #include "error.h"
 #include "sockets.h"
 #include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +24,7 @@
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SENTENCE = 640, SINK = 1 << 16 };
 enum { DATA = 1, END, GOODBYE };                    /* END: the job is over; status and sentence are those of rank `root` */
-static const double spin_s = 50e-6, farewell_s = 1, turn_s = 0.2;
+static const double spin_s = 50e-6, farewell_s = 1, turn_s = 0.2, second_s = 2;
 
 typedef struct { uint32_t magic, kind, number; int32_t what, root, status; uint64_t bytes; } frame;
 typedef struct { frame f; char *data; uint32_t tail; size_t done; int busy; } flow;     /* data NULL: bytes that no longer matter */
@@ -35,8 +38,9 @@ typedef struct {
 } peer;
 
 typedef struct {
+    pthread_mutex_t lock;                           /* around all of this, for as long as an exchange takes */
+    atomic_int ending;                              /* this rank ends the job, from another thread than the one that exchanges */
     peer *peers;
-    rendezvous_peer *who;
     struct pollfd *polls;
     uint32_t exchanges;
     int failed, told;                               /* this rank has; and has told the others */
@@ -44,7 +48,7 @@ typedef struct {
     char sentence[SENTENCE], ended_why[SENTENCE];   /* of this rank's failure, of that rank's */
 } mesh;
 
-static mesh *mesh_of(const comm *c) { return c->mpi; }
+static mesh *mesh_of(const comm *c) { return c->connection; }
 
 /* -------------------------------------------------------------------------------------------------------------------- frames */
 
@@ -141,7 +145,7 @@ static void sleep_until_something(const comm *c, mesh *m, double deadline) {
         int events = (is_ahead(p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
         m->polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
     }
-    poll(m->polls, (nfds_t)c->ranks, left <= 0 ? 0 : left > 1 ? 1000 : (int)(left * 1e3) + 1);      /* any return: look again */
+    poll(m->polls, (nfds_t)c->ranks, left <= 0 ? 0 : left > 0.1 ? 100 : (int)(left * 1e3) + 1);     /* any return: look again */
 }
 
 static void queue(peer *p, frame f, char *data) {
@@ -152,10 +156,8 @@ static void queue(peer *p, frame f, char *data) {
 /* ---------------------------------------------------------------------------------------------------------------- failures */
 
 /* The caller's buffers are its own again. A frame that has begun ends as void. */
-static int give_up(comm *c) {
+static void abandon_exchange(comm *c) {
     mesh *m = mesh_of(c);
-    snprintf(m->sentence, sizeof m->sentence, "%s", zero_last_error());
-    m->failed = 1;
     for (int r = 0; r < c->ranks; r++) {
         flow *out = &m->peers[r].out, *in = &m->peers[r].in;
         if (out->busy && out->done <= sizeof out->f + out->f.bytes) out->tail = VOID;
@@ -164,21 +166,14 @@ static int give_up(comm *c) {
         in->data = NULL;
         in->busy = 1;                               /* to be read, so that what follows it is heard */
     }
+}
+
+static int give_up(comm *c) {
+    mesh *m = mesh_of(c);
+    snprintf(m->sentence, sizeof m->sentence, "%s", zero_last_error());
+    m->failed = 1;
+    abandon_exchange(c);
     return ZERO_ERR_COMM;
-}
-
-static const char *name_of(comm_exchange x) {
-    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter", [EXCHANGE_GATHER] = "an all-gather",
-                                         [EXCHANGE_ROOT] = "a broadcast", [EXCHANGE_BARRIER] = "a barrier" };
-    return names[x];
-}
-
-enum { WHERE = 64 };
-static const char *where(const comm *c, comm_exchange x, char text[WHERE]) {
-    if (x == EXCHANGE_BARRIER || c->purpose == ZERO_FOR_SCALARS)
-        snprintf(text, WHERE, "%s%s", name_of(x), x == EXCHANGE_BARRIER ? "" : " of scalars");
-    else snprintf(text, WHERE, "%s of unit %d", name_of(x), c->unit);
-    return text;
 }
 
 static int fail_gone(const comm *c, int r, const comm_exchange *x) {
@@ -187,28 +182,20 @@ static int fail_gone(const comm *c, int r, const comm_exchange *x) {
     char why[160] = "its connection ended";
     if (p->error && p->error != ECONNRESET && p->error != EPIPE)
         snprintf(why, sizeof why, p->error == ETIMEDOUT ? "nothing came from its host any more (%s)" : "%s", strerror(p->error));
-    char in[WHERE] = "";
-    if (!x) return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) is gone: %s", r, m->who[r].host, why);
-    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) is gone: %s while rank %d (host %s) waited for it in %s", r, m->who[r].host, why,
-                     c->rank, m->who[c->rank].host, where(c, *x, in));
+    char in[COMM_WHERE] = "";
+    if (!x) return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) is gone: %s", r, c->hosts[r], why);
+    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) is gone: %s while rank %d (host %s) waited for it in %s", r, c->hosts[r], why,
+                     c->rank, c->hosts[c->rank], comm_where(c, *x, in));
 }
 
 static int fail_ended(const comm *c) {
     return zero_fail(ZERO_ERR_COMM, "rank %d ended the job: %s", mesh_of(c)->ended_by, mesh_of(c)->ended_why);
 }
 
-static int fail_timeout(comm *c, comm_exchange x) {
-    const mesh *m = mesh_of(c);
-    char list[320] = "";
-    for (int r = 0, named = 0; r < c->ranks; r++) {
-        const peer *p = &m->peers[r];
-        size_t used = strlen(list);
-        if ((!p->in.busy && !p->out.busy) || used > sizeof list - 100) continue;
-        snprintf(list + used, sizeof list - used, "%srank %d (host %s)", named++ ? ", " : "", r, m->who[r].host);
-    }
-    char in[WHERE];
-    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
-                     c->rank, m->who[c->rank].host, c->timeout_s, where(c, x, in), list);
+static int fail_late(comm *c, comm_exchange x) {
+    char missing[c->ranks];
+    for (int r = 0; r < c->ranks; r++) missing[r] = mesh_of(c)->peers[r].in.busy || mesh_of(c)->peers[r].out.busy;
+    return comm_fail_late(c, x, missing);
 }
 
 /* 0, or what one of the others has done to this exchange. */
@@ -221,12 +208,12 @@ static int check_peers(comm *c, comm_exchange x, const frame *mine) {
         if (p->gone) return fail_gone(c, r, &x);
         if (p->goodbye && (p->in.busy || p->out.busy))
             return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) has ended in order while rank %d waited for it in %s: all ranks must make "
-                             "the same calls", r, m->who[r].host, c->rank, where(c, x, (char[WHERE]){ 0 }));
+                             "the same calls", r, c->hosts[r], c->rank, comm_where(c, x, (char[COMM_WHERE]){ 0 }));
         if (!p->in.busy || !has_head(&p->in) || f->kind != DATA) continue;
         if (f->number != mine->number || f->what != mine->what || f->root != mine->root || f->bytes != mine->bytes)
             return zero_fail(ZERO_ERR_COMM, "rank %d and rank %d are in different collectives (%s of %zu bytes, %s of %zu bytes): all "
-                             "ranks must call the same hooks in the same order, in validation and sampling too", c->rank, r, name_of(x),
-                             (size_t)mine->bytes, f->what >= 0 && f->what <= EXCHANGE_BARRIER ? name_of((comm_exchange)f->what) : "?",
+                             "ranks must call the same hooks in the same order, in validation and sampling too", c->rank, r, comm_exchange_name(x),
+                             (size_t)mine->bytes, f->what >= 0 && f->what <= EXCHANGE_BARRIER ? comm_exchange_name((comm_exchange)f->what) : "?",
                              (size_t)f->bytes);
     }
     return 0;
@@ -243,21 +230,24 @@ static double limit_of(const comm *c, comm_exchange x, int root) {
 /* A head that has come already is checked before any byte is read into the caller's memory. */
 static int wait_all(comm *c, comm_exchange x, const frame *mine) {
     mesh *m = mesh_of(c);
-    double moved = net_now(), deadline = moved + limit_of(c, x, mine->root);
+    double moved = net_now(), limit = limit_of(c, x, mine->root), waited;
+    comm_patience patience = comm_start_waiting();
     for (;;) {
         int busy = 0;
+        waited = comm_waited(&patience);
         ZERO_TRY(check_peers(c, x, mine));
         int something = progress(c, m);
         for (int r = 0; r < c->ranks; r++) busy |= m->peers[r].in.busy | m->peers[r].out.busy;
         if (!busy) return 0;
+        if (waited > limit) return fail_late(c, x);
+        if (m->ending) return zero_fail(ZERO_ERR_COMM, "rank %d ends the job", c->rank);
         double now = net_now();
-        if (now > deadline) return fail_timeout(c, x);
         if (something) moved = now;
-        else if (now - moved > spin_s) sleep_until_something(c, m, deadline);
+        else if (now - moved > spin_s) sleep_until_something(c, m, now + limit - waited);
     }
 }
 
-static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
+static int exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
     mesh *m = mesh_of(c);
     frame f = { .kind = DATA, .number = m->exchanges++, .what = x, .root = root, .bytes = bytes };
     if (m->failed) return zero_fail(ZERO_ERR_COMM, "%s", m->sentence);
@@ -269,26 +259,17 @@ static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, c
         m->peers[r].in.busy = 1;
     }
     int rc = wait_all(c, x, &f);
-    return rc ? give_up(c) : 0;
+    if (rc && m->ending) abandon_exchange(c);       /* what the job ends of is told by the other thread */
+    else if (rc) give_up(c);
+    return rc;
 }
 
-static int tcp_agree(comm *c, int value) {
-    int all[c->ranks], least = value;
-    char *send[c->ranks], *receive[c->ranks];
-    for (int r = 0; r < c->ranks; r++) {
-        all[r] = value;
-        send[r] = (char *)&value;
-        receive[r] = (char *)&all[r];
-    }
-    ZERO_TRY(tcp_exchange(c, EXCHANGE_GATHER, 0, send, receive, sizeof value));
-    for (int r = 0; r < c->ranks; r++) least = all[r] < least ? all[r] : least;
-    return least;
-}
-
-static int tcp_broadcast_text(comm *c, char *text, int bytes) {
-    char *all[c->ranks];
-    for (int r = 0; r < c->ranks; r++) all[r] = text;
-    return tcp_exchange(c, EXCHANGE_ROOT, 0, all, all, (size_t)bytes);
+static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
+    mesh *m = mesh_of(c);
+    pthread_mutex_lock(&m->lock);
+    int rc = exchange(c, x, root, send, receive, bytes);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- end */
@@ -321,15 +302,26 @@ static void tell_end(comm *c, int status) {
     mesh *m = mesh_of(c);
     int other = m->ended_by >= 0;
     if (m->told++) return;
-    if (!m->failed && !*zero_last_error()) zero_fail(0, "it gave no reason");
+    if (!m->failed && !*zero_last_error()) zero_fail(ZERO_ERR_COMM, "it gave no reason");
     if (!m->failed) give_up(c);
     say_last(c, END, other ? m->ended_by : c->rank, other ? m->status : status, other ? m->ended_why : m->sentence);
 }
 
-static void tcp_abort(comm *c, int status) {
+/* An exchange that another thread is in ends for it. */
+static void take_over(comm *c) {
+    mesh_of(c)->ending = 1;
+    pthread_mutex_lock(&mesh_of(c)->lock);
+}
+
+static void end(comm *c, int status) {
     tell_end(c, status);
     fflush(NULL);
     _exit(status);
+}
+
+static void tcp_abort(comm *c, int status) {
+    take_over(c);
+    end(c, status);
 }
 
 static void tcp_close(comm *c, int clean) {
@@ -339,11 +331,13 @@ static void tcp_close(comm *c, int clean) {
     else if (m->peers && m->polls) tell_end(c, 1);
     for (int r = 0; m->peers && r < c->ranks; r++)
         if (m->peers[r].fd >= 0) close(m->peers[r].fd);
-    free(m->peers); free(m->who); free(m->polls); free(m);
-    c->mpi = NULL;
+    pthread_mutex_destroy(&m->lock);
+    free(m->peers); free(m->polls); free(m); free(c->hosts);
+    c->connection = NULL;
+    c->hosts = NULL;
 }
 
-int comm_tcp_lost(comm *c) {
+static int look_for_lost(comm *c) {
     mesh *m = mesh_of(c);
     while (progress(c, m)) {}
     if (m->ended_by >= 0) return fail_ended(c), m->ended_by;
@@ -352,50 +346,77 @@ int comm_tcp_lost(comm *c) {
     return -1;
 }
 
-int comm_tcp_first_to_fail(comm *c) {
+/* A thread that is in an exchange looks for itself. */
+static int tcp_lost(comm *c) {
+    mesh *m = mesh_of(c);
+    if (pthread_mutex_trylock(&m->lock)) return -1;
+    int lost = look_for_lost(c);
+    pthread_mutex_unlock(&m->lock);
+    return lost;
+}
+
+/* The rank that speaks tells the others at once that the job is over, with status 1. Where nothing else says who that is, a rank waits
+ * 0.2 s for each lower one that is still connected; a rank that knows it is not the first, longer. A rank that hears of the job's end
+ * ends here, with the teller's status, as MPI would end it. */
+static int tcp_first_to_fail(comm *c, int first) {
     mesh *m = mesh_of(c);
     double start = net_now();
-    for (int before = 1; before;) {
+    take_over(c);
+    for (int before = first != 1; before;) {
         while (progress(c, m)) {}
-        if (m->ended_by >= 0) tcp_abort(c, m->status);
+        if (m->ended_by >= 0) end(c, m->status);
         before = 0;
         for (int r = 0; r < c->rank; r++) before += m->peers[r].fd >= 0;
-        if (net_now() - start > before * turn_s) break;
+        if (net_now() - start > (first ? before * turn_s : second_s)) break;
+        if (!first) before = 1;
         net_nap(5e-3);
     }
     tell_end(c, 1);
+    pthread_mutex_unlock(&m->lock);
     return 1;
 }
 
-const comm_net comm_tcp_net = { tcp_agree, tcp_broadcast_text, tcp_exchange, tcp_abort, tcp_close };
+const comm_net comm_tcp_net = { "tcp", comm_net_agree, comm_net_broadcast_text, tcp_exchange, tcp_lost, tcp_first_to_fail, tcp_abort, tcp_close };
 
 /* --------------------------------------------------------------------------------------------------------------------- start */
 
-int comm_tcp_open(comm *c, const rendezvous_settings *s) {
-    if (s->ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: at least 1", s->ranks);
-    mesh *m = c->mpi = calloc(1, sizeof *m);
-    if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections");
-    int sockets[s->ranks];
-    m->ended_by = -1;
-    m->who = calloc((size_t)s->ranks, sizeof *m->who);
-    m->polls = calloc((size_t)s->ranks, sizeof *m->polls);
-    peer *peers = calloc((size_t)s->ranks, sizeof *peers);
-    int rc = !m->who || !m->polls || !peers ? zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", s->ranks)
-                                            : rendezvous(s, sockets, m->who);
-    if (rc) {
-        free(peers);
-        return rc;
-    }
-    m->peers = peers;
-    c->rank = s->rank;
-    c->ranks = s->ranks;
+static void take_places(comm *c, const int *sockets, const rendezvous_peer *who) {
     c->node_rank = c->ranks_on_node = 0;
     for (int r = 0; r < c->ranks; r++) {
-        int here = m->who[r].node == m->who[c->rank].node;
-        peers[r].fd = sockets[r];
+        int here = who[r].node == who[c->rank].node;
+        mesh_of(c)->peers[r].fd = sockets[r];
+        memcpy(c->hosts[r], who[r].host, sizeof c->hosts[r]);
         c->ranks_on_node += here;
         c->node_rank += here && r < c->rank;
     }
     c->node_ranks_all = c->ranks_on_node == c->ranks;
-    return 0;
+}
+
+int comm_tcp_open(comm *c, const rendezvous_settings *s) {
+    if (s->ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: at least 1", s->ranks);
+    mesh *m = calloc(1, sizeof *m);
+    if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections");
+    int rc = pthread_mutex_init(&m->lock, NULL);
+    if (rc) {
+        free(m);
+        return zero_fail(ZERO_ERR_MEMORY, "no lock for the connections: %s", strerror(rc));
+    }
+    m->ended_by = -1;
+    c->net = &comm_tcp_net;
+    c->connection = m;
+    int sockets[s->ranks];
+    m->polls = calloc((size_t)s->ranks, sizeof *m->polls);
+    c->hosts = calloc((size_t)s->ranks, sizeof *c->hosts);
+    peer *peers = calloc((size_t)s->ranks, sizeof *peers);
+    rendezvous_peer *who = calloc((size_t)s->ranks, sizeof *who);
+    rc = !m->polls || !c->hosts || !peers || !who ? zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", s->ranks)
+                                                  : rendezvous(s, sockets, who);
+    if (!rc) {
+        m->peers = peers;
+        c->rank = s->rank;
+        c->ranks = s->ranks;
+        take_places(c, sockets, who);
+    } else free(peers);
+    free(who);
+    return rc;
 }

@@ -3,7 +3,8 @@
  * before it a rank writes its own window, after it the others read there. A half is written again only after the barrier that
  * follows, when nobody reads it any more.
  */
-#include "comm.h"
+#include "comm_late.h"
+#include "comm_net.h"
 #include "error.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -14,12 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef struct {
     _Atomic uint32_t arrived, generation, failed;
+    _Atomic uint32_t waits[];   /* (ranks): the generation whose end each rank has come to wait for: to tell who has not */
 } control;
 
 typedef struct {
@@ -44,30 +47,41 @@ static void pause_cpu(void) {
 #endif
 }
 
-static int wait_for(comm *c, uint32_t generation) {
+static int fail_late(const comm *c, comm_exchange x, uint32_t generation) {
+    const window *w = c->state;
+    char missing[c->ranks];
+    for (int r = 0; r < c->ranks; r++) missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
+    return comm_fail_late(c, x, missing);
+}
+
+static int wait_for(comm *c, comm_exchange x, uint32_t generation) {
     window *w = c->state;
     for (int i = 0; i < w->spins; i++) {
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         pause_cpu();
     }
-    double limit = comm_now() + c->timeout_s;
+    comm_patience patience = comm_start_waiting();
     for (;;) {
         struct timespec nap = { 0, 100000000 };
+        double waited = comm_waited(&patience);
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);     /* any return: look again */
         int failed = atomic_load(&w->ctl->failed);      /* in this order: a rank that came here, went on and failed then is no failure here */
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         if (failed) return zero_fail(ZERO_ERR_COMM, "another rank failed");
-        if (comm_now() > limit)
-            return zero_fail(ZERO_ERR_COMM, "rank %d waited %.0f s for the other ranks: one of them is stuck, gone, or calls the hooks in "
-                             "another order", c->rank, c->timeout_s);
+        if (c->net->lost && c->net->lost(c) >= 0) return ZERO_ERR_COMM;
+        if (waited > c->timeout_s) return fail_late(c, x, generation);
     }
 }
 
 static int window_exchange(comm *c, comm_exchange x, int half, int root, size_t bytes) {
-    (void)x; (void)half; (void)root; (void)bytes;
+    (void)half; (void)root; (void)bytes;
     window *w = c->state;
     uint32_t generation = atomic_load_explicit(&w->ctl->generation, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&w->ctl->arrived, 1, memory_order_acq_rel) + 1 < (uint32_t)c->ranks) return wait_for(c, generation);
+    int last = atomic_fetch_add_explicit(&w->ctl->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)c->ranks;
+    if (!last) {
+        atomic_store_explicit(&w->ctl->waits[c->rank], generation + 1, memory_order_relaxed);
+        return wait_for(c, x, generation);
+    }
     atomic_store_explicit(&w->ctl->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&w->ctl->generation, generation + 1, memory_order_release);
     syscall(SYS_futex, &w->ctl->generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -89,39 +103,64 @@ int comm_window_first_to_fail(comm *c) {
     return !atomic_exchange(&((window *)c->state)->ctl->failed, 1);
 }
 
-/* Rank 0 makes the memory, with its space reserved so that a full /dev/shm shows here and not as a bus error later; the name is gone
- * from the system as soon as every rank has it open. */
-static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_bytes) {
-    char name[64] = "";
-    int fd = -1, ok = 1;
-    if (c->rank == 0) {
-        snprintf(name, sizeof name, "/llmc_zero.%ld.%lx", (long)getpid(), (unsigned long)(comm_now() * 1e6));
-        fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
-        int rc = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
-        if (rc) { ok = 0; snprintf(why, why_bytes, "%.1f MiB of shared memory: %s", bytes / 1048576.0, strerror(rc)); }
+/* Rank 0's descriptor of the memory, as others open it: without a name of its own, none is left wherever a rank dies. */
+typedef struct { char path[48]; uint64_t device, inode; } shared_file;
+
+static int same_file(int fd, const shared_file *f) {
+    struct stat s;
+    return !fstat(fd, &s) && (uint64_t)s.st_dev == f->device && (uint64_t)s.st_ino == f->inode;
+}
+
+/* With its space reserved, so that a lack of memory shows here and not as a bus error later. Returns the descriptor. */
+static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
+    int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
+    struct stat s;
+    int rc = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
+    if (!rc && fstat(fd, &s)) rc = errno;
+    if (!rc) {
+        snprintf(f->path, sizeof f->path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+        f->device = (uint64_t)s.st_dev;
+        f->inode = (uint64_t)s.st_ino;
+        return fd;
     }
-    ZERO_TRY(comm_mpi_broadcast_text(c, name, sizeof name));
-    if (c->rank && (fd = shm_open(name, O_RDWR, 0600)) < 0) ok = 0;
-    if (ok && (*base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) ok = 0;
-    int mine = ok, all = comm_mpi_agree(c, ok);
-    if (c->rank == 0 && fd >= 0) shm_unlink(name);
+    snprintf(why, why_bytes, "%.1f MiB of shared memory: %s", bytes / 1048576.0, strerror(rc));
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* In another container, rank 0's path may be there and be that of something else. */
+static int open_shared(const shared_file *f) {
+    int fd = *f->path ? open(f->path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0 || same_file(fd, f)) return fd;
+    close(fd);
+    return -1;
+}
+
+static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_bytes) {
+    shared_file f = { "", 0, 0 };
+    int fd = c->rank ? -1 : make_shared(bytes, &f, why, why_bytes);
+    ZERO_TRY(c->net->broadcast_text(c, (char *)&f, sizeof f));
+    if (c->rank) fd = open_shared(&f);
+    int ok = fd >= 0 && (*base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED;
+    int mine = ok, all = c->net->agree(c, ok);
     if (fd >= 0) close(fd);
     if (!all && mine) munmap(*base, bytes);
-    ZERO_TRY(comm_mpi_broadcast_text(c, why, (int)why_bytes));
+    ZERO_TRY(c->net->broadcast_text(c, why, (int)why_bytes));
     return all;
 }
 
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes) {
     if (!c->node_ranks_all) { snprintf(why, why_bytes, "ranks on several nodes"); return 0; }
     snprintf(why, why_bytes, "no shared memory");
-    size_t align = 4096, size = (size_t)config->window_bytes / (2 * align) * 2 * align, bytes = align + c->ranks * size;
+    size_t page = 4096, size = (size_t)config->window_bytes / (2 * page) * 2 * page;
+    size_t head = (sizeof(control) + c->ranks * sizeof(uint32_t) + page - 1) / page * page, bytes = head + c->ranks * size;
     void *base = NULL;
     int mapped = map_shared(c, bytes, &base, why, why_bytes);
     if (mapped <= 0) return mapped;
     window *w = malloc(sizeof *w);
     if (!w) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the window");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *w = (window){ base, (char *)base + align, size, bytes, c->ranks * (1 + config->overlap) > cores ? 100 : 4000 };
+    *w = (window){ base, (char *)base + head, size, bytes, c->ranks * (1 + config->overlap) > cores ? 100 : 4000 };
     int rc = c->device->f->pin(c->device, w->base, c->ranks * size);
     if (rc) {
         munmap(base, bytes);
@@ -132,6 +171,6 @@ int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, s
     c->transport = &window_transport;
     c->gather_bytes = size / 2;
     c->scatter_bytes = size / 2 / c->ranks / 64 * 64;
-    snprintf(c->name, sizeof c->name, "mpi, shared window");
+    snprintf(c->name, sizeof c->name, "%s, shared window", c->net->name);
     return memory_note(m, ZERO_WORKING, "shared window", size) ? ZERO_ERR_MEMORY : 1;
 }

@@ -92,9 +92,9 @@ static const row rows[] = {
     { "fp16", "consecutive_hysteresis", BOOL, .set = set_consecutive },
     { "fp16", "min_loss_scale", COUNT, .min = 1, .max = NO_LIMIT, .set = set_min_scale },
     { "", "gradient_accumulation_steps", COUNT, .min = 1, .max = INT_MAX, .set = set_micro_batches },
+    { "", "communication_data_type", .only = "\"fp32\"|\"bf16\"|\"fp16\"", .why = "gradients travel as fp32, bf16 or fp16" },  /* read_wire */
 
     /* ---- what the plugin does anyway; not so when another value is asked for */
-    { "", "communication_data_type", .only = "\"bf16\"|\"fp16\"|\"fp32\"", .why = "gradients travel as bf16, fp16 or fp32" },      /* and check_wire */
     { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
     { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
     { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
@@ -384,14 +384,17 @@ static void blank_comments_and_commas(char *text) {
     }
 }
 
-/* The type in which gradients travel follows from the settings; asking for another one cannot be honoured. */
-static int check_wire(reader *r, const json_t *root) {
-    const zero_config *c = r->config;
+/* Gradients travel in the type that they have, which follows from the other settings, or as fp32: nothing rounds them on the way. */
+static int read_wire(reader *r, const json_t *root) {
+    zero_config *c = r->config;
     const char *wanted = json_string_value(json_object_get(root, "communication_data_type"));
-    const char *wire = c->stage >= 2 || c->micro_batches == 1 ? dtype_name(c->dtype) : "fp32";
-    if (!wanted || !strcmp(wanted, "auto") || !strcasecmp(wanted, wire)) return 0;
+    const char *own = c->stage >= 2 || c->micro_batches == 1 ? dtype_name(c->dtype) : "fp32";
+    if (!wanted || !strcmp(wanted, "auto")) return 0;
+    c->reduce_fp32 = !strcasecmp(wanted, "fp32");
+    if (c->reduce_fp32 || !strcasecmp(wanted, own)) return 0;
     return zero_fail(ZERO_ERR_ARGUMENT, "%s: communication_data_type: \"%s\": with this stage, type and number of micro-batches gradients "
-                     "travel as %s; remove it or write \"%s\"", r->file, wanted, wire, wire);
+                     "travel as %s, and %s would round them before they are added up; remove it or write \"%s\"", r->file, wanted, own,
+                     wanted, own);
 }
 
 static int read_json(reader *r, char *text, size_t n) {
@@ -402,7 +405,7 @@ static int read_json(reader *r, char *text, size_t n) {
     r->at = text;
     r->line = 1;
     int rc = json_is_object(root) ? read_block(r, root, "") : zero_fail(ZERO_ERR_ARGUMENT, "%s:1: must be a block { ... }", r->file);
-    if (!rc) rc = check_wire(r, root);
+    if (!rc) rc = read_wire(r, root);
     json_decref(root);
     return rc;
 }

@@ -19,18 +19,36 @@ static int gather_reduced(zero *z, job *j, size_t elem_bytes) {
     return d->f->order(d, COMM, j->ready);
 }
 
+/* To their sum: as they are, or widened on the way. One wire buffer does: reductions follow one another on their stream. */
+static int reduce_scatter(zero *z, const bucket_state *b) {
+    device *d = &z->device;
+    zero_dtype from = reduced_type(z);
+    if (!z->wire_buffer) return comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
+    comm_piece wide[b->n_pieces];
+    float *at = (float *)z->wire_buffer;
+    for (int i = 0; i < b->n_pieces; i++) {
+        const comm_piece *p = &b->pieces[i];
+        int64_t elems = p->elems * z->comm.ranks;
+        ZERO_TRY(d->f->accumulate(d, COMM, at, from, p->full, elems, 1));      /* the first: nothing is added to it */
+        wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
+        at += elems;
+    }
+    ZERO_TRY(comm_reduce_scatter(&z->comm, wide, b->n_pieces, ZERO_F32, z->grad_type, b->add));
+    return z->config.poison ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float)) : 0;
+}
+
 static int run_reduce(void *ctx, job *j) {
     zero *z = ctx;
     bucket_state *b = &z->buckets[j->index];
     double start = trace_now(&z->trace);
-    int whole = z->config.stage < 2;                            /* reduced in place, in the dtype in which it is summed */
-    zero_dtype from = whole ? z->grad_type : z->config.dtype;
+    int whole = z->config.stage < 2;                            /* reduced in place */
+    size_t size = dtype_bytes(reduced_type(z));
     z->comm.purpose = ZERO_FOR_STEP;
     z->comm.unit = j->index;
-    int rc = comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
-    if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, dtype_bytes(from));
+    int rc = reduce_scatter(z, b);
+    if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, size);
     for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
-        if (!rc) rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * dtype_bytes(from));
+        if (!rc) rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * size);
     for (int i = 0; i < z->layout.n_units; i++)
         if (z->layout.units[i].bucket == j->index) trace_add(&z->trace, ZERO_EV_REDUCE, i, z->config.overlap, start);
     return rc;
@@ -51,6 +69,16 @@ static int create_buffers(zero *z) {
     return 0;
 }
 
+/* As large as the largest bucket, that of a unit used twice included. */
+static int create_wire_buffer(zero *z) {
+    int64_t most = 0;
+    if (wire_type(z) == reduced_type(z) || z->comm.ranks == 1 || z->config.naive) return 0;
+    for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
+        if (b->elems > most) most = b->elems;
+    z->wire_buffer = memory_alloc(&z->memory, ZERO_WORKING, "gradients on the wire, fp32", most * sizeof(float));
+    return z->wire_buffer ? 0 : ZERO_ERR_MEMORY;
+}
+
 static char *bucket_memory(const zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     if (z->own_grads[unit]) return z->own_grads[unit];
@@ -65,6 +93,7 @@ int grads_create(zero *z) {
                             (whole ? l->flat_elems : l->shard_elems) * size);
     if (!z->grads) return ZERO_ERR_MEMORY;
     if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
+    ZERO_TRY(create_wire_buffer(z));
     for (int i = 0; i < l->n_buckets; i++) {
         z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
         if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece)))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");

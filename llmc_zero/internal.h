@@ -65,6 +65,7 @@ struct zero {
     int *slot_unit;                         /* who is in it; -1: nobody */
     char **own_params, **own_grads;         /* (n_units) the shared units' own buffers, NULL for the others */
     char *bucket_buffer[2];
+    char *wire_buffer;                      /* one bucket's gradients as fp32; NULL: they travel as they are */
     int buffer_bucket[2];                   /* which bucket fills it; -1: none */
     double *norm_parts;                     /* (ranks + 1, n_units) */
     double *squares;                        /* (n_units, then the parts of the largest shard) of the device */
@@ -88,6 +89,10 @@ struct zero {
 static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
 /* Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart. */
 static inline int uses_buckets(const zero *z) { return z->config.stage >= 2 || sums_micro_batches(z); }
+/* The gradients that are reduced: at stages 0 and 1 in place, in the dtype in which they are summed. */
+static inline zero_dtype reduced_type(const zero *z) { return z->config.stage < 2 ? z->grad_type : z->config.dtype; }
+/* How they travel to their sum. */
+static inline zero_dtype wire_type(const zero *z) { return z->config.reduce_fp32 ? ZERO_F32 : reduced_type(z); }
 /* The parts of a unit whose optimizer state this rank holds: all of them at stage 0, else its own. */
 static inline int first_part(const zero *z) { return z->config.stage == 0 ? 0 : z->comm.rank; }
 static inline int last_part(const zero *z) { return z->config.stage == 0 ? z->comm.ranks - 1 : z->comm.rank; }
@@ -116,6 +121,9 @@ int loss_scale_step(loss_scale *s, const zero_config *c, int overflow);     /* Z
 
 int wait_for_device(zero *z, device_stream s);  /* and no collective has failed on it: what lies in its memory can be believed */
 int agree(zero *z, int rc);                     /* all ranks fail if one does, with the sentence of the lowest one that failed */
+
+/* same.c: all ranks were given rank 0's settings and tables, or all fail */
+int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 
 uint32_t noise_key(const zero *z, const layout_place *p, int t);          /* stochastic rounding: of this update, tensor and layer */
 

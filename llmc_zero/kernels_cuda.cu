@@ -181,10 +181,12 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
     addresses a;
     if (ranks > CUDA_MOST_RANKS) return cudaErrorInvalidValue;
     for (int r = 0; r < ranks; r++) a.of[r] = parts[r];
-    return with(type_, [=](auto f) {
-        using T = typename decltype(f)::t;
-        if (to_type == ZERO_F32) return launch(s, n, sum_ranks<float, T>, (float *)to, a, ranks, scale, n, add);
-        return launch(s, n, sum_ranks<T, T>, (T *)to, a, ranks, scale, n, add);
+    return with(to_type, [=](auto t) {
+        using To = typename decltype(t)::t;
+        return with(type_, [=](auto f) {
+            using T = typename decltype(f)::t;
+            return launch(s, n, sum_ranks<To, T>, (To *)to, a, ranks, scale, n, add);
+        });
     });
 }
 

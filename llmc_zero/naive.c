@@ -7,7 +7,6 @@
 #include "numbers.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static float load(zero_dtype t, const char *p, int64_t i) {
     if (t == ZERO_F32) return ((const float *)p)[i];
@@ -20,11 +19,11 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
 }
 
 static int all_reduce(zero *z, char *grads, int64_t n, char *theirs, float *sum) {
-    size_t bytes = n * dtype_bytes(z->grad_type);
+    zero_dtype wire = wire_type(z);
     for (int r = 0; r < z->comm.ranks; r++) {
-        if (r == z->comm.rank) memcpy(theirs, grads, bytes);
-        ZERO_TRY(comm_broadcast(&z->comm, r, theirs, bytes));
-        for (int64_t i = 0; i < n; i++) sum[i] = r == 0 ? load(z->grad_type, theirs, i) : sum[i] + load(z->grad_type, theirs, i);
+        for (int64_t i = 0; i < n && r == z->comm.rank; i++) store(wire, theirs, i, load(z->grad_type, grads, i));
+        ZERO_TRY(comm_broadcast(&z->comm, r, theirs, n * dtype_bytes(wire)));
+        for (int64_t i = 0; i < n; i++) sum[i] = r == 0 ? load(wire, theirs, i) : sum[i] + load(wire, theirs, i);
     }
     for (int64_t i = 0; i < n; i++) store(z->grad_type, grads, i, sum[i] * (1.0f / z->comm.ranks));
     return 0;
@@ -35,7 +34,7 @@ static int run_naive(void *ctx, job *j) {
     enum { CHUNK = 1 << 18 };
     zero *z = ctx;
     size_t size = dtype_bytes(z->grad_type);
-    char *theirs = malloc(CHUNK * size);
+    char *theirs = malloc(CHUNK * dtype_bytes(wire_type(z)));
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
     z->comm.purpose = ZERO_FOR_STEP;

@@ -34,5 +34,7 @@ int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peer
  * ranks and job, and server where s has neither server nor file: rank 0 is on MASTER_ADDR, or on Slurm's first host. Returns 1; 0 where no
  * launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of s->server then lives until the next call. */
 int rendezvous_from_env(rendezvous_settings *s);
+/* 1: that alone is reason enough to connect several ranks: srun's task of several, or RANK and a WORLD_SIZE above 1. */
+int rendezvous_launched(void);
 
 #endif

@@ -57,6 +57,12 @@ static void slurm_server(char *server, size_t bytes, uint64_t job) {
     if (*host) snprintf(server, bytes, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, PORTS_FROM + (int)(job % PORTS));
 }
 
+/* SLURM_STEP_NUM_TASKS: srun's own. SLURM_NTASKS alone also stands in a batch script and in a shell of salloc, where one process may be meant. */
+int rendezvous_launched(void) {
+    const char *world = value("WORLD_SIZE"), *tasks = value("SLURM_STEP_NUM_TASKS");
+    return (world && atoi(world) > 1 && value("RANK")) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
+}
+
 int rendezvous_from_env(rendezvous_settings *s) {
     static const char *const jobs[] = { "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL };
     static _Thread_local char server[320];

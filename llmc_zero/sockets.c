@@ -27,12 +27,12 @@ void net_nap(double seconds) {
 
 int net_split(const char *text, char *host, size_t host_bytes, int *port) {
     int bracket = *text == '[';
-    const char *name = text + bracket, *end = bracket ? strchr(text, ']') : strchr(text, ':'), *colon = end ? end + bracket : NULL;
-    char *rest = NULL;
-    long number = colon && *colon == ':' ? strtol(colon + 1, &rest, 10) : 0;
+    const char *name = text + bracket, *end = bracket ? strchr(text, ']') : strchrnul(text, ':'), *after = end ? end + bracket : NULL;
+    char *rest = "";
+    long number = !after ? 0 : !*after ? NET_PORT : *after == ':' ? strtol(after + 1, &rest, 10) : 0;
     if (number < 1 || number > 65535 || *rest || end == name || (size_t)(end - name) >= host_bytes)
-        return zero_fail(ZERO_ERR_ARGUMENT, "\"%s\" is no address of rank 0: host:port, or [address]:port with IPv6; ports are 1 to 65535",
-                         text);
+        return zero_fail(ZERO_ERR_ARGUMENT, "\"%s\" is no address of rank 0: host:port, or [address]:port with IPv6; ports are 1 to 65535, "
+                         "%d where none is given", text, NET_PORT);
     memcpy(host, name, (size_t)(end - name));
     host[end - name] = 0;
     *port = (int)number;

@@ -11,11 +11,12 @@ typedef struct {
 } net_address;
 
 enum { NET_NAME = 64 };         /* longest text of an address with its port */
+enum { NET_PORT = 12345 };      /* of rank 0 where none is given, as in llm.c */
 
 double net_now(void);           /* seconds, monotonic */
 void net_nap(double seconds);
 
-/* Takes "host:port" or "[address]:port" apart; 0, or ZERO_ERR_ARGUMENT with the sentence. */
+/* Takes "host:port", "[address]:port", or either without the port, apart; 0, or ZERO_ERR_ARGUMENT with the sentence. */
 int net_split(const char *text, char *host, size_t host_bytes, int *port);
 /* Up to `most` addresses of a host: returns how many; or 0, with the resolver's words in *why, and *for_good set where asking again is no
  * use. The resolver has its own time limits (/etc/resolv.conf). */

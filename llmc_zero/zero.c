@@ -1,6 +1,7 @@
 /* Creation, the hooks, the accessors: the rules of use are checked here, the work is done in params.c, grads.c and optimizer.c. */
 #include "internal.h"
 #include "comm_nccl.h"
+#include "comm_net.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,8 @@ static int check_config(const zero_config *c) {
     if (c->window_bytes < 64 << 10 || c->window_bytes > 16 << 20)
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 64 KiB to 16 MiB", (long long)c->window_bytes);
     if (!(c->comm_timeout_s > 0)) return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0", c->comm_timeout_s);
+    if (c->start < ZERO_START_AUTO || c->start > ZERO_START_FILE)
+        return zero_fail(ZERO_ERR_ARGUMENT, "start %d: ZERO_START_AUTO, _MPI, _TCP or _FILE", (int)c->start);
     if (c->trace_events < 0) return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->trace_events);
     return 0;
 }
@@ -87,7 +90,7 @@ static int create_states(zero *z) {
 /* One rank, and ranks with NCCL, on a CUDA device only queue work: no thread is needed for that. */
 static int queues_only(const zero *z) { return z->device.asynchronous && (z->comm.ranks == 1 || z->comm.nccl); }
 
-/* Where NCCL was not asked for but may be used, a reason against it is no failure; it is told in the transport's name. */
+/* Where NCCL was not asked for but may be used, a reason against it is no failure; it is told in the transport's name, without the advice. */
 static int open_nccl(zero *z) {
     const zero_config *c = &z->config;
     comm *ranks = &z->comm;
@@ -100,8 +103,9 @@ static int open_nccl(zero *z) {
     }
     comm_nccl_close(ranks, 0);
     if (c->nccl > 0) return rc;
-    size_t n = strlen(ranks->name);
-    snprintf(ranks->name + n, sizeof ranks->name - n, " (no NCCL: %s)", zero_last_error());
+    const char *why = zero_last_error();
+    size_t n = strlen(ranks->name), length = strcspn(why, ";"), room = sizeof ranks->name - n - sizeof " (no NCCL: )";
+    snprintf(ranks->name + n, sizeof ranks->name - n, " (no NCCL: %.*s)", (int)(length < room ? length : room), why);
     return 0;
 }
 
@@ -121,6 +125,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->memory.device = &z->device;
     z->device = device_host;
     ZERO_TRY(comm_connect(&z->comm, c));
+    ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(open_nccl(z));
@@ -192,6 +197,7 @@ static int run_sum(void *ctx, job *j) {
 }
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
+    ZERO_TRY(comm_nccl_failed(&z->comm));       /* the values may come from what a collective that has failed left behind */
     scalar_request s = { .z = z, .values = values, .n = n };
     return progress_run(&z->progress, run_sum, &s);
 }
@@ -210,7 +216,9 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
 
 int zero_first_to_fail(zero *z) {
     if (z) {
+        const comm_net *net = z->comm.net;
         int first = comm_window_first_to_fail(&z->comm);
+        if (net) first = net->first_to_fail(&z->comm, first);
         if (first >= 0) return first;
         struct timespec turn = { z->comm.rank / 5, z->comm.rank % 5 * 200000000 };     /* without a window: in turn, */
         nanosleep(&turn, NULL);                                                        /* the first ends the others */
@@ -241,7 +249,7 @@ int agree(zero *z, int rc) {
 }
 
 void zero_end_all(zero *z, int status) {
-    if (z && z->comm.mpi) comm_mpi_abort(&z->comm, status);
+    if (z && z->comm.net) z->comm.net->abort(&z->comm, status);
     exit(status);
 }
 
@@ -445,11 +453,11 @@ static int gathers_per_pass(const layout *l, int unit) {
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
     const layout *l = &z->layout;
     int stage = z->config.stage;
-    int64_t low = dtype_bytes(z->config.dtype), sum = dtype_bytes(z->grad_type), others = z->comm.ranks - 1;
+    int64_t low = dtype_bytes(z->config.dtype), sum = dtype_bytes(z->grad_type), wire = dtype_bytes(wire_type(z)), others = z->comm.ranks - 1;
     zero_step_traffic t = { 0, 0 };
     for (int i = 0; i < l->n_units; i++) {
         int64_t elems = l->units[i].shard * others;
-        t.reduce_scatter += stage < 2 ? elems * sum : elems * low * micro_batches;
+        t.reduce_scatter += elems * wire * (stage < 2 ? 1 : micro_batches);
         t.all_gather += stage == 0 ? elems * sum : stage < 3 ? elems * low : elems * low * micro_batches * gathers_per_pass(l, i);
     }
     return t;
@@ -460,7 +468,8 @@ void zero_get_effective(const zero *z, zero_effective *e) {
     int64_t bytes = 0;
     for (int i = 0; uses_buckets(z) && i < 2; i++) if (z->bucket_buffer[i]) bytes += z->layout.largest_bucket * size;
     for (int i = 0; uses_buckets(z) && i < z->layout.n_units; i++) if (z->own_grads[i]) bytes += z->layout.units[i].padded * size;
-    *e = (zero_effective){ z->layout.largest_bucket, bytes, z->layout.elems, z->n_slots, z->comm.name, z->device.name, z->device.number };
+    *e = (zero_effective){ z->layout.largest_bucket, bytes, z->layout.elems, z->n_slots, z->comm.name, z->device.name, z->device.number,
+                           z->comm.ranks_on_node };
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */

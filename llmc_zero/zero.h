@@ -40,6 +40,9 @@
 extern "C" {
 #endif
 
+/* Of the plugin: the same on all ranks, or they do not start. */
+#define ZERO_VERSION "0.1.0"
+
 /* The plugin of one rank. */
 typedef struct zero zero;
 
@@ -96,6 +99,14 @@ typedef struct {
     unsigned backward_no_params;/* bit i: backward use i, from 0, reads no parameters, so stage 3 need not gather them for it */
 } zero_unit;
 
+/* How the ranks of a job find each other, and what carries their messages. MPI: Open MPI does both, under its mpirun or another launcher that
+ * it knows. TCP, FILE: no MPI is started; rank 0 listens at an address that all know, or that it writes into a file that all see, every two
+ * ranks connect by TCP, and between hosts the bytes go there. Who these are says the configuration, or the launcher: RANK and WORLD_SIZE
+ * (with MASTER_ADDR and MASTER_PORT), Slurm's srun, Open MPI's mpirun. Who reaches the ports can take part: the network must be a trusted one,
+ * as for MPI and NCCL. AUTO: MPI with mpi_comm or under such a launcher; else TCP, where srun has started several tasks or RANK and WORLD_SIZE
+ * are there; else one rank alone. Ranks on one host share memory, and GPUs use NCCL, with each of them. */
+typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
+
 /* The settings of zero_create; ZERO_CONFIG_INIT has the defaults, a program changes what it wants and keeps the rest. */
 typedef struct {
     size_t size;                /* sizeof(zero_config): ZERO_CONFIG_INIT fills it, anything else is refused */
@@ -121,15 +132,25 @@ typedef struct {
     int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1: on) */
     int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node */
     int shared_window;          /* 1: through shared memory where all ranks are on one node; 0: by messages */
-    int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL moves parameters and gradients; 0: they go through the host; -1: NCCL where it
-                                   is built in and every rank has a device of its own */
+    int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL (2.18 or newer, loaded then) moves parameters and gradients, between ranks
+                                   of one device from 2.30 on; 0: they go through the host; -1: NCCL where it is built in and found, and every
+                                   rank has a device of its own or NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not */
     int reduce_nccl;            /* 1, with nccl 1: NCCL sums, in an order of its own: the bits depend on it; 0: the plugin, in rank order */
+    int reduce_fp32;            /* 1: 16-bit gradients travel to their sum as fp32, through a buffer as large as the largest bucket: the
+                                   same bits for twice the bytes, but with reduce_nccl NCCL then sums in fp32. 0: in the type that they
+                                   have. The sum, where it travels (stage 0), does so in that type either way: it is rounded already */
     double comm_timeout_s;      /* above 0; a collective that takes longer is an error */
     int trace_events;           /* events kept for zero_trace_*; 0: none */
-    void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD under a launcher, else one rank without MPI */
+    void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD */
+    zero_start start;           /* how the ranks find each other */
+    int rank, ranks;            /* this process and how many there are; -1 and 0: as the launcher says */
+    const char *server;         /* ZERO_START_TCP: "host:port" of rank 0, "[address]:port" with IPv6; without a port, 12345. NULL: as the
+                                   launcher says */
+    const char *start_file;     /* ZERO_START_FILE: a path that all ranks see; in a folder, the file is llmc_zero.start */
+    const char *same;           /* what else must be the same on all ranks: text as for zero_same, read during zero_create; NULL: nothing */
 } zero_config;
 #define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, \
-                           1, 0, 1, 1, 0, -1, 4 << 20, 1, -1, 0, 300.0, 0, NULL }
+                           1, 0, 1, 1, 0, -1, 4 << 20, 1, -1, 0, 0, 300.0, 0, NULL, ZERO_START_AUTO, -1, 0, NULL, NULL, NULL }
 
 /* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing:
  * built without CUDA, no driver, no device, or none of compute capability 8.0 or newer. */
@@ -139,10 +160,11 @@ int zero_cuda_devices(void);
  * allowed) asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every unit alone); .overlap_comm;
  * .stage3_prefetch_bucket_size (0: prefetch 0; above: at least 1); bf16.enabled and fp16.enabled (dtype); fp16's loss_scale,
  * initial_scale_power, loss_scale_window, hysteresis, consecutive_hysteresis, min_loss_scale; gradient_accumulation_steps
- * (micro_batches). A key that is absent, null or "auto" leaves its setting as it is; a key that asks for what the plugin does anyway is
- * taken. All else is ZERO_ERR_ARGUMENT, with file, line, key and value: what the trainer sets (batch sizes, learning rate, clipping),
- * what is not built, unknown keys. ZERO_ERR_IO: the file cannot be read. *config comes from ZERO_CONFIG_INIT; after an error it is
- * unchanged. Every rank reads the file for itself. */
+ * (micro_batches); communication_data_type (fp32: reduce_fp32 1; bf16 or fp16, where gradients travel as that by themselves: 0). A key that
+ * is absent, null or "auto" leaves its setting as it is; a key that asks for what the plugin does anyway is taken. All else is
+ * ZERO_ERR_ARGUMENT, with file, line, key and value: what the trainer sets (batch sizes, learning rate, clipping), what is not built,
+ * unknown keys. ZERO_ERR_IO: the file cannot be read. *config comes from ZERO_CONFIG_INIT; after an error it is unchanged. Every rank
+ * reads the file for itself. */
 int zero_config_from_file(zero_config *config, const char *path);
 /* The same from the environment: ZERO_STAGE=0, 1, 2 or 3, and ZERO_CONFIG=path of such a file; unset or empty, they change nothing. A file
  * that asks for another stage than ZERO_STAGE is ZERO_ERR_ARGUMENT. */
@@ -150,9 +172,10 @@ int zero_config_from_env(zero_config *config);
 
 /* (collective) Returns 0 and a plugin in *z that is the caller's to destroy, or an error and NULL. ZERO_ERR_ARGUMENT: a setting or a row of
  * the tables, which the sentence names. Connects the ranks and allocates the model states, all 0: zero_set or zero_load comes next. All
- * ranks pass the same settings and tables; these are copied, strings included. An MPI that is initialised is used as it is (with overlap
- * at MPI_THREAD_SERIALIZED at least); otherwise, under mpirun or srun, it is initialised here and finalised by zero_destroy, which MPI
- * allows once in a process. */
+ * ranks pass the same settings and tables, or all of them fail, as in zero_same, before anything is allocated; they may differ in device
+ * numbers and streams, overlap, poison, trace_events, and in how they were started. The tables are copied, strings included. An MPI that
+ * is initialised is used as it is (with overlap at MPI_THREAD_SERIALIZED at least); otherwise, under mpirun or srun, it is initialised
+ * here and finalised by zero_destroy, which MPI allows once in a process. */
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 /* (collective unless after a failure) Waits for what is under way and frees everything: every pointer that came from z is invalid then.
  * NULL is allowed. */
@@ -173,6 +196,10 @@ int zero_barrier(zero *z);
 int zero_sum(zero *z, double *values, int n);
 /* (collective) Returns 0 and in data, of `bytes` bytes on every rank, what rank `root` has in it. Allowed at any time. */
 int zero_broadcast(zero *z, int root, void *data, size_t bytes);
+/* (collective) Returns 0 when all ranks pass the same text: lines "name = value", at most 16 MiB, each name once and in one order. Else
+ * ZERO_ERR_ARGUMENT on all ranks, with the first line that differs: "rank 1 (host b) has threads = 8 and rank 0 (host a) has threads = 4".
+ * What must be alike before there is a plugin goes into config.same. Allowed at any time. */
+int zero_same(zero *z, const char *lines);
 /* After a failure: returns 1 on the rank that is to print, 0 on the others; z may be NULL. With a shared window the first rank that
  * calls it gets the 1, and others that wait in a collective fail. Without one the ranks cannot agree: rank r returns 1 after r * 0.2 s,
  * by when zero_end_all of an earlier one has most likely ended it. With NULL the launcher's rank 0 gets the 1. */
@@ -332,9 +359,10 @@ typedef struct {
     int64_t bucket_elems, bucket_bytes;     /* largest bucket in effect, and the bytes of all bucket buffers */
     int64_t num_parameters;                 /* without padding */
     int slots;                              /* stage 3: gathered single-use units there is room for */
-    const char *comm;                       /* "self", "mpi, shared window", the same "and direct reads", "mpi, messages (...why)", "nccl ..." */
+    const char *comm;                       /* "self", "mpi, shared window", the same "and direct reads", "mpi, messages (...why)", "tcp, ..", "nccl .." */
     const char *device;                     /* "cpu", or the CUDA device's own name */
     int cuda_device;                        /* its number, -1 on the processor */
+    int ranks_on_host;                      /* on this rank's */
 } zero_effective;
 void zero_get_effective(const zero *z, zero_effective *e);
 

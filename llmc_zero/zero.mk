@@ -7,9 +7,10 @@
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
-# With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with the CUDA run time.
+# With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with the CUDA run time, the static
+# one: a run on a processor loads nothing of CUDA. NCCL is built in where its header is (ZERO_NCCL=no: it is not), and loaded by the runs
+# that use it.
 ZERO_CUDA   ?= no
-ZERO_NCCL   ?= no
 ZERO_NVCC   ?= nvcc
 ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
 ZERO_CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
@@ -23,10 +24,12 @@ ZERO_LIB  := $(ZERO_BUILD)/libllmc_zero.a
 ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
 ifeq ($(ZERO_CUDA),yes)
 ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include
-ZERO_CUDA_LIBS   ?= -L$(ZERO_CUDA_HOME)/lib64 -Wl,-rpath,$(ZERO_CUDA_HOME)/lib64 -lcudart -ldl
+ZERO_CUDA_LIBS   ?= -L$(ZERO_CUDA_HOME)/lib64 -Wl,-rpath,$(ZERO_CUDA_HOME)/lib64 -lcudart_static -lrt -ldl
+ifndef ZERO_NCCL
+ZERO_NCCL := $(shell printf '\#include <nccl.h>\n' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes || echo no)
+endif
 ifeq ($(ZERO_NCCL),yes)
 ZERO_CUDA_CFLAGS += -DZERO_HAVE_NCCL
-ZERO_CUDA_LIBS   += -lnccl
 endif
 # -fmad=false: what is to be one rounding is written as an fmaf; nothing of the C++ library is needed, so a C program can link it
 ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
@@ -36,17 +39,21 @@ ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pra
                -ffp-contract=off -MMD -MP $(ZERO_CUDA_CFLAGS)
 
 # One line for each header that is missing, before anything is compiled.
-ZERO_HAVE = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) -x c -E - >/dev/null 2>&1 || \
+ZERO_HAVE = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 || \
             { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }
 .PHONY: zero_needs
 zero_needs:
 	@found=1; $(call ZERO_HAVE,mpi.h,libopenmpi-dev and openmpi-bin); $(call ZERO_HAVE,xxhash.h,libxxhash-dev); \
-	$(call ZERO_HAVE,jansson.h,libjansson-dev); test "$$found"
+	$(call ZERO_HAVE,jansson.h,libjansson-dev); \
+	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) test "$$found"
+# Objects of other flags are made anew.
+$(ZERO_BUILD)/llmc_zero/flags: zero_needs
+	@mkdir -p $(@D); echo '$(ZERO_CFLAGS)' | cmp -s - $@ || echo '$(ZERO_CFLAGS)' >$@
 
-$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c | zero_needs
+$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -c $< -o $@
-$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu | zero_needs
+$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 # One object, in which only what zero.h declares is visible: the plugin's inner names cannot clash with a trainer's.

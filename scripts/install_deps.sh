@@ -25,10 +25,19 @@ missing=""; why=""
 while IFS='|' read -r package probe purpose; do
     sh -c "$probe" >/dev/null 2>&1 || { missing="$missing $package"; why="$why  $package: $purpose"$'\n'; }
 done <<<"$packages"
-# Not from apt: NVIDIA's own CUDA toolkit and cuDNN are used where they are. Of cuDNN's frontend only headers are needed.
-frontend() { command -v nvcc >/dev/null 2>&1 && { scripts/fetch_cudnn_frontend.sh || echo "going on without cuDNN's attention"; }; exit 0; }
+# Not from apt: NVIDIA's own CUDA toolkit, cuDNN and NCCL are used where they are. Of cuDNN's frontend only headers are needed.
+nccl() {
+    local home
+    home=$(realpath "$(command -v nvcc)")
+    echo '#include <nccl.h>' | cc -I"${home%/bin/nvcc}/include" -x c -E - >/dev/null 2>&1 ||
+        echo "going on without NCCL, so between GPUs all goes through the host: NVIDIA's packages libnccl2 and libnccl-dev have it"
+}
+nvidia() {
+    command -v nvcc >/dev/null 2>&1 && { scripts/fetch_cudnn_frontend.sh || echo "going on without cuDNN's attention"; nccl; }
+    exit 0
+}
 cd "$(dirname "$0")/.."
-[ -z "$missing" ] && frontend
+[ -z "$missing" ] && nvidia
 
 if ! command -v apt-get >/dev/null 2>&1; then
     printf 'These are missing (Debian names), and this system has no apt-get; install them with its own tool, then run make again:\n%s' "$why" >&2
@@ -48,4 +57,4 @@ run install -y --no-install-recommends $missing >"$log" 2>&1 || {
     run update >>"$log" 2>&1 || { echo "apt-get update failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
     run install -y --no-install-recommends $missing >>"$log" 2>&1 || { echo "apt-get install failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
 }
-frontend
+nvidia

@@ -3,7 +3,7 @@
  * are queued on the trainer's stream and nobody waits for them, so that work which is not ordered gives other bits: on a card by luck, on
  * the stand-in (tests/cuda/), whose streams run as early or as late as their events allow, for certain.
  *   mpi_device            a choice of settings in which each value of each is met with every stage
- *   mpi_device N          every N-th of all combinations; 1: all 13824
+ *   mpi_device N          every N-th of all combinations; 1: all 27648
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -116,8 +116,8 @@ static outcome train(const zero_config *c) {
 /* ------------------------------------------------------------------------------------------------------------- same bits */
 
 /* Everything that a setting is made of, as one number in mixed radix. */
-typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, MANNER, AXES } axis;
-static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2, 3, SETTINGS_COUNT(manners) };
+typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, MANNER, WIDE, AXES } axis;
+static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2, 3, SETTINGS_COUNT(manners), 2 };
 typedef struct { int at[AXES]; } point;
 
 static zero_config config_of(const point *p) {
@@ -130,6 +130,7 @@ static zero_config config_of(const point *p) {
     int micro_batches = settings_micro_batches[p->at[MICRO]];
     zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]], micro_batches, &v);
     c.device = ZERO_CUDA;
+    c.reduce_fp32 = p->at[WIDE];
     c.cuda_stream = manners[p->at[MANNER]].own_stream ? own_stream : NULL;
     return c;
 }
@@ -139,7 +140,7 @@ static const outcome *on_processor(const point *p) {
     static struct { int there; outcome o; } known[4][SETTINGS_COUNT(settings_formats)][2];
     zero_config c = config_of(p);
     c.device = ZERO_CPU;
-    c.overlap = 0;
+    c.overlap = c.reduce_fp32 = 0;
     if (!known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there) {
         known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].o = train(&c);
         known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there = 1;
@@ -151,9 +152,10 @@ static void check_point(const point *p) {
     zero_config c = config_of(p);
     const manner *m = &manners[p->at[MANNER]];
     const outcome *want = on_processor(p);
-    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, bucket %lld, %s, %s stream", c.stage,
+    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, bucket %lld, fp32 on the wire %d, %s, %s stream",
+                  c.stage,
                   settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch, c.poison, c.shared_window,
-                  (long long)c.reduce_bucket_size, m->mode, m->own_stream ? "own" : "default");
+                  (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode, m->own_stream ? "own" : "default");
     set_manner(m);
     outcome got = train(&c);
     CHECK(!strcmp(got.full, want->full));
@@ -181,7 +183,8 @@ static void check_some(void) {
     for (int stage = 0; stage < 4; stage++)
         for (int overlap = 0; overlap < 2; overlap++)
             for (int m = 0; m < SETTINGS_COUNT(manners); m++, n++) {
-                point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2, (n + overlap) % 2, n / 5 % 3, m } };
+                point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2, (n + overlap) % 2, n / 5 % 3, m,
+                              (n + n / 8) % 2 } };
                 check_point(&p);
             }
 }
@@ -357,6 +360,27 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
+/* NCCL adds two ranks' gradients like the plugin; but in bf16 it rounds their sum before micro-batches are added up at stages 2 and 3, in
+ * fp32 it does not. */
+static void check_sum_of_two(void) {
+#ifdef ZERO_HAVE_NCCL
+    if (checks.ranks != 2 || zero_cuda_devices() < 2) return;
+    for (int stage = 0; stage < 4; stage++)
+        for (int wide = 0; wide < 2; wide++) {
+            zero_config plain = simple(ZERO_CPU, stage, 1), c = simple(ZERO_CUDA, stage, 1);
+            const manner *m = &manners[stage % SETTINGS_COUNT(manners)];
+            CHECK_SETTING("NCCL's sum of two, stage %d, %s, fp32 on the wire %d", stage, m->mode, wide);
+            set_manner(m);
+            plain.micro_batches = c.micro_batches = 3;
+            c.nccl = c.reduce_nccl = 1;
+            c.reduce_fp32 = wide;
+            outcome want = train(&plain), got = train(&c);
+            CHECK(!strcmp(got.full, want.full) == (wide || stage < 2));
+        }
+    CUDA_MUST(cudaSetDevice(0));
+#endif
+}
+
 /* ------------------------------------------------------------------------------------------------------------------------ */
 
 static void timed(const char *name, void (*check)(void)) {
@@ -379,6 +403,7 @@ int main(int argc, char **argv) {
         timed("values", check_all_values);
         timed("one rank fails", check_one_fails);
         timed("devices", check_devices);
+        timed("NCCL's sum of two", check_sum_of_two);
         CUDA_MUST(cudaStreamDestroy(own_stream));
         status = checks_end("mpi_device");
     }

@@ -1,6 +1,6 @@
 /*
  * The collectives on NCCL against the same through host memory, and what happens when a rank fails: mpirun -np N mpi_nccl [what]. On
- * the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as large as their number.
+ * the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as large as their number, from NCCL 2.30 on larger.
  *   mpi_nccl              the same bits, for every dtype, place of the shards, number of pieces, and manner of the streams
  *   mpi_nccl hang         a collective of rank 1 never ends        mpi_nccl error     it fails
  *   mpi_nccl start        ranks that cannot begin together
@@ -23,6 +23,7 @@ int main(void) {
 }
 #else
 #include "../llmc_zero/comm_nccl.h"
+#include "../llmc_zero/nccl_library.h"
 #include "../llmc_zero/numbers.h"
 #include <cuda_runtime_api.h>
 
@@ -267,30 +268,34 @@ static void check_work_ahead(void) {
 #endif
 }
 
-/* NCCL's own sum: close, in another order, and rounded on the way. */
+/* NCCL's own sum: close, in another order, and rounded on the way; in fp32 it is rounded to a narrower shard only after it. */
 static void check_ring(char *expected, char *got) {
     static const double unit[] = { [ZERO_F32] = 0x1p-23, [ZERO_BF16] = 0x1p-7, [ZERO_F16] = 0x1p-10 };
+    static const struct { zero_dtype type, shard_type; int apart, add; } rows[] = {
+        { ZERO_F32, ZERO_F32, 0, 0 }, { ZERO_F32, ZERO_F32, 1, 0 }, { ZERO_F32, ZERO_F32, 1, 1 },
+        { ZERO_BF16, ZERO_BF16, 0, 0 }, { ZERO_BF16, ZERO_BF16, 1, 0 }, { ZERO_BF16, ZERO_F32, 1, 1 }, { ZERO_F32, ZERO_BF16, 1, 0 },
+        { ZERO_F16, ZERO_F16, 0, 0 }, { ZERO_F16, ZERO_F16, 1, 0 }, { ZERO_F16, ZERO_F32, 1, 1 }, { ZERO_F32, ZERO_F16, 1, 0 },
+    };
     int64_t different = 0;
-    for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
-        for (int apart = 0; apart < 3; apart++) {
-            shape s = { 3, apart > 0, type, apart == 2 ? ZERO_F32 : type, apart == 2 };
-            set t = set_of(&s);
-            CHECK_SETTING("NCCL sums, dtype %d, shards %d", (int)type, apart);
-            fill(&s, c.rank);
-            reduced(&s, &t, 0);
-            take_shards(&s, &t, expected);
-            fill(&s, c.rank);
-            reduced(&s, &t, 1);
-            take_shards(&s, &t, got);
-            int64_t far = 0;
-            for (int64_t i = 0; i < t.elems; i++) {
-                double a = get(s.shard_type, expected, i), b = get(s.shard_type, got, i);
-                double limit = 2048 * c.ranks * unit[type] + (s.add ? (double)i * 0x1p-22 : 0);
-                far += !(a - b <= limit && b - a <= limit);
-                different += a != b;
-            }
-            CHECK(!far);
+    for (int k = 0; k < (int)(sizeof rows / sizeof *rows); k++) {
+        shape s = { 3, rows[k].apart, rows[k].type, rows[k].shard_type, rows[k].add };
+        set t = set_of(&s);
+        CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, apart %d, added %d", (int)s.type, (int)s.shard_type, s.apart, s.add);
+        fill(&s, c.rank);
+        reduced(&s, &t, 0);
+        take_shards(&s, &t, expected);
+        fill(&s, c.rank);
+        reduced(&s, &t, 1);
+        take_shards(&s, &t, got);
+        int64_t far = 0;
+        for (int64_t i = 0; i < t.elems; i++) {
+            double a = get(s.shard_type, expected, i), b = get(s.shard_type, got, i), size = a < 0 ? -a : a;
+            double limit = 2048 * c.ranks * unit[s.type] + (s.add ? (double)i * 0x1p-22 : s.type != s.shard_type ? size * unit[s.shard_type] : 0);
+            far += !(a - b <= limit && b - a <= limit);
+            different += a != b;
         }
+        CHECK(!far);
+    }
     CHECK_SETTING("NCCL sums in another order");
     CHECK(c.ranks < 3 || MODES == 1 || different > 0);
 }
@@ -306,6 +311,11 @@ static void check_all_shapes(char *expected, char *got) {
                     check_reduce(&s, expected, got);
                     if (apart < 2) check_gather(&s, expected, got);
                 }
+        for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16; narrow++) {     /* as gradients that travel as fp32 are */
+            shape s = { MOST_PIECES, 1, ZERO_F32, narrow, 0 };
+            CHECK_SETTING("%s, fp32 into dtype %d", modes[mode], (int)narrow);
+            check_reduce(&s, expected, got);
+        }
         CHECK_SETTING("%s, a reduction and a gather at once", modes[mode]);
         check_both(expected, got);
         CHECK_SETTING("%s, many gathers", modes[mode]);
@@ -467,20 +477,47 @@ static void check_start(const char *what, int victim, const char *name, const ch
     device_close(&d);
 }
 
+/* Every rank with that NCCL, on its own GPU or (one_gpu) all on the first; asked: --comm nccl, else auto; multi: what the environment says
+ * of NCCL_MULTI_RANK_GPU_ENABLE, NULL: nothing. */
+static void check_sharing(const char *what, const char *version, int asked, int one_gpu, const char *multi, const char *says) {
+    if (multi) setenv("NCCL_MULTI_RANK_GPU_ENABLE", multi, 1);
+    config.nccl = asked ? 1 : -1;
+    check_start(what, -1, "CUDA_STAND_IN_NCCL_VERSION", version, one_gpu ? 0 : -1, says, "");
+    const char *now = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    CHECK(multi ? now && !strcmp(now, multi) : !now == (says || !one_gpu));      /* set by the plugin where it is needed, and there only */
+    if (now && !multi) CHECK(!strcmp(now, "1"));
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
 static void check_starts(void) {
     static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
-    int own = -1;
-    check_start("one GPU", -1, version, "22809", 0, "ranks 0 and 1 share a GPU: NCCL 2.28.9 needs one each", "");
-    static const char differ[] = "rank 0 has NCCL 2.28.9 and rank 1 2.29.7";
-    check_start("versions differ", 1, version, "22907", own, differ, differ);
-    check_start("too old", 1, version, "21706", own, "rank 1 cannot use NCCL", "NCCL 2.17.6 is too old");
-    check_start("older than built for", 1, version, "22203", own, "rank 1 cannot use NCCL",
-                "NCCL 2.22.3 was loaded, and this program was built with 2.28");
-    check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", own, "ncclCommInitRankConfig did not end within 2 s",
-                "ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device");
-    check_start("one GPU from 2.30 on", -1, version, "23007", 0, NULL, NULL);
-    const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    CHECK(enabled && !strcmp(enabled, "1"));
+    char host[64] = "", old[200], untold[200];
+    gethostname(host, sizeof host - 1);
+    snprintf(old, sizeof old, "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.28.9 needs one for each; give each a "
+             "GPU of its own, or", host, checks.ranks);
+    snprintf(untold, sizeof untold, "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.30.7 was not told to share it; ",
+             host, checks.ranks);
+    check_sharing("one GPU", "22809", 1, 1, NULL, old);
+    check_sharing("one GPU, with the variable", "22809", 1, 1, "1", old);
+    check_sharing("one GPU from 2.30 on", "23007", 1, 1, NULL, NULL);
+    check_sharing("one GPU from 2.30 on, if it can be", "23007", 0, 1, NULL, untold);
+    check_sharing("one GPU from 2.30 on, with the variable", "23007", 0, 1, "1", NULL);
+    check_sharing("one GPU from 2.30 on, forbidden", "23007", 1, 1, "0", untold);
+    check_sharing("2.30, a GPU each", "23007", 1, 0, NULL, NULL);
+    static const char differ[] = "rank 0 on ";
+    check_start("versions differ", 1, version, "22907", -1, differ, differ);
+    CHECK(strstr(zero_last_error(), " has NCCL 2.28.9 and rank 1 on ") && strstr(zero_last_error(), " 2.29.7: they must be the same"));
+    static const char too_old[] = "NCCL 2.17.6 is too old; 2.18 or newer is needed";
+    check_start("too old", 1, version, "21706", -1, too_old, too_old);
+    CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
+    check_start("older than built for", -1, version, "22203", -1, NULL, NULL);
+    static const char no_device[] = ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device";
+    check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1, no_device, no_device);
+    CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
+    setenv("CUDA_STAND_IN_DEVICES", "1", 1);
+    cuda_stand_in_settings();
+    snprintf(old, sizeof old, "which has 1 for %d ranks, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or", checks.ranks);
+    check_sharing("fewer GPUs than ranks", "22809", 1, 0, NULL, old);
 }
 #endif
 
@@ -493,8 +530,9 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "beneath")) return run_beneath();
 #endif
     start_mpi();
-    int gpus = zero_cuda_devices();
-    if (gpus < checks.ranks) {
+    int gpus = zero_cuda_devices(), version = 0;
+    config.nccl = 1;
+    if (gpus < checks.ranks && (gpus < 1 || nccl_load() || ncclGetVersion(&version) || version < 23000)) {
         const char *why = gpus < 0 ? zero_last_error() : "not a GPU for each rank";
         if (!checks.rank) printf("skip mpi_nccl: %s\n0 passed, 0 failed, 1 skipped\n", why);
         MPI_Finalize();

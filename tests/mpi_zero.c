@@ -59,10 +59,10 @@ static double states_bytes(const zero_config *c, double psi) {
 /* Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A + 2A. */
 static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
     int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_F32 ? 4 : 2;
-    int64_t sum = c->micro_batches > 1 ? 4 : low;
+    int64_t sum = c->micro_batches > 1 ? 4 : low, wire = c->reduce_fp32 ? 4 : low, sum_wire = c->reduce_fp32 ? 4 : sum;
     const zero_step_traffic by_stage[] = {
-        { part * sum, part * sum }, { part * low, part * sum }, { part * low, part * low * micro_batches },
-        { 2 * part * low * micro_batches, part * low * micro_batches },
+        { part * sum, part * sum_wire }, { part * low, part * sum_wire }, { part * low, part * wire * micro_batches },
+        { 2 * part * low * micro_batches, part * wire * micro_batches },
     };
     return by_stage[c->stage];
 }
@@ -72,7 +72,7 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
     zero_get_traffic(z, &t);
     zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
     if (c->naive) {                                                     /* all of the gradients to everyone, and nothing else */
-        int wire = c->dtype != ZERO_F32 && c->micro_batches == 1 ? 2 : 4;
+        int wire = c->dtype != ZERO_F32 && c->micro_batches == 1 && !c->reduce_fp32 ? 2 : 4;
         CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
         return;
@@ -123,7 +123,8 @@ typedef struct { char params[17], full[17]; double norms[STEPS]; float eval; } o
 static void check_transport(const zero *z, const zero_config *c) {
     zero_effective e;
     zero_get_effective(z, &e);
-    CHECK(!strncmp(e.comm, checks.ranks == 1 ? "mpi, one rank" : c->shared_window ? "mpi, shared window" : "mpi, messages", 13));
+    const char *way = checks.ranks == 1 ? "one rank" : c->shared_window ? "shared window" : "messages", *net = c->server ? "tcp" : "mpi";
+    CHECK(!strncmp(e.comm, net, 3) && !strncmp(e.comm + 3, ", ", 2) && !strncmp(e.comm + 5, way, strlen(way)));
     CHECK(e.num_parameters == psi_exact());
     if (c->stage == 3) CHECK(e.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
 }
@@ -197,6 +198,83 @@ static void check_same_bits(void) {
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) check_format(&settings_formats[f], settings_micro_batches[m]);
     read_directly(0);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- fp32 on the wire */
+
+/* The same bits as without it, and the traffic that train() expects then. */
+static void check_wide(const outcome *want, const settings_path *path, const settings_format *format, int micro_batches,
+                       const settings_variation *v) {
+    char name[sizeof checks.setting];
+    zero_config c = settings_config(path, format, micro_batches, v);
+    c.reduce_fp32 = 1;
+    settings_name(name, sizeof name, path, format, micro_batches, v);
+    CHECK_SETTING("fp32 on the wire, %.100s", name);
+    read_directly(v->direct);
+    outcome o = train(&c);
+    read_directly(0);
+    CHECK(!strcmp(o.params, want->params) && !strcmp(o.full, want->full));
+    CHECK(!memcmp(o.norms, want->norms, sizeof o.norms) && !memcmp(&o.eval, &want->eval, sizeof o.eval));
+}
+
+/* The variations take turns. */
+static void check_wire_bits(void) {
+    static const int variations[] = { 1, 3, 9, 12, 13 };    /* overlap; buckets of a few units; messages; huge ones, poison; direct reads */
+    outcome want = { 0 };
+    for (int f = 1; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++) {
+                const settings_path *path = &settings_paths[p];
+                zero_config own = settings_config(path, &settings_formats[f], settings_micro_batches[m], &settings_variations[0]);
+                if (p == 0 || (path->stage == 2 && own.micro_batches > 1)) want = train(&own);      /* the others agree with these */
+                check_wide(&want, path, &settings_formats[f], own.micro_batches,
+                           &settings_variations[variations[(3 * p + 2 * f + m) % SETTINGS_COUNT(variations)]]);
+            }
+}
+
+/* The buffer for it: of the size of the largest bucket, and only where gradients are widened. */
+static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const zero_unit *units, int n_units, int64_t largest_bucket) {
+    int sums = c.stage < 2 && c.micro_batches > 1, widened = checks.ranks > 1 && !c.naive && !sums && c.dtype != ZERO_F32;
+    size_t before, bytes = 0;
+    zero *z;
+    MUST(zero_create(&z, &c, tensors, 2, units, n_units));
+    before = zero_memory_bytes(z, ZERO_WORKING);
+    zero_destroy(z);
+    c.reduce_fp32 = 1;
+    MUST(zero_create(&z, &c, tensors, 2, units, n_units));
+    memory_table table = memory_now(z);
+    for (int i = 0; i < table.n; i++)
+        if (!strcmp(table.lines[i].purpose, "gradients on the wire, fp32")) bytes += table.lines[i].bytes;
+    CHECK(bytes == (widened ? (size_t)round_up(largest_bucket * 4, 4096) : 0));
+    CHECK(zero_memory_bytes(z, ZERO_WORKING) == before + bytes);
+    zero_destroy(z);
+}
+
+static void check_wire_memory(void) {
+    enum { BLOCKS = 5 };
+    static const zero_tensor tensors[] = { { "w", 5003, BLOCKS, 1, 1 }, { "wte", 7001, 1, 0, 1 } };
+    static const struct { int64_t size; int blocks; } buckets[] = { { 0, 1 }, { 6000, 2 }, { 1LL << 40, BLOCKS } };
+    zero_unit units[1 + BLOCKS] = { { "twice", 2, 2, 0 } };
+    int64_t block = round_up((5003 + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
+    int64_t twice = round_up((7001 + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
+    for (int i = 1; i <= BLOCKS; i++) units[i] = (zero_unit){ "block", 1, 1, 0 };
+    for (int f = 0; f < 2; f++)
+        for (int i = 0; i < 2 * SETTINGS_COUNT(settings_paths); i++) {
+            const settings_path *path = &settings_paths[i / 2];
+            zero_config c = settings_config(path, &settings_formats[f], settings_micro_batches[i % 2], &settings_variations[0]);
+            for (int b = 0; b < SETTINGS_COUNT(buckets); b++) {
+                int64_t blocks = buckets[b].blocks * block;
+                CHECK_SETTING("buffer for the wire, %s, %s, %d micro-batches, buckets of %d", path->name, settings_formats[f].name,
+                              c.micro_batches, buckets[b].blocks);
+                c.reduce_bucket_size = buckets[b].size;
+                check_wire_buffer(c, tensors, units, 1 + BLOCKS, blocks > twice ? blocks : twice);
+            }
+        }
+}
+
+static void check_fp32_wire(void) {
+    check_wire_bits();
+    check_wire_memory();
 }
 
 /* --------------------------------------------------------------------------------------------------------- exact gradients */
@@ -722,6 +800,7 @@ int main(int argc, char **argv) {
     }
     only = argc > 1 ? argv[1] : NULL;
     timed("same bits", check_same_bits);
+    timed("fp32 on the wire", check_fp32_wire);
     timed("exact gradients", check_exact_gradients);
     timed("extra gather", check_extra_gather_counts);
     timed("fewer micro-batches", check_fewer_micro_batches);

@@ -4,31 +4,20 @@
 set -u
 program=$(realpath "$1")
 skip() { echo "skip net_namespaces: $1"; echo "0 passed, 0 failed, 1 skipped"; exit 0; }
-[ "$(id -u)" = 0 ] || skip "only root can make network namespaces"
-command -v ip >/dev/null && command -v unshare >/dev/null || skip "needs ip (iproute2) and unshare (util-linux)"
+. "$(dirname "$0")/hosts.sh"
 
-tag=zn$$ bridge=zb$$ work=$(mktemp -d) pids=() passed=0 failed=0
+work=$(mktemp -d) pids=() passed=0 failed=0
 clean() {
     trap '' INT TERM                                                # nothing comes between
     kill -9 "${pids[@]}" 2>/dev/null
     wait 2>/dev/null
-    for i in 0 1 2; do ip netns del $tag$i 2>/dev/null; done        # its end of the pair goes with it
-    ip netns del ${tag}sw 2>/dev/null
+    hosts_end
     rm -rf "$work"
 }
 trap clean EXIT
 trap 'exit 1' INT TERM
 
-# The bridge has a namespace too, so that nothing of the machine's own network is touched.
-make_hosts() {
-    ip netns add ${tag}sw && ip -n ${tag}sw link add $bridge type bridge && ip -n ${tag}sw link set $bridge up || return 1
-    for i in 0 1 2; do
-        ip netns add $tag$i && ip -n $tag$i link add eth0 type veth peer name port$i netns ${tag}sw &&
-        ip -n ${tag}sw link set port$i master $bridge up && ip -n $tag$i addr add 10.77.7.$((i + 1))/24 dev eth0 &&
-        ip -n $tag$i link set lo up && ip -n $tag$i link set eth0 up || return 1
-    done
-}
-make_hosts 2>"$work/why" || skip "cannot make network namespaces: $(head -n 1 "$work/why")"
+hosts_make 3 || skip "$hosts_why"
 
 # start SERVER_OR_FILE SECONDS LIMIT HOST...: a rank on each of the hosts; its last words are in $work/RANK
 start() {
@@ -36,8 +25,7 @@ start() {
     shift 3
     pids=(); rm -f "$work"/[0-9]
     for i in "$@"; do
-        ip netns exec "$tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' \
-            "host$i" "$program" host $r $# "$where" "$seconds" "$limit" >"$work/$r" 2>&1 &
+        hosts_run "$i" "$program" host $r $# "$where" "$seconds" "$limit" >"$work/$r" 2>&1 &
         pids+=($!); r=$((r + 1))
     done
 }
@@ -63,18 +51,18 @@ all_say ": done, 0 bytes wrong"; check $? "by file, two ranks on a host: content
 grep -q "node_rank 1 of 2" "$work/1"; check $? "by file, two ranks on a host: places"
 
 # The cut leaves host 2 without a way out; nothing tells the ranks. They allow a host 3 s of silence.
-start 10.77.7.1:21002 0 15 0 1 2; sleep 1.5; ip -n ${tag}sw link set port2 down
+start 10.77.7.1:21002 0 15 0 1 2; sleep 1.5; hosts_link 2 down
 await 5; check $? "cut link: no end after 3 + 2 s"; echo "       cut link: all ranks ended after $took s"
 for i in 0 1; do grep -qE "rank 2 \(host host2\)( is gone|.*ended)" "$work/$i"; check $? "cut link: rank $i does not name rank 2"; done
 grep -qE "rank [01] \(host host[01]\) is gone" "$work/2"; check $? "cut link: rank 2 does not say who is gone"
 
 # The same from inside, the host itself takes its network down; and the connections are idle, as beside NCCL.
-ip -n ${tag}sw link set port2 up
-start 10.77.7.1:21003 -1 15 0 1 2; sleep 1.5; ip -n ${tag}1 link set eth0 down
+hosts_link 2 up
+start 10.77.7.1:21003 -1 15 0 1 2; sleep 1.5; hosts_network 1 down
 await 5; check $? "network of host 1 down: no end after 3 + 2 s"; echo "       network down: all ranks ended after $took s"
 for i in 0 2; do grep -qE "rank 1 \(host host1\)( is gone|.*ended)" "$work/$i"; check $? "network down: rank $i does not name rank 1"; done
 
-ip -n ${tag}1 link set eth0 up; ip -n ${tag}sw link set port2 down
+hosts_network 1 up; hosts_link 2 down
 start 10.77.7.1:21004 1 2 0 1 2; await 20; check $? "unreachable host: no end"
 all_say "did not come within|does not answer at 10.77.7.1:21004"; check $? "unreachable host: sentence"
 echo "net_namespaces: $passed passed, $failed failed, 0 skipped"

@@ -4,7 +4,11 @@
 #   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
 #   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
 #   mpi_direct  ranks that read each other's memory                test_gpu_check.sh  the script for machines with a card
+#   mpi_same    ranks that are not given the same
+#   start.sh    ranks that find each other without MPI, on one host and on several (network namespaces, where root)
 #   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with --device cuda
+#   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
+#   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several machines
 #   short       leaves the shell scripts and stand-in/ out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -42,6 +46,8 @@ one_core() {
         [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
     done
     run gpu_check 300 tests/test_gpu_check.sh
+    run start 180 tests/start.sh "$trainer"
+    run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     echo "$passed $failed $skipped" >"$logs/one_core.sum"
 }
@@ -49,6 +55,11 @@ on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
 }
 export -f on_ranks
+free_port() {
+    local port=20000
+    until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+    echo $port
+}
 
 stand_in=$build/stand-in
 rm -f "$logs/one_core.sum"
@@ -59,12 +70,17 @@ for t in "$build"/tests/test_*; do
 done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 bash -c "on_ranks $np $build/tests/mpi_zero"; done
 for np in 2 3 4; do run "mpi_direct.$np" 60 bash -c "on_ranks $np $build/tests/mpi_direct"; done
+for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
+run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
+run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $build/tests/mpi_zero"
 run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 2 3; do run "cuda.mpi_device.$np" 120 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
     run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
+    run bench 60 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
+    run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run terminal 120 tests/test_terminal.sh "$trainer"
     run example 240 tests/test_example.sh "$build/mlp_zero"
     wait

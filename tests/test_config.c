@@ -23,6 +23,7 @@ static void write_file(const char *text, size_t n) {
 typedef struct { int stage; zero_dtype dtype; int micro_batches; int64_t bucket; int prefetch, overlap; } settings;
 static const settings before = { 2, ZERO_F32, 3, 777, 4, 7 };
 #define SAME 2, ZERO_F32, 3, 777, 4, 7
+enum { UNTOUCHED = 9 };             /* reduce_fp32, which only communication_data_type changes */
 
 static zero_config start(void) {
     zero_config c = ZERO_CONFIG_INIT;
@@ -32,6 +33,7 @@ static zero_config start(void) {
     c.reduce_bucket_size = before.bucket;
     c.prefetch = before.prefetch;
     c.overlap = before.overlap;
+    c.reduce_fp32 = UNTOUCHED;
     return c;
 }
 
@@ -40,6 +42,7 @@ static void check_settings(const char *text, const zero_config *c, const setting
         c->reduce_bucket_size != want->bucket || c->prefetch != want->prefetch || c->overlap != want->overlap)
         fail_msg("%s gives stage %d, dtype %d, %d micro-batches, bucket %lld, prefetch %d, overlap %d", text, c->stage, (int)c->dtype,
                  c->micro_batches, (long long)c->reduce_bucket_size, c->prefetch, c->overlap);
+    if (c->reduce_fp32 != UNTOUCHED) fail_msg("%s gives reduce_fp32 %d", text, c->reduce_fp32);
 }
 
 static void check_error(const char *text, int rc, int want, const char *words) {
@@ -90,12 +93,6 @@ static const struct { const char *text; settings want; } good[] = {
       { SAME } },
     { "{\"steps_per_print\": 2000, \"wall_clock_breakdown\": false, \"aio\": {\"queue_depth\": 8}, \"timers\": 0}", { SAME } },
     { "{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"checkpoint\": {\"tag_validation\": \"Warn\"}}", { SAME } },
-    /* gradients travel as parameters are, except at stages 0 and 1 with several micro-batches; before and after what decides it */
-    { "{\"communication_data_type\": \"fp32\"}", { SAME } },
-    { "{\"communication_data_type\": \"bf16\", \"bf16\": {\"enabled\": true}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
-    { "{\"bf16\": {\"enabled\": 1}, \"communication_data_type\": \"fp32\", \"zero_optimization\": {\"stage\": 1}}",
-      { 1, ZERO_BF16, 3, 777, 4, 7 } },
-    { "{\"communication_data_type\": \"fp16\", \"fp16\": {\"enabled\": true}}", { 2, ZERO_F16, 3, 777, 4, 7 } },
     /* fp16, however its rows and those of bf16 stand */
     { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": false}}", { 2, ZERO_F16, 3, 777, 4, 7 } },
     { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
@@ -203,13 +200,11 @@ static const struct { const char *text, *words; } bad[] = {
     { Z("\"stage3_param_persistence_threshold\": 10"), "stage3_param_persistence_threshold: 10|write 0" },
     { Z("\"zenflow\": {\"topk_ratio\": 0.1}"), "zenflow: {|not built" },
     { Z("\"legacy_stage1\": true"), "legacy_stage1" },
+    { "{\"communication_data_type\": \"int8\"}", "communication_data_type: \"int8\"|fp32, bf16 or fp16|write \"fp32\"" },
+    { "{\"communication_data_type\": 32}", "communication_data_type: 32|fp32, bf16 or fp16" },
     { "{\"wall_clock_breakdown\": true}", "wall_clock_breakdown: true|not built" },
     { "{\"elasticity\": {\"enabled\": true}}", "elasticity.enabled: true|not built" },
     { "{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "data_types.grad_accum_dtype: \"bf16\"|fp32" },
-    { "{\"fp16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}", "communication_data_type: \"bf16\"|travel as fp16" },
-    { "{\"communication_data_type\": \"fp16\"}", "communication_data_type: \"fp16\"" },
-    { "{\"communication_data_type\": \"bf16\"}", "communication_data_type: \"bf16\"|travel as fp32" },
-    { "{\"communication_data_type\": \"fp32\", \"bf16\": {\"enabled\": true}}", "communication_data_type: \"fp32\"|travel as bf16" },
     /* unknown keys: the nearest known one, in the right block */
     { Z("\"stge\": 3"), "zero_optimization.stge: unknown key|zero_optimization.stage" },
     { Z("\"overlap_com\": true"), "nearest known one is zero_optimization.overlap_comm" },
@@ -265,6 +260,36 @@ static void test_all_or_nothing(void **state) {
     write_file(text, strlen(text));
     check_error(text, zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "stge");
     check_settings(text, &c, &before);
+}
+
+/* ------------------------------------------------------------------------------------------------ how gradients travel */
+
+/* Gradients are as parameters, but sums of micro-batches, which is what travels at stages 0 and 1, fp32. */
+static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtype wanted, int first) {
+    static const char *const names[] = { "fp32", "bf16", "fp16" }, *const is[] = { "false", "true" };
+    char key[64], others[200], text[2 * sizeof others + 5], words[120];
+    zero_config c = start();
+    zero_dtype own = stage < 2 && micro_batches > 1 ? ZERO_F32 : dtype;
+    int taken = wanted == ZERO_F32 || wanted == own;
+    snprintf(key, sizeof key, "\"communication_data_type\": \"%s\"", names[wanted]);
+    snprintf(others, sizeof others, "\"zero_optimization\": {\"stage\": %d}, \"gradient_accumulation_steps\": %d, "
+             "\"fp16\": {\"enabled\": %s}, \"bf16\": {\"enabled\": %s}", stage, micro_batches, is[dtype == ZERO_F16], is[dtype == ZERO_BF16]);
+    snprintf(text, sizeof text, "{%s, %s}", first ? key : others, first ? others : key);
+    write_file(text, strlen(text));
+    snprintf(words, sizeof words, taken ? "" : "communication_data_type: \"%s\"|travel as %s|%s would round|write \"%s\"", names[wanted], names[own],
+             names[wanted], names[own]);
+    check_error(text, zero_config_from_file(&c, file), taken ? 0 : ZERO_ERR_ARGUMENT, words);
+    int want = !taken ? UNTOUCHED : wanted == ZERO_F32;
+    if (c.reduce_fp32 != want) fail_msg("%s gives reduce_fp32 %d, not %d", text, c.reduce_fp32, want);
+}
+
+static void test_wire(void **state) {
+    (void)state;
+    for (zero_dtype dtype = ZERO_F32; dtype <= ZERO_F16; dtype++)
+        for (int stage = 0; stage < 4; stage++)
+            for (int micro_batches = 1; micro_batches < 3; micro_batches++)
+                for (zero_dtype wanted = ZERO_F32; wanted <= ZERO_F16; wanted++)
+                    for (int first = 0; first < 2; first++) check_wire(dtype, stage, micro_batches, wanted, first);
 }
 
 static void test_files(void **state) {
@@ -342,7 +367,7 @@ static int remove_file(void **state) { (void)state; return unlink(file); }
 int main(void) {
     const struct CMUnitTest config_tests[] = {
         cmocka_unit_test(test_taken), cmocka_unit_test(test_loss_scale), cmocka_unit_test(test_prefetch_at_least_one), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_files), cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_wire), cmocka_unit_test(test_files), cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(config_tests, make_file, remove_file) != 0;
 }

@@ -174,6 +174,7 @@ static void check_sum_ranks(int64_t n, int64_t offset) {
             sum_ranks_case(dtypes[k], dtypes[k], ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 1);
+            sum_ranks_case(ZERO_F32, dtypes[k], ranks, n, offset, 0);
         }
 }
 

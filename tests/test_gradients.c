@@ -142,7 +142,7 @@ static void start(Setting s) {
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
     int overlap = 0;
-    create_plugin(&model, s.micro_batches, &overlap);
+    create_plugin(&model, s.micro_batches, &overlap, NULL);
     allocate_activations(&model);
     if (s.chunk) model.chunk = s.chunk;
     set_params(ref.params);

@@ -320,6 +320,7 @@ static void test_sum_ranks(void **state) {
                     sum_ranks_case(dtypes[t], dtypes[t], ranks, lengths[k], 0);
                     sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 0);
                     sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 1);
+                    sum_ranks_case(ZERO_F32, dtypes[t], ranks, lengths[k], 0);
                 }
     }
 }

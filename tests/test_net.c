@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include "../llmc_zero/comm_net.h"
 #include "ranks.h"
 
@@ -106,10 +107,10 @@ static void all_sizes(int rank, void *ctx) {
     wrong += comm_tcp_net.agree(&c, 1) != 1;
     wrong += comm_tcp_net.agree(&c, rank != p->ranks - 1) != 0;
     wrong += comm_tcp_net.agree(&c, (rank + 2) % p->ranks + 5) != 5;
-    wrong += comm_tcp_lost(&c) != -1;
+    wrong += comm_tcp_net.lost(&c) != -1;
     if (rank % 2) {                                                             /* the others have gone then, in order */
         nap(0.05);
-        wrong += comm_tcp_lost(&c) != -1;
+        wrong += comm_tcp_net.lost(&c) != -1;
     }
     comm_tcp_net.close(&c, 1);
     free_buffers(&b, p->ranks);
@@ -267,7 +268,7 @@ static void end_it(int rank, void *ctx) {
     if (!rc) rc = comm_tcp_net.exchange(&c, EXCHANGE_ROOT, 2, b.send, b.receive, MOST_BYTES);
     o[rank].rc = rc;
     o[rank].seconds = now() - *event;
-    o[rank].value = comm_tcp_lost(&c);
+    o[rank].value = comm_tcp_net.lost(&c);
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
     comm_tcp_net.close(&c, 0);
     free_buffers(&b, p->ranks);
@@ -320,7 +321,7 @@ static void one_speaks(int rank, void *ctx) {
     buffers b = new_buffers(p->ranks);
     int rc = open_net(&c, rank, p);
     if (!rc) rc = exchange_until_failure(&c, &b, 3);
-    if (comm_tcp_first_to_fail(&c)) {
+    if (comm_tcp_net.first_to_fail(&c, -1)) {
         o[rank].value = 1;
         nap(0.1);                                           /* as long as it takes to say it */
         comm_tcp_net.abort(&c, 9);
@@ -342,6 +343,42 @@ static void told_once(void **state) {
     assert_int_equal(o[0].value + o[1].value + o[2].value, 1);
 }
 
+/* A rank ends the job while another of its threads waits for a rank that will not come. */
+static void *wait_in_vain(void *net) {
+    o[0].value = comm_tcp_net.agree(net, 1);
+    return NULL;
+}
+static void end_beside(int rank, void *ctx) {
+    comm c;
+    int rc = open_net(&c, rank, ctx);
+    if (!rc && rank == 0) {
+        pthread_t thread;
+        rc = pthread_create(&thread, NULL, wait_in_vain, &c);
+        nap(0.3);                                                               /* by now it is in the exchange */
+        double begin = now();
+        if (!rc) rc = comm_tcp_net.first_to_fail(&c, -1) != 1;
+        o[0].seconds = now() - begin;
+        if (!rc) rc = pthread_join(thread, NULL);
+        comm_tcp_net.close(&c, 0);
+    } else if (!rc) {
+        nap(1);
+        for (int i = 0; i < 2 && rc >= 0; i++) rc = comm_tcp_net.agree(&c, 1);   /* what rank 0 said before, it has said */
+        snprintf(o[1].sentence, sizeof o[1].sentence, "%s", zero_last_error());
+        comm_tcp_net.close(&c, 0);
+    }
+    o[rank].rc = rc;
+}
+static void ended_beside_an_exchange(void **state) {
+    (void)state;
+    plan p = { .ranks = 2, .timeout_s = 20 };
+    run(&p, end_beside, 10);
+    assert_int_equal(o[0].rc, 0);
+    assert_true(o[0].value < 0);
+    if (o[0].seconds > 1) fail_msg("the rank waited %g s for its other thread", o[0].seconds);
+    assert_true(o[1].rc < 0);
+    if (!strstr(o[1].sentence, "rank 0 ended the job")) fail_msg("\"%s\"", o[1].sentence);
+}
+
 /* A rank that has no message to wait for, as with NCCL, asks. */
 static void ask(int rank, void *ctx) {
     const plan *p = ctx;
@@ -350,7 +387,7 @@ static void ask(int rank, void *ctx) {
     if (!rc) rc = comm_tcp_net.agree(&c, 1) != 1;
     if (!rc && rank == 0) *ready = now();
     for (double until = now() + 5; !rc && lost < 0 && now() < until;) {
-        lost = comm_tcp_lost(&c);
+        lost = comm_tcp_net.lost(&c);
         nap(1e-3);
     }
     o[rank].value = lost;
@@ -389,7 +426,7 @@ static int one_host(char **args) {
     fflush(stdout);
     double until = now() + seconds;
     while (!rc && seconds < 0) {
-        if (comm_tcp_lost(&c) >= 0) rc = ZERO_ERR_COMM;
+        if (comm_tcp_net.lost(&c) >= 0) rc = ZERO_ERR_COMM;
         else nap(0.05);
     }
     for (int round = 0, go = 1; !rc && go; round++) {
@@ -407,7 +444,7 @@ int main(int argc, char **argv) {
     if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
     const struct CMUnitTest tests[] = {
         TEST(contents), TEST(orderly_end), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
-        TEST(ended_in_a_message), TEST(told_once), TEST(asked),
+        TEST(ended_in_a_message), TEST(told_once), TEST(ended_beside_an_exchange), TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,7 +267,7 @@ static void settings_that_cannot_be(void **state) {
     static const struct { int rank, ranks; const char *server, *file, *words; double limit; } bad[] = {
         { 4, 4, "h:1", NULL, "rank 4 of 4", 1 }, { -1, 4, "h:1", NULL, "rank -1 of 4", 1 }, { 0, 2, NULL, NULL, "2 ranks need one of", 1 },
         { 0, 2, "h:1", "f", "2 ranks need one of", 1 }, { 0, 2, "h:1", NULL, "time limit of 0 s", 0 },
-        { 0, 2, "host", NULL, "\"host\" is no address of rank 0", 1 }, { 1, 2, "host:0", NULL, "\"host:0\" is no address of rank 0", 1 },
+        { 0, 2, "host:", NULL, "\"host:\" is no address of rank 0", 1 }, { 1, 2, "host:0", NULL, "\"host:0\" is no address of rank 0", 1 },
         { 1, 2, "::1:80", NULL, "\"::1:80\" is no address", 1 }, { 0, 2, "h:70000", NULL, "\"h:70000\" is no address", 1 },
         { 1, 2, "h:80x", NULL, "\"h:80x\" is no address", 1 }, { 1, 2, ":80", NULL, "\":80\" is no address", 1 },
     };

@@ -1,0 +1,42 @@
+#include "comm_late.h"
+#include "error.h"
+#include <stdio.h>
+#include <string.h>
+
+double comm_waited(comm_patience *p) {
+    enum { LOOKS_PER_S = 5 };                       /* at least, of a process that is not stopped */
+    double now = comm_now(), since = now - p->last;
+    p->last = now;
+    return p->waited += since < 1.0 / LOOKS_PER_S ? since : 1.0 / LOOKS_PER_S;
+}
+
+const char *comm_exchange_name(comm_exchange x) {
+    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter", [EXCHANGE_GATHER] = "an all-gather",
+                                         [EXCHANGE_ROOT] = "a broadcast", [EXCHANGE_BARRIER] = "a barrier" };
+    return names[x];
+}
+
+const char *comm_where(const comm *c, comm_exchange x, char text[COMM_WHERE]) {
+    const char *name = c->part_of ? c->part_of : comm_exchange_name(x);
+    if (x == EXCHANGE_BARRIER && !c->part_of) snprintf(text, COMM_WHERE, "%s", name);
+    else if (c->purpose == ZERO_FOR_SCALARS) snprintf(text, COMM_WHERE, "%s of scalars", name);
+    else snprintf(text, COMM_WHERE, "%s of unit %d", name, c->unit);
+    return text;
+}
+
+const char *comm_host(const comm *c, int rank) { return c->hosts && *c->hosts[rank] ? c->hosts[rank] : "unknown"; }
+
+int comm_fail_late(const comm *c, comm_exchange x, const char *missing) {
+    char list[320] = "", in[COMM_WHERE];
+    int more = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        size_t used = strlen(list);
+        if (!missing[r]) continue;
+        if (used > sizeof list - 110) more++;
+        else snprintf(list + used, sizeof list - used, "%srank %d (host %s)", used ? ", " : "", r, comm_host(c, r));
+    }
+    size_t used = strlen(list);
+    if (more) snprintf(list + used, sizeof list - used, " and %d more", more);
+    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
+                     c->rank, comm_host(c, c->rank), c->timeout_s, comm_where(c, x, in), list);
+}

@@ -1,0 +1,40 @@
+/* NCCL, loaded when ranks first ask for it: a run on a processor, or of one rank, takes neither its 200 MiB nor the time to link them.
+ * After nccl_load its functions are called by their own names. */
+#ifndef LLMC_ZERO_NCCL_LIBRARY_H
+#define LLMC_ZERO_NCCL_LIBRARY_H
+#include <nccl.h>
+
+int nccl_load(void);        /* 0, or ZERO_ERR_COMM with what was looked for; again: 0 at once. By one thread. */
+
+/* what the plugin cannot do without; each is in NCCL 2.18 */
+#define NCCL_FUNCTIONS(F) F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) \
+    F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) F(Recv) F(ReduceScatter) F(Send)
+
+#define NCCL_POINTER(name) __typeof__(nccl##name) *name;
+typedef struct {
+    NCCL_FUNCTIONS(NCCL_POINTER)
+    /* from 2.19 on; NULL in an older library: then nothing is registered */
+    ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
+    ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
+} nccl_functions;
+#undef NCCL_POINTER
+extern nccl_functions nccl;
+
+#define ncclAllGather nccl.AllGather
+#define ncclCommAbort nccl.CommAbort
+#define ncclCommDeregister nccl.CommDeregister
+#define ncclCommDestroy nccl.CommDestroy
+#define ncclCommFinalize nccl.CommFinalize
+#define ncclCommGetAsyncError nccl.CommGetAsyncError
+#define ncclCommInitRankConfig nccl.CommInitRankConfig
+#define ncclCommRegister nccl.CommRegister
+#define ncclGetErrorString nccl.GetErrorString
+#define ncclGetLastError nccl.GetLastError
+#define ncclGetUniqueId nccl.GetUniqueId
+#define ncclGetVersion nccl.GetVersion
+#define ncclGroupEnd nccl.GroupEnd
+#define ncclGroupStart nccl.GroupStart
+#define ncclRecv nccl.Recv
+#define ncclReduceScatter nccl.ReduceScatter
+#define ncclSend nccl.Send
+#endif

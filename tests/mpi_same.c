@@ -1,0 +1,286 @@
+/*
+ * Ranks that are given different settings, tables or lines: mpirun -np N mpi_same, N at least 2. One rank after the other is the odd one;
+ * every case must end with the same sentence on all ranks, which names both ranks, what differs, and both values. What may differ must not
+ * change a bit. TEST_SERVER=host:port: the ranks connect by TCP.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "check.h"
+#include "toy.h"
+
+static int odd;                                     /* the rank that is given something else */
+static char host[64];
+static const char *tcp;                             /* where rank 0 listens; NULL: the ranks are connected by MPI */
+static const char *const hint = "; it must be the same on all ranks";
+static char decided[sizeof(zero_config)];           /* 1 at the offset of each setting of which this test knows whether it may differ */
+
+typedef struct {
+    zero_config config;
+    zero_tensor tensors[TOY_TENSORS];
+    zero_unit units[TOY_UNITS];
+    int n_tensors, n_units;
+} given;
+
+static given usual(void) {
+    given g = { .config = ZERO_CONFIG_INIT, .n_tensors = TOY_TENSORS, .n_units = TOY_UNITS };
+    g.config.stage = 3;
+    g.config.dtype = ZERO_BF16;
+    g.config.overlap = 0;
+    g.config.comm_timeout_s = 60;
+    if (tcp) g.config.start = ZERO_START_TCP, g.config.server = tcp;
+    memcpy(g.tensors, toy_tensors, sizeof g.tensors);
+    memcpy(g.units, toy_units, sizeof g.units);
+    return g;
+}
+
+/* The sentence about a rank that has `theirs` where the others have `ours`; either may begin with "no ". */
+static void expect(int rc, const char *theirs, const char *ours, const char *end) {
+    char sentence[1024], first[1024];
+    snprintf(sentence, sizeof sentence, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s", odd ? odd : 1, host, odd ? theirs : ours,
+             host, odd ? ours : theirs, end);
+    CHECK(rc == ZERO_ERR_ARGUMENT);
+    CHECK(!strcmp(zero_last_error(), sentence));
+    if (strcmp(zero_last_error(), sentence)) fprintf(stderr, "  it says: %s\n  not:     %s\n", zero_last_error(), sentence);
+    snprintf(first, sizeof first, "%s", zero_last_error());
+    MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD);
+    CHECK(!strcmp(zero_last_error(), first));
+}
+
+static void refused(const given *g, const char *theirs, const char *ours) {
+    zero *z;
+    int rc = zero_create(&z, &g->config, g->tensors, g->n_tensors, g->units, g->n_units);
+    CHECK(!z);
+    expect(rc, theirs, ours, hint);
+    if (!rc) zero_destroy(z);
+}
+
+#define DECIDED(field) (decided[offsetof(zero_config, field)] = 1)
+/* All ranks are given what `all` makes of the usual, the odd one then what `change` makes of that. */
+#define DIFFERS_IN(all, change, theirs, ours) do { \
+        given g = usual(); \
+        CHECK_SETTING("odd rank %d: " #change, odd); \
+        all; \
+        if (checks.rank == odd) { change; } \
+        refused(&g, theirs, ours); \
+    } while (0)
+#define DIFFERS(change, theirs, ours) DIFFERS_IN((void)0, change, theirs, ours)
+#define SETTING_IN(all, field, value, theirs, ours) do { \
+        DECIDED(field); \
+        DIFFERS_IN(all, g.config.field = value, #field " = " theirs, #field " = " ours); \
+    } while (0)
+#define SETTING(field, value, theirs, ours) SETTING_IN((void)0, field, value, theirs, ours)
+
+static void check_settings(void) {
+    SETTING(stage, 2, "2", "3");
+    SETTING_IN(g.config.stage = 0, naive, 1, "1", "0");
+    SETTING(device, ZERO_CUDA, "CUDA", "CPU");
+    SETTING(dtype, ZERO_F16, "fp16", "bf16");
+    SETTING(no_master, 1, "1", "0");
+    SETTING(rounding_seed, 4000000000u, "4000000000", "0");
+    SETTING(loss_scale, 0.1, "0.1", "0");
+    SETTING(initial_scale_power, 17, "17", "16");
+    SETTING(loss_scale_window, 999, "999", "1000");
+    SETTING(hysteresis, 1, "1", "2");
+    SETTING(consecutive_hysteresis, 1, "1", "0");
+    SETTING(min_loss_scale, 0.5, "0.5", "1");
+    SETTING(micro_batches, 2, "2", "1");
+    SETTING(reduce_bucket_size, 1LL << 40, "1099511627776", "0");
+    SETTING(prefetch, 2, "2", "1");
+    SETTING(max_open, 3, "3", "1");
+    SETTING(window_bytes, 65536, "65536", "4194304");
+    SETTING(shared_window, 0, "0", "1");
+    SETTING(nccl, 0, "0", "-1");
+    SETTING_IN((g.config.device = ZERO_CUDA, g.config.nccl = 1), reduce_nccl, 1, "1", "0");
+    SETTING(reduce_fp32, 1, "1", "0");
+    SETTING(comm_timeout_s, 59.5, "59.5", "60");
+}
+
+static void check_tables(void) {
+#define TENSOR2(name, elems, layers, unit, decay) \
+    "tensor 2 = " name ", " elems " elements, layers " layers " from unit " unit " on, decay " decay
+    const char *ours = TENSOR2("w", "5003", "4", "1", "1");
+    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1"), ours);
+    DIFFERS(g.tensors[2].elems++, TENSOR2("w", "5004", "4", "1", "1"), ours);
+    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1"), ours);
+    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1"), ours);
+    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0"), ours);
+    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1"), ours);
+    DIFFERS(g.n_tensors--, "no tensor 5", "tensor 5 = lnfw, 50 elements, layers 1 from unit 0 on, decay 0");
+#define UNIT0(name, forward, backward, without) \
+    "unit 0 = " name ", uses forward " forward ", backward " backward ", without parameters " without
+    ours = UNIT0("emb", "2", "2", "0x2");
+    DIFFERS(g.units[0].name = "embedding", UNIT0("embedding", "2", "2", "0x2"), ours);
+    DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "2", "0x2"), ours);
+    DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "1", "0x2"), ours);
+    DIFFERS(g.units[0].backward_no_params = 0, UNIT0("emb", "2", "2", "0"), ours);
+    DIFFERS(g.n_units--, "no unit 4", "unit 4 = block 3, uses forward 1, backward 1, without parameters 0");
+}
+
+/* The trainer's own lines are compared before settings and tables. */
+static void check_own_lines(void) {
+    static char room[17 << 20];
+    char quoted[141];
+    DECIDED(same);
+#define OWN(all, change, theirs, ours) \
+    DIFFERS_IN(g.config.same = all, (g.config.same = change, g.config.stage = 2, g.n_tensors--), theirs, ours)
+    OWN("B = 4\nT = 64\n", "B = 8\nT = 64\n", "B = 8", "B = 4");
+    OWN("B = 4\nT = 64", "B = 4\nT = 65", "T = 65", "T = 64");
+    OWN("B = 4\nT = 64\n", "B = 4\n", "no T", "T = 64");
+    OWN("B = 4\n", "B = 4\nT = 64\n", "T = 64", "no T");
+    OWN("a = 1\nc = 3\n", "a = 1\nb = 2\nc = 3\n", "b = 2", "no b");
+    OWN("a = 1\nb = 2\nc = 3\n", "a = 1\nc = 3\n", "no b", "b = 2");
+    OWN(NULL, "B = 8\n", "B = 8", "no B");
+    OWN("B = 4\n", "", "no B", "B = 4");
+    OWN("just words\nB = 4\n", "just words\nB = 8\n", "B = 8", "B = 4");
+    OWN("just words\n", "", "no just words", "just words");
+    OWN("name = a = 1\n", "name = a = 2\n", "name = a = 2", "name = a = 1");
+    memset(room, 'x', sizeof room);
+    memcpy(room, "long = ", 7);
+    room[10000] = 0;
+    snprintf(quoted, sizeof quoted, "%.135s", room);        /* cut to what a sentence has room for */
+    OWN("long = 1\n", room, quoted, "long = 1");
+    if (odd) return;
+    CHECK_SETTING("more than 16 MiB of lines");
+    given g = usual();
+    zero *z;
+    room[10000] = 'x';
+    room[sizeof room - 1] = 0;
+    g.config.same = room;
+    CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
+    CHECK(strstr(zero_last_error(), "at most 16777216"));
+    CHECK_SETTING("tables that are wrong alike");
+    g.config.same = NULL;
+    g.tensors[2].name = NULL;
+    CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
+    CHECK(strstr(zero_last_error(), "tensor 2"));
+}
+
+/* ------------------------------------------------------------------------------------------------------- what may differ */
+
+static void train(const given *g, char hash[17]) {
+    toy t;
+    MUST(toy_create(&t, &g->config, NULL));
+    for (int step = 1; step <= 2; step++) MUST(toy_step(&t, 1, step, NULL));
+    MUST(zero_hash(t.z, 1, hash));
+    zero_destroy(t.z);
+}
+
+#define FREE(field, value) do { \
+        given g = usual(); \
+        char hash[17]; \
+        CHECK_SETTING("odd rank %d may have " #field " = " #value ", %s", odd, shared ? "window" : "messages"); \
+        DECIDED(field); \
+        g.config.shared_window = shared; \
+        if (checks.rank == odd) g.config.field = value; \
+        train(&g, hash); \
+        CHECK(!strcmp(hash, expected)); \
+    } while (0)
+
+static void check_free(void) {
+    MPI_Comm world = MPI_COMM_WORLD;
+    for (int shared = 0; shared < 2; shared++) {
+        given same = usual();
+        char expected[17];
+        same.config.shared_window = shared;
+        same.config.same = "alike = 1\n";
+        train(&same, expected);
+        FREE(size, sizeof(zero_config));
+        FREE(cuda_device, 5);
+        FREE(cuda_stream, &odd);
+        FREE(overlap, 1);
+        FREE(poison, 1);
+        FREE(trace_events, 10);
+        FREE(mpi_comm, tcp ? NULL : &world);
+        FREE(start, tcp ? ZERO_START_TCP : ZERO_START_MPI);
+        if (!tcp) FREE(rank, (g.config.ranks = checks.ranks, odd));     /* there, it would be another job */
+        DECIDED(rank);
+        DECIDED(ranks);
+        FREE(server, tcp ? tcp : "a:1");
+        FREE(start_file, "a");
+    }
+}
+
+/* As many settings as ZERO_CONFIG_INIT has values. A new one: must it be the same on all ranks? */
+#define AS_TEXT(...) #__VA_ARGS__
+#define EXPANDED(macro) AS_TEXT(macro)
+static void check_all_decided(void) {
+    int known = 0, there = 1, depth = 0;
+    CHECK_SETTING("every setting is known to same.c and to this test");
+    for (size_t i = 0; i < sizeof decided; i++) known += decided[i];
+    for (const char *p = EXPANDED((ZERO_CONFIG_INIT)); *p; p++) {
+        depth += (*p == '(') - (*p == ')');
+        there += *p == ',' && depth == 1;
+    }
+    CHECK(known == there);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- zero_same */
+
+static void check_lines(int shared, int overlap) {
+    static const struct { const char *theirs, *ours, *they_have, *we_have; } cases[] = {
+        { "B = 8\n", "B = 4\n", "B = 8", "B = 4" }, { "B = 4", "B = 4\nT = 1", "no T", "T = 1" }, { "", "B = 4\n", "no B", "B = 4" },
+        { "B = 4\n\nT = 2\n", "B = 4\n\nT = 1\n", "T = 2", "T = 1" },
+    };
+    enum { CASES = sizeof cases / sizeof *cases, LONG = 300000 };
+    char *text = malloc(LONG + 1);
+    given g = usual();
+    toy t;
+    g.config.shared_window = shared;
+    g.config.overlap = overlap;
+    CHECK_SETTING("zero_same, odd rank %d, %s, overlap %d", odd, shared ? "window" : "messages", overlap);
+    MUST(toy_create(&t, &g.config, NULL));
+    for (int i = 0; i < CASES; i++) {
+        expect(zero_same(t.z, checks.rank == odd ? cases[i].theirs : cases[i].ours), cases[i].they_have, cases[i].we_have, "");
+        MUST(zero_same(t.z, cases[i].ours));
+    }
+    MUST(zero_same(t.z, ""));
+    for (int i = 0; i < LONG; i++) text[i] = i % 10 == 9 ? '\n' : (char)('a' + i / 10 % 23);
+    memcpy(text + LONG - 10, "last = 1", 9);
+    MUST(zero_same(t.z, text));
+    if (checks.rank == odd) text[LONG - 3] = '2';
+    expect(zero_same(t.z, text), "last = 2", "last = 1", "");
+    MUST(toy_step(&t, 1, 1, NULL));                 /* it all changed nothing */
+    zero_destroy(t.z);
+    free(text);
+}
+
+/* Every rank has another value: the lowest that differs from rank 0 is named. */
+static void check_lowest(void) {
+    given g = usual();
+    char lines[32], theirs[32];
+    CHECK_SETTING("every rank has another value");
+    odd = 1;
+    g.config.prefetch = 5 + checks.rank;
+    refused(&g, "prefetch = 6", "prefetch = 5");
+    g.config.prefetch = 1;
+    snprintf(lines, sizeof lines, "value = %d\n", checks.rank / 2 * 2);
+    g.config.same = lines;
+    odd = checks.ranks > 2 ? 2 : 0;                 /* ranks 0 and 1 have 0 */
+    snprintf(theirs, sizeof theirs, "value = %d", odd);
+    if (odd) refused(&g, theirs, "value = 0");
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    if (checks.ranks < 2) {
+        fprintf(stderr, "mpi_same: at least 2 ranks\n");
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    gethostname(host, sizeof host - 1);
+    tcp = getenv("TEST_SERVER");
+    for (odd = tcp ? checks.ranks - 1 : 0; odd < checks.ranks; odd++) {
+        check_settings();
+        check_tables();
+        check_own_lines();
+        check_free();
+        for (int i = 0; i < 4; i++) check_lines(i & 1, i >> 1);
+    }
+    check_lowest();
+    check_all_decided();
+    int status = checks_end("mpi_same");
+    MPI_Finalize();
+    return status;
+}
