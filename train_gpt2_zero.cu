@@ -33,6 +33,8 @@
 #include "gpt2/layers.h"
 // defines: DataLoader, dataloader_*
 #include "gpt2/dataloader.h"
+// defines: fingerprint_of_*
+#include "gpt2/fingerprint.h"
 // defines: Tokenizer, tokenizer_*
 #include "gpt2/tokenizer.h"
 // defines: random_f32, sample_softmax
@@ -47,20 +49,25 @@
 
 static zero *z;                 // the plugin; NULL before zero_create
 static int rank = 0, ranks = 1; // of this process
+static int ranks_on_host = 1;   // as the launcher or -pg says
 static int step = 0;
+static int started = 0;         // the steps have begun
 static double peak = 0;         // operations a second of all ranks, measured where rank 0 shows a bar; 0: it does not
 
 static void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void die(const char *fmt, ...) {
     int speak = zero_first_to_fail(z);
-    if (!speak) sleep(3);       // the rank that speaks ends this one meanwhile
+    // The rank that speaks ends this one meanwhile. Before the ranks are connected, where rank 0 may be what is missing, they take turns.
+    if (!speak) usleep(3000000 + (z ? 0 : 300000 * (rank < 20 ? rank : 20)));
     if (speak || !z) {          // before the ranks are connected each one fails alone, most often all in the same way
         char sentence[2048], who[32] = "";
         va_list args;
         va_start(args, fmt);
         vsnprintf(sentence, sizeof sentence, fmt, args);
         va_end(args);
-        if (ranks > 1 && z) snprintf(who, sizeof who, "rank %d: ", rank);
+        if (strstr(sentence, "rank ")) {            // a sentence about ranks names them
+            if (started) snprintf(who, sizeof who, "step %d: ", step + 1);
+        } else if (ranks > 1 && (z || rank)) snprintf(who, sizeof who, "rank %d: ", rank);
         fflush(stdout);
         // in one write, which the other ranks' output cannot come between; not into the bar's line
         fprintf(stderr, "%strain_gpt2_zero: %s%s\n", peak > 0 ? "\n" : "", who, sentence);
@@ -96,20 +103,21 @@ static void print0(const char *fmt, ...) {
 
 typedef struct {
     const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress;
-    const char *attention, *comm, *reduce;
+    const char *attention, *comm, *reduce, *comm_type, *start, *server, *start_file;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
-    int prefetch, naive, messages, tf32, gelu_fusion, master;
+    int prefetch, naive, messages, tf32, gelu_fusion, master, processes, process_rank, ranks_a_host;
     double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout, temperature, loss_scale;
 } Options;
 
 static Options opt = {
     .train_data = "data/stories_train.bin", .val_data = "data/stories_val.bin",
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
-    .progress = "auto", .attention = "auto", .comm = "auto", .reduce = "ranks", .tf32 = -1, .gelu_fusion = -1, .master = 1,
+    .progress = "auto", .attention = "auto", .comm = "auto", .reduce = "ranks", .start = "auto", .process_rank = -1, .tf32 = -1, .gelu_fusion = -1, .master = 1,
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = 1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1 };
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1,
+    .comm_type = "auto" };
 
 typedef enum { HEADING, TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;     // NOTHING_HERE: accepted, without effect
 typedef struct { const char *name; OptionKind kind; void *value; double min, max; const char *help; } Option;
@@ -156,6 +164,7 @@ static const Option option_table[] = {
     { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
     { "--comm", TEXT, &opt.comm, 0, 0, "between CUDA devices: nccl, host, auto (default auto: NCCL if none is shared)" },
     { "--reduce", TEXT, &opt.reduce, 0, 0, "with NCCL: ranks: summed in rank order, or nccl: in its own (default ranks)" },
+    { "--comm-type", TEXT, &opt.comm_type, 0, 0, "how gradients travel: auto, in their own type, or fp32 (default auto)" },
     { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
     { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--zero-config", TEXT, &opt.zero_config, 0, 0, "DeepSpeed JSON; it goes before --bucket, --prefetch, --overlap; others must agree" },
@@ -188,10 +197,15 @@ static const Option option_table[] = {
                                          "                 default -1: 2 on Hopper and newer, else 0)" },
     { "--attention", TEXT, &opt.attention, 0, 0, "on CUDA: cudnn, cublaslt, or auto (default auto: cuDNN where it can)" },
     { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
-    { "-pn", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pr", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
-    { "-pg", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pm", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
-    { "-pi", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-ps", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
-    { "-pp", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" }, { "-pf", NOTHING_HERE, NULL, 0, 0, "ranks come from mpirun" },
+
+    { "Start of several ranks", HEADING, NULL, 0, 0, NULL },
+    { "-pi", TEXT, &opt.start, 0, 0, "how they find each other: mpi, tcp, fs, or auto (default auto: MPI under mpirun;\n"
+                                     "                 TCP under srun, or where RANK and WORLD_SIZE are set; else one rank)" },
+    { "-pn", INT, &opt.processes, 0, 1 << 20, "tcp, fs: number of ranks (default 0: as the launcher says)" },
+    { "-pr", INT, &opt.process_rank, -1, 1 << 20, "tcp, fs: number of this one, from 0 (default -1: as the launcher says)" },
+    { "-pg", INT, &opt.ranks_a_host, 0, 1 << 20, "tcp, fs: ranks on a host (default 0: as the launcher says, else all)" },
+    { "-ps", TEXT, &opt.server, 0, 0, "tcp: host or host:port of rank 0 (default: the launcher's; port 12345)" },
+    { "-pf", TEXT, &opt.start_file, 0, 0, "fs: a path that all hosts see, of a file or a folder" },
 };
 enum { N_OPTIONS = sizeof option_table / sizeof *option_table };
 
@@ -261,10 +275,35 @@ static void parse_options(int argc, char **argv) {
     one_of(opt.attention, "--attention", "auto", "cudnn", "cublaslt");
     one_of(opt.comm, "--comm", "auto", "host", "nccl");
     if (one_of(opt.reduce, "--reduce", "ranks", "nccl", NULL) && strcmp(opt.comm, "nccl")) die("option --reduce nccl: add --comm nccl");
+    one_of(opt.comm_type, "--comm-type", "auto", "fp32", NULL);
     if (opt.naive && opt.stage) die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
                                 opt.stage < 0 ? 3 : opt.stage);
     if ((opt.checkpoint_every || opt.resume) && !opt.output) die("options -n and -y need a folder: add -o FOLDER");
     if (opt.overfit) { opt.train_data = opt.val_data; opt.shuffle = 0; }
+}
+
+static zero_start start_method(void) {
+    if (!strcmp(opt.start, "auto")) return ZERO_START_AUTO;
+    return (zero_start)(ZERO_START_MPI + one_of(opt.start, "-pi", "mpi", "tcp", "fs"));
+}
+
+// Which rank this is, before the ranks are connected: the launcher has said so, or -pn and -pr do.
+static void settle_ranks(void) {
+    zero_start start = start_method();
+    if (opt.server && start != ZERO_START_TCP) die("option -ps %s: it goes with -pi tcp", opt.server);
+    if (opt.start_file && start != ZERO_START_FILE) die("option -pf %s: it goes with -pi fs", opt.start_file);
+    if (start == ZERO_START_FILE && !opt.start_file) die("option -pi fs: add -pf, a path that all hosts see");
+    if ((opt.processes > 0) != (opt.process_rank >= 0)) die("options -pn %d and -pr %d: give both, or neither under a launcher", opt.processes,
+                                                            opt.process_rank);
+    if (opt.processes) {
+        if (start < ZERO_START_TCP && (opt.processes != ranks || opt.process_rank != rank))
+            die("options -pn %d -pr %d: the launcher started rank %d of %d; without a launcher, add -pi tcp or -pi fs", opt.processes, opt.process_rank,
+                rank, ranks);
+        if (opt.process_rank >= opt.processes) die("option -pr %d: of %d ranks (-pn) the last is %d", opt.process_rank, opt.processes, opt.processes - 1);
+        rank = opt.process_rank;
+        ranks_on_host = ranks = opt.processes;
+    }
+    if (opt.ranks_a_host) ranks_on_host = opt.ranks_a_host < ranks ? opt.ranks_a_host : ranks;
 }
 
 // ----------------------------------------------------------------------------
@@ -307,6 +346,8 @@ static void take_zero_config(zero_config *config) {
     if (asked.micro_batches != config->micro_batches)
         die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make %d micro-batches a step", file,
             asked.micro_batches, config->micro_batches);
+    if (config->reduce_fp32 && !asked.reduce_fp32)
+        die("option --zero-config %s: its communication_data_type is not the fp32 of option --comm-type; leave one of them out", file);
     *config = asked;
 }
 
@@ -328,10 +369,17 @@ static zero_config plugin_config(const GPT2 *model, int micro_batches, int *over
     config.shared_window = !opt.messages;
     config.nccl = one_of(opt.comm, "--comm", "auto", "host", "nccl") - 1;
     config.reduce_nccl = !strcmp(opt.reduce, "nccl");
+    config.reduce_fp32 = !strcmp(opt.comm_type, "fp32");
+    config.start = start_method();
+    config.ranks = opt.processes;
+    config.rank = opt.process_rank;
+    config.server = opt.server;
+    config.start_file = opt.start_file;
     config.comm_timeout_s = opt.comm_timeout;
     config.trace_events = opt.trace ? 1 << 16 : 0;
     if (opt.zero_config) take_zero_config(&config);
     opt.stage = config.stage;
+    if (config.reduce_fp32) opt.comm_type = "fp32";
     opt.prefetch = config.prefetch;
     *overlap = config.overlap;
     return config;
@@ -340,7 +388,7 @@ static zero_config plugin_config(const GPT2 *model, int micro_batches, int *over
 static void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
 static void print_memory(void);
 
-static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap) {
+static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, const char *same) {
     int L = model->config.num_layers;
     zero_tensor tensors[NUM_PARAMETER_TENSORS];
     zero_unit units[1 + L];
@@ -355,12 +403,13 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap) {
         units[block(l)] = (zero_unit){ names[l], 1, 1, 0 };
     }
     zero_config config = plugin_config(model, micro_batches, overlap);
+    config.same = same;
     int rc = zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
     zero_check(rc);
     if (rank != zero_rank(z) || ranks != zero_ranks(z))
-        die("the launcher started rank %d of %d, but MPI says %d of %d: start it with the mpirun of the Open MPI it was built with", rank, ranks,
-            zero_rank(z), zero_ranks(z));
+        die("the launcher started rank %d of %d, but this is %d of %d: with MPI, start it with the mpirun of the Open MPI it was built with", rank,
+            ranks, zero_rank(z), zero_ranks(z));
     return config;
 }
 
@@ -442,6 +491,8 @@ static size_t bytes_with(GPT2 model, zero_config config, int stage, int recomput
     opt.recompute = asked;
     free_model(&model);
     if (stage >= 2 || config.micro_batches > 1) working += (2 * in_block + embeddings) * size;      // buckets
+    if (config.reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config.micro_batches == 1))          // a bucket on the wire
+        working += (in_block > embeddings ? in_block : embeddings) * 4;
     if (stage == 3) working += ((1 + config.prefetch) * in_block + embeddings) * size;              // slots
     return zero_states_bytes(&config, parameters, ranks, stage) + working + activations;
 }
@@ -588,8 +639,8 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader, int A) {
         gpt2_backward(model, loader->inputs, model->B, model->T);
     }
     LAYER(download(&loss, model->loss_sum, sizeof loss));
+    zero_check(zero_sum(z, &loss, 1));          // first: where a collective has failed, the loss is the numbers that it left behind
     if (!isfinite(loss)) die("step %d: the loss is not finite (%f); the last checkpoint stays as it is", step + 1, loss);
-    zero_check(zero_sum(z, &loss, 1));
     return loss / (tokens * ranks);
 }
 
@@ -855,9 +906,9 @@ static int cores_allowed(void) {
 }
 
 // Cores of this machine / ranks on it. A launcher that binds the rank to fewer is reported.
-static int settle_threads(int ranks_on_node) {
+static int settle_threads(void) {
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), bound = cores_allowed(), threads = opt.threads;
-    if (!threads) threads = cores / ranks_on_node > 1 ? cores / ranks_on_node : 1;
+    if (!threads) threads = cores / ranks_on_host > 1 ? cores / ranks_on_host : 1;
     if (bound < threads) {
         const char *plural = bound == 1 ? "" : "s";
         if (opt.threads) print0("threads: %d as asked for, on %d core%s\n", threads, bound, plural);
@@ -871,11 +922,11 @@ static int settle_threads(int ranks_on_node) {
 }
 
 // Overlap needs a core for the progress thread.
-static int settle_overlap(int threads, int ranks_on_node) {
+static int settle_overlap(int threads) {
     int choice = one_of(opt.overlap, "--overlap", "0", "1", "auto");
     if (choice < 2) return choice;
     if (on_cuda()) return 1;                    // the plugin's own streams; a thread that waits for other ranks takes little of a core
-    return (long)(threads + 1) * ranks_on_node <= sysconf(_SC_NPROCESSORS_ONLN) && threads < cores_allowed();
+    return (long)(threads + 1) * ranks_on_host <= sysconf(_SC_NPROCESSORS_ONLN) && threads < cores_allowed();
 }
 
 static void settle_device(void) {
@@ -904,12 +955,16 @@ static gpt2_dtype settle_dtype(void) {
     return dtype;
 }
 
+static int model_is_file(void) {
+    const char *dot = strrchr(opt.model, '.');
+    return dot && !strcmp(dot, ".bin");
+}
+
 static void settle_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
-    const char *dot = strrchr(opt.model, '.');
     gpt2_dtype stored;
     if (resume_step >= 0) gpt2_check(gpt2_file_read_header(checkpoint_path("model", resume_step, -1), &model->config, &stored));
-    else if (dot && !strcmp(dot, ".bin")) gpt2_check(gpt2_file_read_header(opt.model, &model->config, &stored));
+    else if (model_is_file()) gpt2_check(gpt2_file_read_header(opt.model, &model->config, &stored));
     else gpt2_check(gpt2_config_from_descriptor(&model->config, opt.model));
     gpt2_tensors(&model->config, model->tensors);
     model->B = opt.B;
@@ -918,8 +973,7 @@ static void settle_model(GPT2 *model, int resume_step) {
 }
 
 static void load_values(GPT2 *model) {
-    const char *dot = strrchr(opt.model, '.');
-    if (dot && !strcmp(dot, ".bin")) gpt2_check(gpt2_file_read(opt.model, receive_values, NULL));
+    if (model_is_file()) gpt2_check(gpt2_file_read(opt.model, receive_values, NULL));
     else gpt2_check(gpt2_init(&model->config, receive_values, NULL));
 }
 
@@ -937,6 +991,79 @@ static void open_tokenizer(Tokenizer *tokenizer, int V) {
         die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or -s 0 for no samples", path, tokenizer->vocab_size, V);
 }
 
+// ----------------------------------------------------------------------------
+// what must be the same on all ranks, and what had better be
+
+// Options that a rank may have to itself: paths, whose files are compared instead, and what changes neither numbers nor what ranks do together.
+static int may_differ(const Option *o) {
+    static const char *const own[] = { "-i", "-j", "-e", "--tokenizer", "-o", "--trace", "--zero-config", "--threads", "--overlap", "--progress" };
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) if (!strcmp(o->name, own[i])) return 1;
+    return !strncmp(o->name, "-p", 2);          // llm.c's, of processes: the ranks have found each other
+}
+
+static void describe_option(FILE *f, const Option *o) {
+    const char *text = o->kind == TEXT ? *(const char **)o->value : NULL;
+    double x = o->kind == INT ? *(int *)o->value : o->kind == REAL ? *(double *)o->value : 0;
+    if ((o->kind != TEXT && o->kind != INT && o->kind != REAL) || may_differ(o)) return;
+    if (o->kind == TEXT ? !text : x < o->min) fprintf(f, "%s = not given\n", o->name);
+    else if (text) fprintf(f, "%s = %s\n", o->name, text);
+    else fprintf(f, "%s = %.15g\n", o->name, x);
+}
+
+enum { FILE_BLOCKS = 64 };      // that are looked at of a file or of all shards, 1 MiB
+
+static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
+    int n = (int)l->files.gl_pathc, blocks = FILE_BLOCKS / n > 1 ? FILE_BLOCKS / n : 1;
+    char print[FINGERPRINT];
+    fprintf(f, "%s, number of shards = %d\n", option, n);
+    for (int i = 0; i < n; i++) {
+        const char *path = l->files.gl_pathv[i], *slash = strrchr(path, '/');
+        gpt2_check(fingerprint_of_file(path, blocks, print));
+        fprintf(f, "%s, shard %d = %s, %s\n", option, i, slash ? slash + 1 : path, print);
+    }
+}
+
+// As text for config.same, to be freed.
+static char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val) {
+    char *text = NULL, print[FINGERPRINT];
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f) die("out of memory for what the ranks compare");
+    for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) describe_option(f, o);
+    fprintf(f, "--device %s = %s\n--dtype %s = %s\n", opt.device, layers->device, opt.dtype, dtype_names[model->dtype]);
+    if (resume_step >= 0) fprintf(f, "last checkpoint in -o = step %d\n", resume_step);
+    else fprintf(f, "last checkpoint in -o = %s\n", opt.resume ? "none" : "not looked for");
+    if (resume_step < 0 && model_is_file()) {
+        gpt2_check(fingerprint_of_file(opt.model, FILE_BLOCKS, print));
+        fprintf(f, "-e = a file of %s\n", print);
+    } else if (resume_step < 0) fprintf(f, "-e = %s\n", opt.model);
+    const GPT2Config *c = &model->config;
+    fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads, c->channels, c->vocab_size, c->max_seq_len);
+    describe_shards(f, "-i", train);
+    if (opt.val_every) describe_shards(f, "-j", val);
+    int failed = ferror(f);
+    if (fclose(f) || failed) die("out of memory for what the ranks compare");
+    return text;
+}
+
+// What hosts may well differ in: a run is right all the same, but not the one that it would be with ranks that are alike.
+static void note_differences(int threads) {
+    char lines[3][FINGERPRINT + 32], print[FINGERPRINT];
+    zero_effective e;
+    zero_get_effective(z, &e);
+    if (fingerprint_of_file("/proc/self/exe", FILE_BLOCKS, print)) strcpy(print, "unknown");
+    snprintf(lines[0], sizeof lines[0], "program = %s", print);
+    fingerprint_of_processor(print);
+    if (on_cuda()) snprintf(lines[1], sizeof lines[1], "device = %.80s", e.device);
+    else snprintf(lines[1], sizeof lines[1], "instruction set = %s", print);
+    snprintf(lines[2], sizeof lines[2], "threads = %d", on_cuda() ? 0 : threads);
+    for (int i = 0; i < 3; i++) {
+        int rc = zero_same(z, lines[i]);
+        if (rc == ZERO_ERR_ARGUMENT) print0("warning: %s; the last bits of the results depend on it\n", zero_last_error());
+        else zero_check(rc);
+    }
+}
+
 static void print_start(const GPT2 *model, int A, int steps, int threads, int overlap, int resume_step) {
     zero_effective e;
     zero_get_effective(z, &e);
@@ -951,10 +1078,15 @@ static void print_start(const GPT2 *model, int A, int steps, int threads, int ov
     else print0("%d thread%s a rank\n", threads, threads == 1 ? "" : "s");
     print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage, opt.naive ? " (naive path)" : "", e.comm,
            overlap ? "on" : strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off", opt.prefetch);
+    if (e.ranks_on_host != ranks) print0("hosts      %d of the %d ranks are on rank 0's\n", e.ranks_on_host, ranks);
+    if (!opt.threads && e.ranks_on_host != ranks_on_host)
+        print0("threads    were settled for %d rank%s on a host: say it with -pg %d, or --threads\n", ranks_on_host, ranks_on_host == 1 ? "" : "s",
+               e.ranks_on_host);
     zero_step_traffic traffic = zero_expected_traffic(z, A);
     print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)e.bucket_elems, mib(e.bucket_bytes), e.slots);
     if (!opt.naive) print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n", mib(traffic.all_gather + traffic.reduce_scatter),
                            mib(traffic.all_gather), mib(traffic.reduce_scatter));
+    if (ranks > 1 && !strcmp(opt.comm_type, "fp32")) print0("wire       gradients travel to their sum as fp32\n");
     print_memory();
 }
 
@@ -1042,14 +1174,14 @@ int main(int argc, char **argv) {
     Schedule schedule;
     TrainerState state = { 0 };
     RunResult result = { .loss = NAN, .val_loss = NAN, .norm = NAN };
-    int ranks_on_node;
 
-    zero_launched_as(&rank, &ranks, &ranks_on_node);
+    zero_launched_as(&rank, &ranks, &ranks_on_host);
     parse_options(argc, argv);
+    settle_ranks();
     one_of(opt.hash, "--hash", "params", "full", NULL);
     one_of(opt.progress, "--progress", "auto", "bar", "lines");
     settle_device();
-    int threads = settle_threads(ranks_on_node), overlap = settle_overlap(threads, ranks_on_node);
+    int threads = settle_threads(), overlap = settle_overlap(threads);
     int resume_step = opt.resume ? find_checkpoint() : -1;
     settle_model(&model, resume_step);
     long long tokens_at_once = (long long)model.B * model.T * ranks, tokens_a_step = opt.total_batch > 0 ? opt.total_batch : tokens_at_once;
@@ -1065,7 +1197,10 @@ int main(int argc, char **argv) {
     if (opt.max_steps) gpt2_check(schedule_init(&schedule, opt.schedule, (float)opt.lr, opt.warmup, steps, (float)opt.lr_final));
     open_output(resume_step >= 0);
 
-    zero_config config = create_plugin(&model, A, &overlap);
+    char *same = must_be_same(&model, resume_step, &train, &val);
+    zero_config config = create_plugin(&model, A, &overlap, same);
+    free(same);
+    note_differences(threads);
     allocate_activations(&model);
     if (missing) out_of_memory(&model, &config);
     outlier_init(&state.loss_outliers);
@@ -1086,6 +1221,7 @@ int main(int argc, char **argv) {
     double ema = 0, first_s = now();
     int first = step;
 
+    started = 1;
     for (; step <= steps; step++) {
         int last = step == steps, fresh = step != resume_step;
 

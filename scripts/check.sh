@@ -47,6 +47,12 @@ timeout 400 tests/trainer.sh build/address/train_gpt2_zero resume files outputs 
 say $status "the trainer under ASan and UBSan: $(tail -n 1 build/asan_trainer.log)"
 timeout 60 tests/net_namespaces.sh build/address/tests/test_net >build/net.log 2>&1 && status=0 || { status=1; grep -v '^ok' build/net.log | tail -n 20; }
 say $status "ranks in network namespaces: $(tail -n 1 build/net.log)"
+KILLS=${KILLS:-30} timeout 400 tests/start.sh build/address/train_gpt2_zero >build/asan_start.log 2>&1 && status=0 || { status=1; grep -vE '^ok|Killed' build/asan_start.log | tail -n 30; }
+say $status "ranks without MPI, killed and stopped ${KILLS:-30} times, under ASan and UBSan: $(tail -n 1 build/asan_start.log)"
+timeout 200 tests/test_multi_node.sh build/address/train_gpt2_zero >build/multi_node.log 2>&1 && status=0 || { status=1; grep -v '^ok' build/multi_node.log | tail -n 30; }
+say $status "the recipes for several machines: $(tail -n 1 build/multi_node.log)"
+timeout 900 tests/kills.sh build/address/train_gpt2_zero >build/kills.log 2>&1 && status=0 || { status=1; grep -A 20 '^FAIL' build/kills.log | tail -n 60; }
+say $status "ranks by MPI, killed and stopped 30 times each, under ASan and UBSan: $(tail -n 1 build/kills.log)"
 make --no-print-directory -j2 SAN=address CUDA=stand-in CFLAGS="-O1 -g" stand-in-tests >build/asan_cuda.log 2>&1 && status=0 || { status=1; tail -n 20 build/asan_cuda.log; }
 say $status "build of the CUDA code, for the processor, with ASan and UBSan"
 for t in test_layers_cuda test_device; do
@@ -60,4 +66,6 @@ timeout 120 build/thread/tests/test_hooks >build/tsan_hooks.log 2>&1 && status=0
 say $status "hooks under TSan, with and without the progress thread"
 TSAN_OPTIONS=halt_on_error=1 timeout 300 build/thread/train_gpt2_zero -e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0 --overlap 1 -z 3 >build/tsan_run.log 2>&1 && status=0 || { status=1; tail -n 40 build/tsan_run.log; }
 say $status "progress thread under TSan"
+KILLS=4 TSAN_OPTIONS=halt_on_error=1 timeout 300 tests/start.sh build/thread/train_gpt2_zero threads lost >build/tsan_start.log 2>&1 && status=0 || { status=1; tail -n 40 build/tsan_start.log; }
+say $status "several ranks by TCP under TSan, two of them killed and two stopped"
 [ $failed = 0 ] && echo "check: all well" || { echo "check: $failed failed"; exit 1; }

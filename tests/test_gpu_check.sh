@@ -22,6 +22,7 @@ case "$*" in
     *name,*) echo "NVIDIA H100 80GB HBM3, ${FAKE_MIB:-81559}, 580.65.06, ${FAKE_CAPABILITY:-9.0}, 1980, 700.00" ;;
     *-lms*) echo 500; echo 2500; touch "$FAKE/looked"; sleep 60 & trap 'kill $!; exit' TERM; wait ;;
     *memory.used*) echo 500 ;;
+    *index,*) for ((i = 0; i < ${FAKE_CARDS:-1}; i++)); do echo "$i, 9.0"; done ;;
     *) echo "| NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: ${FAKE_DRIVER_CUDA:-13.0} |" ;;
 esac
 END
@@ -38,7 +39,20 @@ while [ $# -gt 0 ]; do case $1 in
     *) break ;;
 esac; done
 export FAKE_RANKS
-exec "$@"
+case "$*" in *--comm-timeout*) ;; *) exec "$@" ;; esac
+# a run that loses a rank: mpirun ends one that is killed, and a run of NCCL ends by itself when one is stopped
+pids=()
+for ((r = 0; r < FAKE_RANKS; r++)); do OMPI_COMM_WORLD_RANK=$r "$@" & pids+=($!); done
+while sleep 0.1; do for r in "${!pids[@]}"; do
+    read -r _ _ state _ 2>/dev/null <"/proc/${pids[r]}/stat" || state=gone
+    case $state in
+        gone) echo "mpirun noticed that process rank $r exited on signal 9 (Killed)." ;;
+        T) for ((i = 0; i < ${FAKE_SENTENCES:-1}; i++)); do echo 'train_gpt2_zero: rank 0 on h: the all-gather did not end'; done ;;
+        *) continue ;;
+    esac
+    [ "${FAKE_LEFT:-}" = "$state" ] || kill -9 "${pids[@]}" 2>/dev/null
+    exit 1
+done; done
 END
 fake make <<'END'
 case "${FAKE_TEST:-} $*" in missing*tests/*) echo 'no cmocka'; exit 2 ;; esac
@@ -48,13 +62,17 @@ while [ $# -gt 0 ]; do case $1 in
     -C) folder=$2; shift ;;
     BUILD=* | TRAINER=*) export "${1?}" ;;
     train_gpt2cu) cp "$FAKE/llmc_trainer" "$folder/train_gpt2cu" ;;
+    */bench/*) mkdir -p "$BUILD/bench"; cp "$FAKE/bench" "$1" ;;
     */tests/*) mkdir -p "$BUILD/tests"; test=${1##*/}; sed "s/NAME/$test/" "$FAKE/${FAKE_TEST:-passing}_test" >"$1"; chmod +x "$1" ;;
-    "${TRAINER:-}") cp "${FAKE_TRAINER:-$FAKE/trainer}" "$1"; echo 'found: what the plugin needs; CUDA yes, without cuDNN); compiler cc' ;;
+    "${TRAINER:-}") cp "${FAKE_TRAINER:-$FAKE/trainer}" "$1"; echo 'found: CUDA yes without cuDNN and with NCCL; compiler cc' ;;
 esac; shift; done
 END
 fake passing_test <<'END'
 echo '[  PASSED  ] 5 test(s).'
 echo '[  PASSED  ] 3 test(s).'
+END
+fake bench <<'END'
+echo '# collective'; echo '# 4 rows, 0 of them wrong'
 END
 fake failing_test <<'END'
 echo '[  FAILED  ] 1 test(s), listed below:'; exit 1
@@ -68,9 +86,17 @@ rm -f "$FAKE/looked"
 END
 fake trainer <<'END'
 args=" $*" ranks=${FAKE_RANKS:-1}
-while [ $# -gt 1 ]; do case $1 in -z) z=$2 ;; -o) o=$2 ;; -x) x=$2 ;; --device) on=$2 ;; --progress) how=$2 ;; esac; shift 2; done
+while [ $# -gt 1 ]; do
+    case $1 in -z) z=$2 ;; -o) o=$2 ;; -x) x=$2 ;; --device) on=$2 ;; --progress) how=$2 ;; --comm) comm=$2 ;; esac
+    shift 2
+done
 [ "$how" = lines ] || { printf 'peak       400000 GFLOP/s in products of bf16 matrices, measured on all ranks at once\n'; exit; }
 [ "${FAKE_HANG:-}" != "$z" ] || { echo 'here it hangs'; sleep 60 & trap 'kill $!; exit 1' TERM; wait; }
+if [ "${comm:-}" = nccl ] && [ -z "${FAKE_NCCL_230:-}" ] && [[ $CUDA_VISIBLE_DEVICES != *,* ]]; then
+    echo 'train_gpt2_zero: ranks 0 and 1 are on one GPU of h, which has 1, and NCCL 2.28.9 needs one for each; start at most 1' >&2
+    exit 1
+fi
+while [ "$x" -gt 1000 ]; do echo "step    1/$x | loss 5"; sleep 0.1; done
 echo "model      d12: 124475904 parameters, L 12, NH 12, C 768, V 50257, longest sequence 1024"
 echo "numbers    bf16 with fp32 master weights, recompute 0, on NVIDIA H100 (device 0), attention by cuBLASLt"
 [ -n "${o:-}" ] || exit 0
@@ -80,6 +106,7 @@ echo "$args" >"$o/arguments"
 for ((i = 1; i <= x; i++)); do
     drift=.5
     [ "$on$i" != cuda7 ] || drift=${FAKE_DRIFT:-.515}
+    [ "${o##*/}" != nccl-reduce ] || drift=${FAKE_SUM:-$drift}
     echo "{\"step\": $i, \"loss\": $((30 - i))$drift, \"ms\": 1}"
 done >"$o/metrics.jsonl"
 rate=$((100000 + 10000 * (${o##*.} - 1) - 1000 * z))
@@ -209,6 +236,9 @@ need 'a command of ours' grep -q ' --device cuda --dtype bf16 .* -e d12 -t 64 -d
     "$dir/out/runs/zero-3-2ranks.1/arguments"
 need "llm.c's command" grep -q '^-e d12 -t 64 -d 256 .* -r 0 -ge 2 -b 4 -x 20 -z 0 ' "$FAKE/llmc_arguments"
 need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' "$FAKE/torch_arguments"
+need 'NCCL' grep -q '^- NCCL: ranks 0 and 1 are on one GPU of h, .* NCCL 2.28.9 needs one for each; ' \
+    <(sed -n '/^Skipped:/,$p' "$dir/out/results.md")
+need 'NCCL, its failures' not grep -q 'a rank is' "$dir/screen"
 need 'the tokens' [ "$(stat -c %s "$dir/out/tokens.bin")" = $((1024 + 2 * (4 * 64 * 21 + 1))) ]
 need 'the table on the screen' grep -qE '^\| ours, stage 3 +\| +2 \| +102000 \|' "$dir/screen"
 need 'still looking' not pgrep -f "^bash $FAKE/nvidia-smi"
@@ -220,6 +250,23 @@ for pair in 16376:4 40960:16 81559:32 143771:64; do
     need "${pair%:*} MiB: not ${pair#*:}" says "d12, B ${pair#*:}, T 8"
 done
 end
+
+# ------------------------------------------------------------------------------------------------------------------------ NCCL
+
+nccl() {    # NAME CARDS SETTING...
+    begin "gpu_check.NCCL, $1"
+    need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 "${@:3}"
+    need 'bits' says "same bits, 2 ranks on card $2, NCCL and through the host: yes, stages 0 to 3"
+    need 'sum' says "NCCL's own sum: losses differ by 0 at most"
+    need 'tests' says 'mpi_nccl: 8 passed'
+    need 'killed' grep -qE 'NCCL, a rank is killed: over after [0-2] s; mpirun noticed that process rank 1 ' "$dir/screen"
+    need 'stopped' grep -qE 'NCCL, a rank is stopped: over after [0-2] s; train_gpt2_zero: rank 0 on h: the all-gather' "$dir/screen"
+    need 'bench' says 'NCCL, dev/bench/comm: 4 rows, 0 of them wrong'
+    need 'its command' grep -q -- ' -b 4 .* --comm nccl --reduce nccl$' "$dir/out/runs/nccl-reduce/arguments"
+    end
+}
+nccl 'two cards' 5,3 CUDA_VISIBLE_DEVICES=5,3
+nccl 'one card from 2.30 on' 0 FAKE_NCCL_230=1
 
 # -------------------------------------------------------------------------------------------------------------- what goes wrong
 
@@ -255,6 +302,11 @@ need 'stage 2' is 'ours, stage 2' tokens/s -
 need 'the peers say why' says 'llm.c: LLMC=folder was not given'
 need 'PyTorch' says 'no PyTorch that can use the card: ModuleNotFoundError: torch'
 end
+wrong "NCCL's bits, its sum, ranks left behind, said twice" \
+    'same bits, 2 ranks on card 0,1, NCCL and through the host: NO, others than host-0: nccl-2|'\
+"NCCL's own sum: losses differ by 0.03, 0.02 is allowed|NCCL, a rank is killed: processes still run after |"\
+"NCCL, a rank is stopped: 2 sentences of the trainer's" \
+    FAKE_CARDS=2 FAKE_HASH=nccl-2 FAKE_SUM=.53 FAKE_DRIFT=.5 FAKE_LEFT=gone FAKE_SENTENCES=2
 wrong 'the budget is spent' 'not run: build, for want of time' BUDGET_S=3
 begin 'gpu_check.what the budget skips is named'
 need 'the reason' grep -qE '^- build: [0-3] of 3 s are left, it may take 20$' "$dir/out/results.md"
@@ -265,9 +317,12 @@ end
 if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -s 0 -ge 0 >/dev/null 2>&1; then
     begin 'gpu_check.the real trainer on the stand-in'
     need 'it failed' check 0 OMP_NUM_THREADS=1 LLMC= FAKE_NO_TORCH=1 FAKE_TRAINER="$(realpath "$stand_in")" MODEL=l2h2c32v257t32 T=32 \
-        STEPS=3 SMALL=l2h2c32v257t32
+        STEPS=3 SMALL=l2h2c32v257t32 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2
     need 'stages' says 'same bits, stages 0 to 3, one rank: yes'
     need 'ranks' says 'same bits, stages 0 and 3, two ranks: yes'
+    need 'NCCL' says 'same bits, 2 ranks on card 0,1, NCCL and through the host: yes, stages 0 to 3'
+    need 'NCCL, killed' grep -qE 'NCCL, a rank is killed: over after ' "$dir/screen"
+    need 'NCCL, stopped' grep -qE 'NCCL, a rank is stopped: over after .* did not ' "$dir/screen"
     need 'a peak' number "$(sed -n 's/^Peak, measured: \([0-9.]*\) .*/\1/p' "$dir/out/results.md") > 0"
     need 'a loss' number "$(cell 'ours, stage 3' loss) > 5"
     need 'a share' number "$(cell 'ours, stage 0' '% of peak') > 0"

@@ -212,6 +212,17 @@ test_cuda_training() {
     need 'failed' cuda 2 cuda.bare ZERO_CONFIG="$dir/config.json" -b 2 -d 128 -z 3
     need "digest $(digest cuda.bare), not $first" [ "$(digest cuda.bare)" = "$first" ]
     end
+    begin 'cuda.train.ranks that find each other by TCP, and by a file'
+    local how port=$((20000 + RANDOM % 10000)) rank1
+    for how in "tcp -ps 127.0.0.1:$port" "fs -pf $dir"; do
+        # shellcheck disable=SC2086
+        { cuda 0 cuda.rank1 -b 2 -d 128 -z 3 -pi $how -pn 2 -pr 1 -pg 1; } & rank1=$!
+        # shellcheck disable=SC2086
+        need "$how: failed" cuda 0 cuda.rank0 -b 2 -d 128 -z 3 -pi $how -pn 2 -pr 0 -pg 1
+        need "$how: rank 1 failed: $(tail -n 1 "$dir/cuda.rank1")" wait $rank1
+        need "$how: digest $(digest cuda.rank0), not $first" [ "$(digest cuda.rank0)" = "$first" ]
+    done
+    end
     begin 'cuda.train.3 ranks'
     need 'failed' cuda 3 cuda.three -b 2 -z 3
     need 'no digest' has cuda.three '^params_hash '
@@ -285,7 +296,9 @@ refuses() {
     end
 }
 test_cuda_failures() {
-    refuses 'a start without MPI' '-pi tcp: with ZeRO the ranks are connected by MPI' 0 -pi tcp
+    refuses 'a start that there is not' '-pi nccl: mpi, tcp or fs' 0 -pi nccl
+    refuses 'a start by TCP without an address' 'server, the address of rank 0 as host:port, is missing' 0 -pi tcp -pn 2 -pr 0
+    refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would take GPU 7, and this machine has' 0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
     refuses 'another number of ranks than started' '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     refuses 'a stage that there is not' 'stage 4: the stages are' 0 -z 4
     refuses 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1

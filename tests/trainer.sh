@@ -65,7 +65,8 @@ test_bits() {
     for dtype in fp32 bf16; do
         same "bits.$dtype.2 ranks" 2 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3' '-z 0 --overlap 1' '-z 1 --overlap 1' \
             '-z 2 --overlap 1' '-z 3 --overlap 1' '-z 2 --bucket 1' '-z 2 --bucket 1e9' '-z 3 --bucket 1 --overlap 1' '-z 3 --prefetch 0' \
-            '-z 3 --prefetch 3 --overlap 1' '-z 1 --messages 1' '-z 3 --messages 1 --overlap 1' '-z 3 --window 65536'
+            '-z 3 --prefetch 3 --overlap 1' '-z 1 --messages 1' '-z 3 --messages 1 --overlap 1' '-z 3 --window 65536' '-z 0 --comm-type fp32' \
+            '-z 3 --comm-type fp32 --overlap 1'
         same "bits.$dtype.3 ranks" 3 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3 --overlap 1' '-z 3 --messages 1'
         same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' '-z 1' '-z 1 --overlap 1'
         cp -r "$dir/bits" "$dir/low"
@@ -226,8 +227,8 @@ test_outputs() {
     need 'with -s 1 it did not' [ "$(grep -c 'generating' "$dir/loud.screen")" = 3 ]
     end
     begin 'outputs.options without effect say so, once'
-    need 'did not run' train 2 out -ge 1 -f 1 -lg 5 -pn 8
-    for key in '-ge 1' '-f 1' '-lg 5' '-pn 8'; do need "$key" [ "$(grep -c -- "option $key: no effect" "$dir/out.screen")" = 1 ]; done
+    need 'did not run' train 2 out -ge 1 -f 1 -lg 5
+    for key in '-ge 1' '-f 1' '-lg 5'; do need "$key" [ "$(grep -c -- "option $key: no effect" "$dir/out.screen")" = 1 ]; done
     end
 }
 
@@ -257,6 +258,15 @@ test_traffic() {
         done; done
         end
     done; done
+    begin 'traffic.bf16.fp32 on the wire'
+    for stage in 0 1 2 3; do
+        need "stage $stage did not run" train 2 sent -z $stage --dtype bf16 -x 2 --comm-type fp32
+        sent=$(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce)))
+        factor=$([ $stage = 3 ] && echo 8 || echo 6)        # bytes an element: 4 to the sum, 2 in a gather
+        need "stage $stage: $sent bytes, formula $((factor * $(shard_elems 2)))" [ "$sent" = $((factor * $(shard_elems 2))) ]
+        need 'not told' grep -q '^wire .*fp32' "$dir/sent.screen"
+    done
+    end
     begin 'traffic.one rank'
     need 'did not run' train 0 sent -x 2
     need 'sends' [ $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))) = 0 ]
@@ -340,6 +350,7 @@ test_options() {
     refused 'bad.row longer than the model' 0 '-t 33' '32' -- -t 33
     refused 'bad.batch that does not divide' 2 '-d 100' 'multiple' '128' -- -d 100
     refused 'bad.neither of' 0 '--dtype' "'fp64'" 'bf16' -- --dtype fp64
+    refused 'bad.type on the wire' 0 '--comm-type' "'bf16'" 'fp32' -- --comm-type bf16
     refused 'bad.schedule' 0 "sawtooth" 'cosine' -- -k sawtooth
     refused 'bad.naive above stage 0' 0 '--naive' '-z 3' -- --naive 1 -z 3
     refused 'bad.checkpoints without a folder' 0 '-o' -- -n 5
@@ -368,6 +379,8 @@ test_zero_config() {
     end
     refused 'zero config.another stage than -z' 2 'zero.json' 'stage 2' '-z for 3' -- --dtype bf16 -z 3 --zero-config "$json"
     refused 'zero config.another dtype' 2 'zero.json' 'bf16' '--dtype bf16' -- --dtype fp32 --zero-config "$json"
+    echo '{ "bf16": { "enabled": true }, "communication_data_type": "bf16" }' >"$json"
+    refused 'zero config.another type on the wire' 2 'zero.json' 'communication_data_type' '--comm-type' -- --dtype bf16 --comm-type fp32 --zero-config "$json"
     echo '{ "gradient_accumulation_steps": 2 }' >"$json"
     refused 'zero config.other micro-batches' 2 'zero.json' 'gradient_accumulation_steps is 2' '1 micro' -- --zero-config "$json"
     echo '{ "zero_optimisation": { "stage": 2 } }' >"$json"
@@ -424,6 +437,59 @@ test_not_finite() {
     begin 'not finite.the last checkpoint stays'
     need 'it does not load' train 2 nan --dtype fp32 -x 3 -y 1
     need 'it is not that of step 2' grep -q 'resuming at step 2' "$dir/nan.screen"
+    end
+}
+
+# ------------------------------------------------------------------------------------- ranks that are not started alike
+
+# What is compared is for test_unlike and mpi_same; here, what a user sees of it.
+# odd RANK CODE: what that rank does before it starts; CODE may change its arguments, $@, and its environment.
+odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
+# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: all ranks are told, once, that RANK has THEIRS and rank 0 has OURS.
+unlike() {
+    local name=$1 np=$2 rank=$3 theirs=$5 ours=$6
+    odd "$rank" "$4"
+    shift 6
+    refused "unlike.$name" "$np" "^train_gpt2_zero: rank $rank \\(host [^ ]+\\) has $theirs and rank 0 \\(host [^ ]+\\) has $ours; it must be the same" -- "$@"
+    wrap=
+}
+
+test_unlike() {
+    local add='set -- "$@"' file='a file of [0-9]+ bytes, digest [0-9a-f]{16}' shard='shard 0 = one.bin, 3024 bytes, digest [0-9a-f]{16}' what
+    unlike 'batch' 2 1 "$add -b 8" '-b = 8' '-b = 2'
+    unlike 'learning rate of the last rank, by messages' 3 2 "$add -l 1e-4" '-l = 0.0001' '-l = 0.003' --messages 1
+    unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = not given' -pi tcp -ps "127.0.0.1:$((20000 + RANDOM % 10000))"
+    echo '{ "zero_optimization": { "reduce_bucket_size": 5000 } }' >"$dir/zero.json"
+    unlike 'what --zero-config says' 2 1 "$add --zero-config $dir/zero.json" 'reduce_bucket_size = 5000' 'reduce_bucket_size = 0'
+
+    mkdir -p "$dir/a" "$dir/b"
+    shard "$dir/a/one.bin" 20240520 1 1000 1000
+    cp "$dir/a/one.bin" "$dir/b"
+    begin 'unlike.what a rank may have to itself changes no bit'
+    need 'did not run' train 2 saved -x 1 -n 1
+    cp "$dir/saved/model_00000001.bin" "$dir/a/first.bin"
+    cp "$dir/a/first.bin" "$dir/b/copy.bin"
+    need 'did not run' train 2 alike -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
+    odd 1 "$add -i '$dir/b/o*.bin' -e $dir/b/copy.bin --overlap 1 --trace $dir/trace.json --progress lines -o $dir/alike.1; export ZERO_POISON=1"
+    need 'files and settings of its own: did not run' train 2 own -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
+    wrap=
+    need "$(result own), with the same $(result alike)" [ "$(result own)" = "$(result alike)" ]
+    need 'a warning' not grep -q '^warning' "$dir/own.screen" "$dir/alike.screen"
+    end
+    flip_byte "$dir/b/one.bin" 2000
+    unlike 'a token' 2 1 "$add -i '$dir/b/o*.bin'" "-i, $shard" "-i, $shard" -i "$dir/a/o*.bin"
+    flip_byte "$dir/b/copy.bin" 20000
+    unlike 'a weight of the model file' 2 1 "$add -e $dir/b/copy.bin" "-e = $file" "-e = $file" -e "$dir/a/first.bin"
+    unlike 'only one finds a checkpoint' 2 1 "$add -o $dir/saved" 'last checkpoint in -o = step 1' 'last checkpoint in -o = none' -y 1 -o "$dir/none"
+
+    begin 'unlike.another build, threads, instruction set: a warning each'
+    odd 1 "cp \"\$0\" $dir/built; echo >>$dir/built; ONEDNN_MAX_CPU_ISA=SSE41 exec $dir/built \"\$@\" --threads 2"
+    need 'did not run' train 2 noted --dtype fp32
+    wrap=
+    for what in program threads 'instruction set'; do
+        [ "$what" = 'instruction set' ] && ! grep -qs avx2 /proc/cpuinfo && continue        # the processor has only that one
+        need "$what" [ "$(grep -cE "^warning: rank 1 \(host [^ ]+\) has $what = .* and rank 0 \(host [^ ]+\) has $what = .*; the last bits" "$dir/noted.screen")" = 1 ]
+    done
     end
 }
 
@@ -484,7 +550,7 @@ one_stops() {
     need "status $status" [ $status != 0 -a $status != 124 ]
     if [ "$signal" = STOP ]; then
         need "$(grep -ac '^train_gpt2_zero: ' "$dir/dying") messages" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/dying")" = 1 ]
-        need "the message does not say what was waited for: $(grep -am 1 '^train_gpt2_zero: ' "$dir/dying")" grep -aqE '^train_gpt2_zero: rank [02]: .*waited 2 s' "$dir/dying"
+        need "the message does not say what was waited for: $(grep -am 1 '^train_gpt2_zero: ' "$dir/dying")" grep -aqE '^train_gpt2_zero: step [0-9]+: rank [02] \(host [^ ]+\) waited 2 s in an? .* for rank 1 \(host [^ ]+\): ' "$dir/dying"
     fi
     end
 }
@@ -525,7 +591,7 @@ test_launch() {
 
 # ------------------------------------------------------------------------------------------------------------------------
 
-for group in "${@:-bits resume files outputs traffic memory options zero_config input_files not_finite disk_full dying launch}"; do
+for group in "${@:-bits resume files outputs traffic memory options zero_config input_files not_finite unlike disk_full dying launch}"; do
     for g in $group; do since=$EPOCHREALTIME; "test_$g" || failed=$((failed + 1)); awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"; done
 done
 finish trainer

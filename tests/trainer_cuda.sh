@@ -50,7 +50,8 @@ same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0'
 same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1' \
     'CUDA_STAND_IN=lag:--dtype bf16 -z 2' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1' \
     'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0 --comm host' 'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --comm nccl' \
-    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' 'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2'
+    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' 'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2' \
+    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lazy:--dtype bf16 -z 2 --comm nccl --comm-type fp32'
 begin 'NCCL is taken where it can be, and told'
 need 'not by itself' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/same9.screen"
 env=CUDA_STAND_IN_DEVICES=2

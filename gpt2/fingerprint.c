@@ -1,0 +1,71 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "error.h"
+#include "fingerprint.h"
+
+// As FNV-1a (Fowler, Noll, Vo), eight bytes at a time; the upper half goes into the lower, which a product alone does not do. The last
+// bytes are filled up with 0: the size is in the digest.
+static uint64_t digest(uint64_t h, const char *bytes, size_t n) {
+    for (size_t at = 0; at < n; at += 8) {
+        uint64_t x = 0;
+        memcpy(&x, bytes + at, n - at < 8 ? n - at : 8);
+        h = (h ^ x) * 0x100000001b3ull;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+// The file's bytes from `at` on, as many as it has of a block; -1: errno says why.
+static ssize_t read_block(int fd, char *block, int64_t at) {
+    size_t done = 0;
+    while (done < FINGERPRINT_BLOCK) {
+        ssize_t n = pread(fd, block + done, FINGERPRINT_BLOCK - done, at + (int64_t)done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -1;
+        if (n == 0) break;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+static int digest_file(int fd, int64_t size, int blocks, uint64_t *h) {
+    char *block = malloc(FINGERPRINT_BLOCK);
+    int64_t all = (size + FINGERPRINT_BLOCK - 1) / FINGERPRINT_BLOCK, n = all < blocks ? all : blocks;
+    int failed = !block;
+    *h = digest(0xcbf29ce484222325ull, (const char *)&size, sizeof size);
+    for (int64_t i = 0; i < n && !failed; i++) {
+        int64_t which = n > 1 ? i * (all - 1) / (n - 1) : 0;
+        ssize_t bytes = read_block(fd, block, which * FINGERPRINT_BLOCK);
+        failed = bytes < 0;
+        if (!failed) *h = digest(*h, block, (size_t)bytes);
+    }
+    free(block);
+    return failed;
+}
+
+int fingerprint_of_file(const char *path, int blocks, char text[FINGERPRINT]) {
+    struct stat st;
+    uint64_t h;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return gpt2_fail("%s: cannot open: %s", path, strerror(errno));
+    int failed = fstat(fd, &st) || digest_file(fd, st.st_size, blocks, &h);
+    if (failed) gpt2_fail("%s: cannot read: %s", path, strerror(errno));
+    else snprintf(text, FINGERPRINT, "%lld bytes, digest %016llx", (long long)st.st_size, (unsigned long long)h);
+    close(fd); // only read from
+    return failed ? -1 : 0;
+}
+
+void fingerprint_of_processor(char text[FINGERPRINT]) {
+    const char *vectors = "";
+#if defined(__x86_64__)
+    vectors = __builtin_cpu_supports("avx512f") ? "AVX-512, " : __builtin_cpu_supports("avx2") ? "AVX2, " : "SSE2, ";
+#endif
+    snprintf(text, FINGERPRINT, "%soneDNN's level %#x", vectors, (unsigned)dnnl_get_effective_cpu_isa());
+}

@@ -1,0 +1,367 @@
+#!/usr/bin/env bash
+# Ranks that find each other without MPI, as a user meets it: same bits, launchers' variables, bad input, ranks that die or stop, several
+# hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...     KILLS=30: so many ranks killed and stopped, at random instants
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
+shift
+. scripts/mpi_env.sh
+. tests/cases.sh
+. tests/hosts.sh
+hosts=
+trap 'stop_all; [ -z "$hosts" ] || hosts_end; rm -rf "$dir"' EXIT
+
+export OMP_NUM_THREADS=1
+small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
+       -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
+pids=()
+stop_all() { [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null; wait 2>/dev/null; pids=(); }
+
+port=
+free_port() {
+    for _ in 1 2 3 4 5 6 7 8 9; do
+        port=$((20000 + RANDOM % 10000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || return 0
+    done
+}
+# Before a group of ranks; what rank R says is in $dir/R.
+fresh() { stop_all; rm -f "$dir"/[0-9] "$dir"/[0-9].*; free_port; }
+# start R ARGUMENT...: rank R, in the background. $launcher: a function that runs it somewhere else, $variables: of its environment.
+launcher='' variables=()
+start() {
+    local r=$1
+    shift
+    $launcher env "${variables[@]}" "$trainer" "${small[@]}" "$@" >"$dir/$r" 2>&1 </dev/null &
+    pids[r]=$!
+}
+# end_all SECONDS: all ranks have ended by then. Their exit statuses are in ${status[@]}.
+status=()
+end_all() {
+    local until=$((SECONDS + $1)) r
+    while [ -n "$(jobs -rp)" ] && [ $SECONDS -lt $until ]; do sleep 0.05; done
+    [ -z "$(jobs -rp)" ] || { stop_all; return 1; }
+    for r in "${!pids[@]}"; do wait "${pids[r]}" 2>/dev/null; status[r]=$?; done
+    pids=()
+}
+says() { cat "$dir"/[0-9] 2>/dev/null | grep -a '^train_gpt2_zero: '; }
+say_once() { [ "$(says | wc -l)" = 1 ]; }
+all_succeed() { for s in "${status[@]}"; do [ "$s" = 0 ] || return 1; done; }
+all_fail() { for s in "${status[@]}"; do [ "$s" != 0 ] || return 1; done; }
+hash_of() { grep -ao 'params_hash [0-9a-f]* | state_hash [0-9a-f]*' "$1" | tail -n 1; }
+
+# ------------------------------------------------------------------------------------------------------------------- bits
+
+# What mpirun's ranks end with.
+reference() {
+    OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 >"$dir/mpi.$1" 2>&1 </dev/null
+    hash_of "$dir/mpi.$1"
+}
+# same NAME RANKS ARGUMENT...: ranks that get these arguments, with PORT replaced, end with the bits of mpirun's.
+same() {
+    local ranks=$2 r now expected
+    begin "$1"
+    shift 2
+    status=()
+    fresh
+    expected=$(reference "$ranks")
+    for ((r = ranks - 1; r >= 0; r--)); do start "$r" -x 4 -z 3 -pn "$ranks" -pr "$r" "${@//PORT/$port}"; done
+    need 'no end' end_all 30
+    need "$(says | head -n 1)" all_succeed
+    now=$(hash_of "$dir/0")
+    need "no digest with mpirun: $(tail -n 2 "$dir/mpi.$ranks")" [ -n "$expected" ]
+    need "$now, with mpirun $expected" [ "$now" = "$expected" ]
+    end
+}
+test_bits() {
+    same 'start.bits tcp, 2 ranks' 2 -pi tcp -ps 127.0.0.1:PORT
+    same 'start.bits tcp, 3 ranks, messages, overlap' 3 -pi tcp -ps localhost:PORT --messages 1 --overlap 1
+    same 'start.bits file, 2 ranks, messages' 2 -pi fs -pf "$dir/meet.PORT" --messages 1
+    same 'start.bits file in a folder, 3 ranks, stage 2' 3 -pi fs -pf "$dir" -z 2
+    same 'start.bits one rank' 1 -pi tcp
+}
+
+# -------------------------------------------------------------------------------------------------- launchers' variables
+
+# launched NAME VARIABLE...: two ranks that know who they are by these, with %R and %P replaced; $arguments are the trainer's.
+arguments=()
+launched() {
+    local r expected
+    begin "$1"
+    shift
+    status=()
+    fresh
+    expected=$(reference 2)
+    for r in 0 1; do
+        variables=("${@//%R/$r}")
+        variables=("${variables[@]//%P/$port}")
+        start $r -x 4 -z 3 "${arguments[@]//%P/$port}"
+    done
+    variables=()
+    need 'no end' end_all 30
+    need "$(says | head -n 1)" all_succeed
+    need 'other bits than with mpirun' [ "$(hash_of "$dir/0")" = "$expected" ]
+    need 'rank 1 prints too' [ ! -s "$dir/1" ]
+    end
+}
+test_launchers() {
+    launched 'start.launchers RANK and WORLD_SIZE' RANK=%R WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%P
+    launched 'start.launchers srun' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0 \
+        SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
+    arguments=(-pi fs -pf "$dir/slurm.%P")
+    launched 'start.launchers srun, by file' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0
+    arguments=()
+    begin 'start.launchers mpirun, by TCP'
+    fresh
+    timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port >"$dir/0" 2>&1 </dev/null
+    need 'not by TCP' grep -q 'tcp, shared window' "$dir/0"
+    need 'other bits than with MPI' [ "$(hash_of "$dir/0")" = "$(reference 2)" ]
+    end
+}
+
+# -------------------------------------------------------------------------------------------------------------- bad input
+
+# refused NAME SECONDS SENTENCE ARGUMENTS-OF-RANK-0 [ARGUMENTS-OF-RANK-1..]: all ranks end by then, not well; every one that speaks says it.
+refused() {
+    local seconds=$2 sentence=$3 r=0 line
+    begin "$1"
+    shift 3
+    status=()
+    fresh
+    for line in "$@"; do
+        # shellcheck disable=SC2086
+        [ -z "$line" ] || start $r -x 4 ${line//PORT/$port}
+        r=$((r + 1))
+    done
+    need "no end after $seconds s" end_all "$seconds"
+    need 'a rank ended well' all_fail
+    need "nobody says it, but: $(says | head -n 2)" [ -n "$(says)" ]
+    need "another sentence: $(says | grep -vE "$sentence" | head -n 1)" [ -z "$(says | grep -vE "$sentence")" ]
+    end
+}
+test_refused() {
+    local tcp='-pi tcp -ps 127.0.0.1:PORT --comm-timeout 3'
+    refused 'start.refused other numbers of ranks' 10 'rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2' "$tcp -pn 2 -pr 0" "$tcp -pn 3 -pr 1"
+    refused 'start.refused two of the same number' 10 'two processes say that they are rank 1' "$tcp -pn 3 -pr 0" "$tcp -pn 3 -pr 1" "$tcp -pn 3 -pr 1"
+    refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' "$tcp -pn 3 -pr 2"
+    refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
+    refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
+    refused 'start.refused no address' 5 'option -ps|server, the address of rank 0' '-pi tcp -pn 2 -pr 0'
+    refused 'start.refused an address that is none' 5 '"127.0.0.1:99999" is no address of rank 0' '-pi tcp -ps 127.0.0.1:99999 -pn 2 -pr 1'
+    refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: it goes with -pi tcp' '-ps 127.0.0.1'
+    refused 'start.refused -pf with tcp' 5 'option -pf /tmp: it goes with -pi fs' '-pi tcp -pf /tmp -pn 2 -pr 0'
+    refused 'start.refused no file' 5 'option -pi fs: add -pf' '-pi fs -pn 2 -pr 0'
+    refused 'start.refused file in a folder that is not there' 5 '/nowhere/meet' '-pi fs -pf /nowhere/meet -pn 2 -pr 0 --comm-timeout 3'
+    refused 'start.refused -pn without -pr' 5 'options -pn 2 and -pr -1: give both' '-pi tcp -ps 127.0.0.1 -pn 2'
+    refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
+    refused 'start.refused no launcher' 5 'no launcher says which rank this is' '-pi tcp -ps 127.0.0.1'
+    refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' '-pn 2 -pr 0'
+    refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is neither of mpi, tcp, fs" '-pi nccl'
+    begin 'start.refused port in use'
+    status=()
+    fresh
+    start 0 -x 4 -pi tcp -ps 127.0.0.1:$port --comm-timeout 4 -pn 2 -pr 0
+    for _ in $(seq 100); do (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break; sleep 0.02; done
+    start 1 -x 4 -pi tcp -ps 127.0.0.1:$port --comm-timeout 4 -pn 2 -pr 0
+    need 'no end' end_all 10
+    need "$(cat "$dir/1")" grep -qE "port $port, which is in use" "$dir/1"
+    end
+    begin 'start.refused stale file'
+    status=()
+    fresh
+    start 0 -x 4 -pi fs -pf "$dir/stale" --comm-timeout 30 -pn 2 -pr 0
+    for _ in $(seq 100); do [ -s "$dir/stale" ] && break; sleep 0.02; done
+    stop_all                                                # killed: its file stays
+    start 1 -x 4 -pi fs -pf "$dir/stale" --comm-timeout 2 -pn 2 -pr 1
+    need 'no end' end_all 8
+    need "$(cat "$dir/1")" grep -q "$dir/stale" "$dir/1"
+    start 1 -x 4 -pi fs -pf "$dir/stale" --comm-timeout 10 -pn 2 -pr 1
+    sleep 0.3
+    start 0 -x 4 -pi fs -pf "$dir/stale" --comm-timeout 10 -pn 2 -pr 0      # a new run takes the file over
+    need 'the next run: no end' end_all 20
+    need "the next run: $(says)" all_succeed
+    end
+}
+
+# ------------------------------------------------------------------------------------------------- ranks that die or stop
+
+on_full_disk() { bash -c 'trap "" XFSZ; ulimit -f 64; exec "$@"' full "$@"; }
+wait_for_step() { for _ in $(seq 400); do grep -aq "^step *$1/" "$dir/0" && return 0; sleep 0.02; done; return 1; }
+# lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a second after step 3. All end, one speaks.
+lose() {
+    local signal=$1 seconds=$2 ranks=$3 victim=$4 delay=$5 r limit=60       # a rank's death is noticed, without a limit
+    [ "$signal" = KILL ] || limit=2
+    shift 5
+    status=()
+    fresh
+    for ((r = 0; r < ranks; r++)); do start $r -x 1000000 -pi tcp -ps 127.0.0.1:$port --comm-timeout $limit -pn "$ranks" -pr "$r" "$@"; done
+    need "step 3 was not reached: $(says)" wait_for_step 3
+    sleep "$(printf '0.%02d' "$delay")"
+    kill -"$signal" "${pids[victim]}" 2>/dev/null
+    if [ "$signal" = STOP ]; then                           # nobody can end a rank that is stopped; when it goes on, it ends itself
+        local stopped=${pids[victim]}
+        unset "pids[victim]"
+        for _ in $(seq $((seconds * 20))); do [ "$(jobs -rp | grep -cvx "$stopped")" = 0 ] && break; sleep 0.05; done
+        need "ranks left after $seconds s" [ "$(jobs -rp | grep -cvx "$stopped")" = 0 ]
+        for r in "${!pids[@]}"; do kill -0 "${pids[r]}" 2>/dev/null || { wait "${pids[r]}" 2>/dev/null; status[r]=$?; }; done
+        need "$(says | wc -l) messages: $(says)" say_once
+        kill -CONT "$stopped" 2>/dev/null
+        pids[victim]=$stopped
+    fi
+    need "no end after $seconds s" end_all "$seconds"
+    need 'a rank ended well' all_fail
+    need "$(says | wc -l) messages: $(says)" say_once
+    need "rank $victim and its host are not named: $(says)" grep -qE "rank $victim \(host $(hostname)\)" <(says)
+}
+test_lost() {
+    local n=${KILLS:-3} i seed=${SEED:-$RANDOM} signals=(KILL STOP) ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
+    RANDOM=$seed
+    for ((i = 0; i < n; i++)); do
+        local ranks=$((2 + RANDOM % 3)) stage=$((RANDOM % 4)) way=${ways[(i + i / 2) % 4]} signal=${signals[i % 2]} delay=$((RANDOM % 60))
+        local victim=$((RANDOM % ranks))
+        begin "start.lost $i: $signal to rank $victim of $ranks, stage $stage $way, after 0.$delay s (SEED=$seed)"
+        # shellcheck disable=SC2086
+        lose $signal 8 $ranks $victim $delay -z $stage $way
+        end
+    done
+    for way in '--messages 1' '' '--messages 0 -z 2'; do
+        begin "start.lost a rank that fails by itself, between collectives of the progress thread $way"
+        status=()
+        fresh
+        rm -rf "$dir/full"
+        # shellcheck disable=SC2086
+        start 1 -x 1000000 -z 3 --overlap 1 $way -pi tcp -ps 127.0.0.1:$port -pn 2 -pr 1 -o "$dir/full"
+        launcher=on_full_disk
+        # shellcheck disable=SC2086
+        start 0 -x 1000000 -z 3 --overlap 1 $way -pi tcp -ps 127.0.0.1:$port -pn 2 -pr 0 -o "$dir/full"
+        launcher=
+        need 'no end' end_all 15
+        need 'a rank ended well' all_fail
+        need "$(says)" say_once
+        need "$(says)" grep -q 'File too large' <(says)
+        end
+    done
+    begin 'start.lost stopped and continued in time'
+    status=()
+    fresh
+    for r in 0 1; do start $r -x 2000 -z 3 -pi tcp -ps 127.0.0.1:$port --comm-timeout 8 -pn 2 -pr $r; done
+    need 'step 3 was not reached' wait_for_step 3
+    kill -STOP "${pids[1]}"; sleep 1.5; kill -CONT "${pids[1]}"
+    need 'no end' end_all 60
+    need "$(says)" all_succeed
+    end
+}
+
+# ---------------------------------------------------------------------------------------------------------- several hosts
+
+on_host() { hosts_run "$host" "$@"; }
+# on_hosts RANKS ARGUMENT...: rank R runs on host R.
+on_hosts() {
+    local ranks=$1 r
+    shift
+    status=()
+    fresh
+    launcher=on_host
+    for ((r = ranks - 1; r >= 0; r--)); do host=$r; start $r -pn "$ranks" -pr $r -pg 1 "$@"; done
+    launcher=
+}
+# mpirun on host 0, whose way to the others is a program in place of ssh.
+# shellcheck disable=SC2016
+mpirun_on_hosts() {
+    local ranks=$1 list=10.77.7.1:1 i
+    shift
+    for ((i = 2; i <= ranks; i++)); do list=$list,10.77.7.$i:1; done
+    printf '%s\n' '#!/bin/bash' ". $PWD/tests/hosts.sh" "hosts_tag=$hosts_tag" 'i=$((${1##*.} - 1)); shift; hosts_run $i sh -c "$*"' >"$dir/rsh"
+    chmod +x "$dir/rsh"
+    (hosts_run 0 timeout 60 mpirun --mca plm_rsh_agent "$dir/rsh" --mca plm_rsh_no_tree_spawn 1 -np "$ranks" --host $list \
+        "$trainer" "${small[@]}" "$@" </dev/null)
+}
+sent_by_host() { (hosts_run "$1" cat /sys/class/net/eth0/statistics/tx_bytes); }
+host_pid() {                                                # of the trainer on that host, or nothing
+    local p
+    for p in $(ip netns pids "$hosts_tag$1"); do [ "$(readlink "/proc/$p/exe")" = "$trainer" ] && echo "$p"; done
+}
+test_hosts() {
+    hosts_make 3 || { skip start.hosts "$hosts_why"; return; }
+    hosts=made
+    begin 'start.hosts tcp, 3 hosts'
+    on_hosts 3 -x 4 -z 3 -pi tcp -ps 10.77.7.1:21007
+    need 'no end' end_all 30
+    need "$(says | head -n 1)" all_succeed
+    need 'not by messages between nodes' grep -q 'tcp, messages (ranks on several nodes)' "$dir/0"
+    need 'other bits than with MPI on one host' [ "$(hash_of "$dir/0")" = "$(reference 3)" ]
+    end
+    begin 'start.hosts file, 2 hosts'
+    on_hosts 2 -x 4 -z 3 -pi fs -pf "$dir/hosts.meet"
+    need 'no end' end_all 30
+    need "$(says | head -n 1)" all_succeed
+    need 'other bits than with MPI on one host' [ "$(hash_of "$dir/0")" = "$(reference 2)" ]
+    end
+    begin 'start.hosts mpirun, 3 hosts'
+    fresh
+    local before; before=$(sent_by_host 2)
+    mpirun_on_hosts 3 -x 40 -z 3 >"$dir/0" 2>&1
+    # 0.16 MiB a step
+    need "host 2 has sent $(($(sent_by_host 2) - before)) bytes" [ $(($(sent_by_host 2) - before)) -gt 6400000 ]
+    mpirun_on_hosts 3 -x 4 -z 3 >"$dir/0" 2>&1
+    need "$(tail -n 3 "$dir/0")" grep -q 'mpi, messages (ranks on several nodes)' "$dir/0"
+    need "other bits than on one host: $(tail -n 1 "$dir/0")" [ "$(hash_of "$dir/0")" = "$(reference 3)" ]
+    end
+    for signal in KILL STOP; do
+        begin "start.hosts mpirun, a rank on another host gets $signal"
+        status=()
+        fresh
+        mpirun_on_hosts 3 -x 1000000 -z 3 --comm-timeout 3 >"$dir/0" 2>&1 & pids=($!)
+        need 'step 3 was not reached' wait_for_step 3
+        kill -$signal "$(host_pid 2)"
+        need 'no end after 10 s' end_all 10
+        need 'it ended well' all_fail
+        need "rank 2 or its host is not named: $(cat "$dir/0")" grep -qE 'rank 2.*(host2|10.77.7.3)' "$dir/0"
+        if [ $signal = KILL ]; then need "both speak: $(says)" [ -z "$(says)" ]; else need "$(says | wc -l) messages: $(says)" say_once; fi
+        need 'a rank is left' [ -z "$(host_pid 0)$(host_pid 1)$(host_pid 2)" ]
+        end
+    done
+    begin 'start.hosts a rank is killed'
+    on_hosts 3 -x 1000000 -z 3 -pi tcp -ps 10.77.7.1:21008 --comm-timeout 10
+    need 'step 3 was not reached' wait_for_step 3
+    kill -9 "${pids[2]}"
+    need 'no end after 5 s' end_all 5
+    need "$(says)" say_once
+    need "$(says)" grep -q 'rank 2 (host host2)' <(says)
+    end
+    begin 'start.hosts the server cannot be reached'
+    hosts_link 1 down
+    on_hosts 2 -x 4 -pi tcp -ps 10.77.7.1:21009 --comm-timeout 2
+    need 'no end after 8 s' end_all 8
+    need "$(cat "$dir/0")" grep -q 'rank 1 of 2 did not come within 2 s: rank 0 waited at 10.77.7.1:21009 (host host0)' "$dir/0"
+    need "$(cat "$dir/1")" grep -q 'at 10.77.7.1:21009' "$dir/1"
+    hosts_link 1 up
+    end
+    begin 'start.hosts a link is cut'
+    on_hosts 3 -x 1000000 -z 2 -pi tcp -ps 10.77.7.1:21010 --comm-timeout 3
+    need 'step 3 was not reached' wait_for_step 3
+    hosts_link 2 down
+    need 'no end after 8 s' end_all 8
+    need "$(cat "$dir/0" "$dir/1")" grep -qhE 'rank 2 \(host host2\)' "$dir/0" "$dir/1"
+    need "two of the ranks that see each other speak: $(cat "$dir/0" "$dir/1" | grep -a ^train_gpt2)" [ "$(cat "$dir/0" "$dir/1" | grep -ac '^train_gpt2_zero: ')" = 1 ]
+    end
+}
+
+# For a program built with ThreadSanitizer, which Open MPI is not: the progress thread with several ranks.
+test_threads() {
+    local way r
+    for way in 0 1; do
+        begin "start.threads messages $way"
+        status=()
+        fresh
+        for r in 0 1; do start $r -e l3h2c32v257t32 -x 6 -v 3 -m 2 -z 3 --overlap 1 --messages $way -pi tcp -ps 127.0.0.1:$port -pn 2 -pr $r; done
+        need 'no end' end_all 100
+        need "$(cat "$dir/0" "$dir/1")" all_succeed
+        need "$(grep -h -A12 WARNING "$dir/0" "$dir/1")" [ -z "$(grep -h WARNING "$dir/0" "$dir/1")" ]
+        end
+    done
+}
+
+groups=("$@")
+[ ${#groups[@]} != 0 ] || groups=(bits launchers refused lost hosts)
+for group in "${groups[@]}"; do test_"$group"; done
+finish start

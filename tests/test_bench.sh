@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# dev/bench/comm from outside: its table, that it finds what is wrong, its options. No time is held against anything.
+# Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
+# shellcheck disable=SC2086,SC2016
+set -u
+cd "$(dirname "$0")/.." || exit 1
+comm=$(realpath "${1:-build/bench/comm}") || exit 1
+stand_in=${2:+$(realpath "$2")} || exit 1
+. tests/cases.sh
+. scripts/mpi_env.sh
+cd "$dir" || exit 1
+export OMP_NUM_THREADS=1 CUDA_STAND_IN_DEVICES=3
+
+# bench RANKS PROGRAM OPTIONS...
+bench() { local ranks=$1; shift; timeout -k 2 30 mpirun --oversubscribe -np "$ranks" "$@" >out 2>err </dev/null; }
+shown() { "$@" || { cat out err; return 1; }; }
+
+# RANKS TYPE ROWS: the rows of the table against what was asked for ("way+" or "way-" for each: with or without a library's own collective
+# beside it), and their numbers against each other, as far as their digits go.
+rows_hold() {
+    awk -v ranks="$1" -v type="$2" -v rows="$3" '
+        BEGIN { half = 0.0051 }                             # of the last digit
+        function ratio_is(r, over, over_half, under) {
+            return r >= (over - over_half) / (under + half) - half && (under <= half || r <= (over + over_half) / (under - half) + half)
+        }
+        function hold(ok, what) { if (!ok) { print "row " n ": " what ": " $0; bad = 1 } }
+        BEGIN { expected = split(rows, want, " ") }
+        /^#/ { next }
+        {
+            n++; peer = $12 != "-"; factor = $1 == "broadcast" ? ranks > 1 : (ranks - 1) / ranks
+            hold(NF == 13, "columns")
+            hold($5 (peer ? "+" : "-") == want[n], "not " want[n])
+            hold($4 == type && $2 == $3 * (type == "fp32" ? 4 : 2) && $3 % (ranks * 128) == 0, "size")
+            hold(ratio_is($7, $2 / 1000, 0, $6), "algbw")
+            hold($8 >= $7 * factor - 2 * half && $8 <= $7 * factor + 2 * half, "busbw")
+            hold($9 == 0, "#wrong")
+            hold(ratio_is($11, $10, half, $6), "ratio of copy")
+            hold(!peer || ratio_is($13, $12, half, $6), "ratio of the library")
+        }
+        END { if (n != expected) { print n + 0 " rows, not " expected; bad = 1 }; exit bad }' out >table || { cat table; return 1; }
+}
+says() { grep -qF -- "$1" out err; }
+
+# PROGRAM, then lines RANKS|OPTIONS|TYPE|ROWS
+check_tables() {
+    local ranks options type rows
+    while IFS='|' read -r ranks options type rows; do
+        begin "table.$ranks ranks, $options"
+        need 'fails' shown bench "$ranks" $1 $options
+        need 'the table does not hold' rows_hold "$ranks" "$type" "$rows"
+        need 'the last line' says "# $(wc -w <<<"$rows") rows, 0 of them wrong"
+        end
+    done
+}
+
+# ------------------------------------------------------------------------------------------------------------------- tables
+
+short='-b 64K -e 64K -n 3 -w 1'
+check_tables "$comm" <<CASES
+2|--window -b 64K -e 256K -n 3 -w 1|bf16|window+ window+ window- window- window+ window+
+3|--messages --dtype fp32 $short|fp32|messages+ messages+ messages+
+1|$short|bf16|self+ self- self+
+CASES
+
+begin 'table.direct reads'
+large='-c all-gather -b 4M -e 4M -n 1 -w 0'
+need 'fails' shown bench 2 "$comm" --dtype fp16 $large
+if says 'direct reads'; then
+    need 'the table does not hold' rows_hold 2 fp16 'direct+'
+    need 'fails with --window' shown bench 2 "$comm" --window $large
+    need 'the table of --window does not hold' rows_hold 2 bf16 'window+'
+    end
+else skip "$name" "ranks cannot read each other's memory here"; fi
+
+begin 'table.sizes'
+need 'fails' shown bench 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
+need "sizes: $(cat out)" [ "$(awk '!/^#/ { printf "%s ", $2 }' out)" = '65536 131072 262144 524288 1048576 ' ]
+end
+
+# -------------------------------------------------------------------------------------------------------------------- wrong
+
+# Beneath the program: the last byte of each long message is not what was sent, and MPI's own all-gather moves nothing.
+cat >break.c <<'C'
+#include <mpi.h>
+enum { LONG = 4096 };
+int MPI_Isend(const void *x, int n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Request *r) {
+    if (n > LONG) ((unsigned char *)x)[n - 1] ^= 1;
+    return PMPI_Isend(x, n, t, to, tag, c, r);
+}
+int MPI_Allgather(const void *x, int n, MPI_Datatype t, void *to, int m, MPI_Datatype u, MPI_Comm c) {
+    return n > LONG ? MPI_SUCCESS : PMPI_Allgather(x, n, t, to, m, u, c);
+}
+C
+if mpicc -shared -fPIC break.c -o break.so 2>err; then
+    begin 'wrong.messages'
+    need 'ends well' not bench 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
+    need "counts $(awk '!/^#/ { print $9 }' out | xargs)" [ "$(awk '!/^#/ { print $9 }' out | xargs)" = '2 2 1' ]
+    need 'the last line' says '# 3 rows, 3 of them wrong'
+    end
+    begin 'wrong.what the window is compared with'
+    need 'ends well' not bench 2 env LD_PRELOAD="$PWD/break.so" "$comm" --window -c all-gather $short
+    need "counts $(awk '!/^#/ { print $9 }' out)" [ "$(awk '!/^#/ { print $9 }' out)" = 0 ]
+    need 'is not said' says 'comm: all-gather by mpi: 65536 wrong elements'
+    end
+else skip wrong 'there is no mpicc'; fi
+
+# ------------------------------------------------------------------------------------------------------------------ options
+
+begin 'options.--help'
+need 'fails' eval '"$comm" --help >out'
+for o in -b -e -f -n -w -m -c --dtype --window --messages --device --comm --reduce; do need "$o is missing" says "  $o "; done
+end
+
+while IFS='|' read -r options sentence; do
+    begin "options.$options"
+    need 'is taken' not eval 'timeout 10 "$comm" $options >out 2>err'
+    need "says: $(cat err)" says "$sentence"
+    end
+done <<'CASES'
+-b 12x|option -b 12x: not a whole number from 1 to
+-b -4|option -b -4: not a whole number
+-b 4G|option -b 4G: not a whole number
+-b 2M -e 1M|-b 2097152: above -e 1048576
+-f 1|option -f 1: not a whole number from 2
+-n 0|option -n 0: not a whole number from 1
+-c gather|option -c gather: no such value
+--dtype fp64|option --dtype fp64: no such value
+-x 3|option -x: there is none of this name
+-n|option -n: its value is missing
+--window --messages|--window and --messages: one of them
+--comm nccl|add --device cuda
+--device cuda --reduce nccl|--reduce nccl: add --comm nccl
+--device cuda --comm nccl --messages|uses neither window nor messages
+--device cuda -c broadcast|leave --device cuda out
+CASES
+
+begin 'options.a buffer too small'
+need 'is taken' not bench 2 "$comm" -b 64
+need "says: $(cat err)" says 'comm: -b 64: less than 128 elements for each of 2 ranks'
+end
+
+# ------------------------------------------------------------------------------------------------------- CUDA, on the stand-in
+
+if [ -n "$stand_in" ]; then
+    short='-b 64K -e 64K -n 1 -w 0 -m 2 --device cuda'
+    check_tables "$stand_in" <<CASES
+2|$short|bf16|window- window-
+3|$short --comm nccl|bf16|nccl+ nccl+
+CASES
+    export CUDA_STAND_IN_MEMORY=$((8 << 20))    # less than the staging in which the plugin sums
+    check_tables "$stand_in" <<CASES
+2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+
+CASES
+    unset CUDA_STAND_IN_MEMORY
+    export CUDA_STAND_IN=lazy
+    check_tables "$stand_in" <<CASES
+2|$short --messages --dtype fp32|fp32|messages- messages-
+2|$short --comm nccl --dtype fp32|fp32|nccl+ nccl+
+CASES
+    unset CUDA_STAND_IN
+    begin 'errors.of NCCL'
+    need 'ends well' not bench 2 env CUDA_STAND_IN_NCCL=error:1:1 "$stand_in" $short --comm nccl
+    need "says: $(cat err)" says 'unhandled system error: as CUDA_STAND_IN_NCCL asks'
+    end
+    begin 'errors.too few devices for NCCL'
+    need 'ends well' not bench 2 env CUDA_STAND_IN_DEVICES=1 "$stand_in" $short --comm nccl
+    need "says: $(cat err)" says 'NCCL 2.28.9 needs one'
+    end
+fi
+finish test_bench
