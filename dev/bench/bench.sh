@@ -98,7 +98,14 @@ echo
 build/bench/adamw
 [ -z "$peers" ] || PATH="$(dirname "$peers"):$PATH" "$peers" dev/bench/peers_adamw.py 2>"$work/peer.err" || tail -n 3 "$work/peer.err"
 echo
-OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm
+for dtype in bf16 fp32; do
+    OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm --dtype $dtype >"$work/comm" || { cat "$work/comm"; exit 1; }
+    cat "$work/comm"
+    awk '!/^#/ {
+        printf "{\"name\": \"%s\", \"dtype\": \"%s\", \"way\": \"%s\", \"bytes\": %s, \"us\": %s, \"busbw_gb_per_s\": %s, ", $1, $4, $5, $2, $6, $8
+        printf "\"copy_ratio\": %s, \"mpi_ratio\": %s}\n", $11, $13 == "-" ? "null" : $13
+    }' "$work/comm" >>"$out"
+done
 echo
 OMP_NUM_THREADS=1 build/bench/hooks 48
 

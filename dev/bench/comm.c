@@ -1,155 +1,455 @@
 /*
- * The plugin's collectives: time and correctness in the same row.      mpirun -np N build/bench/comm [--messages | --window] [--dtype fp32]
- * way: through the window, by messages, or by direct reads of the other ranks' memory; --window: never that.
- * size: bytes of the whole buffer, of which every rank owns 1/N. time: median over the rounds of the slowest rank's. bandwidth: size / time,
- * and the bytes that a rank sends / time. memcpy: what copying the same `size` bytes from one buffer to another takes, on all ranks at
- * once, measured in turn with the collective; the ratio is memcpy's time over the collective's, higher is better. wrong: elements that
- * are not, bit by bit, what the definition gives.
+ * The plugin's collectives: time, bandwidth and correctness in one row, as nccl-tests have it.     mpirun -np N build/bench/comm --help
+ *
+ * size: of the whole buffer, of which each of N ranks owns 1/N. way: how the bytes went: through the window, by direct reads of the other
+ * ranks' memory, by messages, or by NCCL. time: of one collective on the slowest rank, the median over the rounds. A round does -m
+ * collectives and then waits for the device's streams; ours and what it is compared with take turns.
+ *
+ * algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: what the link of a rank has to carry one way, however the collective is
+ * done, / time: a number to hold against the link itself, at any number of ranks. Of an all-gather's result a rank has its own 1/N, and of
+ * a reduce-scatter's or an all-to-all's input 1/N stays where it is: algbw (N-1)/N. (With --reduce ranks NCCL does an all-to-all, and the
+ * plugin sums.) A broadcast brings all of the buffer: algbw.
+ *
+ * #wrong: elements that are not, bit by bit, what the definition gives, on all ranks together, in a collective after the timed ones.
+ * copy: as many bytes from one buffer to another, on all ranks at once. mpi, nccl: that library's own collective on as many bytes; it sums
+ * where the plugin takes the mean, and MPI has no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
  */
-#include "llmc_zero/numbers.h"
 #include "llmc_zero/comm.h"
+#include "llmc_zero/comm_nccl.h"
 #include "llmc_zero/error.h"
 #include "llmc_zero/kernels.h"
-#include <math.h>
+#include "llmc_zero/numbers.h"
 #include <mpi.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { ROUNDS = 15 };
+/* ----------------------------------------------------------------------------------------------------------------- options */
+
+enum { ALL, ALL_GATHER, REDUCE_SCATTER, BROADCAST, COLLECTIVES };
+enum { ANY_WAY, WINDOW, MESSAGES };
+static struct {
+    size_t least, most, factor, rounds, warm_ups, batch;        // batch 0: by the device
+    int only, dtype, way, cuda, nccl, reduce_nccl;
+} opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
+
+static const char usage[] =
+    "usage: mpirun -np N comm [options]\n"
+    "  -b BYTES             smallest buffer, with K, M or G (64K)\n"
+    "  -e BYTES             largest (64M)\n"
+    "  -f FACTOR            from one size to the next (4)\n"
+    "  -n ROUNDS            timed ones, of which the median is printed (15)\n"
+    "  -w ROUNDS            not timed, before them (2)\n"
+    "  -m COLLECTIVES       of a round, after which it waits for the device (1; with cuda 8)\n"
+    "  -c COLLECTIVE        all, all-gather, reduce-scatter, broadcast (all; broadcast only with cpu)\n"
+    "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
+    "  --window             no direct reads of other ranks' memory\n"
+    "  --messages           nor the window\n"
+    "  --device DEVICE      cpu, cuda (cpu)\n"
+    "  --comm WAY           with cuda: host, nccl (host)\n"
+    "  --reduce WHO         with nccl: ranks: summed in rank order; nccl: in its own (ranks)\n"
+    "Ends with status 1 if an element is wrong.\n";
+
+enum { LARGEST = 1 << 30, OFTEN = 100000, VALUES = 4 };
+static const struct { const char *name; size_t *to, least, most; } numbers[] = {
+    { "-b", &opt.least, 1, LARGEST }, { "-e", &opt.most, 1, LARGEST }, { "-f", &opt.factor, 2, LARGEST },
+    { "-n", &opt.rounds, 1, OFTEN }, { "-w", &opt.warm_ups, 0, OFTEN }, { "-m", &opt.batch, 1, OFTEN },
+};
+static const struct { const char *name; int *to; const char *values[VALUES]; } choices[] = {
+    { "-c", &opt.only, { "all", "all-gather", "reduce-scatter", "broadcast" } },
+    { "--dtype", &opt.dtype, { [ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16" } },
+    { "--device", &opt.cuda, { "cpu", "cuda" } },
+    { "--comm", &opt.nccl, { "host", "nccl" } },
+    { "--reduce", &opt.reduce_nccl, { "ranks", "nccl" } },
+};
+
+// Before MPI starts, on every rank: one speaks, and the launcher ends the others as they sleep.
+static void refuse(const char *format, ...) {
+    int rank, ranks, on_node;
+    va_list args;
+    zero_launched_as(&rank, &ranks, &on_node);
+    if (rank) sleep(1);
+    else {
+        va_start(args, format);
+        fprintf(stderr, "comm: ");
+        vfprintf(stderr, format, args);
+        fprintf(stderr, "; --help lists the options\n");
+        va_end(args);
+    }
+    exit(1);
+}
+
+static void set_number(const char *name, size_t *to, const char *value, size_t least, size_t most) {
+    static const char suffixes[] = "KMG";
+    char *end;
+    unsigned long long n = strtoull(value, &end, 10);
+    const char *suffix = *end ? strchr(suffixes, *end) : NULL;
+    if (suffix && n <= most) {
+        n <<= 10 * (suffix - suffixes + 1);
+        end++;
+    }
+    if (*value < '0' || *value > '9' || *end || n < least || n > most)
+        refuse("option %s %s: not a whole number from %zu to %zu", name, value, least, most);
+    *to = n;
+}
+
+static void set_choice(const char *name, int *to, const char *value, const char *const *values) {
+    for (int i = 0; i < VALUES && values[i]; i++)
+        if (!strcmp(value, values[i])) { *to = i; return; }
+    refuse("option %s %s: no such value", name, value);
+}
+
+static void set_option(const char *name, const char *value) {
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(name, numbers[i].name)) { set_number(name, numbers[i].to, value, numbers[i].least, numbers[i].most); return; }
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (!strcmp(name, choices[i].name)) { set_choice(name, choices[i].to, value, choices[i].values); return; }
+    refuse("option %s: there is none of this name", name);
+}
+
+static void read_options(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        int way = !strcmp(argv[i], "--window") ? WINDOW : !strcmp(argv[i], "--messages") ? MESSAGES : ANY_WAY;
+        if (way && opt.way && way != opt.way) refuse("--window and --messages: one of them");
+        if (way) opt.way = way;
+        else if (i + 1 == argc) refuse("option %s: its value is missing, or there is none of this name", argv[i]);
+        else { set_option(argv[i], argv[i + 1]); i++; }
+    }
+    if (opt.least > opt.most) refuse("-b %zu: above -e %zu", opt.least, opt.most);
+    if (opt.nccl && !opt.cuda) refuse("--comm nccl: between CUDA devices: add --device cuda");
+    if (opt.reduce_nccl && !opt.nccl) refuse("--reduce nccl: add --comm nccl");
+    if (opt.nccl && opt.way) refuse("--comm nccl: it uses neither window nor messages: leave --window and --messages out");
+    if (opt.cuda && opt.only == BROADCAST) refuse("-c broadcast: of the processor's memory: leave --device cuda out");
+    if (!opt.batch) opt.batch = opt.cuda ? 8 : 1;
+}
+
+/* --------------------------------------------------------------------------------------------------- ranks, device, memory */
 
 static comm c;
-static memory m = { .device = &device_host };
-static zero_dtype dtype = ZERO_BF16;
-static int64_t elems, part;         // of the whole buffer, of a rank's part
-static char *full, *shard, *other;  // (elems), (part), (elems)
+static device d;
+static memory m = { .device = &d };
+static int64_t elems, part;                 // of the whole buffer, of a rank's part
+static char *full, *shard, *other, *host;   // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
 
-static void *room(size_t bytes) {
-    void *p = memory_alloc(&m, ZERO_WORKING, "benchmark", bytes);
-    if (!p) { fprintf(stderr, "comm: %s\n", zero_last_error()); MPI_Abort(MPI_COMM_WORLD, 1); }
+static void must(int rc) {
+    if (!rc) return;
+    fprintf(stderr, "comm: %s\n", zero_last_error());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static char *room(size_t bytes) {
+    char *p = memory_alloc(&m, ZERO_WORKING, "benchmark", bytes);
+    if (!p) must(ZERO_ERR_MEMORY);
+    must(comm_nccl_register(&c, p, bytes));
     return p;
 }
 
-// Small whole numbers over 8: sums of a few of them are exact, their mean is not and must be rounded once.
-static float value(int rank, int64_t i) { return (float)((i * 7 + rank * 13) % 31 - 15) / 8; }
-
-static void put(void *x, int64_t i, float v) {
-    if (dtype == ZERO_F32) ((float *)x)[i] = v;
-    else ((uint16_t *)x)[i] = bf16_round(v);
-}
-static float get(const void *x, int64_t i) { return dtype == ZERO_F32 ? ((const float *)x)[i] : bf16_widen(((const uint16_t *)x)[i]); }
-static float stored(float v) { return dtype == ZERO_F32 ? v : bf16_widen(bf16_round(v)); }
-
-static int all_gather(void) {
-    comm_piece p = { full, shard, part };
-    return comm_all_gather(&c, &p, 1, dtype_bytes(dtype));
-}
-static int reduce_scatter(void) {
-    comm_piece p = { full, shard, part };
-    return comm_reduce_scatter(&c, &p, 1, dtype, dtype, 0);
-}
-static int broadcast(void) { return comm_broadcast(&c, 0, full, elems * dtype_bytes(dtype)); }
-static int copy(void) { memcpy(other, full, elems * dtype_bytes(dtype)); return 0; }
-
-static void fill_gather(void) { for (int64_t i = 0; i < part; i++) put(shard, i, value(c.rank, i)); }
-static void fill_reduce(void) { for (int64_t i = 0; i < elems; i++) put(full, i, value(c.rank, i)); }
-
-static int64_t wrong_gather(void) {
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < elems; i++) wrong += get(full, i) != stored(value((int)(i / part), i % part));
-    return wrong;
-}
-static int64_t wrong_reduce(void) {
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < part; i++) {
-        float sum = 0;
-        for (int r = 0; r < c.ranks; r++) sum += stored(value(r, c.rank * part + i));
-        wrong += get(shard, i) != stored(sum * (1.0f / c.ranks));
-    }
-    return wrong;
-}
-static int64_t wrong_broadcast(void) {
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < elems; i++) wrong += get(full, i) != stored(value(0, i));
-    return wrong;
+static void open_ranks(void) {
+    zero_config config = ZERO_CONFIG_INIT;
+    MPI_Comm world = MPI_COMM_WORLD;
+    config.mpi_comm = &world;
+    config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
+    config.shared_window = opt.way != MESSAGES;
+    config.reduce_nccl = opt.reduce_nccl;
+    must(comm_connect(&c, &config));
+    must(comm_agree_opened(&c, device_open(&d, &config, c.node_rank)));
+    must(comm_open(&c, &config, &d, &m));
+    if (opt.way == WINDOW && strstr(c.name, "messages")) must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
+    for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) comm_direct_least[k] = SIZE_MAX;
+    if (!opt.nccl || c.ranks == 1) return;
+    must(comm_agree_opened(&c, comm_nccl_open(&c, &config, &d, &m)));
+    c.gather_stream = GATHER;
+    snprintf(c.name, sizeof c.name, "nccl, summed %s", opt.reduce_nccl ? "by it" : "in rank order");
 }
 
+static void alloc_buffers(void) {
+    full = room(opt.most);
+    shard = room(opt.most);
+    other = room(opt.most);
+    if (d.asynchronous && !(host = memory_alloc_host(&m, ZERO_WORKING, "benchmark", opt.most))) must(ZERO_ERR_MEMORY);
+}
+
+static void close_ranks(void) {
+    comm_nccl_close(&c, 1);
+    memory_free_all(&m);
+    comm_close(&c, 1);
+    device_close(&d);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- numbers */
+
+static int exact;       // the numbers' sums are the same in any order and type; else they differ so much in size that the order shows
+
+static float value(int rank, int64_t i) {
+    uint32_t u = noise_at(rank, (uint32_t)i);
+    int span = 256 / c.ranks;           // bf16 holds every whole number up to 256
+    span = span > 15 ? 15 : span < 1 ? 1 : span;
+    return exact ? ((int)(u % (2 * span + 1)) - span) / 8.0f : ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f);
+}
+
+static uint32_t stored(float x) { return opt.dtype == ZERO_F32 ? bits_of(x) : opt.dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x); }
+static float number(uint32_t x) {
+    return opt.dtype == ZERO_F32 ? float_of(x) : opt.dtype == ZERO_BF16 ? bf16_widen((uint16_t)x) : fp16_widen((uint16_t)x);
+}
+
+static void put(char *to, int64_t i, uint32_t x) {
+    if (opt.dtype == ZERO_F32) ((uint32_t *)to)[i] = x;
+    else ((uint16_t *)to)[i] = (uint16_t)x;
+}
+static uint32_t get(const char *from, int64_t i) {
+    return opt.dtype == ZERO_F32 ? ((const uint32_t *)from)[i] : ((const uint16_t *)from)[i];
+}
+
+static size_t bytes_of(int64_t n) { return n * dtype_bytes(opt.dtype); }
+
+/* ------------------------------------------------------------------------------------------- the collectives and the others */
+
+static int all_gather(void) { return comm_all_gather(&c, &(comm_piece){ full, shard, part }, 1, bytes_of(1)); }
+static int reduce_scatter(void) { return comm_reduce_scatter(&c, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0); }
+static int broadcast(void) { return comm_broadcast(&c, 0, full, bytes_of(elems)); }
+
+static int copy(void) { return d.f->copy(&d, COMM, other, full, bytes_of(elems)); }
+
+static int mpi_said(const char *what, int rc) { return rc == MPI_SUCCESS ? 0 : zero_fail(ZERO_ERR_COMM, "%s failed", what); }
+static int mpi_all_gather(void) {
+    int n = (int)bytes_of(part);
+    return mpi_said("MPI_Allgather", MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD));
+}
+static int mpi_reduce_scatter(void) {
+    return mpi_said("MPI_Reduce_scatter_block", MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+}
+static int mpi_broadcast(void) { return mpi_said("MPI_Bcast", MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD)); }
+
+#ifdef ZERO_HAVE_NCCL
+#include "llmc_zero/nccl_library.h"
+cudaStream_t device_cuda_stream(device *d, device_stream s);
+enum { BUFFERS = 3 };
+static ncclComm_t plain;                // of its own, blocking: what NCCL does without the plugin
+static void *registered[BUFFERS];       // of its own too
+
+static int said(const char *what, ncclResult_t rc) {
+    return rc == ncclSuccess ? 0 : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, ncclGetErrorString(rc), ncclGetLastError(plain));
+}
+static int nccl_all_gather(void) {
+    return said("ncclAllGather", ncclAllGather(shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM)));
+}
+static int nccl_reduce_scatter(void) {
+    static const ncclDataType_t types[] = { [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16 };
+    return said("ncclReduceScatter", ncclReduceScatter(full, other, part, types[opt.dtype], ncclSum, plain, device_cuda_stream(&d, COMM)));
+}
+
+static void open_plain(void) {
+    char *const buffers[BUFFERS] = { full, shard, other };
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    if (!c.nccl) return;
+    if (!c.rank) must(said("ncclGetUniqueId", ncclGetUniqueId(&id)));
+    MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+    must(said("ncclCommInitRankConfig", ncclCommInitRankConfig(&plain, c.ranks, id, c.rank, &config)));
+    for (int i = 0; i < BUFFERS && ncclCommRegister; i++)
+        must(said("ncclCommRegister", ncclCommRegister(plain, buffers[i], opt.most, &registered[i])));
+}
+
+static void close_plain(void) {
+    if (!plain) return;
+    for (int i = 0; i < BUFFERS; i++)
+        if (registered[i]) must(said("ncclCommDeregister", ncclCommDeregister(plain, registered[i])));
+    must(said("ncclCommDestroy", ncclCommDestroy(plain)));
+}
+#else
+static void open_plain(void) { }
+static void close_plain(void) { }
+#define nccl_all_gather NULL
+#define nccl_reduce_scatter NULL
+#endif
+
+typedef int (*operation)(void);
 typedef struct {
     const char *name;
     comm_kind kind;
-    int (*run)(void);
-    void (*fill)(void);
-    int64_t (*wrong)(void);
-    double sent;        // parts that a rank sends
+    int from_whole, to_whole;           // 1: elems of full; 0: part, in shard
+    operation run, mpi, nccl;
 } collective;
 
-static int compare(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static const collective collectives[COLLECTIVES] = {
+    [ALL_GATHER] = { "all-gather", COMM_ALL_GATHER, 0, 1, all_gather, mpi_all_gather, nccl_all_gather },
+    [REDUCE_SCATTER] = { "reduce-scatter", COMM_REDUCE_SCATTER, 1, 0, reduce_scatter, mpi_reduce_scatter, nccl_reduce_scatter },
+    [BROADCAST] = { "broadcast", COMM_OTHER, 1, 1, broadcast, mpi_broadcast, NULL },
+};
 
-// Seconds of the slowest rank.
-static double once(int (*run)(void)) {
+// The same by the library beside which ours is; NULL: it has none.
+static operation peer_of(const collective *k) {
+    if (c.nccl) return k->nccl;
+    return opt.cuda || (k->kind == COMM_REDUCE_SCATTER && opt.dtype != ZERO_F32) ? NULL : k->mpi;
+}
+static const char *peer_name(void) { return c.nccl ? "nccl" : "mpi"; }
+
+/* ------------------------------------------------------------------------------------------------------------- correctness */
+
+static int wait(void) {
+    for (device_stream s = COMPUTE; s < DEVICE_STREAMS; s++) ZERO_TRY(d.f->wait(&d, s));
+    return comm_nccl_failed(&c);
+}
+
+// What goes in is new, and all that may come out is NaN.
+static void fill(const collective *k) {
+    char *from = k->from_whole ? full : shard, *values = device_target(&d, from, host);
+    int64_t n = k->from_whole ? elems : part;
+    must(d.f->fill_nan(&d, COMM, full, bytes_of(elems)));
+    must(d.f->fill_nan(&d, COMM, shard, bytes_of(part)));
+    must(d.f->fill_nan(&d, COMM, other, bytes_of(elems)));
+    must(wait());
+    if (k->kind == COMM_OTHER && c.rank) return;        // the root's come out
+    for (int64_t i = 0; i < n; i++) put(values, i, stored(value(c.rank, i)));
+    must(device_commit(&d, from, bytes_of(n), host));
+}
+
+static uint32_t expected(const collective *k, int64_t i, float scale) {
+    float sum = 0;
+    if (k->kind == COMM_ALL_GATHER) return stored(value((int)(i / part), i % part));
+    if (k->kind == COMM_OTHER) return stored(value(0, i));
+    for (int r = 0; r < c.ranks; r++) sum += number(stored(value(r, c.rank * part + i)));
+    return stored(sum * scale);
+}
+
+// Wrong elements on all ranks. scale: of the sums.
+static long long wrong_after(const collective *k, operation run, char *to, float scale) {
+    int64_t n = k->to_whole ? elems : part;
+    long long mine = 0, all;
+    fill(k);
+    must(run());
+    must(wait());
+    const char *got = device_view(&d, to, bytes_of(n), host);
+    if (!got) must(ZERO_ERR_DEVICE);
+    for (int64_t i = 0; i < n; i++) mine += get(got, i) != expected(k, i, scale);
+    MPI_Allreduce(&mine, &all, 1, MPI_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
+    return all;
+}
+
+static long long wrong_of_ours(const collective *k) {
+    exact = opt.reduce_nccl;
+    return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.ranks);
+}
+
+// A comparison with something else would say nothing. 1 if it is.
+static int peer_differs(const collective *k) {
+    if (!peer_of(k)) return 0;
+    exact = 1;
+    long long wrong = wrong_after(k, peer_of(k), k->kind == COMM_OTHER ? full : other, 1);
+    if (wrong && !c.rank) fprintf(stderr, "comm: %s by %s: %lld wrong elements\n", k->name, peer_name(), wrong);
+    return wrong != 0;
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- time */
+
+// Seconds of one of a round's collectives, on the slowest rank.
+static double round_of(operation run) {
+    double took, slowest;
     MPI_Barrier(MPI_COMM_WORLD);
-    double start = comm_now(), took, slowest;
-    if (run()) { fprintf(stderr, "comm: %s\n", zero_last_error()); MPI_Abort(MPI_COMM_WORLD, 1); }
-    took = comm_now() - start;
+    double start = comm_now();
+    for (size_t i = 0; i < opt.batch; i++) must(run());
+    must(wait());
+    took = (comm_now() - start) / (double)opt.batch;
     MPI_Allreduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
 }
 
-static const char *way(const collective *k, size_t bytes) {
-    if (k->kind != COMM_OTHER && comm_goes_direct(&c, k->kind, bytes, 1)) return "direct";
+static int compare(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+enum { OURS, COPY, PEER, CONTENDERS };
+
+// In turn, there and back, so that each as often comes after each other one. medians: 0 for who does not run.
+static void measure(const collective *k, double *medians) {
+    const operation run[CONTENDERS] = { [OURS] = k->run, [COPY] = copy, [PEER] = peer_of(k) };
+    size_t all = opt.warm_ups + opt.rounds;
+    double *times = malloc(CONTENDERS * all * sizeof *times);
+    if (!times) must(zero_fail(ZERO_ERR_MEMORY, "out of memory for %zu rounds", all));
+    for (size_t i = 0; i < all; i++)
+        for (int j = 0; j < CONTENDERS; j++) {
+            int who = i % 2 ? CONTENDERS - 1 - j : j;
+            times[who * all + i] = run[who] ? round_of(run[who]) : 0;
+        }
+    for (int who = 0; who < CONTENDERS; who++) {
+        double *timed = times + who * all + opt.warm_ups;
+        qsort(timed, opt.rounds, sizeof *timed, compare);
+        medians[who] = timed[opt.rounds / 2];
+    }
+    free(times);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- table */
+
+static const char *way(const collective *k) {
+    if (c.nccl) return "nccl";
+    if (c.ranks == 1) return "self";
+    if (k->kind != COMM_OTHER && comm_goes_direct(&c, k->kind, bytes_of(elems), 1)) return "direct";
     return strstr(c.name, "messages") ? "messages" : "window";
 }
 
-static void row(const collective *k, size_t bytes) {
-    double times[ROUNDS], copies[ROUNDS];
-    part = (int64_t)bytes / (int64_t)dtype_bytes(dtype) / c.ranks / 128 * 128;
-    elems = part * c.ranks;
-    for (int i = -2; i < ROUNDS; i++) {     // two to warm up, overwritten by the first
-        k->fill();
-        times[i < 0 ? 0 : i] = once(k->run);
-        copies[i < 0 ? 0 : i] = once(copy);
-    }
-    k->fill();
-    once(k->run);
-    long long mine = k->wrong(), wrong;
-    MPI_Allreduce(&mine, &wrong, 1, MPI_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
-    qsort(times, ROUNDS, sizeof(double), compare);
-    qsort(copies, ROUNDS, sizeof(double), compare);
-    double t = times[ROUNDS / 2], copied = copies[ROUNDS / 2], size = (double)elems * dtype_bytes(dtype);
-    if (c.rank) return;
-    printf("%-15s %-5s %-8s %10.3f %12.1f %10.2f %10.2f %12.1f %8.2f %8lld\n", k->name, dtype == ZERO_F32 ? "fp32" : "bf16",
-           way(k, (size_t)size), size / 1048576, t * 1e6, size / t * 1e-9, k->sent * size / c.ranks / t * 1e-9, copied * 1e6, copied / t, wrong);
+static void print_header(void) {
+    char peer[16];
+    snprintf(peer, sizeof peer, "%s us", peer_name());
+    printf("# %d ranks, %s; memory of %s\n", c.ranks, c.name, d.name);
+    printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type", "way", "time us", "algbw GB/s",
+           "busbw GB/s", "#wrong");
+    printf(" %10s %6s %10s %6s\n", "copy us", "ratio", peer, "ratio");
+}
+
+static void print_other(double time, double ours) {
+    if (time > 0) printf(" %10.2f %6.2f", time * 1e6, time / ours);
+    else printf(" %10s %6s", "-", "-");
+}
+
+static void print_row(const collective *k, const double *medians, long long wrong) {
+    double size = bytes_of(elems), algbw = size / medians[OURS] * 1e-9;
+    double bus = k->kind == COMM_OTHER ? c.ranks > 1 : (c.ranks - 1.0) / c.ranks;
+    printf("  %-14s %11.0f %11lld %-5s %-8s", k->name, size, (long long)elems, dtype_name(opt.dtype), way(k));
+    printf(" %10.2f %10.2f %10.2f %8lld", medians[OURS] * 1e6, algbw, algbw * bus, wrong);
+    print_other(medians[COPY], medians[OURS]);
+    print_other(medians[PEER], medians[OURS]);
+    printf("\n");
     fflush(stdout);
 }
 
+// 1: something is wrong. The size is rounded down to whole lines of 128 elements a rank, as the plugin's shards are.
+static int row(const collective *k, size_t bytes) {
+    double medians[CONTENDERS];
+    part = (int64_t)(bytes / bytes_of(1)) / c.ranks / 128 * 128;
+    elems = part * c.ranks;
+    if (!part) must(zero_fail(ZERO_ERR_ARGUMENT, "-b %zu: less than 128 elements for each of %d ranks", bytes, c.ranks));
+    fill(k);
+    measure(k, medians);
+    long long wrong = wrong_of_ours(k);
+    int differs = peer_differs(k);
+    if (!c.rank) print_row(k, medians, wrong);
+    return wrong || differs;
+}
+
 int main(int argc, char **argv) {
-    zero_config config = ZERO_CONFIG_INIT;
-    MPI_Comm world = MPI_COMM_WORLD;
-    size_t largest = 64 << 20;
-    MPI_Init(&argc, &argv);
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--messages")) config.shared_window = 0;
-        else if (!strcmp(argv[i], "--window"))
-            for (int k = 0; k < COMM_OTHER; k++) comm_direct_least[k] = SIZE_MAX;
-        else if (!strcmp(argv[i], "--dtype") && i + 1 < argc) dtype = !strcmp(argv[++i], "fp32") ? ZERO_F32 : ZERO_BF16;
-        else { fprintf(stderr, "usage: mpirun -np N comm [--messages | --window] [--dtype fp32|bf16]\n"); MPI_Abort(MPI_COMM_WORLD, 1); }
+    int rank, ranks, on_node, level, failed = 0, rows = 0;
+    zero_launched_as(&rank, &ranks, &on_node);
+    if (argc == 2 && !strcmp(argv[1], "--help")) {
+        if (!rank) fputs(usage, stdout);
+        return 0;
     }
-    config.mpi_comm = &world;
-    if (comm_connect(&c, &config) || comm_open(&c, &config, &device_host, &m)) {
-        fprintf(stderr, "comm: %s\n", zero_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
+    read_options(argc, argv);
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    open_ranks();
+    alloc_buffers();
+    open_plain();
+    if (!c.rank) print_header();
+    for (int k = ALL_GATHER; k < COLLECTIVES; k++) {
+        if (opt.only ? opt.only != k : opt.cuda && k == BROADCAST) continue;
+        for (size_t bytes = opt.least; bytes <= opt.most; bytes *= opt.factor, rows++) failed += row(&collectives[k], bytes);
     }
-    full = room(largest); shard = room(largest); other = room(largest);
-    const collective all[] = { { "all-gather", COMM_ALL_GATHER, all_gather, fill_gather, wrong_gather, c.ranks - 1 },
-                               { "reduce-scatter", COMM_REDUCE_SCATTER, reduce_scatter, fill_reduce, wrong_reduce, c.ranks - 1 },
-                               { "broadcast", COMM_OTHER, broadcast, fill_reduce, wrong_broadcast, c.ranks } };
-    if (!c.rank)
-        printf("%d ranks, %s\n%-15s %-5s %-8s %10s %12s %10s %10s %12s %8s %8s\n", c.ranks, c.name, "collective", "dtype", "way", "size MiB",
-               "time us", "GB/s", "sent GB/s", "memcpy us", "ratio", "wrong");
-    for (int k = 0; k < 3; k++)
-        for (size_t bytes = 64 << 10; bytes <= largest; bytes *= 4) row(&all[k], bytes);
-    comm_close(&c, 1);
-    memory_free_all(&m);
+    if (!c.rank) printf("# %d rows, %d of them wrong\n", rows, failed);
+    close_plain();
+    close_ranks();
     MPI_Finalize();
-    return 0;
+    return failed != 0;
 }
