@@ -472,8 +472,8 @@ int main(int argc, char *argv[]) {
     float skip_update_gradz = 0.0f; // or the norm
     int use_master_weights = 0;
     int zero_stage = 0;
-    int num_processes = 1;
-    char nccl_init_method[256] = "mpi", nothing[1] = "";
+    int num_processes = 1, process_rank = 0, gpus_per_node = 8;
+    char nccl_init_method[256] = "mpi", server_ip[256] = "", fs_path[256] = "";
     for (int i = 1; i + 1 < argc; i += 2) {
         std::string option = argv[i] + 1;
         if (option == "e") { load_filename = argv[i+1]; }
@@ -487,11 +487,15 @@ int main(int argc, char *argv[]) {
         else if (option == "sg") { skip_update_gradz = atof(argv[i+1]); }
         else if (option == "z") { zero_stage = atoi(argv[i+1]); }
         else if (option == "pn") { num_processes = atoi(argv[i+1]); }
+        else if (option == "pr") { process_rank = atoi(argv[i+1]); }
+        else if (option == "pg") { gpus_per_node = atoi(argv[i+1]); }
         else if (option == "pi") { strcpy(nccl_init_method, argv[i+1]); }
+        else if (option == "ps") { strcpy(server_ip, argv[i+1]); }
+        else if (option == "pf") { strcpy(fs_path, argv[i+1]); }
         else { fail("unknown option", argv[i]); }
     }
 
-    multi_gpu_config = multi_gpu_config_init(num_processes, 0, 8, nothing, nothing, nccl_init_method);
+    multi_gpu_config = multi_gpu_config_init(num_processes, process_rank, gpus_per_node, server_ip, fs_path, nccl_init_method);
     cudaCheck(cudaStreamCreate(&main_stream));
     int tokens_per_fwdbwd = B * T * multi_gpu_config.num_processes;
     if (total_batch_size == -1) { total_batch_size = tokens_per_fwdbwd; }
