@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # One command for a machine with an NVIDIA GPU (compute capability 8.0 or more): builds, runs the GPU tests, trains GPT-2 124M for a few
-# dozen steps at ZeRO stages 0 to 3, beside llm.c and PyTorch where they are, and prints one table. Under eight minutes; no network.
+# dozen steps at ZeRO stages 0 to 3, beside llm.c and PyTorch where they are, and prints one table. With two cards, or one and NCCL 2.30,
+# ranks use NCCL too, and one of them is killed and stopped. Under eight minutes, ten with NCCL; no network.
 # Usage: [SETTING=value]... scripts/gpu_check.sh
 #   LLMC=folder             a checkout of llm.c: train_gpt2cu is built from a copy of it, and run in turn with ours
 #   PYTHON=python3          PyTorch runs in turn with ours where this one has it and it can use the card
 #   DATA=pattern            shards of GPT-2's tokens (default: random tokens, as frequent as words are)
 #   CARD=0                  nvidia-smi's number of the card (default: the first of CUDA_VISIBLE_DEVICES)
+#   CARDS=0,1               those of NCCL's ranks, one each (default: where CARD is not given, the first 4 or 2 that are there, else CARD)
 #   MODEL=d12 T=1024 B=32   the batch's default goes by the card's memory: 4 up to 16 GiB, 8 up to 24, 16 up to 40, 32 up to 80, else 64
 #   SMALL=l4h4c128v257t64   the model whose first losses are compared with the CPU's
 #   STEPS=30 ROUNDS=2       steps of a run; every program so many times, in turn: medians are quoted
 #   GE=2                    GELU in the matrix products, -ge of both trainers (default: 2 on compute capability 9.0 and newer, else 0)
-#   BUDGET_S=470 RUN_S=120  seconds for all, after which parts are cut short or skipped; and for one training run
+#   BUDGET_S=470 RUN_S=120  seconds for all, and 120 where NCCL is used, after which parts are cut short or skipped; for one training run
 #   OUT=build/gpu_check     where everything goes: a log for each part, runs.tsv, results.tsv, results.md
 # Status: 0 all tests passed and all runs ran (aims that are not met do not change it), 1 not so, 2 there is no usable GPU.
 set -u
@@ -23,6 +25,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 out=${out:-build/gpu_check} budget=${BUDGET_S:-470} run_s=${RUN_S:-120} rounds=${ROUNDS:-2}
 model=${MODEL:-d12} T=${T:-1024} steps=${STEPS:-30} python=${PYTHON:-python3} card=${CARD:-${CUDA_VISIBLE_DEVICES:-0}}
+cards=${CARDS:-${CARD:-${CUDA_VISIBLE_DEVICES:-}}}
 card=${card%%,*} build=$out/build trainer=$out/train_gpt2_zero
 rows=(zero-0 llm.c zero-1 pytorch zero-2 zero-3 zero-0-2ranks zero-3-2ranks)     # in the order of a round
 declare -A absent=() title=([zero-0]='ours, stage 0' [zero-1]='ours, stage 1' [zero-2]='ours, stage 2' [zero-3]='ours, stage 3'
@@ -30,6 +33,7 @@ declare -A absent=() title=([zero-0]='ours, stage 0' [zero-1]='ours, stage 1' [z
 tests=() problems=() skipped=() checks=()
 job='' look='' llmc_job=''      # what runs in the background: a part, nvidia-smi, the build of llm.c
 peak='' attention='' P=0 L=0 NH=0 C=0 V=0
+trouble_s=3                     # --comm-timeout of the runs that lose a rank
 stop() { { [ -z "$llmc_job" ] || pkill -P "$llmc_job"; kill $job $look $llmc_job; } 2>/dev/null; }
 trap stop EXIT
 trap 'exit 130' INT TERM
@@ -95,6 +99,16 @@ find_card() {
     [ "${have%%.*}" -ge "${need%%.*}" ] 2>/dev/null || [ -z "$have" ] ||
         no_gpu "driver $driver is for CUDA up to $have, and nvcc is $need; install a newer driver or an older toolkit"
     export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=$card
+    find_cards
+}
+# For NCCL: a card for each of four or two ranks; one card is for two ranks.
+find_cards() {
+    local list n
+    [ -n "$cards" ] || cards=$(nvidia-smi --query-gpu=index,compute_cap --format=csv,noheader,nounits |
+        awk -F', *' '$2 >= 8 { print $1 }' | paste -sd,)
+    IFS=, read -ra list <<<"${cards:-$card}"
+    n=${#list[@]} ranks=$((n >= 4 ? 4 : 2))
+    cards=$(IFS=,; echo "${list[*]:0:$ranks}")
 }
 
 describe_machine() {
@@ -152,10 +166,11 @@ build() {
     for test in tests/{test,mpi}_{*cuda*,*device*}.c; do [ ! -e "$test" ] || tests+=("$(basename "$test" .c)"); done
     [ -z "$llmc" ] || { build_llmc >"$out/build-llm.c.log" 2>&1 & llmc_job=$!; }
     part must build 240 20 "${make_it[@]}" "$trainer"; status=$?
-    [ $status != 0 ] || part must build-tests 90 10 "${make_it[@]}" "${tests[@]/#/$build/tests/}" || tests=()
+    [ $status != 0 ] || part must build-tests 90 10 "${make_it[@]}" "${tests[@]/#/$build/tests/}" "$build"/{tests/mpi_nccl,bench/comm} ||
+        tests=()
     [ -z "$llmc_job" ] || wait "$llmc_job"
     llmc_job=
-    [ $status != 0 ] || say "build: $(grep -oE 'with(out)? cuDNN' "$out/build.log" | head -n 1)"
+    [ $status != 0 ] || say "build: $(grep -oE 'with(out)? cuDNN( and with(out)? NCCL)?' "$out/build.log" | head -n 1)"
     return $status
 }
 
@@ -297,15 +312,19 @@ same() {    # WHAT LEAST ROWS: at least LEAST runs of these rows, and all with t
     elif [ "$different" = 1 ]; then check "same bits, $1: yes, params_hash and state_hash of $n runs"
     else problem "same bits, $1: NO, $different different digests in $n runs, see $out/runs.tsv"; fi
 }
+losses() { sed -nE 's/.*"loss": ([^,]+),.*/\1/p' "$out/runs/$1/metrics.jsonl"; }
+# How far apart, at most, the losses of two runs of so many steps are; nothing if they are not as many: RUN RUN STEPS
+losses_apart() {
+    paste -d' ' <(losses "$1") <(losses "$2") | awk -v steps="$3" 'NF != 2 { bad = 1 }
+        { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { if (NR == steps && !bad) print most + 0 }'
+}
 # The first 20 steps of a small model in bf16: losses agree to 0.02.
 compare_with_cpu() {
     local on difference small=(-e "${SMALL:-l4h4c128v257t64}" -b 8 -x 20 -z 0 -u 0 -ge "$ge" --progress lines)
     for on in cpu cuda; do
         part must "small-$on" 60 10 "$trainer" "${train[@]}" "${small[@]}" --device $on -o "$out/runs/small-$on" || return
     done
-    difference=$(for on in cpu cuda; do sed -nE 's/.*"loss": ([^,]+),.*/\1/p' "$out/runs/small-$on/metrics.jsonl"; done |
-        awk '{ x[NR] = $1 } END { for (i = 1; i <= NR / 2; i++) { d = x[i] - x[NR / 2 + i]; if (d < 0) d = -d; if (d > most) most = d }
-               if (NR == 40) print most + 0 }')
+    difference=$(losses_apart small-cpu small-cuda 20)
     if [ -z "$difference" ]; then problem 'GPU and CPU: 20 losses of each were expected'
     elif number "$difference <= 0.02"; then check "GPU and CPU, bf16, 20 steps: losses differ by $difference at most (0.02 is allowed)"
     else problem "GPU and CPU, bf16, 20 steps: losses differ by $difference, 0.02 is allowed"; fi
@@ -325,6 +344,88 @@ phases() {
         END { for (name in ns) printf "%-28s %8.3f\n", name, ns[name] / 10e6 }' "$out/phases.log" | sort >"$out/phases.txt"
     if [ -s "$out/phases.txt" ]; then say 'phases, ms a step on the card:'; sed 's/^/        /' "$out/phases.txt"
     else skipped+=("phases: nsys named no ranges, see $out/phases.log"); fi
+}
+
+# ---------------------------------------------------------------------------------------------------------------------- NCCL
+
+nccl_part() { part must "$1" 60 10 "${on_cards[@]}" "${@:2}"; }      # NAME COMMAND...
+nccl_run() { nccl_part "$1" "${nccl_trainer[@]}" -x 10 --hash full -o "$out/runs/$1" "${@:2}"; }     # NAME ARGUMENT...
+digests() { echo "$(value "$out/runs/$1/summary.json" params_hash) $(value "$out/runs/$1/summary.json" state_hash)"; }
+
+# Whether NCCL can be used here; older than 2.30 it cannot with one card.
+nccl_is_here() {
+    local why
+    timeout 60 "${on_cards[@]}" "${nccl_trainer[@]}" -z 0 -x 0 --comm nccl >"$out/nccl.log" 2>&1 </dev/null && return
+    why=$(sed -n 's/.*train_gpt2_zero: //p' "$out/nccl.log" | head -n 1)
+    case $why in
+        *'needs one for each'* | *'built without NCCL'* | *'libnccl.so.2 cannot be loaded'*)
+            skipped+=("NCCL: $why"); say "skipped ${skipped[-1]}" ;;
+        *) problem "NCCL: ${why:-no run of 0 steps}; see $out/nccl.log" ;;
+    esac
+    return 1
+}
+# Without accumulation all stages have the same bits: those of two runs through the host.
+nccl_bits() {
+    local run different='' expected=''
+    for run in host-0 host-3 nccl-0 nccl-1 nccl-2 nccl-3; do
+        nccl_run $run -z ${run#*-} --comm ${run%-*} || return
+        expected=${expected:-$(digests $run)}
+        [ "$(digests $run)" = "$expected" ] || different+=" $run"
+    done
+    if [ -z "$different" ]; then check "same bits, $ranks ranks on $where, NCCL and through the host: yes, stages 0 to 3"
+    else problem "same bits, $ranks ranks on $where, NCCL and through the host: NO, others than host-0:$different"; fi
+}
+nccl_reduce() {
+    local difference
+    nccl_run nccl-reduce -z 2 --comm nccl --reduce nccl || return
+    difference=$(losses_apart nccl-reduce nccl-2 10)
+    if number "${difference:-1} <= 0.02"; then check "NCCL's own sum: losses differ by $difference at most (0.02 is allowed)"
+    else problem "NCCL's own sum: losses differ by ${difference:-no number}, 0.02 is allowed"; fi
+}
+alive() { local pid; for pid; do ! kill -0 "$pid" 2>/dev/null || return 0; done; return 1; }
+await() { local i; for ((i = 0; i < 10 * $1; i++)); do "${@:2}" && return; sleep 0.1; done; return 1; }
+gone() { ! alive "$@"; }
+# trouble SIGNAL WHAT LEAST: rank 1 gets it in a long run; the others, or with LEAST 0 mpirun, end the job in time, with one sentence.
+trouble() {
+    local name=nccl-$1 pids said began
+    if [ $((budget - SECONDS)) -lt 30 ]; then problem "not run: $name, for want of time"; return; fi
+    say "$name ..."
+    rm -f "$out"/pid.*
+    # shellcheck disable=SC2016
+    "${on_cards[@]}" bash -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$out/pid" "${nccl_trainer[@]}" -z 3 -x 1000000 --comm nccl \
+        --comm-timeout $trouble_s >"$out/$name.log" 2>&1 </dev/null & job=$!
+    if ! await 60 grep -qs '^step ' "$out/$name.log"; then
+        problem "$name: no step after 60 s, see $out/$name.log"
+        kill $job; wait $job; job=
+        return
+    fi
+    mapfile -t pids < <(cat "$out"/pid.*)
+    kill -s "$1" "$(cat "$out/pid.1")"
+    began=$SECONDS
+    if ! await $((trouble_s + 12)) gone "$job" || ! await 3 gone "${pids[@]}"; then
+        problem "$2: processes still run after $((SECONDS - began)) s"
+        kill -9 "$job" "${pids[@]}" 2>/dev/null
+    fi
+    wait "$job" 2>/dev/null
+    job=
+    said=$(grep -c 'train_gpt2_zero: ' "$out/$name.log")
+    if [ "$said" -lt "$3" ] || [ "$said" -gt 1 ]; then problem "$2: $said sentences of the trainer's, see $out/$name.log"
+    else check "$2: over after $((SECONDS - began)) s; $(grep -m1 -oE 'train_gpt2_zero: .*|mpirun noticed .*' "$out/$name.log")"; fi
+}
+nccl() {
+    local where="card $cards"
+    on_cards=(env CUDA_VISIBLE_DEVICES="$cards")
+    [[ $cards = *,* ]] || on_cards+=(NCCL_MULTI_RANK_GPU_ENABLE=1)
+    on_cards+=(mpirun --oversubscribe -np "$ranks")
+    nccl_trainer=("$trainer" "${train[@]}" -e "${SMALL:-l4h4c128v257t64}" -b $((8 / ranks)) -u 0 -ge "$ge" --progress lines)
+    nccl_is_here || return
+    budget=$((budget + 120))
+    gpu_test mpi_nccl "${on_cards[@]}" "$build/tests/mpi_nccl"
+    nccl_bits && nccl_reduce
+    trouble KILL 'NCCL, a rank is killed' 0
+    trouble STOP 'NCCL, a rank is stopped' 1
+    nccl_part nccl-bench "$build/bench/comm" --device cuda --comm nccl -e 16M -n 5 &&
+        check "NCCL, dev/bench/comm: $(sed -n '$s/^# //p' "$out/nccl-bench.log"), see $out/nccl-bench.log"
 }
 
 # ------------------------------------------------------------------------------------------------------------------- results
@@ -417,6 +518,7 @@ if build && { make_tokens || { problem "no random tokens could be written to $da
     round 1
     same 'stages 0 to 3, one rank' 4 'zero-0 zero-1 zero-2 zero-3'
     same 'stages 0 and 3, two ranks' 2 'zero-0-2ranks zero-3-2ranks'
+    nccl
     for ((i = 2; i <= rounds; i++)); do round $i; done
     [ "$rounds" -lt 2 ] || same 'the same command again' 2 zero-0
     phases

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine; each gets -pr and its number, from FIRST on. They are
+# ended when one of them fails, and when the input ends: then whoever started this is gone. For run_gpt2_1558M_ssh.sh.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+. scripts/multi_node/await.sh
+first=$1 count=$2
+shift 2
+pids=()
+end_all() {
+    trap '' INT TERM HUP
+    kill -9 "$watch" 2>/dev/null
+    kill "${pids[@]}" 2>/dev/null
+    await_all 30 "${pids[@]}"
+    kill -9 "${pids[@]}" 2>/dev/null
+}
+trap 'end_all; exit 143' INT TERM HUP
+
+exec 8<&0
+(while read -r _ <&8; do :; done; kill $$) & watch=$!
+disown $watch                                           # bash is not to report its end
+exec 8<&-
+for ((rank = first; rank < first + count; rank++)); do
+    "$@" -pr "$rank" </dev/null &
+    pids+=($!)
+done
+await "${pids[@]}"
+for i in "${!pids[@]}"; do
+    [ $status -le 128 ] || [ "${pids[i]}" != "$failed" ] || echo "rank $((first + i)) was ended by signal $((status - 128))" >&2
+done
+[ $status = 0 ] || await_all 100 "${pids[@]}"           # the others end by themselves, having said why
+end_all
+exit $status
