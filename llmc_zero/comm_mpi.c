@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 enum { EXCHANGED, LATE };       /* tags: bytes of an exchange; that its sender has waited for too long in exchange number so and so */
-static const double start_s = 10, late_s = 0.5;     /* MPI's own start may take so much longer than a collective; for others' LATE to come in */
+static const double start_s = 10;       /* MPI's own start may take so much longer than a collective */
+static const double late_s = 0.5;       /* in which the others' LATE come in */
 
 typedef struct {
     MPI_Comm comm;
@@ -82,8 +83,8 @@ static int fail_to_meet(double limit) {
     int rank, ranks, on_node;
     zero_launched_as(&rank, &ranks, &on_node);
     if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
-    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone", rank,
-                     host, limit, ranks);
+    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone",
+                     rank, host, limit, ranks);
 }
 
 /* A caller's MPI may be one for a single thread. Otherwise *left is set where the thread still runs. */
@@ -95,7 +96,8 @@ static int meet_within(double limit, mpi_start *m, int *left) {
     int rc = pthread_create(&thread, NULL, run_meet, m);
     if (rc) return zero_fail(ZERO_ERR_MEMORY, "the thread that starts MPI does not start: %s", strerror(rc));
     comm_patience patience = comm_start_waiting();
-    while ((*left = pthread_tryjoin_np(thread, NULL) != 0) && comm_waited(&patience) < limit) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    while ((*left = pthread_tryjoin_np(thread, NULL) != 0) && comm_waited(&patience) < limit)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     if (*left) return fail_to_meet(limit);
     return m->rc ? zero_fail(m->rc, "%s", m->sentence) : 0;
 }
@@ -152,8 +154,8 @@ static void mpi_close(comm *c, int clean) {
     free(s);
 }
 
-/* Ranks that wait for a late one let others wait for them. So each tells all that it waits, and in which exchange: those that say nothing are
- * missing; in the first such exchange, the lowest rank is the one to say so. at[r]: rank r's exchange, -1: it has said nothing. */
+/* Ranks that wait for a late one let others wait for them. So each tells all that it waits, and in which exchange: those that say nothing
+ * are missing; in the first such exchange, the lowest rank is the one to say so. at[r]: rank r's exchange, -1: it has said nothing. */
 static int tell_late(const comm *c, int *at) {
     mpi_state *s = state_of(c);
     for (int r = 0; r < c->ranks; r++) {
@@ -234,4 +236,5 @@ static int mpi_first_to_fail(comm *c, int first) {
 
 static void mpi_abort(comm *c, int status) { MPI_Abort(state_of(c)->comm, status); }
 
-static const comm_net comm_mpi_net = { "mpi", comm_net_agree, comm_net_broadcast_text, mpi_exchange, NULL, mpi_first_to_fail, mpi_abort, mpi_close };
+static const comm_net comm_mpi_net = { "mpi", comm_net_agree, comm_net_broadcast_text, mpi_exchange, NULL, mpi_first_to_fail, mpi_abort,
+                                       mpi_close };

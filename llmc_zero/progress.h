@@ -17,7 +17,7 @@ typedef struct job {
     device_stream stream;       /* that its work is queued on */
     int pending, rc;            /* submitted and not finished; result */
     void *ready, *done;         /* events: what it needs of the trainer's stream is there; its own stream has finished it */
-    char error[256];            /* the sentence, if rc is not 0 */
+    char error[1024];           /* the sentence, if rc is not 0 */
     struct job *next;
 } job;
 

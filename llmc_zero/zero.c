@@ -110,9 +110,12 @@ static int open_nccl(zero *z) {
 }
 
 /* Everything allocated so far that collectives move. */
-static void register_memory(zero *z) {
-    for (memory_block *b = z->memory.blocks; b && z->comm.nccl; b = b->next)
-        if (b->owner == &z->device) comm_nccl_register(&z->comm, b->base, b->bytes);
+static int register_memory(zero *z) {
+    int rc = 0;
+    if (!z->comm.nccl) return 0;
+    for (memory_block *b = z->memory.blocks; b && !rc; b = b->next)
+        if (b->owner == &z->device) rc = comm_nccl_register(&z->comm, b->base, b->bytes);
+    return comm_agree_opened(&z->comm, rc);
 }
 
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
@@ -134,8 +137,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     loss_scale_init(&z->scale, c);
     ZERO_TRY(comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));
     ZERO_TRY(agree(z, create_states(z)));
-    register_memory(z);
-    return 0;
+    return register_memory(z);
 }
 
 static void destroy(zero *z, int clean) {

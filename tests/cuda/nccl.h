@@ -1,5 +1,6 @@
 /* A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values that this project uses, and
- * their rules. It is a library of NCCL's name, libnccl.so.2, and loaded as that is. Ranks meet in a file in /dev/shm. Work lies on its stream until the other ranks' has come, while the calling threads go on.
+ * their rules. It is a library of NCCL's name, libnccl.so.2, and loaded as that is. Ranks meet in a file in /dev/shm. Work lies on its
+ * stream until the other ranks' has come, while the calling threads go on.
  *
  * Stricter than it need be, so that tests see what a cluster would punish: on a non-blocking communicator a call's work is on its stream
  * only after ncclCommGetAsyncError has been asked, and another call before that is ncclInvalidUsage; a send ends when it has been received;
