@@ -9,10 +9,13 @@ shift 2
 pids=()
 end_all() {
     trap '' INT TERM HUP
+    local running
     kill -9 "$watch" 2>/dev/null
-    kill "${pids[@]}" 2>/dev/null
-    await_all 30 "${pids[@]}"
-    kill -9 "${pids[@]}" 2>/dev/null
+    mapfile -t running < <(jobs -rp)                    # the number of one that has ended may be another's by now
+    [ ${#running[@]} = 0 ] || kill "${running[@]}"
+    await_all 30 "${running[@]}"
+    mapfile -t running < <(jobs -rp)
+    [ ${#running[@]} = 0 ] || kill -9 "${running[@]}"
 }
 trap 'end_all; exit 143' INT TERM HUP
 
