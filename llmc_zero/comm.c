@@ -123,7 +123,7 @@ int comm_agree_opened(comm *c, int rc) {
     for (int r = 0; r < c->ranks; r++) text[r] = (char *)&first;
     ZERO_TRY(c->net->exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
     c->net->agree(c, 0);                            /* nobody leaves, which would look like the failure, before all know of it */
-    return zero_fail(first.rc, "%s", first.sentence);
+    return zero_fail_shared(zero_fail(first.rc, "%s", first.sentence), c->rank);
 }
 
 int comm_open(comm *c, const zero_config *config, device *d, memory *m) {

@@ -16,4 +16,7 @@ const char *comm_host(const comm *c, int rank);
 /* Fails, as c->timeout_s are over: this rank waited in x for those in missing[ranks]. */
 int comm_fail_late(const comm *c, comm_exchange x, const char *missing);
 
+/* How long a rank with so many before it waits for its turn to speak, where the ranks cannot agree on who does. */
+double comm_turn_s(int before);
+
 #endif

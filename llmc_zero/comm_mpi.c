@@ -87,6 +87,16 @@ static int fail_to_meet(double limit) {
                      rank, host, limit, ranks);
 }
 
+/* 1: the thread still runs. */
+static int outlasts(pthread_t thread, double limit) {
+    comm_patience patience = comm_start_waiting();
+    while (pthread_tryjoin_np(thread, NULL)) {
+        if (comm_waited(&patience) > limit) return 1;
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    }
+    return 0;
+}
+
 /* A caller's MPI may be one for a single thread. Otherwise *left is set where the thread still runs. */
 static int meet_within(double limit, mpi_start *m, int *left) {
     int running = 0;
@@ -95,10 +105,7 @@ static int meet_within(double limit, mpi_start *m, int *left) {
     if (running) return meet(m);
     int rc = pthread_create(&thread, NULL, run_meet, m);
     if (rc) return zero_fail(ZERO_ERR_MEMORY, "the thread that starts MPI does not start: %s", strerror(rc));
-    comm_patience patience = comm_start_waiting();
-    while ((*left = pthread_tryjoin_np(thread, NULL) != 0) && comm_waited(&patience) < limit)
-        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
-    if (*left) return fail_to_meet(limit);
+    if ((*left = outlasts(thread, limit))) return fail_to_meet(limit);
     return m->rc ? zero_fail(m->rc, "%s", m->sentence) : 0;
 }
 
@@ -144,12 +151,26 @@ int comm_mpi_open(comm *c, const zero_config *config) {
     return all < 0 ? all : 0;
 }
 
+static void *run_finalize(void *unused) {
+    (void)unused;
+    MPI_Finalize();
+    return NULL;
+}
+
+/* Its end has no limit either. Where a rank does not come, the thread is left behind: a process that ends in it, the launcher takes for a
+ * failure, and ends the job. */
+static void finalize_within(double limit) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_finalize, NULL)) MPI_Finalize();
+    else if (outlasts(thread, limit)) pthread_detach(thread);
+}
+
 static void mpi_close(comm *c, int clean) {
     mpi_state *s = state_of(c);
     int over = 0;
     MPI_Finalized(&over);           /* by the trainer, before zero_destroy: then nothing is left to free */
     if (clean && !over && s->comm != MPI_COMM_NULL) MPI_Comm_free(&s->comm);
-    if (clean && !over && s->finalize) MPI_Finalize();
+    if (clean && !over && s->finalize) finalize_within(c->timeout_s);
     free(c->hosts);
     free(s);
 }
@@ -220,12 +241,16 @@ static int mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, c
         with[n] = r;
         MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, comm_, &requests[n++]));
     }
+    int receives = n;
     for (int r = 0; r < c->ranks; r++) {
         if (r == c->rank || (x == EXCHANGE_ROOT && c->rank != root)) continue;
         with[n] = r;
         MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, comm_, &requests[n++]));
     }
-    return wait_all(c, x, n, requests, with);
+    int rc = wait_all(c, x, n, requests, with);
+    for (int i = 0; rc && i < receives; i++)                /* what comes later is not to be written into memory that may be freed by then */
+        if (requests[i] != MPI_REQUEST_NULL && MPI_Cancel(&requests[i]) == MPI_SUCCESS) MPI_Request_free(&requests[i]);
+    return rc;
 }
 
 /* Where ranks only take turns, the one that speaks may not end the others before their turn comes. */

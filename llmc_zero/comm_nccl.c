@@ -139,7 +139,7 @@ static int fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
 }
 
 /* Another rank is known to be gone: sooner than NCCL notices, if it does. */
-static int is_one_lost(const nccl_state *n) { return n->c->net->lost && n->c->net->lost(n->c) >= 0; }
+static int is_one_lost(const nccl_state *n) { return n->c->net->lost && n->c->net->lost(n->c, NULL) >= 0; }
 
 /* Until the calls are done, which for work on a stream means: it is on the stream. */
 static int settle(nccl_state *n, const lane *l) {

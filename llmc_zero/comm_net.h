@@ -14,8 +14,8 @@ typedef struct comm_net {
     /* `bytes` from send[r] to each rank r and from each into receive[r]; ROOT: only from root to the others. */
     int (*exchange)(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes);
     /* Without waiting: the number of a rank that is known to be gone, or to have ended the job, with the sentence set; -1: none. Any thread.
-     * NULL: who connects the ranks sees to it. */
-    int (*lost)(comm *c);
+     * in: what it is waited for in; NULL: the caller says so. NULL: who connects the ranks sees to it. */
+    int (*lost)(comm *c, const comm_exchange *in);
     /* See zero_first_to_fail. first: what the ranks' shared memory says of it, -1: there is none. Returns -1 where nothing more is known:
      * then ranks take turns. */
     int (*first_to_fail)(comm *c, int first);

@@ -24,7 +24,7 @@
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SENTENCE = 640, SINK = 1 << 16 };
 enum { DATA = 1, END, GOODBYE };                    /* END: the job is over; status and sentence are those of rank `root` */
-static const double spin_s = 50e-6, farewell_s = 1, turn_s = 0.2, second_s = 2;
+static const double spin_s = 50e-6, farewell_s = 1, second_s = 2;
 
 typedef struct { uint32_t magic, kind, number; int32_t what, root, status; uint64_t bytes; } frame;
 typedef struct { frame f; char *data; uint32_t tail; size_t done; int busy; } flow;     /* data NULL: bytes that no longer matter */
@@ -43,6 +43,8 @@ typedef struct {
     peer *peers;
     struct pollfd *polls;
     uint32_t exchanges;
+    int silence_s;
+    double looked;                                  /* for hosts that are silent */
     int failed, told;                               /* this rank has; and has told the others */
     int ended_by, status;                           /* the rank that has ended the job; -1: none */
     char sentence[SENTENCE], ended_why[SENTENCE];   /* of this rank's failure, of that rank's */
@@ -148,6 +150,15 @@ static void sleep_until_something(const comm *c, mesh *m, double deadline) {
     poll(m->polls, (nfds_t)c->ranks, left <= 0 ? 0 : left > 0.1 ? 100 : (int)(left * 1e3) + 1);     /* any return: look again */
 }
 
+/* Of a host that is gone nobody says so. */
+static void lose_silent(const comm *c, mesh *m) {
+    double now = net_now();
+    if (now - m->looked < 1) return;
+    m->looked = now;
+    for (int r = 0; r < c->ranks; r++)
+        if (m->peers[r].fd >= 0 && net_is_silent(m->peers[r].fd, m->silence_s)) lose(&m->peers[r], ETIMEDOUT);
+}
+
 static void queue(peer *p, frame f, char *data) {
     f.magic = FRAME_MAGIC;
     p->out = (flow){ f, data, GOOD, 0, 1 };
@@ -242,6 +253,7 @@ static int wait_all(comm *c, comm_exchange x, const frame *mine) {
         if (waited > limit) return fail_late(c, x);
         if (m->ending) return zero_fail(ZERO_ERR_COMM, "rank %d ends the job", c->rank);
         double now = net_now();
+        lose_silent(c, m);
         if (something) moved = now;
         else if (now - moved > spin_s) sleep_until_something(c, m, now + limit - waited);
     }
@@ -319,6 +331,18 @@ static void end(comm *c, int status) {
     _exit(status);
 }
 
+/* Not before the rank that speaks has: launchers kill it as soon as any rank ends. */
+static void end_after_speaker(comm *c) {
+    const mesh *m = mesh_of(c);
+    double until = net_now() + second_s;
+    tell_end(c, m->status);
+    while (m->ended_by < c->ranks && m->peers[m->ended_by].fd >= 0 && net_now() < until) {
+        while (progress(c, mesh_of(c))) {}
+        net_nap(5e-3);
+    }
+    end(c, m->status);
+}
+
 static void tcp_abort(comm *c, int status) {
     take_over(c);
     end(c, status);
@@ -337,37 +361,38 @@ static void tcp_close(comm *c, int clean) {
     c->hosts = NULL;
 }
 
-static int look_for_lost(comm *c) {
+static int look_for_lost(comm *c, const comm_exchange *in) {
     mesh *m = mesh_of(c);
     while (progress(c, m)) {}
+    lose_silent(c, m);
     if (m->ended_by >= 0) return fail_ended(c), m->ended_by;
     for (int r = 0; r < c->ranks; r++)
-        if (m->peers[r].gone) return fail_gone(c, r, NULL), r;
+        if (m->peers[r].gone) return fail_gone(c, r, in), r;
     return -1;
 }
 
 /* A thread that is in an exchange looks for itself. */
-static int tcp_lost(comm *c) {
+static int tcp_lost(comm *c, const comm_exchange *in) {
     mesh *m = mesh_of(c);
     if (pthread_mutex_trylock(&m->lock)) return -1;
-    int lost = look_for_lost(c);
+    int lost = look_for_lost(c, in);
     pthread_mutex_unlock(&m->lock);
     return lost;
 }
 
 /* The rank that speaks tells the others at once that the job is over, with status 1. Where nothing else says who that is, a rank waits
- * 0.2 s for each lower one that is still connected; a rank that knows it is not the first, longer. A rank that hears of the job's end
- * ends here, with the teller's status, as MPI would end it. */
+ * its turn after the lower ones that are still connected; a rank that knows it is not the first, longer. A rank that hears of the job's end
+ * ends here, with the teller's status, as MPI would end it, when the teller has spoken. */
 static int tcp_first_to_fail(comm *c, int first) {
     mesh *m = mesh_of(c);
     double start = net_now();
     take_over(c);
     for (int before = first != 1; before;) {
         while (progress(c, m)) {}
-        if (m->ended_by >= 0) end(c, m->status);
+        if (m->ended_by >= 0) end_after_speaker(c);
         before = 0;
         for (int r = 0; r < c->rank; r++) before += m->peers[r].fd >= 0;
-        if (net_now() - start > (first ? before * turn_s : second_s)) break;
+        if (net_now() - start > (first ? comm_turn_s(before) : second_s)) break;
         if (!first) before = 1;
         net_nap(5e-3);
     }
@@ -402,6 +427,7 @@ int comm_tcp_open(comm *c, const rendezvous_settings *s) {
         return zero_fail(ZERO_ERR_MEMORY, "no lock for the connections: %s", strerror(rc));
     }
     m->ended_by = -1;
+    m->silence_s = s->silence_s > 0 ? s->silence_s : RENDEZVOUS_SILENCE_S;
     c->net = &comm_tcp_net;
     c->connection = m;
     int sockets[s->ranks];

@@ -68,7 +68,7 @@ static int wait_for(comm *c, comm_exchange x, uint32_t generation) {
         int failed = atomic_load(&w->ctl->failed);      /* in this order: a rank that came here, went on and failed then is no failure here */
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         if (failed) return zero_fail(ZERO_ERR_COMM, "another rank failed");
-        if (c->net->lost && c->net->lost(c) >= 0) return ZERO_ERR_COMM;
+        if (c->net->lost && c->net->lost(c, &x) >= 0) return ZERO_ERR_COMM;
         if (waited > c->timeout_s) return fail_late(c, x, generation);
     }
 }

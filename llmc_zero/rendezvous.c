@@ -10,6 +10,7 @@
 #include "rendezvous_file.h"
 #include "sockets.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@
 #include <unistd.h>
 
 enum { MAGIC = 0x4c5a5256, PROTOCOL = 1, TEXT = 640, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1, STRANGERS = 64 };
-enum { STRANGER_S = 10, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2, MESH_S = 5, SILENCE_S = 25 };
+enum { STRANGER_S = 10, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2, MESH_S = 5 };
 enum { HELLO = 1, WELCOME, NOT_MINE, FAILED, ROSTER, MESH, REPORT, GO };
 
 typedef struct { uint32_t magic, kind, bytes, protocol; uint64_t run; } head;
@@ -49,7 +50,7 @@ typedef struct {
     seat *seats;                                /* (ranks); pid 0: nobody yet */
     int here;                                   /* seats taken */
     int reports;
-    int verdict;
+    int verdict, told;                          /* what rank 0 says of the whole: it has come; it is a failure */
     uint64_t run;
     double deadline;
     int listener, port;
@@ -333,6 +334,7 @@ static int greet(meeting *m, search *s, int fd, double until) {
     if (rc) snprintf(s->why, sizeof s->why, "it takes connections but does not answer: %s", strerror(-rc));
     else if (answer.kind == NOT_MINE) snprintf(s->why, sizeof s->why, "%s", text);
     if (!rc && (answer.kind == FAILED || (answer.kind == NOT_MINE && m->s->server))) fail(m, "%s", text);
+    m->told |= !rc && answer.kind == FAILED;
     m->run = answer.run;
     return !rc && answer.kind == WELCOME;
 }
@@ -345,7 +347,9 @@ static int try_address(meeting *m, search *s, const net_address *to) {
         snprintf(s->why, sizeof s->why, "%s: %s", net_text(to, text), strerror(-fd));
         return -1;
     }
-    if (!net_tune(fd, m->s->silence_s) && greet(m, s, fd, now + ANSWER_S < m->deadline ? now + ANSWER_S : m->deadline)) return fd;
+    /* Behind a file's address there may be another program by now. At a given one, who comes twice would be two of the same rank. */
+    double until = m->s->server || now + ANSWER_S > m->deadline ? m->deadline : now + ANSWER_S;
+    if (!net_tune(fd, m->s->silence_s) && greet(m, s, fd, until)) return fd;
     close(fd);
     return -1;
 }
@@ -390,6 +394,7 @@ static void wait_for_roster(meeting *m, int fd) {
     else if (!rc && h.kind == FAILED && h.bytes < sizeof text) {
         rc = net_read(fd, text, h.bytes, until);
         if (!rc) fail(m, "%s", text);
+        m->told = !rc;
     } else if (!rc) rc = -EBADMSG;
     if (rc && net_now() >= until)
         fail(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", m->s->rank, m->where, m->s->timeout_s);
@@ -434,6 +439,7 @@ static void take_mesh(meeting *m, guest *g) {
 static void take_verdict(meeting *m, guest *g) {
     g->body.text[sizeof g->body.text - 1] = 0;
     if (g->h.kind == FAILED) fail(m, "%s", g->body.text);
+    m->told = g->h.kind == FAILED;
     m->verdict = 1;
     g->got = 0;
 }
@@ -443,7 +449,8 @@ static void join_mesh(meeting *m) {
     double until = net_now() + MESH_S + GRACE_S;
     if (until < m->deadline) until = m->deadline;
     m->here = 0;
-    guest *server = let_in(m, dup(m->sockets[0]), 0);       /* it may speak meanwhile: a copy, for the guests are closed at the end */
+    /* it may speak meanwhile: a copy, for the guests are closed at the end */
+    guest *server = let_in(m, fcntl(m->sockets[0], F_DUPFD_CLOEXEC, 0), 0);
     if (!server || server->fd < 0) fail(m, "rank %d cannot watch rank 0: %s", m->s->rank, strerror(errno));
     connect_to_lower(m);
     while (m->here < higher && !*m->failure && !m->verdict) {
@@ -545,13 +552,15 @@ static int meet(meeting *m) {
     m->seats[s->rank].port = m->port;
     if (s->rank) be_another(m);
     else ZERO_TRY(be_rank_0(m));
-    return *m->failure ? zero_fail(ZERO_ERR_COMM, "%s", m->failure) : 0;
+    if (!*m->failure) return 0;
+    int rc = zero_fail(ZERO_ERR_COMM, "%s", m->failure);
+    return m->told ? zero_fail_shared(rc, s->rank) : rc;
 }
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
     ZERO_TRY(check_settings(settings));
     rendezvous_settings s = *settings;
-    if (s.silence_s <= 0) s.silence_s = SILENCE_S;
+    if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
     meeting m = { .s = &s, .sockets = sockets, .listener = -1, .deadline = net_now() + s.timeout_s };
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
     int rc = meet(&m);

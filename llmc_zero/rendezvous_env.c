@@ -63,6 +63,18 @@ int rendezvous_launched(void) {
     return (world && atoi(world) > 1 && value("RANK")) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
 }
 
+/* What a batch script has exported is the same in all of srun's tasks: each would take itself for that one rank. torchrun, of which srun
+ * starts one a host, sets RANK and WORLD_SIZE for each of its own. */
+static int check_own(const rendezvous_settings *own) {
+    int task = 0, tasks = 1;
+    if (!value("SLURM_STEP_NUM_TASKS") || !value("SLURM_PROCID") || value("TORCHELASTIC_RUN_ID")) return 0;
+    ZERO_TRY(number("SLURM_PROCID", &task));
+    ZERO_TRY(number("SLURM_STEP_NUM_TASKS", &tasks));
+    if (tasks == 1 || own->ranks > tasks || (own->ranks == tasks && own->rank == task)) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "RANK=%d and WORLD_SIZE=%d, but srun started this as task %d of %d: unset both, srun's numbers will do, "
+                     "or set them in each task", own->rank, own->ranks, task, tasks);
+}
+
 int rendezvous_from_env(rendezvous_settings *s) {
     static const char *const jobs[] = { "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL };
     static _Thread_local char server[320];
@@ -73,6 +85,7 @@ int rendezvous_from_env(rendezvous_settings *s) {
     ZERO_TRY(number(own ? "RANK" : mpi ? "OMPI_COMM_WORLD_RANK" : "SLURM_PROCID", &found.rank));
     const char *tasks = value("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     ZERO_TRY(number(own ? "WORLD_SIZE" : mpi ? "OMPI_COMM_WORLD_SIZE" : tasks, &found.ranks));
+    if (own && !mpi) ZERO_TRY(check_own(&found));
     const char *job = first_of(jobs), *step = value("SLURM_STEP_ID"), *host = value("MASTER_ADDR"), *port = value("MASTER_PORT");
     char id[256];
     if (job) {

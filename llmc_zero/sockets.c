@@ -215,6 +215,15 @@ int net_tune(int fd, int silence_s) {
     if (!rc) rc = set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     if (!rc) rc = set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2 * step);
     if (!rc) rc = set(fd, IPPROTO_TCP, TCP_KEEPINTVL, step);
-    if (!rc) rc = set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    return rc ? rc : set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, silence_s * 1000);
+    return rc ? rc : set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+/* TCP_USER_TIMEOUT would do it, but Linux also ends a connection whose other side answers and has only no room left: a rank that is late.
+ * While anything is on its way, keepalive is off; what is sent again, or asks for room, twice in vain is no answer. */
+int net_is_silent(int fd, int silence_s) {
+    struct tcp_info i;
+    socklen_t bytes = sizeof i;
+    memset(&i, 0, sizeof i);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &bytes)) return 0;
+    return (i.tcpi_retransmits > 1 || i.tcpi_probes > 1) && i.tcpi_last_ack_recv > (unsigned)silence_s * 1000;
 }

@@ -34,7 +34,8 @@ int net_connect(const net_address *to, double deadline);    /* returns the socke
 int net_wait(int fd, int events, double deadline);          /* 0, or -ETIMEDOUT */
 int net_write(int fd, const void *data, size_t bytes, double deadline);
 int net_read(int fd, void *data, size_t bytes, double deadline);           /* -ECONNRESET also where the connection ended in order */
-/* Small messages go at once; a host that is silent for so long counts as gone, even where nothing is being sent. */
+/* Small messages go at once; a host that is silent for so long while nothing is being sent counts as gone. */
 int net_tune(int fd, int silence_s);
+int net_is_silent(int fd, int silence_s);       /* 1: it has not answered for so long what is being sent; not reading is no silence */
 
 #endif

@@ -1,5 +1,6 @@
 /* Creation, the hooks, the accessors: the rules of use are checked here, the work is done in params.c, grads.c and optimizer.c. */
 #include "internal.h"
+#include "comm_late.h"
 #include "comm_nccl.h"
 #include "comm_net.h"
 #include <math.h>
@@ -42,7 +43,8 @@ static int check_config(const zero_config *c) {
     if (c->max_open < 1 || c->max_open > 1024) return zero_fail(ZERO_ERR_ARGUMENT, "max_open %d: 1 to 1024 units", c->max_open);
     if (c->window_bytes < 64 << 10 || c->window_bytes > 16 << 20)
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 64 KiB to 16 MiB", (long long)c->window_bytes);
-    if (!(c->comm_timeout_s > 0)) return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0", c->comm_timeout_s);
+    if (!(c->comm_timeout_s > 0 && c->comm_timeout_s <= 1e6))
+        return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0, at most 1e6", c->comm_timeout_s);
     if (c->start < ZERO_START_AUTO || c->start > ZERO_START_FILE)
         return zero_fail(ZERO_ERR_ARGUMENT, "start %d: ZERO_START_AUTO, _MPI, _TCP or _FILE", (int)c->start);
     if (c->trace_events < 0) return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->trace_events);
@@ -222,13 +224,17 @@ int zero_first_to_fail(zero *z) {
         int first = comm_window_first_to_fail(&z->comm);
         if (net) first = net->first_to_fail(&z->comm, first);
         if (first >= 0) return first;
-        struct timespec turn = { z->comm.rank / 5, z->comm.rank % 5 * 200000000 };     /* without a window: in turn, */
-        nanosleep(&turn, NULL);                                                        /* the first ends the others */
+        double turn = comm_turn_s(z->comm.rank);                    /* without a window: in turn, the first ends the others */
+        nanosleep(&(struct timespec){ (time_t)turn, (long)((turn - (time_t)turn) * 1e9) }, NULL);
         return 1;
     }
-    int rank, ranks, local;
+    int rank, ranks, local, shared_as = zero_failure_shared_as();
     zero_launched_as(&rank, &ranks, &local);
-    return rank == 0;
+    if (shared_as > 0 && !comm_mpi_launched()) {                    /* nobody else ends this rank; rank 0 speaks first */
+        nanosleep(&(struct timespec){ 1, 0 }, NULL);
+        zero_end_all(NULL, 1);
+    }
+    return shared_as == 0 || rank == 0;
 }
 
 int wait_for_device(zero *z, device_stream s) {

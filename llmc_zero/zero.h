@@ -23,7 +23,7 @@
  * - (collective): all ranks call it, at the same place of the same sequence. Where they do not, it fails with ZERO_ERR_COMM; it never
  *   mixes up data.
  * - z comes from zero_create and is not NULL. What a pointer argument points to is the caller's, and read or written during the call only.
- * - One thread of a rank calls the library. It never prints, and never exits (zero_end_all excepted).
+ * - One thread of a rank calls the library. It never prints, and never exits (zero_end_all and zero_first_to_fail excepted).
  * - Sizes are elements where a name says elems, bytes where it says bytes.
  *
  * A program's own check, so that a failure is told once and ends all ranks (the rank that speaks ends the others as they sleep):
@@ -139,7 +139,7 @@ typedef struct {
     int reduce_fp32;            /* 1: 16-bit gradients travel to their sum as fp32, through a buffer as large as the largest bucket: the
                                    same bits for twice the bytes, but with reduce_nccl NCCL then sums in fp32. 0: in the type that they
                                    have. The sum, where it travels (stage 0), does so in that type either way: it is rounded already */
-    double comm_timeout_s;      /* above 0; a collective that takes longer is an error */
+    double comm_timeout_s;      /* above 0, at most 1e6; a collective that takes longer is an error */
     int trace_events;           /* events kept for zero_trace_*; 0: none */
     void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD */
     zero_start start;           /* how the ranks find each other */
@@ -202,7 +202,9 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 int zero_same(zero *z, const char *lines);
 /* After a failure: returns 1 on the rank that is to print, 0 on the others; z may be NULL. With a shared window the first rank that
  * calls it gets the 1, and others that wait in a collective fail. Without one the ranks cannot agree: rank r returns 1 after r * 0.2 s,
- * by when zero_end_all of an earlier one has most likely ended it. With NULL the launcher's rank 0 gets the 1. */
+ * from the 15th on little more than 3 s, by when zero_end_all of an earlier one has most likely ended it. Connected by TCP, a rank that
+ * hears that another one has ended the job ends here, with that one's status, as MPI's launcher would end it. With NULL the launcher's
+ * rank 0 gets the 1; without MPI, where zero_create has failed on all ranks with one sentence, the others end here a second later. */
 int zero_first_to_fail(zero *z);
 /* Ends all ranks of the job with this exit status, and does not return. z may be NULL: then this process exits, and the launcher ends the
  * others where status is not 0. */

@@ -120,7 +120,7 @@ test_launchers() {
 
 # -------------------------------------------------------------------------------------------------------------- bad input
 
-# refused NAME SECONDS SENTENCE ARGUMENTS-OF-RANK-0 [ARGUMENTS-OF-RANK-1..]: all ranks end by then, not well; every one that speaks says it.
+# refused NAME SECONDS SENTENCE ARGUMENTS-OF-RANK-0 [ARGUMENTS-OF-RANK-1..]: all ranks end by then, not well; one says it.
 refused() {
     local seconds=$2 sentence=$3 r=0 line
     begin "$1"
@@ -136,12 +136,15 @@ refused() {
     need 'a rank ended well' all_fail
     need "nobody says it, but: $(says | head -n 2)" [ -n "$(says)" ]
     need "another sentence: $(says | grep -vE "$sentence" | head -n 1)" [ -z "$(says | grep -vE "$sentence")" ]
+    need "$(says | wc -l) times" say_once
     end
 }
 test_refused() {
     local tcp='-pi tcp -ps 127.0.0.1:PORT --comm-timeout 3'
     refused 'start.refused other numbers of ranks' 10 'rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2' "$tcp -pn 2 -pr 0" "$tcp -pn 3 -pr 1"
     refused 'start.refused two of the same number' 10 'two processes say that they are rank 1' "$tcp -pn 3 -pr 0" "$tcp -pn 3 -pr 1" "$tcp -pn 3 -pr 1"
+    refused 'start.refused ranks that differ' 10 'rank 2 .* has -b = 4 and rank 0 .* has -b = 2' "$tcp -pn 4 -pr 0" "$tcp -pn 4 -pr 1" \
+        "$tcp -pn 4 -pr 2 -b 4" "$tcp -pn 4 -pr 3"
     refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' "$tcp -pn 3 -pr 2"
     refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
     refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
@@ -211,6 +214,7 @@ lose() {
     need 'a rank ended well' all_fail
     need "$(says | wc -l) messages: $(says)" say_once
     need "rank $victim and its host are not named: $(says)" grep -qE "rank $victim \(host $(hostname)\)" <(says)
+    need "what it was waited for in is not named: $(says)" grep -qE 'step [0-9]+: .* in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)' <(says)
 }
 test_lost() {
     local n=${KILLS:-3} i seed=${SEED:-$RANDOM} signals=(KILL STOP) ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
