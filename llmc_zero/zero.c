@@ -89,6 +89,18 @@ static int create_states(zero *z) {
     return create_optimizer_state(z);
 }
 
+/* Ranks that share a device take turns on it, which nobody is to find out by the time it takes. */
+static int open_device(zero *z) {
+    const zero_config *c = &z->config;
+    const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    int here = z->comm.ranks_on_node;
+    ZERO_TRY(device_open(&z->device, c, z->comm.node_rank));
+    if (c->device != ZERO_CUDA || c->cuda_device >= 0 || c->nccl >= 0 || (shared && atoi(shared)) || here <= zero_cuda_devices()) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks on host %s, which has %d usable GPU%s: start no more there than it has, or say that they share "
+                     "(--comm host, nccl 0: what they exchange then goes through the host's memory)", here, comm_host(&z->comm, z->comm.rank),
+                     zero_cuda_devices(), zero_cuda_devices() == 1 ? "" : "s");
+}
+
 /* One rank, and ranks with NCCL, on a CUDA device only queue work: no thread is needed for that. */
 static int queues_only(const zero *z) { return z->device.asynchronous && (z->comm.ranks == 1 || z->comm.nccl); }
 
@@ -131,7 +143,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->device = device_host;
     ZERO_TRY(comm_connect(&z->comm, c));
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
-    ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
+    ZERO_TRY(comm_agree_opened(&z->comm, open_device(z)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(open_nccl(z));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));

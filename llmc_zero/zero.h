@@ -113,7 +113,7 @@ typedef struct {
     int stage;                  /* 0 plain data parallel, 1, 2, 3 */
     int naive;                  /* 1: the naive path, stage 0 only: all-reduce of everything at the end, whole AdamW */
     zero_device device;         /* ZERO_CPU or ZERO_CUDA */
-    int cuda_device;            /* its number; -1: the rank's number on its node, modulo the devices there: ranks may share one */
+    int cuda_device;            /* its number; -1: the rank's number on its node, modulo the devices there */
     void *cuda_stream;          /* the cudaStream_t that the trainer's kernels run on; NULL: the default stream */
     zero_dtype dtype;           /* parameters and gradients; with ZERO_BF16 and ZERO_F16 the shard keeps fp32 master weights */
     int no_master;              /* 1, with ZERO_BF16: no master weights; the update is rounded stochastically into the parameter */
@@ -134,7 +134,8 @@ typedef struct {
     int shared_window;          /* 1: through shared memory where all ranks are on one node; 0: by messages */
     int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL (2.18 or newer, loaded then) moves parameters and gradients, between ranks
                                    of one device from 2.30 on; 0: they go through the host; -1: NCCL where it is built in and found, and every
-                                   rank has a device of its own or NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not */
+                                   rank has a device of its own or NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not.
+                                   With it, more ranks on a host than devices there are an error, unless cuda_device says which to share */
     int reduce_nccl;            /* 1, with nccl 1: NCCL sums, in an order of its own: the bits depend on it; 0: the plugin, in rank order */
     int reduce_fp32;            /* 1: 16-bit gradients travel to their sum as fp32, through a buffer as large as the largest bucket: the
                                    same bits for twice the bytes, but with reduce_nccl NCCL then sums in fp32. 0: in the type that they

@@ -231,10 +231,10 @@ value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$1"; }     # of a key in a
 median() { sort -n | awk '{ x[NR] = $1 } END { if (NR) printf "%.10g", (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
 
 ours() {    # must|may ROW.ROUND STAGE RANKS
-    local folder=$out/runs/$2 own=0 key launcher=()
+    local folder=$out/runs/$2 own=0 key launcher=() shared=()
     local summary=$folder/summary.json
-    [ "$4" = 1 ] || launcher=(mpirun --oversubscribe -np "$4")
-    run "$1" "$2" "${launcher[@]}" "$trainer" "${train[@]}" "${task[@]}" -z "$3" -b $((B / $4)) -x "$steps" --hash full --progress lines \
+    [ "$4" = 1 ] || { launcher=(mpirun --oversubscribe -np "$4"); shared=(--comm host); }
+    run "$1" "$2" "${launcher[@]}" "$trainer" "${train[@]}" "${task[@]}" "${shared[@]}" -z "$3" -b $((B / $4)) -x "$steps" --hash full --progress lines \
         -o "$folder" || return
     for key in model_state_bytes working_bytes activation_bytes; do own=$((own + $(value "$summary" $key))); done
     record "${2%.*}" "$(value "$summary" tokens_per_s)" "$(value "$summary" loss)" $((own * $4 / 1048576)) \

@@ -129,6 +129,7 @@ static zero_config config_of(const point *p) {
     };
     int micro_batches = settings_micro_batches[p->at[MICRO]];
     zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]], micro_batches, &v);
+    c.nccl = 0;         /* the ranks share a device */
     c.device = ZERO_CUDA;
     c.reduce_fp32 = p->at[WIDE];
     c.cuda_stream = manners[p->at[MANNER]].own_stream ? own_stream : NULL;
@@ -196,6 +197,7 @@ static void path_of(char path[160], const char *name) { snprintf(path, 160, "%s/
 
 static zero_config simple(zero_device device, int stage, int format) {
     zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1, &settings_variations[1]);
+    c.nccl = 0;
     c.device = device;
     return c;
 }

@@ -232,7 +232,7 @@ need 'memcheck' says 'memcheck-test_layers_cuda: done'
 need 'phases' grep -qE '^forward block +3\.000$' "$dir/out/phases.txt"
 need 'phases, update' grep -qE '^update +0\.500$' "$dir/out/phases.txt"
 need 'kernels among the phases' [ "$(wc -l <"$dir/out/phases.txt")" = 2 ]
-need 'a command of ours' grep -q ' --device cuda --dtype bf16 .* -e d12 -t 64 -d 256 .* -r 0 -ge 2 -z 3 -b 2 -x 20 --hash full' \
+need 'a command of ours' grep -q ' --device cuda --dtype bf16 .* -e d12 -t 64 -d 256 .* -r 0 -ge 2 --comm host -z 3 -b 2 -x 20 --hash full' \
     "$dir/out/runs/zero-3-2ranks.1/arguments"
 need "llm.c's command" grep -q '^-e d12 -t 64 -d 256 .* -r 0 -ge 2 -b 4 -x 20 -z 0 ' "$FAKE/llmc_arguments"
 need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' "$FAKE/torch_arguments"

@@ -47,8 +47,9 @@ same() {
 same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' ':--dtype bf16 -z 1' ':--dtype bf16 -z 2' ':--dtype bf16 -z 3' \
     'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival:--dtype bf16 -z 2' 'CUDA_STAND_IN=lag:--dtype bf16 -z 3 --prefetch 2' \
     'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' ':--dtype bf16 -z 3 -r 2'
-same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1' \
-    'CUDA_STAND_IN=lag:--dtype bf16 -z 2' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1' \
+same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0 --comm host' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1 --comm host' \
+    'CUDA_STAND_IN=lag:--dtype bf16 -z 2 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3 --comm host' \
+    'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1 --comm host' \
     'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0 --comm host' 'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --comm nccl' \
     'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' 'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2' \
     'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lazy:--dtype bf16 -z 2 --comm nccl --comm-type fp32'
@@ -62,7 +63,7 @@ need 'its own order is not told' grep -aq '^ZeRO  .*nccl, bits depend on it' "$d
 need "loss $(value ring loss), in rank order $(value ranked loss)" within "$(value ring loss)" "$(value ranked loss)" 1e-4
 end
 same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' 'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
-same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3'
+same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
 
 begin 'the losses of the processor'
 for dtype in fp32 bf16; do
@@ -91,15 +92,21 @@ need 'allocations in a step' [ "$(count steps8 allocations)" = "$(count steps6 a
 end
 
 begin 'a checkpoint of one device goes on on the other'
-need 'on cuda' train whole 2 --device cuda --dtype fp32 -x 4 -n 2 -k constant
+need 'on cuda' train whole 2 --device cuda --comm host --dtype fp32 -x 4 -n 2 -k constant
 need 'on a processor' train other 2 --device cpu --dtype fp32 -x 2 -n 2 -k constant
-need 'the state of a processor, on cuda' train other 2 --device cuda --dtype fp32 -x 4 -y 1 -k constant
+need 'the state of a processor, on cuda' train other 2 --device cuda --comm host --dtype fp32 -x 4 -y 1 -k constant
 need 'losses differ' within "$(value whole loss)" "$(value other loss)" 1e-4
 end
 
 begin 'samples'
 need 'did not run' train sample 1 --device cuda --dtype bf16 -x 1 -s 1 -g 6
 need 'no text' grep -aq 'generating' "$dir/sample.screen"
+end
+
+begin 'more ranks on a host than GPUs'
+need 'it runs' not train few 2 --device cuda >/dev/null
+need "$(tail -n 3 "$dir/few.screen")" grep -aqE '^train_gpt2_zero: 2 ranks on host [^ ]+, which has 1 usable GPU: start no more there' "$dir/few.screen"
+need 'more than one message' [ "$(grep -ac '^train_gpt2_zero: ' "$dir/few.screen")" = 1 ]
 end
 
 # refused NAME WORD... -- ARGUMENT...: ends with a status that is not 0 and one sentence that has the words.
