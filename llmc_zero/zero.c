@@ -93,12 +93,14 @@ static int create_states(zero *z) {
 static int open_device(zero *z) {
     const zero_config *c = &z->config;
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    int here = z->comm.ranks_on_node;
+    int here = z->comm.ranks_on_node, devices;
     ZERO_TRY(device_open(&z->device, c, z->comm.node_rank));
-    if (c->device != ZERO_CUDA || c->cuda_device >= 0 || c->nccl >= 0 || (shared && atoi(shared)) || here <= zero_cuda_devices()) return 0;
+    if (here == 1 || c->device != ZERO_CUDA || c->cuda_device >= 0 || c->nccl >= 0 || (shared && atoi(shared))) return 0;
+    if ((devices = zero_cuda_devices()) < 0) return devices;
+    if (here <= devices) return 0;
     return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks on host %s, which has %d usable GPU%s: start no more there than it has, or say that they share "
                      "(--comm host, nccl 0: what they exchange then goes through the host's memory)", here, comm_host(&z->comm, z->comm.rank),
-                     zero_cuda_devices(), zero_cuda_devices() == 1 ? "" : "s");
+                     devices, devices == 1 ? "" : "s");
 }
 
 /* One rank, and ranks with NCCL, on a CUDA device only queue work: no thread is needed for that. */

@@ -39,17 +39,29 @@ run() {
     add "$p" "$f" "$s"
 }
 
-# What times nothing and takes one core runs beside the rest: it reports when it has ended.
+# Lanes run beside the rest and report when they have ended: what times nothing, and takes one core or mostly waits.
+lane() { rm -f "$logs/$1.sum"; { passed=0 failed=0 skipped=0; "$1"; echo "$passed $failed $skipped" >"$logs/$1.sum"; } >"$logs/$1.out" 2>&1 & }
+end_lanes() {
+    local p f s
+    wait
+    for l in "$@"; do
+        cat "$logs/$l.out"
+        if read -r p f s <"$logs/$l.sum"; then add "$p" "$f" "$s"; else failed=$((failed + 1)); fi
+    done
+}
 one_core() {
     run patch 400 tests/test_patch.sh
     for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
         [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
     done
-    run gpu_check 300 tests/test_gpu_check.sh
-    run start 180 tests/start.sh "$trainer"
-    run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
-    echo "$passed $failed $skipped" >"$logs/one_core.sum"
+    run example 240 tests/test_example.sh "$build/mlp_zero"
+    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic options zero_config input_files not_finite unlike disk_full dying launch
+}
+waiting() {
+    run start 180 tests/start.sh "$trainer"
+    run gpu_check 300 tests/test_gpu_check.sh
+    run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
@@ -62,8 +74,7 @@ free_port() {
 }
 
 stand_in=$build/stand-in
-rm -f "$logs/one_core.sum"
-[ -n "$short" ] || { one_core >"$logs/one_core.out" 2>&1 & }
+[ -n "$short" ] || { lane one_core; lane waiting; }
 for t in "$build"/tests/test_*; do
     case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac       # half a minute of waits: make check runs them
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
@@ -73,7 +84,7 @@ for np in 2 3 4; do run "mpi_direct.$np" 60 bash -c "on_ranks $np $build/tests/m
 for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
-run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $build/tests/mpi_zero"
+run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $build/tests/mpi_zero 'same bits'"
 run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 2 3; do run "cuda.mpi_device.$np" 120 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
@@ -82,11 +93,8 @@ if [ -z "$short" ]; then
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run terminal 120 tests/test_terminal.sh "$trainer"
-    run example 240 tests/test_example.sh "$build/mlp_zero"
-    wait
-    cat "$logs/one_core.out"
-    read -r p f s <"$logs/one_core.sum" && add "$p" "$f" "$s" || failed=$((failed + 1))
-    run trainer 240 tests/trainer.sh "$trainer"         # alone: it looks at memory and at the time of a step
+    end_lanes one_core waiting
+    run trainer.memory 120 tests/trainer.sh "$trainer" memory           # alone, since it looks at what the system has
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
