@@ -118,11 +118,11 @@ int comm_agree_opened(comm *c, int rc) {
     struct { int rc; char sentence[508]; } first = { rc, "" };
     char *text[c->ranks];
     if (rc) snprintf(first.sentence, sizeof first.sentence, "%s", zero_last_error());
-    int lowest = c->net->agree(c, rc ? c->rank : c->ranks);
+    int lowest = comm_net_agree(c, rc ? c->rank : c->ranks);
     if (lowest < 0 || lowest == c->ranks) return lowest < 0 ? lowest : 0;
     for (int r = 0; r < c->ranks; r++) text[r] = (char *)&first;
     ZERO_TRY(c->net->exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
-    c->net->agree(c, 0);                            /* nobody leaves, which would look like the failure, before all know of it */
+    comm_net_agree(c, 0);                            /* nobody leaves, which would look like the failure, before all know of it */
     return zero_fail_shared(zero_fail(first.rc, "%s", first.sentence), c->rank);
 }
 

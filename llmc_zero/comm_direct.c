@@ -65,7 +65,7 @@ static int others_readable(comm *c) {
     int readable = large_pages_granted();
     for (int r = 0; r < c->ranks && readable; r++)
         readable = !read_from(c, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) && !memcmp(theirs, all[r], sizeof theirs);
-    return c->net->agree(c, readable);             /* nobody reads `mine` any more */
+    return comm_net_agree(c, readable);             /* nobody reads `mine` any more */
 }
 
 int comm_direct_open(comm *c) {

@@ -9,8 +9,6 @@
 
 typedef struct comm_net {
     const char *name;
-    int (*agree)(comm *c, int value);                               /* the least of the ranks' values, from 0 on; negative: error */
-    int (*broadcast_text)(comm *c, char *text, int bytes);          /* rank 0's */
     /* `bytes` from send[r] to each rank r and from each into receive[r]; ROOT: only from root to the others. */
     int (*exchange)(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes);
     /* Without waiting: the number of a rank that is known to be gone, or to have ended the job, with the sentence set; -1: none. Any thread.
@@ -30,8 +28,8 @@ int comm_mpi_launched(void);                        /* 1 under a launcher that M
 extern const comm_net comm_tcp_net;
 int comm_tcp_open(comm *c, const rendezvous_settings *s);
 
-/* comm_net.c: agree and broadcast_text by exchange */
-int comm_net_agree(comm *c, int value);
-int comm_net_broadcast_text(comm *c, char *text, int bytes);
+/* comm_net.c, by exchange */
+int comm_net_agree(comm *c, int value);                             /* the least of the ranks' values, from 0 on; negative: error */
+int comm_net_broadcast_text(comm *c, char *text, int bytes);        /* rank 0's */
 
 #endif

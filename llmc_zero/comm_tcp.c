@@ -24,7 +24,7 @@
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SENTENCE = 640, SINK = 1 << 16 };
 enum { DATA = 1, END, GOODBYE };                    /* END: the job is over; status and sentence are those of rank `root` */
-static const double spin_s = 50e-6, farewell_s = 1, second_s = 2;
+static const double spin_s = 50e-6, farewell_s = 1, second_s = 2, claim_s = 1;
 
 typedef struct { uint32_t magic, kind, number; int32_t what, root, status; uint64_t bytes; } frame;
 typedef struct { frame f; char *data; uint32_t tail; size_t done; int busy; } flow;     /* data NULL: bytes that no longer matter */
@@ -32,6 +32,7 @@ typedef struct { frame f; char *data; uint32_t tail; size_t done; int busy; } fl
 typedef struct {
     int fd;                                         /* -1: over, or this rank */
     int gone, error, goodbye;                       /* ended, with or without goodbye; errno or 0 */
+    int ended;                                      /* has said END */
     int deaf;                                       /* errno: it takes nothing any more; what it has said may still be there to be read */
     flow out, in;                                   /* in.busy: its data belong to the exchange under way */
     char note[SENTENCE];                            /* of its END */
@@ -45,7 +46,7 @@ typedef struct {
     uint32_t exchanges;
     int silence_s;
     double looked;                                  /* for hosts that are silent */
-    int failed, told;                               /* this rank has; and has told the others */
+    int given_up, failed, told;                     /* this rank has left an exchange; has failed; has told the others */
     int ended_by, status;                           /* the rank that has ended the job; -1: none */
     char sentence[SENTENCE], ended_why[SENTENCE];   /* of this rank's failure, of that rank's */
 } mesh;
@@ -56,7 +57,8 @@ static mesh *mesh_of(const comm *c) { return c->connection; }
 
 static size_t frame_bytes(const flow *w) { return sizeof w->f + w->f.bytes + sizeof w->tail; }
 static int has_head(const flow *w) { return w->done >= sizeof w->f; }
-static int is_ahead(const peer *p) { return has_head(&p->in) && p->in.f.kind == DATA && !p->in.busy; }
+/* Of one that is not due the bytes are left where they are; but this rank has given up: then all is read, since the END may be behind it. */
+static int is_ahead(const mesh *m, const peer *p) { return has_head(&p->in) && p->in.f.kind == DATA && !p->in.busy && !m->given_up; }
 
 static void lose(peer *p, int error) {
     if (p->fd >= 0) close(p->fd);
@@ -94,7 +96,8 @@ static void finish_frame(mesh *m, int r) {
     peer *p = &m->peers[r];
     flow *w = &p->in;
     if (w->f.kind == GOODBYE) p->goodbye = 1;
-    if (w->f.kind == END && m->ended_by < 0) {
+    if (w->f.kind == END) p->ended = 1;
+    if (w->f.kind == END && (m->ended_by < 0 || w->f.root < m->ended_by)) {
         m->ended_by = w->f.root;
         m->status = w->f.status;
         p->note[sizeof p->note - 1] = 0;
@@ -134,7 +137,7 @@ static int progress(const comm *c, mesh *m) {
         size_t before = p->out.done;
         if (p->fd >= 0 && p->out.busy && !p->deaf) send_some(p);
         moved |= p->out.done != before;
-        if (p->fd >= 0 && !is_ahead(p)) moved |= receive_some(m, r);
+        if (p->fd >= 0 && !is_ahead(m, p)) moved |= receive_some(m, r);
         else if (p->fd >= 0 && p->deaf) lose(p, p->deaf);
     }
     return moved;
@@ -144,7 +147,7 @@ static void sleep_until_something(const comm *c, mesh *m, double deadline) {
     double left = deadline - net_now();
     for (int r = 0; r < c->ranks; r++) {
         const peer *p = &m->peers[r];
-        int events = (is_ahead(p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
+        int events = (is_ahead(m, p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
         m->polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
     }
     poll(m->polls, (nfds_t)c->ranks, left <= 0 ? 0 : left > 0.1 ? 100 : (int)(left * 1e3) + 1);     /* any return: look again */
@@ -169,13 +172,14 @@ static void queue(peer *p, frame f, char *data) {
 /* The caller's buffers are its own again. A frame that has begun ends as void. */
 static void abandon_exchange(comm *c) {
     mesh *m = mesh_of(c);
+    m->given_up = 1;
     for (int r = 0; r < c->ranks; r++) {
         flow *out = &m->peers[r].out, *in = &m->peers[r].in;
         if (out->busy && out->done <= sizeof out->f + out->f.bytes) out->tail = VOID;
         if (out->busy && !out->done) out->busy = 0;
         out->data = NULL;
         in->data = NULL;
-        in->busy = 1;                               /* to be read, so that what follows it is heard */
+        in->busy = 0;
     }
 }
 
@@ -323,6 +327,7 @@ static void tell_end(comm *c, int status) {
 static void take_over(comm *c) {
     mesh_of(c)->ending = 1;
     pthread_mutex_lock(&mesh_of(c)->lock);
+    mesh_of(c)->given_up = 1;
 }
 
 static void end(comm *c, int status) {
@@ -380,6 +385,23 @@ static int tcp_lost(comm *c, const comm_exchange *in) {
     return lost;
 }
 
+static int has_unheard_lower(const comm *c) {
+    int unheard = 0;
+    for (int r = 0; r < c->rank; r++) unheard |= mesh_of(c)->peers[r].fd >= 0 && !mesh_of(c)->peers[r].ended;
+    return unheard;
+}
+
+/* This rank has said END to all. A lower one may have done so at the same moment: then that one speaks. Else it passes this one's on. */
+static void give_way(comm *c) {
+    const mesh *m = mesh_of(c);
+    for (double until = net_now() + claim_s; has_unheard_lower(c) && net_now() < until;) {
+        while (progress(c, mesh_of(c))) {}
+        if (m->ended_by >= 0 && m->ended_by < c->rank) end_after_speaker(c);
+        net_nap(1e-3);
+    }
+    if (m->ended_by >= 0 && m->ended_by < c->rank) end_after_speaker(c);
+}
+
 /* The rank that speaks tells the others at once that the job is over, with status 1. Where nothing else says who that is, a rank waits
  * its turn after the lower ones that are still connected; a rank that knows it is not the first, longer. A rank that hears of the job's end
  * ends here, with the teller's status, as MPI would end it, when the teller has spoken. */
@@ -397,11 +419,12 @@ static int tcp_first_to_fail(comm *c, int first) {
         net_nap(5e-3);
     }
     tell_end(c, 1);
+    if (first != 1) give_way(c);
     pthread_mutex_unlock(&m->lock);
     return 1;
 }
 
-const comm_net comm_tcp_net = { "tcp", comm_net_agree, comm_net_broadcast_text, tcp_exchange, tcp_lost, tcp_first_to_fail, tcp_abort, tcp_close };
+const comm_net comm_tcp_net = { "tcp", tcp_exchange, tcp_lost, tcp_first_to_fail, tcp_abort, tcp_close };
 
 /* --------------------------------------------------------------------------------------------------------------------- start */
 

@@ -139,13 +139,13 @@ static int open_shared(const shared_file *f) {
 static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_bytes) {
     shared_file f = { "", 0, 0 };
     int fd = c->rank ? -1 : make_shared(bytes, &f, why, why_bytes);
-    ZERO_TRY(c->net->broadcast_text(c, (char *)&f, sizeof f));
+    ZERO_TRY(comm_net_broadcast_text(c, (char *)&f, sizeof f));
     if (c->rank) fd = open_shared(&f);
     int ok = fd >= 0 && (*base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED;
-    int mine = ok, all = c->net->agree(c, ok);
+    int mine = ok, all = comm_net_agree(c, ok);
     if (fd >= 0) close(fd);
     if (!all && mine) munmap(*base, bytes);
-    ZERO_TRY(c->net->broadcast_text(c, why, (int)why_bytes));
+    ZERO_TRY(comm_net_broadcast_text(c, why, (int)why_bytes));
     return all;
 }
 

@@ -132,7 +132,7 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     return NULL;
 }
 
-static int broadcast_early(zero *z, void *data, size_t bytes) { return z->comm.net->broadcast_text(&z->comm, data, (int)bytes); }
+static int broadcast_early(zero *z, void *data, size_t bytes) { return comm_net_broadcast_text(&z->comm, data, (int)bytes); }
 static int agree_early(zero *z, int rc) { return comm_agree_opened(&z->comm, rc); }
 
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {

@@ -3,7 +3,8 @@
 # dozen steps at ZeRO stages 0 to 3, beside llm.c and PyTorch where they are, and prints one table. With two cards, or one and NCCL 2.30,
 # ranks use NCCL too, and one of them is killed and stopped. Under eight minutes, ten with NCCL; no network.
 # Usage: [SETTING=value]... scripts/gpu_check.sh
-#   LLMC=folder             a checkout of llm.c: train_gpt2cu is built from a copy of it, and run in turn with ours
+#   LLMC=folder             a checkout of llm.c: train_gpt2cu is built from a copy of it, and run in turn with ours; and from another copy
+#                           with the plugin patched in, at every stage
 #   PYTHON=python3          PyTorch runs in turn with ours where this one has it and it can use the card
 #   DATA=pattern            shards of GPT-2's tokens (default: random tokens, as frequent as words are)
 #   CARD=0                  nvidia-smi's number of the card (default: the first of CUDA_VISIBLE_DEVICES)
@@ -136,35 +137,47 @@ frontend() {    # the folder above include/cudnn_frontend.h
     return 1
 }
 
-make_llmc() {
+make_llmc() {   # FOLDER ARGUMENT...
     local left=$(((budget < 240 ? budget : 240) - SECONDS)) libraries
-    libraries=$(realpath "$out/llm.c"):$cuda_home/lib64:$cuda_home/lib:$cuda_home/lib64/stubs
-    [ $left -gt 0 ] && LIBRARY_PATH=$libraries timeout $left \
-        make -C "$out/llm.c" NO_MULTI_GPU=1 GPU_COMPUTE_CAPABILITY="${capability/./}" "$@"
+    libraries=$(realpath "$1"):$cuda_home/lib64:$cuda_home/lib:$cuda_home/lib64/stubs
+    [ $left -gt 0 ] && LIBRARY_PATH=$libraries timeout $left make -C "$1" NO_MULTI_GPU=1 GPU_COMPUTE_CAPABILITY="${capability/./}" "${@:2}"
 }
-# llm.c from a copy, so that the checkout stays as it is; with cuDNN where its frontend is and the build succeeds. One call of f1e2ace is
-# not CUDA 13's, and the driver's library lacks the name without a version where the toolkit has no stub of it.
-build_llmc() {
-    local copy=$out/llm.c found
-    rm -rf "$copy" && mkdir "$copy" && cp -r "$llmc"/Makefile "$llmc"/train_gpt2.cu "$llmc"/llmc "$copy" || return 1
-    if [ "${cuda%%.*}" -ge 13 ] && [ -e "$copy/llmc/cuda_utils.cuh" ]; then
-        sed -i '/cudaMemAdvise(/s/, cudaCpuDeviceId)/, cudaMemLocation({ cudaMemLocationTypeHost, 0 }))/' "$copy/llmc/cuda_utils.cuh"
-    fi
+# llm.c from a copy, so that the checkout stays as it is
+copy_llmc() { rm -rf "$1" && mkdir "$1" && cp -r "$llmc"/{Makefile,train_gpt2.c,train_gpt2.cu,llmc} "$1"; }
+# With cuDNN where its frontend is and the build succeeds. The driver's library lacks the name without a version where the toolkit has no
+# stub of it.
+compile_llmc() {
+    local found
     found=$(ldconfig -p 2>/dev/null | sed -n 's/.*libnvidia-ml\.so\.1 .*=> //p' | head -n 1)
-    [ -z "$found" ] || ln -s "$found" "$copy/libnvidia-ml.so"
+    [ -z "$found" ] || ln -s "$found" "$1/libnvidia-ml.so"
     if found=$(frontend); then
-        ln -s "$found" "$copy/cudnn-frontend"
-        make_llmc train_gpt2cu USE_CUDNN=1 && { echo 'llm.c is built with cuDNN'; return; }
-        make_llmc clean
+        ln -s "$found" "$1/cudnn-frontend"
+        make_llmc "$1" train_gpt2cu USE_CUDNN=1 && { echo 'llm.c is built with cuDNN'; return; }
+        make_llmc "$1" clean
     fi
-    make_llmc train_gpt2cu && echo 'llm.c is built without cuDNN'
+    make_llmc "$1" train_gpt2cu && echo 'llm.c is built without cuDNN'
+}
+# One call of f1e2ace is not CUDA 13's.
+build_llmc() {
+    local utils=$out/llm.c/llmc/cuda_utils.cuh
+    copy_llmc "$out/llm.c" || return
+    if [ "${cuda%%.*}" -ge 13 ] && [ -e "$utils" ]; then
+        sed -i '/cudaMemAdvise(/s/, cudaCpuDeviceId)/, cudaMemLocation({ cudaMemLocationTypeHost, 0 }))/' "$utils"
+    fi
+    compile_llmc "$out/llm.c"
+}
+# And with the plugin, which is patched into a clean checkout.
+build_patched() {
+    local copy=$out/llm.c-zero
+    copy_llmc "$copy" && git -C "$copy" init -q && git -C "$copy" add . &&
+        git -C "$copy" -c user.name=gpu_check -c user.email=gpu_check@localhost commit -qm copy && scripts/patch_llmc --cuda "$copy" && compile_llmc "$copy"
 }
 
 # Ours in a folder of its own, where no object of a build without CUDA is; llm.c at the same time. Without tests the rest can still run.
 build() {
     local test status make_it=(make --no-print-directory -j "$cores" CUDA=yes BUILD="$build" TRAINER="$trainer")
     for test in tests/{test,mpi}_{*cuda*,*device*}.c; do [ ! -e "$test" ] || tests+=("$(basename "$test" .c)"); done
-    [ -z "$llmc" ] || { build_llmc >"$out/build-llm.c.log" 2>&1 & llmc_job=$!; }
+    [ -z "$llmc" ] || { { build_llmc >"$out/build-llm.c.log" 2>&1; build_patched >"$out/build-patched.log" 2>&1; } & llmc_job=$!; }
     part must build 240 20 "${make_it[@]}" "$trainer"; status=$?
     [ $status != 0 ] || part must build-tests 90 10 "${make_it[@]}" "${tests[@]/#/$build/tests/}" "$build"/{tests/mpi_nccl,bench/comm} ||
         tests=()
@@ -248,6 +261,26 @@ run_llmc() {    # must|may ROW.ROUND; validation only at the start and the end: 
     [ -n "$ms" ] || { problem "$2: no line about a step in $log"; return; }
     loss=$(sed -nE 's/^step .* loss ([0-9.]+) .*/\1/p' "$log" | tail -n 1)
     record llm.c "$(ratio $((B * T * 1000)) "$ms" 1)" "$loss" "$(sed -nE 's/^device memory usage: ([0-9]+) MiB.*/\1/p' "$log")" - -
+}
+# llm.c's own trainer with the plugin in it: every stage, and two ranks that share the card, beside its losses without.
+patched() {
+    local run ranks stage log digest loss first='' bits=yes apart plain launcher
+    [ -n "$llmc" ] || return
+    [ -x "$out/llm.c-zero/train_gpt2cu" ] || { problem "llm.c with the plugin: it was not built, see $out/build-patched.log"; return; }
+    plain=$(sed -nE 's/^step .* loss ([0-9.]+) .*/\1/p' "$out/llm.c.1.log" 2>/dev/null | tail -n 1)
+    for run in 0 1 2 3 3-2ranks; do
+        stage=${run%%-*} ranks=1 launcher=() log=$out/patched-$run.log
+        [ "$run" = "$stage" ] || { ranks=2; launcher=(mpirun --oversubscribe -np 2); }
+        part must "patched-$run" "$run_s" 15 env LD_LIBRARY_PATH="$cuda_home/lib64:$cuda_home/lib:${LD_LIBRARY_PATH:-}" "${launcher[@]}" \
+            "$out/llm.c-zero/train_gpt2cu" "${task[@]}" -b $((B / ranks)) -x "$steps" -z "$stage" -v 1000000 -m 1 -s 0 -h 0 || return
+        digest=$(sed -nE 's/^params_hash ([0-9a-f]+)$/\1/p' "$log") loss=$(sed -nE 's/^step .* loss ([0-9.]+) .*/\1/p' "$log" | tail -n 1)
+        first=${first:-$digest}
+        [ -n "$digest" ] && { [ $ranks = 2 ] || [ "$digest" = "$first" ]; } || bits=NO
+        apart=$(awk -v a="${loss:-99}" -v b="${plain:-0}" 'BEGIN { print a < b ? b - a : a - b }')
+        number "$apart <= 0.05" || problem "llm.c with the plugin, patched-$run: last loss ${loss:--}, without it ${plain:--}"
+    done
+    if [ $bits = yes ]; then check "llm.c with the plugin: stages 0 to 3 end with params_hash $first, last loss $loss on 2 ranks, $plain without it"
+    else problem "llm.c with the plugin: stages 0 to 3 do not end with the same params_hash, see $out/patched-*.log"; fi
 }
 run_pytorch() {
     local log=$out/$2.log command=("$python" dev/bench/torch_gpt2_gpu.py "$data" "$B" "$T" "$steps")
@@ -519,6 +552,7 @@ if build && { make_tokens || { problem "no random tokens could be written to $da
     same 'stages 0 to 3, one rank' 4 'zero-0 zero-1 zero-2 zero-3'
     same 'stages 0 and 3, two ranks' 2 'zero-0-2ranks zero-3-2ranks'
     nccl
+    patched
     for ((i = 2; i <= rounds; i++)); do round $i; done
     [ "$rounds" -lt 2 ] || same 'the same command again' 2 zero-0
     phases

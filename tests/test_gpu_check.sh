@@ -12,8 +12,8 @@ unset OUT LLMC DATA CARD CUDA_VISIBLE_DEVICES CC
 # ---------------------------------------------------------------------------------------------------------------- the fakes
 
 export FAKE=$dir/fake
-mkdir "$FAKE" "$dir/llm.c" "$dir/llm.c/llmc"
-touch "$dir/llm.c/Makefile" "$dir/llm.c/train_gpt2.cu"
+mkdir "$FAKE"
+cp -r tests/fake_llmc "$dir/llm.c"                              # which the real patch_llmc edits
 fake() { { echo '#!/usr/bin/env bash'; cat; } >"$FAKE/$1"; chmod +x "$FAKE/$1"; }
 
 fake nvidia-smi <<'END'
@@ -61,7 +61,7 @@ for a in "$@"; do case $a in USE_CUDNN=1) echo 'no cuDNN'; exit 2 ;; esac; done
 while [ $# -gt 0 ]; do case $1 in
     -C) folder=$2; shift ;;
     BUILD=* | TRAINER=*) export "${1?}" ;;
-    train_gpt2cu) cp "$FAKE/llmc_trainer" "$folder/train_gpt2cu" ;;
+    train_gpt2cu) cp "$FAKE/llmc_trainer" "$folder/train_gpt2cu"; ! grep -q LLMC_ZERO "$folder/train_gpt2.cu" || touch "$folder/patched" ;;
     */bench/*) mkdir -p "$BUILD/bench"; cp "$FAKE/bench" "$1" ;;
     */tests/*) mkdir -p "$BUILD/tests"; test=${1##*/}; sed "s/NAME/$test/" "$FAKE/${FAKE_TEST:-passing}_test" >"$1"; chmod +x "$1" ;;
     "${TRAINER:-}") cp "${FAKE_TRAINER:-$FAKE/trainer}" "$1"; echo 'found: CUDA yes without cuDNN and with NCCL; compiler cc' ;;
@@ -121,6 +121,13 @@ cat >"$o/summary.json" <<JSON
 JSON
 END
 fake llmc_trainer <<'END'
+if [ -e "${0%/*}/patched" ]; then
+    [[ "$*" =~ \ -z\ (.) ]]; echo "ranks ${FAKE_RANKS:-1} $*" >>"$FAKE/patched_arguments"
+    echo "step    30/30 | loss ${FAKE_PATCHED_LOSS:-9.260000} (+nanz)| norm 1.0000 (+nanz)| lr 3.00e-04 | 3.00 ms | 1.0% bf16 MFU | 90000 tok/s"
+    hash=00000000000000c1
+    [ "${BASH_REMATCH[1]}" != "${FAKE_PATCHED_HASH:-}" ] || hash=00000000000000c2
+    echo "params_hash $hash"; exit
+fi
 . "$FAKE/until_looked_at"
 echo 'device memory usage: 3000 MiB / 81559 MiB'
 printf "%s\n" "$*" >"$FAKE/llmc_arguments"
@@ -235,6 +242,12 @@ need 'kernels among the phases' [ "$(wc -l <"$dir/out/phases.txt")" = 2 ]
 need 'a command of ours' grep -q ' --device cuda --dtype bf16 .* -e d12 -t 64 -d 256 .* -r 0 -ge 2 --comm host -z 3 -b 2 -x 20 --hash full' \
     "$dir/out/runs/zero-3-2ranks.1/arguments"
 need "llm.c's command" grep -q '^-e d12 -t 64 -d 256 .* -r 0 -ge 2 -b 4 -x 20 -z 0 ' "$FAKE/llmc_arguments"
+need 'llm.c, patched' says 'llm.c with the plugin: stages 0 to 3 end with params_hash 00000000000000c1, last loss 9.260000 on 2 ranks, 9.250000 without it'
+for z in 0 1 2 3; do
+    need "llm.c, patched, stage $z" grep -q "^ranks 1 -e d12 -t 64 -d 256 .* -b 4 -x 20 -z $z " "$FAKE/patched_arguments"
+done
+need 'llm.c, patched, two ranks' grep -q '^ranks 2 .* -b 2 -x 20 -z 3 ' "$FAKE/patched_arguments"
+need 'the checkout is as it was' diff -r tests/fake_llmc "$dir/llm.c"
 need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' "$FAKE/torch_arguments"
 need 'NCCL' grep -q '^- NCCL: ranks 0 and 1 are on one GPU of h, .* NCCL 2.28.9 needs one for each; ' \
     <(sed -n '/^Skipped:/,$p' "$dir/out/results.md")
@@ -289,6 +302,8 @@ wrong 'tests that cannot be built' 'build-tests: failed with status 2' FAKE_TEST
 begin 'gpu_check.the runs without tests'
 need 'none' is 'ours, stage 3' tokens/s 97000
 end
+wrong 'llm.c with the plugin, other bits and another loss' 'llm.c with the plugin: stages 0 to 3 do not end with the same params_hash|'\
+'llm.c with the plugin, patched-0: last loss 9.400000, without it 9.250000' FAKE_PATCHED_HASH=2 FAKE_PATCHED_LOSS=9.400000 LLMC="$dir/llm.c"
 wrong 'other bits' 'same bits, stages 0 to 3, one rank: NO, 2 different digests in 4 runs' FAKE_HASH=zero-2.1
 wrong 'other losses, an error in memory, a run that hangs' 'GPU and CPU, bf16, 20 steps: losses differ by 0.03, 0.02 is allowed|'\
 'memcheck-test_layers_cuda: failed with status 9|zero-2.1: cut, no end after 2 s|'\
@@ -322,7 +337,7 @@ if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -
     need 'ranks' says 'same bits, stages 0 and 3, two ranks: yes'
     need 'NCCL' says 'same bits, 2 ranks on card 0,1, NCCL and through the host: yes, stages 0 to 3'
     need 'NCCL, killed' grep -qE 'NCCL, a rank is killed: over after ' "$dir/screen"
-    need 'NCCL, stopped' grep -qE 'NCCL, a rank is stopped: over after .* did not ' "$dir/screen"
+    need 'NCCL, stopped' grep -qE 'NCCL, a rank is stopped: over after .* (did not|waited 3 s in) ' "$dir/screen"
     need 'a peak' number "$(sed -n 's/^Peak, measured: \([0-9.]*\) .*/\1/p' "$dir/out/results.md") > 0"
     need 'a loss' number "$(cell 'ours, stage 3' loss) > 5"
     need 'a share' number "$(cell 'ours, stage 0' '% of peak') > 0"

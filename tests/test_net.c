@@ -102,11 +102,11 @@ static void all_sizes(int rank, void *ctx) {
         }
     char text[40] = "";
     if (rank == 0) strcpy(text, "rank 0 says so");
-    if (!rc) rc = comm_tcp_net.broadcast_text(&c, text, sizeof text);
+    if (!rc) rc = comm_net_broadcast_text(&c, text, sizeof text);
     wrong += strcmp(text, "rank 0 says so") != 0;
-    wrong += comm_tcp_net.agree(&c, 1) != 1;
-    wrong += comm_tcp_net.agree(&c, rank != p->ranks - 1) != 0;
-    wrong += comm_tcp_net.agree(&c, (rank + 2) % p->ranks + 5) != 5;
+    wrong += comm_net_agree(&c, 1) != 1;
+    wrong += comm_net_agree(&c, rank != p->ranks - 1) != 0;
+    wrong += comm_net_agree(&c, (rank + 2) % p->ranks + 5) != 5;
     wrong += comm_tcp_net.lost(&c, NULL) != -1;
     if (rank % 2) {                                                             /* the others have gone then, in order */
         nap(0.05);
@@ -366,7 +366,7 @@ static void told_once(void **state) {
 
 /* A rank ends the job while another of its threads waits for a rank that will not come. */
 static void *wait_in_vain(void *net) {
-    o[0].value = comm_tcp_net.agree(net, 1);
+    o[0].value = comm_net_agree(net, 1);
     return NULL;
 }
 static void end_beside(int rank, void *ctx) {
@@ -383,7 +383,7 @@ static void end_beside(int rank, void *ctx) {
         comm_tcp_net.close(&c, 0);
     } else if (!rc) {
         nap(1);
-        for (int i = 0; i < 2 && rc >= 0; i++) rc = comm_tcp_net.agree(&c, 1);   /* what rank 0 said before, it has said */
+        for (int i = 0; i < 2 && rc >= 0; i++) rc = comm_net_agree(&c, 1);   /* what rank 0 said before, it has said */
         snprintf(o[1].sentence, sizeof o[1].sentence, "%s", zero_last_error());
         comm_tcp_net.close(&c, 0);
     }
@@ -400,12 +400,35 @@ static void ended_beside_an_exchange(void **state) {
     if (!strstr(o[1].sentence, "rank 0 ended the job")) fail_msg("\"%s\"", o[1].sentence);
 }
 
+/* The END of the job lies behind messages that nobody is waiting for: whoever fails meanwhile hears it and is silent. */
+static void end_behind(int rank, void *ctx) {
+    const plan *p = ctx;
+    comm c;
+    buffers b = new_buffers(p->ranks);
+    int rc = open_net(&c, rank, p);
+    for (int i = 0; !rc && rank == 0 && i < 3; i++) rc = comm_tcp_net.exchange(&c, EXCHANGE_ROOT, 0, b.send, b.receive, 1000);
+    o[rank].rc = rc;
+    if (rc) return;
+    if (rank == 0) comm_tcp_net.abort(&c, 7);
+    nap(0.5);
+    if (comm_tcp_net.first_to_fail(&c, -1)) comm_tcp_net.abort(&c, 9);
+}
+static void ended_behind_messages(void **state) {
+    (void)state;
+    plan p = { .ranks = 2, .timeout_s = 10 };
+    for (int i = 0; i < p.ranks; i++) start_child(i, end_behind, &p);
+    assert_int_equal(end_children(p.ranks, 5), 0);
+    assert_int_equal(o[0].rc, 0);
+    assert_int_equal(statuses[0], 7);
+    if (statuses[1] != 7) fail_msg("rank 1 ended with status %d: it did not hear rank 0", statuses[1]);
+}
+
 /* A rank that has no message to wait for, as with NCCL, asks. */
 static void ask(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
     int rc = open_net(&c, rank, p), lost = -1;
-    if (!rc) rc = comm_tcp_net.agree(&c, 1) != 1;
+    if (!rc) rc = comm_net_agree(&c, 1) != 1;
     if (!rc && rank == 0) *ready = now();
     for (double until = now() + 5; !rc && lost < 0 && now() < until;) {
         lost = comm_tcp_net.lost(&c, NULL);
@@ -452,7 +475,7 @@ static int one_host(char **args) {
     }
     for (int round = 0, go = 1; !rc && go; round++) {
         wrong += try_exchange(&c, &b, (comm_exchange)(round % 3), round % s.ranks, 100000, round, &rc);
-        if (!rc && (go = comm_tcp_net.agree(&c, !seconds || now() < until)) < 0) rc = go;
+        if (!rc && (go = comm_net_agree(&c, !seconds || now() < until)) < 0) rc = go;
     }
     printf("rank %d: %s, %d bytes wrong\n", s.rank, rc ? zero_last_error() : "done", wrong);
     comm_tcp_net.close(&c, !rc);
@@ -465,7 +488,8 @@ int main(int argc, char **argv) {
     if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
     const struct CMUnitTest tests[] = {
         TEST(contents), TEST(orderly_end), TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
-        TEST(ended_in_a_message), TEST(told_once), TEST(ended_beside_an_exchange), TEST(asked),
+        TEST(ended_in_a_message), TEST(told_once), TEST(ended_beside_an_exchange),
+        TEST(ended_behind_messages), TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
