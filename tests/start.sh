@@ -187,7 +187,8 @@ test_refused() {
 
 # ------------------------------------------------------------------------------------------------- ranks that die or stop
 
-on_full_disk() { bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' full "$@"; }
+# Files of 8 KiB at most; the screen, which is one here, is not meant.
+on_full_disk() (set -o pipefail; bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' full "$@" 2>&1 | cat)
 wait_for_step() { for _ in $(seq 400); do grep -aq "^step *$1/" "$dir/0" && return 0; sleep 0.02; done; return 1; }
 # lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a second after step 3. All end, one speaks.
 lose() {
