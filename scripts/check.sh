@@ -27,6 +27,18 @@ cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning --
     -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
 say $status "cppcheck"
 
+# ---- llm.c's own CUDA trainer with the plugin compiles and links: where nvcc is, and llm.c is (LLMC=folder) or can be fetched
+if command -v nvcc >/dev/null; then
+    llmc=${LLMC:-build/llm.c}
+    [ -e "$llmc/.git" ] || { timeout 60 git clone -q https://github.com/karpathy/llm.c "$llmc" && git -C "$llmc" checkout -q f1e2ace; } >build/clone.log 2>&1 ||
+        { rm -rf build/llm.c; llmc=; }
+    if [ -z "$llmc" ]; then echo "skip   llm.c's train_gpt2.cu with the plugin: no LLMC=folder, and it cannot be fetched: $(tail -n 1 build/clone.log)"
+    else
+        LLMC=$llmc timeout 300 tests/test_patch.sh llmc >build/llmc.log 2>&1 && status=0 || { status=1; tail -n 20 build/llmc.log; }
+        say $status "llm.c's train_gpt2.cu with the plugin compiles and links: $(tail -n 1 build/llmc.log)"
+    fi
+fi
+
 # ---- ranks that hang, fail or are killed in NCCL's collectives (the stand-in's): takes half a minute, so not in make test
 make --no-print-directory -j2 CUDA=stand-in stand-in-tests >build/stand_in.log 2>&1 && status=0 || { status=1; tail -n 20 build/stand_in.log; }
 say $status "build of the CUDA code for the processor"

@@ -543,6 +543,7 @@ if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     echo '0 passed, 0 failed, 1 skipped'
     exit 0
 fi
+if [ "${1:-}" = llmc ]; then test_llmc; finish patch; exit; fi          # alone, for scripts/check.sh
 test_patch
 test_cuda_patch
 test_cuda_training
