@@ -42,6 +42,7 @@ int net_split(const char *text, char *host, size_t host_bytes, int *port) {
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good) {
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *all = NULL;
     int rc = getaddrinfo(host, NULL, &hints, &all), n = 0;
+    if (rc && !strcmp(host, "localhost")) rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);    /* without /etc/hosts, as in small containers */
     *why = rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc);
     *for_good = rc != EAI_AGAIN && rc != EAI_SYSTEM;
     if (rc) return 0;

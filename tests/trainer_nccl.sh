@@ -123,7 +123,8 @@ for r in 0 1; do
 done
 for ((i = 0; i < 300; i++)); do grep -aqs '^step ' "$dir/dies0.screen" && break; sleep 0.1; done
 began=$SECONDS
-{ pkill -KILL -P "${pids[1]}"; wait "${pids[1]}"; } 2>/dev/null
+read -r child <"/proc/${pids[1]}/task/${pids[1]}/children"
+{ kill -KILL "$child"; wait "${pids[1]}"; } 2>/dev/null
 wait "${pids[0]}"; status=$?
 need "only after $((SECONDS - began)) s" [ $((SECONDS - began)) -lt 20 ]
 need 'the sentence' ended dies0 "rank 0 on $(hostname): .*rank 1 \(host $(hostname)\) is gone: "
