@@ -87,13 +87,16 @@ probes: zero_needs
 	      "CUDA $(CUDA)$(if $(filter yes,$(CUDA)), with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 
-$(BUILD)/gpt2/%.o: gpt2/%.c | probes
+# As in zero.mk: objects of other flags are made anew.
+$(BUILD)/flags: probes
+	@mkdir -p $(@D); echo '$(GPT2_CFLAGS) $(GPT2_CUDA)' | cmp -s - $@ || echo '$(GPT2_CFLAGS) $(GPT2_CUDA)' >$@
+$(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@
-$(BUILD)/gpt2/%.o: gpt2/%.cu | probes
+$(BUILD)/gpt2/%.o: gpt2/%.cu $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(CUDA_COMPILE) $(filter -D%,$(GPT2_CUDA)) -c $< -o $@
-$(BUILD)/gpt2/%.o: gpt2/%.cpp | probes
+$(BUILD)/gpt2/%.o: gpt2/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(CXX) -std=c++17 -O1 -Wall $(GPT2_CUDA) -I. -MMD -MP -c $< -o $@
 $(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp
@@ -104,7 +107,7 @@ $(BUILD)/libnccl.so.2: tests/cuda/nccl.cpp
 	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(STAND_IN) -MF $@.d -MT $@ -fPIC -shared $< -o $@
 $(BUILD)/tests/cuda/test_nccl: $(BUILD)/tests/cuda/nccl.o
-$(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu | probes
+$(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@
 $(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)

@@ -275,18 +275,25 @@ test_traffic() {
 
 # ----------------------------------------------------------------------------------------------------------------- memory
 
-# pss NP NAME ARGUMENT...: trains, and leaves in $peak the largest Pss of a rank in KiB, looked at from outside.
+# pss NP NAME ARGUMENT...: trains, and leaves in $peak the largest Pss of a rank in KiB, looked at from outside. Of a page that ranks share
+# each has its part of it only while all have it: a look counts if every rank still has the window after it. At the end of a run the last
+# rank to go has the others' windows and the libraries all to itself.
 pss() {
-    local np=$1 out=$2 job pid key kib r
+    local np=$1 out=$2 job pid key kib r most
     shift 2
     peak=0
     rm -f "$dir"/pid.*
     train "$np" "$out" "$@" & job=$!
     while kill -0 $job 2>/dev/null; do
+        most=0
         for ((r = 0; r < np; r++)); do
             read -r pid 2>/dev/null <"$dir/pid.$r" || continue
-            while read -r key kib _; do [ "$key" = Pss: ] && [ "$kib" -gt "$peak" ] && peak=$kib; done 2>/dev/null <"/proc/$pid/smaps_rollup"
+            while read -r key kib _; do [ "$key" = Pss: ] && [ "$kib" -gt "$most" ] && most=$kib; done 2>/dev/null <"/proc/$pid/smaps_rollup"
         done
+        for ((r = 0; r < np; r++)); do
+            read -r pid 2>/dev/null <"$dir/pid.$r" && grep -qs 'memfd:llmc_zero' "/proc/$pid/maps" || most=0
+        done
+        [ "$most" -gt "$peak" ] && peak=$most
         sleep 0.02
     done
     wait $job
