@@ -1,3 +1,4 @@
+#define XXH_INLINE_ALL
 #include <errno.h>
 #include <fcntl.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -7,20 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include "error.h"
 #include "fingerprint.h"
-
-// As FNV-1a (Fowler, Noll, Vo), eight bytes at a time; the upper half goes into the lower, which a product alone does not do. The last
-// bytes are filled up with 0: the size is in the digest.
-static uint64_t digest(uint64_t h, const char *bytes, size_t n) {
-    for (size_t at = 0; at < n; at += 8) {
-        uint64_t x = 0;
-        memcpy(&x, bytes + at, n - at < 8 ? n - at : 8);
-        h = (h ^ x) * 0x100000001b3ull;
-        h ^= h >> 32;
-    }
-    return h;
-}
 
 // The file's bytes from `at` on, as many as it has of a block; -1: errno says why.
 static ssize_t read_block(int fd, char *block, int64_t at) {
@@ -39,12 +29,12 @@ static int digest_file(int fd, int64_t size, int blocks, uint64_t *h) {
     char *block = malloc(FINGERPRINT_BLOCK);
     int64_t all = (size + FINGERPRINT_BLOCK - 1) / FINGERPRINT_BLOCK, n = all < blocks ? all : blocks;
     int failed = !block;
-    *h = digest(0xcbf29ce484222325ull, (const char *)&size, sizeof size);
+    *h = XXH3_64bits(&size, sizeof size);
     for (int64_t i = 0; i < n && !failed; i++) {
         int64_t which = n > 1 ? i * (all - 1) / (n - 1) : 0;
         ssize_t bytes = read_block(fd, block, which * FINGERPRINT_BLOCK);
         failed = bytes < 0;
-        if (!failed) *h = digest(*h, block, (size_t)bytes);
+        if (!failed) *h = XXH3_64bits_withSeed(block, (size_t)bytes, *h);
     }
     free(block);
     return failed;

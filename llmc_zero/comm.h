@@ -30,6 +30,7 @@ typedef struct {
     void (*close)(comm *c);
 } comm_transport;
 
+/* One group of ranks with a connection of its own. */
 struct comm {
     int rank, ranks, node_rank, ranks_on_node, node_ranks_all;      /* node_ranks_all: every rank is on this node */
     const struct comm_net *net;                     /* what connects the ranks (comm_net.h); NULL: one rank, started alone */
@@ -52,7 +53,8 @@ struct comm {
     void *connection, *state;                       /* of net, of the transport */
 };
 
-/* Connects the ranks; then, once the device is there, opens the transport that the configuration asks for, its staging booked in m. */
+/* Connects the ranks (comm_start.c); then, once the device is there, opens the transport that the configuration asks for, its staging
+ * booked in m. */
 int comm_connect(comm *c, const zero_config *config);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
 int comm_agree_opened(comm *c, int rc);             /* during creation: all ranks fail if one does, with its error */

@@ -4,17 +4,20 @@
  * the next call be made. That is what makes every wait for the other ranks one that can end.
  */
 #ifdef ZERO_HAVE_NCCL
+#define XXH_INLINE_ALL
 #include "comm_nccl.h"
 #include "comm_net.h"
 #include "error.h"
 #include "kernels_cuda.h"
 #include "nccl_library.h"
+#include "sockets.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 
@@ -367,19 +370,11 @@ typedef struct {
     double shares;              /* whether it lets NCCL put several ranks on one GPU */
 } introduction;
 
-/* FNV-1a of what NCCL's own check for shared GPUs goes by: the host (its name and boot, or NCCL_HOSTID) and the GPU's place on its bus. */
-static uint64_t gpu_hash(const nccl_state *n, const char *bus_id) {
-    char text[512], boot[64] = "";
-    const char *host = getenv("NCCL_HOSTID");
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (f) {
-        if (!fgets(boot, sizeof boot, f)) *boot = 0;
-        fclose(f);
-    }
-    snprintf(text, sizeof text, "%.256s %s %s", host && *host ? host : host_of(n, n->c->rank), host && *host ? "" : boot, bus_id);
-    uint64_t h = 0xcbf29ce484222325u;
-    for (const char *p = text; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    return h;
+/* Of what NCCL's own check for shared GPUs goes by: the host (its name and boot, or NCCL_HOSTID) and the GPU's place on its bus. */
+static uint64_t gpu_hash(const char *bus_id) {
+    const char *id = getenv("NCCL_HOSTID");
+    char host[NET_NAME];
+    return XXH3_64bits_withSeed(bus_id, strlen(bus_id), id && *id ? XXH3_64bits(id, strlen(id)) : net_machine(host));
 }
 
 static void version_name(char name[32], double version) {
@@ -404,7 +399,7 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     cudaError_t cuda = cudaGetDeviceCount(&gpus);
     if (cuda == cudaSuccess) cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
     if (cuda != cudaSuccess) return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaDeviceGetPCIBusId: %s", cudaGetErrorString(cuda));
-    uint64_t h = gpu_hash(n, bus_id);
+    uint64_t h = gpu_hash(bus_id);
     own->gpu_high = (double)(h >> 32);
     own->gpu_low = (double)(h & 0xffffffff);
     own->gpus = gpus;

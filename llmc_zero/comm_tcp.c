@@ -144,7 +144,7 @@ static int progress(const comm *c, mesh *m) {
 }
 
 static void sleep_until_something(const comm *c, mesh *m, double deadline) {
-    double left = deadline - net_now();
+    double left = deadline - comm_now();
     for (int r = 0; r < c->ranks; r++) {
         const peer *p = &m->peers[r];
         int events = (is_ahead(m, p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
@@ -155,7 +155,7 @@ static void sleep_until_something(const comm *c, mesh *m, double deadline) {
 
 /* Of a host that is gone nobody says so. */
 static void lose_silent(const comm *c, mesh *m) {
-    double now = net_now();
+    double now = comm_now();
     if (now - m->looked < 1) return;
     m->looked = now;
     for (int r = 0; r < c->ranks; r++)
@@ -245,7 +245,7 @@ static double limit_of(const comm *c, comm_exchange x, int root) {
 /* A head that has come already is checked before any byte is read into the caller's memory. */
 static int wait_all(comm *c, comm_exchange x, const frame *mine) {
     mesh *m = mesh_of(c);
-    double moved = net_now(), limit = limit_of(c, x, mine->root), waited;
+    double moved = comm_now(), limit = limit_of(c, x, mine->root), waited;
     comm_patience patience = comm_start_waiting();
     for (;;) {
         int busy = 0;
@@ -256,7 +256,7 @@ static int wait_all(comm *c, comm_exchange x, const frame *mine) {
         if (!busy) return 0;
         if (waited > limit) return fail_late(c, x);
         if (m->ending) return zero_fail(ZERO_ERR_COMM, "rank %d ends the job", c->rank);
-        double now = net_now();
+        double now = comm_now();
         lose_silent(c, m);
         if (something) moved = now;
         else if (now - moved > spin_s) sleep_until_something(c, m, now + limit - waited);
@@ -294,10 +294,10 @@ static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, c
 static void say_last(comm *c, int kind, int from, int status, char *text) {
     mesh *m = mesh_of(c);
     frame f = { .kind = (uint32_t)kind, .root = from, .status = status, .bytes = strlen(text) + 1 };
-    double until = net_now() + farewell_s;
+    double until = comm_now() + farewell_s;
     int told[c->ranks], left = 1;
     memset(told, 0, sizeof told);
-    while (left && net_now() < until) {
+    while (left && comm_now() < until) {
         progress(c, m);
         left = 0;
         for (int r = 0; r < c->ranks; r++) {
@@ -339,9 +339,9 @@ static void end(comm *c, int status) {
 /* Not before the rank that speaks has: launchers kill it as soon as any rank ends. */
 static void end_after_speaker(comm *c) {
     const mesh *m = mesh_of(c);
-    double until = net_now() + second_s;
+    double until = comm_now() + second_s;
     tell_end(c, m->status);
-    while (m->ended_by < c->ranks && m->peers[m->ended_by].fd >= 0 && net_now() < until) {
+    while (m->ended_by < c->ranks && m->peers[m->ended_by].fd >= 0 && comm_now() < until) {
         while (progress(c, mesh_of(c))) {}
         net_nap(5e-3);
     }
@@ -394,7 +394,7 @@ static int has_unheard_lower(const comm *c) {
 /* This rank has said END to all. A lower one may have done so at the same moment: then that one speaks. Else it passes this one's on. */
 static void give_way(comm *c) {
     const mesh *m = mesh_of(c);
-    for (double until = net_now() + claim_s; has_unheard_lower(c) && net_now() < until;) {
+    for (double until = comm_now() + claim_s; has_unheard_lower(c) && comm_now() < until;) {
         while (progress(c, mesh_of(c))) {}
         if (m->ended_by >= 0 && m->ended_by < c->rank) end_after_speaker(c);
         net_nap(1e-3);
@@ -407,14 +407,14 @@ static void give_way(comm *c) {
  * ends here, with the teller's status, as MPI would end it, when the teller has spoken. */
 static int tcp_first_to_fail(comm *c, int first) {
     mesh *m = mesh_of(c);
-    double start = net_now();
+    double start = comm_now();
     take_over(c);
     for (int before = first != 1; before;) {
         while (progress(c, m)) {}
         if (m->ended_by >= 0) end_after_speaker(c);
         before = 0;
         for (int r = 0; r < c->rank; r++) before += m->peers[r].fd >= 0;
-        if (net_now() - start > (first ? comm_turn_s(before) : second_s)) break;
+        if (comm_now() - start > (first ? comm_turn_s(before) : second_s)) break;
         if (!first) before = 1;
         net_nap(5e-3);
     }

@@ -75,26 +75,15 @@ static void fail(meeting *m, const char *fmt, ...) {
 
 static int say(const meeting *m, int fd, int kind, const void *data, size_t bytes) {
     head h = { MAGIC, (uint32_t)kind, (uint32_t)bytes, PROTOCOL, m->run };
-    double until = net_now() + ANSWER_S;
+    double until = comm_now() + ANSWER_S;
     int rc = net_write(fd, &h, sizeof h, until);
     return rc ? rc : net_write(fd, data, bytes, until);
 }
 static int say_text(const meeting *m, int fd, int kind, const char *text) { return say(m, fd, kind, text, strlen(text) + 1); }
 
-static uint64_t mix(uint64_t h, const char *text) {         /* FNV-1a */
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-    return h;
-}
-
-/* Which machine this is: of two containers or network namespaces with names of their own, each is one. */
-static seat this_process(int port) {
-    seat me = { .pid = (int32_t)getpid(), .port = port };
-    char boot[64] = "";
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f && !fgets(boot, sizeof boot, f)) *boot = 0;
-    if (f) fclose(f);
-    if (gethostname(me.host, sizeof me.host - 1)) strcpy(me.host, "unknown");
-    me.node = mix(mix(0xcbf29ce484222325u, boot), me.host);
+static seat this_process(void) {
+    seat me = { .pid = (int32_t)getpid() };
+    me.node = net_machine(me.host);
     return me;
 }
 
@@ -115,7 +104,7 @@ static guest *let_in(meeting *m, int fd, int rank) {
         *oldest = m->guests[--m->n];
     }
     guest *g = &m->guests[m->n++];
-    *g = (guest){ .fd = fd, .rank = rank, .since = net_now() };
+    *g = (guest){ .fd = fd, .rank = rank, .since = comm_now() };
     return g;
 }
 
@@ -147,7 +136,7 @@ static void lost(meeting *m, guest *g) {
 
 /* Waits until `until` at most for something to happen, and sees to all that has. */
 static void look(meeting *m, double until) {
-    int fd, wait_ms = (int)((until - net_now()) * 1e3) + 1, n = m->n;
+    int fd, wait_ms = (int)((until - comm_now()) * 1e3) + 1, n = m->n;
     m->polls[n] = (struct pollfd){ m->listener, POLLIN, 0 };
     for (int i = 0; i < n; i++) m->polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
     if (poll(m->polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms > 500 ? 500 : wait_ms) < 0 && errno != EINTR)
@@ -157,7 +146,7 @@ static void look(meeting *m, double until) {
         int heard = m->polls[i].revents ? hear(g) : 0;
         if (heard < 0) lost(m, g);
         else if (heard) take(m, g);
-        else if (g->rank < 0 && net_now() - g->since > STRANGER_S) leave(g);
+        else if (g->rank < 0 && comm_now() - g->since > STRANGER_S) leave(g);
     }
     int kept = 0;
     for (int i = 0; i < m->n; i++)
@@ -201,7 +190,7 @@ static void sit_down(meeting *m, guest *g) {
     net_to_bytes(&from, s->address);
     memcpy(s->host, h->host, sizeof s->host);
     m->here++;
-    if (h->left_s > 0 && net_now() + h->left_s < m->deadline) m->deadline = net_now() + h->left_s;
+    if (h->left_s > 0 && comm_now() + h->left_s < m->deadline) m->deadline = comm_now() + h->left_s;
     if (!*m->failure && say(m, g->fd, WELCOME, NULL, 0)) lost(m, g);
 }
 
@@ -244,14 +233,14 @@ static void name_missing(meeting *m) {
 
 /* All who are there are told; for a moment also those who come now, since nobody would answer them any more. */
 static void tell_failure(meeting *m) {
-    double until = net_now() + LINGER_S;
+    double until = comm_now() + LINGER_S;
     for (;;) {
         for (int i = 0; i < m->n; i++) {
             if (m->guests[i].rank < 0 || m->guests[i].told) continue;
             say_text(m, m->guests[i].fd, FAILED, m->failure);
             m->guests[i].told = 1;
         }
-        if (m->here == m->s->ranks || net_now() > until || net_now() > m->deadline) return;
+        if (m->here == m->s->ranks || comm_now() > until || comm_now() > m->deadline) return;
         look(m, until);
     }
 }
@@ -267,14 +256,14 @@ static void receive_all(meeting *m) {
     int others = m->s->ranks - 1;
     while (m->here <= others && !*m->failure) {
         look(m, m->deadline);
-        if (m->here <= others && net_now() > m->deadline) name_missing(m);
+        if (m->here <= others && comm_now() > m->deadline) name_missing(m);
     }
     tell_all(m, ROSTER, m->seats, (size_t)m->s->ranks * sizeof *m->seats);
-    double until = net_now() + MESH_S;
+    double until = comm_now() + MESH_S;
     if (until < m->deadline) until = m->deadline;
     while (m->reports < others && !*m->failure) {
         look(m, until);
-        if (m->reports < others && net_now() > until)
+        if (m->reports < others && comm_now() > until)
             fail(m, "the ranks were all there, but %d of %d did not connect to the others within the limit", others - m->reports, others);
     }
     tell_all(m, GO, NULL, 0);
@@ -313,7 +302,7 @@ static int candidates(meeting *m, search *s, net_address *found) {
 /* Says hello to whoever has answered. 1: it is rank 0, and this rank is welcome. 0: it is not, s->why says what it is. */
 static int greet(meeting *m, search *s, int fd, double until) {
     const seat *me = &m->seats[m->s->rank];
-    hello h = { .job = m->s->job, .node = me->node, .left_s = m->deadline - net_now(), .rank = m->s->rank, .ranks = m->s->ranks,
+    hello h = { .job = m->s->job, .node = me->node, .left_s = m->deadline - comm_now(), .rank = m->s->rank, .ranks = m->s->ranks,
                 .pid = me->pid, .port = me->port };
     head answer = { 0 };
     char text[TEXT] = "";
@@ -341,7 +330,7 @@ static int greet(meeting *m, search *s, int fd, double until) {
 
 static int try_address(meeting *m, search *s, const net_address *to) {
     char text[NET_NAME];
-    double now = net_now();
+    double now = comm_now();
     int fd = net_connect(to, now + 3 < m->deadline ? now + 3 : m->deadline);
     if (fd < 0) {
         snprintf(s->why, sizeof s->why, "%s: %s", net_text(to, text), strerror(-fd));
@@ -378,7 +367,7 @@ static int find_rank_0(meeting *m) {
         int n = candidates(m, &s, at), fd = -1;
         for (int i = 0; i < n && fd < 0 && !*m->failure; i++) fd = try_address(m, &s, &at[i]);
         if (fd >= 0) return fd;
-        if (!*m->failure && net_now() + pause > m->deadline) not_found(m, &s);
+        if (!*m->failure && comm_now() + pause > m->deadline) not_found(m, &s);
         if (*m->failure) return -1;
         net_nap(pause);
     }
@@ -396,7 +385,7 @@ static void wait_for_roster(meeting *m, int fd) {
         if (!rc) fail(m, "%s", text);
         m->told = !rc;
     } else if (!rc) rc = -EBADMSG;
-    if (rc && net_now() >= until)
+    if (rc && comm_now() >= until)
         fail(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", m->s->rank, m->where, m->s->timeout_s);
     else if (rc == -ECONNRESET) fail(m, "rank %d: rank 0 at %s has ended while the ranks were connecting", m->s->rank, m->where);
     else if (rc) fail(m, "rank %d has lost its connection to rank 0 at %s: %s", m->s->rank, m->where, strerror(-rc));
@@ -419,7 +408,7 @@ static void connect_to_lower(meeting *m) {
     for (int r = 1; r < me && !*m->failure; r++) {
         char text[NET_NAME];
         net_address to = address_of(m, r);
-        int fd = m->sockets[r] = net_connect(&to, net_now() + MESH_S), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+        int fd = m->sockets[r] = net_connect(&to, comm_now() + MESH_S), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
         if (!rc) rc = say(m, fd, MESH, &me, sizeof me);
         if (rc)
             fail(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host, r, m->seats[r].host,
@@ -446,7 +435,7 @@ static void take_verdict(meeting *m, guest *g) {
 
 static void join_mesh(meeting *m) {
     int higher = m->s->ranks - 1 - m->s->rank;
-    double until = net_now() + MESH_S + GRACE_S;
+    double until = comm_now() + MESH_S + GRACE_S;
     if (until < m->deadline) until = m->deadline;
     m->here = 0;
     /* it may speak meanwhile: a copy, for the guests are closed at the end */
@@ -455,12 +444,12 @@ static void join_mesh(meeting *m) {
     connect_to_lower(m);
     while (m->here < higher && !*m->failure && !m->verdict) {
         look(m, until);
-        if (net_now() > until) fail(m, "rank %d waited in vain for %d of the higher ranks to connect", m->s->rank, higher - m->here);
+        if (comm_now() > until) fail(m, "rank %d waited in vain for %d of the higher ranks to connect", m->s->rank, higher - m->here);
     }
     if (!m->verdict) say_text(m, m->sockets[0], REPORT, m->failure);
     for (until += GRACE_S; !m->verdict && !*m->failure;) {
         look(m, until);
-        if (net_now() > until) fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
+        if (comm_now() > until) fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
     }
 }
 
@@ -545,7 +534,7 @@ static int meet(meeting *m) {
     m->guests = calloc((size_t)m->most, sizeof *m->guests);
     m->polls = calloc((size_t)m->most + 1, sizeof *m->polls);
     if (!m->seats || !m->guests || !m->polls) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s->ranks);
-    m->seats[s->rank] = this_process(0);
+    m->seats[s->rank] = this_process();
     snprintf(m->where, sizeof m->where, "%.300s", s->server ? s->server : s->file ? s->file : "");
     if (s->ranks == 1) return 0;
     ZERO_TRY(s->server && s->rank == 0 ? open_server(m) : open_any(m));
@@ -561,7 +550,7 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     ZERO_TRY(check_settings(settings));
     rendezvous_settings s = *settings;
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
-    meeting m = { .s = &s, .sockets = sockets, .listener = -1, .deadline = net_now() + s.timeout_s };
+    meeting m = { .s = &s, .sockets = sockets, .listener = -1, .deadline = comm_now() + s.timeout_s };
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
     int rc = meet(&m);
     for (int i = 0; i < m.n; i++)

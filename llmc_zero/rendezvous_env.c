@@ -1,4 +1,5 @@
 /* Who this process is, as its launcher says it in the environment. */
+#define XXH_INLINE_ALL
 #include "error.h"
 #include "rendezvous.h"
 #include <ctype.h>
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { PORTS_FROM = 10000, PORTS = 20000 };     /* below those that systems give to outgoing connections */
 
@@ -27,12 +29,6 @@ static int number(const char *name, int *n) {
     if (*end || l < 0 || l > INT_MAX) return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s: a number from 0 on", name, v);
     *n = (int)l;
     return 0;
-}
-
-static uint64_t hash(const char *text) {        /* FNV-1a; never 0 */
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-    return h ? h : 1;
 }
 
 /* The first of Slurm's hosts: node[08-11,3],other -> node08. Groups of digits may stand anywhere, more than once. */
@@ -90,7 +86,8 @@ int rendezvous_from_env(rendezvous_settings *s) {
     char id[256];
     if (job) {
         snprintf(id, sizeof id, "%.200s.%.40s", job, step && !mpi ? step : "");     /* under mpirun, the step is that of its daemon */
-        found.job = hash(id);
+        found.job = XXH3_64bits(id, strlen(id));
+        if (!found.job) found.job = 1;                                              /* 0 stands for none */
     }
     if (!s->server && !s->file && found.ranks > 1) {
         if (host && port) snprintf(server, sizeof server, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);

@@ -1,3 +1,4 @@
+#define XXH_INLINE_ALL
 #include "sockets.h"
 #include "error.h"
 #include <arpa/inet.h>
@@ -11,12 +12,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-double net_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
+#include <xxhash.h>
 
 void net_nap(double seconds) {
     struct timespec t = { (time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9) };
@@ -24,6 +20,16 @@ void net_nap(double seconds) {
 }
 
 /* --------------------------------------------------------------------------------------------------------------- addresses */
+
+uint64_t net_machine(char host[NET_NAME]) {
+    char boot[64] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f && !fgets(boot, sizeof boot, f)) *boot = 0;
+    if (f) fclose(f);
+    memset(host, 0, NET_NAME);
+    if (gethostname(host, NET_NAME - 1)) strcpy(host, "unknown");
+    return XXH3_64bits_withSeed(host, strlen(host), XXH3_64bits(boot, strlen(boot)));
+}
 
 int net_split(const char *text, char *host, size_t host_bytes, int *port) {
     int bracket = *text == '[';
@@ -144,7 +150,7 @@ int net_accept(int listener) {
 
 int net_wait(int fd, int events, double deadline) {
     for (;;) {
-        double left = deadline - net_now();
+        double left = deadline - comm_now();
         struct pollfd p = { fd, (short)events, 0 };
         int n = poll(&p, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
         if (n > 0) return 0;

@@ -1,19 +1,23 @@
-/* TCP sockets whose every wait has an end: non-blocking, waited for with poll until a deadline of net_now's clock. Functions return what
- * they say, or a negative errno. */
+/* TCP sockets whose every wait has an end: non-blocking, waited for with poll until a deadline. Functions return what they say, or a
+ * negative errno. */
 #ifndef LLMC_ZERO_SOCKETS_H
 #define LLMC_ZERO_SOCKETS_H
 #include <netinet/in.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct {
     socklen_t bytes;
     union { struct sockaddr any; struct sockaddr_in v4; struct sockaddr_in6 v6; };
 } net_address;
 
-enum { NET_NAME = 64 };         /* longest text of an address with its port */
+enum { NET_NAME = 64 };         /* longest name of a machine, text of an address with its port */
 enum { NET_PORT = 12345 };      /* of rank 0 where none is given, as in llm.c */
 
-double net_now(void);           /* seconds, monotonic */
+/* This machine, until it is started again: its name is in host. Of two containers or network namespaces with names of their own, each is
+ * one. */
+uint64_t net_machine(char host[NET_NAME]);
+double comm_now(void);          /* of comm.c: seconds, monotonic; what deadlines are in */
 void net_nap(double seconds);
 
 /* Takes "host:port", "[address]:port", or either without the port, apart; 0, or ZERO_ERR_ARGUMENT with the sentence. */
