@@ -73,6 +73,7 @@ struct zero {
     uint16_t *low_values;                   /* (VALUES_CHUNK) */
     float *staging;                         /* (VALUES_CHUNK) the host's view of device memory */
     int pinned;                             /* the memory that begins at values */
+    double looked;                          /* when a hook last looked for ranks that are gone */
     /* where the pass is */
     int begun;                              /* a training step is under way: from zero_begin to zero_update or zero_discard */
     int pass;                               /* zero_begin was called at all */
@@ -141,7 +142,6 @@ int read_stored(const zero *z, storage s, const char *stored, int64_t n, float *
 int write_stored(zero *z, storage s, char *stored, int64_t n, const float *values);
 
 const layout_place *find_place(const zero *z, int tensor, int layer);   /* or NULL with the sentence set */
-int check_unit(const zero *z, int unit);
 int check_closed(const zero *z, const char *caller);                    /* no unit is open */
 int check_uses_done(const zero *z, const char *caller);                 /* no use of this micro-batch is missing */
 

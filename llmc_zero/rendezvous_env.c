@@ -56,7 +56,7 @@ static void slurm_server(char *server, size_t bytes, uint64_t job) {
 /* SLURM_STEP_NUM_TASKS: srun's own. SLURM_NTASKS alone also stands in a batch script and in a shell of salloc, where one process may be meant. */
 int rendezvous_launched(void) {
     const char *world = value("WORLD_SIZE"), *tasks = value("SLURM_STEP_NUM_TASKS");
-    return (world && atoi(world) > 1 && value("RANK")) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
+    return (world && atoi(world) > 1) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
 }
 
 /* What a batch script has exported is the same in all of srun's tasks: each would take itself for that one rank. torchrun, of which srun
@@ -76,8 +76,11 @@ int rendezvous_from_env(rendezvous_settings *s) {
     static _Thread_local char server[320];
     rendezvous_settings found = *s;
     *server = 0;
-    int own = value("RANK") && value("WORLD_SIZE"), mpi = value("OMPI_COMM_WORLD_RANK") != NULL, slurm = value("SLURM_PROCID") != NULL;
+    int mpi = value("OMPI_COMM_WORLD_RANK") != NULL, slurm = value("SLURM_PROCID") != NULL;
+    int own = value("WORLD_SIZE") && (value("RANK") || (!mpi && !slurm));
     if (!own && !mpi && !slurm) return 0;
+    if (own && !value("RANK"))
+        return zero_fail(ZERO_ERR_ARGUMENT, "WORLD_SIZE=%s, but no RANK: set it in each process, or unset WORLD_SIZE", value("WORLD_SIZE"));
     ZERO_TRY(number(own ? "RANK" : mpi ? "OMPI_COMM_WORLD_RANK" : "SLURM_PROCID", &found.rank));
     const char *tasks = value("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     ZERO_TRY(number(own ? "WORLD_SIZE" : mpi ? "OMPI_COMM_WORLD_SIZE" : tasks, &found.ranks));

@@ -277,10 +277,23 @@ void zero_end_all(zero *z, int status) {
 
 /* ------------------------------------------------------------------------------------------------------------------- hooks */
 
-int check_unit(const zero *z, int unit) {
+/* Not only where its bytes are missed: a step of many micro-batches may have no collective for minutes. */
+static int check_ranks(zero *z, int unit) {
+    const comm_net *net = z->comm.net;
+    double now = comm_now();
+    if (!net || !net->lost || now - z->looked < 0.1) return 0;
+    z->looked = now;
+    if (net->lost(&z->comm, NULL) < 0) return 0;
+    char why[512];
+    snprintf(why, sizeof why, "%s", zero_last_error());
+    return zero_fail(ZERO_ERR_COMM, "%s, noticed by rank %d (host %s) at unit %d, in no collective", why, z->comm.rank,
+                     comm_host(&z->comm, z->comm.rank), unit);
+}
+
+static int check_hook(zero *z, int unit) {
     if (unit < 0 || unit >= z->layout.n_units) return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);
     if (!z->pass) return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin comes first", unit, z->layout.units[unit].name);
-    return 0;
+    return check_ranks(z, unit);
 }
 
 int check_closed(const zero *z, const char *caller) {
@@ -340,7 +353,7 @@ int zero_begin(zero *z, zero_mode mode, int micro, int of) {
 }
 
 int zero_pre_forward(zero *z, int unit) {
-    ZERO_TRY(check_unit(z, unit));
+    ZERO_TRY(check_hook(z, unit));
     unit_state *u = &z->units[unit];
     const char *name = z->layout.units[unit].name;
     if (u->forward_open) return zero_fail(ZERO_ERR_MISUSE, "pre_forward: unit %d (%s) is open already", unit, name);
@@ -354,7 +367,7 @@ int zero_pre_forward(zero *z, int unit) {
 }
 
 int zero_post_forward(zero *z, int unit) {
-    ZERO_TRY(check_unit(z, unit));
+    ZERO_TRY(check_hook(z, unit));
     unit_state *u = &z->units[unit];
     if (!u->forward_open) return zero_fail(ZERO_ERR_MISUSE, "post_forward: unit %d (%s) is not open for forward", unit, z->layout.units[unit].name);
     u->forward_open = 0;
@@ -366,7 +379,7 @@ int zero_post_forward(zero *z, int unit) {
 }
 
 int zero_pre_backward(zero *z, int unit) {
-    ZERO_TRY(check_unit(z, unit));
+    ZERO_TRY(check_hook(z, unit));
     unit_state *u = &z->units[unit];
     const layout_unit *l = &z->layout.units[unit];
     if (z->mode != ZERO_TRAIN || !z->begun) return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s): this pass is no training pass", unit, l->name);
@@ -384,7 +397,7 @@ int zero_pre_backward(zero *z, int unit) {
 }
 
 int zero_post_backward(zero *z, int unit) {
-    ZERO_TRY(check_unit(z, unit));
+    ZERO_TRY(check_hook(z, unit));
     unit_state *u = &z->units[unit];
     if (!u->backward_open) return zero_fail(ZERO_ERR_MISUSE, "post_backward: unit %d (%s) is not open for backward", unit, z->layout.units[unit].name);
     u->backward_open = 0;

@@ -161,6 +161,8 @@ test_refused() {
     refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is neither of mpi, tcp, fs" '-pi nccl'
     variables=(RANK=0 WORLD_SIZE=1 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7)
     refused "start.refused a RANK that all of srun's tasks have" 5 'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
+    variables=(WORLD_SIZE=2)
+    refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
     variables=()
     begin 'start.refused port in use'
     status=()
@@ -192,7 +194,8 @@ test_refused() {
 
 # Files of 8 KiB at most; the screen, which is one here, is not meant.
 on_full_disk() (set -o pipefail; bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' full "$@" 2>&1 | cat)
-wait_for_step() { for _ in $(seq 400); do grep -aq "^step *$1/" "$dir/0" && return 0; sleep 0.02; done; return 1; }
+wait_for() { for _ in $(seq 400); do grep -aqE "$1" "$dir/0" && return 0; sleep 0.02; done; return 1; }
+wait_for_step() { wait_for "^step *$1/"; }
 # lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a second after step 3. All end, one speaks.
 lose() {
     local signal=$1 seconds=$2 ranks=$3 victim=$4 delay=$5 r limit=60       # a rank's death is noticed, without a limit
@@ -218,7 +221,8 @@ lose() {
     need 'a rank ended well' all_fail
     need "$(says | wc -l) messages: $(says)" say_once
     need "rank $victim and its host are not named: $(says)" grep -qE "rank $victim \(host $(hostname)\)" <(says)
-    need "what it was waited for in is not named: $(says)" grep -qE 'step [0-9]+: .* in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)' <(says)
+    need "what it was waited for in is not named: $(says)" \
+         grep -qE 'step [0-9]+: .*( in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)|at unit [0-9]+, in no collective)' <(says)
 }
 test_lost() {
     local n=${KILLS:-3} i seed=${SEED:-$RANDOM} signals=(KILL STOP) ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
@@ -248,6 +252,16 @@ test_lost() {
         need "$(says)" grep -q 'File too large' <(says)
         end
     done
+    begin 'start.lost killed in a step without collectives'
+    status=()
+    fresh
+    for r in 0 1; do start $r -x 2 -z 0 -d 12800000 -pi tcp -ps 127.0.0.1:$port -pn 2 -pr $r; done
+    need 'the ranks did not start' wait_for '^memory of a rank'
+    kill -KILL "${pids[1]}"
+    need 'no end' end_all 10
+    need "$(says)" say_once
+    need "$(says)" grep -q 'step 1: rank 1 (host .*) is gone: .* at unit [0-9]*, in no collective' <(says)
+    end
     begin 'start.lost stopped and continued in time'
     status=()
     fresh
