@@ -61,6 +61,13 @@ check_tables "$comm" <<CASES
 3|--messages --dtype fp32 $short|fp32|messages+ messages+ messages+
 1|$short|bf16|self+ self- self+
 CASES
+until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+check_tables "$comm" <<CASES
+3|--tcp 127.0.0.1:$port --dtype fp32 $short|fp32|messages+ messages+ messages+
+CASES
+begin 'table.TCP is what it says'
+need "$(head -n 1 out)" says '# 3 ranks, tcp, messages'
+end
 
 begin 'table.direct reads'
 large='-c all-gather -b 4M -e 4M -n 1 -w 0'
@@ -108,7 +115,7 @@ else skip wrong 'there is no mpicc'; fi
 
 begin 'options.--help'
 need 'fails' eval '"$comm" --help >out'
-for o in -b -e -f -n -w -m -c --dtype --window --messages --device --comm --reduce; do need "$o is missing" says "  $o "; done
+for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm --reduce; do need "$o is missing" says "  $o "; done
 end
 
 while IFS='|' read -r options sentence; do
@@ -128,6 +135,7 @@ done <<'CASES'
 -x 3|option -x: there is none of this name
 -n|option -n: its value is missing
 --window --messages|--window and --messages: one of them
+--window --tcp h:1|--tcp: of messages: leave --window out
 --comm nccl|add --device cuda
 --device cuda --reduce nccl|--reduce nccl: add --comm nccl
 --device cuda --comm nccl --messages|uses neither window nor messages

@@ -25,6 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 /* ----------------------------------------------------------------------------------------------------------------- options */
 
@@ -33,6 +36,7 @@ enum { ANY_WAY, WINDOW, MESSAGES };
 static struct {
     size_t least, most, factor, rounds, warm_ups, batch;        // batch 0: by the device
     int only, dtype, way, cuda, nccl, reduce_nccl;
+    const char *server;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
 
 static const char usage[] =
@@ -47,6 +51,7 @@ static const char usage[] =
     "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
     "  --window             no direct reads of other ranks' memory\n"
     "  --messages           nor the window\n"
+    "  --tcp HOST:PORT      nor MPI's messages, but TCP's; rank 0 listens there\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
     "  --reduce WHO         with nccl: ranks: summed in rank order; nccl: in its own (ranks)\n"
@@ -102,6 +107,12 @@ static void set_choice(const char *name, int *to, const char *value, const char 
 }
 
 static void set_option(const char *name, const char *value) {
+    if (!strcmp(name, "--tcp")) {
+        opt.server = value;
+        if (opt.way == WINDOW) refuse("--tcp: of messages: leave --window out");
+        opt.way = MESSAGES;
+        return;
+    }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(name, numbers[i].name)) { set_number(name, numbers[i].to, value, numbers[i].least, numbers[i].most); return; }
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
@@ -146,14 +157,29 @@ static char *room(size_t bytes) {
     return p;
 }
 
+// As the trainer does: where ranks have more threads than there are cores, a sum waits for threads that wait for a core.
+static void share_cores(void) {
+#ifdef _OPENMP
+    int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / c.ranks_on_node;
+    if (each > bound) each = bound;
+    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(each > 1 ? each : 1);
+#endif
+}
+
 static void open_ranks(void) {
     zero_config config = ZERO_CONFIG_INIT;
     MPI_Comm world = MPI_COMM_WORLD;
-    config.mpi_comm = &world;
+    if (opt.server) {
+        config.start = ZERO_START_TCP;
+        config.server = opt.server;
+        MPI_Comm_rank(world, &config.rank);
+        MPI_Comm_size(world, &config.ranks);
+    } else config.mpi_comm = &world;
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
     config.shared_window = opt.way != MESSAGES;
     config.reduce_nccl = opt.reduce_nccl;
     must(comm_connect(&c, &config));
+    share_cores();
     must(comm_agree_opened(&c, device_open(&d, &config, c.node_rank)));
     must(comm_open(&c, &config, &d, &m));
     if (opt.way == WINDOW && strstr(c.name, "messages")) must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
