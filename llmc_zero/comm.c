@@ -97,11 +97,12 @@ static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
                      "validation and sampling too", c->rank, src, units);
 }
 
-/* Before it the host's staging holds what goes out, and nothing on the device reads what came in with the exchange before. */
-static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
+/* Before it the host's staging holds what goes out, and nothing on the device reads what came in with the exchange before. bytes: what the
+ * stamp says. */
+static int exchange_for(comm *c, comm_exchange x, int root, size_t bytes, size_t carried) {
     stamp mine = stamp_of(c, x, root, bytes);
     ZERO_TRY(c->device->f->wait(c->device, COMM));
-    ZERO_TRY(c->transport->exchange(c, x, c->half, root, x == EXCHANGE_BARRIER ? 0 : STAMP_BYTES + bytes));
+    ZERO_TRY(c->transport->exchange(c, x, c->half, root, x == EXCHANGE_BARRIER ? 0 : STAMP_BYTES + carried));
     c->half ^= 1;
     c->exchanges++;
     for (int r = 0; r < c->ranks && x != EXCHANGE_BARRIER; r++)
@@ -109,10 +110,12 @@ static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
     return 0;
 }
 
+static int exchange(comm *c, comm_exchange x, int root, size_t bytes) { return exchange_for(c, x, root, bytes, bytes); }
+
 int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all) {
     int half = c->half;
     memcpy(out_stamped(c, EXCHANGE_GATHER, 0, kind, total), mine, n * sizeof *mine);
-    ZERO_TRY(exchange(c, EXCHANGE_GATHER, kind, total));
+    ZERO_TRY(exchange_for(c, EXCHANGE_GATHER, kind, total, n * sizeof *mine));
     for (int r = 0; r < c->ranks; r++) all[r] = (const int64_t *)(c->transport->in(c, EXCHANGE_GATHER, half, r) + STAMP_BYTES);
     return 0;
 }
@@ -187,6 +190,7 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
     }
     size_t total = ch.total * c->ranks * dtype_bytes(full_type);
     if (comm_goes_direct(c, COMM_REDUCE_SCATTER, total, n)) return comm_direct_reduce(c, pieces, n, full_type, shard_type, add, total);
+    if (comm_goes_unstaged(c, total, n)) return comm_unstaged_reduce(c, pieces, n, full_type, shard_type, add, total);
     int64_t chunk = (c->scatter_bytes - STAMP_BYTES) / dtype_bytes(full_type);
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type, shard_type, add));
@@ -237,6 +241,7 @@ static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_
     }
     size_t total = ch.total * c->ranks * elem_bytes;
     if (comm_goes_direct(c, COMM_ALL_GATHER, total, n)) return comm_direct_gather(c, pieces, n, elem_bytes, total);
+    if (comm_goes_unstaged(c, total, n)) return comm_unstaged_gather(c, pieces, n, elem_bytes, total);
     int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(gather_round(c, d, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));

@@ -41,6 +41,7 @@ struct comm {
     void *nccl;                                     /* of comm_nccl.c; NULL: the collectives go through the host */
     device_stream gather_stream;                    /* what comm_all_gather queues on: COMM, with NCCL GATHER */
     int direct;                                     /* ranks read each other's memory, on all of them */
+    int unstaged;                                   /* messages go from array to array */
     char name[160];
     size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
     double timeout_s;
@@ -71,7 +72,7 @@ int comm_broadcast(comm *c, int root, void *data, size_t bytes);
 int comm_share(comm *c, const double *mine, double *all, int n);
 int comm_barrier(comm *c);
 
-/* comm.c, for comm_direct.c: the ranks tell each other n numbers, under a stamp that says of which collective and how many bytes it moves.
+/* comm.c, for those below: the ranks tell each other n numbers, under a stamp that says of which collective and how many bytes it moves.
  * all[r] = rank r's, in staging until the next exchange. */
 enum { STAMP_BYTES = 64 };
 int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all);
@@ -84,6 +85,12 @@ int comm_goes_direct(const comm *c, comm_kind kind, size_t total, int n);
 int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total);
 int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total);
 extern size_t comm_direct_least[COMM_OTHER];        /* total from which on it does, by kind; alike on all ranks; for tests to set */
+
+/* comm_unstaged.c, in the same way */
+int comm_goes_unstaged(const comm *c, size_t total, int n);
+int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total);
+int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total);
+extern size_t comm_unstaged_least;                  /* bytes of a piece, over all ranks' parts, from which on it does */
 
 /* transports */
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);   /* 1: opened; 0: cannot, and why */

@@ -39,6 +39,7 @@ int comm_messages_open(comm *c, const zero_config *config, memory *m) {
     size_t half = (size_t)config->window_bytes / 2;
     c->state = s;
     c->transport = &messages_transport;
+    c->unstaged = !c->device->asynchronous;
     c->scatter_bytes = c->gather_bytes = half / c->ranks / 64 * 64;
     s->send = memory_alloc_host(m, ZERO_WORKING, "message staging", half);
     s->receive = memory_alloc_host(m, ZERO_WORKING, "message staging", half);

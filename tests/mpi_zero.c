@@ -165,8 +165,9 @@ static void check_close(const outcome *o, const outcome *naive, double tolerance
     for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
 }
 
-/* Collectives of every size, or of none. */
+/* Past the staging: collectives of every size, or of none. */
 static void read_directly(int all) {
+    comm_unstaged_least = all ? 0 : SIZE_MAX;
     for (int kind = 0; kind < COMM_OTHER; kind++) comm_direct_least[kind] = all ? 0 : SIZE_MAX;
 }
 

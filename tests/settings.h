@@ -15,7 +15,7 @@ typedef struct {
     int64_t bucket;
     int prefetch, max_open, overlap, poison, shared_window;
     int64_t window_bytes;
-    int direct;                 /* ranks read each other's memory at any size */
+    int direct;                 /* past the staging at any size */
 } settings_variation;
 
 static const settings_path settings_paths[] = {     /* the naive path first: the others are compared with it */
@@ -41,6 +41,7 @@ static const settings_variation settings_variations[] = {
     { "poison",              0,        3,        1,        1,       1,      1,      4 << 20,   0 },
     { "poison, bucket huge", 1LL << 40,1,        1,        0,       1,      1,      4 << 20,   0 },
     { "direct reads",        0,        1,        1,        1,       1,      1,      64 << 10,  1 },
+    { "unstaged messages",   0,        1,        1,        1,       1,      0,      64 << 10,  1 },
 };
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))

@@ -414,6 +414,7 @@ static const char *way(const collective *k) {
     if (c.nccl) return "nccl";
     if (c.ranks == 1) return "self";
     if (k->kind != COMM_OTHER && comm_goes_direct(&c, k->kind, bytes_of(elems), 1)) return "direct";
+    if (k->kind != COMM_OTHER && comm_goes_unstaged(&c, bytes_of(elems), 1)) return "unstaged";
     return strstr(c.name, "messages") ? "messages" : "window";
 }
 
