@@ -261,4 +261,4 @@ static int mpi_first_to_fail(comm *c, int first) {
 
 static void mpi_abort(comm *c, int status) { MPI_Abort(state_of(c)->comm, status); }
 
-static const comm_net comm_mpi_net = { "mpi", mpi_exchange, NULL, mpi_first_to_fail, mpi_abort, mpi_close };
+static const comm_net comm_mpi_net = { "mpi", mpi_exchange, NULL, mpi_first_to_fail, NULL, mpi_abort, mpi_close };

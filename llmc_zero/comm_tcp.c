@@ -424,7 +424,13 @@ static int tcp_first_to_fail(comm *c, int first) {
     return 1;
 }
 
-const comm_net comm_tcp_net = { "tcp", tcp_exchange, tcp_lost, tcp_first_to_fail, tcp_abort, tcp_close };
+static int tcp_lower(const comm *c) {
+    int n = 0;
+    for (int r = 0; mesh_of(c)->peers && r < c->rank; r++) n += mesh_of(c)->peers[r].fd >= 0 || mesh_of(c)->peers[r].ended;
+    return n;
+}
+
+const comm_net comm_tcp_net = { "tcp", tcp_exchange, tcp_lost, tcp_first_to_fail, tcp_lower, tcp_abort, tcp_close };
 
 /* --------------------------------------------------------------------------------------------------------------------- start */
 

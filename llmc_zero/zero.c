@@ -181,6 +181,8 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
     z->config = *config;
     int rc = create(z, tensors, n_tensors, units, n_units);
+    const comm_net *net = z->comm.net;
+    if (rc && net && net->lower && zero_failure_shared_as() < 0) zero_fail_shared(rc, net->lower(&z->comm));    /* a rank is gone: all see it */
     if (rc) destroy(z, 0);
     else *out = z;
     return rc;

@@ -225,7 +225,7 @@ lose() {
          grep -qE 'step [0-9]+: .*( in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)|at unit [0-9]+, in no collective)' <(says)
 }
 test_lost() {
-    local n=${KILLS:-3} i seed=${SEED:-$RANDOM} signals=(KILL STOP) ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
+    local n=${KILLS:-3} i r seed=${SEED:-$RANDOM} signals=(KILL STOP) ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
     RANDOM=$seed
     for ((i = 0; i < n; i++)); do
         local ranks=$((2 + RANDOM % 3)) stage=$((RANDOM % 4)) way=${ways[(i + i / 2) % 4]} signal=${signals[i % 2]} delay=$((RANDOM % 60))
@@ -250,6 +250,20 @@ test_lost() {
         need 'a rank ended well' all_fail
         need "$(says)" say_once
         need "$(says)" grep -q 'File too large' <(says)
+        end
+    done
+    for ((i = 0; i < (n + 3) / 4 || i < 3; i++)); do
+        victim=$((1 + RANDOM % 3)) delay=$((RANDOM % 80))
+        begin "start.lost killed while it starts: rank $victim of 4, after $delay ms (SEED=$seed)"
+        status=()
+        fresh
+        for r in 3 2 1 0; do start $r -x 1000000 -z 3 -pi tcp -ps 127.0.0.1:$port --comm-timeout 3 -pn 4 -pr $r; done
+        sleep "$(printf '0.%03d' "$delay")"
+        kill -KILL "${pids[victim]}"
+        need 'no end' end_all 10
+        need 'a rank ended well' all_fail
+        need "$(says | wc -l) messages: $(says)" say_once
+        need "rank $victim is not named: $(says)" grep -q "rank.* $victim" <(says)
         end
     done
     begin 'start.lost killed in a step without collectives'

@@ -364,6 +364,48 @@ static void told_once(void **state) {
     assert_int_equal(o[0].value + o[1].value + o[2].value, 1);
 }
 
+/* A rank dies in the middle of zero_create: there is no plugin to ask who speaks. Of those left the lowest does, the others end. */
+static void create_with_one_gone(int rank, void *ctx) {
+    const plan *p = ctx;
+    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
+    zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
+    zero_config config = ZERO_CONFIG_INIT;
+    rendezvous_settings s = { .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .version = ZERO_VERSION };
+    comm c = { .timeout_s = 10 };
+    zero *z;
+    if (rank == p->who) {
+        if (comm_tcp_open(&c, &s)) exit(3);
+        kill(getpid(), SIGKILL);
+    }
+    config.start = ZERO_START_TCP;
+    config.server = server;
+    config.rank = rank;
+    config.ranks = p->ranks;
+    config.comm_timeout_s = 10;
+    o[rank].rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
+    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    if (o[rank].rc && zero_first_to_fail(NULL)) o[rank].value = 1;
+}
+static void told_once_before_there_is_a_plugin(void **state) {
+    (void)state;
+    for (int who = 0; who < 4; who++) {
+        plan p = { .ranks = 4, .who = who };
+        fresh(NULL);
+        for (int i = 0; i < p.ranks; i++) start_child(i, create_with_one_gone, &p);
+        assert_int_equal(end_children(p.ranks, 6), 0);
+        int first = who == 0, gone = 0;
+        for (int r = 0; r < p.ranks; r++) {
+            char name[32];
+            snprintf(name, sizeof name, "rank %d (host", who);
+            gone += strstr(o[r].sentence, name) != NULL;
+            if (r == who) continue;
+            if (o[r].rc != ZERO_ERR_COMM || o[r].value != (r == first) || statuses[r] != (r != first))
+                fail_msg("rank %d is gone; rank %d: %d, speaks %d, status %d: %s", who, r, o[r].rc, o[r].value, statuses[r], o[r].sentence);
+        }
+        assert_int_equal(gone, 3);
+    }
+}
+
 /* A rank ends the job while another of its threads waits for a rank that will not come. */
 static void *wait_in_vain(void *net) {
     o[0].value = comm_net_agree(net, 1);
@@ -488,7 +530,7 @@ int main(int argc, char **argv) {
     if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
     const struct CMUnitTest tests[] = {
         TEST(contents), TEST(orderly_end), TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
-        TEST(ended_in_a_message), TEST(told_once), TEST(ended_beside_an_exchange),
+        TEST(ended_in_a_message), TEST(told_once), TEST(told_once_before_there_is_a_plugin), TEST(ended_beside_an_exchange),
         TEST(ended_behind_messages), TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
