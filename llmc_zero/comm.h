@@ -49,7 +49,7 @@ struct comm {
     uint32_t exchanges;                             /* done so far */
     zero_traffic traffic;
     zero_purpose purpose;                           /* what the collective under way is for */
-    int unit;                                       /* or bucket, that it is about */
+    int unit, more_units;                           /* the first that it is about, and how many of its bucket follow */
     const char *part_of;                            /* for errors: the collective that an exchange serves; NULL: the exchange's own name says it */
     void *connection, *state;                       /* of net, of the transport */
 };

@@ -16,11 +16,17 @@ const char *comm_exchange_name(comm_exchange x) {
     return names[x];
 }
 
+const char *comm_units(int unit, int more, char text[COMM_UNITS]) {
+    snprintf(text, COMM_UNITS, more ? "units %d to %d" : "unit %d", unit, unit + more);
+    return text;
+}
+
 const char *comm_where(const comm *c, comm_exchange x, char text[COMM_WHERE]) {
+    char units[COMM_UNITS];
     const char *name = c->part_of ? c->part_of : comm_exchange_name(x);
     if (x == EXCHANGE_BARRIER && !c->part_of) snprintf(text, COMM_WHERE, "%s", name);
     else if (c->purpose == ZERO_FOR_SCALARS) snprintf(text, COMM_WHERE, "%s of scalars", name);
-    else snprintf(text, COMM_WHERE, "%s of unit %d", name, c->unit);
+    else snprintf(text, COMM_WHERE, "%s of %s", name, comm_units(c->unit, c->more_units, units));
     return text;
 }
 

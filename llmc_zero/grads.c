@@ -44,7 +44,8 @@ static int run_reduce(void *ctx, job *j) {
     int whole = z->config.stage < 2;                            /* reduced in place */
     size_t size = dtype_bytes(reduced_type(z));
     z->comm.purpose = ZERO_FOR_STEP;
-    z->comm.unit = j->index;
+    z->comm.unit = b->first_unit;
+    z->comm.more_units = b->last_unit - b->first_unit;
     int rc = reduce_scatter(z, b);
     if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, size);
     for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
@@ -104,6 +105,8 @@ int grads_create(zero *z) {
         char *shard = z->grads + part_offset(z, i, z->comm.rank, 2) * size;
         char *full = whole ? z->grads + l->units[i].base * size : bucket_memory(z, i);
         b->pieces[b->n_pieces++] = (comm_piece){ full, shard, l->units[i].shard };
+        b->first_unit = i;
+        if (b->n_pieces == 1) b->last_unit = i;
     }
     return 0;
 }

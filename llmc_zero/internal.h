@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     comm_piece *pieces;                     /* (n_units of the bucket) */
-    int n_pieces;
+    int n_pieces, first_unit, last_unit;
     int filled;                             /* units whose gradients are final */
     int add;                                /* stages 2, 3: this micro-batch is added to the sum of the earlier ones */
     job reduce;

@@ -38,6 +38,8 @@ static int run_naive(void *ctx, job *j) {
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
     z->comm.purpose = ZERO_FOR_STEP;
+    z->comm.unit = 0;
+    z->comm.more_units = z->layout.n_units - 1;
     for (int64_t at = 0; !rc && at < z->layout.flat_elems; at += CHUNK) {
         int64_t n = z->layout.flat_elems - at < CHUNK ? z->layout.flat_elems - at : CHUNK;
         rc = all_reduce(z, z->grads + at * size, n, theirs, sum);

@@ -12,6 +12,7 @@ static int run_gather(void *ctx, job *j) {
     double start = trace_now(&z->trace);
     z->comm.purpose = u->gather_purpose;
     z->comm.unit = j->index;
+    z->comm.more_units = 0;
     int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.dtype));
     trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
     return rc;

@@ -144,6 +144,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->memory.device = &z->device;
     z->device = device_host;
     ZERO_TRY(comm_connect(&z->comm, c));
+    z->comm.purpose = ZERO_FOR_SCALARS;
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(comm_agree_opened(&z->comm, open_device(z)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));

@@ -715,6 +715,27 @@ static void check_timeout(void) {
         }
 }
 
+/* The last rank stays away from the first step, whose first collective at stage 2 is the last units' reduction. */
+static void check_units_named(void) {
+    static const struct { int64_t bucket; const char *units; } cases[] = {
+        { 1, "a reduce-scatter of unit 4 for" }, { 1LL << 40, "a reduce-scatter of units 1 to 4 for" },
+    };
+    for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
+        zero_config c = settings_config(&settings_paths[3], &settings_formats[0], 1, &settings_variations[0]);
+        toy t;
+        c.reduce_bucket_size = cases[i].bucket;
+        c.comm_timeout_s = 1;
+        CHECK_SETTING("the units that were waited for, bucket %lld", (long long)c.reduce_bucket_size);
+        MUST(toy_create(&t, &c, NULL));
+        if (checks.rank < checks.ranks - 1) {
+            CHECK(toy_step(&t, 1, 1, NULL) == ZERO_ERR_COMM);
+            CHECK(strstr(zero_last_error(), cases[i].units));
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        zero_destroy(t.z);
+    }
+}
+
 /* Ranks that open different units: nobody takes another unit's bytes for its own. */
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
@@ -794,6 +815,7 @@ int main(int argc, char **argv) {
     checks_begin();
     if (argc > 1 && !strcmp(argv[1], "timeout")) {
         timed("timeout", check_timeout);
+        timed("units named", check_units_named);
         timed("disorder", check_disorder);
         int status = checks_end("mpi_zero timeout");
         MPI_Finalize();

@@ -32,6 +32,9 @@ static void ranks_and_collectives(void **state) {
     comm c = some_ranks(3);
     static const char first[] = { 1, 0, 0 }, both[] = { 1, 0, 1 };
     says(&c, EXCHANGE_SCATTER, first, "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 0 (host node0): " END);
+    c.more_units = 2;
+    says(&c, EXCHANGE_SCATTER, first, "rank 1 (host node1) waited 2.5 s in a reduce-scatter of units 7 to 9 for rank 0 (host node0): " END);
+    c.more_units = 0;
     says(&c, EXCHANGE_BARRIER, both, "rank 1 (host node1) waited 2.5 s in a barrier for rank 0 (host node0), rank 2 (host node2): " END);
     c.part_of = "an all-gather";                    /* by direct reads: its last exchange is a barrier */
     says(&c, EXCHANGE_BARRIER, first, "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
