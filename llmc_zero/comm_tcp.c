@@ -105,7 +105,9 @@ static void finish_frame(mesh *m, int r) {
     }
     int unfinished = w->f.kind != DATA || w->tail != GOOD;          /* then what is due is still to come */
     w->done = 0;
-    if (!unfinished) w->busy = 0;
+    if (unfinished) return;
+    w->busy = 0;
+    w->data = NULL;                                                 /* the caller's memory is its own again */
 }
 
 /* Reads what is there, up to the end of a frame at most; of bytes that are not due, nothing. 1: something came. */
@@ -294,10 +296,10 @@ static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, c
 static void say_last(comm *c, int kind, int from, int status, char *text) {
     mesh *m = mesh_of(c);
     frame f = { .kind = (uint32_t)kind, .root = from, .status = status, .bytes = strlen(text) + 1 };
-    double until = comm_now() + farewell_s;
+    comm_patience patience = comm_start_waiting();
     int told[c->ranks], left = 1;
     memset(told, 0, sizeof told);
-    while (left && comm_now() < until) {
+    while (left && comm_waited(&patience) < farewell_s) {
         progress(c, m);
         left = 0;
         for (int r = 0; r < c->ranks; r++) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include <sys/time.h>
 #include "../llmc_zero/comm_net.h"
 #include "ranks.h"
 
@@ -465,6 +466,65 @@ static void ended_behind_messages(void **state) {
     if (statuses[1] != 7) fail_msg("rank 1 ended with status %d: it did not hear rank 0", statuses[1]);
 }
 
+/* What was received into is the caller's again: a rank that fails by itself, while another is ahead, writes nothing there any more. */
+static void fail_behind(int rank, void *ctx) {
+    enum { FEW = 64, MANY = 200000 };
+    comm c;
+    buffers b = new_buffers(2);
+    int rc = open_net(&c, rank, ctx);
+    if (!rc) rc = comm_tcp_net.exchange(&c, EXCHANGE_GATHER, 0, b.send, b.receive, FEW);
+    memset(b.receive[!rank], 0x55, MANY);
+    memset(b.send[!rank], 0x41, MANY);
+    o[rank].rc = rc;
+    if (rank == 0) {
+        o[0].rc = comm_tcp_net.exchange(&c, EXCHANGE_GATHER, 0, b.send, b.receive, MANY);
+        snprintf(o[0].sentence, sizeof o[0].sentence, "%s", zero_last_error());
+        return;
+    }
+    nap(0.3);                                               /* by now rank 0's bytes are here */
+    zero_fail(ZERO_ERR_MEMORY, "no memory for activations");
+    if (!rc && comm_tcp_net.first_to_fail(&c, -1) == 1)
+        for (int i = 0; i < MANY; i++) o[1].value += b.receive[0][i] != 0x55;
+    comm_tcp_net.abort(&c, 3);
+}
+static void failed_behind(void **state) {
+    (void)state;
+    plan p = { .ranks = 2, .timeout_s = 10 };
+    for (int i = 0; i < p.ranks; i++) start_child(i, fail_behind, &p);
+    assert_int_equal(end_children(p.ranks, 8), 0);
+    assert_int_equal(o[1].rc, 0);
+    assert_int_equal(o[1].value, 0);
+    assert_int_equal(statuses[1], 3);
+    if (!strstr(o[0].sentence, "rank 1 ended the job: no memory for activations")) fail_msg("rank 0: %s", o[0].sentence);
+}
+
+/* Time in which a rank does not run is none in which it could speak. */
+static void pause_long(int signal) { (void)signal; nap(1.3); }
+static void say_slowly(int rank, void *ctx) {
+    comm c;
+    int rc = open_net(&c, rank, ctx);
+    if (!rc) rc = comm_net_agree(&c, 5) == 5 ? 0 : -1;
+    if (rank == 1) {
+        struct itimerval timer = { .it_value = { 0, 100 } };
+        signal(SIGALRM, pause_long);
+        zero_fail(ZERO_ERR_IO, "the disk of rank 1 is full");
+        if (rc || setitimer(ITIMER_REAL, &timer, NULL)) exit(4);
+        comm_tcp_net.abort(&c, 7);
+    }
+    if (!rc) rc = comm_net_agree(&c, 5);
+    o[rank].rc = rc;
+    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    comm_tcp_net.close(&c, 0);
+}
+static void said_slowly(void **state) {
+    (void)state;
+    plan p = { .ranks = 2, .timeout_s = 10 };
+    for (int i = 0; i < p.ranks; i++) start_child(i, say_slowly, &p);
+    assert_int_equal(end_children(p.ranks, 8), 0);
+    assert_int_equal(statuses[1], 7);
+    says(0, "rank 1 ended the job: the disk of rank 1 is full");
+}
+
 /* A rank that has no message to wait for, as with NCCL, asks. */
 static void ask(int rank, void *ctx) {
     const plan *p = ctx;
@@ -531,7 +591,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(contents), TEST(orderly_end), TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
         TEST(ended_in_a_message), TEST(told_once), TEST(told_once_before_there_is_a_plugin), TEST(ended_beside_an_exchange),
-        TEST(ended_behind_messages), TEST(asked),
+        TEST(ended_behind_messages), TEST(failed_behind), TEST(said_slowly), TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
