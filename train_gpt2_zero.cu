@@ -51,12 +51,15 @@ static zero *z;                 // the plugin; NULL before zero_create
 static int rank = 0, ranks = 1; // of this process
 static int ranks_on_host = 1;   // as the launcher or -pg says
 static int step = 0;
+enum { ALONE = 2 };             // exit status where the ranks have not met: who started them need not wait for the others' words
+static int creating = 0;        // zero_create has been called: from there on the ranks know of each other's failures
+static int not_first = 0;       // -pr says so
 static int started = 0;         // the steps have begun
 static double peak = 0;         // operations a second of all ranks, measured where rank 0 shows a bar; 0: it does not
 
 static void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void die(const char *fmt, ...) {
-    int speak = zero_first_to_fail(z);
+    int speak = zero_first_to_fail(z) && (z || creating || !not_first);
     // The rank that speaks ends this one meanwhile. Before the ranks are connected, where rank 0 may be what is missing, they take turns.
     if (!speak) usleep(3000000 + (z ? 0 : 300000 * (rank < 20 ? rank : 20)));
     if (speak || !z) {          // before the ranks are connected each one fails alone, most often all in the same way
@@ -72,7 +75,7 @@ static void die(const char *fmt, ...) {
         // in one write, which the other ranks' output cannot come between; not into the bar's line
         fprintf(stderr, "%strain_gpt2_zero: %s%s\n", peak > 0 ? "\n" : "", who, sentence);
     }
-    zero_end_all(z, EXIT_FAILURE);
+    zero_end_all(z, z || creating ? EXIT_FAILURE : ALONE);
     abort();
 }
 static void zero_check(int rc) { if (rc) die("%s", zero_last_error()); }
@@ -264,6 +267,7 @@ static int one_of(const char *text, const char *name, const char *a, const char 
 }
 
 static void parse_options(int argc, char **argv) {
+    for (int i = 1; i + 1 < argc; i += 2) not_first |= !strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0;     // before an option is refused
     for (int i = 1; i < argc; i += 2) {
         if (!strcmp(argv[i], "--help")) { usage(); exit(EXIT_SUCCESS); }
         const Option *o = find_option(argv[i]);
@@ -404,6 +408,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, c
     }
     zero_config config = plugin_config(model, micro_batches, overlap);
     config.same = same;
+    creating = 1;
     int rc = zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
     zero_check(rc);

@@ -259,18 +259,22 @@ int wait_for_device(zero *z, device_stream s) {
     return z->comm.nccl ? comm_nccl_failed(&z->comm) : 0;
 }
 
-/* All ranks fail if one does, with the error of the lowest rank that failed. */
+/* All ranks fail if one does, with the error of the lowest rank that failed; where others did not, it is named. */
 int agree(zero *z, int rc) {
+    comm *c = &z->comm;
     struct { int rc; char sentence[512]; } mine = { rc, "" }, first = { 0, "" };
     double failed = rc != 0;
     if (rc) snprintf(mine.sentence, sizeof mine.sentence, "%s", zero_last_error());
-    int comm_rc = zero_sum(z, &failed, 1);
-    for (int r = 0; !comm_rc && failed && !first.rc && r < z->comm.ranks; r++) {
+    int comm_rc = zero_sum(z, &failed, 1), who = 0;
+    for (int r = 0; !comm_rc && failed && !first.rc && r < c->ranks; r++) {
         first = mine;
+        who = r;
         comm_rc = zero_broadcast(z, r, &first, sizeof first);
     }
     if (comm_rc || !failed) return comm_rc ? comm_rc : rc;
-    return zero_fail(first.rc, "%s", first.sentence);
+    if (failed < c->ranks && strncmp(first.sentence, "rank ", 5)) zero_fail(first.rc, "rank %d (host %s): %s", who, comm_host(c, who), first.sentence);
+    else zero_fail(first.rc, "%s", first.sentence);
+    return zero_fail_shared(first.rc, c->rank);
 }
 
 void zero_end_all(zero *z, int status) {

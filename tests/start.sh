@@ -139,6 +139,7 @@ refused() {
     need "$(says | wc -l) times" say_once
     end
 }
+with_little_memory() { (ulimit -v 400000; exec "$@"); }
 test_refused() {
     local tcp='-pi tcp -ps 127.0.0.1:PORT --comm-timeout 3'
     refused 'start.refused other numbers of ranks' 10 'rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2' "$tcp -pn 2 -pr 0" "$tcp -pn 3 -pr 1"
@@ -164,6 +165,20 @@ test_refused() {
     variables=(WORLD_SIZE=2)
     refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
     variables=()
+    if with_little_memory "$trainer" --help >/dev/null 2>&1; then
+        begin 'start.refused too little memory on one rank'
+        status=()
+        fresh
+        for r in 3 2 0; do start $r -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr $r; done
+        launcher=with_little_memory
+        start 1 -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr 1
+        launcher=
+        need 'no end' end_all 10
+        need 'a rank ended well' all_fail
+        need "$(says)" say_once
+        need "$(says)" grep -qE 'rank 1 \(host .*\): no memory for ' <(says)
+        end
+    else skip 'start.refused too little memory on one rank' 'the program does not start under ulimit -v (AddressSanitizer)'; fi
     begin 'start.refused port in use'
     status=()
     fresh

@@ -141,6 +141,15 @@ test_refused() {
     TRAINER=$dir/none recipe 5 none "$recipes/run_gpt2_1558M_mpi.sh"
     need "status $status: $(cat "$dir/none")" grep -q 'make train_gpt2_zero' "$dir/none"
     end
+    for bad in '-b x' '-i none.bin'; do
+        begin "refused.$bad, told once by ssh"
+        port
+        GPUS=2 HOSTS='localhost 127.0.0.1' ARGUMENTS="$ARGUMENTS $bad" recipe 20 bad "$recipes/run_gpt2_1558M_ssh.sh"
+        need "status $status" [ "$status" = 2 ]
+        need "$(cat "$dir/bad")" [ "$(grep -c 'train_gpt2_zero: ' "$dir/bad")" = 1 ]
+        need "$(cat "$dir/bad")" grep -q "localhost: train_gpt2_zero: .*'\?${bad#* }" "$dir/bad"
+        end
+    done
     begin 'refused.sbatch without the numbers'
     SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SLURM_NTASKS=1 recipe 5 bare bash "$recipes/run_gpt2_1558M.sbatch"
     need "status $status: $(cat "$dir/bare")" grep -q 'Slurm gave 1 tasks, settings.sh stands for 2' "$dir/bare"

@@ -31,6 +31,6 @@ await "${pids[@]}"
 for i in "${!pids[@]}"; do
     [ $status -le 128 ] || [ "${pids[i]}" != "$failed" ] || echo "rank $((first + i)) was ended by signal $((status - 128))" >&2
 done
-[ $status = 0 ] || await_all 100 "${pids[@]}"           # the others end by themselves, having said why
+[ $status = 0 ] || [ $status = 2 ] || await_all 100 "${pids[@]}"        # the others end by themselves, having said why; 2: they would repeat it
 end_all
 exit $status

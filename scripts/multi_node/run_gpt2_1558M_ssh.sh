@@ -31,5 +31,5 @@ done
 exec 9>"$work/alive"
 
 await "${sessions[@]}"
-[ $status = 0 ] || await_all 150 "${sessions[@]}"       # the others end by themselves, having said why
+[ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"    # the others end by themselves, having said why; 2: they would repeat it
 exit $status
