@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -800,6 +801,27 @@ static void open_output(int resuming) {
     }
 }
 
+// A checkpoint's parts, one of each rank, in folders of several hosts would be none. All ranks see what rank 0 writes; by NFS a little later.
+static void check_one_folder(void) {
+    enum { LOOKS = 30, PAUSE_US = 100000 };
+    char name[64] = "", path[4200];
+    uint64_t word;
+    int there = 0, fd = -1;
+    if (!opt.output || !opt.checkpoint_every || ranks == 1) return;
+    if (rank == 0) {
+        if (getrandom(&word, sizeof word, 0) != sizeof word) die("no random number: %s", strerror(errno));
+        snprintf(name, sizeof name, ".one_folder_%016llx", (unsigned long long)word);
+    }
+    zero_check(zero_broadcast(z, 0, name, sizeof name));
+    snprintf(path, sizeof path, "%s/%s", opt.output, name);
+    if (rank == 0 && ((fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0666)) < 0 || close(fd))) die("%s: %s", path, strerror(errno));
+    zero_check(zero_barrier(z));
+    for (int i = 0; i < LOOKS && !(there = !access(path, F_OK)); i++) usleep(PAUSE_US);
+    int rc = zero_same(z, there ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+    if (rank == 0) unlink(path);
+    zero_check(rc);
+}
+
 static void append(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void append(const char *name, const char *fmt, ...) {
     if (rank != 0 || !opt.output) return;
@@ -1205,6 +1227,7 @@ int main(int argc, char **argv) {
     char *same = must_be_same(&model, resume_step, &train, &val);
     zero_config config = create_plugin(&model, A, &overlap, same);
     free(same);
+    check_one_folder();
     note_differences(threads);
     allocate_activations(&model);
     if (missing) out_of_memory(&model, &config);

@@ -146,6 +146,12 @@ test_refused() {
     refused 'start.refused two of the same number' 10 'two processes say that they are rank 1' "$tcp -pn 3 -pr 0" "$tcp -pn 3 -pr 1" "$tcp -pn 3 -pr 1"
     refused 'start.refused ranks that differ' 10 'rank 2 .* has -b = 4 and rank 0 .* has -b = 2' "$tcp -pn 4 -pr 0" "$tcp -pn 4 -pr 1" \
         "$tcp -pn 4 -pr 2 -b 4" "$tcp -pn 4 -pr 3"
+    mkdir "$dir/a" "$dir/b"
+    refused 'start.refused checkpoints in two folders' 10 'rank 1 .* has -o = another folder and rank 0 .* has -o = the folder that rank 0 writes to' \
+        "$tcp -pn 2 -pr 0 -x 4 -n 2 -o $dir/a" "$tcp -pn 2 -pr 1 -x 4 -n 2 -o $dir/b"
+    begin 'start.refused checkpoints in two folders leave nothing'
+    need "$(find "$dir/b")" [ -z "$(find "$dir/a" "$dir/b" -name '.*' ! -path "$dir/[ab]" -o -name '*state*')" ]
+    end
     refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' "$tcp -pn 3 -pr 2"
     refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
     refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"

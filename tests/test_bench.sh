@@ -142,6 +142,11 @@ done <<'CASES'
 --device cuda -c broadcast|leave --device cuda out
 CASES
 
+begin 'options.ranks that MPI has not started'
+need 'is taken' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
+need "says: $(cat err)" says 'comm: the launcher has started 2 ranks, MPI knows of 1: start it with mpirun'
+end
+
 begin 'options.a buffer too small'
 need 'is taken' not bench 2 "$comm" -b 64
 need "says: $(cat err)" says 'comm: -b 64: less than 128 elements for each of 2 ranks'

@@ -458,7 +458,7 @@ static int row(const collective *k, size_t bytes) {
 }
 
 int main(int argc, char **argv) {
-    int rank, ranks, on_node, level, failed = 0, rows = 0;
+    int rank, ranks, on_node, level, started = 0, failed = 0, rows = 0;
     zero_launched_as(&rank, &ranks, &on_node);
     if (argc == 2 && !strcmp(argv[1], "--help")) {
         if (!rank) fputs(usage, stdout);
@@ -466,6 +466,8 @@ int main(int argc, char **argv) {
     }
     read_options(argc, argv);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    MPI_Comm_size(MPI_COMM_WORLD, &started);
+    if (started != ranks) refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
     open_ranks();
     alloc_buffers();
     open_plain();
