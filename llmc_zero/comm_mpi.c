@@ -59,6 +59,7 @@ typedef struct {
 
 static int meet(mpi_start *m) {
     MPI_Comm node;
+    if (m->given == MPI_COMM_NULL) return zero_fail(ZERO_ERR_ARGUMENT, "mpi_comm points to MPI_COMM_NULL: this process is in no communicator");
     ZERO_TRY(start_mpi(m->overlap, &m->s.finalize));
     MPI_TRY(MPI_Comm_dup(m->given, &m->s.comm));
     MPI_TRY(MPI_Comm_set_errhandler(m->s.comm, MPI_ERRORS_RETURN));

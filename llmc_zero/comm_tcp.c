@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SENTENCE = 640, SINK = 1 << 16 };
+enum { MOST_RANKS = 1 << 16 };                      /* what a rank notes of each is on the stack */
 enum { DATA = 1, END, GOODBYE };                    /* END: the job is over; status and sentence are those of rank `root` */
 static const double spin_s = 50e-6, farewell_s = 1, second_s = 2, claim_s = 1;
 
@@ -449,7 +450,7 @@ static void take_places(comm *c, const int *sockets, const rendezvous_peer *who)
 }
 
 int comm_tcp_open(comm *c, const rendezvous_settings *s) {
-    if (s->ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: at least 1", s->ranks);
+    if (s->ranks < 1 || s->ranks > MOST_RANKS) return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: 1 to %d", s->ranks, MOST_RANKS);
     mesh *m = calloc(1, sizeof *m);
     if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections");
     int rc = pthread_mutex_init(&m->lock, NULL);

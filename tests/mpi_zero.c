@@ -736,6 +736,17 @@ static void check_units_named(void) {
     }
 }
 
+/* A process that MPI_Comm_split has left out. */
+static void check_no_communicator(void) {
+    MPI_Comm none = MPI_COMM_NULL;
+    zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[0]);
+    toy t;
+    c.mpi_comm = &none;
+    CHECK_SETTING("MPI_COMM_NULL");
+    CHECK(toy_create(&t, &c, NULL) == ZERO_ERR_ARGUMENT);
+    CHECK(strstr(zero_last_error(), "mpi_comm points to MPI_COMM_NULL"));
+}
+
 /* Ranks that open different units: nobody takes another unit's bytes for its own. */
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
@@ -817,6 +828,7 @@ int main(int argc, char **argv) {
         timed("timeout", check_timeout);
         timed("units named", check_units_named);
         timed("disorder", check_disorder);
+        timed("no communicator", check_no_communicator);
         int status = checks_end("mpi_zero timeout");
         MPI_Finalize();
         return status;

@@ -407,6 +407,14 @@ static void told_once_before_there_is_a_plugin(void **state) {
     }
 }
 
+static void too_many(void **state) {
+    (void)state;
+    comm c = { .timeout_s = 1 };
+    rendezvous_settings s = { .rank = 0, .ranks = 3000000, .server = server, .timeout_s = 1 };
+    assert_int_equal(comm_tcp_open(&c, &s), ZERO_ERR_ARGUMENT);
+    assert_non_null(strstr(zero_last_error(), "ranks 3000000: 1 to 65536"));
+}
+
 /* A rank ends the job while another of its threads waits for a rank that will not come. */
 static void *wait_in_vain(void *net) {
     o[0].value = comm_net_agree(net, 1);
@@ -589,7 +597,7 @@ static int one_host(char **args) {
 int main(int argc, char **argv) {
     if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
     const struct CMUnitTest tests[] = {
-        TEST(contents), TEST(orderly_end), TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
+        TEST(contents), TEST(too_many), TEST(orderly_end), TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
         TEST(ended_in_a_message), TEST(told_once), TEST(told_once_before_there_is_a_plugin), TEST(ended_beside_an_exchange),
         TEST(ended_behind_messages), TEST(failed_behind), TEST(said_slowly), TEST(asked),
     };
