@@ -1058,8 +1058,11 @@ static char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *
     if (!f) die("out of memory for what the ranks compare");
     for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) describe_option(f, o);
     fprintf(f, "--device %s = %s\n--dtype %s = %s\n", opt.device, layers->device, opt.dtype, dtype_names[model->dtype]);
-    if (resume_step >= 0) fprintf(f, "last checkpoint in -o = step %d\n", resume_step);
-    else fprintf(f, "last checkpoint in -o = %s\n", opt.resume ? "none" : "not looked for");
+    if (resume_step >= 0) {
+        const char *path = checkpoint_path("model", resume_step, -1);
+        gpt2_check(fingerprint_of_file(path, FILE_BLOCKS, print));
+        fprintf(f, "last checkpoint in -o = step %d\n%s in -o = a file of %s\n", resume_step, strrchr(path, '/') + 1, print);
+    } else fprintf(f, "last checkpoint in -o = %s\n", opt.resume ? "none" : "not looked for");
     if (resume_step < 0 && model_is_file()) {
         gpt2_check(fingerprint_of_file(opt.model, FILE_BLOCKS, print));
         fprintf(f, "-e = a file of %s\n", print);

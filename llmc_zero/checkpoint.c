@@ -1,9 +1,11 @@
 /*
  * Save and load. One file a rank: a header, the trainer's bytes, then for each unit this rank's part of the masters (or of the parameters,
- * where they are their own masters) and of both moments, all fp32, then the XXH3-64 of everything before. What is written is the same at
- * every stage and on every device, so a file saved at one loads at another. Parameters that have masters are not saved: they are the
- * rounded masters.
+ * where they are their own masters) and of both moments, all fp32, then the number of the save, then the XXH3-64 of everything before. What
+ * is written is the same at every stage and on every device, so a file saved at one loads at another. Parameters that have masters are not
+ * saved: they are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of them: files with
+ * other numbers were not saved together.
  */
+#include "comm_late.h"
 #include "internal.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -24,7 +26,7 @@ typedef struct {
     uint64_t elems, user_bytes;
     loss_scale scale;
 } file_header;
-enum { FILE_VERSION = 2 };
+enum { FILE_VERSION = 3, OLDEST_VERSION = 2 };
 
 static uint64_t geometry_digest(const layout *l) {
     uint64_t h = l->n_units;
@@ -79,14 +81,30 @@ static int put_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
     return put(file, z->values, n * sizeof(float));
 }
 
-static int write_file(zero *z, stream *s, const void *user, size_t user_bytes) {
+static int start_digest(stream *s) {
+    s->digest = XXH3_createState();
+    return s->digest && XXH3_64bits_reset(s->digest) == XXH_OK ? 0 : zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
+}
+
+/* Beside `path`, all that comes before the number of the save. */
+static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *path, const void *user, size_t user_bytes) {
+    if (snprintf(temporary, PATH_MAX, "%s.tmp", path) >= PATH_MAX) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
+    s->path = temporary;
+    if (!(s->f = fopen(temporary, "wb"))) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
+    ZERO_TRY(start_digest(s));
     file_header h = header_of(z, user_bytes);
     ZERO_TRY(put(s, &h, sizeof h));
     ZERO_TRY(put(s, user, user_bytes));
     ZERO_TRY(visit_parts(z, s, put_part));
-    uint64_t digest = XXH3_64bits_digest(s->digest);
-    ZERO_TRY(put(s, &digest, sizeof digest));
-    if (fflush(s->f) || fsync(fileno(s->f))) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
+    return fflush(s->f) ? zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno)) : 0;
+}
+
+/* All ranks' digests so far, added up as halves, whose sums a double holds exactly. Nothing is drawn: equal saves are equal files. */
+static int number_of_save(zero *z, const stream *s, uint64_t *number) {
+    uint64_t own = XXH3_64bits_digest(s->digest);
+    double sums[2] = { (double)(own >> 32), (double)(own & UINT32_MAX) };
+    ZERO_TRY(zero_sum(z, sums, 2));
+    *number = XXH3_64bits(sums, sizeof sums);
     return 0;
 }
 
@@ -98,25 +116,37 @@ static int sync_folder(const char *path) {
     return rc ? zero_fail(ZERO_ERR_IO, "%s: its folder cannot be synced: %s", path, strerror(errno)) : 0;
 }
 
-static int save_own(zero *z, const char *path, const void *user, size_t user_bytes) {
-    char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    stream s = { fopen(temporary, "wb"), XXH3_createState(), temporary };
-    int rc = s.f ? 0 : zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
-    if (!rc && (!s.digest || XXH3_64bits_reset(s.digest) != XXH_OK)) rc = zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-    if (!rc) rc = write_file(z, &s, user, user_bytes);
-    if (s.f && fclose(s.f) && !rc) rc = zero_fail(ZERO_ERR_IO, "%s: not written: %s", temporary, strerror(errno));
-    XXH3_freeState(s.digest);
-    if (!rc && rename(temporary, path)) rc = zero_fail(ZERO_ERR_IO, "%s: cannot be renamed: %s", temporary, strerror(errno));
-    if (rc) unlink(temporary);
-    return rc ? rc : sync_folder(path);
+static int close_file(stream *s) {
+    int rc = fclose(s->f);
+    s->f = NULL;
+    return rc;
+}
+
+static int finish_file(stream *s, uint64_t number, const char *path) {
+    ZERO_TRY(put(s, &number, sizeof number));
+    uint64_t digest = XXH3_64bits_digest(s->digest);
+    ZERO_TRY(put(s, &digest, sizeof digest));
+    if (fflush(s->f) || fsync(fileno(s->f))) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
+    if (close_file(s)) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
+    if (rename(s->path, path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be renamed: %s", s->path, strerror(errno));
+    s->path = NULL;
+    return sync_folder(path);
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
     ZERO_TRY(check_closed(z, "zero_save"));
     ZERO_TRY(params_complete(z));
-    return agree(z, save_own(z, path, user, user_bytes));
+    char temporary[PATH_MAX];
+    stream s = { 0 };
+    uint64_t number = 0;
+    int rc = agree(z, begin_file(z, &s, temporary, path, user, user_bytes));
+    if (!rc) rc = number_of_save(z, &s, &number);
+    if (!rc) rc = finish_file(&s, number, path);
+    if (s.f) fclose(s.f);                       /* it has failed */
+    if (s.path) unlink(s.path);
+    XXH3_freeState(s.digest);
+    return agree(z, rc);                        /* nobody ends the others before they have cleaned up */
 }
 
 static int take(stream *s, void *data, size_t bytes) {
@@ -125,15 +155,28 @@ static int take(stream *s, void *data, size_t bytes) {
     return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path, ferror(s->f) ? strerror(errno) : "it ends early");
 }
 
-static int check_header(const zero *z, stream *s, size_t user_bytes, loss_scale *scale) {
+static int check_ranks(const stream *s, const file_header *h, const file_header *want) {
+    if (h->ranks != want->ranks)
+        return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u, srun -n %u or -pn %u",
+                         s->path, h->rank, h->ranks, want->rank, want->ranks, h->ranks, h->ranks, h->ranks);
+    if (h->rank != want->rank)
+        return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u: each rank loads the file that it saved", s->path,
+                         h->rank, h->ranks, want->rank);
+    return 0;
+}
+
+/* The number of the save and the digest; version 2 had the digest alone. */
+static size_t trailer_bytes(const file_header *h) { return (h->version == 2 ? 1 : 2) * sizeof(uint64_t); }
+
+static int check_header(const zero *z, stream *s, size_t user_bytes, file_header *header) {
     file_header h, want = header_of(z, user_bytes);
     struct stat st;
     ZERO_TRY(take(s, &h, sizeof h));
     if (memcmp(h.magic, want.magic, 8)) return zero_fail(ZERO_ERR_IO, "%s: is no llmc_zero state file", s->path);
-    if (h.version != want.version) return zero_fail(ZERO_ERR_IO, "%s: version %u; this library reads version %u", s->path, h.version, want.version);
-    if (h.ranks != want.ranks || h.rank != want.rank)
-        return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u", s->path, h.rank, h.ranks,
-                         want.rank, want.ranks, h.ranks);
+    if (h.version < OLDEST_VERSION || h.version > FILE_VERSION)
+        return zero_fail(ZERO_ERR_IO, "%s: version %u; this library reads versions %d to %d", s->path, h.version, OLDEST_VERSION,
+                         FILE_VERSION);
+    ZERO_TRY(check_ranks(s, &h, &want));
     if (h.dtype != want.dtype) return zero_fail(ZERO_ERR_IO, "%s: saved with dtype %s", s->path, dtype_name(h.dtype));
     if (h.geometry != want.geometry || h.elems != want.elems)
         return zero_fail(ZERO_ERR_IO, "%s: belongs to another model: other tensors or units (%llu parameters here, %llu there)", s->path,
@@ -141,15 +184,15 @@ static int check_header(const zero *z, stream *s, size_t user_bytes, loss_scale 
     if (h.user_bytes != want.user_bytes)
         return zero_fail(ZERO_ERR_IO, "%s: holds %llu bytes of the trainer's own, and %llu are asked for: another trainer or version wrote it",
                          s->path, (unsigned long long)h.user_bytes, (unsigned long long)want.user_bytes);
-    uint64_t bytes = sizeof h + user_bytes + 3 * sizeof(float) * (uint64_t)z->layout.shard_elems + sizeof(uint64_t);
+    uint64_t bytes = sizeof h + user_bytes + 3 * sizeof(float) * (uint64_t)z->layout.shard_elems + trailer_bytes(&h);
     if (fstat(fileno(s->f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     if ((uint64_t)st.st_size != bytes)
         return zero_fail(ZERO_ERR_IO, "%s: %lld bytes, it must have %llu: truncated or damaged", s->path, (long long)st.st_size, (unsigned long long)bytes);
-    *scale = h.scale;
+    *header = h;
     return 0;
 }
 
-/* Reads the file once against its digest before a byte of it is believed, and goes back to behind the header. */
+/* Reads the file once against its digest before a byte of it is believed. */
 static int check_digest(zero *z, stream *s) {
     struct stat st;
     uint64_t stored;
@@ -162,15 +205,36 @@ static int check_digest(zero *z, stream *s) {
     }
     ZERO_TRY(take(s, &stored, sizeof stored));
     if (stored != XXH3_64bits_digest(s->digest)) return zero_fail(ZERO_ERR_IO, "%s: damaged: its checksum does not match its contents", s->path);
-    return fseeko(s->f, sizeof(file_header), SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
+    return 0;
 }
 
-static int open_own(zero *z, stream *s, size_t user_bytes, loss_scale *scale) {
+/* 0 in a file that has none. */
+static int take_number(stream *s, const file_header *h, uint64_t *number) {
+    if (trailer_bytes(h) == sizeof(uint64_t)) return 0;
+    if (fseeko(s->f, -(off_t)trailer_bytes(h), SEEK_END)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    return take(s, number, sizeof *number);
+}
+
+static int open_own(zero *z, stream *s, size_t user_bytes, file_header *h, uint64_t *number) {
     if (!(s->f = fopen(s->path, "rb"))) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
-    s->digest = XXH3_createState();
-    if (!s->digest || XXH3_64bits_reset(s->digest) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-    ZERO_TRY(check_header(z, s, user_bytes, scale));
-    return check_digest(z, s);
+    ZERO_TRY(start_digest(s));
+    ZERO_TRY(check_header(z, s, user_bytes, h));
+    ZERO_TRY(check_digest(z, s));
+    ZERO_TRY(take_number(s, h, number));
+    return fseeko(s->f, sizeof *h, SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
+}
+
+/* Each file is good for itself; were they saved together? The paths come last: a long sentence is cut. */
+static int check_same_save(zero *z, const char *path, uint64_t number) {
+    struct { uint64_t number; char path[PATH_MAX]; } first = { .number = number };
+    snprintf(first.path, sizeof first.path, "%s", path);
+    ZERO_TRY(zero_broadcast(z, 0, &first, sizeof first));
+    const comm *c = &z->comm;
+    int rc = 0;
+    if (first.number != number)
+        rc = zero_fail(ZERO_ERR_IO, "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all ranks the files of "
+                       "one; these are %s and %s", c->rank, comm_host(c, c->rank), comm_host(c, 0), path, first.path);
+    return agree(z, rc);
 }
 
 static int take_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
@@ -217,13 +281,15 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     stream s = { .path = path };
-    loss_scale scale = z->scale;
-    int rc = agree(z, open_own(z, &s, user_bytes, &scale));         /* nothing changes on any rank before all files are good */
+    file_header h = { .scale = z->scale };
+    uint64_t number = 0;
+    int rc = agree(z, open_own(z, &s, user_bytes, &h, &number));    /* nothing changes on any rank before all files are good */
+    if (!rc) rc = check_same_save(z, path, number);
     if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes));
     if (s.f) fclose(s.f);
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);
-    if (z->config.dtype == ZERO_F16 && z->config.loss_scale == 0) z->scale = scale;
+    if (z->config.dtype == ZERO_F16 && z->config.loss_scale == 0) z->scale = h.scale;
     for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = 0;
     return progress_run(&z->progress, run_complete, z);
 }

@@ -4,10 +4,12 @@
  *   mpi_zero NAME         one check: "same bits", "no memory" ..
  *   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
  */
+#define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include "check.h"
 #include "settings.h"
 #include "toy.h"
@@ -453,13 +455,14 @@ static void check_save_and_load(void) {
         }
 }
 
-typedef enum { INTACT, FLIP_HEADER, FLIP_MIDDLE, FLIP_DIGEST, TRUNCATE, EMPTY, LONGER, GONE, DAMAGES } damage;
+typedef enum { INTACT, FLIP_HEADER, FLIP_MIDDLE, FLIP_NUMBER, FLIP_DIGEST, TRUNCATE, EMPTY, LONGER, GONE, DAMAGES } damage;
 
 /* On the last rank only: the others' files are good. */
 static void damage_file(const char *path, damage what) {
     FILE *f = fopen(path, "r+b");
     int ok = f && !fseek(f, 0, SEEK_END);
-    long size = ok ? ftell(f) : 0, at = what == FLIP_HEADER ? 0 : what == FLIP_MIDDLE ? size / 2 : size - 1;
+    long size = ok ? ftell(f) : 0;
+    long at = what == FLIP_HEADER ? 0 : what == FLIP_MIDDLE ? size / 2 : what == FLIP_NUMBER ? size - 9 : size - 1;
     if (ok && what <= FLIP_DIGEST) {
         int byte;
         ok = !fseek(f, at, SEEK_SET) && (byte = fgetc(f)) != EOF && !fseek(f, at, SEEK_SET) && fputc(byte ^ 16, f) != EOF;
@@ -473,7 +476,8 @@ static void damage_file(const char *path, damage what) {
 
 static void check_damage(toy *t, int stage, damage what) {
     static const char *const names[DAMAGES] = {
-        [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_DIGEST] = "checksum",
+        [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_NUMBER] = "checksum",
+        [FLIP_DIGEST] = "checksum",
         [TRUNCATE] = "truncated", [EMPTY] = "ends early", [LONGER] = "truncated or damaged", [GONE] = "No such file",
     };
     char path[PATH_BYTES], saved[17], before[17], after[17];
@@ -528,6 +532,95 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
     CHECK(!strcmp(hex, before));
 }
 
+/* The same bytes and steps, saved by all ranks under a name. */
+static void save_as(toy *t, const char *name, const user_data *user) {
+    char path[PATH_BYTES];
+    path_of(path, name, checks.rank);
+    MUST(zero_save(t->z, path, user, sizeof *user));
+}
+
+/* One rank has a file of another save: all say so, naming both files, and nothing has changed. */
+static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) {
+    char path[PATH_BYTES], theirs[PATH_BYTES], first[PATH_BYTES], host[64] = "", before[17], after[17], sentence[1024];
+    user_data user = { 7, "untouched" };
+    int named = odd ? odd : 1;
+    CHECK_SETTING("rank %d has %s, the others %s", odd, other, usual);
+    path_of(path, checks.rank == odd ? other : usual, checks.rank);
+    path_of(theirs, odd ? other : usual, named);
+    path_of(first, odd ? usual : other, 0);
+    gethostname(host, sizeof host - 1);
+    snprintf(sentence, sizeof sentence, "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all ranks the files of "
+             "one; these are %s and %s", named, host, host, theirs, first);
+    MUST(zero_hash(t->z, 1, before));
+    CHECK(zero_load(t->z, path, &user, sizeof user) == ZERO_ERR_IO);
+    CHECK(!strcmp(zero_last_error(), sentence));
+    MUST(zero_hash(t->z, 1, after));
+    CHECK(!strcmp(after, before) && user.step == 7);
+}
+
+/* A state file as version 2 had it: without the number of the save. */
+static void make_version_2(const char *from, const char *to) {
+    enum { VERSION_AT = 8, NUMBER = 8 };
+    static char bytes[8 << 20];
+    uint32_t version = 2;
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    size_t n = in ? fread(bytes, 1, sizeof bytes, in) : 0;
+    CHECK(in && out && n > 2 * NUMBER && n < sizeof bytes);
+    n -= 2 * NUMBER;
+    memcpy(bytes + VERSION_AT, &version, sizeof version);
+    XXH64_hash_t digest = XXH3_64bits(bytes, n);
+    CHECK(out && fwrite(bytes, 1, n, out) == n && fwrite(&digest, sizeof digest, 1, out) == 1);
+    if (in) fclose(in);
+    CHECK(out && !fclose(out));
+}
+
+static void check_version_2(toy *t, const char saved[17]) {
+    char path[PATH_BYTES], old[PATH_BYTES], hex[17];
+    user_data user = { 0 };
+    CHECK_SETTING("a state file of version 2");
+    path_of(path, "save", checks.rank);
+    path_of(old, "old", checks.rank);
+    make_version_2(path, old);
+    MUST(zero_load(t->z, old, &user, sizeof user));
+    MUST(zero_hash(t->z, 1, hex));
+    CHECK(!strcmp(hex, saved) && user.step == 1);
+    if (checks.ranks > 1) refuse_mixed(t, "save", "old", checks.ranks - 1);
+    CHECK(!unlink(old));
+}
+
+static void check_mixed_saves(void) {
+    static const char *const names[] = { "save", "again", "later", "noted" };
+    enum { NAMES = sizeof names / sizeof *names };
+    zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
+    user_data user = { 1, "of the trainer" }, noted = { checks.rank == checks.ranks - 1 ? 2 : 1, "of the trainer" };
+    char path[PATH_BYTES], saved[17], hex[17];
+    toy t;
+    MUST(toy_create(&t, &c, NULL));
+    steps(&t, 1, 1);
+    MUST(zero_hash(t.z, 1, saved));
+    save_as(&t, "save", &user);
+    save_as(&t, "again", &user);
+    save_as(&t, "noted", &noted);                                       /* only the last rank's own bytes differ */
+    steps(&t, 2, 2);
+    save_as(&t, "later", &user);
+    for (int odd = 0; odd < checks.ranks && checks.ranks > 1; odd++) {
+        refuse_mixed(&t, "save", "later", odd);
+        refuse_mixed(&t, "save", "noted", odd);
+    }
+    CHECK_SETTING("equal saves are equal files");
+    path_of(path, checks.rank ? "save" : "again", checks.rank);
+    MUST(zero_load(t.z, path, &user, sizeof user));
+    MUST(zero_hash(t.z, 1, hex));
+    CHECK(!strcmp(hex, saved));
+    steps(&t, 2, 2);
+    check_version_2(&t, saved);
+    zero_destroy(t.z);
+    for (int i = 0; i < NAMES; i++) {
+        path_of(path, names[i], checks.rank);
+        CHECK(!unlink(path));
+    }
+}
+
 static void check_damaged_files(void) {
     for (int stage = 1; stage <= 3; stage += 2) {
         zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1, &settings_variations[1]);
@@ -555,6 +648,7 @@ static void check_files(void) {
     MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
     check_save_and_load();
     check_damaged_files();
+    check_mixed_saves();
     remove_file("damaged");
     remove_file("other_rank");
     for (int i = 0; i < 4 * SETTINGS_COUNT(settings_formats); i++) {

@@ -140,7 +140,7 @@ test_resume() {
     cp -r "$dir/saved" "$dir/good"
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
 
-    refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' 'mpirun -np 2' -- -x 6 -y 1 -o "$dir/saved"
+    refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' 'mpirun -np 2, .* or -pn 2$' -- -x 6 -y 1 -o "$dir/saved"
     begin 'resume.fewer ranks'
     need 'accepted' not train 0 saved -x 6 -y 1 >/dev/null
     need 'the message does not name the ranks' grep -q 'of 2.*of 1.*-np 2' "$dir/saved.screen"
@@ -157,6 +157,18 @@ test_resume() {
     refused 'resume.model file of another model' 2 'state_00000004' 'another model' -- -x 6 -y 1 -o "$dir/saved"
     restore
     refused 'resume.another dtype' 2 'state_00000004' 'dtype' -- -x 6 -y 1 -o "$dir/saved" --dtype "$([ "$(value good dtype)" = bf16 ] && echo fp32 || echo bf16)"
+    begin 'resume.a second run'
+    need 'did not run' train 2 second -l 1e-3 -x 4 -n 4
+    end
+    cp "$dir/second/state_00000004_00001.bin" "$state"
+    refused 'resume.a state file of another run' 2 'rank 1 .* a state file of another save than rank 0 .*: give all ranks the files of one' \
+        'state_00000004_00001.bin and .*state_00000004_00000.bin' -- -x 6 -n 2 -y 1 -o "$dir/saved"
+    cp "$dir/good/state_00000002_00001.bin" "$state"
+    refused 'resume.a state file of another step' 2 'another save than rank 0' 'state_00000004_00001.bin' -- -x 6 -n 2 -y 1 -o "$dir/saved"
+    begin 'resume.nothing was written'
+    need "checkpoints: $(checkpoints saved)" [ "$(checkpoints saved)" = 'DONE_00000002 DONE_00000004' ]
+    restore
+    end
     begin 'resume.the checkpoint before is untouched'
     need 'it changed' [ "$(cd "$dir/saved" && sha256sum ./*_00000002*)" = "$before" ]
     rm "$dir"/saved/DONE_00000004
@@ -474,6 +486,7 @@ test_unlike() {
     cp "$dir/a/one.bin" "$dir/b"
     begin 'unlike.what a rank may have to itself changes no bit'
     need 'did not run' train 2 saved -x 1 -n 1
+    need 'did not run' train 2 second -l 1e-3 -x 1 -n 1
     cp "$dir/saved/model_00000001.bin" "$dir/a/first.bin"
     cp "$dir/a/first.bin" "$dir/b/copy.bin"
     need 'did not run' train 2 alike -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
@@ -487,6 +500,8 @@ test_unlike() {
     unlike 'a token' 2 1 "$add -i '$dir/b/o*.bin'" "-i, $shard" "-i, $shard" -i "$dir/a/o*.bin"
     flip_byte "$dir/b/copy.bin" 20000
     unlike 'a weight of the model file' 2 1 "$add -e $dir/b/copy.bin" "-e = $file" "-e = $file" -e "$dir/a/first.bin"
+    unlike 'checkpoints of two runs' 2 1 "$add -o $dir/second" "model_00000001.bin in -o = $file" "model_00000001.bin in -o = $file" \
+        -y 1 -o "$dir/saved"
     unlike 'only one finds a checkpoint' 2 1 "$add -o $dir/saved" 'last checkpoint in -o = step 1' 'last checkpoint in -o = none' -y 1 -o "$dir/none"
 
     begin 'unlike.another build, threads, instruction set: a warning each'
