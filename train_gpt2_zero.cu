@@ -165,18 +165,20 @@ static const Option option_table[] = {
     { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
     { "--overlap", TEXT, &opt.overlap, 0, 0, "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
-    { "--messages", INT, &opt.messages, 0, 1, "1: MPI messages even where all ranks share a machine (default 0)" },
+    { "--messages", INT, &opt.messages, 0, 1, "1: messages instead of shared memory, also where all ranks share a machine (default 0)" },
     { "--comm", TEXT, &opt.comm, 0, 0, "between CUDA devices: nccl, host, auto (default auto: NCCL where it is)" },
     { "--reduce", TEXT, &opt.reduce, 0, 0, "with NCCL: ranks: summed in rank order, or nccl: in its own (default ranks)" },
     { "--comm-type", TEXT, &opt.comm_type, 0, 0, "how gradients travel: auto, in their own type, or fp32 (default auto)" },
-    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds a rank waits for the others, while they save too (default 300)" },
+    { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6, "seconds after which a start, a collective or a save that does not end is an error\n"
+                                                                "                 (default 300)" },
     { "--naive", INT, &opt.naive, 0, 1, "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--zero-config", TEXT, &opt.zero_config, 0, 0, "DeepSpeed JSON; it goes before --bucket, --prefetch, --overlap; others must agree" },
     { "--plan", NOT_BUILT, NULL, 0, 0, "" },
     { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" }, { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
-    { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints (default: none)" },
+    { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints, one for all machines\n"
+                                      "                 (default: none)" },
     { "-n", INT, &opt.checkpoint_every, 0, 1e9, "save a checkpoint every so many steps (default 0: never)" },
     { "-nk", INT, &opt.checkpoints_keep, 0, 1e9, "keep the last so many checkpoints (default 0: all)" },
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9, "checkpoints at multiples of this are never removed (default 0: none)" },
@@ -968,6 +970,7 @@ static void settle_device(void) {
     }
     if (opt.tf32 >= 0) print0("option -f %d: no effect on a CPU (TF32)\n", opt.tf32);
     if (opt.gelu_fusion >= 0) print0("option -ge %d: no effect on a CPU (GELU fusion)\n", opt.gelu_fusion);
+    if (!strcmp(opt.comm, "nccl")) die("option --comm nccl: it goes with --device cuda, and this run is on the CPU");
     if (strcmp(opt.attention, "auto")) die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
 }
 

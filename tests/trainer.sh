@@ -359,6 +359,7 @@ refused() {
 
 test_options() {
     refused 'bad.unknown option' 2 '-Z' -- -Z 3
+    refused 'bad.NCCL on the CPU' 2 'option --comm nccl: it goes with --device cuda' -- --comm nccl
     refused 'bad.option without a value' 0 '-b' 'value' -- -b
     refused 'bad.not a number' 2 '-b' "'x'" 'number' -- -b x
     refused 'bad.half a number' 0 '-l' "'1e'" 'number' -- -l 1e
