@@ -165,7 +165,7 @@ static const Option option_table[] = {
     { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
     { "--overlap", TEXT, &opt.overlap, 0, 0, "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
-    { "--messages", INT, &opt.messages, 0, 1, "1: messages instead of shared memory, also where all ranks share a machine (default 0)" },
+    { "--messages", INT, &opt.messages, 0, 1, "1: messages instead of shared memory, on one machine too (default 0)" },
     { "--comm", TEXT, &opt.comm, 0, 0, "between CUDA devices: nccl, host, auto (default auto: NCCL where it is)" },
     { "--reduce", TEXT, &opt.reduce, 0, 0, "with NCCL: ranks: summed in rank order, or nccl: in its own (default ranks)" },
     { "--comm-type", TEXT, &opt.comm_type, 0, 0, "how gradients travel: auto, in their own type, or fp32 (default auto)" },
