@@ -177,8 +177,8 @@ static const Option option_table[] = {
     { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" }, { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
-    { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints, one for all machines\n"
-                                      "                 (default: none)" },
+    { "-o", TEXT, &opt.output, 0, 0, "folder for main.log, metrics.jsonl, summary.json and checkpoints, one for all\n"
+                                      "                 machines (default: none)" },
     { "-n", INT, &opt.checkpoint_every, 0, 1e9, "save a checkpoint every so many steps (default 0: never)" },
     { "-nk", INT, &opt.checkpoints_keep, 0, 1e9, "keep the last so many checkpoints (default 0: all)" },
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9, "checkpoints at multiples of this are never removed (default 0: none)" },
