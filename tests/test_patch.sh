@@ -92,7 +92,7 @@ difference() {
         awk 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print (bad || NR < 15) ? 99 : most + 0 }'
 }
 # run NP NAME [VARIABLE=VALUE]...: the patched trainer on NP ranks (0: without mpirun), its screen under NAME, the Pss of its ranks, as
-# looked at from time to time, under NAME.pss.RANK. ASTRAY=RANK: that rank runs in the folder astray.
+# looked at from time to time, under NAME.pss.RANK. ASTRAY=RANK: that rank runs in the folder astray, with the program there.
 run() {
     local np=$1 out=$2 launcher=()
     shift 2
@@ -101,7 +101,7 @@ run() {
     (cd "$dir/patched" && env "$@" timeout -k 2 100 "${launcher[@]}" bash -c '
         (while grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) >"$0.pss.${OMPI_COMM_WORLD_RANK:-0}" 2>/dev/null &
         [ "${OMPI_COMM_WORLD_RANK:-0}" != "${ASTRAY:-}" ] || cd ../astray || exit
-        exec ../patched/train_gpt2' "$dir/$out") >"$dir/$out" 2>&1 </dev/null
+        exec ./train_gpt2' "$dir/$out") >"$dir/$out" 2>&1 </dev/null
 }
 train() { run "$@" || { tail -n 5 "$dir/$2"; return 1; }; }
 digest() { sed -n 's/^params_hash //p' "$dir/$1"; }
@@ -173,12 +173,16 @@ test_cuda_patch() {
 }
 
 # cuda NP NAME [VARIABLE=VALUE]... [OPTION VALUE]...: the patched CUDA trainer on NP ranks (0: without mpirun), its screen under NAME.
+# ASTRAY=OPTIONS: rank 1 has these too.
 cuda() {
     local np=$1 out=$2 launcher=() set=(ZERO_POISON=1)
     shift 2
     [ "$np" = 0 ] || launcher=(mpirun --oversubscribe -np "$np")
     while [[ ${1:-} = *=* ]]; do set+=("$1"); shift; done
-    (cd "$dir/cuda" && env "${set[@]}" timeout -k 2 60 "${launcher[@]}" ./train_gpt2cu "$@") >"$dir/$out" 2>&1 </dev/null
+    # shellcheck disable=SC2016
+    (cd "$dir/cuda" && env "${set[@]}" timeout -k 2 60 "${launcher[@]}" bash -c '
+        set -f; [ "${OMPI_COMM_WORLD_RANK:-0}" != 1 ] || set -- "$@" ${ASTRAY:-}
+        exec ./train_gpt2cu "$@"' trainer "$@") >"$dir/$out" 2>&1 </dev/null
 }
 # same_run NAME NAME: losses, norms and samples agree.
 same_run() {
@@ -195,12 +199,14 @@ test_cuda_training() {
     begin 'cuda.train.one rank without mpirun'
     need 'failed' cuda 0 cuda.1 -d 128
     need 'is not the run of the original' same_run cuda.plain cuda.1
+    need 'shares its GPU with nobody' not has cuda.1 '^note: '
     end
     for stage in 0 1 2 3; do
         begin "cuda.train.stage $stage, half the rows on each of 2 ranks, 2 micro-batches"
         need 'failed' cuda 2 "cuda.$stage" -b 2 -d 128 -z $stage
         need 'is not the run of the original' same_run cuda.plain "cuda.$stage"
-        need 'is not that stage' has "cuda.$stage" "^ZeRO stage $stage on 2 ranks"
+        need 'is not that stage' has "cuda.$stage" "^ZeRO stage $stage on 2 ranks by mpi, shared window"
+        need 'ranks share a GPU silently' has "cuda.$stage" "^note: 2 ranks on rank 0's machine, GPUs that it sees there: 1; "
         need 'not each line once' [ "$(grep -cE '^(step 3|sample:)' "$dir/cuda.$stage")" = 4 ]
         # with several micro-batches the sums of stages 2 and 3 are others
         if [ $stage = 0 ] || [ $stage = 2 ]; then first=$(digest "cuda.$stage"); fi
@@ -260,7 +266,7 @@ test_cuda_checkpoints() {
     (cd "$dir/original" && ./train_gpt2cu -d 128 -x 3 -n 2 -o log) >/dev/null 2>&1
     cp "$dir"/original/log/*00000002* "$dir/cuda/log"
     refuses 'a state file of the original' 'state_00000002_00000.bin: not written with ZeRO' 0 -x 4 -y 2 -o log
-    refuses 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2' 0 -x 9 -y 6 -o log
+    refuses 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2, srun -n 2 or -pn 2' 0 -x 9 -y 6 -o log
     cp "$dir/cuda/log/state_00000008_00000.bin.zero" "$dir/cuda/log/state_00000006_00000.bin.zero"
     cp "$dir/cuda/log/state_00000008_00001.bin.zero" "$dir/cuda/log/state_00000006_00001.bin.zero"
     refuses 'files of two checkpoints' 'is of step 6, .*zero of step 8' 2 -b 2 -x 9 -y 6 -o log
@@ -286,18 +292,23 @@ test_llmc() {
 }
 preprocessed_cuda() { (cd "$dir/$1" && nvcc -E -w -DENABLE_BF16 -D__LINE__=0 -arch=sm_90 train_gpt2.cu 2>/dev/null | grep -vE '^(#|[[:space:]]*$)'); }
 
-# refuses NAME PATTERN NP [VARIABLE=VALUE]... [OPTION VALUE]...: the CUDA trainer must fail and say so.
+# said PATTERN [TIMES]: the ranks have said it once, or at least once and at most TIMES; in the file told.
+said() {
+    need "no '$1' in: $(head -n 3 "$dir/told")" has told "$1"
+    need "said $(grep -cE -- "$1" "$dir/told") times" [ "$(grep -cE -- "$1" "$dir/told")" -le "${2:-1}" ]
+}
+# refuses NAME PATTERN NP [VARIABLE=VALUE]... [OPTION VALUE]...: the CUDA trainer must fail and say so, once.
 refuses() {
     local pattern=$2 status
     begin "cuda.told.$1"
     cuda "$3" told "${@:4}"; status=$?
     need "status $status" [ $status != 0 -a $status -lt 124 ]
-    need "no '$pattern' in: $(head -n 3 "$dir/told")" has told "$pattern"
+    said "$pattern"
     end
 }
 test_cuda_failures() {
     refuses 'a start that there is not' '-pi nccl: mpi, tcp or fs' 0 -pi nccl
-    refuses 'a start by TCP without an address' 'server, the address of rank 0 as host:port, is missing' 0 -pi tcp -pn 2 -pr 0
+    refuses 'a start by TCP without an address' 'server.*, the address of rank 0 as host:port, is missing' 0 -pi tcp -pn 2 -pr 0
     refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would take GPU 7, and this machine has' 0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
     refuses 'another number of ranks than started' '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     refuses 'a stage that there is not' 'stage 4: the stages are' 0 -z 4
@@ -308,6 +319,32 @@ test_cuda_failures() {
     refuses 'another number of micro-batches' 'steps 3, but -d, -b and -t make it 2' 0 ZERO_CONFIG="$dir/config.json" -d 128
 }
 
+# differs NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: rank 1 of 3 has LINE, as ASTRAY says, rank 0 has OTHER.
+differs() { refuses "on rank 1, $1" "^rank 1 .host [^)]*. has $2 and rank 0 .host [^)]*. has $3" 3 "${@:4}"; }
+test_cuda_same() {
+    local tokens='loader, file 0 = tiny_tokens.bin,' folder rank1
+    for folder in copy astray; do mkdir "$dir/cuda/$folder" && cp "$dir/cuda/tiny_tokens.bin" "$dir/cuda/$folder"; done
+    differs 'the batch' '-b = 4' '-b = 2' ASTRAY='-b 4' -b 2
+    differs 'an option more' '-sl = 4' 'no -sl' ASTRAY='-sl 4'
+    begin 'cuda.same.order of options, and paths'
+    need 'failed' cuda 2 cuda.own ASTRAY='-d 128 -b 2 -i copy/tiny_tokens.bin -pg 2' -b 2 -z 3 -d 128
+    need 'ends elsewhere' [ "$(digest cuda.own)" = "$(digest cuda.3)" ]
+    end
+    printf x | dd of="$dir/cuda/astray/tiny_tokens.bin" bs=1 seek=3000 conv=notrunc status=none
+    differs 'the training data' "train_$tokens .*" "train_$tokens .*" ASTRAY='-i astray/tiny_tokens.bin'
+    differs 'the validation data' "val_$tokens .*" "val_$tokens .*" ASTRAY='-j astray/tiny_tokens.bin'
+    differs 'the number of data files' 'train_loader = .* 2 data files' 'train_loader = .* 1 data files' ASTRAY='-i [ac]*/tiny_tokens.bin'
+    differs 'the model file' 'parameters = digest .*' 'parameters = digest .*' ASTRAY='-e log/model_00000008.bin' -e log/model_00000006.bin
+    begin 'cuda.same.by TCP it is said once'
+    local port=$((20000 + RANDOM % 10000))
+    (cuda 0 told.1 -z 2 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 1 -pg 1) & rank1=$!
+    need 'rank 0 does not fail' not cuda 0 told.0 -z 3 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 0 -pg 1
+    need 'rank 1 does not fail' not wait $rank1
+    cat "$dir"/told.[01] >"$dir/told"
+    said 'rank 1 .* has -z = 2 and rank 0 .* has -z = 3'
+    end
+}
+
 # The stand-in shuffles: its order must not depend on the number of ranks.
 test_training() {
     local stage option first=
@@ -316,13 +353,14 @@ test_training() {
     need 'failed' train 0 zero.1
     need "losses differ by $(difference one zero.1)" number "$(difference one zero.1) < 1e-5"
     end
+    cp "$dir/patched/train_gpt2" "$dir/four_rows"
     sed -i 's/int B = 4;/int B = 2;/' "$dir/patched/train_gpt2.c"
     need 'not built' build patched train_gpt2
     for stage in 0 1 2 3; do
         begin "train.stage $stage, half the rows on each of 2 ranks"
         need 'failed' train 2 "zero.$stage" ZERO_STAGE=$stage ZERO_POISON=1
         need "losses differ by $(difference one "zero.$stage")" number "$(difference one "zero.$stage") < 1e-4"
-        need 'is not that stage' has "zero.$stage" "^ZeRO stage $stage on 2 ranks"
+        need 'is not that stage' has "zero.$stage" "^ZeRO stage $stage on 2 ranks by mpi, shared window"
         need 'not each line once' [ "$(grep -c 'step 3: train loss' "$dir/zero.$stage")" = 1 ]
         first=${first:-$(digest "zero.$stage")}
         need "digest $(digest "zero.$stage"), at stage 0 $first" [ "$(digest "zero.$stage")" = "${first:-none}" ]
@@ -337,14 +375,36 @@ test_training() {
     end
 }
 
-# told NAME PATTERN NP [VARIABLE=VALUE]...: the patched trainer must fail and say so, within its time.
+# A rank whose files are not those of the others.
+told_of_rank_1() {
+    local stage file files=(train_gpt2 tiny_model.bin tiny_tokens.bin config.json)
+    mkdir "$dir/astray"
+    astray() {          # NAME LINE OTHER [VARIABLE=VALUE]...: rank 1 of 3 has LINE, rank 0 has OTHER; then as before
+        told "on rank 1, $1" "^rank 1 .host [^)]*. has $2 and rank 0 .host [^)]*. has $3" 3 ASTRAY=1 "${@:4}"
+        for file in "${files[@]}"; do cp "$dir/patched/$file" "$dir/astray"; done
+    }
+    for stage in 1 2; do echo "{ \"zero_optimization\": { \"stage\": $stage } }" >"$dir/stage.$stage"; done
+    cp "$dir/stage.2" "$dir/patched/config.json"
+    for file in "${files[@]}"; do cp "$dir/patched/$file" "$dir/astray"; done
+    cp "$dir/stage.1" "$dir/astray/config.json"
+    astray 'another stage' 'stage = 1' 'stage = 2' ZERO_CONFIG=config.json
+    printf x | dd of="$dir/astray/tiny_model.bin" bs=1 seek=999 conv=notrunc status=none
+    astray 'another model' 'parameters = digest .*' 'parameters = digest .*'
+    printf x | dd of="$dir/astray/tiny_tokens.bin" bs=1 seek=999 conv=notrunc status=none
+    astray 'other data' 'train, file 0 = tiny_tokens.bin, .*' 'train, file 0 = tiny_tokens.bin, .*'
+    cp "$dir/four_rows" "$dir/astray/train_gpt2"
+    astray 'a program for another batch' 'train = B 4, T 16, .*' 'train = B 2, T 16, .*'
+}
+
+# told NAME PATTERN NP [VARIABLE=VALUE]...: the patched trainer must fail and say so, within its time; once, or at most TIMES times, for a
+# check of llm.c's own that speaks on every rank.
 told() {
     local pattern=$2
     begin "told.$1"
     shift 2
     run "$1" told "${@:2}"; local status=$?
     need "status $status" [ $status != 0 -a $status -lt 124 ]
-    need "no '$pattern' in: $(head -n 3 "$dir/told")" has told "$pattern"
+    said "$pattern" "${TIMES:-1}"
     end
 }
 test_failures() {
@@ -356,11 +416,12 @@ test_failures() {
     told 'accumulation, which it does not' 'gradient_accumulation_steps 1' 2 ZERO_CONFIG="$dir/config.json"
     cp "$dir/patched/tiny_model.bin" "$dir/model"
     truncate -s 1000 "$dir/patched/tiny_model.bin"
-    told 'a model file cut short' 'cannot read' 2
+    TIMES=2 told 'a model file cut short' 'cannot read' 2
     printf 'nonsense, longer than a header' >"$dir/patched/tiny_model.bin"
     told 'no model file' 'Error: tiny_model.bin is no model file' 2
-    mkdir "$dir/astray" && mv "$dir/patched/tiny_model.bin" "$dir/astray"
-    cp "$dir/model" "$dir/patched/tiny_model.bin"
+    cp "$dir/patched/tiny_model.bin" "$dir/nonsense" && cp "$dir/model" "$dir/patched/tiny_model.bin"
+    told_of_rank_1
+    cp "$dir/nonsense" "$dir/astray/tiny_model.bin"
     told 'no model file on rank 1 alone' 'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=1
 }
 
@@ -499,6 +560,7 @@ train_gpt2.c|s/void gpt2_update(/void adamw(/;s/gpt2_update(&/adamw(\&/|looked f
 train_gpt2.c|s/float weight_decay, int t/float decay, int t/|a parameter weight_decay of gpt2_update
 train_gpt2.c|s/free(model->params_memory);/;/|gpt2_free.*free\(model->params_memory\)
 train_gpt2.c|s/B, T, 0, 1, 1);/B, T, rank, ranks, 1);/|rank 0 of 1
+train_gpt2.c|s/dataloader_init(&train, "/dataloader_init(loaders, "/|dataloader_init.&LOADER, PATTERN
 train_gpt2.c|s/num_tokens . (B\*T)/num_batches/|num_batches
 train_gpt2.c|s/^        gpt2_backward(&model);/        step_back(\&model);/|gpt2_backward follows gpt2_forward
 train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|grads_memory is used where
@@ -528,6 +590,7 @@ train_gpt2.cu|s/assert(state_header\[1\] == 1)/check(state_header)/|load_state.*
 train_gpt2.cu|s/    gpt2_write_to_checkpoint(model/    write_model(model/|write_checkpoint.*gpt2_write_to_checkpoint
 train_gpt2.cu|s/state_%08d_%05d/optimizer_%08d_%05d/|delete_checkpoint.*after the name of a state_ file
 train_gpt2.cu|s/int grad_accum_steps = total/int steps = total/|main.*looked for int grad_accum_steps
+train_gpt2.cu|s/int main(int argc, char \*argv..)/int main(int n, char **argv)/|a parameter argc of main
 train_gpt2.cu|s/multi_gpu_cpu_float_sum/sum_of_floats/|looked for a call of multi_gpu_cpu_float_sum
 train_gpt2.cu|s/multi_gpu_config.process_rank == 0 .. sample_every/sample_every/|main.*sample_every
 train_gpt2.cu|s/> skip_update_[a-z]*)/> limit)/|main.*skip_update_
@@ -549,6 +612,7 @@ test_cuda_patch
 test_cuda_training
 test_cuda_checkpoints
 test_cuda_failures
+test_cuda_same
 test_llmc
 test_training
 test_failures

@@ -463,6 +463,8 @@ void delete_checkpoint(const char* dir, int step, MultiGpuConfig* multi_gpu_conf
 void safe_printf(const char *piece) { printf("%s", piece); }
 
 int main(int argc, char *argv[]) {
+    const char* train_data_pattern = "tiny_tokens.bin";
+    const char* val_data_pattern = "tiny_tokens.bin";
     const char* load_filename = "d3";
     const char* output_log_dir = NULL;
     int checkpoint_every = 0, resume_step = -1, max_steps = 6;
@@ -476,7 +478,9 @@ int main(int argc, char *argv[]) {
     char nccl_init_method[256] = "mpi", server_ip[256] = "", fs_path[256] = "";
     for (int i = 1; i + 1 < argc; i += 2) {
         std::string option = argv[i] + 1;
-        if (option == "e") { load_filename = argv[i+1]; }
+        if (option == "i") { train_data_pattern = argv[i+1]; }
+        else if (option == "j") { val_data_pattern = argv[i+1]; }
+        else if (option == "e") { load_filename = argv[i+1]; }
         else if (option == "o") { output_log_dir = argv[i+1]; }
         else if (option == "n") { checkpoint_every = atoi(argv[i+1]); }
         else if (option == "y") { resume_step = atoi(argv[i+1]); }
@@ -514,8 +518,8 @@ int main(int argc, char *argv[]) {
     }
 
     DataLoader train_loader, val_loader;
-    dataloader_init(&train_loader, "tiny_tokens.bin", B, T, multi_gpu_config.process_rank, multi_gpu_config.num_processes, 1);
-    dataloader_init(&val_loader, "tiny_tokens.bin", B, T, multi_gpu_config.process_rank, multi_gpu_config.num_processes, 0);
+    dataloader_init(&train_loader, train_data_pattern, B, T, multi_gpu_config.process_rank, multi_gpu_config.num_processes, 1);
+    dataloader_init(&val_loader, val_data_pattern, B, T, multi_gpu_config.process_rank, multi_gpu_config.num_processes, 0);
     set_zero_configs(&multi_gpu_config, zero_stage, model.num_parameters);
     int step = 0, sample_every = 2;
     gpt2_allocate_state(&model, B, T);

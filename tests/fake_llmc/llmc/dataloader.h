@@ -1,6 +1,7 @@
-/* Batches of tokens from one file of uint16, each rank its own rows, the batches in a shuffled order if asked for. */
+/* Batches of tokens from one file of uint16, the first that matches: each rank its own rows, the batches shuffled if asked for. */
 #ifndef DATALOADER_H
 #define DATALOADER_H
+#include <glob.h>
 #include <stdint.h>
 #include "utils.h"
 
@@ -37,14 +38,17 @@ static void dataloader_reset(DataLoader *loader) {
     }
 }
 
-static void dataloader_init(DataLoader *loader, const char *filename, size_t B, size_t T, int process_rank, int num_processes,
+static void dataloader_init(DataLoader *loader, const char *pattern, size_t B, size_t T, int process_rank, int num_processes,
                             int should_shuffle) {
-    FILE *file = fopenCheck(filename, "rb");
+    glob_t found;
+    if (glob(pattern, 0, NULL, &found) != 0) { fail("cannot find", pattern); }
+    FILE *file = fopenCheck(found.gl_pathv[0], "rb");
     int64_t num_tokens;
     freadCheck(&num_tokens, sizeof(num_tokens), 1, file);
     loader->tokens = (uint16_t*)mallocCheck(num_tokens * sizeof(uint16_t));
     freadCheck(loader->tokens, sizeof(uint16_t), num_tokens, file);
     fclose(file);
+    globfree(&found);
     loader->process_rank = process_rank;
     loader->num_processes = num_processes;
     loader->B = B;
@@ -52,7 +56,7 @@ static void dataloader_init(DataLoader *loader, const char *filename, size_t B, 
     loader->num_tokens = num_tokens;
     loader->num_batches = (num_tokens - 1) / (num_processes * B * T);
     if (loader->num_batches == 0) {
-        printf("Error: %s is too short\n", filename);
+        printf("Error: %s is too short\n", pattern);
         exit(EXIT_FAILURE);
     }
     loader->order = (size_t*)mallocCheck(loader->num_batches * sizeof(size_t));
