@@ -47,7 +47,19 @@ static int start_mpi(int threads, int *finalize) {
     return 0;
 }
 
-int comm_mpi_launched(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
+static int same_number(const char *one, const char *other) {
+    const char *a = getenv(one), *b = getenv(other);
+    return a && b && !strcmp(a, b);
+}
+
+/* srun --mpi=pmi2 sets PMI_SIZE, which Open MPI cannot use from 5.0 on, nor before unless it was built for it: its tasks connect by TCP.
+ * Another MPI's mpiexec sets it too: what that has started is compared with what MPI finds. torchrun's processes inherit the variables of
+ * what started torchrun. */
+int comm_mpi_launched(void) {
+    if (getenv("TORCHELASTIC_RUN_ID")) return 0;
+    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return 1;
+    return getenv("PMI_SIZE") && !(same_number("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same_number("PMI_RANK", "SLURM_PROCID"));
+}
 
 /* MPI starts in a thread, since it has no limit for that: where a rank never comes, the thread and this are left behind. */
 typedef struct {

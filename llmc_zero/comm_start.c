@@ -1,11 +1,9 @@
 /* How the ranks come together: by MPI, by TCP, or not at all, as the configuration or the launcher says. */
 #include "comm_net.h"
 #include "error.h"
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static int env_int(const char *const *names, int fallback) {
     for (; *names; names++) {
@@ -17,7 +15,7 @@ static int env_int(const char *const *names, int fallback) {
 
 void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
-    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL };
+    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
     static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
                                                "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", NULL };
     rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };      /* where rank 0 is does not matter here */
@@ -31,9 +29,9 @@ static int connect_by_mpi(comm *c, const zero_config *config) {
     int rank, ranks, on_node;
     ZERO_TRY(comm_mpi_open(c, config));
     zero_launched_as(&rank, &ranks, &on_node);
-    if (comm_mpi_launched() && !config->mpi_comm && ranks != c->ranks)
+    if ((comm_mpi_launched() || rendezvous_launched()) && !config->mpi_comm && ranks != c->ranks)
         return zero_fail(ZERO_ERR_COMM, "the launcher has started %d ranks, MPI knows of %d: this MPI does not work with this launcher; start with "
-                         "its own mpirun, under Slurm with srun --mpi=pmix, or connect by TCP", ranks, c->ranks);
+                         "its own mpirun, under Slurm with srun --mpi=pmix, or connect by TCP (-pi tcp)", ranks, c->ranks);
     if (config->ranks > 0 && config->ranks != c->ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: MPI has started %d", config->ranks, c->ranks);
     if (config->rank >= 0 && config->rank != c->rank)
@@ -42,33 +40,32 @@ static int connect_by_mpi(comm *c, const zero_config *config) {
 }
 
 /* Who this process is: as the configuration says, else as the launcher does. */
-static int start_settings(const zero_config *config, rendezvous_settings *s, char path[PATH_MAX]) {
+static int start_settings(const zero_config *config, rendezvous_settings *s) {
     int by_file = config->start == ZERO_START_FILE;
-    struct stat st;
     *s = (rendezvous_settings){ .rank = config->rank, .ranks = config->ranks, .timeout_s = config->comm_timeout_s, .version = ZERO_VERSION,
-                                .server = by_file ? NULL : config->server, .file = by_file ? path : NULL };
-    if (by_file && !config->start_file)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start by a file: start_file, a path that all ranks see, is missing");
-    if (by_file) snprintf(path, PATH_MAX, "%s%s", config->start_file,
-                          !stat(config->start_file, &st) && S_ISDIR(st.st_mode) ? "/llmc_zero.start" : "");
+                                .server = by_file ? NULL : config->server, .file = by_file ? config->start_file : NULL };
+    if (by_file && !s->file)
+        return zero_fail(ZERO_ERR_ARGUMENT, "start by a file: start_file (-pf), a path that all ranks see, is missing");
     if ((s->rank < 0) != (s->ranks < 1))
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d, ranks %d: both are needed, or neither under a launcher", s->rank, s->ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank (-pr) %d, ranks (-pn) %d: both are needed, or neither under a launcher", s->rank,
+                         s->ranks);
     if (s->rank < 0) {
         int found = rendezvous_from_env(s);
-        if (!found) return zero_fail(ZERO_ERR_ARGUMENT, "no launcher says which rank this is (RANK and WORLD_SIZE, Slurm, or Open MPI): give rank and "
-                                     "ranks");
+        if (!found)
+            return zero_fail(ZERO_ERR_ARGUMENT, "no launcher says which rank this is (RANK and WORLD_SIZE, Slurm, or Open MPI): give rank (-pr) "
+                             "and ranks (-pn)");
         return found < 0 ? found : 0;
     }
-    if (s->rank >= s->ranks) return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: of %d ranks the last is %d", s->rank, s->ranks, s->ranks - 1);
+    if (s->rank >= s->ranks) return zero_fail(ZERO_ERR_ARGUMENT, "rank (-pr) %d: of %d ranks (-pn) the last is %d", s->rank, s->ranks,
+                                                s->ranks - 1);
     if (!s->server && !s->file && s->ranks > 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start by TCP: server, the address of rank 0 as host:port, is missing");
+        return zero_fail(ZERO_ERR_ARGUMENT, "start by TCP: server (-ps), the address of rank 0 as host:port, is missing");
     return 0;
 }
 
 static int connect_by_tcp(comm *c, const zero_config *config) {
     rendezvous_settings s;
-    char path[PATH_MAX];
-    ZERO_TRY(start_settings(config, &s, path));
+    ZERO_TRY(start_settings(config, &s));
     if (s.ranks == 1) {
         strcpy(c->name, "self, one rank");
         return 0;

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,8 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 1, TEXT = 640, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1, STRANGERS = 64 };
-enum { STRANGER_S = 10, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2, MESH_S = 5 };
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 2, TEXT = 640, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1, STRANGERS = 64 };
+enum { STRANGER_S = 10, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2, CONNECT_S = 5 };
 enum { HELLO = 1, WELCOME, NOT_MINE, FAILED, ROSTER, MESH, REPORT, GO };
 
 typedef struct { uint32_t magic, kind, bytes, protocol; uint64_t run; } head;
@@ -34,6 +35,7 @@ typedef struct {
     char host[64], version[48];
 } hello;
 typedef struct { uint64_t node; int32_t pid, port; unsigned char address[16]; char host[64]; } seat;
+typedef struct { double left_s; seat seats[]; } roster;         /* left_s: in which the ranks are to connect to each other */
 
 typedef struct {                                /* a connection, and the message that is coming in on it */
     int fd, rank;                               /* rank -1: not known */
@@ -47,9 +49,11 @@ typedef struct {                                /* a connection, and the message
 typedef struct {
     const rendezvous_settings *s;
     int *sockets;
-    seat *seats;                                /* (ranks); pid 0: nobody yet */
+    roster *roster;
+    seat *seats;                                /* (ranks), the roster's; pid 0: nobody yet */
     int here;                                   /* seats taken */
     int reports;
+    char *reported;                             /* (ranks) */
     int verdict, told;                          /* what rank 0 says of the whole: it has come; it is a failure */
     uint64_t run;
     double deadline;
@@ -58,6 +62,7 @@ typedef struct {
     struct pollfd *polls;
     int n, most;
     char where[320];                            /* rank 0 is to be found */
+    char file[PATH_MAX];                        /* s->file, as it was at the last look */
     char failure[TEXT];
 } meeting;
 
@@ -80,6 +85,27 @@ static int say(const meeting *m, int fd, int kind, const void *data, size_t byte
     return rc ? rc : net_write(fd, data, bytes, until);
 }
 static int say_text(const meeting *m, int fd, int kind, const char *text) { return say(m, fd, kind, text, strlen(text) + 1); }
+
+static int not_here(const meeting *m, int r) { return !m->seats[r].pid; }
+static int not_reported(const meeting *m, int r) { return r > 0 && !m->reported[r]; }
+static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
+
+/* "rank 1", "ranks 1 (host a), 2 (host b) and more" of those that are so */
+static const char *name_ranks(const meeting *m, int (*so)(const meeting *, int), char list[400]) {
+    int all = 0, named = 0;
+    for (int r = 0; r < m->s->ranks; r++) all += so(m, r);
+    snprintf(list, 400, all > 1 ? "ranks " : "rank ");
+    for (int r = 0; r < m->s->ranks && named < all; r++) {
+        if (!so(m, r)) continue;
+        size_t used = strlen(list);
+        int enough = named == 12 || used > 280;
+        const char *comma = !named ? "" : enough || named + 1 == all ? " and " : ", ", *host = m->seats[r].host;
+        if (enough) snprintf(list + used, 400 - used, "%smore", comma);
+        else snprintf(list + used, 400 - used, *host ? "%s%d (host %s)" : "%s%d", comma, r, host);
+        named = enough ? all : named + 1;
+    }
+    return list;
+}
 
 static seat this_process(void) {
     seat me = { .pid = (int32_t)getpid() };
@@ -215,20 +241,8 @@ static void take_report(meeting *m, guest *g) {
     g->body.text[sizeof g->body.text - 1] = 0;
     if (*g->body.text) fail(m, "%s", g->body.text);
     g->got = 0;
-    m->reports++;
-}
-
-static void name_missing(meeting *m) {
-    char list[160] = "";
-    int missing = m->s->ranks - m->here, named = 0;
-    for (int r = 1; r < m->s->ranks && named < 12; r++) {
-        if (m->seats[r].pid) continue;
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%d", !named ? "" : named + 1 == missing ? " and " : ", ", r);
-        named++;
-    }
-    fail(m, "rank%s %s%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)", missing > 1 ? "s" : "", list,
-         missing > named ? " and more" : "", m->s->ranks, m->s->timeout_s, m->where, m->seats[0].host);
+    m->reports += !m->reported[g->rank];
+    m->reported[g->rank] = 1;
 }
 
 /* All who are there are told; for a moment also those who come now, since nobody would answer them any more. */
@@ -252,19 +266,27 @@ static void tell_all(meeting *m, int kind, const void *data, size_t bytes) {
     }
 }
 
+static size_t roster_bytes(const meeting *m) { return sizeof *m->roster + (size_t)m->s->ranks * sizeof *m->seats; }
+
+/* The ranks have a second at least to connect to each other, and rank 0 hears a little longer whom they have waited for: who says nothing then
+ * is itself the one. */
 static void receive_all(meeting *m) {
+    char list[400];
     int others = m->s->ranks - 1;
     while (m->here <= others && !*m->failure) {
         look(m, m->deadline);
-        if (m->here <= others && comm_now() > m->deadline) name_missing(m);
+        if (m->here <= others && comm_now() > m->deadline)
+            fail(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)", name_ranks(m, not_here, list), m->s->ranks,
+                 m->s->timeout_s, m->where, m->seats[0].host);
     }
-    tell_all(m, ROSTER, m->seats, (size_t)m->s->ranks * sizeof *m->seats);
-    double until = comm_now() + MESH_S;
-    if (until < m->deadline) until = m->deadline;
+    m->roster->left_s = m->deadline - comm_now() > 1 ? m->deadline - comm_now() : 1;
+    double until = comm_now() + m->roster->left_s + GRACE_S;
+    tell_all(m, ROSTER, m->roster, roster_bytes(m));
     while (m->reports < others && !*m->failure) {
         look(m, until);
         if (m->reports < others && comm_now() > until)
-            fail(m, "the ranks were all there, but %d of %d did not connect to the others within the limit", others - m->reports, others);
+            fail(m, "%s: no word of being connected to the others within %.3g s, though all %d ranks were there: stopped, or a host "
+                 "without answer", name_ranks(m, not_reported, list), m->s->timeout_s, m->s->ranks);
     }
     tell_all(m, GO, NULL, 0);
     if (*m->failure) return tell_failure(m);
@@ -290,7 +312,8 @@ static int candidates(meeting *m, search *s, net_address *found) {
         if (!n && for_good) fail(m, "rank %d cannot reach rank 0 at %s: host \"%s\" does not resolve: %s", m->s->rank, m->where, host, why);
         return n;
     }
-    int rc = card_read(m->s->file, &s->c);
+    card_path(m->s->file, m->file);
+    int rc = card_read(m->file, &s->c);
     s->seen = rc != -ENOENT;
     if (rc) snprintf(s->why, sizeof s->why, "%s", rc == -EBADMSG ? "it is no rendezvous file" : strerror(-rc));
     if (rc) return 0;
@@ -350,12 +373,12 @@ static void not_found(meeting *m, const search *s) {
              set->timeout_s, s->why);
     else if (!s->seen)
         fail(m, "rank %d: there was no file %s within %.3g s: rank 0, which writes it, has not started, or its host sees another folder",
-             set->rank, set->file, set->timeout_s);
+             set->rank, m->file, set->timeout_s);
     else if (!s->c.run)
-        fail(m, "rank %d cannot use the rendezvous file %s: %s: remove it, or name another", set->rank, set->file, s->why);
+        fail(m, "rank %d cannot use the rendezvous file %s (-pf): %s: name another", set->rank, m->file, s->why);
     else
         fail(m, "rank %d: the rendezvous file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and does not answer any more "
-             "(%s): remove the file, and see why rank 0 of this run wrote no other", set->rank, set->file, s->c.host, s->c.pid,
+             "(%s): remove the file, and see why rank 0 of this run wrote no other", set->rank, m->file, s->c.host, s->c.pid,
              (long long)time(NULL) - s->c.written, s->why);
 }
 
@@ -375,11 +398,11 @@ static int find_rank_0(meeting *m) {
 
 static void wait_for_roster(meeting *m, int fd) {
     head h;
-    size_t all = (size_t)m->s->ranks * sizeof *m->seats;
+    size_t all = roster_bytes(m);
     double until = m->deadline + GRACE_S;
     char text[TEXT] = "";
     int rc = net_read(fd, &h, sizeof h, until);
-    if (!rc && h.kind == ROSTER && h.bytes == all) rc = net_read(fd, m->seats, all, until);
+    if (!rc && h.kind == ROSTER && h.bytes == all) rc = net_read(fd, m->roster, all, until);
     else if (!rc && h.kind == FAILED && h.bytes < sizeof text) {
         rc = net_read(fd, text, h.bytes, until);
         if (!rc) fail(m, "%s", text);
@@ -403,12 +426,13 @@ static net_address address_of(const meeting *m, int r) {
     return zero;
 }
 
-static void connect_to_lower(meeting *m) {
+static void connect_to_lower(meeting *m, double until) {
     int32_t me = m->s->rank;
     for (int r = 1; r < me && !*m->failure; r++) {
         char text[NET_NAME];
         net_address to = address_of(m, r);
-        int fd = m->sockets[r] = net_connect(&to, comm_now() + MESH_S), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+        double limit = comm_now() + CONNECT_S;
+        int fd = m->sockets[r] = net_connect(&to, limit < until ? limit : until), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
         if (!rc) rc = say(m, fd, MESH, &me, sizeof me);
         if (rc)
             fail(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host, r, m->seats[r].host,
@@ -435,19 +459,21 @@ static void take_verdict(meeting *m, guest *g) {
 
 static void join_mesh(meeting *m) {
     int higher = m->s->ranks - 1 - m->s->rank;
-    double until = comm_now() + MESH_S + GRACE_S;
-    if (until < m->deadline) until = m->deadline;
+    double until = comm_now() + m->roster->left_s;
+    char list[400];
     m->here = 0;
     /* it may speak meanwhile: a copy, for the guests are closed at the end */
     guest *server = let_in(m, fcntl(m->sockets[0], F_DUPFD_CLOEXEC, 0), 0);
     if (!server || server->fd < 0) fail(m, "rank %d cannot watch rank 0: %s", m->s->rank, strerror(errno));
-    connect_to_lower(m);
+    connect_to_lower(m, until);
     while (m->here < higher && !*m->failure && !m->verdict) {
         look(m, until);
-        if (comm_now() > until) fail(m, "rank %d waited in vain for %d of the higher ranks to connect", m->s->rank, higher - m->here);
+        if (m->here < higher && comm_now() > until)
+            fail(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", m->s->rank,
+                 name_ranks(m, not_connected, list));
     }
     if (!m->verdict) say_text(m, m->sockets[0], REPORT, m->failure);
-    for (until += GRACE_S; !m->verdict && !*m->failure;) {
+    for (until += GRACE_S + 1; !m->verdict && !*m->failure;) {
         look(m, until);
         if (comm_now() > until) fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
     }
@@ -459,7 +485,7 @@ static void join_mesh(meeting *m) {
 static void take(meeting *m, guest *g) {
     int zero = m->s->rank == 0, kind = (int)g->h.kind;
     if (zero && kind == HELLO && g->rank < 0 && g->h.bytes == sizeof(hello)) take_hello(m, g);
-    else if (zero && kind == REPORT && g->rank > 0) take_report(m, g);
+    else if (zero && kind == REPORT && g->rank > 0 && g->rank < m->s->ranks) take_report(m, g);
     else if (!zero && kind == MESH && g->rank < 0 && g->h.bytes == sizeof(int32_t)) take_mesh(m, g);
     else if (!zero && (kind == GO || kind == FAILED) && g->rank == 0) take_verdict(m, g);
     else lost(m, g);
@@ -478,7 +504,7 @@ static int open_server(meeting *m) {
     m->listener = net_listen(loopback ? &at[0] : NULL, port, m->s->ranks + STRANGERS);
     if (m->listener == -EADDRINUSE)
         return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at port %d, which is in use, by another job perhaps (ss -ltnp "
-                         "shows it): give another port", m->seats[0].host, port);
+                         "shows it): give another port (-ps host:port, or MASTER_PORT)", m->seats[0].host, port);
     if (m->listener < 0)
         return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at %s: %s", m->seats[0].host, m->s->server, strerror(-m->listener));
     m->port = port;
@@ -502,10 +528,11 @@ static int be_rank_0(meeting *m) {
         snprintf(m->where, sizeof m->where, "%.200s:%d", m->seats[0].host, m->port);
         card c = { .pid = m->seats[0].pid, .port = m->port, .run = m->run, .node = m->seats[0].node };
         memcpy(c.host, m->seats[0].host, sizeof c.host);
-        ZERO_TRY(card_write(m->s->file, &c));
+        card_path(m->s->file, m->file);
+        ZERO_TRY(card_write(m->file, &c));
     }
     receive_all(m);
-    if (m->s->file) card_remove(m->s->file, m->run);
+    if (m->s->file) card_remove(m->file, m->run);
     return 0;
 }
 
@@ -521,8 +548,10 @@ static int check_settings(const rendezvous_settings *s) {
     if (s->ranks < 1 || s->rank < 0 || s->rank >= s->ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "rank %d of %d: the ranks are 0 to the number of ranks less 1", s->rank, s->ranks);
     if (s->ranks > 1 && !s->server == !s->file)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks need one of: the address of rank 0 as host:port, a file that all of them see",
-                         s->ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks need one of: the address of rank 0 as host:port (-ps), a file that all of them see "
+                         "(-pf)", s->ranks);
+    if (s->file && strlen(s->file) > PATH_MAX - 64)
+        return zero_fail(ZERO_ERR_ARGUMENT, "rendezvous file %.60s... (-pf): too long a name", s->file);
     if (!(s->timeout_s > 0)) return zero_fail(ZERO_ERR_ARGUMENT, "time limit of %g s for start-up: above 0", s->timeout_s);
     return s->ranks > 1 && s->server ? net_split(s->server, host, sizeof host, &port) : 0;
 }
@@ -530,10 +559,13 @@ static int check_settings(const rendezvous_settings *s) {
 static int meet(meeting *m) {
     const rendezvous_settings *s = m->s;
     m->most = s->ranks + STRANGERS;
-    m->seats = calloc((size_t)s->ranks, sizeof *m->seats);
+    m->roster = calloc(1, roster_bytes(m));
+    m->reported = calloc((size_t)s->ranks, 1);
     m->guests = calloc((size_t)m->most, sizeof *m->guests);
     m->polls = calloc((size_t)m->most + 1, sizeof *m->polls);
-    if (!m->seats || !m->guests || !m->polls) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s->ranks);
+    if (!m->roster || !m->reported || !m->guests || !m->polls)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s->ranks);
+    m->seats = m->roster->seats;
     m->seats[s->rank] = this_process();
     snprintf(m->where, sizeof m->where, "%.300s", s->server ? s->server : s->file ? s->file : "");
     if (s->ranks == 1) return 0;
@@ -563,6 +595,6 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
         peers[r] = (rendezvous_peer){ .node = m.seats[r].node, .pid = m.seats[r].pid };
         memcpy(peers[r].host, m.seats[r].host, sizeof peers[r].host);
     }
-    free(m.seats); free(m.guests); free(m.polls);
+    free(m.roster); free(m.reported); free(m.guests); free(m.polls);
     return rc;
 }

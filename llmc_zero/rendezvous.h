@@ -12,8 +12,8 @@
 typedef struct {
     int rank, ranks;
     const char *server;         /* "host:port" of rank 0, "[address]:port" with IPv6, or NULL */
-    const char *file;           /* a path that all ranks see, or NULL; one of the two */
-    double timeout_s;           /* after which whoever waits gives up, with 2 s more at most until it knows why; the same on all ranks */
+    const char *file;           /* a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two */
+    double timeout_s;           /* after which whoever waits gives up, with 3 s more at most until it knows why; the same on all ranks */
     int silence_s;              /* a connected host that answers nothing for so long is gone: net_is_silent, or its sockets fail. 0: 25 */
     uint64_t job;               /* the same on all ranks of a job, different for others as far as possible; 0: not known */
     const char *version;        /* of the program, at most 47 characters: must be the same on all ranks; NULL: not compared */
@@ -33,8 +33,9 @@ typedef struct {
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 
 /* What the launcher says: RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI, or Slurm, the first of them that is there. Sets rank,
- * ranks and job, and server where s has neither server nor file: rank 0 is on MASTER_ADDR, or on Slurm's first host. Returns 1; 0 where no
- * launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of s->server then lives until the next call. */
+ * ranks and job, and server where s has neither server nor file: rank 0 is on MASTER_ADDR, or on Slurm's first host, at a port that all
+ * compute where MASTER_PORT is torchrun's own. Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of
+ * s->server then lives until the next call. */
 int rendezvous_from_env(rendezvous_settings *s);
 /* 1: that alone is reason enough to connect several ranks: srun's task of several, or RANK and a WORLD_SIZE above 1. */
 int rendezvous_launched(void);

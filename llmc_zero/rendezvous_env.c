@@ -59,16 +59,30 @@ int rendezvous_launched(void) {
     return (world && atoi(world) > 1) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
 }
 
-/* What a batch script has exported is the same in all of srun's tasks: each would take itself for that one rank. torchrun, of which srun
- * starts one a host, sets RANK and WORLD_SIZE for each of its own. */
-static int check_own(const rendezvous_settings *own) {
+/* What a script has exported is the same in all that srun or mpirun starts: each would take itself for that one rank. torchrun, of which
+ * they start one a host, sets RANK and WORLD_SIZE for each of its own. */
+static int check_own(const rendezvous_settings *own, int mpi) {
+    const char *rank = mpi ? "OMPI_COMM_WORLD_RANK" : "SLURM_PROCID", *ranks = mpi ? "OMPI_COMM_WORLD_SIZE" : "SLURM_STEP_NUM_TASKS";
+    const char *launcher = mpi ? "mpirun" : "srun";
     int task = 0, tasks = 1;
-    if (!value("SLURM_STEP_NUM_TASKS") || !value("SLURM_PROCID") || value("TORCHELASTIC_RUN_ID")) return 0;
-    ZERO_TRY(number("SLURM_PROCID", &task));
-    ZERO_TRY(number("SLURM_STEP_NUM_TASKS", &tasks));
+    if (!value(ranks) || !value(rank) || value("TORCHELASTIC_RUN_ID")) return 0;
+    ZERO_TRY(number(rank, &task));
+    ZERO_TRY(number(ranks, &tasks));
     if (tasks == 1 || own->ranks > tasks || (own->ranks == tasks && own->rank == task)) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "RANK=%d and WORLD_SIZE=%d, but srun started this as task %d of %d: unset both, srun's numbers will do, "
-                     "or set them in each task", own->rank, own->ranks, task, tasks);
+    return zero_fail(ZERO_ERR_ARGUMENT, "RANK=%d and WORLD_SIZE=%d, but %s started this as task %d of %d: unset both, %s's numbers will "
+                     "do, or set them in each task", own->rank, own->ranks, launcher, task, tasks, launcher);
+}
+
+/* Rank 0 is on MASTER_ADDR. With torchrun, its own agent mostly has the port there: then another, which all ranks can compute. */
+static void own_server(char *server, size_t bytes, const char *host, const char *port, uint64_t job) {
+    char other[8];
+    const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
+    if (agent && !strcmp(agent, "True")) {
+        int taken = atoi(port), n = PORTS_FROM + (int)(XXH3_64bits_withSeed(port, strlen(port), job) % PORTS);
+        snprintf(other, sizeof other, "%d", n == taken ? n + 1 : n);
+        port = other;
+    }
+    snprintf(server, bytes, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);
 }
 
 int rendezvous_from_env(rendezvous_settings *s) {
@@ -84,7 +98,7 @@ int rendezvous_from_env(rendezvous_settings *s) {
     ZERO_TRY(number(own ? "RANK" : mpi ? "OMPI_COMM_WORLD_RANK" : "SLURM_PROCID", &found.rank));
     const char *tasks = value("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     ZERO_TRY(number(own ? "WORLD_SIZE" : mpi ? "OMPI_COMM_WORLD_SIZE" : tasks, &found.ranks));
-    if (own && !mpi) ZERO_TRY(check_own(&found));
+    if (own) ZERO_TRY(check_own(&found, mpi));
     const char *job = first_of(jobs), *step = value("SLURM_STEP_ID"), *host = value("MASTER_ADDR"), *port = value("MASTER_PORT");
     char id[256];
     if (job) {
@@ -93,11 +107,11 @@ int rendezvous_from_env(rendezvous_settings *s) {
         if (!found.job) found.job = 1;                                              /* 0 stands for none */
     }
     if (!s->server && !s->file && found.ranks > 1) {
-        if (host && port) snprintf(server, sizeof server, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);
+        if (host && port) own_server(server, sizeof server, host, port, found.job);
         else if (slurm && !own && job) slurm_server(server, sizeof server, found.job);
         if (!*server)
-            return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks, but where rank 0 is, the launcher does not say: give its address as host:port, "
-                             "or MASTER_ADDR and MASTER_PORT, or a file that all ranks see", found.ranks);
+            return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks, but where rank 0 is, the launcher does not say: give its address as host:port "
+                             "(-pi tcp -ps), or MASTER_ADDR and MASTER_PORT, or a file that all ranks see (-pi fs -pf)", found.ranks);
         found.server = server;
     }
     *s = found;

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,9 +33,9 @@ static void find_addresses(card *c) {
     freeifaddrs(all);
 }
 
-/* 0, or errno */
+/* A new file; 0, or errno, and then there is none. */
 static int write_text(const char *name, const card *c) {
-    int fd = open(name, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600), error;
+    int fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), error;
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f) {
         error = errno;
@@ -47,39 +49,110 @@ static int write_text(const char *name, const card *c) {
         fprintf(f, "address %s\n", net_text(&c->at[i], text));
     }
     error = fflush(f) || fsync(fd) ? errno : 0;
-    return fclose(f) && !error ? errno : error;
+    if (fclose(f) && !error) error = errno;
+    if (error) unlink(name);
+    return error;
+}
+
+/* Gives a file a name that nothing has yet; 0, or errno, and then nothing has changed. A link does it at one blow; where the file system
+ * has none, the name is taken by an empty file first. */
+static int give_name(const char *file, const char *name) {
+    struct stat a, b;
+    int error = link(file, name) ? errno : 0, fd;
+    if (error == EEXIST && !lstat(file, &a) && !lstat(name, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev)
+        error = 0;                              /* it was this link: NFS may do a thing and lose the answer */
+    if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
+        if ((fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600)) < 0) return errno;
+        close(fd);
+        if (!rename(file, name)) return 0;
+        error = errno;
+        unlink(name);
+    } else if (!error) unlink(file);
+    return error;
+}
+
+/* 0: it is the card of this run, of any with 0; or errno, EBADMSG where it is something else. */
+static int check_card(const char *path, uint64_t run) {
+    card c;
+    struct stat st;
+    if (lstat(path, &st)) return errno;
+    if (!S_ISREG(st.st_mode)) return EBADMSG;
+    int rc = card_read(path, &c);
+    return rc ? -rc : run && c.run != run ? EBADMSG : 0;
+}
+
+/* Removes such a card, and nothing else. Another file may take its place after the look: what is there is moved aside, looked at again, and
+ * put back if it is not such a card. Returns 0 where nothing is left in the way, or errno. */
+static int remove_card(const char *path, const char *aside, uint64_t run) {
+    int error = check_card(path, run);
+    if (error) return error == ENOENT ? 0 : error;
+    if (rename(path, aside) && errno != ENOENT) return errno;       /* ENOENT: gone; or moved, and NFS has lost the answer */
+    if (!(error = check_card(aside, run))) return unlink(aside) ? errno : 0;
+    if (error == ENOENT) return 0;
+    give_name(aside, path);
+    return error;
+}
+
+/* path.RUN.word: nobody else's, for run numbers are random */
+static int name_beside(char name[PATH_MAX], const char *path, uint64_t run, const char *word) {
+    return snprintf(name, PATH_MAX, "%s.%" PRIx64 ".%s", path, run, word) >= PATH_MAX ? ENAMETOOLONG : 0;
+}
+
+/* Whatever has the name and is no card keeps it. More than one rank 0 may want the place at the same time. */
+static int put_card(const char *path, const card *c) {
+    char name[PATH_MAX], aside[PATH_MAX];
+    int error = name_beside(name, path, c->run, "new");
+    if (!error) error = name_beside(aside, path, c->run, "old");
+    if (error) return error;
+    if ((error = write_text(name, c))) return error;
+    for (int tries = 0; !error; tries++) {
+        if ((error = give_name(name, path)) != EEXIST || tries == 10) break;
+        error = remove_card(path, aside, 0);
+    }
+    if (error) unlink(name);
+    return error;
+}
+
+void card_path(const char *given, char path[PATH_MAX]) {
+    struct stat st;
+    snprintf(path, PATH_MAX, "%s%s", given, !stat(given, &st) && S_ISDIR(st.st_mode) ? "/llmc_zero.start" : "");
 }
 
 int card_write(const char *path, card *c) {
-    char name[4096];
-    if (snprintf(name, sizeof name, "%s.%d", path, c->pid) >= (int)sizeof name)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rendezvous file %.60s...: too long a name", path);
     c->written = (long long)time(NULL);
     find_addresses(c);
-    int error = write_text(name, c);
-    if (!error && rename(name, path)) error = errno;
+    int error = put_card(path, c);
     if (!error) return 0;
-    unlink(name);
-    return zero_fail(ZERO_ERR_IO, "rank 0 cannot write the rendezvous file %s: %s: name one in a folder that all hosts see and may write",
-                     path, strerror(error));
+    if (error == EBADMSG)
+        return zero_fail(ZERO_ERR_IO, "rendezvous file %s (-pf): something is there that is no rendezvous file, and stays as it is: name a "
+                         "file that does not exist", path);
+    return zero_fail(ZERO_ERR_IO, "rank 0 cannot write the rendezvous file %s (-pf): %s: name one in a folder that all hosts see and may "
+                     "write", path, strerror(error));
 }
 
 int card_read(const char *path, card *c) {
-    FILE *f = fopen(path, "re");
     char text[NET_NAME], host[NET_NAME];
     const char *why;
-    int format = 0, port, for_good;
-    if (!f) return -errno;
+    int format = 0, port, for_good, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);     /* nor does it wait for a pipe's writer */
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!f) {
+        int error = errno;
+        if (fd >= 0) close(fd);
+        return -error;
+    }
     *c = (card){ .n = 0 };
-    int fields = fscanf(f, " llmc_zero rendezvous %d host %63s pid %d port %d run %" SCNx64 " node %" SCNx64 " time %lld", &format, c->host,
+    int fields = fscanf(f, "llmc_zero rendezvous %d host %63s pid %d port %d run %" SCNx64 " node %" SCNx64 " time %lld", &format, c->host,
                         &c->pid, &c->port, &c->run, &c->node, &c->written);
-    while (c->n < CARD_ADDRESSES && fscanf(f, " address %63s", text) == 1)
+    while (c->n < CARD_ADDRESSES && fields == 7 && fscanf(f, " address %63s", text) == 1)
         if (!net_split(text, host, sizeof host, &port)) c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
+    int more = fscanf(f, " %1s", text) == 1, error = ferror(f) ? errno : 0;
     fclose(f);
-    return fields == 7 && format == FORMAT && c->port > 0 && c->port < 65536 ? 0 : -EBADMSG;
+    if (!error && (fields != 7 || more || format != FORMAT || c->port < 1 || c->port > 65535)) error = EBADMSG;
+    if (error) *c = (card){ .n = 0 };
+    return -error;
 }
 
 void card_remove(const char *path, uint64_t run) {
-    card c;
-    if (!card_read(path, &c) && c.run == run) unlink(path);
+    char aside[PATH_MAX];
+    if (!name_beside(aside, path, run, "old")) remove_card(path, aside, run);
 }

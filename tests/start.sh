@@ -51,9 +51,10 @@ hash_of() { grep -ao 'params_hash [0-9a-f]* | state_hash [0-9a-f]*' "$1" | tail 
 
 # ------------------------------------------------------------------------------------------------------------------- bits
 
-# What mpirun's ranks end with.
+# What mpirun's ranks end with; run once for each number of them.
 reference() {
-    OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 >"$dir/mpi.$1" 2>&1 </dev/null
+    grep -qs params_hash "$dir/mpi.$1" ||
+        OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 >"$dir/mpi.$1" 2>&1 </dev/null
     hash_of "$dir/mpi.$1"
 }
 # same NAME RANKS ARGUMENT...: ranks that get these arguments, with PORT replaced, end with the bits of mpirun's.
@@ -107,6 +108,19 @@ test_launchers() {
     launched 'start.launchers RANK and WORLD_SIZE' RANK=%R WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%P
     launched 'start.launchers srun' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0 \
         SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
+    launched 'start.launchers srun --mpi=pmi2' PMI_RANK=%R PMI_SIZE=2 SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 \
+        SLURM_JOB_ID=%P SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
+    free_port
+    local agent=$port held                                  # torchrun's own listens at MASTER_PORT
+    "$trainer" "${small[@]}" -x 4 -pi tcp -ps "127.0.0.1:$agent" --comm-timeout 60 -pn 2 -pr 0 >"$dir/agent" 2>&1 </dev/null &
+    held=$!
+    disown                                                  # none of the ranks that are waited for
+    launched 'start.launchers torchrun, by srun --mpi=pmix' RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost \
+        MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True PMIX_RANK=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 \
+        SLURM_JOB_ID=%P
+    begin "start.launchers torchrun's port was in use"
+    need "$(cat "$dir/agent")" kill -9 "$held"
+    end
     arguments=(-pi fs -pf "$dir/slurm.%P")
     launched 'start.launchers srun, by file' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0
     arguments=()
@@ -155,7 +169,7 @@ test_refused() {
     refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' "$tcp -pn 3 -pr 2"
     refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
     refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
-    refused 'start.refused no address' 5 'option -ps|server, the address of rank 0' '-pi tcp -pn 2 -pr 0'
+    refused 'start.refused no address' 5 'server \(-ps\), the address of rank 0' '-pi tcp -pn 2 -pr 0'
     refused 'start.refused an address that is none' 5 '"127.0.0.1:99999" is no address of rank 0' '-pi tcp -ps 127.0.0.1:99999 -pn 2 -pr 1'
     refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: it goes with -pi tcp' '-ps 127.0.0.1'
     refused 'start.refused -pf with tcp' 5 'option -pf /tmp: it goes with -pi fs' '-pi tcp -pf /tmp -pn 2 -pr 0'
@@ -163,14 +177,33 @@ test_refused() {
     refused 'start.refused file in a folder that is not there' 5 '/nowhere/meet' '-pi fs -pf /nowhere/meet -pn 2 -pr 0 --comm-timeout 3'
     refused 'start.refused -pn without -pr' 5 'options -pn 2 and -pr -1: give both' '-pi tcp -ps 127.0.0.1 -pn 2'
     refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
-    refused 'start.refused no launcher' 5 'no launcher says which rank this is' '-pi tcp -ps 127.0.0.1'
+    refused 'start.refused no launcher' 5 'no launcher says which rank this is .* give rank \(-pr\) and ranks \(-pn\)' '-pi tcp -ps 127.0.0.1'
     refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' '-pn 2 -pr 0'
     refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is neither of mpi, tcp, fs" '-pi nccl'
     variables=(RANK=0 WORLD_SIZE=1 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7)
     refused "start.refused a RANK that all of srun's tasks have" 5 'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
+    variables=(RANK=0 WORLD_SIZE=2)
+    refused 'start.refused no MASTER_ADDR' 5 '2 ranks, but where rank 0 is, .* \(-pi tcp -ps\), or MASTER_ADDR and MASTER_PORT' '-z 3'
     variables=(WORLD_SIZE=2)
     refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
     variables=()
+    begin "start.refused a RANK that all of mpirun's ranks have"
+    fresh
+    RANK=0 WORLD_SIZE=1 timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -pi tcp -ps 127.0.0.1:$port \
+        >"$dir/0" 2>&1 </dev/null
+    need "$(cat "$dir/0")" grep -q 'RANK=0 and WORLD_SIZE=1, but mpirun started this as task . of 2: unset both' "$dir/0"
+    need "$(says)" say_once
+    end
+    begin 'start.refused a file that is something else'
+    status=()
+    fresh
+    echo 'precious data' >"$dir/precious"
+    start 0 -x 4 -pi fs -pf "$dir/precious" -pn 2 -pr 0
+    need 'no end' end_all 5
+    need 'it ended well' all_fail
+    need "$(says)" grep -q "rendezvous file $dir/precious (-pf): something is there that is no rendezvous file" "$dir/0"
+    need 'the file has changed' [ "$(cat "$dir"/precious*)" = 'precious data' ]
+    end
     if with_little_memory "$trainer" --help >/dev/null 2>&1; then
         begin 'start.refused too little memory on one rank'
         status=()

@@ -1,5 +1,6 @@
 /* How ranks find each other by an address or a file, each rank a process: what works, and what each mistake says, within its limit. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,8 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <cmocka.h>
-#include "../llmc_zero/rendezvous.h"
+#include "../llmc_zero/comm_net.h"
+#include "../llmc_zero/rendezvous_file.h"
 #include "../llmc_zero/sockets.h"
 #include "ranks.h"
 
@@ -262,6 +264,30 @@ static void a_rank_that_ends(void **state) {
     assert_int_equal(end_children(3, 6), 0);
     all_say(1, 3, "has ended while the ranks were connecting", 3);
 }
+/* Rank `victim` of three is stopped when it has come and the last one has not. */
+static void stop_one(int victim, int last) {
+    fresh(NULL);
+    plan_ranks(3, server, NULL, 1.5);
+    plans[last].delay = 0.6;
+    start(0, 3);
+    nap(0.3);
+    kill(children[victim], SIGSTOP);
+    for (double until = now() + 10; now() < until && !(o[0].reported && o[last].reported); nap(5e-3)) { }
+    kill(children[victim], SIGKILL);
+    assert_int_equal(end_children(3, 1), 0);
+}
+static void a_rank_that_is_stopped(void **state) {
+    (void)state;
+    char host[NET_NAME], words[160];
+    net_machine(host);
+    stop_one(1, 2);
+    snprintf(words, sizeof words, "rank 1 (host %s): no word of being connected to the others within 1.5 s", host);
+    all_say(0, 1, words, 8);
+    all_say(2, 3, words, 8);
+    stop_one(2, 1);
+    snprintf(words, sizeof words, "rank 1 waited in vain for rank 2 (host %s) to connect", host);
+    all_say(0, 2, words, 8);
+}
 static void settings_that_cannot_be(void **state) {
     (void)state;
     static const struct { int rank, ranks; const char *server, *file, *words; double limit; } bad[] = {
@@ -394,7 +420,7 @@ static void bad_files(void **state) {
     snprintf(name, sizeof name, "%s/no/meet", folder);
     plan_ranks(2, NULL, name, 0.5);
     run(2, 3);
-    snprintf(words, sizeof words, "rank 0 cannot write the rendezvous file %s: No such file or directory", name);
+    snprintf(words, sizeof words, "rank 0 cannot write the rendezvous file %s (-pf): No such file or directory", name);
     all_say(0, 1, words, 0.5);
     snprintf(words, sizeof words, "there was no file %s within", name);
     all_say(1, 2, words, 1.5);
@@ -403,15 +429,105 @@ static void bad_files(void **state) {
     plan_ranks(2, NULL, path, 0.5);
     start(1, 2);
     assert_int_equal(end_children(2, 3), 0);
-    snprintf(words, sizeof words, "cannot use the rendezvous file %s: it is no rendezvous file", path);
+    snprintf(words, sizeof words, "cannot use the rendezvous file %s (-pf): it is no rendezvous file: name another", path);
     all_say(1, 2, words, 1.5);
-    unlink(path);
-    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+/* In a folder, also one that appears when a rank has looked already. */
+static void folders(void **state) {
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        fresh(NULL);
+        plan_ranks(3, NULL, path, 5);
+        if (!late) assert_int_equal(mkdir(path, 0700), 0);
+        start(1, 3);
+        nap(0.2);
+        if (late) assert_int_equal(mkdir(path, 0700), 0);
+        start(0, 1);
+        assert_int_equal(end_children(3, 8), 0);
+        assert_int_equal(rmdir(path), 0);                   /* nothing is left in it */
+        all_met(3);
+    }
+}
+
+/* What a user may have under that name by mistake is as it was, and nothing is left beside it. */
+static void check_kept(const char *name, const char *text, int n) {
+    struct stat before, after;
+    char got[512] = "";
+    assert_int_equal(lstat(name, &before), 0);
     forget_outcomes();
-    plan_ranks(2, NULL, path, 0.5);
-    run(2, 3);
-    all_say(0, 1, "Is a directory", 0.5);
-    assert_int_equal(rmdir(path), 0);                       /* and nothing is left beside it */
+    plan_ranks(2, NULL, name, 0.4);
+    run(n, 8);
+    all_say(0, 1, "something is there that is no rendezvous file, and stays as it is", 6);
+    all_say(1, n, name, 1.5);
+    assert_int_equal(lstat(name, &after), 0);
+    assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode && before.st_size == after.st_size);
+    if (!text) return;
+    FILE *f = fopen(name, "r");
+    assert_non_null(f);
+    got[fread(got, 1, sizeof got - 1, f)] = 0;
+    fclose(f);
+    assert_string_equal(got, text);
+}
+static void files_of_the_user(void **state) {
+    (void)state;
+    char almost[512], other[96];
+    snprintf(almost, sizeof almost, CARD "and what I noted\n", port, 1LL, port);
+    const char *texts[] = { "precious data\n", "", "llmc_zero rendezvous 1\nhost ghost", "llmc_zero rendezvous 9\n", almost };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        put_file(path, texts[i]);
+        check_kept(path, texts[i], i ? 1 : 2);
+        unlink(path);
+    }
+    snprintf(other, sizeof other, "%s/other", folder);
+    put_file(other, texts[0]);
+    assert_int_equal(symlink(other, path), 0);
+    check_kept(path, texts[0], 1);
+    unlink(other);
+    check_kept(path, NULL, 1);                              /* a link to nothing */
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    check_kept(path, NULL, 2);
+    unlink(path);
+}
+
+/* A file that takes the place of a card while rank 0 replaces or removes it. */
+static char mine[64];
+static double put_after;
+static void *put_mine(void *ctx) {
+    (void)ctx;
+    for (double until = now() + put_after; now() < until;) { }
+    return rename(mine, path) ? mine : NULL;
+}
+static void file_that_appears(void **state) {
+    (void)state;
+    char text[256], got[64], shm[] = "/dev/shm/rendezvous.XXXXXX";
+    struct stat st;
+    assert_non_null(mkdtemp(shm));
+    snprintf(path, sizeof path, "%s/meet", shm);
+    snprintf(mine, sizeof mine, "%s/mine", shm);
+    snprintf(text, sizeof text, CARD, port, 1LL, port);
+    for (int i = 0; i < 300; i++) {
+        pthread_t thread;
+        void *failed = NULL;
+        card c = { .host = "h", .pid = 1, .port = 80, .run = (uint64_t)i + 1 };
+        put_file(path, text);
+        put_file(mine, "precious");
+        put_after = i % 300 * 1e-6;
+        assert_int_equal(pthread_create(&thread, NULL, put_mine, NULL), 0);
+        card_write(path, &c);
+        card_remove(path, c.run);
+        assert_int_equal(pthread_join(thread, &failed), 0);
+        assert_null(failed);
+        if (stat(path, &st) || st.st_size != 8) fail_msg("after %d rounds the file is gone", i);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        assert_non_null(fgets(got, sizeof got, f));
+        fclose(f);
+        assert_string_equal(got, "precious");
+        unlink(path);
+    }
+    assert_int_equal(rmdir(shm), 0);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- environment */
@@ -420,7 +536,9 @@ static void set_only(const char *const *pairs) {
     static const char *const all[] = { "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                        "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_JOB_ID",
                                        "SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR",
-                                       "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" };
+                                       "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
+                                       "TORCHELASTIC_USE_AGENT_STORE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                       "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE" };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) unsetenv(all[i]);
     for (; *pairs; pairs += 2) setenv(pairs[0], pairs[1], 1);
 }
@@ -488,14 +606,83 @@ static void slurm_lists(void **state) {
     }
 }
 
+/* torchrun's agent listens at MASTER_PORT itself, unless it is told not to. */
+static void torchrun(void **state) {
+    (void)state;
+    char ports[3][320];
+    for (int i = 0; i < 3; i++) {
+        rendezvous_settings s = { 0 };
+        ENV("RANK", i == 1 ? "1" : "0", "WORLD_SIZE", "2", "MASTER_ADDR", "big", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID",
+            i == 2 ? "other" : "none", "TORCHELASTIC_USE_AGENT_STORE", "True");
+        assert_int_equal(rendezvous_from_env(&s), 1);
+        assert_memory_equal(s.server, "big:", 4);
+        assert_in_range(port_of(s.server), 10000, 30000);
+        assert_int_not_equal(port_of(s.server), 29500);
+        snprintf(ports[i], sizeof ports[i], "%s", s.server);
+    }
+    assert_string_equal(ports[0], ports[1]);
+    assert_string_not_equal(ports[0], ports[2]);
+    rendezvous_settings s = { 0 };
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
+    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_string_equal(s.server, "big:29500");
+}
+
+static void variables_of_a_script(void **state) {
+    (void)state;
+    rendezvous_settings s = { 0 };
+    ENV("RANK", "0", "WORLD_SIZE", "1", "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
+    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_non_null(strstr(zero_last_error(), "RANK=0 and WORLD_SIZE=1, but mpirun started this as task 1 of 2: unset both"));
+    setenv("TORCHELASTIC_RUN_ID", "1", 1);
+    assert_int_equal(rendezvous_from_env(&s), 1);
+}
+
+/* What MPI is for, and who one is then: the same answer for both. */
+static void launchers(void **state) {
+    (void)state;
+    static const struct { int mpi, rank, ranks, on_node; const char *pairs[20]; } known[] = {
+        { 0, 0, 1, 1, { NULL } },
+        { 1, 1, 4, 2, { "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_SIZE", "2" } },
+        /* srun --mpi=pmix, =pmi2, =none */
+        { 1, 3, 4, 2, { "PMIX_RANK", "3", "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7", "SLURM_NTASKS", "8",
+                        "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
+        { 0, 3, 4, 2, { "PMI_RANK", "3", "PMI_SIZE", "4", "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7",
+                        "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
+        { 0, 3, 4, 4, { "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7", "SLURM_STEP_TASKS_PER_NODE", "4" } },
+        /* one task of srun's, pmi2 */
+        { 0, 0, 1, 1, { "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_JOB_ID", "7" } },
+        /* mpirun in an allocation, whose daemon is a task of srun's */
+        { 1, 1, 8, 4, { "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "8", "OMPI_COMM_WORLD_LOCAL_SIZE", "4", "SLURM_PROCID", "0",
+                        "SLURM_STEP_NUM_TASKS", "2", "SLURM_JOB_ID", "7" } },
+        /* another MPI's mpiexec there, and by itself */
+        { 1, 5, 8, 4, { "PMI_RANK", "5", "PMI_SIZE", "8", "MPI_LOCALNRANKS", "4", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2",
+                        "SLURM_JOB_ID", "7" } },
+        { 1, 1, 2, 2, { "PMI_RANK", "1", "PMI_SIZE", "2" } },
+        /* torchrun by srun --mpi=pmix */
+        { 0, 3, 4, 2, { "RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
+                        "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        int rank, ranks, on_node;
+        set_only(known[i].pairs);
+        zero_launched_as(&rank, &ranks, &on_node);
+        int mpi = comm_mpi_launched();
+        if (mpi != known[i].mpi || rank != known[i].rank || ranks != known[i].ranks || on_node != known[i].on_node)
+            fail_msg("row %zu: MPI %d, rank %d of %d, %d on the node", i, mpi, rank, ranks, on_node);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, fresh)
 int main(void) {
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {
         TEST(by_address), TEST(by_file), TEST(by_name_and_ipv6), TEST(in_any_order), TEST(two_hosts), TEST(twice_the_same_rank),
         TEST(missing), TEST(earliest_limit), TEST(no_rank_0), TEST(other_number_of_ranks), TEST(other_version), TEST(other_job),
-        TEST(a_rank_that_ends), TEST(settings_that_cannot_be), TEST(strangers), TEST(port_in_use), TEST(another_program),
-        TEST(unknown_host), TEST(stale_file), TEST(file_of_another_run), TEST(bad_files), TEST(from_environment), TEST(slurm_lists),
+        TEST(a_rank_that_ends), TEST(a_rank_that_is_stopped), TEST(settings_that_cannot_be), TEST(strangers), TEST(port_in_use),
+        TEST(another_program),
+        TEST(unknown_host), TEST(stale_file), TEST(file_of_another_run), TEST(bad_files), TEST(folders), TEST(files_of_the_user),
+        TEST(file_that_appears), TEST(from_environment), TEST(slurm_lists), TEST(torchrun), TEST(variables_of_a_script), TEST(launchers),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
