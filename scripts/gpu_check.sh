@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One command for a machine with an NVIDIA GPU (compute capability 8.0 or more): builds, runs the GPU tests, trains GPT-2 124M for a few
-# dozen steps at ZeRO stages 0 to 3, beside llm.c and PyTorch where they are, and prints one table. With two cards, or one and NCCL 2.30,
-# ranks use NCCL too, and one of them is killed and stopped. Under eight minutes, ten with NCCL; no network.
+# dozen steps at ZeRO stages 0 to 3, beside llm.c and PyTorch where they are, and prints one table. With NCCL (2.26 and two cards, or 2.30
+# and one) ranks use that too, and one of them is killed and stopped. It needs no network, and stops itself after BUDGET_S.
 # Usage: [SETTING=value]... scripts/gpu_check.sh
 #   LLMC=folder             a checkout of llm.c: train_gpt2cu is built from a copy of it, and run in turn with ours; and from another copy
 #                           with the plugin patched in, at every stage
@@ -13,18 +13,24 @@
 #   SMALL=l4h4c128v257t64   the model whose first losses are compared with the CPU's
 #   STEPS=30 ROUNDS=2       steps of a run; every program so many times, in turn: medians are quoted
 #   GE=2                    GELU in the matrix products, -ge of both trainers (default: 2 on compute capability 9.0 and newer, else 0)
-#   BUDGET_S=470 RUN_S=120  seconds for all, and 120 where NCCL is used, after which parts are cut short or skipped; for one training run
-#   OUT=build/gpu_check     where everything goes: a log for each part, runs.tsv, results.tsv, results.md
+#   BUDGET_S=450 RUN_S=120  seconds for all, and 120 where NCCL is used, after which parts are cut short or skipped; for one training run
+#   COMM_TIMEOUT_S=10       --comm-timeout of the runs that lose a rank; their communicators have to be made in that time
+#   GPU_CHECK_OUT=folder    where everything goes: a log for each part, runs.tsv, results.tsv, results.md (default: build/gpu_check)
+# NCCL between two ranks of one card: LD_LIBRARY_PATH names the folder of a libnccl.so.2 of 2.30 or newer. NVIDIA's own make builds one with
+# just what is used here, for compute capability 9.0; FOLDER is the toolkit's include/ without its nccl*, which are of another version:
+#   make src.build CUDA_INC=FOLDER NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90" \
+#       ONLY_FUNCS="SendRecv|AllGather RING *|ReduceScatter Sum (f32|f16|bf16) RING *"
+#   LD_LIBRARY_PATH=.../nccl/build/lib NCCL_ALGO=RING scripts/gpu_check.sh        (stripped, the library has 5 MB)
 # Status: 0 all tests passed and all runs ran (aims that are not met do not change it), 1 not so, 2 there is no usable GPU.
 set -u
 SECONDS=0
 [ $# = 0 ] || { sed -n '2,/^# Status/s/^# \{0,1\}//p' "$0"; [ "$1" = --help ]; exit; }
 absolute() { case $1 in '' | /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
-llmc=$(absolute "${LLMC:-}") data=$(absolute "${DATA:-}") out=$(absolute "${OUT:-}")
+llmc=$(absolute "${LLMC:-}") data=$(absolute "${DATA:-}") out=$(absolute "${GPU_CHECK_OUT:-}")
 cd "$(dirname "$0")/.." || exit 1
 . scripts/mpi_env.sh
 
-out=${out:-build/gpu_check} budget=${BUDGET_S:-470} run_s=${RUN_S:-120} rounds=${ROUNDS:-2}
+out=${out:-build/gpu_check} budget=${BUDGET_S:-450} run_s=${RUN_S:-120} rounds=${ROUNDS:-2}
 model=${MODEL:-d12} T=${T:-1024} steps=${STEPS:-30} python=${PYTHON:-python3} card=${CARD:-${CUDA_VISIBLE_DEVICES:-0}}
 cards=${CARDS:-${CARD:-${CUDA_VISIBLE_DEVICES:-}}}
 card=${card%%,*} build=$out/build trainer=$out/train_gpt2_zero
@@ -34,7 +40,9 @@ declare -A absent=() title=([zero-0]='ours, stage 0' [zero-1]='ours, stage 1' [z
 tests=() problems=() skipped=() checks=()
 job='' look='' llmc_job=''      # what runs in the background: a part, nvidia-smi, the build of llm.c
 peak='' attention='' P=0 L=0 NH=0 C=0 V=0
-trouble_s=3                     # --comm-timeout of the runs that lose a rank
+comm_timeout_s=${COMM_TIMEOUT_S:-10}
+# Not one core for each rank, which is what it does with two: a rank has threads that wait on the network and the card.
+mpirun=(mpirun --oversubscribe --bind-to none -np)
 stop() { { [ -z "$llmc_job" ] || pkill -P "$llmc_job"; kill $job $look $llmc_job; } 2>/dev/null; }
 trap stop EXIT
 trap 'exit 130' INT TERM
@@ -47,9 +55,10 @@ check() { say "$*"; checks+=("$*"); }
 number() { awk "BEGIN { exit !($1) }"; }    # a condition on numbers that need not be whole
 
 # part must|may NAME LIMIT LEAST COMMAND...: runs COMMAND for LIMIT seconds at most, and no longer than the budget; with less than LEAST
-# left it is skipped, which is a failure where it must run. Output: NAME.log. Status: the command's, 124 when cut, 125 when skipped.
+# left it is skipped, which is a failure where it must run. Output: NAME.log. Status: the command's, 124 when cut, 125 when skipped, also
+# where a line of its output has $cannot, which says that this machine cannot do it.
 part() {
-    local must=$1 name=$2 limit=$3 least=$4 left=$((budget - SECONDS)) began=$SECONDS status
+    local must=$1 name=$2 limit=$3 least=$4 left=$((budget - SECONDS)) began=$SECONDS status why
     shift 4
     if [ $left -lt "$least" ]; then
         skipped+=("$name: $((left > 0 ? left : 0)) of $budget s are left, it may take $least")
@@ -62,12 +71,22 @@ part() {
     timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null & job=$!
     wait $job; status=$?
     job=
+    if [ -n "${cannot:-}" ] && why=$(grep -m1 "$cannot" "$out/$name.log"); then
+        skipped+=("$name: $why"); say "skipped ${skipped[-1]}"
+        return 125
+    fi
     case $status in
         0) say "$name: done in $((SECONDS - began)) s" ;;
         124 | 137) status=124; problem "$name: cut, no end after $limit s; what it said is in $out/$name.log" ;;
         *) problem "$name: failed with status $status; the end of $out/$name.log:"; tail -n 5 "$out/$name.log" | sed 's/^/        /' ;;
     esac
     return $status
+}
+# LIMIT COMMAND...: for so many seconds at most, and no longer than the budget
+brief() {
+    local limit=$1 left=$((budget - SECONDS))
+    [ "$limit" -le $left ] || limit=$((left > 1 ? left : 1))
+    timeout -k 5 "$limit" "${@:2}"
 }
 
 # ------------------------------------------------------------------------------------------------------------------- machine
@@ -76,8 +95,9 @@ smi() { nvidia-smi -i "$card" --query-gpu="$1" --format=csv,noheader,nounits; }
 no_gpu() { echo "gpu_check.sh: no usable GPU: $*" >&2; exit 2; }
 # of a library, from its header: HEADER PREFIX
 version() {
-    local folder
-    for folder in "$cuda_home/include" /usr/include /usr/local/include; do
+    local folder folders
+    IFS=: read -ra folders <<<"${CPATH:-}"
+    for folder in "${folders[@]}" "${CUDNN_HOME:-$cuda_home}/include" "$cuda_home/include" /usr/include /usr/local/include; do
         [ -e "$folder/$1" ] || continue
         awk -v p="$2" '$1 == "#define" && index($2, p) == 1 { v[substr($2, length(p) + 1)] = $3 }
             END { print v["MAJOR"] "." v["MINOR"] "." v["PATCH"] v["PATCHLEVEL"] }' "$folder/$1"
@@ -112,13 +132,32 @@ find_cards() {
     cards=$(IFS=,; echo "${list[*]:0:$ranks}")
 }
 
+# NCCL as pip installs it, where the compiler finds no other.
+find_nccl() {
+    local folder
+    has_header nccl.h && return
+    folder=$("$python" -c 'import nvidia.nccl; print(nvidia.nccl.__path__[0])' 2>/dev/null) && [ -e "$folder/include/nccl.h" ] || return
+    export CPATH=$folder/include${CPATH:+:$CPATH} LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder/lib
+    say "NCCL is that of $python: $folder"
+}
+# The version that is loaded, which need not be that of the header.
+nccl_library() {
+    "$python" - 2>/dev/null <<'END' || echo unknown
+import ctypes
+version = ctypes.c_int()
+ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+print(f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100}")
+END
+}
+
 describe_machine() {
     local used commit
     used=$(smi memory.used)
     if commit=$(git rev-parse --short HEAD 2>/dev/null); then git diff --quiet HEAD || commit+=', changed since'; fi
     cat >"$out/machine.txt" <<END
 card      $card_name, compute capability $capability, $card_mib MiB, SM clock up to $clock MHz, power limit $watts W, driver $driver
-versions  CUDA $cuda, cuBLASLt $(version cublas_api.h CUBLAS_VER_), cuDNN $(version cudnn_version.h CUDNN_), NCCL $(version nccl.h NCCL_)
+versions  CUDA $cuda, cuBLASLt $(version cublas_api.h CUBLAS_VER_), cuDNN $(version cudnn_version.h CUDNN_), \
+NCCL $(nccl_library), its header $(version nccl.h NCCL_)
 host      $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $cores cores
 compiler  $(${CC:-cc} --version | head -n 1); MPI: $(mpirun --version 2>/dev/null | head -n 1)
 source    ${commit:-not a git checkout}; $(date +%F)
@@ -128,6 +167,32 @@ END
 }
 
 # --------------------------------------------------------------------------------------------------------------------- build
+
+has_header() {
+    # shellcheck disable=SC2046
+    printf '#include <%s>\n' "$1" | ${CC:-cc} $(mpicc --showme:compile 2>/dev/null) -I"$cuda_home/include" -x c -E - >/dev/null 2>&1
+}
+# What the build needs and this machine lacks, in one line, with Debian's packages; without cmocka only the tests are left out.
+look_for_needs() {
+    local what package list status=0 missing=()
+    while read -r what package; do
+        case $what in *.h) has_header "$what" ;; *) command -v "$what" >/dev/null ;; esac || missing+=("$what ($package)")
+    done < <(printf '%s\n' 'make make' "${CC:-cc} gcc" 'g++ g++' 'mpirun openmpi-bin' 'mpicc libopenmpi-dev' 'mpi.h libopenmpi-dev' \
+        'oneapi/dnnl/dnnl.h libdnnl-dev' 'jansson.h libjansson-dev' 'xxhash.h libxxhash-dev' 'cmocka.h libcmocka-dev')
+    [ ${#missing[@]} -gt 0 ] || return 0
+    list=$(printf '%s, ' "${missing[@]}")
+    what='so that nothing can be built and measured' status=1
+    [ "${list%, }" != 'cmocka.h (libcmocka-dev)' ] || { what='so that no GPU test can be built; all else is done' status=0; }
+    problem "missing here: ${list%, }, $what. scripts/install_deps.sh installs that; without a network, unpack Debian's packages" \
+        "(dpkg -x), and name the folders in PATH, CPATH, LIBRARY_PATH and LD_LIBRARY_PATH"
+    return $status
+}
+# Nothing where attention is by cuDNN.
+why_no_cudnn() {
+    local home=${CUDNN_HOME:-$cuda_home}
+    if [ ! -e third_party/cudnn_frontend/include/cudnn_frontend.h ]; then echo "cuDNN's frontend is not in third_party/"
+    elif [ ! -e "$home/include/cudnn.h" ]; then echo "cudnn.h is not in $home/include"; fi
+}
 
 frontend() {    # the folder above include/cudnn_frontend.h
     local folder
@@ -170,17 +235,24 @@ build_llmc() {
 build_patched() {
     local copy=$out/llm.c-zero
     copy_llmc "$copy" && git -C "$copy" init -q && git -C "$copy" add . &&
-        git -C "$copy" -c user.name=gpu_check -c user.email=gpu_check@localhost commit -qm copy && scripts/patch_llmc --cuda "$copy" && compile_llmc "$copy"
+        git -C "$copy" -c user.name=gpu_check -c user.email=gpu_check@localhost commit -qm copy &&
+        scripts/patch_llmc --cuda "$copy" && compile_llmc "$copy"
 }
 
 # Ours in a folder of its own, where no object of a build without CUDA is; llm.c at the same time. Without tests the rest can still run.
 build() {
-    local test status make_it=(make --no-print-directory -j "$cores" CUDA=yes BUILD="$build" TRAINER="$trainer")
-    for test in tests/{test,mpi}_{*cuda*,*device*}.c; do [ ! -e "$test" ] || tests+=("$(basename "$test" .c)"); done
+    local test status why programs=("$build/bench/comm")
+    local make_it=(make --no-print-directory -j "$cores" CUDA=yes BUILD="$build" TRAINER="$trainer")
+    why=$(why_no_cudnn)
+    [ -z "$why" ] || say "CAREFUL: $why, so attention is measured without cuDNN; scripts/fetch_cudnn_frontend.sh fetches the frontend," \
+        "or copy third_party/ from where it is; CUDNN_HOME=folder names cuDNN"
+    if has_header cmocka.h; then
+        for test in tests/{test,mpi}_{*cuda*,*device*}.c; do [ ! -e "$test" ] || tests+=("$(basename "$test" .c)"); done
+        programs+=("${tests[@]/#/$build/tests/}" "$build/tests/mpi_nccl")
+    fi
     [ -z "$llmc" ] || { { build_llmc >"$out/build-llm.c.log" 2>&1; build_patched >"$out/build-patched.log" 2>&1; } & llmc_job=$!; }
     part must build 240 20 "${make_it[@]}" "$trainer"; status=$?
-    [ $status != 0 ] || part must build-tests 90 10 "${make_it[@]}" "${tests[@]/#/$build/tests/}" "$build"/{tests/mpi_nccl,bench/comm} ||
-        tests=()
+    [ $status != 0 ] || part must build-tests 90 10 "${make_it[@]}" -k "${programs[@]}" || tests=()
     [ -z "$llmc_job" ] || wait "$llmc_job"
     llmc_job=
     [ $status != 0 ] || say "build: $(grep -oE 'with(out)? cuDNN( and with(out)? NCCL)?' "$out/build.log" | head -n 1)"
@@ -213,15 +285,16 @@ gpu_tests() {
     local test launcher
     for test in "${tests[@]}"; do
         launcher=()
-        case $test in mpi_*) launcher=(mpirun --oversubscribe -np 2) ;; esac
+        case $test in mpi_*) launcher=("${mpirun[@]}" 2) ;; esac
         gpu_test "$test" "${launcher[@]}" "$build/tests/$test"
     done
 }
 sanitizer() {
     command -v compute-sanitizer >/dev/null || { skipped+=('memcheck: compute-sanitizer is not there'); return; }
-    local test memcheck=(compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9)
+    local test cannot='Device not supported' memcheck=(compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9)
     for test in "${tests[@]}"; do
         case $test in test_*) part may "memcheck-$test" 90 20 "${memcheck[@]}" "$build/tests/$test" ;; esac
+        [ $? != 125 ] || return
     done
 }
 
@@ -246,9 +319,9 @@ median() { sort -n | awk '{ x[NR] = $1 } END { if (NR) printf "%.10g", (x[int((N
 ours() {    # must|may ROW.ROUND STAGE RANKS
     local folder=$out/runs/$2 own=0 key launcher=() shared=()
     local summary=$folder/summary.json
-    [ "$4" = 1 ] || { launcher=(mpirun --oversubscribe -np "$4"); shared=(--comm host); }
-    run "$1" "$2" "${launcher[@]}" "$trainer" "${train[@]}" "${task[@]}" "${shared[@]}" -z "$3" -b $((B / $4)) -x "$steps" --hash full --progress lines \
-        -o "$folder" || return
+    [ "$4" = 1 ] || { launcher=("${mpirun[@]}" "$4"); shared=(--comm host); }
+    run "$1" "$2" "${launcher[@]}" "$trainer" "${train[@]}" "${task[@]}" "${shared[@]}" -z "$3" -b $((B / $4)) -x "$steps" --hash full \
+        --progress lines -o "$folder" || return
     for key in model_state_bytes working_bytes activation_bytes; do own=$((own + $(value "$summary" $key))); done
     record "${2%.*}" "$(value "$summary" tokens_per_s)" "$(value "$summary" loss)" $((own * $4 / 1048576)) \
         "$(value "$summary" params_hash)" "$(value "$summary" state_hash)"
@@ -270,7 +343,7 @@ patched() {
     plain=$(sed -nE 's/^step .* loss ([0-9.]+) .*/\1/p' "$out/llm.c.1.log" 2>/dev/null | tail -n 1)
     for run in 0 1 2 3 3-2ranks; do
         stage=${run%%-*} ranks=1 launcher=() log=$out/patched-$run.log
-        [ "$run" = "$stage" ] || { ranks=2; launcher=(mpirun --oversubscribe -np 2); }
+        [ "$run" = "$stage" ] || { ranks=2; launcher=("${mpirun[@]}" 2); }
         part must "patched-$run" "$run_s" 15 env LD_LIBRARY_PATH="$cuda_home/lib64:$cuda_home/lib:${LD_LIBRARY_PATH:-}" "${launcher[@]}" \
             "$out/llm.c-zero/train_gpt2cu" "${task[@]}" -b $((B / ranks)) -x "$steps" -z "$stage" -v 1000000 -m 1 -s 0 -h 0 || return
         digest=$(sed -nE 's/^params_hash ([0-9a-f]+)$/\1/p' "$log") loss=$(sed -nE 's/^step .* loss ([0-9.]+) .*/\1/p' "$log" | tail -n 1)
@@ -279,7 +352,8 @@ patched() {
         apart=$(awk -v a="${loss:-99}" -v b="${plain:-0}" 'BEGIN { print a < b ? b - a : a - b }')
         number "$apart <= 0.05" || problem "llm.c with the plugin, patched-$run: last loss ${loss:--}, without it ${plain:--}"
     done
-    if [ $bits = yes ]; then check "llm.c with the plugin: stages 0 to 3 end with params_hash $first, last loss $loss on 2 ranks, $plain without it"
+    if [ $bits = yes ]; then
+        check "llm.c with the plugin: stages 0 to 3 end with params_hash $first, last loss $loss on 2 ranks, $plain without it"
     else problem "llm.c with the plugin: stages 0 to 3 do not end with the same params_hash, see $out/patched-*.log"; fi
 }
 run_pytorch() {
@@ -298,7 +372,7 @@ find_peers() {
         absent[llm.c]="it was not built, see $out/build-llm.c.log"
         problem "llm.c: ${absent[llm.c]}"
     fi
-    if found=$(timeout 60 "$python" -c "$probe" 2>"$out/find-pytorch.log"); then title[pytorch]="PyTorch $found, compiled"
+    if found=$(brief 60 "$python" -c "$probe" 2>"$out/find-pytorch.log"); then title[pytorch]="PyTorch $found, compiled"
     else absent[pytorch]="no PyTorch that can use the card: $(tail -n 1 "$out/find-pytorch.log")"; fi
 }
 
@@ -322,7 +396,8 @@ read_model() {
     local longest rest='parameters, L ([0-9]+), NH ([0-9]+), C ([0-9]+), V ([0-9]+), longest sequence ([0-9]+)'
     read -r P L NH C V longest < <(sed -nE "s/^model .*: ([0-9]+) $rest.*/\1 \2 \3 \4 \5 \6/p" "$out/zero-0.1.log")
     P=$((${P:-0} - ${longest:-0} * ${C:-0}))
-    attention=$(sed -nE 's/^numbers .*(attention by .*)/, \1/p' "$out/zero-0.1.log")
+    attention=$(sed -nE 's/^numbers .*attention by (.*)/, attention: \1/p' "$out/zero-0.1.log")
+    case $attention in *cuBLASLt) attention+=", $(why_no_cudnn)"; attention=${attention%, } ;; esac
 }
 
 # The speed of large products of bf16 matrices, as the trainer measures it at the start of a run with a bar.
@@ -385,13 +460,15 @@ nccl_part() { part must "$1" 60 10 "${on_cards[@]}" "${@:2}"; }      # NAME COMM
 nccl_run() { nccl_part "$1" "${nccl_trainer[@]}" -x 10 --hash full -o "$out/runs/$1" "${@:2}"; }     # NAME ARGUMENT...
 digests() { echo "$(value "$out/runs/$1/summary.json" params_hash) $(value "$out/runs/$1/summary.json" state_hash)"; }
 
+sentence() { sed -n 's/.*train_gpt2_zero: //p' "$1" | head -n 1; }      # the trainer's first, in this log
 # Whether NCCL can be used here; older than 2.30 it cannot with one card.
 nccl_is_here() {
     local why
-    timeout 60 "${on_cards[@]}" "${nccl_trainer[@]}" -z 0 -x 0 --comm nccl >"$out/nccl.log" 2>&1 </dev/null && return
-    why=$(sed -n 's/.*train_gpt2_zero: //p' "$out/nccl.log" | head -n 1)
+    brief 60 "${on_cards[@]}" "${nccl_trainer[@]}" -z 0 -x 0 --comm nccl >"$out/nccl.log" 2>&1 </dev/null && return
+    why=$(sentence "$out/nccl.log")
     case $why in
-        *'needs one for each'* | *'built without NCCL'* | *'libnccl.so.2 cannot be loaded'*)
+        *'needs one for each'* | *'built without NCCL'* | *'libnccl.so.2 cannot be loaded'* | *'is too old'*)
+            [ "${why/built without NCCL/}" = "$why" ] || why+='; CPATH can name the folder of nccl.h'
             skipped+=("NCCL: $why"); say "skipped ${skipped[-1]}" ;;
         *) problem "NCCL: ${why:-no run of 0 steps}; see $out/nccl.log" ;;
     esac
@@ -415,45 +492,58 @@ nccl_reduce() {
     if number "${difference:-1} <= 0.02"; then check "NCCL's own sum: losses differ by $difference at most (0.02 is allowed)"
     else problem "NCCL's own sum: losses differ by ${difference:-no number}, 0.02 is allowed"; fi
 }
-alive() { local pid; for pid; do ! kill -0 "$pid" 2>/dev/null || return 0; done; return 1; }
+alive() {       # a zombie is not: it waits for a parent that need not look
+    local pid state
+    for pid; do ! { read -r _ _ state _ <"/proc/$pid/stat"; } 2>/dev/null || [ "$state" = Z ] || return 0; done
+    return 1
+}
 await() { local i; for ((i = 0; i < 10 * $1; i++)); do "${@:2}" && return; sleep 0.1; done; return 1; }
 gone() { ! alive "$@"; }
+stepped() { grep -qs '^step ' "$out/$1.log"; }
+stepped_or_gone() { stepped "$1" || gone "$job"; }
+# Waits for the job; what still runs, it or these processes, ends now.
+put_down() {
+    ! kill "$job" || await 5 gone "$job"
+    kill -9 "$job" "$@"
+    wait "$job"
+    job=
+} 2>/dev/null
 # trouble SIGNAL WHAT LEAST: rank 1 gets it in a long run; the others, or with LEAST 0 mpirun, end the job in time, with one sentence.
 trouble() {
-    local name=nccl-$1 pids said began
-    if [ $((budget - SECONDS)) -lt 30 ]; then problem "not run: $name, for want of time"; return; fi
+    local name=nccl-$1 log=$out/nccl-$1.log pids said began=$SECONDS end=$((comm_timeout_s + 15)) left
+    left=$((budget - SECONDS - end - 10))       # for the first step
+    if [ $left -lt 15 ]; then problem "not run: $name, for want of time"; return; fi
     say "$name ..."
     rm -f "$out"/pid.*
     # shellcheck disable=SC2016
     "${on_cards[@]}" bash -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$out/pid" "${nccl_trainer[@]}" -z 3 -x 1000000 --comm nccl \
-        --comm-timeout $trouble_s >"$out/$name.log" 2>&1 </dev/null & job=$!
-    if ! await 60 grep -qs '^step ' "$out/$name.log"; then
-        problem "$name: no step after 60 s, see $out/$name.log"
-        kill $job; wait $job; job=
+        --comm-timeout "$comm_timeout_s" >"$log" 2>&1 </dev/null & job=$!
+    await $((left < 60 ? left : 60)) stepped_or_gone "$name"
+    mapfile -t pids < <(cat "$out"/pid.* 2>/dev/null)
+    if ! stepped "$name" || gone "$job" || ! kill -s "$1" "$(cat "$out/pid.1")"; then
+        said="no step after $((SECONDS - began)) s"
+        ! gone "$job" || said="it ended by itself: $(sentence "$log")"
+        problem "$name: $said, see $log"
+        put_down "${pids[@]}"
         return
     fi
-    mapfile -t pids < <(cat "$out"/pid.*)
-    kill -s "$1" "$(cat "$out/pid.1")"
     began=$SECONDS
-    if ! await $((trouble_s + 12)) gone "$job" || ! await 3 gone "${pids[@]}"; then
-        problem "$2: processes still run after $((SECONDS - began)) s"
-        kill -9 "$job" "${pids[@]}" 2>/dev/null
-    fi
-    wait "$job" 2>/dev/null
-    job=
-    said=$(grep -c 'train_gpt2_zero: ' "$out/$name.log")
-    if [ "$said" -lt "$3" ] || [ "$said" -gt 1 ]; then problem "$2: $said sentences of the trainer's, see $out/$name.log"
-    else check "$2: over after $((SECONDS - began)) s; $(grep -m1 -oE 'train_gpt2_zero: .*|mpirun noticed .*' "$out/$name.log")"; fi
+    if await "$end" gone "$job" && await 3 gone "${pids[@]}"; then put_down
+    else problem "$2: processes still run after $((SECONDS - began)) s"; put_down "${pids[@]}"; fi
+    said=$(grep -c 'train_gpt2_zero: ' "$log")
+    if [ "$said" -lt "$3" ] || [ "$said" -gt 1 ]; then problem "$2: $said sentences of the trainer's, see $log"
+    else check "$2: over after $((SECONDS - began)) s; $(grep -m1 -oE 'train_gpt2_zero: .*|mpirun noticed .*' "$log")"; fi
 }
 nccl() {
     local where="card $cards"
     on_cards=(env CUDA_VISIBLE_DEVICES="$cards")
-    [[ $cards = *,* ]] || on_cards+=(NCCL_MULTI_RANK_GPU_ENABLE=1)
-    on_cards+=(mpirun --oversubscribe -np "$ranks")
+    # Kernels of four communicators, two a rank, on one card: NCCL hangs where there are too few multiprocessors for all that wait.
+    [[ $cards = *,* ]] || on_cards+=(NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS="${NCCL_MAX_CTAS:-8}")
+    on_cards+=("${mpirun[@]}" "$ranks")
     nccl_trainer=("$trainer" "${train[@]}" -e "${SMALL:-l4h4c128v257t64}" -b $((8 / ranks)) -u 0 -ge "$ge" --progress lines)
-    nccl_is_here || return
     budget=$((budget + 120))
-    gpu_test mpi_nccl "${on_cards[@]}" "$build/tests/mpi_nccl"
+    nccl_is_here || { budget=$((budget - 120)); return; }
+    [ ${#tests[@]} = 0 ] || gpu_test mpi_nccl "${on_cards[@]}" "$build/tests/mpi_nccl"
     nccl_bits && nccl_reduce
     trouble KILL 'NCCL, a rank is killed' 0
     trouble STOP 'NCCL, a rank is stopped' 1
@@ -538,10 +628,13 @@ B=${B:-$(awk -v m="$card_mib" 'BEGIN { g = m / 1024; print g <= 16 ? 4 : g <= 24
 ge=${GE:-$(number "$capability >= 9" && echo 2 || echo 0)}
 [ $((B % 2)) = 0 ] || bad "B=$B: two ranks share the batch, so it must be even"
 [ "$steps" -ge 3 ] || bad "STEPS=$steps: the first two do not count, so there must be three at least"
+[ -e "$out/runs.tsv" ] || [ -z "$(ls -A "$out" 2>/dev/null)" ] ||
+    bad "GPU_CHECK_OUT=$out: there are files, and not those of an earlier run, which it would replace; give a new folder"
 mkdir -p "$out" && rm -rf "$out"/*.log "$out"/*.mib "$out"/*.tsv "$out"/*.txt "$out"/results.md "$out"/runs && mkdir "$out/runs" || exit 1
 : >"$out/runs.tsv"
+find_nccl
 describe_machine
-if build && { make_tokens || { problem "no random tokens could be written to $data"; false; }; }; then
+if look_for_needs && build && { make_tokens || { problem "no random tokens could be written to $data"; false; }; }; then
     task=(-e "$model" -t "$T" -d $((B * T)) -i "$data" -j "$data" -l 3e-4 -u 0 -q 1 -r 0 -ge "$ge")     # options of both trainers
     train=(--device cuda --dtype bf16 -v 0 -s 0)                                                        # and of ours
     gpu_tests

@@ -7,7 +7,9 @@ cd "$(dirname "$0")/.." || exit 1
 . tests/cases.sh
 . scripts/mpi_env.sh
 stand_in=${1:-build/stand-in/train_gpt2_zero}
-unset OUT LLMC DATA CARD CUDA_VISIBLE_DEVICES CC
+unset GPU_CHECK_OUT LLMC DATA CARD CUDA_VISIBLE_DEVICES CC CPATH CUDNN_HOME NCCL_MAX_CTAS
+tree=$dir/tree                                                  # without what may have been fetched
+mkdir "$tree" && ln -s "$PWD"/* "$tree" && rm -f "$tree/third_party"
 
 # ---------------------------------------------------------------------------------------------------------------- the fakes
 
@@ -26,20 +28,31 @@ case "$*" in
     *) echo "| NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: ${FAKE_DRIVER_CUDA:-13.0} |" ;;
 esac
 END
-fake nvcc <<'END'
+mkdir -p "$FAKE"/cuda/{bin,include} && ln -s cuda/bin/nvcc "$FAKE/nvcc"
+fake cuda/bin/nvcc <<'END'
 echo 'Cuda compilation tools, release 13.0, V13.0.88'
 END
+FAKE_CC=$(command -v cc); export FAKE_CC
+fake cc <<'END'
+case "$*" in *' -E -') ;; *) exec "$FAKE_CC" "$@" ;; esac
+code=$(cat) header=${code#*<} header=${header%>*}
+[[ " nccl.h ${FAKE_MISSING:-} " != *" $header "* ]] && exec "$FAKE_CC" "$@" <<<"$code"
+END
+mkdir -p "$FAKE/nccl/include"                                   # where pip has put it
+printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 27' 'PATCH 1' >"$FAKE/nccl/include/nccl.h"
 FAKE_MPIRUN=$(command -v mpirun); export FAKE_MPIRUN
 fake mpirun <<'END'
+[[ "$*" != *-np* || "$*" = *'--bind-to none'* ]] || echo "$*" >>"$FAKE/bound"
 [ -z "${FAKE_TRAINER:-}" ] || exec "$FAKE_MPIRUN" "$@"
 while [ $# -gt 0 ]; do case $1 in
     --version) echo 'mpirun (Open MPI) 4.1.4'; exit ;;
     -np) FAKE_RANKS=$2; shift 2 ;;
+    --bind-to) shift 2 ;;
     --*) shift ;;
     *) break ;;
 esac; done
 export FAKE_RANKS
-case "$*" in *--comm-timeout*) ;; *) exec "$@" ;; esac
+case "$*" in *--comm-timeout*) echo "$*" >"$FAKE/trouble" ;; *) exec "$@" ;; esac
 # a run that loses a rank: mpirun ends one that is killed, and a run of NCCL ends by itself when one is stopped
 pids=()
 for ((r = 0; r < FAKE_RANKS; r++)); do OMPI_COMM_WORLD_RANK=$r "$@" & pids+=($!); done
@@ -58,6 +71,7 @@ fake make <<'END'
 case "${FAKE_TEST:-} $*" in missing*tests/*) echo 'no cmocka'; exit 2 ;; esac
 [ -z "${FAKE_BUILD:-}" ] || { echo "$FAKE_BUILD"; exit 2; }
 for a in "$@"; do case $a in USE_CUDNN=1) echo 'no cuDNN'; exit 2 ;; esac; done
+echo "${CPATH:-}" >"$FAKE/cpath"
 while [ $# -gt 0 ]; do case $1 in
     -C) folder=$2; shift ;;
     BUILD=* | TRAINER=*) export "${1?}" ;;
@@ -93,9 +107,10 @@ done
 [ "$how" = lines ] || { printf 'peak       400000 GFLOP/s in products of bf16 matrices, measured on all ranks at once\n'; exit; }
 [ "${FAKE_HANG:-}" != "$z" ] || { echo 'here it hangs'; sleep 60 & trap 'kill $!; exit 1' TERM; wait; }
 if [ "${comm:-}" = nccl ] && [ -z "${FAKE_NCCL_230:-}" ] && [[ $CUDA_VISIBLE_DEVICES != *,* ]]; then
-    echo 'train_gpt2_zero: ranks 0 and 1 are on one GPU of h, which has 1, and NCCL 2.28.9 needs one for each; start at most 1' >&2
+    echo "train_gpt2_zero: ${FAKE_NCCL:-ranks 0 and 1 are on one GPU of h, which has 1, and NCCL 2.28.9 needs one for each; start 1}" >&2
     exit 1
 fi
+[[ -z "${FAKE_NO_START:-}" || $args != *--comm-timeout* ]] || { echo 'train_gpt2_zero: rank 0 on h: no communicator'; exit 1; }
 while [ "$x" -gt 1000 ]; do echo "step    1/$x | loss 5"; sleep 0.1; done
 echo "model      d12: 124475904 parameters, L 12, NH 12, C 768, V 50257, longest sequence 1024"
 echo "numbers    bf16 with fp32 master weights, recompute 0, on NVIDIA H100 (device 0), attention by cuBLASLt"
@@ -103,6 +118,7 @@ echo "numbers    bf16 with fp32 master weights, recompute 0, on NVIDIA H100 (dev
 case $o in */zero-*) . "$FAKE/until_looked_at" ;; esac
 mkdir -p "$o"
 echo "$args" >"$o/arguments"
+echo "${NCCL_MULTI_RANK_GPU_ENABLE:-} ${NCCL_MAX_CTAS:-}" >"$o/nccl"
 for ((i = 1; i <= x; i++)); do
     drift=.5
     [ "$on$i" != cuda7 ] || drift=${FAKE_DRIFT:-.515}
@@ -136,6 +152,7 @@ for ms in 90.00 80.00 2.56 2.50 2.60; do
 done
 END
 fake python3 <<'END'
+case "$*" in -) cat >/dev/null; [[ $LD_LIBRARY_PATH = *nccl/lib ]] && echo 2.30.7; exit ;; -c*nvidia.nccl*) echo "$FAKE/nccl"; exit ;; esac
 [ "$1" != -c ] || { [ -z "${FAKE_NO_TORCH:-}" ] || { echo 'ModuleNotFoundError: torch' >&2; exit 1; }; echo 2.9.0; exit; }
 . "$FAKE/until_looked_at"
 echo "$@" >"$FAKE/torch_arguments"
@@ -165,7 +182,8 @@ export PATH=$FAKE:$PATH
 check() {
     local expected=$1 status
     shift
-    env B=4 T=64 STEPS=20 OUT="$dir/out" LLMC="$dir/llm.c" "$@" timeout -k 2 120 scripts/gpu_check.sh >"$dir/screen" 2>&1; status=$?
+    env B=4 T=64 STEPS=20 GPU_CHECK_OUT="$dir/out" LLMC="$dir/llm.c" "$@" timeout -k 2 120 "$tree/scripts/gpu_check.sh" >"$dir/screen" 2>&1
+    status=$?
     [ $status = "$expected" ] && return
     echo "--- status $status, expected $expected:"; tail -n 30 "$dir/screen"
     return 1
@@ -200,12 +218,20 @@ need 'LLMC without llm.c' check 1 LLMC="$dir"
 need 'its sentence' says "LLMC=$dir: there is no train_gpt2.cu"
 need 'an odd batch' check 1 B=3
 need 'too few steps' check 1 STEPS=2
+mkdir "$dir/others" && echo theirs >"$dir/others/their.log"
+need 'a folder of others' check 1 GPU_CHECK_OUT="$dir/others"
+need 'its sentence' says "GPU_CHECK_OUT=$dir/others: there are files, and not those of an earlier run"
 end
 
 # ------------------------------------------------------------------------------------------------------------------ a full run
 
 begin 'gpu_check.a full run'
-need 'it failed' check 0
+need 'it failed' check 0 OUT="$dir/others"
+need 'files of an OUT that is not for it' [ "$(cat "$dir"/others/*)" = theirs ]
+need 'the attention' says "GELU fusion 2, attention: cuBLASLt, cuDNN's frontend is not in third_party/; data: random tokens."
+need 'the attention, before the build' says "CAREFUL: cuDNN's frontend is not in third_party/, so attention is measured without cuDNN"
+need "pip's NCCL" grep -qE '^versions .* NCCL 2\.30\.7, its header 2\.27\.1$' "$dir/out/machine.txt"
+need "pip's NCCL for the compiler" [ "$(cat "$FAKE/cpath")" = "$FAKE/nccl/include" ]
 while IFS=: read -r run rate ms share own seen to_zero loss hash; do
     need "$run: tokens/s" is "$run" tokens/s "$rate"
     need "$run: ms" is "$run" 'ms a step' "$ms"
@@ -266,9 +292,11 @@ end
 
 # ------------------------------------------------------------------------------------------------------------------------ NCCL
 
-nccl() {    # NAME CARDS SETTING...
+nccl() {    # NAME CARDS NCCL'S-SETTINGS SETTING...
     begin "gpu_check.NCCL, $1"
-    need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 "${@:3}"
+    need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 "${@:4}"
+    need 'its settings' [ "$(cat "$dir/out/runs/nccl-0/nccl")" = "$3" ]
+    need 'its time limit' grep -q -- ' --comm-timeout 10$' "$FAKE/trouble"
     need 'bits' says "same bits, 2 ranks on card $2, NCCL and through the host: yes, stages 0 to 3"
     need 'sum' says "NCCL's own sum: losses differ by 0 at most"
     need 'tests' says 'mpi_nccl: 8 passed'
@@ -278,8 +306,8 @@ nccl() {    # NAME CARDS SETTING...
     need 'its command' grep -q -- ' -b 4 .* --comm nccl --reduce nccl$' "$dir/out/runs/nccl-reduce/arguments"
     end
 }
-nccl 'two cards' 5,3 CUDA_VISIBLE_DEVICES=5,3
-nccl 'one card from 2.30 on' 0 FAKE_NCCL_230=1
+nccl 'two cards' 5,3 ' ' CUDA_VISIBLE_DEVICES=5,3
+nccl 'one card from 2.30 on' 0 '1 8' FAKE_NCCL_230=1
 
 # -------------------------------------------------------------------------------------------------------------- what goes wrong
 
@@ -322,6 +350,35 @@ wrong "NCCL's bits, its sum, ranks left behind, said twice" \
 "NCCL's own sum: losses differ by 0.03, 0.02 is allowed|NCCL, a rank is killed: processes still run after |"\
 "NCCL, a rank is stopped: 2 sentences of the trainer's" \
     FAKE_CARDS=2 FAKE_HASH=nccl-2 FAKE_SUM=.53 FAKE_DRIFT=.5 FAKE_LEFT=gone FAKE_SENTENCES=2
+begin 'gpu_check.no rank is left'
+need 'one runs' not pgrep -f "bash $dir/out/train_gpt2_zero .* --comm-timeout"
+end
+wrong 'no build' 'missing here: mpi.h (libopenmpi-dev), oneapi/dnnl/dnnl.h (libdnnl-dev), jansson.h (libjansson-dev), '\
+'xxhash.h (libxxhash-dev), cmocka.h (libcmocka-dev), so that nothing can be built and measured. scripts/install_deps.sh installs that' \
+    FAKE_MISSING='mpi.h oneapi/dnnl/dnnl.h jansson.h xxhash.h cmocka.h'
+begin 'gpu_check.no build, and nothing tried'
+need 'a build' [ ! -e "$dir/out/build.log" ]
+end
+rm -r "$dir/out/build"
+wrong 'no cmocka, and NCCL that does not start' \
+    'missing here: cmocka.h (libcmocka-dev), so that no GPU test can be built; all else is done|'\
+'nccl-KILL: it ended by itself: rank 0 on h: no communicator, see |nccl-STOP: it ended by itself: ' \
+    FAKE_MISSING=cmocka.h FAKE_NCCL_230=1 FAKE_NO_START=1 NCCL_MAX_CTAS=4
+begin 'gpu_check.the rest of that'
+seconds=$(sed -nE 's/^\[ *([0-9]+) s\] nccl-(KILL|bench) \.\.\..*/\1/p' "$dir/screen" | paste -sd' ')
+need "two starts, from ${seconds/ / to } s" number "${seconds#* } - ${seconds% *} <= 10"
+need "NCCL's settings" [ "$(cat "$dir/out/runs/nccl-0/nccl")" = '1 4' ]
+need 'the bench' says 'NCCL, dev/bench/comm: 4 rows, 0 of them wrong'
+need 'other failures' [ "$(sed -n '/^FAILED:/,$p' "$dir/out/results.md" | grep -c '^- ')" = 3 ]
+end
+begin 'gpu_check.what a machine cannot do is skipped'
+mkdir -p "$tree/third_party/cudnn_frontend/include" && touch "$tree/third_party/cudnn_frontend/include/cudnn_frontend.h"
+need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 FAKE_MEMCHECK='========= Error: Device not supported. Please refer to' \
+    FAKE_NCCL='rank 1 on h: NCCL 2.21.5 is too old; 2.26 or newer is needed'
+need 'memcheck, once' [ "$(grep -c '^- memcheck-test_.*: ========= Error: Device not supported' "$dir/out/results.md")" = 1 ]
+need 'NCCL' grep -q '^- NCCL: rank 1 on h: NCCL 2.21.5 is too old; ' "$dir/out/results.md"
+need 'cuDNN' says "attention: cuBLASLt, cudnn.h is not in $FAKE/cuda/include; data: "
+end
 wrong 'the budget is spent' 'not run: build, for want of time' BUDGET_S=3
 begin 'gpu_check.what the budget skips is named'
 need 'the reason' grep -qE '^- build: [0-3] of 3 s are left, it may take 20$' "$dir/out/results.md"
@@ -332,7 +389,7 @@ end
 if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -s 0 -ge 0 >/dev/null 2>&1; then
     begin 'gpu_check.the real trainer on the stand-in'
     need 'it failed' check 0 OMP_NUM_THREADS=1 LLMC= FAKE_NO_TORCH=1 FAKE_TRAINER="$(realpath "$stand_in")" MODEL=l2h2c32v257t32 T=32 \
-        STEPS=3 SMALL=l2h2c32v257t32 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2
+        STEPS=3 SMALL=l2h2c32v257t32 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2 COMM_TIMEOUT_S=3
     need 'stages' says 'same bits, stages 0 to 3, one rank: yes'
     need 'ranks' says 'same bits, stages 0 and 3, two ranks: yes'
     need 'NCCL' says 'same bits, 2 ranks on card 0,1, NCCL and through the host: yes, stages 0 to 3'
@@ -345,4 +402,7 @@ if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -
 else
     skip 'gpu_check.the real trainer' "$stand_in is not there or takes no --device cuda: make CUDA=stand-in BUILD=build/stand-in builds it"
 fi
+begin 'gpu_check.no rank is bound to a core'
+need 'bound' [ ! -e "$FAKE/bound" ]
+end
 finish gpu_check
