@@ -75,7 +75,13 @@ static int connect_by_tcp(comm *c, const zero_config *config) {
 
 int comm_connect(comm *c, const zero_config *config) {
     *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
-    int automatic = config->start == ZERO_START_AUTO, mpi = config->mpi_comm || comm_mpi_launched();
-    if (config->start == ZERO_START_MPI || (automatic && mpi)) return connect_by_mpi(c, config);
-    return !automatic || rendezvous_launched() ? connect_by_tcp(c, config) : 0;
+    zero_config settled = *config;
+    if (config->start == ZERO_START_AUTO)
+        settled.start = config->mpi_comm || comm_mpi_launched() ? ZERO_START_MPI : config->start_file ? ZERO_START_FILE :
+                        config->server || rendezvous_launched() ? ZERO_START_TCP : ZERO_START_AUTO;
+    if (settled.start == ZERO_START_MPI) return connect_by_mpi(c, config);
+    if (settled.start != ZERO_START_AUTO) return connect_by_tcp(c, &settled);
+    if (config->ranks < 2) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: nothing says how they find each other: no launcher, no server (-ps), no start_file (-pf)",
+                     config->ranks);
 }

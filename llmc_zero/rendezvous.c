@@ -220,6 +220,16 @@ static void sit_down(meeting *m, guest *g) {
     if (!*m->failure && say(m, g->fd, WELCOME, NULL, 0)) lost(m, g);
 }
 
+/* A rank that has waited ANSWER_S for an answer comes again, and rank 0 may have slept meanwhile: only its last connection counts. */
+static void forget_earlier(meeting *m, const hello *h) {
+    seat *s = h->rank > 0 && h->rank < m->s->ranks ? &m->seats[h->rank] : NULL;
+    if (!s || s->pid != h->pid || s->node != h->node || s->port != h->port) return;
+    for (int i = 0; i < m->n; i++)
+        if (m->guests[i].rank == h->rank && m->guests[i].fd >= 0) leave(&m->guests[i]);
+    *s = (seat){ .pid = 0 };
+    m->here--;
+}
+
 static void take_hello(meeting *m, guest *g) {
     hello *h = &g->body.hello;
     h->host[sizeof h->host - 1] = h->version[sizeof h->version - 1] = 0;
@@ -230,6 +240,7 @@ static void take_hello(meeting *m, guest *g) {
         say_text(m, g->fd, NOT_MINE, why);
         return leave(g);
     }
+    forget_earlier(m, h);
     check_hello(m, &g->h, h);
     int has_place = h->rank > 0 && h->rank < m->s->ranks;
     g->rank = has_place ? h->rank : m->s->ranks;            /* from here on it gets the verdict */

@@ -407,6 +407,37 @@ static void told_once_before_there_is_a_plugin(void **state) {
     }
 }
 
+/* A program that sets who it is, and leaves the start to the plugin. */
+static void create_by_itself(int rank, void *ctx) {
+    const plan *p = ctx;
+    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
+    zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
+    zero_config config = ZERO_CONFIG_INIT;
+    char file[96];
+    zero *z = NULL;
+    snprintf(file, sizeof file, "/tmp/test_net.%s", server);
+    config.rank = rank;
+    config.ranks = p->ranks;
+    config.comm_timeout_s = 10;
+    if (p->who == 1) config.server = server;
+    if (p->who == 2) config.start_file = file;
+    int rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
+    o[rank].rc = rc;
+    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    if (!rc) o[rank].value = zero_rank(z) != rank || zero_ranks(z) != p->ranks;
+    zero_destroy(z);
+}
+static void started_by_its_settings(void **state) {
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        plan p = { .ranks = 2, .who = how };
+        fresh(NULL);
+        run(&p, create_by_itself, 8);
+        if (how) all_well(2);
+        else says(1, "ranks 2: nothing says how they find each other");
+    }
+}
+
 static void too_many(void **state) {
     (void)state;
     comm c = { .timeout_s = 1 };
@@ -597,8 +628,10 @@ static int one_host(char **args) {
 int main(int argc, char **argv) {
     if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
     const struct CMUnitTest tests[] = {
-        TEST(contents), TEST(too_many), TEST(orderly_end), TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
-        TEST(ended_in_a_message), TEST(told_once), TEST(told_once_before_there_is_a_plugin), TEST(ended_beside_an_exchange),
+        TEST(contents), TEST(started_by_its_settings), TEST(too_many), TEST(orderly_end),
+        TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
+        TEST(ended_in_a_message), TEST(told_once),
+        TEST(told_once_before_there_is_a_plugin), TEST(ended_beside_an_exchange),
         TEST(ended_behind_messages), TEST(failed_behind), TEST(said_slowly), TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -288,6 +288,19 @@ static void a_rank_that_is_stopped(void **state) {
     snprintf(words, sizeof words, "rank 1 waited in vain for rank 2 (host %s) to connect", host);
     all_say(0, 2, words, 8);
 }
+/* By a file a rank asks again after 5 s. */
+static void rank_0_sleeps(void **state) {
+    (void)state;
+    plan_ranks(3, NULL, path, 20);
+    start(0, 1);
+    for (double until = now() + 5; access(path, F_OK) && now() < until;) nap(5e-3);
+    kill(children[0], SIGSTOP);
+    start(1, 3);
+    nap(6.5);
+    kill(children[0], SIGCONT);
+    assert_int_equal(end_children(3, 10), 0);
+    all_met(3);
+}
 static void settings_that_cannot_be(void **state) {
     (void)state;
     static const struct { int rank, ranks; const char *server, *file, *words; double limit; } bad[] = {
@@ -679,7 +692,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(by_address), TEST(by_file), TEST(by_name_and_ipv6), TEST(in_any_order), TEST(two_hosts), TEST(twice_the_same_rank),
         TEST(missing), TEST(earliest_limit), TEST(no_rank_0), TEST(other_number_of_ranks), TEST(other_version), TEST(other_job),
-        TEST(a_rank_that_ends), TEST(a_rank_that_is_stopped), TEST(settings_that_cannot_be), TEST(strangers), TEST(port_in_use),
+        TEST(a_rank_that_ends), TEST(a_rank_that_is_stopped), TEST(rank_0_sleeps), TEST(settings_that_cannot_be), TEST(strangers), TEST(port_in_use),
         TEST(another_program),
         TEST(unknown_host), TEST(stale_file), TEST(file_of_another_run), TEST(bad_files), TEST(folders), TEST(files_of_the_user),
         TEST(file_that_appears), TEST(from_environment), TEST(slurm_lists), TEST(torchrun), TEST(variables_of_a_script), TEST(launchers),
