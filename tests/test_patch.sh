@@ -462,6 +462,10 @@ test_trees() {
     checkout tree
     refused 'no folder' 'no such folder' "$dir/tree/nothing"
     refused 'no argument' usage ''
+    begin 'patch.--help'
+    need 'fails' eval '"$patch" --help >"$dir/help"'
+    need "$(cat "$dir/help")" grep -q -- '--cuda  *train_gpt2.cu too' "$dir/help"
+    end
     refused 'an option it does not know' usage "$dir/tree" --dry
     refused 'a folder inside the checkout' 'top folder' "$dir/tree/llmc"
     echo '// more' >>"$dir/tree/test_gpt2.c"
