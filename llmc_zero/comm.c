@@ -30,6 +30,8 @@ static int open_staging(comm *c, const zero_config *config, device *d, memory *m
     if (c->scatter_bytes < 2 * STAMP_BYTES)
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks", (long long)config->window_bytes, c->ranks);
     if (!d->asynchronous) return 0;
+    if (c->ranks > d->untabled && !(d->table = memory_alloc(m, ZERO_WORKING, "addresses of ranks' bytes", c->ranks * sizeof *d->table)))
+        return ZERO_ERR_MEMORY;
     c->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * c->scatter_bytes);
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
@@ -55,8 +57,6 @@ int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
         if (c->net) snprintf(c->name, sizeof c->name, "%s, one rank", c->net->name);
         return 0;
     }
-    if (d->most_ranks && c->ranks > d->most_ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks: on a CUDA device there can be %d", c->ranks, d->most_ranks);
     int window = 0;
     ZERO_TRY(comm_agree_opened(c, open_staging(c, config, d, m, &window)));
     return window ? comm_direct_open(c) : 0;

@@ -35,17 +35,23 @@ double comm_turn_s(int before) { return before < 15 ? before * 0.2 : 3 + (before
 
 const char *comm_host(const comm *c, int rank) { return c->hosts && *c->hosts[rank] ? c->hosts[rank] : "unknown"; }
 
-int comm_fail_late(const comm *c, comm_exchange x, const char *missing) {
-    char list[320] = "", in[COMM_WHERE];
+const char *comm_list(const comm *c, const char *chosen, char list[COMM_LIST]) {
     int more = 0;
+    *list = 0;
     for (int r = 0; r < c->ranks; r++) {
         size_t used = strlen(list);
-        if (!missing[r]) continue;
-        if (used > sizeof list - 110) more++;
-        else snprintf(list + used, sizeof list - used, "%srank %d (host %s)", used ? ", " : "", r, comm_host(c, r));
+        if (!chosen[r]) continue;
+        if (used > COMM_LIST - 110) more++;
+        else snprintf(list + used, COMM_LIST - used, "%srank %d (host %s)", used ? ", " : "", r, comm_host(c, r));
     }
     size_t used = strlen(list);
-    if (more) snprintf(list + used, sizeof list - used, " and %d more", more);
+    if (more) snprintf(list + used, COMM_LIST - used, " and %d more", more);
+    return list;
+}
+
+int comm_fail_late(const comm *c, comm_exchange x, const char *missing) {
+    char list[COMM_LIST], in[COMM_WHERE];
     return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
-                     c->rank, comm_host(c, c->rank), c->timeout_s, comm_where(c, x, in), list);
+                     c->rank, comm_host(c, c->rank), c->timeout_s, comm_where(c, x, in),
+                     comm_list(c, missing, list));
 }

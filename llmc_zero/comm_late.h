@@ -15,8 +15,13 @@ enum { COMM_UNITS = 32 };
 const char *comm_units(int unit, int more, char text[COMM_UNITS]);                  /* "unit 3", "units 3 to 5" */
 const char *comm_where(const comm *c, comm_exchange x, char text[COMM_WHERE]);      /* "a reduce-scatter of unit 3" */
 const char *comm_host(const comm *c, int rank);
+enum { COMM_LIST = 320 };
+const char *comm_list(const comm *c, const char *chosen, char list[COMM_LIST]);    /* "rank 3 (host a), rank 5 (host b) and 12 more" */
 /* Fails, as c->timeout_s are over: this rank waited in x for those in missing[ranks]. */
 int comm_fail_late(const comm *c, comm_exchange x, const char *missing);
+
+/* Ranks that give up at about the same moment hear of each other in so many seconds. */
+static const double comm_hear_s = 0.5;
 
 /* How long a rank with so many before it waits for its turn to speak, where the ranks cannot agree on who does. */
 double comm_turn_s(int before);

@@ -13,11 +13,14 @@
 
 enum { EXCHANGED, LATE };       /* tags: bytes of an exchange; that its sender has waited for too long in exchange number so and so */
 static const double start_s = 10;       /* MPI's own start may take so much longer than a collective */
-static const double late_s = 0.5;       /* in which the others' LATE come in */
+
+enum { SILENT = -1 };
+typedef struct { int exchange, timed_out; } late_note;      /* two MPI_INT: how many exchanges its sender has begun; SILENT: none has come */
 
 typedef struct {
     MPI_Comm comm;
     int finalize;
+    late_note note;             /* that this rank has sent */
     int exchanges;              /* begun */
     int late, first_late;       /* this rank has waited too long; and is the one to say so */
 } mpi_state;
@@ -189,43 +192,66 @@ static void mpi_close(comm *c, int clean) {
 }
 
 /* Ranks that wait for a late one let others wait for them. So each tells all that it waits, and in which exchange: those that say nothing
- * are missing; in the first such exchange, the lowest rank is the one to say so. at[r]: rank r's exchange, -1: it has said nothing. */
-static int tell_late(const comm *c, int *at) {
+ * are missing. notes[r]: what rank r has said. */
+static int tell_late(const comm *c, int timed_out, late_note *notes) {
     mpi_state *s = state_of(c);
+    int silent = c->ranks - 1;
+    s->note = (late_note){ s->exchanges, timed_out };
     for (int r = 0; r < c->ranks; r++) {
         MPI_Request sent;
-        at[r] = r == c->rank ? s->exchanges : -1;
-        if (r != c->rank && !MPI_Isend(&s->exchanges, 1, MPI_INT, r, LATE, s->comm, &sent)) MPI_Request_free(&sent);
+        notes[r] = r == c->rank ? s->note : (late_note){ SILENT, 0 };
+        if (r != c->rank && !MPI_Isend(&s->note, 2, MPI_INT, r, LATE, s->comm, &sent)) MPI_Request_free(&sent);
     }
     comm_patience patience = comm_start_waiting();
-    while (comm_waited(&patience) < late_s) {
+    while (silent && comm_waited(&patience) < comm_hear_s) {
         int there = 0;
         MPI_Status from;
         MPI_TRY(MPI_Iprobe(MPI_ANY_SOURCE, LATE, s->comm, &there, &from));
-        if (there) MPI_TRY(MPI_Recv(&at[from.MPI_SOURCE], 1, MPI_INT, from.MPI_SOURCE, LATE, s->comm, MPI_STATUS_IGNORE));
-        else nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        if (there) {
+            silent -= notes[from.MPI_SOURCE].exchange == SILENT;
+            MPI_TRY(MPI_Recv(&notes[from.MPI_SOURCE], 2, MPI_INT, from.MPI_SOURCE, LATE, s->comm, MPI_STATUS_IGNORE));
+        } else nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     }
     return 0;
 }
 
+/* In the first exchange in which one waits, the lowest rank is the one to say so. */
+static void choose_speaker(const comm *c, const late_note *notes) {
+    int first = c->rank;
+    for (int r = 0; r < c->ranks; r++) {
+        if (notes[r].exchange == SILENT) continue;
+        if (notes[r].exchange < notes[first].exchange || (notes[r].exchange == notes[first].exchange && r < first)) first = r;
+    }
+    state_of(c)->late = 1;
+    state_of(c)->first_late = first == c->rank;
+}
+
 static int fail_late(comm *c, comm_exchange x, int n, MPI_Request *requests, const int *with) {
-    mpi_state *s = state_of(c);
     char missing[c->ranks], silent[c->ranks];
-    int at[c->ranks], any = 0, first = c->rank;
+    late_note notes[c->ranks];
+    int any = 0;
     memset(missing, 0, sizeof missing);
     for (int i = 0; i < n; i++) {
         int done = 0;
         MPI_TRY(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE));
         if (!done) missing[with[i]] = 1;
     }
-    ZERO_TRY(tell_late(c, at));
-    for (int r = 0; r < c->ranks; r++) {
-        any |= silent[r] = missing[r] && at[r] < 0;
-        if (at[r] >= 0 && (at[r] < at[first] || (at[r] == at[first] && r < first))) first = r;
-    }
-    s->late = 1;
-    s->first_late = first == c->rank;
+    ZERO_TRY(tell_late(c, 1, notes));
+    for (int r = 0; r < c->ranks; r++) any |= silent[r] = missing[r] && notes[r].exchange == SILENT;
+    choose_speaker(c, notes);
     return comm_fail_late(c, x, any ? silent : missing);
+}
+
+static int mpi_give_up(comm *c, int timed_out, char *heard) {
+    late_note notes[c->ranks];
+    ZERO_TRY(tell_late(c, timed_out, notes));
+    for (int r = 0; r < c->ranks; r++) {
+        int ahead = 0;              /* in an exchange that this rank has not begun */
+        if (notes[r].exchange == SILENT) MPI_TRY(MPI_Iprobe(r, EXCHANGED, state_of(c)->comm, &ahead, MPI_STATUS_IGNORE));
+        heard[r] = notes[r].exchange == SILENT ? ahead ? HEARD : HEARD_NOTHING : notes[r].timed_out ? HEARD_LATE : HEARD;
+    }
+    choose_speaker(c, notes);
+    return 0;
 }
 
 /* MPI_Waitall with a limit. It spins for a millisecond, then sleeps between looks; by the clock and not by counting, since with more ranks
@@ -274,4 +300,4 @@ static int mpi_first_to_fail(comm *c, int first) {
 
 static void mpi_abort(comm *c, int status) { MPI_Abort(state_of(c)->comm, status); }
 
-static const comm_net comm_mpi_net = { "mpi", mpi_exchange, NULL, mpi_first_to_fail, NULL, mpi_abort, mpi_close };
+static const comm_net comm_mpi_net = { "mpi", mpi_exchange, NULL, mpi_give_up, mpi_first_to_fail, NULL, mpi_abort, mpi_close };

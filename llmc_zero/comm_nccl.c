@@ -6,6 +6,7 @@
 #ifdef ZERO_HAVE_NCCL
 #define XXH_INLINE_ALL
 #include "comm_nccl.h"
+#include "comm_late.h"
 #include "comm_net.h"
 #include "error.h"
 #include "kernels_cuda.h"
@@ -16,13 +17,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 
 enum {
-    LEAST_VERSION = 21800,      /* non-blocking communicators work in all calls */
+    LEAST_VERSION = 22600,      /* NCCL_LAUNCH_ORDER_IMPLICIT; from 2.22 on a group aborts two communicators at once */
     MULTI_RANK_VERSION = 23000, /* NCCL_MULTI_RANK_GPU_ENABLE */
     WATCHED = 256,              /* collectives of a lane that the host can be ahead of the device */
     LOOK_MS = 50
@@ -31,7 +31,7 @@ enum {
 typedef struct {
     cudaEvent_t begin, end;     /* before and after it on its stream */
     comm_kind kind;
-    int unit;
+    int unit, more_units;       /* as in struct comm */
     uint64_t number;
     double began;               /* when it was first seen that it could begin; 0: not yet */
 } collective;
@@ -54,7 +54,11 @@ typedef struct {
     ncclResult_t rc;            /* of the calls since the last settle(), and the name of the one that said so */
     const char *call;
     int failed, stop, watching;
-    char sentence[800];
+    enum { OWN_FAULT, REMOTE_FAULT, TIME_OUT } cause;   /* of the failure */
+    int asked;                  /* the others, who is still there */
+    ncclResult_t aborted;       /* what NCCL said of that */
+    char sentence[1000];
+    size_t names_at;            /* in the sentence, where NCCL's words begin */
     pthread_t watchdog;
     char *incoming;             /* (ranks, slot_bytes): what the others sent, to be summed; NULL: NCCL sums */
     size_t slot_bytes;
@@ -82,19 +86,77 @@ static ncclResult_t abort_lanes(nccl_state *n) {
     return rc == ncclInProgress ? ncclSuccess : rc;
 }
 
+static void *run_abort(void *state) {
+    nccl_state *n = state;
+    n->c->device->f->enter(n->c->device);       /* after an error of CUDA it may not let anyone in: NCCL is asked all the same */
+    n->aborted = abort_lanes(n);
+    return NULL;
+}
+
 static int relay(const nccl_state *n) { return zero_fail(ZERO_ERR_COMM, "%s", n->sentence); }
+
+/* In which NCCL has to end what it runs. */
+static double abort_s(const nccl_state *n) { return n->c->timeout_s < 10 ? n->c->timeout_s : 10; }
+
+/* The caller may be in a wait for the device that nothing ends, so nobody else can say it. */
+static void end_job(nccl_state *n) {
+    comm *c = n->c;
+    if (!n->failed) snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s", c->rank, host_of(n, c->rank), zero_last_error());
+    relay(n);
+    int first = c->net->first_to_fail(c, comm_window_first_to_fail(c));
+    if (first <= 0) net_nap(first ? comm_turn_s(c->rank) : 2);
+    if (first) fprintf(stderr, "llmc_zero: %s; and NCCL did not abort within %.3g s: the job ends\n", n->sentence, abort_s(n));
+    c->net->abort(c, 1);
+}
+
+/* Both communicators, so that the streams go on. */
+static void abort_within_limit(nccl_state *n) {
+    pthread_t thread;
+    double until = comm_now() + abort_s(n);
+    if (pthread_create(&thread, NULL, run_abort, n)) {
+        run_abort(n);
+        return;
+    }
+    while (pthread_tryjoin_np(thread, NULL)) {
+        if (comm_now() > until) end_job(n);
+        net_nap(1e-3);
+    }
+}
 
 /* The first failure is kept; w: the collective it is about. */
 static int fail(nccl_state *n, const collective *w, const char *what, const char *said) {
-    char about[96] = "";
+    char about[96] = "", units[COMM_UNITS];
     if (n->failed) return relay(n);
-    if (w) snprintf(about, sizeof about, "the %s of unit %d (collective %lld): ", kind_name(w->kind), w->unit, (long long)w->number);
-    snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s%s%.400s", n->c->rank, host_of(n, n->c->rank), about, what,
-             *said ? "; NCCL says: " : "", said);
+    if (w) snprintf(about, sizeof about, "the %s of %s (collective %lld): ", kind_name(w->kind), comm_units(w->unit, w->more_units, units),
+                    (long long)w->number);
+    snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s", n->c->rank, host_of(n, n->c->rank), about, what);
+    n->names_at = strlen(n->sentence);
+    if (*said) snprintf(n->sentence + n->names_at, sizeof n->sentence - n->names_at, "; NCCL says: %.400s", said);
     n->failed = 1;
-    ncclResult_t rc = abort_lanes(n);
+    abort_within_limit(n);
     size_t used = strlen(n->sentence);
-    if (rc) snprintf(n->sentence + used, sizeof n->sentence - used, "; and NCCL could not abort: %s", ncclGetErrorString(rc));
+    if (n->aborted) snprintf(n->sentence + used, sizeof n->sentence - used, "; and NCCL could not abort: %s", ncclGetErrorString(n->aborted));
+    return relay(n);
+}
+
+/* Why a collective does not end, NCCL cannot tell; who says nothing any more, the ranks can. */
+static void name_silent(nccl_state *n) {
+    comm *c = n->c;
+    int late = 0, any = 0;
+    char heard[c->ranks], silent[c->ranks], list[COMM_LIST], words[sizeof n->sentence];
+    if (c->net->give_up(c, n->cause == TIME_OUT, heard)) return;
+    for (int r = 0; r < c->ranks; r++) {
+        late |= heard[r] == HEARD_LATE;
+        any |= silent[r] = heard[r] == HEARD_NOTHING;
+    }
+    if (!late || !any) return;      /* one that only knows of a fault may be the first to know */
+    memcpy(words, n->sentence + n->names_at, sizeof n->sentence - n->names_at);
+    snprintf(n->sentence + n->names_at, sizeof n->sentence - n->names_at, "; no word from %s%s", comm_list(c, silent, list), words);
+}
+
+/* To the caller, whose thread alone exchanges with the other ranks. */
+static int report(nccl_state *n) {
+    if (n->cause != OWN_FAULT && !n->asked++) name_silent(n);
     return relay(n);
 }
 
@@ -131,10 +193,14 @@ static ncclResult_t progress_of(nccl_state *n, const lane *l) {
     return asked ? n->rc = asked : n->rc;
 }
 
+/* Of an error; of one that is not there, though the time is over. */
+static int cause_of(ncclResult_t rc) { return rc == ncclInProgress ? TIME_OUT : rc == ncclRemoteError ? REMOTE_FAULT : OWN_FAULT; }
+
 /* rc of the calls is not success. */
 static int fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     char what[160];
     n->rc = ncclSuccess;
+    if (!n->failed) n->cause = cause_of(rc);
     if (rc == ncclInProgress) snprintf(what, sizeof what, "%s did not end within %g s: another rank died, hangs, or does something else",
                                        n->call, n->c->timeout_s);
     else snprintf(what, sizeof what, "%s failed", n->call);
@@ -187,6 +253,7 @@ static int look_at_queue(nccl_state *n, lane *l) {
         char what[160];
         snprintf(what, sizeof what, "did not end within %g s: another rank died, hangs, or is in another collective", n->c->timeout_s);
         const char *last = ncclGetLastError(l->comm);
+        n->cause = TIME_OUT;
         return fail(n, w, what, last ? last : "");
     }
     return 0;
@@ -194,17 +261,17 @@ static int look_at_queue(nccl_state *n, lane *l) {
 
 static int look(nccl_state *n) {
     if (n->failed) return relay(n);
-    for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
     if (is_one_lost(n)) return fail(n, oldest(n), zero_last_error(), "");
+    for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
         ncclResult_t state = ncclSuccess, rc = ncclCommGetAsyncError(l->comm, &state);
         if (!rc) rc = state;
-        if (rc && rc != ncclInProgress) return fail_in_nccl(n, l, oldest(n), "another rank, or the way to it, failed", rc);
+        if (!rc || rc == ncclInProgress) continue;
+        n->cause = cause_of(rc);
+        return fail_in_nccl(n, l, oldest(n), "another rank, or the way to it, failed", rc);
     }
     return 0;
 }
-
-static void pause_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000L }, NULL); }
 
 static void *watch(void *state) {
     nccl_state *n = state;
@@ -213,7 +280,7 @@ static void *watch(void *state) {
     if (stop) fail(n, NULL, "the thread that watches over NCCL cannot use the device: ", zero_last_error());
     pthread_mutex_unlock(&n->lock);
     while (!stop) {
-        pause_ms(LOOK_MS);
+        net_nap(LOOK_MS * 1e-3);
         pthread_mutex_lock(&n->lock);
         stop = n->stop || look(n);
         pthread_mutex_unlock(&n->lock);
@@ -226,7 +293,7 @@ static int begin(nccl_state *n, lane *l, comm_kind kind, collective **out) {
     pthread_mutex_lock(&n->lock);
     while (!n->failed && l->next - l->first == WATCHED && !look(n)) {
         pthread_mutex_unlock(&n->lock);
-        pause_ms(1);
+        net_nap(1e-3);
         pthread_mutex_lock(&n->lock);
     }
     if (n->failed) return relay(n);
@@ -234,6 +301,7 @@ static int begin(nccl_state *n, lane *l, comm_kind kind, collective **out) {
     n->current = w;
     w->kind = kind;
     w->unit = n->c->unit;
+    w->more_units = n->c->more_units;
     w->number = ++n->collectives;
     w->began = 0;
     cudaError_t rc = cudaEventRecord(w->begin, l->stream);
@@ -247,6 +315,7 @@ static int finish(nccl_state *n, lane *l, collective *w, int rc) {
         else rc = fail_in_cuda(n, w, "cudaEventRecord", recorded);
     }
     n->current = NULL;
+    if (rc && n->failed) rc = report(n);
     pthread_mutex_unlock(&n->lock);
     return rc;
 }
@@ -395,7 +464,7 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     ncclResult_t rc = ncclGetVersion(&n->version);
     if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", ncclGetErrorString(rc));
     version_name(name, own->version = n->version);
-    if (n->version < LEAST_VERSION) return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.18 or newer is needed", name);
+    if (n->version < LEAST_VERSION) return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.26 or newer is needed", name);
     cudaError_t cuda = cudaGetDeviceCount(&gpus);
     if (cuda == cudaSuccess) cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
     if (cuda != cudaSuccess) return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaDeviceGetPCIBusId: %s", cudaGetErrorString(cuda));
@@ -480,7 +549,7 @@ static int connect_together(nccl_state *n, const lane *l) {
     comm *c = n->c;
     double limit = comm_now() + c->timeout_s, mine = BUSY, worst = BUSY, all[c->ranks];
     int who = 0;
-    for (; worst == BUSY; pause_ms(2)) {
+    for (; worst == BUSY; net_nap(2e-3)) {
         ncclResult_t rc = progress_of(n, l);
         mine = !rc ? DONE : rc != ncclInProgress ? FAILED : comm_now() < limit ? BUSY : LATE;
         ZERO_TRY(comm_share(c, &mine, all, 1));
@@ -496,7 +565,7 @@ static int connect_together(nccl_state *n, const lane *l) {
 static int connect_lanes(nccl_state *n) {
     static const device_stream streams[LANES] = { [REDUCE] = COMM, [GATHERING] = GATHER };
     ncclUniqueId ids[LANES];
-    /* kernels of two communicators on one GPU: in the order in which the host queues them, which is the same on all ranks (from 2.26 on) */
+    /* kernels of two communicators on one GPU: in the order in which the host queues them, which is the same on all ranks */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     ZERO_TRY(share_ids(n, ids));
     for (int i = 0; i < LANES; i++) {
@@ -581,7 +650,7 @@ int comm_nccl_failed(comm *c) {
     nccl_state *n = c->nccl;
     if (!n) return 0;
     pthread_mutex_lock(&n->lock);
-    int rc = n->failed ? relay(n) : 0;
+    int rc = n->failed ? report(n) : 0;
     pthread_mutex_unlock(&n->lock);
     return rc;
 }
@@ -618,7 +687,7 @@ void comm_nccl_close(comm *c, int clean) {
         pthread_join(n->watchdog, NULL);
     }
     if (!rc) rc = n->failed ? ZERO_ERR_COMM : finalize(n);
-    if (rc) abort_lanes(n);
+    if (rc) abort_within_limit(n);
     for (int i = 0; i < LANES * WATCHED; i++) {
         collective *w = &n->lanes[i / WATCHED].queue[i % WATCHED];
         if (w->begin) cudaEventDestroy(w->begin);

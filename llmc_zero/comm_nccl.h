@@ -3,11 +3,14 @@
  * sends is what the host's staging would carry, and by default the shards have the same bits as with it.
  *
  *   reductions  on stream COMM, by a communicator of their own
- *   gathers     on stream GATHER, by another: a gather does not queue behind a reduction
+ *   gathers     on stream GATHER, by another: a gather does not wait for a reduction that is queued before it to end, only to begin
  *
  * Nothing here waits for the device. Work on two of the streams is ordered by the caller, with events. A thread watches over both: when
  * NCCL reports an error, or a collective that could begin has not ended within comm_timeout_s, it aborts the communicators, so that the
- * streams and whoever waits for them go on (with wrong numbers), and from then on every call here fails with one sentence.
+ * streams and whoever waits for them go on (with wrong numbers), and from then on every call here fails with one sentence. The first of
+ * these calls takes up to half a second longer where a limit is over: the ranks tell each other who is still there (comm_net.h, give_up).
+ * If NCCL does not even abort, within comm_timeout_s or 10 s, whoever waits for a stream waits for ever: then, and nowhere else, the
+ * library writes the sentence to stderr itself, and ends the job.
  */
 #ifndef LLMC_ZERO_COMM_NCCL_H
 #define LLMC_ZERO_COMM_NCCL_H
@@ -21,7 +24,8 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m);
 /* As comm_reduce_scatter and comm_all_gather. With reduce_nccl each full's part of this rank is overwritten by the sum. */
 int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);
 int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
-/* Tells NCCL of memory that collectives will often use, which lets it move it without copies. Where NCCL does not want it, it is left out.
+/* Tells NCCL of memory that collectives will often use, which lets it move it without copies: over the network; between GPUs of one node it
+ * takes only memory of its own allocator so. Where NCCL does not want it, it is left out.
  * All ranks, in the same order. Without c->nccl: nothing; and so below. */
 int comm_nccl_register(comm *c, void *base, size_t bytes);
 /* Before the device and its memory are closed. clean: all ranks do, and the streams are waited for. */

@@ -7,6 +7,8 @@
 #include "comm.h"
 #include "rendezvous.h"
 
+enum { HEARD_NOTHING, HEARD, HEARD_LATE };     /* of a rank; it is there; its time was over too */
+
 typedef struct comm_net {
     const char *name;
     /* `bytes` from send[r] to each rank r and from each into receive[r]; ROOT: only from root to the others. */
@@ -14,6 +16,10 @@ typedef struct comm_net {
     /* Without waiting: the number of a rank that is known to be gone, or to have ended the job, with the sentence set; -1: none. Any thread.
      * in: what it is waited for in; NULL: the caller says so. NULL: who connects the ranks sees to it. */
     int (*lost)(comm *c, const comm_exchange *in);
+    /* This rank waits no longer for something that does not come through here; c->timeout_s were over, or not. Tells the others, and hears
+     * for comm_hear_s at most what they say. From then on there are no exchanges. Returns 0; else nothing is known. Only where no exchange
+     * is under way. heard[r]: */
+    int (*give_up)(comm *c, int timed_out, char *heard);
     /* See zero_first_to_fail. first: what the ranks' shared memory says of it, -1: there is none. Returns -1 where nothing more is known:
      * then ranks take turns. */
     int (*first_to_fail)(comm *c, int first);
@@ -31,6 +37,7 @@ extern const comm_net comm_tcp_net;
 int comm_tcp_open(comm *c, const rendezvous_settings *s);
 
 /* comm_net.c, by exchange */
+int comm_net_gather(comm *c, const void *mine, void *all, size_t bytes);    /* all (ranks * bytes): each rank's mine */
 int comm_net_agree(comm *c, int value);                             /* the least of the ranks' values, from 0 on; negative: error */
 int comm_net_broadcast_text(comm *c, char *text, int bytes);        /* rank 0's */
 

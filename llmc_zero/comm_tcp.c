@@ -24,7 +24,7 @@
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SENTENCE = 640, SINK = 1 << 16 };
 enum { MOST_RANKS = 1 << 16 };                      /* what a rank notes of each is on the stack */
-enum { DATA = 1, END, GOODBYE };                    /* END: the job is over; status and sentence are those of rank `root` */
+enum { DATA = 1, END, GOODBYE, LATE };              /* END: the job is over; status and sentence are those of rank `root` */
 static const double spin_s = 50e-6, farewell_s = 1, second_s = 2, claim_s = 1;
 
 typedef struct { uint32_t magic, kind, number; int32_t what, root, status; uint64_t bytes; } frame;
@@ -34,6 +34,7 @@ typedef struct {
     int fd;                                         /* -1: over, or this rank */
     int gone, error, goodbye;                       /* ended, with or without goodbye; errno or 0 */
     int ended;                                      /* has said END */
+    int late;                                       /* has said LATE: HEARD or HEARD_LATE */
     int deaf;                                       /* errno: it takes nothing any more; what it has said may still be there to be read */
     flow out, in;                                   /* in.busy: its data belong to the exchange under way */
     char note[SENTENCE];                            /* of its END */
@@ -98,6 +99,7 @@ static void finish_frame(mesh *m, int r) {
     flow *w = &p->in;
     if (w->f.kind == GOODBYE) p->goodbye = 1;
     if (w->f.kind == END) p->ended = 1;
+    if (w->f.kind == LATE) p->late = w->f.status ? HEARD_LATE : HEARD;
     if (w->f.kind == END && (m->ended_by < 0 || w->f.root < m->ended_by)) {
         m->ended_by = w->f.root;
         m->status = w->f.status;
@@ -269,6 +271,7 @@ static int wait_all(comm *c, comm_exchange x, const frame *mine) {
 static int exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
     mesh *m = mesh_of(c);
     frame f = { .kind = DATA, .number = m->exchanges++, .what = x, .root = root, .bytes = bytes };
+    if (m->given_up && !m->failed) give_up(c);      /* what this rank has failed of is its last sentence */
     if (m->failed) return zero_fail(ZERO_ERR_COMM, "%s", m->sentence);
     for (int r = 0; r < c->ranks; r++) {
         if (r == c->rank) continue;
@@ -287,6 +290,35 @@ static int tcp_exchange(comm *c, comm_exchange x, int root, char *const *send, c
     mesh *m = mesh_of(c);
     pthread_mutex_lock(&m->lock);
     int rc = exchange(c, x, root, send, receive, bytes);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+/* Of a rank that is ahead, its next frame says that it is there. */
+static int hear(comm *c, mesh *m, int timed_out, char *heard) {
+    comm_patience patience = comm_start_waiting();
+    memset(heard, HEARD_NOTHING, (size_t)c->ranks);
+    heard[c->rank] = timed_out ? HEARD_LATE : HEARD;
+    for (int r = 0; r < c->ranks; r++)
+        if (is_ahead(m, &m->peers[r])) heard[r] = HEARD;
+    abandon_exchange(c);
+    for (int r = 0; r < c->ranks; r++)
+        if (m->peers[r].fd >= 0) queue(&m->peers[r], (frame){ .kind = LATE, .root = c->rank, .status = timed_out }, NULL);
+    for (int left = 1; left && m->ended_by < 0 && comm_waited(&patience) < comm_hear_s;) {
+        left = 0;
+        if (!progress(c, m)) net_nap(1e-3);
+        for (int r = 0; r < c->ranks; r++) {
+            if (m->peers[r].late) heard[r] = (char)m->peers[r].late;
+            left |= m->peers[r].fd >= 0 && (!heard[r] || m->peers[r].out.busy);
+        }
+    }
+    return m->ended_by < 0 ? 0 : fail_ended(c);
+}
+
+static int tcp_give_up(comm *c, int timed_out, char *heard) {
+    mesh *m = mesh_of(c);
+    pthread_mutex_lock(&m->lock);
+    int rc = m->failed || m->ended_by >= 0 ? ZERO_ERR_COMM : hear(c, m, timed_out, heard);
     pthread_mutex_unlock(&m->lock);
     return rc;
 }
@@ -433,7 +465,7 @@ static int tcp_lower(const comm *c) {
     return n;
 }
 
-const comm_net comm_tcp_net = { "tcp", tcp_exchange, tcp_lost, tcp_first_to_fail, tcp_lower, tcp_abort, tcp_close };
+const comm_net comm_tcp_net = { "tcp", tcp_exchange, tcp_lost, tcp_give_up, tcp_first_to_fail, tcp_lower, tcp_abort, tcp_close };
 
 /* --------------------------------------------------------------------------------------------------------------------- start */
 

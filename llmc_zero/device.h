@@ -45,8 +45,10 @@ typedef struct {
 struct device {
     const device_functions *f;
     int asynchronous;           /* operations are queued, and the host cannot read the memory */
-    int most_ranks;             /* that sum_ranks takes; 0: any number */
+    int untabled;               /* ranks that sum_ranks takes without `table`; 0: any number */
+    const void **table;         /* NULL; or (ranks) memory of the device for sum_ranks, which is then called on one stream only */
     int number;                 /* of the CUDA device; -1: the processor */
+    unsigned char uuid[16];     /* of the CUDA device */
     char name[128];             /* "cpu", "NVIDIA H100 80GB HBM3" */
     void *state;                /* of the implementation */
 };

@@ -101,7 +101,7 @@ static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *t
 }
 static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                            float scale, int64_t n, int add) {
-    CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, ranks, scale, n, add));
+    CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, d->table, ranks, scale, n, add));
     return 0;
 }
 static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n, int first) {
@@ -168,11 +168,12 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
     if (number >= devices) return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: there are devices 0 to %d", number, devices - 1);
     cuda_state *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the device's state");
-    *d = (device){ .f = &cuda_functions, .asynchronous = 1, .most_ranks = CUDA_MOST_RANKS, .number = number, .state = s };
+    *d = (device){ .f = &cuda_functions, .asynchronous = 1, .untabled = CUDA_LISTED, .number = number, .state = s };
     s->number = number;
     CUDA_TRY(cudaSetDevice(number));
     CUDA_TRY(cudaGetDeviceProperties(&p, number));
     snprintf(d->name, sizeof d->name, "%.*s", (int)sizeof d->name - 1, p.name);
+    memcpy(d->uuid, p.uuid.bytes, sizeof d->uuid);
     return open_streams(s, config);
 }
 

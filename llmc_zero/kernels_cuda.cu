@@ -62,9 +62,15 @@ template <class To, class From> __global__ void convert(To *to, const From *from
     store(to + i, x, n - i);
 }
 
-struct addresses { const void *of[CUDA_MOST_RANKS]; };
+/* Where the ranks' parts lie: handed over with the launch, or in memory of the device, to which launches of their own bring them. */
+struct listed { const void *of[CUDA_LISTED]; };
+struct tabled { const void *const *of; };
 
-template <class To, class T> __global__ void sum_ranks(To *to, addresses parts, int ranks, float scale, int64_t n, int add) {
+__global__ void write_table(const void **table, listed parts, int n) {
+    if ((int)threadIdx.x < n) table[threadIdx.x] = parts.of[threadIdx.x];
+}
+
+template <class To, class T, class Parts> __global__ void sum_ranks(To *to, Parts parts, int ranks, float scale, int64_t n, int add) {
     int64_t i = first();
     float sum[EACH], x[EACH];
     if (i >= n) return;
@@ -161,6 +167,23 @@ template <class F> cudaError_t with(zero_dtype t, F f) {
     return t == ZERO_F32 ? f(type<float>()) : t == ZERO_BF16 ? f(type<bf16>()) : f(type<fp16>());
 }
 
+listed list(const void *const *parts, int n) {
+    listed all = {};
+    for (int i = 0; i < n; i++) all.of[i] = parts[i];
+    return all;
+}
+
+template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_, Parts parts, int ranks,
+                                             float scale, int64_t n, int add) {
+    return with(to_type, [=](auto t) {
+        using To = typename decltype(t)::t;
+        return with(type_, [=](auto f) {
+            using T = typename decltype(f)::t;
+            return launch(s, n, sum_ranks<To, T, Parts>, (To *)to, parts, ranks, scale, n, add);
+        });
+    });
+}
+
 }   // namespace
 
 extern "C" {
@@ -176,18 +199,16 @@ cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtyp
     });
 }
 
-cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_, const void *const *parts, int ranks, float scale,
-                           int64_t n, int add) {
-    addresses a;
-    if (ranks > CUDA_MOST_RANKS) return cudaErrorInvalidValue;
-    for (int r = 0; r < ranks; r++) a.of[r] = parts[r];
-    return with(to_type, [=](auto t) {
-        using To = typename decltype(t)::t;
-        return with(type_, [=](auto f) {
-            using T = typename decltype(f)::t;
-            return launch(s, n, sum_ranks<To, T>, (To *)to, a, ranks, scale, n, add);
-        });
-    });
+cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_, const void *const *parts, const void **table,
+                           int ranks, float scale, int64_t n, int add) {
+    if (!table && ranks > CUDA_LISTED) return cudaErrorInvalidValue;
+    if (!table) return sum_parts(s, to_type, to, type_, list(parts, ranks), ranks, scale, n, add);
+    for (int r = 0; r < ranks; r += CUDA_LISTED) {
+        int some = ranks - r < CUDA_LISTED ? ranks - r : CUDA_LISTED;
+        cudaError_t rc = launch(s, some, write_table, table + r, list(parts + r, some), some);
+        if (rc != cudaSuccess) return rc;
+    }
+    return sum_parts(s, to_type, to, type_, tabled{ table }, ranks, scale, n, add);
 }
 
 cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const void *from, int64_t n, int first) {

@@ -7,11 +7,12 @@
 extern "C" {
 #endif
 
-enum { CUDA_MOST_RANKS = 128 };     /* their addresses are handed over with the launch */
+enum { CUDA_LISTED = 128 };         /* addresses that one launch hands over */
 
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
-cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale,
-                           int64_t n, int add);
+/* table: NULL, with up to CUDA_LISTED ranks; else room for `ranks` addresses in memory of the device, used until it is done. */
+cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, const void **table,
+                           int ranks, float scale, int64_t n, int add);
 cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const void *from, int64_t n, int first);
 cudaError_t cuda_sum_squares(cudaStream_t s, double *sum, double *partial, zero_dtype type, const void *x, int64_t n);
 cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, int64_t n);

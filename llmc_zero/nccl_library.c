@@ -16,7 +16,7 @@ int nccl_load(void) {
         return zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s; install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the "
                          "folder that has it", dlerror());
 #define FIND(name) if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) \
-        return zero_fail(ZERO_ERR_COMM, LIBRARY " has no nccl" #name ": it is too old; install NVIDIA's package libnccl2, 2.18 or newer");
+        return zero_fail(ZERO_ERR_COMM, LIBRARY " has no nccl" #name ": it is too old; install NVIDIA's package libnccl2, 2.26 or newer");
     NCCL_FUNCTIONS(FIND)
 #undef FIND
     *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");

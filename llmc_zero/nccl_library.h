@@ -6,14 +6,14 @@
 
 int nccl_load(void);        /* 0, or ZERO_ERR_COMM with what was looked for; again: 0 at once. By one thread. */
 
-/* what the plugin cannot do without; each is in NCCL 2.18 */
+/* what the plugin cannot do without; each is in NCCL 2.26 */
 #define NCCL_FUNCTIONS(F) F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) \
     F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) F(Recv) F(ReduceScatter) F(Send)
 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
     NCCL_FUNCTIONS(NCCL_POINTER)
-    /* from 2.19 on; NULL in an older library: then nothing is registered */
+    /* NULL where a library has none: then nothing is registered */
     ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
     ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
 } nccl_functions;

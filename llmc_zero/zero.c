@@ -3,6 +3,7 @@
 #include "comm_late.h"
 #include "comm_nccl.h"
 #include "comm_net.h"
+#include "sockets.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,18 +90,47 @@ static int create_states(zero *z) {
     return create_optimizer_state(z);
 }
 
-/* Ranks that share a device take turns on it, which nobody is to find out by the time it takes. */
-static int open_device(zero *z) {
-    const zero_config *c = &z->config;
+/* What tells whether two ranks have one device, whatever number it has for each. MIG's instances of a GPU have UUIDs of their own. */
+typedef struct { uint64_t machine; unsigned char uuid[16]; int may_share; } device_card;
+
+static int have_one_device(const device_card *a, const device_card *b) {
+    return a->machine == b->machine && !memcmp(a->uuid, b->uuid, sizeof a->uuid);
+}
+
+/* The lowest rank whose device rank r has as well: most often r. */
+static int first_with_device_of(const device_card *all, int r) {
+    int first = 0;
+    while (!have_one_device(&all[first], &all[r])) first++;
+    return first;
+}
+
+static int fail_shared_device(const comm *c, const device_card *all, int first, int other) {
+    int ranks = 0, devices = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        if (all[r].machine != all[other].machine) continue;
+        ranks++;
+        devices += first_with_device_of(all, r) == r;
+    }
+    return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s: start no more there than it "
+                     "has, let each see one of its own (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or say that they share (--comm host, "
+                     "nccl 0: what they exchange then goes through the host's memory)", first, other, comm_host(c, other), ranks, devices,
+                     devices == 1 ? "" : "s");
+}
+
+/* Ranks that share a device take turns on it, which nobody is to find out by the time it takes: only where all on it ask for that. */
+static int refuse_shared_device(zero *z) {
+    const comm *c = &z->comm;
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    int here = z->comm.ranks_on_node, devices;
-    ZERO_TRY(device_open(&z->device, c, z->comm.node_rank));
-    if (here == 1 || c->device != ZERO_CUDA || c->cuda_device >= 0 || c->nccl >= 0 || (shared && atoi(shared))) return 0;
-    if ((devices = zero_cuda_devices()) < 0) return devices;
-    if (here <= devices) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks on host %s, which has %d usable GPU%s: start no more there than it has, or say that they share "
-                     "(--comm host, nccl 0: what they exchange then goes through the host's memory)", here, comm_host(&z->comm, z->comm.rank),
-                     devices, devices == 1 ? "" : "s");
+    char host[NET_NAME];
+    device_card own = { .machine = net_machine(host), .may_share = z->config.cuda_device >= 0 || (shared && atoi(shared)) }, all[c->ranks];
+    if (c->ranks == 1 || z->config.device != ZERO_CUDA || z->config.nccl >= 0) return 0;
+    memcpy(own.uuid, z->device.uuid, sizeof own.uuid);
+    ZERO_TRY(comm_net_gather(&z->comm, &own, all, sizeof own));
+    for (int r = 0; r < c->ranks; r++) {
+        int first = first_with_device_of(all, r);
+        if (first < r && !(all[first].may_share && all[r].may_share)) return fail_shared_device(c, all, first, r);
+    }
+    return 0;
 }
 
 /* One rank, and ranks with NCCL, on a CUDA device only queue work: no thread is needed for that. */
@@ -146,7 +176,8 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_connect(&z->comm, c));
     z->comm.purpose = ZERO_FOR_SCALARS;
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
-    ZERO_TRY(comm_agree_opened(&z->comm, open_device(z)));
+    ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
+    ZERO_TRY(comm_agree_opened(&z->comm, refuse_shared_device(z)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(open_nccl(z));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));

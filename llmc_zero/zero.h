@@ -23,7 +23,8 @@
  * - (collective): all ranks call it, at the same place of the same sequence. Where they do not, it fails with ZERO_ERR_COMM; it never
  *   mixes up data.
  * - z comes from zero_create and is not NULL. What a pointer argument points to is the caller's, and read or written during the call only.
- * - One thread of a rank calls the library. It never prints, and never exits (zero_end_all and zero_first_to_fail excepted).
+ * - One thread of a rank calls the library. It never prints, and never exits (zero_end_all and zero_first_to_fail
+ *   excepted, and zero_config.nccl's last resort).
  * - Sizes are elements where a name says elems, bytes where it says bytes.
  *
  * A program's own check, so that a failure is told once and ends all ranks (the rank that speaks ends the others as they sleep):
@@ -102,9 +103,9 @@ typedef struct {
 /* How the ranks of a job find each other, and what carries their messages. MPI: Open MPI does both, under its mpirun or another launcher that
  * it knows. TCP, FILE: no MPI is started; rank 0 listens at an address that all know, or that it writes into a file that all see, every two
  * ranks connect by TCP, and between hosts the bytes go there. Who these are says the configuration, or the launcher: RANK and WORLD_SIZE
- * (with MASTER_ADDR and MASTER_PORT), Slurm's srun, Open MPI's mpirun. Who reaches the ports can take part: the network must be a trusted one,
- * as for MPI and NCCL. AUTO: MPI with mpi_comm or under such a launcher; else TCP, where srun has started several tasks or RANK and WORLD_SIZE
- * are there; else one rank alone. Ranks on one host share memory, and GPUs use NCCL, with each of them. */
+ * (with MASTER_ADDR and MASTER_PORT; torchrun), Slurm's srun, Open MPI's mpirun. Who reaches the ports can take part: the network must be a
+ * trusted one, as for MPI and NCCL. AUTO: MPI with mpi_comm, under mpirun, and under srun --mpi=pmix; else TCP, where srun has started
+ * several tasks or RANK and WORLD_SIZE are there; else one rank alone. Ranks on one host share memory, and GPUs use NCCL, with each of them. */
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 
 /* The settings of zero_create; ZERO_CONFIG_INIT has the defaults, a program changes what it wants and keeps the rest. */
@@ -132,10 +133,12 @@ typedef struct {
     int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1: on) */
     int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node */
     int shared_window;          /* 1: through shared memory where all ranks are on one node; 0: by messages */
-    int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL (2.18 or newer, loaded then) moves parameters and gradients, between ranks
+    int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL (2.26 or newer, loaded then) moves parameters and gradients, between ranks
                                    of one device from 2.30 on; 0: they go through the host; -1: NCCL where it is built in and found, and every
                                    rank has a device of its own or NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not.
-                                   With it, more ranks on a host than devices there are an error, unless cuda_device says which to share */
+                                   With it, ranks on one device are an error, unless each of them has named it by cuda_device. Where NCCL does not
+                                   even abort what has failed, within comm_timeout_s or 10 s, no call can return: then alone the library
+                                   itself writes the sentence to stderr, and ends all ranks */
     int reduce_nccl;            /* 1, with nccl 1: NCCL sums, in an order of its own: the bits depend on it; 0: the plugin, in rank order */
     int reduce_fp32;            /* 1: 16-bit gradients travel to their sum as fp32, through a buffer as large as the largest bucket: the
                                    same bits for twice the bytes, but with reduce_nccl NCCL then sums in fp32. 0: in the type that they
@@ -144,10 +147,12 @@ typedef struct {
     int trace_events;           /* events kept for zero_trace_*; 0: none */
     void *mpi_comm;             /* MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD */
     zero_start start;           /* how the ranks find each other */
-    int rank, ranks;            /* this process and how many there are; -1 and 0: as the launcher says */
+    int rank, ranks;            /* this process and how many there are; -1 and 0: as the launcher says. The trainer's -pr, -pn */
     const char *server;         /* ZERO_START_TCP: "host:port" of rank 0, "[address]:port" with IPv6; without a port, 12345. NULL: as the
-                                   launcher says */
-    const char *start_file;     /* ZERO_START_FILE: a path that all ranks see; in a folder, the file is llmc_zero.start */
+                                   launcher says; where torchrun itself has MASTER_PORT, another port computed from it. The trainer's -ps */
+    const char *start_file;     /* ZERO_START_FILE: a path that all ranks see, in a folder llmc_zero.start. Rank 0 writes the file and
+                                   removes it when all are connected; one that a dead job has left is replaced, anything else there is
+                                   ZERO_ERR_IO and stays as it is. The trainer's -pf */
     const char *same;           /* what else must be the same on all ranks: text as for zero_same, read during zero_create; NULL: nothing */
 } zero_config;
 #define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, \
@@ -314,8 +319,8 @@ int zero_hash(zero *z, int full, char hex[17]);
  * of a step. */
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes);
 /* (collective) Returns 0 when the plugin and user[0..user_bytes) are what zero_save wrote: with the same tensors, units, ranks, dtype and
- * user_bytes; the stage may differ. A file that is missing, damaged or of another run is ZERO_ERR_IO on all ranks, found before anything
- * has changed. Outside of a step, with no unit open. */
+ * user_bytes; the stage may differ. A file that is missing, damaged or of another model, or that was not saved together with rank 0's, is
+ * ZERO_ERR_IO on all ranks, found before anything has changed. Outside of a step, with no unit open. */
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
 /* ------------------------------------------------------------------------------------------------------ memory and traffic */

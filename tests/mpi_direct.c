@@ -1,7 +1,8 @@
 /*
- * Collectives past the staging, by direct reads between ranks and by messages from array to array: mpirun -np N mpi_direct, for any N. What
- * they give is what the definition and the staged ones give, bit by bit, and counts the same; memory that was read may change as soon as the collective is over; what cannot be read is an error that says whose
- * it is. (That the engine gives the same bits with them, at every stage: mpi_zero.)
+ * Collectives past the staging, by direct reads between ranks and by messages from array to array: mpirun -np N mpi_direct, for any N.
+ * What they give is what the definition and the staged ones give, bit by bit, and counts the same; memory that was read may change as soon
+ * as the collective is over; what cannot be read is an error that says whose it is. (That the engine gives the same bits with them, at
+ * every stage: mpi_zero.)
  *   mpi_direct killed      with mpirun --enable-recovery: a rank is killed in the middle, the others say so in time
  */
 #include <math.h>

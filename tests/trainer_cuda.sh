@@ -10,13 +10,13 @@ export OMP_NUM_THREADS=1
 
 model=(-e l2h2c64v257t32 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 
-# train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in.
-env=''
+# train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in. $through: what starts the trainer.
+env='' through=()
 train() {
     local out=$dir/$1 np=$2
     shift 2
     # shellcheck disable=SC2086
-    env $env timeout -k 2 90 mpirun --oversubscribe -np "$np" "$trainer" "${model[@]}" -o "$out" "$@" >"$out.screen" 2>&1 </dev/null && return 0
+    env $env timeout -k 2 90 mpirun --oversubscribe -np "$np" "${through[@]}" "$trainer" "${model[@]}" -o "$out" "$@" >"$out.screen" 2>&1 </dev/null && return 0
     echo "--- failed: $*"; tail -n 5 "$out.screen"
     return 1
 }
@@ -103,10 +103,43 @@ need 'did not run' train sample 1 --device cuda --dtype bf16 -x 1 -s 1 -g 6
 need 'no text' grep -aq 'generating' "$dir/sample.screen"
 end
 
-begin 'more ranks on a host than GPUs'
-need 'it runs' not train few 2 --device cuda >/dev/null
-need "$(tail -n 3 "$dir/few.screen")" grep -aqE '^train_gpt2_zero: 2 ranks on host [^ ]+, which has 1 usable GPU: start no more there' "$dir/few.screen"
-need 'more than one message' [ "$(grep -ac '^train_gpt2_zero: ' "$dir/few.screen")" = 1 ]
+# seen NAME GPUS GPUS: two ranks, each with the GPUs that it sees
+seen() {
+    local name=$1 status
+    # shellcheck disable=SC2016
+    printf '#!/bin/bash\ngpus=(%s)\nCUDA_VISIBLE_DEVICES=${gpus[OMPI_COMM_WORLD_RANK]} exec "$@"\n' "${*:2}" >"$dir/sees"
+    chmod +x "$dir/sees"
+    through=("$dir/sees")
+    train "$name" 2 --device cuda; status=$?
+    through=()
+    return $status
+}
+begin 'each rank sees one GPU only, its own'
+env=CUDA_STAND_IN_DEVICES=8
+need 'did not run' seen own 5 2
+need 'not by NCCL' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/own.screen"
+env='CUDA_STAND_IN_DEVICES=8 CUDA_STAND_IN_MIG=1'
+need 'MIG: did not run' seen mig 5 2
+need 'MIG: by NCCL, which refuses that' grep -aq '^ZeRO  .*shared window (no NCCL: ranks 0 and 1 are on one GPU of ' "$dir/mig.screen"
+need "through the host $(bits mig), by NCCL $(bits own)" [ "$(bits mig)" = "$(bits own)" ]
+end
+# shared NAME RANKS WORDS: the run under NAME ended with that
+shared() {
+    need "$(tail -n 3 "$dir/$1.screen")" grep -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3: start no more there "\
+'than it has, let each see one of its own \(CUDA_VISIBLE_DEVICES, srun .*\), or say that they share \(--comm host' "$dir/$1.screen"
+    need "$1: more than one message" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/$1.screen")" = 1 ]
+}
+begin 'ranks on one GPU'
+env=CUDA_STAND_IN_DEVICES=1
+need 'two on the only one: it runs' not train few 2 --device cuda >/dev/null
+shared few '0 and 1' '2 ranks have 1 GPU'
+env=CUDA_STAND_IN_DEVICES=2
+need 'three on two: it runs' not train few3 3 --device cuda >/dev/null
+shared few3 '0 and 2' '3 ranks have 2 GPUs'
+env=CUDA_STAND_IN_DEVICES=8
+need 'one number for it and the other: it runs' not seen turned 5,2 2,5 >/dev/null
+shared turned '0 and 1' '2 ranks have 1 GPU'
+env=''
 end
 
 # refused NAME WORD... -- ARGUMENT...: ends with a status that is not 0 and one sentence that has the words.

@@ -107,15 +107,53 @@ end
 # ----------------------------------------------------------------------------------------------------------- rank in trouble
 
 # ZERO_POISON: what a gather that was broken off has not written is NaN. The loss must not be what is complained of.
-in_trouble() {  # NAME SETTING SENTENCE
+in_trouble() {  # NAME SETTING SENTENCE [OPTION]...
     begin "$1"
-    train trouble "$trainer" 2 ZERO_POISON=1 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL="$2" -- --device cuda --comm nccl --comm-timeout 2
+    train trouble "$trainer" 2 ZERO_POISON=1 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL="$2" -- --device cuda --comm nccl --comm-timeout 2 \
+        "${@:4}"
     need 'its end' ended trouble "rank [01] on $(hostname): the $3"
     end
 }
 in_trouble 'a gather that does not end' hang:1:3 'all-gather of unit 2 \(collective 3\): did not end within 2 s'
+in_trouble 'a reduction that does not end, the last unit first' hang:1:1 'reduce-scatter of unit 2 \(collective 1\): did not end' -z 2
+in_trouble 'a reduction of several units' hang:1:1 'reduce-scatter of units 1 to 2 \(collective 1\): did not end' -z 2 --bucket 100000000
 in_trouble 'a collective that fails' error:1:7 \
     '[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL says: unhandled system error: as '
+begin 'an abort that does not end'
+train stuck "$trainer" 2 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL=hang:1:3 CUDA_STAND_IN_NCCL_STUCK=1 -- --device cuda --comm nccl --comm-timeout 2
+need "status $status" [ $status != 0 ] && need 'a time-out' [ $status -lt 124 ]
+need 'its sentence' says stuck '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 3\): did not end within 2 s: .*; and NCCL '\
+'did not abort within 2 s: the job ends'
+need 'not once' [ "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" = 1 ]
+end
+
+# stopped NAME COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1, whose number is then in the file `pid`, stops in
+# mid-run: the others name it, in one sentence, soon after their limit
+stopped() {
+    begin "$1"
+    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:14 "${@:2}" >"$dir/stopped.screen" 2>&1 </dev/null; status=$?
+    { kill -KILL "$(cat "$dir/pid")"; wait; } 2>/dev/null
+    need 'the sentence' ended stopped "rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 14\): did not end within 2 s: .*; no word "\
+"from rank 1 \(host $(hostname)\)\$"
+    end
+}
+cat >"$dir/rank" <<END
+#!/bin/bash
+[ \$1 != 1 ] || echo \$\$ >"$dir/pid"
+exec "$trainer" ${model[*]} --device cuda --comm nccl -x 1000000 --comm-timeout 2 "\${@:2}"
+END
+# shellcheck disable=SC2016
+printf '#!/bin/bash\nexec "%s/rank" $OMPI_COMM_WORLD_RANK\n' "$dir" >"$dir/mpi_rank"
+chmod +x "$dir/rank" "$dir/mpi_rank"
+by_file() {
+    local pids=() r
+    for r in 0 1 2; do timeout -k 2 60 "$dir/rank" $r -pi fs -pn 3 -pr $r -pf "$dir/start" & pids[r]=$!; done
+    wait "${pids[0]}"; local status=$?
+    wait "${pids[2]}"
+    return $status
+}
+stopped 'a rank that is stopped, under mpirun' timeout -k 2 60 mpirun --oversubscribe -np 3 "$dir/mpi_rank"
+stopped 'a rank that is stopped, without a launcher' by_file
 begin 'a rank that dies, without a launcher'
 for r in 0 1; do
     CUDA_STAND_IN_DEVICES=2 timeout -k 2 60 "$trainer" "${model[@]}" -pi fs -pn 2 -pr $r -pf "$dir/start" --device cuda --comm nccl \

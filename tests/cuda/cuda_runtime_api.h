@@ -70,8 +70,10 @@ enum {
     cudaHostRegisterPortable = 1
 };
 
+typedef struct { char bytes[16]; } cudaUUID_t;
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     size_t sharedMemPerBlock;
     int warpSize;

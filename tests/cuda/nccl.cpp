@@ -16,6 +16,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <signal.h>
 #include <unistd.h>
 #include <vector>
 #include "llmc_zero/numbers.h"
@@ -228,6 +229,9 @@ bool look(Communicator &c, Operation &op) {
     }
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) {
         return false;
+    }
+    if (is_asked("stop", c.rank, op.number)) {
+        raise(SIGSTOP);
     }
     if (is_asked("error", c.rank, op.number)) {
         fail_later(c, ncclSystemError, "as CUDA_STAND_IN_NCCL asks", false);
@@ -525,6 +529,17 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
+static thread_local bool reclaims;
+
+// Memory is given back, which waits for all that the device still runs.
+static void reclaim() {
+    while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) {
+        sleep(1);
+    }
+    cudaDeviceSynchronize();
+    reclaims = false;
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
     if (!c) {
@@ -533,6 +548,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     c->aborted = true;
     unlink(c->path.c_str());
     forget(c);
+    reclaims = true;
+    if (!depth) {
+        reclaim();
+    }
     return ncclSuccess;
 }
 
@@ -585,6 +604,9 @@ ncclResult_t ncclGroupEnd(void) {
             result = result && result != ncclInProgress ? result : rc ? rc : result;
         }
         grouped.clear();
+        if (reclaims) {
+            reclaim();
+        }
     }
     return result;
 }

@@ -6,10 +6,13 @@
  * only after ncclCommGetAsyncError has been asked, and another call before that is ncclInvalidUsage; a send ends when it has been received;
  * a rank that dies is not noticed; memory must be the device's; all work of a communicator is on one stream; ncclReduceScatter adds in ring
  * order and rounds each time. What differs between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both; work that
- * moves nothing for a time limit is an asynchronous ncclRemoteError. Variables:
+ * moves nothing for a time limit is an asynchronous ncclRemoteError; an abort, or the end of a group of them, waits for all that the device
+ * still runs. Variables:
  *   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over the communicators it has; a group is one) never moves
  *   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
+ *   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
  *   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
+ *   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
  *   CUDA_STAND_IN_NCCL_VERSION=n         what ncclGetVersion says: 23000 or more understands NCCL_MULTI_RANK_GPU_ENABLE */
 #ifndef CUDA_STAND_IN_NCCL_H
 #define CUDA_STAND_IN_NCCL_H

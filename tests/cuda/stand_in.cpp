@@ -56,6 +56,8 @@ struct State {
     // settings
     Mode mode = EAGER;
     int devices = 1, capability = 90;
+    int card[MAX_DEVICES] = {};             // that a device is, of those that CUDA_VISIBLE_DEVICES chooses from
+    bool mig = false;
     bool protect = true, backward = false, print_counts = false;
     std::string fail_call;
     long fail_at = 0;
@@ -112,11 +114,34 @@ int choice(const char *name, std::initializer_list<const char *> words) {
     abort();
 }
 
+void choose_visible(State &s) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int there = s.devices, seen = 0;
+    for (int d = 0; d < MAX_DEVICES; d++) {
+        s.card[d] = d;
+    }
+    for (char *end; list && seen < there; list = end + 1) {
+        long d = strtol(list, &end, 10);
+        if (end == list || d < 0 || d >= there) {
+            break;
+        }
+        s.card[seen++] = (int)d;
+        if (*end != ',') {
+            break;
+        }
+    }
+    if (list) {
+        s.devices = seen;
+    }
+}
+
 void read_settings(State &s) {
     s.mode = (Mode)choice("CUDA_STAND_IN", { "eager", "lazy", "rival", "lag" });
     s.backward = choice("CUDA_STAND_IN_ORDER", { "forward", "backward" });
     long devices = number("CUDA_STAND_IN_DEVICES", 1);
     s.devices = devices > MAX_DEVICES ? MAX_DEVICES : (int)devices;
+    choose_visible(s);
+    s.mig = number("CUDA_STAND_IN_MIG", 0);
     s.capability = (int)number("CUDA_STAND_IN_CAPABILITY", 90);
     s.protect = number("CUDA_STAND_IN_PROTECT", 1);
     s.print_counts = number("CUDA_STAND_IN_COUNT", 0);
@@ -523,6 +548,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
         }
         *prop = cudaDeviceProp{};
         snprintf(prop->name, sizeof prop->name, "CUDA stand-in");
+        snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "stand-in %d", s.card[device]);
         prop->totalGlobalMem = s.capacity;
         prop->sharedMemPerBlock = 48 << 10;
         prop->warpSize = blocks::LANES;
@@ -561,7 +587,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
         if (!id || size < 13 || device < 0 || device >= s.devices) {
             return cudaErrorInvalidValue;
         }
-        snprintf(id, (size_t)size, "0000:%02x:00.0", device + 1);
+        snprintf(id, (size_t)size, "0000:%02x:00.0", s.mig ? 1 : s.card[device] + 1);
         return cudaSuccess;
     });
 }

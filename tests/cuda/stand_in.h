@@ -10,6 +10,8 @@
  *
  * Device memory is 0xff bytes (NaN) when new and cannot be touched by the host (SIGSEGV). Other variables:
  *   CUDA_STAND_IN_DEVICES=n      devices, default 1; 0: cudaErrorNoDevice
+ *   CUDA_VISIBLE_DEVICES=i,j     of these only those, in this order, as on cards: numbers; the list ends at one that is not there
+ *   CUDA_STAND_IN_MIG=1          the devices are MIG's instances of one card: they have one bus id
  *   CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90
  *   CUDA_STAND_IN_MEMORY=bytes   of a device, default 2 GiB
  *   CUDA_STAND_IN_PROTECT=0      the host may touch device memory: faster

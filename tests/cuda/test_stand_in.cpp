@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 #include "cublasLt.h"
@@ -24,7 +25,7 @@ extern "C" {
 #define OK(call) assert_int_equal((call), cudaSuccess)
 
 static const char *variables[] = { "CUDA_STAND_IN", "CUDA_STAND_IN_ORDER", "CUDA_STAND_IN_FAIL", "CUDA_STAND_IN_DEVICES",
-                                   "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT" };
+                                   "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT", "CUDA_STAND_IN_MIG", "CUDA_VISIBLE_DEVICES" };
 
 static void setting(const char *name, const char *value) {
     setenv(name, value, 1);
@@ -586,6 +587,33 @@ static void devices(void **) {
     assert_string_equal(cudaGetErrorName(cudaErrorNoDevice), "cudaErrorNoDevice");
 }
 
+// The bus ids of the devices that are seen, each with the last letter of its UUID.
+static std::string seen(const char *visible) {
+    std::string all;
+    int n;
+    setting("CUDA_VISIBLE_DEVICES", visible);
+    cudaGetDeviceCount(&n);
+    for (int d = 0; d < n; d++) {
+        char bus[32];
+        cudaDeviceProp prop;
+        OK(cudaDeviceGetPCIBusId(bus, sizeof bus, d));
+        OK(cudaGetDeviceProperties(&prop, d));
+        all += std::string(bus + 5, 2) + prop.uuid.bytes[strlen(prop.uuid.bytes) - 1] + " ";
+    }
+    return all;
+}
+
+static void visible_devices(void **) {
+    setting("CUDA_STAND_IN_DEVICES", "4");
+    assert_string_equal(seen("0,1,2,3").c_str(), "010 021 032 043 ");
+    assert_string_equal(seen("2,0").c_str(), "032 010 ");
+    assert_string_equal(seen("3").c_str(), "043 ");
+    assert_string_equal(seen("1,4,2").c_str(), "021 ");
+    assert_string_equal(seen("").c_str(), "");
+    setting("CUDA_STAND_IN_MIG", "1");
+    assert_string_equal(seen("1,2").c_str(), "011 012 ");
+}
+
 static void failures_on_purpose(void **) {
     setting("CUDA_STAND_IN_FAIL", "cudaMalloc:2");
     void *p, *q;
@@ -930,7 +958,7 @@ int main() {
         TEST(streams_keep_the_order_they_were_told), TEST(missing_waits_show), TEST(events_are_captured_by_the_wait),
         TEST(queries_come_to_an_end), TEST(time_between_events), TEST(two_threads_at_once), TEST(pinned_and_pageable_copies),
         TEST(wrong_copies), TEST(guards),
-        TEST(out_of_memory), TEST(devices), TEST(failures_on_purpose), TEST(counts), TEST(products), TEST(products_refused),
+        TEST(out_of_memory), TEST(devices), TEST(visible_devices), TEST(failures_on_purpose), TEST(counts), TEST(products), TEST(products_refused),
         TEST(products_are_queued),
     };
     return cmocka_run_group_tests_name("the CUDA stand-in", tests, NULL, NULL);
