@@ -74,7 +74,7 @@ typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
  *   and what it has queued before a post hook is done before the plugin reads or reuses the memory. The plugin's own streams do not
  *   synchronise with the default stream.
  * - zero_param, zero_grad and zero_alloc give device memory. All other pointers are host memory, and the functions that fill them wait.
- * - Between several ranks the bytes go by NCCL (config.nccl), or through host memory and MPI: then a hook that waits for another rank's
+ * - Between several ranks the bytes go by NCCL (config.nccl), or through host memory by MPI or TCP: then a hook that waits for another rank's
  *   bytes waits on the host. */
 typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;
 
@@ -104,8 +104,9 @@ typedef struct {
  * it knows. TCP, FILE: no MPI is started; rank 0 listens at an address that all know, or that it writes into a file that all see, every two
  * ranks connect by TCP, and between hosts the bytes go there. Who these are says the configuration, or the launcher: RANK and WORLD_SIZE
  * (with MASTER_ADDR and MASTER_PORT; torchrun), Slurm's srun, Open MPI's mpirun. Who reaches the ports can take part: the network must be a
- * trusted one, as for MPI and NCCL. AUTO: MPI with mpi_comm, under mpirun, and under srun --mpi=pmix; else TCP, where srun has started
- * several tasks or RANK and WORLD_SIZE are there; else one rank alone. Ranks on one host share memory, and GPUs use NCCL, with each of them. */
+ * trusted one, as for MPI and NCCL. AUTO: MPI with mpi_comm, under mpirun, and under srun --mpi=pmix; else FILE with start_file, TCP with
+ * server, where srun has started several tasks, or where RANK and WORLD_SIZE are there; else one rank alone. Ranks on one host share memory,
+ * and GPUs use NCCL, with each of them. */
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 
 /* The settings of zero_create; ZERO_CONFIG_INIT has the defaults, a program changes what it wants and keeps the rest. */
@@ -180,7 +181,7 @@ int zero_config_from_env(zero_config *config);
  * the tables, which the sentence names. Connects the ranks and allocates the model states, all 0: zero_set or zero_load comes next. All
  * ranks pass the same settings and tables, or all of them fail, as in zero_same, before anything is allocated; they may differ in device
  * numbers and streams, overlap, poison, trace_events, and in how they were started. The tables are copied, strings included. An MPI that
- * is initialised is used as it is (with overlap at MPI_THREAD_SERIALIZED at least); otherwise, under mpirun or srun, it is initialised
+ * is initialised is used as it is (with overlap at MPI_THREAD_SERIALIZED at least); otherwise, where ranks start by MPI, it is initialised
  * here and finalised by zero_destroy, which MPI allows once in a process. */
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 /* (collective unless after a failure) Waits for what is under way and frees everything: every pointer that came from z is invalid then.
@@ -189,8 +190,8 @@ void zero_destroy(zero *z);
 
 /* ------------------------------------------------------------------------------------------------------------------ ranks */
 
-/* What the launcher (Open MPI, PMIx, Slurm) says in the environment, before or without zero_create: rank 0 of 1, 1 on this node, without a
- * launcher. All three pointers are written. */
+/* What the launcher (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE) says in the environment, before or without zero_create: rank 0 of 1, 1 on
+ * this node, without a launcher. All three pointers are written. */
 void zero_launched_as(int *rank, int *ranks, int *ranks_on_node);
 /* Return this rank's number, from 0, and how many ranks there are: the same from zero_create to zero_destroy. */
 int zero_rank(const zero *z);
@@ -210,10 +211,11 @@ int zero_same(zero *z, const char *lines);
  * calls it gets the 1, and others that wait in a collective fail. Without one the ranks cannot agree: rank r returns 1 after r * 0.2 s,
  * from the 15th on little more than 3 s, by when zero_end_all of an earlier one has most likely ended it. Connected by TCP, a rank that
  * hears that another one has ended the job ends here, with that one's status, as MPI's launcher would end it. With NULL the launcher's
- * rank 0 gets the 1; without MPI, where zero_create has failed on all ranks with one sentence, the others end here a second later. */
+ * rank 0 gets the 1; without MPI, where zero_create has failed on all ranks, the lowest that is left, and the others end here a second
+ * later. */
 int zero_first_to_fail(zero *z);
 /* Ends all ranks of the job with this exit status, and does not return. z may be NULL: then this process exits, and the launcher ends the
- * others where status is not 0. */
+ * others where status is not 0 (srun with --kill-on-bad-exit). */
 void zero_end_all(zero *z, int status);
 
 /* ------------------------------------------------------------------------------------------------------------------ hooks */

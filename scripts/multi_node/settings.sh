@@ -1,12 +1,12 @@
-# What the recipes here share; they source it. Change the first three lines. Each setting may also come from the environment:
+# What the recipes here share; they source it. Change HOSTS, GPUS and SHARED. Each setting may also come from the environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
 HOSTS=${HOSTS:-"node1 node2"}       # the machines, as ssh knows them, rank 0 on the first; with Slurm only how many there are matters
 GPUS=${GPUS:-8}                     # GPUs of each machine: one rank for each
 SHARED=${SHARED:-/shared/gpt2}      # a folder that all machines see under this path: data/ in it, checkpoints go there
 
-# These fit most clusters.
+# What llm.c's run has, or what is usual.
 STAGE=${STAGE:-1}                   # 1: least traffic; 3, where a GPU has too little memory: all model states are divided among the ranks
-BATCH=${BATCH:-16}                  # rows of 1024 tokens at once on a GPU, at most; 16 for 80 GB
+BATCH=${BATCH:-16}                  # rows of 1024 tokens at once on a GPU, at most; llm.c's for 80 GB, not tried here
 PORT=${PORT:-12345}                 # of rank 0's machine, for the start by TCP
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command goes on from the last one
 EVERY=${EVERY:-1000}                # steps from checkpoint to checkpoint
@@ -24,7 +24,7 @@ ranks=$((${#hosts[@]} * GPUS))
 
 if [ "$TRY" = 1 ]; then
     # the same bits at the end on any machines, if they have the same kind of processors or GPUs: compare params_hash
-    arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60
+    arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1 --progress lines
                -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else
     # llm.c's figures for GPT-2 1558M: 2^20 tokens a step, 32000 steps
