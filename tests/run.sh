@@ -62,6 +62,7 @@ waiting() {
     run start 180 tests/start.sh "$trainer"
     run gpu_check 300 tests/test_gpu_check.sh
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
+    run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
@@ -91,7 +92,6 @@ if [ -z "$short" ]; then
     run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
     run bench 60 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
-    run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run terminal 120 tests/test_terminal.sh "$trainer"
     end_lanes one_core waiting
     run trainer.memory 120 tests/trainer.sh "$trainer" memory           # alone, since it looks at what the system has

@@ -134,6 +134,8 @@ static void test_settled(void **state) {
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
     model.dtype = GPT2_F32;
+    write_shard("model_00000020.bin", TOKENS, -1);      // any file
+    opt.output = folder;
     resume_step = 20;
     assert_string_equal(difference(), "last checkpoint in -o = step 20");
 }
