@@ -805,9 +805,10 @@ static void open_output(int resuming) {
 
 // A checkpoint's parts, one of each rank, in folders of several hosts would be none. All ranks see what rank 0 writes; by NFS a little later.
 static void check_one_folder(void) {
-    enum { LOOKS = 30, PAUSE_US = 100000 };
     char name[64] = "", path[4200];
     uint64_t word;
+    enum { PAUSE_US = 20000 };
+    int looks = (int)((opt.comm_timeout < 6 ? opt.comm_timeout / 2 : 3) * 1e6 / PAUSE_US);       // meanwhile the others wait for this rank
     int there = 0, fd = -1;
     if (!opt.output || !opt.checkpoint_every || ranks == 1) return;
     if (rank == 0) {
@@ -817,9 +818,9 @@ static void check_one_folder(void) {
     zero_check(zero_broadcast(z, 0, name, sizeof name));
     snprintf(path, sizeof path, "%s/%s", opt.output, name);
     if (rank == 0 && ((fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0666)) < 0 || close(fd))) die("%s: %s", path, strerror(errno));
-    zero_check(zero_barrier(z));
-    for (int i = 0; i < LOOKS && !(there = !access(path, F_OK)); i++) usleep(PAUSE_US);
-    int rc = zero_same(z, there ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+    int rc = zero_barrier(z);
+    while (!rc && !(there = !access(path, F_OK)) && looks-- > 0) usleep(PAUSE_US);
+    if (!rc) rc = zero_same(z, there ? "-o = the folder that rank 0 writes to" : "-o = another folder");
     if (rank == 0) unlink(path);
     zero_check(rc);
 }

@@ -263,6 +263,8 @@ static int run_complete(void *ctx, job *j) {
     z->comm.purpose = ZERO_FOR_CHECKPOINT;
     for (int u = 0; u < z->layout.n_units; u++) {
         const layout_unit *l = &z->layout.units[u];
+        z->comm.unit = u;
+        z->comm.more_units = 0;
         if (z->master) ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type, own_part(z, master, u, 0), l->shard));
         comm_piece params = { low.base + l->base * dtype_bytes(low.type), own_part(z, low, u, 0), l->shard };
         if (z->config.stage < 3) ZERO_TRY(gather_now(z, &params, dtype_bytes(low.type)));

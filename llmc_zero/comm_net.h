@@ -23,8 +23,9 @@ typedef struct comm_net {
     /* See zero_first_to_fail. first: what the ranks' shared memory says of it, -1: there is none. Returns -1 where nothing more is known:
      * then ranks take turns. */
     int (*first_to_fail)(comm *c, int first);
-    /* How many lower ranks are there to speak of a failure that all see, or have spoken. NULL: the launcher ends all at the first's end. */
-    int (*lower)(const comm *c);
+    /* After a failure of this rank that the others see too: tells them, and returns how many lower ranks have failed as well, of which the
+     * lowest speaks. NULL: the launcher ends all at the first's end. */
+    int (*lower)(comm *c);
     void (*abort)(comm *c, int status);                             /* ends all ranks of the job; does not return */
     void (*close)(comm *c, int clean);                              /* clean 0: after a failure, and the others are told */
 } comm_net;

@@ -81,6 +81,8 @@ int comm_connect(comm *c, const zero_config *config) {
                         config->server || rendezvous_launched() ? ZERO_START_TCP : ZERO_START_AUTO;
     if (settled.start == ZERO_START_MPI) return connect_by_mpi(c, config);
     if (settled.start != ZERO_START_AUTO) return connect_by_tcp(c, &settled);
+    if (config->ranks < 2 && (config->rank < 0) != (config->ranks < 1))
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d, ranks %d: both are needed, or neither (-pr, -pn)", config->rank, config->ranks);
     if (config->ranks < 2) return 0;
     return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: nothing says how they find each other: no launcher, no server (-ps), no start_file (-pf)",
                      config->ranks);

@@ -459,9 +459,17 @@ static int tcp_first_to_fail(comm *c, int first) {
     return 1;
 }
 
-static int tcp_lower(const comm *c) {
+/* This rank has failed: it says END, and gives lower ones a moment to do so too. One that hangs does not. */
+static int tcp_lower(comm *c) {
+    mesh *m = mesh_of(c);
     int n = 0;
-    for (int r = 0; mesh_of(c)->peers && r < c->rank; r++) n += mesh_of(c)->peers[r].fd >= 0 || mesh_of(c)->peers[r].ended;
+    if (!m->peers) return 0;
+    take_over(c);
+    tell_end(c, 1);
+    for (double until = comm_now() + claim_s; has_unheard_lower(c) && comm_now() < until; net_nap(1e-3))
+        while (progress(c, m)) {}
+    for (int r = 0; r < c->rank; r++) n += m->peers[r].ended;
+    pthread_mutex_unlock(&m->lock);
     return n;
 }
 

@@ -7,7 +7,6 @@
 #include "kernels.h"
 #include <string.h>
 
-enum { LONGEST = 32 << 20 };                        /* bytes of a message */
 size_t comm_unstaged_least = 256 << 10;
 
 int comm_goes_unstaged(const comm *c, size_t total, int n) { return c->unstaged && total / n >= comm_unstaged_least; }
@@ -18,11 +17,12 @@ static int announce(comm *c, comm_kind kind, size_t total) {
     return comm_announce(c, kind, total, &none, 1, all);
 }
 
+/* Messages as long as those through staging: the limit of a wait is one for so many bytes. */
 static int gather_piece(comm *c, const comm_piece *p, size_t elem_bytes) {
     size_t bytes = p->elems * elem_bytes;
     char *send[c->ranks], *receive[c->ranks], *own = p->full + c->rank * bytes;
-    for (size_t at = 0; at < bytes; at += LONGEST) {
-        size_t n = bytes - at < LONGEST ? bytes - at : LONGEST;
+    for (size_t at = 0; at < bytes; at += c->gather_bytes) {
+        size_t n = bytes - at < c->gather_bytes ? bytes - at : c->gather_bytes;
         for (int r = 0; r < c->ranks; r++) {
             send[r] = p->shard + at;
             receive[r] = p->full + r * bytes + at;
@@ -34,7 +34,7 @@ static int gather_piece(comm *c, const comm_piece *p, size_t elem_bytes) {
     return 0;
 }
 
-int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
+static int gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
     ZERO_TRY(announce(c, COMM_ALL_GATHER, total));
     for (int i = 0; i < n; i++) ZERO_TRY(gather_piece(c, &pieces[i], elem_bytes));
     return 0;
@@ -56,11 +56,25 @@ static int reduce_run(comm *c, const comm_piece *p, int64_t pos, int64_t n, zero
     return 0;
 }
 
-int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+static int reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
     int64_t most = c->scatter_bytes / dtype_bytes(full_type);
     ZERO_TRY(announce(c, COMM_REDUCE_SCATTER, total));
     for (const comm_piece *p = pieces; p < pieces + n; p++)
         for (int64_t pos = 0; pos < p->elems; pos += most)
             ZERO_TRY(reduce_run(c, p, pos, p->elems - pos < most ? p->elems - pos : most, full_type, shard_type, add));
     return 0;
+}
+
+int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
+    c->part_of = "an all-gather";
+    int rc = gather(c, pieces, n, elem_bytes, total);
+    c->part_of = NULL;
+    return rc;
+}
+
+int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+    c->part_of = "a reduce-scatter";
+    int rc = reduce(c, pieces, n, full_type, shard_type, add, total);
+    c->part_of = NULL;
+    return rc;
 }

@@ -169,6 +169,7 @@ static void look(meeting *m, double until) {
         fail(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
     for (int i = 0; i < n; i++) {
         guest *g = &m->guests[i];
+        if (g->fd < 0) continue;                /* forgotten meanwhile */
         int heard = m->polls[i].revents ? hear(g) : 0;
         if (heard < 0) lost(m, g);
         else if (heard) take(m, g);

@@ -13,7 +13,7 @@ typedef struct {
     int rank, ranks;
     const char *server;         /* "host:port" of rank 0, "[address]:port" with IPv6, or NULL */
     const char *file;           /* a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two */
-    double timeout_s;           /* after which whoever waits gives up, with 3 s more at most until it knows why; the same on all ranks */
+    double timeout_s;           /* after which whoever waits gives up, with 4 s more at most until it knows why; the same on all ranks */
     int silence_s;              /* a connected host that answers nothing for so long is gone: net_is_silent, or its sockets fail. 0: 25 */
     uint64_t job;               /* the same on all ranks of a job, different for others as far as possible; 0: not known */
     const char *version;        /* of the program, at most 47 characters: must be the same on all ranks; NULL: not compared */

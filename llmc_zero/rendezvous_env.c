@@ -56,7 +56,7 @@ static void slurm_server(char *server, size_t bytes, uint64_t job) {
 /* SLURM_STEP_NUM_TASKS: srun's own. SLURM_NTASKS alone also stands in a batch script and in a shell of salloc, where one process may be meant. */
 int rendezvous_launched(void) {
     const char *world = value("WORLD_SIZE"), *tasks = value("SLURM_STEP_NUM_TASKS");
-    return (world && atoi(world) > 1) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
+    return (world && atoi(world) > 1 && (value("RANK") || !value("SLURM_PROCID"))) || (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
 }
 
 /* What a script has exported is the same in all that srun or mpirun starts: each would take itself for that one rank. torchrun, of which
@@ -99,10 +99,12 @@ int rendezvous_from_env(rendezvous_settings *s) {
     const char *tasks = value("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     ZERO_TRY(number(own ? "WORLD_SIZE" : mpi ? "OMPI_COMM_WORLD_SIZE" : tasks, &found.ranks));
     if (own) ZERO_TRY(check_own(&found, mpi));
-    const char *job = first_of(jobs), *step = value("SLURM_STEP_ID"), *host = value("MASTER_ADDR"), *port = value("MASTER_PORT");
+    const char *torchrun = own ? value("TORCHELASTIC_RUN_ID") : NULL, *job = torchrun ? torchrun : first_of(jobs);
+    const char *step = value("SLURM_STEP_ID"), *host = value("MASTER_ADDR"), *port = value("MASTER_PORT");
     char id[256];
     if (job) {
-        snprintf(id, sizeof id, "%.200s.%.40s", job, step && !mpi ? step : "");     /* under mpirun, the step is that of its daemon */
+        /* under mpirun the step is that of its daemon; each of torchrun's agents may be a step of its own */
+        snprintf(id, sizeof id, "%.200s.%.40s", job, step && !mpi && !own ? step : "");
         found.job = XXH3_64bits(id, strlen(id));
         if (!found.job) found.job = 1;                                              /* 0 stands for none */
     }

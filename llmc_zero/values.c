@@ -83,6 +83,8 @@ static int run_get(void *ctx, job *j) {
     storage s = storage_of(z, g->what);
     int unit = layout_unit_of(&z->layout, g->place), whole = z->config.stage < s.owned_from;
     z->comm.purpose = g->purpose;
+    z->comm.unit = unit;
+    z->comm.more_units = 0;
     for (int part = 0; part < z->comm.ranks; part++) {
         int64_t from, len;
         layout_intersect(&z->layout.units[unit], part, g->place->offset + g->offset, g->n, &from, &len);

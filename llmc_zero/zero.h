@@ -317,12 +317,12 @@ int zero_hash(zero *z, int full, char hex[17]);
 
 /* (collective) Returns 0 when this rank's masters and moments, and `user_bytes` bytes of the trainer's own, are on disk under `path`, which
  * differs from rank to rank. Written beside it as path.tmp, synced, and renamed: the file is complete or not there. All ranks fail if one
- * does, with its sentence; files of the others may be there all the same, so a trainer marks a checkpoint as good only after the 0. Outside
- * of a step. */
+ * does, with its sentence; files of the others may be there all the same, so a trainer gives each save paths of its own, and marks it as
+ * good only after the 0. Outside of a step. */
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes);
 /* (collective) Returns 0 when the plugin and user[0..user_bytes) are what zero_save wrote: with the same tensors, units, ranks, dtype and
- * user_bytes; the stage may differ. A file that is missing, damaged or of another model, or that was not saved together with rank 0's, is
- * ZERO_ERR_IO on all ranks, found before anything has changed. Outside of a step, with no unit open. */
+ * user_bytes; the stage may differ. A file that is missing, damaged or of another model, or that was not saved together with rank 0's (known
+ * of files of version 3 on), is ZERO_ERR_IO on all ranks, found before anything has changed. Outside of a step, with no unit open. */
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
 /* ------------------------------------------------------------------------------------------------------ memory and traffic */

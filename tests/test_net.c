@@ -376,24 +376,31 @@ static void create_with_one_gone(int rank, void *ctx) {
     zero *z;
     if (rank == p->who) {
         if (comm_tcp_open(&c, &s)) exit(3);
-        kill(getpid(), SIGKILL);
+        kill(getpid(), p->seed);
     }
     config.start = ZERO_START_TCP;
     config.server = server;
     config.rank = rank;
     config.ranks = p->ranks;
-    config.comm_timeout_s = 10;
+    config.comm_timeout_s = p->seed == SIGSTOP ? 1.5 : 10;
     o[rank].rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
     if (o[rank].rc && zero_first_to_fail(NULL)) o[rank].value = 1;
 }
 static void told_once_before_there_is_a_plugin(void **state) {
     (void)state;
-    for (int who = 0; who < 4; who++) {
-        plan p = { .ranks = 4, .who = who };
+    for (int i = 0; i < 8; i++) {
+        int who = i % 4;
+        plan p = { .ranks = 4, .who = who, .seed = i < 4 ? SIGKILL : SIGSTOP };
         fresh(NULL);
-        for (int i = 0; i < p.ranks; i++) start_child(i, create_with_one_gone, &p);
+        for (int r = 0; r < p.ranks; r++) start_child(r, create_with_one_gone, &p);
+        pid_t victim = children[who];
+        if (p.seed == SIGSTOP) children[who] = 0;
         assert_int_equal(end_children(p.ranks, 6), 0);
+        if (p.seed == SIGSTOP) {
+            kill(victim, SIGKILL);
+            waitpid(victim, NULL, 0);
+        }
         int first = who == 0, gone = 0;
         for (int r = 0; r < p.ranks; r++) {
             char name[32];

@@ -639,6 +639,19 @@ static void torchrun(void **state) {
     setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
     assert_int_equal(rendezvous_from_env(&s), 1);
     assert_string_equal(s.server, "big:29500");
+    int of_step[2];
+    for (int step = 0; step < 2; step++) {                  /* one srun starts an agent on each host */
+        ENV("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "a", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "run",
+            "TORCHELASTIC_USE_AGENT_STORE", "True", "SLURM_JOB_ID", "7", "SLURM_STEP_ID", step ? "1" : "0");
+        rendezvous_settings found = { .rank = 9 };
+        assert_int_equal(rendezvous_from_env(&found), 1);
+        of_step[step] = port_of(found.server);
+    }
+    assert_int_equal(of_step[0], of_step[1]);
+    ENV("WORLD_SIZE", "16", "SLURM_PROCID", "0", "SLURM_NTASKS", "16", "SLURM_JOB_ID", "77");      /* of a batch script: one process */
+    assert_false(rendezvous_launched());
+    ENV("WORLD_SIZE", "16");
+    assert_true(rendezvous_launched());
 }
 
 static void variables_of_a_script(void **state) {
