@@ -177,8 +177,7 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
     return 0;
 }
 
-int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
-    if (c->nccl) return comm_nccl_reduce_scatter(c, pieces, n, full_type, shard_type, add);
+static int reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
@@ -195,6 +194,14 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type, shard_type, add));
     return 0;
+}
+
+int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
+    if (c->nccl) return comm_nccl_reduce_scatter(c, pieces, n, full_type, shard_type, add);
+    c->part_of = "a reduce-scatter";
+    int rc = reduce_scatter(c, pieces, n, full_type, shard_type, add);
+    c->part_of = NULL;
+    return rc;
 }
 
 /* Into staging and into this rank's own part; own may be from. On a processor in pieces that the cache still holds at the second copy. */
@@ -232,7 +239,7 @@ static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_
     return 0;
 }
 
-static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_t elem_bytes) {
+static int gather_pieces(comm *c, device *d, const comm_piece *pieces, int n, size_t elem_bytes) {
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
@@ -246,6 +253,13 @@ static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
         ZERO_TRY(gather_round(c, d, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
     return 0;
+}
+
+static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_t elem_bytes) {
+    c->part_of = "an all-gather";
+    int rc = gather_pieces(c, d, pieces, n, elem_bytes);
+    c->part_of = NULL;
+    return rc;
 }
 
 int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {

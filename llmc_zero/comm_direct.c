@@ -102,7 +102,7 @@ static void copy_own(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static int gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
+int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
     const int64_t *all[c->ranks];
     ZERO_TRY(announce_pieces(c, COMM_ALL_GATHER, pieces, n, total, all));
     for (int k = 1; k < c->ranks; k++) {            /* each rank starts at another one */
@@ -140,7 +140,7 @@ static int reduce_run(comm *c, const comm_piece *p, int i, int64_t pos, int64_t 
     return 0;
 }
 
-static int reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
     enum { CACHED = 512 << 10 };
     const int64_t *all[c->ranks];
     ZERO_TRY(announce_pieces(c, COMM_REDUCE_SCATTER, pieces, n, total, all));
@@ -153,18 +153,4 @@ static int reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type
             ZERO_TRY(reduce_run(c, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
         }
     return comm_barrier(c);                         /* from here on full may change */
-}
-
-int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
-    c->part_of = "an all-gather";
-    int rc = gather(c, pieces, n, elem_bytes, total);
-    c->part_of = NULL;
-    return rc;
-}
-
-int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
-    c->part_of = "a reduce-scatter";
-    int rc = reduce(c, pieces, n, full_type, shard_type, add, total);
-    c->part_of = NULL;
-    return rc;
 }

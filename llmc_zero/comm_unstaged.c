@@ -34,7 +34,7 @@ static int gather_piece(comm *c, const comm_piece *p, size_t elem_bytes) {
     return 0;
 }
 
-static int gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
+int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
     ZERO_TRY(announce(c, COMM_ALL_GATHER, total));
     for (int i = 0; i < n; i++) ZERO_TRY(gather_piece(c, &pieces[i], elem_bytes));
     return 0;
@@ -56,25 +56,11 @@ static int reduce_run(comm *c, const comm_piece *p, int64_t pos, int64_t n, zero
     return 0;
 }
 
-static int reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
     int64_t most = c->scatter_bytes / dtype_bytes(full_type);
     ZERO_TRY(announce(c, COMM_REDUCE_SCATTER, total));
     for (const comm_piece *p = pieces; p < pieces + n; p++)
         for (int64_t pos = 0; pos < p->elems; pos += most)
             ZERO_TRY(reduce_run(c, p, pos, p->elems - pos < most ? p->elems - pos : most, full_type, shard_type, add));
     return 0;
-}
-
-int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
-    c->part_of = "an all-gather";
-    int rc = gather(c, pieces, n, elem_bytes, total);
-    c->part_of = NULL;
-    return rc;
-}
-
-int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
-    c->part_of = "a reduce-scatter";
-    int rc = reduce(c, pieces, n, full_type, shard_type, add, total);
-    c->part_of = NULL;
-    return rc;
 }
