@@ -1,0 +1,717 @@
+#!/usr/bin/env bash
+# A model of one training step of train_gpt2_zero on NVIDIA cards, from shapes alone: for each operation how
+# often it runs, the bytes that it moves, its flops, the least time that the card needs for them, and the time
+# to expect. Nothing is measured; docs/gpu_model.md explains what is assumed.
+# Usage: dev/gpu_model.sh [option [value]]...
+#   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
+#   --batch N          rows on each card (default as in llm.c's recipes: 64 up to d24, 32 for d36, 16 above)
+#   --length 1024      tokens of a row
+#   --card h200        h200 or h100 (SXM)
+#   --ranks 1          cards of one machine, joined by NVLink, one rank each: 1 to 8
+#   --stage 0          ZeRO stage, 0 to 3
+#   --recompute 0      the trainer's -r, 0 to 2 (default: 0; with --before 1, the trainer's default then)
+#   --before           the code as it was before the changes that --summary lists
+#   --summary          in place of one model: the sums of several, what each change is worth, and what the
+#                      assumptions are worth; takes no other option than --markdown
+#   --markdown         tables for a document
+#   --measured FILE    what a profiler saw in one step, beside the model: a line for each kernel name, five
+#                      columns parted by tabs: name, launches, ms, bytes read, bytes written (device memory)
+# Status: 0; or 2, with one line that says what is wrong with an option or the file.
+set -eu
+declare -A is=([model]=d12 [batch]='' [length]=1024 [card]=h200 [ranks]=1 [stage]=0 [recompute]='')
+is[measured]=''
+before=0 summary=0 markdown=0 shaped=''
+fail() { echo "gpu_model.sh: $*" >&2; exit 2; }
+
+while [ $# -gt 0 ]; do
+    case $1 in
+        --help) sed -n '2,/^# Status/s/^# \{0,1\}//p' "$0"; exit ;;
+        --markdown) markdown=1 ;;
+        --summary) summary=1 ;;
+        --before) before=1 shaped=$1 ;;
+        --model | --batch | --length | --card | --ranks | --stage | --recompute | --measured)
+            [ $# -gt 1 ] || fail "option $1 needs a value"
+            is[${1#--}]=$2 shaped=$1
+            shift ;;
+        *) fail "option $1 is unknown; --help lists them" ;;
+    esac
+    shift
+done
+[ $summary = 0 ] || [ -z "$shaped" ] || fail "option --summary has models of its own: it takes no $shaped"
+for name in batch length ranks stage recompute; do
+    [[ ${is[$name]} =~ ^(0|[1-9][0-9]{0,6})?$ ]] ||
+        fail "option --$name ${is[$name]}: must be a whole number of at most 7 digits"
+done
+[ -z "${is[measured]}" ] || { [ -f "${is[measured]}" ] && [ -r "${is[measured]}" ]; } ||
+    fail "option --measured ${is[measured]}: there is no such file that can be read"
+
+awk -v model="${is[model]}" -v batch="${is[batch]}" -v length_="${is[length]}" -v card="${is[card]}" \
+    -v ranks="${is[ranks]}" -v stage="${is[stage]}" -v recompute="${is[recompute]}" -v before=$before \
+    -v summary=$summary -v markdown=$markdown -f <(cat <<'AWK'
+function fail(text) {
+    print "gpu_model.sh: " text | "cat >&2"
+    close("cat >&2")
+    exit 2
+}
+function ceil(x) { return x == int(x) ? x : int(x) + 1 }
+function max(a, b) { return a > b ? a : b }
+function min(a, b) { return a < b ? a : b }
+
+# ------------------------------------------------------------------------------------------------ assumptions
+
+# Kept in the order in which they are printed. vary: a factor, to see what an assumption is worth.
+function assume(key, value, unit, text) {
+    assumption[++assumptions] = key
+    the[key] = value * (key in vary ? vary[key] : 1)
+    unit_of[key] = unit
+    text_of[key] = text
+}
+
+function assume_card(    h200) {
+    h200 = card == "h200"
+    assume("copy", h200 ? 4300 : 3000, "GB/s", "device memory in large copies, read and written added up")
+    assume("peak", h200 ? 785 : 725, "TFLOP/s", "bf16 products of large square matrices by cuBLASLt")
+    assume("memory", h200 ? 150.7 : 85.5, "GB", "device memory")
+    assume("processors", 132, "SMs", "multiprocessors of the card")
+    assume("gap", 1.5, "us", "between two kernels of a stream")
+    assume("shortest", 3, "us", "that the smallest kernel takes")
+    assume("wait", 25, "us", "that the card idles when the host waits for it")
+    assume("pcie", 40, "GB/s", "from the host's pinned memory")
+    if (ranks == 1) return
+    assume("link", 450, "GB/s", "NVLink 4, each way, nominal")
+    assume("gathering", 330, "GB/s", "each way, in NCCL's all-gather")
+    assume("exchanging", 300, "GB/s", "each way, in NCCL's grouped sends and receives")
+    assume("collective", 20, "us", "that a collective takes whatever its size")
+    assume("channels", 16, "SMs", "that NCCL's kernels occupy while they run")
+}
+
+# Of the copy speed.
+function assume_streams(    narrow) {
+    narrow = C > 1024 && !new["e"]
+    assume("elementwise", 92, "%", "of copy: residual, GELU, rounding of dQ")
+    assume("layernorm", 90, "%", "of copy: layernorm, with residual too")
+    assume("layernorm_backward", narrow ? 68 : 85, "%", "of copy: layernorm backward" \
+           (narrow ? ", few warps: 255 registers a thread" : ""))
+    assume("columns", 85, "%", "of copy: sums over rows or ranks")
+    assume("softmax", 85, "%", "of copy: softmax with cross-entropy")
+    assume("ends", 80, "%", "of copy: encoder, whose rows lie anywhere")
+    assume("norm", new["f"] ? 88 : 40, "%", "of copy: gradient norm" (new["f"] ? "" : ", two bytes a load"))
+    assume("adamw", 90, "%", "of copy: AdamW")
+    assume("bulk", 90, "%", "of copy: memset, memcpy")
+}
+
+# Of the peak, by shape.
+function assume_products() {
+    assume("operands", 85, "%", "of copy: products that memory bounds")
+    assume("wide", new["b"] ? 92 : 89, "%", "of peak: products with B*T rows")
+    assume("gelu", new["b"] ? 87 : 83, "%", "of peak: epilogues with GELU, its slope, a bias gradient")
+    assume("weight", new["b"] ? 87 : 82, "%", "of peak: gradients of weights, few tiles and long sums")
+    assume("head", new["b"] ? 94 : 92, "%", "of peak: the vocabulary's; rows count in tiles of " TILE)
+    assume("attention", 38, "%", "of peak: cuDNN's attention forward, causal flops")
+    assume("attention_backward", fast ? 28 : 22, "%", "of peak: its backward" (fast ? "" : ", deterministic"))
+}
+
+# ----------------------------------------------------------------------------------------------------- shapes
+
+function shape(layers, channels, heads, vocabulary, longest) {
+    L = layers + 0; C = channels + 0; NH = heads + 0; V = vocabulary + 0; maxT = longest + 0
+}
+
+# As gpt2/model.c names them.
+function parse_model(    i, part) {
+    split("d6 6 384 6 d12 12 768 12 d24 24 1024 16 d36 36 1280 20 d48 48 1600 25 d60 60 1920 30", part, " ")
+    for (i = 1; i in part; i += 4) {
+        if (model != part[i] && model != "gpt2:" part[i]) continue
+        return shape(part[i + 1], part[i + 2], part[i + 3], 50257, 1024)
+    }
+    split("c384 6 6 c768 12 12 c1024 24 16 c1536 24 16 c2048 24 16", part, " ")
+    for (i = 1; i in part; i += 3)
+        if (model == "gpt3:" part[i]) return shape(part[i + 1], substr(part[i], 2), part[i + 2], 50257, 2048)
+    if (model !~ /^l[1-9][0-9]*h[1-9][0-9]*c[1-9][0-9]*v[1-9][0-9]*t[1-9][0-9]*$/)
+        fail("option --model " model ": d6 to d60, gpt2:d12, gpt3:c384 to c2048, or like l4h4c128v257t64")
+    split(substr(model, 2), part, /[hcvt]/)
+    shape(part[1], part[3], part[2], part[4], part[5])
+}
+
+function check_options() {
+    if (C % NH) fail("option --model " model ": " C " channels cannot be divided among " NH " heads")
+    if (C % 8 || C > 2048)
+        fail("option --model " model ": C must be a multiple of 8 up to 2048, rows that fit into registers")
+    if (card != "h200" && card != "h100") fail("option --card " card ": must be h200 or h100")
+    if (ranks < 1 || ranks > 8) fail("option --ranks " ranks ": must be 1 to 8, the cards that NVLink joins")
+    if (stage < 0 || stage > 3) fail("option --stage " stage ": must be 0 to 3")
+    if (recompute > 2) fail("option --recompute " recompute ": must be 0 to 2")
+    if (batch < 1) fail("option --batch " batch ": must be at least 1")
+    if (length_ < 1 || length_ > maxT)
+        fail("option --length " length_ ": must be 1 to " maxT ", the model's longest sequence")
+}
+
+function set_shape() {
+    parse_model()
+    if (recompute == "") recompute = before
+    if (batch == "") batch = L <= 24 ? 64 : L <= 36 ? 32 : 16
+    check_options()
+    B = batch + 0; T = length_ + 0; N = ranks + 0; stage += 0; recompute += 0
+    Vp = ceil(V / 128) * 128
+    hs = C / NH
+    BT = B * T
+    BTC = 2 * BT * C                        # bytes of activations (B, T, C)
+    in_block = 12 * C * C + 13 * C
+    embeddings = Vp * C + maxT * C + 2 * C  # with the final layernorm: they are one unit
+    P = embeddings + L * in_block
+}
+
+# States as the ZeRO paper counts them (parameter 2, gradient 2, master and moments 12), buckets and slots.
+function states_bytes(of_stage,    buckets) {
+    buckets = 2 * (2 * in_block + embeddings)
+    if (of_stage == 0) return 16 * P
+    if (of_stage == 1) return 4 * P + 12 * P / N
+    if (of_stage == 2) return 2 * P + 14 * P / N + buckets
+    return 16 * P / N + 2 * buckets
+}
+function activation_bytes(level,    a_layer) {
+    a_layer = level == 0 ? 16 : level == 1 ? 12 : 10
+    return BTC * (a_layer * L + 9) + 4 * BT * (4 + NH) * L
+}
+
+# Bytes of logits at a time. Before: 1 GiB. Now: what is left at the largest stage with nothing recomputed and
+# an eighth of the device free, 1 to 4 GiB, so that the stage does not change the bits.
+function logits_bytes(    i, states, left) {
+    if (!new["h"]) return GIB
+    for (i = 0; i <= 3; i++) states = max(states, states_bytes(i))
+    left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)
+    return max(GIB, min(4 * GIB, left))
+}
+# Eight parts at most; now of whole tiles.
+function head_parts() {
+    parts = min(8, ceil(2 * BT * Vp / logits_bytes()))
+    chunk = ceil(BT / parts)
+    if (new["h"]) chunk = min(BT, ceil(chunk / TILE) * TILE)
+    parts = ceil(BT / chunk)
+    tile_waste = parts * ceil(chunk / TILE) * TILE / BT
+    held = states_bytes(stage) + activation_bytes(recompute) + 2 * chunk * Vp + GIB     # scratch, CUDA's own
+}
+
+# ------------------------------------------------------------------------------------------------- operations
+
+# A line of the model. busy: ms that its kernels run; expected: ms that the step takes longer for them.
+function line(group, name, runs, read, written, flops, ideal, busy, expected, bound) {
+    lines++
+    group_of[lines] = group
+    name_of[lines] = section ": " name
+    runs_of[lines] = runs
+    read_of[lines] = read
+    written_of[lines] = written
+    flops_of[lines] = flops
+    ideal_of[lines] = ideal
+    busy_of[lines] = busy
+    expected_of[lines] = expected
+    bound_of[lines] = bound
+}
+
+# A kernel that runs so often; bytes and flops are those of one run. group: what a profiler can tell apart.
+function op(group, name, runs, read, written, flops, kind, waste,    memory, compute, expected) {
+    if (!runs) return
+    memory = (read + written) / the["copy"] * 1e-6                 # ms
+    compute = flops / the["peak"] * 1e-9
+    expected = memory / (the[flops ? "operands" : kind] / 100)
+    if (flops) expected = max(expected, compute * waste / (the[kind] / 100))
+    expected = runs * (max(expected, the["shortest"] / 1e3) + the["gap"] / 1e3)
+    line(group, name, runs, runs * read, runs * written, runs * flops, runs * max(memory, compute), expected,
+         expected, compute > memory ? "products" : "memory")
+}
+function stream(group, name, runs, read, written, kind) { op(group, name, runs, read, written, 0, kind, 1) }
+
+# out (m, n) = (m, k) @ (k, n), each matrix through memory once, and what the epilogue reads and writes
+function product(name, runs, m, n, k, more_read, more_written, kind) {
+    op("products", name, runs, 2 * (m * k + k * n) + more_read, 2 * m * n + more_written, 2 * m * n * k, kind,
+       kind == "head" ? tile_waste : 1)
+}
+function weight(name, OC, K, kind) { product(name ", weight", L, OC, K, BT, 0, 0, kind) }
+
+# Sums over rows end in two stages: each block's, then their sum.
+function partial_sums(name, runs, bytes) {
+    stream("partial", name " partial sums", runs, bytes, 0, "columns")
+}
+
+# Of n products over the queries and keys that a causal mask leaves.
+function attention_flops(n) { return n * 2 * hs * B * NH * T * (T + 1) / 2 }
+
+function forward(    stats) {
+    section = "forward"
+    stats = 8 * BT
+    stream("encoder", "encoder", 1, 2 * C * (min(BT, V) + T), BTC, "ends")      # a token's row of wte once
+    if (new["i"]) stream("layernorm", "layernorm 1, first block", 1, BTC, BTC + stats, "layernorm")
+    else stream("layernorm", "layernorm 1", L, BTC, BTC + stats, "layernorm")
+    product("qkv", L, BT, 3 * C, C, 0, 0, "wide")
+    op("attention", "attention", L, 3 * BTC, BTC + 4 * BT * NH, attention_flops(2), "attention", 1)
+    product("attproj", L, BT, C, C, 0, 0, "wide")
+    stream("layernorm", "residual, layernorm 2", L, 2 * BTC, 2 * BTC + stats, "layernorm")
+    product("fc, GELU", L, BT, 4 * C, C, 0, 4 * BTC, "gelu")
+    product("fcproj", L, BT, C, 4 * C, 0, 0, "wide")
+    if (new["i"]) stream("layernorm", "residual, next layernorm", L, 2 * BTC, 2 * BTC + stats, "layernorm")
+    else stream("residual", "residual", L, 2 * BTC, BTC, "elementwise")
+}
+
+# sums: of dweight and dbias, now of dinp's columns too
+function layernorm_backward(name, runs,    sums) {
+    sums = (new["a"] ? 3 : 2) * 4 * C * the["processors"] * (C > 1024 || new["e"] ? 2 : 4)      # blocks an SM
+    stream("layernorm_backward", name, runs, 3 * BTC + 8 * BT, BTC + sums, "layernorm_backward")
+    partial_sums(name ",", runs, sums)
+}
+
+function head(    rows) {
+    section = "head"
+    rows = BT / parts                       # on average
+    if (!new["i"]) stream("layernorm", "final layernorm", 1, BTC, BTC + 8 * BT, "layernorm")
+    product("logits", parts, rows, Vp, C, 0, 0, "head")
+    stream("softmax", "softmax, cross-entropy", parts, 2 * rows * Vp, 2 * rows * Vp, "softmax")
+    product("wte, input", parts, rows, C, Vp, 0, 0, "head")
+    product("wte, weight", parts, Vp, C, rows, 2 * Vp * C * (parts - 1) / parts, 0, "weight")
+    stream("loss", "sum of losses", 1, 4 * BT, 8, "columns")
+    stream("clear", "dresidual cleared", 1, 0, BTC, "bulk")
+    layernorm_backward("final layernorm backward", 1)
+}
+
+# The gradient of a bias by a kernel of its own, which reads dout (B*T, OC) again.
+function bias(name, OC,    sums) {
+    if (new["a"]) return
+    sums = the["processors"] * 16 * 256 * 4            # 16 blocks an SM, each with 256 columns
+    stream("bias", name ", bias", L, 2 * BT * OC, sums, "columns")
+    partial_sums(name ", bias,", L, sums)
+}
+
+function backward(    wte) {
+    section = "backward"
+    if (recompute >= 1) stream("gelu", "GELU again", L, 4 * BTC, 4 * BTC, "elementwise")
+    product("fcproj, input, GELU", L, BT, 4 * C, C, 4 * BTC, 0, "gelu")
+    weight("fcproj", C, 4 * C, "weight")
+    bias("fcproj", C)
+    if (recompute >= 2) stream("layernorm", "layernorms again", 2 * L, BTC, BTC + 8 * BT, "layernorm")
+    product("fc, input", L, BT, C, 4 * C, 0, 0, "wide")
+    weight("fc", 4 * C, C, "weight")
+    bias("fc", 4 * C)
+    layernorm_backward("layernorm 2 backward", L)
+    product("attproj, input", L, BT, C, C, 0, 0, "wide")
+    weight("attproj", C, C, "weight")
+    bias("attproj", C)
+    attention_backward()
+    product("qkv, input", L, BT, C, 3 * C, 0, 0, "wide")
+    weight("qkv", 3 * C, C, new["a"] ? "gelu" : "weight")
+    bias("qkv", 3 * C)
+    layernorm_backward("layernorm 1 backward", L)
+    if (new["a"]) stream("partial", "fcproj and attproj, bias from sums", 2 * L, 4 * C, 2 * C, "columns")
+    wte = 2 * C * min(BT, V)
+    stream("encoder_backward", "encoder backward, wte", 1, BTC + wte, wte, "ends")
+    stream("encoder_backward", "encoder backward, wpe", 1, BTC + 2 * C * T, 2 * C * T, "ends")
+}
+
+# cuDNN's chain: sums of dout * out for each row; the main kernel; then dQ, rounded from what was added up in
+# fp32 or, deterministic, a product of the scores' gradients, which the main kernel kept: those on and below
+# the diagonal, in blocks of 128.
+function attention_backward(    rows, runs, part, sums, kept) {
+    rows = fast ? B : min(B, max(1, int(GIB / 2 / (2 * NH * T * T))))      # 512 MiB of kept scores at a time
+    while (B % rows) rows--
+    runs = L * B / rows
+    part = rows / B
+    sums = part * 4 * BT * NH
+    kept = part * (fast ? 2 * BTC : B * NH * T * (T + min(T, 128)))
+    stream("attention_backward", "attention, sums of dout * out", runs, part * 2 * BTC, sums, "columns")
+    op("attention_backward", "attention", runs, part * 4 * BTC + 2 * sums, part * 2 * BTC + kept,
+       part * attention_flops(fast ? 5 : 4), "attention_backward", 1)
+    if (fast) stream("attention_backward", "attention, dQ rounded", runs, kept, part * BTC, "elementwise")
+    else op("attention_backward", "attention, dQ from kept scores", runs, kept + part * BTC, part * BTC,
+            part * attention_flops(1), "attention_backward", 1)
+}
+
+# ------------------------------------------------------------------------------------------------- the plugin
+
+function plugin() {
+    section = "plugin"
+    clear_gradients()
+    if (N > 1) communicate()
+    else copy_alone()
+    norm()
+    adamw(stage > 0 ? N : 1)
+    host()
+}
+
+function clear_gradients(    small, runs) {
+    small = 2 * (13 * C * L + 2 * C + maxT * C)
+    runs = 5 * L + 2                        # a block's small tensors lie in five places
+    if (new["g"]) stream("clear", "biases, layernorms, wpe cleared", runs, 0, small / runs, "bulk")
+    else stream("clear", "gradients cleared", L + 1, 0, 2 * P / (L + 1), "bulk")
+}
+
+# A rank sums the squares of its own part.
+function norm(    blocks, ms) {
+    if (new["f"]) {
+        stream("norm", "gradient norm", 1, 2 * P / N, 8 * (L + 1), "norm")
+        return
+    }
+    stream("norm", "gradient norm", L + 1, 2 * P / N / (L + 1), 0, "norm")
+    blocks = L * ceil(in_block / N / 65536) + ceil(embeddings / N / 65536)
+    ms = blocks * 60e-6 + (L + 1) * (the["shortest"] + the["gap"]) / 1e3        # 60 ns a block
+    line("norm", "gradient norm, blocks added by one thread", L + 1, 8 * blocks, 0, 0, 0, ms, ms, "latency")
+}
+
+# Of an element 14 bytes are read, gradient, master and moments, and 14 written, parameter for gradient.
+# shards: of a unit. Before, each tensor had a launch; a cut through a tensor makes one more.
+function adamw(shards,    all, vectors, runs) {
+    all = 14 * P / shards
+    vectors = 14 * (13 * C * L + 2 * C) / shards
+    if (new["g"]) {
+        stream("adamw", "AdamW", 1, all, all, "adamw")
+        return
+    }
+    runs = (4 * L + 2 + (L + 1) * (shards - 1)) / shards
+    stream("adamw", "AdamW, matrices", runs, (all - vectors) / runs, (all - vectors) / runs, "adamw")
+    runs = (8 * L + 2) / shards
+    stream("adamw", "AdamW, biases and layernorms", runs, vectors / runs, vectors / runs, "adamw")
+}
+
+function host(    bytes, ms) {
+    bytes = 4 * (3 * BT + 3 * min(BT, V))   # tokens, targets, positions by token, three numbers a token
+    ms = bytes / the["pcie"] * 1e-6
+    line("copies", "tokens from the host", 2 + parts, 0, bytes, 0, ms, ms, ms + (2 + parts) / 200, "PCIe")
+    line("", "the host waits for loss and norm", 0, 0, 0, 0, 0, 0, 2 * the["wait"] / 1e3, "latency")
+}
+
+# One rank has the same hooks: its shards are copied into slots, and buckets into the shard.
+function copy_alone(    unit) {
+    unit = 2 * P / (L + 1)                  # on average
+    if (stage == 3) stream("copies", "parameters into slots", 2 * (L + 1), unit, unit, "bulk")
+    if (stage >= 2) stream("sums", "buckets into the shard", L + 1, unit, unit, "columns")
+}
+
+# Bytes of elements that go to this rank, or from it, at so many GB/s; in ms
+function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
+# Reductions go in rounds, of 4 MiB from each rank (--window).
+function rounds(elems) { return ceil(2 * elems / N / 4194304) }
+
+# times: that a unit is gathered. Stage 3: for forward and for backward; 1 and 2: after the update; 0: its
+# reduced gradients. Only the ends are waited for: the embeddings and the first block.
+function communicate(    times, ends, bytes, hidden, exposed) {
+    times = stage == 3 ? 2 : 1
+    ends = embeddings + in_block
+    bytes = 2 * (times * P - ends)
+    exposed = link_ms(ends, the["gathering"]) + 2 * the["collective"] / 1e3
+    hidden = times * (link_ms(P, the["gathering"]) + (L + 1) * the["collective"] / 1e3) - exposed
+    collectives("gathers", "hidden", times * (L + 1) - 2, bytes, 0, hidden, slowdown(hidden))
+    collectives("gathers", "exposed", 2, 2 * ends, link_ms(ends, the["link"]), exposed, exposed)
+    reduce(ends)
+}
+function collectives(group, how, runs, bytes, ideal, busy, expected) {
+    line(group, group ", " how, runs, bytes, bytes, 0, ideal, busy, expected, ideal ? "NVLink" : "SMs")
+}
+# What computation loses to a collective beside it: its share of the SMs.
+function slowdown(hidden) { return hidden * the["channels"] / the["processors"] }
+
+# An exchange of shards among all ranks, and a sum in rank order, round by round.
+function reduce(ends,    runs, last_runs, sent, hidden, exposed) {
+    runs = (L - 1) * rounds(in_block)
+    last_runs = rounds(embeddings) + rounds(in_block)
+    sent = 2 * (N - 1) / N                  # bytes of an element
+    hidden = link_ms(P - ends, the["exchanging"]) + runs * the["collective"] / 1e3
+    exposed = link_ms(ends, the["exchanging"]) + last_runs * the["collective"] / 1e3
+    collectives("reductions", "hidden", runs, sent * (P - ends), 0, hidden, slowdown(hidden))
+    collectives("reductions", "exposed", last_runs, sent * ends, link_ms(ends, the["link"]), exposed, exposed)
+    runs += last_runs
+    stream("sums", "sums of the ranks' gradients", runs, 2 * P / runs, 2 * P / N / runs, "columns")
+}
+
+# ---------------------------------------------------------------------------------------------------- results
+
+function build(    i) {
+    lines = assumptions = 0
+    assume_card(); assume_streams(); assume_products()
+    head_parts()
+    forward(); head(); backward(); plugin()
+    ideal = expected = launches = read = written = flops = 0
+    for (i = 1; i <= lines; i++) {
+        ideal += ideal_of[i]; expected += expected_of[i]; launches += runs_of[i]
+        read += read_of[i]; written += written_of[i]; flops += flops_of[i]
+    }
+    tokens_a_s = BT * N / expected * 1e3
+    tflops = (6 * (P - maxT * C) + 12 * L * C * T) * BT / expected * 1e-9       # as the trainer's bar counts
+}
+
+function width_of(w) { return w < 0 ? "-" (-w) : w }
+# A row of a table, cells parted by tabs; widths as heading() was told, negative for text.
+function row(text,    i, n, cell, out) {
+    n = split(text, cell, "\t")
+    for (i = 1; i <= n; i++) {
+        if (markdown) out = out "| " cell[i] " "
+        else out = out (i > 1 ? "  " : "") sprintf("%" width_of(width[i]) "s", cell[i])
+    }
+    sub(/ +$/, "", out)
+    print out (markdown ? " |" : "")
+}
+function heading(text, widths,    i, n, rule) {
+    n = split(widths, width, " ")
+    row(text)
+    for (i = 1; i <= n; i++) rule = rule (width[i] < 0 ? "|---" : "|---:")
+    if (markdown) print rule "|"
+}
+function not_measured() { print "A model, not a measurement: no card has been measured yet.\n" }
+
+function fits() { return held < the["memory"] * 1e9 }
+function print_title() {
+    printf "%s, %.0f parameters, B %d, T %d, bf16, on %s %s, stage %d, recompute %d%s\n", model, P, B, T,
+        (N > 1) ? N : "one", toupper(card), stage, recompute, before ? ", before the changes" : ""
+    if (markdown) print ""
+    printf "about %.0f of %.0f GB of a card's memory%s; logits of %d of %d tokens at a time\n\n", held / 1e9,
+        the["memory"], fits() ? "" : ": it does not fit", chunk, BT
+    not_measured()
+}
+function print_assumptions(    i, key) {
+    heading("assumed\tunit\twhat", "8 -8 -80")
+    for (i = 1; i <= assumptions; i++) {
+        key = assumption[i]
+        row(the[key] "\t" unit_of[key] "\t" text_of[key])
+    }
+    print ""
+}
+function print_line(name, n, r, w, f, least, ms, bound) {
+    row(sprintf("%s\t%.0f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%s", name, n, r / 1e9, w / 1e9, f / 1e12, least, ms,
+                bound))
+}
+function print_model(    i) {
+    heading("operation\tlaunches\tread GB\twritten GB\tTFLOP\tideal ms\texpected ms\tbound by",
+            "-50 8 8 10 8 8 11 -8")
+    for (i = 1; i <= lines; i++)
+        print_line(name_of[i], runs_of[i], read_of[i], written_of[i], flops_of[i], ideal_of[i],
+                   expected_of[i], bound_of[i])
+    print_line("sum", launches, read, written, flops, ideal, expected, "")
+    printf "\nexpected: %.0f tokens/s, %.0f TFLOP/s a card as the trainer counts them\n", tokens_a_s, tflops
+}
+
+# ---------------------------------------------------------------------------------------------------- summary
+
+function set_changes(to,    i) { for (i = 1; i in change; i++) new[change[i]] = to }
+function set_case(a_model, a_card, n, a_stage) {
+    model = a_model; card = a_card; ranks = n; stage = a_stage
+    batch = ""
+    recompute = before = fast = 0
+    set_changes(1)
+    set_shape()
+    build()
+}
+function set_column(column) {
+    if (column == 1) set_case("d12", "h200", 1, 0)
+    else set_case("d48", "h100", 8, 3)
+}
+
+function print_case(name, a_model, a_card, n, a_stage) {
+    set_case(a_model, a_card, n, a_stage)
+    row(sprintf("%s\t%d\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f", name, B, ideal, expected, tokens_a_s, tflops,
+                held / 1e9))
+}
+function print_cases() {
+    heading("now, recompute 0\tB\tideal ms\texpected ms\ttokens/s\tTFLOP/s\tGB", "-34 4 8 11 9 8 5")
+    print_case("124M, one H200", "d12", "h200", 1, 0)
+    print_case("350M, one H200", "d24", "h200", 1, 0)
+    print_case("774M, one H200", "d36", "h200", 1, 0)
+    print_case("1558M, one H200", "d48", "h200", 1, 0)
+    print_case("124M, one H200, stage 3", "d12", "h200", 1, 3)
+    print_case("124M, eight H100, stage 1", "d12", "h100", 8, 1)
+    print_case("1558M, eight H100, stage 3", "d48", "h100", 8, 3)
+    print ""
+}
+
+function print_pair(text, i) { row(text "\t" sprintf("%.1f\t%.1f", pair[i, 1], pair[i, 2])) }
+function take_pair(i, column, ms) { pair[i, column] = ms }
+
+# What the step takes longer where one change alone is taken back.
+function take_change(i, column,    after, key) {
+    set_column(column)
+    after = expected
+    key = substr("abcdefghi", i, 1)
+    if (key == "c") recompute = 1
+    else if (key == "d") fast = 1
+    else new[key] = 0
+    build()
+    take_pair(i, column, key == "d" ? after - expected : expected - after)
+}
+function take_changes(column,    i) {
+    for (i = 1; i <= 9; i++) take_change(i, column)
+    set_column(column)
+    take_pair(10, column, 0)
+    if (N > 1) take_pair(10, column, 2 * L * (link_ms(in_block, the["gathering"]) + the["collective"] / 1e3))
+    take_pair("now, ideal", column, ideal)
+    take_pair("now", column, expected)
+    set_changes(0)
+    recompute = before = 1
+    build()
+    take_pair("before, ideal", column, ideal)
+    take_pair("before", column, expected)
+}
+function print_changes(    i) {
+    take_changes(1)
+    take_changes(2)
+    heading("ms a step\t124M, one H200\t1558M, eight H100", "-78 15 18")
+    print_pair("before, ideal", "before, ideal")
+    print_pair("before, expected", "before")
+    for (i = 1; i <= 10; i++) print_pair(about[i], i)
+    print_pair("now, expected", "now")
+    print_pair("now, ideal", "now, ideal")
+    print ""
+}
+
+# What the step takes less where an assumption is off by so much.
+function print_assumption_worth(text, keys, factor,    column, n, i, key, after) {
+    n = split(keys, key, " ")
+    for (column = 1; column <= 2; column++) {
+        set_column(column)
+        after = expected
+        for (i = 1; i <= n; i++) vary[key[i]] = factor
+        build()
+        take_pair("worth", column, after - expected)
+        for (i = 1; i <= n; i++) delete vary[key[i]]
+    }
+    print_pair(text, "worth")
+}
+function print_summary() {
+    not_measured()
+    print_cases()
+    print_changes()
+    heading("ms a step saved, if better than assumed\t124M, one H200\t1558M, eight H100", "-78 15 18")
+    print_assumption_worth("products 5 % faster", "wide gelu weight head", 1.05)
+    print_assumption_worth("device memory 5 % faster", "copy", 1.05)
+    print_assumption_worth("attention 25 % faster, both ways", "attention attention_backward", 1.25)
+    print_assumption_worth("no gaps between kernels", "gap", 0)
+    print_assumption_worth("NCCL 25 % faster", "gathering exchanging", 1.25)
+}
+
+# --------------------------------------------------------------------------------------------------- measured
+
+# Of a kernel's name as a profiler shows it, demangled; "": the model has none. The first that fits counts.
+function group_of_kernel(name) {
+    if (name ~ /nccl.*AllGather/) return "gathers"
+    if (name ~ /nccl/) return name ~ /SendRecv|ReduceScatter/ ? "reductions" : ""
+    if (name ~ /sdpa|flash|fmha|cudnn/)
+        return name ~ /bprop|bwd|backward|dgrad|dot_do_o|convert_dq|dq_/ ? "attention_backward" : "attention"
+    if (name ~ /softmax_crossentropy/) return "softmax"
+    if (name ~ /softmax_backward/) return "attention_backward"
+    if (name ~ /softmax/) return "attention"
+    if (name ~ /encoder/) return name ~ /backward/ ? "encoder_backward" : "encoder"
+    if (name ~ /layernorm/) return name ~ /backward/ ? "layernorm_backward" : "layernorm"
+    if (name ~ /elementwise/) return name ~ /Gelu/ ? "gelu" : "residual"
+    if (name ~ /partial_sums|bias_from_sums/) return "partial"
+    if (name ~ /column_sums/) return "bias"
+    if (name ~ /sum_squares|add_up/) return "norm"
+    if (name ~ /adamw/) return "adamw"
+    if (name ~ /sum_ranks|write_table|accumulate/) return "sums"
+    if (name ~ /nvjet|gemm|cutlass|cublas|splitK|xmma/) return "products"
+    if (name ~ /memset|Memset|clear/) return "clear"
+    if (name ~ /memcpy|Memcpy|convert/) return "copies"
+    return name ~ /sum_kernel/ ? "loss" : ""
+}
+
+function is_number(x) { return x ~ /^[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$/ }
+
+function take_kernel(text, at,    n, i, cell, group) {
+    n = split(text, cell, "\t")
+    if (at == 1 && n == 5 && !is_number(cell[2])) return                # the heading
+    for (i = 2; i <= 5; i++)
+        if (n != 5 || !is_number(cell[i]))
+            fail("option --measured " measured ", line " at \
+                 ": needs name, launches, ms, bytes read and bytes written, parted by tabs")
+    kernels++
+    group = group_of_kernel(cell[1])
+    if (group == "") unknown[++unknowns] = cell[2] " launches, " cell[3] " ms: " cell[1]
+    seen_launches[group] += cell[2]
+    seen_ms[group] += cell[3]
+    seen_bytes[group] += cell[4] + cell[5]
+    all_launches += cell[2]
+    all_ms += cell[3]
+    all_bytes += cell[4] + cell[5]
+}
+function take_measured(    text, at) {
+    while ((getline text < measured) > 0) {
+        sub(/\r$/, "", text)
+        at++
+        if (text != "") take_kernel(text, at)
+    }
+    close(measured)
+    if (!kernels) fail("option --measured " measured ": there is no kernel in it")
+}
+
+function sum_groups(    i, g) {
+    for (i = 1; i <= lines; i++) {
+        g = group_of[i]
+        if (g == "") continue
+        want_launches[g] += runs_of[i]
+        want_ms[g] += busy_of[i]
+        want_bytes[g] += read_of[i] + written_of[i]
+        want_flops[g] += flops_of[i]
+    }
+}
+
+function per_second(g) {
+    if (!seen_ms[g]) return "-"
+    if (want_flops[g]) return sprintf("%.0f TFLOP/s", want_flops[g] / seen_ms[g] / 1e9)
+    return seen_bytes[g] ? sprintf("%.0f GB/s", seen_bytes[g] / seen_ms[g] / 1e6) : "-"
+}
+function ratio(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
+function pair_row(text, a_launches, b_launches, a_ms, b_ms, a_bytes, b_bytes, speed) {
+    row(text "\t" sprintf("%.0f\t%.0f\t%.3f\t%.3f\t%s\t%.3f\t%.3f", a_launches, b_launches, a_ms, b_ms,
+                          ratio(b_ms, a_ms), a_bytes / 1e9, b_bytes / 1e9) "\t" speed)
+}
+function measured_row(text, g) {
+    if (!want_launches[g] && !seen_launches[g]) return
+    pair_row(text, want_launches[g], seen_launches[g], want_ms[g], seen_ms[g], want_bytes[g], seen_bytes[g],
+             per_second(g))
+    sum_launches += want_launches[g]
+    sum_ms += want_ms[g]
+    sum_bytes += want_bytes[g]
+}
+
+function print_measured(    i, n, part) {
+    sum_groups()
+    print ""
+    heading("kernels\tlaunches\tmeasured\texpected ms\tmeasured\tratio\texpected GB\tmeasured\tspeed then",
+            "-40 8 8 11 8 6 11 8 -14")
+    n = split("encoder;encoder;layernorm;layernorm, with residual too;residual;residual;" \
+              "attention;attention;gelu;GELU;products;products, all of them;softmax;softmax, cross-entropy;" \
+              "loss;sum of losses;layernorm_backward;layernorm backward;bias;gradients of biases;" \
+              "partial;partial sums;attention_backward;attention backward;" \
+              "encoder_backward;encoder backward;clear;memset;copies;memcpy;" \
+              "gathers;NCCL, gathers;reductions;NCCL, reductions;" \
+              "sums;sums of ranks' parts;norm;gradient norm;adamw;AdamW;;not placed", part, ";")
+    for (i = 1; i < n; i += 2) measured_row(part[i + 1], part[i])
+    pair_row("sum", sum_launches, all_launches, sum_ms, all_ms, sum_bytes, all_bytes, "")
+    for (i = 1; i <= unknowns; i++) print (i == 1 ? "\n" : "") "not placed: " unknown[i]
+}
+
+BEGIN {
+    TILE = 256
+    GIB = 1073741824
+    split("a b e f g h i", change, " ")     # c and d are recompute and fast
+    about[1] = "(a) biases' gradients inside layernorm backward and the products' epilogues"
+    about[2] = "(b) products' algorithms timed, not the heuristic's first"
+    about[3] = "(c) nothing recomputed (before: GELU)"
+    about[4] = "(d) attention backward deterministic still: the fast mode would save"
+    about[5] = "(e) layernorm backward with several warps a row above C 1024"
+    about[6] = "(f) the norm in one launch, 16 bytes a load"
+    about[7] = "(g) AdamW in one launch; only biases, layernorms and wpe cleared"
+    about[8] = "(h) logits by the memory that is left, up to 4 GiB, in whole tiles of rows"
+    about[9] = "(i) residual and the next layernorm in one kernel"
+    about[10] = "(j) gathers ahead in the first step too: saved once, in that step"
+    measured = ARGC > 1 ? ARGV[1] : ""
+    fast = 0
+    if (summary) {
+        print_summary()
+        exit
+    }
+    set_changes(!before)
+    set_shape()
+    build()
+    if (measured != "") take_measured()
+    print_title()
+    print_assumptions()
+    print_model()
+    if (measured != "") print_measured()
+}
+AWK
+) ${is[measured]:+"${is[measured]}"}
