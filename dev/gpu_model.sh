@@ -336,11 +336,10 @@ function plugin() {
     host()
 }
 
-function clear_gradients(    small, runs) {
-    small = 2 * (13 * C * L + 2 * C + maxT * C)
-    runs = 5 * L + 2                        # a block's small tensors lie in five places
-    if (new["g"]) stream("clear", "biases, layernorms, wpe cleared", runs, 0, small / runs, "bulk")
-    else stream("clear", "gradients cleared", L + 1, 0, 2 * P / (L + 1), "bulk")
+# One launch a unit; now of the tensors alone that backward adds to.
+function clear_gradients(    bytes) {
+    bytes = new["g"] ? 2 * (13 * C * L + 2 * C + maxT * C) : 2 * P
+    stream("clear", "gradients cleared", L + 1, 0, bytes / (L + 1), "bulk")
 }
 
 # A rank sums the squares of its own part.
@@ -374,7 +373,7 @@ function host(    bytes, ms) {
     bytes = 4 * (3 * BT + 3 * min(BT, V))   # tokens, targets, positions by token, three numbers a token
     ms = bytes / the["pcie"] * 1e-6
     line("copies", "tokens from the host", 2 + parts, 0, bytes, 0, ms, ms, ms + (2 + parts) / 200, "PCIe")
-    line("", "the host waits for loss and norm", 0, 0, 0, 0, 0, 0, 2 * the["wait"] / 1e3, "latency")
+    line("copies", "the host waits for loss, norm", 2, 8 * (L + 2), 0, 0, 0, 0, the["wait"] / 500, "latency")
 }
 
 # One rank has the same hooks: its shards are copied into slots, and buckets into the shard.
@@ -598,7 +597,7 @@ function group_of_kernel(name) {
     if (name ~ /layernorm/) return name ~ /backward/ ? "layernorm_backward" : "layernorm"
     if (name ~ /elementwise/) return name ~ /Gelu/ ? "gelu" : "residual"
     if (name ~ /partial_sums|bias_from_sums/) return "partial"
-    if (name ~ /column_sums/) return "bias"
+    if (name ~ /column_sums|repeat_row/) return "bias"
     if (name ~ /sum_squares|add_up/) return "norm"
     if (name ~ /adamw/) return "adamw"
     if (name ~ /sum_ranks|write_table|accumulate/) return "sums"
@@ -640,7 +639,6 @@ function take_measured(    text, at) {
 function sum_groups(    i, g) {
     for (i = 1; i <= lines; i++) {
         g = group_of[i]
-        if (g == "") continue
         want_launches[g] += runs_of[i]
         want_ms[g] += busy_of[i]
         want_bytes[g] += read_of[i] + written_of[i]
@@ -674,9 +672,9 @@ function print_measured(    i, n, part) {
             "-40 8 8 11 8 6 11 8 -14")
     n = split("encoder;encoder;layernorm;layernorm, with residual too;residual;residual;" \
               "attention;attention;gelu;GELU;products;products, all of them;softmax;softmax, cross-entropy;" \
-              "loss;sum of losses;layernorm_backward;layernorm backward;bias;gradients of biases;" \
+              "loss;sum of losses;layernorm_backward;layernorm backward;bias;biases on their own;" \
               "partial;partial sums;attention_backward;attention backward;" \
-              "encoder_backward;encoder backward;clear;memset;copies;memcpy;" \
+              "encoder_backward;encoder backward;clear;memory cleared;copies;memcpy;" \
               "gathers;NCCL, gathers;reductions;NCCL, reductions;" \
               "sums;sums of ranks' parts;norm;gradient norm;adamw;AdamW;;not placed", part, ";")
     for (i = 1; i < n; i += 2) measured_row(part[i + 1], part[i])

@@ -65,6 +65,8 @@ need 'bytes that fc and its GELU write' is 'forward: fc, GELU' $WRITTEN $((L * 2
 need 'bytes that layernorm 1 backward reads' is 'backward: layernorm 1 backward' $READ \
     $((L * (3 * BT * C * 2 + 2 * BT * 4) + L * 132 * 2 * 3 * C * 4)) 9
 need 'bytes that AdamW reads: gradient, master, moments' is 'plugin: AdamW' $READ $((14 * P)) 9
+need 'gradients cleared: biases, layernorms, wpe' is 'plugin: gradients cleared' $WRITTEN \
+    $((2 * (L * 13 * C + 2 * C + 1024 * C))) 9
 need 'bytes of the norm' is 'plugin: gradient norm' $READ $((2 * P)) 9
 need 'sums' sums_hold
 end
@@ -146,7 +148,7 @@ need 'attention' shows 'attention' '12 12 * 4.250 * 4.800 291 TFLOP/s'
 need 'attention backward' shows 'attention backward' '* 24 * 15.000 * 3.000 * TFLOP/s'
 need 'NCCL, gathers' shows 'NCCL, gathers' '0 3 0.000 0.500 - 0.000 0.000 -'
 need 'NCCL, reductions' shows 'NCCL, reductions' '0 4 0.000 0.750 - 0.000 0.000 -'
-need 'memset' shows 'memset' '* 62 * 0.125 *'
+need 'memset' shows 'memory cleared' '* 62 * 0.125 *'
 need 'memcpy' shows 'memcpy' '* 3 * 0.062 *'
 need 'not placed' shows 'not placed' '0 7 0.000 0.375 - 0.000 0.011 29 GB/s'
 need 'it is named' grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
