@@ -59,7 +59,7 @@ function min(a, b) { return a < b ? a : b }
 
 # ------------------------------------------------------------------------------------------------ assumptions
 
-# Kept in the order in which they are printed. vary: a factor, to see what an assumption is worth.
+# They are printed in this order. vary: a factor, to see what an assumption is worth.
 function assume(key, value, unit, text) {
     assumption[++assumptions] = key
     the[key] = value * (key in vary ? vary[key] : 1)
@@ -336,7 +336,7 @@ function plugin() {
     host()
 }
 
-# One launch a unit; now of the tensors alone that backward adds to.
+# One launch a unit; now only for the tensors that backward adds to.
 function clear_gradients(    bytes) {
     bytes = new["g"] ? 2 * (13 * C * L + 2 * C + maxT * C) : 2 * P
     stream("clear", "gradients cleared", L + 1, 0, bytes / (L + 1), "bulk")
@@ -354,8 +354,8 @@ function norm(    blocks, ms) {
     line("norm", "gradient norm, blocks added by one thread", L + 1, 8 * blocks, 0, 0, 0, ms, ms, "latency")
 }
 
-# Of an element 14 bytes are read, gradient, master and moments, and 14 written, parameter for gradient.
-# shards: of a unit. Before, each tensor had a launch; a cut through a tensor makes one more.
+# For each element 14 bytes are read: gradient, master, moments; and 14 written: parameter, master, moments.
+# shards: of a unit. Before, each tensor had its own launch, and each part of one that shards cut.
 function adamw(shards,    all, vectors, runs) {
     all = 14 * P / shards
     vectors = 14 * (13 * C * L + 2 * C) / shards
@@ -383,7 +383,7 @@ function copy_alone(    unit) {
     if (stage >= 2) stream("sums", "buckets into the shard", L + 1, unit, unit, "columns")
 }
 
-# Bytes of elements that go to this rank, or from it, at so many GB/s; in ms
+# ms that a rank needs to receive, or to send, its part of so many elements at `speed` GB/s
 function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
 # Reductions go in rounds, of 4 MiB from each rank (--window).
 function rounds(elems) { return ceil(2 * elems / N / 4194304) }
