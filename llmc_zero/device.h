@@ -37,8 +37,7 @@ typedef struct {
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale,
                      int64_t n, int add);
     int (*accumulate)(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n, int first);
-    /* *sum and partial (kernel_sum_squares_partials(n) doubles) are memory of the device */
-    int (*sum_squares)(device *d, device_stream s, double *sum, double *partial, zero_dtype type, const void *x, int64_t n);
+    int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);     /* of each part of x */
     int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, int64_t n);
 } device_functions;
 
@@ -65,6 +64,8 @@ const void *device_view(device *d, const void *x, size_t bytes, void *staging);
 /* Where the host writes what is to become x: x itself, or `staging`, which device_commit then copies. */
 static inline void *device_target(const device *d, void *x, void *staging) { return d->asynchronous ? staging : x; }
 int device_commit(device *d, void *x, size_t bytes, const void *staging);
+/* Copies from the host's memory, whatever the device, and waits for it. */
+int device_set(device *d, void *to, const void *from, size_t bytes);
 
 /* device_cuda.c */
 int device_cuda_open(device *d, const zero_config *config, int node_rank);

@@ -68,9 +68,12 @@ static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type
     return 0;
 }
 
-static int cpu_sum_squares(device *d, device_stream s, double *sum, double *partial, zero_dtype type, const void *x, int64_t n) {
-    (void)d; (void)s; (void)partial;
-    *sum = kernel_sum_squares(type, x, n);
+static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
+    (void)d; (void)s;
+    for (int i = 0; i < t->n; i++) {
+        const char *from = (const char *)x + t->parts[i].offset * dtype_bytes(type);
+        t->sums[i] = kernel_sum_squares(type, from, t->parts[i].elems);
+    }
     return 0;
 }
 
@@ -134,7 +137,10 @@ const void *device_view(device *d, const void *x, size_t bytes, void *staging) {
 }
 
 int device_commit(device *d, void *x, size_t bytes, const void *staging) {
-    if (!d->asynchronous) return 0;
-    ZERO_TRY(d->f->copy(d, COMM, x, staging, bytes));
+    return d->asynchronous ? device_set(d, x, staging, bytes) : 0;
+}
+
+int device_set(device *d, void *to, const void *from, size_t bytes) {
+    ZERO_TRY(d->f->copy(d, COMM, to, from, bytes));
     return d->f->wait(d, COMM);
 }

@@ -108,8 +108,8 @@ static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype ty
     CUDA_TRY(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
     return 0;
 }
-static int queue_sum_squares(device *d, device_stream s, double *sum, double *partial, zero_dtype type, const void *x, int64_t n) {
-    CUDA_TRY(cuda_sum_squares(stream_of(d, s), sum, partial, type, x, n));
+static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
+    CUDA_TRY(cuda_sum_squares(stream_of(d, s), t, type, x));
     return 0;
 }
 static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, int64_t n) {

@@ -68,7 +68,7 @@ struct zero {
     char *wire_buffer;                      /* one bucket's gradients as fp32; NULL: they travel as they are */
     int buffer_bucket[2];                   /* which bucket fills it; -1: none */
     double *norm_parts;                     /* (ranks + 1, n_units) */
-    double *squares;                        /* (n_units, then the parts of the largest shard) of the device */
+    norm_table norm;                        /* this rank's part of each unit */
     float *values;                          /* (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through */
     uint16_t *low_values;                   /* (VALUES_CHUNK) */
     float *staging;                         /* (VALUES_CHUNK) the host's view of device memory */
@@ -115,6 +115,8 @@ int grads_check(const zero *z, int unit);       /* backward may come here now */
 int grads_open(zero *z, int unit);              /* clears the unit's gradient */
 int grads_finish(zero *z, int unit);            /* into the bucket */
 int grads_wait(zero *z);                        /* all reductions are done */
+
+int optimizer_create(zero *z);                  /* tables, once gradients have their place */
 
 /* loss_scale.c */
 void loss_scale_init(loss_scale *s, const zero_config *c);

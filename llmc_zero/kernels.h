@@ -34,6 +34,19 @@ enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
+/* Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch. first: how many pieces of
+ * work, each of a fixed number of elements, the stretches before it have. */
+typedef struct { int64_t offset, elems, first; } stretch;
+/* What the norm is made of: kernel_sum_squares of each stretch. All pointers are memory of the device. */
+typedef struct {
+    const stretch *parts;       /* (n); their pieces of work are SUM_BLOCKs */
+    int n;
+    int64_t blocks;             /* of all parts */
+    double *sums;               /* (n) the result */
+    double *partial;            /* (blocks) */
+    unsigned *done;             /* (n) blocks of a part that are through; 0 between launches */
+} norm_table;
+
 void kernel_fill_nan(void *x, size_t bytes);
 
 /* AdamW on n elements. g: the mean gradient, times grad_scale. low: where the updated parameter is stored in low_type, or NULL when the

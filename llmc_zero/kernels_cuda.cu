@@ -9,7 +9,7 @@
 
 namespace {
 
-enum { THREADS = 256, EACH = 4 };
+enum { WARP = 32, THREADS = 256, EACH = 4 };
 
 struct bf16 { uint16_t bits; };
 struct fp16 { uint16_t bits; };
@@ -99,39 +99,95 @@ template <class T> __global__ void accumulate(float *to, const T *from, int64_t 
     store(to + i, sum, n - i);
 }
 
-/* partial[block]: the sum of squares of one SUM_BLOCK. Sixteen threads take a piece: thread j is lane j. */
-enum { SQUARES_THREADS = 512, PIECES = SUM_BLOCK / SUM_PIECE };
-template <class T> __global__ void sum_squares(double *partial, const T *x, int64_t n) {
-    __shared__ double lanes[PIECES][SUM_LANES];
-    int64_t begin = (int64_t)blockIdx.x * SUM_BLOCK;
-    for (int piece = threadIdx.x / SUM_LANES; piece < PIECES; piece += SQUARES_THREADS / SUM_LANES) {
-        int lane = threadIdx.x % SUM_LANES;
-        int64_t from = begin + piece * SUM_PIECE + lane, end = begin + (piece + 1) * SUM_PIECE < n ? begin + (piece + 1) * SUM_PIECE : n;
-        double sum = 0;
-        for (int64_t i = from; i < end; i += SUM_LANES) {
-            double d = widen(x[i]);
-            sum += d * d;
-        }
-        lanes[piece][lane] = sum;
+/* The last i of n, each with a `first`, whose first is at most x. The warp's lanes look at 32 places of the list at a time. */
+template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
+    int lane = threadIdx.x % WARP, from = 0;
+    while (n > 1) {
+        int step = (n + WARP - 1) / WARP, i = lane * step;
+        int found = (__popc(__ballot_sync(~0u, i < n && list[from + i].first <= x)) - 1) * step;
+        from += found;
+        n = n - found < step ? n - found : step;
     }
+    return from;
+}
+
+/*
+ * The sum of squares of each part. A block takes a SUM_BLOCK; some neighbouring threads take a piece of it, each as many lanes as one access
+ * of 16 bytes holds. Lanes and pieces are added in their order, through shared memory; so are a part's blocks, by the one that ends last.
+ */
+enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 8 };      /* accesses that a thread has under way */
+template <class T> struct lanes_of {
+    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };     /* lanes of a thread, threads of a piece, of a block */
+    struct alignas(16) access { T e[N]; };
+};
+
+/* Adds the squares of RUN elements to each of a thread's lanes; behind `left` elements, of 0. A square is exact, so an fma rounds once, as
+ * the processor's addition does. */
+template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
+    using lanes = lanes_of<T>;
+    typename lanes::access v[RUN];
+    if (left >= (RUN - 1) * SUM_LANES + lanes::N && (uintptr_t)x % sizeof v[0] == 0)
+        for (int r = 0; r < RUN; r++) v[r] = *(const typename lanes::access *)(x + r * SUM_LANES);
+    else
+        for (int r = 0; r < RUN; r++)
+            for (int j = 0; j < lanes::N; j++) v[r].e[j] = r * SUM_LANES + j < left ? x[r * SUM_LANES + j] : T{};
+    for (int r = 0; r < RUN; r++)
+        for (int j = 0; j < lanes::N; j++) {
+            double d = widen(v[r].e[j]);
+            sum[j] = fma(d, d, sum[j]);
+        }
+}
+
+/* lanes[piece][0..SUM_LANES) -> the block's sum, in thread 0. What lies behind the part's end is +0, which changes nothing. */
+typedef double piece_lanes[SUM_LANES + 1];              /* one more: so that no two pieces' lanes are in the same bank */
+__device__ inline double sum_pieces(piece_lanes *lanes) {
+    double sum = 0, all = 0;
     __syncthreads();
-    if (threadIdx.x < PIECES) {                 /* a piece's lanes in their order */
-        double sum = 0;
+    if (threadIdx.x < PIECES) {
         for (int lane = 0; lane < SUM_LANES; lane++) sum += lanes[threadIdx.x][lane];
         lanes[threadIdx.x][0] = sum;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {                     /* the pieces in theirs; those behind the end are +0, which changes nothing */
-        double sum = 0;
-        for (int piece = 0; piece < PIECES; piece++) sum += lanes[piece][0];
-        partial[blockIdx.x] = sum;
-    }
+    for (int piece = 0; threadIdx.x == 0 && piece < PIECES; piece++) all += lanes[piece][0];
+    return all;
 }
 
-__global__ void add_up(double *sum, const double *partial, int64_t n) {
-    double total = 0;
-    for (int64_t i = 0; i < n; i++) total += partial[i];
-    *sum = total;
+/* The sum of the blocks' partial sums, in thread 0: fetched side by side, some at a time, and added in their order. */
+__device__ inline double sum_blocks(piece_lanes *room, const double *partial, int64_t blocks, int threads) {
+    enum { SOME = PIECES };
+    double all = 0;
+    for (int64_t from = 0; from < blocks; from += SOME) {
+        int n = blocks - from < SOME ? (int)(blocks - from) : SOME;
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += threads) room[i][0] = partial[from + i];
+        __syncthreads();
+        for (int i = 0; threadIdx.x == 0 && i < n; i++) all += room[i][0];
+    }
+    return all;
+}
+
+template <class T> __global__ void sum_squares(norm_table t, const T *x) {
+    using lanes = lanes_of<T>;
+    __shared__ piece_lanes shared[PIECES];
+    __shared__ int last;
+    int part = find(t.parts, t.n, blockIdx.x);
+    stretch p = t.parts[part];
+    int piece = threadIdx.x / lanes::SHARE, lane = threadIdx.x % lanes::SHARE * lanes::N;
+    int64_t at = (blockIdx.x - p.first) * SUM_BLOCK + piece * SUM_PIECE + lane, blocks = (p.elems + SUM_BLOCK - 1) / SUM_BLOCK;
+    double sum[lanes::N] = {};
+    for (int i = 0; i < SUM_PIECE; i += RUN * SUM_LANES) add_run(sum, x + p.offset + at + i, p.elems - at - i);
+    for (int j = 0; j < lanes::N; j++) shared[piece][lane + j] = sum[j];
+    double all = sum_pieces(shared);
+    if (threadIdx.x == 0) {                             /* the counter goes back to 0 with the last block */
+        t.partial[blockIdx.x] = all;
+        __threadfence();
+        last = atomicInc(&t.done[part], (unsigned)blocks - 1) == blocks - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!last) return;
+    all = sum_blocks(shared, t.partial + p.first, blocks, lanes::THREADS);
+    if (threadIdx.x == 0) t.sums[part] = all;
 }
 
 __device__ inline float adamw_element(const adamw_constants &c, float p, float *m, float *v, float g) {
@@ -218,19 +274,15 @@ cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const v
     });
 }
 
-cudaError_t cuda_sum_squares(cudaStream_t s, double *sum, double *partial, zero_dtype type_, const void *x, int64_t n) {
-    cudaLaunchConfig_t config = {};
-    int64_t blocks = kernel_sum_squares_partials(n);
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3(SQUARES_THREADS);
-    config.stream = s;
-    cudaError_t rc = with(type_, [&](auto f) {
+cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type_, const void *x) {
+    return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
-        return cudaLaunchKernelEx(&config, sum_squares<T>, partial, (const T *)x, n);
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3((unsigned)t->blocks);
+        config.blockDim = dim3(lanes_of<T>::THREADS);
+        config.stream = s;
+        return cudaLaunchKernelEx(&config, sum_squares<T>, *t, (const T *)x);
     });
-    if (rc != cudaSuccess) return rc;
-    config.gridDim = config.blockDim = dim3(1);
-    return cudaLaunchKernelEx(&config, add_up, sum, (const double *)partial, blocks);
 }
 
 cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, int64_t n) {

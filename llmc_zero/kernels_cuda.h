@@ -14,7 +14,8 @@ cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtyp
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, const void **table,
                            int ranks, float scale, int64_t n, int add);
 cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const void *from, int64_t n, int first);
-cudaError_t cuda_sum_squares(cudaStream_t s, double *sum, double *partial, zero_dtype type, const void *x, int64_t n);
+/* One launch for all parts. */
+cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type, const void *x);
 cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, int64_t n);
 
 #ifdef __cplusplus

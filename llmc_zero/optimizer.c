@@ -5,6 +5,29 @@
 
 static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
 
+/* ---------------------------------------------------------------------------------------- tables, made once at creation */
+
+/* This rank's part of every unit, and room for their sums. */
+static int create_norm(zero *z) {
+    int n = z->layout.n_units;
+    stretch parts[n];
+    int64_t blocks = 0;
+    for (int u = 0; u < n; u++) {
+        parts[u] = (stretch){ grad_offset(z, u, z->comm.rank), z->layout.units[u].shard, blocks };
+        blocks += kernel_sum_squares_partials(parts[u].elems);
+    }
+    size_t bytes = sizeof parts + (n + blocks) * sizeof(double) + n * sizeof(unsigned);
+    stretch *table = memory_alloc(&z->memory, ZERO_WORKING, "gradient norm", bytes);
+    if (!table) return ZERO_ERR_MEMORY;
+    double *sums = (double *)(table + n), *partial = sums + n;
+    z->norm = (norm_table){ table, n, blocks, sums, partial, (unsigned *)(partial + blocks) };
+    return device_set(&z->device, table, parts, sizeof parts);
+}
+
+int optimizer_create(zero *z) { return create_norm(z); }
+
+/* ----------------------------------------------------------------------------------------------------------------- step */
+
 typedef struct { zero *z; double *mine, *all; int n; } share_request;
 static int run_share(void *ctx, job *j) {
     (void)j;
@@ -17,12 +40,9 @@ static int run_share(void *ctx, job *j) {
 static int global_norm(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = z->norm_parts, *all = mine + n, sum = 0;
-    size_t size = dtype_bytes(z->grad_type);
     device *d = &z->device;
-    for (int u = 0; u < n; u++)
-        ZERO_TRY(d->f->sum_squares(d, COMPUTE, z->squares + u, z->squares + n, z->grad_type, z->grads + grad_offset(z, u, z->comm.rank) * size,
-                                   z->layout.units[u].shard));
-    ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->squares, n * sizeof(double)));
+    ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm, z->grad_type, z->grads));
+    ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
     share_request s = { z, mine, all, n };
     ZERO_TRY(progress_run(&z->progress, run_share, &s));

@@ -77,9 +77,7 @@ static int create_tables(zero *z) {
     z->norm_parts = (double *)((char *)z->staging + staging);
     ZERO_TRY(z->device.f->pin(&z->device, z->values, all));
     z->pinned = 1;
-    int64_t partials = kernel_sum_squares_partials(z->layout.shard_elems);
-    z->squares = memory_alloc(&z->memory, ZERO_WORKING, "gradient norm", (n + partials) * sizeof(double));
-    return z->squares ? 0 : ZERO_ERR_MEMORY;
+    return 0;
 }
 
 static int create_states(zero *z) {
@@ -87,7 +85,8 @@ static int create_states(zero *z) {
     ZERO_TRY(create_tables(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
-    return create_optimizer_state(z);
+    ZERO_TRY(create_optimizer_state(z));
+    return optimizer_create(z);
 }
 
 /* What tells whether two ranks have one device, whatever number it has for each. MIG's instances of a GPU have UUIDs of their own. */

@@ -189,6 +189,36 @@ static void check_accumulate(int64_t n, int64_t offset) {
         }
 }
 
+/* The parts' sums of squares, twice: the second launch finds the counters as the first did. */
+static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
+    int64_t blocks = 0;
+    for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
+    norm_table t = { .n = n, .blocks = blocks };
+    double got[n];
+    CUDA_WORKS(cudaMalloc((void **)&t.parts, n * sizeof *parts));
+    CUDA_WORKS(cudaMalloc((void **)&t.sums, n * sizeof(double)));
+    CUDA_WORKS(cudaMalloc((void **)&t.partial, blocks * sizeof(double)));
+    CUDA_WORKS(cudaMalloc((void **)&t.done, n * sizeof(unsigned)));
+    CUDA_WORKS(cudaMemcpy((void *)t.parts, parts, n * sizeof *parts, cudaMemcpyHostToDevice));
+    CUDA_WORKS(cudaMemset(t.done, 0, n * sizeof(unsigned)));
+    for (int again = 0; again < 2; again++) {
+        CUDA_WORKS(cudaMemset(t.sums, 0xff, n * sizeof(double)));
+        CUDA_WORKS(cudaMemset(t.partial, 0xff, blocks * sizeof(double)));
+        CUDA_WORKS(cuda_sum_squares(NULL, &t, type, device));
+        CUDA_WORKS(cudaMemcpy(got, t.sums, n * sizeof(double), cudaMemcpyDeviceToHost));
+        for (int i = 0; i < n; i++) {
+            double want = kernel_sum_squares(type, host + parts[i].offset * dtype_bytes(type), parts[i].elems);
+            if (memcmp(&got[i], &want, sizeof want) && !(isnan(got[i]) && isnan(want)))
+                fail_msg("sum_squares, %s, part %d of %d, %lld elements from %lld on: %a, not %a", dtype_name(type), i, n,
+                         (long long)parts[i].elems, (long long)parts[i].offset, got[i], want);
+        }
+    }
+    CUDA_WORKS(cudaFree((void *)t.parts));
+    CUDA_WORKS(cudaFree(t.sums));
+    CUDA_WORKS(cudaFree(t.partial));
+    CUDA_WORKS(cudaFree(t.done));
+}
+
 static void check_sum_squares(int64_t n, int64_t offset) {
     for (int k = 0; k < DTYPES; k++)
         for (int clean = 0; clean < 2; clean++) {
@@ -196,15 +226,36 @@ static void check_sum_squares(int64_t n, int64_t offset) {
             for (int64_t i = 0; clean && i < n + 2 * MARGIN; i++)
                 if (!isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
             CUDA_WORKS(cudaMemcpy(x.device, x.host, (n + 2 * MARGIN) * dtype_bytes(dtypes[k]), cudaMemcpyHostToDevice));
-            double *sum, got, want = kernel_sum_squares(dtypes[k], on_host(&x, offset), n);
-            CUDA_WORKS(cudaMalloc((void **)&sum, (1 + kernel_sum_squares_partials(n)) * sizeof(double)));
-            CUDA_WORKS(cuda_sum_squares(NULL, sum, sum + 1, dtypes[k], on_device(&x, offset), n));
-            CUDA_WORKS(cudaMemcpy(&got, sum, sizeof got, cudaMemcpyDeviceToHost));
-            if (memcmp(&got, &want, sizeof got) && !(isnan(got) && isnan(want)))
-                fail_msg("sum_squares of %lld: %a, not %a", (long long)n, got, want);
-            CUDA_WORKS(cudaFree(sum));
+            stretch one = { offset, n, 0 };
+            check_norm(dtypes[k], on_host(&x, 0), on_device(&x, 0), &one, 1);
             finish(&x, "sum_squares's source");
         }
+}
+
+/* Many parts in one launch, of one block and of several, in no order of places; also as the blocks of a grid run in another order. */
+static void check_many_parts(void) {
+    enum { PARTS = 77 };
+    for (int k = 0; k < DTYPES; k++) {
+        array x = make(dtypes[k], 4 * LARGEST);
+        stretch parts[PARTS];
+        for (int i = 0; i < PARTS; i++) {
+            int64_t elems = i % 26 == 3 ? LARGEST - i : 128 * (1 + i % 7) - i % 3;
+            parts[i] = (stretch){ (i * 104729 % (3 * LARGEST)) / 8 * 8, elems, 0 };
+        }
+        for (int64_t i = 0; i < x.n + 2 * MARGIN; i++)
+            if (!isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
+        CUDA_WORKS(cudaMemcpy(x.device, x.host, (x.n + 2 * MARGIN) * dtype_bytes(dtypes[k]), cudaMemcpyHostToDevice));
+        check_norm(dtypes[k], x.host, x.device, parts, PARTS);
+        finish(&x, "sum_squares's source");
+    }
+}
+/* One part of more blocks than are added up at a time. */
+static void check_long_part(void) {
+    array x = make(ZERO_BF16, 70 * SUM_BLOCK - 5);
+    for (int64_t i = 0; i < x.n + 2 * MARGIN; i++) toy_store(ZERO_BF16, x.host, i, (float)(i % 1009));
+    CUDA_WORKS(cudaMemcpy(x.device, x.host, (x.n + 2 * MARGIN) * 2, cudaMemcpyHostToDevice));
+    check_norm(ZERO_BF16, x.host, x.device, &(stretch){ MARGIN, x.n, 0 }, 1);
+    finish(&x, "sum_squares's source");
 }
 
 /* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master */
@@ -240,6 +291,11 @@ static void test_convert(void **state) { (void)state; at_all_places(check_conver
 static void test_sum_ranks(void **state) { (void)state; at_all_places(check_sum_ranks); }
 static void test_accumulate(void **state) { (void)state; at_all_places(check_accumulate); }
 static void test_sum_squares(void **state) { (void)state; at_all_places(check_sum_squares); }
+static void test_sum_squares_of_parts(void **state) {
+    (void)state;
+    check_many_parts();
+    check_long_part();
+}
 static void test_adamw(void **state) { (void)state; at_all_places(check_adamw); }
 
 /* Each rank's part begins one element behind the one before, so that any other order of them gives other bits. */
@@ -393,6 +449,31 @@ static void test_no_waits_in_a_step(void **state) {
             }
 }
 
+static long launches(void) {
+    long n;
+    cuda_stand_in_counts(&n, NULL, NULL);
+    return n;
+}
+
+/* However many tensors and units there are: one launch for the norm. */
+static void test_launches_of_a_step(void **state) {
+    (void)state;
+    for (int stage = 0; stage < 4; stage++)
+        for (int micro = 1; micro <= 3; micro += 2) {
+            zero_config c = config_on(ZERO_CUDA, stage);
+            c.micro_batches = micro;
+            end(NULL);
+            WORKS(create(&c));
+            for (int step = 1; step <= 2; step++) {
+                WORKS(toy_passes(&t, micro));
+                long before = launches();
+                WORKS(zero_reduce(t.z, NULL));
+                assert_int_equal(launches() - before, 1);
+                WORKS(zero_discard(t.z));
+            }
+        }
+}
+
 static void test_no_usable_device(void **state) {
     (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
@@ -472,13 +553,14 @@ int main(void) {
         return cmocka_run_group_tests(without, NULL, NULL) != 0;
     }
     const struct CMUnitTest kernels[] = {
-        TEST(test_convert), TEST(test_sum_ranks), TEST(test_accumulate), TEST(test_sum_squares), TEST(test_adamw),
+        TEST(test_convert), TEST(test_sum_ranks), TEST(test_accumulate), TEST(test_sum_squares),
+        TEST(test_sum_squares_of_parts), TEST(test_adamw),
         TEST_LAZY(test_many_ranks),
     };
     const struct CMUnitTest device[] = {
         TEST(test_processor), TEST(test_device_number), TEST_LAZY(test_memory), TEST(test_out_of_memory),
 #ifdef CUDA_STAND_IN
-        TEST(test_no_waits_in_a_step), TEST(test_no_usable_device), TEST(test_failing_calls),
+        TEST(test_no_waits_in_a_step), TEST(test_launches_of_a_step), TEST(test_no_usable_device), TEST(test_failing_calls),
 #endif
     };
     return cmocka_run_group_tests(kernels, NULL, NULL) + cmocka_run_group_tests(device, NULL, NULL) != 0;

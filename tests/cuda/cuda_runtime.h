@@ -46,6 +46,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
     }
     return bits;
 }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
 // The value of lane `from`: this lane's own where the warp has no such lane, 0xff bytes where that lane has left the kernel.
@@ -86,6 +87,8 @@ template <class T> T cuda_stand_in_max(T *p, T x) { T old = *p; *p = old > x ? o
 inline int atomicAdd(int *p, int x) { return cuda_stand_in_add(p, x); }
 inline unsigned atomicAdd(unsigned *p, unsigned x) { return cuda_stand_in_add(p, x); }
 inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x) { return cuda_stand_in_add(p, x); }
+inline unsigned atomicInc(unsigned *p, unsigned most) { unsigned old = *p; *p = old >= most ? 0 : old + 1; return old; }
+inline void __threadfence() {}
 inline int atomicMax(int *p, int x) { return cuda_stand_in_max(p, x); }
 inline unsigned atomicMax(unsigned *p, unsigned x) { return cuda_stand_in_max(p, x); }
 
