@@ -5,16 +5,17 @@
 
 enum { BLOCK = 1024 };
 
-adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, int decay) {
+adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed) {
     double correction1 = 1 - pow(h->beta1, h->t), correction2 = 1 - pow(h->beta2, h->t);
     return (adamw_constants){
         .beta1 = h->beta1, .one_minus_beta1 = 1 - h->beta1, .beta2 = h->beta2, .one_minus_beta2 = 1 - h->beta2,
         .step_size = (float)(h->lr / correction1), .inv_sqrt_correction2 = (float)(1 / sqrt(correction2)), .eps = h->eps,
-        .keep = decay ? (float)(1 - (double)h->lr * h->weight_decay) : 1.0f, .grad_scale = (float)grad_scale };
+        .grad_scale = (float)grad_scale, .keep = { 1.0f, (float)(1 - (double)h->lr * h->weight_decay) },
+        .noise = noise_of_update(rounding_seed, h->t) };
 }
 
-ZERO_CLONES static void adamw_block(const adamw_constants *constants, float *restrict p, float *restrict m, float *restrict v,
-                                    const float *restrict g, int64_t n) {
+ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep, float *restrict p, float *restrict m,
+                                    float *restrict v, const float *restrict g, int64_t n) {
     const adamw_constants c = *constants;
     for (int64_t i = 0; i < n; i++) {
         float grad = g[i] * c.grad_scale;
@@ -23,7 +24,7 @@ ZERO_CLONES static void adamw_block(const adamw_constants *constants, float *res
         float denominator = fmaf(sqrtf(vi), c.inv_sqrt_correction2, c.eps);
         m[i] = mi;
         v[i] = vi;
-        p[i] = fmaf(-c.step_size, mi / denominator, c.keep * p[i]);
+        p[i] = fmaf(-c.step_size, mi / denominator, keep * p[i]);
     }
 }
 
@@ -32,21 +33,32 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
     for (int64_t i = 0; i < n; i++) low[i] = bf16_round_with(p[i], noise_at(key, first + (uint32_t)i));
 }
 
-void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, int64_t n) {
+static void *at(void *p, zero_dtype t, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
+
+static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s) {
+    float *masters = at(a->p, ZERO_F32, a->low ? s->state : s->param), *m = a->m + s->state, *v = a->v + s->state;
+    const char *grads = (const char *)a->g + s->grad * dtype_bytes(a->g_type);
+    void *stored = at(a->low, a->low_type, s->param);
+    uint32_t key = noise_key(c->noise, s->tensor, s->layer);
+    int64_t n = s->elems;
     #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
         float wide[BLOCK], own[BLOCK];
-        const float *grad = (const float *)a->g + b;
-        float *p = a->p ? a->p + b : own;
-        char *low = a->low ? (char *)a->low + b * dtype_bytes(a->low_type) : NULL;
+        const float *grad = (const float *)grads + b;
+        float *p = masters ? masters + b : own;
+        void *low = at(stored, a->low_type, b);
         if (a->g_type != ZERO_F32) {
-            kernel_convert(ZERO_F32, wide, a->g_type, (const uint16_t *)a->g + b, len);
+            kernel_convert(ZERO_F32, wide, a->g_type, (const uint16_t *)grads + b, len);
             grad = wide;
         }
-        if (!a->p) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
-        adamw_block(c, p, a->m + b, a->v + b, grad, len);
-        if (!a->p) round_with_noise((uint16_t *)low, own, a->noise_key, a->noise_first + (uint32_t)b, len);
+        if (!masters) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
+        adamw_block(c, c->keep[s->decay], p, m + b, v + b, grad, len);
+        if (!masters) round_with_noise(low, own, key, (uint32_t)(s->inside + b), len);
         else if (low) kernel_convert(a->low_type, low, ZERO_F32, p, len);
     }
+}
+
+void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+    for (int i = 0; i < t->n; i++) adamw_segment_cpu(c, a, &t->segments[i]);
 }

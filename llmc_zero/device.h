@@ -38,7 +38,7 @@ typedef struct {
                      int64_t n, int add);
     int (*accumulate)(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n, int first);
     int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);     /* of each part of x */
-    int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, int64_t n);
+    int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 } device_functions;
 
 struct device {

@@ -77,9 +77,9 @@ static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero
     return 0;
 }
 
-static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, int64_t n) {
+static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
     (void)d; (void)s;
-    kernel_adamw(c, a, n);
+    kernel_adamw(c, a, t);
     return 0;
 }
 

@@ -112,8 +112,8 @@ static int queue_sum_squares(device *d, device_stream s, const norm_table *t, ze
     CUDA_TRY(cuda_sum_squares(stream_of(d, s), t, type, x));
     return 0;
 }
-static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, int64_t n) {
-    CUDA_TRY(cuda_adamw(stream_of(d, s), c, a, n));
+static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+    CUDA_TRY(cuda_adamw(stream_of(d, s), c, a, t));
     return 0;
 }
 

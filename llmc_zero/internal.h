@@ -69,6 +69,7 @@ struct zero {
     int buffer_bucket[2];                   /* which bucket fills it; -1: none */
     double *norm_parts;                     /* (ranks + 1, n_units) */
     norm_table norm;                        /* this rank's part of each unit */
+    adamw_table update;                     /* what this rank updates */
     float *values;                          /* (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through */
     uint16_t *low_values;                   /* (VALUES_CHUNK) */
     float *staging;                         /* (VALUES_CHUNK) the host's view of device memory */
@@ -127,8 +128,6 @@ int agree(zero *z, int rc);                     /* all ranks fail if one does, w
 
 /* same.c: all ranks were given rank 0's settings and tables, or all fail */
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
-
-uint32_t noise_key(const zero *z, const layout_place *p, int t);          /* stochastic rounding: of this update, tensor and layer */
 
 int naive_reduce(zero *z);                      /* the oracle: see naive.c */
 int naive_update(zero *z, const zero_hyper *h, double grad_scale);

@@ -49,18 +49,34 @@ typedef struct {
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-/* AdamW on n elements. g: the mean gradient, times grad_scale. low: where the updated parameter is stored in low_type, or NULL when the
- * parameter is its own master. p NULL: there is no master, the parameter lives in `low` as bf16 alone and is rounded stochastically; element
- * i's noise is noise_at(noise_key, noise_first + i) (numbers.h). */
-typedef struct { float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_correction2, eps, keep, grad_scale; } adamw_constants;
+/* The constants of an update. keep: what is left of a parameter without decay, and with it. noise: of no_master's rounding, see noise_key. */
+typedef struct {
+    float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
+    uint32_t noise;
+} adamw_constants;
+adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
+
+/* What an update goes through. g: the mean gradient, times grad_scale. p: the masters; low: where the updated parameters are stored in
+ * low_type. low NULL: the parameters are fp32, their own masters, at p. p NULL: there is no master, the parameters live in `low` as bf16
+ * alone and are rounded stochastically. */
 typedef struct {
     float *p, *m, *v;
     const void *g;
     void *low;
     zero_dtype g_type, low_type;
-    uint32_t noise_key, noise_first;
 } adamw_arrays;
-adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, int decay);
-void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, int64_t n);
+
+/* Neighbouring elements of one layer's tensor, and where they begin: in the parameters, in moments and masters, in the gradients, and in
+ * the tensor, which counts for noise. first: the chunks of ADAMW_CHUNK elements that the segments before it have; each begins its own. */
+enum { ADAMW_CHUNK = 256 };
+typedef struct {
+    int64_t param, state, grad, inside, elems, first;
+    int tensor, layer, decay;
+} adamw_segment;
+static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }
+
+/* segments (n): memory of the device that updates. */
+typedef struct { const adamw_segment *segments; int n; int64_t chunks; } adamw_table;
+void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The kernels of kernels_cuda.h. They move memory and little else: every thread takes 4 neighbouring elements, in one access where all of
- * them are there and aligned. Compiled with -fmad=false: what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what
- * tests/cuda/ can run on a processor.
+ * The kernels of kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring elements, for the norm 16 bytes, in one
+ * access where all of them are there and aligned. Compiled with -fmad=false: what is to be one rounding is an fmaf, nothing else is. Of CUDA
+ * they use only what tests/cuda/ can run on a processor.
  */
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
@@ -25,22 +25,31 @@ template <class T> struct alignas(EACH * sizeof(T)) four { T e[EACH]; };
 
 template <class T> __device__ inline bool whole(const T *p, int64_t left) { return left >= EACH && (uintptr_t)p % sizeof(four<T>) == 0; }
 
-/* x[0..4) = p[0..left), 0 behind the end. */
-template <class T> __device__ inline void load(float x[EACH], const T *p, int64_t left) {
-    if (whole(p, left)) {
-        four<T> v = *(const four<T> *)p;
-        for (int i = 0; i < EACH; i++) x[i] = widen(v.e[i]);
-    } else
-        for (int i = 0; i < EACH; i++) x[i] = i < left ? widen(p[i]) : 0.0f;
+/* p[0..4) as they are stored: in one access, or those that are there, and 0 behind the end. */
+template <bool WHOLE, class T> __device__ inline four<T> fetch(const T *p, int64_t left) {
+    if constexpr (WHOLE) {
+        return *(const four<T> *)p;
+    } else {
+        four<T> v;
+        for (int i = 0; i < EACH; i++) v.e[i] = i < left ? p[i] : T{};
+        return v;
+    }
+}
+template <bool WHOLE, class T> __device__ inline void put(T *p, const float x[EACH], int64_t left) {
+    four<T> v;
+    for (int i = 0; i < EACH; i++) narrow(&v.e[i], x[i]);
+    if constexpr (WHOLE) *(four<T> *)p = v;
+    else
+        for (int i = 0; i < EACH && i < left; i++) p[i] = v.e[i];
 }
 
+template <class T> __device__ inline void load(float x[EACH], const T *p, int64_t left) {
+    four<T> v = whole(p, left) ? fetch<true>(p, left) : fetch<false>(p, left);
+    for (int i = 0; i < EACH; i++) x[i] = widen(v.e[i]);
+}
 template <class T> __device__ inline void store(T *p, const float x[EACH], int64_t left) {
-    if (whole(p, left)) {
-        four<T> v;
-        for (int i = 0; i < EACH; i++) narrow(&v.e[i], x[i]);
-        *(four<T> *)p = v;
-    } else
-        for (int i = 0; i < EACH && i < left; i++) narrow(&p[i], x[i]);
+    if (whole(p, left)) put<true>(p, x, left);
+    else put<false>(p, x, left);
 }
 
 /* A thread's first element. */
@@ -190,31 +199,76 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
     if (threadIdx.x == 0) t.sums[part] = all;
 }
 
-__device__ inline float adamw_element(const adamw_constants &c, float p, float *m, float *v, float g) {
+__device__ inline float adamw_element(const adamw_constants &c, float keep, float p, float *m, float *v, float g) {
     float grad = g * c.grad_scale;
     *m = fmaf(c.one_minus_beta1, grad, c.beta1 * *m);
     *v = fmaf(c.one_minus_beta2 * grad, grad, c.beta2 * *v);
     float denominator = fmaf(sqrtf(*v), c.inv_sqrt_correction2, c.eps);
-    return fmaf(-c.step_size, *m / denominator, c.keep * p);
+    return fmaf(-c.step_size, *m / denominator, keep * p);
 }
 
-template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arrays a, int64_t n) {
-    int64_t i = first(), left = n - i;
-    float p[EACH], m[EACH], v[EACH], g[EACH];
-    Low *low = a.low ? (Low *)a.low + i : nullptr;
-    if (i >= n) return;
-    if (a.p) load(p, a.p + i, left);
-    else load(p, low, left);
-    load(m, a.m + i, left);
-    load(v, a.v + i, left);
-    load(g, (const G *)a.g + i, left);
-    for (int j = 0; j < EACH; j++) p[j] = adamw_element(c, p[j], &m[j], &v[j], g[j]);
-    store(a.m + i, m, left);
-    store(a.v + i, v, left);
-    if (a.p) store(a.p + i, p, left);
-    else
-        for (int j = 0; j < EACH; j++) p[j] = bf16_widen(bf16_round_with(p[j], noise_at(a.noise_key, a.noise_first + (uint32_t)(i + j))));
-    if (low) store(low, p, left);
+/*
+ * A warp takes a chunk of a segment, so that a small tensor keeps some warps busy, not blocks. A chunk has two rows; in each of them a
+ * thread has 4 neighbours: a warp's accesses to fp32 are 512 bytes in a row, those to 16-bit numbers 256. All reads are under way before the
+ * first number is used.
+ */
+enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
+template <class G, class Low> struct chunk {            /* a thread's first elements */
+    float *master, *m, *v;                              /* master NULL: there is none */
+    Low *low;                                           /* or NULL */
+    const G *g;
+    int64_t left;                                       /* elements to the segment's end */
+    float keep;
+    uint32_t noise_key, inside;                         /* for no master */
+};
+
+template <bool WHOLE, class G, class Low> __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) {
+    four<float> master[ROWS], m[ROWS], v[ROWS];
+    four<Low> low[ROWS];
+    four<G> g[ROWS];
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        int64_t left = k.left - r * ROW;
+        if (k.master) master[r] = fetch<WHOLE>(k.master + r * ROW, left);
+        else low[r] = fetch<WHOLE>(k.low + r * ROW, left);
+        m[r] = fetch<WHOLE>(k.m + r * ROW, left);
+        v[r] = fetch<WHOLE>(k.v + r * ROW, left);
+        g[r] = fetch<WHOLE>(k.g + r * ROW, left);
+    }
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        int64_t left = k.left - r * ROW;
+        float p[EACH];
+        for (int j = 0; j < EACH; j++) {
+            float old = k.master ? master[r].e[j] : widen(low[r].e[j]);
+            p[j] = adamw_element(c, k.keep, old, &m[r].e[j], &v[r].e[j], widen(g[r].e[j]));
+            if (!k.master) p[j] = bf16_widen(bf16_round_with(p[j], noise_at(k.noise_key, k.inside + (uint32_t)(r * ROW + j))));
+        }
+        put<WHOLE>(k.m + r * ROW, m[r].e, left);
+        put<WHOLE>(k.v + r * ROW, v[r].e, left);
+        if (k.master) put<WHOLE>(k.master + r * ROW, p, left);
+        if (k.low) put<WHOLE>(k.low + r * ROW, p, left);
+    }
+}
+
+template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arrays a, adamw_table t) {
+    int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
+    if (number >= t.chunks) return;                     /* whole warps do */
+    const adamw_segment s = t.segments[find(t.segments, t.n, number)];
+    int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH, state = s.state + at, param = s.param + at;
+    chunk<G, Low> k;
+    k.master = a.p ? a.p + (a.low ? state : param) : nullptr;
+    k.m = a.m + state;
+    k.v = a.v + state;
+    k.low = a.low ? (Low *)a.low + param : nullptr;
+    k.g = (const G *)a.g + s.grad + at;
+    k.left = s.elems - at;
+    k.keep = s.decay ? c.keep[1] : c.keep[0];
+    k.noise_key = noise_key(c.noise, s.tensor, s.layer);
+    k.inside = (uint32_t)(s.inside + at);
+    int64_t left = k.left - (ROWS - 1) * ROW;           /* in the last row: 4 there are 4 in each */
+    if (whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left) && whole(k.g, left)) update<true>(c, k);
+    else update<false>(c, k);
 }
 
 /* Calls f with a `type<T>` of the T that t stands for. */
@@ -285,10 +339,13 @@ cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype typ
     });
 }
 
-cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, int64_t n) {
+cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
     return with(a->g_type, [=](auto g) {
         using G = typename decltype(g)::t;
-        return with(a->low ? a->low_type : ZERO_BF16, [=](auto l) { return launch(s, n, adamw<G, typename decltype(l)::t>, *c, *a, n); });
+        return with(a->low ? a->low_type : ZERO_BF16, [=](auto l) {
+            using Low = typename decltype(l)::t;
+            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);       /* a warp for each chunk */
+        });
     });
 }
 

@@ -16,7 +16,8 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
 cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const void *from, int64_t n, int first);
 /* One launch for all parts. */
 cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type, const void *x);
-cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, int64_t n);
+/* One launch for all segments. */
+cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
 #ifdef __cplusplus
 }

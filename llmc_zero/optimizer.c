@@ -1,7 +1,7 @@
 /* The step: global norm, clipping, and AdamW on the parts that this rank owns. */
 #include "internal.h"
-#include "numbers.h"
 #include <math.h>
+#include <stdlib.h>
 
 static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
 
@@ -24,7 +24,43 @@ static int create_norm(zero *z) {
     return device_set(&z->device, table, parts, sizeof parts);
 }
 
-int optimizer_create(zero *z) { return create_norm(z); }
+/* Adds what part `part` of a unit has of each tensor: the layout says where decay applies and where there is only padding. */
+static void add_segments(const zero *z, int unit, int part, adamw_table *t, adamw_segment *segments) {
+    const layout_unit *u = &z->layout.units[unit];
+    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
+        const layout_place *p = &z->layout.places[i];
+        int64_t from, n;
+        layout_intersect(u, part, p->offset, p->elems, &from, &n);
+        if (!n) continue;
+        int64_t at = from - part * u->shard;
+        segments[t->n++] = (adamw_segment){
+            .param = part_offset(z, unit, part, 3) + at, .state = part_offset(z, unit, part, 1) + at,
+            .grad = grad_offset(z, unit, part) + at, .inside = from - p->offset, .elems = n, .first = t->chunks,
+            .tensor = p->tensor, .layer = p->layer, .decay = p->decay != 0 };
+        t->chunks += adamw_chunks(n);
+    }
+}
+
+/* A tensor is cut where a part ends: at most once more for each part of each unit. */
+static int create_update(zero *z) {
+    int parts = last_part(z) - first_part(z) + 1;
+    int64_t most = z->layout.n_places + (int64_t)z->layout.n_units * (parts - 1);
+    adamw_segment *segments = calloc(most, sizeof *segments);
+    if (!segments) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
+    for (int u = 0; u < z->layout.n_units; u++)
+        for (int part = first_part(z); part <= last_part(z); part++) add_segments(z, u, part, &z->update, segments);
+    size_t bytes = z->update.n * sizeof *segments;
+    void *table = memory_alloc(&z->memory, ZERO_WORKING, "tables", bytes);
+    int rc = table ? device_set(&z->device, table, segments, bytes) : ZERO_ERR_MEMORY;
+    z->update.segments = table;
+    free(segments);
+    return rc;
+}
+
+int optimizer_create(zero *z) {
+    ZERO_TRY(create_norm(z));
+    return create_update(z);
+}
 
 /* ----------------------------------------------------------------------------------------------------------------- step */
 
@@ -73,33 +109,6 @@ int zero_reduce(zero *z, zero_info *info) {
     return 0;
 }
 
-/* Noise for stochastic rounding: of this step, tensor and layer; the element inside it is added in the kernel. */
-uint32_t noise_key(const zero *z, const layout_place *p, int t) {
-    return noise_mix(noise_mix(noise_mix(z->config.rounding_seed + 0x9e3779b9u * t) ^ (uint32_t)p->tensor) ^ (uint32_t)p->layer);
-}
-
-/* AdamW on part `part` of a unit, tensor by tensor: the layout says where decay applies and where there is only padding. */
-static int update_part(zero *z, int unit, int part, const adamw_constants constants[2], int t) {
-    const layout_unit *u = &z->layout.units[unit];
-    int64_t param = part_offset(z, unit, part, 3), state = part_offset(z, unit, part, 1), grad = grad_offset(z, unit, part);
-    size_t grad_size = dtype_bytes(z->grad_type);
-    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
-        const layout_place *p = &z->layout.places[i];
-        int64_t from, n;
-        layout_intersect(u, part, p->offset, p->elems, &from, &n);
-        if (!n) continue;
-        uint32_t inside = (uint32_t)(from - p->offset);
-        from -= part * u->shard;
-        char *stored = z->params + (param + from) * dtype_bytes(z->config.dtype);
-        adamw_arrays a = { .m = z->moment1 + state + from, .v = z->moment2 + state + from, .g = z->grads + (grad + from) * grad_size,
-                           .g_type = z->grad_type, .low_type = z->config.dtype, .noise_key = noise_key(z, p, t), .noise_first = inside };
-        a.p = z->config.dtype == ZERO_F32 ? (float *)stored : z->master ? z->master + state + from : NULL;
-        a.low = z->config.dtype == ZERO_F32 ? NULL : stored;
-        ZERO_TRY(z->device.f->adamw(&z->device, COMPUTE, &constants[p->decay != 0], &a, n));
-    }
-    return 0;
-}
-
 static int check_hyper(const zero *z, const zero_hyper *h) {
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_update: zero_reduce comes first");
     if (h->t < 1) return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: t is %d; updates are counted from 1", h->t);
@@ -109,10 +118,11 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
 }
 
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
-    const adamw_constants constants[2] = { adamw_prepare(h, grad_scale, 0), adamw_prepare(h, grad_scale, 1) };
-    for (int u = 0; u < z->layout.n_units; u++)
-        for (int part = first_part(z); part <= last_part(z); part++) ZERO_TRY(update_part(z, u, part, constants, h->t));
-    return 0;
+    const adamw_constants c = adamw_prepare(h, grad_scale, z->config.rounding_seed);
+    int wide = z->config.dtype == ZERO_F32;
+    adamw_arrays a = { .p = wide ? (float *)z->params : z->master, .m = z->moment1, .v = z->moment2, .g = z->grads,
+                       .low = wide ? NULL : z->params, .g_type = z->grad_type, .low_type = z->config.dtype };
+    return z->device.f->adamw(&z->device, COMPUTE, &c, &a, &z->update);
 }
 
 static int end_step(zero *z) {

@@ -258,33 +258,67 @@ static void check_long_part(void) {
     finish(&x, "sum_squares's source");
 }
 
-/* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master */
-static void adamw_case(zero_dtype g_type, int low, int64_t n, int64_t offset, double scale) {
+typedef struct { array p, m, v, g, low; } update_arrays;
+static update_arrays make_arrays(zero_dtype g_type, int low, int64_t n) {
+    return (update_arrays){ make(ZERO_F32, n), make(ZERO_F32, n), make(ZERO_F32, n), make(g_type, n), make(low == 2 ? ZERO_F16 : ZERO_BF16, n) };
+}
+
+/* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master. Arrays begin at `offset` from where they are aligned, each in its way. */
+static void check_update(update_arrays *x, int low, int64_t offset, double scale, adamw_segment *segments, int n) {
     const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
-    adamw_constants c = adamw_prepare(&h, scale, low & 1);
-    zero_dtype low_type = low == 2 ? ZERO_F16 : ZERO_BF16;
-    array p = make(ZERO_F32, n), m = make(ZERO_F32, n), v = make(ZERO_F32, n), g = make(g_type, n), narrow = make(low_type, n);
+    adamw_constants c = adamw_prepare(&h, scale, 4711);
+    adamw_table on_cpu = { segments, n, 0 }, on_cuda = { NULL, n, 0 };
+    for (int i = 0; i < n; on_cuda.chunks += adamw_chunks(segments[i++].elems)) segments[i].first = on_cuda.chunks;
+    CUDA_WORKS(cudaMalloc((void **)&on_cuda.segments, n * sizeof *segments));
+    CUDA_WORKS(cudaMemcpy((void *)on_cuda.segments, segments, n * sizeof *segments, cudaMemcpyHostToDevice));
     adamw_arrays a = {
-        on_host(&p, offset), on_host(&m, offset), on_host(&v, offset), on_host(&g, 2), on_host(&narrow, 3 - offset),
-        g_type, low_type, 4711, 0xfffffff0,
+        on_host(&x->p, offset), on_host(&x->m, offset), on_host(&x->v, offset), on_host(&x->g, 2 * (offset > 0)),
+        on_host(&x->low, offset ? 3 - offset : 0), x->g.type, x->low.type,
     };
     adamw_arrays b = {
-        on_device(&p, offset), on_device(&m, offset), on_device(&v, offset), on_device(&g, 2), on_device(&narrow, 3 - offset),
-        g_type, low_type, 4711, 0xfffffff0,
+        on_device(&x->p, offset), on_device(&x->m, offset), on_device(&x->v, offset), on_device(&x->g, 2 * (offset > 0)),
+        on_device(&x->low, offset ? 3 - offset : 0), x->g.type, x->low.type,
     };
     if (low == 0) a.low = b.low = NULL;
     if (low == 3) a.p = b.p = NULL;
-    kernel_adamw(&c, &a, n);
-    CUDA_WORKS(cuda_adamw(NULL, &c, &b, n));
-    finish(&p, "adamw's p");
-    finish(&m, "adamw's m");
-    finish(&v, "adamw's v");
-    finish(&g, "adamw's g");
-    finish(&narrow, "adamw's low");
+    kernel_adamw(&c, &a, &on_cpu);
+    CUDA_WORKS(cuda_adamw(NULL, &c, &b, &on_cuda));
+    finish(&x->p, "adamw's p");
+    finish(&x->m, "adamw's m");
+    finish(&x->v, "adamw's v");
+    finish(&x->g, "adamw's g");
+    finish(&x->low, "adamw's low");
+    CUDA_WORKS(cudaFree((void *)on_cuda.segments));
+}
+
+static void adamw_case(zero_dtype g_type, int low, int64_t n, int64_t offset, double scale) {
+    update_arrays x = make_arrays(g_type, low, n);
+    adamw_segment one = { .inside = 0xfffffff0, .elems = n, .tensor = 5, .layer = 7, .decay = low & 1 };
+    check_update(&x, low, offset, scale, &one, 1);
 }
 static void check_adamw(int64_t n, int64_t offset) {
     for (int k = 0; k < DTYPES; k++)
         for (int low = 0; low < 4; low++) adamw_case(dtypes[k], low, n, offset, low & 2 ? 1 : 0.37);
+}
+
+/* Tensors of all sizes, cut where a rank's part ends, each array at places of its own: what is between them stays as it is. */
+static void check_segments(zero_dtype g_type, int low, int n) {
+    adamw_segment segments[n];
+    int64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t elems = i % 50 == 2 ? 3000 + i : 1 + i * 37 % 700;
+        segments[i] = (adamw_segment){ .param = at + 384, .state = at, .grad = at + 128, .inside = i % 3 * 128, .elems = elems,
+                                       .tensor = i % 16, .layer = i / 16, .decay = i % 16 < 5 };
+        at += (elems + 127) / 128 * 128;
+    }
+    update_arrays x = make_arrays(g_type, low, at + 384);
+    check_update(&x, low, 0, 0.37, segments, n);
+}
+static void test_adamw_segments(void **state) {
+    (void)state;
+    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };          /* a warp looks for its segment among 32 at a time */
+    for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++)
+        for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
 
 static void test_convert(void **state) { (void)state; at_all_places(check_convert); }
@@ -455,21 +489,23 @@ static long launches(void) {
     return n;
 }
 
-/* However many tensors and units there are: one launch for the norm. */
+/* However many tensors and units there are: one launch for the norm, one for the update. */
 static void test_launches_of_a_step(void **state) {
     (void)state;
     for (int stage = 0; stage < 4; stage++)
         for (int micro = 1; micro <= 3; micro += 2) {
             zero_config c = config_on(ZERO_CUDA, stage);
+            zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
             c.micro_batches = micro;
             end(NULL);
             WORKS(create(&c));
-            for (int step = 1; step <= 2; step++) {
+            for (; h.t <= 2; h.t++) {
                 WORKS(toy_passes(&t, micro));
                 long before = launches();
                 WORKS(zero_reduce(t.z, NULL));
                 assert_int_equal(launches() - before, 1);
-                WORKS(zero_discard(t.z));
+                WORKS(zero_update(t.z, &h));
+                assert_int_equal(launches() - before, 2);
             }
         }
 }
@@ -554,7 +590,7 @@ int main(void) {
     }
     const struct CMUnitTest kernels[] = {
         TEST(test_convert), TEST(test_sum_ranks), TEST(test_accumulate), TEST(test_sum_squares),
-        TEST(test_sum_squares_of_parts), TEST(test_adamw),
+        TEST(test_sum_squares_of_parts), TEST(test_adamw), TEST(test_adamw_segments),
         TEST_LAZY(test_many_ranks),
     };
     const struct CMUnitTest device[] = {

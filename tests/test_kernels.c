@@ -424,20 +424,25 @@ static void reference_adamw(const zero_hyper *h, double scale, int decay, double
     *p -= step + (decay ? (double)h->lr * h->weight_decay * *p : 0);
 }
 
-static void one_element(const adamw_constants *c, float *p, float *m, float *v, float g) {
+static void update(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *segments, int n) {
+    kernel_adamw(c, a, &(adamw_table){ segments, n, 0 });
+}
+
+static void one_element(const adamw_constants *c, float keep, float *p, float *m, float *v, float g) {
     g = g * c->grad_scale;
     *m = fmaf(c->one_minus_beta1, g, c->beta1 * *m);
     *v = fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v);
-    *p = fmaf(-c->step_size, *m / fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps), c->keep * *p);
+    *p = fmaf(-c->step_size, *m / fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps), keep * *p);
 }
 
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
 
 static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, int t, double scale) {
     const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = t };
-    const uint32_t key = 4711, first = 1u << 31;
+    const adamw_segment s = { .inside = 1u << 31, .elems = n, .tensor = 3, .layer = 11, .decay = decay };
     zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
-    adamw_constants c = adamw_prepare(&h, scale, decay);
+    adamw_constants c = adamw_prepare(&h, scale, 4711);
+    uint32_t key = noise_key(c.noise, s.tensor, s.layer);
     state_arrays a = arrays(n + 1);
     void *g = room(n * 4 + 1);
     fill(ZERO_F32, a.p, n + 1); fill(ZERO_F32, a.m, n + 1); fill(ZERO_F32, a.v, n + 1); fill(low_type, a.low, n + 1); fill(g_type, g, n);
@@ -447,14 +452,14 @@ static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, in
     }
     state_arrays before = copy(&a, n + 1), want = copy(&a, n + 1);
     for (int64_t i = 0; i < n; i++) {
-        one_element(&c, &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
+        one_element(&c, c.keep[decay], &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
         if (low == LOW_BF16 || low == LOW_F16) set_element(low_type, want.low, i, want.p[i]);
-        if (low == NO_MASTER) want.low[i] = bf16_round_with(want.p[i], noise_at(key, first + (uint32_t)i));
+        if (low == NO_MASTER) want.low[i] = bf16_round_with(want.p[i], noise_at(key, (uint32_t)(s.inside + i)));
     }
-    adamw_arrays in = { a.p, a.m, a.v, g, a.low, g_type, low_type, key, first };
+    adamw_arrays in = { a.p, a.m, a.v, g, a.low, g_type, low_type };
     if (low == NO_MASTER) in.p = NULL;
     if (low == MASTER_ONLY) in.low = NULL;
-    kernel_adamw(&c, &in, n);
+    update(&c, &in, &s, 1);
     if (low == NO_MASTER) memcpy(a.p, want.p, n * 4);
     assert_memory_equal(a.p, want.p, (n + 1) * 4);
     assert_memory_equal(a.m, want.m, (n + 1) * 4);
@@ -486,12 +491,12 @@ static void test_adamw_keeps_nan(void **state) {
     (void)state;
     enum { N = 37, WHERE = 21 };
     const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
-    adamw_constants c = adamw_prepare(&h, 1, 1);
+    adamw_constants c = adamw_prepare(&h, 1, 0);
     float p[N], m[N], v[N], g[N];
     uint16_t low[N];
     for (int i = 0; i < N; i++) { p[i] = g[i] = 0.5f; m[i] = v[i] = 0.25f; }
     g[WHERE] = NAN;
-    kernel_adamw(&c, &(adamw_arrays){ p, m, v, g, low, ZERO_F32, ZERO_BF16, 0, 0 }, N);
+    update(&c, &(adamw_arrays){ p, m, v, g, low, ZERO_F32, ZERO_BF16 }, &(adamw_segment){ .elems = N, .decay = 1 }, 1);
     for (int i = 0; i < N; i++) {
         int nan = i == WHERE;
         assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan && isnan(bf16_widen(low[i])) == nan);
@@ -502,12 +507,51 @@ static void test_adamw_keeps_nan(void **state) {
 static void test_adamw_zero_gradient(void **state) {
     (void)state;
     const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
-    adamw_constants plain = adamw_prepare(&h, 1, 0), decayed = adamw_prepare(&h, 1, 1);
+    const adamw_constants c = adamw_prepare(&h, 1, 0);
     float p = 2, m = 0, v = 0, g = 0;
-    kernel_adamw(&plain, &(adamw_arrays){ &p, &m, &v, &g, NULL, ZERO_F32, ZERO_BF16, 0, 0 }, 1);
+    const adamw_arrays a = { &p, &m, &v, &g, NULL, ZERO_F32, ZERO_BF16 };
+    update(&c, &a, &(adamw_segment){ .elems = 1 }, 1);
     assert_true(p == 2 && m == 0 && v == 0);
-    kernel_adamw(&decayed, &(adamw_arrays){ &p, &m, &v, &g, NULL, ZERO_F32, ZERO_BF16, 0, 0 }, 1);
+    update(&c, &a, &(adamw_segment){ .elems = 1, .decay = 1 }, 1);
     assert_true(fabs(p - 2 * 0.999) < 1e-6);
+}
+
+/* Segments lie where each says, and nothing beside them changes: like the same elements updated alone. */
+static void test_adamw_segments(void **state) {
+    (void)state;
+    enum { N = 5000, SEGMENTS = 3 };
+    const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
+    const adamw_segment s[SEGMENTS] = {
+        { .param = 128, .state = 0, .grad = 1024, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
+        { .param = 256, .state = 128, .grad = 1152, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
+        { .param = 4096, .state = 3200, .grad = 4300, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
+    };
+    const adamw_constants c = adamw_prepare(&h, 0.37, 99);
+    for (int low = MASTER_ONLY; low < LOWS; low++) {
+        zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
+        state_arrays got = arrays(N);
+        uint16_t *g = room(N * 2);
+        fill(ZERO_F32, got.p, N); fill(ZERO_F32, got.m, N); fill(ZERO_F32, got.v, N); fill(low_type, got.low, N); fill(ZERO_BF16, g, N);
+        for (int i = 0; i < N; i++) got.v[i] = fabsf(got.v[i]);
+        state_arrays want = copy(&got, N);
+        void *stored = low == MASTER_ONLY ? NULL : got.low;
+        update(&c, &(adamw_arrays){ low == NO_MASTER ? NULL : got.p, got.m, got.v, g, stored, ZERO_BF16, low_type }, s, SEGMENTS);
+        for (int k = 0; k < SEGMENTS; k++)
+            for (int64_t i = 0; i < s[k].elems; i++) {
+                uint16_t *to = &want.low[s[k].param + i];
+                float own = bf16_widen(*to), *p = low == NO_MASTER ? &own : &want.p[(stored ? s[k].state : s[k].param) + i];
+                one_element(&c, c.keep[s[k].decay], p, &want.m[s[k].state + i], &want.v[s[k].state + i], bf16_widen(g[s[k].grad + i]));
+                uint32_t noise = noise_at(noise_key(c.noise, s[k].tensor, s[k].layer), (uint32_t)(s[k].inside + i));
+                if (low == NO_MASTER) *to = bf16_round_with(*p, noise);
+                else if (stored) set_element(low_type, to, 0, *p);
+            }
+        assert_memory_equal(got.p, want.p, N * 4);
+        assert_memory_equal(got.m, want.m, N * 4);
+        assert_memory_equal(got.v, want.v, N * 4);
+        assert_memory_equal(got.low, want.low, N * 2);
+        release(&got); release(&want);
+        free(g);
+    }
 }
 
 int main(void) {
@@ -528,6 +572,7 @@ int main(void) {
     };
     const struct CMUnitTest adamw_tests[] = {
         cmocka_unit_test(test_adamw), cmocka_unit_test(test_adamw_keeps_nan), cmocka_unit_test(test_adamw_zero_gradient),
+        cmocka_unit_test(test_adamw_segments),
     };
     int failed = cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(fp16_tests, NULL, NULL)
                  + cmocka_run_group_tests(noise_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL)
