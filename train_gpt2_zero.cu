@@ -402,7 +402,8 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, c
     char names[L][24];
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         const GPT2Tensor *t = &model->tensors[i];
-        tensors[i] = (zero_tensor){ t->name, t->elems, t->per_layer ? L : 1, t->per_layer ? block(0) : EMBEDDING, t->matrix };
+        int written = t->matrix && i != WPE;        // matmul_backward's first product is = and not +=
+        tensors[i] = (zero_tensor){ t->name, t->elems, t->per_layer ? L : 1, t->per_layer ? block(0) : EMBEDDING, t->matrix, written };
     }
     units[EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 << 1 };    // forward: encoder, head; backward: head, encoder (reads no parameters)
     for (int l = 0; l < L; l++) {
@@ -601,7 +602,7 @@ static void gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss
 }
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. A block's weights have one product
-// each, which may overwrite the cleared gradient instead of adding to it: faster, and the same bits.
+// each, which writes the gradient instead of adding to it: so create_plugin says that those are `written`.
 static void gpt2_backward(GPT2 *model, const int *inputs, int B, int T) {
     int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads, BT = B * T;
     gpt2_dtype dt = model->dtype;

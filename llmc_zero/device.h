@@ -32,6 +32,7 @@ typedef struct {
 
     int (*copy)(device *d, device_stream s, void *to, const void *from, size_t bytes);     /* either may be host memory, pinned if it lives on */
     int (*clear)(device *d, device_stream s, void *x, size_t bytes);
+    int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *t);      /* of x */
     int (*fill_nan)(device *d, device_stream s, void *x, size_t bytes);
     int (*convert)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale,

@@ -43,6 +43,12 @@ static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
     return 0;
 }
 
+static int cpu_clear_stretches(device *d, device_stream s, zero_dtype type, void *x, const stretches *t) {
+    size_t size = dtype_bytes(type);
+    for (int i = 0; i < t->n; i++) cpu_clear(d, s, (char *)x + t->list[i].offset * size, t->list[i].elems * size);
+    return 0;
+}
+
 static int cpu_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
     (void)d; (void)s;
     kernel_fill_nan(x, bytes);
@@ -85,7 +91,7 @@ static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const
 
 static const device_functions cpu_functions = {
     cpu_alloc, cpu_release, cpu_pin, cpu_unpin, cpu_enter, cpu_wait, cpu_create_event, cpu_destroy_event, cpu_record, cpu_order, cpu_mark,
-    cpu_copy, cpu_clear, cpu_fill_nan, cpu_convert, cpu_sum_ranks, cpu_accumulate, cpu_sum_squares, cpu_adamw,
+    cpu_copy, cpu_clear, cpu_clear_stretches, cpu_fill_nan, cpu_convert, cpu_sum_ranks, cpu_accumulate, cpu_sum_squares, cpu_adamw,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };

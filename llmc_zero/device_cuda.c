@@ -90,6 +90,10 @@ static int cuda_clear(device *d, device_stream s, void *x, size_t bytes) {
     CUDA_TRY(cudaMemsetAsync(x, 0, bytes, stream_of(d, s)));
     return 0;
 }
+static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, void *x, const stretches *t) {
+    CUDA_TRY(cuda_clear_stretches(stream_of(d, s), type, x, t));
+    return 0;
+}
 static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
     CUDA_TRY(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));     /* all ones is a NaN in each dtype */
     return 0;
@@ -119,7 +123,8 @@ static int queue_adamw(device *d, device_stream s, const adamw_constants *c, con
 
 static const device_functions cuda_functions = {
     cuda_alloc, cuda_release, cuda_pin, cuda_unpin, cuda_enter, cuda_wait, cuda_create_event, cuda_destroy_event, cuda_record, cuda_order, cuda_mark,
-    cuda_copy, cuda_clear, cuda_fill_nan, queue_convert, queue_sum_ranks, queue_accumulate, queue_sum_squares, queue_adamw,
+    cuda_copy, cuda_clear, queue_clear_stretches, cuda_fill_nan, queue_convert, queue_sum_ranks, queue_accumulate,
+    queue_sum_squares, queue_adamw,
 };
 
 int device_cuda_count(void) {

@@ -86,6 +86,29 @@ static char *bucket_memory(const zero *z, int unit) {
     return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] + u->bucket_offset * dtype_bytes(z->config.dtype);
 }
 
+/* For each unit that is cleared in several stretches. */
+static int create_cleared(zero *z) {
+    const layout *l = &z->layout;
+    const layout_unit *last = &l->units[l->n_units - 1];
+    int n = last->first_cleared + last->n_cleared;
+    stretch *list = calloc(n + 1, sizeof *list), *table;
+    if (!list) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of what is cleared");
+    table = memory_alloc(&z->memory, ZERO_WORKING, "tables", n * sizeof *list);
+    for (int u = 0; u < l->n_units; u++) {
+        int first = l->units[u].first_cleared;
+        stretches *t = &z->units[u].cleared;
+        t->list = table ? table + first : NULL;
+        for (; t->n < l->units[u].n_cleared; t->n++) {
+            const layout_range *r = &l->cleared[first + t->n];
+            list[first + t->n] = (stretch){ r->offset, r->elems, t->pieces };
+            t->pieces += clear_chunks(r->elems);
+        }
+    }
+    int rc = table ? device_set(&z->device, table, list, n * sizeof *list) : ZERO_ERR_MEMORY;
+    free(list);
+    return rc;
+}
+
 int grads_create(zero *z) {
     const layout *l = &z->layout;
     int whole = z->config.stage < 2;
@@ -95,6 +118,7 @@ int grads_create(zero *z) {
     if (!z->grads) return ZERO_ERR_MEMORY;
     if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
     ZERO_TRY(create_wire_buffer(z));
+    ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) {
         z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
         if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece)))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
@@ -131,14 +155,25 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
+/* With poison, a gradient that the trainer says it writes, and does not, is NaN. */
+static int clear(zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    const layout_range *only = &z->layout.cleared[u->first_cleared];
+    size_t size = dtype_bytes(z->config.dtype);
+    char *grads = z->units[unit].grads;
+    device *d = &z->device;
+    if (z->config.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, grads, u->padded * size));
+    if (u->n_cleared == 1) return d->f->clear(d, COMPUTE, grads + only->offset * size, only->elems * size);
+    return d->f->clear_stretches(d, COMPUTE, z->config.dtype, grads, &z->units[unit].cleared);
+}
+
 int grads_open(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
-    size_t size = dtype_bytes(z->config.dtype);
     if (uses_buckets(z)) {
         ZERO_TRY(claim_buffer(z, unit));
         z->units[unit].grads = bucket_memory(z, unit);
-    } else z->units[unit].grads = z->grads + u->base * size;
-    return z->device.f->clear(&z->device, COMPUTE, z->units[unit].grads, u->padded * size);
+    } else z->units[unit].grads = z->grads + u->base * dtype_bytes(z->config.dtype);
+    return clear(z, unit);
 }
 
 int grads_finish(zero *z, int unit) {

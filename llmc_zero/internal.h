@@ -25,6 +25,7 @@ typedef struct {
     zero_purpose gather_purpose;
     /* gradients (grads.c) */
     char *grads;                            /* this micro-batch's, or NULL before the first pre_backward and after the last post_backward */
+    stretches cleared;                      /* of it, before backward */
 } unit_state;
 
 typedef struct {
@@ -113,7 +114,7 @@ void params_begin_pass(zero *z);
 
 int grads_create(zero *z);
 int grads_check(const zero *z, int unit);       /* backward may come here now */
-int grads_open(zero *z, int unit);              /* clears the unit's gradient */
+int grads_open(zero *z, int unit);              /* clears what backward adds to in the unit's gradient */
 int grads_finish(zero *z, int unit);            /* into the bucket */
 int grads_wait(zero *z);                        /* all reductions are done */
 

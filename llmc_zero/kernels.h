@@ -37,6 +37,11 @@ static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_B
 /* Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch. first: how many pieces of
  * work, each of a fixed number of elements, the stretches before it have. */
 typedef struct { int64_t offset, elems, first; } stretch;
+/* list (n): memory of the device. pieces: of all stretches. */
+typedef struct { const stretch *list; int n; int64_t pieces; } stretches;
+enum { CLEAR_CHUNK = 256 };         /* elements of a piece where stretches are cleared */
+static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
+
 /* What the norm is made of: kernel_sum_squares of each stretch. All pointers are memory of the device. */
 typedef struct {
     const stretch *parts;       /* (n); their pieces of work are SUM_BLOCKs */

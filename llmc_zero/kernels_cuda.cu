@@ -120,6 +120,16 @@ template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     return from;
 }
 
+/* A warp takes a chunk. */
+template <class T> __global__ void clear(T *x, stretches t) {
+    int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
+    const float none[EACH] = { 0 };
+    if (number >= t.pieces) return;                     /* whole warps do */
+    stretch s = t.list[find(t.list, t.n, number)];
+    int64_t begin = (number - s.first) * CLEAR_CHUNK + threadIdx.x % WARP * EACH;
+    for (int64_t i = begin; i < begin + CLEAR_CHUNK; i += WARP * EACH) store(x + s.offset + i, none, s.elems - i);
+}
+
 /*
  * The sum of squares of each part. A block takes a SUM_BLOCK; some neighbouring threads take a piece of it, each as many lanes as one access
  * of 16 bytes holds. Lanes and pieces are added in their order, through shared memory; so are a part's blocks, by the one that ends last.
@@ -297,6 +307,13 @@ template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type,
 }   // namespace
 
 extern "C" {
+
+cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, const stretches *t) {
+    return with(type_, [=](auto f) {
+        using T = typename decltype(f)::t;
+        return launch(s, t->pieces * WARP * EACH, clear<T>, (T *)x, *t);                /* a warp for each chunk */
+    });
+}
 
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
     if (to_type == from_type) return cudaMemcpyAsync(to, from, n * dtype_bytes(to_type), cudaMemcpyDeviceToDevice, s);

@@ -9,6 +9,8 @@ extern "C" {
 
 enum { CUDA_LISTED = 128 };         /* addresses that one launch hands over */
 
+/* One launch for all stretches. */
+cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *t);
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 /* table: NULL, with up to CUDA_LISTED ranks; else room for `ranks` addresses in memory of the device, used until it is done. */
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, const void **table,

@@ -43,7 +43,8 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
     l->n_places = l->first_place_of_tensor[l->n_tensors];
     l->places = calloc(l->n_places, sizeof *l->places);
     l->place_of = calloc(l->n_places, sizeof(int));
-    return l->places && l->place_of ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+    l->cleared = calloc(l->n_places + l->n_units, sizeof *l->cleared);
+    return l->places && l->place_of && l->cleared ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
 }
 
 /* Tensors into units, units into flat buffers. */
@@ -73,6 +74,23 @@ static int place_tensors(layout *l) {
         if (!u->shared && u->padded > l->largest_single) l->largest_single = u->padded;
     }
     return 0;
+}
+
+/* What is between the tensors that backward writes whole, padding included: other units of other shapes may have had the memory before. */
+static void place_cleared(layout *l) {
+    int next = 0;
+    for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
+        int64_t from = 0;
+        u->first_cleared = next;
+        for (int i = u->first_place; i <= u->first_place + u->n_places; i++) {
+            int end = i == u->first_place + u->n_places;
+            if (!end && !l->tensors[l->places[i].tensor].written) continue;
+            int64_t to = end ? u->padded : l->places[i].offset;
+            if (to > from) l->cleared[next++] = (layout_range){ from, to - from };
+            if (!end) from = to + l->places[i].elems;
+        }
+        u->n_cleared = next - u->first_cleared;
+    }
 }
 
 /* Units into buckets: backward's order, the fewest consecutive units that reach the size; a shared unit, whose gradient lives through
@@ -106,6 +124,7 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
     int rc = copy_tables(l, tensors, units);
     if (!rc) rc = place_tensors(l);
     if (rc) { layout_free(l); return rc; }
+    place_cleared(l);
     fill_buckets(l, bucket_size ? bucket_size : l->largest_single);
     return 0;
 }
@@ -113,7 +132,7 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
 void layout_free(layout *l) {
     for (int i = 0; l->tensors && i < l->n_tensors; i++) free((char *)l->tensors[i].name);
     for (int i = 0; l->units && i < l->n_units; i++) free(l->units[i].name);
-    free(l->tensors); free(l->units); free(l->places); free(l->place_of); free(l->first_place_of_tensor); free(l->buckets);
+    free(l->tensors); free(l->units); free(l->places); free(l->cleared); free(l->place_of); free(l->first_place_of_tensor); free(l->buckets);
     *l = (layout){ 0 };
 }
 

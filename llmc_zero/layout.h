@@ -17,6 +17,8 @@ typedef struct {
     int64_t offset, elems;          /* inside the unit */
 } layout_place;
 
+typedef struct { int64_t offset, elems; } layout_range;     /* inside the unit */
+
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
@@ -25,6 +27,7 @@ typedef struct {
     int64_t elems, padded, shard;   /* without padding; N * shard; elements of one rank's part */
     int64_t base, shard_base;       /* where the unit starts in a flat buffer of all units, of all shards */
     int first_place, n_places;
+    int first_cleared, n_cleared;
     int bucket;                     /* which one takes its gradients */
     int64_t bucket_offset;          /* where in it, elements */
 } layout_unit;
@@ -41,6 +44,7 @@ typedef struct {
     zero_tensor *tensors;
     layout_unit *units;
     layout_place *places;           /* unit by unit */
+    layout_range *cleared;          /* unit by unit: all of its gradient but the tensors that backward writes whole */
     int *first_place_of_tensor;     /* (n_tensors + 1) into place_of: tensor-major */
     int *place_of;                  /* (n_places) tensor-major index -> index into places */
     layout_bucket *buckets;         /* in the order in which backward fills them */

@@ -118,8 +118,8 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     }
     for (int i = 0; i < n_tensors; i++) {
         const zero_tensor *t = &tensors[i];
-        fprintf(f, "tensor %d = %s, %lld elements, layers %d from unit %d on, decay %d\n", i, t->name ? t->name : "", (long long)t->elems,
-                t->layers, t->unit, t->decay);
+        fprintf(f, "tensor %d = %s, %lld elements, layers %d from unit %d on, decay %d, written %d\n", i,
+                t->name ? t->name : "", (long long)t->elems, t->layers, t->unit, t->decay, t->written);
     }
     for (int i = 0; i < n_units; i++) {
         const zero_unit *u = &units[i];

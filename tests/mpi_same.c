@@ -97,16 +97,17 @@ static void check_settings(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay) \
-    "tensor 2 = " name ", " elems " elements, layers " layers " from unit " unit " on, decay " decay
-    const char *ours = TENSOR2("w", "5003", "4", "1", "1");
-    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1"), ours);
-    DIFFERS(g.tensors[2].elems++, TENSOR2("w", "5004", "4", "1", "1"), ours);
-    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1"), ours);
-    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1"), ours);
-    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0"), ours);
-    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1"), ours);
-    DIFFERS(g.n_tensors--, "no tensor 5", "tensor 5 = lnfw, 50 elements, layers 1 from unit 0 on, decay 0");
+#define TENSOR2(name, elems, layers, unit, decay, written) \
+    "tensor 2 = " name ", " elems " elements, layers " layers " from unit " unit " on, decay " decay ", written " written
+    const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1");
+    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].elems++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1"), ours);
+    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1"), ours);
+    DIFFERS(g.tensors[2].written = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1"), ours);
+    DIFFERS(g.n_tensors--, "no tensor 5", "tensor 5 = lnfw, 50 elements, layers 1 from unit 0 on, decay 0, written 0");
 #define UNIT0(name, forward, backward, without) \
     "unit 0 = " name ", uses forward " forward ", backward " backward ", without parameters " without
     ours = UNIT0("emb", "2", "2", "0x2");

@@ -255,7 +255,7 @@ static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const z
 
 static void check_wire_memory(void) {
     enum { BLOCKS = 5 };
-    static const zero_tensor tensors[] = { { "w", 5003, BLOCKS, 1, 1 }, { "wte", 7001, 1, 0, 1 } };
+    static const zero_tensor tensors[] = { { "w", 5003, BLOCKS, 1, 1, 0 }, { "wte", 7001, 1, 0, 1, 0 } };
     static const struct { int64_t size; int blocks; } buckets[] = { { 0, 1 }, { 6000, 2 }, { 1LL << 40, BLOCKS } };
     zero_unit units[1 + BLOCKS] = { { "twice", 2, 2, 0 } };
     int64_t block = round_up((5003 + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
@@ -888,7 +888,7 @@ static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_
 }
 
 static void check_no_memory(void) {
-    static const zero_tensor large = { "large", 32 << 20, 1, 0, 1 }, small = { "small", 1000, 1, 0, 1 };
+    static const zero_tensor large = { "large", 32 << 20, 1, 0, 1, 0 }, small = { "small", 1000, 1, 0, 1, 0 };
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 0; stage < 4; stage++) {
             zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1, &settings_variations[overlap]);

@@ -321,6 +321,32 @@ static void test_adamw_segments(void **state) {
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
 
+/* Stretches of all sizes, not aligned either: what is between them stays as it is. */
+static void check_clear_stretches(zero_dtype type, int n) {
+    stretch list[n], *on_cuda;
+    stretches t = { NULL, n, 0 };
+    int64_t end = 0;
+    for (int i = 0; i < n; i++) {
+        list[i] = (stretch){ end, 1 + i * 331 % 1000, t.pieces };
+        t.pieces += clear_chunks(list[i].elems);
+        end += list[i].elems + i % 5;
+    }
+    array x = make(type, end);
+    for (int i = 0; i < n; i++)
+        memset(on_host(&x, list[i].offset + 1), 0, list[i].elems * dtype_bytes(type));
+    CUDA_WORKS(cudaMalloc((void **)&on_cuda, sizeof list));
+    CUDA_WORKS(cudaMemcpy(on_cuda, list, sizeof list, cudaMemcpyHostToDevice));
+    t.list = on_cuda;
+    CUDA_WORKS(cuda_clear_stretches(NULL, type, on_device(&x, 1), &t));
+    finish(&x, "clear_stretches");
+    CUDA_WORKS(cudaFree(on_cuda));
+}
+static void test_clear_stretches(void **state) {
+    (void)state;
+    for (int k = 0; k < DTYPES; k++)
+        for (int n = 1; n <= 100; n += 33) check_clear_stretches(dtypes[k], n);
+}
+
 static void test_convert(void **state) { (void)state; at_all_places(check_convert); }
 static void test_sum_ranks(void **state) { (void)state; at_all_places(check_sum_ranks); }
 static void test_accumulate(void **state) { (void)state; at_all_places(check_accumulate); }
@@ -435,7 +461,7 @@ static size_t device_memory_left(void) {
 static void test_out_of_memory(void **state) {
     (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
-    const zero_tensor huge = { "huge", 1LL << 38, 1, 0, 1 };
+    const zero_tensor huge = { "huge", 1LL << 38, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
     WORKS(create(&c));
     size_t left = device_memory_left();
@@ -508,6 +534,23 @@ static void test_launches_of_a_step(void **state) {
                 assert_int_equal(launches() - before, 2);
             }
         }
+}
+
+/* What backward adds to is in several places of a unit: one launch clears them all. */
+static void test_launches_of_clearing(void **state) {
+    (void)state;
+    for (int stage = 0; stage < 3; stage++) {
+        zero_config c = config_on(ZERO_CUDA, stage);
+        end(NULL);
+        WORKS(create(&c));
+        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        for (int u = TOY_UNITS - 1; u >= 0; u--) {
+            long before = launches();
+            WORKS(zero_pre_backward(t.z, u));
+            assert_int_equal(launches() - before, u > 0);               /* the embeddings' is one stretch: a memset */
+            WORKS(zero_post_backward(t.z, u));
+        }
+    }
 }
 
 static void test_no_usable_device(void **state) {
@@ -590,13 +633,14 @@ int main(void) {
     }
     const struct CMUnitTest kernels[] = {
         TEST(test_convert), TEST(test_sum_ranks), TEST(test_accumulate), TEST(test_sum_squares),
-        TEST(test_sum_squares_of_parts), TEST(test_adamw), TEST(test_adamw_segments),
+        TEST(test_sum_squares_of_parts), TEST(test_adamw), TEST(test_adamw_segments), TEST(test_clear_stretches),
         TEST_LAZY(test_many_ranks),
     };
     const struct CMUnitTest device[] = {
         TEST(test_processor), TEST(test_device_number), TEST_LAZY(test_memory), TEST(test_out_of_memory),
 #ifdef CUDA_STAND_IN
-        TEST(test_no_waits_in_a_step), TEST(test_launches_of_a_step), TEST(test_no_usable_device), TEST(test_failing_calls),
+        TEST(test_no_waits_in_a_step), TEST(test_launches_of_a_step), TEST(test_launches_of_clearing),
+        TEST(test_no_usable_device), TEST(test_failing_calls),
 #endif
     };
     return cmocka_run_group_tests(kernels, NULL, NULL) + cmocka_run_group_tests(device, NULL, NULL) != 0;

@@ -313,7 +313,8 @@ static void test_not_finite(void **state) {
     }
 }
 
-/* A gradient is 0 at the first pre_backward of a micro-batch, and keeps its contents until the last post_backward. */
+/* What backward adds to is 0 at the first pre_backward of a micro-batch, and what it writes is NaN with poison; both keep their contents
+ * until the last post_backward. */
 static void test_gradient_is_cleared(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -324,21 +325,78 @@ static void test_gradient_is_cleared(void **state) {
             WORKS(zero_begin(t.z, ZERO_TRAIN, micro, 2));
             forward_all();
             WORKS(zero_pre_backward(t.z, 0));
-            float *g = zero_grad(t.z, WTE, 0);
-            for (int i = 0; i < TOY_LARGEST; i++) { assert_true(g[i] == 0); g[i] = (float)i; }
+            float *written = zero_grad(t.z, WTE, 0), *added = zero_grad(t.z, LNFW, 0);
+            for (int i = 0; i < TOY_LARGEST; i++) written[i] = (float)i;
+            for (int i = 0; i < toy_tensors[LNFW].elems; i++) { assert_true(added[i] == 0); added[i] = (float)i; }
             WORKS(zero_post_backward(t.z, 0));
             for (int u = TOY_UNITS - 1; u > 0; u--) {
                 WORKS(zero_pre_backward(t.z, u));
-                g = zero_grad(t.z, W, u - 1);
-                for (int i = 0; i < toy_tensors[W].elems; i++) { assert_true(g[i] == 0); g[i] = 1; }
+                written = zero_grad(t.z, W, u - 1);
+                added = zero_grad(t.z, B, u - 1);
+                for (int i = 0; i < toy_tensors[W].elems; i++) { assert_true(isnan(written[i])); written[i] = 1; }
+                for (int i = 0; i < toy_tensors[B].elems; i++) { assert_true(added[i] == 0); added[i] = 1; }
                 WORKS(zero_post_backward(t.z, u));
             }
             WORKS(zero_pre_backward(t.z, 0));
-            g = zero_grad(t.z, WTE, 0);
-            for (int i = 0; i < TOY_LARGEST; i++) assert_true(g[i] == (float)i);
+            written = zero_grad(t.z, WTE, 0);
+            added = zero_grad(t.z, LNFW, 0);
+            for (int i = 0; i < TOY_LARGEST; i++) assert_true(written[i] == (float)i);
+            for (int i = 0; i < toy_tensors[LNFW].elems; i++) assert_true(added[i] == (float)i);
             WORKS(zero_post_backward(t.z, 0));
         }
     }
+}
+
+/* One micro-batch in which each element of a written tensor gets 1, except those of `forgotten`; nothing is added to the others. */
+static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten, int *finite) {
+    zero_info info;
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    for (int u = 0; u < n_units; u++) open_and_close(u);
+    for (int u = n_units - 1; u >= 0; u--) {
+        WORKS(zero_pre_backward(t.z, u));
+        for (int k = 0; k < n_tensors; k++) {
+            int here = u >= tensors[k].unit && u < tensors[k].unit + tensors[k].layers;
+            float *g = here ? zero_grad(t.z, k, u - tensors[k].unit) : NULL;
+            for (int i = 0; here && tensors[k].written && k != forgotten && i < tensors[k].elems; i++) g[i] = 1;
+        }
+        WORKS(zero_post_backward(t.z, u));
+    }
+    WORKS(zero_reduce(t.z, &info));
+    WORKS(zero_discard(t.z));
+    *finite = info.finite;
+    return info.grad_norm;
+}
+
+/* Units of different shapes take turns in the two buffers: where one has a written tensor, another has padding, or adds. With poison, a
+ * tensor that was to be written and was not shows in the norm. */
+static void test_written_gradients(void **state) {
+    (void)state;
+    enum { TENSORS = 7, UNITS = 5 };
+    static const zero_tensor tensors[TENSORS] = {
+        { "a", 5000, 1, 0, 1, 1 }, { "b", 70, 2, 1, 0, 0 },  { "c", 200, 3, 1, 1, 1 }, { "d", 1, 1, 2, 0, 1 },
+        { "e", 333, 1, 3, 1, 0 },  { "f", 3001, 1, 4, 1, 1 }, { "g", 129, 1, 4, 1, 0 },
+    };
+    static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }, { "3", 1, 1, 0 }, { "4", 1, 1, 0 } };
+    const double ones = 5000 + 3 * 200 + 1 + 3001;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int of = 1; of <= 2; of++)
+            for (int poison = 0; poison < 2; poison++) {
+                zero_config c = config_of(stage);
+                int finite;
+                c.poison = poison;
+                c.micro_batches = of;
+                c.reduce_bucket_size = 1;
+                zero_destroy(t.z);
+                WORKS(zero_create(&t.z, &c, tensors, TENSORS, units, UNITS));
+                for (int step = 0; step < 3; step++) {
+                    assert_true(norm_of_ones(tensors, TENSORS, UNITS, -1, &finite) == sqrt(ones));
+                    assert_int_equal(finite, 1);
+                }
+                for (int k = 0; poison && k < TENSORS; k++) {
+                    norm_of_ones(tensors, TENSORS, UNITS, k, &finite);
+                    assert_int_equal(finite, !tensors[k].written);
+                }
+            }
 }
 
 /* ------------------------------------------------------------------------------------------------------- settings refused */
@@ -380,7 +438,7 @@ static void test_config_refused(void **state) {
     BAD(comm_timeout_s, NAN, "comm_timeout_s");
     BAD(trace_events, -1, "trace_events -1");
     REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "zero_config.size");
-    zero_tensor no_name = { NULL, 1, 1, 0, 0 };
+    zero_tensor no_name = { NULL, 1, 1, 0, 0, 0 };
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
     zero_destroy(NULL);
@@ -496,13 +554,13 @@ static void test_poisoned_gradients(void **state) {
             float *kept = NULL;
             for (int u = TOY_UNITS - 1; u > 0; u--) {
                 WORKS(zero_pre_backward(t.z, u));
-                kept = zero_grad(t.z, W, u - 1);
+                kept = zero_grad(t.z, B, u - 1);
                 assert_true(kept[0] == 0);
                 WORKS(zero_post_backward(t.z, u));
             }
             backward(0);
             WORKS(zero_reduce(t.z, NULL));
-            assert_true(all_nan(kept, toy_tensors[W].elems));
+            assert_true(all_nan(kept, toy_tensors[B].elems));
         }
 }
 
@@ -629,7 +687,8 @@ int main(void) {
         TEST(test_config_refused), TEST(test_scalars_refused), TEST(test_slots), TEST(test_backward_order),
     };
     const struct CMUnitTest contents[] = {
-        TEST(test_discard), TEST(test_not_finite), TEST(test_gradient_is_cleared), TEST(test_poisoned_parameters),
+        TEST(test_discard), TEST(test_not_finite), TEST(test_gradient_is_cleared), TEST(test_written_gradients),
+        TEST(test_poisoned_parameters),
         TEST(test_poisoned_gradients), TEST(test_poison_from_environment),
     };
     const struct CMUnitTest order[] = { TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_trace_file) };

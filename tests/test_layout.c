@@ -11,24 +11,25 @@
 
 typedef struct { const char *name; const zero_tensor *tensors; int n_tensors; const zero_unit *units; int n_units; } model;
 
-static const zero_tensor one_tensors[] = { { "w", 1, 1, 0, 0 } };
+static const zero_tensor one_tensors[] = { { "w", 1, 1, 0, 0, 0 } };
 static const zero_unit one_units[] = { { "all", 1, 1, 0 } };
 
 static const zero_tensor tied_tensors[] = {
-    { "wte", 1000, 1, 0, 1 }, { "ln", 128, 4, 1, 0 }, { "w", 777, 4, 1, 1 }, { "b", 127, 4, 1, 0 }, { "up", 4097, 4, 1, 1 },
-    { "lnf", 129, 1, 0, 0 },
+    { "wte", 1000, 1, 0, 1, 1 }, { "ln", 128, 4, 1, 0, 0 }, { "w", 777, 4, 1, 1, 1 }, { "b", 127, 4, 1, 0, 0 },
+    { "up", 4097, 4, 1, 1, 1 }, { "lnf", 129, 1, 0, 0, 0 },
 };
 static const zero_unit tied_units[] = { { "emb", 2, 2, 2 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 } };
 
 /* units of very different sizes, one shared in the middle, one that is shared by its backward uses only, tensors that start late */
 static const zero_tensor mixed_tensors[] = {
-    { "a", 70001, 1, 0, 1 }, { "late", 5, 2, 4, 0 }, { "b", 256, 6, 0, 0 }, { "c", 3, 1, 2, 1 }, { "d", 9999, 1, 5, 1 },
+    { "a", 70001, 1, 0, 1, 1 }, { "late", 5, 2, 4, 0, 0 }, { "b", 256, 6, 0, 0, 1 }, { "c", 3, 1, 2, 1, 0 },
+    { "d", 9999, 1, 5, 1, 1 },
 };
 static const zero_unit mixed_units[] = {
     { "u0", 1, 1, 0 }, { "u1", 1, 1, 0 }, { "u2", 3, 1, 0 }, { "u3", 1, 1, 0 }, { "u4", 1, 4, 9 }, { "u5", 1, 1, 0 },
 };
 
-static const zero_tensor shared_tensors[] = { { "w", 500, 2, 0, 1 } };
+static const zero_tensor shared_tensors[] = { { "w", 500, 2, 0, 1, 0 } };
 static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } };
 
 #define MODEL(m) { #m, m##_tensors, sizeof m##_tensors / sizeof *m##_tensors, m##_units, sizeof m##_units / sizeof *m##_units }
@@ -46,6 +47,28 @@ static void for_all_layouts(void (*check)(const model *m, const layout *l, int64
                 check(m, &l, bucket_sizes[s]);
                 layout_free(&l);
             }
+}
+
+/* Each element of a unit is cleared, or of a tensor that backward writes: never both. Neighbours are cleared together. */
+static void check_cleared(const model *m, const layout *l, int64_t size) {
+    (void)size;
+    int next = 0;
+    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
+        char *times = calloc(1, u->padded);
+        int64_t end = -1;
+        assert_non_null(times);
+        assert_int_equal(u->first_cleared, next);
+        next += u->n_cleared;
+        for (const layout_range *r = l->cleared + u->first_cleared; r < l->cleared + next; r++) {
+            assert_true(r->offset > end && r->elems > 0 && r->offset + r->elems <= u->padded);
+            for (int64_t i = r->offset; i < r->offset + r->elems; i++) times[i]++;
+            end = r->offset + r->elems;
+        }
+        for (const layout_place *p = l->places + u->first_place; p < l->places + u->first_place + u->n_places; p++)
+            for (int64_t i = 0; m->tensors[p->tensor].written && i < p->elems; i++) times[p->offset + i]++;
+        for (int64_t i = 0; i < u->padded; i++) assert_int_equal(times[i], 1);
+        free(times);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- places */
@@ -194,21 +217,21 @@ static void check_bucket_counts(const model *m, const layout *l, int64_t size) {
 static void test_refused(void **state) {
     (void)state;
     static const struct { const char *names; zero_tensor tensors[2]; int n_tensors; zero_unit units[2]; int n_units; } bad[] = {
-        { "at least one tensor",    { { "w", 8, 1, 0, 0 } }, 0,                             { { "u", 1, 1, 0 } }, 1 },
-        { "at least one tensor",    { { "w", 8, 1, 0, 0 } }, 1,                             { { "u", 1, 1, 0 } }, 0 },
-        { "tensor 1 (no name)",     { { "w", 8, 1, 0, 0 }, { NULL, 8, 1, 0, 0 } }, 2,       { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0 }, { "wide", 0, 1, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0 }, { "wide", -4, 1, 0, 0 } }, 2,    { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0 }, { "wide", 8, 0, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0 }, { "wide", 8, 1, -1, 0 } }, 2,    { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0 }, { "wide", 8, 1, 1, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 2, 0, 0 }, { "wide", 8, 2, 1, 0 } }, 2,     { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0 }, { "wide", 8, INT32_MAX, 1, 0 } }, 2, { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
-        { "unit 1 (no name)",       { { "w", 8, 2, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } }, 2 },
-        { "unit 1 (v)",             { { "w", 8, 2, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
-        { "unit 1 (v)",             { { "w", 8, 2, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
-        { "unit 1 (v)",             { { "w", 8, 2, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 33, 0 } }, 2 },
-        { "unit 1 (v) has no",      { { "w", 8, 1, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
+        { "at least one tensor",    { { "w", 8, 1, 0, 0, 0 } }, 0,                             { { "u", 1, 1, 0 } }, 1 },
+        { "at least one tensor",    { { "w", 8, 1, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 } }, 0 },
+        { "tensor 1 (no name)",     { { "w", 8, 1, 0, 0, 0 }, { NULL, 8, 1, 0, 0, 0 } }, 2,       { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 0, 1, 0, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", -4, 1, 0, 0, 0 } }, 2,    { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 0, 0, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, -1, 0, 0 } }, 2,    { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, 1, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",                 { { "w", 8, 2, 0, 0, 0 }, { "wide", 8, 2, 1, 0, 0 } }, 2,     { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
+        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, INT32_MAX, 1, 0, 0 } }, 2, { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
+        { "unit 1 (no name)",       { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } }, 2 },
+        { "unit 1 (v)",             { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
+        { "unit 1 (v)",             { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
+        { "unit 1 (v)",             { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 33, 0 } }, 2 },
+        { "unit 1 (v) has no",      { { "w", 8, 1, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
     };
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         layout l;
@@ -220,7 +243,7 @@ static void test_refused(void **state) {
 static void test_names_are_copied(void **state) {
     (void)state;
     char tensor_name[] = "weight", unit_name[] = "block";
-    zero_tensor t = { tensor_name, 10, 1, 0, 0 };
+    zero_tensor t = { tensor_name, 10, 1, 0, 0, 0 };
     zero_unit u = { unit_name, 1, 1, 0 };
     layout l;
     assert_int_equal(layout_init(&l, 1, 0, &t, 1, &u, 1), 0);
@@ -231,6 +254,7 @@ static void test_names_are_copied(void **state) {
 }
 
 static void test_places(void **state) { (void)state; for_all_layouts(check_places); }
+static void test_cleared(void **state) { (void)state; for_all_layouts(check_cleared); }
 static void test_no_overlap(void **state) { (void)state; for_all_layouts(check_no_overlap); }
 static void test_shards(void **state) { (void)state; for_all_layouts(check_shards); }
 static void test_intersections(void **state) { (void)state; for_all_layouts(check_intersections); }
@@ -239,7 +263,7 @@ static void test_bucket_counts(void **state) { (void)state; for_all_layouts(chec
 
 int main(void) {
     const struct CMUnitTest layout_tests[] = {
-        cmocka_unit_test(test_places), cmocka_unit_test(test_no_overlap), cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_places), cmocka_unit_test(test_cleared), cmocka_unit_test(test_no_overlap), cmocka_unit_test(test_shards),
         cmocka_unit_test(test_intersections),
         cmocka_unit_test(test_buckets), cmocka_unit_test(test_bucket_counts), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_names_are_copied),

@@ -97,7 +97,7 @@ static void test_rule_by_hand(void **state) {
 /* -------------------------------------------------------------------------------------------------------------- in a step */
 
 enum { N = 1000 };
-static const zero_tensor tensors[] = { { "w", N, 1, 0, 1 } };
+static const zero_tensor tensors[] = { { "w", N, 1, 0, 1, 0 } };
 static const zero_unit units[] = { { "layer", 1, 1, 0 } };
 static const zero_hyper plain = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
 static zero *z;

@@ -14,9 +14,10 @@
 
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
 
+/* Gradients of the matrices are written, as GPT-2's are, those of the others added to. */
 static const zero_tensor toy_tensors[TOY_TENSORS] = {
-    { "wte", TOY_LARGEST, 1, 0, 1 },        { "lnw", 129, TOY_BLOCKS, 1, 0 },    { "w", 5003, TOY_BLOCKS, 1, 1 },
-    { "b", 33, TOY_BLOCKS, 1, 0 },          { "proj", 1280, TOY_BLOCKS, 1, 1 },  { "lnfw", 50, 1, 0, 0 },
+    { "wte", TOY_LARGEST, 1, 0, 1, 1 },     { "lnw", 129, TOY_BLOCKS, 1, 0, 0 }, { "w", 5003, TOY_BLOCKS, 1, 1, 1 },
+    { "b", 33, TOY_BLOCKS, 1, 0, 0 },       { "proj", 1280, TOY_BLOCKS, 1, 1, 1 },{ "lnfw", 50, 1, 0, 0, 0 },
 };
 static const zero_unit toy_units[TOY_UNITS] = {
     { "emb", 2, 2, 2 }, { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 }, { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
@@ -80,7 +81,8 @@ static inline int toy_forward(toy *t, int unit) {
 }
 
 static inline int toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
-    toy_use u = { t->dtype, t->ranks, t->rank, t->micro, tensor, layer, use, t->integers, (float)zero_loss_scale(t->z) };
+    toy_use u = { t->dtype, t->ranks, t->rank, t->micro, tensor, layer, use, t->integers, (float)zero_loss_scale(t->z),
+                  toy_tensors[tensor].written && use == 0 };
     int64_t n = toy_tensors[tensor].elems;
     if (t->on) return t->on->add_gradient(t->stream, &u, t->device_activation, p, g, n);
     for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, t->activation, p, g, i);

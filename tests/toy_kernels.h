@@ -20,6 +20,7 @@ typedef struct {
     int ranks, rank, micro, tensor, layer, use;
     int integers;           /* gradients are small integers (toy_integer) */
     float loss_scale;
+    int writes;             /* g = instead of g +=: the same bits where g is 0 */
 } toy_use;
 
 /* The mean over the ranks is an integer, whatever their number. */
@@ -32,7 +33,7 @@ ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void
     float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + activation + 0.01f * (float)(i % 11);
     x += 0.3f * u->rank + 0.17f * u->micro + 0.2f * u->use;
     float y = u->integers ? (float)toy_integer(u, i) : x / (1 + x * x);
-    toy_store(u->dtype, g, i, toy_load(u->dtype, g, i) + u->loss_scale * y);
+    toy_store(u->dtype, g, i, (u->writes ? 0.0f : toy_load(u->dtype, g, i)) + u->loss_scale * y);
 }
 
 /* The toy where the processor does not reach the memory: each function queues its work on a stream and waits for nothing. They return 0, or

@@ -44,7 +44,8 @@ same() {
     end
 }
 
-same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' ':--dtype bf16 -z 1' ':--dtype bf16 -z 2' ':--dtype bf16 -z 3' \
+same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' 'ZERO_POISON=1:--dtype bf16 -z 1' \
+    ':--dtype bf16 -z 2' ':--dtype bf16 -z 3' \
     'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival:--dtype bf16 -z 2' 'CUDA_STAND_IN=lag:--dtype bf16 -z 3 --prefetch 2' \
     'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' ':--dtype bf16 -z 3 -r 2'
 same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0 --comm host' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1 --comm host' \

@@ -15,9 +15,10 @@ enum { H = 64, L = 3, BATCH = 192, STEPS = 300, NEW = 10 * BATCH };  /* BATCH: r
 enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };             /* rows of the tensor table: each bias follows its weight */
 enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };             /* rows of the unit table; hidden layer l is unit HIDDEN + l */
 
-static const zero_tensor tensors[TENSORS] = {                   /* name, elements of a layer, layers, unit of layer 0, weight decay */
-    { "inw", 2 * H, 1, INPUT, 1 }, { "inb", H, 1, INPUT, 0 }, { "hidw", H * H, L, HIDDEN, 1 }, { "hidb", H, L, HIDDEN, 0 },
-    { "outw", H, 1, OUTPUT, 1 },   { "outb", 1, 1, OUTPUT, 0 },
+static const zero_tensor tensors[TENSORS] = {   /* name, elements of a layer, layers, unit of layer 0, weight decay, written */
+    { "inw", 2 * H, 1, INPUT, 1, 0 },   { "inb", H, 1, INPUT, 0, 0 },
+    { "hidw", H * H, L, HIDDEN, 1, 0 }, { "hidb", H, L, HIDDEN, 0, 0 },
+    { "outw", H, 1, OUTPUT, 1, 0 },     { "outb", 1, 1, OUTPUT, 0, 0 },
 };
 static const zero_unit units[UNITS] = {                         /* uses forward, backward; the input's backward reads no parameters */
     { "input", 1, 1, 1 << 0 }, { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 }, { "hidden 2", 1, 1, 0 }, { "output", 1, 1, 0 },
