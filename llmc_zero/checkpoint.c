@@ -292,6 +292,5 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);
     if (z->config.dtype == ZERO_F16 && z->config.loss_scale == 0) z->scale = h.scale;
-    for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = 0;
     return progress_run(&z->progress, run_complete, z);
 }

@@ -129,7 +129,7 @@ int grads_create(zero *z) {
         char *shard = z->grads + part_offset(z, i, z->comm.rank, 2) * size;
         char *full = whole ? z->grads + l->units[i].base * size : bucket_memory(z, i);
         b->pieces[b->n_pieces++] = (comm_piece){ full, shard, l->units[i].shard };
-        b->first_unit = i;
+        b->first_unit = b->reduce.unit = i;
         if (b->n_pieces == 1) b->last_unit = i;
     }
     return 0;

@@ -47,14 +47,21 @@ static int create_update(zero *z) {
     int64_t most = z->layout.n_places + (int64_t)z->layout.n_units * (parts - 1);
     adamw_segment *segments = calloc(most, sizeof *segments);
     if (!segments) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
-    for (int u = 0; u < z->layout.n_units; u++)
-        for (int part = first_part(z); part <= last_part(z); part++) add_segments(z, u, part, &z->update, segments);
-    size_t bytes = z->update.n * sizeof *segments;
-    void *table = memory_alloc(&z->memory, ZERO_WORKING, "tables", bytes);
-    int rc = table ? device_set(&z->device, table, segments, bytes) : ZERO_ERR_MEMORY;
-    z->update.segments = table;
+    int n = 0;
+    for (int u = 0; u < z->layout.n_units; u++) {
+        adamw_table *t = &z->units[u].update;
+        for (int part = first_part(z); part <= last_part(z); part++) add_segments(z, u, part, t, segments + n);
+        n += t->n;
+    }
+    adamw_segment *table = memory_alloc(&z->memory, ZERO_WORKING, "tables", n * sizeof *table);
+    int rc = table ? device_set(&z->device, table, segments, n * sizeof *table) : ZERO_ERR_MEMORY;
     free(segments);
-    return rc;
+    if (rc) return rc;
+    for (int u = 0; u < z->layout.n_units; u++) {
+        z->units[u].update.segments = table;
+        table += z->units[u].update.n;
+    }
+    return 0;
 }
 
 int optimizer_create(zero *z) {
@@ -117,12 +124,21 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
     return 0;
 }
 
+/* In the order of use, so that what forward needs first is on its way while the other units are updated. */
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     const adamw_constants c = adamw_prepare(h, grad_scale, z->config.rounding_seed);
-    int wide = z->config.dtype == ZERO_F32;
+    int wide = z->config.dtype == ZERO_F32, order[z->layout.n_units];
     adamw_arrays a = { .p = wide ? (float *)z->params : z->master, .m = z->moment1, .v = z->moment2, .g = z->grads,
                        .low = wide ? NULL : z->params, .g_type = z->grad_type, .low_type = z->config.dtype };
-    return z->device.f->adamw(&z->device, COMPUTE, &c, &a, &z->update);
+    params_order_of_use(z, order);
+    for (int i = 0; i < z->layout.n_units; i++) {
+        int u = order[i];
+        double start = trace_now(&z->trace);
+        ZERO_TRY(z->device.f->adamw(&z->device, COMPUTE, &c, &a, &z->units[u].update));
+        trace_add(&z->trace, ZERO_EV_UPDATE, u, 0, start);
+        ZERO_TRY(params_updated(z, u));
+    }
+    return 0;
 }
 
 static int end_step(zero *z) {
@@ -140,7 +156,6 @@ int zero_update(zero *z, const zero_hyper *h) {
     int rc = z->config.naive ? naive_update(z, h, scale) : update_all(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);
     ZERO_TRY(rc);
-    for (int u = 0; u < z->layout.n_units; u++) z->units[u].stale = z->config.stage != 0 && z->comm.ranks > 1;
     trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);
     return end_step(z);
 }

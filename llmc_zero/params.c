@@ -1,21 +1,35 @@
 /*
  * Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its post hook, and the units that
- * come next along the recorded order are gathered ahead. At stages 1 and 2 they are always whole, and gathered in place after an update.
+ * come next along the recorded order are gathered ahead, across the end of a micro-batch and across the update too. At stages 1 and 2 they
+ * are always whole, and each unit is gathered in place as soon as it is updated.
  */
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
 
+/* What is gathered for a pass that has not begun is counted when a pass uses it: only then is it known which. */
 static int run_gather(void *ctx, job *j) {
     zero *z = ctx;
     unit_state *u = &z->units[j->index];
     double start = trace_now(&z->trace);
+    int64_t *counter = &z->comm.traffic.all_gather[u->gather_purpose], before = *counter;
     z->comm.purpose = u->gather_purpose;
     z->comm.unit = j->index;
     z->comm.more_units = 0;
     int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.dtype));
+    if (u->for_next_pass) {
+        u->uncounted = *counter - before;
+        *counter = before;
+    }
     trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
     return rc;
+}
+
+/* The gather for the next pass has ended, and a pass of this purpose is the one. */
+static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
+    if (!u->for_next_pass) return;
+    z->counted_late[purpose] += u->uncounted;
+    u->for_next_pass = 0;
 }
 
 static int create_slots(zero *z) {
@@ -49,7 +63,7 @@ int params_create(zero *z) {
     for (int i = 0; i < l->n_units; i++) {
         unit_state *u = &z->units[i];
         u->slot = -1;
-        u->gather = (job){ .run = run_gather, .ctx = z, .index = i };
+        u->gather = (job){ .run = run_gather, .ctx = z, .index = i, .unit = i };
         if (stage < 3) u->params = z->params + l->units[i].base * size;
         char *shard = z->params + part_offset(z, i, z->comm.rank, 3) * size;
         u->gather_piece = (comm_piece){ u->params, shard, l->units[i].shard };
@@ -61,6 +75,7 @@ int params_create(zero *z) {
 static int drop(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     char *params = u->params;
+    count_gather(z, u, ZERO_FOR_STEP);          /* gathered for nothing */
     if (u->slot >= 0) z->slot_unit[u->slot] = -1;
     u->slot = -1;
     u->params = NULL;
@@ -68,6 +83,7 @@ static int drop(zero *z, int unit) {
 }
 
 static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
+static zero_purpose purpose_of_pass(const zero *z) { return z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP; }
 
 /* A slot for the unit: a free one, or, if evict, one that holds a unit gathered ahead that nobody has opened. -1: none. */
 static int find_slot(zero *z, int evict, int *rc) {
@@ -83,15 +99,9 @@ static int find_slot(zero *z, int evict, int *rc) {
     return -1;
 }
 
-/* Starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: it is only not gathered ahead. */
+/* Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: it is only not gathered ahead. */
 static int start_gather(zero *z, int unit, int evict) {
     unit_state *u = &z->units[unit];
-    if (z->config.stage < 3) {
-        if (!u->stale) return 0;
-        u->stale = 0;
-        u->gather_purpose = ZERO_FOR_STEP;      /* it belongs to the step that made the parameters */
-        return progress_submit(&z->progress, &u->gather);
-    }
     if (u->params) return 0;
     if (z->own_params[unit]) u->params = z->own_params[unit];
     else {
@@ -106,8 +116,38 @@ static int start_gather(zero *z, int unit, int evict) {
         u->params = z->slots[slot];
     }
     u->gather_piece.full = u->params;
-    u->gather_purpose = z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP;
+    u->gather_purpose = purpose_of_pass(z);
     return progress_submit(&z->progress, &u->gather);
+}
+
+/* Stage 3: the unit that the next training pass begins with, for which there may be no room. */
+static int gather_for_next_pass(zero *z) {
+    const unit_order *o = &z->order[ZERO_TRAIN];
+    unit_state *u = &z->units[o->units[0]];
+    if (u->params || !z->config.prefetch) return 0;
+    u->for_next_pass = 1;                       /* before the gather looks at it */
+    ZERO_TRY(start_gather(z, o->units[0], 0));
+    if (!u->params) u->for_next_pass = 0;
+    return 0;
+}
+
+static int slots_are_open(const zero *z) {
+    for (int i = 0; i < z->n_slots; i++)
+        if (z->slot_unit[i] >= 0 && is_open(&z->units[z->slot_unit[i]])) return 1;
+    return 0;
+}
+
+/* Gathers along the recorded order: `prefetch` units after the one that has a slot for its use, or will have one next. A unit with room of
+ * its own does not count, since it takes no slot from the others. Behind the last unit of a micro-batch comes the first one of the next. */
+static int look_ahead(zero *z, int slot_in_use) {
+    const unit_order *o = &z->order[z->mode];
+    int left = z->config.prefetch + !slot_in_use;
+    if (z->config.stage < 3 || !z->config.prefetch) return 0;
+    for (int i = o->pos; i < o->n; i++) {
+        if (!z->own_params[o->units[i]] && !left--) return 0;
+        ZERO_TRY(start_gather(z, o->units[i], 0));
+    }
+    return z->mode == ZERO_TRAIN && !z->reads_left && z->micro < z->micro_of - 1 ? gather_for_next_pass(z) : 0;
 }
 
 /* Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is forgotten. */
@@ -128,18 +168,29 @@ static int follow_order(zero *z, int unit) {
     return 0;
 }
 
-void params_begin_pass(zero *z) {
+/* What is left of the last pass is dropped, so that every pass gathers what the formula says. */
+int params_begin_pass(zero *z) {
     unit_order *o = &z->order[z->mode];
+    for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
+        unit_state *u = &z->units[i];
+        if (!u->params || u->for_next_pass) continue;
+        ZERO_TRY(progress_wait(&z->progress, &u->gather));
+        ZERO_TRY(drop(z, i));
+    }
     if (o->pos < o->n) o->n = o->pos;           /* the last pass was shorter than the one before */
     o->pos = 0;
+    return 0;
 }
 
 int params_acquire(zero *z, int unit) {
-    unit_order *o = &z->order[z->mode];
-    ZERO_TRY(start_gather(z, unit, 1));         /* first: a use that is refused does not enter the order */
+    unit_state *u = &z->units[unit];
+    if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, 1));       /* first: a use that is refused does not enter the order */
     ZERO_TRY(follow_order(z, unit));
-    for (int i = o->pos; i < o->n && i < o->pos + z->config.prefetch; i++) ZERO_TRY(start_gather(z, o->units[i], 0));
-    return progress_wait(&z->progress, &z->units[unit].gather);
+    z->reads_left--;
+    ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
+    ZERO_TRY(progress_wait(&z->progress, &u->gather));
+    count_gather(z, u, purpose_of_pass(z));
+    return 0;
 }
 
 /* The unit whose forward ends last is the one that backward starts with: it is kept, not gathered twice in a row. */
@@ -150,14 +201,32 @@ static int kept_for_backward(const zero *z, int unit) {
 
 int params_release(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    return z->config.stage < 3 || is_open(u) || !u->params || kept_for_backward(z, unit) ? 0 : drop(z, unit);
+    if (z->config.stage < 3 || is_open(u) || !u->params || u->for_next_pass || kept_for_backward(z, unit)) return 0;
+    ZERO_TRY(drop(z, unit));
+    return look_ahead(z, slots_are_open(z));    /* there is room now */
+}
+
+void params_order_of_use(const zero *z, int *units) {
+    const unit_order *o = &z->order[ZERO_TRAIN];
+    int n = 0;
+    char seen[z->layout.n_units];
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < o->n + z->layout.n_units; i++) {
+        int unit = i < o->n ? o->units[i] : i - o->n;       /* behind the recorded ones those that no pass has read */
+        if (!seen[unit]) units[n++] = unit;
+        seen[unit] = 1;
+    }
+}
+
+int params_updated(zero *z, int unit) {
+    if (z->config.stage == 3) return unit == z->order[ZERO_TRAIN].units[0] ? gather_for_next_pass(z) : 0;
+    if (z->config.stage == 0 || z->comm.ranks == 1) return 0;
+    z->units[unit].gather_purpose = ZERO_FOR_STEP;
+    return progress_submit(&z->progress, &z->units[unit].gather);
 }
 
 int params_complete(zero *z) {
-    for (int i = 0; i < z->layout.n_units; i++) {
-        if (z->config.stage < 3) ZERO_TRY(start_gather(z, i, 0));
-        ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
-    }
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
     return wait_for_device(z, COMPUTE);
 }
 

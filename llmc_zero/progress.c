@@ -109,10 +109,17 @@ int progress_submit(progress *p, job *j) {
     return 0;
 }
 
+/* With the lock held. */
+static void wait_while_pending(progress *p, job *j) {
+    double start = p->trace ? trace_now(p->trace) : 0;
+    while (j->pending) pthread_cond_wait(&p->done, &p->lock);
+    if (p->trace) trace_add(p->trace, ZERO_EV_WAIT, j->unit, 0, start);
+}
+
 int progress_wait(progress *p, job *j) {
     if (p->threaded) {
         pthread_mutex_lock(&p->lock);
-        while (j->pending) pthread_cond_wait(&p->done, &p->lock);
+        if (j->pending) wait_while_pending(p, j);
         pthread_mutex_unlock(&p->lock);
     }
     ZERO_TRY(relay(j));
@@ -120,7 +127,7 @@ int progress_wait(progress *p, job *j) {
 }
 
 int progress_run(progress *p, int (*run)(void *, job *), void *ctx) {
-    job j = { .run = run, .ctx = ctx };
+    job j = { .run = run, .ctx = ctx, .unit = -1 };
     ZERO_TRY(progress_submit(p, &j));
     return progress_wait(p, &j);
 }

@@ -8,12 +8,14 @@
 #ifndef LLMC_ZERO_PROGRESS_H
 #define LLMC_ZERO_PROGRESS_H
 #include "device.h"
+#include "trace.h"
 #include <pthread.h>
 
 typedef struct job {
     int (*run)(void *ctx, struct job *self);
     void *ctx;
     int index;                  /* the unit or bucket it is about */
+    int unit;                   /* the unit, or a bucket's first, for the trace; -1: none */
     device_stream stream;       /* that its work is queued on */
     int pending, rc;            /* submitted and not finished; result */
     void *ready, *done;         /* events: what it needs of the trainer's stream is there; its own stream has finished it */
@@ -23,6 +25,7 @@ typedef struct job {
 
 typedef struct {
     device *device;
+    trace *trace;               /* gets the waits; NULL: nobody asks */
     int threaded, stopping, started;
     pthread_t thread;
     pthread_mutex_t lock;

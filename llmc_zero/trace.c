@@ -22,7 +22,7 @@ void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double star
 }
 
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
-    static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update" };
+    static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update", "wait" };
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
     FILE *f = fopen(temporary, "w");

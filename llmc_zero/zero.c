@@ -183,6 +183,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
     loss_scale_init(&z->scale, c);
     ZERO_TRY(comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));
+    z->progress.trace = &z->trace;
     ZERO_TRY(agree(z, create_states(z)));
     return register_memory(z);
 }
@@ -367,15 +368,17 @@ static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
 
 int zero_begin(zero *z, zero_mode mode, int micro, int of) {
     ZERO_TRY(check_begin(z, mode, micro, of));
-    ZERO_TRY(params_drop_all(z));
     z->mode = mode;
     z->pass = 1;
-    z->forward_left = 0;
+    z->forward_left = z->reads_left = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
+        const layout_unit *l = &z->layout.units[i];
         z->units[i].forward_done = z->units[i].backward_done = 0;
-        z->forward_left += z->layout.units[i].forward_uses;
+        z->forward_left += l->forward_uses;
+        z->reads_left += l->forward_uses;
+        for (int use = 0; use < l->backward_uses; use++) z->reads_left += !(l->backward_no_params >> use & 1);
     }
-    params_begin_pass(z);
+    ZERO_TRY(params_begin_pass(z));
     if (mode == ZERO_EVAL) return 0;
     z->micro = micro;
     z->micro_of = of;
@@ -509,6 +512,7 @@ static int run_traffic(void *ctx, job *j) {
 void zero_get_traffic(zero *z, zero_traffic *t) {
     scalar_request s = { .z = z, .data = t };
     if (progress_run(&z->progress, run_traffic, &s)) *t = z->comm.traffic;
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->counted_late[i];
 }
 
 /* How often stage 3 gathers a unit in a micro-batch: at each use that reads it, but once for the last forward use and the backward use
@@ -557,5 +561,6 @@ int zero_trace_write(zero *z, const char *path) {
     const char *names[z->layout.n_units];
     for (int i = 0; i < z->layout.n_units; i++) names[i] = z->layout.units[i].name;
     ZERO_TRY(grads_wait(z));
+    ZERO_TRY(params_complete(z));
     return trace_write(&z->trace, path, z->comm.rank, names, z->layout.n_units);
 }

@@ -131,9 +131,6 @@ static void check_transport(const zero *z, const zero_config *c) {
     if (c->stage == 3) CHECK(e.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
 }
 
-/* Updated parameters travel with the first hook that needs them at stages 1 and 2, so one gather less is done right after a step. */
-static int late(const zero_config *c) { return c->stage == 1 || c->stage == 2; }
-
 static outcome train(const zero_config *c) {
     outcome o;
     toy t;
@@ -146,7 +143,7 @@ static outcome train(const zero_config *c) {
         MUST(toy_step(&t, c->micro_batches, step, &info));
         CHECK(info.finite && info.grad_norm > 0);
         o.norms[step - 1] = info.grad_norm;
-        check_traffic(t.z, c, c->micro_batches, step - late(c), step);
+        check_traffic(t.z, c, c->micro_batches, step, step);
         if (step == 1) first_step = memory_now(t.z);
         if (step != EVAL_AFTER) continue;
         MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
@@ -398,6 +395,71 @@ static void check_fewer_micro_batches(void) {
         }
         zero_destroy(t.z);
     }
+}
+
+/* The last update has begun to gather for a pass. Whatever comes next, each pass counts its own gathers; what zero_set makes out of date
+ * is gathered once more. The bits are those of prefetch 0, which gathers nothing for a pass that has not begun. */
+typedef struct { char full[17]; float evals[2]; } passes_outcome;
+
+static passes_outcome train_with_other_passes(const zero_config *c) {
+    static float ones[TOY_LARGEST];
+    zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
+    int A = c->micro_batches, wasted = c->stage == 3 && c->prefetch;
+    int64_t low = c->dtype == ZERO_F32 ? 4 : 2, step = step_traffic(c, A).all_gather;
+    int64_t eval = c->stage == 3 ? (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1) * low : 0;
+    passes_outcome o;
+    zero_traffic traffic;
+    toy t;
+    memset(&o, 0, sizeof o);
+    for (int i = 0; i < TOY_LARGEST; i++) ones[i] = 1;
+#define GATHERED(steps, evals, others) do { \
+        zero_get_traffic(t.z, &traffic); \
+        CHECK(traffic.all_gather[ZERO_FOR_STEP] == (steps) * step + (others)); \
+        CHECK(traffic.all_gather[ZERO_FOR_EVAL] == (evals) * eval); \
+    } while (0)
+    MUST(toy_create(&t, c, NULL));
+    MUST(toy_step(&t, A, 1, NULL));
+    GATHERED(1, 0, 0);
+    for (int i = 0; i < 2; i++) {
+        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        GATHERED(1, i + 1, 0);
+        o.evals[i] = t.activation;
+    }
+    MUST(toy_step(&t, A, 2, NULL));
+    MUST(zero_hash(t.z, 0, o.full));
+    GATHERED(2, 2, 0);
+    MUST(zero_set(t.z, ZERO_PARAM, 0, 0, 0, TOY_LARGEST, ones));
+    int64_t others = wasted ? unit_padded(0) / checks.ranks * (checks.ranks - 1) * low : 0;
+    GATHERED(2, 2, others);
+    MUST(toy_passes(&t, A));
+    MUST(zero_reduce(t.z, NULL));
+    MUST(zero_discard(t.z));
+    if (c->stage == 3) GATHERED(3, 2, others);
+    MUST(toy_passes(&t, A));
+    MUST(zero_reduce(t.z, NULL));
+    MUST(zero_update(t.z, &h));
+    if (c->stage == 3) GATHERED(4, 2, others);
+    MUST(zero_hash(t.z, 1, o.full));
+    zero_destroy(t.z);                                                  /* with a gather under way */
+#undef GATHERED
+    return o;
+}
+
+static void check_other_passes(void) {
+    for (int p = 2; p < SETTINGS_COUNT(settings_paths); p++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) {
+            passes_outcome without = { 0 };
+            for (int i = 0; i < 6; i++) {
+                zero_config c = settings_config(&settings_paths[p], &settings_formats[1], settings_micro_batches[m], &settings_variations[i % 2]);
+                c.prefetch = i / 2;
+                c.poison = i % 2;
+                CHECK_SETTING("other passes after an update, %s, %d micro-batches, prefetch %d, overlap %d", settings_paths[p].name,
+                              c.micro_batches, c.prefetch, c.overlap);
+                passes_outcome o = train_with_other_passes(&c);
+                if (i == 0) without = o;
+                CHECK(!memcmp(&o, &without, sizeof o));
+            }
+        }
 }
 
 /* ----------------------------------------------------------------------------------------------------------------- files */
@@ -757,6 +819,66 @@ static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
     return n;
 }
 
+/* The index of the first event of a kind and unit from event `from` on; CHECK fails where there is none. */
+static int event_of(const zero *z, int from, zero_event_kind kind, int unit) {
+    zero_event e;
+    for (int i = from; !zero_trace_event(z, i, &e); i++) if (e.kind == kind && e.unit == unit) return i;
+    CHECK(!"an event of this kind and unit");
+    return -1;
+}
+
+static int events_so_far(const zero *z) {
+    zero_event e;
+    int n = 0;
+    while (!zero_trace_event(z, n, &e)) n++;
+    return n;
+}
+
+/* Backward of one micro-batch: when a block is released, what comes next is gathered before the block's reduction starts. */
+static void check_order_in_backward(const zero *z, int from, int prefetch, int another_follows) {
+    int at = event_of(z, from, ZERO_EV_BACKWARD, TOY_UNITS - 1);
+    for (int unit = TOY_UNITS - 1; unit > 0; unit--) {
+        int reduce = event_of(z, at, ZERO_EV_REDUCE, unit), next = unit - 1 - prefetch;
+        if (next > 0) CHECK(event_of(z, at, ZERO_EV_GATHER, next) < reduce);
+    }
+    if (another_follows) CHECK(event_of(z, at, ZERO_EV_GATHER, 0) < event_of(z, at, ZERO_EV_REDUCE, 1));
+}
+
+/* Without overlap a collective runs where it is started, so the trace has the order of the starts. */
+static void check_order_of_starts(void) {
+    for (int stage = 1; stage <= 3; stage++)
+        for (int prefetch = 1; prefetch <= 2; prefetch++) {
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 2, &settings_variations[0]);
+            int last = TOY_UNITS - 1, from;
+            toy t;
+            c.trace_events = 2000;
+            c.reduce_bucket_size = 1;
+            c.prefetch = prefetch;
+            CHECK_SETTING("order of starts, stage %d, prefetch %d", stage, prefetch);
+            MUST(toy_create(&t, &c, NULL));
+            steps(&t, 1, 1);                                            /* records the order of use */
+            for (int micro = 0; micro < 2; micro++) {
+                from = events_so_far(t.z);
+                MUST(toy_pass(&t, ZERO_TRAIN, micro, 2));
+                if (stage == 3) check_order_in_backward(t.z, from, prefetch, micro == 0);
+            }
+            from = events_so_far(t.z);
+            MUST(zero_step(t.z, &(zero_hyper){ .lr = 1e-3f, .eps = 1e-8f, .t = 2 }, NULL));
+            int updated = event_of(t.z, from, ZERO_EV_UPDATE, 0);
+            if (stage == 3 || checks.ranks > 1) CHECK(event_of(t.z, updated, ZERO_EV_GATHER, 0) < event_of(t.z, updated, ZERO_EV_UPDATE, last));
+            for (int unit = 1; stage < 3 && checks.ranks > 1 && unit < last; unit++)
+                CHECK(event_of(t.z, updated, ZERO_EV_GATHER, unit) < event_of(t.z, updated, ZERO_EV_UPDATE, unit + 1));
+            zero_destroy(t.z);
+        }
+}
+
+static int waits(const zero *z) {
+    zero_event e;
+    int n = 0;
+    for (int i = 0; !zero_trace_event(z, i, &e); i++) n += e.kind == ZERO_EV_WAIT;
+    return n;
+}
+
 /* The blocks compute for some milliseconds, the ranks unequally, as they do; so a collective takes long enough to be met. */
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
@@ -772,7 +894,9 @@ static void check_overlap(void) {
             MUST(zero_barrier(t.z));
             int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
             int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
+            int waited = check_any(waits(t.z) > 0);
             if (checks.ranks > 1 || !overlap) CHECK(reduces == overlap && gathers == overlap);    /* one rank only copies, in no time */
+            if (checks.ranks > 1 || !overlap) CHECK(waited == overlap);
             zero_destroy(t.z);
         }
 }
@@ -933,6 +1057,8 @@ int main(int argc, char **argv) {
     timed("exact gradients", check_exact_gradients);
     timed("extra gather", check_extra_gather_counts);
     timed("fewer micro-batches", check_fewer_micro_batches);
+    timed("other passes", check_other_passes);
+    timed("order of starts", check_order_of_starts);
     timed("files", check_files);
     timed("values and scalars", check_values_and_scalars);
     timed("overlap", check_overlap);

@@ -653,6 +653,86 @@ static void test_any_order_trains(void **state) {
     assert_string_equal(hex[0], hex[1]);
 }
 
+static int gathers_since_last_look(int unit) {
+    zero_event e;
+    int n = 0;
+    for (; !zero_trace_event(t.z, next_event, &e); next_event++) n += e.kind == ZERO_EV_GATHER && e.unit == unit;
+    return n;
+}
+
+/* A block that is opened before the one before it is closed: its predecessor's slot takes the next one at once. */
+static void test_release_gathers_the_next(void **state) {
+    (void)state;
+    zero_config c = config_of(3);
+    c.trace_events = 1000;
+    c.overlap = 0;
+    make(&c);
+    next_event = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        open_and_close(0);
+        for (int u = 1; u < TOY_UNITS; u++) {
+            WORKS(zero_pre_forward(t.z, u));
+            skip_events();
+            if (u > 1) WORKS(zero_post_forward(t.z, u - 1));
+            assert_int_equal(gathers_since_last_look(u + 1), pass == 1 && u > 1 && u < TOY_UNITS - 1);
+        }
+        WORKS(zero_post_forward(t.z, TOY_UNITS - 1));
+        open_and_close(0);
+    }
+}
+
+/* A unit that is used more than once has room of its own: it is gathered together with the last unit before it, which takes the slot that
+ * unit 2 leaves. */
+static void test_own_room_is_used_early(void **state) {
+    (void)state;
+    zero_config c = config_of(3);
+    c.trace_events = 1000;
+    c.overlap = 0;
+    make(&c);
+    next_event = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        for (int u = 0; u < TOY_UNITS; u++) {
+            skip_events();
+            open_and_close(u);
+            if (u) assert_int_equal(gathers_since_last_look(0), pass == 1 && u == TOY_UNITS - 3);
+        }
+        open_and_close(0);
+    }
+}
+
+/* The update follows the order in which forward used the units, and gathers the first one while the others are still to be updated. */
+static void test_update_in_order_of_use(void **state) {
+    (void)state;
+    static const int forward[TOY_UNITS + 1] = { 3, 0, 2, 4, 1, 0 }, updates[TOY_UNITS] = { 3, 0, 2, 4, 1 };
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        zero_config c = config_of(3);
+        zero_event e;
+        int n = 0, gathered = 0;
+        c.trace_events = 1000;
+        c.overlap = 0;
+        c.prefetch = prefetch;
+        make(&c);
+        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        for (int k = 0; k <= TOY_UNITS; k++) open_and_close(forward[k]);
+        WORKS(toy_backward(&t, 0, 0));
+        for (int u = TOY_UNITS - 1; u > 0; u--) WORKS(toy_backward(&t, u, 0));
+        WORKS(toy_backward(&t, 0, 1));
+        next_event = 0;
+        skip_events();
+        WORKS(zero_step(t.z, &(zero_hyper){ .lr = 1e-2f, .eps = 1e-8f, .t = 1 }, NULL));
+        for (; !zero_trace_event(t.z, next_event, &e); next_event++) {
+            if (e.kind == ZERO_EV_UPDATE && e.unit >= 0) assert_int_equal(e.unit, updates[n++]);
+            if (e.kind != ZERO_EV_GATHER) continue;
+            assert_true(e.unit == forward[0] && n == 1);
+            gathered++;
+        }
+        assert_int_equal(n, TOY_UNITS);
+        assert_int_equal(gathered, prefetch);
+    }
+}
+
 static void test_trace_file(void **state) {
     (void)state;
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096];
@@ -691,7 +771,10 @@ int main(void) {
         TEST(test_poisoned_parameters),
         TEST(test_poisoned_gradients), TEST(test_poison_from_environment),
     };
-    const struct CMUnitTest order[] = { TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_trace_file) };
+    const struct CMUnitTest order[] = {
+        TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_release_gathers_the_next), TEST(test_own_room_is_used_early),
+        TEST(test_update_in_order_of_use), TEST(test_trace_file),
+    };
     int failed = cmocka_run_group_tests(misuse, NULL, NULL) + cmocka_run_group_tests(contents, NULL, NULL)
                  + cmocka_run_group_tests(order, NULL, NULL);
     return failed != 0;
