@@ -19,8 +19,8 @@ typedef struct {
     /* parameters (params.c) */
     char *params;                           /* the whole unit, or NULL where it is not gathered (stage 3) */
     int slot;                               /* which slot holds it; -1: none, or the unit's own */
-    int for_next_pass;                      /* stage 3: gathered for a pass that had not begun; of `uncounted` bytes */
-    int64_t uncounted;
+    int for_next_pass;                      /* stage 3: gathered for a pass that had not begun */
+    int64_t uncounted;                      /* bytes of that gather */
     job gather;
     comm_piece gather_piece;
     zero_purpose gather_purpose;
@@ -83,13 +83,13 @@ struct zero {
     zero_mode mode;
     int micro, micro_of;
     int forward_left;                       /* forward uses still to come in this micro-batch */
-    int reads_left;                         /* uses that read parameters, forward or backward, still to be opened in it */
+    int reads_left;                         /* uses that read parameters still to be opened in it */
     int reduced;                            /* zero_reduce is done, zero_update may come */
     double grad_norm;
     int overflow;                           /* ZERO_F16: the gradients of this step are not finite */
     loss_scale scale;
     unit_order order[2];                    /* by mode */
-    int64_t counted_late[ZERO_TRAFFIC_PURPOSES];    /* bytes of gathers that were counted when their pass came */
+    int64_t counted_late[ZERO_TRAFFIC_PURPOSES];    /* bytes gathered before their pass began */
 };
 
 static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
@@ -111,11 +111,11 @@ static inline int64_t part_offset(const zero *z, int unit, int part, int sharded
 int params_create(zero *z);
 int params_acquire(zero *z, int unit);          /* gathered when it returns; the next ones are on their way */
 int params_release(zero *z, int unit);          /* and what there is room for now is gathered */
-int params_complete(zero *z);                   /* no gather is under way; the device has done all that was queued */
+int params_complete(zero *z);                   /* no gather is under way, and the device has done its work */
 int params_drop_all(zero *z);                   /* no gather is under way; stage 3: nothing is held any more */
 int params_begin_pass(zero *z);                 /* stage 3: only what was gathered for it is held */
-void params_order_of_use(const zero *z, int *units);    /* (n_units): as the last training pass read them first */
-int params_updated(zero *z, int unit);          /* its AdamW is done or queued: starts the gather of what the others have updated */
+void params_order_of_use(const zero *z, int *units);    /* (n_units) of the last training pass */
+int params_updated(zero *z, int unit);          /* its AdamW is done or queued: it may be gathered */
 
 int grads_create(zero *z);
 int grads_check(const zero *z, int unit);       /* backward may come here now */

@@ -1,13 +1,15 @@
 /*
- * Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its post hook, and the units that
- * come next along the recorded order are gathered ahead, across the end of a micro-batch and across the update too. At stages 1 and 2 they
- * are always whole, and each unit is gathered in place as soon as it is updated.
+ * Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
+ * post hook. The units that come next along the recorded order are gathered ahead, across the end of a
+ * micro-batch and across the update too. At stages 1 and 2 parameters are always whole, and a unit is
+ * gathered in place as soon as it is updated.
  */
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* What is gathered for a pass that has not begun is counted when a pass uses it: only then is it known which. */
+/* What is gathered before its pass begins is counted when a pass uses it: only then is the kind of pass
+ * known. */
 static int run_gather(void *ctx, job *j) {
     zero *z = ctx;
     unit_state *u = &z->units[j->index];
@@ -83,7 +85,10 @@ static int drop(zero *z, int unit) {
 }
 
 static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
-static zero_purpose purpose_of_pass(const zero *z) { return z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP; }
+
+static zero_purpose purpose_of_pass(const zero *z) {
+    return z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP;
+}
 
 /* A slot for the unit: a free one, or, if evict, one that holds a unit gathered ahead that nobody has opened. -1: none. */
 static int find_slot(zero *z, int evict, int *rc) {
@@ -99,7 +104,8 @@ static int find_slot(zero *z, int evict, int *rc) {
     return -1;
 }
 
-/* Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: it is only not gathered ahead. */
+/* Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: the unit
+ * is only not gathered ahead. */
 static int start_gather(zero *z, int unit, int evict) {
     unit_state *u = &z->units[unit];
     if (u->params) return 0;
@@ -137,8 +143,9 @@ static int slots_are_open(const zero *z) {
     return 0;
 }
 
-/* Gathers along the recorded order: `prefetch` units after the one that has a slot for its use, or will have one next. A unit with room of
- * its own does not count, since it takes no slot from the others. Behind the last unit of a micro-batch comes the first one of the next. */
+/* Gathers along the recorded order: `prefetch` units after the one that is using its slot or, where none is,
+ * will do so next. A unit with room of its own does not count, since it takes no slot from the others. The
+ * last unit of a micro-batch is followed by the first one of the next micro-batch. */
 static int look_ahead(zero *z, int slot_in_use) {
     const unit_order *o = &z->order[z->mode];
     int left = z->config.prefetch + !slot_in_use;
@@ -147,7 +154,8 @@ static int look_ahead(zero *z, int slot_in_use) {
         if (!z->own_params[o->units[i]] && !left--) return 0;
         ZERO_TRY(start_gather(z, o->units[i], 0));
     }
-    return z->mode == ZERO_TRAIN && !z->reads_left && z->micro < z->micro_of - 1 ? gather_for_next_pass(z) : 0;
+    int follows = z->mode == ZERO_TRAIN && z->micro < z->micro_of - 1;
+    return follows && !z->reads_left ? gather_for_next_pass(z) : 0;
 }
 
 /* Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is forgotten. */
@@ -184,8 +192,8 @@ int params_begin_pass(zero *z) {
 
 int params_acquire(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, 1));       /* first: a use that is refused does not enter the order */
-    ZERO_TRY(follow_order(z, unit));
+    if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, 1));
+    ZERO_TRY(follow_order(z, unit));            /* second: a use that is refused does not enter the order */
     z->reads_left--;
     ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
     ZERO_TRY(progress_wait(&z->progress, &u->gather));
@@ -201,7 +209,8 @@ static int kept_for_backward(const zero *z, int unit) {
 
 int params_release(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (z->config.stage < 3 || is_open(u) || !u->params || u->for_next_pass || kept_for_backward(z, unit)) return 0;
+    if (z->config.stage < 3 || is_open(u) || !u->params) return 0;
+    if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
     ZERO_TRY(drop(z, unit));
     return look_ahead(z, slots_are_open(z));    /* there is room now */
 }
@@ -212,7 +221,7 @@ void params_order_of_use(const zero *z, int *units) {
     char seen[z->layout.n_units];
     memset(seen, 0, sizeof seen);
     for (int i = 0; i < o->n + z->layout.n_units; i++) {
-        int unit = i < o->n ? o->units[i] : i - o->n;       /* behind the recorded ones those that no pass has read */
+        int unit = i < o->n ? o->units[i] : i - o->n;       /* last, the units that the pass has not read */
         if (!seen[unit]) units[n++] = unit;
         seen[unit] = 1;
     }

@@ -130,8 +130,8 @@ typedef struct {
     double min_loss_scale;      /* an overflow at this scale is an error, at least 2^-126 */
     int micro_batches;          /* most micro-batches of a step, at least 1; above 1, gradients are summed in fp32 */
     int64_t reduce_bucket_size; /* elements that a bucket must reach; 0: the largest unit used once */
-    int prefetch;               /* stage 3: units gathered ahead along the recorded order, 0 (nothing is) to 1024; beside them those that
-                                   are used more than once, which have memory of their own */
+    int prefetch;               /* stage 3: units gathered ahead along the recorded order, 0 (none) to 1024; a unit
+                                   used more than once has memory of its own and does not count */
     int max_open;               /* stage 3: single-use units that can always be open at once, 1 to 1024; more only while none is ahead */
     int overlap;                /* 1: a progress thread runs collectives while the trainer computes; 0: they run where they are asked for */
     int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1: on) */
@@ -236,19 +236,21 @@ typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
  * looked at. ZERO_ERR_MISUSE: a unit is still open, or the order is another. The order of units is recorded per mode and is what
  * prefetching follows; a changed order is learnt anew. */
 int zero_begin(zero *z, zero_mode mode, int micro, int of);
-/* (collective at stage 3) Returns 0 when the unit's parameters are there: from here to zero_post_forward zero_param gives pointers to them.
- * At stage 3 the next units of the recorded order are on their way. */
+/* (collective at stage 3) Returns 0 when the unit's parameters are there: from here to zero_post_forward
+ * zero_param gives pointers to them. At stage 3 the next units of the recorded order are on their way. */
 int zero_pre_forward(zero *z, int unit);
-/* (collective at stage 3) Returns 0: the use is closed and its pointers are invalid. At stage 3 the parameters are released, unless the unit
- * is open for backward or is the one that backward begins with, and their memory takes the next unit. */
+/* (collective at stage 3) Returns 0: the use is closed and its pointers are invalid. At stage 3 the
+ * parameters are released, unless the unit is open for backward or is the one that backward begins with, and
+ * the next unit is gathered into their memory. */
 int zero_post_forward(zero *z, int unit);
 /* (collective at stage 3) Returns 0 when the parameters (as in zero_pre_forward) and the
  * memory of the unit's gradients are there; the first use of a micro-batch finds it 0. Only in a ZERO_TRAIN pass. May wait for an earlier
  * bucket's reduction. */
 int zero_pre_backward(zero *z, int unit);
-/* (collective at stage 3, and at the unit's last use of the micro-batch) Returns 0: the use is closed and its pointers are invalid. The last
- * one hands the gradients to their bucket; a full bucket starts its reduction, at stages 0 and 1 in the last micro-batch only. At stage 3 the
- * parameters are released first, and the gather of the next unit starts before that reduction. */
+/* (collective at stage 3, and at the unit's last use of the micro-batch) Returns 0: the use is closed and its
+ * pointers are invalid. The last one hands the gradients to their bucket; a full bucket starts its reduction,
+ * at stages 0 and 1 in the last micro-batch only. At stage 3 the parameters are released first, and the
+ * gather of the next unit starts before that reduction. */
 int zero_post_backward(zero *z, int unit);
 
 /* Returns a pointer to the tensor's `elems` values of a layer, in config.dtype, contiguous, 256-byte aligned, as zero_set, zero_load or
@@ -288,13 +290,15 @@ typedef struct {
 /* (collective) Returns 0 when all reductions are done, with the norm in *info (NULL is allowed). After all backward uses of the last
  * micro-batch, once in a step; ZERO_ERR_MISUSE names the unit whose uses are missing. zero_update or zero_discard comes next. */
 int zero_reduce(zero *z, zero_info *info);
-/* (collective) Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on what this rank owns, with the
- * clipped gradients of zero_reduce, which must have come before, the loss scale taken out:
+/* (collective) Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on
+ * what this rank owns, with the clipped gradients of zero_reduce, which must have come before, the loss scale
+ * taken out:
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p
- * wd is 0 for tensors without decay. The units are updated in the order in which the last training pass first used them. At stages 1 and 2
- * the gather of a unit's new parameters starts as soon as its AdamW is done (on CUDA: queued), at stage 3 that of the first unit, unless
- * prefetch is 0; with overlap the first use of the unit waits for it, not the update. With ZERO_F16, gradients that are not finite update
- * nothing: the step ends as with zero_discard. */
+ * wd is 0 for tensors without decay. The units are updated in the order in which the last training pass first
+ * used them. At stages 1 and 2 the gather of a unit's new parameters starts as soon as its AdamW is done (on
+ * CUDA: queued); at stage 3 the first unit's gather does, unless prefetch is 0. With overlap the unit's next
+ * use waits for it, the update does not. With ZERO_F16, gradients that are not finite update nothing: the
+ * step ends as with zero_discard. */
 int zero_update(zero *z, const zero_hyper *hyper);
 /* Returns 0: the step is over and has changed nothing but the loss scale (zero_loss_scale). In place of zero_update, for gradients that are
  * not wanted. ZERO_ERR_ARGUMENT, of zero_update too: they have overflowed at min_loss_scale. */
@@ -361,9 +365,10 @@ int zero_memory_left(const zero_config *config, size_t *left);
 
 /* What a rank sends bytes for; the last is the number of the others. */
 typedef enum { ZERO_FOR_STEP, ZERO_FOR_EVAL, ZERO_FOR_CHECKPOINT, ZERO_FOR_HASH, ZERO_FOR_SCALARS, ZERO_TRAFFIC_PURPOSES } zero_purpose;
-/* Writes to *t the bytes that this rank has sent since zero_create, counted where they are copied or sent. Waits for what is under way. The
- * gather of updated parameters at stages 1 and 2 belongs to the step that made them. What stage 3 gathers for a pass before it begins is
- * counted when a pass uses it, as that pass's, or, if zero_set or zero_load makes it out of date first, then, as a step's. */
+/* Writes to *t the bytes that this rank has sent since zero_create, counted where they are copied or sent.
+ * Waits for what is under way. The gather of updated parameters at stages 1 and 2 belongs to the step that
+ * made them. What stage 3 gathers before its pass begins counts as that pass's, from the unit's first use on;
+ * if zero_set or zero_load comes first, and so the gather was in vain, it counts as a step's. */
 typedef struct { int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES], other[ZERO_TRAFFIC_PURPOSES]; } zero_traffic;
 void zero_get_traffic(zero *z, zero_traffic *t);
 /* Returns the bytes, padding included, that a rank sends in a training step of this many micro-batches, from the tables alone (ZeRO,
@@ -386,19 +391,24 @@ void zero_get_effective(const zero *z, zero_effective *e);
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */
 
-/* An event that has ended (on CUDA: whose work has been queued; a profiler shows when it ran, under the same names): its unit, its
- * thread (1: the progress thread, else 0), seconds since zero_create. ZERO_EV_UPDATE: each unit's AdamW, and with unit -1 the whole update.
- * ZERO_EV_WAIT: with overlap, a call had to wait for a gather or reduction of the unit (a bucket's first), or, with unit -1, for a
- * collective of no unit, such as a sum of scalars. Collectives run in the order in which they were started, so it may be an earlier one
- * that took the time: the event of the progress thread tells which. */
-typedef enum { ZERO_EV_FORWARD, ZERO_EV_BACKWARD, ZERO_EV_GATHER, ZERO_EV_REDUCE, ZERO_EV_UPDATE, ZERO_EV_WAIT, ZERO_EV_KINDS }
-    zero_event_kind;
+/* An event that has ended (on CUDA: whose work has been queued; a profiler shows when it ran, under the same
+ * names): its unit, its thread (1: the progress thread, else 0), seconds since zero_create. ZERO_EV_UPDATE:
+ * each unit's AdamW, and with unit -1 the whole update. ZERO_EV_WAIT: a call waited for the progress thread
+ * to finish the gather or reduction of the unit (a bucket's first), or, with unit -1, a collective of no
+ * unit, such as a sum of scalars. Collectives run in the order in which they were started: the progress
+ * thread's own events tell which ones took the time. */
+typedef enum {
+    ZERO_EV_FORWARD, ZERO_EV_BACKWARD, ZERO_EV_GATHER, ZERO_EV_REDUCE, ZERO_EV_UPDATE, ZERO_EV_WAIT,
+    ZERO_EV_KINDS
+} zero_event_kind;
 typedef struct { zero_event_kind kind; int unit; int thread; double start_s, end_s; } zero_event;
 /* Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after the last.
- * config.trace_events are kept, later ones are not. With overlap, only between steps and after a zero_barrier. */
+ * config.trace_events are kept, later ones are not. With overlap, only between steps and after a
+ * zero_barrier. */
 int zero_trace_event(const zero *z, int i, zero_event *e);
 /* Returns 0 when this rank's events are in the file `path`, as JSON for chrome://tracing or Perfetto; the path differs from rank to
- * rank. Waits for collectives under way; a file that cannot be written is ZERO_ERR_IO and not left half-written. */
+ * rank. Waits for collectives under way; a file that cannot be written is ZERO_ERR_IO and not left
+ * half-written. */
 int zero_trace_write(zero *z, const char *path);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 # Installs what the project needs and does not find: by apt on Debian and Ubuntu; elsewhere it names the packages and stops.
 #   scripts/install_deps.sh           what make demo and make test need
 #   scripts/install_deps.sh check     also what make check needs
+#   scripts/install_deps.sh bench     also what all of make bench needs
 set -eu
 
 # package | how to see that it is there | what it is for
@@ -18,6 +19,8 @@ libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
 [ "${1:-}" = check ] && packages="$packages
 cppcheck|command -v cppcheck|static analysis"
+[ "${1:-}" = bench ] && packages="$packages
+iproute2|command -v tc|ip and tc: hosts of one machine with a slow network between them"
 [ "${1:-}" = plots ] && packages="$packages
 gnuplot-nox|command -v gnuplot|pictures"
 

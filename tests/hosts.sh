@@ -1,7 +1,7 @@
 # To be sourced: hosts on one machine, network namespaces with names and addresses of their own, joined by a bridge. Needs root.
 #   hosts_make N    hosts 0 to N-1: host I is hostI at 10.77.7.(I+1), its link to the others port I; 1, and the reason in $hosts_why, if not
 #   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (from inside)    hosts_end
-#   hosts_limit RATE    every host sends so many bits a second at most, as tc writes them (2gbit), or unlimited
+#   hosts_limit RATE    no host sends more bits a second than this, as tc writes them (2gbit), or unlimited
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 
 hosts_end() {
@@ -32,8 +32,9 @@ hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
-        if [ "$1" != unlimited ]; then tc -n "$hosts_tag$i" qdisc replace dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
-        elif tc -n "$hosts_tag$i" qdisc show dev eth0 | grep -q tbf; then tc -n "$hosts_tag$i" qdisc del dev eth0 root || return 1; fi
+        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null        # fails where there is none
+        [ "$1" = unlimited ] && continue
+        tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
     done
 }
 hosts_network() { ip -n "$hosts_tag$1" link set eth0 "$2"; }

@@ -397,8 +397,9 @@ static void check_fewer_micro_batches(void) {
     }
 }
 
-/* The last update has begun to gather for a pass. Whatever comes next, each pass counts its own gathers; what zero_set makes out of date
- * is gathered once more. The bits are those of prefetch 0, which gathers nothing for a pass that has not begun. */
+/* An update starts a gather for the pass that comes next. Whatever comes, each pass counts its own gathers,
+ * and what zero_set puts out of date is gathered once more. The bits are those of prefetch 0, where no gather
+ * is that early. */
 typedef struct { char full[17]; float evals[2]; } passes_outcome;
 
 static passes_outcome train_with_other_passes(const zero_config *c) {
@@ -406,7 +407,8 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     int A = c->micro_batches, wasted = c->stage == 3 && c->prefetch;
     int64_t low = c->dtype == ZERO_F32 ? 4 : 2, step = step_traffic(c, A).all_gather;
-    int64_t eval = c->stage == 3 ? (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1) * low : 0;
+    int64_t part = (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1);
+    int64_t eval = c->stage == 3 ? part * low : 0;
     passes_outcome o;
     zero_traffic traffic;
     toy t;
@@ -450,11 +452,13 @@ static void check_other_passes(void) {
         for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) {
             passes_outcome without = { 0 };
             for (int i = 0; i < 6; i++) {
-                zero_config c = settings_config(&settings_paths[p], &settings_formats[1], settings_micro_batches[m], &settings_variations[i % 2]);
+                int most = settings_micro_batches[m];
+                zero_config c = settings_config(&settings_paths[p], &settings_formats[1], most,
+                                                &settings_variations[i % 2]);
                 c.prefetch = i / 2;
                 c.poison = i % 2;
-                CHECK_SETTING("other passes after an update, %s, %d micro-batches, prefetch %d, overlap %d", settings_paths[p].name,
-                              c.micro_batches, c.prefetch, c.overlap);
+                CHECK_SETTING("other passes after an update, %s, %d micro-batches, prefetch %d, overlap %d",
+                              settings_paths[p].name, c.micro_batches, c.prefetch, c.overlap);
                 passes_outcome o = train_with_other_passes(&c);
                 if (i == 0) without = o;
                 CHECK(!memcmp(&o, &without, sizeof o));
@@ -834,7 +838,8 @@ static int events_so_far(const zero *z) {
     return n;
 }
 
-/* Backward of one micro-batch: when a block is released, what comes next is gathered before the block's reduction starts. */
+/* Backward of one micro-batch: when a block is released, the next gather starts before the block's reduction.
+ * */
 static void check_order_in_backward(const zero *z, int from, int prefetch, int another_follows) {
     int at = event_of(z, from, ZERO_EV_BACKWARD, TOY_UNITS - 1);
     for (int unit = TOY_UNITS - 1; unit > 0; unit--) {
@@ -844,12 +849,20 @@ static void check_order_in_backward(const zero *z, int from, int prefetch, int a
     if (another_follows) CHECK(event_of(z, at, ZERO_EV_GATHER, 0) < event_of(z, at, ZERO_EV_REDUCE, 1));
 }
 
+/* The gathers of the first so many units start before the next unit is updated. */
+static void check_order_in_update(const zero *z, int from, int units) {
+    int at = event_of(z, from, ZERO_EV_UPDATE, 0);
+    for (int unit = 0; unit < units; unit++)
+        CHECK(event_of(z, at, ZERO_EV_GATHER, unit) < event_of(z, at, ZERO_EV_UPDATE, unit + 1));
+}
+
 /* Without overlap a collective runs where it is started, so the trace has the order of the starts. */
 static void check_order_of_starts(void) {
     for (int stage = 1; stage <= 3; stage++)
         for (int prefetch = 1; prefetch <= 2; prefetch++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 2, &settings_variations[0]);
-            int last = TOY_UNITS - 1, from;
+            const settings_path *path = &settings_paths[stage + 1];
+            zero_config c = settings_config(path, &settings_formats[0], 2, &settings_variations[0]);
+            int from;
             toy t;
             c.trace_events = 2000;
             c.reduce_bucket_size = 1;
@@ -864,10 +877,7 @@ static void check_order_of_starts(void) {
             }
             from = events_so_far(t.z);
             MUST(zero_step(t.z, &(zero_hyper){ .lr = 1e-3f, .eps = 1e-8f, .t = 2 }, NULL));
-            int updated = event_of(t.z, from, ZERO_EV_UPDATE, 0);
-            if (stage == 3 || checks.ranks > 1) CHECK(event_of(t.z, updated, ZERO_EV_GATHER, 0) < event_of(t.z, updated, ZERO_EV_UPDATE, last));
-            for (int unit = 1; stage < 3 && checks.ranks > 1 && unit < last; unit++)
-                CHECK(event_of(t.z, updated, ZERO_EV_GATHER, unit) < event_of(t.z, updated, ZERO_EV_UPDATE, unit + 1));
+            check_order_in_update(t.z, from, stage == 3 ? 1 : checks.ranks > 1 ? TOY_UNITS - 1 : 0);
             zero_destroy(t.z);
         }
 }

@@ -656,11 +656,12 @@ static void test_any_order_trains(void **state) {
 static int gathers_since_last_look(int unit) {
     zero_event e;
     int n = 0;
-    for (; !zero_trace_event(t.z, next_event, &e); next_event++) n += e.kind == ZERO_EV_GATHER && e.unit == unit;
+    for (; !zero_trace_event(t.z, next_event, &e); next_event++)
+        n += e.kind == ZERO_EV_GATHER && e.unit == unit;
     return n;
 }
 
-/* A block that is opened before the one before it is closed: its predecessor's slot takes the next one at once. */
+/* A block is opened before the one before it is closed: the slot of that one takes the next block at once. */
 static void test_release_gathers_the_next(void **state) {
     (void)state;
     zero_config c = config_of(3);
@@ -682,8 +683,8 @@ static void test_release_gathers_the_next(void **state) {
     }
 }
 
-/* A unit that is used more than once has room of its own: it is gathered together with the last unit before it, which takes the slot that
- * unit 2 leaves. */
+/* A unit that is used more than once has room of its own, so it need not wait until the last block leaves its
+ * slot: its gather follows that of the last block, which is into the slot that unit 2 leaves. */
 static void test_own_room_is_used_early(void **state) {
     (void)state;
     zero_config c = config_of(3);
@@ -702,7 +703,8 @@ static void test_own_room_is_used_early(void **state) {
     }
 }
 
-/* The update follows the order in which forward used the units, and gathers the first one while the others are still to be updated. */
+/* The units are updated in the order in which forward used them, and the first one is gathered before the
+ * second one is updated. */
 static void test_update_in_order_of_use(void **state) {
     (void)state;
     static const int forward[TOY_UNITS + 1] = { 3, 0, 2, 4, 1, 0 }, updates[TOY_UNITS] = { 3, 0, 2, 4, 1 };
@@ -772,8 +774,8 @@ int main(void) {
         TEST(test_poisoned_gradients), TEST(test_poison_from_environment),
     };
     const struct CMUnitTest order[] = {
-        TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_release_gathers_the_next), TEST(test_own_room_is_used_early),
-        TEST(test_update_in_order_of_use), TEST(test_trace_file),
+        TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_release_gathers_the_next),
+        TEST(test_own_room_is_used_early), TEST(test_update_in_order_of_use), TEST(test_trace_file),
     };
     int failed = cmocka_run_group_tests(misuse, NULL, NULL) + cmocka_run_group_tests(contents, NULL, NULL)
                  + cmocka_run_group_tests(order, NULL, NULL);

@@ -3,7 +3,8 @@
 # the step. Prints a table with ratios; JSON lines go to build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2, DeepSpeed ZeRO-3, DDP and PyTorch in one process then run in turn
 #                           with ours, and the ratios to the fastest are printed
-# Then AdamW and the collectives against memory, the hooks on their own, and how a step grows with layers, rows and ranks.
+# Then AdamW and the collectives against memory, the hooks on their own, what overlap hides between two hosts (as root),
+# and how a step grows with layers, rows and ranks.
 #   ROUNDS=3                each program so many times, in turn; medians are quoted       STEPS=8       steps of a run
 set -eu
 cd "$(dirname "$0")/../.."
@@ -109,5 +110,6 @@ done
 echo
 OMP_NUM_THREADS=1 build/bench/hooks 48
 
+dev/bench/overlap.sh
 dev/bench/scale.sh
 echo "written: $out"
