@@ -355,12 +355,12 @@ function norm(    blocks, ms) {
 }
 
 # For each element 14 bytes are read: gradient, master, moments; and 14 written: parameter, master, moments.
-# shards: of a unit. Before, each tensor had its own launch, and each part of one that shards cut.
+# shards: of a unit. One launch a unit; before, one a tensor, and one for each part of it that shards cut.
 function adamw(shards,    all, vectors, runs) {
     all = 14 * P / shards
     vectors = 14 * (13 * C * L + 2 * C) / shards
     if (new["g"]) {
-        stream("adamw", "AdamW", 1, all, all, "adamw")
+        stream("adamw", "AdamW", L + 1, all / (L + 1), all / (L + 1), "adamw")
         return
     }
     runs = (4 * L + 2 + (L + 1) * (shards - 1)) / shards
@@ -692,7 +692,7 @@ BEGIN {
     about[4] = "(d) attention backward deterministic still: the fast mode would save"
     about[5] = "(e) layernorm backward with several warps a row above C 1024"
     about[6] = "(f) the norm in one launch, 16 bytes a load"
-    about[7] = "(g) AdamW in one launch; only biases, layernorms and wpe cleared"
+    about[7] = "(g) AdamW in one launch a unit; only biases, layernorms and wpe cleared"
     about[8] = "(h) logits by the memory that is left, up to 4 GiB, in whole tiles of rows"
     about[9] = "(i) residual and the next layernorm in one kernel"
     about[10] = "(j) gathers ahead in the first step too: saved once, in that step"
