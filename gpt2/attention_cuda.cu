@@ -3,12 +3,14 @@
  * exist at a time: forward keeps each row's lse, from which backward makes the probabilities again. Probabilities and the gradients of
  * scores are rounded to the tensors' type before they are multiplied, all else is fp32. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "attention_cudnn.h"
 #include "cuda.h"
 #include "matmul_cuda.h"
 
 // memory for scores: about what the second-level cache of a large card holds, so that the products find there what was written
+// where no limit is asked for
 static const size_t SCORES_BYTES = (size_t)64 << 20;
 
 // ----------------------------------------------------------------------------
@@ -131,8 +133,10 @@ static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
 // rows of the batch, a group at a time
 
 static struct {
-    const char *wanted;             // "cudnn", "cublaslt" or NULL
+    const char *wanted;             // "cudnn", "cudnn-fast", "cublaslt" or NULL
+    size_t limit;                   // of scratch for several rows of the batch; 0: none was asked for
     int fused;                      // cuDNN's kernels
+    int rows;                       // of the batch at a time, where they are not
     size_t scratch_bytes, workspace_bytes;
 } attention;
 
@@ -223,23 +227,41 @@ template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *do
 // cuDNN or this
 
 int attention_cuda_options(const char *wanted) {
-    static const char *const words[] = { "cudnn", "cublaslt" };
+    static const char *const words[] = { "cudnn", "cudnn-fast", "cublaslt" };
     attention.wanted = NULL;
-    for (int i = 0; i < 2 && wanted; i++)
+    for (int i = 0; i < 3 && wanted; i++)
         if (strcmp(wanted, words[i]) == 0) attention.wanted = words[i];
-    return wanted && !attention.wanted ? gpt2_fail("attention \"%s\" is unknown: cudnn or cublaslt", wanted) : 0;
+    return wanted && !attention.wanted ? gpt2_fail("attention \"%s\" is unknown: cudnn, cudnn-fast or cublaslt", wanted) : 0;
 }
 
-const char *layers_cuda_attention(void) { return attention.fused ? attention_cudnn_version() : "cuBLASLt"; }
+void layers_cuda_attention_limit(size_t bytes) { attention.limit = bytes; }
+
+static int wants(const char *way) { return attention.wanted && strcmp(attention.wanted, way) == 0; }
+
+const char *layers_cuda_attention(void) {
+    static char text[96];
+    if (!attention.fused) return "cuBLASLt";
+    snprintf(text, sizeof text, "%s%s", attention_cudnn_version(), wants("cudnn-fast") ? ", fast: bits may differ from run to run" : "");
+    return text;
+}
+
+layers_attention_backward layers_cuda_attention_backward(void) {
+    if (attention.fused) return attention_cudnn_groups();
+    layers_attention_backward own = { attention.rows, attention.scratch_bytes - attention.workspace_bytes,
+                                      attention.limit ? attention.limit : SCORES_BYTES };
+    return own;
+}
 
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes) {
-    int needs_cudnn = attention.wanted && strcmp(attention.wanted, "cudnn") == 0;
-    attention.fused = (!attention.wanted || needs_cudnn) && attention_cudnn_plan(dt, B, T, C, NH, scratch_bytes) == 0;
+    int fast = wants("cudnn-fast"), needs_cudnn = fast || wants("cudnn");
+    attention.fused = (!attention.wanted || needs_cudnn)
+        && attention_cudnn_plan(dt, B, T, C, NH, fast, attention.limit, scratch_bytes) == 0;
     if (attention.fused) return 0;
     if (needs_cudnn || matmul_cuda_workspace(&attention.workspace_bytes) != 0) return -1;
     Shape s = shape_of(dt, T, C, NH);
-    size_t row = row_bytes(dt, &s), rows = SCORES_BYTES / row < 1 ? 1 : SCORES_BYTES / row;
-    *scratch_bytes = attention.scratch_bytes = attention.workspace_bytes + (rows < (size_t)B ? rows : B) * row;
+    size_t row = row_bytes(dt, &s), limit = attention.limit ? attention.limit : SCORES_BYTES, rows = limit / row < 1 ? 1 : limit / row;
+    attention.rows = rows < (size_t)B ? (int)rows : B;
+    *scratch_bytes = attention.scratch_bytes = attention.workspace_bytes + attention.rows * row;
     for (int i = 0; i < PRODUCTS; i++)
         if (matmul_cuda_prepare(&s.products[i]) != 0) return -1;
     return 0;
@@ -247,7 +269,7 @@ int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scra
 
 void attention_cuda_free(void) {
     attention_cudnn_free();
-    attention.fused = 0;
+    attention.fused = attention.rows = 0;
     attention.scratch_bytes = attention.workspace_bytes = 0;
 }
 

@@ -15,8 +15,9 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// Deterministic backward keeps a 16-bit (rows, NH, T, T) in scratch: more rows of the batch than fit in here go one group after another.
-static const int64_t BACKWARD_BYTES = (int64_t)512 << 20;
+// Deterministic backward keeps a 16-bit (rows, NH, T, T) in scratch: more rows of the batch than fit into the limit go one group after
+// another. This is the limit where none is asked for.
+static const size_t BACKWARD_BYTES = (size_t)512 << 20;
 // of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
 
@@ -28,6 +29,12 @@ struct Shape {
     bool operator==(const Shape &o) const { return dt == o.dt && B == o.B && T == o.T && C == o.C && NH == o.NH; }
 };
 
+struct Wish {                                           // for backward
+    bool fast;                                          // need not be deterministic
+    size_t limit;                                       // of its scratch
+    bool operator==(const Wish &o) const { return fast == o.fast && limit == o.limit; }
+};
+
 struct Kept {
     Shape shape;
     std::shared_ptr<fe::graph::Graph> forward, backward;
@@ -37,6 +44,8 @@ struct Kept {
 
 static cudnnHandle_t handle;
 static std::vector<Kept> table;
+static Wish wish;                                       // of the table's graphs
+static layers_attention_backward planned;
 static int64_t planned_bytes;
 
 static int good(fe::error_t status, const Shape &s, const char *what) {
@@ -95,27 +104,32 @@ static int build_forward(Kept &kept) {
     return finish(*graph, s, "forward", &kept.forward_bytes);
 }
 
-static int build_backward(Kept &kept) {
+static int build_backward(Kept &kept, int64_t n) {
     const Shape &s = kept.shape;
-    int64_t n = kept.rows;
     auto graph = new_graph(s);
     auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)), v = graph->tensor(heads(s, n, V, 3 * s.C));
     auto out = graph->tensor(heads(s, n, OUT, s.C)), dout = graph->tensor(heads(s, n, DOUT, s.C)), lse = graph->tensor(stats(s, n));
-    auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward").set_deterministic_algorithm(true);
+    auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward").set_deterministic_algorithm(!wish.fast);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, sdpa);
     output(dq, heads(s, n, DQ, 3 * s.C));
     output(dk, heads(s, n, DK, 3 * s.C));
     output(dv, heads(s, n, DV, 3 * s.C));
     if (finish(*graph, s, "backward", &kept.backward_bytes) != 0) return -1;
     kept.backward = graph;
+    kept.rows = n;
     return 0;
 }
 
-// the most rows of the batch that divide it and whose backward fits
-static int64_t group_of(const Shape &s) {
-    int64_t rows = std::min(s.B, std::max<int64_t>(1, BACKWARD_BYTES / (2 * s.NH * s.T * s.T)));
-    while (s.B % rows != 0) rows--;
-    return rows;
+// In one execution for the whole batch, or in groups of the most rows whose scratch, as cuDNN itself counts it, is within the limit.
+static int build_backward_groups(Kept &kept) {
+    int B = (int)kept.shape.B, rows = B;
+    while (build_backward(kept, rows) == 0) {
+        size_t bytes = (size_t)kept.backward_bytes;
+        if (bytes <= wish.limit || rows == 1) return 0;
+        rows = attention_cudnn_fewer_rows(B, rows, bytes, wish.limit);
+    }
+    kept.backward = nullptr;
+    return -1;
 }
 
 static int open_library() {
@@ -128,11 +142,11 @@ static int open_library() {
 static Kept *find_or_build(const Shape &s, bool backward) {
     auto at = std::find_if(table.begin(), table.end(), [&](const Kept &k) { return k.shape == s; });
     if (at == table.end()) {
-        Kept kept = { s, nullptr, nullptr, 0, 0, group_of(s) };
+        Kept kept = { s, nullptr, nullptr, 0, 0, 0 };
         if (open_library() != 0 || build_forward(kept) != 0) return nullptr;
         at = table.insert(table.end(), kept);
     }
-    return backward && !at->backward && build_backward(*at) != 0 ? nullptr : &*at;
+    return backward && !at->backward && build_backward_groups(*at) != 0 ? nullptr : &*at;
 }
 
 static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, int64_t bytes, Pointers pointers) {
@@ -152,16 +166,22 @@ template <class Body> static int caught(Body body) {
     }
 }
 
-int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes) {
+int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit, size_t *scratch_bytes) {
+    Wish wanted = { fast != 0, limit ? limit : BACKWARD_BYTES };
     if (dt == GPT2_F32) return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: take attention cublaslt");
     return caught([&] {
+        if (!(wanted == wish)) table.clear();
+        wish = wanted;
         Kept *kept = find_or_build({ dt, B, T, C, NH }, true);
         if (!kept) return -1;
-        planned_bytes = std::max({ planned_bytes, SMALLEST_BYTES, kept->forward_bytes, kept->backward_bytes });
+        planned = { (int)kept->rows, (size_t)kept->backward_bytes, wish.limit };
+        planned_bytes = std::max({ SMALLEST_BYTES, kept->forward_bytes, kept->backward_bytes });
         *scratch_bytes = (size_t)planned_bytes;
         return 0;
     });
 }
+
+layers_attention_backward attention_cudnn_groups(void) { return planned; }
 
 void attention_cudnn_free(void) {
     table.clear();

@@ -22,18 +22,28 @@ int layers_cuda_options(int tf32, int gelu, const char *attention) {
     return attention_cuda_options(attention);
 }
 
-static void release(void) {
-    attention_cuda_free();
+static void release_products(void) {
     matmul_cuda_free();
     ends_cuda_free();
     scratch = NULL;
+}
+
+static void release(void) {
+    attention_cuda_free();
+    release_products();
+}
+
+static int device_bytes(size_t *total) {
+    size_t available;
+    CUDA_TRY(cudaMemGetInfo(&available, total));
+    return 0;
 }
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1 || B > INT_MAX / T)
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be positive, NH divide C, and B*T "
                          "fit an int", B, T, C, NH, Vp, chunk);
-    release();
+    release_products();     // attention's graphs stay: they belong to a shape and take long to build
     int BT = B * T;
     size_t wishes[4] = { 0 };
     if (rows_cuda_plan(dt, C, &wishes[0]) || ends_cuda_plan(BT > chunk ? BT : chunk, Vp, &wishes[1]) ||
@@ -75,6 +85,7 @@ static const Layers layers = {
     .plan = plan,
     .use_scratch = use_scratch,
     .free = release,
+    .device_bytes = device_bytes,
     .has_dtype = has_dtype,
     .peak_flops = cuda_peak_flops,
     .download = download,

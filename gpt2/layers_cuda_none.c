@@ -12,7 +12,15 @@ int layers_cuda_options(int tf32, int gelu, const char *attention) {
     return gpt2_fail("built without CUDA");
 }
 
+void layers_cuda_attention_limit(size_t bytes) {
+    (void)bytes;
+}
+
 const char *layers_cuda_attention(void) {
     return "";
+}
+
+layers_attention_backward layers_cuda_attention_backward(void) {
+    return (layers_attention_backward){ 0, 0, 0 };
 }
 #endif
