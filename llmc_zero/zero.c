@@ -116,16 +116,20 @@ static int fail_shared_device(const comm *c, const device_card *all, int first, 
                      devices == 1 ? "" : "s");
 }
 
-/* Ranks that share a device take turns on it, which nobody is to find out by the time it takes: only where all on it ask for that. */
-static int refuse_shared_device(zero *z) {
+/* Counts the ranks on this one's device. They take turns on it, which nobody is to find out by the time it takes: only where all on it ask
+ * for that. */
+static int check_shared_device(zero *z) {
     const comm *c = &z->comm;
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     char host[NET_NAME];
     device_card own = { .machine = net_machine(host), .may_share = z->config.cuda_device >= 0 || (shared && atoi(shared)) }, all[c->ranks];
-    if (c->ranks == 1 || z->config.device != ZERO_CUDA || z->config.nccl >= 0) return 0;
+    z->ranks_on_device = 1;
+    if (c->ranks == 1 || z->config.device != ZERO_CUDA) return 0;
     memcpy(own.uuid, z->device.uuid, sizeof own.uuid);
     ZERO_TRY(comm_net_gather(&z->comm, &own, all, sizeof own));
-    for (int r = 0; r < c->ranks; r++) {
+    z->ranks_on_device = 0;
+    for (int r = 0; r < c->ranks; r++) z->ranks_on_device += have_one_device(&all[r], &own);
+    for (int r = 0; r < c->ranks && z->config.nccl < 0; r++) {
         int first = first_with_device_of(all, r);
         if (first < r && !(all[first].may_share && all[r].may_share)) return fail_shared_device(c, all, first, r);
     }
@@ -176,7 +180,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->comm.purpose = ZERO_FOR_SCALARS;
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
-    ZERO_TRY(comm_agree_opened(&z->comm, refuse_shared_device(z)));
+    ZERO_TRY(comm_agree_opened(&z->comm, check_shared_device(z)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(open_nccl(z));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
@@ -545,7 +549,7 @@ void zero_get_effective(const zero *z, zero_effective *e) {
     for (int i = 0; uses_buckets(z) && i < 2; i++) if (z->bucket_buffer[i]) bytes += z->layout.largest_bucket * size;
     for (int i = 0; uses_buckets(z) && i < z->layout.n_units; i++) if (z->own_grads[i]) bytes += z->layout.units[i].padded * size;
     *e = (zero_effective){ z->layout.largest_bucket, bytes, z->layout.elems, z->n_slots, z->comm.name, z->device.name, z->device.number,
-                           z->comm.ranks_on_node };
+                           z->comm.ranks_on_node, z->ranks_on_device };
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- trace */
