@@ -110,7 +110,7 @@ typedef struct {
     const char *attention, *comm, *reduce, *comm_type, *start, *server, *start_file;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
-    int prefetch, naive, messages, tf32, gelu_fusion, master, processes, process_rank, ranks_a_host;
+    int prefetch, naive, messages, tf32, gelu_fusion, master, processes, process_rank, ranks_a_host, attention_mib;
     double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout, temperature, loss_scale;
 } Options;
 
@@ -119,7 +119,7 @@ static Options opt = {
     .model = "l4h4c128v257t64", .schedule = "cosine", .device = "auto", .dtype = "auto", .overlap = "auto", .hash = "params",
     .progress = "auto", .attention = "auto", .comm = "auto", .reduce = "ranks", .start = "auto", .process_rank = -1, .tf32 = -1, .gelu_fusion = -1, .master = 1,
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
-    .recompute = 1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
+    .recompute = -1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1,
     .comm_type = "auto" };
 
@@ -197,11 +197,15 @@ static const Option option_table[] = {
     { "--device", TEXT, &opt.device, 0, 0, "auto, cpu or cuda (default auto: cuda where there is a usable device)" },
     { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16, fp32, on CUDA fp16 (default auto: bf16 if the hardware multiplies it)" },
     { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
-    { "-r", INT, &opt.recompute, 0, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default 1)" },
+    { "-r", INT, &opt.recompute, -1, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default -1: on CUDA\n"
+                                        "                 the lowest that memory allows, on a CPU 1; llm.c 1)" },
     { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
     { "-ge", INT, &opt.gelu_fusion, -1, 2, "on CUDA: GELU apart (0), in the forward product (1), in backward's too (2;\n"
                                          "                 default -1: 2 on Hopper and newer, else 0)" },
-    { "--attention", TEXT, &opt.attention, 0, 0, "on CUDA: cudnn, cublaslt, or auto (default auto: cuDNN where it can)" },
+    { "--attention", TEXT, &opt.attention, 0, 0, "on CUDA: cudnn; cudnn-fast, whose bits may differ from run to run; cublaslt; or\n"
+                                                 "                 auto (default auto: cudnn where it can)" },
+    { "--attention-workspace", INT, &opt.attention_mib, 0, 1 << 20, "on CUDA: MiB of scratch that attention's backward may take; what one row\n"
+                                                 "                 of the batch needs it takes anyway (default 0: cuDNN 512, cuBLASLt 64)" },
     { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
 
     { "Start of several ranks", HEADING, NULL, 0, 0, NULL },
@@ -263,6 +267,14 @@ static void set_option(const Option *o, const char *text) {
     }
 }
 
+// What --attention says.
+static void check_attention(void) {
+    static const char *const words[] = { "auto", "cudnn", "cudnn-fast", "cublaslt" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(opt.attention, words[i])) return;
+    die("option --attention: '%s' is neither of auto, cudnn, cudnn-fast, cublaslt", opt.attention);
+}
+
 static int one_of(const char *text, const char *name, const char *a, const char *b, const char *c) {
     const char *choices[] = { a, b, c };
     for (int i = 0; i < 3; i++) if (choices[i] && !strcmp(text, choices[i])) return i;
@@ -279,7 +291,7 @@ static void parse_options(int argc, char **argv) {
         set_option(o, argv[i + 1]);
     }
     one_of(opt.device, "--device", "auto", "cpu", "cuda");
-    one_of(opt.attention, "--attention", "auto", "cudnn", "cublaslt");
+    check_attention();
     one_of(opt.comm, "--comm", "auto", "host", "nccl");
     if (one_of(opt.reduce, "--reduce", "ranks", "nccl", NULL) && strcmp(opt.comm, "nccl")) die("option --reduce nccl: add --comm nccl");
     one_of(opt.comm_type, "--comm-type", "auto", "fp32", NULL);
@@ -321,6 +333,7 @@ typedef struct {
     gpt2_dtype dtype;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     int B, T, chunk;            // chunk: rows of logits that exist at a time
+    size_t scratch_bytes;       // that the layers work in
     // activations, in dtype unless float; [l] with one buffer for all layers where it is recomputed
     void *encoded;              // (B, T, C)
     void **ln1, **qkv, **atty, **residual2, **ln2, **fch, **fch_gelu, **residual3;  // (L) of (B, T, C), (B, T, 3C) .. see allocate_activations
@@ -394,6 +407,7 @@ static zero_config plugin_config(const GPT2 *model, int micro_batches, int *over
 
 static void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
 static void print_memory(void);
+static size_t host_bytes(void);
 
 static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, const char *same) {
     int L = model->config.num_layers;
@@ -422,13 +436,19 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, c
     return config;
 }
 
+// What zero_alloc takes for them.
+static size_t whole_pages(size_t bytes) {
+    enum { PAGE = 4096 };
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 // Activations are allocated, or only added up in *counted.
 static size_t *counted;
 static int missing;             // the device had no memory for one: the plugin has the sentence
 
 static void *allocate(const char *purpose, size_t bytes) {
     void *p = missing ? NULL : counted ? (void *)counted : zero_alloc(z, ZERO_ACTIVATIONS, purpose, bytes);
-    if (counted) *counted += bytes;
+    if (counted) *counted += whole_pages(bytes);
     else missing = !p;
     return p;
 }
@@ -443,15 +463,11 @@ static void **per_layer(int L, size_t bytes, int shared) {
     return p;
 }
 
-static void free_model(GPT2 *model);
-
-static void allocate_activations(GPT2 *model) {
-    size_t B = model->B, T = model->T, C = model->config.channels, NH = model->config.num_heads, Vp = model->config.padded_vocab_size;
-    size_t size = gpt2_dtype_size(model->dtype), BT = B * T, btc = BT * C * size, scratch;
+// All but the logits and the layers' scratch, whose sizes settle_memory finds.
+static void allocate_buffers(GPT2 *model) {
+    size_t B = model->B, T = model->T, C = model->config.channels, NH = model->config.num_heads;
+    size_t BT = B * T, btc = BT * C * gpt2_dtype_size(model->dtype);
     int L = model->config.num_layers;
-    size_t at_once = on_cuda() ? 1 << 30 : 128 << 20, parts = (BT * Vp * size + at_once - 1) / at_once;     // of logits, or an eighth of them
-    if (parts > 8) parts = 8;                   // the classifier's bf16 gradient is rounded once a part: not too many of them
-    model->chunk = (int)((BT + parts - 1) / parts);
     model->encoded = activation(btc);
     model->ln1 = per_layer(L, btc, opt.recompute >= 2);
     model->qkv = per_layer(L, 3 * btc, 0);
@@ -471,51 +487,177 @@ static void allocate_activations(GPT2 *model) {
     model->lnf_rstd = activation(BT * sizeof(float));
     model->losses = activation(BT * sizeof(float));
     model->loss_sum = activation(sizeof(double));
-    model->logits = activation(model->chunk * Vp * size);
     model->scratch_btc = activation(btc);
     model->dresidual = activation(btc);
     model->dl_btc = activation(btc);
     model->dl_bt4c = activation(4 * btc);
-    LAYER(plan(model->dtype, (int)B, (int)T, (int)C, (int)NH, (int)Vp, model->chunk, &scratch));
-    void *memory = allocate("scratch of the layers", scratch);
-    if (!counted && !missing) LAYER(use_scratch(memory));
+}
+
+static void free_tables(GPT2 *model) {         // the memory is the plugin's
+    void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch, model->fch_gelu, model->residual3,
+                       model->ln1_mean, model->ln1_rstd, model->ln2_mean, model->ln2_rstd, model->lse };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) free(tables[i]);
+}
+
+static void free_model(GPT2 *model) {
+    free_tables(model);
+    layers->free();
+}
+
+static size_t logits_bytes(const GPT2 *model, size_t rows) {
+    return rows * model->config.padded_vocab_size * gpt2_dtype_size(model->dtype);
+}
+
+static void allocate_activations(GPT2 *model) {
+    allocate_buffers(model);
+    model->logits = activation(logits_bytes(model, model->chunk));
+    void *memory = allocate("scratch of the layers", model->scratch_bytes);
+    if (!missing) LAYER(use_scratch(memory));
 }
 
 // ----------------------------------------------------------------------------
-// what to do where memory does not suffice
+// what fits into memory: the head's parts, the level of recompute, and what to do where nothing fits
 
-// Bytes of a rank with another stage, recompute level or batch: as in the memory table, but for small buffers.
-static size_t bytes_with(GPT2 model, zero_config config, int stage, int recompute, int B) {
-    int64_t parameters = gpt2_num_parameters(&model.config), in_block = 0, size = gpt2_dtype_size(model.dtype), working = 0;
+// As allocate_buffers would take at this level.
+static size_t buffer_bytes(GPT2 model, int recompute) {
     int asked = opt.recompute;
-    size_t activations = 0;
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) in_block += model.tensors[i].per_layer ? model.tensors[i].elems : 0;
-    int64_t embeddings = parameters - in_block * model.config.num_layers;
-    config.micro_batches *= model.B / B;
-    model.B = B;
+    size_t bytes = 0;
     opt.recompute = recompute;
-    counted = &activations;
-    allocate_activations(&model);
+    counted = &bytes;
+    allocate_buffers(&model);
     counted = NULL;
     opt.recompute = asked;
-    free_model(&model);
-    if (stage >= 2 || config.micro_batches > 1) working += (2 * in_block + embeddings) * size;      // buckets
-    if (config.reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config.micro_batches == 1))          // a bucket on the wire
+    free_tables(&model);
+    return bytes;
+}
+
+static size_t activation_bytes(const GPT2 *model, int recompute) {
+    return buffer_bytes(*model, recompute) + whole_pages(logits_bytes(model, model->chunk)) + whole_pages(model->scratch_bytes);
+}
+
+// Model states and working buffers of a rank, as in the memory table, but for small ones.
+static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
+    int64_t parameters = gpt2_num_parameters(&model->config), in_block = 0, size = gpt2_dtype_size(model->dtype), working = 0;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) in_block += model->tensors[i].per_layer ? model->tensors[i].elems : 0;
+    int64_t embeddings = parameters - in_block * model->config.num_layers;
+    if (stage >= 2 || config->micro_batches > 1) working += (2 * in_block + embeddings) * size;     // buckets
+    if (config->reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config->micro_batches == 1))        // a bucket on the wire
         working += (in_block > embeddings ? in_block : embeddings) * 4;
-    if (stage == 3) working += ((1 + config.prefetch) * in_block + embeddings) * size;              // slots
-    return zero_states_bytes(&config, parameters, ranks, stage) + working + activations;
+    if (stage == 3) working += ((1 + config->prefetch) * in_block + embeddings) * size;             // slots
+    return zero_states_bytes(config, parameters, ranks, stage) + working;
+}
+
+// Ranks that share a device share its memory evenly. Before there is a plugin nothing is known of the others.
+static int ranks_on_device(void) {
+    zero_effective e = { .ranks_on_device = 1 };
+    if (z) zero_get_effective(z, &e);
+    return e.ranks_on_device;
+}
+
+// The rank's part of its device, used or not.
+static size_t device_bytes(void) {
+    size_t total;
+    LAYER(device_bytes(&total));
+    return total / ranks_on_device();
+}
+
+// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is rounded once a part. On CUDA it
+// therefore follows from the size of the device, the model and the batch alone, and not from the stage, the level of recompute or what is
+// free at the moment: it is what the largest stage with nothing recomputed leaves, less an eighth of the device for the CUDA context, NCCL
+// and the layers' scratch.
+// It is at least 1 GiB, on a small device a sixteenth of it. It is at most 4 GiB, since little is gained beyond: each part reads and writes
+// the gradient (V, C) once more, and the products of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than 100 times as long.
+static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
+    const size_t most = (size_t)4 << 30;
+    if (!on_cuda()) return 128 << 20;
+    zero_config plain = *config;
+    plain.prefetch = 1;                 // these two take memory and change no bits
+    plain.reduce_fp32 = 0;
+    size_t device = device_bytes(), least = device / 16 < 1 << 30 ? device / 16 : 1 << 30, largest = 0;
+    for (int stage = 0; stage <= 3; stage++) {
+        size_t bytes = plugin_bytes(model, &plain, stage);
+        if (bytes > largest) largest = bytes;
+    }
+    size_t taken = largest + buffer_bytes(*model, 0) + device / 8, left = taken < device ? device - taken : 0;
+    return left < least ? least : left < most ? left : most;
+}
+
+enum { MOST_PARTS = 8, TILE_ROWS = 256 };      // few parts: each rounds the gradient once more
+
+// Rows of logits at a time. On CUDA they fill whole tiles of the products; the last part takes the rest.
+static int rows_of_part(const GPT2 *model, int parts) {
+    size_t BT = (size_t)model->B * model->T, rows = (BT + parts - 1) / parts;
+    if (on_cuda()) rows = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    return (int)(rows < BT ? rows : BT);
+}
+
+static int parts_of_head(const GPT2 *model, const zero_config *config) {
+    size_t at_once = logits_at_once(model, config), all = logits_bytes(model, (size_t)model->B * model->T);
+    size_t parts = (all + at_once - 1) / at_once;
+    return parts < MOST_PARTS ? (int)parts : MOST_PARTS;
+}
+
+// Sets the rows of a part and asks the layers for their scratch.
+static void plan_layers(GPT2 *model, int parts) {
+    const GPT2Config *c = &model->config;
+    model->chunk = rows_of_part(model, parts);
+    LAYER(plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size, model->chunk, &model->scratch_bytes));
+}
+
+enum { MOST_RECOMPUTE = 2 };
+static int recompute_chosen;    // nobody has asked for the level
+
+// The lowest level whose activations fit into what the device has left once the plugin holds its own memory. A thirty-second of the device
+// stays free: kernels are loaded and NCCL connects later, and allocations leave gaps.
+static int lowest_recompute(const GPT2 *model, const zero_config *config) {
+    size_t left, reserve = device_bytes() / 32;
+    int level = 0;
+    zero_check(zero_memory_left(config, &left));
+    left /= ranks_on_device();
+    while (level < MOST_RECOMPUTE && activation_bytes(model, level) + reserve > left) level++;
+    return level;
+}
+
+// The largest of the ranks' numbers, each from 0 to `most`, which is at most 64.
+static int largest_of_ranks(int number, int most) {
+    double ranks_above[64];
+    int largest = 0;
+    for (int i = 0; i < most; i++) ranks_above[i] = number > i;
+    zero_check(zero_sum(z, ranks_above, most));
+    while (largest < most && ranks_above[largest] > 0) largest++;
+    return largest;
+}
+
+// Settles the head's parts and the level of recompute, before activations are allocated. All ranks take what the one with the least memory
+// needs. A processor's choice is fixed.
+static void settle_memory(GPT2 *model, const zero_config *config) {
+    int parts = parts_of_head(model, config);
+    plan_layers(model, on_cuda() ? largest_of_ranks(parts, MOST_PARTS) : parts);
+    recompute_chosen = opt.recompute < 0 && on_cuda();
+    if (recompute_chosen) opt.recompute = largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE);
+    else if (opt.recompute < 0) opt.recompute = 1;
+}
+
+// Bytes of a rank with another stage, recompute level or batch.
+static size_t bytes_with(GPT2 model, zero_config config, int stage, int recompute, int B) {
+    config.micro_batches *= model.B / B;
+    model.B = B;
+    plan_layers(&model, parts_of_head(&model, &config));
+    return plugin_bytes(&model, &config, stage) + activation_bytes(&model, recompute);
 }
 
 // Says what was asked for and held, and what of stage, recompute and batch would make the run fit.
 static void out_of_memory(const GPT2 *model, const zero_config *config) {
     char sentence[512], fits[256] = "";
     size_t room = 0, held = z ? zero_memory_bytes(z, ZERO_STATES) + zero_memory_bytes(z, ZERO_WORKING) + zero_memory_bytes(z, ZERO_ACTIVATIONS) : 0;
-    int stage = config->stage, r = opt.recompute, B = model->B, most = ranks > 1 ? 3 : stage, n = 0;
+    int stage = config->stage, B = model->B, most = ranks > 1 ? 3 : stage, n = 0;
+    int r = opt.recompute >= 0 ? opt.recompute : on_cuda() ? MOST_RECOMPUTE : 1;       // not settled yet: what it would come to
     snprintf(sentence, sizeof sentence, "%s", zero_last_error());
     missing = 0;
+    if (z) held -= host_bytes();
     if (z) print_memory();
     if (zero_memory_left(config, &room)) die("%s", sentence);
-    room += held;
+    room = room / ranks_on_device() + held;
     for (int s = stage + 1; s <= most && !n; s++)
         if (bytes_with(*model, *config, s, r, B) < room) n += snprintf(fits + n, sizeof fits - n, " -z %d", s);
     if (r < 2 && bytes_with(*model, *config, stage, 2, B) < room) n += snprintf(fits + n, sizeof fits - n, "%s -r 2", n ? ", or" : "");
@@ -529,13 +671,6 @@ static void out_of_memory(const GPT2 *model, const zero_config *config) {
             n += snprintf(fits, sizeof fits, " -z %d -r 2 -b %d -d %lld", most, b, (long long)B * model->T * ranks * config->micro_batches);
     die("%s; a rank can have %.0f MiB. What would fit:%s", sentence, mib(room), n ? fits : " neither a higher stage, nor -r 2, nor a smaller "
         "-b: the model needs more ranks or larger devices");
-}
-
-static void free_model(GPT2 *model) {          // the tables; the memory is the plugin's
-    void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch, model->fch_gelu, model->residual3,
-                       model->ln1_mean, model->ln1_rstd, model->ln2_mean, model->ln2_rstd, model->lse };
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) free(tables[i]);
-    layers->free();
 }
 
 // ----------------------------------------------------------------------------
@@ -968,12 +1103,15 @@ static void settle_device(void) {
     if (usable) {
         layers = layers_cuda();
         gpt2_check(layers_cuda_options(opt.tf32 != 0, opt.gelu_fusion, strcmp(opt.attention, "auto") ? opt.attention : NULL));
+        layers_cuda_attention_limit((size_t)opt.attention_mib << 20);
         return;
     }
     if (opt.tf32 >= 0) print0("option -f %d: no effect on a CPU (TF32)\n", opt.tf32);
     if (opt.gelu_fusion >= 0) print0("option -ge %d: no effect on a CPU (GELU fusion)\n", opt.gelu_fusion);
     if (!strcmp(opt.comm, "nccl")) die("option --comm nccl: it goes with --device cuda, and this run is on the CPU");
     if (strcmp(opt.attention, "auto")) die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
+    if (opt.attention_mib)
+        die("option --attention-workspace %d: it goes with --device cuda, and this run is on the CPU", opt.attention_mib);
 }
 
 static gpt2_dtype settle_dtype(void) {
@@ -1099,6 +1237,17 @@ static void note_differences(int threads) {
     }
 }
 
+// How the head and attention's backward go through the batch.
+static void print_cuda(const GPT2 *model) {
+    layers_attention_backward backward = layers_cuda_attention_backward();
+    int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk, last = BT - (parts - 1) * model->chunk;
+    print0("head       logits in %d part%s of %d rows", parts, parts == 1 ? "" : "s", model->chunk);
+    if (last < model->chunk) print0(", the last of %d", last);
+    print0("\n");
+    print0("attention  backward takes %d of %d rows of the batch at a time and %.1f MiB of scratch", backward.rows, model->B, mib(backward.bytes));
+    print0(backward.bytes > backward.limit ? ": one row needs more than the limit of %.0f MiB\n" : ", limit %.0f MiB\n", mib(backward.limit));
+}
+
 static void print_start(const GPT2 *model, int A, int steps, int threads, int overlap, int resume_step) {
     zero_effective e;
     zero_get_effective(z, &e);
@@ -1107,10 +1256,11 @@ static void print_start(const GPT2 *model, int A, int steps, int threads, int ov
            model->config.max_seq_len);
     print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step, %d steps\n", model->B, model->T, ranks, A,
            (long long)model->B * model->T * ranks * A, steps);
-    print0("numbers    %s%s, recompute %d, ", dtype_names[model->dtype], model->dtype == GPT2_F32 ? "" : opt.master ? " with fp32 master weights" :
-           " without master weights", opt.recompute);
+    print0("numbers    %s%s, recompute %d%s, ", dtype_names[model->dtype], model->dtype == GPT2_F32 ? "" : opt.master ? " with fp32 master weights" :
+           " without master weights", opt.recompute, recompute_chosen ? " (the lowest that memory allows)" : "");
     if (on_cuda()) print0("on %s (device %d), attention by %s\n", e.device, e.cuda_device, layers_cuda_attention());
     else print0("%d thread%s a rank\n", threads, threads == 1 ? "" : "s");
+    if (on_cuda()) print_cuda(model);
     print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage, opt.naive ? " (naive path)" : "", e.comm,
            overlap ? "on" : strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off", opt.prefetch);
     if (e.ranks_on_host != ranks) print0("hosts      %d of the %d ranks are on rank 0's\n", e.ranks_on_host, ranks);
@@ -1237,6 +1387,7 @@ int main(int argc, char **argv) {
     free(same);
     check_one_folder();
     note_differences(threads);
+    settle_memory(&model, &config);
     allocate_activations(&model);
     if (missing) out_of_memory(&model, &config);
     outlier_init(&state.loss_outliers);

@@ -142,8 +142,11 @@ static void start(Setting s) {
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
     int overlap = 0;
-    create_plugin(&model, s.micro_batches, &overlap, NULL);
+    zero_config config = create_plugin(&model, s.micro_batches, &overlap, NULL);
+    settle_memory(&model, &config);
+    size_t planned = activation_bytes(&model, opt.recompute);
     allocate_activations(&model);
+    assert_int_equal(zero_memory_bytes(z, ZERO_ACTIVATIONS), planned);
     if (s.chunk) model.chunk = s.chunk;
     set_params(ref.params);
 }

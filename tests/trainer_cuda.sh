@@ -66,6 +66,99 @@ end
 same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' 'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
 same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
 
+# What follows the device's memory. Older devices have a smaller workspace for products; the stand-in's memory is a multiple of 2 MiB.
+small='CUDA_STAND_IN_CAPABILITY=80' two_mib=$((2 << 20))
+level() { sed -nE 's/^numbers .* recompute ([0-2]) \(the lowest that memory allows\), .*/\1/p' "$dir/$1.screen"; }
+head_of() { sed -n 's/^head  *//p' "$dir/$1.screen"; }
+# Bytes that a rank has on the device, with room for what its allocations are rounded up by.
+on_device() {
+    echo $(($(value "$1" model_state_bytes) + $(value "$1" working_bytes) + $(value "$1" activation_bytes) - $(value "$1" host_bytes) + 98304))
+}
+device_of() { echo $((($1 + two_mib - 1) / two_mib * two_mib)); }
+roomy() { device_of $(($1 * 32 / 31)); }        # a thirty-second of it stays free
+# each_with NAME BYTES BYTES ARGUMENT...: two ranks, for whom a device has so many bytes
+each_with() {
+    local name=$1 status
+    # shellcheck disable=SC2016
+    printf '#!/bin/bash\nbytes=(%s)\nCUDA_STAND_IN_MEMORY=${bytes[OMPI_COMM_WORLD_RANK]} exec "$@"\n' "$2 $3" >"$dir/has"
+    chmod +x "$dir/has"
+    through=("$dir/has")
+    train "$name" 2 --comm host "${@:4}"; status=$?
+    through=()
+    return $status
+}
+
+begin 'the lowest level of recompute that memory allows'
+deep=(--device cuda --dtype bf16 -e l24h1c16v257t32 -b 64 -x 0 -v 0)
+for r in 0 1 2; do
+    env=$small
+    need "-r $r: did not run" train "level$r" 1 "${deep[@]}" -r $r
+    need "-r $r: told as chosen" [ -z "$(level "level$r")" ]
+    bytes[r]=$(on_device "level$r")
+    env="$small CUDA_STAND_IN_MEMORY=$(roomy "${bytes[r]}")"
+    need "room for $r: did not run" train "room$r" 1 "${deep[@]}"
+    need "room for $r: chose '$(level "room$r")'" [ "$(level "room$r")" = $r ]
+    need "room for $r: other bytes than planned" [ "$(on_device "room$r")" = "${bytes[r]}" ]
+done
+env="$small CUDA_STAND_IN_MEMORY=$(device_of "${bytes[0]}")"
+need 'room for 0, and nothing else: did not run' train bare 1 "${deep[@]}"
+need "room for 0, and nothing else: chose '$(level bare)'" [ "$(level bare)" = 1 ]
+need 'room for 0, and nothing else, -r 0: did not run' train asked 1 "${deep[@]}" -r 0
+need '-r 0 is not taken' grep -aq '^numbers .* recompute 0, on ' "$dir/asked.screen"
+env=''
+end
+
+begin 'ranks agree on the level of recompute'
+env="$small CUDA_STAND_IN_DEVICES=2"
+for r in 0 1; do
+    need "-r $r: did not run" train "pair$r" 2 "${deep[@]}" --comm host -r $r
+    bytes[r]=$(roomy "$(on_device "pair$r")")
+done
+need 'rank 1 has less: did not run' each_with less1 "${bytes[0]}" "${bytes[1]}" "${deep[@]}"
+need "rank 1 has less: chose '$(level less1)'" [ "$(level less1)" = 1 ]
+need 'rank 0 has less: did not run' each_with less0 "${bytes[1]}" "${bytes[0]}" "${deep[@]}"
+need "rank 0 has less: chose '$(level less0)'" [ "$(level less0)" = 1 ]
+need 'both have enough: did not run' each_with both "${bytes[0]}" "${bytes[0]}" "${deep[@]}"
+need "both have enough: chose '$(level both)'" [ "$(level both)" = 0 ]
+env="$small CUDA_STAND_IN_DEVICES=1"
+need 'on one device: did not run' each_with shared "${bytes[0]}" "${bytes[0]}" "${deep[@]}"
+need "on one device, with room for one of them: chose '$(level shared)'" [ "$(level shared)" = 2 ]
+env=''
+end
+
+deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 1 -v 0)
+tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((28 << 20)):${deep[*]} --comm host"
+same 'same bits where the device has no room for all logits, one rank' 1 "$tight -z 0" "$tight -z 3 --prefetch 3 -r 2"
+same 'same bits where the device has no room for all logits, two ranks' 2 "$tight -z 0" "$tight -z 1 -r 2" "$tight -z 2 --comm-type fp32" "$tight -z 3"
+begin 'the parts of the head follow the size of the device'
+for i in 1 2 3 4; do
+    need "variant $i: $(head_of same$i)" [ "$(head_of same$i)" = 'logits in 2 parts of 512 rows' ]
+done
+deep=("${deep[@]}" -x 0)
+env="$small CUDA_STAND_IN_MEMORY=$((40 << 20))"
+need 'a larger device: did not run' train large 1 "${deep[@]}"
+need "a larger device: $(head_of large)" [ "$(head_of large)" = 'logits in 1 part of 1024 rows' ]
+env="$small CUDA_STAND_IN_MEMORY=$((28 << 20))"
+need 'a last part: did not run' train last 1 "${deep[@]}" -b 29 -r 2
+need "a last part: $(head_of last)" [ "$(head_of last)" = 'logits in 2 parts of 512 rows, the last of 416' ]
+env="$small CUDA_STAND_IN_DEVICES=2"
+need 'devices of two sizes: did not run' each_with sizes $((40 << 20)) $((28 << 20)) "${deep[@]}"
+need "devices of two sizes: $(head_of sizes)" [ "$(head_of sizes)" = 'logits in 2 parts of 512 rows' ]
+env=''
+end
+
+begin 'the scratch of attention'
+wide=(--device cuda --dtype bf16 -e l1h4c64v257t256 -t 256 -b 4 -x 1 -v 0 --attention cublaslt)
+need 'did not run' train rows4 1 "${wide[@]}"
+need "$(grep -a '^attention' "$dir/rows4.screen")" grep -aq '^attention  backward takes 4 of 4 rows .* limit 64 MiB$' "$dir/rows4.screen"
+need 'a limit: did not run' train rows2 1 "${wide[@]}" --attention-workspace 7
+need "$(grep -a '^attention' "$dir/rows2.screen")" grep -aq '^attention  backward takes 2 of 4 rows .* and 6.0 MiB .* limit 7 MiB$' "$dir/rows2.screen"
+need 'less than a row: did not run' train rows1 1 "${wide[@]}" --attention-workspace 1
+need "$(grep -a '^attention' "$dir/rows1.screen")" grep -aq '^attention  backward takes 1 of 4 rows .* one row needs more than the limit of 1 MiB$' \
+    "$dir/rows1.screen"
+need 'other bits' [ "$(bits rows1) $(bits rows2)" = "$(bits rows4) $(bits rows4)" ]
+end
+
 begin 'the losses of the processor'
 for dtype in fp32 bf16; do
     need "$dtype, cpu" train "cpu_$dtype" 1 --device cpu --dtype $dtype -x 6
@@ -164,6 +257,8 @@ env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device'
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
+refused 'its fast mode too' 'attention cudnn-fast' 'without cuDNN' -- --attention cudnn-fast
+refused 'an attention that there is not' "'fast'" 'cudnn-fast' -- --attention fast
 
 begin 'auto takes the processor where there is no device'
 env=CUDA_STAND_IN_DEVICES=0
