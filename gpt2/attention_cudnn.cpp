@@ -16,7 +16,8 @@ using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
 // Deterministic backward keeps a 16-bit (rows, NH, T, T) in scratch: more rows of the batch than fit into the limit go one group after
-// another. This is the limit where none is asked for.
+// another. This is the limit where none is asked for. By cuDNN 9.19's own count for an H100, 12 heads of 64 and T 1024: 24 MiB a row; 3 MiB
+// where backward need not be deterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
 // of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;

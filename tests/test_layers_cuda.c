@@ -27,6 +27,7 @@ int main(void) {
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else
+#include "../gpt2/attention_cudnn.h"
 #include "../gpt2/cuda.h"
 #include "../llmc_zero/numbers.h"
 #ifdef CUDA_STAND_IN
@@ -538,6 +539,72 @@ static void attention(void **state) {
     }
 }
 
+// The batch in groups gives the same bits: dqkv of the last call is compared with what the whole batch at once gave.
+static void attention_limit(void **state) {
+    (void)state;
+    enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
+    const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);
+    const struct { size_t limit; int rows; } cases[] = { { 0, B }, { row - 1, 1 }, { row, 1 }, { 2 * row, 2 }, { 4 * row, 4 },
+                                                         { 100 * row, B } };
+    static uint16_t first[3 * N], now[3 * N];
+    ok(layers_cuda_options(0, 0, "cublaslt"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        layers_cuda_attention_limit(cases[i].limit);
+        plan(GPT2_BF16, B, T, C, NH, 8, 1);
+        layers_attention_backward b = layers_cuda_attention_backward();
+        assert_int_equal(b.rows, cases[i].rows);
+        assert_int_equal(b.bytes, cases[i].rows * row);
+        assert_int_equal(b.limit, cases[i].limit ? cases[i].limit : (size_t)64 << 20);
+        random_state = 1;
+        Tensor *qkv = tensor(GPT2_BF16, 3 * N, 1), *out = tensor(GPT2_BF16, N, 1), *lse = tensor(GPT2_F32, B * NH * T, 1);
+        Tensor *dout = tensor(GPT2_BF16, N, 1), *dqkv = tensor(GPT2_BF16, 3 * N, 1);
+        const Layers *l = layers_cuda();
+        ok(l->attention_forward(GPT2_BF16, out->mem[CUDA], lse->mem[CUDA], qkv->mem[CUDA], B, T, C, NH));
+        ok(l->attention_backward(GPT2_BF16, dqkv->mem[CUDA], dout->mem[CUDA], qkv->mem[CUDA], out->mem[CUDA], lse->mem[CUDA], B, T, C,
+                                 NH));
+        ok(l->download(now, dqkv->mem[CUDA], sizeof now));
+        if (i == 0) memcpy(first, now, sizeof now);
+        assert_memory_equal(first, now, sizeof now);
+        release();
+    }
+    layers_cuda_attention_limit(0);
+    ok(layers_cuda_options(0, 0, NULL));
+}
+
+// How cuDNN's backward comes to its groups, for which no library is needed.
+static void fewer_rows(void **state) {
+    (void)state;
+    const size_t mib = 1 << 20;
+    assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1536 * mib, 512 * mib), 16);    // 21 rows would fit: 16 of them divide 64
+    assert_int_equal(attention_cudnn_fewer_rows(64, 16, 520 * mib, 512 * mib), 8);      // a share that does not grow with the rows
+    assert_int_equal(attention_cudnn_fewer_rows(6, 6, 13, 12), 3);
+    assert_int_equal(attention_cudnn_fewer_rows(7, 7, 700, 699), 1);
+    assert_int_equal(attention_cudnn_fewer_rows(8, 8, 8 * mib, 1), 1);
+    assert_int_equal(attention_cudnn_fewer_rows(4, 1, mib, 1), 1);
+    for (int B = 1; B <= 64; B++) {
+        for (int rows = B; rows > 1;) {
+            int next = attention_cudnn_fewer_rows(B, rows, rows * mib + 1, rows * mib);
+            assert_true(next >= 1 && next < rows && B % next == 0);
+            rows = next;
+        }
+    }
+}
+
+static void attention_options(void **state) {
+    (void)state;
+    size_t bytes;
+    expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
+    ok(layers_cuda_options(0, 0, NULL));
+    ok(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));       // auto: fp32 is none of cuDNN's
+    assert_string_equal(layers_cuda_attention(), "cuBLASLt");
+    static const char *const words[] = { "cudnn", "cudnn-fast" };
+    for (int i = 0; i < 2; i++) {
+        ok(layers_cuda_options(0, 0, words[i]));
+        expect_error(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes), "cublaslt");     // an error, and no other way in its place
+    }
+    ok(layers_cuda_options(0, 0, NULL));
+}
+
 // ----------------------------------------------------------------------------
 
 // a test that failed leaves nothing to the next one
@@ -574,6 +641,9 @@ int main(void) {
         cmocka_unit_test_teardown(errors, clean),
         cmocka_unit_test_teardown(matmul, clean),
         cmocka_unit_test_teardown(attention, clean),
+        cmocka_unit_test_teardown(attention_limit, clean),
+        cmocka_unit_test_teardown(attention_options, clean),
+        cmocka_unit_test(fewer_rows),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free_scratch();

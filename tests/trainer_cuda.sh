@@ -148,11 +148,11 @@ env=''
 end
 
 begin 'the scratch of attention'
-wide=(--device cuda --dtype bf16 -e l1h4c64v257t256 -t 256 -b 4 -x 1 -v 0 --attention cublaslt)
+wide=(--device cuda --dtype bf16 -e l1h8c64v257t128 -b 4 -x 1 -v 0 --attention cublaslt)
 need 'did not run' train rows4 1 "${wide[@]}"
 need "$(grep -a '^attention' "$dir/rows4.screen")" grep -aq '^attention  backward takes 4 of 4 rows .* limit 64 MiB$' "$dir/rows4.screen"
-need 'a limit: did not run' train rows2 1 "${wide[@]}" --attention-workspace 7
-need "$(grep -a '^attention' "$dir/rows2.screen")" grep -aq '^attention  backward takes 2 of 4 rows .* and 6.0 MiB .* limit 7 MiB$' "$dir/rows2.screen"
+need 'a limit: did not run' train rows2 1 "${wide[@]}" --attention-workspace 4
+need "$(grep -a '^attention' "$dir/rows2.screen")" grep -aq '^attention  backward takes 2 of 4 rows .* and 3.0 MiB .* limit 4 MiB$' "$dir/rows2.screen"
 need 'less than a row: did not run' train rows1 1 "${wide[@]}" --attention-workspace 1
 need "$(grep -a '^attention' "$dir/rows1.screen")" grep -aq '^attention  backward takes 1 of 4 rows .* one row needs more than the limit of 1 MiB$' \
     "$dir/rows1.screen"
