@@ -660,7 +660,11 @@ static void out_of_memory(const GPT2 *model, const zero_config *config) {
     room = room / ranks_on_device() + held;
     for (int s = stage + 1; s <= most && !n; s++)
         if (bytes_with(*model, *config, s, r, B) < room) n += snprintf(fits + n, sizeof fits - n, " -z %d", s);
-    if (r < 2 && bytes_with(*model, *config, stage, 2, B) < room) n += snprintf(fits + n, sizeof fits - n, "%s -r 2", n ? ", or" : "");
+    for (int level = r + 1, found = 0; level <= MOST_RECOMPUTE && !found; level++) {
+        if (bytes_with(*model, *config, stage, level, B) >= room) continue;
+        n += snprintf(fits + n, sizeof fits - n, "%s -r %d", n ? ", or" : "", level);
+        found = 1;
+    }
     for (int b = B / 2, found = 0; b && !found; b /= 2) {
         if (B % b || bytes_with(*model, *config, stage, r, b) >= room) continue;
         n += snprintf(fits + n, sizeof fits - n, "%s -b %d -d %lld", n ? ", or" : "", b, (long long)B * model->T * ranks * config->micro_batches);

@@ -46,6 +46,7 @@ static void test_processor(void **state) {
     zero_get_effective(t.z, &e);
     assert_string_equal(e.device, "cpu");
     assert_int_equal(e.cuda_device, -1);
+    assert_int_equal(e.ranks_on_device, 1);
     zero_memory_line line;
     for (int i = 0; !zero_memory(t.z, i, &line); i++) assert_int_equal(line.tier, ZERO_DEVICE);
 }

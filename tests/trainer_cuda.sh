@@ -255,6 +255,14 @@ env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
 env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' 'What would fit' -- --dtype bf16 -b 8
 env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' 'activations' 'What would fit: -b' -- --dtype bf16 -b 64
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
+env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is too large' 'What would fit: -r 1, or -b 32 -d 2048' -- --dtype bf16 \
+    -e l6h2c64v257t32 -b 64 -r 0
+begin 'what would fit fits'
+env=CUDA_STAND_IN_MEMORY=$((64 << 20))
+need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 64 -r 1
+need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 32 -d 2048 -r 0
+env=''
+end
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
 refused 'its fast mode too' 'attention cudnn-fast' 'without cuDNN' -- --attention cudnn-fast
