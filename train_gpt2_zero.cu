@@ -110,7 +110,8 @@ typedef struct {
     const char *attention, *comm, *reduce, *comm_type, *start, *server, *start_file;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
-    int prefetch, naive, messages, tf32, gelu_fusion, master, processes, process_rank, ranks_a_host, attention_mib;
+    int prefetch, naive, messages, tf32, gelu_fusion, master, processes, process_rank, ranks_a_host;
+    int attention_mib;
     double lr, lr_final, weight_decay, skip_loss_z, skip_grad_z, beta1, beta2, eps, clip, bucket, window, comm_timeout, temperature, loss_scale;
 } Options;
 
@@ -197,15 +198,18 @@ static const Option option_table[] = {
     { "--device", TEXT, &opt.device, 0, 0, "auto, cpu or cuda (default auto: cuda where there is a usable device)" },
     { "--dtype", TEXT, &opt.dtype, 0, 0, "auto, bf16, fp32, on CUDA fp16 (default auto: bf16 if the hardware multiplies it)" },
     { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
-    { "-r", INT, &opt.recompute, -1, 2, "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default -1: on CUDA\n"
-                                        "                 the lowest that memory allows, on a CPU 1; llm.c 1)" },
+    { "-r", INT, &opt.recompute, -1, 2,
+      "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default -1: on CUDA\n"
+      "                 the lowest that memory allows, on a CPU 1; llm.c 1)" },
     { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
     { "-ge", INT, &opt.gelu_fusion, -1, 2, "on CUDA: GELU apart (0), in the forward product (1), in backward's too (2;\n"
                                          "                 default -1: 2 on Hopper and newer, else 0)" },
-    { "--attention", TEXT, &opt.attention, 0, 0, "on CUDA: cudnn; cudnn-fast, whose bits may differ from run to run; cublaslt; or\n"
-                                                 "                 auto (default auto: cudnn where it can)" },
-    { "--attention-workspace", INT, &opt.attention_mib, 0, 1 << 20, "on CUDA: MiB of scratch that attention's backward may take; what one row\n"
-                                                 "                 of the batch needs it takes anyway (default 0: cuDNN 512, cuBLASLt 64)" },
+    { "--attention", TEXT, &opt.attention, 0, 0,
+      "on CUDA: cudnn; cudnn-fast, whose bits may differ from run to run; cublaslt; or\n"
+      "                 auto (default auto: cudnn where it can)" },
+    { "--attention-workspace", INT, &opt.attention_mib, 0, 1 << 20,
+      "on CUDA: MiB of scratch that attention's backward may take; one row\n"
+      "                 of the batch takes what it needs (default 0: cuDNN 512, cuBLASLt 64)" },
     { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
 
     { "Start of several ranks", HEADING, NULL, 0, 0, NULL },
@@ -494,8 +498,9 @@ static void allocate_buffers(GPT2 *model) {
 }
 
 static void free_tables(GPT2 *model) {         // the memory is the plugin's
-    void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch, model->fch_gelu, model->residual3,
-                       model->ln1_mean, model->ln1_rstd, model->ln2_mean, model->ln2_rstd, model->lse };
+    void *tables[] = { model->ln1, model->qkv, model->atty, model->residual2, model->ln2, model->fch,
+                       model->fch_gelu, model->residual3, model->ln1_mean, model->ln1_rstd, model->ln2_mean,
+                       model->ln2_rstd, model->lse };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) free(tables[i]);
 }
 
@@ -532,17 +537,20 @@ static size_t buffer_bytes(GPT2 model, int recompute) {
 }
 
 static size_t activation_bytes(const GPT2 *model, int recompute) {
-    return buffer_bytes(*model, recompute) + whole_pages(logits_bytes(model, model->chunk)) + whole_pages(model->scratch_bytes);
+    size_t logits = logits_bytes(model, model->chunk);
+    return buffer_bytes(*model, recompute) + whole_pages(logits) + whole_pages(model->scratch_bytes);
 }
 
 // Model states and working buffers of a rank, as in the memory table, but for small ones.
 static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
-    int64_t parameters = gpt2_num_parameters(&model->config), in_block = 0, size = gpt2_dtype_size(model->dtype), working = 0;
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) in_block += model->tensors[i].per_layer ? model->tensors[i].elems : 0;
+    int64_t parameters = gpt2_num_parameters(&model->config), in_block = 0, working = 0;
+    int64_t size = gpt2_dtype_size(model->dtype);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        in_block += model->tensors[i].per_layer ? model->tensors[i].elems : 0;
     int64_t embeddings = parameters - in_block * model->config.num_layers;
     if (stage >= 2 || config->micro_batches > 1) working += (2 * in_block + embeddings) * size;     // buckets
-    if (config->reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config->micro_batches == 1))        // a bucket on the wire
-        working += (in_block > embeddings ? in_block : embeddings) * 4;
+    if (config->reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config->micro_batches == 1))
+        working += (in_block > embeddings ? in_block : embeddings) * 4;         // one on the wire
     if (stage == 3) working += ((1 + config->prefetch) * in_block + embeddings) * size;             // slots
     return zero_states_bytes(config, parameters, ranks, stage) + working;
 }
@@ -561,12 +569,13 @@ static size_t device_bytes(void) {
     return total / ranks_on_device();
 }
 
-// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is rounded once a part. On CUDA it
-// therefore follows from the size of the device, the model and the batch alone, and not from the stage, the level of recompute or what is
-// free at the moment: it is what the largest stage with nothing recomputed leaves, less an eighth of the device for the CUDA context, NCCL
-// and the layers' scratch.
-// It is at least 1 GiB, on a small device a sixteenth of it. It is at most 4 GiB, since little is gained beyond: each part reads and writes
-// the gradient (V, C) once more, and the products of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than 100 times as long.
+// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is
+// rounded once a part. On CUDA it therefore follows from the size of the device, the model and the batch
+// alone, and not from the stage, the level of recompute or what is free at the moment: it is what the
+// largest stage with nothing recomputed leaves, less an eighth of the device for the CUDA context, NCCL and
+// the layers' scratch. It is at least 1 GiB, on a small device a sixteenth of it. It is at most 4 GiB, since
+// little is gained beyond: each part reads and writes the gradient (V, C) once more, and by an H100's data
+// sheet the products of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than 100 times as long.
 static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
     const size_t most = (size_t)4 << 30;
     if (!on_cuda()) return 128 << 20;
@@ -601,14 +610,16 @@ static int parts_of_head(const GPT2 *model, const zero_config *config) {
 static void plan_layers(GPT2 *model, int parts) {
     const GPT2Config *c = &model->config;
     model->chunk = rows_of_part(model, parts);
-    LAYER(plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size, model->chunk, &model->scratch_bytes));
+    LAYER(plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size,
+               model->chunk, &model->scratch_bytes));
 }
 
 enum { MOST_RECOMPUTE = 2 };
 static int recompute_chosen;    // nobody has asked for the level
 
-// The lowest level whose activations fit into what the device has left once the plugin holds its own memory. A thirty-second of the device
-// stays free: kernels are loaded and NCCL connects later, and allocations leave gaps.
+// The lowest level whose activations fit into what the device has left once the plugin holds its own memory.
+// A thirty-second of the device stays free: kernels are loaded and NCCL connects later, and allocations
+// leave gaps.
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
     int level = 0;
@@ -628,8 +639,8 @@ static int largest_of_ranks(int number, int most) {
     return largest;
 }
 
-// Settles the head's parts and the level of recompute, before activations are allocated. All ranks take what the one with the least memory
-// needs. A processor's choice is fixed.
+// Settles the head's parts and the level of recompute, before activations are allocated. All ranks take what
+// the one with the least memory needs. On a processor both are fixed.
 static void settle_memory(GPT2 *model, const zero_config *config) {
     int parts = parts_of_head(model, config);
     plan_layers(model, on_cuda() ? largest_of_ranks(parts, MOST_PARTS) : parts);
@@ -651,7 +662,7 @@ static void out_of_memory(const GPT2 *model, const zero_config *config) {
     char sentence[512], fits[256] = "";
     size_t room = 0, held = z ? zero_memory_bytes(z, ZERO_STATES) + zero_memory_bytes(z, ZERO_WORKING) + zero_memory_bytes(z, ZERO_ACTIVATIONS) : 0;
     int stage = config->stage, B = model->B, most = ranks > 1 ? 3 : stage, n = 0;
-    int r = opt.recompute >= 0 ? opt.recompute : on_cuda() ? MOST_RECOMPUTE : 1;       // not settled yet: what it would come to
+    int r = opt.recompute >= 0 ? opt.recompute : on_cuda() ? MOST_RECOMPUTE : 1;   // else: not settled yet
     snprintf(sentence, sizeof sentence, "%s", zero_last_error());
     missing = 0;
     if (z) held -= host_bytes();
@@ -1115,7 +1126,8 @@ static void settle_device(void) {
     if (!strcmp(opt.comm, "nccl")) die("option --comm nccl: it goes with --device cuda, and this run is on the CPU");
     if (strcmp(opt.attention, "auto")) die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
     if (opt.attention_mib)
-        die("option --attention-workspace %d: it goes with --device cuda, and this run is on the CPU", opt.attention_mib);
+        die("option --attention-workspace %d: it goes with --device cuda, and this run is on the CPU",
+            opt.attention_mib);
 }
 
 static gpt2_dtype settle_dtype(void) {
@@ -1244,16 +1256,19 @@ static void note_differences(int threads) {
 // How the head and attention's backward go through the batch.
 static void print_cuda(const GPT2 *model) {
     layers_attention_backward backward = layers_cuda_attention_backward();
-    int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk, last = BT - (parts - 1) * model->chunk;
+    int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk;
+    int last = BT - (parts - 1) * model->chunk;
     print0("head       logits in %d part%s of %d rows", parts, parts == 1 ? "" : "s", model->chunk);
     if (last < model->chunk) print0(", the last of %d", last);
     print0("\n");
-    print0("attention  backward takes %d of %d rows of the batch at a time and %.1f MiB of scratch", backward.rows, model->B, mib(backward.bytes));
-    print0(backward.bytes > backward.limit ? ": one row needs more than the limit of %.0f MiB\n" : ", limit %.0f MiB\n", mib(backward.limit));
+    print0("attention  backward takes %d of %d rows of the batch at a time: %.1f MiB of scratch, "
+           "limit %.0f MiB%s\n", backward.rows, model->B, mib(backward.bytes), mib(backward.limit),
+           backward.bytes > backward.limit ? ", which one row exceeds" : "");
 }
 
 static void print_start(const GPT2 *model, int A, int steps, int threads, int overlap, int resume_step) {
     zero_effective e;
+    const char *how_chosen = recompute_chosen ? " (the lowest that memory allows)" : "";
     zero_get_effective(z, &e);
     print0("model      %s: %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", resume_step >= 0 ? "checkpoint" : opt.model,
            (long long)e.num_parameters, model->config.num_layers, model->config.num_heads, model->config.channels, model->config.vocab_size,
@@ -1261,7 +1276,7 @@ static void print_start(const GPT2 *model, int A, int steps, int threads, int ov
     print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step, %d steps\n", model->B, model->T, ranks, A,
            (long long)model->B * model->T * ranks * A, steps);
     print0("numbers    %s%s, recompute %d%s, ", dtype_names[model->dtype], model->dtype == GPT2_F32 ? "" : opt.master ? " with fp32 master weights" :
-           " without master weights", opt.recompute, recompute_chosen ? " (the lowest that memory allows)" : "");
+           " without master weights", opt.recompute, how_chosen);
     if (on_cuda()) print0("on %s (device %d), attention by %s\n", e.device, e.cuda_device, layers_cuda_attention());
     else print0("%d thread%s a rank\n", threads, threads == 1 ? "" : "s");
     if (on_cuda()) print_cuda(model);

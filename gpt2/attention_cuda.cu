@@ -231,7 +231,8 @@ int attention_cuda_options(const char *wanted) {
     attention.wanted = NULL;
     for (int i = 0; i < 3 && wanted; i++)
         if (strcmp(wanted, words[i]) == 0) attention.wanted = words[i];
-    return wanted && !attention.wanted ? gpt2_fail("attention \"%s\" is unknown: cudnn, cudnn-fast or cublaslt", wanted) : 0;
+    if (!wanted || attention.wanted) return 0;
+    return gpt2_fail("attention \"%s\" is unknown: cudnn, cudnn-fast or cublaslt", wanted);
 }
 
 void layers_cuda_attention_limit(size_t bytes) { attention.limit = bytes; }
@@ -240,8 +241,9 @@ static int wants(const char *way) { return attention.wanted && strcmp(attention.
 
 const char *layers_cuda_attention(void) {
     static char text[96];
+    const char *note = wants("cudnn-fast") ? ", fast: bits may differ from run to run" : "";
     if (!attention.fused) return "cuBLASLt";
-    snprintf(text, sizeof text, "%s%s", attention_cudnn_version(), wants("cudnn-fast") ? ", fast: bits may differ from run to run" : "");
+    snprintf(text, sizeof text, "%s%s", attention_cudnn_version(), note);
     return text;
 }
 
@@ -259,7 +261,8 @@ int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scra
     if (attention.fused) return 0;
     if (needs_cudnn || matmul_cuda_workspace(&attention.workspace_bytes) != 0) return -1;
     Shape s = shape_of(dt, T, C, NH);
-    size_t row = row_bytes(dt, &s), limit = attention.limit ? attention.limit : SCORES_BYTES, rows = limit / row < 1 ? 1 : limit / row;
+    size_t row = row_bytes(dt, &s), limit = attention.limit ? attention.limit : SCORES_BYTES;
+    size_t rows = limit / row < 1 ? 1 : limit / row;
     attention.rows = rows < (size_t)B ? (int)rows : B;
     *scratch_bytes = attention.scratch_bytes = attention.workspace_bytes + attention.rows * row;
     for (int i = 0; i < PRODUCTS; i++)

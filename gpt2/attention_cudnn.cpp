@@ -15,9 +15,9 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// Deterministic backward keeps a 16-bit (rows, NH, T, T) in scratch: more rows of the batch than fit into the limit go one group after
-// another. This is the limit where none is asked for. By cuDNN 9.19's own count for an H100, 12 heads of 64 and T 1024: 24 MiB a row; 3 MiB
-// where backward need not be deterministic.
+// The limit of backward's scratch where none is asked for: rows of the batch that do not fit go one group
+// after another. Deterministic backward keeps a 16-bit (rows, NH, T, T). By cuDNN 9.19's own count for an
+// H100, 12 heads of 64 and T 1024 it takes 24 MiB a row, and 3 MiB where it need not be deterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
 // of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
@@ -110,7 +110,8 @@ static int build_backward(Kept &kept, int64_t n) {
     auto graph = new_graph(s);
     auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)), v = graph->tensor(heads(s, n, V, 3 * s.C));
     auto out = graph->tensor(heads(s, n, OUT, s.C)), dout = graph->tensor(heads(s, n, DOUT, s.C)), lse = graph->tensor(stats(s, n));
-    auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward").set_deterministic_algorithm(!wish.fast);
+    auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward");
+    sdpa.set_deterministic_algorithm(!wish.fast);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, sdpa);
     output(dq, heads(s, n, DQ, 3 * s.C));
     output(dk, heads(s, n, DK, 3 * s.C));
@@ -121,7 +122,7 @@ static int build_backward(Kept &kept, int64_t n) {
     return 0;
 }
 
-// In one execution for the whole batch, or in groups of the most rows whose scratch, as cuDNN itself counts it, is within the limit.
+// The whole batch in one execution, or groups of as many rows as the limit allows by cuDNN's own count.
 static int build_backward_groups(Kept &kept) {
     int B = (int)kept.shape.B, rows = B;
     while (build_backward(kept, rows) == 0) {
@@ -167,7 +168,8 @@ template <class Body> static int caught(Body body) {
     }
 }
 
-int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit, size_t *scratch_bytes) {
+int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
+                         size_t *scratch_bytes) {
     Wish wanted = { fast != 0, limit ? limit : BACKWARD_BYTES };
     if (dt == GPT2_F32) return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: take attention cublaslt");
     return caught([&] {

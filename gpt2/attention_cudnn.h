@@ -7,8 +7,9 @@ extern "C" {
 #endif
 #include "error.h"
 
-// Backward of `rows` rows of the batch takes `bytes` of scratch, more than the limit. Returns how many rows to try next: fewer, a divisor of
-// B, and what fits if scratch grows with the rows. 1 after 1.
+// Backward of `rows` rows of the batch takes `bytes` of scratch, which is more than the limit. Returns how
+// many rows to try next: a divisor of B, fewer than before (1 after 1), and what fits if scratch grows with
+// the rows.
 static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size_t limit) {
     size_t one = (bytes + rows - 1) / rows;
     int next = limit / one < (size_t)rows ? (int)(limit / one) : rows - 1;
@@ -18,9 +19,10 @@ static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size
 }
 
 #ifdef GPT2_CUDNN
-// fast: backward need not be deterministic. limit: scratch that backward may take for more than one row of the batch; 0: 512 MiB.
+// fast: backward need not be deterministic. limit: of backward's scratch for several rows; 0: 512 MiB.
 // -1, with the sentence, where cuDNN does not take the shape or the dtype.
-int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit, size_t *scratch_bytes);
+int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
+                         size_t *scratch_bytes);
 layers_attention_backward attention_cudnn_groups(void);     // of the planned shape
 void attention_cudnn_free(void);
 const char *attention_cudnn_version(void);      // "cuDNN 9.19.0"
@@ -28,10 +30,11 @@ int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qk
 int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T,
                              int C, int NH);
 #else
-static inline int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit, size_t *scratch_bytes) {
+static inline int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
+                                       size_t *scratch_bytes) {
     (void)dt, (void)B, (void)T, (void)C, (void)NH, (void)limit, (void)scratch_bytes;
-    return gpt2_fail("attention %s: this program was built without cuDNN; take cublaslt, or build where cudnn.h is found",
-                     fast ? "cudnn-fast" : "cudnn");
+    return gpt2_fail("attention %s: this program was built without cuDNN; take cublaslt, or build where cudnn.h "
+                     "is found", fast ? "cudnn-fast" : "cudnn");
 }
 static inline layers_attention_backward attention_cudnn_groups(void) {
     layers_attention_backward none = { 0, 0, 0 };

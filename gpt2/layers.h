@@ -29,7 +29,7 @@ typedef struct {
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
     int (*use_scratch)(void *scratch);                                      // lives as long as the layers are used
     void (*free)(void);
-    int (*device_bytes)(size_t *total);                                     // all memory of the current device; NULL on a processor
+    int (*device_bytes)(size_t *total);     // of the current device, used or not; NULL on a processor
     int (*has_dtype)(gpt2_dtype dt);                                        // 1: products of it run in hardware; 0: slowly or not at all
     // Operations a second of matrix products, measured in about 60 ms; after plan.
     int (*peak_flops)(gpt2_dtype dt, double *flops);
@@ -81,13 +81,13 @@ const Layers *layers_cuda(void);
 
 // How the CUDA layers compute; before plan. tf32: 1: fp32 products round their inputs to TF32. gelu: 0: GELU in kernels of its own, 1: in the
 // forward product, 2: in both products, -1: 2 on Hopper and newer devices, else 0. attention: NULL: cuDNN where it was built in and takes the
-// shape and dtype, else cuBLASLt's products; "cudnn" or "cublaslt": that one, or an error that says why not; "cudnn-fast": cuDNN with a
-// backward that adds in the order in which blocks finish, so its bits may differ from run to run.
+// shape and dtype, else cuBLASLt's products; "cudnn" or "cublaslt": that one, or an error that says why not;
+// "cudnn-fast": cuDNN's backward that adds in whatever order blocks finish: bits may differ from run to run.
 int layers_cuda_options(int tf32, int gelu, const char *attention);
-// Scratch that attention's backward may take: it goes through the batch in groups of as many rows as fit. One row needs what it needs. 0: what
-// suits each way, 512 MiB for cuDNN and 64 MiB for cuBLASLt. Before plan.
+// Scratch that attention's backward may take, before plan: it goes through the batch in groups of as many
+// rows as fit. One row takes what it needs. 0: the default, 512 MiB for cuDNN and 64 MiB for cuBLASLt.
 void layers_cuda_attention_limit(size_t bytes);
-// What was settled by plan: "cuDNN 9.10.0", the same with what cudnn-fast means, or "cuBLASLt".
+// What was settled by plan: "cuDNN 9.10.0", with a warning after it where it is cudnn-fast, or "cuBLASLt".
 const char *layers_cuda_attention(void);
 // And backward's groups: rows of the batch, the scratch that they take, and its limit.
 typedef struct { int rows; size_t bytes, limit; } layers_attention_backward;

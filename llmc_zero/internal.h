@@ -49,7 +49,7 @@ typedef struct { double value; int64_t steps, last_overflow; int left; } loss_sc
 struct zero {
     zero_config config;
     device device;
-    int ranks_on_device;                    /* with this one; 1 on the processor */
+    int ranks_on_device;                    /* this one among them; 1 on the processor */
     layout layout;
     memory memory;
     comm comm;

@@ -116,8 +116,8 @@ static int fail_shared_device(const comm *c, const device_card *all, int first, 
                      devices == 1 ? "" : "s");
 }
 
-/* Counts the ranks on this one's device. They take turns on it, which nobody is to find out by the time it takes: only where all on it ask
- * for that. */
+/* Counts the ranks on this one's device. Ranks that share a device take turns on it, which is slow: unless all
+ * of them have asked for it, that is an error. */
 static int check_shared_device(zero *z) {
     const comm *c = &z->comm;
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");

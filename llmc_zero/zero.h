@@ -386,7 +386,7 @@ typedef struct {
     const char *device;                     /* "cpu", or the CUDA device's own name */
     int cuda_device;                        /* its number, -1 on the processor */
     int ranks_on_host;                      /* on this rank's */
-    int ranks_on_device;                    /* that share this rank's CUDA device, with it; 1 on the processor */
+    int ranks_on_device;                    /* on this rank's CUDA device; 1 on the processor */
 } zero_effective;
 void zero_get_effective(const zero *z, zero_effective *e);
 

@@ -358,7 +358,7 @@ static void check_devices(void) {
             zero_get_effective(t.z, &e);
             CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
             int sharing = 0;
-            for (int r = 0; r < checks.ranks; r++) sharing += number >= 0 || r % devices == checks.rank % devices;
+            for (int r = 0; r < checks.ranks; r++) sharing += number >= 0 || r % devices == e.cuda_device;
             CHECK(e.ranks_on_device == sharing);
             zero_destroy(t.z);
         }

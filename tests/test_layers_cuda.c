@@ -539,13 +539,13 @@ static void attention(void **state) {
     }
 }
 
-// The batch in groups gives the same bits: dqkv of the last call is compared with what the whole batch at once gave.
+// The batch in groups: as many rows as the limit allows, and the bits of the whole batch at once.
 static void attention_limit(void **state) {
     (void)state;
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
     const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);
-    const struct { size_t limit; int rows; } cases[] = { { 0, B }, { row - 1, 1 }, { row, 1 }, { 2 * row, 2 }, { 4 * row, 4 },
-                                                         { 100 * row, B } };
+    const struct { size_t limit; int rows; } cases[] = { { 0, B }, { row - 1, 1 }, { row, 1 }, { 2 * row, 2 },
+                                                         { 4 * row, 4 }, { 100 * row, B } };
     static uint16_t first[3 * N], now[3 * N];
     ok(layers_cuda_options(0, 0, "cublaslt"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -556,13 +556,13 @@ static void attention_limit(void **state) {
         assert_int_equal(b.bytes, cases[i].rows * row);
         assert_int_equal(b.limit, cases[i].limit ? cases[i].limit : (size_t)64 << 20);
         random_state = 1;
-        Tensor *qkv = tensor(GPT2_BF16, 3 * N, 1), *out = tensor(GPT2_BF16, N, 1), *lse = tensor(GPT2_F32, B * NH * T, 1);
-        Tensor *dout = tensor(GPT2_BF16, N, 1), *dqkv = tensor(GPT2_BF16, 3 * N, 1);
+        void *qkv = tensor(GPT2_BF16, 3 * N, 1)->mem[CUDA], *out = tensor(GPT2_BF16, N, 1)->mem[CUDA];
+        void *dout = tensor(GPT2_BF16, N, 1)->mem[CUDA], *dqkv = tensor(GPT2_BF16, 3 * N, 1)->mem[CUDA];
+        float *lse = tensor(GPT2_F32, B * NH * T, 1)->mem[CUDA];
         const Layers *l = layers_cuda();
-        ok(l->attention_forward(GPT2_BF16, out->mem[CUDA], lse->mem[CUDA], qkv->mem[CUDA], B, T, C, NH));
-        ok(l->attention_backward(GPT2_BF16, dqkv->mem[CUDA], dout->mem[CUDA], qkv->mem[CUDA], out->mem[CUDA], lse->mem[CUDA], B, T, C,
-                                 NH));
-        ok(l->download(now, dqkv->mem[CUDA], sizeof now));
+        ok(l->attention_forward(GPT2_BF16, out, lse, qkv, B, T, C, NH));
+        ok(l->attention_backward(GPT2_BF16, dqkv, dout, qkv, out, lse, B, T, C, NH));
+        ok(l->download(now, dqkv, sizeof now));
         if (i == 0) memcpy(first, now, sizeof now);
         assert_memory_equal(first, now, sizeof now);
         release();
@@ -575,8 +575,8 @@ static void attention_limit(void **state) {
 static void fewer_rows(void **state) {
     (void)state;
     const size_t mib = 1 << 20;
-    assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1536 * mib, 512 * mib), 16);    // 21 rows would fit: 16 of them divide 64
-    assert_int_equal(attention_cudnn_fewer_rows(64, 16, 520 * mib, 512 * mib), 8);      // a share that does not grow with the rows
+    assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1539 * mib, 512 * mib), 16);    // 21 fit, 16 divide 64
+    assert_int_equal(attention_cudnn_fewer_rows(64, 16, 520 * mib, 512 * mib), 8);      // 15 fit
     assert_int_equal(attention_cudnn_fewer_rows(6, 6, 13, 12), 3);
     assert_int_equal(attention_cudnn_fewer_rows(7, 7, 700, 699), 1);
     assert_int_equal(attention_cudnn_fewer_rows(8, 8, 8 * mib, 1), 1);
@@ -600,7 +600,7 @@ static void attention_options(void **state) {
     static const char *const words[] = { "cudnn", "cudnn-fast" };
     for (int i = 0; i < 2; i++) {
         ok(layers_cuda_options(0, 0, words[i]));
-        expect_error(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes), "cublaslt");     // an error, and no other way in its place
+        expect_error(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes), "cublaslt");     // and nothing else
     }
     ok(layers_cuda_options(0, 0, NULL));
 }

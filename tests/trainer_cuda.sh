@@ -66,13 +66,16 @@ end
 same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' 'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
 same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
 
-# What follows the device's memory. Older devices have a smaller workspace for products; the stand-in's memory is a multiple of 2 MiB.
+# What follows the device's memory. Older devices have a smaller workspace for products; the stand-in's memory
+# is a multiple of 2 MiB.
 small='CUDA_STAND_IN_CAPABILITY=80' two_mib=$((2 << 20))
-level() { sed -nE 's/^numbers .* recompute ([0-2]) \(the lowest that memory allows\), .*/\1/p' "$dir/$1.screen"; }
+level() { sed -nE 's/^numbers .* recompute ([0-2]) \(the lowest that memory allows.*/\1/p' "$dir/$1.screen"; }
 head_of() { sed -n 's/^head  *//p' "$dir/$1.screen"; }
 # Bytes that a rank has on the device, with room for what its allocations are rounded up by.
 on_device() {
-    echo $(($(value "$1" model_state_bytes) + $(value "$1" working_bytes) + $(value "$1" activation_bytes) - $(value "$1" host_bytes) + 98304))
+    local sum=98304 what
+    for what in model_state_bytes working_bytes activation_bytes; do sum=$((sum + $(value "$1" $what))); done
+    echo $((sum - $(value "$1" host_bytes)))
 }
 device_of() { echo $((($1 + two_mib - 1) / two_mib * two_mib)); }
 roomy() { device_of $(($1 * 32 / 31)); }        # a thirty-second of it stays free
@@ -80,7 +83,8 @@ roomy() { device_of $(($1 * 32 / 31)); }        # a thirty-second of it stays fr
 each_with() {
     local name=$1 status
     # shellcheck disable=SC2016
-    printf '#!/bin/bash\nbytes=(%s)\nCUDA_STAND_IN_MEMORY=${bytes[OMPI_COMM_WORLD_RANK]} exec "$@"\n' "$2 $3" >"$dir/has"
+    printf '#!/bin/bash\nbytes=(%s)\nCUDA_STAND_IN_MEMORY=${bytes[OMPI_COMM_WORLD_RANK]} exec "$@"\n' \
+        "$2 $3" >"$dir/has"
     chmod +x "$dir/has"
     through=("$dir/has")
     train "$name" 2 --comm host "${@:4}"; status=$?
@@ -128,8 +132,10 @@ end
 
 deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 1 -v 0)
 tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((28 << 20)):${deep[*]} --comm host"
-same 'same bits where the device has no room for all logits, one rank' 1 "$tight -z 0" "$tight -z 3 --prefetch 3 -r 2"
-same 'same bits where the device has no room for all logits, two ranks' 2 "$tight -z 0" "$tight -z 1 -r 2" "$tight -z 2 --comm-type fp32" "$tight -z 3"
+same 'same bits where the device has no room for all logits, one rank' 1 "$tight -z 0" \
+    "$tight -z 3 --prefetch 3 -r 2"
+same 'same bits where the device has no room for all logits, two ranks' 2 "$tight -z 0" "$tight -z 1 -r 2" \
+    "$tight -z 2 --comm-type fp32" "$tight -z 3"
 begin 'the parts of the head follow the size of the device'
 for i in 1 2 3 4; do
     need "variant $i: $(head_of same$i)" [ "$(head_of same$i)" = 'logits in 2 parts of 512 rows' ]
@@ -149,13 +155,14 @@ end
 
 begin 'the scratch of attention'
 wide=(--device cuda --dtype bf16 -e l1h8c64v257t128 -b 4 -x 1 -v 0 --attention cublaslt)
+told() { grep -a '^attention' "$dir/$1.screen" | sed 's/.*backward takes //'; }
 need 'did not run' train rows4 1 "${wide[@]}"
-need "$(grep -a '^attention' "$dir/rows4.screen")" grep -aq '^attention  backward takes 4 of 4 rows .* limit 64 MiB$' "$dir/rows4.screen"
+need "$(told rows4)" [ "$(told rows4)" = '4 of 4 rows of the batch at a time: 6.0 MiB of scratch, limit 64 MiB' ]
 need 'a limit: did not run' train rows2 1 "${wide[@]}" --attention-workspace 4
-need "$(grep -a '^attention' "$dir/rows2.screen")" grep -aq '^attention  backward takes 2 of 4 rows .* and 3.0 MiB .* limit 4 MiB$' "$dir/rows2.screen"
+need "$(told rows2)" [ "$(told rows2)" = '2 of 4 rows of the batch at a time: 3.0 MiB of scratch, limit 4 MiB' ]
 need 'less than a row: did not run' train rows1 1 "${wide[@]}" --attention-workspace 1
-need "$(grep -a '^attention' "$dir/rows1.screen")" grep -aq '^attention  backward takes 1 of 4 rows .* one row needs more than the limit of 1 MiB$' \
-    "$dir/rows1.screen"
+need "$(told rows1)" [ "$(told rows1)" = \
+    '1 of 4 rows of the batch at a time: 1.5 MiB of scratch, limit 1 MiB, which one row exceeds' ]
 need 'other bits' [ "$(bits rows1) $(bits rows2)" = "$(bits rows4) $(bits rows4)" ]
 end
 
@@ -255,8 +262,8 @@ env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
 env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' 'What would fit' -- --dtype bf16 -b 8
 env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' 'activations' 'What would fit: -b' -- --dtype bf16 -b 64
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
-env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is too large' 'What would fit: -r 1, or -b 32 -d 2048' -- --dtype bf16 \
-    -e l6h2c64v257t32 -b 64 -r 0
+env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is too large' \
+    'What would fit: -r 1, or -b 32 -d 2048' -- --dtype bf16 -e l6h2c64v257t32 -b 64 -r 0
 begin 'what would fit fits'
 env=CUDA_STAND_IN_MEMORY=$((64 << 20))
 need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 64 -r 1
