@@ -421,7 +421,8 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, c
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         const GPT2Tensor *t = &model->tensors[i];
         int written = t->matrix && i != WPE;        // matmul_backward's first product is = and not +=
-        tensors[i] = (zero_tensor){ t->name, t->elems, t->per_layer ? L : 1, t->per_layer ? block(0) : EMBEDDING, t->matrix, written };
+        tensors[i] = (zero_tensor){ t->name, t->elems, t->per_layer ? L : 1,
+                                    t->per_layer ? block(0) : EMBEDDING, t->matrix, written };
     }
     units[EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 << 1 };    // forward: encoder, head; backward: head, encoder (reads no parameters)
     for (int l = 0; l < L; l++) {

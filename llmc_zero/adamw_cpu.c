@@ -14,8 +14,9 @@ adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned r
         .noise = noise_of_update(rounding_seed, h->t) };
 }
 
-ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep, float *restrict p, float *restrict m,
-                                    float *restrict v, const float *restrict g, int64_t n) {
+ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep, float *restrict p,
+                                    float *restrict m, float *restrict v, const float *restrict g,
+                                    int64_t n) {
     const adamw_constants c = *constants;
     for (int64_t i = 0; i < n; i++) {
         float grad = g[i] * c.grad_scale;
@@ -36,7 +37,9 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
 static void *at(void *p, zero_dtype t, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
 static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s) {
-    float *masters = at(a->p, ZERO_F32, a->low ? s->state : s->param), *m = a->m + s->state, *v = a->v + s->state;
+    float *masters = at(a->p, ZERO_F32, a->low ? s->state : s->param);
+    float *m = a->m + s->state;
+    float *v = a->v + s->state;
     const char *grads = (const char *)a->g + s->grad * dtype_bytes(a->g_type);
     void *stored = at(a->low, a->low_type, s->param);
     uint32_t key = noise_key(c->noise, s->tensor, s->layer);

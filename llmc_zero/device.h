@@ -32,14 +32,15 @@ typedef struct {
 
     int (*copy)(device *d, device_stream s, void *to, const void *from, size_t bytes);     /* either may be host memory, pinned if it lives on */
     int (*clear)(device *d, device_stream s, void *x, size_t bytes);
-    int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *t);      /* of x */
+    int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x);
     int (*fill_nan)(device *d, device_stream s, void *x, size_t bytes);
     int (*convert)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale,
                      int64_t n, int add);
     int (*accumulate)(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n, int first);
-    int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);     /* of each part of x */
-    int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
+    int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
+    int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
+                 const adamw_table *t);
 } device_functions;
 
 struct device {

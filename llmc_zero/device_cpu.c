@@ -43,9 +43,10 @@ static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
     return 0;
 }
 
-static int cpu_clear_stretches(device *d, device_stream s, zero_dtype type, void *x, const stretches *t) {
+static int cpu_clear_stretches(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x) {
     size_t size = dtype_bytes(type);
-    for (int i = 0; i < t->n; i++) cpu_clear(d, s, (char *)x + t->list[i].offset * size, t->list[i].elems * size);
+    for (int i = 0; i < of_x->n; i++)
+        cpu_clear(d, s, (char *)x + of_x->list[i].offset * size, of_x->list[i].elems * size);
     return 0;
 }
 
@@ -76,14 +77,16 @@ static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type
 
 static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
     (void)d; (void)s;
-    for (int i = 0; i < t->n; i++) {
-        const char *from = (const char *)x + t->parts[i].offset * dtype_bytes(type);
-        t->sums[i] = kernel_sum_squares(type, from, t->parts[i].elems);
+    for (int i = 0; i < t->parts.n; i++) {
+        const stretch *part = &t->parts.list[i];
+        const char *from = (const char *)x + part->offset * dtype_bytes(type);
+        t->sums[i] = kernel_sum_squares(type, from, part->elems);
     }
     return 0;
 }
 
-static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
+                     const adamw_table *t) {
     (void)d; (void)s;
     kernel_adamw(c, a, t);
     return 0;
@@ -91,7 +94,8 @@ static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const
 
 static const device_functions cpu_functions = {
     cpu_alloc, cpu_release, cpu_pin, cpu_unpin, cpu_enter, cpu_wait, cpu_create_event, cpu_destroy_event, cpu_record, cpu_order, cpu_mark,
-    cpu_copy, cpu_clear, cpu_clear_stretches, cpu_fill_nan, cpu_convert, cpu_sum_ranks, cpu_accumulate, cpu_sum_squares, cpu_adamw,
+    cpu_copy, cpu_clear, cpu_clear_stretches, cpu_fill_nan, cpu_convert, cpu_sum_ranks, cpu_accumulate,
+    cpu_sum_squares, cpu_adamw,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };

@@ -90,8 +90,9 @@ static int cuda_clear(device *d, device_stream s, void *x, size_t bytes) {
     CUDA_TRY(cudaMemsetAsync(x, 0, bytes, stream_of(d, s)));
     return 0;
 }
-static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, void *x, const stretches *t) {
-    CUDA_TRY(cuda_clear_stretches(stream_of(d, s), type, x, t));
+static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, void *x,
+                                 const stretches *of_x) {
+    CUDA_TRY(cuda_clear_stretches(stream_of(d, s), type, x, of_x));
     return 0;
 }
 static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
@@ -112,19 +113,21 @@ static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype ty
     CUDA_TRY(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
     return 0;
 }
-static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
+static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
+                             const void *x) {
     CUDA_TRY(cuda_sum_squares(stream_of(d, s), t, type, x));
     return 0;
 }
-static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
+                       const adamw_table *t) {
     CUDA_TRY(cuda_adamw(stream_of(d, s), c, a, t));
     return 0;
 }
 
 static const device_functions cuda_functions = {
     cuda_alloc, cuda_release, cuda_pin, cuda_unpin, cuda_enter, cuda_wait, cuda_create_event, cuda_destroy_event, cuda_record, cuda_order, cuda_mark,
-    cuda_copy, cuda_clear, queue_clear_stretches, cuda_fill_nan, queue_convert, queue_sum_ranks, queue_accumulate,
-    queue_sum_squares, queue_adamw,
+    cuda_copy, cuda_clear, queue_clear_stretches, cuda_fill_nan, queue_convert, queue_sum_ranks,
+    queue_accumulate, queue_sum_squares, queue_adamw,
 };
 
 int device_cuda_count(void) {

@@ -93,7 +93,7 @@ static int create_cleared(zero *z) {
     int n = last->first_cleared + last->n_cleared;
     stretch *list = calloc(n + 1, sizeof *list), *table;
     if (!list) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of what is cleared");
-    table = memory_alloc(&z->memory, ZERO_WORKING, "tables", n * sizeof *list);
+    table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", n * sizeof *list);
     for (int u = 0; u < l->n_units; u++) {
         int first = l->units[u].first_cleared;
         stretches *t = &z->units[u].cleared;

@@ -34,36 +34,38 @@ enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
-/* Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch. first: how many pieces of
- * work, each of a fixed number of elements, the stretches before it have. */
+/* Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch.
+ * Work comes in pieces of a fixed number of elements; first: how many the stretches before this one have. */
 typedef struct { int64_t offset, elems, first; } stretch;
 /* list (n): memory of the device. pieces: of all stretches. */
 typedef struct { const stretch *list; int n; int64_t pieces; } stretches;
+
 enum { CLEAR_CHUNK = 256 };         /* elements of a piece where stretches are cleared */
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-/* What the norm is made of: kernel_sum_squares of each stretch. All pointers are memory of the device. */
+/* The norm: kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are memory of the
+ * device. */
 typedef struct {
-    const stretch *parts;       /* (n); their pieces of work are SUM_BLOCKs */
-    int n;
-    int64_t blocks;             /* of all parts */
-    double *sums;               /* (n) the result */
-    double *partial;            /* (blocks) */
-    unsigned *done;             /* (n) blocks of a part that are through; 0 between launches */
+    stretches parts;
+    double *sums;               /* (parts) the result */
+    double *partial;            /* (pieces) */
+    unsigned *done;             /* (parts) pieces that are through; 0 between launches */
 } norm_table;
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-/* The constants of an update. keep: what is left of a parameter without decay, and with it. noise: of no_master's rounding, see noise_key. */
+/* The constants of an update. keep: the factor of a parameter without decay, and with it. noise: for
+ * noise_key. */
 typedef struct {
-    float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
+    float beta1, one_minus_beta1, beta2, one_minus_beta2;
+    float step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
     uint32_t noise;
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-/* What an update goes through. g: the mean gradient, times grad_scale. p: the masters; low: where the updated parameters are stored in
- * low_type. low NULL: the parameters are fp32, their own masters, at p. p NULL: there is no master, the parameters live in `low` as bf16
- * alone and are rounded stochastically. */
+/* The arrays of an update. g: the mean gradient, times grad_scale. p: the masters; low: where the updated
+ * parameters are stored in low_type. low NULL: the parameters are fp32 and their own masters, at p. p
+ * NULL: there is no master, the parameters live in `low` as bf16 alone and are rounded stochastically. */
 typedef struct {
     float *p, *m, *v;
     const void *g;
@@ -71,8 +73,9 @@ typedef struct {
     zero_dtype g_type, low_type;
 } adamw_arrays;
 
-/* Neighbouring elements of one layer's tensor, and where they begin: in the parameters, in moments and masters, in the gradients, and in
- * the tensor, which counts for noise. first: the chunks of ADAMW_CHUNK elements that the segments before it have; each begins its own. */
+/* Neighbouring elements of one layer's tensor, and where they begin: in the parameters, in moments and
+ * masters, in the gradients, and in the tensor, from where noise counts. first: the chunks of the segments
+ * before this one. */
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
     int64_t param, state, grad, inside, elems, first;

@@ -1,7 +1,8 @@
 /*
- * The kernels of kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring elements, for the norm 16 bytes, in one
- * access where all of them are there and aligned. Compiled with -fmad=false: what is to be one rounding is an fmaf, nothing else is. Of CUDA
- * they use only what tests/cuda/ can run on a processor.
+ * The kernels of kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring elements,
+ * for the norm 16 bytes, in one access where all of them are there and aligned. Compiled with -fmad=false:
+ * what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what tests/cuda/ can run on
+ * a processor.
  */
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
@@ -108,7 +109,8 @@ template <class T> __global__ void accumulate(float *to, const T *from, int64_t 
     store(to + i, sum, n - i);
 }
 
-/* The last i of n, each with a `first`, whose first is at most x. The warp's lanes look at 32 places of the list at a time. */
+/* The last of n elements whose `first` is at most x. The warp's lanes look at 32 places of the list at a
+ * time. */
 template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     int lane = threadIdx.x % WARP, from = 0;
     while (n > 1) {
@@ -121,35 +123,38 @@ template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
 }
 
 /* A warp takes a chunk. */
-template <class T> __global__ void clear(T *x, stretches t) {
+template <class T> __global__ void clear(T *x, stretches of_x) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     const float none[EACH] = { 0 };
-    if (number >= t.pieces) return;                     /* whole warps do */
-    stretch s = t.list[find(t.list, t.n, number)];
+    if (number >= of_x.pieces) return;                  /* whole warps do */
+    stretch s = of_x.list[find(of_x.list, of_x.n, number)];
     int64_t begin = (number - s.first) * CLEAR_CHUNK + threadIdx.x % WARP * EACH;
-    for (int64_t i = begin; i < begin + CLEAR_CHUNK; i += WARP * EACH) store(x + s.offset + i, none, s.elems - i);
+    for (int64_t i = begin; i < begin + CLEAR_CHUNK; i += WARP * EACH)
+        store(x + s.offset + i, none, s.elems - i);
 }
 
 /*
- * The sum of squares of each part. A block takes a SUM_BLOCK; some neighbouring threads take a piece of it, each as many lanes as one access
- * of 16 bytes holds. Lanes and pieces are added in their order, through shared memory; so are a part's blocks, by the one that ends last.
+ * The sum of squares of each part. A block of threads takes a SUM_BLOCK, a few neighbouring threads a piece
+ * of it, a thread as many lanes of the piece as 16 bytes hold. Lanes and pieces are added in their order,
+ * through shared memory; so are a part's blocks, by the one that ends last.
  */
-enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 8 };      /* accesses that a thread has under way */
+enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };       /* RUN: accesses that a thread has under way */
 template <class T> struct lanes_of {
-    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };     /* lanes of a thread, threads of a piece, of a block */
+    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };   /* SHARE a piece */
     struct alignas(16) access { T e[N]; };
 };
 
-/* Adds the squares of RUN elements to each of a thread's lanes; behind `left` elements, of 0. A square is exact, so an fma rounds once, as
- * the processor's addition does. */
+/* Adds the squares of RUN elements to each of a thread's lanes; those behind `left` elements are 0. A
+ * square is exact, so the fma rounds once, as the processor's addition does. */
 template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
-    if (left >= (RUN - 1) * SUM_LANES + lanes::N && (uintptr_t)x % sizeof v[0] == 0)
-        for (int r = 0; r < RUN; r++) v[r] = *(const typename lanes::access *)(x + r * SUM_LANES);
-    else
-        for (int r = 0; r < RUN; r++)
-            for (int j = 0; j < lanes::N; j++) v[r].e[j] = r * SUM_LANES + j < left ? x[r * SUM_LANES + j] : T{};
+    bool is_whole = left >= (RUN - 1) * SUM_LANES + lanes::N && (uintptr_t)x % sizeof v[0] == 0;
+    for (int r = 0; r < RUN && is_whole; r++) v[r] = *(const typename lanes::access *)(x + r * SUM_LANES);
+    for (int i = 0; i < RUN * lanes::N && !is_whole; i++) {
+        int at = i / lanes::N * SUM_LANES + i % lanes::N;
+        v[i / lanes::N].e[i % lanes::N] = at < left ? x[at] : T{};
+    }
     for (int r = 0; r < RUN; r++)
         for (int j = 0; j < lanes::N; j++) {
             double d = widen(v[r].e[j]);
@@ -157,8 +162,9 @@ template <class T> __device__ inline void add_run(double *sum, const T *x, int64
         }
 }
 
-/* lanes[piece][0..SUM_LANES) -> the block's sum, in thread 0. What lies behind the part's end is +0, which changes nothing. */
-typedef double piece_lanes[SUM_LANES + 1];              /* one more: so that no two pieces' lanes are in the same bank */
+/* lanes[piece][0..SUM_LANES) -> the block's sum, in thread 0. What lies behind the part's end is +0, which
+ * changes nothing. A piece has room for one more lane, so that the pieces' lanes lie in different banks. */
+typedef double piece_lanes[SUM_LANES + 1];
 __device__ inline double sum_pieces(piece_lanes *lanes) {
     double sum = 0, all = 0;
     __syncthreads();
@@ -171,12 +177,11 @@ __device__ inline double sum_pieces(piece_lanes *lanes) {
     return all;
 }
 
-/* The sum of the blocks' partial sums, in thread 0: fetched side by side, some at a time, and added in their order. */
+/* The sum of a part's blocks, in thread 0: fetched side by side, some at a time, and added in their order. */
 __device__ inline double sum_blocks(piece_lanes *room, const double *partial, int64_t blocks, int threads) {
-    enum { SOME = PIECES };
     double all = 0;
-    for (int64_t from = 0; from < blocks; from += SOME) {
-        int n = blocks - from < SOME ? (int)(blocks - from) : SOME;
+    for (int64_t from = 0; from < blocks; from += PIECES) {
+        int n = blocks - from < PIECES ? (int)(blocks - from) : PIECES;
         __syncthreads();
         for (int i = threadIdx.x; i < n; i += threads) room[i][0] = partial[from + i];
         __syncthreads();
@@ -189,27 +194,30 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
     using lanes = lanes_of<T>;
     __shared__ piece_lanes shared[PIECES];
     __shared__ int last;
-    int part = find(t.parts, t.n, blockIdx.x);
-    stretch p = t.parts[part];
+    int number = find(t.parts.list, t.parts.n, blockIdx.x);
+    stretch part = t.parts.list[number];
+    int64_t blocks = (part.elems + SUM_BLOCK - 1) / SUM_BLOCK;
     int piece = threadIdx.x / lanes::SHARE, lane = threadIdx.x % lanes::SHARE * lanes::N;
-    int64_t at = (blockIdx.x - p.first) * SUM_BLOCK + piece * SUM_PIECE + lane, blocks = (p.elems + SUM_BLOCK - 1) / SUM_BLOCK;
+    int64_t at = (blockIdx.x - part.first) * SUM_BLOCK + piece * SUM_PIECE + lane;
     double sum[lanes::N] = {};
-    for (int i = 0; i < SUM_PIECE; i += RUN * SUM_LANES) add_run(sum, x + p.offset + at + i, p.elems - at - i);
+    for (int64_t i = at; i < at + SUM_PIECE; i += RUN * SUM_LANES)
+        add_run(sum, x + part.offset + i, part.elems - i);
     for (int j = 0; j < lanes::N; j++) shared[piece][lane + j] = sum[j];
     double all = sum_pieces(shared);
-    if (threadIdx.x == 0) {                             /* the counter goes back to 0 with the last block */
+    if (threadIdx.x == 0) {                     /* the counter is 0 again after the part's last block */
         t.partial[blockIdx.x] = all;
         __threadfence();
-        last = atomicInc(&t.done[part], (unsigned)blocks - 1) == blocks - 1;
+        last = atomicInc(&t.done[number], (unsigned)blocks - 1) == blocks - 1;
         __threadfence();
     }
     __syncthreads();
     if (!last) return;
-    all = sum_blocks(shared, t.partial + p.first, blocks, lanes::THREADS);
-    if (threadIdx.x == 0) t.sums[part] = all;
+    all = sum_blocks(shared, t.partial + part.first, blocks, lanes::THREADS);
+    if (threadIdx.x == 0) t.sums[number] = all;
 }
 
-__device__ inline float adamw_element(const adamw_constants &c, float keep, float p, float *m, float *v, float g) {
+__device__ inline float adamw_element(const adamw_constants &c, float keep, float p, float *m, float *v,
+                                      float g) {
     float grad = g * c.grad_scale;
     *m = fmaf(c.one_minus_beta1, grad, c.beta1 * *m);
     *v = fmaf(c.one_minus_beta2 * grad, grad, c.beta2 * *v);
@@ -218,12 +226,12 @@ __device__ inline float adamw_element(const adamw_constants &c, float keep, floa
 }
 
 /*
- * A warp takes a chunk of a segment, so that a small tensor keeps some warps busy, not blocks. A chunk has two rows; in each of them a
- * thread has 4 neighbours: a warp's accesses to fp32 are 512 bytes in a row, those to 16-bit numbers 256. All reads are under way before the
- * first number is used.
+ * A warp takes a chunk of a segment, so that a small tensor keeps some warps busy, not blocks. A chunk has
+ * two rows, and in each of them a thread 4 neighbours: a warp reads and writes 512 bytes of fp32 in a row,
+ * 256 of 16-bit numbers. All reads are under way before the first number is used.
  */
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
-template <class G, class Low> struct chunk {            /* a thread's first elements */
+template <class G, class Low> struct chunk {            /* from a thread's first element on */
     float *master, *m, *v;                              /* master NULL: there is none */
     Low *low;                                           /* or NULL */
     const G *g;
@@ -232,7 +240,8 @@ template <class G, class Low> struct chunk {            /* a thread's first elem
     uint32_t noise_key, inside;                         /* for no master */
 };
 
-template <bool WHOLE, class G, class Low> __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) {
+template <bool WHOLE, class G, class Low>
+__device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) {
     four<float> master[ROWS], m[ROWS], v[ROWS];
     four<Low> low[ROWS];
     four<G> g[ROWS];
@@ -251,8 +260,9 @@ template <bool WHOLE, class G, class Low> __device__ inline void update(const ad
         float p[EACH];
         for (int j = 0; j < EACH; j++) {
             float old = k.master ? master[r].e[j] : widen(low[r].e[j]);
+            uint32_t noise = noise_at(k.noise_key, k.inside + (uint32_t)(r * ROW + j));
             p[j] = adamw_element(c, k.keep, old, &m[r].e[j], &v[r].e[j], widen(g[r].e[j]));
-            if (!k.master) p[j] = bf16_widen(bf16_round_with(p[j], noise_at(k.noise_key, k.inside + (uint32_t)(r * ROW + j))));
+            if (!k.master) p[j] = bf16_widen(bf16_round_with(p[j], noise));
         }
         put<WHOLE>(k.m + r * ROW, m[r].e, left);
         put<WHOLE>(k.v + r * ROW, v[r].e, left);
@@ -261,11 +271,19 @@ template <bool WHOLE, class G, class Low> __device__ inline void update(const ad
     }
 }
 
+/* Four elements in each row. */
+template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low> &k) {
+    int64_t left = k.left - (ROWS - 1) * ROW;
+    return whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left)
+           && whole(k.g, left);
+}
+
 template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arrays a, adamw_table t) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     if (number >= t.chunks) return;                     /* whole warps do */
     const adamw_segment s = t.segments[find(t.segments, t.n, number)];
-    int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH, state = s.state + at, param = s.param + at;
+    int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH;
+    int64_t state = s.state + at, param = s.param + at;
     chunk<G, Low> k;
     k.master = a.p ? a.p + (a.low ? state : param) : nullptr;
     k.m = a.m + state;
@@ -276,8 +294,7 @@ template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arr
     k.keep = s.decay ? c.keep[1] : c.keep[0];
     k.noise_key = noise_key(c.noise, s.tensor, s.layer);
     k.inside = (uint32_t)(s.inside + at);
-    int64_t left = k.left - (ROWS - 1) * ROW;           /* in the last row: 4 there are 4 in each */
-    if (whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left) && whole(k.g, left)) update<true>(c, k);
+    if (is_whole(k)) update<true>(c, k);
     else update<false>(c, k);
 }
 
@@ -308,10 +325,10 @@ template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type,
 
 extern "C" {
 
-cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, const stretches *t) {
+cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, const stretches *of_x) {
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
-        return launch(s, t->pieces * WARP * EACH, clear<T>, (T *)x, *t);                /* a warp for each chunk */
+        return launch(s, of_x->pieces * WARP * EACH, clear<T>, (T *)x, *of_x);      /* a warp each */
     });
 }
 
@@ -349,19 +366,20 @@ cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype typ
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
         cudaLaunchConfig_t config = {};
-        config.gridDim = dim3((unsigned)t->blocks);
+        config.gridDim = dim3((unsigned)t->parts.pieces);
         config.blockDim = dim3(lanes_of<T>::THREADS);
         config.stream = s;
         return cudaLaunchKernelEx(&config, sum_squares<T>, *t, (const T *)x);
     });
 }
 
-cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a,
+                       const adamw_table *t) {
     return with(a->g_type, [=](auto g) {
         using G = typename decltype(g)::t;
         return with(a->low ? a->low_type : ZERO_BF16, [=](auto l) {
             using Low = typename decltype(l)::t;
-            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);       /* a warp for each chunk */
+            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);   /* a warp each */
         });
     });
 }

@@ -10,7 +10,7 @@ extern "C" {
 enum { CUDA_LISTED = 128 };         /* addresses that one launch hands over */
 
 /* One launch for all stretches. */
-cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *t);
+cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 /* table: NULL, with up to CUDA_LISTED ranks; else room for `ranks` addresses in memory of the device, used until it is done. */
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, const void **table,
@@ -19,7 +19,8 @@ cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const vo
 /* One launch for all parts. */
 cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type, const void *x);
 /* One launch for all segments. */
-cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
+cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a,
+                       const adamw_table *t);
 
 #ifdef __cplusplus
 }

@@ -44,7 +44,8 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
     l->places = calloc(l->n_places, sizeof *l->places);
     l->place_of = calloc(l->n_places, sizeof(int));
     l->cleared = calloc(l->n_places + l->n_units, sizeof *l->cleared);
-    return l->places && l->place_of && l->cleared ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+    int all = l->places && l->place_of && l->cleared;
+    return all ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
 }
 
 /* Tensors into units, units into flat buffers. */
@@ -76,7 +77,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-/* What is between the tensors that backward writes whole, padding included: other units of other shapes may have had the memory before. */
+/* What is between the tensors that backward writes whole, padding included: units of other shapes may have
+ * had the memory before. */
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -132,7 +134,8 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
 void layout_free(layout *l) {
     for (int i = 0; l->tensors && i < l->n_tensors; i++) free((char *)l->tensors[i].name);
     for (int i = 0; l->units && i < l->n_units; i++) free(l->units[i].name);
-    free(l->tensors); free(l->units); free(l->places); free(l->cleared); free(l->place_of); free(l->first_place_of_tensor); free(l->buckets);
+    free(l->tensors); free(l->units); free(l->places); free(l->cleared);
+    free(l->place_of); free(l->first_place_of_tensor); free(l->buckets);
     *l = (layout){ 0 };
 }
 

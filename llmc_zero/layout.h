@@ -44,7 +44,7 @@ typedef struct {
     zero_tensor *tensors;
     layout_unit *units;
     layout_place *places;           /* unit by unit */
-    layout_range *cleared;          /* unit by unit: all of its gradient but the tensors that backward writes whole */
+    layout_range *cleared;          /* unit by unit: its gradient but for tensors that backward writes */
     int *first_place_of_tensor;     /* (n_tensors + 1) into place_of: tensor-major */
     int *place_of;                  /* (n_places) tensor-major index -> index into places */
     layout_bucket *buckets;         /* in the order in which backward fills them */

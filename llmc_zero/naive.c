@@ -52,12 +52,12 @@ static int run_naive(void *ctx, job *j) {
 int naive_reduce(zero *z) { return progress_run(&z->progress, run_naive, z); }
 
 int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
-    const uint32_t noise = noise_of_update(z->config.rounding_seed, h->t);
+    const uint32_t update = noise_of_update(z->config.rounding_seed, h->t);
     const float step_size = (float)(h->lr / (1 - pow(h->beta1, h->t))), correction = (float)(1 / sqrt(1 - pow(h->beta2, h->t)));
     for (int k = 0; k < z->layout.n_places; k++) {
         const layout_place *p = &z->layout.places[k];
         const float keep = p->decay ? (float)(1 - (double)h->lr * h->weight_decay) : 1.0f;
-        const uint32_t key = noise_key(noise, p->tensor, p->layer);
+        const uint32_t key = noise_key(update, p->tensor, p->layer);
         int64_t at = z->layout.units[layout_unit_of(&z->layout, p)].base + p->offset;
         for (int64_t i = at; i < at + p->elems; i++) {
             float g = load(z->grad_type, z->grads, i) * (float)grad_scale;
@@ -66,7 +66,8 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
             float old = z->master ? z->master[i] : load(z->config.dtype, z->params, i);
             float new = fmaf(-step_size, m / fmaf(sqrtf(v), correction, h->eps), keep * old);
             if (z->master) z->master[i] = new;
-            if (z->config.no_master) ((uint16_t *)z->params)[i] = bf16_round_with(new, noise_at(key, (uint32_t)(i - at)));
+            uint32_t noise = noise_at(key, (uint32_t)(i - at));
+            if (z->config.no_master) ((uint16_t *)z->params)[i] = bf16_round_with(new, noise);
             else store(z->config.dtype, z->params, i, new);
         }
     }

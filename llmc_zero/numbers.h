@@ -54,7 +54,9 @@ ZERO_INLINE uint32_t noise_mix(uint32_t h) {
     return h ^ h >> 16;
 }
 /* The key of a layer's tensor in one update; i below is the element inside it. */
-ZERO_INLINE uint32_t noise_of_update(uint32_t seed, int t) { return noise_mix(seed + 0x9e3779b9u * (uint32_t)t); }
+ZERO_INLINE uint32_t noise_of_update(uint32_t seed, int t) {
+    return noise_mix(seed + 0x9e3779b9u * (uint32_t)t);
+}
 ZERO_INLINE uint32_t noise_key(uint32_t update, int tensor, int layer) {
     return noise_mix(noise_mix(update ^ (uint32_t)tensor) ^ (uint32_t)layer);
 }

@@ -5,7 +5,7 @@
 
 static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
 
-/* ---------------------------------------------------------------------------------------- tables, made once at creation */
+/* ---------------------------------------------------------- tables, made once at creation */
 
 /* This rank's part of every unit, and room for their sums. */
 static int create_norm(zero *z) {
@@ -17,14 +17,14 @@ static int create_norm(zero *z) {
         blocks += kernel_sum_squares_partials(parts[u].elems);
     }
     size_t bytes = sizeof parts + (n + blocks) * sizeof(double) + n * sizeof(unsigned);
-    stretch *table = memory_alloc(&z->memory, ZERO_WORKING, "gradient norm", bytes);
+    stretch *table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", bytes);
     if (!table) return ZERO_ERR_MEMORY;
     double *sums = (double *)(table + n), *partial = sums + n;
-    z->norm = (norm_table){ table, n, blocks, sums, partial, (unsigned *)(partial + blocks) };
+    z->norm = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
     return device_set(&z->device, table, parts, sizeof parts);
 }
 
-/* Adds what part `part` of a unit has of each tensor: the layout says where decay applies and where there is only padding. */
+/* Adds what part `part` of a unit has of each tensor, and nothing of its padding. */
 static void add_segments(const zero *z, int unit, int part, adamw_table *t, adamw_segment *segments) {
     const layout_unit *u = &z->layout.units[unit];
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
@@ -34,8 +34,10 @@ static void add_segments(const zero *z, int unit, int part, adamw_table *t, adam
         if (!n) continue;
         int64_t at = from - part * u->shard;
         segments[t->n++] = (adamw_segment){
-            .param = part_offset(z, unit, part, 3) + at, .state = part_offset(z, unit, part, 1) + at,
-            .grad = grad_offset(z, unit, part) + at, .inside = from - p->offset, .elems = n, .first = t->chunks,
+            .param = part_offset(z, unit, part, 3) + at,
+            .state = part_offset(z, unit, part, 1) + at,
+            .grad = grad_offset(z, unit, part) + at,
+            .inside = from - p->offset, .elems = n, .first = t->chunks,
             .tensor = p->tensor, .layer = p->layer, .decay = p->decay != 0 };
         t->chunks += adamw_chunks(n);
     }
@@ -50,10 +52,11 @@ static int create_update(zero *z) {
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
         adamw_table *t = &z->units[u].update;
-        for (int part = first_part(z); part <= last_part(z); part++) add_segments(z, u, part, t, segments + n);
+        for (int part = first_part(z); part <= last_part(z); part++)
+            add_segments(z, u, part, t, segments + n);
         n += t->n;
     }
-    adamw_segment *table = memory_alloc(&z->memory, ZERO_WORKING, "tables", n * sizeof *table);
+    adamw_segment *table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", n * sizeof *table);
     int rc = table ? device_set(&z->device, table, segments, n * sizeof *table) : ZERO_ERR_MEMORY;
     free(segments);
     if (rc) return rc;
@@ -69,7 +72,7 @@ int optimizer_create(zero *z) {
     return create_update(z);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- step */
+/* ----------------------------------------------------------------------------------- step */
 
 typedef struct { zero *z; double *mine, *all; int n; } share_request;
 static int run_share(void *ctx, job *j) {
@@ -127,9 +130,11 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
 /* In the order of use, so that what forward needs first is on its way while the other units are updated. */
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     const adamw_constants c = adamw_prepare(h, grad_scale, z->config.rounding_seed);
-    int wide = z->config.dtype == ZERO_F32, order[z->layout.n_units];
-    adamw_arrays a = { .p = wide ? (float *)z->params : z->master, .m = z->moment1, .v = z->moment2, .g = z->grads,
-                       .low = wide ? NULL : z->params, .g_type = z->grad_type, .low_type = z->config.dtype };
+    int own_master = z->config.dtype == ZERO_F32, order[z->layout.n_units];
+    adamw_arrays a = { .m = z->moment1, .v = z->moment2, .g = z->grads, .g_type = z->grad_type };
+    a.p = own_master ? (float *)z->params : z->master;
+    a.low = own_master ? NULL : z->params;
+    a.low_type = z->config.dtype;
     params_order_of_use(z, order);
     for (int i = 0; i < z->layout.n_units; i++) {
         int u = order[i];

@@ -86,8 +86,8 @@ typedef struct {
     int layers;                 /* 1, or the number of layers that have one */
     int unit;                   /* the unit that holds layer 0 */
     int decay;                  /* 1: weight decay applies */
-    int written;                /* 1: the first backward use of a micro-batch writes the whole gradient (=), so it is not
-                                   cleared before; 0: backward adds to it (+=), and finds 0 */
+    int written;                /* 1: the first backward use of a micro-batch writes the whole gradient (=),
+                                   which is not cleared before; 0: backward adds to it (+=), and finds 0 */
 } zero_tensor;
 
 /* Tensors gathered and released together: a layer, or a block of layers. Every unit holds at least one tensor. The units are listed in the
@@ -261,8 +261,8 @@ void *zero_param(zero *z, int tensor, int layer);
  * The trainer adds to it the gradient of this rank's own loss. It is 0 at the unit's first pre_backward of the micro-batch and keeps its
  * contents from use to use until the last post_backward; the pointer is valid until the post hook of the open use. The plugin takes the
  * mean over the ranks (added in rank order in fp32) and the sum over the micro-batches: with A of them the trainer scales its loss by
- * 1/A, and with ZERO_F16 by zero_loss_scale too. With zero_tensor.written the first use finds anything there, with poison
- * NaN, and must write every element. */
+ * 1/A, and with ZERO_F16 by zero_loss_scale too. With zero_tensor.written the first use finds anything
+ * there, with poison NaN, and must write every element. */
 void *zero_grad(zero *z, int tensor, int layer);
 
 /* ------------------------------------------------------------------------------------------------------------------- step */

@@ -194,13 +194,13 @@ static void check_accumulate(int64_t n, int64_t offset) {
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
     for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
-    norm_table t = { .n = n, .blocks = blocks };
+    norm_table t = { .parts = { NULL, n, blocks } };
     double got[n];
-    CUDA_WORKS(cudaMalloc((void **)&t.parts, n * sizeof *parts));
+    CUDA_WORKS(cudaMalloc((void **)&t.parts.list, n * sizeof *parts));
     CUDA_WORKS(cudaMalloc((void **)&t.sums, n * sizeof(double)));
     CUDA_WORKS(cudaMalloc((void **)&t.partial, blocks * sizeof(double)));
     CUDA_WORKS(cudaMalloc((void **)&t.done, n * sizeof(unsigned)));
-    CUDA_WORKS(cudaMemcpy((void *)t.parts, parts, n * sizeof *parts, cudaMemcpyHostToDevice));
+    CUDA_WORKS(cudaMemcpy((void *)t.parts.list, parts, n * sizeof *parts, cudaMemcpyHostToDevice));
     CUDA_WORKS(cudaMemset(t.done, 0, n * sizeof(unsigned)));
     for (int again = 0; again < 2; again++) {
         CUDA_WORKS(cudaMemset(t.sums, 0xff, n * sizeof(double)));
@@ -208,13 +208,14 @@ static void check_norm(zero_dtype type, const char *host, const void *device, st
         CUDA_WORKS(cuda_sum_squares(NULL, &t, type, device));
         CUDA_WORKS(cudaMemcpy(got, t.sums, n * sizeof(double), cudaMemcpyDeviceToHost));
         for (int i = 0; i < n; i++) {
-            double want = kernel_sum_squares(type, host + parts[i].offset * dtype_bytes(type), parts[i].elems);
+            const char *from = host + parts[i].offset * dtype_bytes(type);
+            double want = kernel_sum_squares(type, from, parts[i].elems);
             if (memcmp(&got[i], &want, sizeof want) && !(isnan(got[i]) && isnan(want)))
-                fail_msg("sum_squares, %s, part %d of %d, %lld elements from %lld on: %a, not %a", dtype_name(type), i, n,
-                         (long long)parts[i].elems, (long long)parts[i].offset, got[i], want);
+                fail_msg("sum_squares, %s, part %d of %d, %lld elements from %lld on: %a, not %a", dtype_name(type),
+                         i, n, (long long)parts[i].elems, (long long)parts[i].offset, got[i], want);
         }
     }
-    CUDA_WORKS(cudaFree((void *)t.parts));
+    CUDA_WORKS(cudaFree((void *)t.parts.list));
     CUDA_WORKS(cudaFree(t.sums));
     CUDA_WORKS(cudaFree(t.partial));
     CUDA_WORKS(cudaFree(t.done));
@@ -233,7 +234,7 @@ static void check_sum_squares(int64_t n, int64_t offset) {
         }
 }
 
-/* Many parts in one launch, of one block and of several, in no order of places; also as the blocks of a grid run in another order. */
+/* Many parts in one launch, of one block and of several, in no order of places. */
 static void check_many_parts(void) {
     enum { PARTS = 77 };
     for (int k = 0; k < DTYPES; k++) {
@@ -245,7 +246,8 @@ static void check_many_parts(void) {
         }
         for (int64_t i = 0; i < x.n + 2 * MARGIN; i++)
             if (!isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
-        CUDA_WORKS(cudaMemcpy(x.device, x.host, (x.n + 2 * MARGIN) * dtype_bytes(dtypes[k]), cudaMemcpyHostToDevice));
+        size_t bytes = (x.n + 2 * MARGIN) * dtype_bytes(dtypes[k]);
+        CUDA_WORKS(cudaMemcpy(x.device, x.host, bytes, cudaMemcpyHostToDevice));
         check_norm(dtypes[k], x.host, x.device, parts, PARTS);
         finish(&x, "sum_squares's source");
     }
@@ -261,24 +263,31 @@ static void check_long_part(void) {
 
 typedef struct { array p, m, v, g, low; } update_arrays;
 static update_arrays make_arrays(zero_dtype g_type, int low, int64_t n) {
-    return (update_arrays){ make(ZERO_F32, n), make(ZERO_F32, n), make(ZERO_F32, n), make(g_type, n), make(low == 2 ? ZERO_F16 : ZERO_BF16, n) };
+    array p = make(ZERO_F32, n), m = make(ZERO_F32, n), v = make(ZERO_F32, n), g = make(g_type, n);
+    return (update_arrays){ p, m, v, g, make(low == 2 ? ZERO_F16 : ZERO_BF16, n) };
 }
 
-/* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master. Arrays begin at `offset` from where they are aligned, each in its way. */
-static void check_update(update_arrays *x, int low, int64_t offset, double scale, adamw_segment *segments, int n) {
+/* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master. With an offset the arrays are not
+ * aligned, and not alike. */
+static void check_update(update_arrays *x, int low, int64_t offset, double scale, adamw_segment *segments,
+                         int n) {
     const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
     adamw_constants c = adamw_prepare(&h, scale, 4711);
     adamw_table on_cpu = { segments, n, 0 }, on_cuda = { NULL, n, 0 };
-    for (int i = 0; i < n; on_cuda.chunks += adamw_chunks(segments[i++].elems)) segments[i].first = on_cuda.chunks;
+    for (int i = 0; i < n; i++) {
+        segments[i].first = on_cuda.chunks;
+        on_cuda.chunks += adamw_chunks(segments[i].elems);
+    }
     CUDA_WORKS(cudaMalloc((void **)&on_cuda.segments, n * sizeof *segments));
     CUDA_WORKS(cudaMemcpy((void *)on_cuda.segments, segments, n * sizeof *segments, cudaMemcpyHostToDevice));
+    int64_t g_offset = offset ? 2 : 0, low_offset = offset ? 3 - offset : 0;
     adamw_arrays a = {
-        on_host(&x->p, offset), on_host(&x->m, offset), on_host(&x->v, offset), on_host(&x->g, 2 * (offset > 0)),
-        on_host(&x->low, offset ? 3 - offset : 0), x->g.type, x->low.type,
+        on_host(&x->p, offset), on_host(&x->m, offset), on_host(&x->v, offset), on_host(&x->g, g_offset),
+        on_host(&x->low, low_offset), x->g.type, x->low.type,
     };
     adamw_arrays b = {
-        on_device(&x->p, offset), on_device(&x->m, offset), on_device(&x->v, offset), on_device(&x->g, 2 * (offset > 0)),
-        on_device(&x->low, offset ? 3 - offset : 0), x->g.type, x->low.type,
+        on_device(&x->p, offset), on_device(&x->m, offset), on_device(&x->v, offset), on_device(&x->g, g_offset),
+        on_device(&x->low, low_offset), x->g.type, x->low.type,
     };
     if (low == 0) a.low = b.low = NULL;
     if (low == 3) a.p = b.p = NULL;
@@ -302,14 +311,15 @@ static void check_adamw(int64_t n, int64_t offset) {
         for (int low = 0; low < 4; low++) adamw_case(dtypes[k], low, n, offset, low & 2 ? 1 : 0.37);
 }
 
-/* Tensors of all sizes, cut where a rank's part ends, each array at places of its own: what is between them stays as it is. */
+/* Tensors of all sizes, cut where a rank's part ends; arrays have them at different places. What is
+ * between them stays as it is. */
 static void check_segments(zero_dtype g_type, int low, int n) {
     adamw_segment segments[n];
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
         int64_t elems = i % 50 == 2 ? 3000 + i : 1 + i * 37 % 700;
-        segments[i] = (adamw_segment){ .param = at + 384, .state = at, .grad = at + 128, .inside = i % 3 * 128, .elems = elems,
-                                       .tensor = i % 16, .layer = i / 16, .decay = i % 16 < 5 };
+        segments[i] = (adamw_segment){ .param = at + 384, .state = at, .grad = at + 128, .inside = i % 3 * 128,
+                                       .elems = elems, .tensor = i % 16, .layer = i / 16, .decay = i % 16 < 5 };
         at += (elems + 127) / 128 * 128;
     }
     update_arrays x = make_arrays(g_type, low, at + 384);
@@ -317,7 +327,7 @@ static void check_segments(zero_dtype g_type, int low, int n) {
 }
 static void test_adamw_segments(void **state) {
     (void)state;
-    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };          /* a warp looks for its segment among 32 at a time */
+    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };      /* a warp looks at 32 at a time */
     for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++)
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
@@ -548,7 +558,7 @@ static void test_launches_of_clearing(void **state) {
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = launches();
             WORKS(zero_pre_backward(t.z, u));
-            assert_int_equal(launches() - before, u > 0);               /* the embeddings' is one stretch: a memset */
+            assert_int_equal(launches() - before, u > 0);       /* the embeddings' is one stretch: a memset */
             WORKS(zero_post_backward(t.z, u));
         }
     }

@@ -313,8 +313,8 @@ static void test_not_finite(void **state) {
     }
 }
 
-/* What backward adds to is 0 at the first pre_backward of a micro-batch, and what it writes is NaN with poison; both keep their contents
- * until the last post_backward. */
+/* What backward adds to is 0 at the first pre_backward of a micro-batch, and what it writes is NaN with
+ * poison; both keep their contents until the last post_backward. */
 static void test_gradient_is_cleared(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -327,14 +327,23 @@ static void test_gradient_is_cleared(void **state) {
             WORKS(zero_pre_backward(t.z, 0));
             float *written = zero_grad(t.z, WTE, 0), *added = zero_grad(t.z, LNFW, 0);
             for (int i = 0; i < TOY_LARGEST; i++) written[i] = (float)i;
-            for (int i = 0; i < toy_tensors[LNFW].elems; i++) { assert_true(added[i] == 0); added[i] = (float)i; }
+            for (int i = 0; i < toy_tensors[LNFW].elems; i++) {
+                assert_true(added[i] == 0);
+                added[i] = (float)i;
+            }
             WORKS(zero_post_backward(t.z, 0));
             for (int u = TOY_UNITS - 1; u > 0; u--) {
                 WORKS(zero_pre_backward(t.z, u));
                 written = zero_grad(t.z, W, u - 1);
                 added = zero_grad(t.z, B, u - 1);
-                for (int i = 0; i < toy_tensors[W].elems; i++) { assert_true(isnan(written[i])); written[i] = 1; }
-                for (int i = 0; i < toy_tensors[B].elems; i++) { assert_true(added[i] == 0); added[i] = 1; }
+                for (int i = 0; i < toy_tensors[W].elems; i++) {
+                    assert_true(isnan(written[i]));
+                    written[i] = 1;
+                }
+                for (int i = 0; i < toy_tensors[B].elems; i++) {
+                    assert_true(added[i] == 0);
+                    added[i] = 1;
+                }
                 WORKS(zero_post_backward(t.z, u));
             }
             WORKS(zero_pre_backward(t.z, 0));
@@ -347,8 +356,10 @@ static void test_gradient_is_cleared(void **state) {
     }
 }
 
-/* One micro-batch in which each element of a written tensor gets 1, except those of `forgotten`; nothing is added to the others. */
-static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten, int *finite) {
+/* One micro-batch in which each element of a written tensor gets 1, except those of `forgotten`; nothing
+ * is added to the others. */
+static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten,
+                           int *finite) {
     zero_info info;
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
     for (int u = 0; u < n_units; u++) open_and_close(u);
@@ -357,7 +368,8 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
         for (int k = 0; k < n_tensors; k++) {
             int here = u >= tensors[k].unit && u < tensors[k].unit + tensors[k].layers;
             float *g = here ? zero_grad(t.z, k, u - tensors[k].unit) : NULL;
-            for (int i = 0; here && tensors[k].written && k != forgotten && i < tensors[k].elems; i++) g[i] = 1;
+            if (!here || !tensors[k].written || k == forgotten) continue;
+            for (int i = 0; i < tensors[k].elems; i++) g[i] = 1;
         }
         WORKS(zero_post_backward(t.z, u));
     }
@@ -367,8 +379,8 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
     return info.grad_norm;
 }
 
-/* Units of different shapes take turns in the two buffers: where one has a written tensor, another has padding, or adds. With poison, a
- * tensor that was to be written and was not shows in the norm. */
+/* Units of different shapes take turns in the two buffers: where one has a written tensor, another has
+ * padding, or adds. With poison, a tensor that was to be written and was not shows in the norm. */
 static void test_written_gradients(void **state) {
     (void)state;
     enum { TENSORS = 7, UNITS = 5 };
@@ -376,7 +388,9 @@ static void test_written_gradients(void **state) {
         { "a", 5000, 1, 0, 1, 1 }, { "b", 70, 2, 1, 0, 0 },  { "c", 200, 3, 1, 1, 1 }, { "d", 1, 1, 2, 0, 1 },
         { "e", 333, 1, 3, 1, 0 },  { "f", 3001, 1, 4, 1, 1 }, { "g", 129, 1, 4, 1, 0 },
     };
-    static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }, { "3", 1, 1, 0 }, { "4", 1, 1, 0 } };
+    static const zero_unit units[UNITS] = {
+        { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }, { "3", 1, 1, 0 }, { "4", 1, 1, 0 },
+    };
     const double ones = 5000 + 3 * 200 + 1 + 3001;
     for (int stage = 0; stage <= 3; stage++)
         for (int of = 1; of <= 2; of++)

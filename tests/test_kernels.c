@@ -454,7 +454,8 @@ static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, in
     for (int64_t i = 0; i < n; i++) {
         one_element(&c, c.keep[decay], &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
         if (low == LOW_BF16 || low == LOW_F16) set_element(low_type, want.low, i, want.p[i]);
-        if (low == NO_MASTER) want.low[i] = bf16_round_with(want.p[i], noise_at(key, (uint32_t)(s.inside + i)));
+        uint32_t noise = noise_at(key, (uint32_t)(s.inside + i));
+        if (low == NO_MASTER) want.low[i] = bf16_round_with(want.p[i], noise);
     }
     adamw_arrays in = { a.p, a.m, a.v, g, a.low, g_type, low_type };
     if (low == NO_MASTER) in.p = NULL;
@@ -496,7 +497,8 @@ static void test_adamw_keeps_nan(void **state) {
     uint16_t low[N];
     for (int i = 0; i < N; i++) { p[i] = g[i] = 0.5f; m[i] = v[i] = 0.25f; }
     g[WHERE] = NAN;
-    update(&c, &(adamw_arrays){ p, m, v, g, low, ZERO_F32, ZERO_BF16 }, &(adamw_segment){ .elems = N, .decay = 1 }, 1);
+    const adamw_arrays a = { p, m, v, g, low, ZERO_F32, ZERO_BF16 };
+    update(&c, &a, &(adamw_segment){ .elems = N, .decay = 1 }, 1);
     for (int i = 0; i < N; i++) {
         int nan = i == WHERE;
         assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan && isnan(bf16_widen(low[i])) == nan);
@@ -516,42 +518,53 @@ static void test_adamw_zero_gradient(void **state) {
     assert_true(fabs(p - 2 * 0.999) < 1e-6);
 }
 
-/* Segments lie where each says, and nothing beside them changes: like the same elements updated alone. */
-static void test_adamw_segments(void **state) {
-    (void)state;
-    enum { N = 5000, SEGMENTS = 3 };
+/* Segments lie where each says, and nothing beside them changes. */
+enum { PLACES = 5000, SEGMENTS = 3 };
+static void segments_case(low_kind low) {
     const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
-    const adamw_segment s[SEGMENTS] = {
+    const adamw_segment segments[SEGMENTS] = {
         { .param = 128, .state = 0, .grad = 1024, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
         { .param = 256, .state = 128, .grad = 1152, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
         { .param = 4096, .state = 3200, .grad = 4300, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
     };
     const adamw_constants c = adamw_prepare(&h, 0.37, 99);
-    for (int low = MASTER_ONLY; low < LOWS; low++) {
-        zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
-        state_arrays got = arrays(N);
-        uint16_t *g = room(N * 2);
-        fill(ZERO_F32, got.p, N); fill(ZERO_F32, got.m, N); fill(ZERO_F32, got.v, N); fill(low_type, got.low, N); fill(ZERO_BF16, g, N);
-        for (int i = 0; i < N; i++) got.v[i] = fabsf(got.v[i]);
-        state_arrays want = copy(&got, N);
-        void *stored = low == MASTER_ONLY ? NULL : got.low;
-        update(&c, &(adamw_arrays){ low == NO_MASTER ? NULL : got.p, got.m, got.v, g, stored, ZERO_BF16, low_type }, s, SEGMENTS);
-        for (int k = 0; k < SEGMENTS; k++)
-            for (int64_t i = 0; i < s[k].elems; i++) {
-                uint16_t *to = &want.low[s[k].param + i];
-                float own = bf16_widen(*to), *p = low == NO_MASTER ? &own : &want.p[(stored ? s[k].state : s[k].param) + i];
-                one_element(&c, c.keep[s[k].decay], p, &want.m[s[k].state + i], &want.v[s[k].state + i], bf16_widen(g[s[k].grad + i]));
-                uint32_t noise = noise_at(noise_key(c.noise, s[k].tensor, s[k].layer), (uint32_t)(s[k].inside + i));
-                if (low == NO_MASTER) *to = bf16_round_with(*p, noise);
-                else if (stored) set_element(low_type, to, 0, *p);
-            }
-        assert_memory_equal(got.p, want.p, N * 4);
-        assert_memory_equal(got.m, want.m, N * 4);
-        assert_memory_equal(got.v, want.v, N * 4);
-        assert_memory_equal(got.low, want.low, N * 2);
-        release(&got); release(&want);
-        free(g);
-    }
+    zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
+    state_arrays got = arrays(PLACES);
+    uint16_t *g = room(PLACES * 2);
+    fill(ZERO_F32, got.p, PLACES);
+    fill(ZERO_F32, got.m, PLACES);
+    fill(ZERO_F32, got.v, PLACES);
+    fill(low_type, got.low, PLACES);
+    fill(ZERO_BF16, g, PLACES);
+    for (int i = 0; i < PLACES; i++) got.v[i] = fabsf(got.v[i]);
+    state_arrays want = copy(&got, PLACES);
+
+    adamw_arrays in = { got.p, got.m, got.v, g, got.low, ZERO_BF16, low_type };
+    if (low == NO_MASTER) in.p = NULL;
+    if (low == MASTER_ONLY) in.low = NULL;
+    update(&c, &in, segments, SEGMENTS);
+    for (const adamw_segment *s = segments; s < segments + SEGMENTS; s++)
+        for (int64_t i = 0; i < s->elems; i++) {
+            uint16_t *to = &want.low[s->param + i];
+            float own = bf16_widen(*to), *master = &want.p[(in.low ? s->state : s->param) + i];
+            float *p = low == NO_MASTER ? &own : master, *m = &want.m[s->state + i], *v = &want.v[s->state + i];
+            uint32_t noise = noise_at(noise_key(c.noise, s->tensor, s->layer), (uint32_t)(s->inside + i));
+            one_element(&c, c.keep[s->decay], p, m, v, bf16_widen(g[s->grad + i]));
+            if (low == NO_MASTER) *to = bf16_round_with(*p, noise);
+            else if (in.low) set_element(low_type, to, 0, *p);
+        }
+    assert_memory_equal(got.p, want.p, PLACES * 4);
+    assert_memory_equal(got.m, want.m, PLACES * 4);
+    assert_memory_equal(got.v, want.v, PLACES * 4);
+    assert_memory_equal(got.low, want.low, PLACES * 2);
+    release(&got);
+    release(&want);
+    free(g);
+}
+
+static void test_adamw_segments(void **state) {
+    (void)state;
+    for (int low = MASTER_ONLY; low < LOWS; low++) segments_case(low);
 }
 
 int main(void) {

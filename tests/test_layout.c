@@ -49,7 +49,8 @@ static void for_all_layouts(void (*check)(const model *m, const layout *l, int64
             }
 }
 
-/* Each element of a unit is cleared, or of a tensor that backward writes: never both. Neighbours are cleared together. */
+/* Each element of a unit is cleared, or of a tensor that backward writes: never both. Neighbours are
+ * cleared together. */
 static void check_cleared(const model *m, const layout *l, int64_t size) {
     (void)size;
     int next = 0;

@@ -15,7 +15,7 @@ enum { H = 64, L = 3, BATCH = 192, STEPS = 300, NEW = 10 * BATCH };  /* BATCH: r
 enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };             /* rows of the tensor table: each bias follows its weight */
 enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };             /* rows of the unit table; hidden layer l is unit HIDDEN + l */
 
-static const zero_tensor tensors[TENSORS] = {   /* name, elements of a layer, layers, unit of layer 0, weight decay, written */
+static const zero_tensor tensors[TENSORS] = {   /* name, elements of a layer, layers, unit of layer 0, decay, written */
     { "inw", 2 * H, 1, INPUT, 1, 0 },   { "inb", H, 1, INPUT, 0, 0 },
     { "hidw", H * H, L, HIDDEN, 1, 0 }, { "hidb", H, L, HIDDEN, 0, 0 },
     { "outw", H, 1, OUTPUT, 1, 0 },     { "outb", 1, 1, OUTPUT, 0, 0 },

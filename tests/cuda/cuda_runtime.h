@@ -87,7 +87,11 @@ template <class T> T cuda_stand_in_max(T *p, T x) { T old = *p; *p = old > x ? o
 inline int atomicAdd(int *p, int x) { return cuda_stand_in_add(p, x); }
 inline unsigned atomicAdd(unsigned *p, unsigned x) { return cuda_stand_in_add(p, x); }
 inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x) { return cuda_stand_in_add(p, x); }
-inline unsigned atomicInc(unsigned *p, unsigned most) { unsigned old = *p; *p = old >= most ? 0 : old + 1; return old; }
+inline unsigned atomicInc(unsigned *p, unsigned most) {
+    unsigned old = *p;
+    *p = old >= most ? 0 : old + 1;
+    return old;
+}
 inline void __threadfence() {}
 inline int atomicMax(int *p, int x) { return cuda_stand_in_max(p, x); }
 inline unsigned atomicMax(unsigned *p, unsigned x) { return cuda_stand_in_max(p, x); }
