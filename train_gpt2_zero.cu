@@ -835,7 +835,7 @@ static void next_logits(GPT2 *model, const int *tokens, int t, float *logits, vo
     LAYER(matmul_forward(dt, model->logits, model->lnf, param(WTE, 0), NULL, 1, C, Vp));
     zero_check(zero_post_forward(z, EMBEDDING));
     LAYER(download(row, model->logits, V * gpt2_dtype_size(dt)));
-    for (int i = 0; i < V; i++) logits[i] = dt == GPT2_BF16 ? bf16_to_f32(((uint16_t *)row)[i]) : ((float *)row)[i];
+    for (int i = 0; i < V; i++) logits[i] = gpt2_value(dt, row, i);
 }
 
 // Text from the end-of-text token on. Past T tokens the model sees the last T of them.

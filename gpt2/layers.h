@@ -19,6 +19,19 @@ typedef enum { GPT2_F32 = 0, GPT2_BF16 = 1, GPT2_F16 = 2 } gpt2_dtype;
 static inline size_t gpt2_dtype_size(gpt2_dtype dt) { return dt == GPT2_F32 ? 4 : 2; }
 static inline float bf16_to_f32(uint16_t x) { union { uint32_t u; float f; } v = { (uint32_t)x << 16 }; return v.f; }
 uint16_t f32_to_bf16(float x);                                              // round to nearest even, NaN stays NaN
+static inline float f16_to_f32(uint16_t x) {                                // exact
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31, fraction = x & 0x3ff;
+    union { uint32_t u; float f; } v = { (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13 };
+    if (exponent == 0) v.f = (float)fraction / (1 << 24);                   // 0 or subnormal
+    v.u |= sign;
+    return v.f;
+}
+// value i of x, which lies on the host
+static inline float gpt2_value(gpt2_dtype dt, const void *x, size_t i) {
+    if (dt == GPT2_F32) return ((const float *)x)[i];
+    uint16_t bits = ((const uint16_t *)x)[i];
+    return dt == GPT2_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
 
 typedef struct {
     const char *device;                                                     // "cpu", "cuda"

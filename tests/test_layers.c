@@ -204,6 +204,29 @@ static void test_bf16_rounding(void **state) {
 }
 
 // ----------------------------------------------------------------------------
+// fp16: each of its values
+
+static void test_fp16_widening(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < 1 << 16; bits++) {
+        int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+        double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+        float got = f16_to_f32((uint16_t)bits);
+        assert_int_equal(signbit(got) != 0, bits >> 15);
+        if (exponent == 31) {
+            assert_true(fraction ? isnan(got) : isinf(got));
+        } else {
+            assert_true(fabsf(got) == size);
+        }
+    }
+    uint16_t row[] = { 0x3c00, 0xc100, 0x0001 };
+    assert_true(gpt2_value(GPT2_F16, row, 0) == 1 && gpt2_value(GPT2_F16, row, 1) == -2.5f && gpt2_value(GPT2_F16, row, 2) == 0x1p-24f);
+    assert_true(gpt2_value(GPT2_BF16, row, 1) == -8.0f);
+    float wide[] = { 1.5f, -3 };
+    assert_true(gpt2_value(GPT2_F32, wide, 1) == -3);
+}
+
+// ----------------------------------------------------------------------------
 // plan
 
 static void test_plan_refuses(void **state) {
@@ -840,8 +863,8 @@ static void test_crossentropy_extremes(void **state) {
 #define TEST(f) cmocka_unit_test_setup(f, start)
 
 int main(void) {
-    const struct CMUnitTest rows[] = { TEST(test_bf16_rounding), TEST(test_plan_refuses), TEST(test_dtypes), TEST(test_memory),
-                                       TEST(test_sum), TEST(test_encoder), TEST(test_layernorm), TEST(test_gelu),
+    const struct CMUnitTest rows[] = { TEST(test_bf16_rounding), TEST(test_fp16_widening), TEST(test_plan_refuses),
+                                       TEST(test_dtypes), TEST(test_memory), TEST(test_sum), TEST(test_encoder), TEST(test_layernorm), TEST(test_gelu),
                                        TEST(test_gelu_extremes),
 #ifndef GPT2_CUDA
                                        TEST(test_without_cuda),

@@ -199,9 +199,14 @@ need 'the state of a processor, on cuda' train other 2 --device cuda --comm host
 need 'losses differ' within "$(value whole loss)" "$(value other loss)" 1e-4
 end
 
+# The types differ too little in their logits for another token to be drawn.
+sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
-need 'did not run' train sample 1 --device cuda --dtype bf16 -x 1 -s 1 -g 6
-need 'no text' grep -aq 'generating' "$dir/sample.screen"
+for dtype in fp32 bf16 fp16; do
+    need "$dtype: did not run" train "sample_$dtype" 1 --device cuda --dtype $dtype -v 0 -s 3 -g 30 --temperature 0.7
+    need "$dtype: no text" [ -n "$(sampled "sample_$dtype")" ]
+    need "$dtype: '$(sampled "sample_$dtype")', fp32 '$(sampled sample_fp32)'" [ "$(sampled "sample_$dtype")" = "$(sampled sample_fp32)" ]
+done
 end
 
 # seen NAME GPUS GPUS: two ranks, each with the GPUs that it sees
