@@ -349,6 +349,7 @@ typedef struct {
     double *loss_sum;           // their sum, over all passes of a step or of a validation
     void *logits;               // (chunk, Vp)
     void *scratch_btc, *dresidual, *dl_btc, *dl_bt4c;   // (B, T, C) .. (B, T, 4C)
+    float *dresidual_sums;      // (C) of dresidual's columns
 } GPT2;
 
 // Unit 0 holds the embeddings and the final layernorm: wte is used at both ends of the net. Unit 1 + l is block l.
@@ -494,6 +495,7 @@ static void allocate_buffers(GPT2 *model) {
     model->loss_sum = activation(sizeof(double));
     model->scratch_btc = activation(btc);
     model->dresidual = activation(btc);
+    model->dresidual_sums = activation(C * sizeof(float));
     model->dl_btc = activation(btc);
     model->dl_bt4c = activation(4 * btc);
 }
@@ -746,40 +748,47 @@ static void gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss
     zero_check(zero_post_forward(z, EMBEDDING));
     if (dloss) {
         LAYER(clear(model->dresidual, (size_t)BT * C * gpt2_dtype_size(dt)));
-        LAYER(layernorm_backward(dt, model->dresidual, grad(LNFW, 0), grad(LNFB, 0), dlnf, residual, param(LNFW, 0), model->lnf_mean,
-                                 model->lnf_rstd, BT, C));
+        LAYER(layernorm_backward(dt, model->dresidual, grad(LNFW, 0), grad(LNFB, 0), model->dresidual_sums,
+                                 dlnf, residual, param(LNFW, 0), model->lnf_mean, model->lnf_rstd, BT, C));
         zero_check(zero_post_backward(z, EMBEDDING));
     }
 }
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. A block's weights have one product
 // each, which writes the gradient instead of adding to it: so create_plugin says that those are `written`.
+// dresidual is the gradient of attproj's and of fcproj's output. The layernorm that adds to it before them
+// also sums its columns, which gives the gradients of their biases.
 static void gpt2_backward(GPT2 *model, const int *inputs, int B, int T) {
     int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads, BT = B * T;
     gpt2_dtype dt = model->dtype;
     void *dresidual = model->dresidual, *dl_btc = model->dl_btc, *dl_bt4c = model->dl_bt4c;
+    float *dresidual_sums = model->dresidual_sums;
 
     for (int l = L - 1; l >= 0; l--) {
         void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
         zero_check(zero_pre_backward(z, block(l)));
         if (opt.recompute >= 1) LAYER(gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C));
-        LAYER(matmul_backward(dt, dl_bt4c, grad(FCPROJW, l), grad(FCPROJB, l), dresidual, model->fch_gelu[l], param(FCPROJW, l),
-                              model->fch[l], BT, 4 * C, C, 0));
+        LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
+        LAYER(matmul_backward(dt, dl_bt4c, grad(FCPROJW, l), NULL, dresidual, model->fch_gelu[l],
+                              param(FCPROJW, l), model->fch[l], BT, 4 * C, C, 0));
         if (opt.recompute >= 2)
             LAYER(layernorm_forward(dt, model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], model->residual2[l], param(LN2W, l),
                                     param(LN2B, l), BT, C));
         LAYER(matmul_backward(dt, dl_btc, grad(FCW, l), grad(FCB, l), dl_bt4c, model->ln2[l], param(FCW, l), NULL, BT, C, 4 * C, 0));
-        LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dl_btc, model->residual2[l], param(LN2W, l),
-                                 model->ln2_mean[l], model->ln2_rstd[l], BT, C));
-        LAYER(matmul_backward(dt, dl_btc, grad(ATTPROJW, l), grad(ATTPROJB, l), dresidual, model->atty[l], param(ATTPROJW, l), NULL,
-                              BT, C, C, 0));
+        LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc,
+                                 model->residual2[l], param(LN2W, l), model->ln2_mean[l],
+                                 model->ln2_rstd[l], BT, C));
+        LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
+        LAYER(matmul_backward(dt, dl_btc, grad(ATTPROJW, l), NULL, dresidual, model->atty[l],
+                              param(ATTPROJW, l), NULL, BT, C, C, 0));
         LAYER(attention_backward(dt, dl_bt4c, dl_btc, model->qkv[l], model->atty[l], model->lse[l], B, T, C, NH));
         if (opt.recompute >= 2)
             LAYER(layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l),
                                     BT, C));
         LAYER(matmul_backward(dt, dl_btc, grad(QKVW, l), grad(QKVB, l), dl_bt4c, model->ln1[l], param(QKVW, l), NULL, BT, C, 3 * C, 0));
-        LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), dl_btc, residual, param(LN1W, l), model->ln1_mean[l],
-                                 model->ln1_rstd[l], BT, C));
+        LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
+                                 dl_btc, residual, param(LN1W, l), model->ln1_mean[l], model->ln1_rstd[l],
+                                 BT, C));
         zero_check(zero_post_backward(z, block(l)));
     }
 

@@ -48,6 +48,8 @@ int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *do
 void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n);
 // x[at..at+n) += acc, rounded once
 void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t n);
+// sums (OC, of type sums_dt) += the sums of x's columns; x (BT, OC)
+void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC);
 
 // Round to nearest even in integer arithmetic, the same on every instruction set; a NaN stays one even if its low bits are cut off.
 INLINE uint16_t narrow(float x) {

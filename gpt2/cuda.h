@@ -38,12 +38,14 @@ int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, c
                            int BT, int C);
 int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
                                     const void *weight, const void *bias, int BT, int C);
-int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                            const float *mean, const float *rstd, int BT, int C);
+int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,
+                            const void *dout, const void *inp, const void *weight, const float *mean,
+                            const float *rstd, int BT, int C);
 int cuda_residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n);
 int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 int cuda_bias_backward(gpt2_dtype dt, void *dbias /* (OC) += */, const void *dout /* (BT, OC) */, int BT, int OC);
+int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C);
 // ends_cuda.cu
 int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes);    // rows: most positions, or rows of logits, in one call
 void ends_cuda_free(void);
@@ -136,13 +138,17 @@ template <int N, class Sum, int W, class Row> __device__ inline void add_vectors
     }
 }
 
-// The warps of a block add x, W values of each lane, to total[at..at+W) one after the other: the same order, the same bits.
-template <int W> __device__ inline void add_by_turns(float *total, int at, const float (&x)[W]) {
-    int warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    for (int turn = 0; turn < warps; turn++) {
-        if (turn == warp) for (int k = 0; k < W; k++) total[at + k] = turn ? total[at + k] + x[k] : x[k];
+// The warps of a block, or teams of them, add x, W values of each lane, to total[at..at+W) one after the
+// other: the same order, the same bits.
+template <int W>
+__device__ inline void add_by_turns(float *total, int at, const float (&x)[W], int team, int teams) {
+    for (int turn = 0; turn < teams; turn++) {
+        if (turn == team) for (int k = 0; k < W; k++) total[at + k] = turn ? total[at + k] + x[k] : x[k];
         __syncthreads();
     }
+}
+template <int W> __device__ inline void add_by_turns(float *total, int at, const float (&x)[W]) {
+    add_by_turns(total, at, x, threadIdx.x / WARP, blockDim.x / WARP);
 }
 
 // ----------------------------------------------------------------------------

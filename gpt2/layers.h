@@ -61,8 +61,12 @@ typedef struct {
     // residual = inp1 + inp2 and out = layernorm(residual) in one pass; residual may be inp1
     int (*residual_layernorm_forward)(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
                                       const void *weight, const void *bias, int BT, int C);
-    int (*layernorm_backward)(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias, const void *dout, const void *inp,
-                              const void *weight, const float *mean, const float *rstd, int BT, int C);
+    // dinp_sums (C) = column sums of the finished dinp, as it was rounded; may be NULL
+    int (*layernorm_backward)(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias,
+                              float *dinp_sums, const void *dout, const void *inp, const void *weight,
+                              const float *mean, const float *rstd, int BT, int C);
+    // dbias (C) += sums: in place of matmul_backward's dbias, where another layer has summed dout's columns
+    int (*bias_from_sums)(gpt2_dtype dt, void *dbias, const float *sums, int C);
     int (*residual_forward)(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n);
 
     // out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL

@@ -285,8 +285,9 @@ VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, 
     commit(dt, dinp, at, C, dx);
 }
 
-static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                              const float *mean, const float *rstd, int BT, int C) {
+static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,
+                              const void *dout, const void *inp, const void *weight, const float *mean,
+                              const float *rstd, int BT, int C) {
     size_t row = C;
     #pragma omp parallel num_threads(layers_threads())
     {
@@ -309,6 +310,15 @@ static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *db
             add_sums(dt, dbias, 0, rows + row, row);
         }
     }
+    if (dinp_sums != NULL) {
+        memset(dinp_sums, 0, row * sizeof(float));
+        add_column_sums(GPT2_F32, dinp_sums, dt, dinp, BT, C);
+    }
+    return 0;
+}
+
+static int bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
+    add_sums(dt, dbias, 0, sums, C);
     return 0;
 }
 
@@ -445,6 +455,7 @@ const Layers layers_cpu = {
     .layernorm_forward = layernorm_forward,
     .residual_layernorm_forward = residual_layernorm_forward,
     .layernorm_backward = layernorm_backward,
+    .bias_from_sums = bias_from_sums,
     .residual_forward = residual_forward,
     .matmul_forward = cpu_matmul_forward,
     .matmul_gelu_forward = cpu_matmul_gelu_forward,

@@ -345,16 +345,16 @@ static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void 
                                                   (int)status);
 }
 
-// dbias (OC) += sums of dout's columns, each summed by one thread from top to bottom
-static void add_column_sums(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC) {
+// Each column is summed by one thread from top to bottom.
+void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC) {
     #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int o = 0; o < OC; o += PIECE / 2) {
-        float sums[PIECE / 2] = { 0 };
+        float acc[PIECE / 2] = { 0 };
         int n = MIN(OC - o, PIECE / 2);
         for (int bt = 0; bt < BT; bt++) {
-            accumulate(sums, dt, dout, (size_t)bt * OC + o, n);
+            accumulate(acc, dt, x, (size_t)bt * OC + o, n);
         }
-        add_sums(dt, dbias, o, sums, n);
+        add_sums(sums_dt, sums, o, acc, n);
     }
 }
 
@@ -374,7 +374,7 @@ int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, c
         return -1;
     }
     if (dbias != NULL) {
-        add_column_sums(dt, dbias, dout, BT, OC);
+        add_column_sums(dt, dbias, dt, dout, BT, OC);
     }
     return pre != NULL ? cpu_gelu_backward(dt, dinp, pre, dinp, (size_t)BT * C) : 0;
 }

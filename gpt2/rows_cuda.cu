@@ -187,8 +187,11 @@ static float *partial_sums(size_t parts, size_t columns) {
     return NULL;
 }
 
-// partial (parts, columns): the first C columns belong to a (C), what follows to b
-template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, const float *partial, int parts, int columns, int C) {
+// partial (parts, columns), columns in kinds of C: sums of the first kind are added to a (C), of the second
+// to b (C), and those of the third are written to c (C).
+template <class T>
+static __global__ void add_partial_sums_kernel(T *a, T *b, float *c, const float *partial, int parts,
+                                               int columns, int C) {
     __shared__ float slices[WARP][WARP];
     int slice = threadIdx.x / WARP, lane = threadIdx.x % WARP, column = blockIdx.x * WARP + lane;
     float sums[1] = {};
@@ -197,12 +200,20 @@ template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, co
     __syncthreads();
     if (slice != 0 || column >= columns) return;
     for (int i = 1; i < WARP; i++) sum += slices[i][lane];
-    T *x = column < C ? a + column : b + (column - C);
-    *x = from_float<T>(to_float(*x) + sum);
+    int kind = column / C, at = column % C;
+    if (kind == 2) {
+        c[at] = sum;
+        return;
+    }
+    T *x = kind ? b : a;
+    x[at] = from_float<T>(to_float(x[at]) + sum);
 }
 
-template <class T> static int add_partial_sums(const char *what, T *a, T *b, const float *partial, int parts, int columns, int C) {
-    return launch(what, add_partial_sums_kernel<T>, blocks_for(columns, WARP), WARP * WARP, a, b, partial, parts, columns, C);
+template <class T>
+static int add_partial_sums(const char *what, T *a, T *b, float *c, const float *partial, int parts,
+                            int columns, int C) {
+    return launch(what, add_partial_sums_kernel<T>, blocks_for(columns, WARP), WARP * WARP, a, b, c, partial,
+                  parts, columns, C);
 }
 
 // A block takes a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows. partial (gridDim.y, C) gets the sums
@@ -231,9 +242,9 @@ static __global__ void __launch_bounds__(ROW_THREADS) column_sums_kernel(float *
 }
 
 // a (C) and, with NORM, b (C): dweight and dbias; without: dbias and nothing
-template <class T, bool NORM>
-static int column_sums(const char *what, void *a, void *b, const void *dout, const void *inp, const float *mean, const float *rstd,
-                       int rows, int C) {
+template <class T, bool NORM, class Sum>
+static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const void *inp, const float *mean,
+                       const float *rstd, int rows, int C) {
     constexpr int W = wide<T>;
     int strips = (int)blocks_for(C, WARP * (C % W ? 1 : W)), columns = (1 + NORM) * C;
     int parts = planned.column_blocks / strips, most = (int)blocks_for(rows, ROW_WARPS);
@@ -242,104 +253,193 @@ static int column_sums(const char *what, void *a, void *b, const void *dout, con
     if (!partial) return -1;
     auto kernel = C % W ? column_sums_kernel<T, 1, NORM> : column_sums_kernel<T, W, NORM>;
     if (launch(what, kernel, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout, (const T *)inp, mean, rstd, rows, C)) return -1;
-    return add_partial_sums(what, (T *)a, (T *)b, partial, parts, columns, C);
+    return add_partial_sums(what, a, b, NULL, partial, parts, columns, C);
 }
 
 template <class T> static int bias_backward(void *dbias, const void *dout, int BT, int OC) {
-    return column_sums<T, false>("bias_backward", dbias, NULL, dout, NULL, NULL, NULL, BT, OC);
+    return column_sums<T, false>("bias_backward", (T *)dbias, (T *)NULL, dout, NULL, NULL, NULL, BT, OC);
 }
 
 int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC) {
     return BY_DTYPE(dt, bias_backward, dbias, dout, BT, OC);
 }
 
-// ----------------------------------------------------------------------------
-// layernorm's backward. N > 0: the sums for dweight and dbias stay in the lanes' registers while a warp goes through its rows, and
-// partial (blocks, 2, C) gets those of each block. N == 0: dinp only, column_sums does the rest.
+template <class T> static __global__ void bias_from_sums_kernel(T *dbias, const float *sums, int C) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c < C) dbias[c] = from_float<T>(to_float(dbias[c]) + sums[c]);
+}
 
-template <class T, int W, int N>
-static __global__ void __launch_bounds__(ROW_THREADS) layernorm_backward_kernel(T *dinp, float *partial, const T *dout, const T *inp,
-        const T *weight, const float *mean, const float *rstd, int rows, int C) {
-    enum { KEPT = N ? N : 1 };
-    float dw[KEPT][W] = {}, db[KEPT][W] = {};
-    for (int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP; row < rows; row += gridDim.x * ROW_WARPS) {
-        size_t at = (size_t)row * C;
-        float m = mean[row], s = rstd[row], sum = 0, dot = 0;
-        vec<T, W> x[KEPT], dy[KEPT];
-        if (N) {
-            each_vector<W, N>(C, [&](int i, int c) { x[i] = load<W>(inp + at + c), dy[i] = load<W>(dout + at + c); });
-        }
-        each_vector<W, N>(C, [&](int i, int c) {
-            if (!N) x[i] = load<W>(inp + at + c), dy[i] = load<W>(dout + at + c);
-            vec<T, W> w = load<W>(weight + c);
+template <class T> static int bias_from_sums(void *dbias, const float *sums, int C) {
+    return launch("bias_from_sums", bias_from_sums_kernel<T>, blocks_for(C, ROW_THREADS), ROW_THREADS,
+                  (T *)dbias, sums, C);
+}
+
+int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
+    return BY_DTYPE(dt, bias_from_sums, dbias, sums, C);
+}
+
+// ----------------------------------------------------------------------------
+// layernorm's backward, in one pass over dout, inp and dinp. A row belongs to a team of warps, one vector to
+// each lane. So a thread holds one vector of the row and its channels' sums over all rows, in 64 registers
+// whatever C is. partial (blocks, kinds, C) gets the sums of each block: for dweight, for dbias and, with
+// 3 kinds, of the finished dinp.
+
+enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };     // most in a block
+
+// Warps that share a row; 0 where they are too many, or where rows do not start at multiples of 16 bytes.
+template <class T> static int warps_a_row(int C) {
+    int warps = (int)blocks_for(C, WARP * wide<T>);
+    return C % wide<T> || warps > TEAMS_WARPS ? 0 : warps;
+}
+
+template <class T, int W>
+static __global__ void __launch_bounds__(TEAMS_THREADS, 2) layernorm_backward_kernel(T *dinp, float *partial,
+        int kinds, const T *dout, const T *inp, const T *weight, const float *mean, const float *rstd,
+        int rows, int C, int row_warps) {
+    // of each warp, for its team. Rows use the halves in turn, so that one barrier a row is enough.
+    __shared__ float sums[2][TEAMS_WARPS], dots[2][TEAMS_WARPS];
+    int warp = threadIdx.x / WARP, teams = blockDim.x / WARP / row_warps, team = warp / row_warps;
+    int c = (threadIdx.x - team * row_warps * WARP) * W;
+    float total_dw[W] = {}, total_db[W] = {}, total_dx[W] = {};
+    int half = 0, rows_at_once = gridDim.x * teams;
+    for (int row = blockIdx.x * teams + team; row - team < rows; row += rows_at_once, half ^= 1) {
+        bool mine = row < rows && c < C;    // a team that has no row left still takes part in the barrier
+        size_t at = (size_t)row * C + c;
+        float m = 0, s = 0, sum = 0, dot = 0;
+        vec<T, W> x, dy, dx, w;
+        if (mine) {
+            x = load<W>(inp + at);
+            dy = load<W>(dout + at);
+            dx = load<W>(dinp + at);
+            w = load<W>(weight + c);
+            m = mean[row];
+            s = rstd[row];
             for (int k = 0; k < W; k++) {
-                float d = to_float(dy[i], k), norm = (to_float(x[i], k) - m) * s, dnorm = to_float(w, k) * d;
+                float d = to_float(dy, k), norm = (to_float(x, k) - m) * s, dnorm = to_float(w, k) * d;
                 sum += dnorm;
                 dot += dnorm * norm;
-                dw[i][k] += norm * d;
-                db[i][k] += d;
+                total_dw[k] += norm * d;
+                total_db[k] += d;
             }
-        });
-        vec<T, W> dx[KEPT];
-        if (N) each_vector<W, N>(C, [&](int i, int c) { dx[i] = load<W>(dinp + at + c); });
-        sum = warp_sum(sum) / C;
-        dot = warp_sum(dot) / C;
-        each_vector<W, N>(C, [&](int i, int c) {
-            if (!N) x[i] = load<W>(inp + at + c), dy[i] = load<W>(dout + at + c), dx[i] = load<W>(dinp + at + c);
-            vec<T, W> w = load<W>(weight + c);
-            for (int k = 0; k < W; k++) {
-                float norm = (to_float(x[i], k) - m) * s;
-                dx[i].e[k] = from_float<T>(to_float(dx[i], k) + (to_float(w, k) * to_float(dy[i], k) - sum - norm * dot) * s);
-            }
-            store(dinp + at + c, dx[i]);
-        });
-    }
-    if (N) {
-        __shared__ float total[2][KEPT * WARP * W];
-        #pragma unroll
-        for (int i = 0; i < N; i++) {
-            int c = (i * WARP + threadIdx.x % WARP) * W;
-            add_by_turns(total[0], c, dw[i]);
-            add_by_turns(total[1], c, db[i]);
         }
-        float *sums = partial + (size_t)blockIdx.x * 2 * C;
-        for (int c = threadIdx.x; c < C; c += blockDim.x) sums[c] = total[0][c], sums[C + c] = total[1][c];
+        sum = warp_sum(sum);
+        dot = warp_sum(dot);
+        if (row_warps > 1) {
+            if (threadIdx.x % WARP == 0) {
+                sums[half][warp] = sum;
+                dots[half][warp] = dot;
+            }
+            __syncthreads();
+            sum = dot = 0;
+            for (int i = team * row_warps; i < (team + 1) * row_warps; i++) {
+                sum += sums[half][i];
+                dot += dots[half][i];
+            }
+        }
+        sum /= C;
+        dot /= C;
+        if (!mine) continue;
+        for (int k = 0; k < W; k++) {
+            float norm = (to_float(x, k) - m) * s, dnorm = to_float(w, k) * to_float(dy, k);
+            dx.e[k] = from_float<T>(to_float(dx, k) + (dnorm - sum - norm * dot) * s);
+            total_dx[k] += to_float(dx, k);
+        }
+        store(dinp + at, dx);
+    }
+    __shared__ float total[TEAMS_THREADS * W];
+    float *of_block = partial + (size_t)blockIdx.x * kinds * C;
+    #pragma unroll
+    for (int kind = 0; kind < 3; kind++, of_block += C) {
+        if (kind == kinds) break;
+        add_by_turns(total, c, kind == 0 ? total_dw : kind == 1 ? total_db : total_dx, team, teams);
+        for (int i = threadIdx.x; i < C; i += blockDim.x) of_block[i] = total[i];
+        __syncthreads();
     }
 }
 
-template <class T> static auto layernorm_backward_kernel_for(int C) {
+// Other rows, dinp only: a warp has a row, and reads it again for the second pass.
+template <class T, int W>
+static __global__ void __launch_bounds__(ROW_THREADS) layernorm_backward_dinp_kernel(T *dinp, const T *dout,
+        const T *inp, const T *weight, const float *mean, const float *rstd, int rows, int C) {
+    int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
+    if (row >= rows) return;
+    size_t at = (size_t)row * C;
+    float m = mean[row], s = rstd[row], sum = 0, dot = 0;
+    each_vector<W, 0>(C, [&](int, int c) {
+        vec<T, W> x = load<W>(inp + at + c), dy = load<W>(dout + at + c), w = load<W>(weight + c);
+        for (int k = 0; k < W; k++) {
+            float dnorm = to_float(w, k) * to_float(dy, k);
+            sum += dnorm;
+            dot += dnorm * (to_float(x, k) - m) * s;
+        }
+    });
+    sum = warp_sum(sum) / C;
+    dot = warp_sum(dot) / C;
+    each_vector<W, 0>(C, [&](int, int c) {
+        vec<T, W> x = load<W>(inp + at + c), dy = load<W>(dout + at + c), w = load<W>(weight + c);
+        vec<T, W> dx = load<W>(dinp + at + c);
+        for (int k = 0; k < W; k++) {
+            float norm = (to_float(x, k) - m) * s, dnorm = to_float(w, k) * to_float(dy, k);
+            dx.e[k] = from_float<T>(to_float(dx, k) + (dnorm - sum - norm * dot) * s);
+        }
+        store(dinp + at + c, dx);
+    });
+}
+
+// The same for any C, in three passes.
+template <class T>
+static int layernorm_backward_in_passes(void *dinp, void *dweight, void *dbias, float *dinp_sums,
+                                        const void *dout, const void *inp, const void *weight,
+                                        const float *mean, const float *rstd, int BT, int C) {
+    const char *what = "layernorm_backward";
     constexpr int W = wide<T>;
-    int n = vectors_a_lane<T>(C);
-    return n > 5 ? layernorm_backward_kernel<T, W, 8> : n > 4 ? layernorm_backward_kernel<T, W, 5> :
-           n > 3 ? layernorm_backward_kernel<T, W, 4> : n > 0 ? layernorm_backward_kernel<T, W, 3> :
-           C % W ? layernorm_backward_kernel<T, 1, 0> : layernorm_backward_kernel<T, W, 0>;
-}
-
-template <class T> static int layernorm_backward(void *dinp, void *dweight, void *dbias, const void *dout, const void *inp,
-                                                 const void *weight, const float *mean, const float *rstd, int BT, int C) {
-    int most = (int)blocks_for(BT, ROW_WARPS), fused = vectors_a_lane<T>(C) > 0;
-    int parts = planned.row_blocks < most ? planned.row_blocks : most;
-    float *partial = partial_sums(fused ? parts : 0, 2 * (size_t)C);
-    if (!partial) return -1;
-    if (launch("layernorm_backward", layernorm_backward_kernel_for<T>(C), parts, ROW_THREADS, (T *)dinp, partial, (const T *)dout,
+    auto kernel = C % W ? layernorm_backward_dinp_kernel<T, 1> : layernorm_backward_dinp_kernel<T, W>;
+    if (launch(what, kernel, blocks_for(BT, ROW_WARPS), ROW_THREADS, (T *)dinp, (const T *)dout,
                (const T *)inp, (const T *)weight, mean, rstd, BT, C)) return -1;
-    if (fused) return add_partial_sums("layernorm_backward", (T *)dweight, (T *)dbias, partial, parts, 2 * C, C);
-    return column_sums<T, true>("layernorm_backward", dweight, dbias, dout, inp, mean, rstd, BT, C);
+    if (column_sums<T, true>(what, (T *)dweight, (T *)dbias, dout, inp, mean, rstd, BT, C)) return -1;
+    if (!dinp_sums) return 0;
+    CUDA_TRY(cudaMemsetAsync(dinp_sums, 0, C * sizeof(float), 0));
+    return column_sums<T, false>(what, dinp_sums, (float *)NULL, dinp, NULL, NULL, NULL, BT, C);
 }
 
-int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                            const float *mean, const float *rstd, int BT, int C) {
-    return BY_DTYPE(dt, layernorm_backward, dinp, dweight, dbias, dout, inp, weight, mean, rstd, BT, C);
+template <class T>
+static int layernorm_backward(void *dinp, void *dweight, void *dbias, float *dinp_sums, const void *dout,
+                              const void *inp, const void *weight, const float *mean, const float *rstd,
+                              int BT, int C) {
+    const char *what = "layernorm_backward";
+    int row_warps = warps_a_row<T>(C);
+    if (!row_warps)
+        return layernorm_backward_in_passes<T>(dinp, dweight, dbias, dinp_sums, dout, inp, weight, mean, rstd,
+                                               BT, C);
+    int teams = TEAMS_WARPS / row_warps, most = (int)blocks_for(BT, teams), kinds = dinp_sums ? 3 : 2;
+    int parts = planned.row_blocks < most ? planned.row_blocks : most;
+    float *partial = partial_sums(parts, (size_t)kinds * C);
+    if (!partial) return -1;
+    auto kernel = layernorm_backward_kernel<T, wide<T>>;
+    if (launch(what, kernel, parts, teams * row_warps * WARP, (T *)dinp, partial, kinds, (const T *)dout,
+               (const T *)inp, (const T *)weight, mean, rstd, BT, C, row_warps)) return -1;
+    return add_partial_sums(what, (T *)dweight, (T *)dbias, dinp_sums, partial, parts, kinds * C, C);
+}
+
+int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,
+                            const void *dout, const void *inp, const void *weight, const float *mean,
+                            const float *rstd, int BT, int C) {
+    return BY_DTYPE(dt, layernorm_backward, dinp, dweight, dbias, dinp_sums, dout, inp, weight, mean, rstd,
+                    BT, C);
 }
 
 // ----------------------------------------------------------------------------
 
 // Blocks that run at once: of layernorm's backward for this C, and of the sums of columns
 template <class T> static int plan_blocks(int C) {
-    int device, processors, rows, columns;
+    int device, processors, rows = 0, columns, row_warps = warps_a_row<T>(C);
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, layernorm_backward_kernel_for<T>(C), ROW_THREADS, 0));
+    if (row_warps) {
+        int threads = TEAMS_WARPS / row_warps * row_warps * WARP;
+        auto kernel = layernorm_backward_kernel<T, wide<T>>;
+        CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, kernel, threads, 0));
+    }
     CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&columns, column_sums_kernel<T, wide<T>, true>, ROW_THREADS, 0));
     planned.row_blocks = processors * rows;
     planned.column_blocks = processors * columns;
@@ -348,7 +448,7 @@ template <class T> static int plan_blocks(int C) {
 
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes) {
     if (BY_DTYPE(dt, plan_blocks, C)) return -1;
-    size_t width = 2 * (size_t)C, strip = 2 * WARP * 16 / gpt2_dtype_size(dt);
+    size_t width = 3 * (size_t)C, strip = 2 * WARP * 16 / gpt2_dtype_size(dt);
     size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip, widest = 4 * (size_t)C;  // FC's bias has 4C
     planned.floats = rows > columns ? rows : columns;
     planned.floats = planned.floats > widest ? planned.floats : widest;

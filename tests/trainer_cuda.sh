@@ -203,9 +203,9 @@ end
 sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
 for dtype in fp32 bf16 fp16; do
-    need "$dtype: did not run" train "sample_$dtype" 1 --device cuda --dtype $dtype -v 0 -s 3 -g 30 --temperature 0.7
-    need "$dtype: no text" [ -n "$(sampled "sample_$dtype")" ]
-    need "$dtype: '$(sampled "sample_$dtype")', fp32 '$(sampled sample_fp32)'" [ "$(sampled "sample_$dtype")" = "$(sampled sample_fp32)" ]
+    need "$dtype: did not run" train "$dtype" 1 --device cuda --dtype $dtype -v 0 -s 3 -g 30 --temperature 0.7
+    need "$dtype: no text" [ -n "$(sampled $dtype)" ]
+    need "$dtype: '$(sampled $dtype)', fp32 '$(sampled fp32)'" [ "$(sampled $dtype)" = "$(sampled fp32)" ]
 done
 end
 
