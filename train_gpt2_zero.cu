@@ -697,7 +697,9 @@ static void out_of_memory(const GPT2 *model, const zero_config *config) {
 static void *param(int tensor, int layer) { return not_null(zero_param(z, tensor, layer)); }
 static void *grad(int tensor, int layer) { return not_null(zero_grad(z, tensor, layer)); }
 
-// inputs (B, T) -> residual stream after the last block (B, T, C), in residual3[L-1]
+// inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2[L-1] and
+// scratch_btc. The layernorm that follows a block adds them in its own pass and leaves the sum in residual3.
+// That needs no parameter of the block, which is closed before.
 static void gpt2_forward(GPT2 *model, const int *inputs, int B, int T) {
     int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads, BT = B * T;
     gpt2_dtype dt = model->dtype;
@@ -709,8 +711,14 @@ static void gpt2_forward(GPT2 *model, const int *inputs, int B, int T) {
     for (int l = 0; l < L; l++) {
         void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
         zero_check(zero_pre_forward(z, block(l)));
-        LAYER(layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l),
-                                BT, C));
+        if (l == 0) {
+            LAYER(layernorm_forward(dt, model->ln1[0], model->ln1_mean[0], model->ln1_rstd[0], residual,
+                                    param(LN1W, 0), param(LN1B, 0), BT, C));
+        } else {
+            LAYER(residual_layernorm_forward(dt, residual, model->ln1[l], model->ln1_mean[l],
+                                             model->ln1_rstd[l], model->residual2[l - 1], model->scratch_btc,
+                                             param(LN1W, l), param(LN1B, l), BT, C));
+        }
         LAYER(matmul_forward(dt, model->qkv[l], model->ln1[l], param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
         LAYER(attention_forward(dt, model->atty[l], model->lse[l], model->qkv[l], B, T, C, NH));
         LAYER(matmul_forward(dt, model->scratch_btc, model->atty[l], param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
@@ -718,7 +726,6 @@ static void gpt2_forward(GPT2 *model, const int *inputs, int B, int T) {
                                          model->scratch_btc, param(LN2W, l), param(LN2B, l), BT, C));
         LAYER(matmul_gelu_forward(dt, model->fch_gelu[l], model->fch[l], model->ln2[l], param(FCW, l), param(FCB, l), BT, C, 4 * C));
         LAYER(matmul_forward(dt, model->scratch_btc, model->fch_gelu[l], param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
-        LAYER(residual_forward(dt, model->residual3[l], model->residual2[l], model->scratch_btc, (size_t)BT * C));
         zero_check(zero_post_forward(z, block(l)));
     }
 }
@@ -736,7 +743,9 @@ static void gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss
 
     zero_check(zero_pre_forward(z, EMBEDDING));
     if (dloss) zero_check(zero_pre_backward(z, EMBEDDING));
-    LAYER(layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, residual, param(LNFW, 0), param(LNFB, 0), BT, C));
+    LAYER(residual_layernorm_forward(dt, residual, model->lnf, model->lnf_mean, model->lnf_rstd,
+                                     model->residual2[L - 1], model->scratch_btc, param(LNFW, 0),
+                                     param(LNFB, 0), BT, C));
     for (int row = 0; row < BT; row += model->chunk) {
         int n = BT - row < model->chunk ? BT - row : model->chunk, add = row > 0;
         void *lnf = rows(model, model->lnf, row, C), *dout = rows(model, dlnf, row, C);
@@ -839,8 +848,10 @@ static void next_logits(GPT2 *model, const int *tokens, int t, float *logits, vo
     zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
     gpt2_forward(model, tokens, 1, T);
     zero_check(zero_pre_forward(z, EMBEDDING));
-    LAYER(layernorm_forward(dt, model->lnf, model->lnf_mean, model->lnf_rstd, rows(model, model->residual3[L - 1], t - 1, C),
-                            param(LNFW, 0), param(LNFB, 0), 1, C));
+    LAYER(residual_layernorm_forward(dt, model->residual3[L - 1], model->lnf, model->lnf_mean,
+                                     model->lnf_rstd, rows(model, model->residual2[L - 1], t - 1, C),
+                                     rows(model, model->scratch_btc, t - 1, C), param(LNFW, 0),
+                                     param(LNFB, 0), 1, C));
     LAYER(matmul_forward(dt, model->logits, model->lnf, param(WTE, 0), NULL, 1, C, Vp));
     zero_check(zero_post_forward(z, EMBEDDING));
     LAYER(download(row, model->logits, V * gpt2_dtype_size(dt)));

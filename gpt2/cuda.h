@@ -41,7 +41,6 @@ int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, fl
 int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,
                             const void *dout, const void *inp, const void *weight, const float *mean,
                             const float *rstd, int BT, int C);
-int cuda_residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n);
 int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 int cuda_bias_backward(gpt2_dtype dt, void *dbias /* (OC) += */, const void *dout /* (BT, OC) */, int BT, int OC);

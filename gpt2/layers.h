@@ -67,7 +67,6 @@ typedef struct {
                               const float *mean, const float *rstd, int BT, int C);
     // dbias (C) += sums: in place of matmul_backward's dbias, where another layer has summed dout's columns
     int (*bias_from_sums)(gpt2_dtype dt, void *dbias, const float *sums, int C);
-    int (*residual_forward)(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n);
 
     // out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL
     int (*matmul_forward)(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);

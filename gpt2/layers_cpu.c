@@ -1,4 +1,4 @@
-/* The CPU's table of layers, its scratch, and the layers that work row by row: encoder, layernorm, residual, gelu, softmax with
+/* The CPU's table of layers, its scratch, and the layers that work row by row: encoder, layernorm, gelu, softmax with
  * cross-entropy. */
 #include <math.h>
 #include <omp.h>
@@ -141,14 +141,6 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
         }
         commit(dt, x, at + i, m, sum);
     }
-}
-
-static int residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (size_t i = 0; i < n; i += PIECE) {
-        add(dt, out, i, inp1, i, inp2, i, MIN(n - i, (size_t)PIECE));
-    }
-    return 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -456,7 +448,6 @@ const Layers layers_cpu = {
     .residual_layernorm_forward = residual_layernorm_forward,
     .layernorm_backward = layernorm_backward,
     .bias_from_sums = bias_from_sums,
-    .residual_forward = residual_forward,
     .matmul_forward = cpu_matmul_forward,
     .matmul_gelu_forward = cpu_matmul_gelu_forward,
     .matmul_backward = cpu_matmul_backward,

@@ -97,7 +97,6 @@ static const Layers layers = {
     .residual_layernorm_forward = cuda_residual_layernorm_forward,
     .layernorm_backward = cuda_layernorm_backward,
     .bias_from_sums = cuda_bias_from_sums,
-    .residual_forward = cuda_residual_forward,
     .matmul_forward = cuda_matmul_forward,
     .matmul_gelu_forward = cuda_matmul_gelu_forward,
     .matmul_backward = cuda_matmul_backward,

@@ -1,4 +1,4 @@
-/* CUDA layers that work row by row or element by element: layernorm, residual, gelu, and the gradients of biases.
+/* CUDA layers that work row by row or element by element: layernorm, gelu, and the gradients of biases.
  * All of them are bound by memory: 16 bytes a load, rows kept in registers between their passes, several loads in flight in each lane. */
 #include "cuda.h"
 
@@ -6,11 +6,6 @@ enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / WARP };
 
 // ----------------------------------------------------------------------------
 // element by element
-
-struct Add {
-    enum { INPUTS = 2 };
-    static __device__ float of(float a, float b) { return a + b; }
-};
 
 // gelu(x) = x s(x) and its slope = s + x s', where s = 1 / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form with half the work
 __device__ static inline float gelu_sigmoid(float x) {
@@ -52,20 +47,12 @@ static int elementwise(const char *what, void *out, const void *a, const void *b
     return launch(what, elementwise_kernel<T, W, Op>, blocks_for(n, THREADS * W), THREADS, (T *)out, (const T *)a, (const T *)b, n);
 }
 
-template <class T> static int residual_forward(void *out, const void *inp1, const void *inp2, size_t n) {
-    return elementwise<T, Add>("residual_forward", out, inp1, inp2, n);
-}
-
 template <class T> static int gelu_forward(void *out, const void *inp, size_t n) {
     return elementwise<T, Gelu>("gelu_forward", out, inp, inp, n);
 }
 
 template <class T> static int gelu_backward(void *dinp, const void *inp, const void *dout, size_t n) {
     return elementwise<T, GeluBackward>("gelu_backward", dinp, inp, dout, n);
-}
-
-int cuda_residual_forward(gpt2_dtype dt, void *out, const void *inp1, const void *inp2, size_t n) {
-    return BY_DTYPE(dt, residual_forward, out, inp1, inp2, n);
 }
 
 int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
@@ -99,24 +86,25 @@ template <int W, int N, class F> __device__ inline void each_vector(int C, F f) 
     }
 }
 
-// With ADD (and N > 0), the sum of inp1 and inp2 is stored in residual first and normalised as it was rounded.
+// With ADD, the sum of inp1 and inp2 is stored in residual first and normalised as it was rounded.
 template <class T, int W, int N, bool ADD>
 static __global__ void __launch_bounds__(ROW_THREADS) layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1,
         const T *inp2, const T *weight, const T *bias, int rows, int C) {
     int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     size_t at = (size_t)row * C;
-    vec<T, W> x[N ? N : 1];
+    vec<T, W> x[N ? N : 1], y[N ? N : 1];
     if (N) each_vector<W, N>(C, [&](int i, int c) { x[i] = load<W>(inp1 + at + c); });
+    if (N && ADD) each_vector<W, N>(C, [&](int i, int c) { y[i] = load<W>(inp2 + at + c); });
     if (ADD) {
-        vec<T, W> y[N ? N : 1];
-        each_vector<W, N>(C, [&](int i, int c) { y[i] = load<W>(inp2 + at + c); });
         each_vector<W, N>(C, [&](int i, int c) {
+            if (!N) x[i] = load<W>(inp1 + at + c), y[i] = load<W>(inp2 + at + c);
             for (int k = 0; k < W; k++) x[i].e[k] = from_float<T>(to_float(x[i], k) + to_float(y[i], k));
             store(residual + at + c, x[i]);
         });
     }
-    auto vector_at = [&](int i, int c) { return N ? x[i] : load<W>(inp1 + at + c); };
+    const T *normalised = ADD ? residual : inp1;    // each lane reads again only what it has written itself
+    auto vector_at = [&](int i, int c) { return N ? x[i] : load<W>(normalised + at + c); };
     float sum = 0, squares = 0;
     each_vector<W, N>(C, [&](int i, int c) {
         vec<T, W> v = vector_at(i, c);
@@ -146,7 +134,7 @@ static int layernorm_rows(void *residual, void *out, float *mean, float *rstd, c
     int n = vectors_a_lane<T>(C);
     auto kernel = n > 5 ? layernorm_forward_kernel<T, W, 8, ADD> : n > 4 ? layernorm_forward_kernel<T, W, 5, ADD> :
                   n > 3 ? layernorm_forward_kernel<T, W, 4, ADD> : n > 0 ? layernorm_forward_kernel<T, W, 3, ADD> :
-                  C % W ? layernorm_forward_kernel<T, 1, 0, false> : layernorm_forward_kernel<T, W, 0, false>;
+                  C % W ? layernorm_forward_kernel<T, 1, 0, ADD> : layernorm_forward_kernel<T, W, 0, ADD>;
     return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual, (T *)out, mean, rstd,
                   (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias, rows, C);
 }
@@ -158,9 +146,7 @@ template <class T> static int layernorm_forward(void *out, float *mean, float *r
 
 template <class T> static int residual_layernorm_forward(void *residual, void *out, float *mean, float *rstd, const void *inp1,
                                                          const void *inp2, const void *weight, const void *bias, int BT, int C) {
-    if (vectors_a_lane<T>(C)) return layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
-    if (residual_forward<T>(residual, inp1, inp2, (size_t)BT * C)) return -1;
-    return layernorm_forward<T>(out, mean, rstd, residual, weight, bias, BT, C);
+    return layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
 }
 
 int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,

@@ -307,12 +307,30 @@ static void check_logits(const Tolerance *tolerance) {
         }
 }
 
+// What sampling sees: the first row, one token longer each time.
+static void check_next_logits(const Tolerance *tolerance) {
+    int V = model.config.vocab_size;
+    float *logits = malloc_check(V * sizeof(float));
+    void *row = malloc_check(V * gpt2_dtype_size(model.dtype));
+    for (int t = 1; t <= model.T; t++) {
+        next_logits(&model, ref.tokens, t, logits, row);
+        for (int v = 0; v < V; v++) {
+            double expected = ref.logits[(t - 1) * V + v];
+            if (!(fabs(logits[v] - expected) <= tolerance->logit))
+                fail_msg("logit %d after %d tokens: %f, expected %f", v, t, logits[v], expected);
+        }
+    }
+    free(logits);
+    free(row);
+}
+
 static void check_against_reference(Setting s) {
     const Tolerance *tolerance = tolerance_of(&s);
     zero_info info;
     int L = ref.config.num_layers;
     start(s);
     if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);      // else the buffer holds some rows only
+    check_next_logits(tolerance);
     check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0], tolerance->loss);
     for (int step_ = 0; step_ < ref.steps; step_++) {
         zero_hyper hyper = ref.hyper;
