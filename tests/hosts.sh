@@ -32,7 +32,7 @@ hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
-        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null        # fails where there is none
+        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # where there is none
         [ "$1" = unlimited ] && continue
         tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
     done
