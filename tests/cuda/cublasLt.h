@@ -32,6 +32,8 @@ typedef enum {
     CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,  // aux = what goes into the GELU, in its tanh form
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS,
     CUBLASLT_EPILOGUE_DGELU = 64 | 128,     // times GELU's derivative at aux
+    // and bias (rows of D) = sums of D over its columns
+    CUBLASLT_EPILOGUE_DGELU_BGRAD = CUBLASLT_EPILOGUE_DGELU | 16,
     CUBLASLT_EPILOGUE_BGRADB = 512          // bias (columns of D) = sums of op(B) over k
 } cublasLtEpilogue_t;
 
@@ -109,6 +111,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t pref, int requested, cublasLtMatmulHeuristicResult_t results[],
                                               int *returned);
+// Whether a product could be computed by an algorithm that was kept; result's algorithm is not touched.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t A,
+                                       cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result);
 // D = epilogue(alpha op(A) op(B) + beta C), column-major
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
                               cublasLtMatrixLayout_t A_layout, const void *B, cublasLtMatrixLayout_t B_layout, const void *beta,

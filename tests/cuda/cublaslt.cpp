@@ -1,5 +1,9 @@
-/* The stand-in's cuBLASLt: what it refuses, and the products themselves, in fp32 over k in order, rounded once. */
+/* The stand-in's cuBLASLt: what it refuses, the algorithms that it offers, and the products themselves, in
+ * fp32 and rounded once. It refuses what NVIDIA documents or what is known of cards, and sometimes more:
+ * epilogues of 16-bit types want rows of multiples of 16 bytes, BGRADB wants a transposed B, and neither it
+ * nor DGELU takes k = 1. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -42,16 +46,19 @@ using Layout = cublasLtMatrixLayoutOpaque;
 using Desc = cublasLtMatmulDescOpaque;
 
 enum { WORKSPACE = 4096 };  // what an algorithm asks for, when it may
+enum { ALGORITHMS = 8 };    // of each product
+enum { EPILOGUE_ROW = 16 }; // bytes that rows are multiples of where 16-bit types have an epilogue
 
 struct Problem {
     Desc desc;
     Layout a, b, c, d;
 };
 
-// What an algorithm was found for
+// An algorithm, and what it was found for. Odd ones add up from the last k to the first: other bits.
 struct Algorithm {
+    uint32_t id, bias_align;
     uint64_t key, workspace;
-    uint32_t align[4];
+    uint32_t align[4], aux_align, unused;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm is kept in cuBLASLt's own type");
 
@@ -59,6 +66,11 @@ std::atomic<long> heuristics{ 0 };
 
 size_t size_of(int type) {
     return type == CUDA_R_32F ? 4 : 2;
+}
+
+long setting(const char *name, long usual) {
+    const char *text = getenv(name);
+    return text && *text ? atol(text) : usual;
 }
 
 // ----------------------------------------------------------------------------
@@ -94,7 +106,10 @@ bool has(const Desc &desc, unsigned epilogue) {
 bool has_bias(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_BIAS); }
 bool has_gelu(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_GELU_AUX); }
 bool has_dgelu(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_DGELU); }
-bool has_bgrad(const Desc &desc) { return desc.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+bool has_bgradb(const Desc &desc) { return desc.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+bool has_bgrad(const Desc &desc) { return desc.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
+bool has_vector(const Desc &desc) { return has_bias(desc) || has_bgradb(desc) || has_bgrad(desc); }
+bool has_aux(const Desc &desc) { return has_gelu(desc) || has_dgelu(desc); }
 
 bool same_layout(const Layout &x, const Layout &y) {
     return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld && x.batches == y.batches && x.stride == y.stride;
@@ -103,16 +118,33 @@ bool same_layout(const Layout &x, const Layout &y) {
 cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
     unsigned e = desc.epilogue;
     bool known = e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX ||
-                 e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_BGRADB;
+                 e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU ||
+                 e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB;
     REFUSE_IF(!known, NOT_SUPPORTED);
-    REFUSE_IF((has_bias(desc) || has_bgrad(desc)) && desc.bias_type >= 0 && desc.bias_type != (int)d.type, INVALID_VALUE);
-    if (has_gelu(desc) || has_dgelu(desc)) {
+    REFUSE_IF(has_vector(desc) && desc.bias_type >= 0 && desc.bias_type != (int)d.type, INVALID_VALUE);
+    if (has_aux(desc)) {
         REFUSE_IF(desc.aux_type >= 0 && desc.aux_type != (int)d.type, INVALID_VALUE);
         REFUSE_IF(desc.aux_ld % 8 != 0, INVALID_VALUE);
         REFUSE_IF(desc.aux_ld < d.rows, INVALID_VALUE);
         REFUSE_IF(d.batches > 1 && desc.aux_stride % 8 != 0, INVALID_VALUE);
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+// NOT_SUPPORTED without a word: programs ask in order to learn it.
+cublasStatus_t check_support(const Problem &p) {
+    const Desc &desc = p.desc;
+    if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) {
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    int64_t k = desc.trans_a ? p.a.rows : p.a.cols;
+    bool whole = true;
+    for (const Layout *x : { &p.a, &p.b, &p.d }) {
+        whole = whole && (size_of(x->type) != 2 || x->ld * 2 % EPILOGUE_ROW == 0);
+    }
+    bool straight = has_bgradb(desc) && desc.trans_b == CUBLAS_OP_N;
+    bool one = k == 1 && (has_bgradb(desc) || has_dgelu(desc));
+    return whole && !straight && !one ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t check_problem(const Problem &p) {
@@ -127,7 +159,8 @@ cublasStatus_t check_problem(const Problem &p) {
     REFUSE_IF(d.batches > 1 && d.stride < (d.cols - 1) * d.ld + d.rows && d.stride + d.rows > d.ld, INVALID_VALUE);   // results overlap
     REFUSE_IF(a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F), NOT_SUPPORTED);
     REFUSE_IF(desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F, NOT_SUPPORTED);
-    return check_epilogue(desc, d);
+    cublasStatus_t rc = check_epilogue(desc, d);
+    return rc ? rc : check_support(p);
 }
 
 // Every element of the matrix lies in memory that the device reaches.
@@ -148,9 +181,12 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
     REFUSE_IF(!is_aligned(C, algo.align[2]) || !is_aligned(D, algo.align[3]), INVALID_VALUE);
     REFUSE_IF(!reaches(A, p.a) || !reaches(B, p.b) || !reaches(C, p.c) || !reaches(D, p.d), EXECUTION_FAILED);
     REFUSE_IF(C == D && !same_layout(p.c, p.d), INVALID_VALUE);
-    REFUSE_IF(has_bias(desc) && !reaches(desc.bias, p.d.type, p.d.rows, 1, 0, p.d.batches, desc.bias_stride), EXECUTION_FAILED);
-    REFUSE_IF(has_bgrad(desc) && !reaches(desc.bias, p.d.type, p.d.cols, 1, 0, p.d.batches, desc.bias_stride), EXECUTION_FAILED);
-    REFUSE_IF((has_gelu(desc) || has_dgelu(desc)) &&
+    REFUSE_IF(has_vector(desc) && (!desc.bias || !is_aligned(desc.bias, algo.bias_align)), INVALID_VALUE);
+    REFUSE_IF(has_aux(desc) && (!desc.aux || !is_aligned(desc.aux, algo.aux_align)), INVALID_VALUE);
+    int64_t length = has_bgradb(desc) ? p.d.cols : p.d.rows;
+    REFUSE_IF(has_vector(desc) && !reaches(desc.bias, p.d.type, length, 1, 0, p.d.batches, desc.bias_stride),
+              EXECUTION_FAILED);
+    REFUSE_IF(has_aux(desc) &&
               !reaches(desc.aux, p.d.type, p.d.rows, p.d.cols, desc.aux_ld, p.d.batches, desc.aux_stride), EXECUTION_FAILED);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -224,6 +260,7 @@ struct Call {
     const void *A, *B, *C;
     void *D;
     float alpha, beta;
+    bool backward = false;      // over k
 };
 
 enum { TILE = 64 };
@@ -241,9 +278,11 @@ void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t off
 }
 
 // sums (TILE) of one column of the product: a (K, m padded) from the tile's first row on, b (K) b_step apart
-VECTOR void multiply(float *sums, const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t K) {
+VECTOR void multiply(float *sums, const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t K,
+                     bool backward) {
     float acc[TILE] = { 0 };
-    for (int64_t k = 0; k < K; k++) {
+    for (int64_t i = 0; i < K; i++) {
+        int64_t k = backward ? K - 1 - i : i;
         float x = b[k * b_step];
         for (int i = 0; i < TILE; i++) {
             acc[i] += a[k * a_step + i] * x;
@@ -252,7 +291,8 @@ VECTOR void multiply(float *sums, const float *a, int64_t a_step, const float *b
     memcpy(sums, acc, sizeof acc);
 }
 
-void finish(const Call &call, int batch, int64_t row, int64_t col, float product) {
+// Writes an element of D; returns it before it is rounded.
+float finish(const Call &call, int batch, int64_t row, int64_t col, float product) {
     const Desc &desc = call.p.desc;
     const Layout &c = call.p.c, &d = call.p.d;
     float x = call.alpha * product;
@@ -271,8 +311,10 @@ void finish(const Call &call, int batch, int64_t row, int64_t col, float product
         x *= gelu_slope(read(d.type, desc.aux, aux));
     }
     write(d.type, call.D, batch * d.stride + col * d.ld + row, x);
+    return x;
 }
 
+// of op(B), over k
 void sum_columns(const Call &call, int batch, const std::vector<float> &b, int64_t N, int64_t padded, int64_t K) {
     for (int64_t n = 0; n < N; n++) {
         float sum = 0.0f;
@@ -293,18 +335,29 @@ void compute(const Call &call) {
         unpack(a, p.a, call.A, batch * p.a.stride, p.desc.trans_a, tf32);
         unpack(b, p.b, call.B, batch * p.b.stride, !p.desc.trans_b, tf32);
         for (int64_t m = 0; m < M; m += TILE) {
+            float rows[TILE] = { 0 };   // of D, added up over n
+            int64_t here = std::min<int64_t>(TILE, M - m);
             for (int64_t n = 0; n < N; n++) {
                 float sums[TILE];
-                multiply(sums, &a[m], a_step, &b[n], b_step, K);
-                for (int64_t i = 0; i < std::min<int64_t>(TILE, M - m); i++) {
-                    finish(call, batch, m + i, n, sums[i]);
+                multiply(sums, &a[m], a_step, &b[n], b_step, K, call.backward);
+                for (int64_t i = 0; i < here; i++) {
+                    rows[i] += finish(call, batch, m + i, n, sums[i]);
                 }
             }
+            for (int64_t i = 0; has_bgrad(p.desc) && i < here; i++) {
+                write(p.d.type, p.desc.bias, batch * p.desc.bias_stride + m + i, rows[i]);
+            }
         }
-        if (has_bgrad(p.desc)) {
+        if (has_bgradb(p.desc)) {
             sum_columns(call, batch, b, N, b_step, K);
         }
     }
+}
+
+// of a pointer that an algorithm is found for, as far as it matters; without one there is nothing to assume
+uint32_t alignment_of(const void *p) {
+    uintptr_t bits = (uintptr_t)p | 256;
+    return p ? (uint32_t)(bits & -bits) : 1;
 }
 
 cublasStatus_t find_algorithm(const Problem &p, const cublasLtMatmulPreferenceOpaque &pref, Algorithm *algo) {
@@ -316,7 +369,29 @@ cublasStatus_t find_algorithm(const Problem &p, const cublasLtMatmulPreferenceOp
     algo->key = key_of(p);
     algo->workspace = std::min<uint64_t>(pref.workspace, WORKSPACE);
     memcpy(algo->align, pref.align, sizeof algo->align);
+    algo->bias_align = alignment_of(p.desc.bias);
+    algo->aux_align = alignment_of(p.desc.aux);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
+    cublasStatus_t rc = check_problem(p);
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        return rc;
+    }
+    REFUSE_IF(algo.id >= ALGORITHMS, INVALID_VALUE);
+    REFUSE_IF(algo.key != key_of(p), INVALID_VALUE);    // an algorithm for another product
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// What events show of a product where CUDA_STAND_IN_FASTEST says so
+double pretended_ms(const Problem &p, const Algorithm &algo) {
+    const char *text = getenv("CUDA_STAND_IN_FASTEST"), *colon = text ? strchr(text, ':') : nullptr;
+    if (!text || !*text) {
+        return 0;
+    }
+    double epilogue = colon && p.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT ? atof(colon + 1) : 0;
+    return (algo.id == (uint32_t)atol(text) ? 10 : 20 + algo.id) + epilogue;
 }
 }
 
@@ -342,7 +417,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 
 size_t cublasLtGetVersion(void) {
-    return 130100;
+    return (size_t)setting("CUDA_STAND_IN_CUBLASLT", 130100);
 }
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {
@@ -462,13 +537,30 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (rc != CUBLAS_STATUS_SUCCESS) {
         return rc;
     }
-    results[0] = {};
-    memcpy(&results[0].algo, &algo, sizeof algo);
-    results[0].workspaceSize = algo.workspace;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    results[0].wavesCount = 1.0f;
-    *returned = 1;
+    for (*returned = 0; *returned < std::min<int>(requested, ALGORITHMS); ++*returned) {
+        cublasLtMatmulHeuristicResult_t &result = results[*returned];
+        result = {};
+        algo.id = (uint32_t)*returned;
+        memcpy(&result.algo, &algo, sizeof algo);
+        result.workspaceSize = algo.workspace;
+        result.state = CUBLAS_STATUS_SUCCESS;
+        result.wavesCount = 1.0f;
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t A,
+                                       cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                       const cublasLtMatmulAlgo_t *chosen, cublasLtMatmulHeuristicResult_t *result) {
+    REFUSE_IF(!handle || !desc || !A || !B || !C || !D || !chosen || !result, INVALID_VALUE);
+    Algorithm algo;
+    memcpy(&algo, chosen, sizeof algo);
+    cublasStatus_t rc = check_algorithm({ *desc, *A, *B, *C, *D }, algo);
+    result->state = rc;
+    result->workspaceSize = algo.workspace;
+    result->wavesCount = 1.0f;
+    return rc;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
@@ -483,13 +575,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     Algorithm algo = {};
     cublasLtMatmulPreferenceOpaque any;
     std::fill(any.align, any.align + 4, (uint32_t)size_of(call.p.d.type));
-    cublasStatus_t rc = chosen ? check_problem(call.p) : find_algorithm(call.p, any, &algo);
+    if (chosen) {
+        memcpy(&algo, chosen, sizeof algo);
+    }
+    cublasStatus_t rc = chosen ? check_algorithm(call.p, algo) : find_algorithm(call.p, any, &algo);
     if (rc != CUBLAS_STATUS_SUCCESS) {
         return rc;
     }
-    if (chosen) {
-        memcpy(&algo, chosen, sizeof algo);
-        REFUSE_IF(algo.key != key_of(call.p), INVALID_VALUE);   // an algorithm for another product
+    if (algo.id < setting("CUDA_STAND_IN_REFUSED", 0)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     REFUSE_IF(workspace_size < algo.workspace, INVALID_VALUE);
     REFUSE_IF(workspace_size && (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)), INVALID_VALUE);
@@ -497,12 +591,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (rc != CUBLAS_STATUS_SUCCESS) {
         return rc;
     }
+    call.backward = algo.id % 2;
     size_t used = algo.workspace;
+    double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {
         if (used) {
             memset(workspace, 0xff, used);  // so that a workspace that holds something of value is noticed
         }
         compute(call);
+        cuda_stand_in_takes(pretended);
     });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -17,6 +17,10 @@
  *   CUDA_STAND_IN_PROTECT=0      the host may touch device memory: faster
  *   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first: shows a missing barrier that the usual order hides
  *   CUDA_STAND_IN_FAIL=name:k    the k-th call of an API function fails; kernels: launch:k
+ *   CUDA_STAND_IN_REFUSED=n      of the 8 algorithms that cuBLASLt offers for a product the first n are refused when they are to run
+ *   CUDA_STAND_IN_FASTEST=k[:ms] work takes a time that only events show: products 10 ms by algorithm k, more by the
+ *                                others, and with an epilogue ms more; kernels 5 ms
+ *   CUDA_STAND_IN_CUBLASLT=n     cuBLASLt's version, default 130100
  *   CUDA_STAND_IN_COUNT=1        counts are printed to stderr at exit */
 #ifndef CUDA_STAND_IN_H
 #define CUDA_STAND_IN_H
@@ -43,6 +47,8 @@ void cuda_stand_in_settings(void);
 bool cuda_stand_in_fails(const char *call);
 // Whether [p, p + size) lies in one allocation of device memory, or in pinned host memory, which kernels may read as well.
 bool cuda_stand_in_reaches(const void *p, size_t size);
+// To be called by work as it runs: events show it to have taken so much longer.
+void cuda_stand_in_takes(double ms);
 // Queues work that computes, with device memory accessible while it runs.
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work);
 // The same for work that needs another process: its stream waits until ready(), asked now and then by whoever waits or asks, says so. The

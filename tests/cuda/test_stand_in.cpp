@@ -25,7 +25,8 @@ extern "C" {
 #define OK(call) assert_int_equal((call), cudaSuccess)
 
 static const char *variables[] = { "CUDA_STAND_IN", "CUDA_STAND_IN_ORDER", "CUDA_STAND_IN_FAIL", "CUDA_STAND_IN_DEVICES",
-                                   "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT", "CUDA_STAND_IN_MIG", "CUDA_VISIBLE_DEVICES" };
+                                   "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT", "CUDA_STAND_IN_MIG", "CUDA_VISIBLE_DEVICES",
+                                   "CUDA_STAND_IN_REFUSED", "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT" };
 
 static void setting(const char *name, const char *value) {
     setenv(name, value, 1);
@@ -770,6 +771,7 @@ static void check_product(const Product &p) {
                                     4096, 0), 0);
     auto got = dc.get(), got_aux = daux.get(), got_bias = dbias.get();
     bool has_bias = p.epilogue & CUBLASLT_EPILOGUE_BIAS, has_gelu = p.epilogue & 32, has_slope = p.epilogue & 64;
+    std::vector<double> row_sums(p.m);
     for (int batch = 0; batch < p.batches; batch++) {
         for (int j = 0; j < p.n; j++) {
             for (int i = 0; i < p.m; i++) {
@@ -790,6 +792,9 @@ static void check_product(const Product &p) {
                     want *= (gelu_of(x + h) - gelu_of(x - h)) / (2 * h);
                 }
                 close_enough(at(p.out, got, ci), want, p.out, p.compute == CUBLAS_COMPUTE_32F ? p.k : 100.0 * p.k);
+                if (batch == 0) {
+                    row_sums[i] += want;
+                }
             }
             if (p.epilogue == CUBLASLT_EPILOGUE_BGRADB && batch == 0) {
                 double sum = 0;
@@ -799,6 +804,9 @@ static void check_product(const Product &p) {
                 close_enough(at(p.out, got_bias, j), sum, p.out, p.k);
             }
         }
+    }
+    for (int i = 0; p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD && i < p.m; i++) {
+        close_enough(at(p.out, got_bias, i), row_sums[i], p.out, p.k * p.n);
     }
     // what lies between columns and behind the matrices is left alone
     size_t size = p.out == CUDA_R_32F ? 4 : 2;
@@ -824,8 +832,10 @@ static void products(void **) {
         { 43, 11, 24, 1, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 1, 3, 0 },
         { 43, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DGELU, 2, 3, 0 },
         { 40, 11, 24, 0, 0, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_DGELU, 1, 0, 0 },
-        { 40, 11, 24, 0, 1, CUDA_R_16BF, CUDA_R_16BF, CUBLASLT_EPILOGUE_BGRADB, 1, 0, 1 },
-        { 40, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_BGRADB, 1, 1, 0 },
+        { 40, 16, 24, 0, 1, CUDA_R_16BF, CUDA_R_16BF, CUBLASLT_EPILOGUE_BGRADB, 1, 0, 1 },
+        { 40, 16, 24, 0, 1, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_BGRADB, 1, 1, 0 },
+        { 40, 11, 24, 0, 0, CUDA_R_16BF, CUDA_R_16BF, CUBLASLT_EPILOGUE_DGELU_BGRAD, 1, 0, 0 },
+        { 70, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DGELU_BGRAD, 1, 1, 0 },
         { 40, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1, 0, 0, CUBLAS_COMPUTE_32F_FAST_TF32 },
     };
     long before = cuda_stand_in_heuristics();
@@ -837,11 +847,12 @@ static void products(void **) {
 
 // One call that is right but for what `spoil` does to it
 struct Attempt {
-    int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldd = 16, batches_a = 1, align = 256, asked_n = 8;
+    int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldd = 16, batches_a = 1, align = 256, asked_n = 8, bias_offset = 0;
     unsigned epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    int aux_ld = 16, aux_type = -1, bias_type = -1, a_offset = 0, workspace_offset = 0, workspace_bytes = 4096, d_elements = 128;
+    int aux_ld = 16, aux_type = -1, bias_type = -1, a_offset = 0, k_ld = 32, workspace_offset = 0, workspace_bytes = 4096, d_elements = 128;
     cudaDataType type_d = CUDA_R_16BF;
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+    bool no_bias = false;
 };
 
 static cublasStatus_t attempt(const Attempt &t) {
@@ -862,15 +873,22 @@ static cublasStatus_t attempt(const Attempt &t) {
     attribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (void *)aux.p);
     attribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)t.aux_ld);
     attribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)t.aux_type);
-    Layouts l = { layout(CUDA_R_16BF, t.a_rows, t.k, t.lda, t.batches_a, 0), layout(CUDA_R_16BF, t.k, t.n, t.k, 1, 0),
+    Layouts l = { layout(CUDA_R_16BF, t.a_rows, t.k, t.lda, t.batches_a, 0),
+                  layout(CUDA_R_16BF, t.k, t.n, t.k_ld, 1, 0),
                   layout(t.type_d, t.m, t.n, t.ldd, 1, 0), 0, 0, 0, 0, 0, 0, 0, 0, 0 };
-    cublasLtMatrixLayout_t asked_b = layout(CUDA_R_16BF, t.k, t.asked_n, t.k, 1, 0);
+    cublasLtMatrixLayout_t asked_b = layout(CUDA_R_16BF, t.k, t.asked_n, t.k_ld, 1, 0);
     cublasLtMatrixLayout_t asked_d = layout(t.type_d, t.m, t.asked_n, t.ldd, 1, 0);
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t found, checked;
     int n_found;
     float one = 1, zero = 0;
     cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(handle, desc, l.a, asked_b, asked_d, asked_d, pref, 1, &found, &n_found);
-    if (rc == CUBLAS_STATUS_SUCCESS) {
+    void *given = t.no_bias ? nullptr : bias.p + t.bias_offset;
+    attribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, given);
+    if (rc == CUBLAS_STATUS_SUCCESS && t.asked_n != t.n) {
+        rc = cublasLtMatmulAlgoCheck(handle, desc, l.a, l.b, l.c, l.c, &found.algo, &checked);
+        assert_int_equal(rc, checked.state);
+    } else if (rc == CUBLAS_STATUS_SUCCESS) {
+        assert_int_equal(cublasLtMatmulAlgoCheck(handle, desc, l.a, l.b, l.c, l.c, &found.algo, &checked), 0);
         rc = cublasLtMatmul(handle, desc, &one, a.p + t.a_offset, l.a, b.p, l.b, &zero, d.p, l.c, d.p, l.c, &found.algo,
                             workspace.p + t.workspace_offset, t.workspace_bytes, 0);
     }
@@ -904,6 +922,15 @@ static void products_refused(void **) {
         { "workspace too large for its memory", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.workspace_bytes = 8193; } },
         { "D too large for its memory", CUBLAS_STATUS_EXECUTION_FAILED, [](Attempt &t) { t.d_elements = 127; } },
         { "algorithm of another product", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.asked_n = 4; } },
+        { "no bias", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.no_bias = true; } },
+        { "a bias less aligned than the one it was asked with", CUBLAS_STATUS_INVALID_VALUE,
+          [](Attempt &t) { t.bias_offset = 8; } },
+        { "rows of 9 bf16 numbers in an epilogue", CUBLAS_STATUS_NOT_SUPPORTED,
+          [](Attempt &t) { t.m = t.a_rows = t.lda = t.ldd = 9; } },
+        { "BGRADB of a B that is not transposed", CUBLAS_STATUS_NOT_SUPPORTED,
+          [](Attempt &t) { t.epilogue = CUBLASLT_EPILOGUE_BGRADB; } },
+        { "DGELU and k = 1", CUBLAS_STATUS_NOT_SUPPORTED,
+          [](Attempt &t) { t.k = 1, t.epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD; t.k_ld = 8; } },
     };
     FILE *usual = stderr;
     stderr = fopen("/dev/null", "w");   // it says why, each time
@@ -924,6 +951,59 @@ static void products_refused(void **) {
     setting("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     assert_int_equal(attempt({}), CUBLAS_STATUS_EXECUTION_FAILED);
     assert_int_equal(attempt({}), CUBLAS_STATUS_SUCCESS);
+    setting("CUDA_STAND_IN_FAIL", "");
+    setting("CUDA_STAND_IN_REFUSED", "1");
+    assert_int_equal(attempt({}), CUBLAS_STATUS_NOT_SUPPORTED);
+}
+
+// Algorithms of one product: as many as asked for, up to 8; what events show of each; bits that depend on it.
+static void algorithms(void **) {
+    enum { K = 3000 };
+    auto values = random_matrix(CUDA_R_32F, K, 1);
+    Buffer<char> x(values), y(4);
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatmulPreference_t pref;
+    cublasLtMatrixLayout_t row = layout(CUDA_R_32F, 1, K, 1, 1, 0);
+    cublasLtMatrixLayout_t column = layout(CUDA_R_32F, K, 1, K, 1, 0);
+    cublasLtMatrixLayout_t one = layout(CUDA_R_32F, 1, 1, 1, 1, 0);
+    cublasLtMatmulHeuristicResult_t found[10];
+    int n_found;
+    float alpha = 1, zero = 0, ms[8], sums[8];
+    cudaEvent_t events[2];
+    assert_int_equal(cublasLtCreate(&handle), 0);
+    assert_int_equal(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), 0);
+    assert_int_equal(cublasLtMatmulPreferenceCreate(&pref), 0);
+    assert_int_equal(cublasLtMatmulAlgoGetHeuristic(handle, desc, row, column, one, one, pref, 3, found,
+                                                    &n_found), 0);
+    assert_int_equal(n_found, 3);
+    assert_int_equal(cublasLtMatmulAlgoGetHeuristic(handle, desc, row, column, one, one, pref, 10, found,
+                                                    &n_found), 0);
+    assert_int_equal(n_found, 8);
+    setting("CUDA_STAND_IN_FASTEST", "5");
+    OK(cudaEventCreate(&events[0]));
+    OK(cudaEventCreate(&events[1]));
+    for (int i = 0; i < 8; i++) {
+        OK(cudaEventRecord(events[0], 0));
+        assert_int_equal(cublasLtMatmul(handle, desc, &alpha, x.p, row, x.p, column, &zero, y.p, one, y.p,
+                                        one, &found[i].algo, NULL, 0, 0), 0);
+        OK(cudaEventRecord(events[1], 0));
+        OK(cudaEventSynchronize(events[1]));
+        OK(cudaEventElapsedTime(&ms[i], events[0], events[1]));
+        sums[i] = *(float *)y.get().data();
+        assert_true(i == 5 || ms[i] >= 20 + i);
+    }
+    assert_true(ms[5] >= 10 && ms[5] < 20);     // a product of 3000 takes no 10 ms
+    assert_true(sums[0] == sums[2] && sums[1] == sums[7] && sums[0] != sums[1]
+                && fabs(sums[0] - sums[1]) < 0.1);
+    for (cublasLtMatrixLayout_t l : { row, column, one }) {
+        cublasLtMatrixLayoutDestroy(l);
+    }
+    OK(cudaEventDestroy(events[0]));
+    OK(cudaEventDestroy(events[1]));
+    cublasLtMatmulPreferenceDestroy(pref);
+    cublasLtMatmulDescDestroy(desc);
+    cublasLtDestroy(handle);
 }
 
 // A product waits its turn on its stream.
@@ -959,7 +1039,7 @@ int main() {
         TEST(queries_come_to_an_end), TEST(time_between_events), TEST(two_threads_at_once), TEST(pinned_and_pageable_copies),
         TEST(wrong_copies), TEST(guards),
         TEST(out_of_memory), TEST(devices), TEST(visible_devices), TEST(failures_on_purpose), TEST(counts), TEST(products), TEST(products_refused),
-        TEST(products_are_queued),
+        TEST(algorithms), TEST(products_are_queued),
     };
     return cmocka_run_group_tests_name("the CUDA stand-in", tests, NULL, NULL);
 }
