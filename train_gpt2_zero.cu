@@ -751,7 +751,7 @@ static void gpt2_head(GPT2 *model, const int *targets, int B, int T, float dloss
         void *lnf = rows(model, model->lnf, row, C), *dout = rows(model, dlnf, row, C);
         LAYER(matmul_forward(dt, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp));
         LAYER(softmax_crossentropy(dt, model->losses + row, model->logits, dloss, targets + row, n, V, Vp));
-        if (dloss) LAYER(matmul_backward(dt, dout, grad(WTE, 0), NULL, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp, add));
+        if (dloss) LAYER(matmul_backward(dt, dout, NULL, grad(WTE, 0), NULL, model->logits, lnf, param(WTE, 0), NULL, n, C, Vp, add));
     }
     LAYER(sum(model->loss_sum, model->losses, BT, !first));
     zero_check(zero_post_forward(z, EMBEDDING));
@@ -772,29 +772,32 @@ static void gpt2_backward(GPT2 *model, const int *inputs, int B, int T) {
     gpt2_dtype dt = model->dtype;
     void *dresidual = model->dresidual, *dl_btc = model->dl_btc, *dl_bt4c = model->dl_bt4c;
     float *dresidual_sums = model->dresidual_sums;
+    int fused = layers->dinp_bias_fused(dt, BT, 4 * C, C);  // FCB's gradient comes with fcproj's product
 
     for (int l = L - 1; l >= 0; l--) {
         void *residual = l == 0 ? model->encoded : model->residual3[l - 1];
         zero_check(zero_pre_backward(z, block(l)));
         if (opt.recompute >= 1) LAYER(gelu_forward(dt, model->fch_gelu[l], model->fch[l], (size_t)BT * 4 * C));
         LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
-        LAYER(matmul_backward(dt, dl_bt4c, grad(FCPROJW, l), NULL, dresidual, model->fch_gelu[l],
-                              param(FCPROJW, l), model->fch[l], BT, 4 * C, C, 0));
+        LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
+                              model->fch_gelu[l], param(FCPROJW, l), model->fch[l], BT, 4 * C, C, 0));
         if (opt.recompute >= 2)
             LAYER(layernorm_forward(dt, model->ln2[l], model->ln2_mean[l], model->ln2_rstd[l], model->residual2[l], param(LN2W, l),
                                     param(LN2B, l), BT, C));
-        LAYER(matmul_backward(dt, dl_btc, grad(FCW, l), grad(FCB, l), dl_bt4c, model->ln2[l], param(FCW, l), NULL, BT, C, 4 * C, 0));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c,
+                              model->ln2[l], param(FCW, l), NULL, BT, C, 4 * C, 0));
         LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc,
                                  model->residual2[l], param(LN2W, l), model->ln2_mean[l],
                                  model->ln2_rstd[l], BT, C));
         LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
-        LAYER(matmul_backward(dt, dl_btc, grad(ATTPROJW, l), NULL, dresidual, model->atty[l],
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, model->atty[l],
                               param(ATTPROJW, l), NULL, BT, C, C, 0));
         LAYER(attention_backward(dt, dl_bt4c, dl_btc, model->qkv[l], model->atty[l], model->lse[l], B, T, C, NH));
         if (opt.recompute >= 2)
             LAYER(layernorm_forward(dt, model->ln1[l], model->ln1_mean[l], model->ln1_rstd[l], residual, param(LN1W, l), param(LN1B, l),
                                     BT, C));
-        LAYER(matmul_backward(dt, dl_btc, grad(QKVW, l), grad(QKVB, l), dl_bt4c, model->ln1[l], param(QKVW, l), NULL, BT, C, 3 * C, 0));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, model->ln1[l],
+                              param(QKVW, l), NULL, BT, C, 3 * C, 0));
         LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
                                  dl_btc, residual, param(LN1W, l), model->ln1_mean[l], model->ln1_rstd[l],
                                  BT, C));

@@ -35,8 +35,10 @@ void matmul_free(void);
 int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
 int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias,
                             int BT, int C, int OC);
-int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                        const void *pre, int BT, int C, int OC, int add);
+int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
+                        const void *dout, const void *inp, const void *weight, const void *pre,
+                        int BT, int C, int OC, int add);
+int cpu_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
 int cpu_peak_flops(gpt2_dtype dt, double *flops);
 int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
 int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,

@@ -7,8 +7,9 @@
 int cublaslt_load(void);    // 0, or -1 with the sentence; again: 0 at once
 
 #ifndef CUDA_STAND_IN       // the tests' is linked
-#define CUBLASLT_FUNCTIONS(F) F(Create) F(Destroy) F(GetStatusName) F(Matmul) F(MatmulAlgoGetHeuristic) F(MatmulDescCreate) \
-    F(MatmulDescDestroy) F(MatmulDescSetAttribute) F(MatmulPreferenceCreate) F(MatmulPreferenceDestroy) F(MatmulPreferenceSetAttribute) \
+#define CUBLASLT_FUNCTIONS(F) F(Create) F(Destroy) F(GetStatusName) F(GetVersion) F(Matmul) F(MatmulAlgoCheck) \
+    F(MatmulAlgoGetHeuristic) F(MatmulDescCreate) F(MatmulDescDestroy) F(MatmulDescSetAttribute) \
+    F(MatmulPreferenceCreate) F(MatmulPreferenceDestroy) F(MatmulPreferenceSetAttribute) \
     F(MatrixLayoutCreate) F(MatrixLayoutDestroy) F(MatrixLayoutSetAttribute)
 
 #define POINTER(name) __typeof__(cublasLt##name) *name;
@@ -19,7 +20,9 @@ extern CublasLt cublaslt;
 #define cublasLtCreate cublaslt.Create
 #define cublasLtDestroy cublaslt.Destroy
 #define cublasLtGetStatusName cublaslt.GetStatusName
+#define cublasLtGetVersion cublaslt.GetVersion
 #define cublasLtMatmul cublaslt.Matmul
+#define cublasLtMatmulAlgoCheck cublaslt.MatmulAlgoCheck
 #define cublasLtMatmulAlgoGetHeuristic cublaslt.MatmulAlgoGetHeuristic
 #define cublasLtMatmulDescCreate cublaslt.MatmulDescCreate
 #define cublasLtMatmulDescDestroy cublaslt.MatmulDescDestroy

@@ -18,16 +18,26 @@ void *cuda_scratch(void);
 // The same memory is asked for by all parts of plan: the largest wish counts.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);
+// trial_cuda.c: runs the matrix products that were planned, or times them, in memory of trial_cuda_bytes
+size_t trial_cuda_bytes(void);
+int trial_cuda(void *memory);
+int tune_wanted(void);      // 1: products that the tuning file lacks are timed; 0: it lacks none; -1: no file
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes);
 void attention_cuda_free(void);
 
 // matmul_cuda.c; the same contracts as in the table
 int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
 int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
-int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                         const void *pre, int BT, int C, int OC, int add);
+int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
+                         const void *dout, const void *inp, const void *weight, const void *pre,
+                         int BT, int C, int OC, int add);
+int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
 int cuda_peak_flops(gpt2_dtype dt, double *flops);      // peak_cuda.c
+// peak_cuda.c: such as products meet in training, in any dtype
+int cuda_random_values(void *to, size_t bytes);
 void matmul_cuda_options(int tf32, int gelu);
+// bias_cuda.cu
+int cuda_repeat_row(gpt2_dtype dt, void *out, const void *row, int rows, int cols); // out (rows, cols) = row (cols)
 // attention_cuda.cu
 int attention_cuda_options(const char *attention);      // -1: not a word that layers_cuda_options takes
 int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);

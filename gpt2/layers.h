@@ -38,6 +38,7 @@ typedef struct {
 
     // Working memory of the layers, in bytes, for this shape: the caller allocates it (device memory, 256-byte aligned) and hands it over
     // before the first layer runs. Prepares every matrix product that the shape needs, so that nothing is allocated inside a step.
+    // On CUDA it runs each of them once, in memory that it frees again: best before the activations are allocated.
     // chunk: most rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
     int (*use_scratch)(void *scratch);                                      // lives as long as the layers are used
@@ -72,11 +73,16 @@ typedef struct {
     int (*matmul_forward)(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
     // pre (BT, OC) is that product, out (BT, OC) = gelu(pre)
     int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
-    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL: inp is gelu(pre) then;
-    // dweight (OC, C) = dout^T @ inp, or += with `add`, which costs 8 to 12 % of the product on a CPU;
-    // dbias (OC) += column sums of dout; dbias may be NULL
-    int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                           const void *pre, int BT, int C, int OC, int add);
+    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL: inp is
+    // gelu(pre) then; dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below;
+    // dweight (OC, C) = dout^T @ inp; dbias (OC) = column sums of dout. These three are += with `add`, which
+    // costs 8 to 12 % of the product on a CPU. Both biases may be NULL.
+    int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
+                           const void *dout, const void *inp, const void *weight, const void *pre,
+                           int BT, int C, int OC, int add);
+    // 1: with pre and without add, dinp_bias comes with the product; 0: it takes a pass of its own, and the
+    // layer below may do better
+    int (*dinp_bias_fused)(gpt2_dtype dt, int BT, int C, int OC);
 
     // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T) logarithm of each row's softmax sum, for backward.
     // No (T, T) matrix of all rows of the batch ever exists (FlashAttention, arXiv 2205.14135).
@@ -108,6 +114,15 @@ const char *layers_cuda_attention(void);
 // And backward's groups: rows of the batch, the scratch that they take, and its limit.
 typedef struct { int rows; size_t bytes, limit; } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
+
+// Tuning, before plan: products are computed by the algorithms that a tuning file's text names for this card
+// and library. What the text lacks of the planned products is timed by plan and added, or with may_time 0 an
+// error. name: the file's, for messages. "": a new file; NULL instead of the text: no tuning, plan takes the
+// first of the heuristic's algorithms that runs.
+int layers_cuda_tune(const char *name, const char *text, int may_time);
+char *layers_cuda_tuned(void);          // after plan: the text with what was added, to be freed
+// the device and the library, as lines of the file name them; NULL: gpt2_fail's sentence
+const char *layers_cuda_card(void);
 
 #ifdef __cplusplus
 }

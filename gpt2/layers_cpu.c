@@ -451,6 +451,7 @@ const Layers layers_cpu = {
     .matmul_forward = cpu_matmul_forward,
     .matmul_gelu_forward = cpu_matmul_gelu_forward,
     .matmul_backward = cpu_matmul_backward,
+    .dinp_bias_fused = cpu_dinp_bias_fused,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,
     .gelu_forward = cpu_gelu_forward,

@@ -39,6 +39,25 @@ static int device_bytes(size_t *total) {
     return 0;
 }
 
+// Without memory for it nothing is tried: the activations, which are more than the operands of one product, will not
+// fit either, and that failure can say what would.
+static int try_products(size_t scratch_bytes) {
+    void *memory;
+    size_t own = (scratch_bytes + 255) / 256 * 256, bytes = own + trial_cuda_bytes();
+    cudaError_t rc = cudaMalloc(&memory, bytes);
+    if (rc == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        if (tune_wanted() < 1) return 0;
+        return gpt2_fail("no memory for %zu bytes to time matrix products in: activations need more, take a smaller "
+                         "batch", bytes);
+    }
+    if (cuda_check(rc, "memory to try matrix products in")) return -1;
+    scratch = memory;
+    int tried = trial_cuda((char *)memory + own);
+    scratch = NULL;
+    return cuda_check(cudaFree(memory), "cudaFree") ? -1 : tried;
+}
+
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1 || B > INT_MAX / T)
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be positive, NH divide C, and B*T "
@@ -53,7 +72,9 @@ static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
     }
     *scratch_bytes = 0;     // the layers run one after the other: what the largest of them needs
     for (int i = 0; i < 4; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
-    return 0;
+    if (try_products(*scratch_bytes) == 0) return 0;
+    release();
+    return -1;
 }
 
 static int use_scratch(void *memory) {
@@ -100,6 +121,7 @@ static const Layers layers = {
     .matmul_forward = cuda_matmul_forward,
     .matmul_gelu_forward = cuda_matmul_gelu_forward,
     .matmul_backward = cuda_matmul_backward,
+    .dinp_bias_fused = cuda_dinp_bias_fused,
     .attention_forward = cuda_attention_forward,
     .attention_backward = cuda_attention_backward,
     .gelu_forward = cuda_gelu_forward,

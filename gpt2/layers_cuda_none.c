@@ -23,4 +23,19 @@ const char *layers_cuda_attention(void) {
 layers_attention_backward layers_cuda_attention_backward(void) {
     return (layers_attention_backward){ 0, 0, 0 };
 }
+
+int layers_cuda_tune(const char *name, const char *text, int may_time) {
+    (void)name, (void)text, (void)may_time;
+    return gpt2_fail("built without CUDA");
+}
+
+char *layers_cuda_tuned(void) {
+    gpt2_fail("built without CUDA");
+    return NULL;
+}
+
+const char *layers_cuda_card(void) {
+    gpt2_fail("built without CUDA");
+    return NULL;
+}
 #endif

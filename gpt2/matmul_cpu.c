@@ -358,6 +358,14 @@ void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *
     }
 }
 
+// dbias (OC) = the sums of dout's columns, or += with `add`
+static void column_sums(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC, int add) {
+    if (!add) {
+        memset(dbias, 0, OC * gpt2_dtype_size(dt));
+    }
+    add_column_sums(dt, dbias, dt, dout, BT, OC);
+}
+
 int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC) {
     return multiply(bias != NULL ? FORWARD_BIAS : FORWARD, dt, BT, C, OC, inp, weight, bias, out);
 }
@@ -367,14 +375,26 @@ int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp
     return cpu_matmul_forward(dt, pre, inp, weight, bias, BT, C, OC) != 0 ? -1 : cpu_gelu_forward(dt, out, pre, (size_t)BT * OC);
 }
 
-int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, const void *dout, const void *inp, const void *weight,
-                        const void *pre, int BT, int C, int OC, int add) {
+int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
+                        const void *dout, const void *inp, const void *weight, const void *pre,
+                        int BT, int C, int OC, int add) {
     Kind kind = add ? DWEIGHT_ADD : DWEIGHT;
     if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 || multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
         return -1;
     }
     if (dbias != NULL) {
-        add_column_sums(dt, dbias, dt, dout, BT, OC);
+        column_sums(dt, dbias, dout, BT, OC, add);
     }
-    return pre != NULL ? cpu_gelu_backward(dt, dinp, pre, dinp, (size_t)BT * C) : 0;
+    if (pre != NULL && cpu_gelu_backward(dt, dinp, pre, dinp, (size_t)BT * C) != 0) {
+        return -1;
+    }
+    if (dinp_bias != NULL) {
+        column_sums(dt, dinp_bias, dinp, BT, C, add);
+    }
+    return 0;
+}
+
+int cpu_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
+    (void)dt, (void)BT, (void)C, (void)OC;
+    return 0;
 }

@@ -14,10 +14,11 @@ typedef struct {
     int left_t, right_t;                        // stored as the transpose
     int left_ld, right_ld, out_ld;              // elements from one stored row to the next
     int left_next, right_next, out_next;        // elements from one matrix of the batch to the next
-    int epilogue;                               // cublasLtEpilogue_t; 0: none
+    int epilogue;                               // cublasLtEpilogue_t; 0: none. Attention's have none
 } Product;
 
-// Chooses the algorithm of a shape; product does it where it was not done. Allocates on the host only.
+// Finds the algorithms of a shape, of which the end of plan settles one; product does both where it was not
+// done. Allocates on the host only.
 int matmul_cuda_prepare(const Product *p);
 // out = left @ right, or += with `add`. workspace: device memory of matmul_cuda_workspace bytes, 256-byte aligned, used meanwhile.
 int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add, void *workspace);

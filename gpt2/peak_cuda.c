@@ -12,10 +12,10 @@ static Product square(gpt2_dtype dt, int side) {
 }
 
 // Values of both signs, with random mantissas, in any dtype: on zeros or constants a card draws less power and is faster than in training.
-static int fill(char *to, size_t bytes) {
+int cuda_random_values(void *to, size_t bytes) {
     enum { VALUES = 1 << 19 };
     uint16_t *values = malloc(VALUES * sizeof *values);
-    if (!values) return gpt2_fail("no memory for %zu bytes to measure the peak with", VALUES * sizeof *values);
+    if (!values) return gpt2_fail("no memory for %zu bytes to measure with", VALUES * sizeof *values);
     uint32_t random = 1;
     for (int i = 0; i < VALUES; i++) {
         random = random * 1664525 + 1013904223;
@@ -24,10 +24,10 @@ static int fill(char *to, size_t bytes) {
     cudaError_t rc = cudaSuccess;
     for (size_t at = 0; at < bytes && rc == cudaSuccess; at += VALUES * sizeof *values) {
         size_t rest = bytes - at, n = VALUES * sizeof *values;
-        rc = cudaMemcpy(to + at, values, n < rest ? n : rest, cudaMemcpyHostToDevice);
+        rc = cudaMemcpy((char *)to + at, values, n < rest ? n : rest, cudaMemcpyHostToDevice);
     }
     free(values);
-    return cuda_check(rc, "matrices to measure the peak with");
+    return cuda_check(rc, "matrices to measure products with");
 }
 
 // seconds of n products, one after another; matrices: left, right, out, of `bytes` each, and the workspace
@@ -46,7 +46,7 @@ static int time_products(const Product *p, char *matrices, size_t bytes, const c
 // seconds of one product: the best slice, since others may disturb one. Slice -1 warms up, slice 0 is one product.
 static int measure(const Product *p, char *memory, size_t bytes, const cudaEvent_t *events, int slices, double *seconds) {
     double best = 1, slice;
-    if (fill(memory, 2 * bytes) != 0) return -1;
+    if (cuda_random_values(memory, 2 * bytes) != 0) return -1;
     for (int i = -1; i <= slices; i++) {
         int n = i <= 0 || best > SLICE_S ? 1 : (int)(SLICE_S / best);
         if (time_products(p, memory, bytes, events, n, &slice) != 0) return -1;

@@ -493,19 +493,22 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
     }
     LAYER(matmul_forward(dt, y.p, x.p, w.p, with_bias ? b.p : NULL, BT, C, OC));
     check("matmul out", y, ys);
-    LAYER(matmul_backward(dt, dx.p, dw.p, with_bias ? db.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
+    LAYER(matmul_backward(dt, dx.p, NULL, dw.p, with_bias ? db.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check("matmul dinp", dx, dxs);
     check("matmul dweight", dw, dws);
     check("matmul dbias", db, dbs);
-    LAYER(matmul_backward(dt, dx.p, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
+    LAYER(matmul_backward(dt, dx.p, NULL, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC,
+                          1));
     check_same("matmul dweight", dw, dw2);
     check_same("matmul dbias", db, db2);
     // without `add` what was there does not matter, and it is what += makes of zeros
-    Tensor over = copy(dw), added = copy(dw);
+    Tensor over = copy(dw), added = copy(dw), over_bias = copy(db), added_bias = copy(db);
     memset(added.p, 0, w.n * gpt2_dtype_size(dt));
-    LAYER(matmul_backward(dt, dx.p, over.p, NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 0));
-    LAYER(matmul_backward(dt, dx.p, added.p, NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
+    memset(added_bias.p, 0, OC * gpt2_dtype_size(dt));
+    LAYER(matmul_backward(dt, dx.p, NULL, over.p, over_bias.p, dy.p, x.p, w.p, NULL, BT, C, OC, 0));
+    LAYER(matmul_backward(dt, dx.p, NULL, added.p, added_bias.p, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check_same("matmul dweight, overwritten", over, added);
+    check_same("matmul dbias, overwritten", over_bias, added_bias);
 }
 
 // The product and GELU after it, and the backward of both, are bit for bit what they are apart.
@@ -520,12 +523,20 @@ static void matmul_gelu(gpt2_dtype dt, int BT, int C, int OC) {
     // the next product, (BT, OC) @ (OC, C), whose input is y
     Tensor w2 = tensor(dt, w.n, 1), dy = tensor(dt, x.n, 1), dx = tensor(dt, pre.n, 1), dw = tensor(dt, w.n, 1), db = tensor(dt, C, 1);
     Tensor dx2 = tensor(dt, pre.n, 1), dw2 = copy(dw), db2 = copy(db);
-    LAYER(matmul_backward(dt, dx.p, dw.p, db.p, dy.p, y.p, w2.p, NULL, BT, OC, C, 1));
+    LAYER(matmul_backward(dt, dx.p, NULL, dw.p, db.p, dy.p, y.p, w2.p, NULL, BT, OC, C, 1));
     LAYER(gelu_backward(dt, dx.p, pre.p, dx.p, pre.n));
-    LAYER(matmul_backward(dt, dx2.p, dw2.p, db2.p, dy.p, y.p, w2.p, pre.p, BT, OC, C, 1));
+    LAYER(matmul_backward(dt, dx2.p, NULL, dw2.p, db2.p, dy.p, y.p, w2.p, pre.p, BT, OC, C, 1));
     check_same("matmul dinp times gelu's slope", dx, dx2);
     check_same("matmul dweight beside it", dw, dw2);
     check_same("matmul dbias beside it", db, db2);
+    // the column sums of dinp are what the layer below, (BT, C) @ (C, OC), would make of them
+    for (int add = 0; add < 2; add++) {
+        Tensor sums = tensor(dt, OC, 1), below = copy(sums);
+        Tensor dx3 = tensor(dt, x.n, 1), dw3 = tensor(dt, w.n, 1);
+        LAYER(matmul_backward(dt, dx2.p, sums.p, dw2.p, NULL, dy.p, y.p, w2.p, pre.p, BT, OC, C, add));
+        LAYER(matmul_backward(dt, dx3.p, NULL, dw3.p, below.p, dx2.p, x.p, w.p, NULL, BT, C, OC, add));
+        check_same("column sums of dinp", sums, below);
+    }
 }
 
 static void matmul_shapes(gpt2_dtype dt) {

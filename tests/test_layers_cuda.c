@@ -35,7 +35,7 @@ int main(void) {
 #endif
 
 enum { CPU, CUDA, AGAIN, RUNS };        // each function runs on the CPU, on the device, and there once more
-enum { MAX_TENSORS = 20 };
+enum { MAX_TENSORS = 24 };
 
 typedef struct { gpt2_dtype dt; size_t n; void *mem[RUNS]; } Tensor;
 
@@ -154,6 +154,21 @@ static void plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) 
     scratch[0] = aligned_alloc(256, (bytes + 255) / 256 * 256);
     ok(layers_cpu.use_scratch(scratch[0]));
     ok(layers_cuda()->plan(dt, B, T, C, NH, Vp, chunk, &scratch_bytes));
+    cuda(cudaMalloc((void **)&scratch[1], scratch_bytes));
+    ok(layers_cuda()->use_scratch(scratch[1]));
+}
+
+// For tests without products, which plan would try: rows and ends only.
+static void plan_ends(gpt2_dtype dt, int B, int T, int C, int Vp) {
+    free_scratch();
+    size_t bytes, rows, ends;
+    ok(layers_cpu.plan(type(dt, CPU), B, T, C, 1, Vp, 1, &bytes));
+    scratch[0] = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    ok(layers_cpu.use_scratch(scratch[0]));
+    layers_cuda()->free();
+    ok(rows_cuda_plan(dt, C, &rows));
+    ok(ends_cuda_plan(B * T, Vp, &ends));
+    scratch_bytes = rows > ends ? rows : ends;
     cuda(cudaMalloc((void **)&scratch[1], scratch_bytes));
     ok(layers_cuda()->use_scratch(scratch[1]));
 }
@@ -320,7 +335,7 @@ static void rows(void **state) {
     for (size_t s = 0; s < sizeof row_shapes / sizeof *row_shapes; s++) {
         int BT = row_shapes[s].BT, C = row_shapes[s].C;
         for (int d = 0; d < 3; d++) {
-            plan(dtypes[d], BT, 1, C, 1, 1, 1);
+            plan_ends(dtypes[d], BT, 1, C, 1);
             check_layernorm(dtypes[d], BT, C);
             check_layernorm_backward(dtypes[d], BT, C);
             check_elementwise(dtypes[d], (size_t)BT * C);
@@ -338,7 +353,7 @@ static int token(int kind, int i, int V) {
 
 static void check_encoder(gpt2_dtype dt, int B, int T, int C, int V, int kind) {
     size_t n = (size_t)B * T * C;
-    plan(dt, B, T, C, 1, V, 1);
+    plan_ends(dt, B, T, C, V);
     Tensor *out = tensor(dt, n, 1), *dout = tensor(dt, n, 1), *wte = tensor(dt, (size_t)V * C, 1), *wpe = tensor(dt, (size_t)T * C, 1);
     Tensor *dwte = tensor(dt, (size_t)V * C, 1), *dwpe = tensor(dt, (size_t)T * C, 1);
     int *inp = malloc((size_t)B * T * sizeof(int));
@@ -482,7 +497,7 @@ static void asynchronous(void **state) {
     ok(l->attention_forward(dt, x, mean, y, B, T, C, 2));
     ok(l->attention_backward(dt, z, x, y, x, mean, B, T, C, 2));
     ok(l->matmul_gelu_forward(dt, y, z, x, w, w, B * T, C, 4 * C));
-    ok(l->matmul_backward(dt, z, dw, db, x, y, w, NULL, B * T, 4 * C, C, 1));
+    ok(l->matmul_backward(dt, z, NULL, dw, db, x, y, w, NULL, B * T, 4 * C, C, 1));
     ok(l->softmax_crossentropy(dt, mean, z, 1, tokens, B * T, V, Vp));
     ok(l->layernorm_backward(dt, z, dw, db, mean, x, y, w, mean + n / 2, rstd, B * T, C));
     ok(l->bias_from_sums(dt, db, mean, C));
@@ -537,15 +552,21 @@ static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
     Tensor *out = tensor(dt, on_out, 1), *plain = tensor(dt, on_out, 1), *pre = tensor(dt, on_out, 1), *act = tensor(dt, on_out, 1);
     Tensor *inp = tensor(dt, in, 1), *w = tensor(dt, weights, 1), *b = tensor(dt, OC, 1), *dout = tensor(dt, on_out, 1);
     Tensor *dinp = tensor(dt, in, 1), *dinp2 = tensor(dt, in, 1), *dw = tensor(dt, weights, 1), *dw2 = tensor(dt, weights, 1);
-    Tensor *db = tensor(dt, OC, 1), *inp_pre = tensor(dt, in, 2);
+    Tensor *db = tensor(dt, OC, 1), *db2 = tensor(dt, OC, 1);
+    Tensor *inp_db = tensor(dt, C, 1), *inp_db2 = tensor(dt, C, 1);
+    Tensor *inp_pre = tensor(dt, in, 2);
     EACH_RUN {
         const Layers *l = start(run);
         gpt2_dtype t = type(dt, run);
         ok(l->matmul_forward(t, AT(out), AT(inp), AT(w), AT(b), BT, C, OC));
         ok(l->matmul_forward(t, AT(plain), AT(inp), AT(w), NULL, BT, C, OC));
         ok(l->matmul_gelu_forward(t, AT(act), AT(pre), AT(inp), AT(w), AT(b), BT, C, OC));
-        ok(l->matmul_backward(t, AT(dinp), AT(dw), AT(db), AT(dout), AT(inp), AT(w), NULL, BT, C, OC, 0));
-        ok(l->matmul_backward(t, AT(dinp2), AT(dw2), NULL, AT(dout), AT(inp), AT(w), AT(inp_pre), BT, C, OC, 1));
+        ok(l->matmul_backward(t, AT(dinp), NULL, AT(dw), AT(db), AT(dout), AT(inp), AT(w), NULL, BT, C, OC,
+                              0));
+        ok(l->matmul_backward(t, AT(dinp2), AT(inp_db), AT(dw), NULL, AT(dout), AT(inp), AT(w), AT(inp_pre),
+                              BT, C, OC, 0));
+        ok(l->matmul_backward(t, AT(dinp2), AT(inp_db2), AT(dw2), AT(db2), AT(dout), AT(inp), AT(w),
+                              AT(inp_pre), BT, C, OC, 1));
     }
     double twice = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 8e-3 : 1e-3;      // where two roundings follow each other
     check("out", out, SLACK);
@@ -557,6 +578,9 @@ static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
     check("dweight", dw, SLACK);
     check("dweight added", dw2, twice);
     check("dbias", db, SLACK);
+    check("dbias added", db2, twice);
+    check("dinp's column sums", inp_db, 2 * twice);     // a library may sum what it has not rounded yet
+    check("dinp's column sums added", inp_db2, 2 * twice);
     release();
 }
 
@@ -569,6 +593,236 @@ static void matmul(void **state) {
         }
     }
     ok(layers_cuda_options(0, 0, NULL));
+}
+
+#ifdef CUDA_STAND_IN
+static void set(const char *name, const char *value) {
+    setenv(name, value, 1);
+    cuda_stand_in_settings();
+}
+
+// Kernels and products queued by a backward product with pre and both bias gradients.
+static long launches_of_backward(gpt2_dtype dt, int gelu, int C, int OC, int fused) {
+    enum { BT = 24 };
+    ok(layers_cuda_options(0, gelu, "cublaslt"));
+    plan(dt, BT, 1, C, 1, 8, 1);
+    size_t in = (size_t)BT * C, out = (size_t)BT * OC, weights = (size_t)OC * C;
+    void *inp = tensor(dt, in, 1)->mem[CUDA], *dout = tensor(dt, out, 1)->mem[CUDA];
+    void *w = tensor(dt, weights, 1)->mem[CUDA], *dw = tensor(dt, weights, 1)->mem[CUDA];
+    void *dinp = tensor(dt, in, 1)->mem[CUDA], *inp_db = tensor(dt, C, 1)->mem[CUDA];
+    void *db = tensor(dt, OC, 1)->mem[CUDA];
+    long before, after;
+    assert_int_equal(layers_cuda()->dinp_bias_fused(dt, BT, C, OC), fused);
+    cuda_stand_in_counts(&before, NULL, NULL);
+    ok(layers_cuda()->matmul_backward(dt, dinp, inp_db, dw, db, dout, inp, w, inp, BT, C, OC, 0));
+    cuda_stand_in_counts(&after, NULL, NULL);
+    release();
+    return after - before;
+}
+
+// forward's result, to be freed
+static void *product_bits(gpt2_dtype dt, int BT, int C, int OC) {
+    random_state = 7;
+    Tensor *out = tensor(dt, (size_t)BT * OC, 1), *inp = tensor(dt, (size_t)BT * C, 1);
+    Tensor *w = tensor(dt, (size_t)OC * C, 1), *b = tensor(dt, OC, 1);
+    ok(layers_cuda()->matmul_forward(dt, out->mem[CUDA], inp->mem[CUDA], w->mem[CUDA], b->mem[CUDA], BT, C,
+                                     OC));
+    void *bits = downloaded(out, CUDA);
+    release();
+    return bits;
+}
+#endif
+
+// Bias gradients come with the products where cuBLASLt has the epilogues; a sum of columns is two kernels.
+static void epilogues(void **state) {
+    (void)state;
+#ifdef CUDA_STAND_IN
+    enum { PRODUCTS = 2, GELU = 1, SUMS = 2 };
+    assert_int_equal(launches_of_backward(GPT2_BF16, 2, 64, 32, 1), PRODUCTS);
+    assert_int_equal(launches_of_backward(GPT2_BF16, 0, 64, 32, 0), PRODUCTS + GELU + SUMS);
+    assert_int_equal(launches_of_backward(GPT2_F32, 2, 64, 33, 1), PRODUCTS);
+    // rows that are not of 16 bytes
+    assert_int_equal(launches_of_backward(GPT2_F16, 2, 64, 33, 0), PRODUCTS + GELU + 2 * SUMS);
+    // not a multiple of 8
+    assert_int_equal(launches_of_backward(GPT2_F32, 2, 63, 32, 0), PRODUCTS + GELU + SUMS);
+    ok(layers_cuda_options(0, 0, NULL));
+#else
+    print_message("skipped: only tests/cuda/ counts launches\n");
+    skip();
+#endif
+}
+
+// An algorithm that the heuristic names and the library refuses gives way to the next, when plan tries it.
+static void refused_algorithms(void **state) {
+    (void)state;
+#ifdef CUDA_STAND_IN
+    enum { BT = 40, C = 80, OC = 80 };
+    size_t bytes, n = BT * OC * sizeof(float);
+    ok(layers_cuda_options(0, 2, "cublaslt"));
+    plan(GPT2_F32, BT, 1, C, 1, 8, 1);
+    void *first = product_bits(GPT2_F32, BT, C, OC);
+    set("CUDA_STAND_IN_REFUSED", "1");
+    plan(GPT2_F32, BT, 1, C, 1, 8, 1);
+    set("CUDA_STAND_IN_REFUSED", "0");          // too late: plan has made its choice
+    void *second = product_bits(GPT2_F32, BT, C, OC);
+    assert_memory_not_equal(first, second, n);  // the second algorithm adds up in another order
+    check_matmul(GPT2_F32, 2, 7, 8, 16);
+    set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
+    plan(GPT2_F32, BT, 1, C, 1, 8, 1);
+    set("CUDA_STAND_IN_FAIL", "");
+    set("CUDA_STAND_IN_REFUSED", "8");
+    assert_int_equal(layers_cuda()->plan(GPT2_F32, BT, 1, C, 1, 8, 1, &bytes), -1);
+    if (!strstr(gpt2_last_error(), "no algorithm, for a product of m ")) fail_msg("%s", gpt2_last_error());
+    set("CUDA_STAND_IN_REFUSED", "0");
+    plan(GPT2_F32, BT, 1, C, 1, 8, 1);
+    // what has run once is not replaced: other bits without a word
+    set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
+    Tensor *x = tensor(GPT2_F32, BT * OC, 1);
+    assert_int_equal(layers_cuda()->matmul_forward(GPT2_F32, x->mem[CUDA], x->mem[CUDA], x->mem[CUDA],
+                                                   x->mem[CUDA], BT, C, OC), -1);
+    if (!strstr(gpt2_last_error(), "EXECUTION_FAILED")) fail_msg("%s", gpt2_last_error());
+    set("CUDA_STAND_IN_FAIL", "");
+    ok(layers_cuda_options(0, 0, NULL));
+    free(first);
+    free(second);
+    release();
+#else
+    print_message("skipped: only tests/cuda/ refuses algorithms\n");
+    skip();
+#endif
+}
+
+// ----------------------------------------------------------------------------
+// the tuning file
+
+#ifdef CUDA_STAND_IN
+enum { TB = 2, TT = 8, TC = 16, TV = 32 };
+
+static void plan_tuned(const char *text, int may_time) {
+    ok(layers_cuda_tune("tuned.txt", text, may_time));
+    plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT);
+}
+
+static char *tuned(const char *fastest) {
+    set("CUDA_STAND_IN_FASTEST", fastest);
+    plan_tuned("", 1);
+    char *text = layers_cuda_tuned();
+    assert_non_null(text);
+    return text;
+}
+
+static int count(const char *text, const char *word) {
+    int n = 0;
+    while ((text = strstr(text, word))) n++, text += strlen(word);
+    return n;
+}
+
+// `text` with the 3 that an algorithm begins with replaced by `to`, in line 3, a product with a bias; with
+// `mend` the check sum fits
+static char *changed(const char *text, const char *to, int mend) {
+    char *copy = strdup(text), *line = strchr(strchr(copy, '\n') + 1, '\n') + 1;
+    char *at = strstr(line, " epilogue 4 = 03");
+    char *check = strstr(line, ", check ");
+    assert_true(at && check && at < check);
+    memcpy(at + strlen(" epilogue 4 = "), to, 2);
+    uint32_t sum = 2166136261u;
+    for (char *c = line; c < check; c++) sum = (sum ^ (unsigned char)*c) * 16777619u;
+    char digits[16];
+    snprintf(digits, sizeof digits, "%08x", sum);
+    if (mend) memcpy(check + strlen(", check "), digits, 8);
+    return copy;
+}
+
+static void expect_tune_error(const char *text, int may_time, const char *part) {
+    size_t bytes;
+    int rc = layers_cuda_tune("tuned.txt", text, may_time);
+    if (rc == 0) rc = layers_cuda()->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes);
+    expect_error(rc, part);
+    ok(layers_cuda_tune(NULL, NULL, 0));
+}
+#endif
+
+static void tuning(void **state) {
+    (void)state;
+#ifdef CUDA_STAND_IN
+    size_t n = TB * TT * 3 * TC * sizeof(float);
+    ok(layers_cuda_options(0, 2, "cublaslt"));
+    ok(layers_cuda_tune(NULL, NULL, 0));
+    plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT);
+    void *untuned = product_bits(GPT2_F32, TB * TT, TC, 3 * TC);
+
+    char *text = tuned("3");                    // each product's algorithm 3, with its epilogue
+    int lines = count(text, "\"CUDA stand-in (9.0, "), with_epilogue = lines - count(text, " epilogue 0 = ");
+    assert_true(lines > 20 && with_epilogue > 8);
+    assert_int_equal(count(text, " = 03000000"), lines);
+    double ms = atof(strstr(text, " = 03") + strlen(" = ") + 128);
+    assert_true(ms >= 10 && ms < 20);
+    void *bits = product_bits(GPT2_F32, TB * TT, TC, 3 * TC);
+    assert_memory_not_equal(bits, untuned, n);
+
+    // with the file: nothing is timed nor asked for, and the choice is the same, whatever is the fastest now
+    set("CUDA_STAND_IN_FASTEST", "4");
+    long asked = cuda_stand_in_heuristics();
+    for (int may_time = 0; may_time < 2; may_time++) {
+        plan_tuned(text, may_time);
+        char *again = layers_cuda_tuned();
+        assert_string_equal(again, text);
+        free(again);
+        void *same = product_bits(GPT2_F32, TB * TT, TC, 3 * TC);
+        assert_memory_equal(bits, same, n);
+        free(same);
+    }
+    assert_int_equal(cuda_stand_in_heuristics(), asked);
+
+    // epilogues that cost more than kernels of our own, and those that cost less
+    char *apart = tuned("2:30");
+    assert_int_equal(count(apart, " = apart "), with_epilogue);
+    assert_int_equal(count(apart, " = 02000000"), lines - with_epilogue);
+    plan_tuned(apart, 0);
+    assert_int_equal(layers_cuda()->dinp_bias_fused(GPT2_F32, TB * TT, 4 * TC, TC), 0);
+    ok(layers_cuda_tune("tuned.txt", apart, 1));        // other logits are to be timed
+    check_matmul(GPT2_F32, 2, TB * TT, TC, 4 * TC);
+
+    // a candidate that is refused is not the fastest
+    set("CUDA_STAND_IN_REFUSED", "1");
+    char *others = tuned("0");
+    set("CUDA_STAND_IN_REFUSED", "0");
+    assert_int_equal(count(others, " = 01000000"), lines);
+
+    // another version of the library: its lines are others; they are added, or missing
+    set("CUDA_STAND_IN_CUBLASLT", "130200");
+    expect_tune_error(text, 0, "rank 0 has not timed");
+    set("CUDA_STAND_IN_FASTEST", "5");
+    plan_tuned(text, 1);
+    char *both = layers_cuda_tuned();
+    assert_true(strncmp(both, text, strlen(text)) == 0 && count(both, " cuBLASLt 130200 ") == lines);
+    unsetenv("CUDA_STAND_IN_CUBLASLT");
+
+    // files that are not what was written
+    char *spoilt[] = { changed(text, "04", 0), changed(text, "63", 1), changed(text, "0g", 1), strdup(text),
+                       strdup("model: gpt2\n") };
+    spoilt[3][strlen(text) - 3] = 0;
+    char cut[64];
+    snprintf(cut, sizeof cut, "tuned.txt, line %d: damaged: delete the line", lines + 1);
+    expect_tune_error(spoilt[0], 1, "tuned.txt, line 3: damaged: delete the line");
+    FILE *usual = stderr;
+    stderr = fopen("/dev/null", "w");           // the stand-in says why it refuses
+    expect_tune_error(spoilt[1], 1,
+        "tuned.txt, line 3: cuBLASLt refuses this algorithm (CUBLAS_STATUS_INVALID_VALUE): delete the line");
+    fclose(stderr);
+    stderr = usual;
+    expect_tune_error(spoilt[2], 1, "tuned.txt, line 3: damaged");
+    expect_tune_error(spoilt[3], 1, cut);
+    expect_tune_error(spoilt[4], 1, "tuned.txt, line 1: damaged");
+    for (int i = 0; i < 5; i++) free(spoilt[i]);
+    unsetenv("CUDA_STAND_IN_FASTEST");
+    char *texts[] = { untuned, bits, text, apart, others, both };
+    for (int i = 0; i < 6; i++) free(texts[i]);
+    ok(layers_cuda_options(0, 0, NULL));
+#else
+    print_message("skipped: only tests/cuda/ knows which algorithm is the fastest\n");
+    skip();
+#endif
 }
 
 static void check_attention(gpt2_dtype dt, int B, int T, int C, int NH) {
@@ -668,7 +922,13 @@ static void attention_options(void **state) {
 static int clean(void **state) {
     (void)state;
     release();
-    return 0;
+#ifdef CUDA_STAND_IN
+    unsetenv("CUDA_STAND_IN_FASTEST");
+    unsetenv("CUDA_STAND_IN_CUBLASLT");
+    unsetenv("CUDA_STAND_IN_REFUSED");
+    set("CUDA_STAND_IN_FAIL", "");
+#endif
+    return layers_cuda_tune(NULL, NULL, 0) || layers_cuda_options(0, 0, NULL);
 }
 
 static char no_device[256];
@@ -697,6 +957,9 @@ int main(void) {
         cmocka_unit_test_teardown(asynchronous, clean),
         cmocka_unit_test_teardown(errors, clean),
         cmocka_unit_test_teardown(matmul, clean),
+        cmocka_unit_test_teardown(epilogues, clean),
+        cmocka_unit_test_teardown(refused_algorithms, clean),
+        cmocka_unit_test_teardown(tuning, clean),
         cmocka_unit_test_teardown(attention, clean),
         cmocka_unit_test_teardown(attention_limit, clean),
         cmocka_unit_test_teardown(attention_options, clean),

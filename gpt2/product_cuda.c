@@ -1,0 +1,271 @@
+/* Products by cuBLASLt: shapes, algorithms, calls. Without a tuning file the first algorithm of the heuristic
+ * that runs is taken, which is the same in every run on the same card with the same library. */
+#include <stdlib.h>
+#include <string.h>
+#include "cuda.h"
+#include "product_cuda.h"
+
+enum { ALIGNMENT = 16 };            // bytes of a pointer
+
+static struct {
+    int tf32, hopper;               // hopper: or newer
+    cublasLtHandle_t handle;
+    size_t workspace_bytes;
+    Kept **table;
+    int used, size;
+} lt;
+
+void product_options(int tf32) {
+    lt.tf32 = tf32;
+}
+
+const char *product_type(gpt2_dtype dt) {
+    return dt == GPT2_F32 ? lt.tf32 ? "tf32" : "fp32" : dt == GPT2_BF16 ? "bf16" : "fp16";
+}
+
+static cudaDataType type_of(gpt2_dtype dt) {
+    return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// 0, or -1 with the sentence: the call, the shape as cuBLASLt sees it, its own name of the error
+static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
+    if (status == CUBLAS_STATUS_SUCCESS) return 0;
+    return gpt2_fail("cuBLASLt: %s: %s, for a product of m %d, n %d, k %d, batch %d in %s, epilogue %d",
+                     cublasLtGetStatusName(status), call, p->cols, p->rows, p->depth, p->batch,
+                     product_type(p->in), p->epilogue);
+}
+#define LT(p, call) do { if (lt_check((p), (call), #call)) return -1; } while (0)
+
+int product_unsupported(const Product *p) {
+    return lt_check(p, CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm");
+}
+
+static int open_library(void) {
+    int device, major;
+    if (lt.handle) return 0;
+    if (cublaslt_load() != 0) return -1;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    lt.workspace_bytes = (size_t)(major >= 9 ? 32 : 4) << 20;       // what NVIDIA recommends
+    lt.hopper = major >= 9;
+    cublasStatus_t status = cublasLtCreate(&lt.handle);
+    if (status == CUBLAS_STATUS_SUCCESS) return 0;
+    return gpt2_fail("cuBLASLt does not start on device %d: %s", device, cublasLtGetStatusName(status));
+}
+
+int matmul_cuda_workspace(size_t *bytes) {
+    if (open_library() != 0) return -1;
+    *bytes = lt.workspace_bytes;
+    return 0;
+}
+
+int product_hopper(int *hopper) {
+    if (open_library() != 0) return -1;
+    *hopper = lt.hopper;
+    return 0;
+}
+
+// ----------------------------------------------------------------------------
+// what is kept of a shape
+
+static int make_layout(const Product *p, cublasLtMatrixLayout_t *layout, gpt2_dtype dt, int rows, int cols,
+                       int transposed, int ld, int next) {
+    int64_t stride = next;
+    int high = transposed ? rows : cols, wide = transposed ? cols : rows;   // as cuBLASLt sees it
+    LT(p, cublasLtMatrixLayoutCreate(layout, type_of(dt), high, wide, ld));
+    if (p->batch > 1) {
+        LT(p, cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &p->batch,
+                                               sizeof p->batch));
+        LT(p, cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                               sizeof stride));
+    }
+    return 0;
+}
+
+static int set(const Product *p, cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t name,
+               const void *value, size_t bytes) {
+    LT(p, cublasLtMatmulDescSetAttribute(operation, name, value, bytes));
+    return 0;
+}
+
+static int has_vector(int epilogue) {
+    return epilogue != 0 && epilogue != CUBLASLT_EPILOGUE_DGELU && epilogue != CUBLASLT_EPILOGUE_GELU_AUX;
+}
+
+static int has_aux(int epilogue) {
+    return epilogue != 0 && epilogue != CUBLASLT_EPILOGUE_BIAS && epilogue != CUBLASLT_EPILOGUE_BGRADB;
+}
+
+static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
+    int round = p->in == GPT2_F32 && lt.tf32;
+    cublasComputeType_t compute = round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasOperation_t a = p->right_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->left_t ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int64_t aux_ld = p->out_ld;
+    // stands for pointers that are not known yet: only its alignment counts
+    const void *aligned = (const void *)(uintptr_t)ALIGNMENT;
+    LT(p, cublasLtMatmulDescCreate(operation, compute, CUDA_R_32F));
+    if (set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) != 0
+        || set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b) != 0) return -1;
+    if (p->epilogue == 0) return 0;
+    if (set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue) != 0) return -1;
+    if (has_vector(p->epilogue)
+        && set(p, *operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned) != 0) return -1;
+    if (!has_aux(p->epilogue)) return 0;
+    return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld) != 0 ? -1
+        : set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
+}
+
+// of pointers to a row or to a matrix of the batch: the largest power of two in their distances
+static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
+    size_t bytes = ((size_t)ld | (size_t)next) * gpt2_dtype_size(dt) | ALIGNMENT;
+    return (uint32_t)(bytes & -bytes);
+}
+
+static int set_preference(const Product *p, cublasLtMatmulPreference_t preference) {
+    uint32_t a = alignment(p->in, p->right_ld, p->right_next), b = alignment(p->in, p->left_ld, p->left_next);
+    uint32_t d = alignment(p->out, p->out_ld, p->out_next);
+    // Parts of a sum are added in fp32: the other schemes round them to the output's type on the way.
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    struct { cublasLtMatmulPreferenceAttributes_t name; const void *value; size_t bytes; } wishes[] = {
+        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes },
+        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d, sizeof d },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof d },
+    };
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++)
+        LT(p, cublasLtMatmulPreferenceSetAttribute(preference, wishes[i].name, wishes[i].value,
+                                                   wishes[i].bytes));
+    return 0;
+}
+
+// Leaves in the table what the heuristic finds. An epilogue that it refuses is no failure.
+static int ask_heuristic(Kept *kept, cublasLtMatmulPreference_t preference) {
+    const Product *p = &kept->shape;
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+    int returned = 0;
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt.handle, kept->operation, kept->right,
+                                                           kept->left, kept->out, kept->out, preference,
+                                                           CANDIDATES, results, &returned);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return 0;
+    if (status == CUBLAS_STATUS_INVALID_VALUE && p->epilogue) return 0;
+    if (lt_check(p, status, "cublasLtMatmulAlgoGetHeuristic") != 0) return -1;
+    for (int i = 0; i < returned; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) kept->candidates[kept->found++] = results[i].algo;
+    return 0;
+}
+
+static int find_candidates(Kept *kept) {
+    const Product *p = &kept->shape;
+    cublasLtMatmulPreference_t preference;
+    LT(p, cublasLtMatmulPreferenceCreate(&preference));
+    int rc = set_preference(p, preference);
+    if (rc == 0) rc = ask_heuristic(kept, preference);
+    cublasStatus_t status = cublasLtMatmulPreferenceDestroy(preference);
+    return rc != 0 ? rc : lt_check(p, status, "cublasLtMatmulPreferenceDestroy");
+}
+
+// 1: the tuning file says how this product is computed; 0: it does not
+static int take_tuned(Kept *kept) {
+    cublasLtMatmulHeuristicResult_t result;
+    int apart, line, rc = tune_find(&kept->shape, &kept->candidates[0], &apart, &line);
+    if (rc <= 0) return rc;
+    kept->settled = 1;
+    if (apart) return 1;
+    kept->found = 1;
+    cublasStatus_t status = cublasLtMatmulAlgoCheck(lt.handle, kept->operation, kept->right, kept->left,
+                                                    kept->out, kept->out, &kept->candidates[0], &result);
+    if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= lt.workspace_bytes) return 1;
+    return tune_refused(line, cublasLtGetStatusName(status));
+}
+
+static void kept_free(Kept *kept) {
+    cublasLtMatrixLayout_t layouts[] = { kept->left, kept->right, kept->out };
+    for (int i = 0; i < 3; i++)
+        if (layouts[i]) cublasLtMatrixLayoutDestroy(layouts[i]);
+    if (kept->operation) cublasLtMatmulDescDestroy(kept->operation);
+    free(kept);
+}
+
+static int make(Kept *kept) {
+    const Product *p = &kept->shape;
+    if (make_layout(p, &kept->left, p->in, p->rows, p->depth, p->left_t, p->left_ld, p->left_next) != 0
+        || make_layout(p, &kept->right, p->in, p->depth, p->cols, p->right_t, p->right_ld, p->right_next) != 0
+        || make_layout(p, &kept->out, p->out, p->rows, p->cols, 0, p->out_ld, p->out_next) != 0
+        || make_operation(p, &kept->operation) != 0) return -1;
+    int tuned = take_tuned(kept);
+    return tuned < 0 ? -1 : tuned ? 0 : find_candidates(kept);
+}
+
+Kept *product_keep(const Product *p) {
+    for (int i = 0; i < lt.used; i++)
+        if (memcmp(&lt.table[i]->shape, p, sizeof *p) == 0) return lt.table[i];
+    if (open_library() != 0) return NULL;
+    if (lt.used == lt.size) {
+        Kept **table = realloc(lt.table, (lt.size + 64) * sizeof *table);
+        if (table) lt.table = table, lt.size += 64;
+    }
+    Kept *kept = lt.used < lt.size ? calloc(1, sizeof *kept) : NULL;
+    if (!kept) {
+        gpt2_fail("matmul: no memory on the host for one more shape after %d", lt.used);
+        return NULL;
+    }
+    kept->shape = *p;
+    if (make(kept) != 0) {
+        kept_free(kept);
+        return NULL;
+    }
+    return lt.table[lt.used++] = kept;
+}
+
+Kept *product_at(int i) {
+    return i < lt.used ? lt.table[i] : NULL;
+}
+
+void product_free(void) {
+    for (int i = 0; i < lt.used; i++) kept_free(lt.table[i]);
+    free(lt.table);
+    if (lt.handle) cublasLtDestroy(lt.handle);
+    lt.handle = NULL, lt.table = NULL, lt.used = lt.size = 0;
+}
+
+// ----------------------------------------------------------------------------
+// products
+
+static int set_pointers(Kept *kept, const Operands *x) {
+    const Product *p = &kept->shape;
+    if (has_vector(p->epilogue)
+        && set(p, kept->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias) != 0)
+        return -1;
+    if (!has_aux(p->epilogue)) return 0;
+    return set(p, kept->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &x->aux, sizeof x->aux);
+}
+
+static cublasStatus_t call(Kept *kept, int candidate, const Operands *x) {
+    const float one = 1, beta = x->add ? 1 : 0;
+    return cublasLtMatmul(lt.handle, kept->operation, &one, x->right, kept->right, x->left, kept->left, &beta,
+                          x->out, kept->out, x->out, kept->out, &kept->candidates[candidate], x->workspace,
+                          lt.workspace_bytes, 0);
+}
+
+int product_run_candidate(Kept *kept, int candidate, const Operands *x) {
+    if (set_pointers(kept, x) != 0) return -1;
+    return lt_check(&kept->shape, call(kept, candidate, x), "cublasLtMatmul");
+}
+
+int product_run(Kept *kept, const Operands *x) {
+    if (!x->workspace || set_pointers(kept, x) != 0) return -1;
+    while (kept->chosen < kept->found) {
+        cublasStatus_t status = call(kept, kept->chosen, x);
+        if (status == CUBLAS_STATUS_SUCCESS) {
+            kept->settled = 1;
+            return 0;
+        }
+        if (kept->settled) return lt_check(&kept->shape, status, "cublasLtMatmul");
+        cudaGetLastError();         // what a refused launch leaves behind is not the next call's
+        kept->chosen++;
+    }
+    kept->found = 0;
+    return 1;
+}

@@ -1,0 +1,158 @@
+/* Before the first step each planned product runs once, on memory that is freed again: an algorithm that the
+ * heuristic names and the library refuses, or a kernel that fails, shows here. With a tuning file the
+ * products that it lacks are timed: the heuristic's candidates, and the product without its epilogue beside
+ * kernels of our own. */
+#include <math.h>
+#include <stdlib.h>
+#include "cuda.h"
+#include "product_cuda.h"
+
+enum { ROUNDS = 9, MOST_RUNS = 50, CHOICES = CANDIDATES + 1 };
+static const double ROUND_MS = 1;       // the runs of a choice in a round: so long at least
+
+static size_t padded(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+static size_t matrix_bytes(const Product *p, gpt2_dtype dt, int rows, int ld, int next) {
+    size_t before = (size_t)(p->batch > 1 ? p->batch - 1 : 0) * next;
+    return padded((before + (size_t)rows * ld) * gpt2_dtype_size(dt));
+}
+
+// The operands of a product in the memory of the trial, one behind the other.
+typedef struct { size_t left, right, out, aux, bias, all; } Sizes;
+
+static Sizes sizes_of(const Product *p) {
+    Sizes s = { .left = matrix_bytes(p, p->in, p->left_t ? p->depth : p->rows, p->left_ld, p->left_next),
+                .right = matrix_bytes(p, p->in, p->right_t ? p->cols : p->depth, p->right_ld, p->right_next),
+                .out = matrix_bytes(p, p->out, p->rows, p->out_ld, p->out_next) };
+    if (p->epilogue) {
+        s.aux = s.out;
+        s.bias = padded((p->rows > p->cols ? p->rows : p->cols) * gpt2_dtype_size(p->out));
+    }
+    s.all = s.left + s.right + s.out + s.aux + s.bias;
+    return s;
+}
+
+static Operands operands_in(char *memory, const Product *p) {
+    Sizes s = sizes_of(p);
+    char *right = memory + s.left, *out = right + s.right, *aux = out + s.out, *bias = aux + s.aux;
+    return (Operands){ .left = memory, .right = right, .out = out, .aux = aux, .bias = bias,
+                       .workspace = cuda_scratch() };
+}
+
+// ----------------------------------------------------------------------------
+// timing
+
+static int run_choice(Kept *kept, int choice, const Operands *x) {
+    return choice < kept->found ? product_run_candidate(kept, choice, x) : matmul_cuda_apart(&kept->shape, x);
+}
+
+// milliseconds of one run, out of `runs`
+static int time_runs(Kept *kept, int choice, const Operands *x, const cudaEvent_t *events, int runs,
+                     double *ms) {
+    float together;
+    CUDA_TRY(cudaEventRecord(events[0], 0));
+    for (int i = 0; i < runs; i++)
+        if (run_choice(kept, choice, x) != 0) return -1;
+    CUDA_TRY(cudaEventRecord(events[1], 0));
+    CUDA_TRY(cudaEventSynchronize(events[1]));
+    CUDA_TRY(cudaEventElapsedTime(&together, events[0], events[1]));
+    *ms = together / runs;
+    return 0;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// ms[choice]: the median of rounds in which the choices take turns; INFINITY where a candidate is refused
+static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEvent_t *events,
+                        double ms[CHOICES]) {
+    double rounds[CHOICES][ROUNDS];
+    int runs[CHOICES];
+    for (int c = 0; c < choices; c++) {
+        double warm, once;
+        runs[c] = 0;
+        ms[c] = INFINITY;
+        if (time_runs(kept, c, x, events, 1, &warm) != 0 || time_runs(kept, c, x, events, 1, &once) != 0) {
+            if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed product") != 0) return -1;
+            cudaGetLastError();     // what a refused launch leaves behind is not the next call's
+            continue;
+        }
+        runs[c] = once * MOST_RUNS < ROUND_MS ? MOST_RUNS : once > ROUND_MS ? 1 : (int)ceil(ROUND_MS / once);
+    }
+    for (int r = 0; r < ROUNDS; r++)
+        for (int c = 0; c < choices; c++)
+            if (runs[c] > 0 && time_runs(kept, c, x, events, runs[c], &rounds[c][r]) != 0) return -1;
+    for (int c = 0; c < choices; c++) {
+        if (runs[c] == 0) continue;
+        qsort(rounds[c], ROUNDS, sizeof(double), compare);
+        ms[c] = rounds[c][ROUNDS / 2];
+    }
+    return 0;
+}
+
+static int settle(Kept *kept, char *memory);
+
+// The fastest choice; of equal ones the first.
+static int tune(Kept *kept, char *memory) {
+    const Product *p = &kept->shape;
+    int apart = p->epilogue != 0, choices = kept->found + apart, best = 0;
+    double ms[CHOICES];
+    cudaEvent_t events[2] = { NULL, NULL };
+    Product less = matmul_cuda_less(p);
+    Kept *without = apart ? product_keep(&less) : NULL;
+    if (apart && (!without || settle(without, memory) != 0)) return -1;
+    Operands x = operands_in(memory, p);
+    int rc = cuda_random_values(memory, sizes_of(p).all);   // others have left theirs there
+    for (int i = 0; i < 2 && rc == 0; i++) rc = cuda_check(cudaEventCreate(&events[i]), "cudaEventCreate");
+    if (rc == 0) rc = time_choices(kept, choices, &x, events, ms);
+    for (int i = 0; i < 2; i++)
+        if (events[i] && cuda_check(cudaEventDestroy(events[i]), "cudaEventDestroy") != 0) rc = -1;
+    if (rc != 0) return -1;
+    for (int c = 1; c < choices; c++)
+        if (ms[c] < ms[best]) best = c;
+    if (choices == 0 || ms[best] == INFINITY) return product_unsupported(p);
+    if (best < kept->found) kept->chosen = best;
+    else kept->found = 0;
+    kept->settled = 1;
+    return tune_add(p, kept->found ? &kept->candidates[best] : NULL, ms[best]);
+}
+
+// ----------------------------------------------------------------------------
+
+static int settle(Kept *kept, char *memory) {
+    const Product *p = &kept->shape;
+    if (kept->settled) return 0;
+    if (tune_wanted() == 1) return tune(kept, memory);
+    if (tune_wanted() == 0)
+        return gpt2_fail("rank 0 has not timed a product that this rank plans, m %d, n %d, k %d, epilogue %d: "
+                         "all ranks need the same options", p->cols, p->rows, p->depth, p->epilogue);
+    Operands x = operands_in(memory, p);
+    int rc = product_run(kept, &x);
+    if (rc > 0 && p->epilogue == 0) return product_unsupported(p);
+    if (rc > 0) {               // computed apart: by a product that is tried as well
+        Product less = matmul_cuda_less(p);
+        return matmul_cuda_prepare(&less);
+    }
+    return rc < 0 ? -1 : cuda_check(cudaStreamSynchronize(0), "a product that was tried");
+}
+
+size_t trial_cuda_bytes(void) {
+    size_t most = 0;
+    Kept *kept;
+    for (int i = 0; (kept = product_at(i)); i++) {
+        size_t bytes = sizes_of(&kept->shape).all;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+int trial_cuda(void *memory) {
+    Kept *kept;
+    for (int i = 0; (kept = product_at(i)); i++)    // where one is computed apart, those that it takes join the table
+        if (settle(kept, memory) != 0) return -1;
+    return 0;
+}

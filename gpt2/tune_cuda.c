@@ -1,0 +1,157 @@
+/* The tuning file: for each card, version of cuBLASLt and product the algorithm that was fastest, a line
+ * each. cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file
+ * handles its text; who reads and writes it is the caller's. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cuda.h"
+#include "product_cuda.h"
+
+enum { KEY = 512, LINE = 1024 };
+
+static const char HEADING[] = "# Matrix products: the fastest of cuBLASLt's algorithms. Products without a line "
+                              "are timed and added.\n";
+
+static struct {
+    char *name, *text;      // NULL: no tuning
+    int may_time;
+} tuning;
+
+// ----------------------------------------------------------------------------
+// lines: key = algorithm ms ms, check sum
+
+const char *layers_cuda_card(void) {
+    static char card[384];
+    struct cudaDeviceProp p;
+    int device;
+    if (cublaslt_load() != 0 || cuda_check(cudaGetDevice(&device), "cudaGetDevice") != 0
+        || cuda_check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties") != 0) return NULL;
+    snprintf(card, sizeof card, "\"%.200s (%d.%d, %d processors)\" cuBLASLt %zu", p.name, p.major, p.minor,
+             p.multiProcessorCount, cublasLtGetVersion());
+    return card;
+}
+
+// Everything that an algorithm depends on.
+static int write_key(const Product *p, char key[KEY]) {
+    const char *card = layers_cuda_card();
+    if (!card) return -1;
+    snprintf(key, KEY, "%s %s to %s rows %d cols %d depth %d batch %d transposed %d %d steps %d %d %d "
+             "matrices %d %d %d epilogue %d = ", card, product_type(p->in), product_type(p->out), p->rows, p->cols,
+             p->depth, p->batch, p->left_t, p->right_t, p->left_ld, p->right_ld, p->out_ld, p->left_next,
+             p->right_next, p->out_next, p->epilogue);
+    return 0;
+}
+
+static uint32_t check_sum(const char *line, size_t n) {     // FNV-1a
+    uint32_t sum = 2166136261u;
+    for (size_t i = 0; i < n; i++) sum = (sum ^ (unsigned char)line[i]) * 16777619u;
+    return sum;
+}
+
+// A line without its newline is as it was written.
+static int is_whole(const char *line, size_t n) {
+    static const char mark[] = ", check ";
+    char end[32];
+    size_t tail = sizeof mark - 1 + 8;
+    if (n < tail) return 0;
+    snprintf(end, sizeof end, "%s%08x", mark, check_sum(line, n - tail));
+    return memcmp(line + n - tail, end, tail) == 0;
+}
+
+static int digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+// What stands behind the key: 1: an algorithm; 0: "apart"; -1: neither
+static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
+    unsigned char bytes[sizeof *algorithm];
+    if (strncmp(text, "apart ", 6) == 0) return 0;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        int high = digit(text[2 * i]), low = high < 0 ? -1 : digit(text[2 * i + 1]);
+        if (low < 0) return -1;
+        bytes[i] = (unsigned char)(16 * high + low);
+    }
+    memcpy(algorithm, bytes, sizeof bytes);
+    return text[2 * sizeof bytes] == ' ' ? 1 : -1;
+}
+
+// ----------------------------------------------------------------------------
+// the text
+
+static int damaged(int line) {
+    return gpt2_fail("%s, line %d: damaged: delete the line, its product is timed anew", tuning.name, line);
+}
+
+static void forget(void) {
+    free(tuning.name);
+    free(tuning.text);
+    tuning.name = tuning.text = NULL;
+}
+
+int layers_cuda_tune(const char *name, const char *text, int may_time) {
+    forget();
+    if (!text) return 0;
+    tuning.name = strdup(name);
+    tuning.text = strdup(*text ? text : HEADING);
+    tuning.may_time = may_time;
+    if (!tuning.name || !tuning.text) {
+        forget();
+        return gpt2_fail("no memory on the host for %s", name);
+    }
+    int line = 1;
+    for (const char *at = tuning.text; *at; line++) {
+        size_t n = strcspn(at, "\n");
+        if (at[n] != '\n' || (*at != '#' && !is_whole(at, n))) return damaged(line);
+        at += n + 1;
+    }
+    return 0;
+}
+
+char *layers_cuda_tuned(void) {
+    char *text = tuning.text ? strdup(tuning.text) : NULL;
+    if (!text) gpt2_fail("no text of a tuning file, or no memory for it");
+    return text;
+}
+
+int tune_wanted(void) {
+    return tuning.text ? tuning.may_time : -1;
+}
+
+int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line) {
+    char key[KEY];
+    if (!tuning.text) return 0;
+    if (write_key(p, key) != 0) return -1;
+    *line = 1;
+    for (const char *at = tuning.text; *at; ++*line) {
+        if (strncmp(at, key, strlen(key)) == 0) {
+            int choice = read_choice(at + strlen(key), algorithm);
+            *apart = choice == 0;
+            return choice < 0 || (*apart && !p->epilogue) ? damaged(*line) : 1;
+        }
+        at += strcspn(at, "\n") + 1;
+    }
+    return 0;
+}
+
+int tune_refused(int line, const char *status) {
+    return gpt2_fail("%s, line %d: cuBLASLt refuses this algorithm (%s): delete the line, its product is timed "
+                     "anew", tuning.name, line, status);
+}
+
+int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms) {
+    char line[LINE];
+    if (write_key(p, line) != 0) return -1;
+    size_t n = strlen(line), bytes = strlen(tuning.text);
+    const unsigned char *byte = (const unsigned char *)algorithm;
+    if (!algorithm) n += snprintf(line + n, LINE - n, "apart");
+    for (size_t i = 0; algorithm && i < sizeof *algorithm; i++)
+        n += snprintf(line + n, LINE - n, "%02x", byte[i]);
+    n += snprintf(line + n, LINE - n, " %.4f ms", ms);
+    n += snprintf(line + n, LINE - n, ", check %08x\n", check_sum(line, n));
+    char *text = realloc(tuning.text, bytes + n + 1);
+    if (!text) return gpt2_fail("no memory on the host for one more line of %s", tuning.name);
+    memcpy(text + bytes, line, n + 1);
+    tuning.text = text;
+    return 0;
+}
