@@ -36,6 +36,8 @@
 #include "gpt2/dataloader.h"
 // defines: fingerprint_of_*
 #include "gpt2/fingerprint.h"
+// defines: text_file_read, text_file_write
+#include "gpt2/text_file.h"
 // defines: Tokenizer, tokenizer_*
 #include "gpt2/tokenizer.h"
 // defines: random_f32, sample_softmax
@@ -107,7 +109,7 @@ static void print0(const char *fmt, ...) {
 
 typedef struct {
     const char *train_data, *val_data, *model, *output, *tokenizer, *schedule, *device, *dtype, *overlap, *trace, *hash, *zero_config, *progress;
-    const char *attention, *comm, *reduce, *comm_type, *start, *server, *start_file;
+    const char *attention, *tune, *comm, *reduce, *comm_type, *start, *server, *start_file;
     int B, T, total_batch, max_steps, warmup, val_every, val_batches, sample_every, sample_tokens;
     int checkpoint_every, checkpoints_keep, checkpoint_major, resume, overfit, recompute, stage, shuffle, seed, threads;
     int prefetch, naive, messages, tf32, gelu_fusion, master, processes, process_rank, ranks_a_host;
@@ -210,6 +212,9 @@ static const Option option_table[] = {
     { "--attention-workspace", INT, &opt.attention_mib, 0, 1 << 20,
       "on CUDA: MiB of scratch that attention's backward may take; one row\n"
       "                 of the batch takes what it needs (default 0: cuDNN 512, cuBLASLt 64)" },
+    { "--tune", TEXT, &opt.tune, 0, 0, "on CUDA: file of the fastest algorithms of matrix products; rank 0 times those\n"
+                                       "                 that it lacks for this card and library, and adds them (default:\n"
+                                       "                 none, cuBLASLt's first choice, which is the same in every run)" },
     { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
 
     { "Start of several ranks", HEADING, NULL, 0, 0, NULL },
@@ -617,6 +622,38 @@ static void plan_layers(GPT2 *model, int parts) {
                model->chunk, &model->scratch_bytes));
 }
 
+static char *tuning_of_rank_0(char *text) {     // what rank 0 has in text, on all ranks, to be freed
+    uint64_t bytes = rank == 0 ? strlen(text) + 1 : 0;
+    zero_check(zero_broadcast(z, 0, &bytes, sizeof bytes));
+    if (rank != 0) text = malloc_check(bytes);
+    zero_check(zero_broadcast(z, 0, text, bytes));
+    return text;
+}
+
+// With --tune, rank 0 times the matrix products that the file lacks, and all ranks take its choices, so that bits
+// depend on the file and not on who measured what.
+static void plan_tuned_layers(GPT2 *model, int parts) {
+    const char *card = layers_cuda_card();
+    char line[512];
+    if (!card) die("%s", gpt2_last_error());
+    snprintf(line, sizeof line, "what --tune times on = %s", card);
+    zero_check(zero_same(z, line));
+    char *text = rank == 0 ? text_file_read(opt.tune) : tuning_of_rank_0(NULL);
+    if (!text) die("option --tune: %s", gpt2_last_error());
+    gpt2_check(layers_cuda_tune(opt.tune, text, rank == 0));
+    plan_layers(model, parts);
+    if (rank == 0) {
+        char *tuned = layers_cuda_tuned();
+        if (!tuned) die("option --tune: %s", gpt2_last_error());
+        int changed = strcmp(tuned, text);
+        if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
+        print0("tuning     %s%s\n", opt.tune, changed ? ", with what was timed just now" : "");
+        tuning_of_rank_0(tuned);
+        free(tuned);
+    }
+    free(text);
+}
+
 enum { MOST_RECOMPUTE = 2 };
 static int recompute_chosen;    // nobody has asked for the level
 
@@ -646,7 +683,9 @@ static int largest_of_ranks(int number, int most) {
 // the one with the least memory needs. On a processor both are fixed.
 static void settle_memory(GPT2 *model, const zero_config *config) {
     int parts = parts_of_head(model, config);
-    plan_layers(model, on_cuda() ? largest_of_ranks(parts, MOST_PARTS) : parts);
+    if (on_cuda()) parts = largest_of_ranks(parts, MOST_PARTS);
+    if (opt.tune) plan_tuned_layers(model, parts);
+    else plan_layers(model, parts);
     recompute_chosen = opt.recompute < 0 && on_cuda();
     if (recompute_chosen) opt.recompute = largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE);
     else if (opt.recompute < 0) opt.recompute = 1;
@@ -656,6 +695,7 @@ static void settle_memory(GPT2 *model, const zero_config *config) {
 static size_t bytes_with(GPT2 model, zero_config config, int stage, int recompute, int B) {
     config.micro_batches *= model.B / B;
     model.B = B;
+    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));     // only its memory counts
     plan_layers(&model, parts_of_head(&model, &config));
     return plugin_bytes(&model, &config, stage) + activation_bytes(&model, recompute);
 }
@@ -1152,6 +1192,7 @@ static void settle_device(void) {
     if (opt.attention_mib)
         die("option --attention-workspace %d: it goes with --device cuda, and this run is on the CPU",
             opt.attention_mib);
+    if (opt.tune) die("option --tune %s: it goes with --device cuda, and this run is on the CPU", opt.tune);
 }
 
 static gpt2_dtype settle_dtype(void) {
@@ -1206,7 +1247,7 @@ static void open_tokenizer(Tokenizer *tokenizer, int V) {
 
 // Options that a rank may have to itself: paths, whose files are compared instead, and what changes neither numbers nor what ranks do together.
 static int may_differ(const Option *o) {
-    static const char *const own[] = { "-i", "-j", "-e", "--tokenizer", "-o", "--trace", "--zero-config", "--threads", "--overlap", "--progress" };
+    static const char *const own[] = { "-i", "-j", "-e", "--tokenizer", "-o", "--trace", "--tune", "--zero-config", "--threads", "--overlap", "--progress" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) if (!strcmp(o->name, own[i])) return 1;
     return !strncmp(o->name, "-p", 2);          // llm.c's, of processes: the ranks have found each other
 }
@@ -1252,6 +1293,7 @@ static char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *
     } else if (resume_step < 0) fprintf(f, "-e = %s\n", opt.model);
     const GPT2Config *c = &model->config;
     fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads, c->channels, c->vocab_size, c->max_seq_len);
+    fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
     describe_shards(f, "-i", train);
     if (opt.val_every) describe_shards(f, "-j", val);
     int failed = ferror(f);

@@ -1,10 +1,12 @@
 /* The tuning file: for each card, version of cuBLASLt and product the algorithm that was fastest, a line
  * each. cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file
  * handles its text; who reads and writes it is the caller's. */
+#define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 #include "cuda.h"
 #include "product_cuda.h"
 
@@ -43,19 +45,13 @@ static int write_key(const Product *p, char key[KEY]) {
     return 0;
 }
 
-static uint32_t check_sum(const char *line, size_t n) {     // FNV-1a
-    uint32_t sum = 2166136261u;
-    for (size_t i = 0; i < n; i++) sum = (sum ^ (unsigned char)line[i]) * 16777619u;
-    return sum;
-}
-
 // A line without its newline is as it was written.
 static int is_whole(const char *line, size_t n) {
     static const char mark[] = ", check ";
     char end[32];
     size_t tail = sizeof mark - 1 + 8;
     if (n < tail) return 0;
-    snprintf(end, sizeof end, "%s%08x", mark, check_sum(line, n - tail));
+    snprintf(end, sizeof end, "%s%08x", mark, (unsigned)XXH32(line, n - tail, 0));
     return memcmp(line + n - tail, end, tail) == 0;
 }
 
@@ -148,7 +144,7 @@ int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms)
     for (size_t i = 0; algorithm && i < sizeof *algorithm; i++)
         n += snprintf(line + n, LINE - n, "%02x", byte[i]);
     n += snprintf(line + n, LINE - n, " %.4f ms", ms);
-    n += snprintf(line + n, LINE - n, ", check %08x\n", check_sum(line, n));
+    n += snprintf(line + n, LINE - n, ", check %08x\n", (unsigned)XXH32(line, n, 0));
     char *text = realloc(tuning.text, bytes + n + 1);
     if (!text) return gpt2_fail("no memory on the host for one more line of %s", tuning.name);
     memcpy(text + bytes, line, n + 1);

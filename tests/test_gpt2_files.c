@@ -18,6 +18,7 @@
 #include "../gpt2/model.h"
 #include "../gpt2/rand.h"
 #include "../gpt2/schedule.h"
+#include "../gpt2/text_file.h"
 #include "../gpt2/tokenizer.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -634,6 +635,49 @@ static void test_outliers(void **state) {
     assert_float_equal(outlier_update(&d, 5), 0, 1e-3); // no spread, no outlier
 }
 
+// A text file is written whole or not at all, and leaves nothing beside it.
+static void test_text_files(void **state) {
+    (void)state;
+    const char *path = in_folder("some.txt");
+    char *text = text_file_read(path), *longer = malloc(100001);
+    assert_string_equal(text, "");              // there is none yet
+    free(text);
+    memset(longer, 'x', 100000);
+    longer[100000] = 0;
+    const char *texts[] = { "one line\n", longer, "" };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        assert_int_equal(text_file_write(path, texts[i]), 0);
+        text = text_file_read(path);
+        assert_string_equal(text, texts[i]);
+        free(text);
+    }
+    struct rlimit usual, small;
+    getrlimit(RLIMIT_FSIZE, &usual);
+    small = (struct rlimit){ 5000, usual.rlim_max };
+    assert_int_equal(text_file_write(path, "kept\n"), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    int rc = text_file_write(path, longer);
+    setrlimit(RLIMIT_FSIZE, &usual);
+    assert_error(rc, "some.txt: not written: File too large");
+    text = text_file_read(path);
+    assert_string_equal(text, "kept\n");
+    DIR *d = opendir(folder);
+    int files = 0;
+    for (struct dirent *e; (e = readdir(d));) files += strstr(e->d_name, ".txt") != NULL;
+    closedir(d);
+    assert_int_equal(files, 1);
+    assert_error(text_file_write(in_folder("nowhere/some.txt"), "x"), "No such file");
+    assert_error(text_file_read(folder) ? 0 : -1, "Is a directory");
+    FILE *f = fopen(path, "w");
+    fwrite("a\0b", 1, 3, f);
+    fclose(f);
+    assert_error(text_file_read(path) ? 0 : -1, "not a text file");
+    unlink(path);
+    free(text);
+    free(longer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mt19937),        cmocka_unit_test(test_normal_in_parts),     cmocka_unit_test(test_permutation),
@@ -642,7 +686,7 @@ int main(void) {
         cmocka_unit_test(test_rows_in_order),  cmocka_unit_test(test_failing_model_write), cmocka_unit_test(test_shuffle),
         cmocka_unit_test(test_tell_and_seek),  cmocka_unit_test(test_ranks_see_one_stream), cmocka_unit_test(test_bad_shards),
         cmocka_unit_test(test_tokenizer),      cmocka_unit_test(test_bad_tokenizers),      cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_outliers),
+        cmocka_unit_test(test_outliers),       cmocka_unit_test(test_text_files),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

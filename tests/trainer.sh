@@ -381,6 +381,7 @@ test_options() {
     refused 'bad.its workspace on a CPU' 0 '--attention-workspace 8' '--device cuda' -- --attention-workspace 8 --device cpu
     refused 'bad.no such attention' 0 "'fast'" 'auto, cudnn, cudnn-fast, cublaslt' -- --attention fast
     refused 'bad.no such recompute' 0 'option -r: 3' '-1 to 2' -- -r 3
+    refused 'bad.tuning on a CPU' 0 '--tune products.txt' '--device cuda' -- --tune products.txt --device cpu
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
     refused 'bad.no master weights' 0 '-w 0' '--dtype bf16' -- -w 0 --dtype fp32
     local option

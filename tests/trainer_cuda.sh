@@ -165,6 +165,8 @@ need "$(told rows1)" [ "$(told rows1)" = \
     '1 of 4 rows of the batch at a time: 1.5 MiB of scratch, limit 1 MiB, which one row exceeds' ]
 need 'other bits' [ "$(bits rows1) $(bits rows2)" = "$(bits rows4) $(bits rows4)" ]
 end
+same 'same bits with bias gradients by the products of GELU' 1 ':--dtype bf16 -z 0 -ge 2' 'CUDA_STAND_IN=lag:--dtype bf16 -z 3 -ge 2' \
+    'CUDA_STAND_IN=rival:--dtype bf16 -z 2 -ge 2'
 
 begin 'the losses of the processor'
 for dtype in fp32 bf16; do
@@ -177,6 +179,12 @@ need "fp32: $(losses cuda_fp32), on a processor $(losses cpu_fp32)" within "$(lo
 need "bf16: $(losses cuda_bf16), on a processor $(losses cpu_bf16)" within "$(losses cuda_bf16)" "$(losses cpu_bf16)" 0.02
 need "-ge 2: $(losses cuda_ge2), apart $(losses cuda_bf16)" within "$(losses cuda_ge2)" "$(losses cuda_bf16)" 0.01
 need "fp16: $(losses cuda_fp16), fp32 $(losses cuda_fp32)" within "$(losses cuda_fp16)" "$(losses cuda_fp32)" 0.01
+for dtype in fp32 bf16; do          # rows of 33 numbers: biases in 16 bits are added apart
+    need "33 channels, $dtype, cpu" train "odd_cpu_$dtype" 1 --device cpu --dtype $dtype -e l2h3c33v257t32
+    need "33 channels, $dtype, cuda" train "odd_$dtype" 1 --device cuda --dtype $dtype -ge 2 -e l2h3c33v257t32
+    need "33 channels, $dtype: $(losses odd_$dtype), on a processor $(losses odd_cpu_$dtype)" within "$(losses odd_$dtype)" \
+        "$(losses odd_cpu_$dtype)" "$([ $dtype = fp32 ] && echo 1e-4 || echo 0.02)"
+done
 need 'device in summary.json' [ "$(value cuda_bf16 device) $(value cpu_bf16 device)" = 'cuda cpu' ]
 end
 
@@ -190,6 +198,52 @@ need 'no counts' [ -n "$(count steps6 launches)" ]
 waits=$(($(count steps8 'host waits') - $(count steps6 'host waits')))
 need "$waits waits in two steps: two calls for the loss and one for the norm, each" [ "$waits" = 6 ]
 need 'allocations in a step' [ "$(count steps8 allocations)" = "$(count steps6 allocations)" ]
+end
+
+# The stand-in's algorithms have other bits by turns, and CUDA_STAND_IN_FASTEST says which is the fastest.
+begin 'tuning: the fastest is chosen and kept, and all ranks take the choice of rank 0'
+need 'did not run' train untuned 1 --device cuda --dtype bf16
+env=CUDA_STAND_IN_FASTEST=3
+need 'timing: did not run' train timed 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/products.txt"
+need 'not algorithm 3' [ "$(grep -c ' = 03000000' "$dir/products.txt")" = "$(grep -vc '^#' "$dir/products.txt")" ]
+need 'the same bits as without' [ "$(value timed params_hash)" != "$(value untuned params_hash)" ]
+cp "$dir/products.txt" "$dir/kept.txt"
+env='CUDA_STAND_IN_FASTEST=4 CUDA_STAND_IN_COUNT=1'
+need 'with the file: did not run' train kept 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/kept.txt" -z 0
+need 'the file has changed' cmp -s "$dir/products.txt" "$dir/kept.txt"
+need "bits $(bits kept), when they were timed $(bits timed)" [ "$(bits kept)" = "$(bits timed)" ]
+launches=$(count kept launches)
+env='CUDA_STAND_IN_COUNT=1'
+need 'without a file: did not run' train counted 1 --device cuda --dtype bf16 -ge 2 -z 0
+need "$launches launches, without a file $(count counted launches): something is timed" [ "$launches" -le "$(count counted launches)" ]
+env='CUDA_STAND_IN_FASTEST=2:40'
+need 'apart: did not run' train apart 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/apart.txt"
+need 'no product apart' grep -q ' epilogue 208 = apart ' "$dir/apart.txt"
+# shellcheck disable=SC2016
+printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_FASTEST=4 >"$dir/odd_one"
+chmod +x "$dir/odd_one"
+through=("$dir/odd_one")
+env=CUDA_STAND_IN_FASTEST=3
+need 'two ranks: did not run' train two 2 --device cuda --dtype bf16 -ge 2 --comm host --tune "$dir/two.txt"
+through=()
+need 'two ranks: not the choices of rank 0' [ "$(sed 's/ [0-9.]* ms, .*//' "$dir/two.txt" | sort)" = "$(sed 's/ [0-9.]* ms, .*//' "$dir/products.txt" | sort)" ]
+need 'two ranks with the file: did not run' train two_kept 2 --device cuda --dtype bf16 -ge 2 --comm host --tune "$dir/two.txt" -z 2
+need "two ranks: $(bits two), with the file $(bits two_kept)" [ "$(bits two)" = "$(bits two_kept)" ]
+env=CUDA_STAND_IN_REFUSED=3         # all ranks take algorithm 3 by themselves
+need 'algorithm 3: did not run' train two_third 2 --device cuda --dtype bf16 -ge 2 --comm host
+need "two ranks: $(bits two), with algorithm 3 $(bits two_third)" [ "$(bits two)" = "$(bits two_third)" ]
+env=''
+end
+begin 'tuning: a rank with another library, and one without the option'
+printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_CUBLASLT=130200 >"$dir/odd_one"
+through=("$dir/odd_one")
+need 'another library: it runs' not train unlike 2 --device cuda --dtype bf16 --comm host --tune "$dir/two.txt" >/dev/null
+need "$(tail -n 2 "$dir/unlike.screen")" grep -aq 'has what --tune times on = "CUDA stand-in .* cuBLASLt 130200 and rank 0 ' "$dir/unlike.screen"
+# shellcheck disable=SC2016
+printf '#!/bin/bash\nif [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec "$@"; else exec "$@" --tune %s; fi\n' "$dir/two.txt" >"$dir/odd_one"
+need 'one without the option: it runs' not train unlike 2 --device cuda --dtype bf16 --comm host >/dev/null
+need "$(tail -n 2 "$dir/unlike.screen")" grep -aq 'has --tune = not given and rank 0 .* has --tune = a file' "$dir/unlike.screen"
+through=()
 end
 
 begin 'a checkpoint of one device goes on on the other'
@@ -275,6 +329,10 @@ need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v25
 need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 32 -d 2048 -r 0
 env=''
 end
+sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
+refused 'a tuning file that is damaged' 'damaged.txt, line 3: damaged: delete the line' -- --tune "$dir/damaged.txt"
+refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- --tune "$dir/nowhere/products.txt"
+env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a product of' --
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
 refused 'its fast mode too' 'attention cudnn-fast' 'without cuDNN' -- --attention cudnn-fast
