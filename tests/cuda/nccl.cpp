@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@
 
 namespace {
 
-enum { MAX_RANKS = 8, RING = 1 << 16 };
+enum { MAX_RANKS = 8, RING = 1 << 16, MAX_WINDOWS = 256, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
 enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
 
 struct Ring {
@@ -37,12 +37,14 @@ struct Shared {
     std::atomic<int> error;                 // ncclResult_t, for all ranks
     std::atomic<uint32_t> taken[MAX_RANKS]; // whether the rank is there
     char gpu[MAX_RANKS][64];
+    std::atomic<uint32_t> windows[MAX_RANKS];       // registered so far, and of what size
+    uint64_t window_bytes[MAX_RANKS][MAX_WINDOWS];
     Ring ring[MAX_RANKS][MAX_RANKS];        // from, to
 };
 
 // Goes before the bytes of a message.
 struct Header {
-    uint64_t kind, type, bytes;
+    uint64_t kind, type, bytes, place;      // place: 0, or 1 + where in its window a symmetric operation receives
 };
 
 struct Message {
@@ -62,6 +64,7 @@ struct Operation {
     std::vector<Message> messages;
     std::vector<std::function<void()>> then;    // local copies and sums
     long number = 0;
+    bool outlives_abort = false;
     Clock::time_point moved_at{};               // first look, or last byte
 };
 using OperationPtr = std::shared_ptr<Operation>;
@@ -76,7 +79,14 @@ struct Communicator {
     std::atomic<bool> aborted{false};
     std::atomic<int> error{0}, unfinished{0};
     OperationPtr group, unissued;               // being described; described, but not on the stream yet
-    std::set<void *> registered;
+    std::map<void *, size_t> registered;
+    std::map<void *, size_t> windows;           // symmetric
+    void *registering = nullptr;                // the window that is not there yet
+    size_t registering_bytes = 0;
+    uint32_t n_windows = 0;
+    ncclWindow_t *window = nullptr;
+    bool connected[MAX_RANKS] = {};
+    std::vector<void *> memory;                 // of the device, its own
     ~Communicator() {
         if (shared) {
             munmap(shared, sizeof *shared);
@@ -88,7 +98,9 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 std::recursive_mutex lock;
 std::vector<CommunicatorPtr> live;
 std::string last_error;
-std::atomic<long> operations{0};
+std::atomic<long> operations{0}, groups{0};
+std::map<void *, size_t> allocated;              // by ncclMemAlloc
+std::vector<void *> unused;                     // device memory of communicators that are gone
 thread_local int depth = 0;
 thread_local std::vector<CommunicatorPtr> grouped;
 
@@ -177,7 +189,9 @@ void check_header(Communicator &c, const Message &m) {
         char why[200];
         snprintf(why, sizeof why, "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
                  (unsigned long long)m.header.bytes, (int)m.header.type, m.peer, (unsigned long long)m.other.bytes, (int)m.other.type,
-                 m.other.kind == m.header.kind ? "" : " in another operation");
+                 m.other.kind != m.header.kind     ? " in another operation"
+                 : m.other.place != m.header.place ? ", to another place of the window"
+                                                   : "");
         fail_later(c, ncclInvalidUsage, why, true);
     }
 }
@@ -224,7 +238,7 @@ bool move_messages(Communicator &c, Operation &op) {
 
 // Asked until it says that the operation is over; or abandoned: after an abort.
 bool look(Communicator &c, Operation &op) {
-    if (c.aborted) {
+    if (c.aborted && !op.outlives_abort) {
         return true;
     }
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) {
@@ -246,9 +260,37 @@ bool look(Communicator &c, Operation &op) {
     return false;
 }
 
+// Device memory of the communicator's own.
+ncclResult_t take(Communicator &c, size_t bytes) {
+    void *p;
+    if (cudaMalloc(&p, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return refuse(ncclUnhandledCudaError, "out of memory");
+    }
+    c.memory.push_back(p);
+    return ncclSuccess;
+}
+
+ncclResult_t connect(Communicator &c, const Operation &op) {
+    for (const Message &m : op.messages) {
+        if (m.peer == c.rank || c.connected[m.peer]) {
+            continue;
+        }
+        c.connected[m.peer] = true;
+        if (ncclResult_t rc = take(c, CONNECTION_BYTES)) {
+            return rc;
+        }
+    }
+    return ncclSuccess;
+}
+
 ncclResult_t issue(const CommunicatorPtr &c) {
     OperationPtr op = std::move(c->unissued);
     c->unissued = nullptr;
+    groups++;
+    if (ncclResult_t rc = connect(*c, *op)) {
+        return rc;
+    }
     op->number = ++operations;
     c->unfinished++;
     cudaError_t rc = cuda_stand_in_queue_when(c->stream, [=] { return look(*c, *op); }, [=] {
@@ -277,7 +319,7 @@ ncclResult_t usable(const CommunicatorPtr &c) {
     if (c->error) {
         return (ncclResult_t)(int)c->error;
     }
-    if (!c->ready || c->unissued || c->finalizing) {
+    if (!c->ready || c->unissued || c->registering || c->finalizing) {
         return refuse(ncclInvalidUsage, "the communicator is still busy with the call before: ncclCommGetAsyncError was not asked");
     }
     return ncclSuccess;
@@ -329,11 +371,21 @@ ncclResult_t check(const Communicator &c, int peer, std::initializer_list<std::p
     return ncclSuccess;
 }
 
+// The block among them in which all of [p, p + bytes) lies, or end().
+std::map<void *, size_t>::const_iterator holder(const std::map<void *, size_t> &blocks, const void *p, size_t bytes) {
+    for (auto b = blocks.begin(); b != blocks.end(); b++) {
+        if (p >= b->first && (const char *)p + bytes <= (const char *)b->first + b->second) {
+            return b;
+        }
+    }
+    return blocks.end();
+}
+
 void add(Operation &op, bool is_send, int peer, Kind kind, ncclDataType_t type, const void *p, size_t bytes) {
     Message m{};
     m.peer = peer;
     m.is_send = is_send;
-    m.header = { (uint64_t)kind, (uint64_t)type, bytes };
+    m.header = { (uint64_t)kind, (uint64_t)type, bytes, 0 };
     m.p = (char *)p;
     op.messages.push_back(m);
 }
@@ -419,6 +471,28 @@ bool joined(Communicator &c) {
     return c.ready = true;
 }
 
+// As NCCL looks at it.
+ncclResult_t check_config(const ncclConfig_t *config) {
+    auto is_set = [](int x) { return x != NCCL_CONFIG_UNDEF_INT; };
+    if (!config) {
+        return ncclSuccess;
+    }
+    if (config->magic != 0xcafebeef || config->size != sizeof *config) {
+        return refuse(ncclInvalidArgument, "the configuration does not come from NCCL_CONFIG_INITIALIZER");
+    }
+    if (is_set(config->blocking) && config->blocking != 0 && config->blocking != 1) {
+        return refuse(ncclInvalidArgument, "blocking " + std::to_string(config->blocking));
+    }
+    if ((is_set(config->minCTAs) && config->minCTAs <= 0) || (is_set(config->maxCTAs) && config->maxCTAs <= 0) ||
+        (is_set(config->minCTAs) && is_set(config->maxCTAs) && config->minCTAs > config->maxCTAs)) {
+        return refuse(ncclInvalidArgument, "CTAs " + std::to_string(config->minCTAs) + " to " + std::to_string(config->maxCTAs));
+    }
+    if (is_set(config->CTAPolicy) && (config->CTAPolicy < 0 || config->CTAPolicy > 2)) {
+        return refuse(ncclInvalidArgument, "CTAPolicy " + std::to_string(config->CTAPolicy));
+    }
+    return ncclSuccess;
+}
+
 ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank, bool blocking) {
     *handle = nullptr;
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) {
@@ -429,6 +503,9 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
     c->ranks = ranks;
     c->blocking = blocking;
     c->path = path;
+    if (ncclResult_t rc = take(*c, OWN_BYTES)) {
+        return rc;
+    }
     c->shared = map_shared(path);
     if (!c->shared) {
         return refuse(ncclSystemError, path + ": " + strerror(errno));
@@ -473,6 +550,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    if (ncclResult_t rc = check_config(config)) {
+        return rc;
+    }
     return join(comm, id.internal, ranks, rank, !config || config->blocking != 0);
 }
 
@@ -492,6 +572,23 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part
     return join(part, c->path + "." + std::to_string(c->splits++), c->ranks, c->rank, blocking);
 }
 
+// When all ranks have come with it.
+static void finish_window(Communicator &c) {
+    for (int r = 0; r < c.ranks; r++) {
+        if (c.shared->windows[r] < c.n_windows) {
+            return;
+        }
+        if (c.shared->window_bytes[r][c.n_windows - 1] != c.registering_bytes) {
+            fail_later(c, ncclInvalidUsage, "a window of another size on rank " + std::to_string(r), true);
+            return;
+        }
+    }
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    c.windows[c.registering] = c.registering_bytes;
+    *c.window = (ncclWindow_t)c.registering;
+    c.registering = nullptr;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
     if (!c) {
@@ -500,6 +597,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     if (c->unissued) {
         *state = ncclInProgress;
         return issue(c);
+    }
+    if (c->registering && !c->error && !c->shared->error) {
+        finish_window(*c);
+        *state = ncclInProgress;
+        return ncclSuccess;
     }
     bool busy = !joined(*c) || (c->finalizing && (c->unfinished || (int)c->shared->finalized.load() < c->ranks));
     int error = c->error ? (int)c->error : (int)c->shared->error;
@@ -511,6 +613,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
     if (ncclResult_t rc = usable(c)) {
         return rc;
+    }
+    if (!c->registered.empty() || !c->windows.empty()) {
+        return refuse(ncclInvalidUsage, "memory is still registered");
     }
     c->finalizing = true;
     c->shared->finalized++;
@@ -526,6 +631,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
         return refuse(ncclInvalidUsage, "operations are under way: a card would wait for them");
     }
     forget(c);
+    for (void *p : c->memory) {
+        cudaFree(p);
+    }
     return ncclSuccess;
 }
 
@@ -537,6 +645,11 @@ static void reclaim() {
         sleep(1);
     }
     cudaDeviceSynchronize();
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    for (void *p : unused) {
+        cudaFree(p);
+    }
+    unused.clear();
     reclaims = false;
 }
 
@@ -548,6 +661,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     c->aborted = true;
     unlink(c->path.c_str());
     forget(c);
+    {
+        std::lock_guard<std::recursive_mutex> guard(lock);
+        unused.insert(unused.end(), c->memory.begin(), c->memory.end());
+    }
     reclaims = true;
     if (!depth) {
         reclaim();
@@ -568,15 +685,77 @@ const char *ncclGetLastError(ncclComm_t) {
     return text;
 }
 
+ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
+    if (cudaMalloc(p, bytes) != cudaSuccess) {
+        return refuse(ncclUnhandledCudaError, "out of memory");
+    }
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    allocated[*p] = bytes;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *p) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    if (!allocated.count(p)) {
+        return refuse(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc has not given");
+    }
+    for (auto &c : live) {
+        if (c->registered.count(p) || c->windows.count(p) || c->registering == p) {
+            return refuse(ncclInvalidUsage, "ncclMemFree of what is still registered");
+        }
+    }
+    allocated.erase(p);
+    return cudaFree(p) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "cudaFree");
+}
+
+static ncclResult_t check_registered(const Communicator &c, void *base, size_t bytes) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    if (holder(allocated, base, bytes) == allocated.end()) {
+        return refuse(ncclInvalidArgument, "only memory of ncclMemAlloc can be registered");
+    }
+    if (c.registered.count(base) || c.windows.count(base)) {
+        return refuse(ncclInvalidUsage, "registered already");
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window, int flags) {
+    CommunicatorPtr c = find(comm);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    if (flags != NCCL_WIN_COLL_SYMMETRIC || c->n_windows == MAX_WINDOWS) {
+        return refuse(ncclInvalidUsage, "the stand-in has symmetric windows only, and no more than 256");
+    }
+    if (ncclResult_t rc = check_registered(*c, base, bytes)) {
+        return rc;
+    }
+    *window = nullptr;
+    c->window = window;
+    c->registering = base;
+    c->registering_bytes = bytes;
+    c->shared->window_bytes[c->rank][c->n_windows++] = bytes;
+    c->shared->windows[c->rank] = c->n_windows;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+    CommunicatorPtr c = find(comm);
+    if (ncclResult_t rc = usable(c)) {
+        return rc;
+    }
+    return c->windows.erase(window) ? ncclSuccess : refuse(ncclInvalidArgument, "no such window");
+}
+
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **handle) {
     CommunicatorPtr c = find(comm);
     if (ncclResult_t rc = usable(c)) {
         return rc;
     }
-    if (ncclResult_t rc = check(*c, 0, { { base, bytes } })) {
+    if (ncclResult_t rc = check_registered(*c, base, bytes)) {
         return rc;
     }
-    c->registered.insert(*handle = base);
+    c->registered[*handle = base] = bytes;
     return ncclSuccess;
 }
 
@@ -650,6 +829,13 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
                 add(op, false, r, ALL_GATHER, type, (char *)to + r * bytes, bytes);
             }
         }
+        auto window = holder(c.windows, to, c.ranks * bytes);
+        if (window != c.windows.end() && holder(c.windows, from, bytes) != c.windows.end()) {
+            op.outlives_abort = true;
+            for (Message &m : op.messages) {
+                m.header.place = 1 + (uint64_t)((char *)to - (char *)window->first);
+            }
+        }
         op.then.push_back([=] { memmove(own, from, bytes); });
         return ncclSuccess;
     });
@@ -700,5 +886,22 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
         }
         return ncclSuccess;
     });
+}
+
+long nccl_stand_in_groups(void) {
+    return groups;
+}
+
+void nccl_stand_in_registered(size_t *buffers, size_t *windows) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    *buffers = *windows = 0;
+    for (auto &c : live) {
+        for (auto &[p, bytes] : c->registered) {
+            *buffers += bytes;
+        }
+        for (auto &[p, bytes] : c->windows) {
+            *windows += bytes;
+        }
+    }
 }
 #endif

@@ -7,7 +7,14 @@
  * a rank that dies is not noticed; memory must be the device's; all work of a communicator is on one stream; ncclReduceScatter adds in ring
  * order and rounds each time. What differs between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both; work that
  * moves nothing for a time limit is an asynchronous ncclRemoteError; an abort, or the end of a group of them, waits for all that the device
- * still runs. Variables:
+ * still runs.
+ * Only memory of ncclMemAlloc can be registered, and it is given back after it has been deregistered, which
+ * comes before the end. A window is registered with the same size on all ranks; the call returns ncclSuccess
+ * before that is done, as NCCL 2.28 does. A gather between symmetric windows is at the same place of its
+ * window on all ranks, and an abort does not end it: NCCL's copy engines and its kernels for such memory do
+ * not look for one. A communicator takes device memory, and more for each rank that it first sends to or
+ * receives from.
+ * Variables:
  *   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over the communicators it has; a group is one) never moves
  *   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
  *   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
@@ -25,14 +32,28 @@
 #define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, 9)
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT }
+#define NCCL_CONFIG_UNDEF_PTR NULL
+#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+                                  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, \
+                                  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+#define NCCL_WIN_DEFAULT 0
+#define NCCL_WIN_COLL_SYMMETRIC 1
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 typedef struct ncclComm *ncclComm_t;
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
-typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t;
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs;
+    const char *netName;
+    int splitShare, trafficClass;
+    const char *commName;
+    int collnetEnable, CTAPolicy;
+} ncclConfig_t;
+typedef struct ncclWindow *ncclWindow_t;
 typedef enum {
     ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError, ncclInvalidArgument, ncclInvalidUsage, ncclRemoteError,
     ncclInProgress
@@ -54,6 +75,10 @@ const char *ncclGetErrorString(ncclResult_t rc);
 const char *ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **handle);
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
+ncclResult_t ncclMemAlloc(void **p, size_t bytes);
+ncclResult_t ncclMemFree(void *p);
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window, int flags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
@@ -62,6 +87,11 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
+
+/* For tests: groups so far, lone calls included (NCCL starts a thread for each one of a non-blocking communicator);
+ * bytes that are registered now. */
+long nccl_stand_in_groups(void);
+void nccl_stand_in_registered(size_t *buffers, size_t *windows);
 #ifdef __cplusplus
 }
 #endif

@@ -283,11 +283,125 @@ static void test_arguments(void **) {
         CHECK(ncclReduceScatter(x, x + 1, 4, ncclFloat32, ncclSum, r.comm, r.stream) == ncclInvalidArgument);
         CHECK(ncclGroupEnd() == ncclInvalidUsage);
         CHECK(ncclCommRegister(r.comm, host, sizeof host, &handle) == ncclInvalidArgument);
-        CHECK(ncclCommRegister(r.comm, x, 32, &handle) == ncclSuccess && ncclCommDeregister(r.comm, handle) == ncclSuccess);
-        CHECK(ncclCommDeregister(r.comm, handle) == ncclInvalidArgument);
+        CHECK(ncclCommRegister(r.comm, x, 32, &handle) == ncclInvalidArgument);
         r.done(ncclAllGather(x, x, 8, ncclFloat32, r.comm, r.stream));
         OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
         CHECK(ncclAllGather(x, x, 8, ncclFloat32, r.comm, other) == ncclInvalidUsage);
+        r.leave();
+    });
+}
+
+static void test_memory(void **) {
+    on_ranks(1, [](Rank &r) {
+        CHECK(r.join(r.id) == ncclSuccess);
+        void *x, *y, *handle, *more;
+        float *plain = on_device(std::vector<float>(8));
+        CHECK(ncclMemAlloc(&x, 64) == ncclSuccess && ncclMemAlloc(&y, 64) == ncclSuccess);
+        CHECK(ncclMemFree(plain) == ncclInvalidArgument && ncclMemFree((char *)x + 8) == ncclInvalidArgument);
+        CHECK(ncclCommRegister(r.comm, x, 65, &handle) == ncclInvalidArgument);
+        CHECK(ncclCommRegister(r.comm, x, 64, &handle) == ncclSuccess);
+        CHECK(ncclCommRegister(r.comm, x, 64, &more) == ncclInvalidUsage);
+        CHECK(ncclMemFree(x) == ncclInvalidUsage);              // in the wrong order
+        CHECK(ncclCommFinalize(r.comm) == ncclInvalidUsage);
+        CHECK(ncclCommDeregister(r.comm, handle) == ncclSuccess && ncclCommDeregister(r.comm, handle) == ncclInvalidArgument);
+        CHECK(ncclMemFree(x) == ncclSuccess && ncclMemFree(x) == ncclInvalidArgument);
+        OK(cudaFree(plain));
+        r.leave();
+        size_t left, all;
+        CHECK(ncclMemFree(y) == ncclSuccess);
+        OK(cudaMemGetInfo(&left, &all));
+        CHECK(left == all);                                     // the communicator's own is back too
+    });
+}
+
+static void test_windows(void **) {
+    on_ranks(2, [](Rank &r) {
+        CHECK(r.join(r.id) == ncclSuccess);
+        size_t bytes = 3 * N * sizeof(float);
+        void *p;
+        ncclWindow_t window;
+        CHECK(ncclMemAlloc(&p, bytes) == ncclSuccess);
+        float *x = (float *)p, *own = x + 2 * N;
+        CHECK(ncclCommWindowRegister(r.comm, x, bytes, &window, NCCL_WIN_DEFAULT) == ncclInvalidUsage);
+        if (r.rank) {
+            usleep(100000);
+        }
+        CHECK(ncclCommWindowRegister(r.comm, x, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
+        CHECK(!window);                                         // not there yet
+        CHECK(ncclAllGather(own, x, N, ncclFloat32, r.comm, r.stream) == ncclInvalidUsage);
+        CHECK(r.settled() == ncclSuccess && window);
+        CHECK(ncclMemFree(x) == ncclInvalidUsage);
+        OK(cudaMemcpy(own, values(r.rank, N).data(), N * sizeof(float), cudaMemcpyHostToDevice));
+        r.done(ncclAllGather(own, x, N, ncclFloat32, r.comm, r.stream));
+        OK(cudaStreamSynchronize(r.stream));
+        CHECK(back(x, N) == values(0, N) && back(x + N, N) == values(1, N));
+        CHECK(ncclCommFinalize(r.comm) == ncclInvalidUsage);
+        CHECK(ncclCommWindowDeregister(r.comm, window) == ncclSuccess && ncclMemFree(x) == ncclSuccess);
+        r.leave();
+    });
+    for (int kind = 0; kind < 2; kind++) {      // windows of different sizes, gathers to different places of them
+        on_ranks(2, [=](Rank &r) {
+            CHECK(r.join(r.id) == ncclSuccess);
+            void *p;
+            ncclWindow_t window;
+            CHECK(ncclMemAlloc(&p, 1024) == ncclSuccess);
+            CHECK(ncclCommWindowRegister(r.comm, p, kind == 0 && r.rank ? 512 : 1024, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
+            CHECK(r.settled() == (kind ? ncclSuccess : ncclInvalidUsage));
+            if (kind) {
+                float *to = (float *)p + 4 * r.rank;
+                CHECK(ncclAllGather((float *)p + 64, to, 8, ncclFloat32, r.comm, r.stream) == ncclInProgress);
+                ncclResult_t state;
+                while (!(state = r.state()) || state == ncclInProgress) {
+                    cudaStreamQuery(r.stream);
+                }
+                CHECK(state == ncclInvalidUsage && strstr(ncclGetLastError(r.comm), "window"));
+            }
+        });
+    }
+}
+
+// On a card the copy engines wait for a value in memory, and nothing tells them of the abort.
+static void test_abort_does_not_end_a_gather_between_windows(void **) {
+    setenv("CUDA_STAND_IN_NCCL", "hang:0:1", 1);
+    on_ranks(1, [=](Rank &r) {
+        CHECK(r.join(r.id) == ncclSuccess);
+        void *p;
+        ncclWindow_t window;
+        CHECK(ncclMemAlloc(&p, 1024) == ncclSuccess);
+        CHECK(ncclCommWindowRegister(r.comm, p, 1024, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess && r.settled() == ncclSuccess);
+        r.done(ncclAllGather(p, p, 8, ncclFloat32, r.comm, r.stream));
+        std::thread abort([&] { ncclCommAbort(r.comm); });
+        usleep(300000);
+        CHECK(cudaStreamQuery(r.stream) == cudaErrorNotReady);
+        abort.detach();
+    });
+    unsetenv("CUDA_STAND_IN_NCCL");
+}
+
+static void test_configurations(void **) {
+    on_ranks(1, [](Rank &r) {
+        auto refused = [&](const std::function<void(ncclConfig_t &)> &change) {
+            ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+            change(config);
+            return ncclCommInitRankConfig(&r.comm, 1, r.id, 0, &config) == ncclInvalidArgument;
+        };
+        CHECK(refused([](ncclConfig_t &c) { c.magic = 0; }));
+        CHECK(refused([](ncclConfig_t &c) { c.blocking = 2; }));
+        CHECK(refused([](ncclConfig_t &c) { c.maxCTAs = 0; }));
+        CHECK(refused([](ncclConfig_t &c) { c.minCTAs = -1; }));
+        CHECK(refused([](ncclConfig_t &c) { c.minCTAs = 9; c.maxCTAs = 8; }));
+        CHECK(refused([](ncclConfig_t &c) { c.CTAPolicy = 3; }));
+        CHECK(!refused([](ncclConfig_t &c) { c.maxCTAs = 8; c.CTAPolicy = 2; c.blocking = 0; }));
+    });
+}
+
+static void test_groups_are_counted(void **) {
+    on_ranks(2, [](Rank &r) {
+        CHECK(r.join(r.id) == ncclSuccess);
+        long before = nccl_stand_in_groups();
+        check_exchange(r);
+        check_gather(r, false);
+        CHECK(nccl_stand_in_groups() == before + 2);
         r.leave();
     });
 }
@@ -389,6 +503,11 @@ int main(void) {
         cmocka_unit_test(test_two_communicators_in_any_order),
         cmocka_unit_test(test_calls_that_come_too_early),
         cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_abort_does_not_end_a_gather_between_windows),
+        cmocka_unit_test(test_configurations),
+        cmocka_unit_test(test_groups_are_counted),
         cmocka_unit_test(test_gpus),
         cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_nobody_comes),
