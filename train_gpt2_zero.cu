@@ -123,7 +123,7 @@ static Options opt = {
     .progress = "auto", .attention = "auto", .comm = "auto", .reduce = "ranks", .start = "auto", .process_rank = -1, .tf32 = -1, .gelu_fusion = -1, .master = 1,
     .B = 8, .total_batch = -1, .max_steps = -1, .val_every = 100, .val_batches = 10, .sample_every = 500, .sample_tokens = 200,
     .recompute = -1, .stage = -1, .shuffle = 1, .seed = 42, .prefetch = 1, .lr = 3e-3, .lr_final = 0.03, .warmup = 100,
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .window = 4 << 20, .comm_timeout = 300, .temperature = 1,
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .comm_timeout = 300, .temperature = 1,
     .comm_type = "auto" };
 
 typedef enum { HEADING, TEXT, INT, REAL, NOTHING_HERE, NOT_BUILT } OptionKind;     // NOTHING_HERE: accepted, without effect
@@ -167,7 +167,7 @@ static const Option option_table[] = {
     { "--bucket", REAL, &opt.bucket, 0, 1e12, "elements a gradient bucket must reach (default 0: the largest block)" },
     { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
     { "--overlap", TEXT, &opt.overlap, 0, 0, "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core)" },
-    { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304)" },
+    { "--window", REAL, &opt.window, 65536, 16 << 20, "bytes of staging a rank, 65536 to 16777216 (default 4194304; NCCL: as needed)" },
     { "--messages", INT, &opt.messages, 0, 1, "1: messages instead of shared memory, on one machine too (default 0)" },
     { "--comm", TEXT, &opt.comm, 0, 0, "between CUDA devices: nccl, host, auto (default auto: NCCL where it is)" },
     { "--reduce", TEXT, &opt.reduce, 0, 0, "with NCCL: ranks: summed in rank order, or nccl: in its own (default ranks)" },

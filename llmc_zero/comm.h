@@ -16,6 +16,10 @@ typedef struct {                /* one unit's part in a collective: memory of th
 } comm_piece;
 
 enum { COMM_HOST = 64 };
+/* The staging of collectives through the host, on each rank. */
+static inline int64_t comm_staging_bytes(const zero_config *c) {
+    return c->window_bytes ? c->window_bytes : 4 << 20;
+}
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;    /* what traffic is counted as */
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;
 
@@ -39,6 +43,8 @@ struct comm {
     char *incoming;                                 /* (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed */
     const comm_transport *transport;                /* NULL: one rank */
     void *nccl;                                     /* of comm_nccl.c; NULL: the collectives go through the host */
+    device nccl_device;                             /* with NCCL: memory's mover, which outlives nccl */
+    device_functions nccl_functions;                /* of it */
     device_stream gather_stream;                    /* what comm_all_gather queues on: COMM, with NCCL GATHER */
     int direct;                                     /* ranks read each other's memory, on all of them */
     int unstaged;                                   /* messages go from array to array */
@@ -58,6 +64,8 @@ struct comm {
  * booked in m. */
 int comm_connect(comm *c, const zero_config *config);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
+/* The device's memory for what the others sent through the host. Not with NCCL, so once that has been opened. */
+int comm_open_incoming(comm *c, memory *m);
 int comm_agree_opened(comm *c, int rc);             /* during creation: all ranks fail if one does, with its error */
 void comm_close(comm *c, int clean);               /* clean 0: after a failure, so nothing collective */
 

@@ -36,7 +36,7 @@ static const comm_transport messages_transport = { messages_out, messages_in, me
 int comm_messages_open(comm *c, const zero_config *config, memory *m) {
     staging *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the staging");
-    size_t half = (size_t)config->window_bytes / 2;
+    size_t half = (size_t)comm_staging_bytes(config) / 2;
     c->state = s;
     c->transport = &messages_transport;
     c->unstaged = !c->device->asynchronous;

@@ -2,6 +2,12 @@
  * The collectives on NCCL; see comm_nccl.h. The communicators are non-blocking (ncclConfig_t.blocking = 0): a call returns at once, with
  * ncclInProgress while NCCL's own threads go on, and only when ncclCommGetAsyncError no longer says so is the work on the stream and may
  * the next call be made. That is what makes every wait for the other ranks one that can end.
+ *
+ * For each group of a non-blocking communicator NCCL starts a thread, which queues the work; a call outside a
+ * group counts as one (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators would not
+ * need it, but a call of theirs cannot be ended: NCCL's guide allows ncclCommAbort only on non-blocking ones,
+ * and it frees what a call in another thread still uses. So groups are kept few: one for each collective, since
+ * staging has room for the largest bucket's shards (comm_nccl_stage).
  */
 #ifdef ZERO_HAVE_NCCL
 #define XXH_INLINE_ALL
@@ -24,9 +30,15 @@ cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum {
     LEAST_VERSION = 22600,      /* NCCL_LAUNCH_ORDER_IMPLICIT; from 2.22 on a group aborts two communicators at once */
     MULTI_RANK_VERSION = 23000, /* NCCL_MULTI_RANK_GPU_ENABLE */
+    COPY_ENGINE_VERSION = 22800,    /* NCCL_CTA_POLICY=2 */
+    NAMED_POLICY_VERSION = 22900,   /* NCCL_CTA_POLICY=ZERO */
+    MOST_CTAS = 16,
+    LEAST_CTAS = 4,
+    MOST_STAGING = 256 << 20,   /* bytes, unless window_bytes says how many */
     WATCHED = 256,              /* collectives of a lane that the host can be ahead of the device */
     LOOK_MS = 50
 };
+enum { SYMMETRIC = 1 };         /* NCCL_WIN_COLL_SYMMETRIC, which older headers lack */
 
 typedef struct {
     cudaEvent_t begin, end;     /* before and after it on its stream */
@@ -45,7 +57,7 @@ typedef struct {
 } lane;
 enum { REDUCE, GATHERING, LANES };
 
-typedef struct { int lane; void *handle; } registration;
+typedef struct { int lane, is_window; void *handle; } registration;
 
 typedef struct {
     comm *c;
@@ -60,8 +72,12 @@ typedef struct {
     char sentence[1000];
     size_t names_at;            /* in the sentence, where NCCL's words begin */
     pthread_t watchdog;
+    int nccl_sums;
     char *incoming;             /* (ranks, slot_bytes): what the others sent, to be summed; NULL: NCCL sums */
     size_t slot_bytes;
+    size_t taken;               /* bytes of the device that NCCL has taken */
+    int sharing;                /* ranks on this rank's GPU, itself included */
+    int windows;                /* gathers go between symmetric windows */
     uint64_t collectives;       /* so far */
     const collective *current;  /* that is being queued */
     registration *registered;
@@ -405,7 +421,7 @@ int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n_pieces, ze
     lane *l = &n->lanes[REDUCE];
     collective *w = NULL;
     int rc = begin(n, l, COMM_REDUCE_SCATTER, &w);
-    if (!rc) rc = (n->incoming ? reduce_in_order : reduce_by_nccl)(n, pieces, n_pieces, full_type, shard_type, add);
+    if (!rc) rc = (n->nccl_sums ? reduce_by_nccl : reduce_in_order)(n, pieces, n_pieces, full_type, shard_type, add);
     return finish(n, l, w, rc);
 }
 
@@ -432,11 +448,19 @@ int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n_pieces, size_t
 
 /* ------------------------------------------------------------------------------------------------------------------- start */
 
+static int bytes_left(size_t *left) {
+    size_t all;
+    cudaError_t rc = cudaMemGetInfo(left, &all);
+    if (rc == cudaSuccess) return 0;
+    return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaMemGetInfo: %s", cudaGetErrorString(rc));
+}
+
 /* What the ranks tell each other before NCCL is asked for more than its version. */
 typedef struct {
     double failed, version, gpu_high, gpu_low;
     double gpus;                /* that the rank sees */
     double shares;              /* whether it lets NCCL put several ranks on one GPU */
+    double windows;             /* whether gathers go between symmetric windows */
 } introduction;
 
 /* Of what NCCL's own check for shared GPUs goes by: the host (its name and boot, or NCCL_HOSTID) and the GPU's place on its bus. */
@@ -457,6 +481,16 @@ static int may_share(const zero_config *config) {
     return v && *v ? atoi(v) != 0 : config->nccl > 0;
 }
 
+/* NCCL gathers by copy engines only between symmetric windows, which are registered only where NCCL was told to
+ * use copy engines: what goes between windows waits without a look at the abort flag (NCCL 2.27 to 2.30, its
+ * kernels for windows too), so an abort does not end it, and the job has to end by end_job. */
+static int wants_windows(int version) {
+    const char *policy = getenv("NCCL_CTA_POLICY");
+    if (!policy || version < COPY_ENGINE_VERSION) return 0;
+    if (!ncclCommWindowRegister || !ncclCommWindowDeregister) return 0;
+    return !strcmp(policy, "2") || (version >= NAMED_POLICY_VERSION && strcasestr(policy, "ZERO"));
+}
+
 static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
     char bus_id[64], name[32];
     int gpus = 0;
@@ -473,7 +507,8 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     own->gpu_low = (double)(h & 0xffffffff);
     own->gpus = gpus;
     own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
-    return 0;
+    own->windows = wants_windows(n->version);
+    return bytes_left(&n->taken);
 }
 
 static int on_one_gpu(const introduction *a, const introduction *b) { return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low; }
@@ -495,16 +530,23 @@ static int refuse_sharing(const nccl_state *n, const introduction *all, int i, i
                      old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1" : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
 }
 
-static int compare(const nccl_state *n, const introduction *all) {
+static int refuse_policies(const nccl_state *n, int asks, int other) {
+    return zero_fail(ZERO_ERR_COMM, "NCCL_CTA_POLICY asks for copy engines on rank %d (host %s), but not on rank %d "
+                     "(host %s): set it alike on all ranks", asks, host_of(n, asks), other, host_of(n, other));
+}
+
+static int compare(nccl_state *n, const introduction *all) {
     char first[32], other[32];
-    int sharing = 0, shares = 1;
+    int sharing = 0, shares = 1, own = n->c->rank;
     for (int r = 0; r < n->c->ranks; r++) shares &= all[r].shares != 0;
+    for (int r = 0; r < n->c->ranks; r++) n->sharing += on_one_gpu(&all[r], &all[own]);
     for (int r = 0; r < n->c->ranks; r++) {
         version_name(first, all[0].version);
         version_name(other, all[r].version);
         if (all[r].version != all[0].version)
             return zero_fail(ZERO_ERR_COMM, "rank 0 on %s has NCCL %s and rank %d on %s %s: they must be the same", host_of(n, 0), first, r,
                              host_of(n, r), other);
+        if (all[r].windows != all[0].windows) return refuse_policies(n, all[0].windows ? 0 : r, all[0].windows ? r : 0);
         for (int i = 0; i < r; i++) {
             if (!on_one_gpu(&all[i], &all[r])) continue;
             if (!shares) return refuse_sharing(n, all, i, r);
@@ -512,6 +554,7 @@ static int compare(const nccl_state *n, const introduction *all) {
         }
     }
     if (sharing) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    n->windows = all[0].windows != 0;
     return 0;
 }
 
@@ -562,16 +605,32 @@ static int connect_together(nccl_state *n, const lane *l) {
     return relay(n);
 }
 
+/*
+ * A channel is a CTA, so an SM that the trainer's kernels lack while a collective runs. Sends and receives
+ * connect every channel with every peer, and a connection over NVLink or PCIe has buffers of 0.5 + 4.7 MiB +
+ * NCCL_BUFFSIZE: by NCCL's defaults, up to 32 channels and 4 MiB, 2.2 GiB for 8 GPUs. With 2 MiB, so 8 MiB a
+ * connection as the driver rounds, and these limits it is 0.9 GiB for 8 ranks of one NVLink domain, 2 GiB for
+ * 64. Over a network the peers share a channel's buffers. NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment go
+ * first.
+ */
+static int most_ctas(const comm *c, int lane) {
+    int most = MOST_CTAS;
+    for (int ranks = 8; lane == REDUCE && ranks < c->ranks && most > LEAST_CTAS; ranks *= 2) most /= 2;
+    return most;
+}
+
 static int connect_lanes(nccl_state *n) {
     static const device_stream streams[LANES] = { [REDUCE] = COMM, [GATHERING] = GATHER };
     ncclUniqueId ids[LANES];
     /* kernels of two communicators on one GPU: in the order in which the host queues them, which is the same on all ranks */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    setenv("NCCL_BUFFSIZE", "2097152", 0);
     ZERO_TRY(share_ids(n, ids));
     for (int i = 0; i < LANES; i++) {
         lane *l = &n->lanes[i];
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
+        config.maxCTAs = most_ctas(n->c, i);
         l->stream = device_cuda_stream(n->c->device, streams[i]);
         ASK(n, ncclCommInitRankConfig, &l->comm, n->c->ranks, ids[i], n->c->rank, &config);
         ZERO_TRY(connect_together(n, l));
@@ -589,6 +648,45 @@ static int create_events(nccl_state *n) {
     return 0;
 }
 
+/* ------------------------------------------------------------------------------------------------------------------ memory */
+
+/* As the device's own, but memory that NCCL can reach from other GPUs and from the network. */
+static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
+    static _Thread_local char text[160];
+    void *p = NULL;
+    ncclResult_t rc = ncclMemAlloc(&p, bytes);
+    *why = text;
+    if (rc) {
+        const char *last = ncclGetLastError(NULL);
+        int known = last && *last;
+        snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", ncclGetErrorString(rc), known ? ": " : "", known ? last : "");
+        cudaGetLastError();     /* told here: it must not come up again at the next launch */
+        return NULL;
+    }
+    if (!d->f->clear(d, COMPUTE, p, bytes) && !d->f->wait(d, COMPUTE)) return p;
+    snprintf(text, sizeof text, "%.159s", zero_last_error());
+    ncclMemFree(p);
+    return NULL;
+}
+static void release_for_nccl(device *d, void *p, size_t bytes) { (void)d; (void)bytes; ncclMemFree(p); }
+
+static void set_mover(comm *c, device *d, memory *m) {
+    c->nccl_functions = *d->f;
+    c->nccl_functions.alloc = alloc_for_nccl;
+    c->nccl_functions.release = release_for_nccl;
+    c->nccl_device = *d;
+    c->nccl_device.f = &c->nccl_functions;
+    m->mover = &c->nccl_device;
+}
+
+/* The difference is that of all ranks on the GPU together: before and now none of them allocates. */
+static int count_taken(nccl_state *n, size_t before) {
+    size_t left;
+    ZERO_TRY(bytes_left(&left));
+    if (left < before) n->taken += (before - left) / n->sharing;
+    return 0;
+}
+
 int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     nccl_state *n = c->nccl = calloc(1, sizeof *n);
     if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
@@ -596,53 +694,98 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     n->c = c;
     c->purpose = ZERO_FOR_SCALARS;
     pthread_mutex_init(&n->lock, NULL);
+    n->nccl_sums = config->reduce_nccl;
+    ZERO_TRY(comm_barrier(c));                  /* no rank allocates */
     ZERO_TRY(introduce(n, config));
+    size_t before = n->taken;
+    n->taken = 0;
     ZERO_TRY(connect_lanes(n));
+    ZERO_TRY(comm_barrier(c));
+    ZERO_TRY(count_taken(n, before));
     ZERO_TRY(create_events(n));
-    n->slot_bytes = config->window_bytes & ~(int64_t)511;
-    if (!config->reduce_nccl) {
-        n->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * n->slot_bytes);
-        if (!n->incoming) return ZERO_ERR_MEMORY;
-    }
     int rc = pthread_create(&n->watchdog, NULL, watch, n);
     if (rc) return zero_fail(ZERO_ERR_COMM, "no thread can be started to watch over NCCL: %s", strerror(rc));
     n->watching = 1;
+    set_mover(c, d, m);
     return 0;
 }
 
-static int register_in(nccl_state *n, int i, void *base, size_t bytes) {
-    lane *l = &n->lanes[i];
-    if (!ncclCommRegister || !ncclCommDeregister) return 0;
-    registration *more = realloc(n->registered, (n->n_registered + 1) * sizeof *more);
-    if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
-    n->registered = more;
-    more[n->n_registered] = (registration){ i, NULL };
-    ncclResult_t rc = ncclCommRegister(l->comm, base, bytes, &more[n->n_registered].handle);
-    if (rc == ncclSuccess && more[n->n_registered].handle) n->n_registered++;
-    n->rc = rc == ncclInProgress ? rc : ncclSuccess;    /* a refusal is none of a collective: it only goes slower */
-    n->call = "ncclCommRegister";
+int comm_nccl_stage(comm *c, memory *m, const zero_config *config, size_t shard_bytes) {
+    nccl_state *n = c->nccl;
+    if (!n || n->nccl_sums) return 0;
+    size_t most = MOST_STAGING / c->ranks, wanted = shard_bytes < most ? shard_bytes : most;
+    if (config->window_bytes) wanted = (size_t)config->window_bytes;
+    n->slot_bytes = (wanted + 511) / 512 * 512;
+    n->incoming = memory_alloc_moved(m, ZERO_WORKING, "bytes of other ranks", c->ranks * n->slot_bytes,
+                                     MOVED_BY_REDUCTIONS);
+    return n->incoming ? 0 : ZERO_ERR_MEMORY;
+}
+
+/* The call may return at once and go on all the same. */
+static int register_window(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
+    ASK(n, ncclCommWindowRegister, l->comm, b->base, b->bytes, handle, SYMMETRIC);
+    if (!n->rc) n->rc = ncclInProgress;
     return settle(n, l);
 }
 
+/* A refusal does not matter: NCCL then copies through buffers of its own. */
+static int register_buffer(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
+    if (!ncclCommRegister || !ncclCommDeregister) return 0;
+    ASK(n, ncclCommRegister, l->comm, b->base, b->bytes, handle);
+    if (n->rc != ncclInProgress) n->rc = ncclSuccess;
+    return settle(n, l);
+}
+
+static int register_in(nccl_state *n, int i, const memory_block *b) {
+    registration *more = realloc(n->registered, (n->n_registered + 1) * sizeof *more);
+    if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
+    n->registered = more;
+    registration *r = &more[n->n_registered];
+    *r = (registration){ i, n->windows && i == GATHERING, NULL };
+    ZERO_TRY((r->is_window ? register_window : register_buffer)(n, &n->lanes[i], b, &r->handle));
+    if (r->handle) n->n_registered++;
+    return 0;
+}
+
+/* Each block with the communicator that moves it. */
+static int register_moved(nccl_state *n, const memory *m) {
+    int rc = 0;
+    pthread_mutex_lock(&n->lock);
+    if (n->failed) rc = relay(n);
+    for (const memory_block *b = m->blocks; b && !rc; b = b->next) {
+        if (b->owner != m->mover) continue;
+        if (b->moves & MOVED_BY_REDUCTIONS) rc = register_in(n, REDUCE, b);
+        if (b->moves & MOVED_BY_GATHERS && !rc) rc = register_in(n, GATHERING, b);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
 static int deregister_all(nccl_state *n) {
-    for (const registration *r = n->registered; r < n->registered + n->n_registered; r++) {
+    while (n->n_registered) {
+        const registration *r = &n->registered[--n->n_registered];
         lane *l = &n->lanes[r->lane];
-        ASK(n, ncclCommDeregister, l->comm, r->handle);
+        if (r->is_window) ASK(n, ncclCommWindowDeregister, l->comm, r->handle);
+        else ASK(n, ncclCommDeregister, l->comm, r->handle);
         ZERO_TRY(settle(n, l));
     }
     return 0;
 }
 
-int comm_nccl_register(comm *c, void *base, size_t bytes) {
+int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
-    int rc = 0;
+    size_t before = 0;
     if (!n) return 0;
-    pthread_mutex_lock(&n->lock);
-    if (n->failed) rc = relay(n);
-    for (int i = 0; i < LANES && !rc; i++) rc = register_in(n, i, base, bytes);
-    pthread_mutex_unlock(&n->lock);
-    return rc;
+    ZERO_TRY(comm_nccl_failed(c));
+    ZERO_TRY(comm_barrier(c));                  /* no rank allocates */
+    ZERO_TRY(comm_agree_opened(c, bytes_left(&before)));
+    ZERO_TRY(comm_agree_opened(c, register_moved(n, m)));
+    ZERO_TRY(comm_agree_opened(c, rehearse(ctx)));
+    ZERO_TRY(comm_agree_opened(c, count_taken(n, before)));
+    return memory_note_device(m, ZERO_WORKING, "NCCL (measured)", n->taken);
 }
+
+int comm_nccl_has_windows(const comm *c) { return c->nccl && ((const nccl_state *)c->nccl)->windows; }
 
 /* --------------------------------------------------------------------------------------------------------------------- end */
 

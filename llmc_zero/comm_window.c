@@ -152,7 +152,7 @@ static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes) {
     if (!c->node_ranks_all) { snprintf(why, why_bytes, "ranks on several nodes"); return 0; }
     snprintf(why, why_bytes, "no shared memory");
-    size_t page = 4096, size = (size_t)config->window_bytes / (2 * page) * 2 * page;
+    size_t page = 4096, size = (size_t)comm_staging_bytes(config) / (2 * page) * 2 * page;
     size_t head = (sizeof(control) + c->ranks * sizeof(uint32_t) + page - 1) / page * page, bytes = head + c->ranks * size;
     void *base = NULL;
     int mapped = map_shared(c, bytes, &base, why, why_bytes);

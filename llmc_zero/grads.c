@@ -55,28 +55,39 @@ static int run_reduce(void *ctx, job *j) {
     return rc;
 }
 
+/* Gradients are sent from where they lie, not from the wire buffer. */
+static int sends_as_they_are(const zero *z) { return wire_type(z) == reduced_type(z); }
+
 static int create_buffers(zero *z) {
     const layout *l = &z->layout;
     size_t size = dtype_bytes(z->config.dtype);
+    int sent = sends_as_they_are(z) && z->config.stage >= 2, moves = sent ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
     int singles = 0;
     for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
     for (int i = 0; i < 2; i++) {
         z->buffer_bucket[i] = -1;
-        if (i < singles && !(z->bucket_buffer[i] = memory_alloc(&z->memory, ZERO_WORKING, "buckets", l->largest_bucket * size))) return ZERO_ERR_MEMORY;
+        if (i >= singles) continue;
+        size_t bytes = l->largest_bucket * size;
+        z->bucket_buffer[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "buckets", bytes, moves);
+        if (!z->bucket_buffer[i]) return ZERO_ERR_MEMORY;
     }
-    for (int i = 0; i < l->n_units; i++)
-        if (l->units[i].shared && !(z->own_grads[i] = memory_alloc(&z->memory, ZERO_WORKING, "buckets (units used twice)", l->units[i].padded * size)))
-            return ZERO_ERR_MEMORY;
+    for (int i = 0; i < l->n_units; i++) {
+        if (!l->units[i].shared) continue;
+        size_t bytes = l->units[i].padded * size;
+        z->own_grads[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "buckets (units used twice)", bytes, moves);
+        if (!z->own_grads[i]) return ZERO_ERR_MEMORY;
+    }
     return 0;
 }
 
 /* As large as the largest bucket, that of a unit used twice included. */
 static int create_wire_buffer(zero *z) {
     int64_t most = 0;
-    if (wire_type(z) == reduced_type(z) || z->comm.ranks == 1 || z->config.naive) return 0;
+    if (sends_as_they_are(z) || z->comm.ranks == 1 || z->config.naive) return 0;
     for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
         if (b->elems > most) most = b->elems;
-    z->wire_buffer = memory_alloc(&z->memory, ZERO_WORKING, "gradients on the wire, fp32", most * sizeof(float));
+    z->wire_buffer = memory_alloc_moved(&z->memory, ZERO_WORKING, "gradients on the wire, fp32", most * sizeof(float),
+                                        MOVED_BY_REDUCTIONS);
     return z->wire_buffer ? 0 : ZERO_ERR_MEMORY;
 }
 
@@ -113,8 +124,11 @@ int grads_create(zero *z) {
     const layout *l = &z->layout;
     int whole = z->config.stage < 2;
     size_t size = dtype_bytes(z->grad_type);
-    z->grads = memory_alloc(&z->memory, ZERO_STATES, sums_micro_batches(z) ? "gradients, summed in fp32" : "gradients",
-                            (whole ? l->flat_elems : l->shard_elems) * size);
+    int moves = whole && sends_as_they_are(z) ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
+    if (z->config.stage == 0) moves |= MOVED_BY_GATHERS;
+    const char *purpose = sums_micro_batches(z) ? "gradients, summed in fp32" : "gradients";
+    size_t bytes = (whole ? l->flat_elems : l->shard_elems) * size;
+    z->grads = memory_alloc_moved(&z->memory, ZERO_STATES, purpose, bytes, moves);
     if (!z->grads) return ZERO_ERR_MEMORY;
     if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
     ZERO_TRY(create_wire_buffer(z));

@@ -113,6 +113,7 @@ int params_create(zero *z);
 int params_acquire(zero *z, int unit);          /* gathered when it returns; the next ones are on their way */
 int params_release(zero *z, int unit);          /* and what there is room for now is gathered */
 int params_complete(zero *z);                   /* no gather is under way, and the device has done its work */
+int params_rehearse(zero *z, int unit);         /* stages 1 to 3, at creation: its gather, of zeros */
 int params_drop_all(zero *z);                   /* no gather is under way; stage 3: nothing is held any more */
 int params_begin_pass(zero *z);                 /* stage 3: only what was gathered for it is held */
 void params_order_of_use(const zero *z, int *units);    /* (n_units) of the last training pass */

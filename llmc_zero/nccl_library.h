@@ -8,7 +8,8 @@ int nccl_load(void);        /* 0, or ZERO_ERR_COMM with what was looked for; aga
 
 /* what the plugin cannot do without; each is in NCCL 2.26 */
 #define NCCL_FUNCTIONS(F) F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) \
-    F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) F(Recv) F(ReduceScatter) F(Send)
+    F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) F(MemAlloc) F(MemFree) F(Recv) \
+    F(ReduceScatter) F(Send)
 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
@@ -16,6 +17,9 @@ typedef struct {
     /* NULL where a library has none: then nothing is registered */
     ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
     ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
+    /* NULL before 2.27. A window is an ncclWindow_t, which older headers lack */
+    ncclResult_t (*CommWindowRegister)(ncclComm_t comm, void *base, size_t bytes, void **window, int flags);
+    ncclResult_t (*CommWindowDeregister)(ncclComm_t comm, void *window);
 } nccl_functions;
 #undef NCCL_POINTER
 extern nccl_functions nccl;
@@ -28,12 +32,16 @@ extern nccl_functions nccl;
 #define ncclCommGetAsyncError nccl.CommGetAsyncError
 #define ncclCommInitRankConfig nccl.CommInitRankConfig
 #define ncclCommRegister nccl.CommRegister
+#define ncclCommWindowDeregister nccl.CommWindowDeregister
+#define ncclCommWindowRegister nccl.CommWindowRegister
 #define ncclGetErrorString nccl.GetErrorString
 #define ncclGetLastError nccl.GetLastError
 #define ncclGetUniqueId nccl.GetUniqueId
 #define ncclGetVersion nccl.GetVersion
 #define ncclGroupEnd nccl.GroupEnd
 #define ncclGroupStart nccl.GroupStart
+#define ncclMemAlloc nccl.MemAlloc
+#define ncclMemFree nccl.MemFree
 #define ncclRecv nccl.Recv
 #define ncclReduceScatter nccl.ReduceScatter
 #define ncclSend nccl.Send

@@ -40,7 +40,8 @@ static int create_slots(zero *z) {
     int singles = 0;
     for (int i = 0; i < l->n_units; i++) {
         if (!l->units[i].shared) { singles++; continue; }
-        z->own_params[i] = memory_alloc(&z->memory, ZERO_WORKING, "slots (units used twice)", l->units[i].padded * size);
+        size_t bytes = l->units[i].padded * size;
+        z->own_params[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "slots (units used twice)", bytes, MOVED_BY_GATHERS);
         if (!z->own_params[i]) return ZERO_ERR_MEMORY;
     }
     int wanted = z->config.max_open + z->config.prefetch;
@@ -50,7 +51,9 @@ static int create_slots(zero *z) {
     if (!z->slots || !z->slot_unit) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the slots");
     for (int i = 0; i < z->n_slots; i++) {
         z->slot_unit[i] = -1;
-        if (!(z->slots[i] = memory_alloc(&z->memory, ZERO_WORKING, "slots", l->largest_single * size))) return ZERO_ERR_MEMORY;
+        size_t bytes = l->largest_single * size;
+        z->slots[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "slots", bytes, MOVED_BY_GATHERS);
+        if (!z->slots[i]) return ZERO_ERR_MEMORY;
     }
     return 0;
 }
@@ -59,7 +62,10 @@ int params_create(zero *z) {
     const layout *l = &z->layout;
     size_t size = dtype_bytes(z->config.dtype);
     int stage = z->config.stage;
-    z->params = memory_alloc(&z->memory, ZERO_STATES, "parameters", (stage == 3 ? l->shard_elems : l->flat_elems) * size);
+    /* stages 1 and 2 gather in place, stage 3 sends its shards */
+    int moves = stage ? MOVED_BY_GATHERS : MOVED_BY_NONE;
+    size_t bytes = (stage == 3 ? l->shard_elems : l->flat_elems) * size;
+    z->params = memory_alloc_moved(&z->memory, ZERO_STATES, "parameters", bytes, moves);
     if (!z->params) return ZERO_ERR_MEMORY;
     if (stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < l->n_units; i++) {
@@ -156,6 +162,15 @@ static int look_ahead(zero *z, int slot_in_use) {
     }
     int follows = z->mode == ZERO_TRAIN && z->micro < z->micro_of - 1;
     return follows && !z->reads_left ? gather_for_next_pass(z) : 0;
+}
+
+int params_rehearse(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    char *full = z->own_params[unit];
+    if (z->config.stage == 3) u->gather_piece.full = full ? full : z->slots[unit % z->n_slots];
+    u->gather_purpose = ZERO_FOR_STEP;
+    ZERO_TRY(progress_submit(&z->progress, &u->gather));
+    return progress_wait(&z->progress, &u->gather);
 }
 
 /* Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is forgotten. */

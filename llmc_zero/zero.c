@@ -42,8 +42,8 @@ static int check_config(const zero_config *c) {
     if (c->reduce_bucket_size < 0) return zero_fail(ZERO_ERR_ARGUMENT, "reduce_bucket_size %lld: at least 0", (long long)c->reduce_bucket_size);
     if (c->prefetch < 0 || c->prefetch > 1024) return zero_fail(ZERO_ERR_ARGUMENT, "prefetch %d: 0 to 1024 units", c->prefetch);
     if (c->max_open < 1 || c->max_open > 1024) return zero_fail(ZERO_ERR_ARGUMENT, "max_open %d: 1 to 1024 units", c->max_open);
-    if (c->window_bytes < 64 << 10 || c->window_bytes > 16 << 20)
-        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 64 KiB to 16 MiB", (long long)c->window_bytes);
+    if (c->window_bytes && (c->window_bytes < 64 << 10 || c->window_bytes > 16 << 20))
+        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 0, or 64 KiB to 16 MiB", (long long)c->window_bytes);
     if (!(c->comm_timeout_s > 0 && c->comm_timeout_s <= 1e6))
         return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0, at most 1e6", c->comm_timeout_s);
     if (c->start < ZERO_START_AUTO || c->start > ZERO_START_FILE)
@@ -80,11 +80,20 @@ static int create_tables(zero *z) {
     return 0;
 }
 
+/* Staging with room for the largest reduction. */
+static int stage_reductions(zero *z) {
+    int64_t most = 0;
+    for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
+        if (b->elems > most) most = b->elems;
+    return comm_nccl_stage(&z->comm, &z->memory, &z->config, most / z->comm.ranks * dtype_bytes(wire_type(z)));
+}
+
 static int create_states(zero *z) {
     ZERO_TRY(trace_init(&z->trace, z->config.trace_events, &z->memory));
     ZERO_TRY(create_tables(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
+    ZERO_TRY(stage_reductions(z));
     ZERO_TRY(create_optimizer_state(z));
     return optimizer_create(z);
 }
@@ -147,10 +156,13 @@ static int open_nccl(zero *z) {
     int rc = comm_agree_opened(ranks, comm_nccl_open(ranks, c, &z->device, &z->memory));
     if (!rc) {
         ranks->gather_stream = GATHER;
-        snprintf(ranks->name, sizeof ranks->name, "nccl%s", c->reduce_nccl ? ", bits depend on it" : ", summed in rank order");
+        const char *sums = c->reduce_nccl ? ", bits depend on it" : ", summed in rank order";
+        const char *windows = comm_nccl_has_windows(ranks) ? ", symmetric windows" : "";
+        snprintf(ranks->name, sizeof ranks->name, "nccl%s%s", sums, windows);
         return 0;
     }
     comm_nccl_close(ranks, 0);
+    z->memory.mover = NULL;
     if (c->nccl > 0) return rc;
     const char *why = zero_last_error();
     size_t n = strlen(ranks->name), length = strcspn(why, ";"), room = sizeof ranks->name - n - sizeof " (no NCCL: )";
@@ -158,13 +170,25 @@ static int open_nccl(zero *z) {
     return 0;
 }
 
-/* Everything allocated so far that collectives move. */
-static int register_memory(zero *z) {
-    int rc = 0;
-    if (!z->comm.nccl) return 0;
-    for (memory_block *b = z->memory.blocks; b && !rc; b = b->next)
-        if (b->owner == &z->device) rc = comm_nccl_register(&z->comm, b->base, b->bytes);
-    return comm_agree_opened(&z->comm, rc);
+/* Each of a step's collectives once, on what is still zeros: NCCL connects the ranks for it, and a step then
+ * finds it connected. */
+static int rehearse(void *ctx) {
+    zero *z = ctx;
+    for (int i = 0; i < z->layout.n_buckets; i++) {
+        ZERO_TRY(progress_submit(&z->progress, &z->buckets[i].reduce));
+        ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
+    }
+    for (int i = 0; z->config.stage && i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i));
+    return wait_for_device(z, COMPUTE);
+}
+
+/* What is moved for that is no part of a step. */
+static int prepare_nccl(zero *z) {
+    zero_traffic before = z->comm.traffic;
+    ZERO_TRY(comm_nccl_prepare(&z->comm, &z->memory, rehearse, z));
+    z->comm.traffic = before;
+    z->trace.used = 0;
+    return 0;
 }
 
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
@@ -183,13 +207,14 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_agree_opened(&z->comm, check_shared_device(z)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(open_nccl(z));
+    ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
     ZERO_TRY(layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
     loss_scale_init(&z->scale, c);
     ZERO_TRY(comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));
     z->progress.trace = &z->trace;
     ZERO_TRY(agree(z, create_states(z)));
-    return register_memory(z);
+    return prepare_nccl(z);
 }
 
 static void destroy(zero *z, int clean) {

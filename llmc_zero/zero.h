@@ -135,14 +135,16 @@ typedef struct {
     int max_open;               /* stage 3: single-use units that can always be open at once, 1 to 1024; more only while none is ahead */
     int overlap;                /* 1: a progress thread runs collectives while the trainer computes; 0: they run where they are asked for */
     int poison;                 /* 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1: on) */
-    int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node */
+    int64_t window_bytes;       /* staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of a node. 0: 4 MiB,
+                                   and with NCCL as much as the largest reduction needs, at most 256 MiB for all ranks together */
     int shared_window;          /* 1: through shared memory where all ranks are on one node; 0: by messages */
     int nccl;                   /* ZERO_CUDA, several ranks: 1: NCCL (2.26 or newer, loaded then) moves parameters and gradients, between ranks
                                    of one device from 2.30 on; 0: they go through the host; -1: NCCL where it is built in and found, and every
                                    rank has a device of its own or NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not.
                                    With it, ranks on one device are an error, unless each of them has named it by cuda_device. Where NCCL does not
                                    even abort what has failed, within comm_timeout_s or 10 s, no call can return: then alone the library
-                                   itself writes the sentence to stderr, and ends all ranks */
+                                   itself writes the sentence to stderr, and ends all ranks. With NCCL_CTA_POLICY=2 in the environment
+                                   (gathers by copy engines) that is what happens to a gather that hangs: docs/nccl.md */
     int reduce_nccl;            /* 1, with nccl 1: NCCL sums, in an order of its own: the bits depend on it; 0: the plugin, in rank order */
     int reduce_fp32;            /* 1: 16-bit gradients travel to their sum as fp32, through a buffer as large as the largest bucket: the
                                    same bits for twice the bytes, but with reduce_nccl NCCL then sums in fp32. 0: in the type that they
@@ -160,7 +162,7 @@ typedef struct {
     const char *same;           /* what else must be the same on all ranks: text as for zero_same, read during zero_create; NULL: nothing */
 } zero_config;
 #define ZERO_CONFIG_INIT { sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, \
-                           1, 0, 1, 1, 0, -1, 4 << 20, 1, -1, 0, 0, 300.0, 0, NULL, ZERO_START_AUTO, -1, 0, NULL, NULL, NULL }
+                           1, 0, 1, 1, 0, -1, 0, 1, -1, 0, 0, 300.0, 0, NULL, ZERO_START_AUTO, -1, 0, NULL, NULL, NULL }
 
 /* Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose sentence says what is missing:
  * built without CUDA, no driver, no device, or none of compute capability 8.0 or newer. */

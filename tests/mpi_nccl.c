@@ -6,6 +6,7 @@
  *   mpi_nccl start        ranks that cannot begin together
  *   mpi_nccl kill N       rank 1 of N is killed; calls mpirun itself
  */
+#include <dlfcn.h>
 #include <mpi.h>
 #include <signal.h>
 #include <stdint.h>
@@ -74,6 +75,7 @@ static void begin(int cuda_device, double timeout_s) {
     if (tabled) d.untabled = 1;
     m = (memory){ .device = &d };
     MUST(comm_open(&c, &config, &d, &m));
+    MUST(comm_open_incoming(&c, &m));
 }
 
 static void end(int clean) {
@@ -85,7 +87,7 @@ static void end(int clean) {
 }
 
 static void *device_bytes(size_t bytes) {
-    void *p = memory_alloc(&m, ZERO_WORKING, "test", bytes);
+    void *p = memory_alloc_moved(&m, ZERO_WORKING, "test", bytes, MOVED_BY_GATHERS | MOVED_BY_REDUCTIONS);
     if (!p) MUST(ZERO_ERR_MEMORY);
     return p;
 }
@@ -246,6 +248,80 @@ static void check_many(void) {
     MUST(comm_nccl_failed(&c));
 }
 
+static int rehearse_both(void *ctx) {
+    shape s = { MOST_PIECES, 1, ZERO_F32, ZERO_F32, 0 };
+    set t = set_of(&s);
+    (void)ctx;
+    gathered(&s, &t, 1);
+    reduced(&s, &t, 1);
+    return comm_nccl_failed(&c);
+}
+static int rehearse_nothing(void *ctx) { (void)ctx; return 0; }
+
+/* ---------------------------------------------------------------------------------------------------------- memory, groups */
+
+#ifdef CUDA_STAND_IN
+static size_t device_in_use(void) {
+    size_t left = 0, all = 0;
+    CHECK(cudaMemGetInfo(&left, &all) == cudaSuccess);
+    return all - left;
+}
+
+/* The device's part of the table, with what the stand-in adds to each allocation. */
+enum { RED_ZONE = 256 };
+static size_t in_table(void) {
+    size_t sum = 0;
+    for (const memory_block *b = m.blocks; b; b = b->next)
+        if (m.lines[b->line].tier == ZERO_DEVICE) sum += b->bytes + (b->base ? RED_ZONE : 0);
+    return sum;
+}
+
+/* A function of the library that is loaded. */
+static void *of_stand_in(const char *name) {
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD), *found = library ? dlsym(library, name) : NULL;
+    if (!found) {
+        fprintf(stderr, "%s: %s\n", name, dlerror());
+        exit(1);
+    }
+    return found;
+}
+
+/* The table is what the device holds: what NCCL has taken too, for connections that the rehearsal made. */
+static void check_memory(size_t in_use_before) {
+    size_t buffers, windows, moved = 0;
+    const zero_memory_line *nccl = NULL;
+    for (int i = 0; i < m.n_lines; i++) if (strstr(m.lines[i].purpose, "NCCL")) nccl = &m.lines[i];
+    CHECK(device_in_use() - in_use_before == in_table());
+    CHECK(nccl && nccl->tier == ZERO_DEVICE && nccl->class_ == ZERO_WORKING);
+    /* two communicators, each connected with all the others */
+    CHECK(nccl && nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.ranks - 1) * ((256u << 10) + RED_ZONE)));
+    /* and only what is moved is registered, with the communicator that moves it */
+    for (const memory_block *b = m.blocks; b; b = b->next)
+        moved += b->bytes * (!!(b->moves & MOVED_BY_GATHERS) + !!(b->moves & MOVED_BY_REDUCTIONS));
+    ((void (*)(size_t *, size_t *))of_stand_in("nccl_stand_in_registered"))(&buffers, &windows);
+    CHECK(buffers + windows == moved && moved > 0 && (windows > 0) == comm_nccl_has_windows(&c));
+}
+
+static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_groups"))(); }
+
+/* Each costs NCCL a thread. */
+static void check_groups(int rounds) {
+    shape s = { MOST_PIECES, 1, ZERO_BF16, ZERO_BF16, 0 };
+    set t = set_of(&s);
+    fill(&s, c.rank);
+    long before = groups_so_far();
+    gathered(&s, &t, 1);
+    CHECK(groups_so_far() - before == 1);
+    reduced(&s, &t, 1);
+    CHECK(groups_so_far() - before == 1 + rounds);
+}
+#else
+static size_t device_in_use(void) { return 0; }
+static size_t in_table(void) { return 0; }
+static void check_memory(size_t in_use_before) { (void)in_use_before; }
+static void check_groups(int rounds) { (void)rounds; }
+#endif
+
 /* The work before a collective may take longer than the limit: here, because nobody waits for it. */
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
@@ -304,7 +380,7 @@ static void check_ring(char *expected, char *got) {
 }
 
 static void check_all_shapes(char *expected, char *got) {
-    for (int mode = 0; mode < MODES; mode++) {
+    for (int mode = 0; mode < MODES; mode += comm_nccl_has_windows(&c) ? 3 : 1) {
         set_mode(modes[mode]);
         for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
             for (int n = 1; n <= MOST_PIECES; n += 2)
@@ -326,14 +402,15 @@ static void check_all_shapes(char *expected, char *got) {
     }
 }
 
-static void alloc_arrays(void) {
+static void alloc_arrays(int (*rehearse)(void *)) {
     for (int i = 0; i < MOST_PIECES; i++) all_elems += piece_elems[i];
     fulls = device_bytes(all_elems * c.ranks * sizeof(float));
     shards = device_bytes(all_elems * sizeof(float));
     host = malloc(all_elems * c.ranks * sizeof(float));
     host_shards = malloc(all_elems * sizeof(float));
     if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
-    MUST(comm_nccl_register(&c, fulls, all_elems * c.ranks * sizeof(float)));
+    MUST(comm_nccl_stage(&c, &m, &config, all_elems * sizeof(float)));
+    MUST(comm_nccl_prepare(&c, &m, rehearse, NULL));
 }
 
 static void free_arrays(void) {
@@ -342,13 +419,22 @@ static void free_arrays(void) {
     all_elems = 0;
 }
 
-static void check_results(int reduce_nccl, int overlap) {
+/* one_round: staging as large as the bucket needs, else of ROUND bytes a rank */
+static void check_results(int reduce_nccl, int overlap, int one_round) {
+    size_t in_use = 0;
     config.reduce_nccl = reduce_nccl;
     config.overlap = tabled = overlap;
+    CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d", reduce_nccl, overlap, one_round);
     begin(-1, 30.0);
-    CHECK_SETTING("opens");
+    in_use = device_in_use() - in_table();
     MUST(comm_nccl_open(&c, &config, &d, &m));
-    alloc_arrays();
+    if (one_round) config.window_bytes = 0;
+    if (MODES > 1 && one_round && !reduce_nccl)     /* more than the device has */
+        CHECK(comm_nccl_stage(&c, &m, &config, (size_t)1 << 40) == ZERO_ERR_MEMORY &&
+              strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
+    alloc_arrays(rehearse_both);
+    check_memory(in_use);
+    if (!reduce_nccl) check_groups(one_round ? 1 : 2);
     size_t bytes = all_elems * (c.ranks + 1) * sizeof(float);
     char *expected = malloc(bytes), *got = malloc(bytes);
     if (!expected || !got) MUST(ZERO_ERR_MEMORY);
@@ -361,6 +447,8 @@ static void check_results(int reduce_nccl, int overlap) {
     free(got);
     free_arrays();
     end(1);
+    CHECK_SETTING("gives back what it held");
+    CHECK(device_in_use() == in_use);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ failures */
@@ -401,7 +489,7 @@ static void check_sentence(const char *said, int silent) {
     CHECK(comm_nccl_all_gather(&c, t.pieces, 1, 2) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
     CHECK(comm_nccl_reduce_scatter(&c, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
     CHECK(comm_nccl_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_register(&c, fulls, 512) == ZERO_ERR_COMM);
+    CHECK(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
     fprintf(stderr, "  %s\n", first);
 }
 
@@ -414,7 +502,7 @@ static void check_failure(const char *what, const char *mode) {
     on_rank(-1, "CUDA_STAND_IN_NCCL", asked);
     begin(-1, 2.0);
     MUST(comm_nccl_open(&c, &config, &d, &m));
-    alloc_arrays();
+    alloc_arrays(rehearse_nothing);
     double took = until_failure(!strcmp(what, "kill"));
     CHECK(took < 2.0 + 3.0);
     int own_error = !strcmp(what, "error") && c.rank == VICTIM;
@@ -519,6 +607,15 @@ static void check_starts(void) {
     check_start("too old", 1, version, "22501", -1, too_old, too_old);
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
     check_start("older than built for", -1, version, "22602", -1, NULL, NULL);
+    char engines[200], also[64];
+    setenv("NCCL_CTA_POLICY", "DEFAULT|ZERO", 1);
+    setenv(version, "22907", 1);
+    snprintf(engines, sizeof engines, "NCCL_CTA_POLICY asks for copy engines on rank 0 (host %s), but not on rank 1 (host ", host);
+    check_start("copy engines on one rank only", 1, "NCCL_CTA_POLICY", "DEFAULT", -1, engines, engines);
+    snprintf(also, sizeof also, "(host %s): set it alike on all ranks", host);
+    CHECK(strstr(zero_last_error(), also) != NULL);
+    unsetenv("NCCL_CTA_POLICY");
+    unsetenv(version);
     static const char no_device[] = ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device";
     check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1, no_device, no_device);
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
@@ -547,9 +644,12 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!*what) {
-        check_results(0, 1);
-        check_results(0, 0);
-        check_results(1, 1);
+        check_results(0, 1, 0);
+        check_results(0, 0, 1);
+        check_results(1, 1, 1);
+        setenv("NCCL_CTA_POLICY", "2", 1);
+        check_results(0, 1, 1);
+        unsetenv("NCCL_CTA_POLICY");
     }
 #ifdef CUDA_STAND_IN
     if (!strcmp(what, "start")) check_starts();

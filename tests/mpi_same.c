@@ -88,7 +88,7 @@ static void check_settings(void) {
     SETTING(reduce_bucket_size, 1LL << 40, "1099511627776", "0");
     SETTING(prefetch, 2, "2", "1");
     SETTING(max_open, 3, "3", "1");
-    SETTING(window_bytes, 65536, "65536", "4194304");
+    SETTING(window_bytes, 65536, "65536", "0");
     SETTING(shared_window, 0, "0", "1");
     SETTING(nccl, 0, "0", "-1");
     SETTING_IN((g.config.device = ZERO_CUDA, g.config.nccl = 1), reduce_nccl, 1, "1", "0");

@@ -392,7 +392,7 @@ static void check_dinp_sums(gpt2_dtype dt, Tensor sums, Tensor dinp, int BT, int
     Tensor dbias = tensor(dt, C, 1), dbias2 = copy(dbias), w = tensor(dt, (size_t)C * C, 1), dw = copy(w);
     Tensor inp = copy(dinp), out = copy(dinp);
     LAYER(bias_from_sums(dt, dbias.p, sums.p, C));
-    LAYER(matmul_backward(dt, out.p, dw.p, dbias2.p, dinp.p, inp.p, w.p, NULL, BT, C, C, 0));
+    LAYER(matmul_backward(dt, out.p, NULL, dw.p, dbias2.p, dinp.p, inp.p, w.p, NULL, BT, C, C, 1));
     check_same("bias from sums", dbias, dbias2);
 }
 

@@ -114,26 +114,39 @@ in_trouble() {  # NAME SETTING SENTENCE [OPTION]...
     need 'its end' ended trouble "rank [01] on $(hostname): the $3"
     end
 }
-in_trouble 'a gather that does not end' hang:1:3 'all-gather of unit 2 \(collective 3\): did not end within 2 s'
-in_trouble 'a reduction that does not end, the last unit first' hang:1:1 'reduce-scatter of unit 2 \(collective 1\): did not end' -z 2
-in_trouble 'a reduction of several units' hang:1:1 'reduce-scatter of units 1 to 2 \(collective 1\): did not end' -z 2 --bucket 100000000
-in_trouble 'a collective that fails' error:1:7 \
+# The start has run each unit's reduction and gather once: six collectives, or five with two units in one bucket.
+in_trouble 'a gather that does not end' hang:1:9 'all-gather of unit 2 \(collective 9\): did not end within 2 s'
+in_trouble 'a gather that does not end at the start' hang:1:5 'all-gather of unit 1 \(collective 5\): did not end within 2 s'
+in_trouble 'a reduction that does not end, the last unit first' hang:1:7 'reduce-scatter of unit 2 \(collective 7\): did not end' -z 2
+in_trouble 'a reduction of several units' hang:1:6 'reduce-scatter of units 1 to 2 \(collective 6\): did not end' -z 2 --bucket 100000000
+in_trouble 'a collective that fails' error:1:13 \
     '[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL says: unhandled system error: as '
-begin 'an abort that does not end'
-train stuck "$trainer" 2 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL=hang:1:3 CUDA_STAND_IN_NCCL_STUCK=1 -- --device cuda --comm nccl --comm-timeout 2
-need "status $status" [ $status != 0 ] && need 'a time-out' [ $status -lt 124 ]
-need 'its sentence' says stuck '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 3\): did not end within 2 s: .*; and NCCL '\
+# stuck NAME SETTING: a gather that does not end, and neither does the abort
+stuck() {
+    begin "$1"
+    train stuck "$trainer" 2 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL=hang:1:9 "$2" -- --device cuda --comm nccl --comm-timeout 2
+    need "status $status" [ $status != 0 ] && need 'a time-out' [ $status -lt 124 ]
+    need 'its sentence' says stuck '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 9\): did not end within 2 s: .*; and NCCL '\
 'did not abort within 2 s: the job ends'
-need 'not once' [ "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" = 1 ]
+    need 'not once' [ "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" = 1 ]
+    end
+}
+stuck 'an abort that does not end' CUDA_STAND_IN_NCCL_STUCK=1
+stuck 'gathers between symmetric windows, which no abort ends' NCCL_CTA_POLICY=2
+begin 'symmetric windows give the same bits'
+train windows "$trainer" 2 CUDA_STAND_IN_DEVICES=2 NCCL_CTA_POLICY=2 -- --device cuda --comm nccl
+need 'did not run' ran windows
+need 'not told' says windows '^ZeRO .*, nccl, summed in rank order, symmetric windows,'
+need "$(hashes windows), without $(hashes nccl)" [ "$(hashes windows)" = "$(hashes nccl)" ]
 end
 
 # stopped NAME COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1, whose number is then in the file `pid`, stops in
 # mid-run: the others name it, in one sentence, soon after their limit
 stopped() {
     begin "$1"
-    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:14 "${@:2}" >"$dir/stopped.screen" 2>&1 </dev/null; status=$?
+    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:20 "${@:2}" >"$dir/stopped.screen" 2>&1 </dev/null; status=$?
     { kill -KILL "$(cat "$dir/pid")"; wait; } 2>/dev/null
-    need 'the sentence' ended stopped "rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 14\): did not end within 2 s: .*; no word "\
+    need 'the sentence' ended stopped "rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within 2 s: .*; no word "\
 "from rank 1 \(host $(hostname)\)\$"
     end
 }

@@ -141,6 +141,7 @@ static void read_options(int argc, char **argv) {
 static comm c;
 static device d;
 static memory m = { .device = &d };
+static zero_config config = ZERO_CONFIG_INIT;
 static int64_t elems, part;                 // of the whole buffer, of a rank's part
 static char *full, *shard, *other, *host;   // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
 
@@ -151,9 +152,8 @@ static void must(int rc) {
 }
 
 static char *room(size_t bytes) {
-    char *p = memory_alloc(&m, ZERO_WORKING, "benchmark", bytes);
+    char *p = memory_alloc_moved(&m, ZERO_WORKING, "benchmark", bytes, MOVED_BY_GATHERS | MOVED_BY_REDUCTIONS);
     if (!p) must(ZERO_ERR_MEMORY);
-    must(comm_nccl_register(&c, p, bytes));
     return p;
 }
 
@@ -167,7 +167,6 @@ static void share_cores(void) {
 }
 
 static void open_ranks(void) {
-    zero_config config = ZERO_CONFIG_INIT;
     MPI_Comm world = MPI_COMM_WORLD;
     if (opt.server) {
         config.start = ZERO_START_TCP;
@@ -184,7 +183,10 @@ static void open_ranks(void) {
     must(comm_open(&c, &config, &d, &m));
     if (opt.way == WINDOW && strstr(c.name, "messages")) must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
     for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) comm_direct_least[k] = SIZE_MAX;
-    if (!opt.nccl || c.ranks == 1) return;
+    if (!opt.nccl || c.ranks == 1) {
+        must(comm_open_incoming(&c, &m));
+        return;
+    }
     must(comm_agree_opened(&c, comm_nccl_open(&c, &config, &d, &m)));
     c.gather_stream = GATHER;
     snprintf(c.name, sizeof c.name, "nccl, summed %s", opt.reduce_nccl ? "by it" : "in rank order");
@@ -235,6 +237,16 @@ static size_t bytes_of(int64_t n) { return n * dtype_bytes(opt.dtype); }
 static int all_gather(void) { return comm_all_gather(&c, &(comm_piece){ full, shard, part }, 1, bytes_of(1)); }
 static int reduce_scatter(void) { return comm_reduce_scatter(&c, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0); }
 static int broadcast(void) { return comm_broadcast(&c, 0, full, bytes_of(elems)); }
+
+/* As large as they will be: NCCL then connects for all sizes. */
+static int rehearse(void *ctx) {
+    (void)ctx;
+    part = (int64_t)(opt.most / bytes_of(1)) / c.ranks;
+    ZERO_TRY(all_gather());
+    ZERO_TRY(reduce_scatter());
+    for (device_stream s = COMPUTE; s < DEVICE_STREAMS; s++) ZERO_TRY(d.f->wait(&d, s));
+    return comm_nccl_failed(&c);
+}
 
 static int copy(void) { return d.f->copy(&d, COMM, other, full, bytes_of(elems)); }
 
@@ -422,6 +434,8 @@ static void print_header(void) {
     char peer[16];
     snprintf(peer, sizeof peer, "%s us", peer_name());
     printf("# %d ranks, %s; memory of %s\n", c.ranks, c.name, d.name);
+    for (int i = 0; i < m.n_lines; i++)
+        if (c.nccl) printf("# %s: %.1f MiB\n", m.lines[i].purpose, (double)m.lines[i].bytes / 1048576);
     printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type", "way", "time us", "algbw GB/s",
            "busbw GB/s", "#wrong");
     printf(" %10s %6s %10s %6s\n", "copy us", "ratio", peer, "ratio");
@@ -470,6 +484,8 @@ int main(int argc, char **argv) {
     if (started != ranks) refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
     open_ranks();
     alloc_buffers();
+    must(comm_nccl_stage(&c, &m, &config, opt.most / c.ranks));
+    must(comm_nccl_prepare(&c, &m, rehearse, NULL));
     open_plain();
     if (!c.rank) print_header();
     for (int k = ALL_GATHER; k < COLLECTIVES; k++) {
