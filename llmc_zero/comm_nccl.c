@@ -586,18 +586,25 @@ static int share_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     return 0;
 }
 
+/* How far a rank is; the worst of all, and which rank says so. */
+enum { DONE, BUSY, LATE, FAILED };
+static int worst_of(comm *c, double mine, double *worst, int *who) {
+    double all[c->ranks];
+    ZERO_TRY(comm_share(c, &mine, all, 1));
+    *worst = all[*who = 0];
+    for (int r = 1; r < c->ranks; r++) if (all[r] > *worst) *worst = all[*who = r];
+    return 0;
+}
+
 /* Until the communicator is there on all ranks. If one cannot, all fail at once, with what that one has to say. */
 static int connect_together(nccl_state *n, const lane *l) {
-    enum { DONE, BUSY, LATE, FAILED };
     comm *c = n->c;
-    double limit = comm_now() + c->timeout_s, mine = BUSY, worst = BUSY, all[c->ranks];
+    double limit = comm_now() + c->timeout_s, mine = BUSY, worst = BUSY;
     int who = 0;
     for (; worst == BUSY; net_nap(2e-3)) {
         ncclResult_t rc = progress_of(n, l);
         mine = !rc ? DONE : rc != ncclInProgress ? FAILED : comm_now() < limit ? BUSY : LATE;
-        ZERO_TRY(comm_share(c, &mine, all, 1));
-        worst = all[who = 0];
-        for (int r = 1; r < c->ranks; r++) if (all[r] > worst) worst = all[who = r];
+        ZERO_TRY(worst_of(c, mine, &worst, &who));
     }
     if (worst == DONE) return 0;
     if (mine > BUSY) fail_to_settle(n, l, n->rc);
@@ -772,6 +779,38 @@ static int deregister_all(nccl_state *n) {
     return 0;
 }
 
+/* A failure of the rehearsal: rc, or what the watchdog has found since. */
+static int rehearsal_failed(nccl_state *n, int rc, char sentence[1000]) {
+    if (rc) snprintf(sentence, 1000, "%.999s", zero_last_error());
+    pthread_mutex_lock(&n->lock);
+    if (!rc && n->failed) snprintf(sentence, 1000, "%.999s", n->sentence);
+    int failed = rc || n->failed;
+    pthread_mutex_unlock(&n->lock);
+    return failed;
+}
+
+static int are_lanes_done(const nccl_state *n) {
+    int done = 1;
+    for (const lane *l = n->lanes; l < n->lanes + LANES; l++) done &= cudaStreamQuery(l->stream) == cudaSuccess;
+    cudaGetLastError();         /* "not ready" is no error to come up again; another one, the watchdog sees */
+    return done;
+}
+
+/* Until what was queued has been done on all ranks. A failure of one is told at once: no rank waits for the device
+ * meanwhile, which NCCL's own limit alone would end on the others. */
+static int end_rehearsal(nccl_state *n, int rc) {
+    double worst = BUSY;
+    int who = 0;
+    char sentence[1000] = "";
+    for (; worst == BUSY; net_nap(2e-3)) {
+        int failed = rehearsal_failed(n, rc, sentence);
+        ZERO_TRY(worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who));
+    }
+    if (worst == DONE) return 0;
+    ZERO_TRY(comm_broadcast(n->c, who, sentence, sizeof sentence));
+    return zero_fail(ZERO_ERR_COMM, "%s", sentence);
+}
+
 int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
     size_t before = 0;
@@ -780,7 +819,7 @@ int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     ZERO_TRY(comm_barrier(c));                  /* no rank allocates */
     ZERO_TRY(comm_agree_opened(c, bytes_left(&before)));
     ZERO_TRY(comm_agree_opened(c, register_moved(n, m)));
-    ZERO_TRY(comm_agree_opened(c, rehearse(ctx)));
+    ZERO_TRY(comm_agree_opened(c, end_rehearsal(n, rehearse(ctx))));
     ZERO_TRY(comm_agree_opened(c, count_taken(n, before)));
     return memory_note_device(m, ZERO_WORKING, "NCCL (measured)", n->taken);
 }

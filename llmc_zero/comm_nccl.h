@@ -28,7 +28,7 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m);
 int comm_nccl_stage(comm *c, memory *m, const zero_config *config, size_t shard_bytes);
 /* (collective) When all memory is there and its numbers do not matter yet. Tells NCCL of the blocks that
  * memory_alloc_moved has given, so that it moves them without copies of its own: all ranks have the same ones
- * in the same order. Then runs rehearse, which is to run each kind of collective once, since NCCL connects
+ * in the same order. Then calls rehearse, which queues each kind of collective once, since NCCL connects
  * ranks only then; and books what NCCL has taken of the device's memory, by the driver's figures: on a GPU
  * that several ranks share, this rank's even part of it. What other programs take meanwhile is counted. */
 int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx);

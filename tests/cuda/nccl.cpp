@@ -98,7 +98,7 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 std::recursive_mutex lock;
 std::vector<CommunicatorPtr> live;
 std::string last_error;
-std::atomic<long> operations{0}, groups{0};
+std::atomic<long> operations{0}, groups{0}, aborts{0};
 std::map<void *, size_t> allocated;              // by ncclMemAlloc
 std::vector<void *> unused;                     // device memory of communicators that are gone
 thread_local int depth = 0;
@@ -658,6 +658,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (!c) {
         return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
     }
+    aborts++;
     c->aborted = true;
     unlink(c->path.c_str());
     forget(c);
@@ -890,6 +891,10 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
 
 long nccl_stand_in_groups(void) {
     return groups;
+}
+
+long nccl_stand_in_aborts(void) {
+    return aborts;
 }
 
 void nccl_stand_in_registered(size_t *buffers, size_t *windows) {

@@ -89,8 +89,9 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
 
 /* For tests: groups so far, lone calls included (NCCL starts a thread for each one of a non-blocking communicator);
- * bytes that are registered now. */
+ * aborts; bytes that are registered now. */
 long nccl_stand_in_groups(void);
+long nccl_stand_in_aborts(void);
 void nccl_stand_in_registered(size_t *buffers, size_t *windows);
 #ifdef __cplusplus
 }

@@ -354,7 +354,7 @@ static void test_windows(void **) {
                 while (!(state = r.state()) || state == ncclInProgress) {
                     cudaStreamQuery(r.stream);
                 }
-                CHECK(state == ncclInvalidUsage && strstr(ncclGetLastError(r.comm), "window"));
+                CHECK(state == ncclInvalidUsage);
             }
         });
     }
