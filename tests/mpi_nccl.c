@@ -640,6 +640,20 @@ static void check_sharing(const char *what, const char *version, int asked, int 
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
+/* What the driver says is of all ranks on the GPU: each books an even part. In the stand-in a rank sees only what it took itself. */
+static void check_shared_memory(void) {
+    CHECK_SETTING("start: one GPU, memory");
+    setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
+    begin(0, 2.0);
+    MUST(comm_nccl_open(&c, &config, &d, &m));
+    MUST(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL));
+    for (int i = 0; i < m.n_lines; i++)
+        if (strstr(m.lines[i].purpose, "NCCL")) CHECK(m.lines[i].bytes == 2 * ((64 << 10) + RED_ZONE) / (size_t)c.ranks);
+    end(1);
+    unsetenv("CUDA_STAND_IN_NCCL_VERSION");
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
 static void check_starts(void) {
     static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
     char host[64] = "", old[200], untold[200];
@@ -678,6 +692,7 @@ static void check_starts(void) {
     cuda_stand_in_settings();
     snprintf(old, sizeof old, "which has 1 for %d ranks, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or", checks.ranks);
     check_sharing("fewer GPUs than ranks", "22809", 1, 0, NULL, old);
+    check_shared_memory();
 }
 #endif
 
