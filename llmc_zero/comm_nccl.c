@@ -796,15 +796,25 @@ static int are_lanes_done(const nccl_state *n) {
     return done;
 }
 
+/* The last error came after a failure, and says which rank does not answer any more. */
+static int fail_after(const char *failure) {
+    char said[500];
+    snprintf(said, sizeof said, "%s", zero_last_error());
+    return zero_fail(ZERO_ERR_COMM, "%s; %s", failure, said);
+}
+
 /* Until what was queued has been done on all ranks. A failure of one is told at once: no rank waits for the device
  * meanwhile, which NCCL's own limit alone would end on the others. */
 static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
     char sentence[1000] = "";
+    n->c->purpose = ZERO_FOR_SCALARS;
     for (; worst == BUSY; net_nap(2e-3)) {
         int failed = rehearsal_failed(n, rc, sentence);
-        ZERO_TRY(worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who));
+        int share = worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who);
+        if (share && failed) return fail_after(sentence);
+        ZERO_TRY(share);
     }
     if (worst == DONE) return 0;
     ZERO_TRY(comm_broadcast(n->c, who, sentence, sizeof sentence));

@@ -140,16 +140,18 @@ need 'not told' says windows '^ZeRO .*, nccl, summed in rank order, symmetric wi
 need "$(hashes windows), without $(hashes nccl)" [ "$(hashes windows)" = "$(hashes nccl)" ]
 end
 
-# stopped NAME COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1, whose number is then in the file `pid`, stops in
-# mid-run: the others name it, in one sentence, soon after their limit
+# stopped NAME OPERATION SENTENCE COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1, whose number is then in the file
+# `pid`, stops before its k-th operation: the others name it, in one sentence, soon after their limit
 stopped() {
     begin "$1"
-    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:20 "${@:2}" >"$dir/stopped.screen" 2>&1 </dev/null; status=$?
+    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$2 "${@:4}" >"$dir/stopped.screen" 2>&1 </dev/null; status=$?
     { kill -KILL "$(cat "$dir/pid")"; wait; } 2>/dev/null
-    need 'the sentence' ended stopped "rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within 2 s: .*; no word "\
-"from rank 1 \(host $(hostname)\)\$"
+    need 'the sentence' ended stopped "$3\$"
     end
 }
+in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within 2 s: .*; no word from rank 1 "
+in_step+="\(host $(hostname)\)"
+at_start="rank [02] \(host $(hostname)\) waited 2 s in an all-gather of scalars for rank 1 \(host $(hostname)\): .*"
 cat >"$dir/rank" <<END
 #!/bin/bash
 [ \$1 != 1 ] || echo \$\$ >"$dir/pid"
@@ -165,8 +167,9 @@ by_file() {
     wait "${pids[2]}"
     return $status
 }
-stopped 'a rank that is stopped, under mpirun' timeout -k 2 60 mpirun --oversubscribe -np 3 "$dir/mpi_rank"
-stopped 'a rank that is stopped, without a launcher' by_file
+stopped 'a rank that is stopped, under mpirun' 20 "$in_step" timeout -k 2 60 mpirun --oversubscribe -np 3 "$dir/mpi_rank"
+stopped 'a rank that is stopped, without a launcher' 20 "$in_step" by_file
+stopped 'a rank that is stopped at its first collective' 1 "$at_start" timeout -k 2 60 mpirun --oversubscribe -np 3 "$dir/mpi_rank"
 begin 'a rank that dies, without a launcher'
 for r in 0 1; do
     CUDA_STAND_IN_DEVICES=2 timeout -k 2 60 "$trainer" "${model[@]}" -pi fs -pn 2 -pr $r -pf "$dir/start" --device cuda --comm nccl \
