@@ -75,8 +75,9 @@ typedef struct {
     int nccl_sums;
     char *incoming;             /* (ranks, slot_bytes): what the others sent, to be summed; NULL: NCCL sums */
     size_t slot_bytes;
-    size_t taken;               /* bytes of the device that NCCL has taken */
-    int sharing;                /* ranks on this rank's GPU, itself included */
+    size_t left;                /* bytes of the device, before NCCL has taken any */
+    size_t taken;               /* by NCCL since */
+    int sharing;                /* ranks on this rank's device, itself included */
     int windows;                /* gathers go between symmetric windows */
     uint64_t collectives;       /* so far */
     const collective *current;  /* that is being queued */
@@ -458,6 +459,7 @@ static int bytes_left(size_t *left) {
 /* What the ranks tell each other before NCCL is asked for more than its version. */
 typedef struct {
     double failed, version, gpu_high, gpu_low;
+    double device;              /* several MIG instances are on one GPU */
     double gpus;                /* that the rank sees */
     double shares;              /* whether it lets NCCL put several ranks on one GPU */
     double windows;             /* whether gathers go between symmetric windows */
@@ -468,6 +470,12 @@ static uint64_t gpu_hash(const char *bus_id) {
     const char *id = getenv("NCCL_HOSTID");
     char host[NET_NAME];
     return XXH3_64bits_withSeed(bus_id, strlen(bus_id), id && *id ? XXH3_64bits(id, strlen(id)) : net_machine(host));
+}
+
+/* As many bits as a double holds. */
+static double device_hash(const device *d) {
+    char host[NET_NAME];
+    return (double)(XXH3_64bits_withSeed(d->uuid, sizeof d->uuid, net_machine(host)) >> 11);
 }
 
 static void version_name(char name[32], double version) {
@@ -508,7 +516,8 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     own->gpus = gpus;
     own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
     own->windows = wants_windows(n->version);
-    return bytes_left(&n->taken);
+    own->device = device_hash(n->c->device);
+    return bytes_left(&n->left);
 }
 
 static int on_one_gpu(const introduction *a, const introduction *b) { return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low; }
@@ -539,7 +548,7 @@ static int compare(nccl_state *n, const introduction *all) {
     char first[32], other[32];
     int sharing = 0, shares = 1, own = n->c->rank;
     for (int r = 0; r < n->c->ranks; r++) shares &= all[r].shares != 0;
-    for (int r = 0; r < n->c->ranks; r++) n->sharing += on_one_gpu(&all[r], &all[own]);
+    for (int r = 0; r < n->c->ranks; r++) n->sharing += all[r].device == all[own].device;
     for (int r = 0; r < n->c->ranks; r++) {
         version_name(first, all[0].version);
         version_name(other, all[r].version);
@@ -620,9 +629,10 @@ static int connect_together(nccl_state *n, const lane *l) {
  * 64. Over a network the peers share a channel's buffers. NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment go
  * first.
  */
-static int most_ctas(const comm *c, int lane) {
+static int most_ctas(const nccl_state *n, int lane) {
     int most = MOST_CTAS;
-    for (int ranks = 8; lane == REDUCE && ranks < c->ranks && most > LEAST_CTAS; ranks *= 2) most /= 2;
+    if (lane != REDUCE || n->nccl_sums) return most;    /* only neighbours of rings and trees are connected */
+    for (int ranks = 8; ranks < n->c->ranks && most > LEAST_CTAS; ranks *= 2) most /= 2;
     return most;
 }
 
@@ -637,7 +647,7 @@ static int connect_lanes(nccl_state *n) {
         lane *l = &n->lanes[i];
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
-        config.maxCTAs = most_ctas(n->c, i);
+        config.maxCTAs = most_ctas(n, i);
         l->stream = device_cuda_stream(n->c->device, streams[i]);
         ASK(n, ncclCommInitRankConfig, &l->comm, n->c->ranks, ids[i], n->c->rank, &config);
         ZERO_TRY(connect_together(n, l));
@@ -686,7 +696,7 @@ static void set_mover(comm *c, device *d, memory *m) {
     m->mover = &c->nccl_device;
 }
 
-/* The difference is that of all ranks on the GPU together: before and now none of them allocates. */
+/* The difference is that of all ranks on the device together: before and now none of them allocates. */
 static int count_taken(nccl_state *n, size_t before) {
     size_t left;
     ZERO_TRY(bytes_left(&left));
@@ -704,11 +714,9 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     n->nccl_sums = config->reduce_nccl;
     ZERO_TRY(comm_barrier(c));                  /* no rank allocates */
     ZERO_TRY(introduce(n, config));
-    size_t before = n->taken;
-    n->taken = 0;
     ZERO_TRY(connect_lanes(n));
     ZERO_TRY(comm_barrier(c));
-    ZERO_TRY(count_taken(n, before));
+    ZERO_TRY(count_taken(n, n->left));
     ZERO_TRY(create_events(n));
     int rc = pthread_create(&n->watchdog, NULL, watch, n);
     if (rc) return zero_fail(ZERO_ERR_COMM, "no thread can be started to watch over NCCL: %s", strerror(rc));
