@@ -577,25 +577,32 @@ static size_t device_bytes(void) {
     return total / ranks_on_device();
 }
 
-// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is
-// rounded once a part. On CUDA it therefore follows from the size of the device, the model and the batch
-// alone, and not from the stage, the level of recompute or what is free at the moment: it is what the
-// largest stage with nothing recomputed leaves, less an eighth of the device for the CUDA context, NCCL and
-// the layers' scratch. It is at least 1 GiB, on a small device a sixteenth of it. It is at most 4 GiB, since
-// little is gained beyond: each part reads and writes the gradient (V, C) once more, and by an H100's data
-// sheet the products of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than 100 times as long.
-static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
-    const size_t most = (size_t)4 << 30;
-    if (!on_cuda()) return 128 << 20;
+// What a device has left with nothing recomputed at the stage that takes most. It follows from the size of the
+// device, the model and the batch alone, and not from the stage or from what is free at the moment, so that bits
+// may depend on it. An eighth of the device is for the CUDA context, NCCL and the layers' scratch.
+static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     zero_config plain = *config;
     plain.prefetch = 1;                 // these two take memory and change no bits
     plain.reduce_fp32 = 0;
-    size_t device = device_bytes(), least = device / 16 < 1 << 30 ? device / 16 : 1 << 30, largest = 0;
+    size_t device = device_bytes(), largest = 0;
     for (int stage = 0; stage <= 3; stage++) {
         size_t bytes = plugin_bytes(model, &plain, stage);
         if (bytes > largest) largest = bytes;
     }
-    size_t taken = largest + buffer_bytes(*model, 0) + device / 8, left = taken < device ? device - taken : 0;
+    size_t taken = largest + buffer_bytes(*model, 0) + device / 8;
+    return taken < device ? device - taken : 0;
+}
+
+// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is
+// rounded once a part. On CUDA it is what any stage leaves. It is at least 1 GiB, on a small device a sixteenth
+// of it. It is at most 4 GiB, since little is gained beyond: each part reads and writes the gradient (V, C) once
+// more, and by an H100's data sheet the products of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more
+// than 100 times as long.
+static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
+    const size_t most = (size_t)4 << 30;
+    if (!on_cuda()) return 128 << 20;
+    size_t device = device_bytes(), least = device / 16 < 1 << 30 ? device / 16 : 1 << 30;
+    size_t left = left_at_any_stage(model, config);
     return left < least ? least : left < most ? left : most;
 }
 
@@ -659,10 +666,15 @@ static int recompute_chosen;    // nobody has asked for the level
 
 // The lowest level whose activations fit into what the device has left once the plugin holds its own memory.
 // A thirty-second of the device stays free: kernels are loaded and NCCL connects later, and allocations
-// leave gaps.
+// leave gaps. Where the forward product computes GELU itself, level 0 has other bits than the others, so it is
+// taken only where it fits at every stage.
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
     int level = 0;
+    if (layers_cuda_gelu_fused(4 * model->config.channels)) {
+        if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
+        level = 1;
+    }
     zero_check(zero_memory_left(config, &left));
     left /= ranks_on_device();
     while (level < MOST_RECOMPUTE && activation_bytes(model, level) + reserve > left) level++;

@@ -115,6 +115,10 @@ const char *layers_cuda_attention(void);
 typedef struct { int rows; size_t bytes, limit; } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
+// 1: the forward product to OC columns may compute GELU itself, before it rounds what GELU is taken of. GELU made
+// again from what was rounded then has other bits.
+int layers_cuda_gelu_fused(int OC);
+
 // Tuning, before plan: products are computed by the algorithms that a tuning file's text names for this card
 // and library. What the text lacks of the planned products is timed by plan and added, or with may_time 0 an
 // error. name: the file's, for messages. "": a new file; NULL instead of the text: no tuning, plan takes the

@@ -24,6 +24,11 @@ layers_attention_backward layers_cuda_attention_backward(void) {
     return (layers_attention_backward){ 0, 0, 0 };
 }
 
+int layers_cuda_gelu_fused(int OC) {
+    (void)OC;
+    return 0;
+}
+
 int layers_cuda_tune(const char *name, const char *text, int may_time) {
     (void)name, (void)text, (void)may_time;
     return gpt2_fail("built without CUDA");

@@ -28,6 +28,11 @@ static int allowed(const Product *p) {
     return product_hopper(&hopper) == 0 && hopper;
 }
 
+int layers_cuda_gelu_fused(int OC) {
+    Product p = { .cols = OC, .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS };
+    return allowed(&p);
+}
+
 static int multiply(const Product *p, const Operands *x) {
     if (!allowed(p)) return matmul_cuda_apart(p, x);
     Kept *kept = product_keep(p);

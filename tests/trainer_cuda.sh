@@ -112,6 +112,23 @@ need '-r 0 is not taken' grep -aq '^numbers .* recompute 0, on ' "$dir/asked.scr
 env=''
 end
 
+# Nothing recomputed fits at stage 3 and not at stage 0: with GELU in the product both must take the same bits.
+begin 'the level of recompute leaves the bits alone where GELU is fused'
+wide=(--device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -ge 2 --comm host)
+env="$small CUDA_STAND_IN_DEVICES=2"
+for z in 0 3; do
+    need "-z $z: did not run" train "fused$z" 2 "${wide[@]}" -z $z -r 0
+    bytes[z]=$(roomy "$(on_device "fused$z")")
+done
+need "stage 3 takes ${bytes[3]}, stage 0 ${bytes[0]}" [ "${bytes[3]}" -lt "${bytes[0]}" ]
+env="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=${bytes[3]}"
+for z in 0 1 2 3; do
+    need "-z $z, little memory: did not run" train "little$z" 2 "${wide[@]}" -z $z
+    need "-z $z: $(bits little$z), not $(bits little0)" [ "$(bits little$z)" = "$(bits little0)" ]
+done
+env=''
+end
+
 begin 'ranks agree on the level of recompute'
 env="$small CUDA_STAND_IN_DEVICES=2"
 for r in 0 1; do
