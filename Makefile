@@ -63,12 +63,16 @@ else ifeq ($(CUDA),yes)
 FRONTEND  := third_party/cudnn_frontend/include
 CUDNN_HOME ?= $(ZERO_CUDA_HOME)
 HAVE_CUDNN := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONTEND)/cudnn_frontend.h))
+HAVE_CUBLASLT := $(shell printf '\#include <cublasLt.h>\n' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes)
+# pip's wheel brings cuDNN without the name that -lcudnn looks for.
+CUDNN_FILES := $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so* $(CUDNN_HOME)/lib/libcudnn.so*)
+LINK_CUDNN := $(if $(filter %.so,$(CUDNN_FILES)),-lcudnn,$(if $(filter %.so.9,$(CUDNN_FILES)),-l:libcudnn.so.9,-lcudnn))
 CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompiler -Wall -I. -MMD -MP
 LIBS      += -lstdc++
 ifneq ($(HAVE_CUDNN),)
 GPT2_CUDA += -DGPT2_CUDNN -isystem $(FRONTEND) $(CUDNN_HOME:%=-I%/include)
 GPT2_OBJ  += $(BUILD)/gpt2/attention_cudnn.o
-LIBS      += -L$(CUDNN_HOME)/lib64 -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib64:$(CUDNN_HOME)/lib -lcudnn
+LIBS      += -L$(CUDNN_HOME)/lib64 -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib64:$(CUDNN_HOME)/lib $(LINK_CUDNN)
 endif
 endif
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
@@ -86,6 +90,8 @@ probes: zero_needs
 	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no), cmocka $(or $(HAVE_CMOCKA),no);" \
 	      "CUDA $(CUDA)$(if $(filter yes,$(CUDA)), with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
+	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
+		{ echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 
 # As in zero.mk: objects of other flags are made anew.
 $(BUILD)/flags: probes

@@ -45,6 +45,7 @@ ZERO_HAVE = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) $(ZERO_CUDA_CFLAG
 zero_needs:
 	@found=1; $(call ZERO_HAVE,mpi.h,libopenmpi-dev and openmpi-bin); $(call ZERO_HAVE,xxhash.h,libxxhash-dev); \
 	$(call ZERO_HAVE,jansson.h,libjansson-dev); \
+	$(if $(filter yes,$(ZERO_CUDA)),$(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) test "$$found"
 # Objects of other flags are made anew.
 $(ZERO_BUILD)/llmc_zero/flags: zero_needs
