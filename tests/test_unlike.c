@@ -106,7 +106,7 @@ static void test_options(void **state) {
         begin(state);
         if (o->kind == TEXT && !files) *(const char **)o->value = "other";
         else if (o->kind == INT) *(int *)o->value += 1;
-        else if (o->kind == REAL) *(double *)o->value += 1e-3;
+        else if (o->kind == REAL) *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;   // below it: not given
         else continue;
         snprintf(line, sizeof line, "%s = ", o->name);
         if (is_free(o->name)) assert_string_equal(difference(), "");
