@@ -65,6 +65,8 @@ waiting() {
     run gpu_model 30 tests/test_gpu_model.sh
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
+    run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
+    run bench 60 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
@@ -91,8 +93,6 @@ run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $bui
 run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 2 3; do run "cuda.mpi_device.$np" 120 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
-    run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
-    run bench 60 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run terminal 120 tests/test_terminal.sh "$trainer"
     end_lanes one_core waiting

@@ -13,10 +13,12 @@ model=(-e l2h2c64v257t32 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --
 # train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in. $through: what starts the trainer.
 env='' through=()
 train() {
-    local out=$dir/$1 np=$2
+    local out=$dir/$1 np=$2 launcher=()
     shift 2
+    [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")        # alone it starts faster
     # shellcheck disable=SC2086
-    env $env timeout -k 2 90 mpirun --oversubscribe -np "$np" "${through[@]}" "$trainer" "${model[@]}" -o "$out" "$@" >"$out.screen" 2>&1 </dev/null && return 0
+    env $env timeout -k 2 90 "${launcher[@]}" "${through[@]}" "$trainer" "${model[@]}" -o "$out" "$@" \
+        >"$out.screen" 2>&1 </dev/null && return 0
     echo "--- failed: $*"; tail -n 5 "$out.screen"
     return 1
 }
@@ -114,7 +116,7 @@ end
 
 # Nothing recomputed fits at stage 3 and not at stage 0: with GELU in the product both must take the same bits.
 begin 'the level of recompute leaves the bits alone where GELU is fused'
-wide=(--device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -ge 2 --comm host)
+wide=(--device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -x 1 -v 0 -ge 2 --comm host)
 env="$small CUDA_STAND_IN_DEVICES=2"
 for z in 0 3; do
     need "-z $z: did not run" train "fused$z" 2 "${wide[@]}" -z $z -r 0
@@ -122,7 +124,7 @@ for z in 0 3; do
 done
 need "stage 3 takes ${bytes[3]}, stage 0 ${bytes[0]}" [ "${bytes[3]}" -lt "${bytes[0]}" ]
 env="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=${bytes[3]}"
-for z in 0 1 2 3; do
+for z in 0 2 3; do
     need "-z $z, little memory: did not run" train "little$z" 2 "${wide[@]}" -z $z
     need "-z $z: $(bits little$z), not $(bits little0)" [ "$(bits little$z)" = "$(bits little0)" ]
 done
@@ -151,10 +153,10 @@ deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 1 -v 0)
 tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((28 << 20)):${deep[*]} --comm host"
 same 'same bits where the device has no room for all logits, one rank' 1 "$tight -z 0" \
     "$tight -z 3 --prefetch 3 -r 2"
-same 'same bits where the device has no room for all logits, two ranks' 2 "$tight -z 0" "$tight -z 1 -r 2" \
-    "$tight -z 2 --comm-type fp32" "$tight -z 3"
+same 'same bits where the device has no room for all logits, two ranks' 2 "$tight -z 0" \
+    "$tight -z 2 -r 2 --comm-type fp32" "$tight -z 3"
 begin 'the parts of the head follow the size of the device'
-for i in 1 2 3 4; do
+for i in 1 2 3; do
     need "variant $i: $(head_of same$i)" [ "$(head_of same$i)" = 'logits in 2 parts of 512 rows' ]
 done
 deep=("${deep[@]}" -x 0)
