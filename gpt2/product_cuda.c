@@ -172,6 +172,7 @@ static int take_tuned(Kept *kept) {
     int apart, line, rc = tune_find(&kept->shape, &kept->candidates[0], &apart, &line);
     if (rc <= 0) return rc;
     kept->settled = 1;
+    kept->line = line;
     if (apart) return 1;
     kept->found = 1;
     cublasStatus_t status = cublasLtMatmulAlgoCheck(lt.handle, kept->operation, kept->right, kept->left,

@@ -16,6 +16,7 @@ typedef struct {
     int found;                          // how many; 0: cuBLASLt has none, or the tuning file says apart
     int chosen;                         // which one computes the product
     int settled;                        // and will do so from now on: it has run, or the tuning file names it
+    int line;                           // of the tuning file, which names it; 0: none does
 } Kept;
 
 // bias: what the epilogue reads or writes, (cols) or, for BGRADB, (rows); aux as out: what goes into the GELU

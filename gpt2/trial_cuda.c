@@ -123,9 +123,19 @@ static int tune(Kept *kept, char *memory) {
 
 // ----------------------------------------------------------------------------
 
+// What the tuning file names runs here, too: cuBLASLt's check of an algorithm does not promise that it will.
+static int try_tuned(Kept *kept, char *memory) {
+    Operands x = operands_in(memory, &kept->shape);
+    Product less = matmul_cuda_less(&kept->shape);
+    if (kept->found == 0) return matmul_cuda_prepare(&less);
+    if (product_run_candidate(kept, kept->chosen, &x) != 0)
+        return tune_refused(kept->line, gpt2_last_error());
+    return cuda_check(cudaStreamSynchronize(0), "a product of the tuning file");
+}
+
 static int settle(Kept *kept, char *memory) {
     const Product *p = &kept->shape;
-    if (kept->settled) return 0;
+    if (kept->settled) return kept->line ? try_tuned(kept, memory) : 0;
     if (tune_wanted() == 1) return tune(kept, memory);
     if (tune_wanted() == 0)
         return gpt2_fail("rank 0 has not timed a product that this rank plans, m %d, n %d, k %d, epilogue %d: "

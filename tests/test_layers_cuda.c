@@ -733,6 +733,16 @@ static char *changed(const char *text, const char *to, int mend) {
     return copy;
 }
 
+// `text` without the first line that has `word`, to be freed
+static char *without_line(const char *text, const char *word) {
+    char *copy = strdup(text), *line = strstr(copy, word);
+    assert_non_null(line);
+    while (line[-1] != '\n') line--;
+    char *next = strchr(line, '\n') + 1;
+    memmove(line, next, strlen(next) + 1);
+    return copy;
+}
+
 static void expect_tune_error(const char *text, int may_time, const char *part) {
     size_t bytes;
     int rc = layers_cuda_tune("tuned.txt", text, may_time);
@@ -782,6 +792,20 @@ static void tuning(void **state) {
     assert_int_equal(layers_cuda()->dinp_bias_fused(GPT2_F32, TB * TT, 4 * TC, TC), 0);
     ok(layers_cuda_tune("tuned.txt", apart, 1));        // other logits are to be timed
     check_matmul(GPT2_F32, 2, TB * TT, TC, 4 * TC);
+
+    // what a product apart takes, here DGELU, is timed where its line is gone
+    char *less = without_line(apart, " epilogue 192 = ");
+    assert_int_equal(count(less, " epilogue 192 = "), 0);
+    plan_tuned(less, 1);
+    free(less);
+    less = layers_cuda_tuned();
+    assert_int_equal(count(less, " epilogue 192 = "), 1);
+    free(less);
+
+    // an algorithm of the file that the library's check lets pass and that does not run
+    set("CUDA_STAND_IN_REFUSED", "4");
+    expect_tune_error(text, 0, "tuned.txt, line 3: cuBLASLt refuses this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
+    set("CUDA_STAND_IN_REFUSED", "0");
 
     // a candidate that is refused is not the fastest
     set("CUDA_STAND_IN_REFUSED", "1");
