@@ -55,7 +55,8 @@ static int try_products(size_t scratch_bytes) {
     scratch = memory;
     int tried = trial_cuda((char *)memory + own);
     scratch = NULL;
-    return cuda_check(cudaFree(memory), "cudaFree") ? -1 : tried;
+    rc = cudaFree(memory);          // after a kernel that failed it fails as well, which says less
+    return tried ? -1 : cuda_check(rc, "cudaFree");
 }
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
