@@ -698,7 +698,8 @@ static void settle_memory(GPT2 *model, const zero_config *config) {
     if (on_cuda()) parts = largest_of_ranks(parts, MOST_PARTS);
     if (opt.tune) plan_tuned_layers(model, parts);
     else plan_layers(model, parts);
-    if (on_cuda()) zero_check(zero_barrier(z));     // ranks that share a device have freed what they tried products in
+    // Ranks that share a device have freed what they tried products in.
+    if (on_cuda()) zero_check(zero_barrier(z));
     recompute_chosen = opt.recompute < 0 && on_cuda();
     if (recompute_chosen) opt.recompute = largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE);
     else if (opt.recompute < 0) opt.recompute = 1;

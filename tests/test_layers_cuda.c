@@ -804,7 +804,8 @@ static void tuning(void **state) {
 
     // an algorithm of the file that the library's check lets pass and that does not run
     set("CUDA_STAND_IN_REFUSED", "4");
-    expect_tune_error(text, 0, "tuned.txt, line 3: cuBLASLt refuses this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
+    expect_tune_error(text, 0, "tuned.txt, line 3: cuBLASLt refuses this algorithm (cuBLASLt: "
+                               "CUBLAS_STATUS_NOT_SUPPORTED");
     set("CUDA_STAND_IN_REFUSED", "0");
 
     // a candidate that is refused is not the fastest
