@@ -116,7 +116,9 @@ int params_complete(zero *z);                   /* no gather is under way, and t
 int params_rehearse(zero *z, int unit);         /* stages 1 to 3, at creation: its gather, of zeros */
 int params_drop_all(zero *z);                   /* no gather is under way; stage 3: nothing is held any more */
 int params_begin_pass(zero *z);                 /* stage 3: only what was gathered for it is held */
-void params_order_of_use(const zero *z, int *units);    /* (n_units) of the last training pass */
+/* (n_units) The same on all ranks: at stage 3 as the last training pass used them, below it, where forward is
+ * not collective, as the table lists them. */
+void params_order_of_update(const zero *z, int *units);
 int params_updated(zero *z, int unit);          /* its AdamW is done or queued: it may be gathered */
 
 int grads_create(zero *z);

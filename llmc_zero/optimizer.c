@@ -127,7 +127,7 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
     return 0;
 }
 
-/* In the order of use, so that what forward needs first is on its way while the other units are updated. */
+/* In the order of forward, so that what forward needs first is on its way while the other units are updated. */
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     const adamw_constants c = adamw_prepare(h, grad_scale, z->config.rounding_seed);
     int own_master = z->config.dtype == ZERO_F32, order[z->layout.n_units];
@@ -135,7 +135,7 @@ static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     a.p = own_master ? (float *)z->params : z->master;
     a.low = own_master ? NULL : z->params;
     a.low_type = z->config.dtype;
-    params_order_of_use(z, order);
+    params_order_of_update(z, order);
     for (int i = 0; i < z->layout.n_units; i++) {
         int u = order[i];
         double start = trace_now(&z->trace);

@@ -230,13 +230,13 @@ int params_release(zero *z, int unit) {
     return look_ahead(z, slots_are_open(z));    /* there is room now */
 }
 
-void params_order_of_use(const zero *z, int *units) {
+void params_order_of_update(const zero *z, int *units) {
     const unit_order *o = &z->order[ZERO_TRAIN];
-    int n = 0;
+    int n = 0, recorded = z->config.stage == 3 ? o->n : 0;
     char seen[z->layout.n_units];
     memset(seen, 0, sizeof seen);
-    for (int i = 0; i < o->n + z->layout.n_units; i++) {
-        int unit = i < o->n ? o->units[i] : i - o->n;       /* last, the units that the pass has not read */
+    for (int i = 0; i < recorded + z->layout.n_units; i++) {
+        int unit = i < recorded ? o->units[i] : i - recorded;
         if (!seen[unit]) units[n++] = unit;
         seen[unit] = 1;
     }

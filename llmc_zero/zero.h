@@ -296,11 +296,11 @@ int zero_reduce(zero *z, zero_info *info);
  * what this rank owns, with the clipped gradients of zero_reduce, which must have come before, the loss scale
  * taken out:
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p
- * wd is 0 for tensors without decay. The units are updated in the order in which the last training pass first
- * used them. At stages 1 and 2 the gather of a unit's new parameters starts as soon as its AdamW is done (on
- * CUDA: queued); at stage 3 the first unit's gather does, unless prefetch is 0. With overlap the unit's next
- * use waits for it, the update does not. With ZERO_F16, gradients that are not finite update nothing: the
- * step ends as with zero_discard. */
+ * wd is 0 for tensors without decay. The units are updated in the order of the table, at stage 3 in the order
+ * in which the last training pass first used them. At stages 1 and 2 the gather of a unit's new parameters
+ * starts as soon as its AdamW is done (on CUDA: queued); at stage 3 the first unit's gather does, unless
+ * prefetch is 0. With overlap the unit's next use waits for it, the update does not. With ZERO_F16, gradients
+ * that are not finite update nothing: the step ends as with zero_discard. */
 int zero_update(zero *z, const zero_hyper *hyper);
 /* Returns 0: the step is over and has changed nothing but the loss scale (zero_loss_scale). In place of zero_update, for gradients that are
  * not wanted. ZERO_ERR_ARGUMENT, of zero_update too: they have overflowed at min_loss_scale. */

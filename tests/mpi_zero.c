@@ -466,6 +466,38 @@ static void check_other_passes(void) {
         }
 }
 
+/* Below stage 3 forward is not collective: each rank may go through the units in an order of its own. What the
+ * update gathers has one order on all ranks all the same. */
+static void train_in_own_order(const zero_config *c, char full[17]) {
+    toy t;
+    MUST(toy_create(&t, c, NULL));
+    for (int step = 1; step <= 2; step++) {
+        MUST(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        MUST(toy_start(&t, 0.1f * t.rank));
+        MUST(toy_forward(&t, 0));
+        for (int k = 1; k < TOY_UNITS; k++) MUST(toy_forward(&t, checks.rank % 2 ? TOY_UNITS - k : k));
+        MUST(toy_forward(&t, 0));
+        MUST(toy_backward(&t, 0, 0));
+        for (int u = TOY_UNITS - 1; u > 0; u--) MUST(toy_backward(&t, u, 0));
+        MUST(toy_backward(&t, 0, 1));
+        MUST(zero_step(t.z, &(zero_hyper){ .lr = 1e-2f, .eps = 1e-8f, .t = step }, NULL));
+    }
+    MUST(zero_hash(t.z, 1, full));
+    zero_destroy(t.z);
+}
+
+static void check_own_orders(void) {
+    for (int overlap = 0; overlap < 2; overlap++) {
+        char without[17], full[17];
+        for (int stage = 0; stage < 3; stage++) {
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1, &settings_variations[overlap]);
+            CHECK_SETTING("forward in another order on each rank, stage %d, overlap %d", stage, overlap);
+            train_in_own_order(&c, stage ? full : without);
+            if (stage) CHECK(!strcmp(full, without));
+        }
+    }
+}
+
 /* ----------------------------------------------------------------------------------------------------------------- files */
 
 enum { PATH_BYTES = 160 };
@@ -1068,6 +1100,7 @@ int main(int argc, char **argv) {
     timed("extra gather", check_extra_gather_counts);
     timed("fewer micro-batches", check_fewer_micro_batches);
     timed("other passes", check_other_passes);
+    timed("own orders", check_own_orders);
     timed("order of starts", check_order_of_starts);
     timed("files", check_files);
     timed("values and scalars", check_values_and_scalars);
