@@ -120,6 +120,8 @@ typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, 
 static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2, 3, SETTINGS_COUNT(manners), 2 };
 typedef struct { int at[AXES]; } point;
 
+static int by_nccl;             /* the ranks have a device each, and NCCL moves the bytes */
+
 static zero_config config_of(const point *p) {
     static const int prefetch[] = { 0, 1, 3 };
     static const int64_t bucket[] = { 0, 1, 1LL << 40 };
@@ -129,7 +131,7 @@ static zero_config config_of(const point *p) {
     };
     int micro_batches = settings_micro_batches[p->at[MICRO]];
     zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]], micro_batches, &v);
-    c.nccl = 0;         /* the ranks share a device */
+    c.nccl = by_nccl;   /* 0: the ranks share a device */
     c.device = ZERO_CUDA;
     c.reduce_fp32 = p->at[WIDE];
     c.cuda_stream = manners[p->at[MANNER]].own_stream ? own_stream : NULL;
@@ -141,7 +143,7 @@ static const outcome *on_processor(const point *p) {
     static struct { int there; outcome o; } known[4][SETTINGS_COUNT(settings_formats)][2];
     zero_config c = config_of(p);
     c.device = ZERO_CPU;
-    c.overlap = c.reduce_fp32 = 0;
+    c.overlap = c.reduce_fp32 = c.nccl = 0;
     if (!known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there) {
         known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].o = train(&c);
         known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there = 1;
@@ -153,11 +155,13 @@ static void check_point(const point *p) {
     zero_config c = config_of(p);
     const manner *m = &manners[p->at[MANNER]];
     const outcome *want = on_processor(p);
-    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, bucket %lld, fp32 on the wire %d, %s, %s stream",
+    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, bucket %lld, fp32 on the wire %d, %s, %s stream%s",
                   c.stage,
                   settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch, c.poison, c.shared_window,
-                  (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode, m->own_stream ? "own" : "default");
+                  (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode, m->own_stream ? "own" : "default",
+                  by_nccl ? ", NCCL" : "");
     set_manner(m);
+    if (by_nccl) setenv("NCCL_CTA_POLICY", (p->at[STAGE] + p->at[OVERLAP] + p->at[MANNER] / 2) % 2 ? "2" : "0", 1);
     outcome got = train(&c);
     CHECK(!strcmp(got.full, want->full));
     CHECK(!strcmp(got.params, want->params));
@@ -365,6 +369,81 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
+/* By NCCL, every other time between symmetric windows. Nothing waits on the host then: only events order what is gathered. */
+static void check_nccl(void) {
+#ifdef ZERO_HAVE_NCCL
+#ifdef CUDA_STAND_IN
+    char devices[16];
+    snprintf(devices, sizeof devices, "%d", checks.ranks);
+    setenv("CUDA_STAND_IN_DEVICES", devices, 1);
+    set_manner(&manners[0]);
+#endif
+    if (checks.ranks == 1 || zero_cuda_devices() < checks.ranks) return;
+    cudaStream_t of_device_0 = own_stream;
+    by_nccl = 1;
+    CUDA_MUST(cudaSetDevice(checks.rank));
+    CUDA_MUST(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+    check_some();
+    unsetenv("NCCL_CTA_POLICY");
+    CUDA_MUST(cudaStreamDestroy(own_stream));
+    CUDA_MUST(cudaSetDevice(0));
+    own_stream = of_device_0;
+    by_nccl = 0;
+#endif
+}
+
+/* ---------------------------------------------------------------------------------------------------------- small units */
+
+/* Where units are smaller than the ranks are many, some ranks have padding and nothing else. */
+static void train_small(const zero_config *c, char full[17]) {
+    enum { TENSORS = 3, UNITS = 3 };
+    static const zero_tensor tensors[TENSORS] = { { "one", 1, 3, 0, 1, 0 }, { "more", 130, 1, 1, 0, 1 }, { "two", 1, 1, 2, 0, 1 } };
+    static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 } };
+    static char gradient[4 * 130];
+    zero_info info;
+    zero *z;
+    MUST(zero_create(&z, c, tensors, TENSORS, units, UNITS));
+    for (int t = 1; t <= 3; t++) {
+        MUST(zero_begin(z, ZERO_TRAIN, 0, 1));
+        for (int u = 0; u < UNITS; u++) {
+            MUST(zero_pre_forward(z, u));
+            MUST(zero_post_forward(z, u));
+        }
+        for (int u = UNITS - 1; u >= 0; u--) {
+            MUST(zero_pre_backward(z, u));
+            for (int k = 0; k < TENSORS; k++) {
+                int layer = u - tensors[k].unit;
+                if (layer < 0 || layer >= tensors[k].layers) continue;
+                size_t bytes = tensors[k].elems * (c->dtype == ZERO_F32 ? 4 : 2);
+                void *g = zero_grad(z, k, layer);
+                for (int i = 0; i < tensors[k].elems; i++) toy_store(c->dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
+                if (c->device == ZERO_CPU) memcpy(g, gradient, bytes);
+                else CUDA_MUST(cudaMemcpy(g, gradient, bytes, cudaMemcpyHostToDevice));
+            }
+            MUST(zero_post_backward(z, u));
+        }
+        MUST(zero_step(z, &(zero_hyper){ .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 0.5f, .t = t }, &info));
+        CHECK(info.finite && info.grad_norm > 0);
+    }
+    MUST(zero_hash(z, 1, full));
+    zero_destroy(z);
+}
+
+static void check_small_units(void) {
+    char first[2][17];
+    set_manner(&manners[0]);
+    for (int i = 0; i < 16; i++) {
+        zero_config c = simple(i / 8 ? ZERO_CUDA : ZERO_CPU, i / 2 % 4, i % 2);
+        char full[17];
+        c.poison = 1;
+        c.cuda_device = i / 8 ? 0 : -1;
+        CHECK_SETTING("small units, stage %d, %s, %s", c.stage, settings_formats[i % 2].name, i / 8 ? "CUDA" : "the processor");
+        train_small(&c, full);
+        if (i < 2) strcpy(first[i], full);
+        CHECK(!strcmp(full, first[i % 2]));
+    }
+}
+
 /* NCCL adds two ranks' gradients like the plugin; but in bf16 it rounds their sum before micro-batches are added up at stages 2 and 3, in
  * fp32 it does not. */
 static void check_sum_of_two(void) {
@@ -408,6 +487,8 @@ int main(int argc, char **argv) {
         timed("values", check_all_values);
         timed("one rank fails", check_one_fails);
         timed("devices", check_devices);
+        timed("NCCL", check_nccl);
+        timed("small units", check_small_units);
         timed("NCCL's sum of two", check_sum_of_two);
         CUDA_MUST(cudaStreamDestroy(own_stream));
         status = checks_end("mpi_device");
