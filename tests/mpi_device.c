@@ -155,13 +155,15 @@ static void check_point(const point *p) {
     zero_config c = config_of(p);
     const manner *m = &manners[p->at[MANNER]];
     const outcome *want = on_processor(p);
-    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, bucket %lld, fp32 on the wire %d, %s, %s stream%s",
+    CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, "
+                  "bucket %lld, fp32 on the wire %d, %s, %s stream%s",
                   c.stage,
                   settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch, c.poison, c.shared_window,
                   (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode, m->own_stream ? "own" : "default",
                   by_nccl ? ", NCCL" : "");
     set_manner(m);
-    if (by_nccl) setenv("NCCL_CTA_POLICY", (p->at[STAGE] + p->at[OVERLAP] + p->at[MANNER] / 2) % 2 ? "2" : "0", 1);
+    int windows = (p->at[STAGE] + p->at[OVERLAP] + p->at[MANNER] / 2) % 2;
+    if (by_nccl) setenv("NCCL_CTA_POLICY", windows ? "2" : "0", 1);
     outcome got = train(&c);
     CHECK(!strcmp(got.full, want->full));
     CHECK(!strcmp(got.params, want->params));
@@ -369,7 +371,8 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-/* By NCCL, every other time between symmetric windows. Nothing waits on the host then: only events order what is gathered. */
+/* By NCCL, every other time between symmetric windows. Nothing waits on the host then: only events order what
+ * is gathered. */
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN
@@ -397,9 +400,12 @@ static void check_nccl(void) {
 /* Where units are smaller than the ranks are many, some ranks have padding and nothing else. */
 static void train_small(const zero_config *c, char full[17]) {
     enum { TENSORS = 3, UNITS = 3 };
-    static const zero_tensor tensors[TENSORS] = { { "one", 1, 3, 0, 1, 0 }, { "more", 130, 1, 1, 0, 1 }, { "two", 1, 1, 2, 0, 1 } };
+    static const zero_tensor tensors[TENSORS] = {
+        { "one", 1, 3, 0, 1, 0 }, { "more", 130, 1, 1, 0, 1 }, { "two", 1, 1, 2, 0, 1 },
+    };
     static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 } };
     static char gradient[4 * 130];
+    zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 0.5f };
     zero_info info;
     zero *z;
     MUST(zero_create(&z, c, tensors, TENSORS, units, UNITS));
@@ -416,13 +422,15 @@ static void train_small(const zero_config *c, char full[17]) {
                 if (layer < 0 || layer >= tensors[k].layers) continue;
                 size_t bytes = tensors[k].elems * (c->dtype == ZERO_F32 ? 4 : 2);
                 void *g = zero_grad(z, k, layer);
-                for (int i = 0; i < tensors[k].elems; i++) toy_store(c->dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
+                for (int i = 0; i < tensors[k].elems; i++)
+                    toy_store(c->dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
                 if (c->device == ZERO_CPU) memcpy(g, gradient, bytes);
                 else CUDA_MUST(cudaMemcpy(g, gradient, bytes, cudaMemcpyHostToDevice));
             }
             MUST(zero_post_backward(z, u));
         }
-        MUST(zero_step(z, &(zero_hyper){ .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 0.5f, .t = t }, &info));
+        h.t = t;
+        MUST(zero_step(z, &h, &info));
         CHECK(info.finite && info.grad_norm > 0);
     }
     MUST(zero_hash(z, 1, full));
@@ -437,7 +445,8 @@ static void check_small_units(void) {
         char full[17];
         c.poison = 1;
         c.cuda_device = i / 8 ? 0 : -1;
-        CHECK_SETTING("small units, stage %d, %s, %s", c.stage, settings_formats[i % 2].name, i / 8 ? "CUDA" : "the processor");
+        CHECK_SETTING("small units, stage %d, %s, %s", c.stage, settings_formats[i % 2].name,
+                      i / 8 ? "CUDA" : "the processor");
         train_small(&c, full);
         if (i < 2) strcpy(first[i], full);
         CHECK(!strcmp(full, first[i % 2]));

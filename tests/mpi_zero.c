@@ -466,8 +466,8 @@ static void check_other_passes(void) {
         }
 }
 
-/* Below stage 3 forward is not collective: each rank may go through the units in an order of its own. What the
- * update gathers has one order on all ranks all the same. */
+/* Below stage 3 forward is not collective: each rank may go through the units in an order of its own. What
+ * the update gathers has one order on all ranks all the same. */
 static void train_in_own_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -490,7 +490,8 @@ static void check_own_orders(void) {
     for (int overlap = 0; overlap < 2; overlap++) {
         char without[17], full[17];
         for (int stage = 0; stage < 3; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1,
+                                            &settings_variations[overlap]);
             CHECK_SETTING("forward in another order on each rank, stage %d, overlap %d", stage, overlap);
             train_in_own_order(&c, stage ? full : without);
             if (stage) CHECK(!strcmp(full, without));
