@@ -385,22 +385,27 @@ function copy_alone(    unit) {
 
 # ms that a rank needs to receive, or to send, its part of so many elements at `speed` GB/s
 function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
-# Reductions go in rounds, of 4 MiB from each rank (--window).
-function rounds(elems) { return ceil(2 * elems / N / 4194304) }
+# A reduction goes in rounds, of as many bytes from each rank as its staging has room for: 256 MiB for all of
+# them together; before, 4 MiB each.
+function rounds(elems) { return ceil(2 * elems / N / (new["k"] ? GIB / 4 / N : GIB / 256)) }
 
 # times: that a unit is gathered. Stage 3: for forward and for backward; 1 and 2: after the update; 0: its
-# reduced gradients. Only the ends are waited for: the embeddings and the first block.
-function communicate(    times, ends, bytes, hidden, exposed) {
+# reduced gradients. What is waited for, units with so many elements, are the ends: the embeddings and the
+# first block. But from stage 1 on a gather behind its AdamW is hidden by that of the other units: at stages 1
+# and 2 all are, at stage 3 that of the embeddings; the first block follows when the next step begins.
+function communicate(    times, units, elems, bytes, hidden, exposed) {
     times = stage == 3 ? 2 : 1
-    ends = embeddings + in_block
-    bytes = 2 * (times * P - ends)
-    exposed = link_ms(ends, the["gathering"]) + 2 * the["collective"] / 1e3
+    units = stage == 0 || !new["j"] ? 2 : stage == 3 ? 1 : 0
+    elems = units == 2 ? embeddings + in_block : units * in_block
+    bytes = 2 * (times * P - elems)
+    exposed = link_ms(elems, the["gathering"]) + units * the["collective"] / 1e3
     hidden = times * (link_ms(P, the["gathering"]) + (L + 1) * the["collective"] / 1e3) - exposed
-    collectives("gathers", "hidden", times * (L + 1) - 2, bytes, 0, hidden, slowdown(hidden))
-    collectives("gathers", "exposed", 2, 2 * ends, link_ms(ends, the["link"]), exposed, exposed)
-    reduce(ends)
+    collectives("gathers", "hidden", times * (L + 1) - units, bytes, 0, hidden, slowdown(hidden))
+    collectives("gathers", "exposed", units, 2 * elems, link_ms(elems, the["link"]), exposed, exposed)
+    reduce(embeddings + in_block)
 }
 function collectives(group, how, runs, bytes, ideal, busy, expected) {
+    if (!runs) return
     line(group, group ", " how, runs, bytes, bytes, 0, ideal, busy, expected, ideal ? "NVLink" : "SMs")
 }
 # What computation loses to a collective beside it: its share of the SMs.
@@ -453,6 +458,7 @@ function heading(text, widths,    i, n, rule) {
     if (markdown) print rule "|"
 }
 function not_measured() { print "A model, not a measurement: no card has been measured yet.\n" }
+function beside() { print "A model; what was measured stands beside it in the last table.\n" }
 
 function fits() { return held < the["memory"] * 1e9 }
 function print_title() {
@@ -461,7 +467,8 @@ function print_title() {
     if (markdown) print ""
     printf "about %.0f of %.0f GB of a card's memory%s; logits of %d of %d tokens at a time\n\n", held / 1e9,
         the["memory"], fits() ? "" : ": it does not fit", chunk, BT
-    not_measured()
+    if (measured == "") not_measured()
+    else beside()
 }
 function print_assumptions(    i, key) {
     heading("assumed\tunit\twhat", "8 -8 -80")
@@ -525,7 +532,7 @@ function take_pair(i, column, ms) { pair[i, column] = ms }
 function take_change(i, column,    after, key) {
     set_column(column)
     after = expected
-    key = substr("abcdefghi", i, 1)
+    key = substr("abcdefghijk", i, 1)
     if (key == "c") recompute = 1
     else if (key == "d") fast = 1
     else new[key] = 0
@@ -533,10 +540,8 @@ function take_change(i, column,    after, key) {
     take_pair(i, column, key == "d" ? after - expected : expected - after)
 }
 function take_changes(column,    i) {
-    for (i = 1; i <= 9; i++) take_change(i, column)
+    for (i = 1; i in about; i++) take_change(i, column)
     set_column(column)
-    take_pair(10, column, 0)
-    if (N > 1) take_pair(10, column, 2 * L * (link_ms(in_block, the["gathering"]) + the["collective"] / 1e3))
     take_pair("now, ideal", column, ideal)
     take_pair("now", column, expected)
     set_changes(0)
@@ -551,7 +556,7 @@ function print_changes(    i) {
     heading("ms a step\t124M, one H200\t1558M, eight H100", "-78 15 18")
     print_pair("before, ideal", "before, ideal")
     print_pair("before, expected", "before")
-    for (i = 1; i <= 10; i++) print_pair(about[i], i)
+    for (i = 1; i in about; i++) print_pair(about[i], i)
     print_pair("now, expected", "now")
     print_pair("now, ideal", "now, ideal")
     print ""
@@ -595,7 +600,7 @@ function group_of_kernel(name) {
     if (name ~ /softmax/) return "attention"
     if (name ~ /encoder/) return name ~ /backward/ ? "encoder_backward" : "encoder"
     if (name ~ /layernorm/) return name ~ /backward/ ? "layernorm_backward" : "layernorm"
-    if (name ~ /elementwise/) return name ~ /Gelu/ ? "gelu" : "residual"
+    if (name ~ /elementwise/) return "gelu"
     if (name ~ /partial_sums|bias_from_sums/) return "partial"
     if (name ~ /column_sums|repeat_row/) return "bias"
     if (name ~ /sum_squares|add_up/) return "norm"
@@ -685,9 +690,9 @@ function print_measured(    i, n, part) {
 BEGIN {
     TILE = 256
     GIB = 1073741824
-    split("a b e f g h i", change, " ")     # c and d are recompute and fast
+    split("a b e f g h i j k", change, " ")     # c and d are recompute and fast
     about[1] = "(a) biases' gradients inside layernorm backward and the products' epilogues"
-    about[2] = "(b) products' algorithms timed, not the heuristic's first"
+    about[2] = "(b) products' algorithms timed (--tune), not the heuristic's first"
     about[3] = "(c) nothing recomputed (before: GELU)"
     about[4] = "(d) attention backward deterministic still: the fast mode would save"
     about[5] = "(e) layernorm backward with several warps a row above C 1024"
@@ -695,7 +700,8 @@ BEGIN {
     about[7] = "(g) AdamW in one launch a unit; only biases, layernorms and wpe cleared"
     about[8] = "(h) logits by the memory that is left, up to 4 GiB, in whole tiles of rows"
     about[9] = "(i) residual and the next layernorm in one kernel"
-    about[10] = "(j) gathers ahead in the first step too: saved once, in that step"
+    about[10] = "(j) gathers start behind a unit's AdamW, not at its first use"
+    about[11] = "(k) a reduction in one group, not in rounds of 4 MiB from each rank"
     measured = ARGC > 1 ? ARGV[1] : ""
     fast = 0
     if (summary) {
