@@ -6,7 +6,7 @@ no_gpu() { echo "gpu_check.sh: no usable GPU: $*" >&2; exit 2; }
 
 find_card() {
     command -v nvidia-smi >/dev/null || no_gpu "nvidia-smi is not there; install NVIDIA's driver"
-    local line need have
+    local line need have folder
     line=$(smi name,memory.total,driver_version,compute_cap,clocks.max.sm,power.limit 2>&1) ||
         no_gpu "nvidia-smi -i $card: ${line%%$'\n'*}"
     IFS=, read -r card_name card_mib driver capability clock watts <<<"${line//, /,}"
@@ -16,6 +16,10 @@ find_card() {
     command -v nvcc >/dev/null || no_gpu "nvcc is not there; install the CUDA toolkit, or put its bin folder into PATH"
     cuda_home=$(realpath "$(command -v nvcc)")
     cuda_home=${cuda_home%/bin/nvcc}
+    # The profiler and the sanitizer come with the toolkit, but not always into PATH.
+    for folder in "$cuda_home"/{bin,compute-sanitizer} /opt/nvidia/nsight-compute/*; do
+        [ ! -d "$folder" ] || append PATH "$folder"
+    done
     need=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     have=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p')
     cuda=$need
@@ -86,8 +90,8 @@ find_library() {
     append LD_LIBRARY_PATH "${file%/*}"
     say "lib$1 is $file"
 }
-# cuDNN as a folder with include/ and lib/, where the toolkit has none. Its parts find each other in the
-# folder of the first.
+# cuDNN as a folder with include/ and lib/, where the toolkit has none. It is loaded from where it lies: the
+# wheels' libraries find each other, and NVRTC, from their own folder on.
 find_cudnn() {
     local header file
     [ -z "${CUDNN_HOME:-}" ] || return 0
@@ -100,7 +104,7 @@ find_cudnn() {
     ln -s "${header%/*}"/cudnn*.h "$out/cudnn/include/"
     ln -s "${file%/*}"/libcudnn*.so.* "$out/cudnn/lib/"
     ln -sfn "$file" "$out/links/libcudnn.so"
-    append LD_LIBRARY_PATH "$out/cudnn/lib"
+    append LD_LIBRARY_PATH "${file%/*}"
     append C_INCLUDE_PATH "$out/cudnn/include"
     append CPLUS_INCLUDE_PATH "$out/cudnn/include"
     export CUDNN_HOME=$out/cudnn
