@@ -162,14 +162,15 @@ ready() {
     set_fact attention "$(sed -nE 's/^numbers .*attention by (.*)/\1/p' "$out/first-$attention.log")${why:+, $why}"
 }
 
-# A test that skips for want of a card has failed: here is one.
+# A test that skips for want of a card has failed: here is one. Single checks of a program may skip: some need
+# what only the stand-in has.
 gpu_test() {        # NAME COMMAND...
     local name=$1 log=$out/$1.log passed
     shift
     step "$name" 120 10 "$@" || return
     passed=$(sed -nE 's/.*\[  PASSED  \] ([0-9]+) test.*/\1/p; s/.*[ :]([0-9]+) passed, 0 failed.*/\1/p' "$log" |
         awk '{ n += $1 } END { print n + 0 }')
-    if [ "$passed" = 0 ] || grep -qE "^(skip $name:|skipped: )" "$log"; then
+    if [ "$passed" = 0 ] || grep -q "^skip $name:" "$log"; then
         problem "$name" "$name: ran no test on the card: $(grep -m1 '^skip' "$log" || echo "see $name.log")"
     else
         check "$name" "$name: $passed passed"
