@@ -3,8 +3,8 @@
 
 metrics=gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum
 
-# ncu's raw CSV in base units: kernel, launches, ns, bytes read, bytes written. A name ends before its
-# arguments.
+# ncu's raw CSV in base units, among what the program prints: kernel, launches, ns, bytes read, bytes written. A name ends before its
+# arguments; the parentheses of a template's, as in <float, (int)8>, are part of it.
 kernels() {
     awk '
         function fields(line,   n, part) {
@@ -21,6 +21,14 @@ kernels() {
             return n
         }
         function number(text) { gsub(/,/, "", text); return text + 0 }
+        function without_arguments(name,    i, depth, c) {
+            for (i = 1; i <= length(name); i++) {
+                c = substr(name, i, 1)
+                depth += (c == "<") - (c == ">")
+                if (c == "(" && depth == 0) return substr(name, 1, i - 1)
+            }
+            return name
+        }
         !/^"/ { next }
         {
             n = fields($0)
@@ -32,7 +40,7 @@ kernels() {
             name = field[at["Kernel Name"]]
             gsub(/\(anonymous namespace\)::/, "", name)
             sub(/^void /, "", name)
-            sub(/\(.*/, "", name)
+            name = without_arguments(name)
             count[name]++
             ns[name] += number(field[at["gpu__time_duration.sum"]])
             in_bytes[name] += number(field[at["dram__bytes_read.sum"]])
@@ -41,43 +49,50 @@ kernels() {
         END { for (name in count) printf "%s\t%d\t%.0f\t%.0f\t%.0f\n", name, count[name], ns[name], in_bytes[name], out_bytes[name] }' "$1"
 }
 # One step: what a run of one step launches, less what a run of none does at its start. ms instead of ns; the
-# longest first.
-one_step() {        # CSV-OF-NONE CSV-OF-ONE
-    { kernels "$1" | sed 's/^/-\t/'; kernels "$2" | sed 's/^/+\t/'; } | awk -F'\t' -v OFS='\t' '
+# longest first. Two measurements of the same start differ a little: less than nothing is nothing.
+one_step() {        # LOG-OF-NONE LOG-OF-ONE
+    { kernels "$1" | sed 's/^/-\t/'; kernels "$2" | sed 's/^/+\t/'; } | awk -F'\t' '
+        function least(x) { return x > 0 ? x : 0 }
         { sign = $1 == "+" ? 1 : -1; n[$2] += sign * $3; ns[$2] += sign * $4; r[$2] += sign * $5; w[$2] += sign * $6 }
-        END { for (k in n) if (n[k] > 0) printf "%s\t%d\t%.6f\t%.0f\t%.0f\n", k, n[k], ns[k] / 1e6, r[k], w[k] }' | sort -t$'\t' -k3,3gr
+        END {
+            for (k in n)
+                if (n[k] > 0)
+                    printf "%s\t%d\t%.6f\t%.0f\t%.0f\n", k, n[k], least(ns[k] / 1e6), least(r[k]), least(w[k])
+        }' | sort -t$'\t' -k3,3gr
 }
 # What the model of a step has no name for on its own: a table of the kernels.
 kernel_table() {
     awk -F'\t' '
+        function speed(bytes, ms) { return ms > 0 ? bytes / (ms * 1e6) : 0 }
         { ms += $3; bytes += $4 + $5; line[NR] = $0 }
         END {
             printf "%9s %6s %6s %9s %8s  %s\n", "ms", "share", "runs", "MB", "GB/s", "kernel"
             for (i = 1; i <= NR && i <= 30; i++) {
                 split(line[i], x, "\t")
                 moved = x[4] + x[5]
-                printf "%9.3f %5.1f%% %6d %9.1f %8.0f  %.90s\n", x[3], 100 * x[3] / ms, x[2], moved / 1e6, moved / (x[3] * 1e6), x[1]
+                printf "%9.3f %5.1f%% %6d %9.1f %8.0f  %.90s\n", x[3], 100 * x[3] / ms, x[2], moved / 1e6, speed(moved, x[3]), x[1]
             }
             if (NR > 30) printf "%9s %6s %6s %9s %8s  and %d more\n", "", "", "", "", "", NR - 30
-            printf "%9.3f %5.1f%% %6s %9.1f %8.0f  all, one after another\n", ms, 100, "", bytes / 1e6, bytes / (ms * 1e6)
+            printf "%9.3f %5.1f%% %6s %9.1f %8.0f  all, one after another\n", ms, 100, "", bytes / 1e6, speed(bytes, ms)
         }' "$1"
 }
 
-# Clocks stay as they are, and caches as the kernels before left them.
+# Clocks stay as they are, and caches as the kernels before left them. No --log-file: why ncu cannot measure here
+# would go there too.
 profile_kernels() {
     local n ncu=(ncu --clock-control none --cache-control none --metrics $metrics --csv --page raw --print-units base)
     local cannot='ERR_NVGPUCTRPERM|Failed to (initialize|load)|LibraryNotLoaded'
     command -v ncu >/dev/null || { skip ncu 'kernels: ncu is not there'; return; }
     for n in 0 1; do
-        step "ncu-$n" 240 60 "${ncu[@]}" --launch-count "$kernel_limit" --log-file "$out/kernels-$n.csv" \
-            "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" -z 0 -b "$B" -x $n --progress lines || return
+        step "ncu-$n" 240 60 "${ncu[@]}" --launch-count "$kernel_limit" "$trainer" "${train[@]}" "${task[@]}" \
+            --attention "$attention" -z 0 -b "$B" -x $n --progress lines || return
     done
-    one_step "$out/kernels-0.csv" "$out/kernels-1.csv" >"$out/kernels.tsv"
+    one_step "$out/ncu-0.log" "$out/ncu-1.log" >"$out/kernels.tsv"
     if [ ! -s "$out/kernels.tsv" ]; then
-        problem kernels 'kernels: ncu measured none in a step, see kernels-1.csv'
+        problem kernels 'kernels: ncu measured none in a step, see ncu-1.log'
         return
     fi
-    n=$(grep -c '^"[0-9]' "$out/kernels-1.csv")
+    n=$(grep -c '^"[0-9]' "$out/ncu-1.log")
     if [ "$n" -ge "$kernel_limit" ]; then problem kernels "kernels: ncu stopped after $n, so the step is not whole"
     else check kernels "kernels: $(awk -F'\t' '{ n += $2; ms += $3 } END { printf "%d launches of a step, %.2f ms on the card", n, ms }' \
         "$out/kernels.tsv"), one after another under ncu"; fi
@@ -94,8 +109,9 @@ compare_with_model() {
         return
     fi
     forget model
-    known=$(grep -oiE '[ahb][0-9]{3}|l40s?' <<<"$card_name" | head -n 1)
-    sh dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 ${known:+--card "${known,,}"} \
+    known=$(grep -oiE '[ahb][0-9]{3}' <<<"$card_name" | head -n 1)
+    known=${known,,}
+    bash dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 --card "${known:-$card_name}" \
         --measured "$out/kernels.tsv" >"$out/model.log" 2>&1 && mv "$out/model.log" "$out/model.txt" ||
         skip model "the model of a step: dev/gpu_model.sh has none: $(tail -n 1 "$out/model.log")"
 }
