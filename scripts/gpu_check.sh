@@ -34,8 +34,8 @@
 #   RESULTS=folder          a second place for results.md, results.tsv and logs.tar.gz. The tar, unpacked in a new GPU_CHECK_OUT, lets another
 #                           machine go on from there
 #
-# --kit FOLDER is for a machine that lacks what the build needs and has no network. Nothing is written outside GPU_CHECK_OUT. All of it is
-# optional:
+# --kit FOLDER is for a machine that lacks what the build needs and has no network. Nothing is written outside GPU_CHECK_OUT but data/, the
+# stories that the trainer's build makes. All of it is optional:
 #   *.deb                   Debian's packages, unpacked where something is missing: make, openmpi-bin, openmpi-common, libopenmpi-dev and -3,
 #                           libhwloc15, libevent-core, libevent-pthreads, libpmix2, libmunge2, libdnnl-dev and -2, ocl-icd-libopencl1,
 #                           libjansson-dev and -4, libxxhash-dev, libcmocka-dev and -0

@@ -148,9 +148,9 @@ part_sweep() {
     sweep plain 'as in the table above'
     if has_option --tune; then
         # The first run times the products' algorithms and keeps what it finds; the second one reads that.
-        step sweep-tuning "$run_s" 30 "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" --tune "$out/tuned" -z 0 -b "$B" -x 1 \
-            --progress lines &&
-            sweep tune '--tune' --tune "$out/tuned"
+        step sweep-tuning "$run_s" 30 "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" --tune "$out/tuned.txt" -z 0 \
+            -b "$B" -x 1 --progress lines &&
+            sweep tune '--tune' --tune "$out/tuned.txt"
     fi
     if has_option --attention-workspace && [ "$attention" = cudnn ]; then
         for mib in 256 512 1536 4096; do sweep "workspace-$mib" "--attention-workspace $mib" --attention-workspace $mib; done
