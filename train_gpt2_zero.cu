@@ -202,7 +202,8 @@ static const Option option_table[] = {
     { "--threads", INT, &opt.threads, 0, 4096, "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
     { "-r", INT, &opt.recompute, -1, 2,
       "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default -1: on CUDA\n"
-      "                 the lowest that memory allows, on a CPU 1; llm.c 1)" },
+      "                 the lowest that memory allows, 0 only where it fits at every stage if the product\n"
+      "                 computes GELU; on a CPU 1; llm.c 1)" },
     { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
     { "-ge", INT, &opt.gelu_fusion, -1, 2, "on CUDA: GELU apart (0), in the forward product (1), in backward's too (2;\n"
                                          "                 default -1: 2 on Hopper and newer, else 0)" },
