@@ -675,14 +675,19 @@ static int gathers_since_last_look(int unit) {
     return n;
 }
 
-/* A block is opened before the one before it is closed: the slot of that one takes the next block at once. */
-static void test_release_gathers_the_next(void **state) {
-    (void)state;
+/* Stage 3 without overlap: a gather is in the trace when the call that starts it returns. */
+static void make_traced(void) {
     zero_config c = config_of(3);
     c.trace_events = 1000;
     c.overlap = 0;
     make(&c);
     next_event = 0;
+}
+
+/* A block is opened before the one before it is closed: the slot of that one takes the next block at once. */
+static void test_release_gathers_the_next(void **state) {
+    (void)state;
+    make_traced();
     for (int pass = 0; pass < 2; pass++) {
         WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
         open_and_close(0);
@@ -701,11 +706,7 @@ static void test_release_gathers_the_next(void **state) {
  * slot: its gather follows that of the last block, which is into the slot that unit 2 leaves. */
 static void test_own_room_is_used_early(void **state) {
     (void)state;
-    zero_config c = config_of(3);
-    c.trace_events = 1000;
-    c.overlap = 0;
-    make(&c);
-    next_event = 0;
+    make_traced();
     for (int pass = 0; pass < 2; pass++) {
         WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
         for (int u = 0; u < TOY_UNITS; u++) {
