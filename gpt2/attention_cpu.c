@@ -1,39 +1,44 @@
-/* Causal attention, one head of one sequence at a time, blocks of query rows against the keys up to the block's end.
- * A head's queries, keys and values are widened into fp32 scratch once; the products are small and stay in L2. Backward makes the
- * probabilities again from each row's lse. Rows and columns of scratch are padded so that kernels have no tails; what stands in the
- * padding reaches no result.
- * bf16 on processors that multiply it, at the head sizes of GPT-2, goes another way through the same steps: see "products of pairs". */
+// Causal attention, one head of one sequence at a time, blocks of query rows against the keys up to the
+// block's end. A head's queries, keys and values are widened into fp32 scratch once; the products are small
+// and stay in L2. Backward makes the probabilities again from each row's lse. Rows and columns of scratch are
+// padded so that kernels have no tails; what stands in the padding reaches no result. bf16 on processors that
+// multiply it, at the head sizes of GPT-2, goes another way through the same steps: see "products of pairs".
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 #include "cpu.h"
 
-enum { QUERIES = 16 };                          // queries in a block
-enum { ROWS = 4, LANES = 16, DEPTH = 256 };     // the kernel's tile: ROWS x LANES sums stay in registers
+enum { QUERIES = 16 };                       // queries in a block
+enum { ROWS = 4, LANES = 16, DEPTH = 256 };  // the kernel's tile: ROWS x LANES sums stay in registers
 
 typedef struct {
     int T, C, NH, hs;
-    int width;          // hs padded: columns of the row-major buffers
-    int keys;           // T padded: columns of the transposed buffers
-    int scores;         // distance of two rows of scores; not a multiple of a page, or their columns would share cache sets
+    int width;   // hs padded: columns of the row-major buffers
+    int keys;    // T padded: columns of the transposed buffers
+    int scores;  // distance of two rows of scores; not a multiple of a page, or their columns would share
+                 // cache sets
     float scale;
 } Shape;
 
-static int padded(int n) {
-    return (n + LANES - 1) / LANES * LANES;
-}
+static int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 static Shape shape_of(int T, int C, int NH) {
     int hs = C / NH;
-    return (Shape){ .T = T, .C = C, .NH = NH, .hs = hs, .width = padded(hs), .keys = padded(T), .scores = padded(T) + LANES,
+    return (Shape){ .T = T,
+                    .C = C,
+                    .NH = NH,
+                    .hs = hs,
+                    .width = padded(hs),
+                    .keys = padded(T),
+                    .scores = padded(T) + LANES,
                     .scale = 1.0f / sqrtf((float)hs) };
 }
 
 typedef struct {
-    float *q, *dout, *out;              // (QUERIES, width)
-    float *rows, *dk, *dv;              // (keys, width); rows: keys or values on their way into panels
-    float *k, *v, *k_t, *v_t;           // panels of (keys, width) and of (width, keys)
-    float *p, *dp;                      // (QUERIES, scores)
+    float *q, *dout, *out;     // (QUERIES, width)
+    float *rows, *dk, *dv;     // (keys, width); rows: keys or values on their way into panels
+    float *k, *v, *k_t, *v_t;  // panels of (keys, width) and of (width, keys)
+    float *p, *dp;             // (QUERIES, scores)
 } Buffers;
 
 static Buffers buffers_at(float *memory, const Shape *s) {
@@ -50,49 +55,50 @@ static Buffers buffers_at(float *memory, const Shape *s) {
     return f;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // kernels
 
 // c (ROWS, LANES) = or += a (ROWS, K) @ b (K, LANES); element (i, k) of a lies at a[i*a_row + k*a_col]
-INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict a, size_t a_row, size_t a_col, const float *restrict b,
-                          size_t b_row, int K, int add) {
+INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict a, size_t a_row,
+                          size_t a_col, const float *restrict b, size_t b_row, int K, int add) {
     float sums[ROWS][LANES] = { { 0 } };
     for (int k = 0; k < K; k++) {
-        #pragma GCC unroll 4
+#pragma GCC unroll 4
         for (int i = 0; i < ROWS; i++) {
             float x = a[i * a_row + k * a_col];
-            #pragma omp simd
+#pragma omp simd
             for (int j = 0; j < LANES; j++) {
                 sums[i][j] += x * b[k * b_row + j];
             }
         }
     }
-    #pragma GCC unroll 4
+#pragma GCC unroll 4
     for (int i = 0; i < ROWS; i++) {
         float *out = c + i * c_row;
-        #pragma omp simd
+#pragma omp simd
         for (int j = 0; j < LANES; j++) {
             out[j] = add ? out[j] + sums[i][j] : sums[i][j];
         }
     }
 }
 
-// c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES. Columns j*LANES.. of b start at b + j*b_panel. Long
-// sums go by DEPTH, whose part of a panel stays in L1 for all rows.
-VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-                            size_t b_panel, int M, int N, int K, int add) {
+// c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES. Columns j*LANES.. of b start
+// at b + j*b_panel. Long sums go by DEPTH, whose part of a panel stays in L1 for all rows.
+VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col,
+                            const float *b, size_t b_row, size_t b_panel, int M, int N, int K, int add) {
     for (int k = 0; k < K; k += DEPTH) {
         for (int j = 0; j < N; j += LANES) {
             for (int i = 0; i < M; i += ROWS) {
-                multiply_tile(c + i * c_row + j, c_row, a + i * a_row + k * a_col, a_row, a_col, b + j / LANES * b_panel + k * b_row, b_row,
-                              MIN(K - k, DEPTH), add || k > 0);
+                multiply_tile(c + i * c_row + j, c_row, a + i * a_row + k * a_col, a_row, a_col,
+                              b + j / LANES * b_panel + k * b_row, b_row, MIN(K - k, DEPTH), add || k > 0);
             }
         }
     }
 }
 
 // dst (rows, width) = rows of hs elements of x, `stride` apart
-VECTOR static void load(float *dst, gpt2_dtype dt, const void *x, size_t at, size_t stride, int rows, int hs, int width) {
+VECTOR static void load(float *dst, gpt2_dtype dt, const void *x, size_t at, size_t stride, int rows, int hs,
+                        int width) {
     for (int r = 0; r < rows; r++) {
         float *row = dst + (size_t)r * width;
         const float *values = view(dt, x, at + r * stride, hs, row);
@@ -102,7 +108,8 @@ VECTOR static void load(float *dst, gpt2_dtype dt, const void *x, size_t at, siz
     }
 }
 
-VECTOR static void store(gpt2_dtype dt, void *x, size_t at, size_t stride, const float *src, int rows, int hs, int width) {
+VECTOR static void store(gpt2_dtype dt, void *x, size_t at, size_t stride, const float *src, int rows, int hs,
+                         int width) {
     for (int r = 0; r < rows; r++) {
         const float *row = src + (size_t)r * width;
         if (dt == GPT2_F32) {
@@ -134,27 +141,28 @@ VECTOR static void pack_transposed(float *restrict dst, const float *restrict sr
     }
 }
 
-// Rows of scores, of queries first..first+rows-1, become probabilities over keys 0..query; the later keys up to n get 0.
+// Rows of scores, of queries first..first+rows-1, become probabilities over keys 0..query; the later keys up
+// to n get 0.
 VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
     for (int r = 0; r < rows; r++) {
         float *row = p + (size_t)r * s->scores, top = -INFINITY, sum = 0;
         int seen = first + r + 1;
-        #pragma omp simd reduction(max:top)
+#pragma omp simd reduction(max : top)
         for (int i = 0; i < seen; i++) {
             top = row[i] > top ? row[i] : top;
         }
-        int whole = padded(seen);   // whole vectors: the tail would cost as much as they do
-        #pragma omp simd
+        int whole = padded(seen);  // whole vectors: the tail would cost as much as they do
+#pragma omp simd
         for (int i = 0; i < whole; i++) {
             row[i] = exp_f32(scale * (row[i] - top));
         }
-        #pragma omp simd reduction(+:sum)
+#pragma omp simd reduction(+ : sum)
         for (int i = 0; i < seen; i++) {
             sum += row[i];
         }
         float inverse = 1.0f / sum;
-        #pragma omp simd
+#pragma omp simd
         for (int i = 0; i < whole; i++) {
             row[i] *= inverse;
         }
@@ -164,21 +172,22 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
     }
 }
 
-// The same rows in backward: p comes in as scores and leaves as probabilities; dp comes in as the gradient of the probabilities and leaves
-// as that of the unscaled scores, p (dp - sum of p dp) scale, where the sum over keys is sum of dout * out, rows of hs.
-VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, const float *dout, const float *out, const Shape *s,
-                                         int first, int rows, int n) {
+// The same rows in backward: p comes in as scores and leaves as probabilities; dp comes in as the gradient of
+// the probabilities and leaves as that of the unscaled scores, p (dp - sum of p dp) scale, where the sum over
+// keys is sum of dout * out, rows of hs.
+VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, const float *dout,
+                                         const float *out, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
     for (int r = 0; r < rows; r++) {
         float *row = p + (size_t)r * s->scores, *drow = dp + (size_t)r * s->scores, dot = 0, l = lse[r];
         const float *y = out + (size_t)r * s->width, *dy = dout + (size_t)r * s->width;
         int seen = first + r + 1;
-        #pragma omp simd reduction(+:dot)
+#pragma omp simd reduction(+ : dot)
         for (int c = 0; c < s->hs; c++) {
             dot += dy[c] * y[c];
         }
-        int whole = padded(seen);   // whole vectors: the tail would cost as much as they do
-        #pragma omp simd
+        int whole = padded(seen);  // whole vectors: the tail would cost as much as they do
+#pragma omp simd
         for (int i = 0; i < whole; i++) {
             row[i] = exp_f32(scale * row[i] - l);
             drow[i] = row[i] * (drow[i] - dot) * scale;
@@ -188,10 +197,11 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // one head of one sequence
 
-static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, int b, int h, const Shape *s, const Buffers *f) {
+static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, int b, int h, const Shape *s,
+                         const Buffers *f) {
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
     size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
     size_t panel = (size_t)s->keys * LANES, panel_t = (size_t)s->width * LANES;
@@ -209,8 +219,8 @@ static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, 
     }
 }
 
-static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int b, int h,
-                          const Shape *s, const Buffers *f) {
+static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                          const float *lse, int b, int h, const Shape *s, const Buffers *f) {
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
     size_t k_at = q_at + s->C, v_at = k_at + s->C, out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
     size_t panel = (size_t)s->keys * LANES, panel_t = (size_t)s->width * LANES;
@@ -231,39 +241,41 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
         softmax_backward_rows(f->p, f->dp, lse + first, f->dout, f->out, s, first, rows, n);
         multiply(f->dv, s->width, f->p, 1, s->scores, f->dout, s->width, LANES, end, s->width, rows, 1);
         multiply(f->dk, s->width, f->dp, 1, s->scores, f->q, s->width, LANES, end, s->width, rows, 1);
-        multiply(f->out, s->width, f->dp, s->scores, 1, f->k, LANES, panel, rows, s->width, end, 0);     // dq
+        multiply(f->out, s->width, f->dp, s->scores, 1, f->k, LANES, panel, rows, s->width, end, 0);  // dq
         store(dt, dqkv, q_at + first * stride, stride, f->out, rows, s->hs, s->width);
     }
     store(dt, dqkv, k_at, stride, f->dk, s->T, s->hs, s->width);
     store(dt, dqkv, v_at, stride, f->dv, s->T, s->hs, s->width);
 }
 
-// ----------------------------------------------------------------------------
-// products of pairs: vdpbf16ps adds the products of two neighbouring bf16 to an fp32 sum, so depth is stored in pairs of 32 bits.
-// Queries, keys, values and dout are multiplied as they are in memory. Backward rounds probabilities and score gradients to bf16, as
-// fused GPU kernels do; forward multiplies values by fp32 probabilities, so that out is rounded once.
+// --------
+// products of pairs: vdpbf16ps adds the products of two neighbouring bf16 to an fp32 sum, so depth is stored
+// in pairs of 32 bits. Queries, keys, values and dout are multiplied as they are in memory. Backward rounds
+// probabilities and score gradients to bf16, as fused GPU kernels do; forward multiplies values by fp32
+// probabilities, so that out is rounded once.
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <immintrin.h>
 #define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define PAIRS_INLINE PAIRS INLINE
 
-typedef uint32_t pair __attribute__((may_alias));   // two bf16, or one fp32 where a product is said not to be of pairs
+typedef uint32_t pair
+    __attribute__((may_alias));  // two bf16, or one fp32 where a product is said not to be of pairs
 
-enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };     // a block; a tile's sums: 16 registers
+enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };  // a block; a tile's sums: 16 registers
 
 typedef struct {
-    int keys;                       // T padded to PAIR_LANES
-    pair *rows;                     // (keys, hs/2) keys or values, as in memory
-    pair *k_t, *v_t;                // panels of (hs/2, keys): pairs along hs
-    pair *k;                        // (keys/2, hs): pairs of two keys
-    pair *q, *dout;                 // (PAIR_QUERIES, hs/2)
-    pair *q_pairs, *dout_pairs;     // (PAIR_QUERIES/2, hs): pairs of two queries
-    pair *p_pairs, *dp_pairs;       // (PAIR_QUERIES/2, scores): the same
-    pair *dp_rows;                  // (PAIR_QUERIES, scores/2): pairs of two keys
-    float *p, *dp;                  // (PAIR_QUERIES, scores)
-    float *v, *dk, *dv;             // (keys, hs); forward needs v, backward the others
-    float *out, *dout_f32;          // (PAIR_QUERIES, hs)
+    int keys;                    // T padded to PAIR_LANES
+    pair *rows;                  // (keys, hs/2) keys or values, as in memory
+    pair *k_t, *v_t;             // panels of (hs/2, keys): pairs along hs
+    pair *k;                     // (keys/2, hs): pairs of two keys
+    pair *q, *dout;              // (PAIR_QUERIES, hs/2)
+    pair *q_pairs, *dout_pairs;  // (PAIR_QUERIES/2, hs): pairs of two queries
+    pair *p_pairs, *dp_pairs;    // (PAIR_QUERIES/2, scores): the same
+    pair *dp_rows;               // (PAIR_QUERIES, scores/2): pairs of two keys
+    float *p, *dp;               // (PAIR_QUERIES, scores)
+    float *v, *dk, *dv;          // (keys, hs); forward needs v, backward the others
+    float *out, *dout_f32;       // (PAIR_QUERIES, hs)
 } PairBuffers;
 
 static int pairs_fit(gpt2_dtype dt, const Shape *s) {
@@ -275,14 +287,27 @@ static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
     size_t keys = (size_t)(s->T + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES, hs = s->hs, used = 0;
     s->scores = (int)keys + LANES;
     f->keys = (int)keys;
-    struct { void *at; size_t n; } parts[] = {
-        { &f->rows, keys * hs / 2 }, { &f->k_t, keys * hs / 2 }, { &f->v_t, keys * hs / 2 }, { &f->k, keys * hs / 2 },
-        { &f->q, PAIR_QUERIES * hs / 2 }, { &f->dout, PAIR_QUERIES * hs / 2 },
-        { &f->q_pairs, PAIR_QUERIES * hs / 2 }, { &f->dout_pairs, PAIR_QUERIES * hs / 2 },
-        { &f->p_pairs, (size_t)PAIR_QUERIES / 2 * s->scores }, { &f->dp_pairs, (size_t)PAIR_QUERIES / 2 * s->scores },
+    struct {
+        void *at;
+        size_t n;
+    } parts[] = {
+        { &f->rows, keys * hs / 2 },
+        { &f->k_t, keys * hs / 2 },
+        { &f->v_t, keys * hs / 2 },
+        { &f->k, keys * hs / 2 },
+        { &f->q, PAIR_QUERIES * hs / 2 },
+        { &f->dout, PAIR_QUERIES * hs / 2 },
+        { &f->q_pairs, PAIR_QUERIES * hs / 2 },
+        { &f->dout_pairs, PAIR_QUERIES * hs / 2 },
+        { &f->p_pairs, (size_t)PAIR_QUERIES / 2 * s->scores },
+        { &f->dp_pairs, (size_t)PAIR_QUERIES / 2 * s->scores },
         { &f->dp_rows, (size_t)PAIR_QUERIES / 2 * s->scores },
-        { &f->p, (size_t)PAIR_QUERIES * s->scores }, { &f->dp, (size_t)PAIR_QUERIES * s->scores },
-        { &f->dk, keys * hs }, { &f->dv, keys * hs }, { &f->out, PAIR_QUERIES * hs }, { &f->dout_f32, PAIR_QUERIES * hs },
+        { &f->p, (size_t)PAIR_QUERIES * s->scores },
+        { &f->dp, (size_t)PAIR_QUERIES * s->scores },
+        { &f->dk, keys * hs },
+        { &f->dv, keys * hs },
+        { &f->out, PAIR_QUERIES * hs },
+        { &f->dout_f32, PAIR_QUERIES * hs },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         void *part = memory ? memory + used : NULL;
@@ -293,18 +318,19 @@ static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
     return used;
 }
 
-// c (PAIR_ROWS, PAIR_LANES) = or += a @ b; element (i, k) of a lies at a[i*a_row + k*a_col], row k of b at b + k*b_row
-PAIRS_INLINE void multiply_pairs_tile(int pairs, float *c, size_t c_row, const pair *a, size_t a_row, size_t a_col, const pair *b,
-                                      size_t b_row, int K, int add) {
+// c (PAIR_ROWS, PAIR_LANES) = or += a @ b; element (i, k) of a lies at a[i*a_row + k*a_col], row k of b at b
+// + k*b_row
+PAIRS_INLINE void multiply_pairs_tile(int pairs, float *c, size_t c_row, const pair *a, size_t a_row,
+                                      size_t a_col, const pair *b, size_t b_row, int K, int add) {
     __m512 sums[PAIR_ROWS][2];
-    #pragma GCC unroll 8
+#pragma GCC unroll 8
     for (int i = 0; i < PAIR_ROWS; i++) {
         sums[i][0] = add ? _mm512_loadu_ps(c + i * c_row) : _mm512_setzero_ps();
         sums[i][1] = add ? _mm512_loadu_ps(c + i * c_row + 16) : _mm512_setzero_ps();
     }
     for (int k = 0; k < K; k++) {
         __m512i b0 = _mm512_loadu_si512(b + k * b_row), b1 = _mm512_loadu_si512(b + k * b_row + 16);
-        #pragma GCC unroll 8
+#pragma GCC unroll 8
         for (int i = 0; i < PAIR_ROWS; i++) {
             __m512i x = _mm512_set1_epi32((int)a[i * a_row + k * a_col]);
             if (pairs) {
@@ -316,22 +342,23 @@ PAIRS_INLINE void multiply_pairs_tile(int pairs, float *c, size_t c_row, const p
             }
         }
     }
-    #pragma GCC unroll 8
+#pragma GCC unroll 8
     for (int i = 0; i < PAIR_ROWS; i++) {
         _mm512_storeu_ps(c + i * c_row, sums[i][0]);
         _mm512_storeu_ps(c + i * c_row + 16, sums[i][1]);
     }
 }
 
-// c (M, N) = or += a (M, K) @ b (K, N), M and N multiples of the tile's. Columns j*PAIR_LANES.. of b start at b + j*b_panel.
-PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *a, size_t a_row, size_t a_col, const void *b,
-                                 size_t b_row, size_t b_panel, int M, int N, int K, int add) {
+// c (M, N) = or += a (M, K) @ b (K, N), M and N multiples of the tile's. Columns j*PAIR_LANES.. of b start at
+// b + j*b_panel.
+PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *a, size_t a_row, size_t a_col,
+                                 const void *b, size_t b_row, size_t b_panel, int M, int N, int K, int add) {
     for (int j = 0; j < N; j += PAIR_LANES) {
         const pair *panel = (const pair *)b + j / PAIR_LANES * b_panel;
         for (int i = 0; i < M; i += PAIR_ROWS) {
             float *out = c + i * c_row + j;
             const pair *rows = (const pair *)a + i * a_row;
-            if (pairs) {    // a constant for the tile
+            if (pairs) {  // a constant for the tile
                 multiply_pairs_tile(1, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
             } else {
                 multiply_pairs_tile(0, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
@@ -352,7 +379,8 @@ static void copy_rows(pair *dst, const void *x, size_t at, size_t stride, int ro
 // dst (rows/2, hs) from src (rows, hs) bf16: a pair is one column of two rows
 PAIRS static void pair_rows(pair *restrict dst, const pair *restrict src, int rows, int hs) {
     for (int r = 0; r < rows; r += 2) {
-        const uint16_t __attribute__((may_alias)) *even = (const void *)(src + (size_t)r * hs / 2), *odd = even + hs;
+        const uint16_t __attribute__((may_alias)) *even = (const void *)(src + (size_t)r * hs / 2),
+                                                  *odd = even + hs;
         for (int c = 0; c < hs; c++) {
             dst[(size_t)r / 2 * hs + c] = even[c] | (uint32_t)odd[c] << 16;
         }
@@ -362,23 +390,25 @@ PAIRS static void pair_rows(pair *restrict dst, const pair *restrict src, int ro
 // out (16, 16) = in transposed, rows in_row and out_row apart
 PAIRS_INLINE void transpose_16(pair *out, size_t out_row, const pair *in, size_t in_row) {
     __m512i a[16], b[16];
-    #pragma GCC unroll 8
+#pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         __m512i x = _mm512_loadu_si512(in + i * in_row), y = _mm512_loadu_si512(in + (i + 1) * in_row);
         a[i] = _mm512_unpacklo_epi32(x, y);
         a[i + 1] = _mm512_unpackhi_epi32(x, y);
     }
-    #pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {   // afterwards lane l of b[i + c] is column 4l + c of rows i..i+3
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {  // afterwards lane l of b[i + c] is column 4l + c of rows i..i+3
         b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
         b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
         b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
         b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
     }
-    #pragma GCC unroll 4
+#pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
-        __m512i even0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), even1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
-        __m512i odd0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd), odd1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+        __m512i even0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88),
+                even1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
+        __m512i odd0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd),
+                odd1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
         _mm512_storeu_si512(out + c * out_row, _mm512_shuffle_i32x4(even0, even1, 0x88));
         _mm512_storeu_si512(out + (4 + c) * out_row, _mm512_shuffle_i32x4(odd0, odd1, 0x88));
         _mm512_storeu_si512(out + (8 + c) * out_row, _mm512_shuffle_i32x4(even0, even1, 0xdd));
@@ -391,13 +421,14 @@ PAIRS static void transpose_pairs(pair *dst, const pair *src, int keys, int hs) 
     size_t depth = (size_t)hs / 2;
     for (int r = 0; r < keys; r += 16) {
         for (size_t c = 0; c < depth; c += 16) {
-            transpose_16(dst + r / PAIR_LANES * depth * PAIR_LANES + c * PAIR_LANES + r % PAIR_LANES, PAIR_LANES, src + r * depth + c,
-                         depth);
+            transpose_16(dst + r / PAIR_LANES * depth * PAIR_LANES + c * PAIR_LANES + r % PAIR_LANES,
+                         PAIR_LANES, src + r * depth + c, depth);
         }
     }
 }
 
-// x (PAIR_QUERIES, scores), n columns, rounded to bf16: pairs of two queries and, unless rows is NULL, pairs of two keys
+// x (PAIR_QUERIES, scores), n columns, rounded to bf16: pairs of two queries and, unless rows is NULL, pairs
+// of two keys
 PAIRS static void round_scores(pair *pairs, pair *rows, const float *x, size_t scores, int n) {
     for (int r = 0; r < PAIR_QUERIES; r += 2) {
         const float *even = x + r * scores, *odd = even + scores;
@@ -413,13 +444,15 @@ PAIRS static void round_scores(pair *pairs, pair *rows, const float *x, size_t s
     }
 }
 
-static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, int h, Shape shape, float *memory) {
+static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, int h, Shape shape,
+                               float *memory) {
     PairBuffers buffers;
     pair_buffers_at(&buffers, memory, &shape);
     const Shape *s = &shape;
     const PairBuffers *f = &buffers;
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
-    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs, depth = s->hs / 2, panel = depth * PAIR_LANES;
+    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs, depth = s->hs / 2,
+           panel = depth * PAIR_LANES;
     copy_rows(f->rows, qkv, q_at + s->C, stride, s->T, f->keys, s->hs);
     transpose_pairs(f->k_t, f->rows, f->keys, s->hs);
     copy_rows(f->rows, qkv, q_at + 2 * (size_t)s->C, stride, s->T, f->keys, s->hs);
@@ -427,18 +460,19 @@ static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, in
     for (int first = 0; first < s->T; first += PAIR_QUERIES) {
         int rows = MIN(PAIR_QUERIES, s->T - first), n = first + PAIR_QUERIES;
         copy_rows(f->q, qkv, q_at + first * stride, stride, rows, PAIR_QUERIES, s->hs);
-        multiply_pairs(1, f->p, s->scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n, (int)depth, 0);
+        multiply_pairs(1, f->p, s->scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n,
+                       (int)depth, 0);
         softmax_rows(f->p, lse + first, s, first, rows, n);
-        for (int i = 0; i < rows; i += PAIR_ROWS) {     // a query sees no key after it
-            multiply_pairs(0, f->out + i * s->hs, s->hs, f->p + i * (size_t)s->scores, s->scores, 1, f->v, s->hs, PAIR_LANES, PAIR_ROWS,
-                           s->hs, MIN(first + i + PAIR_ROWS, s->T), 0);
+        for (int i = 0; i < rows; i += PAIR_ROWS) {  // a query sees no key after it
+            multiply_pairs(0, f->out + i * s->hs, s->hs, f->p + i * (size_t)s->scores, s->scores, 1, f->v,
+                           s->hs, PAIR_LANES, PAIR_ROWS, s->hs, MIN(first + i + PAIR_ROWS, s->T), 0);
         }
         store(GPT2_BF16, out, out_at + (size_t)first * s->C, s->C, f->out, rows, s->hs, s->hs);
     }
 }
 
-static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int b, int h,
-                                Shape shape, float *memory) {
+static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out,
+                                const float *lse, int b, int h, Shape shape, float *memory) {
     PairBuffers buffers;
     pair_buffers_at(&buffers, memory, &shape);
     const Shape *s = &shape;
@@ -462,16 +496,21 @@ static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, c
         pair_rows(f->dout_pairs, f->dout, PAIR_QUERIES, s->hs);
         load(f->dout_f32, GPT2_BF16, f->dout, 0, hs, rows, s->hs, s->hs);
         load(f->out, GPT2_BF16, out, at, s->C, rows, s->hs, s->hs);
-        multiply_pairs(1, f->p, scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n, (int)depth, 0);
-        multiply_pairs(1, f->dp, scores, f->dout, depth, 1, f->v_t, PAIR_LANES, panel, PAIR_QUERIES, n, (int)depth, 0);
+        multiply_pairs(1, f->p, scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n,
+                       (int)depth, 0);
+        multiply_pairs(1, f->dp, scores, f->dout, depth, 1, f->v_t, PAIR_LANES, panel, PAIR_QUERIES, n,
+                       (int)depth, 0);
         softmax_backward_rows(f->p, f->dp, lse + first, f->dout_f32, f->out, s, first, rows, n);
         memset(f->p + rows * scores, 0, left);
         memset(f->dp + rows * scores, 0, left);
         round_scores(f->p_pairs, NULL, f->p, scores, n);
         round_scores(f->dp_pairs, f->dp_rows, f->dp, scores, n);
-        multiply_pairs(1, f->dv, hs, f->p_pairs, 1, scores, f->dout_pairs, hs, PAIR_LANES, n, s->hs, PAIR_QUERIES / 2, 1);
-        multiply_pairs(1, f->dk, hs, f->dp_pairs, 1, scores, f->q_pairs, hs, PAIR_LANES, n, s->hs, PAIR_QUERIES / 2, 1);
-        multiply_pairs(1, f->out, hs, f->dp_rows, scores / 2, 1, f->k, hs, PAIR_LANES, PAIR_QUERIES, s->hs, n / 2, 0);     // dq
+        multiply_pairs(1, f->dv, hs, f->p_pairs, 1, scores, f->dout_pairs, hs, PAIR_LANES, n, s->hs,
+                       PAIR_QUERIES / 2, 1);
+        multiply_pairs(1, f->dk, hs, f->dp_pairs, 1, scores, f->q_pairs, hs, PAIR_LANES, n, s->hs,
+                       PAIR_QUERIES / 2, 1);
+        multiply_pairs(1, f->out, hs, f->dp_rows, scores / 2, 1, f->k, hs, PAIR_LANES, PAIR_QUERIES, s->hs,
+                       n / 2, 0);  // dq
         store(GPT2_BF16, dqkv, q_at + first * stride, stride, f->out, rows, s->hs, s->hs);
     }
     store(GPT2_BF16, dqkv, k_at, stride, f->dk, s->T, s->hs, s->hs);
@@ -497,13 +536,13 @@ static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, in
     (void)out, (void)lse, (void)qkv, (void)b, (void)h, (void)s, (void)memory;
 }
 
-static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int b, int h, Shape s,
-                                float *memory) {
+static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out,
+                                const float *lse, int b, int h, Shape s, float *memory) {
     (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse, (void)b, (void)h, (void)s, (void)memory;
 }
 #endif
 
-// ----------------------------------------------------------------------------
+// --------
 
 size_t attention_scratch_floats(int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
@@ -511,10 +550,11 @@ size_t attention_scratch_floats(int T, int C, int NH) {
     return MAX(floats, pair_scratch_floats(s));
 }
 
-int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
+                          int NH) {
     Shape s = shape_of(T, C, NH);
     int pairs = pairs_fit(dt, &s);
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bh = 0; bh < B * NH; bh++) {
         float *scratch = thread_scratch(omp_get_thread_num());
         if (pairs) {
@@ -527,11 +567,11 @@ int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv,
     return 0;
 }
 
-int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
-                           int B, int T, int C, int NH) {
+int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                           const float *lse, int B, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
     int pairs = pairs_fit(dt, &s);
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bh = 0; bh < B * NH; bh++) {
         float *scratch = thread_scratch(omp_get_thread_num());
         if (pairs) {

@@ -1,7 +1,8 @@
-/* Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt's products with a softmax between them.
- * Queries, keys and values are multiplied where they lie in qkv, one product for all heads of a row of the batch. Scores of a few rows
- * exist at a time: forward keeps each row's lse, from which backward makes the probabilities again. Probabilities and the gradients of
- * scores are rounded to the tensors' type before they are multiplied, all else is fp32. */
+// Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt's products
+// with a softmax between them. Queries, keys and values are multiplied where they lie in qkv, one product for
+// all heads of a row of the batch. Scores of a few rows exist at a time: forward keeps each row's lse, from
+// which backward makes the probabilities again. Probabilities and the gradients of scores are rounded to the
+// tensors' type before they are multiplied, all else is fp32.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,19 +10,21 @@
 #include "cuda.h"
 #include "matmul_cuda.h"
 
-// memory for scores: about what the second-level cache of a large card holds, so that the products find there what was written
-// where no limit is asked for
+// memory for scores: about what the second-level cache of a large card holds, so that the products find there
+// what was written where no limit is asked for
 static const size_t SCORES_BYTES = (size_t)64 << 20;
 
-// ----------------------------------------------------------------------------
+// --------
 // kernels: one warp for a row of scores, four neighbours a lane
 
-enum { ROWS = 8, LANE = 4 };    // rows a block
+enum { ROWS = 8, LANE = 4 };  // rows a block
 
-// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 behind them; lse (rows)
+// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 behind them;
+// lse (rows)
 template <class T>
-__global__ __launch_bounds__(ROWS * WARP) void softmax_kernel(T *__restrict__ p, float *__restrict__ lse, const float *__restrict__ scores,
-                                                              float scale, int queries, int ld, int rows) {
+__global__ __launch_bounds__(ROWS *WARP) void softmax_kernel(T *__restrict__ p, float *__restrict__ lse,
+                                                             const float *__restrict__ scores, float scale,
+                                                             int queries, int ld, int rows) {
     int row = blockIdx.x * ROWS + threadIdx.x / WARP, first = threadIdx.x % WARP * LANE;
     if (row >= rows) return;
     int t = row % queries;
@@ -40,20 +43,19 @@ __global__ __launch_bounds__(ROWS * WARP) void softmax_kernel(T *__restrict__ p,
         vec<float, LANE> x = {};
         vec<T, LANE> y;
         if (i <= t) x = load<LANE>(scores + i);
-        for (int k = 0; k < LANE; k++) y.e[k] = from_float<T>(i + k <= t ? expf(scale * x.e[k] - row_lse) : 0);
+        for (int k = 0; k < LANE; k++)
+            y.e[k] = from_float<T>(i + k <= t ? expf(scale * x.e[k] - row_lse) : 0);
         store(p + i, y);
     }
     if (first == 0) lse[row] = row_lse;
 }
 
-// p (rows, ld) is made again from scores and lse; ds = gradient of the unscaled scores = p (dp - sum of p dp) scale, where the sum over
-// keys is sum of dout * out, rows of hs: out and dout are (batch, queries, NH, hs)
-template <class T>
-__global__ __launch_bounds__(ROWS * WARP) void softmax_backward_kernel(T *__restrict__ p, T *__restrict__ ds,
-                                                                       const float *__restrict__ scores, const float *__restrict__ dp,
-                                                                       const float *__restrict__ lse, const T *__restrict__ dout,
-                                                                       const T *__restrict__ out, float scale, int queries, int ld, int NH,
-                                                                       int hs, int rows) {
+// p (rows, ld) is made again from scores and lse; ds = gradient of the unscaled scores = p (dp - sum of p dp)
+// scale, where the sum over keys is sum of dout * out, rows of hs: out and dout are (batch, queries, NH, hs)
+template <class T> __global__ __launch_bounds__(ROWS *WARP) void softmax_backward_kernel(
+    T *__restrict__ p, T *__restrict__ ds, const float *__restrict__ scores, const float *__restrict__ dp,
+    const float *__restrict__ lse, const T *__restrict__ dout, const T *__restrict__ out, float scale,
+    int queries, int ld, int NH, int hs, int rows) {
     int row = blockIdx.x * ROWS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
     int t = row % queries, bh = row / queries;
@@ -79,15 +81,15 @@ __global__ __launch_bounds__(ROWS * WARP) void softmax_backward_kernel(T *__rest
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // products
 
 enum { SCORES, DSCORES, OUT, DQ, DK, DV, PRODUCTS };
 
 typedef struct {
     int T, C, NH, hs;
-    int ld;                         // of scores: T padded, so that rows start at multiples of 16 bytes in any type
-    size_t scores;                  // elements of one row of the batch
+    int ld;         // of scores: T padded, so that rows start at multiples of 16 bytes in any type
+    size_t scores;  // elements of one row of the batch
     float scale;
     Product products[PRODUCTS];
 } Shape;
@@ -129,32 +131,35 @@ static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
     return s;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // rows of the batch, a group at a time
 
 static struct {
-    const char *wanted;             // "cudnn", "cudnn-fast", "cublaslt" or NULL
-    size_t limit;                   // of scratch for several rows of the batch; 0: none was asked for
-    int fused;                      // cuDNN's kernels
-    int rows;                       // of the batch at a time, where they are not
+    const char *wanted;  // "cudnn", "cudnn-fast", "cublaslt" or NULL
+    size_t limit;        // of scratch for several rows of the batch; 0: none was asked for
+    int fused;           // cuDNN's kernels
+    int rows;            // of the batch at a time, where they are not
     size_t scratch_bytes, workspace_bytes;
 } attention;
 
 // bytes of scratch for one row of the batch: scores and their gradients in fp32 and in T
-static size_t row_bytes(gpt2_dtype dt, const Shape *s) { return 2 * s->scores * (sizeof(float) + gpt2_dtype_size(dt)); }
+static size_t row_bytes(gpt2_dtype dt, const Shape *s) {
+    return 2 * s->scores * (sizeof(float) + gpt2_dtype_size(dt));
+}
 
 template <class T> struct Group {
-    int size;                       // rows of the batch
+    int size;  // rows of the batch
     void *workspace;
-    float *scores, *dscores;        // (size, NH, T, ld)
+    float *scores, *dscores;  // (size, NH, T, ld)
     T *p, *ds;
 };
 
 template <class T> static int group_of(Group<T> *g, gpt2_dtype dt, const Shape *s, int B) {
     size_t row = row_bytes(dt, s), room = attention.scratch_bytes - attention.workspace_bytes;
     if (row > room)
-        return gpt2_fail("attention: T %d, C %d, NH %d needs %zu bytes of scratch, but plan was for a smaller shape: %zu bytes", s->T, s->C,
-                         s->NH, row, room);
+        return gpt2_fail("attention: T %d, C %d, NH %d needs %zu bytes of scratch, but plan was for a "
+                         "smaller shape: %zu bytes",
+                         s->T, s->C, s->NH, row, room);
     g->size = room / row < (size_t)B ? (int)(room / row) : B;
     g->workspace = cuda_scratch();
     if (!g->workspace) return -1;
@@ -165,65 +170,78 @@ template <class T> static int group_of(Group<T> *g, gpt2_dtype dt, const Shape *
     return 0;
 }
 
-template <class T> static int forward_rows(const Shape *s, const Group<T> *g, T *out, float *lse, const T *qkv, int n) {
+template <class T>
+static int forward_rows(const Shape *s, const Group<T> *g, T *out, float *lse, const T *qkv, int n) {
     size_t inp = 3 * (size_t)s->T * s->C, values = (size_t)s->T * s->C;
     int rows = n * s->NH * s->T;
     for (int b = 0; b < n; b++) {
         const T *q = qkv + b * inp;
-        if (matmul_cuda_product(&s->products[SCORES], g->scores + b * s->scores, q, q + s->C, 0, g->workspace) != 0) return -1;
+        if (matmul_cuda_product(&s->products[SCORES], g->scores + b * s->scores, q, q + s->C, 0,
+                                g->workspace) != 0)
+            return -1;
     }
-    if (launch("softmax_kernel", softmax_kernel<T>, dim3(blocks_for(rows, ROWS)), dim3(ROWS * WARP), g->p, lse, g->scores, s->scale, s->T,
-               s->ld, rows) != 0) return -1;
+    if (launch("softmax_kernel", softmax_kernel<T>, dim3(blocks_for(rows, ROWS)), dim3(ROWS * WARP), g->p,
+               lse, g->scores, s->scale, s->T, s->ld, rows) != 0)
+        return -1;
     for (int b = 0; b < n; b++)
-        if (matmul_cuda_product(&s->products[OUT], out + b * values, g->p + b * s->scores, qkv + b * inp + 2 * s->C, 0, g->workspace) != 0)
+        if (matmul_cuda_product(&s->products[OUT], out + b * values, g->p + b * s->scores,
+                                qkv + b * inp + 2 * s->C, 0, g->workspace) != 0)
             return -1;
     return 0;
 }
 
-template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T *dqkv, const T *dout, const T *qkv, const T *out,
-                                            const float *lse, int n) {
+template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T *dqkv, const T *dout,
+                                            const T *qkv, const T *out, const float *lse, int n) {
     size_t inp = 3 * (size_t)s->T * s->C, values = (size_t)s->T * s->C;
     int rows = n * s->NH * s->T;
     for (int b = 0; b < n; b++) {
         const T *q = qkv + b * inp, *k = q + s->C, *v = k + s->C;
         float *scores = g->scores + b * s->scores, *dscores = g->dscores + b * s->scores;
-        if (matmul_cuda_product(&s->products[SCORES], scores, q, k, 0, g->workspace) != 0
-            || matmul_cuda_product(&s->products[DSCORES], dscores, dout + b * values, v, 0, g->workspace) != 0) return -1;
+        if (matmul_cuda_product(&s->products[SCORES], scores, q, k, 0, g->workspace) != 0 ||
+            matmul_cuda_product(&s->products[DSCORES], dscores, dout + b * values, v, 0, g->workspace) != 0)
+            return -1;
     }
-    if (launch("softmax_backward_kernel", softmax_backward_kernel<T>, dim3(blocks_for(rows, ROWS)), dim3(ROWS * WARP), g->p, g->ds,
-               g->scores, g->dscores, lse, dout, out, s->scale, s->T, s->ld, s->NH, s->hs, rows) != 0) return -1;
+    if (launch("softmax_backward_kernel", softmax_backward_kernel<T>, dim3(blocks_for(rows, ROWS)),
+               dim3(ROWS * WARP), g->p, g->ds, g->scores, g->dscores, lse, dout, out, s->scale, s->T, s->ld,
+               s->NH, s->hs, rows) != 0)
+        return -1;
     for (int b = 0; b < n; b++) {
         const T *q = qkv + b * inp, *k = q + s->C, *p = g->p + b * s->scores, *ds = g->ds + b * s->scores;
         T *dq = dqkv + b * inp, *dk = dq + s->C, *dv = dk + s->C;
-        if (matmul_cuda_product(&s->products[DV], dv, p, dout + b * values, 0, g->workspace) != 0
-            || matmul_cuda_product(&s->products[DQ], dq, ds, k, 0, g->workspace) != 0
-            || matmul_cuda_product(&s->products[DK], dk, ds, q, 0, g->workspace) != 0) return -1;
+        if (matmul_cuda_product(&s->products[DV], dv, p, dout + b * values, 0, g->workspace) != 0 ||
+            matmul_cuda_product(&s->products[DQ], dq, ds, k, 0, g->workspace) != 0 ||
+            matmul_cuda_product(&s->products[DK], dk, ds, q, 0, g->workspace) != 0)
+            return -1;
     }
     return 0;
 }
 
-template <class T> static int forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, const Shape *s) {
+template <class T>
+static int forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, const Shape *s) {
     Group<T> g = {};
     size_t values = (size_t)s->T * s->C;
     if (group_of(&g, dt, s, B) != 0) return -1;
     for (int b = 0; b < B; b += g.size)
-        if (forward_rows(s, &g, (T *)out + b * values, lse + (size_t)b * s->NH * s->T, (const T *)qkv + 3 * b * values,
-                         B - b < g.size ? B - b : g.size) != 0) return -1;
+        if (forward_rows(s, &g, (T *)out + b * values, lse + (size_t)b * s->NH * s->T,
+                         (const T *)qkv + 3 * b * values, B - b < g.size ? B - b : g.size) != 0)
+            return -1;
     return 0;
 }
 
-template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
-                                       int B, const Shape *s) {
+template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv,
+                                       const void *out, const float *lse, int B, const Shape *s) {
     Group<T> g = {};
     size_t values = (size_t)s->T * s->C;
     if (group_of(&g, dt, s, B) != 0) return -1;
     for (int b = 0; b < B; b += g.size)
-        if (backward_rows(s, &g, (T *)dqkv + 3 * b * values, (const T *)dout + b * values, (const T *)qkv + 3 * b * values,
-                          (const T *)out + b * values, lse + (size_t)b * s->NH * s->T, B - b < g.size ? B - b : g.size) != 0) return -1;
+        if (backward_rows(s, &g, (T *)dqkv + 3 * b * values, (const T *)dout + b * values,
+                          (const T *)qkv + 3 * b * values, (const T *)out + b * values,
+                          lse + (size_t)b * s->NH * s->T, B - b < g.size ? B - b : g.size) != 0)
+            return -1;
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // cuDNN or this
 
 int attention_cuda_options(const char *wanted) {
@@ -256,8 +274,8 @@ layers_attention_backward layers_cuda_attention_backward(void) {
 
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes) {
     int fast = wants("cudnn-fast"), needs_cudnn = fast || wants("cudnn");
-    attention.fused = (!attention.wanted || needs_cudnn)
-        && attention_cudnn_plan(dt, B, T, C, NH, fast, attention.limit, scratch_bytes) == 0;
+    attention.fused = (!attention.wanted || needs_cudnn) &&
+                      attention_cudnn_plan(dt, B, T, C, NH, fast, attention.limit, scratch_bytes) == 0;
     if (attention.fused) return 0;
     if (needs_cudnn || matmul_cuda_workspace(&attention.workspace_bytes) != 0) return -1;
     Shape s = shape_of(dt, T, C, NH);
@@ -276,14 +294,15 @@ void attention_cuda_free(void) {
     attention.scratch_bytes = attention.workspace_bytes = 0;
 }
 
-int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
+                           int NH) {
     if (attention.fused) return attention_cudnn_forward(dt, out, lse, qkv, B, T, C, NH);
     Shape s = shape_of(dt, T, C, NH);
     return BY_DTYPE(dt, forward, dt, out, lse, qkv, B, &s);
 }
 
-int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T,
-                            int C, int NH) {
+int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                            const float *lse, int B, int T, int C, int NH) {
     if (attention.fused) return attention_cudnn_backward(dt, dqkv, dout, qkv, out, lse, B, T, C, NH);
     Shape s = shape_of(dt, T, C, NH);
     return BY_DTYPE(dt, backward, dt, dqkv, dout, qkv, out, lse, B, &s);

@@ -1,6 +1,7 @@
-/* Causal attention by cuDNN 9's fused kernels, through its header-only C++ frontend. A graph of each direction is built once per shape and
- * kept; a step only executes them. The strides of the tensors are those of qkv (B, T, 3, NH, HS) and out (B, T, NH, HS), so nothing is
- * permuted. cuDNN's statistics of a row are max + log(sum of exp) of its scaled scores in fp32, (B, NH, T, 1): the layers' lse. */
+// Causal attention by cuDNN 9's fused kernels, through its header-only C++ frontend. A graph of each
+// direction is built once per shape and kept; a step only executes them. The strides of the tensors are those
+// of qkv (B, T, 3, NH, HS) and out (B, T, NH, HS), so nothing is permuted. cuDNN's statistics of a row are
+// max + log(sum of exp) of its scaled scores in fp32, (B, NH, T, 1): the layers' lse.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 #include <algorithm>
@@ -19,20 +20,23 @@ using Pointers = std::unordered_map<int64_t, void *>;
 // after another. Deterministic backward keeps a 16-bit (rows, NH, T, T). By cuDNN 9.19's own count for an
 // H100, 12 heads of 64 and T 1024 it takes 24 MiB a row, and 3 MiB where it need not be deterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
-// of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not planned, as in sampling.
+// of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not
+// planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
 
-enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };      // names of a graph's tensors
+enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };  // names of a graph's tensors
 
 struct Shape {
     gpt2_dtype dt;
     int64_t B, T, C, NH;
-    bool operator==(const Shape &o) const { return dt == o.dt && B == o.B && T == o.T && C == o.C && NH == o.NH; }
+    bool operator==(const Shape &o) const {
+        return dt == o.dt && B == o.B && T == o.T && C == o.C && NH == o.NH;
+    }
 };
 
-struct Wish {                                           // for backward
-    bool fast;                                          // need not be deterministic
-    size_t limit;                                       // of its scratch
+struct Wish {      // for backward
+    bool fast;     // need not be deterministic
+    size_t limit;  // of its scratch
     bool operator==(const Wish &o) const { return fast == o.fast && limit == o.limit; }
 };
 
@@ -40,21 +44,21 @@ struct Kept {
     Shape shape;
     std::shared_ptr<fe::graph::Graph> forward, backward;
     int64_t forward_bytes, backward_bytes;
-    int64_t rows;                                       // of the batch in one execution of backward
+    int64_t rows;  // of the batch in one execution of backward
 };
 
 static cudnnHandle_t handle;
 static std::vector<Kept> table;
-static Wish wish;                                       // of the table's graphs
+static Wish wish;  // of the table's graphs
 static layers_attention_backward planned;
 static int64_t planned_bytes;
 
 static int good(fe::error_t status, const Shape &s, const char *what) {
     if (status.is_good()) return 0;
-    std::string why = status.get_message();     // may be many lines
+    std::string why = status.get_message();  // may be many lines
     std::replace(why.begin(), why.end(), '\n', ' ');
-    return gpt2_fail("cuDNN refuses attention %s with B %d, T %d, NH %d, head size %d: %.400s", what, (int)s.B, (int)s.T, (int)s.NH,
-                     (int)(s.C / s.NH), why.c_str());
+    return gpt2_fail("cuDNN refuses attention %s with B %d, T %d, NH %d, head size %d: %.400s", what,
+                     (int)s.B, (int)s.T, (int)s.NH, (int)(s.C / s.NH), why.c_str());
 }
 
 // (rows, NH, T, HS) with `width` elements from one token to the next
@@ -64,7 +68,11 @@ static Tensor heads(const Shape &s, int64_t rows, int uid, int64_t width) {
 }
 
 static Tensor stats(const Shape &s, int64_t rows) {
-    return Tensor().set_uid(LSE).set_dim({ rows, s.NH, s.T, 1 }).set_stride({ s.NH * s.T, s.T, 1, 1 }).set_data_type(fe::DataType_t::FLOAT);
+    return Tensor()
+        .set_uid(LSE)
+        .set_dim({ rows, s.NH, s.T, 1 })
+        .set_stride({ s.NH * s.T, s.T, 1, 1 })
+        .set_data_type(fe::DataType_t::FLOAT);
 }
 
 // the output of a node becomes the tensor `as`
@@ -75,7 +83,8 @@ static void output(std::shared_ptr<Tensor> tensor, const Tensor &as) {
 static std::shared_ptr<fe::graph::Graph> new_graph(const Shape &s) {
     auto graph = std::make_shared<fe::graph::Graph>();
     graph->set_io_data_type(s.dt == GPT2_BF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
-        .set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
     return graph;
 }
 
@@ -89,14 +98,17 @@ template <class Options> static Options options(const Shape &s, const char *name
 
 // the heuristic's first plan that works: the same in every run on the same card with the same library
 static int finish(fe::graph::Graph &graph, const Shape &s, const char *what, int64_t *bytes) {
-    return good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0 ? -1 : good(graph.get_workspace_size(*bytes), s, what);
+    return good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0
+               ? -1
+               : good(graph.get_workspace_size(*bytes), s, what);
 }
 
 static int build_forward(Kept &kept) {
     const Shape &s = kept.shape;
     auto graph = kept.forward = new_graph(s);
     int64_t n = s.B;
-    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)), v = graph->tensor(heads(s, n, V, 3 * s.C));
+    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)),
+         v = graph->tensor(heads(s, n, V, 3 * s.C));
     auto sdpa = options<fe::graph::SDPA_attributes>(s, "forward").set_generate_stats(true);
     auto [out, lse] = graph->sdpa(q, k, v, sdpa);
     output(out, heads(s, n, OUT, s.C));
@@ -108,8 +120,10 @@ static int build_forward(Kept &kept) {
 static int build_backward(Kept &kept, int64_t n) {
     const Shape &s = kept.shape;
     auto graph = new_graph(s);
-    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)), v = graph->tensor(heads(s, n, V, 3 * s.C));
-    auto out = graph->tensor(heads(s, n, OUT, s.C)), dout = graph->tensor(heads(s, n, DOUT, s.C)), lse = graph->tensor(stats(s, n));
+    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)),
+         v = graph->tensor(heads(s, n, V, 3 * s.C));
+    auto out = graph->tensor(heads(s, n, OUT, s.C)), dout = graph->tensor(heads(s, n, DOUT, s.C)),
+         lse = graph->tensor(stats(s, n));
     auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward");
     sdpa.set_deterministic_algorithm(!wish.fast);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, sdpa);
@@ -137,7 +151,9 @@ static int build_backward_groups(Kept &kept) {
 static int open_library() {
     if (handle) return 0;
     cudnnStatus_t status = cudnnCreate(&handle);
-    return status == CUDNN_STATUS_SUCCESS ? 0 : gpt2_fail("cuDNN does not start: %s", cudnnGetErrorString(status));
+    return status == CUDNN_STATUS_SUCCESS
+               ? 0
+               : gpt2_fail("cuDNN does not start: %s", cudnnGetErrorString(status));
 }
 
 // The graphs of a shape; backward's only once it is wanted. NULL on failure.
@@ -151,10 +167,12 @@ static Kept *find_or_build(const Shape &s, bool backward) {
     return backward && !at->backward && build_backward_groups(*at) != 0 ? nullptr : &*at;
 }
 
-static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, int64_t bytes, Pointers pointers) {
+static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, int64_t bytes,
+               Pointers pointers) {
     if (bytes > planned_bytes)
-        return gpt2_fail("cuDNN's attention %s needs %lld bytes of scratch for T %d, but plan was for a smaller shape: %lld bytes", what,
-                         (long long)bytes, (int)s.T, (long long)planned_bytes);
+        return gpt2_fail("cuDNN's attention %s needs %lld bytes of scratch for T %d, but plan was for a "
+                         "smaller shape: %lld bytes",
+                         what, (long long)bytes, (int)s.T, (long long)planned_bytes);
     void *scratch = cuda_scratch();
     return scratch ? good(graph.execute(handle, pointers, scratch), s, what) : -1;
 }
@@ -171,7 +189,8 @@ template <class Body> static int caught(Body body) {
 int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
                          size_t *scratch_bytes) {
     Wish wanted = { fast != 0, limit ? limit : BACKWARD_BYTES };
-    if (dt == GPT2_F32) return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: take attention cublaslt");
+    if (dt == GPT2_F32)
+        return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: take attention cublaslt");
     return caught([&] {
         if (!(wanted == wish)) table.clear();
         wish = wanted;
@@ -200,7 +219,8 @@ const char *attention_cudnn_version(void) {
     return text;
 }
 
-int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
+                            int NH) {
     return caught([&] {
         Kept *kept = find_or_build({ dt, B, T, C, NH }, false);
         if (!kept) return -1;
@@ -211,16 +231,22 @@ int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qk
     });
 }
 
-int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T,
-                             int C, int NH) {
+int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                             const float *lse, int B, int T, int C, int NH) {
     return caught([&] {
         Kept *kept = find_or_build({ dt, B, T, C, NH }, true);
         size_t width = C * gpt2_dtype_size(dt);
         for (int64_t b = 0; kept && b < B; b += kept->rows) {
             char *q = (char *)qkv + 3 * b * T * width, *dq = (char *)dqkv + 3 * b * T * width;
-            Pointers pointers = { { Q, q }, { K, q + width }, { V, q + 2 * width }, { OUT, (char *)out + b * T * width },
-                                  { DOUT, (char *)dout + b * T * width }, { LSE, (float *)lse + b * NH * T },
-                                  { DQ, dq }, { DK, dq + width }, { DV, dq + 2 * width } };
+            Pointers pointers = { { Q, q },
+                                  { K, q + width },
+                                  { V, q + 2 * width },
+                                  { OUT, (char *)out + b * T * width },
+                                  { DOUT, (char *)dout + b * T * width },
+                                  { LSE, (float *)lse + b * NH * T },
+                                  { DQ, dq },
+                                  { DK, dq + width },
+                                  { DV, dq + 2 * width } };
             if (run(*kept->backward, kept->shape, "backward", kept->backward_bytes, pointers) != 0) return -1;
         }
         return kept ? 0 : -1;

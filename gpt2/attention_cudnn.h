@@ -1,4 +1,4 @@
-/* Causal attention by cuDNN's fused kernels, for attention_cuda.cu. */
+// Causal attention by cuDNN's fused kernels, for attention_cuda.cu.
 #ifndef GPT2_ATTENTION_CUDNN_H
 #define GPT2_ATTENTION_CUDNN_H
 #include "layers.h"
@@ -23,18 +23,21 @@ static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size
 // -1, with the sentence, where cuDNN does not take the shape or the dtype.
 int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
                          size_t *scratch_bytes);
-layers_attention_backward attention_cudnn_groups(void);     // of the planned shape
+layers_attention_backward attention_cudnn_groups(void);  // of the planned shape
 void attention_cudnn_free(void);
-const char *attention_cudnn_version(void);      // "cuDNN 9.19.0"
-int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
-int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T,
-                             int C, int NH);
+const char *attention_cudnn_version(void);  // "cuDNN 9.19.0"
+int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
+                            int NH);
+int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                             const float *lse, int B, int T, int C, int NH);
 #else
 static inline int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
                                        size_t *scratch_bytes) {
     (void)dt, (void)B, (void)T, (void)C, (void)NH, (void)limit, (void)scratch_bytes;
-    return gpt2_fail("attention %s: this program was built without cuDNN; take cublaslt, or build where cudnn.h "
-                     "is found", fast ? "cudnn-fast" : "cudnn");
+    return gpt2_fail(
+        "attention %s: this program was built without cuDNN; take cublaslt, or build where cudnn.h "
+        "is found",
+        fast ? "cudnn-fast" : "cudnn");
 }
 static inline layers_attention_backward attention_cudnn_groups(void) {
     layers_attention_backward none = { 0, 0, 0 };
@@ -42,12 +45,13 @@ static inline layers_attention_backward attention_cudnn_groups(void) {
 }
 static inline void attention_cudnn_free(void) {}
 static inline const char *attention_cudnn_version(void) { return ""; }
-static inline int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH) {
+static inline int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T,
+                                          int C, int NH) {
     (void)out, (void)lse, (void)qkv;
     return attention_cudnn_plan(dt, B, T, C, NH, 0, 0, NULL);
 }
-static inline int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
-                                           int B, int T, int C, int NH) {
+static inline int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv,
+                                           const void *out, const float *lse, int B, int T, int C, int NH) {
     (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse;
     return attention_cudnn_plan(dt, B, T, C, NH, 0, 0, NULL);
 }

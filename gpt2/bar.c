@@ -1,4 +1,4 @@
-/* The progress bar: plain characters and carriage returns, no colours. */
+// The progress bar: plain characters and carriage returns, no colours.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +11,14 @@
 enum { WIDEST = 200, WIDEST_BAR = 40, LEAST_BAR = 5, FIELDS = 4 };
 
 static struct {
-    int on, terminal;           // its file descriptor, -1: none
-    int drawn;                  // characters that stand in the line now
+    int on, terminal;  // its file descriptor, -1: none
+    int drawn;         // characters that stand in the line now
     double drawn_at_s;
     Progress progress;
 } bar;
 
-// Open MPI gives each rank a terminal of its own for stdout, even where mpirun's output goes to a file. It is nobody's controlling
-// terminal, and what mpirun, the parent, has for stdout is what the user sees.
+// Open MPI gives each rank a terminal of its own for stdout, even where mpirun's output goes to a file. It is
+// nobody's controlling terminal, and what mpirun, the parent, has for stdout is what the user sees.
 int bar_terminal(void) {
     struct stat own, parent;
     char path[64];
@@ -26,7 +26,9 @@ int bar_terminal(void) {
     if (tcgetpgrp(STDOUT_FILENO) != -1) return STDOUT_FILENO;
     snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
     // the same terminal: a script between mpirun and this program, whose view ends at the script
-    if (fstat(STDOUT_FILENO, &own) || stat(path, &parent) || !S_ISCHR(parent.st_mode) || own.st_rdev == parent.st_rdev) return -1;
+    if (fstat(STDOUT_FILENO, &own) || stat(path, &parent) || !S_ISCHR(parent.st_mode) ||
+        own.st_rdev == parent.st_rdev)
+        return -1;
     int fd = open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 || isatty(fd)) return fd;
     close(fd);
@@ -45,12 +47,14 @@ static int columns(void) {
 
 static void format_time(char *text, size_t size, double seconds) {
     long s = seconds < 1e9 ? (long)(seconds + 0.5) : 999999999;
-    if (s < 3600) snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
-    else snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    if (s < 3600)
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+    else
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
 }
 
-// Writes the line, of at most `width` characters, and returns its length. What does not fit is left out: first the bar, then fields from
-// the right.
+// Writes the line, of at most `width` characters, and returns its length. What does not fit is left out:
+// first the bar, then fields from the right.
 static int compose(char *line, int width) {
     const Progress *p = &bar.progress;
     char left[32], fields[FIELDS][48], cells[WIDEST_BAR + 1] = "";
@@ -61,7 +65,7 @@ static int compose(char *line, int width) {
     snprintf(fields[3], sizeof fields[3], " | %2.0f %% of peak", 100 * p->share);
     int length = snprintf(line, width + 1, "step %4d/%d", p->step, p->steps), used = length, shown = 0;
     while (shown < FIELDS && used + (int)strlen(fields[shown]) <= width) used += (int)strlen(fields[shown++]);
-    int n = width - used - 3 < WIDEST_BAR ? width - used - 3 : WIDEST_BAR;      // " [" and "]"
+    int n = width - used - 3 < WIDEST_BAR ? width - used - 3 : WIDEST_BAR;  // " [" and "]"
     if (shown && n >= LEAST_BAR) {
         memset(cells, '.', n);
         memset(cells, '#', (size_t)((double)n * p->step / p->steps));
@@ -86,7 +90,7 @@ void bar_start(int terminal) {
 
 static void draw(void) {
     char line[WIDEST + 1];
-    int length = compose(line, columns() - 1);      // in its last column a terminal may begin a new line
+    int length = compose(line, columns() - 1);  // in its last column a terminal may begin a new line
     rewrite(line, length);
 }
 

@@ -1,13 +1,16 @@
-/* What the CPU layers share: scratch memory, function multiversioning, and rows that are fp32 or bf16 in memory.
- * Row kernels compute in fp32: a bf16 piece is widened into a small buffer that stays in L1, an fp32 one is used where it lies. */
+// What the CPU layers share: scratch memory, function multiversioning, and rows that are fp32 or bf16 in
+// memory. Row kernels compute in fp32: a bf16 piece is widened into a small buffer that stays in L1, an fp32
+// one is used where it lies.
 #ifndef GPT2_CPU_H
 #define GPT2_CPU_H
 #include "layers.h"
 
-// VECTOR functions are compiled once per instruction set and picked when the program is loaded. Helpers they call in their inner loops
-// must be INLINE, or they stay at the baseline. Not under sanitizers, whose run-time libraries are not up yet when the picking happens,
-// and not with clang, which gives clones symbols that other files do not find.
-#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// VECTOR functions are compiled once per instruction set and picked when the program is loaded. Helpers they
+// call in their inner loops must be INLINE, or they stay at the baseline. Not under sanitizers, whose
+// run-time libraries are not up yet when the picking happens, and not with clang, which gives clones symbols
+// that other files do not find.
+#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || \
+    defined(__SANITIZE_THREAD__)
 #define VECTOR
 #elif __GNUC__ >= 12
 #define VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -22,8 +25,8 @@ enum { PIECE = 1024 };  // elements widened at a time
 
 // threads of every parallel region, and their scratch: fixed by plan
 int layers_threads(void);
-float *thread_scratch(int thread);      // a thread's own
-void *shared_scratch(void);             // of whichever layer runs
+float *thread_scratch(int thread);  // a thread's own
+void *shared_scratch(void);         // of whichever layer runs
 
 // floats a thread needs for attention
 size_t attention_scratch_floats(int T, int C, int NH);
@@ -32,17 +35,18 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
 void matmul_free(void);
 
 // the layers of other files; the same contracts as in the table
-int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
-int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias,
-                            int BT, int C, int OC);
+int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
+                       int BT, int C, int OC);
+int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
+                            const void *bias, int BT, int C, int OC);
 int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
-                        const void *dout, const void *inp, const void *weight, const void *pre,
-                        int BT, int C, int OC, int add);
+                        const void *dout, const void *inp, const void *weight, const void *pre, int BT, int C,
+                        int OC, int add);
 int cpu_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
 int cpu_peak_flops(gpt2_dtype dt, double *flops);
 int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
-int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse,
-                           int B, int T, int C, int NH);
+int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                           const float *lse, int B, int T, int C, int NH);
 int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 
@@ -53,9 +57,13 @@ void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t n);
 // sums (OC, of type sums_dt) += the sums of x's columns; x (BT, OC)
 void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC);
 
-// Round to nearest even in integer arithmetic, the same on every instruction set; a NaN stays one even if its low bits are cut off.
+// Round to nearest even in integer arithmetic, the same on every instruction set; a NaN stays one even if its
+// low bits are cut off.
 INLINE uint16_t narrow(float x) {
-    union { float f; uint32_t u; } v = { x };
+    union {
+        float f;
+        uint32_t u;
+    } v = { x };
     uint32_t rounded = (v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16;
     return (uint16_t)((v.u & 0x7fffffff) > 0x7f800000 ? (v.u >> 16) | 0x40 : rounded);
 }
@@ -66,7 +74,7 @@ INLINE const float *view(gpt2_dtype dt, const void *x, size_t at, size_t n, floa
         return (const float *)x + at;
     }
     const uint16_t *row = (const uint16_t *)x + at;
-    #pragma omp simd
+#pragma omp simd
     for (size_t i = 0; i < n; i++) {
         buf[i] = bf16_to_f32(row[i]);
     }
@@ -83,7 +91,7 @@ INLINE void commit(gpt2_dtype dt, void *x, size_t at, size_t n, const float *buf
         return;
     }
     uint16_t *row = (uint16_t *)x + at;
-    #pragma omp simd
+#pragma omp simd
     for (size_t i = 0; i < n; i++) {
         row[i] = narrow(buf[i]);
     }
@@ -92,9 +100,12 @@ INLINE void commit(gpt2_dtype dt, void *x, size_t at, size_t n, const float *buf
 // e^x to about 2 ulp. 0 below -87 (where fp32 becomes subnormal), infinity above 88.72, NaN stays NaN.
 // x = n ln 2 + r, |r| <= ln 2 / 2: a polynomial in r, times 2^n put together from bits.
 INLINE float exp_f32(float x) {
-    x = x < -87.3f ? -87.3f : x; // comparisons written so that NaN passes
+    x = x < -87.3f ? -87.3f : x;  // comparisons written so that NaN passes
     x = x > 88.8f ? 88.8f : x;
-    union { float f; uint32_t u; } n = { x * 1.44269504f + 12582912.0f };   // 1.5 * 2^23: rounds, n stands in the low bits
+    union {
+        float f;
+        uint32_t u;
+    } n = { x * 1.44269504f + 12582912.0f };  // 1.5 * 2^23: rounds, n stands in the low bits
     float k = n.f - 12582912.0f;
     float r = x - k * 0.693359375f;
     r = r + k * 2.12194440e-4f;
@@ -105,7 +116,7 @@ INLINE float exp_f32(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    n.u = (n.u + 126) << 23;    // 2^(n-1), so that n = 128 does not overflow before the product does
+    n.u = (n.u + 126) << 23;  // 2^(n-1), so that n = 128 does not overflow before the product does
     return p * n.f * 2.0f;
 }
 #endif

@@ -1,4 +1,4 @@
-/* Rows of tokens from shards, in an order that all ranks compute for themselves. */
+// Rows of tokens from shards, in an order that all ranks compute for themselves.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };
 
-// ----------------------------------------------------------------------------
+// --------
 // one shard
 
 static int read_at(FILE *f, const char *path, void *bytes, size_t size, int64_t offset) {
@@ -18,7 +18,9 @@ static int read_at(FILE *f, const char *path, void *bytes, size_t size, int64_t 
         ssize_t n = pread(fileno(f), (char *)bytes + done, size - done, offset + (int64_t)done);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return gpt2_fail("%s: cannot read: %s", path, strerror(errno));
-        if (n == 0) return gpt2_fail("%s: ends at byte %lld: it was cut short meanwhile", path, (long long)offset + (long long)done);
+        if (n == 0)
+            return gpt2_fail("%s: ends at byte %lld: it was cut short meanwhile", path,
+                             (long long)offset + (long long)done);
         done += (size_t)n;
     }
     return 0;
@@ -29,19 +31,24 @@ static int64_t check_shard(FILE *f, const char *path, int T) {
     struct stat st;
     int32_t header[256];
     if (fstat(fileno(f), &st)) return gpt2_fail("%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return gpt2_fail("%s: not a regular file, but a shard of tokens must be one", path);
+    if (!S_ISREG(st.st_mode))
+        return gpt2_fail("%s: not a regular file, but a shard of tokens must be one", path);
     if (st.st_size < HEADER)
-        return gpt2_fail("%s: %lld bytes cannot be a shard of tokens, which has a header of %d", path, (long long)st.st_size, (int)HEADER);
+        return gpt2_fail("%s: %lld bytes cannot be a shard of tokens, which has a header of %d", path,
+                         (long long)st.st_size, (int)HEADER);
     if (read_at(f, path, header, sizeof header, 0)) return -1;
-    if (header[0] != MAGIC) return gpt2_fail("%s: not a shard of tokens: its first number is %d, expected %d", path, header[0], MAGIC);
+    if (header[0] != MAGIC)
+        return gpt2_fail("%s: not a shard of tokens: its first number is %d, expected %d", path, header[0],
+                         MAGIC);
     if (header[1] != VERSION) return gpt2_fail("%s: shard version %d, expected %d", path, header[1], VERSION);
     int64_t num_tokens = header[2], expected = HEADER + num_tokens * (int64_t)sizeof(uint16_t);
     if (st.st_size != expected)
-        return gpt2_fail("%s: %lld bytes, expected %lld for the %lld tokens in its header", path, (long long)st.st_size,
-                         (long long)expected, (long long)num_tokens);
+        return gpt2_fail("%s: %lld bytes, expected %lld for the %lld tokens in its header", path,
+                         (long long)st.st_size, (long long)expected, (long long)num_tokens);
     if (num_tokens <= T)
-        return gpt2_fail("%s: %lld tokens, expected at least %d for one row; use shorter rows or a larger shard", path,
-                         (long long)num_tokens, T + 1);
+        return gpt2_fail(
+            "%s: %lld tokens, expected at least %d for one row; use shorter rows or a larger shard", path,
+            (long long)num_tokens, T + 1);
     return num_tokens;
 }
 
@@ -53,14 +60,15 @@ static FILE *open_shard(const char *path, int T, int64_t *num_tokens) {
         return NULL;
     }
     if ((*num_tokens = check_shard(f, path, T)) >= 0) return f;
-    fclose(f); // only read from, and the error is known
+    fclose(f);  // only read from, and the error is known
     return NULL;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the order of shards and rows
 
-// A generator of its own for every (seed, epoch, shard); shard -1 is the order of the shards. Mixed as splitmix64 does.
+// A generator of its own for every (seed, epoch, shard); shard -1 is the order of the shards. Mixed as
+// splitmix64 does.
 static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard) {
     uint64_t x = seed;
     const uint64_t parts[] = { (uint64_t)epoch, (uint64_t)(shard + 1) };
@@ -74,7 +82,7 @@ static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard
 }
 
 static void close_shard(DataLoader *l) {
-    if (l->file) fclose(l->file); // only read from
+    if (l->file) fclose(l->file);  // only read from
     free(l->permutation);
     l->file = NULL;
     l->permutation = NULL;
@@ -84,14 +92,18 @@ static void order_shards(DataLoader *l, int64_t epoch) {
     mt19937 rng;
     uint32_t n = (uint32_t)l->files.gl_pathc;
     seed_order(&rng, l->seed, epoch, -1);
-    if (l->shuffle) mt_permutation(&rng, l->order, n);
-    else for (uint32_t i = 0; i < n; i++) l->order[i] = i;
+    if (l->shuffle)
+        mt_permutation(&rng, l->order, n);
+    else
+        for (uint32_t i = 0; i < n; i++) l->order[i] = i;
 }
 
 static int permute_rows(DataLoader *l, uint32_t shard) {
     mt19937 rng;
     l->permutation = malloc(l->rows[shard] * sizeof *l->permutation);
-    if (!l->permutation) return gpt2_fail("%s: no memory to shuffle %lld rows", l->files.gl_pathv[shard], (long long)l->rows[shard]);
+    if (!l->permutation)
+        return gpt2_fail("%s: no memory to shuffle %lld rows", l->files.gl_pathv[shard],
+                         (long long)l->rows[shard]);
     seed_order(&rng, l->seed, l->open_epoch, shard);
     mt_permutation(&rng, l->permutation, (uint32_t)l->rows[shard]);
     return 0;
@@ -99,20 +111,25 @@ static int permute_rows(DataLoader *l, uint32_t shard) {
 
 // Opens the shard that holds this row of the epoch, if it is not the open one.
 static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
-    if (l->file && epoch == l->open_epoch && row >= l->open_row && row < l->open_row + l->rows[l->order[l->slot]]) return 0;
+    if (l->file && epoch == l->open_epoch && row >= l->open_row &&
+        row < l->open_row + l->rows[l->order[l->slot]])
+        return 0;
     close_shard(l);
     order_shards(l, epoch);
     l->open_epoch = epoch;
     l->open_row = 0;
-    for (l->slot = 0; row >= l->open_row + l->rows[l->order[l->slot]]; l->slot++) l->open_row += l->rows[l->order[l->slot]];
+    for (l->slot = 0; row >= l->open_row + l->rows[l->order[l->slot]]; l->slot++)
+        l->open_row += l->rows[l->order[l->slot]];
 
     uint32_t shard = l->order[l->slot];
     int64_t num_tokens;
     if (!(l->file = open_shard(l->files.gl_pathv[shard], l->T, &num_tokens))) return -1;
     int failed = 0;
     if ((num_tokens - 1) / l->T != l->rows[shard])
-        failed = gpt2_fail("%s: has %lld tokens now, another number than at the start", l->files.gl_pathv[shard], (long long)num_tokens);
-    else if (l->shuffle) failed = permute_rows(l, shard);
+        failed = gpt2_fail("%s: has %lld tokens now, another number than at the start",
+                           l->files.gl_pathv[shard], (long long)num_tokens);
+    else if (l->shuffle)
+        failed = permute_rows(l, shard);
     if (failed) close_shard(l);
     return failed;
 }
@@ -124,11 +141,14 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
     int T = l->T;
     int64_t in_shard = row - l->open_row;
     int64_t first = (l->shuffle ? l->permutation[in_shard] : in_shard) * T;
-    if (read_at(l->file, path, l->buffer, (T + 1) * sizeof *l->buffer, HEADER + first * (int64_t)sizeof *l->buffer)) return -1;
+    if (read_at(l->file, path, l->buffer, (T + 1) * sizeof *l->buffer,
+                HEADER + first * (int64_t)sizeof *l->buffer))
+        return -1;
     for (int t = 0; t <= T; t++)
         if (l->buffer[t] >= l->V)
-            return gpt2_fail("%s: token %lld is %d, outside the vocabulary of %d; was it made with another tokenizer?", path,
-                             (long long)(first + t), l->buffer[t], l->V);
+            return gpt2_fail(
+                "%s: token %lld is %d, outside the vocabulary of %d; was it made with another tokenizer?",
+                path, (long long)(first + t), l->buffer[t], l->V);
     int *inputs = l->inputs + (int64_t)b * T, *targets = l->targets + (int64_t)b * T;
     for (int t = 0; t < T; t++) {
         inputs[t] = l->buffer[t];
@@ -137,17 +157,18 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the loader
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static int find_shards(DataLoader *l, const char *pattern) {
-    int status = glob(pattern, GLOB_NOSORT, NULL, &l->files); // sorted below: the locale must not change the order
+    int status = glob(pattern, GLOB_NOSORT, NULL,
+                      &l->files);  // sorted below: the locale must not change the order
     if (status == GLOB_NOMATCH) return gpt2_fail("%s: no file matches", pattern);
-    if (status) return gpt2_fail("%s: cannot look for files: %s", pattern, status == GLOB_NOSPACE ? "no memory" : strerror(errno));
+    if (status)
+        return gpt2_fail("%s: cannot look for files: %s", pattern,
+                         status == GLOB_NOSPACE ? "no memory" : strerror(errno));
     qsort(l->files.gl_pathv, l->files.gl_pathc, sizeof *l->files.gl_pathv, by_name);
     l->rows = calloc(l->files.gl_pathc, sizeof *l->rows);
     l->order = calloc(l->files.gl_pathc, sizeof *l->order);
@@ -156,12 +177,13 @@ static int find_shards(DataLoader *l, const char *pattern) {
         int64_t num_tokens;
         FILE *f = open_shard(l->files.gl_pathv[i], l->T, &num_tokens);
         if (!f) return -1;
-        fclose(f); // only read from
+        fclose(f);  // only read from
         l->num_tokens += num_tokens;
         l->num_rows += l->rows[i] = (num_tokens - 1) / l->T;
     }
     if (l->num_rows < (int64_t)l->ranks * l->B)
-        return gpt2_fail("%s: %lld rows of %d tokens, fewer than %d ranks with batch %d take at once; use a smaller batch or more data",
+        return gpt2_fail("%s: %lld rows of %d tokens, fewer than %d ranks with batch %d take at once; use a "
+                         "smaller batch or more data",
                          pattern, (long long)l->num_rows, l->T, l->ranks, l->B);
     return 0;
 }
@@ -171,12 +193,19 @@ static int allocate_batch(DataLoader *l) {
     l->buffer = malloc((l->T + 1) * sizeof *l->buffer);
     l->inputs = malloc(BT * sizeof *l->inputs);
     l->targets = malloc(BT * sizeof *l->targets);
-    return l->buffer && l->inputs && l->targets ? 0 : gpt2_fail("no memory for batches of %d rows of %d tokens", l->B, l->T);
+    return l->buffer && l->inputs && l->targets
+               ? 0
+               : gpt2_fail("no memory for batches of %d rows of %d tokens", l->B, l->T);
 }
 
-int dataloader_init(DataLoader *l, const char *pattern, int B, int T, int V, int rank, int ranks, int shuffle, uint32_t seed) {
-    *l = (DataLoader){ .rank = rank, .ranks = ranks, .B = B, .T = T, .V = V, .shuffle = shuffle, .seed = seed };
-  if (B < 1 || T < 1 || V < 1) return gpt2_fail("%s: batch %d, rows of %d tokens, vocabulary %d: all must be positive", pattern, B, T, V);
+int dataloader_init(DataLoader *l, const char *pattern, int B, int T, int V, int rank, int ranks, int shuffle,
+                    uint32_t seed) {
+    *l = (DataLoader){
+        .rank = rank, .ranks = ranks, .B = B, .T = T, .V = V, .shuffle = shuffle, .seed = seed
+    };
+    if (B < 1 || T < 1 || V < 1)
+        return gpt2_fail("%s: batch %d, rows of %d tokens, vocabulary %d: all must be positive", pattern, B,
+                         T, V);
     if (rank < 0 || rank >= ranks) return gpt2_fail("%s: there is no rank %d of %d", pattern, rank, ranks);
     if (!find_shards(l, pattern) && !allocate_batch(l)) return 0;
     dataloader_free(l);
@@ -194,25 +223,22 @@ int dataloader_next(DataLoader *l) {
     return 0;
 }
 
-DataPosition dataloader_tell(const DataLoader *l) {
-    return (DataPosition){ l->epoch, l->row, l->num_rows };
-}
+DataPosition dataloader_tell(const DataLoader *l) { return (DataPosition){ l->epoch, l->row, l->num_rows }; }
 
 int dataloader_seek(DataLoader *l, DataPosition p) {
     if (p.num_rows != l->num_rows)
-        return gpt2_fail("position in the data: from an epoch of %lld rows, but it has %lld now; use the same files and sequence length",
+        return gpt2_fail("position in the data: from an epoch of %lld rows, but it has %lld now; use the "
+                         "same files and sequence length",
                          (long long)p.num_rows, (long long)l->num_rows);
     if (p.epoch < 0 || p.row < 0 || p.row >= l->num_rows)
-        return gpt2_fail("position in the data: there is no epoch %lld, row %lld of %lld", (long long)p.epoch, (long long)p.row,
-                         (long long)l->num_rows);
+        return gpt2_fail("position in the data: there is no epoch %lld, row %lld of %lld", (long long)p.epoch,
+                         (long long)p.row, (long long)l->num_rows);
     l->epoch = p.epoch;
     l->row = p.row;
     return 0;
 }
 
-int dataloader_reset(DataLoader *l) {
-    return dataloader_seek(l, (DataPosition){ 0, 0, l->num_rows });
-}
+int dataloader_reset(DataLoader *l) { return dataloader_seek(l, (DataPosition){ 0, 0, l->num_rows }); }
 
 void dataloader_free(DataLoader *l) {
     close_shard(l);

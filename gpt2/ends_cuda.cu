@@ -1,5 +1,5 @@
-/* CUDA layers at the two ends of the model: the encoder, softmax with cross-entropy, the sum of losses. Tokens and targets come from the
- * host. */
+// CUDA layers at the two ends of the model: the encoder, softmax with cross-entropy, the sum of losses.
+// Tokens and targets come from the host.
 #include <cfloat>
 #include <cmath>
 #include <cstdlib>
@@ -8,8 +8,8 @@
 
 enum { THREADS = 128, WARPS = THREADS / WARP };
 
-// for sort_by_token: count, then cursor, of each token (zeros between calls); tokens that occur; how many tokens have a count, then where
-// they begin
+// for sort_by_token: count, then cursor, of each token (zeros between calls); tokens that occur; how many
+// tokens have a count, then where they begin
 static struct { int *count, *tokens, *bucket, rows, Vp; } sorting;
 
 void ends_cuda_free(void) {
@@ -29,7 +29,8 @@ int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes) {
     sorting.bucket = (int *)calloc((size_t)rows + 1, sizeof(int));
     if (!sorting.count || !sorting.tokens || !sorting.bucket)
         return gpt2_fail("encoder: no host memory to sort %d positions by %d tokens", rows, Vp);
-    return staging_plan(4 * (size_t)rows, scratch_bytes);   // what sort_by_token leaves is the most that any layer sends
+    return staging_plan(4 * (size_t)rows,
+                        scratch_bytes);  // what sort_by_token leaves is the most that any layer sends
 }
 
 static int send(const int **device, const int *host, size_t n) {
@@ -39,14 +40,16 @@ static int send(const int **device, const int *host, size_t n) {
     return staging_send(n, device);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // encoder: a warp has one row, or one token, and a strip of WARP * W channels
 
-template <class T, int W>
-static __global__ void encoder_forward_kernel(T *out, const int *tokens, const T *wte, const T *wpe, int rows, int length, int C) {
+template <class T, int W> static __global__ void encoder_forward_kernel(T *out, const int *tokens,
+                                                                        const T *wte, const T *wpe, int rows,
+                                                                        int length, int C) {
     int row = blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * WARP + threadIdx.x % WARP) * W;
     if (row >= rows || c >= C) return;
-    vec<T, W> x = load<W>(wte + (size_t)tokens[row] * C + c), y = load<W>(wpe + (size_t)(row % length) * C + c);
+    vec<T, W> x = load<W>(wte + (size_t)tokens[row] * C + c),
+              y = load<W>(wpe + (size_t)(row % length) * C + c);
     for (int k = 0; k < W; k++) x.e[k] = from_float<T>(to_float(x, k) + to_float(y, k));
     store(out + (size_t)row * C + c, x);
 }
@@ -63,17 +66,19 @@ static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B
     store(dwpe + (size_t)t * C + c, x);
 }
 
-// One block a token and strip: its warps share the positions of the token. The strips of a token follow each other, so that the most
-// frequent tokens start first.
+// One block a token and strip: its warps share the positions of the token. The strips of a token follow each
+// other, so that the most frequent tokens start first.
 template <class T, int W>
-static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout, const int *positions, const int *entries, int strips, int C) {
+static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout, const int *positions,
+                                                   const int *entries, int strips, int C) {
     __shared__ float total[WARP * W];
     const int *entry = entries + blockIdx.x / strips * 3;
     int token = entry[0], first = entry[1], count = entry[2], lane = threadIdx.x % WARP;
     int c = (blockIdx.x % strips * WARP + lane) * W;
     float sum[W] = {};
     if (c < C) {
-        add_vectors<4>(sum, threadIdx.x / WARP, count, WARPS, [&](int i) { return dout + (size_t)positions[first + i] * C + c; });
+        add_vectors<4>(sum, threadIdx.x / WARP, count, WARPS,
+                       [&](int i) { return dout + (size_t)positions[first + i] * C + c; });
     }
     add_by_turns(total, lane * W, sum);
     if (threadIdx.x >= WARP || c >= C) return;
@@ -83,19 +88,22 @@ static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout, const
     store(at, x);
 }
 
-// out: positions (BT), by token and in order; then (token, first, count) of each token that occurs, the most frequent first. Returns how
-// many, -1 on failure. Everything is counted, nothing compared: the time of a few passes over BT.
+// out: positions (BT), by token and in order; then (token, first, count) of each token that occurs, the most
+// frequent first. Returns how many, -1 on failure. Everything is counted, nothing compared: the time of a few
+// passes over BT.
 static int sort_by_token(int *out, const int *inp, int BT) {
-    int *count = sorting.count, *tokens = sorting.tokens, *bucket = sorting.bucket, *entries = out + BT, n = 0;
+    int *count = sorting.count, *tokens = sorting.tokens, *bucket = sorting.bucket, *entries = out + BT,
+        n = 0;
     for (int i = 0; i < BT; i++) {
-        if (inp[i] < 0 || inp[i] >= sorting.Vp) return gpt2_fail("encoder: token %d at %d, the vocabulary has %d", inp[i], i, sorting.Vp);
+        if (inp[i] < 0 || inp[i] >= sorting.Vp)
+            return gpt2_fail("encoder: token %d at %d, the vocabulary has %d", inp[i], i, sorting.Vp);
     }
     for (int i = 0; i < BT; i++) {
         if (count[inp[i]]++ == 0) tokens[n++] = inp[i];
     }
     memset(bucket, 0, ((size_t)BT + 1) * sizeof(int));
     for (int i = 0; i < n; i++) bucket[count[tokens[i]]]++;
-    for (int c = BT, at = 0; c > 0; c--) {      // bucket[c]: where tokens that occur c times begin
+    for (int c = BT, at = 0; c > 0; c--) {  // bucket[c]: where tokens that occur c times begin
         int size = bucket[c];
         bucket[c] = at;
         at += size;
@@ -115,51 +123,66 @@ static int sort_by_token(int *out, const int *inp, int BT) {
     return n;
 }
 
-template <class T> static int encoder_forward(void *out, const int *inp, const void *wte, const void *wpe, int B, int length, int C) {
+template <class T> static int encoder_forward(void *out, const int *inp, const void *wte, const void *wpe,
+                                              int B, int length, int C) {
     int W = C % wide<T> ? 1 : wide<T>;
     const int *tokens;
     if (send(&tokens, inp, (size_t)B * length)) return -1;
-    return launch("encoder_forward", W == 1 ? encoder_forward_kernel<T, 1> : encoder_forward_kernel<T, wide<T>>,
-                  dim3(blocks_for((size_t)B * length, WARPS), blocks_for(C, WARP * W)), THREADS, (T *)out, tokens, (const T *)wte,
-                  (const T *)wpe, B * length, length, C);
+    return launch("encoder_forward",
+                  W == 1 ? encoder_forward_kernel<T, 1> : encoder_forward_kernel<T, wide<T>>,
+                  dim3(blocks_for((size_t)B * length, WARPS), blocks_for(C, WARP * W)), THREADS, (T *)out,
+                  tokens, (const T *)wte, (const T *)wpe, B * length, length, C);
 }
 
-template <class T> static int encoder_backward(void *dwte, void *dwpe, const void *dout, const int *inp, int B, int length, int C) {
+template <class T> static int encoder_backward(void *dwte, void *dwpe, const void *dout, const int *inp,
+                                               int B, int length, int C) {
     int W = C % wide<T> ? 1 : wide<T>, strips = (int)blocks_for(C, WARP * W), BT = B * length;
     int *slot = staging_slot(4 * (size_t)BT);
     int tokens = slot ? sort_by_token(slot, inp, BT) : -1;
     const int *positions;
     if (tokens < 0 || staging_send((size_t)BT + 3 * (size_t)tokens, &positions)) return -1;
-    if (launch("encoder_backward", W == 1 ? encoder_backward_wte_kernel<T, 1> : encoder_backward_wte_kernel<T, wide<T>>, tokens * strips,
-               THREADS, (T *)dwte, (const T *)dout, positions, positions + BT, strips, C)) return -1;
-    return launch("encoder_backward", W == 1 ? encoder_backward_wpe_kernel<T, 1> : encoder_backward_wpe_kernel<T, wide<T>>,
+    if (launch("encoder_backward",
+               W == 1 ? encoder_backward_wte_kernel<T, 1> : encoder_backward_wte_kernel<T, wide<T>>,
+               tokens * strips, THREADS, (T *)dwte, (const T *)dout, positions, positions + BT, strips, C))
+        return -1;
+    return launch("encoder_backward",
+                  W == 1 ? encoder_backward_wpe_kernel<T, 1> : encoder_backward_wpe_kernel<T, wide<T>>,
                   dim3(blocks_for(length, WARPS), strips), THREADS, (T *)dwpe, (const T *)dout, B, length, C);
 }
 
-int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C) {
+int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
+                         int T, int C) {
     return BY_DTYPE(dt, encoder_forward, out, inp, wte, wpe, B, T, C);
 }
 
-int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C) {
+int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B,
+                          int T, int C) {
     return BY_DTYPE(dt, encoder_backward, dwte, dwpe, dout, inp, B, T, C);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block a row.
 
-enum { SOFTMAX_THREADS = 768 };     // two rows at a time on a multiprocessor: those of GPT-2 in bf16 then fit into its L1
+enum {
+    SOFTMAX_THREADS = 768
+};  // two rows at a time on a multiprocessor: those of GPT-2 in bf16 then fit into its L1
 
 // of some logits: their largest, and the sum of e^(logit - top)
-struct Softmax { float top, sum; };
+struct Softmax {
+    float top, sum;
+};
 
 __device__ static inline Softmax merge(Softmax a, Softmax b) {
-    float top = fmaxf(a.top, b.top);    // products rounded on their own: merge(a, b) and merge(b, a) are the same bits in all lanes
+    float top = fmaxf(
+        a.top,
+        b.top);  // products rounded on their own: merge(a, b) and merge(b, a) are the same bits in all lanes
     return Softmax{ top, __fmul_rn(a.sum, fast_exp(a.top - top)) + __fmul_rn(b.sum, fast_exp(b.top - top)) };
 }
 
 __device__ static inline Softmax merge_warp(Softmax x) {
     for (int i = WARP / 2; i > 0; i /= 2)
-        x = merge(x, Softmax{ __shfl_xor_sync(0xffffffffu, x.top, i), __shfl_xor_sync(0xffffffffu, x.sum, i) });
+        x = merge(x,
+                  Softmax{ __shfl_xor_sync(0xffffffffu, x.top, i), __shfl_xor_sync(0xffffffffu, x.sum, i) });
     return x;
 }
 
@@ -172,10 +195,11 @@ __device__ static inline Softmax merge_block(Softmax x) {
     return merge_warp(lane < (int)blockDim.x / WARP ? warps[lane] : Softmax{ -FLT_MAX, 0 });
 }
 
-// Largest and sum in one pass (online softmax, arXiv 1805.02867). The largest starts at a finite value, so that no difference is inf - inf.
+// Largest and sum in one pass (online softmax, arXiv 1805.02867). The largest starts at a finite value, so
+// that no difference is inf - inf.
 template <class T, int W> __device__ inline Softmax softmax_of(const T *row, int V) {
     Softmax own = { -FLT_MAX, 0 };
-    #pragma unroll 2
+#pragma unroll 2
     for (int c = threadIdx.x * W; c < V; c += SOFTMAX_THREADS * W) {
         vec<T, W> x = load<W>(row + c);
         float logit[W], top = own.top, sum = 0;
@@ -190,46 +214,49 @@ template <class T, int W> __device__ inline Softmax softmax_of(const T *row, int
     return merge_block(own);
 }
 
-template <class T, int W>
-static __global__ void __launch_bounds__(SOFTMAX_THREADS, 2) softmax_crossentropy_kernel(float *losses, T *logits, float dloss,
-        const int *targets, int V, int Vp) {
+template <class T, int W> static __global__ void __launch_bounds__(SOFTMAX_THREADS, 2)
+    softmax_crossentropy_kernel(float *losses, T *logits, float dloss, const int *targets, int V, int Vp) {
     T *row = logits + (size_t)blockIdx.x * Vp;
     int target = targets[blockIdx.x];
-    float hit = to_float(row[target]);          // before the barrier inside softmax_of, writes are behind it
+    float hit = to_float(row[target]);  // before the barrier inside softmax_of, writes are behind it
     Softmax s = softmax_of<T, W>(row, V);
     if (threadIdx.x == 0) losses[blockIdx.x] = logf(s.sum) + s.top - hit;
     if (dloss == 0) return;
     float scale = dloss / s.sum;
     int vectors = Vp / W;
-    for (int i = (vectors - 1) / SOFTMAX_THREADS * SOFTMAX_THREADS + threadIdx.x; i >= 0; i -= SOFTMAX_THREADS) {  // L1 has the end
+    for (int i = (vectors - 1) / SOFTMAX_THREADS * SOFTMAX_THREADS + threadIdx.x; i >= 0;
+         i -= SOFTMAX_THREADS) {  // L1 has the end
         int c = i * W;
         if (c >= Vp) continue;
         vec<T, W> x = load<W>(row + c);
         float e[W];
         for (int k = 0; k < W; k++) e[k] = fast_exp(to_float(x, k) - s.top);
-        if ((unsigned)(target - c) < W) {               // (p - 1) * dloss at the target, p * dloss elsewhere
+        if ((unsigned)(target - c) < W) {  // (p - 1) * dloss at the target, p * dloss elsewhere
             for (int k = 0; k < W; k++) e[k] -= c + k == target ? s.sum : 0;
         }
         for (int k = 0; k < W; k++) x.e[k] = from_float<T>(e[k] * scale);
-        if (c + W > V) {                                // 0 beyond V, also where the row has a NaN
+        if (c + W > V) {  // 0 beyond V, also where the row has a NaN
             for (int k = 0; k < W; k++) x.e[k] = c + k < V ? x.e[k] : from_float<T>(0);
         }
         store(row + c, x);
     }
 }
 
-template <class T> static int softmax_crossentropy(float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp) {
+template <class T> static int softmax_crossentropy(float *losses, void *logits, float dloss,
+                                                   const int *targets, int rows, int V, int Vp) {
     const int *sent;
     if (send(&sent, targets, rows)) return -1;
-    return launch("softmax_crossentropy", Vp % wide<T> ? softmax_crossentropy_kernel<T, 1> : softmax_crossentropy_kernel<T, wide<T>>,
+    return launch("softmax_crossentropy",
+                  Vp % wide<T> ? softmax_crossentropy_kernel<T, 1> : softmax_crossentropy_kernel<T, wide<T>>,
                   rows, SOFTMAX_THREADS, losses, (T *)logits, dloss, sent, V, Vp);
 }
 
-int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp) {
+int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
+                              int rows, int V, int Vp) {
     return BY_DTYPE(dt, softmax_crossentropy, losses, logits, dloss, targets, rows, V, Vp);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 __device__ static inline double warp_sum(double x) {
     for (int i = WARP / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);

@@ -1,4 +1,4 @@
-/* The last failure's sentence, one per thread. */
+// The last failure's sentence, one per thread.
 #include <stdarg.h>
 #include <stdio.h>
 #include "error.h"
@@ -6,7 +6,7 @@
 static _Thread_local char sentence[1024];
 
 int gpt2_fail(const char *fmt, ...) {
-    char text[sizeof sentence]; // an argument may be the previous sentence
+    char text[sizeof sentence];  // an argument may be the previous sentence
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -15,6 +15,4 @@ int gpt2_fail(const char *fmt, ...) {
     return -1;
 }
 
-const char *gpt2_last_error(void) {
-    return sentence;
-}
+const char *gpt2_last_error(void) { return sentence; }

@@ -46,16 +46,21 @@ int fingerprint_of_file(const char *path, int blocks, char text[FINGERPRINT]) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return gpt2_fail("%s: cannot open: %s", path, strerror(errno));
     int failed = fstat(fd, &st) || digest_file(fd, st.st_size, blocks, &h);
-    if (failed) gpt2_fail("%s: cannot read: %s", path, strerror(errno));
-    else snprintf(text, FINGERPRINT, "%lld bytes, digest %016llx", (long long)st.st_size, (unsigned long long)h);
-    close(fd); // only read from
+    if (failed)
+        gpt2_fail("%s: cannot read: %s", path, strerror(errno));
+    else
+        snprintf(text, FINGERPRINT, "%lld bytes, digest %016llx", (long long)st.st_size,
+                 (unsigned long long)h);
+    close(fd);  // only read from
     return failed ? -1 : 0;
 }
 
 void fingerprint_of_processor(char text[FINGERPRINT]) {
     const char *vectors = "";
 #if defined(__x86_64__)
-    vectors = __builtin_cpu_supports("avx512f") ? "AVX-512, " : __builtin_cpu_supports("avx2") ? "AVX2, " : "SSE2, ";
+    vectors = __builtin_cpu_supports("avx512f") ? "AVX-512, "
+              : __builtin_cpu_supports("avx2")  ? "AVX2, "
+                                                : "SSE2, ";
 #endif
     snprintf(text, FINGERPRINT, "%soneDNN's level %#x", vectors, (unsigned)dnnl_get_effective_cpu_isa());
 }

@@ -1,12 +1,13 @@
-/* The layers of GPT-2, forward and backward, as a table of functions: one table computes on the CPU, one on a CUDA device.
- * B batch, T sequence length, BT = B*T, C channels, NH heads, OC output channels, V vocabulary, Vp padded vocabulary.
- * Tensors of type `dtype` are fp32, bf16 or (CUDA only) fp16 in memory; arithmetic inside a layer is fp32. Weights' gradients are added
- * to (+=) and are rounded once per call; activations' gradients are written (=) unless a comment says +=.
- * Every function returns 0, or -1 with gpt2_fail's sentence. Same device, same threads, same bits.
- *
- * Pointers are memory of the device, as the plugin's zero_alloc, zero_param and zero_grad give it, 16-byte aligned at least, unless a
- * comment says host. On CUDA the functions only queue work on the default stream: what they are given on the host may be reused when they
- * return, and only `download` waits. */
+// The layers of GPT-2, forward and backward, as a table of functions: one table computes on the CPU, one on a
+// CUDA device. B batch, T sequence length, BT = B*T, C channels, NH heads, OC output channels, V vocabulary,
+// Vp padded vocabulary. Tensors of type `dtype` are fp32, bf16 or (CUDA only) fp16 in memory; arithmetic
+// inside a layer is fp32. Weights' gradients are added to (+=) and are rounded once per call; activations'
+// gradients are written (=) unless a comment says +=. Every function returns 0, or -1 with gpt2_fail's
+// sentence. Same device, same threads, same bits.
+//
+// Pointers are memory of the device, as the plugin's zero_alloc, zero_param and zero_grad give it, 16-byte
+// aligned at least, unless a comment says host. On CUDA the functions only queue work on the default stream:
+// what they are given on the host may be reused when they return, and only `download` waits.
 #ifndef GPT2_LAYERS_H
 #define GPT2_LAYERS_H
 #include <stddef.h>
@@ -17,12 +18,21 @@ extern "C" {
 
 typedef enum { GPT2_F32 = 0, GPT2_BF16 = 1, GPT2_F16 = 2 } gpt2_dtype;
 static inline size_t gpt2_dtype_size(gpt2_dtype dt) { return dt == GPT2_F32 ? 4 : 2; }
-static inline float bf16_to_f32(uint16_t x) { union { uint32_t u; float f; } v = { (uint32_t)x << 16 }; return v.f; }
-uint16_t f32_to_bf16(float x);                                              // round to nearest even, NaN stays NaN
-static inline float f16_to_f32(uint16_t x) {                                // exact
+static inline float bf16_to_f32(uint16_t x) {
+    union {
+        uint32_t u;
+        float f;
+    } v = { (uint32_t)x << 16 };
+    return v.f;
+}
+uint16_t f32_to_bf16(float x);                // round to nearest even, NaN stays NaN
+static inline float f16_to_f32(uint16_t x) {  // exact
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31, fraction = x & 0x3ff;
-    union { uint32_t u; float f; } v = { (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13 };
-    if (exponent == 0) v.f = (float)fraction / (1 << 24);                   // 0 or subnormal
+    union {
+        uint32_t u;
+        float f;
+    } v = { (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13 };
+    if (exponent == 0) v.f = (float)fraction / (1 << 24);  // 0 or subnormal
     v.u |= sign;
     return v.f;
 }
@@ -34,34 +44,38 @@ static inline float gpt2_value(gpt2_dtype dt, const void *x, size_t i) {
 }
 
 typedef struct {
-    const char *device;                                                     // "cpu", "cuda"
+    const char *device;  // "cpu", "cuda"
 
-    // Working memory of the layers, in bytes, for this shape: the caller allocates it (device memory, 256-byte aligned) and hands it over
-    // before the first layer runs. Prepares every matrix product that the shape needs, so that nothing is allocated inside a step.
-    // On CUDA it runs each of them once, in memory that it frees again: best before the activations are allocated.
-    // chunk: most rows of logits at a time.
+    // Working memory of the layers, in bytes, for this shape: the caller allocates it (device memory,
+    // 256-byte aligned) and hands it over before the first layer runs. Prepares every matrix product that the
+    // shape needs, so that nothing is allocated inside a step. On CUDA it runs each of them once, in memory
+    // that it frees again: best before the activations are allocated. chunk: most rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
-    int (*use_scratch)(void *scratch);                                      // lives as long as the layers are used
+    int (*use_scratch)(void *scratch);  // lives as long as the layers are used
     void (*free)(void);
-    int (*device_bytes)(size_t *total);     // of the current device, used or not; NULL on a processor
-    int (*has_dtype)(gpt2_dtype dt);                                        // 1: products of it run in hardware; 0: slowly or not at all
+    int (*device_bytes)(size_t *total);  // of the current device, used or not; NULL on a processor
+    int (*has_dtype)(gpt2_dtype dt);     // 1: products of it run in hardware; 0: slowly or not at all
     // Operations a second of matrix products, measured in about 60 ms; after plan.
     int (*peak_flops)(gpt2_dtype dt, double *flops);
 
-    int (*download)(void *host, const void *x, size_t bytes);               // waits for all that was queued
-    int (*clear)(void *x, size_t bytes);                                    // sets to 0
+    int (*download)(void *host, const void *x, size_t bytes);  // waits for all that was queued
+    int (*clear)(void *x, size_t bytes);                       // sets to 0
     // *total (one double, device memory) = sum of x[0..n) in a fixed order, or += with `add`
     int (*sum)(double *total, const float *x, int n, int add);
 
     // out (B, T, C) = wte[token] + wpe[position]; inp (B, T) on the host
-    int (*encoder_forward)(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C);
-    int (*encoder_backward)(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C);
+    int (*encoder_forward)(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
+                           int T, int C);
+    int (*encoder_backward)(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B,
+                            int T, int C);
 
     // out (BT, C), mean and rstd (BT)
-    int (*layernorm_forward)(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias, int BT, int C);
+    int (*layernorm_forward)(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
+                             const void *weight, const void *bias, int BT, int C);
     // residual = inp1 + inp2 and out = layernorm(residual) in one pass; residual may be inp1
-    int (*residual_layernorm_forward)(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
-                                      const void *weight, const void *bias, int BT, int C);
+    int (*residual_layernorm_forward)(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
+                                      const void *inp1, const void *inp2, const void *weight,
+                                      const void *bias, int BT, int C);
     // dinp_sums (C) = column sums of the finished dinp, as it was rounded; may be NULL
     int (*layernorm_backward)(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias,
                               float *dinp_sums, const void *dout, const void *inp, const void *weight,
@@ -70,41 +84,50 @@ typedef struct {
     int (*bias_from_sums)(gpt2_dtype dt, void *dbias, const float *sums, int C);
 
     // out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL
-    int (*matmul_forward)(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
+    int (*matmul_forward)(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
+                          int BT, int C, int OC);
     // pre (BT, OC) is that product, out (BT, OC) = gelu(pre)
-    int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias, int BT, int C, int OC);
+    int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
+                               const void *bias, int BT, int C, int OC);
     // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL: inp is
     // gelu(pre) then; dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below;
     // dweight (OC, C) = dout^T @ inp; dbias (OC) = column sums of dout. These three are += with `add`, which
     // costs 8 to 12 % of the product on a CPU. Both biases may be NULL.
     int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
-                           const void *dout, const void *inp, const void *weight, const void *pre,
-                           int BT, int C, int OC, int add);
+                           const void *dout, const void *inp, const void *weight, const void *pre, int BT,
+                           int C, int OC, int add);
     // 1: with pre and without add, dinp_bias comes with the product; 0: it takes a pass of its own, and the
     // layer below may do better
     int (*dinp_bias_fused)(gpt2_dtype dt, int BT, int C, int OC);
 
-    // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T) logarithm of each row's softmax sum, for backward.
-    // No (T, T) matrix of all rows of the batch ever exists (FlashAttention, arXiv 2205.14135).
-    int (*attention_forward)(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
-    int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out, const float *lse, int B, int T, int C, int NH);
+    // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T) logarithm of each row's softmax
+    // sum, for backward. No (T, T) matrix of all rows of the batch ever exists (FlashAttention, arXiv
+    // 2205.14135).
+    int (*attention_forward)(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
+                             int NH);
+    int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                              const float *lse, int B, int T, int C, int NH);
 
-    int (*gelu_forward)(gpt2_dtype dt, void *out, const void *inp, size_t n);     // tanh form
-    int (*gelu_backward)(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);  // dinp may be dout
+    int (*gelu_forward)(gpt2_dtype dt, void *out, const void *inp, size_t n);  // tanh form
+    int (*gelu_backward)(gpt2_dtype dt, void *dinp, const void *inp, const void *dout,
+                         size_t n);  // dinp may be dout
 
-    // logits (rows, Vp) become, in place, the gradient of dloss * sum of losses, when dloss != 0; losses (rows) are written.
-    // Columns V..Vp-1 take no part and get gradient 0. targets (rows) on the host.
-    int (*softmax_crossentropy)(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp);
+    // logits (rows, Vp) become, in place, the gradient of dloss * sum of losses, when dloss != 0; losses
+    // (rows) are written. Columns V..Vp-1 take no part and get gradient 0. targets (rows) on the host.
+    int (*softmax_crossentropy)(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
+                                int rows, int V, int Vp);
 } Layers;
 
 extern const Layers layers_cpu;
-// NULL where the program was built without CUDA. There must be a device, and the plugin must have chosen it, before plan.
+// NULL where the program was built without CUDA. There must be a device, and the plugin must have chosen it,
+// before plan.
 const Layers *layers_cuda(void);
 
-// How the CUDA layers compute; before plan. tf32: 1: fp32 products round their inputs to TF32. gelu: 0: GELU in kernels of its own, 1: in the
-// forward product, 2: in both products, -1: 2 on Hopper and newer devices, else 0. attention: NULL: cuDNN where it was built in and takes the
-// shape and dtype, else cuBLASLt's products; "cudnn" or "cublaslt": that one, or an error that says why not;
-// "cudnn-fast": cuDNN's backward that adds in whatever order blocks finish: bits may differ from run to run.
+// How the CUDA layers compute; before plan. tf32: 1: fp32 products round their inputs to TF32. gelu: 0: GELU
+// in kernels of its own, 1: in the forward product, 2: in both products, -1: 2 on Hopper and newer devices,
+// else 0. attention: NULL: cuDNN where it was built in and takes the shape and dtype, else cuBLASLt's
+// products; "cudnn" or "cublaslt": that one, or an error that says why not; "cudnn-fast": cuDNN's backward
+// that adds in whatever order blocks finish: bits may differ from run to run.
 int layers_cuda_options(int tf32, int gelu, const char *attention);
 // Scratch that attention's backward may take, before plan: it goes through the batch in groups of as many
 // rows as fit. One row takes what it needs. 0: the default, 512 MiB for cuDNN and 64 MiB for cuBLASLt.
@@ -112,11 +135,14 @@ void layers_cuda_attention_limit(size_t bytes);
 // What was settled by plan: "cuDNN 9.10.0", with a warning after it where it is cudnn-fast, or "cuBLASLt".
 const char *layers_cuda_attention(void);
 // And backward's groups: rows of the batch, the scratch that they take, and its limit.
-typedef struct { int rows; size_t bytes, limit; } layers_attention_backward;
+typedef struct {
+    int rows;
+    size_t bytes, limit;
+} layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
-// 1: the forward product to OC columns may compute GELU itself, before it rounds what GELU is taken of. GELU made
-// again from what was rounded then has other bits.
+// 1: the forward product to OC columns may compute GELU itself, before it rounds what GELU is taken of. GELU
+// made again from what was rounded then has other bits.
 int layers_cuda_gelu_fused(int OC);
 
 // Tuning, before plan: products are computed by the algorithms that a tuning file's text names for this card
@@ -124,7 +150,7 @@ int layers_cuda_gelu_fused(int OC);
 // error. name: the file's, for messages. "": a new file; NULL instead of the text: no tuning, plan takes the
 // first of the heuristic's algorithms that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);
-char *layers_cuda_tuned(void);          // after plan: the text with what was added, to be freed
+char *layers_cuda_tuned(void);  // after plan: the text with what was added, to be freed
 // the device and the library, as lines of the file name them; NULL: gpt2_fail's sentence
 const char *layers_cuda_card(void);
 

@@ -1,12 +1,12 @@
-/* The CPU's table of layers, its scratch, and the layers that work row by row: encoder, layernorm, gelu, softmax with
- * cross-entropy. */
+// The CPU's table of layers, its scratch, and the layers that work row by row: encoder, layernorm, gelu,
+// softmax with cross-entropy.
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 #include "cpu.h"
 #include "error.h"
 
-// ----------------------------------------------------------------------------
+// --------
 // scratch: one piece for each thread, then one that the running layer has for itself
 
 static struct {
@@ -15,17 +15,11 @@ static struct {
     char *memory;
 } scratch;
 
-int layers_threads(void) {
-    return scratch.threads;
-}
+int layers_threads(void) { return scratch.threads; }
 
-float *thread_scratch(int thread) {
-    return (float *)scratch.memory + (size_t)thread * scratch.thread_floats;
-}
+float *thread_scratch(int thread) { return (float *)scratch.memory + (size_t)thread * scratch.thread_floats; }
 
-void *shared_scratch(void) {
-    return thread_scratch(scratch.threads);
-}
+void *shared_scratch(void) { return thread_scratch(scratch.threads); }
 
 static void free_layers(void) {
     matmul_free();
@@ -37,12 +31,13 @@ static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
         return gpt2_fail("fp16 needs --device cuda");
     }
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1) {
-        return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be positive and NH divide C",
+        return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
+                         "positive and NH divide C",
                          B, T, C, NH, Vp, chunk);
     }
     free_layers();
     scratch.threads = omp_get_max_threads();
-    size_t rows = 6 * (size_t)C;    // layernorm's backward: dw, db, w, dout, inp, dinp
+    size_t rows = 6 * (size_t)C;  // layernorm's backward: dw, db, w, dout, inp, dinp
     size_t floats = MAX(MAX(rows, (size_t)Vp), attention_scratch_floats(T, C, NH));
     scratch.thread_floats = (floats + 15) / 16 * 16;
     size_t matmul_bytes;
@@ -51,7 +46,8 @@ static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
         return -1;
     }
     size_t encoder_bytes = sizeof(int) * ((size_t)Vp + (size_t)B * T);
-    *scratch_bytes = (size_t)scratch.threads * scratch.thread_floats * sizeof(float) + MAX(matmul_bytes, encoder_bytes);
+    *scratch_bytes = (size_t)scratch.threads * scratch.thread_floats * sizeof(float) +
+                     MAX(matmul_bytes, encoder_bytes);
     return 0;
 }
 
@@ -69,11 +65,9 @@ static int has_dtype(gpt2_dtype dt) {
     return dt == GPT2_F32;
 }
 
-uint16_t f32_to_bf16(float x) {
-    return narrow(x);
-}
+uint16_t f32_to_bf16(float x) { return narrow(x); }
 
-// ----------------------------------------------------------------------------
+// --------
 // memory
 
 static int download(void *host, const void *x, size_t bytes) {
@@ -83,7 +77,7 @@ static int download(void *host, const void *x, size_t bytes) {
 
 static int clear(void *x, size_t bytes) {
     enum { AT_ONCE = 1 << 16 };
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (size_t i = 0; i < bytes; i += AT_ONCE) {
         memset((char *)x + i, 0, MIN(bytes - i, (size_t)AT_ONCE));
     }
@@ -99,7 +93,7 @@ static int sum_floats(double *total, const float *x, int n, int add) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // sums of rows
 
 VECTOR void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n) {
@@ -107,21 +101,22 @@ VECTOR void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size
     for (size_t i = 0; i < n; i += PIECE) {
         size_t m = MIN(n - i, (size_t)PIECE);
         const float *row = view(dt, x, at + i, m, buf);
-        #pragma omp simd
+#pragma omp simd
         for (size_t j = 0; j < m; j++) {
             acc[i + j] += row[j];
         }
     }
 }
 
-VECTOR static void add(gpt2_dtype dt, void *out, size_t at, const void *a, size_t a_at, const void *b, size_t b_at, size_t n) {
+VECTOR static void add(gpt2_dtype dt, void *out, size_t at, const void *a, size_t a_at, const void *b,
+                       size_t b_at, size_t n) {
     float a_buf[PIECE], b_buf[PIECE];
     for (size_t i = 0; i < n; i += PIECE) {
         size_t m = MIN(n - i, (size_t)PIECE);
         const float *x = view(dt, a, a_at + i, m, a_buf);
         const float *y = view(dt, b, b_at + i, m, b_buf);
         float *sum = target(dt, out, at + i, a_buf);
-        #pragma omp simd
+#pragma omp simd
         for (size_t j = 0; j < m; j++) {
             sum[j] = x[j] + y[j];
         }
@@ -135,7 +130,7 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
         size_t m = MIN(n - i, (size_t)PIECE);
         const float *row = view(dt, x, at + i, m, buf);
         float *sum = target(dt, x, at + i, buf);
-        #pragma omp simd
+#pragma omp simd
         for (size_t j = 0; j < m; j++) {
             sum[j] = row[j] + acc[i + j];
         }
@@ -143,18 +138,20 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // encoder: out (B, T, C) = wte[token] + wpe[position]
 
-static int encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B, int T, int C) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+static int encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
+                           int T, int C) {
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bt = 0; bt < B * T; bt++) {
         add(dt, out, (size_t)bt * C, wte, (size_t)inp[bt] * C, wpe, (size_t)(bt % T) * C, C);
     }
     return 0;
 }
 
-// The positions of each token are chained, in order, so that a row of dwte is the work of one thread and is rounded once.
+// The positions of each token are chained, in order, so that a row of dwte is the work of one thread and is
+// rounded once.
 static void chain_tokens(int *first, int *next, const int *inp, int BT) {
     for (int bt = 0; bt < BT; bt++) {
         first[inp[bt]] = -1;
@@ -165,15 +162,16 @@ static void chain_tokens(int *first, int *next, const int *inp, int BT) {
     }
 }
 
-static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B, int T, int C) {
+static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B,
+                            int T, int C) {
     int BT = B * T;
     int *next = shared_scratch();
     int *first = next + BT;
     chain_tokens(first, next, inp, BT);
-    #pragma omp parallel num_threads(layers_threads())
+#pragma omp parallel num_threads(layers_threads())
     {
         float *acc = thread_scratch(omp_get_thread_num());
-        #pragma omp for schedule(dynamic, 16)
+#pragma omp for schedule(dynamic, 16)
         for (int bt = 0; bt < BT; bt++) {
             if (first[inp[bt]] == bt) {
                 memset(acc, 0, C * sizeof(float));
@@ -183,7 +181,7 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
                 add_sums(dt, dwte, (size_t)inp[bt] * C, acc, C);
             }
         }
-        #pragma omp for schedule(static)
+#pragma omp for schedule(static)
         for (int t = 0; t < T; t++) {
             memset(acc, 0, C * sizeof(float));
             for (int b = 0; b < B; b++) {
@@ -195,17 +193,19 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // layernorm
 
-// One row; `rows` has room for 4 of C floats. With inp2, the sum of both is stored in residual first and normalised as it was rounded.
-VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
-                                 const void *weight, const void *bias, size_t at, int C, float *rows) {
+// One row; `rows` has room for 4 of C floats. With inp2, the sum of both is stored in residual first and
+// normalised as it was rounded.
+VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
+                                 const void *inp1, const void *inp2, const void *weight, const void *bias,
+                                 size_t at, int C, float *rows) {
     if (inp2 != NULL) {
         const float *x1 = view(dt, inp1, at, C, rows);
         const float *x2 = view(dt, inp2, at, C, rows + C);
         float *sum = target(dt, residual, at, rows);
-        #pragma omp simd
+#pragma omp simd
         for (int c = 0; c < C; c++) {
             sum[c] = x1[c] + x2[c];
         }
@@ -216,17 +216,17 @@ VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float
     const float *b = view(dt, bias, 0, C, rows + 2 * (size_t)C);
     float *y = target(dt, out, at, rows + 3 * (size_t)C);
     float sum = 0, squares = 0;
-    #pragma omp simd reduction(+:sum)
+#pragma omp simd reduction(+ : sum)
     for (int c = 0; c < C; c++) {
         sum += x[c];
     }
     float m = sum / C;
-    #pragma omp simd reduction(+:squares)
+#pragma omp simd reduction(+ : squares)
     for (int c = 0; c < C; c++) {
         squares += (x[c] - m) * (x[c] - m);
     }
     float s = 1.0f / sqrtf(squares / C + 1e-5f);
-    #pragma omp simd
+#pragma omp simd
     for (int c = 0; c < C; c++) {
         y[c] = (x[c] - m) * s * w[c] + b[c];
     }
@@ -235,9 +235,10 @@ VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float
     *rstd = s;
 }
 
-static int residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1,
-                                      const void *inp2, const void *weight, const void *bias, int BT, int C) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+static int residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
+                                      const void *inp1, const void *inp2, const void *weight,
+                                      const void *bias, int BT, int C) {
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int bt = 0; bt < BT; bt++) {
         layernorm_row(dt, residual, out, mean + bt, rstd + bt, inp1, inp2, weight, bias, (size_t)bt * C, C,
                       thread_scratch(omp_get_thread_num()));
@@ -245,20 +246,22 @@ static int residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, 
     return 0;
 }
 
-static int layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
-                             int BT, int C) {
+static int layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
+                             const void *weight, const void *bias, int BT, int C) {
     return residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
-// One row; dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of C floats.
-VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout, const void *inp,
-                                          const float *w, float mean, float rstd, size_t at, int C, float *rows) {
+// One row; dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of
+// C floats.
+VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout,
+                                          const void *inp, const float *w, float mean, float rstd, size_t at,
+                                          int C, float *rows) {
     const float *dy = view(dt, dout, at, C, rows);
     const float *x = view(dt, inp, at, C, rows + C);
     const float *old = view(dt, dinp, at, C, rows + 2 * (size_t)C);
     float *dx = target(dt, dinp, at, rows + 2 * (size_t)C);
     float sum = 0, dot = 0;
-    #pragma omp simd reduction(+:sum, dot)
+#pragma omp simd reduction(+ : sum, dot)
     for (int c = 0; c < C; c++) {
         float norm = (x[c] - mean) * rstd;
         float dnorm = w[c] * dy[c];
@@ -269,7 +272,7 @@ VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, 
     }
     sum /= C;
     dot /= C;
-    #pragma omp simd
+#pragma omp simd
     for (int c = 0; c < C; c++) {
         float norm = (x[c] - mean) * rstd;
         dx[c] = old[c] + (w[c] * dy[c] - sum - norm * dot) * rstd;
@@ -281,7 +284,7 @@ static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *db
                               const void *dout, const void *inp, const void *weight, const float *mean,
                               const float *rstd, int BT, int C) {
     size_t row = C;
-    #pragma omp parallel num_threads(layers_threads())
+#pragma omp parallel num_threads(layers_threads())
     {
         int thread = omp_get_thread_num(), threads = omp_get_num_threads();
         float *dw = thread_scratch(thread), *db = dw + row, *w = db + row, *rows = w + row;
@@ -291,11 +294,11 @@ static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *db
         for (int bt = begin; bt < end; bt++) {
             layernorm_backward_row(dt, dinp, dw, db, dout, inp, w, mean[bt], rstd[bt], bt * row, C, rows);
         }
-        #pragma omp barrier
-        #pragma omp single
+#pragma omp barrier
+#pragma omp single
         {
             memset(rows, 0, 2 * row * sizeof(float));
-            for (int other = 0; other < threads; other++) { // always in the order of threads
+            for (int other = 0; other < threads; other++) {  // always in the order of threads
                 accumulate(rows, GPT2_F32, thread_scratch(other), 0, 2 * row);
             }
             add_sums(dt, dweight, 0, rows, row);
@@ -314,7 +317,7 @@ static int bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) 
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // gelu: x/2 (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
 
 #define GELU_SCALE 0.7978845608f
@@ -324,7 +327,7 @@ VECTOR static void gelu_forward_piece(gpt2_dtype dt, void *out, const void *inp,
     float buf[PIECE];
     const float *x = view(dt, inp, at, n, buf);
     float *y = target(dt, out, at, buf);
-    #pragma omp simd
+#pragma omp simd
     for (size_t i = 0; i < n; i++) {
         y[i] = x[i] / (1.0f + exp_f32(-2.0f * GELU_SCALE * x[i] * (1.0f + GELU_CUBE * x[i] * x[i])));
     }
@@ -332,21 +335,23 @@ VECTOR static void gelu_forward_piece(gpt2_dtype dt, void *out, const void *inp,
 }
 
 int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (size_t i = 0; i < n; i += PIECE) {
         gelu_forward_piece(dt, out, inp, i, MIN(n - i, (size_t)PIECE));
     }
     return 0;
 }
 
-VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t at, size_t n) {
+VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *inp, const void *dout,
+                                       size_t at, size_t n) {
     float x_buf[PIECE], buf[PIECE];
     const float *x = view(dt, inp, at, n, x_buf);
     const float *dy = view(dt, dout, at, n, buf);
     float *dx = target(dt, dinp, at, buf);
-    #pragma omp simd
+#pragma omp simd
     for (size_t i = 0; i < n; i++) {
-        float v = x[i] < -10.0f ? -10.0f : x[i];    // beyond +-10 the slope is 0 or 1, and squares could overflow
+        float v = x[i] < -10.0f ? -10.0f
+                                : x[i];  // beyond +-10 the slope is 0 or 1, and squares could overflow
         v = v > 10.0f ? 10.0f : v;
         float s = 1.0f / (1.0f + exp_f32(-2.0f * GELU_SCALE * v * (1.0f + GELU_CUBE * v * v)));
         float slope = s + v * s * (1.0f - s) * (2.0f * GELU_SCALE) * (1.0f + 3.0f * GELU_CUBE * v * v);
@@ -356,14 +361,14 @@ VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *in
 }
 
 int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (size_t i = 0; i < n; i += PIECE) {
         gelu_backward_piece(dt, dinp, inp, dout, i, MIN(n - i, (size_t)PIECE));
     }
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
 
 // The row's largest of V logits, from x[at..). A NaN is passed over here; it shows in the sum.
@@ -372,7 +377,7 @@ VECTOR static float largest(gpt2_dtype dt, const void *x, size_t at, size_t V) {
     for (size_t i = 0; i < V; i += PIECE) {
         size_t m = MIN(V - i, (size_t)PIECE);
         const float *row = view(dt, x, at + i, m, buf);
-        #pragma omp simd reduction(max:top)
+#pragma omp simd reduction(max : top)
         for (size_t j = 0; j < m; j++) {
             top = row[j] > top ? row[j] : top;
         }
@@ -387,7 +392,7 @@ VECTOR static float exponentials(float *e, gpt2_dtype dt, const void *x, size_t 
         size_t m = MIN(V - i, (size_t)PIECE);
         const float *row = view(dt, x, at + i, m, buf);
         float *out = e + i, sum = 0;
-        #pragma omp simd reduction(+:sum)
+#pragma omp simd reduction(+ : sum)
         for (size_t j = 0; j < m; j++) {
             out[j] = exp_f32(row[j] - top);
             sum += out[j];
@@ -398,12 +403,13 @@ VECTOR static float exponentials(float *e, gpt2_dtype dt, const void *x, size_t 
 }
 
 // x[at..at+V) = e * scale, then zeros up to Vp
-VECTOR static void scaled(gpt2_dtype dt, void *x, size_t at, const float *e, float scale, size_t V, size_t Vp) {
+VECTOR static void scaled(gpt2_dtype dt, void *x, size_t at, const float *e, float scale, size_t V,
+                          size_t Vp) {
     float buf[PIECE];
     for (size_t i = 0; i < V; i += PIECE) {
         size_t m = MIN(V - i, (size_t)PIECE);
         float *out = target(dt, x, at + i, buf);
-        #pragma omp simd
+#pragma omp simd
         for (size_t j = 0; j < m; j++) {
             out[j] = e[i + j] * scale;
         }
@@ -413,8 +419,9 @@ VECTOR static void scaled(gpt2_dtype dt, void *x, size_t at, const float *e, flo
     memset((char *)x + (at + V) * size, 0, (Vp - V) * size);
 }
 
-static int softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets, int rows, int V, int Vp) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+static int softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
+                                int rows, int V, int Vp) {
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int r = 0; r < rows; r++) {
         float *e = thread_scratch(omp_get_thread_num());
         size_t at = (size_t)r * Vp;
@@ -423,14 +430,14 @@ static int softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, floa
         float buf;
         losses[r] = logf(sum) + top - *view(dt, logits, at + targets[r], 1, &buf);
         if (dloss != 0) {
-            e[targets[r]] -= sum;   // (p - 1) * dloss there, p * dloss elsewhere
+            e[targets[r]] -= sum;  // (p - 1) * dloss there, p * dloss elsewhere
             scaled(dt, logits, at, e, dloss / sum, V, Vp);
         }
     }
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 const Layers layers_cpu = {
     .device = "cpu",

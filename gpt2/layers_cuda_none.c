@@ -1,24 +1,18 @@
-/* What the trainer finds in place of the CUDA layers where it was built without CUDA. */
+// What the trainer finds in place of the CUDA layers where it was built without CUDA.
 #ifndef GPT2_CUDA
 #include "error.h"
 #include "layers.h"
 
-const Layers *layers_cuda(void) {
-    return NULL;
-}
+const Layers *layers_cuda(void) { return NULL; }
 
 int layers_cuda_options(int tf32, int gelu, const char *attention) {
     (void)tf32, (void)gelu, (void)attention;
     return gpt2_fail("built without CUDA");
 }
 
-void layers_cuda_attention_limit(size_t bytes) {
-    (void)bytes;
-}
+void layers_cuda_attention_limit(size_t bytes) { (void)bytes; }
 
-const char *layers_cuda_attention(void) {
-    return "";
-}
+const char *layers_cuda_attention(void) { return ""; }
 
 layers_attention_backward layers_cuda_attention_backward(void) {
     return (layers_attention_backward){ 0, 0, 0 };

@@ -1,6 +1,7 @@
-/* Matrix products by oneDNN. A product of one kind and shape is created once, by plan for the shapes of training, and kept in a
- * table; its working memory is the layers' scratch, so that a step allocates nothing. Operands stay in the layout of the model:
- * measured on AVX-512, transposing or blocking them first gains at most 5 % over oneDNN's own packing. */
+// Matrix products by oneDNN. A product of one kind and shape is created once, by plan for the shapes of
+// training, and kept in a table; its working memory is the layers' scratch, so that a step allocates nothing.
+// Operands stay in the layout of the model: measured on AVX-512, transposing or blocking them first gains at
+// most 5 % over oneDNN's own packing.
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -17,10 +18,10 @@ typedef struct {
     gpt2_dtype dt;
     int BT, C, OC;
     dnnl_primitive_t primitive;
-    int pieces;             // the columns of right and result, in so many pieces of equal width
+    int pieces;  // the columns of right and result, in so many pieces of equal width
     dnnl_memory_t left, right, bias, result, workspace;
     size_t workspace_bytes;
-    void *own_workspace;    // NULL: the layers' scratch is large enough
+    void *own_workspace;  // NULL: the layers' scratch is large enough
 } Product;
 
 enum { MAX_PRODUCTS = 64, NUM_SLOTS = 5 };  // slots: left, right, bias, result, workspace
@@ -29,22 +30,27 @@ static struct {
     dnnl_stream_t stream;
     Product table[MAX_PRODUCTS];
     int used;
-    int planned;            // the first ones stay; those that other shapes (sampling) made later are replaced in turn
+    int planned;  // the first ones stay; those that other shapes (sampling) made later are replaced in turn
     int turn;
     size_t scratch_bytes;
 } matmul;
 
-// ----------------------------------------------------------------------------
-// oneDNN 2 describes memory in a struct, oneDNN 3 behind a pointer, and primitives are described in one call less
+// --------
+// oneDNN 2 describes memory in a struct, oneDNN 3 behind a pointer, and primitives are described in one call
+// less
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Shape;
 #else
 typedef const dnnl_memory_desc_t *Shape;
 #endif
-typedef struct { dnnl_memory_desc_t desc; int made; } Matrix;
+typedef struct {
+    dnnl_memory_desc_t desc;
+    int made;
+} Matrix;
 
-// (rows, cols); transposed: stored as (cols, rows). Of the columns of a matrix that is not, one piece of `pieces`.
+// (rows, cols); transposed: stored as (cols, rows). Of the columns of a matrix that is not, one piece of
+// `pieces`.
 static dnnl_status_t matrix_init(Matrix *m, gpt2_dtype dt, int rows, int cols, int transposed, int pieces) {
     dnnl_dims_t dims = { rows, cols / pieces };
     dnnl_dims_t strides = { transposed ? 1 : cols, transposed ? rows : 1 };
@@ -75,19 +81,20 @@ static void matrix_free(Matrix *m) {
     m->made = 0;
 }
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, const Matrix *right, const Matrix *bias, const Matrix *result,
-                              const_dnnl_primitive_attr_t attr) {
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, const Matrix *right,
+                              const Matrix *bias, const Matrix *result, const_dnnl_primitive_attr_t attr) {
 #if DNNL_VERSION_MAJOR >= 3
-    return dnnl_matmul_primitive_desc_create(pd, matmul.engine, matrix_shape(left), matrix_shape(right), matrix_shape(bias),
-                                             matrix_shape(result), attr);
+    return dnnl_matmul_primitive_desc_create(pd, matmul.engine, matrix_shape(left), matrix_shape(right),
+                                             matrix_shape(bias), matrix_shape(result), attr);
 #else
     dnnl_matmul_desc_t desc;
-    dnnl_status_t status = dnnl_matmul_desc_init(&desc, matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result));
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, matrix_shape(left), matrix_shape(right),
+                                                 matrix_shape(bias), matrix_shape(result));
     return status != dnnl_success ? status : dnnl_primitive_desc_create(pd, &desc, attr, matmul.engine, NULL);
 #endif
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // making products
 
 static void product_free(Product *p) {
@@ -120,20 +127,20 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
     status = dnnl_post_ops_append_sum(sum, 1.0f);
 #endif
     if (status == dnnl_success) {
-        status = dnnl_primitive_attr_set_post_ops(attr, sum);   // copies them
+        status = dnnl_primitive_attr_set_post_ops(attr, sum);  // copies them
     }
     dnnl_post_ops_destroy(sum);
     return status;
 }
 
-// oneDNN's first choice loses up to a quarter of its speed where a right matrix that is not transposed outgrows the cache (512 x 3072 x 768
-// in fp32: 216 GFLOP/s whole, 257 in two pieces; 512 x 50304 x 768 in bf16: 404 and 466). Columns do not depend
-// on each other: each piece is a product of its own.
+// oneDNN's first choice loses up to a quarter of its speed where a right matrix that is not transposed
+// outgrows the cache (512 x 3072 x 768 in fp32: 216 GFLOP/s whole, 257 in two pieces; 512 x 50304 x 768 in
+// bf16: 404 and 466). Columns do not depend on each other: each piece is a product of its own.
 static int column_pieces(gpt2_dtype dt, int inner, int cols) {
     enum { PACKED_BYTES = 5 << 20, LEAST_COLUMNS = 384 };
     int pieces = 1;
-    while ((size_t)inner * (cols / pieces) * gpt2_dtype_size(dt) > PACKED_BYTES && cols % (2 * pieces) == 0
-           && cols / (2 * pieces) >= LEAST_COLUMNS) {
+    while ((size_t)inner * (cols / pieces) * gpt2_dtype_size(dt) > PACKED_BYTES && cols % (2 * pieces) == 0 &&
+           cols / (2 * pieces) >= LEAST_COLUMNS) {
         pieces *= 2;
     }
     return pieces;
@@ -145,7 +152,8 @@ static dnnl_status_t shapes(Product *p, Matrix *left, Matrix *right, Matrix *bia
     int cols[NUM_KINDS] = { p->OC, p->OC, p->C, p->C, p->C };
     int forward = p->kind == FORWARD || p->kind == FORWARD_BIAS;
     p->pieces = forward ? 1 : column_pieces(p->dt, inner[p->kind], cols[p->kind]);
-    dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind], p->kind == DWEIGHT || p->kind == DWEIGHT_ADD, 1);
+    dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind],
+                                       p->kind == DWEIGHT || p->kind == DWEIGHT_ADD, 1);
     if (status == dnnl_success) {
         status = matrix_init(right, p->dt, inner[p->kind], cols[p->kind], forward, p->pieces);
     }
@@ -163,16 +171,15 @@ static dnnl_status_t create_memory(dnnl_memory_t *memory, Shape shape) {
     return shape == NULL ? dnnl_success : dnnl_memory_create(memory, shape, matmul.engine, DNNL_MEMORY_NONE);
 }
 
-static size_t shape_bytes(Shape shape) {
-    return shape == NULL ? 0 : dnnl_memory_desc_get_size(shape);
-}
+static size_t shape_bytes(Shape shape) { return shape == NULL ? 0 : dnnl_memory_desc_get_size(shape); }
 
-static dnnl_status_t product_finish(Product *p, const_dnnl_primitive_desc_t pd, const Matrix *left, const Matrix *right, const Matrix *bias,
-                                    const Matrix *result) {
+static dnnl_status_t product_finish(Product *p, const_dnnl_primitive_desc_t pd, const Matrix *left,
+                                    const Matrix *right, const Matrix *bias, const Matrix *result) {
     Shape workspace = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     p->workspace_bytes = shape_bytes(workspace);
     dnnl_memory_t *memories[] = { &p->left, &p->right, &p->bias, &p->result, &p->workspace };
-    Shape all[] = { matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result), workspace };
+    Shape all[] = { matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result),
+                    workspace };
     dnnl_status_t status = dnnl_primitive_create(&p->primitive, pd);
     for (int i = 0; i < NUM_SLOTS && status == dnnl_success; i++) {
         status = create_memory(memories[i], all[i]);
@@ -210,19 +217,21 @@ static int product_init(Product *p) {
     if (status != dnnl_success) {
         int rows = p->BT, C = p->C, OC = p->OC, bf16 = p->dt == GPT2_BF16;
         product_free(p);
-        return gpt2_fail("matmul: oneDNN cannot make a product of (%d, %d) with (%d, %d) in %s: status %d%s", rows, C, OC, C,
-                         bf16 ? "bf16" : "fp32", (int)status, bf16 ? "; this processor may lack bf16, try fp32" : "");
+        return gpt2_fail("matmul: oneDNN cannot make a product of (%d, %d) with (%d, %d) in %s: status %d%s",
+                         rows, C, OC, C, bf16 ? "bf16" : "fp32", (int)status,
+                         bf16 ? "; this processor may lack bf16, try fp32" : "");
     }
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the table
 
 static Product *find(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
     for (int i = 0; i < matmul.used; i++) {
         Product *p = &matmul.table[i];
-        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC && p->primitive != NULL) {
+        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC &&
+            p->primitive != NULL) {
             return p;
         }
     }
@@ -270,10 +279,13 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
         return gpt2_fail("matmul: oneDNN has no CPU engine here: status %d", (int)status);
     }
     int rows = MIN(chunk, BT), last = BT % rows;
-    if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS, DWEIGHT) != 0 || plan_matmul(dt, BT, C, C, FORWARD_BIAS, DWEIGHT) != 0
-        || plan_matmul(dt, BT, C, 4 * C, FORWARD_BIAS, DWEIGHT) != 0 || plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS, DWEIGHT) != 0
-        || plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 || (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD) != 0)
-        || (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0)) {
+    if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS, DWEIGHT) != 0 ||
+        plan_matmul(dt, BT, C, C, FORWARD_BIAS, DWEIGHT) != 0 ||
+        plan_matmul(dt, BT, C, 4 * C, FORWARD_BIAS, DWEIGHT) != 0 ||
+        plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS, DWEIGHT) != 0 ||
+        plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 ||
+        (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD) != 0) ||
+        (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0)) {
         return -1;
     }
     matmul.planned = matmul.used;
@@ -294,10 +306,11 @@ void matmul_free(void) {
     memset(&matmul, 0, sizeof matmul);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // running them
 
-// Where the workspace is: the layers' scratch or, for a shape that was not planned and needs more, the product's own.
+// Where the workspace is: the layers' scratch or, for a shape that was not planned and needs more, the
+// product's own.
 static void *workspace_of(Product *p) {
     if (p->workspace_bytes <= matmul.scratch_bytes) {
         return shared_scratch();
@@ -308,10 +321,14 @@ static void *workspace_of(Product *p) {
     return p->own_workspace;
 }
 
-static dnnl_status_t execute(Product *p, const void *left, const void *right, const void *bias, void *result, void *workspace) {
+static dnnl_status_t execute(Product *p, const void *left, const void *right, const void *bias, void *result,
+                             void *workspace) {
     const void *at[NUM_SLOTS] = { left, right, bias, result, workspace };
-    dnnl_exec_arg_t slots[NUM_SLOTS] = { { DNNL_ARG_SRC, p->left }, { DNNL_ARG_WEIGHTS, p->right }, { DNNL_ARG_BIAS, p->bias },
-                                         { DNNL_ARG_DST, p->result }, { DNNL_ARG_SCRATCHPAD, p->workspace } };
+    dnnl_exec_arg_t slots[NUM_SLOTS] = { { DNNL_ARG_SRC, p->left },
+                                         { DNNL_ARG_WEIGHTS, p->right },
+                                         { DNNL_ARG_BIAS, p->bias },
+                                         { DNNL_ARG_DST, p->result },
+                                         { DNNL_ARG_SCRATCHPAD, p->workspace } };
     dnnl_exec_arg_t args[NUM_SLOTS];
     int num_args = 0;
     dnnl_status_t status = dnnl_success;
@@ -327,7 +344,8 @@ static dnnl_status_t execute(Product *p, const void *left, const void *right, co
     return status == dnnl_success ? dnnl_stream_wait(matmul.stream) : status;
 }
 
-static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void *left, const void *right, const void *bias, void *result) {
+static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void *left, const void *right,
+                    const void *bias, void *result) {
     Product *p = find_or_make(kind, dt, BT, C, OC);
     if (p == NULL) {
         return -1;
@@ -336,18 +354,22 @@ static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void 
     if (workspace == NULL) {
         return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);
     }
-    size_t piece = (size_t)C / p->pieces * gpt2_dtype_size(dt);     // bytes; only products with C columns have more than one
+    size_t piece = (size_t)C / p->pieces *
+                   gpt2_dtype_size(dt);  // bytes; only products with C columns have more than one
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < p->pieces && status == dnnl_success; i++) {
-        status = execute(p, left, (const char *)right + i * piece, bias, (char *)result + i * piece, workspace);
+        status = execute(p, left, (const char *)right + i * piece, bias, (char *)result + i * piece,
+                         workspace);
     }
-    return status == dnnl_success ? 0 : gpt2_fail("matmul: oneDNN failed to multiply (%d, %d) with (%d, %d): status %d", BT, C, OC, C,
-                                                  (int)status);
+    return status == dnnl_success
+               ? 0
+               : gpt2_fail("matmul: oneDNN failed to multiply (%d, %d) with (%d, %d): status %d", BT, C, OC,
+                           C, (int)status);
 }
 
 // Each column is summed by one thread from top to bottom.
 void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC) {
-    #pragma omp parallel for schedule(static) num_threads(layers_threads())
+#pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int o = 0; o < OC; o += PIECE / 2) {
         float acc[PIECE / 2] = { 0 };
         int n = MIN(OC - o, PIECE / 2);
@@ -366,20 +388,24 @@ static void column_sums(gpt2_dtype dt, void *dbias, const void *dout, int BT, in
     add_column_sums(dt, dbias, dt, dout, BT, OC);
 }
 
-int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC) {
+int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
+                       int BT, int C, int OC) {
     return multiply(bias != NULL ? FORWARD_BIAS : FORWARD, dt, BT, C, OC, inp, weight, bias, out);
 }
 
-int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias,
-                            int BT, int C, int OC) {
-    return cpu_matmul_forward(dt, pre, inp, weight, bias, BT, C, OC) != 0 ? -1 : cpu_gelu_forward(dt, out, pre, (size_t)BT * OC);
+int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
+                            const void *bias, int BT, int C, int OC) {
+    return cpu_matmul_forward(dt, pre, inp, weight, bias, BT, C, OC) != 0
+               ? -1
+               : cpu_gelu_forward(dt, out, pre, (size_t)BT * OC);
 }
 
 int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
-                        const void *dout, const void *inp, const void *weight, const void *pre,
-                        int BT, int C, int OC, int add) {
+                        const void *dout, const void *inp, const void *weight, const void *pre, int BT, int C,
+                        int OC, int add) {
     Kind kind = add ? DWEIGHT_ADD : DWEIGHT;
-    if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 || multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
+    if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 ||
+        multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
         return -1;
     }
     if (dbias != NULL) {

@@ -1,27 +1,34 @@
-/* Matrix products on CUDA, for the layers: which epilogue of cuBLASLt's goes with which product, and what is
- * done where it has none. */
+// Matrix products on CUDA, for the layers: which epilogue of cuBLASLt's goes with which product, and what is
+// done where it has none.
 #include "cuda.h"
 #include "product_cuda.h"
 
-enum { GELU_MULTIPLE = 8 };         // elements of a row of what GELU's epilogues keep
+enum { GELU_MULTIPLE = 8 };  // elements of a row of what GELU's epilogues keep
 
-static int gelu_option;             // -ge
+static int gelu_option;  // -ge
 
 void matmul_cuda_options(int tf32, int gelu) {
     product_options(tf32);
     gelu_option = gelu;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // a product with its epilogue, or apart
 
 // whether -ge allows this epilogue, and the shape does
 static int allowed(const Product *p) {
     int level, hopper = 0;
     switch (p->epilogue) {
-        case CUBLASLT_EPILOGUE_GELU_AUX: case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: level = 1; break;
-        case CUBLASLT_EPILOGUE_DGELU: case CUBLASLT_EPILOGUE_DGELU_BGRAD: level = 2; break;
-        default: return 1;
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        level = 1;
+        break;
+    case CUBLASLT_EPILOGUE_DGELU:
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+        level = 2;
+        break;
+    default:
+        return 1;
     }
     if (p->cols % GELU_MULTIPLE != 0) return 0;
     if (gelu_option >= 0) return gelu_option >= level;
@@ -45,7 +52,8 @@ static int multiply(const Product *p, const Operands *x) {
 Product matmul_cuda_less(const Product *p) {
     Product less = *p;
     less.epilogue = p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? CUBLASLT_EPILOGUE_BIAS
-        : p->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? CUBLASLT_EPILOGUE_DGELU : 0;
+                    : p->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? CUBLASLT_EPILOGUE_DGELU
+                                                                   : 0;
     return less;
 }
 
@@ -60,18 +68,19 @@ int matmul_cuda_apart(const Product *p, const Operands *x) {
     Operands y = *x;
     size_t n = (size_t)p->rows * p->cols;
     switch (p->epilogue) {
-        case CUBLASLT_EPILOGUE_BIAS:
-            y.add = 1;
-            return cuda_repeat_row(p->out, x->out, x->bias, p->rows, p->cols) != 0 ? -1 : multiply(&less, &y);
-        case CUBLASLT_EPILOGUE_GELU_AUX: case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-            y.out = x->aux;
-            return multiply(&less, &y) != 0 ? -1 : cuda_gelu_forward(p->out, x->out, x->aux, n);
-        case CUBLASLT_EPILOGUE_DGELU:
-            return multiply(&less, x) != 0 ? -1 : cuda_gelu_backward(p->out, x->out, x->aux, x->out, n);
-        case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-            return multiply(&less, x) != 0 ? -1 : column_sums(p->out, x->bias, x->out, p->rows, p->cols, 0);
-        case CUBLASLT_EPILOGUE_BGRADB:
-            return multiply(&less, x) != 0 ? -1 : column_sums(p->in, x->bias, x->left, p->depth, p->rows, 0);
+    case CUBLASLT_EPILOGUE_BIAS:
+        y.add = 1;
+        return cuda_repeat_row(p->out, x->out, x->bias, p->rows, p->cols) != 0 ? -1 : multiply(&less, &y);
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        y.out = x->aux;
+        return multiply(&less, &y) != 0 ? -1 : cuda_gelu_forward(p->out, x->out, x->aux, n);
+    case CUBLASLT_EPILOGUE_DGELU:
+        return multiply(&less, x) != 0 ? -1 : cuda_gelu_backward(p->out, x->out, x->aux, x->out, n);
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+        return multiply(&less, x) != 0 ? -1 : column_sums(p->out, x->bias, x->out, p->rows, p->cols, 0);
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return multiply(&less, x) != 0 ? -1 : column_sums(p->in, x->bias, x->left, p->depth, p->rows, 0);
     }
     return product_unsupported(p);
 }
@@ -82,54 +91,91 @@ int matmul_cuda_prepare(const Product *p) {
     return !kept ? -1 : kept->found || p->epilogue ? 0 : product_unsupported(p);
 }
 
-int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add, void *workspace) {
-    return multiply(p, &(Operands){ .left = left, .right = right, .out = out, .workspace = workspace,
-                                    .add = add });
+int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add,
+                        void *workspace) {
+    return multiply(p, &(Operands){
+                           .left = left, .right = right, .out = out, .workspace = workspace, .add = add });
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the layers
 
 static Product forward(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return (Product){ .in = dt, .out = dt, .rows = BT, .cols = OC, .depth = C, .right_t = 1, .left_ld = C, .right_ld = C, .out_ld = OC,
+    return (Product){ .in = dt,
+                      .out = dt,
+                      .rows = BT,
+                      .cols = OC,
+                      .depth = C,
+                      .right_t = 1,
+                      .left_ld = C,
+                      .right_ld = C,
+                      .out_ld = OC,
                       .epilogue = epilogue };
 }
 
 static Product backward_inp(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return (Product){ .in = dt, .out = dt, .rows = BT, .cols = C, .depth = OC, .left_ld = OC, .right_ld = C, .out_ld = C,
+    return (Product){ .in = dt,
+                      .out = dt,
+                      .rows = BT,
+                      .cols = C,
+                      .depth = OC,
+                      .left_ld = OC,
+                      .right_ld = C,
+                      .out_ld = C,
                       .epilogue = epilogue };
 }
 
 static Product backward_weight(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return (Product){ .in = dt, .out = dt, .rows = OC, .cols = C, .depth = BT, .left_t = 1, .left_ld = OC,
-                      .right_ld = C, .out_ld = C, .epilogue = epilogue };
+    return (Product){ .in = dt,
+                      .out = dt,
+                      .rows = OC,
+                      .cols = C,
+                      .depth = BT,
+                      .left_t = 1,
+                      .left_ld = OC,
+                      .right_ld = C,
+                      .out_ld = C,
+                      .epilogue = epilogue };
 }
 
-int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias, int BT, int C, int OC) {
+int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
+                        int BT, int C, int OC) {
     Product p = forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0);
-    return multiply(&p, &(Operands){ .left = inp, .right = weight, .bias = (void *)bias, .out = out,
+    return multiply(&p, &(Operands){ .left = inp,
+                                     .right = weight,
+                                     .bias = (void *)bias,
+                                     .out = out,
                                      .workspace = cuda_scratch() });
 }
 
-int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight, const void *bias, int BT, int C,
-                             int OC) {
+int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
+                             const void *bias, int BT, int C, int OC) {
     Product p = forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
-    return multiply(&p, &(Operands){ .left = inp, .right = weight, .bias = (void *)bias, .out = out,
-                                     .aux = pre, .workspace = cuda_scratch() });
+    return multiply(&p, &(Operands){ .left = inp,
+                                     .right = weight,
+                                     .bias = (void *)bias,
+                                     .out = out,
+                                     .aux = pre,
+                                     .workspace = cuda_scratch() });
 }
 
 // The epilogues overwrite bias gradients: what is to be added to is summed apart.
 int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
-                         const void *dout, const void *inp, const void *weight, const void *pre,
-                         int BT, int C, int OC, int add) {
+                         const void *dout, const void *inp, const void *weight, const void *pre, int BT,
+                         int C, int OC, int add) {
     int sums_inp = pre && dinp_bias && !add, sums_out = dbias && !add;
     int epilogue = sums_inp ? CUBLASLT_EPILOGUE_DGELU_BGRAD : pre ? CUBLASLT_EPILOGUE_DGELU : 0;
     Product p = backward_inp(dt, BT, C, OC, epilogue);
     Product w = backward_weight(dt, BT, C, OC, sums_out ? CUBLASLT_EPILOGUE_BGRADB : 0);
-    Operands x = { .left = dout, .right = weight, .bias = dinp_bias, .aux = (void *)pre, .out = dinp,
+    Operands x = { .left = dout,
+                   .right = weight,
+                   .bias = dinp_bias,
+                   .aux = (void *)pre,
+                   .out = dinp,
                    .workspace = cuda_scratch() };
-    Operands y = { .left = dout, .right = inp, .bias = dbias, .out = dweight, .workspace = cuda_scratch(),
-                   .add = add };
+    Operands y = {
+        .left = dout, .right = inp, .bias = dbias, .out = dweight, .workspace = cuda_scratch(), .add = add
+    };
     if (multiply(&p, &x) != 0 || multiply(&w, &y) != 0) return -1;
     if (dinp_bias && !sums_inp && column_sums(dt, dinp_bias, dinp, BT, C, add) != 0) return -1;
     return dbias && !sums_out ? column_sums(dt, dbias, dout, BT, OC, add) : 0;
@@ -141,14 +187,14 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
     return kept && kept->found > 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // before the first step
 
 // Forward and both products of backward, without GELU; with a bias: dweight with and without its gradient,
 // which may be had elsewhere.
 static int plan_layer(gpt2_dtype dt, int BT, int C, int OC, int bias) {
-    Product products[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0), backward_inp(dt, BT, C, OC, 0),
-                           backward_weight(dt, BT, C, OC, 0),
+    Product products[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0),
+                           backward_inp(dt, BT, C, OC, 0), backward_weight(dt, BT, C, OC, 0),
                            backward_weight(dt, BT, C, OC, CUBLASLT_EPILOGUE_BGRADB) };
     for (int i = 0; i < (bias ? 4 : 3); i++)
         if (matmul_cuda_prepare(&products[i]) != 0) return -1;
@@ -159,12 +205,12 @@ int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *sc
     int rows = chunk < BT ? chunk : BT, last = BT % rows;
     Product gelu = forward(dt, BT, C, 4 * C, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     Product dgelu = backward_inp(dt, BT, 4 * C, C, CUBLASLT_EPILOGUE_DGELU_BGRAD);
-    if (matmul_cuda_workspace(scratch_bytes) != 0 || plan_layer(dt, BT, C, 3 * C, 1) != 0 || plan_layer(dt, BT, C, C, 1) != 0
-        || plan_layer(dt, BT, C, 4 * C, 1) != 0 || plan_layer(dt, BT, 4 * C, C, 1) != 0 || plan_layer(dt, rows, C, Vp, 0) != 0
-        || (last && plan_layer(dt, last, C, Vp, 0) != 0)) return -1;
+    if (matmul_cuda_workspace(scratch_bytes) != 0 || plan_layer(dt, BT, C, 3 * C, 1) != 0 ||
+        plan_layer(dt, BT, C, C, 1) != 0 || plan_layer(dt, BT, C, 4 * C, 1) != 0 ||
+        plan_layer(dt, BT, 4 * C, C, 1) != 0 || plan_layer(dt, rows, C, Vp, 0) != 0 ||
+        (last && plan_layer(dt, last, C, Vp, 0) != 0))
+        return -1;
     return matmul_cuda_prepare(&gelu) != 0 ? -1 : matmul_cuda_prepare(&dgelu);
 }
 
-void matmul_cuda_free(void) {
-    product_free();
-}
+void matmul_cuda_free(void) { product_free(); }

@@ -1,4 +1,4 @@
-/* What a GPT-2 is: descriptors, and the table of its 16 parameter tensors. */
+// What a GPT-2 is: descriptors, and the table of its 16 parameter tensors.
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,38 +9,53 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 enum { GPT2_VOCAB = 50257, VOCAB_PADDING = 128 };
 
-// ----------------------------------------------------------------------------
+// --------
 // sizes
 
 int gpt2_config_check(const GPT2Config *config, const char *name) {
     // the upper ends keep every product of sizes, up to the number of parameters, inside its integer type
-    const struct { const char *what; int value, max; } sizes[] = {
-        { "layers", config->num_layers, 1 << 16 },           { "heads", config->num_heads, 1 << 20 },
-        { "channels", config->channels, 1 << 20 },           { "tokens in the vocabulary", config->vocab_size, 1 << 24 },
-        { "positions", config->max_seq_len, 1 << 24 },       { "tokens in the padded vocabulary", config->padded_vocab_size, 1 << 24 },
+    const struct {
+        const char *what;
+        int value, max;
+    } sizes[] = {
+        { "layers", config->num_layers, 1 << 16 },
+        { "heads", config->num_heads, 1 << 20 },
+        { "channels", config->channels, 1 << 20 },
+        { "tokens in the vocabulary", config->vocab_size, 1 << 24 },
+        { "positions", config->max_seq_len, 1 << 24 },
+        { "tokens in the padded vocabulary", config->padded_vocab_size, 1 << 24 },
     };
     for (int i = 0; i < COUNT(sizes); i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].max)
             return gpt2_fail("%s: %d %s: must be 1 to %d", name, sizes[i].value, sizes[i].what, sizes[i].max);
     if (config->channels % config->num_heads)
-        return gpt2_fail("%s: %d channels cannot be divided among %d heads", name, config->channels, config->num_heads);
+        return gpt2_fail("%s: %d channels cannot be divided among %d heads", name, config->channels,
+                         config->num_heads);
     if (config->padded_vocab_size < config->vocab_size)
-        return gpt2_fail("%s: padded vocabulary of %d is smaller than the vocabulary of %d", name, config->padded_vocab_size,
-                         config->vocab_size);
+        return gpt2_fail("%s: padded vocabulary of %d is smaller than the vocabulary of %d", name,
+                         config->padded_vocab_size, config->vocab_size);
     return 0;
 }
 
 void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TENSORS]) {
     int64_t C = config->channels, Vp = config->padded_vocab_size, maxT = config->max_seq_len;
     const GPT2Tensor table[NUM_PARAMETER_TENSORS] = {
-        [WTE] = { "wte", Vp * C, 0, 1 },              [WPE] = { "wpe", maxT * C, 0, 1 },
-        [LN1W] = { "ln1w", C, 1, 0 },                 [LN1B] = { "ln1b", C, 1, 0 },
-        [QKVW] = { "qkvw", 3 * C * C, 1, 1 },         [QKVB] = { "qkvb", 3 * C, 1, 0 },
-        [ATTPROJW] = { "attprojw", C * C, 1, 1 },     [ATTPROJB] = { "attprojb", C, 1, 0 },
-        [LN2W] = { "ln2w", C, 1, 0 },                 [LN2B] = { "ln2b", C, 1, 0 },
-        [FCW] = { "fcw", 4 * C * C, 1, 1 },           [FCB] = { "fcb", 4 * C, 1, 0 },
-        [FCPROJW] = { "fcprojw", C * 4 * C, 1, 1 },   [FCPROJB] = { "fcprojb", C, 1, 0 },
-        [LNFW] = { "lnfw", C, 0, 0 },                 [LNFB] = { "lnfb", C, 0, 0 },
+        [WTE] = { "wte", Vp * C, 0, 1 },
+        [WPE] = { "wpe", maxT * C, 0, 1 },
+        [LN1W] = { "ln1w", C, 1, 0 },
+        [LN1B] = { "ln1b", C, 1, 0 },
+        [QKVW] = { "qkvw", 3 * C * C, 1, 1 },
+        [QKVB] = { "qkvb", 3 * C, 1, 0 },
+        [ATTPROJW] = { "attprojw", C * C, 1, 1 },
+        [ATTPROJB] = { "attprojb", C, 1, 0 },
+        [LN2W] = { "ln2w", C, 1, 0 },
+        [LN2B] = { "ln2b", C, 1, 0 },
+        [FCW] = { "fcw", 4 * C * C, 1, 1 },
+        [FCB] = { "fcb", 4 * C, 1, 0 },
+        [FCPROJW] = { "fcprojw", C * 4 * C, 1, 1 },
+        [FCPROJB] = { "fcprojb", C, 1, 0 },
+        [LNFW] = { "lnfw", C, 0, 0 },
+        [LNFB] = { "lnfb", C, 0, 0 },
     };
     memcpy(tensors, table, sizeof table);
 }
@@ -49,11 +64,12 @@ int64_t gpt2_num_parameters(const GPT2Config *config) {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     gpt2_tensors(config, tensors);
     int64_t n = 0;
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) n += tensors[i].elems * (tensors[i].per_layer ? config->num_layers : 1);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        n += tensors[i].elems * (tensors[i].per_layer ? config->num_layers : 1);
     return n;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // descriptors
 
 // A positive decimal number without leading zeros that fits an int; moves the text past it.
@@ -69,37 +85,50 @@ static int parse_number(const char **text, int *value) {
 }
 
 // A family's model is named by one number: d12 by its layers, c768 by its channels.
-typedef struct { int layers, channels, heads; } Size;
+typedef struct {
+    int layers, channels, heads;
+} Size;
 
 static const Size gpt2_sizes[] = {
     { 6, 384, 6 },    { 12, 768, 12 },  { 24, 1024, 16 }, { 36, 1280, 20 },
     { 48, 1600, 25 }, { 60, 1920, 30 }, { 72, 2880, 30 }, { 84, 3456, 36 },
 };
-static const Size gpt3_sizes[] = { // llm.c names one more, c5140 with heads of 128, which do not divide it
+static const Size gpt3_sizes[] = {
+    // llm.c names one more, c5140 with heads of 128, which do not divide it
     { 6, 384, 6 },    { 12, 768, 12 },  { 24, 1024, 16 }, { 24, 1536, 16 },
     { 24, 2048, 16 }, { 32, 2560, 32 }, { 32, 4096, 32 }, { 96, 12288, 96 },
 };
 
 static int family(GPT2Config *config, const char *descriptor, const char *digits, int gpt3) {
     const Size *sizes = gpt3 ? gpt3_sizes : gpt2_sizes;
-    const char *what = gpt3 ? "channels" : "depth", *known = gpt3 ? "384 768 1024 1536 2048 2560 4096 12288" : "6 12 24 36 48 60 72 84";
+    const char *what = gpt3 ? "channels" : "depth",
+               *known = gpt3 ? "384 768 1024 1536 2048 2560 4096 12288" : "6 12 24 36 48 60 72 84";
     int wanted;
     const char *end = digits;
     if (!parse_number(&end, &wanted) || *end)
-        return gpt2_fail("model \"%s\": %s \"%s\" is not a positive number; known: %s", descriptor, what, digits, known);
+        return gpt2_fail("model \"%s\": %s \"%s\" is not a positive number; known: %s", descriptor, what,
+                         digits, known);
     if (gpt3 && wanted == 5140)
-        return gpt2_fail("model \"%s\": 5140 channels cannot be divided into heads of 128; known: %s", descriptor, known);
+        return gpt2_fail("model \"%s\": 5140 channels cannot be divided into heads of 128; known: %s",
+                         descriptor, known);
     for (int i = 0; i < (gpt3 ? COUNT(gpt3_sizes) : COUNT(gpt2_sizes)); i++) {
         if (wanted != (gpt3 ? sizes[i].channels : sizes[i].layers)) continue;
-        *config = (GPT2Config){ .num_layers = sizes[i].layers, .channels = sizes[i].channels, .num_heads = sizes[i].heads,
-                                .vocab_size = GPT2_VOCAB, .max_seq_len = gpt3 ? 2048 : 1024 };
+        *config = (GPT2Config){ .num_layers = sizes[i].layers,
+                                .channels = sizes[i].channels,
+                                .num_heads = sizes[i].heads,
+                                .vocab_size = GPT2_VOCAB,
+                                .max_seq_len = gpt3 ? 2048 : 1024 };
         return 0;
     }
     return gpt2_fail("model \"%s\": %s %d is unknown; known: %s", descriptor, what, wanted, known);
 }
 
 static int free_form(GPT2Config *config, const char *descriptor) {
-    const struct { char letter; const char *what; int *value; } parts[] = {
+    const struct {
+        char letter;
+        const char *what;
+        int *value;
+    } parts[] = {
         { 'l', "layers", &config->num_layers },     { 'h', "heads", &config->num_heads },
         { 'c', "channels", &config->channels },     { 'v', "tokens in the vocabulary", &config->vocab_size },
         { 't', "positions", &config->max_seq_len },
@@ -107,7 +136,8 @@ static int free_form(GPT2Config *config, const char *descriptor) {
     const char *p = descriptor;
     for (int i = 0; i < COUNT(parts); i++) {
         if (*p++ != parts[i].letter || !parse_number(&p, parts[i].value))
-            return gpt2_fail("model \"%s\": expected '%c' and a positive number (%s), found \"%s\"; write it like l4h4c128v512t64",
+            return gpt2_fail("model \"%s\": expected '%c' and a positive number (%s), found \"%s\"; write it "
+                             "like l4h4c128v512t64",
                              descriptor, parts[i].letter, parts[i].what, p - 1);
     }
     return *p ? gpt2_fail("model \"%s\": \"%s\" follows the last part", descriptor, p) : 0;
@@ -116,11 +146,17 @@ static int free_form(GPT2Config *config, const char *descriptor) {
 int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor) {
     GPT2Config c = { 0 };
     int failed;
-    if (descriptor[0] == 'd') failed = family(&c, descriptor, descriptor + 1, 0);
-    else if (!strncmp(descriptor, "gpt2:d", 6)) failed = family(&c, descriptor, descriptor + 6, 0);
-    else if (!strncmp(descriptor, "gpt3:c", 6)) failed = family(&c, descriptor, descriptor + 6, 1);
-    else if (descriptor[0] == 'l') failed = free_form(&c, descriptor);
-    else failed = gpt2_fail("model \"%s\" is neither like d12, gpt2:d12 or gpt3:c768, nor like l4h4c128v512t64", descriptor);
+    if (descriptor[0] == 'd')
+        failed = family(&c, descriptor, descriptor + 1, 0);
+    else if (!strncmp(descriptor, "gpt2:d", 6))
+        failed = family(&c, descriptor, descriptor + 6, 0);
+    else if (!strncmp(descriptor, "gpt3:c", 6))
+        failed = family(&c, descriptor, descriptor + 6, 1);
+    else if (descriptor[0] == 'l')
+        failed = free_form(&c, descriptor);
+    else
+        failed = gpt2_fail(
+            "model \"%s\" is neither like d12, gpt2:d12 or gpt3:c768, nor like l4h4c128v512t64", descriptor);
     if (failed) return -1;
     c.padded_vocab_size = (int)(((int64_t)c.vocab_size + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING);
     char name[128];

@@ -1,4 +1,5 @@
-/* llm.c's model files, read and written as a stream: a header, then the tensors in order with all layers of each. */
+// llm.c's model files, read and written as a stream: a header, then the tensors in order with all layers of
+// each.
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -13,13 +14,13 @@ enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER = 256 * sizeo
 
 typedef struct {
     const char *path;
-    FILE *file;             // NULL: nothing is written (any more)
+    FILE *file;  // NULL: nothing is written (any more)
     gpt2_dtype dtype;
-    gpt2_sink sink;         // reading
-    gpt2_source source;     // writing
+    gpt2_sink sink;      // reading
+    gpt2_source source;  // writing
     void *ctx;
-    float *values;          // (GPT2_PIECE)
-    uint16_t *halves;       // (GPT2_PIECE), bf16 as it is in the file
+    float *values;     // (GPT2_PIECE)
+    uint16_t *halves;  // (GPT2_PIECE), bf16 as it is in the file
     int failed;
 } Stream;
 
@@ -49,20 +50,27 @@ static void stream_free(Stream *s) {
     free(s->halves);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // reading
 
 static int parse_header(const char *path, const int32_t *header, GPT2Config *config, gpt2_dtype *dtype) {
-    if (header[0] != MAGIC) return gpt2_fail("%s: not a model file: its first number is %d, expected %d", path, header[0], MAGIC);
+    if (header[0] != MAGIC)
+        return gpt2_fail("%s: not a model file: its first number is %d, expected %d", path, header[0], MAGIC);
     if (header[1] != VERSION_F32 && header[1] != VERSION_BF16)
-        return gpt2_fail("%s: model version %d, expected %d (fp32) or %d (bf16)", path, header[1], VERSION_F32, VERSION_BF16);
+        return gpt2_fail("%s: model version %d, expected %d (fp32) or %d (bf16)", path, header[1],
+                         VERSION_F32, VERSION_BF16);
     *dtype = header[1] == VERSION_F32 ? GPT2_F32 : GPT2_BF16;
-    *config = (GPT2Config){ .max_seq_len = header[2], .vocab_size = header[3], .num_layers = header[4], .num_heads = header[5],
-                            .channels = header[6], .padded_vocab_size = header[7] };
+    *config = (GPT2Config){ .max_seq_len = header[2],
+                            .vocab_size = header[3],
+                            .num_layers = header[4],
+                            .num_heads = header[5],
+                            .channels = header[6],
+                            .padded_vocab_size = header[7] };
     return gpt2_config_check(config, path);
 }
 
-// Opens the file and checks all that can be told without reading the values; the file stands behind its header.
+// Opens the file and checks all that can be told without reading the values; the file stands behind its
+// header.
 static FILE *open_model(const char *path, GPT2Config *config, gpt2_dtype *dtype) {
     struct stat st;
     int32_t header[256];
@@ -71,18 +79,22 @@ static FILE *open_model(const char *path, GPT2Config *config, gpt2_dtype *dtype)
         gpt2_fail("%s: cannot open the model: %s", path, strerror(errno));
         return NULL;
     }
-    if (fstat(fileno(f), &st)) gpt2_fail("%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode)) gpt2_fail("%s: not a regular file", path);
+    if (fstat(fileno(f), &st))
+        gpt2_fail("%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        gpt2_fail("%s: not a regular file", path);
     else if (st.st_size < HEADER)
-        gpt2_fail("%s: %lld bytes cannot be a model file, which has a header of %d", path, (long long)st.st_size, (int)HEADER);
-    else if (fread(header, sizeof header, 1, f) != 1) gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
+        gpt2_fail("%s: %lld bytes cannot be a model file, which has a header of %d", path,
+                  (long long)st.st_size, (int)HEADER);
+    else if (fread(header, sizeof header, 1, f) != 1)
+        gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
     else if (!parse_header(path, header, config, dtype)) {
         int64_t expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(*dtype);
         if (st.st_size == expected) return f;
-        gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)st.st_size, (long long)expected,
-                  st.st_size < expected ? "cut short" : "too long");
+        gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)st.st_size,
+                  (long long)expected, st.st_size < expected ? "cut short" : "too long");
     }
-    fclose(f); // only read from, and the error is known
+    fclose(f);  // only read from, and the error is known
     return NULL;
 }
 
@@ -96,7 +108,8 @@ static int read_piece(Stream *s, int tensor, int layer, int64_t offset, int64_t 
     int bf16 = s->dtype == GPT2_BF16;
     errno = 0;
     if (fread(bf16 ? (void *)s->halves : s->values, gpt2_dtype_size(s->dtype), n, s->file) != (size_t)n)
-        return gpt2_fail("%s: reading stopped before the end: %s", s->path, errno ? strerror(errno) : "the file was cut short meanwhile");
+        return gpt2_fail("%s: reading stopped before the end: %s", s->path,
+                         errno ? strerror(errno) : "the file was cut short meanwhile");
     for (int64_t i = 0; bf16 && i < n; i++) s->values[i] = bf16_to_f32(s->halves[i]);
     return s->sink(s->ctx, tensor, layer, offset, n, s->values);
 }
@@ -111,7 +124,7 @@ int gpt2_file_read(const char *path, gpt2_sink sink, void *ctx) {
     return failed;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // writing
 
 // A failed write does not end the walk: the other ranks wait in the source.
@@ -134,29 +147,36 @@ static int sync_directory_of(const char *path) {
     char *copy = strdup(path);
     if (!copy) return gpt2_fail("%s: no memory", path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY);
-    int failed = fd < 0 || fsync(fd) ? gpt2_fail("%s: written, but its directory cannot be synchronised: %s", path, strerror(errno)) : 0;
-    if (fd >= 0) close(fd); // nothing was written through it
+    int failed = fd < 0 || fsync(fd) ? gpt2_fail("%s: written, but its directory cannot be synchronised: %s",
+                                                 path, strerror(errno))
+                                     : 0;
+    if (fd >= 0) close(fd);  // nothing was written through it
     free(copy);
     return failed;
 }
 
 // Makes the temporary file the file, or removes it.
 static int finish_file(Stream *s, const char *temporary, int failed) {
-    if (!failed && (fflush(s->file) || fsync(fileno(s->file)))) failed = gpt2_fail("%s: cannot write: %s", s->path, strerror(errno));
+    if (!failed && (fflush(s->file) || fsync(fileno(s->file))))
+        failed = gpt2_fail("%s: cannot write: %s", s->path, strerror(errno));
     if (fclose(s->file) && !failed) failed = gpt2_fail("%s: cannot close: %s", s->path, strerror(errno));
-    if (!failed && rename(temporary, s->path)) failed = gpt2_fail("%s: cannot rename %s to it: %s", s->path, temporary, strerror(errno));
+    if (!failed && rename(temporary, s->path))
+        failed = gpt2_fail("%s: cannot rename %s to it: %s", s->path, temporary, strerror(errno));
     if (!failed) return sync_directory_of(s->path);
     unlink(temporary);
     return -1;
 }
 
 static void write_header(Stream *s, const GPT2Config *c) {
-    int32_t header[256] = { MAGIC, s->dtype == GPT2_BF16 ? VERSION_BF16 : VERSION_F32, c->max_seq_len, c->vocab_size,
-                            c->num_layers, c->num_heads, c->channels, c->padded_vocab_size };
+    int32_t header[256] = { MAGIC,          s->dtype == GPT2_BF16 ? VERSION_BF16 : VERSION_F32,
+                            c->max_seq_len, c->vocab_size,
+                            c->num_layers,  c->num_heads,
+                            c->channels,    c->padded_vocab_size };
     write_bytes(s, header, sizeof header);
 }
 
-int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source, void *ctx, int writer) {
+int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
+                    void *ctx, int writer) {
     Stream s = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
     char *temporary = NULL;
     if (stream_buffers(&s)) {

@@ -1,4 +1,4 @@
-/* llm.c's initialisation, bit for bit, without ever holding more than one piece of a tensor. */
+// llm.c's initialisation, bit for bit, without ever holding more than one piece of a tensor.
 #include <math.h>
 #include <stdlib.h>
 #include "error.h"
@@ -9,17 +9,20 @@ typedef struct {
     gpt2_sink sink;
     void *ctx;
     mt19937 rng;
-    float *piece;   // (GPT2_PIECE)
+    float *piece;  // (GPT2_PIECE)
 } Init;
 
 // Elements [from, to) of one layer's tensor: normal values if std is not 0, else all `constant`.
 static int init_range(Init *in, int tensor, int layer, int64_t from, int64_t to, float std, float constant) {
     for (int64_t at = from, n; at < to; at += n) {
         n = to - at;
-        // Cut in multiples of 16 and leave at least 16: then the pieces are the values of mt_normal over the whole range.
+        // Cut in multiples of 16 and leave at least 16: then the pieces are the values of mt_normal over the
+        // whole range.
         if (n > GPT2_PIECE) n = n < GPT2_PIECE + 16 ? GPT2_PIECE - 16 : GPT2_PIECE;
-        if (std != 0) mt_normal(&in->rng, in->piece, n, 0, std);
-        else for (int64_t i = 0; i < n; i++) in->piece[i] = constant;
+        if (std != 0)
+            mt_normal(&in->rng, in->piece, n, 0, std);
+        else
+            for (int64_t i = 0; i < n; i++) in->piece[i] = constant;
         if (in->sink(in->ctx, tensor, layer, at, n, in->piece)) return -1;
     }
     return 0;
@@ -39,7 +42,8 @@ int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx) {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     gpt2_tensors(config, tensors);
     Init in = { .sink = sink, .ctx = ctx, .piece = malloc(GPT2_PIECE * sizeof(float)) };
-    if (!in.piece) return gpt2_fail("no memory for initial values (%d bytes)", (int)(GPT2_PIECE * sizeof(float)));
+    if (!in.piece)
+        return gpt2_fail("no memory for initial values (%d bytes)", (int)(GPT2_PIECE * sizeof(float)));
     mt_seed(&in.rng, 42);
     int failed = 0;
     for (int l = 0; !failed && l < config->num_layers; l++)

@@ -1,11 +1,12 @@
-/* The speed that a step is held against: what oneDNN reaches on this machine with a product that fits into the caches. */
+// The speed that a step is held against: what oneDNN reaches on this machine with a product that fits into
+// the caches.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "cpu.h"
 #include "error.h"
 
-enum { SIDE = 768, SLICES = 5 };        // of square matrices: large enough for all threads, 7 MiB of fp32
+enum { SIDE = 768, SLICES = 5 };  // of square matrices: large enough for all threads, 7 MiB of fp32
 static const double SLICE_S = 0.01;
 
 static double now(void) {
@@ -28,18 +29,19 @@ static double products_per_second(gpt2_dtype dt, void *out, const void *left, co
     return products / seconds;
 }
 
-// The best slice, since others may disturb one. A slice is longer than a scheduler's turn: ranks that share a core get a part of it each.
+// The best slice, since others may disturb one. A slice is longer than a scheduler's turn: ranks that share a
+// core get a part of it each.
 int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     size_t bytes = (size_t)SIDE * SIDE * gpt2_dtype_size(dt);
     char *memory = aligned_alloc(64, 3 * bytes);
     if (memory == NULL) {
         return gpt2_fail("no memory for %zu bytes to measure the peak with", 3 * bytes);
     }
-    memset(memory, 0x3f, 3 * bytes);    // about 0.75 in either dtype
+    memset(memory, 0x3f, 3 * bytes);  // about 0.75 in either dtype
     double best = 0, rate = 1;
     for (int i = 0; i <= SLICES && rate > 0; i++) {
         rate = products_per_second(dt, memory, memory + bytes, memory + 2 * bytes);
-        if (i > 0 && rate > best) {     // the first one warms up
+        if (i > 0 && rate > best) {  // the first one warms up
             best = rate;
         }
     }

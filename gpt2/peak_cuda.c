@@ -1,17 +1,25 @@
-/* The speed that a step is held against: what cuBLASLt reaches on this card with a large square product. */
+// The speed that a step is held against: what cuBLASLt reaches on this card with a large square product.
 #include <stdlib.h>
 #include "cuda.h"
 #include "matmul_cuda.h"
 
 enum { SMALLEST = 256, LARGEST = 8192, SLICES = 5 };
-static const double SLICE_S = 0.012, LONG_S = 0.001;    // a product of LONG_S keeps the whole card busy
+static const double SLICE_S = 0.012, LONG_S = 0.001;  // a product of LONG_S keeps the whole card busy
 
 static Product square(gpt2_dtype dt, int side) {
-    return (Product){ .in = dt, .out = dt, .rows = side, .cols = side, .depth = side, .right_t = 1, .left_ld = side, .right_ld = side,
+    return (Product){ .in = dt,
+                      .out = dt,
+                      .rows = side,
+                      .cols = side,
+                      .depth = side,
+                      .right_t = 1,
+                      .left_ld = side,
+                      .right_ld = side,
                       .out_ld = side };
 }
 
-// Values of both signs, with random mantissas, in any dtype: on zeros or constants a card draws less power and is faster than in training.
+// Values of both signs, with random mantissas, in any dtype: on zeros or constants a card draws less power
+// and is faster than in training.
 int cuda_random_values(void *to, size_t bytes) {
     enum { VALUES = 1 << 19 };
     uint16_t *values = malloc(VALUES * sizeof *values);
@@ -31,11 +39,14 @@ int cuda_random_values(void *to, size_t bytes) {
 }
 
 // seconds of n products, one after another; matrices: left, right, out, of `bytes` each, and the workspace
-static int time_products(const Product *p, char *matrices, size_t bytes, const cudaEvent_t *events, int n, double *seconds) {
+static int time_products(const Product *p, char *matrices, size_t bytes, const cudaEvent_t *events, int n,
+                         double *seconds) {
     float ms;
     CUDA_TRY(cudaEventRecord(events[0], 0));
     for (int i = 0; i < n; i++)
-        if (matmul_cuda_product(p, matrices + 2 * bytes, matrices, matrices + bytes, 0, matrices + 3 * bytes) != 0) return -1;
+        if (matmul_cuda_product(p, matrices + 2 * bytes, matrices, matrices + bytes, 0,
+                                matrices + 3 * bytes) != 0)
+            return -1;
     CUDA_TRY(cudaEventRecord(events[1], 0));
     CUDA_TRY(cudaEventSynchronize(events[1]));
     CUDA_TRY(cudaEventElapsedTime(&ms, events[0], events[1]));
@@ -43,8 +54,10 @@ static int time_products(const Product *p, char *matrices, size_t bytes, const c
     return 0;
 }
 
-// seconds of one product: the best slice, since others may disturb one. Slice -1 warms up, slice 0 is one product.
-static int measure(const Product *p, char *memory, size_t bytes, const cudaEvent_t *events, int slices, double *seconds) {
+// seconds of one product: the best slice, since others may disturb one. Slice -1 warms up, slice 0 is one
+// product.
+static int measure(const Product *p, char *memory, size_t bytes, const cudaEvent_t *events, int slices,
+                   double *seconds) {
     double best = 1, slice;
     if (cuda_random_values(memory, 2 * bytes) != 0) return -1;
     for (int i = -1; i <= slices; i++) {
@@ -79,7 +92,8 @@ int cuda_peak_flops(gpt2_dtype dt, double *flops) {
     do {
         side *= 2;
         if (measure_side(dt, side, workspace, 0, &seconds) != 0) return -1;
-    } while (seconds < LONG_S && side < LARGEST && 12 * (size_t)side * side * gpt2_dtype_size(dt) + workspace < available / 2);
+    } while (seconds < LONG_S && side < LARGEST &&
+             12 * (size_t)side * side * gpt2_dtype_size(dt) + workspace < available / 2);
     if (measure_side(dt, side, workspace, SLICES, &seconds) != 0) return -1;
     *flops = 2.0 * side * side * side / seconds;
     return 0;

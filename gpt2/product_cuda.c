@@ -1,23 +1,21 @@
-/* Products by cuBLASLt: shapes, algorithms, calls. Without a tuning file the first algorithm of the heuristic
- * that runs is taken, which is the same in every run on the same card with the same library. */
+// Products by cuBLASLt: shapes, algorithms, calls. Without a tuning file the first algorithm of the heuristic
+// that runs is taken, which is the same in every run on the same card with the same library.
 #include <stdlib.h>
 #include <string.h>
 #include "cuda.h"
 #include "product_cuda.h"
 
-enum { ALIGNMENT = 16 };            // bytes of a pointer
+enum { ALIGNMENT = 16 };  // bytes of a pointer
 
 static struct {
-    int tf32, hopper;               // hopper: or newer
+    int tf32, hopper;  // hopper: or newer
     cublasLtHandle_t handle;
     size_t workspace_bytes;
     Kept **table;
     int used, size;
 } lt;
 
-void product_options(int tf32) {
-    lt.tf32 = tf32;
-}
+void product_options(int tf32) { lt.tf32 = tf32; }
 
 const char *product_type(gpt2_dtype dt) {
     return dt == GPT2_F32 ? lt.tf32 ? "tf32" : "fp32" : dt == GPT2_BF16 ? "bf16" : "fp16";
@@ -34,11 +32,12 @@ static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
                      cublasLtGetStatusName(status), call, p->cols, p->rows, p->depth, p->batch,
                      product_type(p->in), p->epilogue);
 }
-#define LT(p, call) do { if (lt_check((p), (call), #call)) return -1; } while (0)
+#define LT(p, call)                                  \
+    do {                                             \
+        if (lt_check((p), (call), #call)) return -1; \
+    } while (0)
 
-int product_unsupported(const Product *p) {
-    return lt_check(p, CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm");
-}
+int product_unsupported(const Product *p) { return lt_check(p, CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm"); }
 
 static int open_library(void) {
     int device, major;
@@ -46,7 +45,7 @@ static int open_library(void) {
     if (cublaslt_load() != 0) return -1;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    lt.workspace_bytes = (size_t)(major >= 9 ? 32 : 4) << 20;       // what NVIDIA recommends
+    lt.workspace_bytes = (size_t)(major >= 9 ? 32 : 4) << 20;  // what NVIDIA recommends
     lt.hopper = major >= 9;
     cublasStatus_t status = cublasLtCreate(&lt.handle);
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
@@ -65,13 +64,13 @@ int product_hopper(int *hopper) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // what is kept of a shape
 
 static int make_layout(const Product *p, cublasLtMatrixLayout_t *layout, gpt2_dtype dt, int rows, int cols,
                        int transposed, int ld, int next) {
     int64_t stride = next;
-    int high = transposed ? rows : cols, wide = transposed ? cols : rows;   // as cuBLASLt sees it
+    int high = transposed ? rows : cols, wide = transposed ? cols : rows;  // as cuBLASLt sees it
     LT(p, cublasLtMatrixLayoutCreate(layout, type_of(dt), high, wide, ld));
     if (p->batch > 1) {
         LT(p, cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &p->batch,
@@ -104,15 +103,18 @@ static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
     // stands for pointers that are not known yet: only its alignment counts
     const void *aligned = (const void *)(uintptr_t)ALIGNMENT;
     LT(p, cublasLtMatmulDescCreate(operation, compute, CUDA_R_32F));
-    if (set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) != 0
-        || set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b) != 0) return -1;
+    if (set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) != 0 ||
+        set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b) != 0)
+        return -1;
     if (p->epilogue == 0) return 0;
     if (set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue) != 0) return -1;
-    if (has_vector(p->epilogue)
-        && set(p, *operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned) != 0) return -1;
+    if (has_vector(p->epilogue) &&
+        set(p, *operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned) != 0)
+        return -1;
     if (!has_aux(p->epilogue)) return 0;
-    return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld) != 0 ? -1
-        : set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
+    return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld) != 0
+               ? -1
+               : set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
 }
 
 // of pointers to a row or to a matrix of the batch: the largest power of two in their distances
@@ -126,7 +128,11 @@ static int set_preference(const Product *p, cublasLtMatmulPreference_t preferenc
     uint32_t d = alignment(p->out, p->out_ld, p->out_next);
     // Parts of a sum are added in fp32: the other schemes round them to the output's type on the way.
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    struct { cublasLtMatmulPreferenceAttributes_t name; const void *value; size_t bytes; } wishes[] = {
+    struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t bytes;
+    } wishes[] = {
         { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes },
         { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a },
@@ -191,10 +197,11 @@ static void kept_free(Kept *kept) {
 
 static int make(Kept *kept) {
     const Product *p = &kept->shape;
-    if (make_layout(p, &kept->left, p->in, p->rows, p->depth, p->left_t, p->left_ld, p->left_next) != 0
-        || make_layout(p, &kept->right, p->in, p->depth, p->cols, p->right_t, p->right_ld, p->right_next) != 0
-        || make_layout(p, &kept->out, p->out, p->rows, p->cols, 0, p->out_ld, p->out_next) != 0
-        || make_operation(p, &kept->operation) != 0) return -1;
+    if (make_layout(p, &kept->left, p->in, p->rows, p->depth, p->left_t, p->left_ld, p->left_next) != 0 ||
+        make_layout(p, &kept->right, p->in, p->depth, p->cols, p->right_t, p->right_ld, p->right_next) != 0 ||
+        make_layout(p, &kept->out, p->out, p->rows, p->cols, 0, p->out_ld, p->out_next) != 0 ||
+        make_operation(p, &kept->operation) != 0)
+        return -1;
     int tuned = take_tuned(kept);
     return tuned < 0 ? -1 : tuned ? 0 : find_candidates(kept);
 }
@@ -220,9 +227,7 @@ Kept *product_keep(const Product *p) {
     return lt.table[lt.used++] = kept;
 }
 
-Kept *product_at(int i) {
-    return i < lt.used ? lt.table[i] : NULL;
-}
+Kept *product_at(int i) { return i < lt.used ? lt.table[i] : NULL; }
 
 void product_free(void) {
     for (int i = 0; i < lt.used; i++) kept_free(lt.table[i]);
@@ -231,13 +236,13 @@ void product_free(void) {
     lt.handle = NULL, lt.table = NULL, lt.used = lt.size = 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // products
 
 static int set_pointers(Kept *kept, const Operands *x) {
     const Product *p = &kept->shape;
-    if (has_vector(p->epilogue)
-        && set(p, kept->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias) != 0)
+    if (has_vector(p->epilogue) &&
+        set(p, kept->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias) != 0)
         return -1;
     if (!has_aux(p->epilogue)) return 0;
     return set(p, kept->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &x->aux, sizeof x->aux);
@@ -264,7 +269,7 @@ int product_run(Kept *kept, const Operands *x) {
             return 0;
         }
         if (kept->settled) return lt_check(&kept->shape, status, "cublasLtMatmul");
-        cudaGetLastError();         // what a refused launch leaves behind is not the next call's
+        cudaGetLastError();  // what a refused launch leaves behind is not the next call's
         kept->chosen++;
     }
     kept->found = 0;

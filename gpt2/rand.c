@@ -1,5 +1,5 @@
-/* mt19937 and the normal distribution as PyTorch draws them, and the sampler's xorshift*. Bits matter here: the same floats as llm.c's
- * come only from the same operations in the same precision and order. */
+// mt19937 and the normal distribution as PyTorch draws them, and the sampler's xorshift*. Bits matter here:
+// the same floats as llm.c's come only from the same operations in the same precision and order.
 #include <math.h>
 #include "rand.h"
 
@@ -7,7 +7,8 @@ enum { STATE = 624, SHIFT = 397 };
 
 void mt_seed(mt19937 *rng, uint32_t seed) {
     rng->state[0] = seed;
-    for (uint32_t i = 1; i < STATE; i++) rng->state[i] = 1812433253u * (rng->state[i - 1] ^ (rng->state[i - 1] >> 30)) + i;
+    for (uint32_t i = 1; i < STATE; i++)
+        rng->state[i] = 1812433253u * (rng->state[i - 1] ^ (rng->state[i - 1] >> 30)) + i;
     rng->next = STATE;
 }
 
@@ -29,11 +30,9 @@ uint32_t mt_u32(mt19937 *rng) {
     return y ^ (y >> 18);
 }
 
-float mt_f32(mt19937 *rng) {
-    return (mt_u32(rng) & 0xffffff) * (1.0f / (1 << 24));
-}
+float mt_f32(mt19937 *rng) { return (mt_u32(rng) & 0xffffff) * (1.0f / (1 << 24)); }
 
-static double mt_f64(mt19937 *rng) { // [0, 1), 53 bits
+static double mt_f64(mt19937 *rng) {  // [0, 1), 53 bits
     uint64_t high = mt_u32(rng);
     uint64_t bits = high << 32 | mt_u32(rng);
     return (bits & ((1ull << 53) - 1)) * (1.0 / (1ull << 53));
@@ -68,7 +67,8 @@ void mt_normal(mt19937 *rng, float *data, int64_t n, float mean, float std) {
     }
     for (int64_t i = 0; i + 16 <= n; i += 16) normal_block(rng, data + i, mean, std);
     if (n % 16 == 0) return;
-    for (int64_t i = 0; i < n % 16; i++) mt_u32(rng); // torch draws the rest too, and then the last 16 once more
+    for (int64_t i = 0; i < n % 16; i++)
+        mt_u32(rng);  // torch draws the rest too, and then the last 16 once more
     normal_block(rng, data + n - 16, mean, std);
 }
 
@@ -88,12 +88,10 @@ uint32_t random_u32(uint64_t *state) {
     return (uint32_t)(*state * 0x2545f4914f6cdd1dull >> 32);
 }
 
-float random_f32(uint64_t *state) {
-    return (random_u32(state) >> 8) / 16777216.0f;
-}
+float random_f32(uint64_t *state) { return (random_u32(state) >> 8) / 16777216.0f; }
 
 int sample_softmax(const float *logits, int n, float coin) {
-    float largest = logits[0]; // taken off so that no exponential overflows
+    float largest = logits[0];  // taken off so that no exponential overflows
     for (int i = 1; i < n; i++) largest = fmaxf(largest, logits[i]);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += expf(logits[i] - largest);
@@ -102,5 +100,5 @@ int sample_softmax(const float *logits, int n, float coin) {
         cdf += expf(logits[i] - largest);
         if (target < cdf) return i;
     }
-    return n - 1; // rounding
+    return n - 1;  // rounding
 }

@@ -1,13 +1,15 @@
-/* CUDA layers that work row by row or element by element: layernorm, gelu, and the gradients of biases.
- * All of them are bound by memory: 16 bytes a load, rows kept in registers between their passes, several loads in flight in each lane. */
+// CUDA layers that work row by row or element by element: layernorm, gelu, and the gradients of biases.
+// All of them are bound by memory: 16 bytes a load, rows kept in registers between their passes, several
+// loads in flight in each lane.
 #include "cuda.h"
 
 enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / WARP };
 
-// ----------------------------------------------------------------------------
+// --------
 // element by element
 
-// gelu(x) = x s(x) and its slope = s + x s', where s = 1 / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form with half the work
+// gelu(x) = x s(x) and its slope = s + x s', where s = 1 / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3):
+// the tanh form with half the work
 __device__ static inline float gelu_sigmoid(float x) {
     const float scale = 0.7978845608f, cube = 0.044715f;
     return fast_reciprocal(1.0f + fast_exp(-2.0f * scale * x * (1.0f + cube * x * x)));
@@ -22,10 +24,11 @@ struct GeluBackward {
     enum { INPUTS = 2 };
     static __device__ float of(float x, float dout) {
         const float scale = 0.7978845608f, cube = 0.044715f;
-        float v = fminf(fmaxf(x, -10.0f), 10.0f);   // beyond +-10 the slope is 0 or 1, and squares could overflow
+        float v = fminf(fmaxf(x, -10.0f),
+                        10.0f);  // beyond +-10 the slope is 0 or 1, and squares could overflow
         float s = gelu_sigmoid(v);
         float slope = s + v * s * (1.0f - s) * (2.0f * scale) * (1.0f + 3.0f * cube * v * v);
-        return dout * (x == x ? slope : x);         // fmaxf drops a NaN
+        return dout * (x == x ? slope : x);  // fmaxf drops a NaN
     }
 };
 
@@ -34,7 +37,7 @@ static __global__ void elementwise_kernel(T *out, const T *a, const T *b, size_t
     size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     if (i >= n) return;
     vec<T, W> x = load<W>(a + i), y = Op::INPUTS > 1 ? load<W>(b + i) : x, z;
-    #pragma unroll
+#pragma unroll
     for (int k = 0; k < W; k++) z.e[k] = from_float<T>(Op::of(to_float(x, k), to_float(y, k)));
     store(out + i, z);
 }
@@ -43,8 +46,11 @@ template <class T, class Op>
 static int elementwise(const char *what, void *out, const void *a, const void *b, size_t n) {
     constexpr int W = wide<T>;
     enum { THREADS = 256 };
-    if (n % W) return launch(what, elementwise_kernel<T, 1, Op>, blocks_for(n, THREADS), THREADS, (T *)out, (const T *)a, (const T *)b, n);
-    return launch(what, elementwise_kernel<T, W, Op>, blocks_for(n, THREADS * W), THREADS, (T *)out, (const T *)a, (const T *)b, n);
+    if (n % W)
+        return launch(what, elementwise_kernel<T, 1, Op>, blocks_for(n, THREADS), THREADS, (T *)out,
+                      (const T *)a, (const T *)b, n);
+    return launch(what, elementwise_kernel<T, W, Op>, blocks_for(n, THREADS * W), THREADS, (T *)out,
+                  (const T *)a, (const T *)b, n);
 }
 
 template <class T> static int gelu_forward(void *out, const void *inp, size_t n) {
@@ -63,10 +69,11 @@ int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *d
     return BY_DTYPE(dt, gelu_backward, dinp, inp, dout, n);
 }
 
-// ----------------------------------------------------------------------------
-// rows: one warp each. N > 0: the row fits into N vectors of each lane's registers; N == 0: it is read again in each pass, from L1 or L2.
+// --------
+// rows: one warp each. N > 0: the row fits into N vectors of each lane's registers; N == 0: it is read again
+// in each pass, from L1 or L2.
 
-enum { ROW_VECTORS = 8 };       // rows of up to 4 KiB; more would not fit into the registers of a thread
+enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into the registers of a thread
 
 // N for rows of C elements
 template <class T> static int vectors_a_lane(int C) {
@@ -80,16 +87,16 @@ template <int W, int N, class F> __device__ inline void each_vector(int C, F f) 
     if (N == 0) {
         for (; c < C; c += WARP * W) f(0, c);
     }
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < N; i++, c += WARP * W) {
         if (c < C) f(i, c);
     }
 }
 
 // With ADD, the sum of inp1 and inp2 is stored in residual first and normalised as it was rounded.
-template <class T, int W, int N, bool ADD>
-static __global__ void __launch_bounds__(ROW_THREADS) layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1,
-        const T *inp2, const T *weight, const T *bias, int rows, int C) {
+template <class T, int W, int N, bool ADD> static __global__ void __launch_bounds__(ROW_THREADS)
+    layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1, const T *inp2,
+                             const T *weight, const T *bias, int rows, int C) {
     int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     size_t at = (size_t)row * C;
@@ -103,7 +110,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) layernorm_forward_kernel(T
             store(residual + at + c, x[i]);
         });
     }
-    const T *normalised = ADD ? residual : inp1;    // each lane reads again only what it has written itself
+    const T *normalised = ADD ? residual : inp1;  // each lane reads again only what it has written itself
     auto vector_at = [&](int i, int c) { return N ? x[i] : load<W>(normalised + at + c); };
     float sum = 0, squares = 0;
     each_vector<W, N>(C, [&](int i, int c) {
@@ -118,7 +125,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) layernorm_forward_kernel(T
     float s = 1.0f / sqrtf(warp_sum(squares) / C + 1e-5f);
     each_vector<W, N>(C, [&](int i, int c) {
         vec<T, W> v = vector_at(i, c), w = load<W>(weight + c), b = load<W>(bias + c);
-        for (int k = 0; k < W; k++) v.e[k] = from_float<T>((to_float(v, k) - m) * s * to_float(w, k) + to_float(b, k));
+        for (int k = 0; k < W; k++)
+            v.e[k] = from_float<T>((to_float(v, k) - m) * s * to_float(w, k) + to_float(b, k));
         store(out + at + c, v);
     });
     if (threadIdx.x % WARP == 0) {
@@ -127,61 +135,73 @@ static __global__ void __launch_bounds__(ROW_THREADS) layernorm_forward_kernel(T
     }
 }
 
-template <class T, bool ADD>
-static int layernorm_rows(void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2, const void *weight,
-                          const void *bias, int rows, int C) {
+template <class T, bool ADD> static int layernorm_rows(void *residual, void *out, float *mean, float *rstd,
+                                                       const void *inp1, const void *inp2, const void *weight,
+                                                       const void *bias, int rows, int C) {
     constexpr int W = wide<T>;
     int n = vectors_a_lane<T>(C);
-    auto kernel = n > 5 ? layernorm_forward_kernel<T, W, 8, ADD> : n > 4 ? layernorm_forward_kernel<T, W, 5, ADD> :
-                  n > 3 ? layernorm_forward_kernel<T, W, 4, ADD> : n > 0 ? layernorm_forward_kernel<T, W, 3, ADD> :
-                  C % W ? layernorm_forward_kernel<T, 1, 0, ADD> : layernorm_forward_kernel<T, W, 0, ADD>;
-    return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual, (T *)out, mean, rstd,
-                  (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias, rows, C);
+    auto kernel = n > 5   ? layernorm_forward_kernel<T, W, 8, ADD>
+                  : n > 4 ? layernorm_forward_kernel<T, W, 5, ADD>
+                  : n > 3 ? layernorm_forward_kernel<T, W, 4, ADD>
+                  : n > 0 ? layernorm_forward_kernel<T, W, 3, ADD>
+                  : C % W ? layernorm_forward_kernel<T, 1, 0, ADD>
+                          : layernorm_forward_kernel<T, W, 0, ADD>;
+    return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual,
+                  (T *)out, mean, rstd, (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias,
+                  rows, C);
 }
 
-template <class T> static int layernorm_forward(void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
-                                                int BT, int C) {
+template <class T> static int layernorm_forward(void *out, float *mean, float *rstd, const void *inp,
+                                                const void *weight, const void *bias, int BT, int C) {
     return layernorm_rows<T, false>(NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
-template <class T> static int residual_layernorm_forward(void *residual, void *out, float *mean, float *rstd, const void *inp1,
-                                                         const void *inp2, const void *weight, const void *bias, int BT, int C) {
+template <class T>
+static int residual_layernorm_forward(void *residual, void *out, float *mean, float *rstd, const void *inp1,
+                                      const void *inp2, const void *weight, const void *bias, int BT, int C) {
     return layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
 }
 
-int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp, const void *weight, const void *bias,
-                           int BT, int C) {
+int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
+                           const void *weight, const void *bias, int BT, int C) {
     return BY_DTYPE(dt, layernorm_forward, out, mean, rstd, inp, weight, bias, BT, C);
 }
 
-int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd, const void *inp1, const void *inp2,
-                                    const void *weight, const void *bias, int BT, int C) {
-    return BY_DTYPE(dt, residual_layernorm_forward, residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
+int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
+                                    const void *inp1, const void *inp2, const void *weight, const void *bias,
+                                    int BT, int C) {
+    return BY_DTYPE(dt, residual_layernorm_forward, residual, out, mean, rstd, inp1, inp2, weight, bias, BT,
+                    C);
 }
 
-// ----------------------------------------------------------------------------
-// gradients of weights and biases: sums over all rows, in two stages. Each block leaves its sums in the scratch; a second kernel adds them
-// in order and rounds once.
+// --------
+// gradients of weights and biases: sums over all rows, in two stages. Each block leaves its sums in the
+// scratch; a second kernel adds them in order and rounds once.
 
-static struct { int row_blocks, column_blocks; size_t floats; } planned;
+static struct {
+    int row_blocks, column_blocks;
+    size_t floats;
+} planned;
 
 // room for the sums of `parts` blocks
 static float *partial_sums(size_t parts, size_t columns) {
     if (parts * columns <= planned.floats) return (float *)cuda_scratch();
-    gpt2_fail("gradients of %zu columns need sums of %zu floats, the layers were planned for %zu: plan for this shape",
+    gpt2_fail("gradients of %zu columns need sums of %zu floats, the layers were planned for %zu: plan for "
+              "this shape",
               columns, parts * columns, planned.floats);
     return NULL;
 }
 
 // partial (parts, columns), columns in kinds of C: sums of the first kind are added to a (C), of the second
 // to b (C), and those of the third are written to c (C).
-template <class T>
-static __global__ void add_partial_sums_kernel(T *a, T *b, float *c, const float *partial, int parts,
-                                               int columns, int C) {
+template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, float *c, const float *partial,
+                                                                  int parts, int columns, int C) {
     __shared__ float slices[WARP][WARP];
     int slice = threadIdx.x / WARP, lane = threadIdx.x % WARP, column = blockIdx.x * WARP + lane;
     float sums[1] = {};
-    if (column < columns) add_vectors<8>(sums, slice, parts, WARP, [&](int p) { return partial + (size_t)p * columns + column; });
+    if (column < columns)
+        add_vectors<8>(sums, slice, parts, WARP,
+                       [&](int p) { return partial + (size_t)p * columns + column; });
     float sum = slices[slice][lane] = sums[0];
     __syncthreads();
     if (slice != 0 || column >= columns) return;
@@ -195,23 +215,24 @@ static __global__ void add_partial_sums_kernel(T *a, T *b, float *c, const float
     x[at] = from_float<T>(to_float(x[at]) + sum);
 }
 
-template <class T>
-static int add_partial_sums(const char *what, T *a, T *b, float *c, const float *partial, int parts,
-                            int columns, int C) {
+template <class T> static int add_partial_sums(const char *what, T *a, T *b, float *c, const float *partial,
+                                               int parts, int columns, int C) {
     return launch(what, add_partial_sums_kernel<T>, blocks_for(columns, WARP), WARP * WARP, a, b, c, partial,
                   parts, columns, C);
 }
 
-// A block takes a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows. partial (gridDim.y, C) gets the sums
-// of dout; with NORM, partial (gridDim.y, 2, C) gets those of dout times the normalised input first.
-template <class T, int W, bool NORM>
-static __global__ void __launch_bounds__(ROW_THREADS) column_sums_kernel(float *partial, const T *dout, const T *inp, const float *mean,
-        const float *rstd, int rows, int C) {
+// A block takes a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows. partial
+// (gridDim.y, C) gets the sums of dout; with NORM, partial (gridDim.y, 2, C) gets those of dout times the
+// normalised input first.
+template <class T, int W, bool NORM> static __global__ void __launch_bounds__(ROW_THREADS)
+    column_sums_kernel(float *partial, const T *dout, const T *inp, const float *mean, const float *rstd,
+                       int rows, int C) {
     __shared__ float total[1 + NORM][WARP * W];
     int lane = threadIdx.x % WARP, c = (blockIdx.x * WARP + lane) * W;
     float sum[W] = {}, scaled[W] = {};
     int first = blockIdx.y * ROW_WARPS + threadIdx.x / WARP, step = gridDim.y * ROW_WARPS;
-    if (c < C && !NORM) add_vectors<4>(sum, first, rows, step, [&](int row) { return dout + (size_t)row * C + c; });
+    if (c < C && !NORM)
+        add_vectors<4>(sum, first, rows, step, [&](int row) { return dout + (size_t)row * C + c; });
     for (int row = first; NORM && c < C && row < rows; row += step) {
         vec<T, W> dy = load<W>(dout + (size_t)row * C + c), x = load<W>(inp + (size_t)row * C + c);
         for (int k = 0; k < W; k++) {
@@ -223,7 +244,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) column_sums_kernel(float *
     if (NORM) add_by_turns(total[0], lane * W, scaled);
     for (int i = threadIdx.x; i < (1 + NORM) * WARP * W; i += blockDim.x) {
         int kind = i / (WARP * W), column = blockIdx.x * WARP * W + i % (WARP * W);
-        if (column < C) partial[((size_t)blockIdx.y * (1 + NORM) + kind) * C + column] = total[kind][i % (WARP * W)];
+        if (column < C)
+            partial[((size_t)blockIdx.y * (1 + NORM) + kind) * C + column] = total[kind][i % (WARP * W)];
     }
 }
 
@@ -238,7 +260,9 @@ static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const
     float *partial = partial_sums(parts, columns);
     if (!partial) return -1;
     auto kernel = C % W ? column_sums_kernel<T, 1, NORM> : column_sums_kernel<T, W, NORM>;
-    if (launch(what, kernel, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout, (const T *)inp, mean, rstd, rows, C)) return -1;
+    if (launch(what, kernel, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout, (const T *)inp, mean,
+               rstd, rows, C))
+        return -1;
     return add_partial_sums(what, a, b, NULL, partial, parts, columns, C);
 }
 
@@ -264,13 +288,13 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
     return BY_DTYPE(dt, bias_from_sums, dbias, sums, C);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // layernorm's backward, in one pass over dout, inp and dinp. A row belongs to a team of warps, one vector to
 // each lane. So a thread holds one vector of the row and its channels' sums over all rows, in 64 registers
 // whatever C is. partial (blocks, kinds, C) gets the sums of each block: for dweight, for dbias and, with
 // 3 kinds, of the finished dinp.
 
-enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };     // most in a block
+enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // most in a block
 
 // Warps that share a row; 0 where they are too many, or where rows do not start at multiples of 16 bytes.
 template <class T> static int warps_a_row(int C) {
@@ -278,10 +302,10 @@ template <class T> static int warps_a_row(int C) {
     return C % wide<T> || warps > TEAMS_WARPS ? 0 : warps;
 }
 
-template <class T, int W>
-static __global__ void __launch_bounds__(TEAMS_THREADS, 2) layernorm_backward_kernel(T *dinp, float *partial,
-        int kinds, const T *dout, const T *inp, const T *weight, const float *mean, const float *rstd,
-        int rows, int C, int row_warps) {
+template <class T, int W> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
+    layernorm_backward_kernel(T *dinp, float *partial, int kinds, const T *dout, const T *inp,
+                              const T *weight, const float *mean, const float *rstd, int rows, int C,
+                              int row_warps) {
     // of each warp, for its team. Rows use the halves in turn, so that one barrier a row is enough.
     __shared__ float sums[2][TEAMS_WARPS], dots[2][TEAMS_WARPS];
     int warp = threadIdx.x / WARP, teams = blockDim.x / WARP / row_warps, team = warp / row_warps;
@@ -289,7 +313,7 @@ static __global__ void __launch_bounds__(TEAMS_THREADS, 2) layernorm_backward_ke
     float total_dw[W] = {}, total_db[W] = {}, total_dx[W] = {};
     int half = 0, rows_at_once = gridDim.x * teams;
     for (int row = blockIdx.x * teams + team; row - team < rows; row += rows_at_once, half ^= 1) {
-        bool mine = row < rows && c < C;    // a team that has no row left still takes part in the barrier
+        bool mine = row < rows && c < C;  // a team that has no row left still takes part in the barrier
         size_t at = (size_t)row * C + c;
         float m = 0, s = 0, sum = 0, dot = 0;
         vec<T, W> x, dy, dx, w;
@@ -334,7 +358,7 @@ static __global__ void __launch_bounds__(TEAMS_THREADS, 2) layernorm_backward_ke
     }
     __shared__ float total[TEAMS_THREADS * W];
     float *of_block = partial + (size_t)blockIdx.x * kinds * C;
-    #pragma unroll
+#pragma unroll
     for (int kind = 0; kind < 3; kind++, of_block += C) {
         if (kind == kinds) break;
         add_by_turns(total, c, kind == 0 ? total_dw : kind == 1 ? total_db : total_dx, team, teams);
@@ -344,9 +368,9 @@ static __global__ void __launch_bounds__(TEAMS_THREADS, 2) layernorm_backward_ke
 }
 
 // Other rows, dinp only: a warp has a row, and reads it again for the second pass.
-template <class T, int W>
-static __global__ void __launch_bounds__(ROW_THREADS) layernorm_backward_dinp_kernel(T *dinp, const T *dout,
-        const T *inp, const T *weight, const float *mean, const float *rstd, int rows, int C) {
+template <class T, int W> static __global__ void __launch_bounds__(ROW_THREADS)
+    layernorm_backward_dinp_kernel(T *dinp, const T *dout, const T *inp, const T *weight, const float *mean,
+                                   const float *rstd, int rows, int C) {
     int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     size_t at = (size_t)row * C;
@@ -381,17 +405,17 @@ static int layernorm_backward_in_passes(void *dinp, void *dweight, void *dbias, 
     constexpr int W = wide<T>;
     auto kernel = C % W ? layernorm_backward_dinp_kernel<T, 1> : layernorm_backward_dinp_kernel<T, W>;
     if (launch(what, kernel, blocks_for(BT, ROW_WARPS), ROW_THREADS, (T *)dinp, (const T *)dout,
-               (const T *)inp, (const T *)weight, mean, rstd, BT, C)) return -1;
+               (const T *)inp, (const T *)weight, mean, rstd, BT, C))
+        return -1;
     if (column_sums<T, true>(what, (T *)dweight, (T *)dbias, dout, inp, mean, rstd, BT, C)) return -1;
     if (!dinp_sums) return 0;
     CUDA_TRY(cudaMemsetAsync(dinp_sums, 0, C * sizeof(float), 0));
     return column_sums<T, false>(what, dinp_sums, (float *)NULL, dinp, NULL, NULL, NULL, BT, C);
 }
 
-template <class T>
-static int layernorm_backward(void *dinp, void *dweight, void *dbias, float *dinp_sums, const void *dout,
-                              const void *inp, const void *weight, const float *mean, const float *rstd,
-                              int BT, int C) {
+template <class T> static int layernorm_backward(void *dinp, void *dweight, void *dbias, float *dinp_sums,
+                                                 const void *dout, const void *inp, const void *weight,
+                                                 const float *mean, const float *rstd, int BT, int C) {
     const char *what = "layernorm_backward";
     int row_warps = warps_a_row<T>(C);
     if (!row_warps)
@@ -403,7 +427,8 @@ static int layernorm_backward(void *dinp, void *dweight, void *dbias, float *din
     if (!partial) return -1;
     auto kernel = layernorm_backward_kernel<T, wide<T>>;
     if (launch(what, kernel, parts, teams * row_warps * WARP, (T *)dinp, partial, kinds, (const T *)dout,
-               (const T *)inp, (const T *)weight, mean, rstd, BT, C, row_warps)) return -1;
+               (const T *)inp, (const T *)weight, mean, rstd, BT, C, row_warps))
+        return -1;
     return add_partial_sums(what, (T *)dweight, (T *)dbias, dinp_sums, partial, parts, kinds * C, C);
 }
 
@@ -414,7 +439,7 @@ int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbia
                     BT, C);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 // Blocks that run at once: of layernorm's backward for this C, and of the sums of columns
 template <class T> static int plan_blocks(int C) {
@@ -426,7 +451,8 @@ template <class T> static int plan_blocks(int C) {
         auto kernel = layernorm_backward_kernel<T, wide<T>>;
         CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, kernel, threads, 0));
     }
-    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&columns, column_sums_kernel<T, wide<T>, true>, ROW_THREADS, 0));
+    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&columns, column_sums_kernel<T, wide<T>, true>,
+                                                           ROW_THREADS, 0));
     planned.row_blocks = processors * rows;
     planned.column_blocks = processors * columns;
     return 0;
@@ -435,7 +461,8 @@ template <class T> static int plan_blocks(int C) {
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes) {
     if (BY_DTYPE(dt, plan_blocks, C)) return -1;
     size_t width = 3 * (size_t)C, strip = 2 * WARP * 16 / gpt2_dtype_size(dt);
-    size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip, widest = 4 * (size_t)C;  // FC's bias has 4C
+    size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip,
+           widest = 4 * (size_t)C;  // FC's bias has 4C
     planned.floats = rows > columns ? rows : columns;
     planned.floats = planned.floats > widest ? planned.floats : widest;
     *scratch_bytes = planned.floats * sizeof(float);

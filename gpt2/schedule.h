@@ -1,19 +1,24 @@
-/* Learning-rate schedules and the outlier detector, with llm.c's formulas. */
+// Learning-rate schedules and the outlier detector, with llm.c's formulas.
 #ifndef GPT2_SCHEDULE_H
 #define GPT2_SCHEDULE_H
 
 typedef struct {
     enum { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } kind;
-    float lr;               // the highest rate
-    int warmup, steps;      // linear warm-up steps, steps in all
-    float final_fraction;   // rate at the end / lr
+    float lr;              // the highest rate
+    int warmup, steps;     // linear warm-up steps, steps in all
+    float final_fraction;  // rate at the end / lr
 } Schedule;
-int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps, float final_fraction);   // 0 or -1
-float schedule_lr(const Schedule *s, int step);                                         // step counts from 0
+int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps,
+                  float final_fraction);         // 0 or -1
+float schedule_lr(const Schedule *s, int step);  // step counts from 0
 
 #define OUTLIER_WINDOW 128
-typedef struct { double buffer[OUTLIER_WINDOW]; int count, index; double sum, sum_sq; } OutlierDetector;
+typedef struct {
+    double buffer[OUTLIER_WINDOW];
+    int count, index;
+    double sum, sum_sq;
+} OutlierDetector;
 void outlier_init(OutlierDetector *d);
-double outlier_update(OutlierDetector *d, double x);                                    // z-score; NaN until the window is full
+double outlier_update(OutlierDetector *d, double x);  // z-score; NaN until the window is full
 
 #endif

@@ -1,11 +1,16 @@
-/* Tokens and targets on their way to the device: a ring of slots in pinned memory, so that neither side waits for the other. A slot is
- * filled again only when its last copy is through, which it long is when the ring has come round. */
+// Tokens and targets on their way to the device: a ring of slots in pinned memory, so that neither side waits
+// for the other. A slot is filled again only when its last copy is through, which it long is when the ring
+// has come round.
 #include <string.h>
 #include "cuda.h"
 
-enum { SLOTS = 16 };    // more calls than that can be queued only when each of them has few rows
+enum { SLOTS = 16 };  // more calls than that can be queued only when each of them has few rows
 
-static struct { int *pinned, next; size_t ints; cudaEvent_t sent[SLOTS]; } ring;
+static struct {
+    int *pinned, next;
+    size_t ints;
+    cudaEvent_t sent[SLOTS];
+} ring;
 
 int staging_plan(size_t ints, size_t *scratch_bytes) {
     staging_free();
@@ -28,7 +33,9 @@ void staging_free(void) {
 
 int *staging_slot(size_t ints) {
     if (ints > ring.ints) {
-        gpt2_fail("layers: %zu integers for the device at once, planned for %zu: plan for the largest B, T and chunk", ints, ring.ints);
+        gpt2_fail("layers: %zu integers for the device at once, planned for %zu: plan for the largest B, T "
+                  "and chunk",
+                  ints, ring.ints);
         return NULL;
     }
     cudaError_t rc = cudaEventQuery(ring.sent[ring.next]);
@@ -40,7 +47,8 @@ int *staging_slot(size_t ints) {
 int staging_send(size_t ints, const int **device) {
     void *scratch = cuda_scratch();
     if (!scratch) return -1;
-    CUDA_TRY(cudaMemcpyAsync(scratch, ring.pinned + ring.next * ring.ints, ints * sizeof(int), cudaMemcpyHostToDevice, 0));
+    CUDA_TRY(cudaMemcpyAsync(scratch, ring.pinned + ring.next * ring.ints, ints * sizeof(int),
+                             cudaMemcpyHostToDevice, 0));
     CUDA_TRY(cudaEventRecord(ring.sent[ring.next], 0));
     ring.next = (ring.next + 1) % SLOTS;
     *device = scratch;

@@ -1,4 +1,4 @@
-/* Text files: written under another name first, and renamed once they are on disk. */
+// Text files: written under another name first, and renamed once they are on disk.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,9 +20,12 @@ static char *read_all(FILE *f, const char *path) {
         if (!larger) free(text);
         text = larger;
     }
-    if (!text) gpt2_fail("%s: no memory for its text", path);
-    else if (ferror(f)) gpt2_fail("%s: %s", path, strerror(errno));
-    else if (memchr(text, 0, n)) gpt2_fail("%s: not a text file", path);
+    if (!text)
+        gpt2_fail("%s: no memory for its text", path);
+    else if (ferror(f))
+        gpt2_fail("%s: %s", path, strerror(errno));
+    else if (memchr(text, 0, n))
+        gpt2_fail("%s: not a text file", path);
     else {
         text[n] = 0;
         return text;
@@ -34,9 +37,12 @@ static char *read_all(FILE *f, const char *path) {
 char *text_file_read(const char *path) {
     FILE *f = fopen(path, "r");
     char *text = NULL;
-    if (f) text = read_all(f, path);
-    else if (errno == ENOENT) text = strdup("");
-    else gpt2_fail("%s: %s", path, strerror(errno));
+    if (f)
+        text = read_all(f, path);
+    else if (errno == ENOENT)
+        text = strdup("");
+    else
+        gpt2_fail("%s: %s", path, strerror(errno));
     if (f) fclose(f);
     return text;
 }

@@ -1,4 +1,4 @@
-/* Small text files, read and written whole. */
+// Small text files, read and written whole.
 #ifndef GPT2_TEXT_FILE_H
 #define GPT2_TEXT_FILE_H
 

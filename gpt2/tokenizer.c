@@ -1,4 +1,4 @@
-/* Tokens to bytes. The file is read whole and checked to its last byte; tokens then point into it. */
+// Tokens to bytes. The file is read whole and checked to its last byte; tokens then point into it.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,36 +10,44 @@ enum { HEADER = 256 * sizeof(uint32_t), MAGIC = 20240328, GPT2_VOCAB = 50257, GP
 
 static int check_header(Tokenizer *t, const char *path, const uint32_t *header) {
     if (header[0] != MAGIC)
-        return gpt2_fail("%s: not a tokenizer file: its first number is %u, expected %d", path, header[0], MAGIC);
-    if (header[1] != 1 && header[1] != 2) return gpt2_fail("%s: tokenizer version %u, expected 1 or 2", path, header[1]);
+        return gpt2_fail("%s: not a tokenizer file: its first number is %u, expected %d", path, header[0],
+                         MAGIC);
+    if (header[1] != 1 && header[1] != 2)
+        return gpt2_fail("%s: tokenizer version %u, expected 1 or 2", path, header[1]);
     t->vocab_size = header[2];
     t->eot_token = (int)header[3];
-    if (header[1] == 1) { // does not say its end of text: it is GPT-2's
+    if (header[1] == 1) {  // does not say its end of text: it is GPT-2's
         if (t->vocab_size != GPT2_VOCAB)
-            return gpt2_fail("%s: version 1 with a vocabulary of %u, expected %d", path, t->vocab_size, GPT2_VOCAB);
+            return gpt2_fail("%s: version 1 with a vocabulary of %u, expected %d", path, t->vocab_size,
+                             GPT2_VOCAB);
         t->eot_token = GPT2_EOT;
     } else if (header[3] >= t->vocab_size) {
-        return gpt2_fail("%s: end-of-text token %u is outside the vocabulary of %u", path, header[3], t->vocab_size);
+        return gpt2_fail("%s: end-of-text token %u is outside the vocabulary of %u", path, header[3],
+                         t->vocab_size);
     }
     return 0;
 }
 
 // the body: `size` bytes in t->bytes
 static int index_tokens(Tokenizer *t, const char *path, int64_t size) {
-    if ((int64_t)t->vocab_size * 2 > size) // before anything of that size is allocated
-        return gpt2_fail("%s: a vocabulary of %u tokens does not fit in %lld bytes: the file is cut short", path, t->vocab_size,
-                         (long long)size);
+    if ((int64_t)t->vocab_size * 2 > size)  // before anything of that size is allocated
+        return gpt2_fail("%s: a vocabulary of %u tokens does not fit in %lld bytes: the file is cut short",
+                         path, t->vocab_size, (long long)size);
     t->lengths = malloc(t->vocab_size);
     t->offsets = malloc(t->vocab_size * sizeof *t->offsets);
     if (!t->lengths || !t->offsets) return gpt2_fail("%s: no memory for %u tokens", path, t->vocab_size);
     int64_t at = 0;
     for (uint32_t i = 0; i < t->vocab_size; i++) {
-        if (at >= size || at + 1 + t->bytes[at] > size) return gpt2_fail("%s: ends inside token %u of %u", path, i, t->vocab_size);
-        if (!(t->lengths[i] = t->bytes[at])) return gpt2_fail("%s: token %u has length 0, expected at least 1", path, i);
+        if (at >= size || at + 1 + t->bytes[at] > size)
+            return gpt2_fail("%s: ends inside token %u of %u", path, i, t->vocab_size);
+        if (!(t->lengths[i] = t->bytes[at]))
+            return gpt2_fail("%s: token %u has length 0, expected at least 1", path, i);
         t->offsets[i] = (uint32_t)(at + 1);
         at += 1 + t->lengths[i];
     }
-    if (at != size) return gpt2_fail("%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at), t->vocab_size);
+    if (at != size)
+        return gpt2_fail("%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at),
+                         t->vocab_size);
     return 0;
 }
 
@@ -49,12 +57,15 @@ static int read_tokens(Tokenizer *t, const char *path, FILE *f) {
     if (fstat(fileno(f), &st)) return gpt2_fail("%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode)) return gpt2_fail("%s: not a regular file", path);
     if (st.st_size < HEADER || st.st_size > INT32_MAX)
-        return gpt2_fail("%s: %lld bytes cannot be a tokenizer file, which has a header of %d", path, (long long)st.st_size, (int)HEADER);
-    if (fread(header, sizeof header, 1, f) != 1) return gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
+        return gpt2_fail("%s: %lld bytes cannot be a tokenizer file, which has a header of %d", path,
+                         (long long)st.st_size, (int)HEADER);
+    if (fread(header, sizeof header, 1, f) != 1)
+        return gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
     if (check_header(t, path, header)) return -1;
     size_t size = st.st_size - HEADER;
     if (!(t->bytes = malloc(size + 1))) return gpt2_fail("%s: no memory for %zu bytes", path, size);
-    if (fread(t->bytes, 1, size, f) != size) return gpt2_fail("%s: cannot read %zu bytes of tokens: %s", path, size, strerror(errno));
+    if (fread(t->bytes, 1, size, f) != size)
+        return gpt2_fail("%s: cannot read %zu bytes of tokens: %s", path, size, strerror(errno));
     return index_tokens(t, path, size);
 }
 
@@ -80,7 +91,7 @@ void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token) {
     for (int i = 0; text && i < length; i++) {
         unsigned char c = text[i];
         int control = c < 32 || c == 127, white = c >= '\t' && c <= '\r';
-        if (!control || white) fputc(c, out); // the caller looks at ferror(out), if it wants to
+        if (!control || white) fputc(c, out);  // the caller looks at ferror(out), if it wants to
     }
 }
 

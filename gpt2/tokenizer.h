@@ -1,5 +1,5 @@
-/* Decoding of tokens through llm.c's tokenizer.bin (256 uint32: magic 20240328, version 1 or 2, vocabulary size, end-of-text id; then
- * for each token one length byte and its bytes). */
+// Decoding of tokens through llm.c's tokenizer.bin (256 uint32: magic 20240328, version 1 or 2, vocabulary
+// size, end-of-text id; then for each token one length byte and its bytes).
 #ifndef GPT2_TOKENIZER_H
 #define GPT2_TOKENIZER_H
 #include <stdint.h>
@@ -7,15 +7,17 @@
 
 typedef struct {
     uint32_t vocab_size;
-    int eot_token;          // end of text
-    uint8_t *lengths;       // (vocab_size)
-    uint32_t *offsets;      // (vocab_size) into bytes
+    int eot_token;      // end of text
+    uint8_t *lengths;   // (vocab_size)
+    uint32_t *offsets;  // (vocab_size) into bytes
     uint8_t *bytes;
 } Tokenizer;
 
-int tokenizer_init(Tokenizer *t, const char *path);                                     // 0 or -1
-const char *tokenizer_decode(const Tokenizer *t, uint32_t token, int *length);          // NULL if there is no such token
-void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token);                    // control bytes other than white space are left out
+int tokenizer_init(Tokenizer *t, const char *path);  // 0 or -1
+const char *tokenizer_decode(const Tokenizer *t, uint32_t token,
+                             int *length);  // NULL if there is no such token
+void tokenizer_print(const Tokenizer *t, FILE *out,
+                     uint32_t token);  // control bytes other than white space are left out
 void tokenizer_free(Tokenizer *t);
 
 #endif

@@ -1,18 +1,16 @@
-/* Before the first step each planned product runs once, on memory that is freed again: an algorithm that the
- * heuristic names and the library refuses, or a kernel that fails, shows here. With a tuning file the
- * products that it lacks are timed: the heuristic's candidates, and the product without its epilogue beside
- * kernels of our own. */
+// Before the first step each planned product runs once, on memory that is freed again: an algorithm that the
+// heuristic names and the library refuses, or a kernel that fails, shows here. With a tuning file the
+// products that it lacks are timed: the heuristic's candidates, and the product without its epilogue beside
+// kernels of our own.
 #include <math.h>
 #include <stdlib.h>
 #include "cuda.h"
 #include "product_cuda.h"
 
 enum { ROUNDS = 9, MOST_RUNS = 50, CHOICES = CANDIDATES + 1 };
-static const double ROUND_MS = 1;       // the runs of a choice in a round: so long at least
+static const double ROUND_MS = 1;  // the runs of a choice in a round: so long at least
 
-static size_t padded(size_t bytes) {
-    return (bytes + 255) / 256 * 256;
-}
+static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 static size_t matrix_bytes(const Product *p, gpt2_dtype dt, int rows, int ld, int next) {
     size_t before = (size_t)(p->batch > 1 ? p->batch - 1 : 0) * next;
@@ -20,7 +18,9 @@ static size_t matrix_bytes(const Product *p, gpt2_dtype dt, int rows, int ld, in
 }
 
 // The operands of a product in the memory of the trial, one behind the other.
-typedef struct { size_t left, right, out, aux, bias, all; } Sizes;
+typedef struct {
+    size_t left, right, out, aux, bias, all;
+} Sizes;
 
 static Sizes sizes_of(const Product *p) {
     Sizes s = { .left = matrix_bytes(p, p->in, p->left_t ? p->depth : p->rows, p->left_ld, p->left_next),
@@ -37,11 +37,12 @@ static Sizes sizes_of(const Product *p) {
 static Operands operands_in(char *memory, const Product *p) {
     Sizes s = sizes_of(p);
     char *right = memory + s.left, *out = right + s.right, *aux = out + s.out, *bias = aux + s.aux;
-    return (Operands){ .left = memory, .right = right, .out = out, .aux = aux, .bias = bias,
-                       .workspace = cuda_scratch() };
+    return (Operands){
+        .left = memory, .right = right, .out = out, .aux = aux, .bias = bias, .workspace = cuda_scratch()
+    };
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // timing
 
 static int run_choice(Kept *kept, int choice, const Operands *x) {
@@ -78,7 +79,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEv
         ms[c] = INFINITY;
         if (time_runs(kept, c, x, events, 1, &warm) != 0 || time_runs(kept, c, x, events, 1, &once) != 0) {
             if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed product") != 0) return -1;
-            cudaGetLastError();     // what a refused launch leaves behind is not the next call's
+            cudaGetLastError();  // what a refused launch leaves behind is not the next call's
             continue;
         }
         runs[c] = once * MOST_RUNS < ROUND_MS ? MOST_RUNS : once > ROUND_MS ? 1 : (int)ceil(ROUND_MS / once);
@@ -106,7 +107,7 @@ static int tune(Kept *kept, char *memory) {
     Kept *without = apart ? product_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
-    int rc = cuda_random_values(memory, sizes_of(p).all);   // others have left theirs there
+    int rc = cuda_random_values(memory, sizes_of(p).all);  // others have left theirs there
     for (int i = 0; i < 2 && rc == 0; i++) rc = cuda_check(cudaEventCreate(&events[i]), "cudaEventCreate");
     if (rc == 0) rc = time_choices(kept, choices, &x, events, ms);
     for (int i = 0; i < 2; i++)
@@ -115,13 +116,15 @@ static int tune(Kept *kept, char *memory) {
     for (int c = 1; c < choices; c++)
         if (ms[c] < ms[best]) best = c;
     if (choices == 0 || ms[best] == INFINITY) return product_unsupported(p);
-    if (best < kept->found) kept->chosen = best;
-    else kept->found = 0;
+    if (best < kept->found)
+        kept->chosen = best;
+    else
+        kept->found = 0;
     kept->settled = 1;
     return tune_add(p, kept->found ? &kept->candidates[best] : NULL, ms[best]);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 // What the tuning file names runs here, too: cuBLASLt's check of an algorithm does not promise that it will.
 static int try_tuned(Kept *kept, char *memory) {
@@ -138,12 +141,14 @@ static int settle(Kept *kept, char *memory) {
     if (kept->settled) return kept->line ? try_tuned(kept, memory) : 0;
     if (tune_wanted() == 1) return tune(kept, memory);
     if (tune_wanted() == 0)
-        return gpt2_fail("rank 0 has not timed a product that this rank plans, m %d, n %d, k %d, epilogue %d: "
-                         "all ranks need the same options", p->cols, p->rows, p->depth, p->epilogue);
+        return gpt2_fail(
+            "rank 0 has not timed a product that this rank plans, m %d, n %d, k %d, epilogue %d: "
+            "all ranks need the same options",
+            p->cols, p->rows, p->depth, p->epilogue);
     Operands x = operands_in(memory, p);
     int rc = product_run(kept, &x);
     if (rc > 0 && p->epilogue == 0) return product_unsupported(p);
-    if (rc > 0) {               // computed apart: by a product that is tried as well
+    if (rc > 0) {  // computed apart: by a product that is tried as well
         Product less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }
@@ -162,7 +167,8 @@ size_t trial_cuda_bytes(void) {
 
 int trial_cuda(void *memory) {
     Kept *kept;
-    for (int i = 0; (kept = product_at(i)); i++)    // where one is computed apart, those that it takes join the table
+    for (int i = 0; (kept = product_at(i));
+         i++)  // where one is computed apart, those that it takes join the table
         if (settle(kept, memory) != 0) return -1;
     return 0;
 }

@@ -1,6 +1,6 @@
-/* The tuning file: for each card, version of cuBLASLt and product the algorithm that was fastest, a line
- * each. cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file
- * handles its text; who reads and writes it is the caller's. */
+// The tuning file: for each card, version of cuBLASLt and product the algorithm that was fastest, a line
+// each. cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file
+// handles its text; who reads and writes it is the caller's.
 #define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
@@ -12,23 +12,25 @@
 
 enum { KEY = 512, LINE = 1024 };
 
-static const char HEADING[] = "# Matrix products: the fastest of cuBLASLt's algorithms. Products without a line "
-                              "are timed and added.\n";
+static const char HEADING[] =
+    "# Matrix products: the fastest of cuBLASLt's algorithms. Products without a line "
+    "are timed and added.\n";
 
 static struct {
-    char *name, *text;      // NULL: no tuning
+    char *name, *text;  // NULL: no tuning
     int may_time;
 } tuning;
 
-// ----------------------------------------------------------------------------
+// --------
 // lines: key = algorithm ms ms, check sum
 
 const char *layers_cuda_card(void) {
     static char card[384];
     struct cudaDeviceProp p;
     int device;
-    if (cublaslt_load() != 0 || cuda_check(cudaGetDevice(&device), "cudaGetDevice") != 0
-        || cuda_check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties") != 0) return NULL;
+    if (cublaslt_load() != 0 || cuda_check(cudaGetDevice(&device), "cudaGetDevice") != 0 ||
+        cuda_check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties") != 0)
+        return NULL;
     snprintf(card, sizeof card, "\"%.200s (%d.%d, %d processors)\" cuBLASLt %zu", p.name, p.major, p.minor,
              p.multiProcessorCount, cublasLtGetVersion());
     return card;
@@ -38,10 +40,12 @@ const char *layers_cuda_card(void) {
 static int write_key(const Product *p, char key[KEY]) {
     const char *card = layers_cuda_card();
     if (!card) return -1;
-    snprintf(key, KEY, "%s %s to %s rows %d cols %d depth %d batch %d transposed %d %d steps %d %d %d "
-             "matrices %d %d %d epilogue %d = ", card, product_type(p->in), product_type(p->out), p->rows, p->cols,
-             p->depth, p->batch, p->left_t, p->right_t, p->left_ld, p->right_ld, p->out_ld, p->left_next,
-             p->right_next, p->out_next, p->epilogue);
+    snprintf(key, KEY,
+             "%s %s to %s rows %d cols %d depth %d batch %d transposed %d %d steps %d %d %d "
+             "matrices %d %d %d epilogue %d = ",
+             card, product_type(p->in), product_type(p->out), p->rows, p->cols, p->depth, p->batch, p->left_t,
+             p->right_t, p->left_ld, p->right_ld, p->out_ld, p->left_next, p->right_next, p->out_next,
+             p->epilogue);
     return 0;
 }
 
@@ -55,9 +59,7 @@ static int is_whole(const char *line, size_t n) {
     return memcmp(line + n - tail, end, tail) == 0;
 }
 
-static int digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
 // What stands behind the key: 1: an algorithm; 0: "apart"; -1: neither
 static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
@@ -72,7 +74,7 @@ static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
     return text[2 * sizeof bytes] == ' ' ? 1 : -1;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the text
 
 static int damaged(int line) {
@@ -110,9 +112,7 @@ char *layers_cuda_tuned(void) {
     return text;
 }
 
-int tune_wanted(void) {
-    return tuning.text ? tuning.may_time : -1;
-}
+int tune_wanted(void) { return tuning.text ? tuning.may_time : -1; }
 
 int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line) {
     char key[KEY];
@@ -131,8 +131,10 @@ int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int
 }
 
 int tune_refused(int line, const char *status) {
-    return gpt2_fail("%s, line %d: cuBLASLt refuses this algorithm (%s): delete the line, its product is timed "
-                     "anew", tuning.name, line, status);
+    return gpt2_fail(
+        "%s, line %d: cuBLASLt refuses this algorithm (%s): delete the line, its product is timed "
+        "anew",
+        tuning.name, line, status);
 }
 
 int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms) {

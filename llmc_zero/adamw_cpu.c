@@ -1,4 +1,5 @@
-/* AdamW, one expression for every vector width: explicit fmaf, correctly rounded square root and division, nothing else. */
+// AdamW, one expression for every vector width: explicit fmaf, correctly rounded square root and division,
+// nothing else.
 #include "kernels.h"
 #include "numbers.h"
 #include <math.h>
@@ -7,11 +8,16 @@ enum { BLOCK = 1024 };
 
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed) {
     double correction1 = 1 - pow(h->beta1, h->t), correction2 = 1 - pow(h->beta2, h->t);
-    return (adamw_constants){
-        .beta1 = h->beta1, .one_minus_beta1 = 1 - h->beta1, .beta2 = h->beta2, .one_minus_beta2 = 1 - h->beta2,
-        .step_size = (float)(h->lr / correction1), .inv_sqrt_correction2 = (float)(1 / sqrt(correction2)), .eps = h->eps,
-        .grad_scale = (float)grad_scale, .keep = { 1.0f, (float)(1 - (double)h->lr * h->weight_decay) },
-        .noise = noise_of_update(rounding_seed, h->t) };
+    return (adamw_constants){ .beta1 = h->beta1,
+                              .one_minus_beta1 = 1 - h->beta1,
+                              .beta2 = h->beta2,
+                              .one_minus_beta2 = 1 - h->beta2,
+                              .step_size = (float)(h->lr / correction1),
+                              .inv_sqrt_correction2 = (float)(1 / sqrt(correction2)),
+                              .eps = h->eps,
+                              .grad_scale = (float)grad_scale,
+                              .keep = { 1.0f, (float)(1 - (double)h->lr * h->weight_decay) },
+                              .noise = noise_of_update(rounding_seed, h->t) };
 }
 
 ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep, float *restrict p,
@@ -29,8 +35,9 @@ ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep
     }
 }
 
-/* The noise changes from element to element: without it the same small updates would be lost at every step. */
-ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t key, uint32_t first, int64_t n) {
+// The noise changes from element to element: without it the same small updates would be lost at every step.
+ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t key, uint32_t first,
+                                         int64_t n) {
     for (int64_t i = 0; i < n; i++) low[i] = bf16_round_with(p[i], noise_at(key, first + (uint32_t)i));
 }
 
@@ -44,7 +51,7 @@ static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, c
     void *stored = at(a->low, a->low_type, s->param);
     uint32_t key = noise_key(c->noise, s->tensor, s->layer);
     int64_t n = s->elems;
-    #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
+#pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
         float wide[BLOCK], own[BLOCK];
@@ -57,8 +64,10 @@ static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, c
         }
         if (!masters) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
         adamw_block(c, c->keep[s->decay], p, m + b, v + b, grad, len);
-        if (!masters) round_with_noise(low, own, key, (uint32_t)(s->inside + b), len);
-        else if (low) kernel_convert(a->low_type, low, ZERO_F32, p, len);
+        if (!masters)
+            round_with_noise(low, own, key, (uint32_t)(s->inside + b), len);
+        else if (low)
+            kernel_convert(a->low_type, low, ZERO_F32, p, len);
     }
 }
 

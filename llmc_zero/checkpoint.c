@@ -1,10 +1,9 @@
-/*
- * Save and load. One file a rank: a header, the trainer's bytes, then for each unit this rank's part of the masters (or of the parameters,
- * where they are their own masters) and of both moments, all fp32, then the number of the save, then the XXH3-64 of everything before. What
- * is written is the same at every stage and on every device, so a file saved at one loads at another. Parameters that have masters are not
- * saved: they are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of them: files with
- * other numbers were not saved together.
- */
+// Save and load. One file a rank: a header, the trainer's bytes, then for each unit this rank's part of the
+// masters (or of the parameters, where they are their own masters) and of both moments, all fp32, then the
+// number of the save, then the XXH3-64 of everything before. What is written is the same at every stage and
+// on every device, so a file saved at one loads at another. Parameters that have masters are not saved: they
+// are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of
+// them: files with other numbers were not saved together.
 #include "comm_late.h"
 #include "internal.h"
 #define XXH_INLINE_ALL
@@ -20,9 +19,9 @@
 #include <xxhash.h>
 
 typedef struct {
-    char magic[8];                      /* "llmczero" */
+    char magic[8];  // "llmczero"
     uint32_t version, ranks, rank, dtype;
-    uint64_t geometry;                  /* digest of the tables: another model is refused */
+    uint64_t geometry;  // digest of the tables: another model is refused
     uint64_t elems, user_bytes;
     loss_scale scale;
 } file_header;
@@ -39,8 +38,14 @@ static uint64_t geometry_digest(const layout *l) {
 }
 
 static file_header header_of(const zero *z, size_t user_bytes) {
-    file_header h = { .version = FILE_VERSION, .scale = z->scale, .ranks = z->comm.ranks, .rank = z->comm.rank, .dtype = z->config.dtype,
-                      .geometry = geometry_digest(&z->layout), .elems = z->layout.elems, .user_bytes = user_bytes };
+    file_header h = { .version = FILE_VERSION,
+                      .scale = z->scale,
+                      .ranks = z->comm.ranks,
+                      .rank = z->comm.rank,
+                      .dtype = z->config.dtype,
+                      .geometry = geometry_digest(&z->layout),
+                      .elems = z->layout.elems,
+                      .user_bytes = user_bytes };
     memcpy(h.magic, "llmczero", 8);
     return h;
 }
@@ -48,22 +53,28 @@ static file_header header_of(const zero *z, size_t user_bytes) {
 static const zero_value saved[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 enum { SAVED = sizeof saved / sizeof *saved };
 
-/* Where element `at` of this rank's part of a unit is stored. */
+// Where element `at` of this rank's part of a unit is stored.
 static char *own_part(const zero *z, storage s, int unit, int64_t at) {
     return s.base + (part_offset(z, unit, z->comm.rank, s.sharded_from) + at) * dtype_bytes(s.type);
 }
 
-/* A file being read or written together with its digest. */
-typedef struct { FILE *f; XXH3_state_t *digest; const char *path; } stream;
+// A file being read or written together with its digest.
+typedef struct {
+    FILE *f;
+    XXH3_state_t *digest;
+    const char *path;
+} stream;
 
 static int put(stream *s, const void *data, size_t bytes) {
-    if (!bytes) return 0;                   /* a trainer without bytes of its own may pass NULL */
-    if (XXH3_64bits_update(s->digest, data, bytes) != XXH_OK) return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
-    if (fwrite(data, 1, bytes, s->f) != bytes) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
+    if (!bytes) return 0;  // a trainer without bytes of its own may pass NULL
+    if (XXH3_64bits_update(s->digest, data, bytes) != XXH_OK)
+        return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
+    if (fwrite(data, 1, bytes, s->f) != bytes)
+        return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
     return 0;
 }
 
-/* Calls fn for this rank's part of everything that is saved, in pieces of VALUES_CHUNK elements at most. */
+// Calls fn for this rank's part of everything that is saved, in pieces of VALUES_CHUNK elements at most.
 typedef int (*part_visitor)(zero *z, storage s, char *stored, int64_t n, stream *file);
 static int visit_parts(zero *z, stream *file, part_visitor fn) {
     for (int u = 0; u < z->layout.n_units; u++)
@@ -71,7 +82,8 @@ static int visit_parts(zero *z, stream *file, part_visitor fn) {
             storage s = storage_of(z, saved[i]);
             int64_t shard = z->layout.units[u].shard;
             for (int64_t at = 0; at < shard; at += VALUES_CHUNK)
-                ZERO_TRY(fn(z, s, own_part(z, s, u, at), shard - at < VALUES_CHUNK ? shard - at : VALUES_CHUNK, file));
+                ZERO_TRY(fn(z, s, own_part(z, s, u, at),
+                            shard - at < VALUES_CHUNK ? shard - at : VALUES_CHUNK, file));
         }
     return 0;
 }
@@ -83,12 +95,16 @@ static int put_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
 
 static int start_digest(stream *s) {
     s->digest = XXH3_createState();
-    return s->digest && XXH3_64bits_reset(s->digest) == XXH_OK ? 0 : zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
+    return s->digest && XXH3_64bits_reset(s->digest) == XXH_OK
+               ? 0
+               : zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
 }
 
-/* Beside `path`, all that comes before the number of the save. */
-static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *path, const void *user, size_t user_bytes) {
-    if (snprintf(temporary, PATH_MAX, "%s.tmp", path) >= PATH_MAX) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
+// Beside `path`, all that comes before the number of the save.
+static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *path, const void *user,
+                      size_t user_bytes) {
+    if (snprintf(temporary, PATH_MAX, "%s.tmp", path) >= PATH_MAX)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
     s->path = temporary;
     if (!(s->f = fopen(temporary, "wb"))) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
     ZERO_TRY(start_digest(s));
@@ -99,7 +115,8 @@ static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *
     return fflush(s->f) ? zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno)) : 0;
 }
 
-/* All ranks' digests so far, added up as halves, whose sums a double holds exactly. Nothing is drawn: equal saves are equal files. */
+// All ranks' digests so far, added up as halves, whose sums a double holds exactly. Nothing is drawn: equal
+// saves are equal files.
 static int number_of_save(zero *z, const stream *s, uint64_t *number) {
     uint64_t own = XXH3_64bits_digest(s->digest);
     double sums[2] = { (double)(own >> 32), (double)(own & UINT32_MAX) };
@@ -126,15 +143,18 @@ static int finish_file(stream *s, uint64_t number, const char *path) {
     ZERO_TRY(put(s, &number, sizeof number));
     uint64_t digest = XXH3_64bits_digest(s->digest);
     ZERO_TRY(put(s, &digest, sizeof digest));
-    if (fflush(s->f) || fsync(fileno(s->f))) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
+    if (fflush(s->f) || fsync(fileno(s->f)))
+        return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
     if (close_file(s)) return zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno));
-    if (rename(s->path, path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be renamed: %s", s->path, strerror(errno));
+    if (rename(s->path, path))
+        return zero_fail(ZERO_ERR_IO, "%s: cannot be renamed: %s", s->path, strerror(errno));
     s->path = NULL;
     return sync_folder(path);
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
-    if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
+    if (z->begun)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
     ZERO_TRY(check_closed(z, "zero_save"));
     ZERO_TRY(params_complete(z));
     char temporary[PATH_MAX];
@@ -143,75 +163,92 @@ int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     int rc = agree(z, begin_file(z, &s, temporary, path, user, user_bytes));
     if (!rc) rc = number_of_save(z, &s, &number);
     if (!rc) rc = finish_file(&s, number, path);
-    if (s.f) fclose(s.f);                       /* it has failed */
+    if (s.f) fclose(s.f);  // it has failed
     if (s.path) unlink(s.path);
     XXH3_freeState(s.digest);
-    return agree(z, rc);                        /* nobody ends the others before they have cleaned up */
+    return agree(z, rc);  // nobody ends the others before they have cleaned up
 }
 
 static int take(stream *s, void *data, size_t bytes) {
     if (!bytes) return 0;
     if (fread(data, 1, bytes, s->f) == bytes) return 0;
-    return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path, ferror(s->f) ? strerror(errno) : "it ends early");
+    return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", s->path,
+                     ferror(s->f) ? strerror(errno) : "it ends early");
 }
 
 static int check_ranks(const stream *s, const file_header *h, const file_header *want) {
     if (h->ranks != want->ranks)
-        return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u, srun -n %u or -pn %u",
+        return zero_fail(ZERO_ERR_IO,
+                         "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u, srun "
+                         "-n %u or -pn %u",
                          s->path, h->rank, h->ranks, want->rank, want->ranks, h->ranks, h->ranks, h->ranks);
     if (h->rank != want->rank)
-        return zero_fail(ZERO_ERR_IO, "%s: saved by rank %u of %u, this is rank %u: each rank loads the file that it saved", s->path,
-                         h->rank, h->ranks, want->rank);
+        return zero_fail(
+            ZERO_ERR_IO,
+            "%s: saved by rank %u of %u, this is rank %u: each rank loads the file that it saved", s->path,
+            h->rank, h->ranks, want->rank);
     return 0;
 }
 
-/* The number of the save and the digest; version 2 had the digest alone. */
+// The number of the save and the digest; version 2 had the digest alone.
 static size_t trailer_bytes(const file_header *h) { return (h->version == 2 ? 1 : 2) * sizeof(uint64_t); }
 
 static int check_header(const zero *z, stream *s, size_t user_bytes, file_header *header) {
     file_header h, want = header_of(z, user_bytes);
     struct stat st;
     ZERO_TRY(take(s, &h, sizeof h));
-    if (memcmp(h.magic, want.magic, 8)) return zero_fail(ZERO_ERR_IO, "%s: is no llmc_zero state file", s->path);
+    if (memcmp(h.magic, want.magic, 8))
+        return zero_fail(ZERO_ERR_IO, "%s: is no llmc_zero state file", s->path);
     if (h.version < OLDEST_VERSION || h.version > FILE_VERSION)
-        return zero_fail(ZERO_ERR_IO, "%s: version %u; this library reads versions %d to %d", s->path, h.version, OLDEST_VERSION,
-                         FILE_VERSION);
+        return zero_fail(ZERO_ERR_IO, "%s: version %u; this library reads versions %d to %d", s->path,
+                         h.version, OLDEST_VERSION, FILE_VERSION);
     ZERO_TRY(check_ranks(s, &h, &want));
-    if (h.dtype != want.dtype) return zero_fail(ZERO_ERR_IO, "%s: saved with dtype %s", s->path, dtype_name(h.dtype));
+    if (h.dtype != want.dtype)
+        return zero_fail(ZERO_ERR_IO, "%s: saved with dtype %s", s->path, dtype_name(h.dtype));
     if (h.geometry != want.geometry || h.elems != want.elems)
-        return zero_fail(ZERO_ERR_IO, "%s: belongs to another model: other tensors or units (%llu parameters here, %llu there)", s->path,
-                         (unsigned long long)want.elems, (unsigned long long)h.elems);
+        return zero_fail(
+            ZERO_ERR_IO,
+            "%s: belongs to another model: other tensors or units (%llu parameters here, %llu there)",
+            s->path, (unsigned long long)want.elems, (unsigned long long)h.elems);
     if (h.user_bytes != want.user_bytes)
-        return zero_fail(ZERO_ERR_IO, "%s: holds %llu bytes of the trainer's own, and %llu are asked for: another trainer or version wrote it",
+        return zero_fail(ZERO_ERR_IO,
+                         "%s: holds %llu bytes of the trainer's own, and %llu are asked for: another trainer "
+                         "or version wrote it",
                          s->path, (unsigned long long)h.user_bytes, (unsigned long long)want.user_bytes);
-    uint64_t bytes = sizeof h + user_bytes + 3 * sizeof(float) * (uint64_t)z->layout.shard_elems + trailer_bytes(&h);
+    uint64_t bytes = sizeof h + user_bytes + 3 * sizeof(float) * (uint64_t)z->layout.shard_elems +
+                     trailer_bytes(&h);
     if (fstat(fileno(s->f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     if ((uint64_t)st.st_size != bytes)
-        return zero_fail(ZERO_ERR_IO, "%s: %lld bytes, it must have %llu: truncated or damaged", s->path, (long long)st.st_size, (unsigned long long)bytes);
+        return zero_fail(ZERO_ERR_IO, "%s: %lld bytes, it must have %llu: truncated or damaged", s->path,
+                         (long long)st.st_size, (unsigned long long)bytes);
     *header = h;
     return 0;
 }
 
-/* Reads the file once against its digest before a byte of it is believed. */
+// Reads the file once against its digest before a byte of it is believed.
 static int check_digest(zero *z, stream *s) {
     struct stat st;
     uint64_t stored;
-    if (fstat(fileno(s->f), &st) || fseeko(s->f, 0, SEEK_SET)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    if (fstat(fileno(s->f), &st) || fseeko(s->f, 0, SEEK_SET))
+        return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     size_t left = (size_t)st.st_size - sizeof stored, room = VALUES_CHUNK * sizeof(float);
     for (size_t n; left; left -= n) {
         n = left < room ? left : room;
         ZERO_TRY(take(s, z->values, n));
-        if (XXH3_64bits_update(s->digest, z->values, n) != XXH_OK) return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
+        if (XXH3_64bits_update(s->digest, z->values, n) != XXH_OK)
+            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
     }
     ZERO_TRY(take(s, &stored, sizeof stored));
-    if (stored != XXH3_64bits_digest(s->digest)) return zero_fail(ZERO_ERR_IO, "%s: damaged: its checksum does not match its contents", s->path);
+    if (stored != XXH3_64bits_digest(s->digest))
+        return zero_fail(ZERO_ERR_IO, "%s: damaged: its checksum does not match its contents", s->path);
     return 0;
 }
 
-/* 0 in a file that has none. */
+// 0 in a file that has none.
 static int take_number(stream *s, const file_header *h, uint64_t *number) {
     if (trailer_bytes(h) == sizeof(uint64_t)) return 0;
-    if (fseeko(s->f, -(off_t)trailer_bytes(h), SEEK_END)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    if (fseeko(s->f, -(off_t)trailer_bytes(h), SEEK_END))
+        return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
     return take(s, number, sizeof *number);
 }
 
@@ -224,16 +261,22 @@ static int open_own(zero *z, stream *s, size_t user_bytes, file_header *h, uint6
     return fseeko(s->f, sizeof *h, SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
 }
 
-/* Each file is good for itself; were they saved together? The paths come last: a long sentence is cut. */
+// Each file is good for itself; were they saved together? The paths come last: a long sentence is cut.
 static int check_same_save(zero *z, const char *path, uint64_t number) {
-    struct { uint64_t number; char path[PATH_MAX]; } first = { .number = number };
+    struct {
+        uint64_t number;
+        char path[PATH_MAX];
+    } first = { .number = number };
     snprintf(first.path, sizeof first.path, "%s", path);
     ZERO_TRY(zero_broadcast(z, 0, &first, sizeof first));
     const comm *c = &z->comm;
     int rc = 0;
     if (first.number != number)
-        rc = zero_fail(ZERO_ERR_IO, "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all ranks the files of "
-                       "one; these are %s and %s", c->rank, comm_host(c, c->rank), comm_host(c, 0), path, first.path);
+        rc = zero_fail(ZERO_ERR_IO,
+                       "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all "
+                       "ranks the files of "
+                       "one; these are %s and %s",
+                       c->rank, comm_host(c, c->rank), comm_host(c, 0), path, first.path);
     return agree(z, rc);
 }
 
@@ -247,14 +290,15 @@ static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
     return visit_parts(z, s, take_part);
 }
 
-/* Not in a hurry: nothing else is on the device. */
+// Not in a hurry: nothing else is on the device.
 static int gather_now(zero *z, const comm_piece *piece, size_t elem_bytes) {
     ZERO_TRY(wait_for_device(z, COMM));
     ZERO_TRY(comm_all_gather(&z->comm, piece, 1, elem_bytes));
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-/* Own parts are read; what this stage keeps whole is gathered, and parameters with masters are rounded from them. */
+// Own parts are read; what this stage keeps whole is gathered, and parameters with masters are rounded from
+// them.
 static int run_complete(void *ctx, job *j) {
     (void)j;
     zero *z = ctx;
@@ -265,7 +309,9 @@ static int run_complete(void *ctx, job *j) {
         const layout_unit *l = &z->layout.units[u];
         z->comm.unit = u;
         z->comm.more_units = 0;
-        if (z->master) ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type, own_part(z, master, u, 0), l->shard));
+        if (z->master)
+            ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type,
+                                   own_part(z, master, u, 0), l->shard));
         comm_piece params = { low.base + l->base * dtype_bytes(low.type), own_part(z, low, u, 0), l->shard };
         if (z->config.stage < 3) ZERO_TRY(gather_now(z, &params, dtype_bytes(low.type)));
         for (int i = z->master ? 0 : 1; z->config.stage == 0 && i < SAVED; i++) {
@@ -278,14 +324,16 @@ static int run_complete(void *ctx, job *j) {
 }
 
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
-    if (z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_load: inside a training step; finish the step first");
+    if (z->begun)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_load: inside a training step; finish the step first");
     ZERO_TRY(check_closed(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     stream s = { .path = path };
     file_header h = { .scale = z->scale };
     uint64_t number = 0;
-    int rc = agree(z, open_own(z, &s, user_bytes, &h, &number));    /* nothing changes on any rank before all files are good */
+    int rc = agree(z, open_own(z, &s, user_bytes, &h,
+                               &number));  // nothing changes on any rank before all files are good
     if (!rc) rc = check_same_save(z, path, number);
     if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes));
     if (s.f) fclose(s.f);

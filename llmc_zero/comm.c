@@ -13,7 +13,7 @@ double comm_now(void) {
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-/* 1: a window, 0: messages */
+// 1: a window, 0: messages
 static int open_transport(comm *c, const zero_config *config, memory *m) {
     char why[96] = "as configured";
     if (config->shared_window) {
@@ -31,7 +31,8 @@ static int open_staging(comm *c, const zero_config *config, device *d, memory *m
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
                          (long long)comm_staging_bytes(config), c->ranks);
     if (!d->asynchronous) return 0;
-    if (c->ranks > d->untabled && !(d->table = memory_alloc(m, ZERO_WORKING, "addresses of ranks' bytes", c->ranks * sizeof *d->table)))
+    if (c->ranks > d->untabled &&
+        !(d->table = memory_alloc(m, ZERO_WORKING, "addresses of ranks' bytes", c->ranks * sizeof *d->table)))
         return ZERO_ERR_MEMORY;
     return 0;
 }
@@ -42,17 +43,21 @@ int comm_open_incoming(comm *c, memory *m) {
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
-/* All ranks fail if one does, with the error of the lowest that failed; told by c->net, since a transport is what may be missing. */
+// All ranks fail if one does, with the error of the lowest that failed; told by c->net, since a transport is
+// what may be missing.
 int comm_agree_opened(comm *c, int rc) {
     if (c->ranks == 1) return rc;
-    struct { int rc; char sentence[508]; } first = { rc, "" };
+    struct {
+        int rc;
+        char sentence[508];
+    } first = { rc, "" };
     char *text[c->ranks];
     if (rc) snprintf(first.sentence, sizeof first.sentence, "%s", zero_last_error());
     int lowest = comm_net_agree(c, rc ? c->rank : c->ranks);
     if (lowest < 0 || lowest == c->ranks) return lowest < 0 ? lowest : 0;
     for (int r = 0; r < c->ranks; r++) text[r] = (char *)&first;
     ZERO_TRY(c->net->exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
-    comm_net_agree(c, 0);                            /* nobody leaves, which would look like the failure, before all know of it */
+    comm_net_agree(c, 0);  // nobody leaves, which would look like the failure, before all know of it
     return zero_fail_shared(zero_fail(first.rc, "%s", first.sentence), c->rank);
 }
 
@@ -81,8 +86,13 @@ void comm_count(comm *c, comm_kind kind, size_t bytes) {
     kinds[kind][c->purpose] += (int64_t)bytes;
 }
 
-/* Goes before the bytes of every exchange. Ranks that call in different orders would else read each other's bytes for their own. */
-typedef struct { uint32_t number, exchange; int32_t root, unit, purpose, unused; int64_t bytes; } stamp;
+// Goes before the bytes of every exchange. Ranks that call in different orders would else read each other's
+// bytes for their own.
+typedef struct {
+    uint32_t number, exchange;
+    int32_t root, unit, purpose, unused;
+    int64_t bytes;
+} stamp;
 
 static stamp stamp_of(const comm *c, comm_exchange x, int root, size_t bytes) {
     return (stamp){ c->exchanges, x, root, c->unit, (int32_t)c->purpose, 0, (int64_t)bytes };
@@ -98,13 +108,17 @@ static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
     memcpy(&s, c->transport->in(c, x, c->half ^ 1, src), sizeof s);
     if (!memcmp(&s, mine, sizeof s)) return 0;
     char units[48] = "";
-    if (mine->unit != s.unit) snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
-    return zero_fail(ZERO_ERR_COMM, "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks in the same order, in "
-                     "validation and sampling too", c->rank, src, units);
+    if (mine->unit != s.unit)
+        snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
+    return zero_fail(ZERO_ERR_COMM,
+                     "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks "
+                     "in the same order, in "
+                     "validation and sampling too",
+                     c->rank, src, units);
 }
 
-/* Before it the host's staging holds what goes out, and nothing on the device reads what came in with the exchange
- * before: with NCCL the device does not use that staging at all. bytes: what the stamp says. */
+// Before it the host's staging holds what goes out, and nothing on the device reads what came in with the
+// exchange before: with NCCL the device does not use that staging at all. bytes: what the stamp says.
 static int exchange_for(comm *c, comm_exchange x, int root, size_t bytes, size_t carried) {
     stamp mine = stamp_of(c, x, root, bytes);
     if (!c->nccl) ZERO_TRY(c->device->f->wait(c->device, COMM));
@@ -116,24 +130,32 @@ static int exchange_for(comm *c, comm_exchange x, int root, size_t bytes, size_t
     return 0;
 }
 
-static int exchange(comm *c, comm_exchange x, int root, size_t bytes) { return exchange_for(c, x, root, bytes, bytes); }
+static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
+    return exchange_for(c, x, root, bytes, bytes);
+}
 
 int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all) {
     int half = c->half;
     memcpy(out_stamped(c, EXCHANGE_GATHER, 0, kind, total), mine, n * sizeof *mine);
     ZERO_TRY(exchange_for(c, EXCHANGE_GATHER, kind, total, n * sizeof *mine));
-    for (int r = 0; r < c->ranks; r++) all[r] = (const int64_t *)(c->transport->in(c, EXCHANGE_GATHER, half, r) + STAMP_BYTES);
+    for (int r = 0; r < c->ranks; r++)
+        all[r] = (const int64_t *)(c->transport->in(c, EXCHANGE_GATHER, half, r) + STAMP_BYTES);
     return 0;
 }
 
-/* The pieces' shards, seen as one long shard: calls fn for each run of elements [pos, pos + len) of it that lies in one piece. */
-typedef struct { const comm_piece *pieces; int n; int64_t total; } chain;
+// The pieces' shards, seen as one long shard: calls fn for each run of elements [pos, pos + len) of it that
+// lies in one piece.
+typedef struct {
+    const comm_piece *pieces;
+    int n;
+    int64_t total;
+} chain;
 static chain chain_of(const comm_piece *pieces, int n) {
     chain ch = { pieces, n, 0 };
     for (int i = 0; i < n; i++) ch.total += pieces[i].elems;
     return ch;
 }
-/* The piece at pos, where pos lies in it, and how many of `len` elements are left in it. */
+// The piece at pos, where pos lies in it, and how many of `len` elements are left in it.
 static const comm_piece *chain_at(const chain *ch, int64_t pos, int64_t *inside, int64_t *len) {
     const comm_piece *p = ch->pieces;
     for (; pos >= p->elems; p++) pos -= p->elems;
@@ -142,9 +164,11 @@ static const comm_piece *chain_at(const chain *ch, int64_t pos, int64_t *inside,
     return p;
 }
 
-static int move(device *d, void *to, const void *from, size_t bytes) { return d->f->copy(d, COMM, to, from, bytes); }
+static int move(device *d, void *to, const void *from, size_t bytes) {
+    return d->f->copy(d, COMM, to, from, bytes);
+}
 
-/* What rank src sent for this round's sum, where the device can read it; *rc is set on failure. */
+// What rank src sent for this round's sum, where the device can read it; *rc is set on failure.
 static const char *received(comm *c, int half, int src, size_t bytes, int *rc) {
     const char *in = c->transport->in(c, EXCHANGE_SCATTER, half, src) + STAMP_BYTES;
     if (!c->incoming) return in;
@@ -153,16 +177,18 @@ static const char *received(comm *c, int half, int src, size_t bytes, int *rc) {
     return own;
 }
 
-static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_dtype full_type, zero_dtype shard_type, int add) {
+static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_dtype full_type,
+                        zero_dtype shard_type, int add) {
     size_t size = dtype_bytes(full_type);
-    for (int dest = 0; dest < c->ranks; dest++) {               /* pack what the others own */
+    for (int dest = 0; dest < c->ranks; dest++) {  // pack what the others own
         if (dest == c->rank) continue;
         char *out = out_stamped(c, EXCHANGE_SCATTER, dest, 0, n * size);
         for (int64_t done = 0, len; done < n; done += len) {
             int64_t inside;
             len = n - done;
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-            ZERO_TRY(move(c->device, out + done * size, p->full + (dest * p->elems + inside) * size, len * size));
+            ZERO_TRY(
+                move(c->device, out + done * size, p->full + (dest * p->elems + inside) * size, len * size));
         }
         comm_count(c, COMM_REDUCE_SCATTER, n * size);
     }
@@ -170,39 +196,48 @@ static int reduce_round(comm *c, const chain *ch, int64_t pos, int64_t n, zero_d
     ZERO_TRY(exchange(c, EXCHANGE_SCATTER, 0, n * size));
     const char *others[c->ranks];
     const void *parts[c->ranks];
-    for (int r = 0; r < c->ranks && !rc; r++) if (r != c->rank) others[r] = received(c, half, r, n * size, &rc);
+    for (int r = 0; r < c->ranks && !rc; r++)
+        if (r != c->rank) others[r] = received(c, half, r, n * size, &rc);
     ZERO_TRY(rc);
-    for (int64_t done = 0, len; done < n; done += len) {        /* sum what this rank owns */
+    for (int64_t done = 0, len; done < n; done += len) {  // sum what this rank owns
         int64_t inside;
         len = n - done;
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-        for (int r = 0; r < c->ranks; r++) parts[r] = r == c->rank ? p->full + (r * p->elems + inside) * size : others[r] + done * size;
-        ZERO_TRY(c->device->f->sum_ranks(c->device, COMM, shard_type, p->shard + inside * dtype_bytes(shard_type), full_type, parts, c->ranks,
-                                         1.0f / c->ranks, len, add));
+        for (int r = 0; r < c->ranks; r++)
+            parts[r] = r == c->rank ? p->full + (r * p->elems + inside) * size : others[r] + done * size;
+        ZERO_TRY(c->device->f->sum_ranks(c->device, COMM, shard_type,
+                                         p->shard + inside * dtype_bytes(shard_type), full_type, parts,
+                                         c->ranks, 1.0f / c->ranks, len, add));
     }
     return 0;
 }
 
-static int reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
+static int reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type,
+                          zero_dtype shard_type, int add) {
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
             if (pieces[i].shard != pieces[i].full) {
                 const void *part = pieces[i].full;
-                ZERO_TRY(c->device->f->sum_ranks(c->device, COMM, shard_type, pieces[i].shard, full_type, &part, 1, 1.0f, pieces[i].elems, add));
+                ZERO_TRY(c->device->f->sum_ranks(c->device, COMM, shard_type, pieces[i].shard, full_type,
+                                                 &part, 1, 1.0f, pieces[i].elems, add));
             }
         return 0;
     }
     size_t total = ch.total * c->ranks * dtype_bytes(full_type);
-    if (comm_goes_direct(c, COMM_REDUCE_SCATTER, total, n)) return comm_direct_reduce(c, pieces, n, full_type, shard_type, add, total);
-    if (comm_goes_unstaged(c, total, n)) return comm_unstaged_reduce(c, pieces, n, full_type, shard_type, add, total);
+    if (comm_goes_direct(c, COMM_REDUCE_SCATTER, total, n))
+        return comm_direct_reduce(c, pieces, n, full_type, shard_type, add, total);
+    if (comm_goes_unstaged(c, total, n))
+        return comm_unstaged_reduce(c, pieces, n, full_type, shard_type, add, total);
     int64_t chunk = (c->scatter_bytes - STAMP_BYTES) / dtype_bytes(full_type);
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
-        ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type, shard_type, add));
+        ZERO_TRY(reduce_round(c, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, full_type,
+                              shard_type, add));
     return 0;
 }
 
-int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add) {
+int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
+                        int add) {
     if (c->nccl) return comm_nccl_reduce_scatter(c, pieces, n, full_type, shard_type, add);
     c->part_of = "a reduce-scatter";
     int rc = reduce_scatter(c, pieces, n, full_type, shard_type, add);
@@ -210,7 +245,8 @@ int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype ful
     return rc;
 }
 
-/* Into staging and into this rank's own part; own may be from. On a processor in pieces that the cache still holds at the second copy. */
+// Into staging and into this rank's own part; own may be from. On a processor in pieces that the cache still
+// holds at the second copy.
 static int copy_twice(device *d, char *out, char *own, const char *from, size_t bytes) {
     size_t piece = d->asynchronous ? bytes : 16 << 10;
     for (size_t at = 0; at < bytes; at += piece) {
@@ -227,7 +263,8 @@ static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_
         int64_t inside;
         len = n - done;
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-        ZERO_TRY(copy_twice(d, out + done * size, p->full + (c->rank * p->elems + inside) * size, p->shard + inside * size, len * size));
+        ZERO_TRY(copy_twice(d, out + done * size, p->full + (c->rank * p->elems + inside) * size,
+                            p->shard + inside * size, len * size));
     }
     int half = c->half;
     ZERO_TRY(exchange(c, EXCHANGE_GATHER, 0, n * size));
@@ -240,7 +277,7 @@ static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
             ZERO_TRY(move(d, p->full + (r * p->elems + inside) * size, in + done * size, len * size));
         }
-        comm_count(c, COMM_ALL_GATHER, n * size);   /* what r copied to us is what we copied to r */
+        comm_count(c, COMM_ALL_GATHER, n * size);  // what r copied to us is what we copied to r
     }
     return 0;
 }
@@ -249,11 +286,13 @@ static int gather_pieces(comm *c, device *d, const comm_piece *pieces, int n, si
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
-            if (pieces[i].shard != pieces[i].full) ZERO_TRY(move(d, pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes));
+            if (pieces[i].shard != pieces[i].full)
+                ZERO_TRY(move(d, pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes));
         return 0;
     }
     size_t total = ch.total * c->ranks * elem_bytes;
-    if (comm_goes_direct(c, COMM_ALL_GATHER, total, n)) return comm_direct_gather(c, pieces, n, elem_bytes, total);
+    if (comm_goes_direct(c, COMM_ALL_GATHER, total, n))
+        return comm_direct_gather(c, pieces, n, elem_bytes, total);
     if (comm_goes_unstaged(c, total, n)) return comm_unstaged_gather(c, pieces, n, elem_bytes, total);
     int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
     for (int64_t pos = 0; pos < ch.total; pos += chunk)
@@ -269,7 +308,8 @@ static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_
 }
 
 int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
-    return c->nccl ? comm_nccl_all_gather(c, pieces, n, elem_bytes) : all_gather(c, c->device, pieces, n, elem_bytes);
+    return c->nccl ? comm_nccl_all_gather(c, pieces, n, elem_bytes)
+                   : all_gather(c, c->device, pieces, n, elem_bytes);
 }
 
 int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
@@ -282,7 +322,8 @@ int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
             comm_count(c, COMM_OTHER, n * (c->ranks - 1));
         }
         ZERO_TRY(exchange(c, EXCHANGE_ROOT, root, n));
-        if (c->rank != root) memcpy((char *)data + pos, c->transport->in(c, EXCHANGE_ROOT, half, root) + STAMP_BYTES, n);
+        if (c->rank != root)
+            memcpy((char *)data + pos, c->transport->in(c, EXCHANGE_ROOT, half, root) + STAMP_BYTES, n);
     }
     return 0;
 }
@@ -291,11 +332,10 @@ int comm_share(comm *c, const double *mine, double *all, int n) {
     comm_piece p = { (char *)all, (char *)mine, n };
     int64_t before = c->traffic.all_gather[c->purpose];
     ZERO_TRY(all_gather(c, &device_host, &p, 1, sizeof(double)));
-    c->traffic.other[c->purpose] += c->traffic.all_gather[c->purpose] - before;     /* scalars are not gathers of parameters */
+    c->traffic.other[c->purpose] += c->traffic.all_gather[c->purpose] -
+                                    before;  // scalars are not gathers of parameters
     c->traffic.all_gather[c->purpose] = before;
     return 0;
 }
 
-int comm_barrier(comm *c) {
-    return c->ranks == 1 ? 0 : exchange(c, EXCHANGE_BARRIER, 0, 0);
-}
+int comm_barrier(comm *c) { return c->ranks == 1 ? 0 : exchange(c, EXCHANGE_BARRIER, 0, 0); }

@@ -1,110 +1,118 @@
-/*
- * Collectives between the ranks. The algorithms (comm.c) pack into staging, exchange, and unpack or sum in rank order; a transport
- * only exchanges: through memory shared on one node (comm_window.c) or by messages (comm_messages.c). One rank needs neither. With a
- * window, large buffers go past it where ranks can read each other's memory (comm_direct.c).
- */
+// Collectives between the ranks. The algorithms (comm.c) pack into staging, exchange, and unpack or sum in
+// rank order; a transport only exchanges: through memory shared on one node (comm_window.c) or by messages
+// (comm_messages.c). One rank needs neither. With a window, large buffers go past it where ranks can read
+// each other's memory (comm_direct.c).
 #ifndef LLMC_ZERO_COMM_H
 #define LLMC_ZERO_COMM_H
 #include "device.h"
 #include "memory.h"
 #include "zero.h"
 
-typedef struct {                /* one unit's part in a collective: memory of the device */
-    char *full;                 /* ranks * elems elements */
-    char *shard;                /* elems elements; may lie inside full */
+typedef struct {  // one unit's part in a collective: memory of the device
+    char *full;   // ranks * elems elements
+    char *shard;  // elems elements; may lie inside full
     int64_t elems;
 } comm_piece;
 
 enum { COMM_HOST = 64 };
-/* The staging of collectives through the host, on each rank. */
+// The staging of collectives through the host, on each rank.
 static inline int64_t comm_staging_bytes(const zero_config *c) {
     return c->window_bytes ? c->window_bytes : 4 << 20;
 }
-typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;    /* what traffic is counted as */
+typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // what traffic is counted as
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;
 
 typedef struct comm comm;
 struct comm_net;
 typedef struct {
-    /* Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it. half: 0 or 1, in turn. */
+    // Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it. half: 0
+    // or 1, in turn.
     char *(*out)(comm *c, comm_exchange x, int half, int dest);
     const char *(*in)(comm *c, comm_exchange x, int half, int src);
-    /* All ranks' `bytes` (to each rank, for SCATTER; to all, else) change hands. When it returns, the previous exchange's other half is free. */
+    // All ranks' `bytes` (to each rank, for SCATTER; to all, else) change hands. When it returns, the
+    // previous exchange's other half is free.
     int (*exchange)(comm *c, comm_exchange x, int half, int root, size_t bytes);
     void (*close)(comm *c);
 } comm_transport;
 
-/* One group of ranks with a connection of its own. */
+// One group of ranks with a connection of its own.
 struct comm {
-    int rank, ranks, node_rank, ranks_on_node, node_ranks_all;      /* node_ranks_all: every rank is on this node */
-    const struct comm_net *net;                     /* what connects the ranks (comm_net.h); NULL: one rank, started alone */
-    char (*hosts)[COMM_HOST];                       /* (ranks): the name of each rank's machine; NULL where net is */
-    device *device;                                 /* whose memory the pieces are in */
-    char *incoming;                                 /* (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed */
-    const comm_transport *transport;                /* NULL: one rank */
-    void *nccl;                                     /* of comm_nccl.c; NULL: the collectives go through the host */
-    device nccl_device;                             /* with NCCL: memory's mover, which outlives nccl */
-    device_functions nccl_functions;                /* of it */
-    device_stream gather_stream;                    /* what comm_all_gather queues on: COMM, with NCCL GATHER */
-    int direct;                                     /* ranks read each other's memory, on all of them */
-    int unstaged;                                   /* messages go from array to array */
+    int rank, ranks, node_rank, ranks_on_node, node_ranks_all;  // node_ranks_all: every rank is on this node
+    const struct comm_net *net;  // what connects the ranks (comm_net.h); NULL: one rank, started alone
+    char (*hosts)[COMM_HOST];    // (ranks): the name of each rank's machine; NULL where net is
+    device *device;              // whose memory the pieces are in
+    char
+        *incoming;  // (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed
+    const comm_transport *transport;  // NULL: one rank
+    void *nccl;                       // of comm_nccl.c; NULL: the collectives go through the host
+    device nccl_device;               // with NCCL: memory's mover, which outlives nccl
+    device_functions nccl_functions;  // of it
+    device_stream gather_stream;      // what comm_all_gather queues on: COMM, with NCCL GATHER
+    int direct;                       // ranks read each other's memory, on all of them
+    int unstaged;                     // messages go from array to array
     char name[160];
-    size_t scatter_bytes, gather_bytes;             /* room in staging: to each rank, to all */
+    size_t scatter_bytes, gather_bytes;  // room in staging: to each rank, to all
     double timeout_s;
-    int half;                                       /* of the next exchange */
-    uint32_t exchanges;                             /* done so far */
+    int half;            // of the next exchange
+    uint32_t exchanges;  // done so far
     zero_traffic traffic;
-    zero_purpose purpose;                           /* what the collective under way is for */
-    int unit, more_units;                           /* the first that it is about, and how many of its bucket follow */
-    const char *part_of;                            /* for errors: the collective that an exchange serves; NULL: the exchange's own name says it */
-    void *connection, *state;                       /* of net, of the transport */
+    zero_purpose purpose;  // what the collective under way is for
+    int unit, more_units;  // the first that it is about, and how many of its bucket follow
+    const char *
+        part_of;  // for errors: the collective that an exchange serves; NULL: the exchange's own name says it
+    void *connection, *state;  // of net, of the transport
 };
 
-/* Connects the ranks (comm_start.c); then, once the device is there, opens the transport that the configuration asks for, its staging
- * booked in m. */
+// Connects the ranks (comm_start.c); then, once the device is there, opens the transport that the
+// configuration asks for, its staging booked in m.
 int comm_connect(comm *c, const zero_config *config);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
-/* The device's memory for what the others sent through the host. Not with NCCL, so once that has been opened. */
+// The device's memory for what the others sent through the host. Not with NCCL, so once that has been opened.
 int comm_open_incoming(comm *c, memory *m);
-int comm_agree_opened(comm *c, int rc);             /* during creation: all ranks fail if one does, with its error */
-void comm_close(comm *c, int clean);               /* clean 0: after a failure, so nothing collective */
+int comm_agree_opened(comm *c, int rc);  // during creation: all ranks fail if one does, with its error
+void comm_close(comm *c, int clean);     // clean 0: after a failure, so nothing collective
 
-/* Queued on the device's COMM stream, gathers on gather_stream: done there, not yet for the host, when these two return.
- * shard of piece = mean over ranks of their full's part of this rank: summed in rank order in fp32, times 1/ranks, rounded once.
- * add: added to the shard instead, which is fp32. */
-int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add);
+// Queued on the device's COMM stream, gathers on gather_stream: done there, not yet for the host, when these
+// two return. shard of piece = mean over ranks of their full's part of this rank: summed in rank order in
+// fp32, times 1/ranks, rounded once. add: added to the shard instead, which is fp32.
+int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
+                        int add);
 int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
-/* Host memory: */
+// Host memory:
 int comm_broadcast(comm *c, int root, void *data, size_t bytes);
-/* all[r * n + i] = rank r's mine[i] */
+// all[r * n + i] = rank r's mine[i]
 int comm_share(comm *c, const double *mine, double *all, int n);
 int comm_barrier(comm *c);
 
-/* comm.c, for those below: the ranks tell each other n numbers, under a stamp that says of which collective and how many bytes it moves.
- * all[r] = rank r's, in staging until the next exchange. */
+// comm.c, for those below: the ranks tell each other n numbers, under a stamp that says of which collective
+// and how many bytes it moves. all[r] = rank r's, in staging until the next exchange.
 enum { STAMP_BYTES = 64 };
 int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all);
 void comm_count(comm *c, comm_kind kind, size_t bytes);
 
-/* comm_direct.c */
-int comm_direct_open(comm *c);                      /* sets c->direct if all ranks can, and it pays */
-/* 1: a collective of n pieces, `total` bytes over all ranks' parts, goes that way: alike on all ranks. */
+// comm_direct.c
+int comm_direct_open(comm *c);  // sets c->direct if all ranks can, and it pays
+// 1: a collective of n pieces, `total` bytes over all ranks' parts, goes that way: alike on all ranks.
 int comm_goes_direct(const comm *c, comm_kind kind, size_t total, int n);
 int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total);
-int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total);
-extern size_t comm_direct_least[COMM_OTHER];        /* total from which on it does, by kind; alike on all ranks; for tests to set */
+int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
+                       int add, size_t total);
+extern size_t comm_direct_least[COMM_OTHER];  // total from which on it does, by kind; alike on all ranks; for
+                                              // tests to set
 
-/* comm_unstaged.c, in the same way */
+// comm_unstaged.c, in the same way
 int comm_goes_unstaged(const comm *c, size_t total, int n);
 int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total);
-int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total);
-extern size_t comm_unstaged_least;                  /* bytes of a piece, over all ranks' parts, from which on it does */
+int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type,
+                         zero_dtype shard_type, int add, size_t total);
+extern size_t comm_unstaged_least;  // bytes of a piece, over all ranks' parts, from which on it does
 
-/* transports */
-int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);   /* 1: opened; 0: cannot, and why */
-int comm_window_first_to_fail(comm *c);             /* -1: there is no window to agree through */
+// transports
+int comm_window_open(comm *c, const zero_config *config, memory *m, char *why,
+                     size_t why_bytes);  // 1: opened; 0: cannot, and why
+int comm_window_first_to_fail(comm *c);  // -1: there is no window to agree through
 int comm_messages_open(comm *c, const zero_config *config, memory *m);
 
-double comm_now(void);                              /* seconds, monotonic */
+double comm_now(void);  // seconds, monotonic
 
 #endif

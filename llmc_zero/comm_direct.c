@@ -1,12 +1,12 @@
-/*
- * Direct reads: beside a window, ranks copy large buffers straight out of each other's memory (process_vm_readv), once instead of into
- * the window and out of it. Sums, their order and the traffic are the same. The kernel looks up each page it reads, so this pays with
- * pages of 2 MiB and from comm_direct_least on; below that, and with 4 KiB pages, the window is faster.
- *
- * Linux lets a process read another one of the same user, unless a security module or the container's system-call filter forbids it; Yama
- * does so between ranks where kernel.yama.ptrace_scope is not 0. A trial at the start tells. What forbids it is not worked around: then
- * the window does all. An administrator who wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
- */
+// Direct reads: beside a window, ranks copy large buffers straight out of each other's memory
+// (process_vm_readv), once instead of into the window and out of it. Sums, their order and the traffic are
+// the same. The kernel looks up each page it reads, so this pays with pages of 2 MiB and from
+// comm_direct_least on; below that, and with 4 KiB pages, the window is faster.
+//
+// Linux lets a process read another one of the same user, unless a security module or the container's
+// system-call filter forbids it; Yama does so between ranks where kernel.yama.ptrace_scope is not 0. A trial
+// at the start tells. What forbids it is not worked around: then the window does all. An administrator who
+// wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
 #include "comm_late.h"
 #include "comm_net.h"
 #include "error.h"
@@ -23,13 +23,14 @@
 
 size_t comm_direct_least[COMM_OTHER] = { 4 << 20, 16 << 20 };
 
-/* On 2 MiB pages the first touches of 2 MiB take one fault (under AddressSanitizer 64 more, for its shadow); on 4 KiB pages, 512. */
+// On 2 MiB pages the first touches of 2 MiB take one fault (under AddressSanitizer 64 more, for its shadow);
+// on 4 KiB pages, 512.
 static int large_pages_granted(void) {
     enum { LARGE = 2 << 20 };
     struct rusage before, after;
     char *base = mmap(NULL, 2 * LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return 0;
-    madvise(base, 2 * LARGE, MADV_HUGEPAGE);        /* as device_cpu.c asks for them */
+    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device_cpu.c asks for them
     volatile char *page = base + (LARGE - (uintptr_t)base % LARGE) % LARGE;
     int failed = getrusage(RUSAGE_THREAD, &before);
     for (int i = 0; i < LARGE; i += 4096) page[i] = 1;
@@ -40,8 +41,9 @@ static int large_pages_granted(void) {
 
 static int fail_to_read(const comm *c, int src, int error) {
     char in[COMM_WHERE];
-    return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s", c->rank, src, comm_host(c, src),
-                     comm_where(c, EXCHANGE_GATHER, in), error == ESRCH ? "it is gone" : strerror(error));
+    return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s", c->rank,
+                     src, comm_host(c, src), comm_where(c, EXCHANGE_GATHER, in),
+                     error == ESRCH ? "it is gone" : strerror(error));
 }
 
 static int read_from(const comm *c, int src, int64_t pid, char *to, int64_t from, size_t bytes) {
@@ -56,7 +58,8 @@ static int read_from(const comm *c, int src, int64_t pid, char *to, int64_t from
     return 0;
 }
 
-/* Every rank reads from every other what that one announced; a process of another container would not have it there. */
+// Every rank reads from every other what that one announced; a process of another container would not have it
+// there.
 static int others_readable(comm *c) {
     int64_t mine[] = { getpid(), 0, (int64_t)(comm_now() * 1e9) }, theirs[3];
     const int64_t *all[c->ranks];
@@ -64,8 +67,9 @@ static int others_readable(comm *c) {
     ZERO_TRY(comm_announce(c, COMM_OTHER, 0, mine, 3, all));
     int readable = large_pages_granted();
     for (int r = 0; r < c->ranks && readable; r++)
-        readable = !read_from(c, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) && !memcmp(theirs, all[r], sizeof theirs);
-    return comm_net_agree(c, readable);             /* nobody reads `mine` any more */
+        readable = !read_from(c, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) &&
+                   !memcmp(theirs, all[r], sizeof theirs);
+    return comm_net_agree(c, readable);  // nobody reads `mine` any more
 }
 
 int comm_direct_open(comm *c) {
@@ -78,23 +82,26 @@ int comm_direct_open(comm *c) {
 }
 
 int comm_goes_direct(const comm *c, comm_kind kind, size_t total, int n) {
-    return c->direct && total >= comm_direct_least[kind] && (1 + n) * sizeof(int64_t) <= c->gather_bytes - STAMP_BYTES;
+    return c->direct && total >= comm_direct_least[kind] &&
+           (1 + n) * sizeof(int64_t) <= c->gather_bytes - STAMP_BYTES;
 }
 
-/* all[r] = rank r's process, then the addresses of what the others read of its pieces */
-static int announce_pieces(comm *c, comm_kind kind, const comm_piece *p, int n, size_t total, const int64_t **all) {
+// all[r] = rank r's process, then the addresses of what the others read of its pieces
+static int announce_pieces(comm *c, comm_kind kind, const comm_piece *p, int n, size_t total,
+                           const int64_t **all) {
     int64_t mine[1 + n];
     mine[0] = getpid();
     for (int i = 0; i < n; i++) mine[1 + i] = (intptr_t)(kind == COMM_ALL_GATHER ? p[i].shard : p[i].full);
     return comm_announce(c, kind, total, mine, 1 + n, all);
 }
 
-/* Large copies go past the caches: the lines written need not be read first. */
+// Large copies go past the caches: the lines written need not be read first.
 static void copy_own(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     enum { STREAMED = 8 << 20, LINE = 64 };
     if (bytes >= STREAMED && !(((uintptr_t)to | bytes) % LINE)) {
-        for (size_t i = 0; i < bytes; i += 16) _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+        for (size_t i = 0; i < bytes; i += 16)
+            _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
         _mm_sfence();
         return;
     }
@@ -105,12 +112,12 @@ static void copy_own(char *to, const char *from, size_t bytes) {
 int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
     const int64_t *all[c->ranks];
     ZERO_TRY(announce_pieces(c, COMM_ALL_GATHER, pieces, n, total, all));
-    for (int k = 1; k < c->ranks; k++) {            /* each rank starts at another one */
+    for (int k = 1; k < c->ranks; k++) {  // each rank starts at another one
         int r = (c->rank + k) % c->ranks;
         for (int i = 0; i < n; i++) {
             size_t bytes = pieces[i].elems * elem_bytes;
             ZERO_TRY(read_from(c, r, all[r][0], pieces[i].full + r * bytes, all[r][1 + i], bytes));
-            comm_count(c, COMM_ALL_GATHER, bytes);  /* what r reads of us is what we read of r */
+            comm_count(c, COMM_ALL_GATHER, bytes);  // what r reads of us is what we read of r
         }
     }
     for (int i = 0; i < n; i++) {
@@ -118,12 +125,13 @@ int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_byt
         char *own = pieces[i].full + c->rank * bytes;
         if (own != pieces[i].shard) copy_own(own, pieces[i].shard, bytes);
     }
-    return comm_barrier(c);                         /* from here on shards may change */
+    return comm_barrier(c);  // from here on shards may change
 }
 
-/* Elements [pos, pos + len) of this rank's part: the others' are read into scratch, then summed while the cache holds them. */
-static int reduce_run(comm *c, const comm_piece *p, int i, int64_t pos, int64_t len, zero_dtype full_type, zero_dtype shard_type, int add,
-                      const int64_t *const *all, char *scratch) {
+// Elements [pos, pos + len) of this rank's part: the others' are read into scratch, then summed while the
+// cache holds them.
+static int reduce_run(comm *c, const comm_piece *p, int i, int64_t pos, int64_t len, zero_dtype full_type,
+                      zero_dtype shard_type, int add, const int64_t *const *all, char *scratch) {
     size_t size = dtype_bytes(full_type), at = (c->rank * p->elems + pos) * size;
     const void *parts[c->ranks];
     for (int r = 0; r < c->ranks; r++) {
@@ -136,15 +144,18 @@ static int reduce_run(comm *c, const comm_piece *p, int i, int64_t pos, int64_t 
         parts[r] = scratch;
         scratch += len * size;
     }
-    kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, c->ranks, 1.0f / c->ranks, len, add);
+    kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, c->ranks,
+                     1.0f / c->ranks, len, add);
     return 0;
 }
 
-int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
+int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
+                       int add, size_t total) {
     enum { CACHED = 512 << 10 };
     const int64_t *all[c->ranks];
     ZERO_TRY(announce_pieces(c, COMM_REDUCE_SCATTER, pieces, n, total, all));
-    char *scratch = c->transport->out(c, EXCHANGE_GATHER, c->half, 0);  /* this rank's, free until the next exchange that carries bytes */
+    char *scratch = c->transport->out(c, EXCHANGE_GATHER, c->half,
+                                      0);  // this rank's, free until the next exchange that carries bytes
     size_t room = c->gather_bytes < CACHED ? c->gather_bytes : CACHED;
     int64_t most = room / (c->ranks - 1) / 64 * 64 / dtype_bytes(full_type);
     for (int i = 0; i < n; i++)
@@ -152,5 +163,5 @@ int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full
             int64_t left = pieces[i].elems - pos, len = left < most ? left : most;
             ZERO_TRY(reduce_run(c, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
         }
-    return comm_barrier(c);                         /* from here on full may change */
+    return comm_barrier(c);  // from here on full may change
 }

@@ -1,9 +1,11 @@
-/* The transport between nodes: packed bytes go out and come in as messages, half of the staging for each. */
+// The transport between nodes: packed bytes go out and come in as messages, half of the staging for each.
 #include "comm_net.h"
 #include "error.h"
 #include <stdlib.h>
 
-typedef struct { char *send, *receive; } staging;
+typedef struct {
+    char *send, *receive;
+} staging;
 
 static char *messages_out(comm *c, comm_exchange x, int half, int dest) {
     (void)half;
@@ -31,7 +33,8 @@ static void messages_close(comm *c) {
     c->state = NULL;
 }
 
-static const comm_transport messages_transport = { messages_out, messages_in, messages_exchange, messages_close };
+static const comm_transport messages_transport = { messages_out, messages_in, messages_exchange,
+                                                   messages_close };
 
 int comm_messages_open(comm *c, const zero_config *config, memory *m) {
     staging *s = calloc(1, sizeof *s);

@@ -1,4 +1,4 @@
-/* What needs MPI itself: start, messages, agreement, end. The only file that includes mpi.h. */
+// What needs MPI itself: start, messages, agreement, end. The only file that includes mpi.h.
 #include "comm_late.h"
 #include "comm_net.h"
 #include "error.h"
@@ -11,18 +11,23 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EXCHANGED, LATE };       /* tags: bytes of an exchange; that its sender has waited for too long in exchange number so and so */
-static const double start_s = 10;       /* MPI's own start may take so much longer than a collective */
+enum {
+    EXCHANGED,
+    LATE
+};  // tags: bytes of an exchange; that its sender has waited for too long in exchange number so and so
+static const double start_s = 10;  // MPI's own start may take so much longer than a collective
 
 enum { SILENT = -1 };
-typedef struct { int exchange, timed_out; } late_note;      /* two MPI_INT: how many exchanges its sender has begun; SILENT: none has come */
+typedef struct {
+    int exchange, timed_out;
+} late_note;  // two MPI_INT: how many exchanges its sender has begun; SILENT: none has come
 
 typedef struct {
     MPI_Comm comm;
     int finalize;
-    late_note note;             /* that this rank has sent */
-    int exchanges;              /* begun */
-    int late, first_late;       /* this rank has waited too long; and is the one to say so */
+    late_note note;        // that this rank has sent
+    int exchanges;         // begun
+    int late, first_late;  // this rank has waited too long; and is the one to say so
 } mpi_state;
 static mpi_state *state_of(const comm *c) { return c->connection; }
 static const comm_net comm_mpi_net;
@@ -33,20 +38,31 @@ static int mpi_failed(const char *what, int rc) {
     MPI_Error_string(rc, text, &n);
     return zero_fail(ZERO_ERR_COMM, "%s: %s", what, text);
 }
-#define MPI_TRY(call) do { int rc_ = (call); if (rc_ != MPI_SUCCESS) return mpi_failed(#call, rc_); } while (0)
+#define MPI_TRY(call)                                          \
+    do {                                                       \
+        int rc_ = (call);                                      \
+        if (rc_ != MPI_SUCCESS) return mpi_failed(#call, rc_); \
+    } while (0)
 
 static int start_mpi(int threads, int *finalize) {
     int flag = 0, over = 0, provided = 0, needed = threads ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
     MPI_TRY(MPI_Finalized(&over));
     if (over)
-        return zero_fail(ZERO_ERR_COMM, "MPI has been finalised in this process and cannot be started again: initialise it before the first "
-                         "zero_create and finalise it after the last zero_destroy");
+        return zero_fail(ZERO_ERR_COMM, "MPI has been finalised in this process and cannot be started again: "
+                                        "initialise it before the first "
+                                        "zero_create and finalise it after the last zero_destroy");
     MPI_TRY(MPI_Initialized(&flag));
-    if (!flag) MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));     /* its calls come from more threads than one */
-    else MPI_TRY(MPI_Query_thread(&provided));
+    if (!flag)
+        MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED,
+                                &provided));  // its calls come from more threads than one
+    else
+        MPI_TRY(MPI_Query_thread(&provided));
     *finalize = !flag;
     if (threads && provided < needed)
-        return zero_fail(ZERO_ERR_COMM, "overlap needs an MPI with MPI_THREAD_SERIALIZED; this one gives level %d: set overlap 0", provided);
+        return zero_fail(
+            ZERO_ERR_COMM,
+            "overlap needs an MPI with MPI_THREAD_SERIALIZED; this one gives level %d: set overlap 0",
+            provided);
     return 0;
 }
 
@@ -55,16 +71,18 @@ static int same_number(const char *one, const char *other) {
     return a && b && !strcmp(a, b);
 }
 
-/* srun --mpi=pmi2 sets PMI_SIZE, which Open MPI cannot use from 5.0 on, nor before unless it was built for it: its tasks connect by TCP.
- * Another MPI's mpiexec sets it too: what that has started is compared with what MPI finds. torchrun's processes inherit the variables of
- * what started torchrun. */
+// srun --mpi=pmi2 sets PMI_SIZE, which Open MPI cannot use from 5.0 on, nor before unless it was built for
+// it: its tasks connect by TCP. Another MPI's mpiexec sets it too: what that has started is compared with
+// what MPI finds. torchrun's processes inherit the variables of what started torchrun.
 int comm_mpi_launched(void) {
     if (getenv("TORCHELASTIC_RUN_ID")) return 0;
     if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return 1;
-    return getenv("PMI_SIZE") && !(same_number("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same_number("PMI_RANK", "SLURM_PROCID"));
+    return getenv("PMI_SIZE") &&
+           !(same_number("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same_number("PMI_RANK", "SLURM_PROCID"));
 }
 
-/* MPI starts in a thread, since it has no limit for that: where a rank never comes, the thread and this are left behind. */
+// MPI starts in a thread, since it has no limit for that: where a rank never comes, the thread and this are
+// left behind.
 typedef struct {
     mpi_state s;
     MPI_Comm given;
@@ -74,7 +92,9 @@ typedef struct {
 
 static int meet(mpi_start *m) {
     MPI_Comm node;
-    if (m->given == MPI_COMM_NULL) return zero_fail(ZERO_ERR_ARGUMENT, "mpi_comm points to MPI_COMM_NULL: this process is in no communicator");
+    if (m->given == MPI_COMM_NULL)
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "mpi_comm points to MPI_COMM_NULL: this process is in no communicator");
     ZERO_TRY(start_mpi(m->overlap, &m->s.finalize));
     MPI_TRY(MPI_Comm_dup(m->given, &m->s.comm));
     MPI_TRY(MPI_Comm_set_errhandler(m->s.comm, MPI_ERRORS_RETURN));
@@ -99,11 +119,13 @@ static int fail_to_meet(double limit) {
     int rank, ranks, on_node;
     zero_launched_as(&rank, &ranks, &on_node);
     if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
-    return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone",
+    return zero_fail(ZERO_ERR_COMM,
+                     "rank %d (host %s) waited %.3g s for MPI to start %d ranks: one of them has not come, "
+                     "is stuck, or gone",
                      rank, host, limit, ranks);
 }
 
-/* 1: the thread still runs. */
+// 1: the thread still runs.
 static int outlasts(pthread_t thread, double limit) {
     comm_patience patience = comm_start_waiting();
     while (pthread_tryjoin_np(thread, NULL)) {
@@ -113,7 +135,7 @@ static int outlasts(pthread_t thread, double limit) {
     return 0;
 }
 
-/* A caller's MPI may be one for a single thread. Otherwise *left is set where the thread still runs. */
+// A caller's MPI may be one for a single thread. Otherwise *left is set where the thread still runs.
 static int meet_within(double limit, mpi_start *m, int *left) {
     int running = 0;
     pthread_t thread;
@@ -128,7 +150,8 @@ static int meet_within(double limit, mpi_start *m, int *left) {
 static int tell_hosts(comm *c) {
     char host[COMM_HOST] = "", *send[c->ranks], *receive[c->ranks];
     c->hosts = calloc(c->ranks, sizeof *c->hosts);
-    if (!c->hosts) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the names of %d ranks' hosts", c->ranks);
+    if (!c->hosts)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the names of %d ranks' hosts", c->ranks);
     if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
     memcpy(c->hosts[c->rank], host, sizeof host);
     for (int r = 0; r < c->ranks; r++) {
@@ -143,7 +166,8 @@ int comm_mpi_open(comm *c, const zero_config *config) {
     mpi_start *m = calloc(1, sizeof *m);
     mpi_state *s = calloc(1, sizeof *s);
     if (!m || !s) {
-        free(m); free(s);
+        free(m);
+        free(s);
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for MPI's state");
     }
     m->s.comm = MPI_COMM_NULL;
@@ -159,7 +183,8 @@ int comm_mpi_open(comm *c, const zero_config *config) {
         c->node_rank = m->node_rank;
         c->ranks_on_node = m->ranks_on_node;
         free(m);
-    } else s->comm = MPI_COMM_NULL;
+    } else
+        s->comm = MPI_COMM_NULL;
     ZERO_TRY(rc);
     ZERO_TRY(tell_hosts(c));
     int all = comm_net_agree(c, c->ranks_on_node == c->ranks);
@@ -173,26 +198,28 @@ static void *run_finalize(void *unused) {
     return NULL;
 }
 
-/* Its end has no limit either. Where a rank does not come, the thread is left behind: a process that ends in it, the launcher takes for a
- * failure, and ends the job. */
+// Its end has no limit either. Where a rank does not come, the thread is left behind: a process that ends in
+// it, the launcher takes for a failure, and ends the job.
 static void finalize_within(double limit) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, run_finalize, NULL)) MPI_Finalize();
-    else if (outlasts(thread, limit)) pthread_detach(thread);
+    if (pthread_create(&thread, NULL, run_finalize, NULL))
+        MPI_Finalize();
+    else if (outlasts(thread, limit))
+        pthread_detach(thread);
 }
 
 static void mpi_close(comm *c, int clean) {
     mpi_state *s = state_of(c);
     int over = 0;
-    MPI_Finalized(&over);           /* by the trainer, before zero_destroy: then nothing is left to free */
+    MPI_Finalized(&over);  // by the trainer, before zero_destroy: then nothing is left to free
     if (clean && !over && s->comm != MPI_COMM_NULL) MPI_Comm_free(&s->comm);
     if (clean && !over && s->finalize) finalize_within(c->timeout_s);
     free(c->hosts);
     free(s);
 }
 
-/* Ranks that wait for a late one let others wait for them. So each tells all that it waits, and in which exchange: those that say nothing
- * are missing. notes[r]: what rank r has said. */
+// Ranks that wait for a late one let others wait for them. So each tells all that it waits, and in which
+// exchange: those that say nothing are missing. notes[r]: what rank r has said.
 static int tell_late(const comm *c, int timed_out, late_note *notes) {
     mpi_state *s = state_of(c);
     int silent = c->ranks - 1;
@@ -200,7 +227,8 @@ static int tell_late(const comm *c, int timed_out, late_note *notes) {
     for (int r = 0; r < c->ranks; r++) {
         MPI_Request sent;
         notes[r] = r == c->rank ? s->note : (late_note){ SILENT, 0 };
-        if (r != c->rank && !MPI_Isend(&s->note, 2, MPI_INT, r, LATE, s->comm, &sent)) MPI_Request_free(&sent);
+        if (r != c->rank && !MPI_Isend(&s->note, 2, MPI_INT, r, LATE, s->comm, &sent))
+            MPI_Request_free(&sent);
     }
     comm_patience patience = comm_start_waiting();
     while (silent && comm_waited(&patience) < comm_hear_s) {
@@ -209,18 +237,22 @@ static int tell_late(const comm *c, int timed_out, late_note *notes) {
         MPI_TRY(MPI_Iprobe(MPI_ANY_SOURCE, LATE, s->comm, &there, &from));
         if (there) {
             silent -= notes[from.MPI_SOURCE].exchange == SILENT;
-            MPI_TRY(MPI_Recv(&notes[from.MPI_SOURCE], 2, MPI_INT, from.MPI_SOURCE, LATE, s->comm, MPI_STATUS_IGNORE));
-        } else nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+            MPI_TRY(MPI_Recv(&notes[from.MPI_SOURCE], 2, MPI_INT, from.MPI_SOURCE, LATE, s->comm,
+                             MPI_STATUS_IGNORE));
+        } else
+            nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     }
     return 0;
 }
 
-/* In the first exchange in which one waits, the lowest rank is the one to say so. */
+// In the first exchange in which one waits, the lowest rank is the one to say so.
 static void choose_speaker(const comm *c, const late_note *notes) {
     int first = c->rank;
     for (int r = 0; r < c->ranks; r++) {
         if (notes[r].exchange == SILENT) continue;
-        if (notes[r].exchange < notes[first].exchange || (notes[r].exchange == notes[first].exchange && r < first)) first = r;
+        if (notes[r].exchange < notes[first].exchange ||
+            (notes[r].exchange == notes[first].exchange && r < first))
+            first = r;
     }
     state_of(c)->late = 1;
     state_of(c)->first_late = first == c->rank;
@@ -246,16 +278,20 @@ static int mpi_give_up(comm *c, int timed_out, char *heard) {
     late_note notes[c->ranks];
     ZERO_TRY(tell_late(c, timed_out, notes));
     for (int r = 0; r < c->ranks; r++) {
-        int ahead = 0;              /* in an exchange that this rank has not begun */
-        if (notes[r].exchange == SILENT) MPI_TRY(MPI_Iprobe(r, EXCHANGED, state_of(c)->comm, &ahead, MPI_STATUS_IGNORE));
-        heard[r] = notes[r].exchange == SILENT ? ahead ? HEARD : HEARD_NOTHING : notes[r].timed_out ? HEARD_LATE : HEARD;
+        int ahead = 0;  // in an exchange that this rank has not begun
+        if (notes[r].exchange == SILENT)
+            MPI_TRY(MPI_Iprobe(r, EXCHANGED, state_of(c)->comm, &ahead, MPI_STATUS_IGNORE));
+        heard[r] = notes[r].exchange == SILENT ? ahead ? HEARD : HEARD_NOTHING
+                   : notes[r].timed_out        ? HEARD_LATE
+                                               : HEARD;
     }
     choose_speaker(c, notes);
     return 0;
 }
 
-/* MPI_Waitall with a limit. It spins for a millisecond, then sleeps between looks; by the clock and not by counting, since with more ranks
- * than cores each MPI_Testall gives its core away, and on a busy machine gets it back only after a time slice. */
+// MPI_Waitall with a limit. It spins for a millisecond, then sleeps between looks; by the clock and not by
+// counting, since with more ranks than cores each MPI_Testall gives its core away, and on a busy machine gets
+// it back only after a time slice.
 static int wait_all(comm *c, comm_exchange x, int n, MPI_Request *requests, const int *with) {
     comm_patience patience = comm_start_waiting();
     for (int done = 0;;) {
@@ -269,7 +305,8 @@ static int wait_all(comm *c, comm_exchange x, int n, MPI_Request *requests, cons
     }
 }
 
-static int mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive, size_t bytes) {
+static int mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, char *const *receive,
+                        size_t bytes) {
     MPI_Comm comm_ = state_of(c)->comm;
     MPI_Request requests[2 * c->ranks];
     int with[2 * c->ranks], n = 0;
@@ -287,12 +324,14 @@ static int mpi_exchange(comm *c, comm_exchange x, int root, char *const *send, c
         MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, comm_, &requests[n++]));
     }
     int rc = wait_all(c, x, n, requests, with);
-    for (int i = 0; rc && i < receives; i++)                /* what comes later is not to be written into memory that may be freed by then */
-        if (requests[i] != MPI_REQUEST_NULL && MPI_Cancel(&requests[i]) == MPI_SUCCESS) MPI_Request_free(&requests[i]);
+    for (int i = 0; rc && i < receives;
+         i++)  // what comes later is not to be written into memory that may be freed by then
+        if (requests[i] != MPI_REQUEST_NULL && MPI_Cancel(&requests[i]) == MPI_SUCCESS)
+            MPI_Request_free(&requests[i]);
     return rc;
 }
 
-/* Where ranks only take turns, the one that speaks may not end the others before their turn comes. */
+// Where ranks only take turns, the one that speaks may not end the others before their turn comes.
 static int mpi_first_to_fail(comm *c, int first) {
     const mpi_state *s = state_of(c);
     return first < 0 && s->late ? s->first_late : first;
@@ -300,4 +339,5 @@ static int mpi_first_to_fail(comm *c, int first) {
 
 static void mpi_abort(comm *c, int status) { MPI_Abort(state_of(c)->comm, status); }
 
-static const comm_net comm_mpi_net = { "mpi", mpi_exchange, NULL, mpi_give_up, mpi_first_to_fail, NULL, mpi_abort, mpi_close };
+static const comm_net comm_mpi_net = { "mpi", mpi_exchange, NULL,     mpi_give_up, mpi_first_to_fail,
+                                       NULL,  mpi_abort,    mpi_close };

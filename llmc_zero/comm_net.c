@@ -1,4 +1,4 @@
-/* What the ranks tell each other at the start, by either net's exchange. */
+// What the ranks tell each other at the start, by either net's exchange.
 #include "comm_net.h"
 #include "error.h"
 #include <string.h>

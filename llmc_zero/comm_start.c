@@ -1,4 +1,4 @@
-/* How the ranks come together: by MPI, by TCP, or not at all, as the configuration or the launcher says. */
+// How the ranks come together: by MPI, by TCP, or not at all, as the configuration or the launcher says.
 #include "comm_net.h"
 #include "error.h"
 #include <stdio.h>
@@ -15,10 +15,12 @@ static int env_int(const char *const *names, int fallback) {
 
 void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
-    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
-    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
-                                               "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", NULL };
-    rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };      /* where rank 0 is does not matter here */
+    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
+                                              "SLURM_NTASKS", NULL };
+    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                               "LOCAL_WORLD_SIZE",           "SLURM_STEP_TASKS_PER_NODE",
+                                               "SLURM_NTASKS_PER_NODE",      NULL };
+    rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };  // where rank 0 is does not matter here
     int mpi = comm_mpi_launched(), tcp = !mpi && rendezvous_launched() && rendezvous_from_env(&s) > 0;
     *rank = mpi ? env_int(rank_names, 0) : s.rank;
     *ranks = mpi ? env_int(size_names, 1) : s.ranks;
@@ -30,36 +32,49 @@ static int connect_by_mpi(comm *c, const zero_config *config) {
     ZERO_TRY(comm_mpi_open(c, config));
     zero_launched_as(&rank, &ranks, &on_node);
     if ((comm_mpi_launched() || rendezvous_launched()) && !config->mpi_comm && ranks != c->ranks)
-        return zero_fail(ZERO_ERR_COMM, "the launcher has started %d ranks, MPI knows of %d: this MPI does not work with this launcher; start with "
-                         "its own mpirun, under Slurm with srun --mpi=pmix, or connect by TCP (-pi tcp)", ranks, c->ranks);
+        return zero_fail(ZERO_ERR_COMM,
+                         "the launcher has started %d ranks, MPI knows of %d: this MPI does not work with "
+                         "this launcher; start with "
+                         "its own mpirun, under Slurm with srun --mpi=pmix, or connect by TCP (-pi tcp)",
+                         ranks, c->ranks);
     if (config->ranks > 0 && config->ranks != c->ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: MPI has started %d", config->ranks, c->ranks);
     if (config->rank >= 0 && config->rank != c->rank)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: this is rank %d of MPI's %d", config->rank, c->rank, c->ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: this is rank %d of MPI's %d", config->rank, c->rank,
+                         c->ranks);
     return 0;
 }
 
-/* Who this process is: as the configuration says, else as the launcher does. */
+// Who this process is: as the configuration says, else as the launcher does.
 static int start_settings(const zero_config *config, rendezvous_settings *s) {
     int by_file = config->start == ZERO_START_FILE;
-    *s = (rendezvous_settings){ .rank = config->rank, .ranks = config->ranks, .timeout_s = config->comm_timeout_s, .version = ZERO_VERSION,
-                                .server = by_file ? NULL : config->server, .file = by_file ? config->start_file : NULL };
+    *s = (rendezvous_settings){ .rank = config->rank,
+                                .ranks = config->ranks,
+                                .timeout_s = config->comm_timeout_s,
+                                .version = ZERO_VERSION,
+                                .server = by_file ? NULL : config->server,
+                                .file = by_file ? config->start_file : NULL };
     if (by_file && !s->file)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start by a file: start_file (-pf), a path that all ranks see, is missing");
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "start by a file: start_file (-pf), a path that all ranks see, is missing");
     if ((s->rank < 0) != (s->ranks < 1))
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank (-pr) %d, ranks (-pn) %d: both are needed, or neither under a launcher", s->rank,
-                         s->ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "rank (-pr) %d, ranks (-pn) %d: both are needed, or neither under a launcher",
+                         s->rank, s->ranks);
     if (s->rank < 0) {
         int found = rendezvous_from_env(s);
         if (!found)
-            return zero_fail(ZERO_ERR_ARGUMENT, "no launcher says which rank this is (RANK and WORLD_SIZE, Slurm, or Open MPI): give rank (-pr) "
-                             "and ranks (-pn)");
+            return zero_fail(ZERO_ERR_ARGUMENT, "no launcher says which rank this is (RANK and WORLD_SIZE, "
+                                                "Slurm, or Open MPI): give rank (-pr) "
+                                                "and ranks (-pn)");
         return found < 0 ? found : 0;
     }
-    if (s->rank >= s->ranks) return zero_fail(ZERO_ERR_ARGUMENT, "rank (-pr) %d: of %d ranks (-pn) the last is %d", s->rank, s->ranks,
-                                                s->ranks - 1);
+    if (s->rank >= s->ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank (-pr) %d: of %d ranks (-pn) the last is %d", s->rank,
+                         s->ranks, s->ranks - 1);
     if (!s->server && !s->file && s->ranks > 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start by TCP: server (-ps), the address of rank 0 as host:port, is missing");
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "start by TCP: server (-ps), the address of rank 0 as host:port, is missing");
     return 0;
 }
 
@@ -74,16 +89,25 @@ static int connect_by_tcp(comm *c, const zero_config *config) {
 }
 
 int comm_connect(comm *c, const zero_config *config) {
-    *c = (comm){ .ranks = 1, .ranks_on_node = 1, .node_ranks_all = 1, .timeout_s = config->comm_timeout_s, .name = "self" };
+    *c = (comm){ .ranks = 1,
+                 .ranks_on_node = 1,
+                 .node_ranks_all = 1,
+                 .timeout_s = config->comm_timeout_s,
+                 .name = "self" };
     zero_config settled = *config;
     if (config->start == ZERO_START_AUTO)
-        settled.start = config->mpi_comm || comm_mpi_launched() ? ZERO_START_MPI : config->start_file ? ZERO_START_FILE :
-                        config->server || rendezvous_launched() ? ZERO_START_TCP : ZERO_START_AUTO;
+        settled.start = config->mpi_comm || comm_mpi_launched()   ? ZERO_START_MPI
+                        : config->start_file                      ? ZERO_START_FILE
+                        : config->server || rendezvous_launched() ? ZERO_START_TCP
+                                                                  : ZERO_START_AUTO;
     if (settled.start == ZERO_START_MPI) return connect_by_mpi(c, config);
     if (settled.start != ZERO_START_AUTO) return connect_by_tcp(c, &settled);
     if (config->ranks < 2 && (config->rank < 0) != (config->ranks < 1))
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d, ranks %d: both are needed, or neither (-pr, -pn)", config->rank, config->ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d, ranks %d: both are needed, or neither (-pr, -pn)",
+                         config->rank, config->ranks);
     if (config->ranks < 2) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: nothing says how they find each other: no launcher, no server (-ps), no start_file (-pf)",
-                     config->ranks);
+    return zero_fail(
+        ZERO_ERR_ARGUMENT,
+        "ranks %d: nothing says how they find each other: no launcher, no server (-ps), no start_file (-pf)",
+        config->ranks);
 }

@@ -1,8 +1,6 @@
-/*
- * The transport of one node: every rank has a window of shared memory, two halves used in turn. An exchange is one barrier:
- * before it a rank writes its own window, after it the others read there. A half is written again only after the barrier that
- * follows, when nobody reads it any more.
- */
+// The transport of one node: every rank has a window of shared memory, two halves used in turn. An exchange
+// is one barrier: before it a rank writes its own window, after it the others read there. A half is written
+// again only after the barrier that follows, when nobody reads it any more.
 #include "comm_late.h"
 #include "comm_net.h"
 #include "error.h"
@@ -22,24 +20,30 @@
 
 typedef struct {
     _Atomic uint32_t arrived, generation, failed;
-    _Atomic uint32_t waits[];   /* (ranks): the generation whose end each rank has come to wait for: to tell who has not */
+    _Atomic uint32_t
+        waits[];  // (ranks): the generation whose end each rank has come to wait for: to tell who has not
 } control;
 
 typedef struct {
     control *ctl;
-    char *base;                 /* (ranks, window) */
+    char *base;  // (ranks, window)
     size_t window, mapped;
-    int spins;                  /* before a wait sleeps */
+    int spins;  // before a wait sleeps
 } window;
 
 static size_t half_bytes(const window *w) { return w->window / 2; }
 
 static char *slot(comm *c, comm_exchange x, int half, int owner, int reader) {
     window *w = c->state;
-    return w->base + owner * w->window + half * half_bytes(w) + (x == EXCHANGE_SCATTER ? reader * c->scatter_bytes : 0);
+    return w->base + owner * w->window + half * half_bytes(w) +
+           (x == EXCHANGE_SCATTER ? reader * c->scatter_bytes : 0);
 }
-static char *window_out(comm *c, comm_exchange x, int half, int dest) { return slot(c, x, half, c->rank, dest); }
-static const char *window_in(comm *c, comm_exchange x, int half, int src) { return slot(c, x, half, src, c->rank); }
+static char *window_out(comm *c, comm_exchange x, int half, int dest) {
+    return slot(c, x, half, c->rank, dest);
+}
+static const char *window_in(comm *c, comm_exchange x, int half, int src) {
+    return slot(c, x, half, src, c->rank);
+}
 
 static void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -64,8 +68,10 @@ static int wait_for(comm *c, comm_exchange x, uint32_t generation) {
     for (;;) {
         struct timespec nap = { 0, 100000000 };
         double waited = comm_waited(&patience);
-        syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);     /* any return: look again */
-        int failed = atomic_load(&w->ctl->failed);      /* in this order: a rank that came here, went on and failed then is no failure here */
+        syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL,
+                0);                                 // any return: look again
+        int failed = atomic_load(&w->ctl->failed);  // in this order: a rank that came here, went on and
+                                                    // failed then is no failure here
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         if (failed) return zero_fail(ZERO_ERR_COMM, "another rank failed");
         if (c->net->lost && c->net->lost(c, &x) >= 0) return ZERO_ERR_COMM;
@@ -74,7 +80,9 @@ static int wait_for(comm *c, comm_exchange x, uint32_t generation) {
 }
 
 static int window_exchange(comm *c, comm_exchange x, int half, int root, size_t bytes) {
-    (void)half; (void)root; (void)bytes;
+    (void)half;
+    (void)root;
+    (void)bytes;
     window *w = c->state;
     uint32_t generation = atomic_load_explicit(&w->ctl->generation, memory_order_acquire);
     int last = atomic_fetch_add_explicit(&w->ctl->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)c->ranks;
@@ -103,15 +111,20 @@ int comm_window_first_to_fail(comm *c) {
     return !atomic_exchange(&((window *)c->state)->ctl->failed, 1);
 }
 
-/* Rank 0's descriptor of the memory, as others open it: without a name of its own, none is left wherever a rank dies. */
-typedef struct { char path[48]; uint64_t device, inode; } shared_file;
+// Rank 0's descriptor of the memory, as others open it: without a name of its own, none is left wherever a
+// rank dies.
+typedef struct {
+    char path[48];
+    uint64_t device, inode;
+} shared_file;
 
 static int same_file(int fd, const shared_file *f) {
     struct stat s;
     return !fstat(fd, &s) && (uint64_t)s.st_dev == f->device && (uint64_t)s.st_ino == f->inode;
 }
 
-/* With its space reserved, so that a lack of memory shows here and not as a bus error later. Returns the descriptor. */
+// With its space reserved, so that a lack of memory shows here and not as a bus error later. Returns the
+// descriptor.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
     int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
     struct stat s;
@@ -128,7 +141,7 @@ static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes
     return -1;
 }
 
-/* In another container, rank 0's path may be there and be that of something else. */
+// In another container, rank 0's path may be there and be that of something else.
 static int open_shared(const shared_file *f) {
     int fd = *f->path ? open(f->path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0 || same_file(fd, f)) return fd;
@@ -150,17 +163,22 @@ static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_
 }
 
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes) {
-    if (!c->node_ranks_all) { snprintf(why, why_bytes, "ranks on several nodes"); return 0; }
+    if (!c->node_ranks_all) {
+        snprintf(why, why_bytes, "ranks on several nodes");
+        return 0;
+    }
     snprintf(why, why_bytes, "no shared memory");
     size_t page = 4096, size = (size_t)comm_staging_bytes(config) / (2 * page) * 2 * page;
-    size_t head = (sizeof(control) + c->ranks * sizeof(uint32_t) + page - 1) / page * page, bytes = head + c->ranks * size;
+    size_t head = (sizeof(control) + c->ranks * sizeof(uint32_t) + page - 1) / page * page,
+           bytes = head + c->ranks * size;
     void *base = NULL;
     int mapped = map_shared(c, bytes, &base, why, why_bytes);
     if (mapped <= 0) return mapped;
     window *w = malloc(sizeof *w);
     if (!w) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the window");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *w = (window){ base, (char *)base + head, size, bytes, c->ranks * (1 + config->overlap) > cores ? 100 : 4000 };
+    *w = (window){ base, (char *)base + head, size, bytes,
+                   c->ranks * (1 + config->overlap) > cores ? 100 : 4000 };
     int rc = c->device->f->pin(c->device, w->base, c->ranks * size);
     if (rc) {
         munmap(base, bytes);

@@ -1,4 +1,5 @@
-/* The processor as a device: every operation is done when it returns, the host reads all memory. And how a device is chosen. */
+// The processor as a device: every operation is done when it returns, the host reads all memory. And how a
+// device is chosen.
 #include "device.h"
 #include "error.h"
 #include <errno.h>
@@ -13,32 +14,73 @@ static void *cpu_alloc(device *d, size_t bytes, const char **why) {
         *why = strerror(errno);
         return NULL;
     }
-    madvise(p, bytes, MADV_HUGEPAGE);       /* advice only: fewer TLB misses where the system grants it */
+    madvise(p, bytes, MADV_HUGEPAGE);  // advice only: fewer TLB misses where the system grants it
     return p;
 }
-static void cpu_release(device *d, void *p, size_t bytes) { (void)d; munmap(p, bytes); }
+static void cpu_release(device *d, void *p, size_t bytes) {
+    (void)d;
+    munmap(p, bytes);
+}
 
-/* Nothing is queued, so there is nothing to wait for, to order or to name. */
-static int cpu_pin(device *d, void *host, size_t bytes) { (void)d; (void)host; (void)bytes; return 0; }
-static void cpu_unpin(device *d, void *host) { (void)d; (void)host; }
-static int cpu_enter(device *d) { (void)d; return 0; }
-static int cpu_wait(device *d, device_stream s) { (void)d; (void)s; return 0; }
-static int cpu_create_event(device *d, void **event) { (void)d; *event = NULL; return 0; }
-static void cpu_destroy_event(device *d, void *event) { (void)d; (void)event; }
-static int cpu_record(device *d, void *event, device_stream s) { (void)d; (void)event; (void)s; return 0; }
-static int cpu_order(device *d, device_stream s, void *event) { (void)d; (void)s; (void)event; return 0; }
-static void cpu_mark(device *d, const char *what, const char *name) { (void)d; (void)what; (void)name; }
+// Nothing is queued, so there is nothing to wait for, to order or to name.
+static int cpu_pin(device *d, void *host, size_t bytes) {
+    (void)d;
+    (void)host;
+    (void)bytes;
+    return 0;
+}
+static void cpu_unpin(device *d, void *host) {
+    (void)d;
+    (void)host;
+}
+static int cpu_enter(device *d) {
+    (void)d;
+    return 0;
+}
+static int cpu_wait(device *d, device_stream s) {
+    (void)d;
+    (void)s;
+    return 0;
+}
+static int cpu_create_event(device *d, void **event) {
+    (void)d;
+    *event = NULL;
+    return 0;
+}
+static void cpu_destroy_event(device *d, void *event) {
+    (void)d;
+    (void)event;
+}
+static int cpu_record(device *d, void *event, device_stream s) {
+    (void)d;
+    (void)event;
+    (void)s;
+    return 0;
+}
+static int cpu_order(device *d, device_stream s, void *event) {
+    (void)d;
+    (void)s;
+    (void)event;
+    return 0;
+}
+static void cpu_mark(device *d, const char *what, const char *name) {
+    (void)d;
+    (void)what;
+    (void)name;
+}
 
 static int cpu_copy(device *d, device_stream s, void *to, const void *from, size_t bytes) {
-    (void)d; (void)s;
+    (void)d;
+    (void)s;
     memcpy(to, from, bytes);
     return 0;
 }
 
 static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
-    (void)d; (void)s;
+    (void)d;
+    (void)s;
     char *p = x;
-    #pragma omp parallel for schedule(static) if (bytes > 1 << 20)
+#pragma omp parallel for schedule(static) if (bytes > 1 << 20)
     for (size_t i = 0; i < bytes; i += 1 << 16) memset(p + i, 0, bytes - i < 1 << 16 ? bytes - i : 1 << 16);
     return 0;
 }
@@ -51,32 +93,39 @@ static int cpu_clear_stretches(device *d, device_stream s, zero_dtype type, void
 }
 
 static int cpu_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
-    (void)d; (void)s;
+    (void)d;
+    (void)s;
     kernel_fill_nan(x, bytes);
     return 0;
 }
 
-static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
-    (void)d; (void)s;
+static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
+                       const void *from, int64_t n) {
+    (void)d;
+    (void)s;
     kernel_convert(to_type, to, from_type, from, n);
     return 0;
 }
 
-static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
-                         float scale, int64_t n, int add) {
-    (void)d; (void)s;
+static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
+                         const void *const *parts, int ranks, float scale, int64_t n, int add) {
+    (void)d;
+    (void)s;
     kernel_sum_ranks(to_type, to, type, parts, ranks, scale, n, add);
     return 0;
 }
 
-static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n, int first) {
-    (void)d; (void)s;
+static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
+                          int first) {
+    (void)d;
+    (void)s;
     kernel_accumulate(to, type, from, n, first);
     return 0;
 }
 
 static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
-    (void)d; (void)s;
+    (void)d;
+    (void)s;
     for (int i = 0; i < t->parts.n; i++) {
         const stretch *part = &t->parts.list[i];
         const char *from = (const char *)x + part->offset * dtype_bytes(type);
@@ -87,29 +136,36 @@ static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero
 
 static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
                      const adamw_table *t) {
-    (void)d; (void)s;
+    (void)d;
+    (void)s;
     kernel_adamw(c, a, t);
     return 0;
 }
 
 static const device_functions cpu_functions = {
-    cpu_alloc, cpu_release, cpu_pin, cpu_unpin, cpu_enter, cpu_wait, cpu_create_event, cpu_destroy_event, cpu_record, cpu_order, cpu_mark,
-    cpu_copy, cpu_clear, cpu_clear_stretches, cpu_fill_nan, cpu_convert, cpu_sum_ranks, cpu_accumulate,
-    cpu_sum_squares, cpu_adamw,
+    cpu_alloc,   cpu_release,      cpu_pin,           cpu_unpin,           cpu_enter,
+    cpu_wait,    cpu_create_event, cpu_destroy_event, cpu_record,          cpu_order,
+    cpu_mark,    cpu_copy,         cpu_clear,         cpu_clear_stretches, cpu_fill_nan,
+    cpu_convert, cpu_sum_ranks,    cpu_accumulate,    cpu_sum_squares,     cpu_adamw,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };
 
-/* -------------------------------------------------------------------------------------------------------------- the choice */
+// -------- the choice
 
 #ifndef ZERO_HAVE_CUDA
 int device_cuda_open(device *d, const zero_config *config, int node_rank) {
-    (void)d; (void)config; (void)node_rank;
+    (void)d;
+    (void)config;
+    (void)node_rank;
     return zero_fail(ZERO_ERR_DEVICE, "the plugin was built without CUDA: build it where nvcc is found");
 }
 void device_cuda_close(device *d) { (void)d; }
 int device_cuda_count(void) { return device_cuda_open(NULL, NULL, 0); }
-int device_cuda_left(size_t *left) { (void)left; return device_cuda_count(); }
+int device_cuda_left(size_t *left) {
+    (void)left;
+    return device_cuda_count();
+}
 #endif
 
 int device_open(device *d, const zero_config *config, int node_rank) {
@@ -130,7 +186,8 @@ static int memory_available(size_t *left) {
     FILE *f = fopen("/proc/meminfo", "r");
     char line[128];
     int found = 0;
-    while (f && !found && fgets(line, sizeof line, f)) found = sscanf(line, "MemAvailable: %lu kB", &kib) == 1;
+    while (f && !found && fgets(line, sizeof line, f))
+        found = sscanf(line, "MemAvailable: %lu kB", &kib) == 1;
     if (f) fclose(f);
     if (!found) return zero_fail(ZERO_ERR_IO, "/proc/meminfo does not say how much memory is available");
     *left = (size_t)kib << 10;

@@ -1,4 +1,4 @@
-/* A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in kernels_cuda.cu. */
+// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in kernels_cuda.cu.
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
 #include "error.h"
@@ -8,18 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_MAJOR = 8 };       /* compute capability 8.0: the kernels are compiled for it and for what is newer */
+enum { LEAST_MAJOR = 8 };  // compute capability 8.0: the kernels are compiled for it and for what is newer
 
 typedef struct {
     int number;
     cudaStream_t streams[DEVICE_STREAMS];
-    int own_comm;               /* those of the plugin were created here: without overlap they are the trainer's */
+    int own_comm;  // those of the plugin were created here: without overlap they are the trainer's
 } cuda_state;
 
 static int failed(cudaError_t rc, const char *what) {
-    return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc),
+                     cudaGetErrorName(rc));
 }
-#define CUDA_TRY(call) do { cudaError_t rc_ = (call); if (rc_ != cudaSuccess) return failed(rc_, #call); } while (0)
+#define CUDA_TRY(call)                                     \
+    do {                                                   \
+        cudaError_t rc_ = (call);                          \
+        if (rc_ != cudaSuccess) return failed(rc_, #call); \
+    } while (0)
 
 static cudaStream_t stream_of(device *d, device_stream s) { return ((cuda_state *)d->state)->streams[s]; }
 cudaStream_t device_cuda_stream(device *d, device_stream s) { return stream_of(d, s); }
@@ -36,19 +41,29 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
         cudaFree(p);
     }
     *why = text;
-    if (rc != cudaErrorMemoryAllocation || cudaMemGetInfo(&left, &all) != cudaSuccess) snprintf(text, sizeof text, "%s", cudaGetErrorString(rc));
-    else snprintf(text, sizeof text, "%.1f of the %.1f MiB of %s are free", left / 1048576.0, all / 1048576.0, d->name);
-    cudaGetLastError();         /* told here: it must not come up again at the next launch */
+    if (rc != cudaErrorMemoryAllocation || cudaMemGetInfo(&left, &all) != cudaSuccess)
+        snprintf(text, sizeof text, "%s", cudaGetErrorString(rc));
+    else
+        snprintf(text, sizeof text, "%.1f of the %.1f MiB of %s are free", left / 1048576.0, all / 1048576.0,
+                 d->name);
+    cudaGetLastError();  // told here: it must not come up again at the next launch
     return NULL;
 }
-static void cuda_release(device *d, void *p, size_t bytes) { (void)d; (void)bytes; cudaFree(p); }
+static void cuda_release(device *d, void *p, size_t bytes) {
+    (void)d;
+    (void)bytes;
+    cudaFree(p);
+}
 
 static int cuda_pin(device *d, void *host, size_t bytes) {
     (void)d;
     CUDA_TRY(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
     return 0;
 }
-static void cuda_unpin(device *d, void *host) { (void)d; cudaHostUnregister(host); }
+static void cuda_unpin(device *d, void *host) {
+    (void)d;
+    cudaHostUnregister(host);
+}
 
 static int cuda_enter(device *d) {
     CUDA_TRY(cudaSetDevice(((cuda_state *)d->state)->number));
@@ -64,7 +79,10 @@ static int cuda_create_event(device *d, void **event) {
     CUDA_TRY(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
     return 0;
 }
-static void cuda_destroy_event(device *d, void *event) { (void)d; if (event) cudaEventDestroy(event); }
+static void cuda_destroy_event(device *d, void *event) {
+    (void)d;
+    if (event) cudaEventDestroy(event);
+}
 static int cuda_record(device *d, void *event, device_stream s) {
     CUDA_TRY(cudaEventRecord(event, stream_of(d, s)));
     return 0;
@@ -77,7 +95,10 @@ static int cuda_order(device *d, device_stream s, void *event) {
 static void cuda_mark(device *d, const char *what, const char *name) {
     char text[96];
     (void)d;
-    if (!what) { nvtxRangePop(); return; }
+    if (!what) {
+        nvtxRangePop();
+        return;
+    }
     snprintf(text, sizeof text, "%s %s", what, name);
     nvtxRangePushA(text);
 }
@@ -96,20 +117,22 @@ static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, vo
     return 0;
 }
 static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
-    CUDA_TRY(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));     /* all ones is a NaN in each dtype */
+    CUDA_TRY(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in each dtype
     return 0;
 }
 
-static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
+static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
+                         const void *from, int64_t n) {
     CUDA_TRY(cuda_convert(stream_of(d, s), to_type, to, from_type, from, n));
     return 0;
 }
-static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
-                           float scale, int64_t n, int add) {
+static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
+                           const void *const *parts, int ranks, float scale, int64_t n, int add) {
     CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, d->table, ranks, scale, n, add));
     return 0;
 }
-static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n, int first) {
+static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from,
+                            int64_t n, int first) {
     CUDA_TRY(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
     return 0;
 }
@@ -125,9 +148,10 @@ static int queue_adamw(device *d, device_stream s, const adamw_constants *c, con
 }
 
 static const device_functions cuda_functions = {
-    cuda_alloc, cuda_release, cuda_pin, cuda_unpin, cuda_enter, cuda_wait, cuda_create_event, cuda_destroy_event, cuda_record, cuda_order, cuda_mark,
-    cuda_copy, cuda_clear, queue_clear_stretches, cuda_fill_nan, queue_convert, queue_sum_ranks,
-    queue_accumulate, queue_sum_squares, queue_adamw,
+    cuda_alloc,        cuda_release,          cuda_pin,      cuda_unpin,    cuda_enter,      cuda_wait,
+    cuda_create_event, cuda_destroy_event,    cuda_record,   cuda_order,    cuda_mark,       cuda_copy,
+    cuda_clear,        queue_clear_stretches, cuda_fill_nan, queue_convert, queue_sum_ranks, queue_accumulate,
+    queue_sum_squares, queue_adamw,
 };
 
 int device_cuda_count(void) {
@@ -135,17 +159,24 @@ int device_cuda_count(void) {
     struct cudaDeviceProp p;
     cudaError_t rc = cudaGetDeviceCount(&n);
     cudaGetLastError();
-    if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n)) return zero_fail(ZERO_ERR_DEVICE, "there is no CUDA device on this machine");
+    if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
+        return zero_fail(ZERO_ERR_DEVICE, "there is no CUDA device on this machine");
     if (rc == cudaErrorInsufficientDriver)
-        return zero_fail(ZERO_ERR_DEVICE, cudaDriverGetVersion(&driver) == cudaSuccess && driver ? "the NVIDIA driver is too old: it takes programs of "
-                         "CUDA %d.%d at most; install a newer one" : "no NVIDIA driver is loaded on this machine", driver / 1000, driver % 1000 / 10);
+        return zero_fail(ZERO_ERR_DEVICE,
+                         cudaDriverGetVersion(&driver) == cudaSuccess && driver
+                             ? "the NVIDIA driver is too old: it takes programs of "
+                               "CUDA %d.%d at most; install a newer one"
+                             : "no NVIDIA driver is loaded on this machine",
+                         driver / 1000, driver % 1000 / 10);
     if (rc != cudaSuccess) return failed(rc, "cudaGetDeviceCount");
     for (int i = 0; i < n; i++) {
         CUDA_TRY(cudaGetDeviceProperties(&p, i));
         usable += p.major >= LEAST_MAJOR;
     }
     if (usable == n) return n;
-    return zero_fail(ZERO_ERR_DEVICE, "%s has compute capability %d.%d, and %d.0 or newer is needed; CUDA_VISIBLE_DEVICES can leave a device out",
+    return zero_fail(ZERO_ERR_DEVICE,
+                     "%s has compute capability %d.%d, and %d.0 or newer is needed; CUDA_VISIBLE_DEVICES can "
+                     "leave a device out",
                      p.name, p.major, p.minor, LEAST_MAJOR);
 }
 
@@ -155,7 +186,7 @@ int device_cuda_left(size_t *left) {
     return 0;
 }
 
-/* The plugin's streams go first where the device has to choose: the next layer waits for them. */
+// The plugin's streams go first where the device has to choose: the next layer waits for them.
 static int open_streams(cuda_state *s, const zero_config *config) {
     int least, greatest;
     s->streams[COMPUTE] = s->streams[COMM] = s->streams[GATHER] = config->cuda_stream;
@@ -173,10 +204,13 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
     int devices = device_cuda_count();
     if (devices < 0) return devices;
     int number = config->cuda_device < 0 ? node_rank % devices : config->cuda_device;
-    if (number >= devices) return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: there are devices 0 to %d", number, devices - 1);
+    if (number >= devices)
+        return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: there are devices 0 to %d", number, devices - 1);
     cuda_state *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the device's state");
-    *d = (device){ .f = &cuda_functions, .asynchronous = 1, .untabled = CUDA_LISTED, .number = number, .state = s };
+    *d = (device){
+        .f = &cuda_functions, .asynchronous = 1, .untabled = CUDA_LISTED, .number = number, .state = s
+    };
     s->number = number;
     CUDA_TRY(cudaSetDevice(number));
     CUDA_TRY(cudaGetDeviceProperties(&p, number));

@@ -1,14 +1,13 @@
-/*
- * Gradients: get, ready, reduce. A unit's gradient is final at its last post_backward; when all units of a bucket are final the bucket's
- * reduction starts, while backward goes on with the other buffer. Where the reduced gradients end: stage 0 everywhere, stage 1 in this
- * rank's part of the whole buffer, stages 2 and 3 in the shard, added to those of earlier micro-batches.
- */
+// Gradients: get, ready, reduce. A unit's gradient is final at its last post_backward; when all units of a
+// bucket are final the bucket's reduction starts, while backward goes on with the other buffer. Where the
+// reduced gradients end: stage 0 everywhere, stage 1 in this rank's part of the whole buffer, stages 2 and 3
+// in the shard, added to those of earlier micro-batches.
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* Stage 0: what was reduced goes to everyone, after the reduction and before what comes after the job. Its events have been used by now
- * or will be recorded again. */
+// Stage 0: what was reduced goes to everyone, after the reduction and before what comes after the job. Its
+// events have been used by now or will be recorded again.
 static int gather_reduced(zero *z, job *j, size_t elem_bytes) {
     bucket_state *b = &z->buckets[j->index];
     device *d = &z->device;
@@ -19,29 +18,34 @@ static int gather_reduced(zero *z, job *j, size_t elem_bytes) {
     return d->f->order(d, COMM, j->ready);
 }
 
-/* To their sum: as they are, or widened on the way. One wire buffer does: reductions follow one another on their stream. */
+// To their sum: as they are, or widened on the way. One wire buffer does: reductions follow one another on
+// their stream.
 static int reduce_scatter(zero *z, const bucket_state *b) {
     device *d = &z->device;
     zero_dtype from = reduced_type(z);
-    if (!z->wire_buffer) return comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
+    if (!z->wire_buffer)
+        return comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
     comm_piece wide[b->n_pieces];
     float *at = (float *)z->wire_buffer;
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.ranks;
-        ZERO_TRY(d->f->accumulate(d, COMM, at, from, p->full, elems, 1));      /* the first: nothing is added to it */
+        ZERO_TRY(
+            d->f->accumulate(d, COMM, at, from, p->full, elems, 1));  // the first: nothing is added to it
         wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
         at += elems;
     }
     ZERO_TRY(comm_reduce_scatter(&z->comm, wide, b->n_pieces, ZERO_F32, z->grad_type, b->add));
-    return z->config.poison ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float)) : 0;
+    return z->config.poison
+               ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float))
+               : 0;
 }
 
 static int run_reduce(void *ctx, job *j) {
     zero *z = ctx;
     bucket_state *b = &z->buckets[j->index];
     double start = trace_now(&z->trace);
-    int whole = z->config.stage < 2;                            /* reduced in place */
+    int whole = z->config.stage < 2;  // reduced in place
     size_t size = dtype_bytes(reduced_type(z));
     z->comm.purpose = ZERO_FOR_STEP;
     z->comm.unit = b->first_unit;
@@ -49,19 +53,23 @@ static int run_reduce(void *ctx, job *j) {
     int rc = reduce_scatter(z, b);
     if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, size);
     for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
-        if (!rc) rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full, b->pieces[i].elems * z->comm.ranks * size);
+        if (!rc)
+            rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full,
+                                       b->pieces[i].elems * z->comm.ranks * size);
     for (int i = 0; i < z->layout.n_units; i++)
-        if (z->layout.units[i].bucket == j->index) trace_add(&z->trace, ZERO_EV_REDUCE, i, z->config.overlap, start);
+        if (z->layout.units[i].bucket == j->index)
+            trace_add(&z->trace, ZERO_EV_REDUCE, i, z->config.overlap, start);
     return rc;
 }
 
-/* Gradients are sent from where they lie, not from the wire buffer. */
+// Gradients are sent from where they lie, not from the wire buffer.
 static int sends_as_they_are(const zero *z) { return wire_type(z) == reduced_type(z); }
 
 static int create_buffers(zero *z) {
     const layout *l = &z->layout;
     size_t size = dtype_bytes(z->config.dtype);
-    int sent = sends_as_they_are(z) && z->config.stage >= 2, moves = sent ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
+    int sent = sends_as_they_are(z) && z->config.stage >= 2,
+        moves = sent ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
     int singles = 0;
     for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
     for (int i = 0; i < 2; i++) {
@@ -74,30 +82,32 @@ static int create_buffers(zero *z) {
     for (int i = 0; i < l->n_units; i++) {
         if (!l->units[i].shared) continue;
         size_t bytes = l->units[i].padded * size;
-        z->own_grads[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "buckets (units used twice)", bytes, moves);
+        z->own_grads[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "buckets (units used twice)", bytes,
+                                             moves);
         if (!z->own_grads[i]) return ZERO_ERR_MEMORY;
     }
     return 0;
 }
 
-/* As large as the largest bucket, that of a unit used twice included. */
+// As large as the largest bucket, that of a unit used twice included.
 static int create_wire_buffer(zero *z) {
     int64_t most = 0;
     if (sends_as_they_are(z) || z->comm.ranks == 1 || z->config.naive) return 0;
     for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
         if (b->elems > most) most = b->elems;
-    z->wire_buffer = memory_alloc_moved(&z->memory, ZERO_WORKING, "gradients on the wire, fp32", most * sizeof(float),
-                                        MOVED_BY_REDUCTIONS);
+    z->wire_buffer = memory_alloc_moved(&z->memory, ZERO_WORKING, "gradients on the wire, fp32",
+                                        most * sizeof(float), MOVED_BY_REDUCTIONS);
     return z->wire_buffer ? 0 : ZERO_ERR_MEMORY;
 }
 
 static char *bucket_memory(const zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     if (z->own_grads[unit]) return z->own_grads[unit];
-    return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] + u->bucket_offset * dtype_bytes(z->config.dtype);
+    return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] +
+           u->bucket_offset * dtype_bytes(z->config.dtype);
 }
 
-/* For each unit that is cleared in several stretches. */
+// For each unit that is cleared in several stretches.
 static int create_cleared(zero *z) {
     const layout *l = &z->layout;
     const layout_unit *last = &l->units[l->n_units - 1];
@@ -135,7 +145,8 @@ int grads_create(zero *z) {
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) {
         z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
-        if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece)))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
+        if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece))))
+            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
         ZERO_TRY(progress_prepare(&z->progress, &z->buckets[i].reduce, COMM));
     }
     for (int i = l->n_units - 1; i >= 0; i--) {
@@ -149,16 +160,23 @@ int grads_create(zero *z) {
     return 0;
 }
 
-static int is_full(const zero *z, int bucket) { return z->buckets[bucket].filled == z->layout.buckets[bucket].n_units; }
+static int is_full(const zero *z, int bucket) {
+    return z->buckets[bucket].filled == z->layout.buckets[bucket].n_units;
+}
 
 int grads_check(const zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket, before = z->buffer_bucket[z->layout.buckets[bucket].buffer];
-    if (!uses_buckets(z) || z->own_grads[unit] || before == bucket || before < 0 || is_full(z, before)) return 0;
-    return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
-                     "backward goes through units in the reverse of the table's order", unit, z->layout.units[unit].name);
+    if (!uses_buckets(z) || z->own_grads[unit] || before == bucket || before < 0 || is_full(z, before))
+        return 0;
+    return zero_fail(
+        ZERO_ERR_MISUSE,
+        "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
+        "backward goes through units in the reverse of the table's order",
+        unit, z->layout.units[unit].name);
 }
 
-/* Makes the unit's bucket the one that fills its buffer: what was in there must have been reduced. A shared unit's buffer is its own. */
+// Makes the unit's bucket the one that fills its buffer: what was in there must have been reduced. A shared
+// unit's buffer is its own.
 static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket, own = z->own_grads[unit] != NULL;
     int *holder = &z->buffer_bucket[z->layout.buckets[bucket].buffer], before = own ? bucket : *holder;
@@ -169,7 +187,7 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-/* With poison, a gradient that the trainer says it writes, and does not, is NaN. */
+// With poison, a gradient that the trainer says it writes, and does not, is NaN.
 static int clear(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
@@ -186,7 +204,8 @@ int grads_open(zero *z, int unit) {
     if (uses_buckets(z)) {
         ZERO_TRY(claim_buffer(z, unit));
         z->units[unit].grads = bucket_memory(z, unit);
-    } else z->units[unit].grads = z->grads + u->base * dtype_bytes(z->config.dtype);
+    } else
+        z->units[unit].grads = z->grads + u->base * dtype_bytes(z->config.dtype);
     return clear(z, unit);
 }
 
@@ -196,11 +215,14 @@ int grads_finish(zero *z, int unit) {
     int last = z->micro == z->micro_of - 1, n_units = z->layout.buckets[u->bucket].n_units;
     if (z->config.stage < 2 && sums_micro_batches(z)) {
         device *d = &z->device;
-        ZERO_TRY(d->f->accumulate(d, COMPUTE, (float *)z->grads + u->base, z->config.dtype, z->units[unit].grads, u->padded, z->micro == 0));
-        if (z->config.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, z->units[unit].grads, u->padded * dtype_bytes(z->config.dtype)));
+        ZERO_TRY(d->f->accumulate(d, COMPUTE, (float *)z->grads + u->base, z->config.dtype,
+                                  z->units[unit].grads, u->padded, z->micro == 0));
+        if (z->config.poison)
+            ZERO_TRY(
+                d->f->fill_nan(d, COMPUTE, z->units[unit].grads, u->padded * dtype_bytes(z->config.dtype)));
     }
     z->units[unit].grads = NULL;
-    if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;        /* a new step */
+    if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;  // a new step
     b->filled++;
     if (b->filled < n_units || z->config.naive || (z->config.stage < 2 && !last)) return 0;
     b->add = z->config.stage >= 2 && z->micro > 0;
@@ -208,6 +230,7 @@ int grads_finish(zero *z, int unit) {
 }
 
 int grads_wait(zero *z) {
-    for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
+    for (int i = 0; i < z->layout.n_buckets; i++)
+        ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
     return 0;
 }

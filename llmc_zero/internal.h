@@ -1,4 +1,4 @@
-/* The state behind a `zero *`, and what the files of the plugin ask of each other. */
+// The state behind a `zero *`, and what the files of the plugin ask of each other.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
 #include "comm.h"
@@ -12,148 +12,164 @@
 #include "zero.h"
 
 typedef struct {
-    int forward_done, backward_done;        /* uses finished in this micro-batch */
-    int forward_open, backward_open;        /* 1 between a pre hook and its post hook */
-    int backward_reads;                     /* the open backward use reads parameters */
-    double opened_s;                        /* for the trace */
-    /* parameters (params.c) */
-    char *params;                           /* the whole unit, or NULL where it is not gathered (stage 3) */
-    int slot;                               /* which slot holds it; -1: none, or the unit's own */
-    int for_next_pass;                      /* stage 3: gathered for a pass that had not begun */
-    int64_t uncounted;                      /* bytes of that gather */
+    int forward_done, backward_done;  // uses finished in this micro-batch
+    int forward_open, backward_open;  // 1 between a pre hook and its post hook
+    int backward_reads;               // the open backward use reads parameters
+    double opened_s;                  // for the trace
+    // parameters (params.c)
+    char *params;       // the whole unit, or NULL where it is not gathered (stage 3)
+    int slot;           // which slot holds it; -1: none, or the unit's own
+    int for_next_pass;  // stage 3: gathered for a pass that had not begun
+    int64_t uncounted;  // bytes of that gather
     job gather;
     comm_piece gather_piece;
     zero_purpose gather_purpose;
-    /* gradients (grads.c) */
-    char *grads;                            /* this micro-batch's, or NULL before the first pre_backward and after the last post_backward */
-    stretches cleared;                      /* of it, before backward */
-    adamw_table update;                     /* what this rank updates of the unit (optimizer.c) */
+    // gradients (grads.c)
+    char
+        *grads;  // this micro-batch's, or NULL before the first pre_backward and after the last post_backward
+    stretches cleared;   // of it, before backward
+    adamw_table update;  // what this rank updates of the unit (optimizer.c)
 } unit_state;
 
 typedef struct {
-    comm_piece *pieces;                     /* (n_units of the bucket) */
+    comm_piece *pieces;  // (n_units of the bucket)
     int n_pieces, first_unit, last_unit;
-    int filled;                             /* units whose gradients are final */
-    int add;                                /* stages 2, 3: this micro-batch is added to the sum of the earlier ones */
+    int filled;  // units whose gradients are final
+    int add;     // stages 2, 3: this micro-batch is added to the sum of the earlier ones
     job reduce;
 } bucket_state;
 
-/* The order in which units were opened to read parameters, as recorded in the last pass of a mode. */
-typedef struct { int *units; int n, capacity, pos; } unit_order;
+// The order in which units were opened to read parameters, as recorded in the last pass of a mode.
+typedef struct {
+    int *units;
+    int n, capacity, pos;
+} unit_order;
 
-enum { VALUES_CHUNK = 1 << 16 };            /* elements */
+enum { VALUES_CHUNK = 1 << 16 };  // elements
 
-/* The loss scale: steps seen, the last one that overflowed (-1: none), overflows left before the scale halves. */
-typedef struct { double value; int64_t steps, last_overflow; int left; } loss_scale;
+// The loss scale: steps seen, the last one that overflowed (-1: none), overflows left before the scale
+// halves.
+typedef struct {
+    double value;
+    int64_t steps, last_overflow;
+    int left;
+} loss_scale;
 
 struct zero {
     zero_config config;
     device device;
-    int ranks_on_device;                    /* this one among them; 1 on the processor */
+    int ranks_on_device;  // this one among them; 1 on the processor
     layout layout;
     memory memory;
     comm comm;
     progress progress;
     trace trace;
-    unit_state *units;                      /* (n_units) */
-    bucket_state *buckets;                  /* (n_buckets) */
-    /* model states: whole at the stages that keep them whole, else this rank's shards */
-    char *params;                           /* stage 0-2: flat_elems; stage 3: shard_elems */
-    float *master;                          /* NULL with fp32 and with no_master: the parameter is its own master */
-    float *moment1, *moment2;               /* stage 0: flat_elems; else shard_elems */
-    char *grads;                            /* stage 0, 1: flat_elems; else shard_elems; in grad_type */
-    zero_dtype grad_type;                   /* fp32 when micro-batches are summed, else config.dtype */
-    /* working memory */
-    char **slots;                           /* stage 3: room for gathered single-use units */
+    unit_state *units;      // (n_units)
+    bucket_state *buckets;  // (n_buckets)
+    // model states: whole at the stages that keep them whole, else this rank's shards
+    char *params;              // stage 0-2: flat_elems; stage 3: shard_elems
+    float *master;             // NULL with fp32 and with no_master: the parameter is its own master
+    float *moment1, *moment2;  // stage 0: flat_elems; else shard_elems
+    char *grads;               // stage 0, 1: flat_elems; else shard_elems; in grad_type
+    zero_dtype grad_type;      // fp32 when micro-batches are summed, else config.dtype
+    // working memory
+    char **slots;  // stage 3: room for gathered single-use units
     int n_slots;
-    int *slot_unit;                         /* who is in it; -1: nobody */
-    char **own_params, **own_grads;         /* (n_units) the shared units' own buffers, NULL for the others */
+    int *slot_unit;                  // who is in it; -1: nobody
+    char **own_params, **own_grads;  // (n_units) the shared units' own buffers, NULL for the others
     char *bucket_buffer[2];
-    char *wire_buffer;                      /* one bucket's gradients as fp32; NULL: they travel as they are */
-    int buffer_bucket[2];                   /* which bucket fills it; -1: none */
-    double *norm_parts;                     /* (ranks + 1, n_units) */
-    norm_table norm;                        /* this rank's part of each unit */
-    float *values;                          /* (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through */
-    uint16_t *low_values;                   /* (VALUES_CHUNK) */
-    float *staging;                         /* (VALUES_CHUNK) the host's view of device memory */
-    int pinned;                             /* the memory that begins at values */
-    double looked;                          /* when a hook last looked for ranks that are gone */
-    /* where the pass is */
-    int begun;                              /* a training step is under way: from zero_begin to zero_update or zero_discard */
-    int pass;                               /* zero_begin was called at all */
+    char *wire_buffer;     // one bucket's gradients as fp32; NULL: they travel as they are
+    int buffer_bucket[2];  // which bucket fills it; -1: none
+    double *norm_parts;    // (ranks + 1, n_units)
+    norm_table norm;       // this rank's part of each unit
+    float *values;         // (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through
+    uint16_t *low_values;  // (VALUES_CHUNK)
+    float *staging;        // (VALUES_CHUNK) the host's view of device memory
+    int pinned;            // the memory that begins at values
+    double looked;         // when a hook last looked for ranks that are gone
+    // where the pass is
+    int begun;  // a training step is under way: from zero_begin to zero_update or zero_discard
+    int pass;   // zero_begin was called at all
     zero_mode mode;
     int micro, micro_of;
-    int forward_left;                       /* forward uses still to come in this micro-batch */
-    int reads_left;                         /* uses that read parameters still to be opened in it */
-    int reduced;                            /* zero_reduce is done, zero_update may come */
+    int forward_left;  // forward uses still to come in this micro-batch
+    int reads_left;    // uses that read parameters still to be opened in it
+    int reduced;       // zero_reduce is done, zero_update may come
     double grad_norm;
-    int overflow;                           /* ZERO_F16: the gradients of this step are not finite */
+    int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
-    unit_order order[2];                    /* by mode */
-    int64_t counted_late[ZERO_TRAFFIC_PURPOSES];    /* bytes gathered before their pass began */
+    unit_order order[2];                          // by mode
+    int64_t counted_late[ZERO_TRAFFIC_PURPOSES];  // bytes gathered before their pass began
 };
 
 static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
-/* Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart. */
+// Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart.
 static inline int uses_buckets(const zero *z) { return z->config.stage >= 2 || sums_micro_batches(z); }
-/* The gradients that are reduced: at stages 0 and 1 in place, in the dtype in which they are summed. */
-static inline zero_dtype reduced_type(const zero *z) { return z->config.stage < 2 ? z->grad_type : z->config.dtype; }
-/* How they travel to their sum. */
-static inline zero_dtype wire_type(const zero *z) { return z->config.reduce_fp32 ? ZERO_F32 : reduced_type(z); }
-/* The parts of a unit whose optimizer state this rank holds: all of them at stage 0, else its own. */
+// The gradients that are reduced: at stages 0 and 1 in place, in the dtype in which they are summed.
+static inline zero_dtype reduced_type(const zero *z) {
+    return z->config.stage < 2 ? z->grad_type : z->config.dtype;
+}
+// How they travel to their sum.
+static inline zero_dtype wire_type(const zero *z) {
+    return z->config.reduce_fp32 ? ZERO_F32 : reduced_type(z);
+}
+// The parts of a unit whose optimizer state this rank holds: all of them at stage 0, else its own.
 static inline int first_part(const zero *z) { return z->config.stage == 0 ? 0 : z->comm.rank; }
 static inline int last_part(const zero *z) { return z->config.stage == 0 ? z->comm.ranks - 1 : z->comm.rank; }
-/* Where part r of unit u starts in a state that stages >= `sharded_from` keep as shards. */
+// Where part r of unit u starts in a state that stages >= `sharded_from` keep as shards.
 static inline int64_t part_offset(const zero *z, int unit, int part, int sharded_from) {
     const layout_unit *u = &z->layout.units[unit];
     return z->config.stage >= sharded_from ? u->shard_base : u->base + part * u->shard;
 }
 
 int params_create(zero *z);
-int params_acquire(zero *z, int unit);          /* gathered when it returns; the next ones are on their way */
-int params_release(zero *z, int unit);          /* and what there is room for now is gathered */
-int params_complete(zero *z);                   /* no gather is under way, and the device has done its work */
-int params_rehearse(zero *z, int unit);         /* stages 1 to 3, at creation: its gather, of zeros */
-int params_drop_all(zero *z);                   /* no gather is under way; stage 3: nothing is held any more */
-int params_begin_pass(zero *z);                 /* stage 3: only what was gathered for it is held */
-/* (n_units) The same on all ranks: at stage 3 as the last training pass used them, below it, where forward is
- * not collective, as the table lists them. */
+int params_acquire(zero *z, int unit);   // gathered when it returns; the next ones are on their way
+int params_release(zero *z, int unit);   // and what there is room for now is gathered
+int params_complete(zero *z);            // no gather is under way, and the device has done its work
+int params_rehearse(zero *z, int unit);  // stages 1 to 3, at creation: its gather, of zeros
+int params_drop_all(zero *z);            // no gather is under way; stage 3: nothing is held any more
+int params_begin_pass(zero *z);          // stage 3: only what was gathered for it is held
+// (n_units) The same on all ranks: at stage 3 as the last training pass used them, below it, where forward is
+// not collective, as the table lists them.
 void params_order_of_update(const zero *z, int *units);
-int params_updated(zero *z, int unit);          /* its AdamW is done or queued: it may be gathered */
+int params_updated(zero *z, int unit);  // its AdamW is done or queued: it may be gathered
 
 int grads_create(zero *z);
-int grads_check(const zero *z, int unit);       /* backward may come here now */
-int grads_open(zero *z, int unit);              /* clears what backward adds to in the unit's gradient */
-int grads_finish(zero *z, int unit);            /* into the bucket */
-int grads_wait(zero *z);                        /* all reductions are done */
+int grads_check(const zero *z, int unit);  // backward may come here now
+int grads_open(zero *z, int unit);         // clears what backward adds to in the unit's gradient
+int grads_finish(zero *z, int unit);       // into the bucket
+int grads_wait(zero *z);                   // all reductions are done
 
-int optimizer_create(zero *z);                  /* tables, once gradients have their place */
+int optimizer_create(zero *z);  // tables, once gradients have their place
 
-/* loss_scale.c */
+// loss_scale.c
 void loss_scale_init(loss_scale *s, const zero_config *c);
-int loss_scale_step(loss_scale *s, const zero_config *c, int overflow);     /* ZERO_ERR_ARGUMENT: an overflow at the smallest scale */
+int loss_scale_step(loss_scale *s, const zero_config *c,
+                    int overflow);  // ZERO_ERR_ARGUMENT: an overflow at the smallest scale
 
-int wait_for_device(zero *z, device_stream s);  /* and no collective has failed on it: what lies in its memory can be believed */
-int agree(zero *z, int rc);                     /* all ranks fail if one does, with the sentence of the lowest one that failed */
+int wait_for_device(
+    zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
+int agree(zero *z, int rc);     // all ranks fail if one does, with the sentence of the lowest one that failed
 
-/* same.c: all ranks were given rank 0's settings and tables, or all fail */
+// same.c: all ranks were given rank 0's settings and tables, or all fail
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 
-int naive_reduce(zero *z);                      /* the oracle: see naive.c */
+int naive_reduce(zero *z);  // the oracle: see naive.c
 int naive_update(zero *z, const zero_hyper *h, double grad_scale);
 
-/* values.c: n elements that this rank holds, in and out */
+// values.c: n elements that this rank holds, in and out
 typedef struct {
     char *base;
     zero_dtype type;
-    int sharded_from, owned_from;           /* stages from sharded_from on hold only this rank's part; from owned_from on only that is up to date */
+    int sharded_from, owned_from;  // stages from sharded_from on hold only this rank's part; from owned_from
+                                   // on only that is up to date
 } storage;
 storage storage_of(const zero *z, zero_value what);
 int read_stored(const zero *z, storage s, const char *stored, int64_t n, float *values);
 int write_stored(zero *z, storage s, char *stored, int64_t n, const float *values);
 
-const layout_place *find_place(const zero *z, int tensor, int layer);   /* or NULL with the sentence set */
-int check_closed(const zero *z, const char *caller);                    /* no unit is open */
-int check_uses_done(const zero *z, const char *caller);                 /* no use of this micro-batch is missing */
+const layout_place *find_place(const zero *z, int tensor, int layer);  // or NULL with the sentence set
+int check_closed(const zero *z, const char *caller);                   // no unit is open
+int check_uses_done(const zero *z, const char *caller);  // no use of this micro-batch is missing
 
 #endif

@@ -1,61 +1,73 @@
-/* The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction, no reassociation, explicit
- * fmaf. Each kernel_x of this file runs on the processor; kernels_cuda.h has the same for a CUDA device. */
+// The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction,
+// no reassociation, explicit fmaf. Each kernel_x of this file runs on the processor; kernels_cuda.h has the
+// same for a CUDA device.
 #ifndef LLMC_ZERO_KERNELS_H
 #define LLMC_ZERO_KERNELS_H
 #include "zero.h"
 
-/* One binary runs everywhere: the loader picks the widest version the processor has. Off under the thread and address sanitizers,
- * whose run time is not ready when the loader picks. */
-#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+// One binary runs everywhere: the loader picks the widest version the processor has. Off under the thread and
+// address sanitizers, whose run time is not ready when the loader picks.
+#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || \
+    defined(__SANITIZE_ADDRESS__)
 #define ZERO_CLONES
 #elif __GNUC__ >= 12
 #define ZERO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else           /* no levels yet; avx2 alone would leave fmaf to the library */
+#else  // no levels yet; avx2 alone would leave fmaf to the library
 #define ZERO_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #endif
 
 static inline size_t dtype_bytes(zero_dtype t) { return t == ZERO_F32 ? 4 : 2; }
-static inline const char *dtype_name(zero_dtype t) { return t == ZERO_F32 ? "fp32" : t == ZERO_BF16 ? "bf16" : "fp16"; }
+static inline const char *dtype_name(zero_dtype t) {
+    return t == ZERO_F32 ? "fp32" : t == ZERO_BF16 ? "bf16" : "fp16";
+}
 
-/* to[i] = from[i] in another dtype; rounds to nearest even, NaN stays NaN. */
+// to[i] = from[i] in another dtype; rounds to nearest even, NaN stays NaN.
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 
-/* The sum of a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once to `to`;
- * add: added to `to`, which is fp32. */
-void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale, int64_t n, int add);
+// The sum of a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once
+// to `to`; add: added to `to`, which is fp32.
+void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
+                      float scale, int64_t n, int add);
 
-/* to[i] = from[i] (first) or += from[i], in fp32. */
+// to[i] = from[i] (first) or += from[i], in fp32.
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
 
-/* Sum of squares in fp64, in a fixed order: blocks of SUM_BLOCK elements, in each of them pieces of SUM_PIECE, in each of these SUM_LANES
- * sums of every SUM_LANES-th element; lanes, pieces and blocks are added in their order. The same bits at any number of threads. Not
- * finite if an element is not: squares of floats cannot overflow a double. */
+// Sum of squares in fp64, in a fixed order: blocks of SUM_BLOCK elements, in each of them pieces of
+// SUM_PIECE, in each of these SUM_LANES sums of every SUM_LANES-th element; lanes, pieces and blocks are
+// added in their order. The same bits at any number of threads. Not finite if an element is not: squares of
+// floats cannot overflow a double.
 enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
-/* Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch.
- * Work comes in pieces of a fixed number of elements; first: how many the stretches before this one have. */
-typedef struct { int64_t offset, elems, first; } stretch;
-/* list (n): memory of the device. pieces: of all stretches. */
-typedef struct { const stretch *list; int n; int64_t pieces; } stretches;
+// Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch.
+// Work comes in pieces of a fixed number of elements; first: how many the stretches before this one have.
+typedef struct {
+    int64_t offset, elems, first;
+} stretch;
+// list (n): memory of the device. pieces: of all stretches.
+typedef struct {
+    const stretch *list;
+    int n;
+    int64_t pieces;
+} stretches;
 
-enum { CLEAR_CHUNK = 256 };         /* elements of a piece where stretches are cleared */
+enum { CLEAR_CHUNK = 256 };  // elements of a piece where stretches are cleared
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-/* The norm: kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are memory of the
- * device. */
+// The norm: kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are memory of the
+// device.
 typedef struct {
     stretches parts;
-    double *sums;               /* (parts) the result */
-    double *partial;            /* (pieces) */
-    unsigned *done;             /* (parts) pieces that are through; 0 between launches */
+    double *sums;     // (parts) the result
+    double *partial;  // (pieces)
+    unsigned *done;   // (parts) pieces that are through; 0 between launches
 } norm_table;
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-/* The constants of an update. keep: the factor of a parameter without decay, and with it. noise: for
- * noise_key. */
+// The constants of an update. keep: the factor of a parameter without decay, and with it. noise: for
+// noise_key.
 typedef struct {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
@@ -63,9 +75,9 @@ typedef struct {
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-/* The arrays of an update. g: the mean gradient, times grad_scale. p: the masters; low: where the updated
- * parameters are stored in low_type. low NULL: the parameters are fp32 and their own masters, at p. p
- * NULL: there is no master, the parameters live in `low` as bf16 alone and are rounded stochastically. */
+// The arrays of an update. g: the mean gradient, times grad_scale. p: the masters; low: where the updated
+// parameters are stored in low_type. low NULL: the parameters are fp32 and their own masters, at p. p
+// NULL: there is no master, the parameters live in `low` as bf16 alone and are rounded stochastically.
 typedef struct {
     float *p, *m, *v;
     const void *g;
@@ -73,9 +85,9 @@ typedef struct {
     zero_dtype g_type, low_type;
 } adamw_arrays;
 
-/* Neighbouring elements of one layer's tensor, and where they begin: in the parameters, in moments and
- * masters, in the gradients, and in the tensor, from where noise counts. first: the chunks of the segments
- * before this one. */
+// Neighbouring elements of one layer's tensor, and where they begin: in the parameters, in moments and
+// masters, in the gradients, and in the tensor, from where noise counts. first: the chunks of the segments
+// before this one.
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
     int64_t param, state, grad, inside, elems, first;
@@ -83,8 +95,12 @@ typedef struct {
 } adamw_segment;
 static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }
 
-/* segments (n): memory of the device that updates. */
-typedef struct { const adamw_segment *segments; int n; int64_t chunks; } adamw_table;
+// segments (n): memory of the device that updates.
+typedef struct {
+    const adamw_segment *segments;
+    int n;
+    int64_t chunks;
+} adamw_table;
 void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
 #endif

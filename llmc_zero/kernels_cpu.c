@@ -21,11 +21,16 @@ ZERO_CLONES static void narrow_fp16(uint16_t *to, const float *from, int64_t n) 
 }
 
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
-    if (to_type == from_type) memmove(to, from, n * dtype_bytes(to_type));
-    else if (from_type == ZERO_BF16) widen_bf16(to, from, n);
-    else if (from_type == ZERO_F16) widen_fp16(to, from, n);
-    else if (to_type == ZERO_BF16) narrow_bf16(to, from, n);
-    else narrow_fp16(to, from, n);
+    if (to_type == from_type)
+        memmove(to, from, n * dtype_bytes(to_type));
+    else if (from_type == ZERO_BF16)
+        widen_bf16(to, from, n);
+    else if (from_type == ZERO_F16)
+        widen_fp16(to, from, n);
+    else if (to_type == ZERO_BF16)
+        narrow_bf16(to, from, n);
+    else
+        narrow_fp16(to, from, n);
 }
 
 ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
@@ -41,14 +46,18 @@ ZERO_CLONES static void add_fp16(float *sum, const uint16_t *x, int64_t n) {
 }
 
 static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
-    if (type == ZERO_F32) add_f32(sum, x, n);
-    else if (type == ZERO_BF16) add_bf16(sum, x, n);
-    else add_fp16(sum, x, n);
+    if (type == ZERO_F32)
+        add_f32(sum, x, n);
+    else if (type == ZERO_BF16)
+        add_bf16(sum, x, n);
+    else
+        add_fp16(sum, x, n);
 }
 
 static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
 
-/* (x + y) + .. in rank order. A block stays in the nearest cache; the first two ranks are read together, and the last pass scales. */
+// (x + y) + .. in rank order. A block stays in the nearest cache; the first two ranks are read together, and
+// the last pass scales.
 ZERO_CLONES static void pair_f32(float *sum, const float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
 }
@@ -73,16 +82,22 @@ ZERO_CLONES static void scale_to_fp16(uint16_t *to, const float *sum, float scal
     for (int64_t i = 0; i < n; i++) to[i] = fp16_round(sum[i] * scale);
 }
 
-static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b, int64_t n) {
-    if (ranks == 1) kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), n);
-    else if (type == ZERO_F32) pair_f32(sum, (const float *)parts[0] + b, (const float *)parts[1] + b, n);
-    else if (type == ZERO_BF16) pair_bf16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
-    else pair_fp16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
+static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b,
+                      int64_t n) {
+    if (ranks == 1)
+        kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), n);
+    else if (type == ZERO_F32)
+        pair_f32(sum, (const float *)parts[0] + b, (const float *)parts[1] + b, n);
+    else if (type == ZERO_BF16)
+        pair_bf16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
+    else
+        pair_fp16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
     for (int r = 2; r < ranks; r++) add(sum, type, at(type, parts[r], b), n);
 }
 
-void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks, float scale, int64_t n, int adds) {
-    #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
+void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
+                      float scale, int64_t n, int adds) {
+#pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
         float sum[BLOCK];
@@ -90,18 +105,23 @@ void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void 
         if (adds) {
             scale_to_f32(sum, sum, scale, len);
             add_f32((float *)to + b, sum, len);
-        } else if (to_type == ZERO_F32) scale_to_f32((float *)to + b, sum, scale, len);
-        else if (to_type == ZERO_BF16) scale_to_bf16((uint16_t *)to + b, sum, scale, len);
-        else scale_to_fp16((uint16_t *)to + b, sum, scale, len);
+        } else if (to_type == ZERO_F32)
+            scale_to_f32((float *)to + b, sum, scale, len);
+        else if (to_type == ZERO_BF16)
+            scale_to_bf16((uint16_t *)to + b, sum, scale, len);
+        else
+            scale_to_fp16((uint16_t *)to + b, sum, scale, len);
     }
 }
 
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first) {
-    #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
+#pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t len = n - b < BLOCK ? n - b : BLOCK;
-        if (first) kernel_convert(ZERO_F32, to + b, type, at(type, from, b), len);
-        else add(to + b, type, at(type, from, b), len);
+        if (first)
+            kernel_convert(ZERO_F32, to + b, type, at(type, from, b), len);
+        else
+            add(to + b, type, at(type, from, b), len);
     }
 }
 
@@ -109,8 +129,14 @@ ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
     double lane[LANES] = { 0 }, sum = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) { double d = x[i + j]; lane[j] += d * d; }
-    for (int j = 0; i < n; i++, j++) { double d = x[i]; lane[j] += d * d; }
+        for (int j = 0; j < LANES; j++) {
+            double d = x[i + j];
+            lane[j] += d * d;
+        }
+    for (int j = 0; i < n; i++, j++) {
+        double d = x[i];
+        lane[j] += d * d;
+    }
     for (int j = 0; j < LANES; j++) sum += lane[j];
     return sum;
 }
@@ -118,9 +144,9 @@ ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
     double total = 0, part[64] = { 0 };
     int64_t stride = (int64_t)SUM_BLOCK * 64;
-    for (int64_t base = 0; base < n; base += stride) {      /* 64 blocks at a time, summed in order */
+    for (int64_t base = 0; base < n; base += stride) {  // 64 blocks at a time, summed in order
         int blocks = (int)((n - base < stride ? n - base : stride) + SUM_BLOCK - 1) / SUM_BLOCK;
-        #pragma omp parallel for schedule(static) if (blocks > 1)
+#pragma omp parallel for schedule(static) if (blocks > 1)
         for (int k = 0; k < blocks; k++) {
             int64_t from = base + (int64_t)k * SUM_BLOCK, to = from + SUM_BLOCK < n ? from + SUM_BLOCK : n;
             double sum = 0;
@@ -137,4 +163,6 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
     return total;
 }
 
-void kernel_fill_nan(void *x, size_t bytes) { memset(x, 0xff, bytes); }     /* all ones is a NaN in fp32 and in bf16 */
+void kernel_fill_nan(void *x, size_t bytes) {
+    memset(x, 0xff, bytes);
+}  // all ones is a NaN in fp32 and in bf16

@@ -1,9 +1,7 @@
-/*
- * The kernels of kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring elements,
- * for the norm 16 bytes, in one access where all of them are there and aligned. Compiled with -fmad=false:
- * what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what tests/cuda/ can run on
- * a processor.
- */
+// The kernels of kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring elements,
+// for the norm 16 bytes, in one access where all of them are there and aligned. Compiled with -fmad=false:
+// what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what tests/cuda/ can run on
+// a processor.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 #include "numbers.h"
@@ -12,8 +10,12 @@ namespace {
 
 enum { WARP = 32, THREADS = 256, EACH = 4 };
 
-struct bf16 { uint16_t bits; };
-struct fp16 { uint16_t bits; };
+struct bf16 {
+    uint16_t bits;
+};
+struct fp16 {
+    uint16_t bits;
+};
 
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(bf16 x) { return bf16_widen(x.bits); }
@@ -24,9 +26,11 @@ __device__ inline void narrow(fp16 *to, float x) { to->bits = fp16_round(x); }
 
 template <class T> struct alignas(EACH * sizeof(T)) four { T e[EACH]; };
 
-template <class T> __device__ inline bool whole(const T *p, int64_t left) { return left >= EACH && (uintptr_t)p % sizeof(four<T>) == 0; }
+template <class T> __device__ inline bool whole(const T *p, int64_t left) {
+    return left >= EACH && (uintptr_t)p % sizeof(four<T>) == 0;
+}
 
-/* p[0..4) as they are stored: in one access, or those that are there, and 0 behind the end. */
+// p[0..4) as they are stored: in one access, or those that are there, and 0 behind the end.
 template <bool WHOLE, class T> __device__ inline four<T> fetch(const T *p, int64_t left) {
     if constexpr (WHOLE) {
         return *(const four<T> *)p;
@@ -39,7 +43,8 @@ template <bool WHOLE, class T> __device__ inline four<T> fetch(const T *p, int64
 template <bool WHOLE, class T> __device__ inline void put(T *p, const float x[EACH], int64_t left) {
     four<T> v;
     for (int i = 0; i < EACH; i++) narrow(&v.e[i], x[i]);
-    if constexpr (WHOLE) *(four<T> *)p = v;
+    if constexpr (WHOLE)
+        *(four<T> *)p = v;
     else
         for (int i = 0; i < EACH && i < left; i++) p[i] = v.e[i];
 }
@@ -49,11 +54,13 @@ template <class T> __device__ inline void load(float x[EACH], const T *p, int64_
     for (int i = 0; i < EACH; i++) x[i] = widen(v.e[i]);
 }
 template <class T> __device__ inline void store(T *p, const float x[EACH], int64_t left) {
-    if (whole(p, left)) put<true>(p, x, left);
-    else put<false>(p, x, left);
+    if (whole(p, left))
+        put<true>(p, x, left);
+    else
+        put<false>(p, x, left);
 }
 
-/* A thread's first element. */
+// A thread's first element.
 __device__ inline int64_t first() { return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EACH; }
 
 template <class K, class... A> cudaError_t launch(cudaStream_t s, int64_t n, K kernel, A... args) {
@@ -72,15 +79,21 @@ template <class To, class From> __global__ void convert(To *to, const From *from
     store(to + i, x, n - i);
 }
 
-/* Where the ranks' parts lie: handed over with the launch, or in memory of the device, to which launches of their own bring them. */
-struct listed { const void *of[CUDA_LISTED]; };
-struct tabled { const void *const *of; };
+// Where the ranks' parts lie: handed over with the launch, or in memory of the device, to which launches of
+// their own bring them.
+struct listed {
+    const void *of[CUDA_LISTED];
+};
+struct tabled {
+    const void *const *of;
+};
 
 __global__ void write_table(const void **table, listed parts, int n) {
     if ((int)threadIdx.x < n) table[threadIdx.x] = parts.of[threadIdx.x];
 }
 
-template <class To, class T, class Parts> __global__ void sum_ranks(To *to, Parts parts, int ranks, float scale, int64_t n, int add) {
+template <class To, class T, class Parts>
+__global__ void sum_ranks(To *to, Parts parts, int ranks, float scale, int64_t n, int add) {
     int64_t i = first();
     float sum[EACH], x[EACH];
     if (i >= n) return;
@@ -109,8 +122,8 @@ template <class T> __global__ void accumulate(float *to, const T *from, int64_t 
     store(to + i, sum, n - i);
 }
 
-/* The last of n elements whose `first` is at most x. The warp's lanes look at 32 places of the list at a
- * time. */
+// The last of n elements whose `first` is at most x. The warp's lanes look at 32 places of the list at a
+// time.
 template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     int lane = threadIdx.x % WARP, from = 0;
     while (n > 1) {
@@ -122,30 +135,30 @@ template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     return from;
 }
 
-/* A warp takes a chunk. */
+// A warp takes a chunk.
 template <class T> __global__ void clear(T *x, stretches of_x) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     const float none[EACH] = { 0 };
-    if (number >= of_x.pieces) return;                  /* whole warps do */
+    if (number >= of_x.pieces) return;  // whole warps do
     stretch s = of_x.list[find(of_x.list, of_x.n, number)];
     int64_t begin = (number - s.first) * CLEAR_CHUNK + threadIdx.x % WARP * EACH;
     for (int64_t i = begin; i < begin + CLEAR_CHUNK; i += WARP * EACH)
         store(x + s.offset + i, none, s.elems - i);
 }
 
-/*
- * The sum of squares of each part. A block of threads takes a SUM_BLOCK, a few neighbouring threads a piece
- * of it, a thread as many lanes of the piece as 16 bytes hold. Lanes and pieces are added in their order,
- * through shared memory; so are a part's blocks, by the one that ends last.
- */
-enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };       /* RUN: accesses that a thread has under way */
+// The sum of squares of each part. A block of threads takes a SUM_BLOCK, a few neighbouring threads a piece
+// of it, a thread as many lanes of the piece as 16 bytes hold. Lanes and pieces are added in their order,
+// through shared memory; so are a part's blocks, by the one that ends last.
+enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses that a thread has under way
 template <class T> struct lanes_of {
-    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };   /* SHARE a piece */
-    struct alignas(16) access { T e[N]; };
+    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };  // SHARE a piece
+    struct alignas(16) access {
+        T e[N];
+    };
 };
 
-/* Adds the squares of RUN elements to each of a thread's lanes; those behind `left` elements are 0. A
- * square is exact, so the fma rounds once, as the processor's addition does. */
+// Adds the squares of RUN elements to each of a thread's lanes; those behind `left` elements are 0. A
+// square is exact, so the fma rounds once, as the processor's addition does.
 template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
@@ -162,8 +175,8 @@ template <class T> __device__ inline void add_run(double *sum, const T *x, int64
         }
 }
 
-/* lanes[piece][0..SUM_LANES) -> the block's sum, in thread 0. What lies behind the part's end is +0, which
- * changes nothing. A piece has room for one more lane, so that the pieces' lanes lie in different banks. */
+// lanes[piece][0..SUM_LANES) -> the block's sum, in thread 0. What lies behind the part's end is +0, which
+// changes nothing. A piece has room for one more lane, so that the pieces' lanes lie in different banks.
 typedef double piece_lanes[SUM_LANES + 1];
 __device__ inline double sum_pieces(piece_lanes *lanes) {
     double sum = 0, all = 0;
@@ -177,7 +190,7 @@ __device__ inline double sum_pieces(piece_lanes *lanes) {
     return all;
 }
 
-/* The sum of a part's blocks, in thread 0: fetched side by side, some at a time, and added in their order. */
+// The sum of a part's blocks, in thread 0: fetched side by side, some at a time, and added in their order.
 __device__ inline double sum_blocks(piece_lanes *room, const double *partial, int64_t blocks, int threads) {
     double all = 0;
     for (int64_t from = 0; from < blocks; from += PIECES) {
@@ -204,7 +217,7 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
         add_run(sum, x + part.offset + i, part.elems - i);
     for (int j = 0; j < lanes::N; j++) shared[piece][lane + j] = sum[j];
     double all = sum_pieces(shared);
-    if (threadIdx.x == 0) {                     /* the counter is 0 again after the part's last block */
+    if (threadIdx.x == 0) {  // the counter is 0 again after the part's last block
         t.partial[blockIdx.x] = all;
         __threadfence();
         last = atomicInc(&t.done[number], (unsigned)blocks - 1) == blocks - 1;
@@ -225,19 +238,17 @@ __device__ inline float adamw_element(const adamw_constants &c, float keep, floa
     return fmaf(-c.step_size, *m / denominator, keep * p);
 }
 
-/*
- * A warp takes a chunk of a segment, so that a small tensor keeps some warps busy, not blocks. A chunk has
- * two rows, and in each of them a thread 4 neighbours: a warp reads and writes 512 bytes of fp32 in a row,
- * 256 of 16-bit numbers. All reads are under way before the first number is used.
- */
+// A warp takes a chunk of a segment, so that a small tensor keeps some warps busy, not blocks. A chunk has
+// two rows, and in each of them a thread 4 neighbours: a warp reads and writes 512 bytes of fp32 in a row,
+// 256 of 16-bit numbers. All reads are under way before the first number is used.
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
-template <class G, class Low> struct chunk {            /* from a thread's first element on */
-    float *master, *m, *v;                              /* master NULL: there is none */
-    Low *low;                                           /* or NULL */
+template <class G, class Low> struct chunk {  // from a thread's first element on
+    float *master, *m, *v;                    // master NULL: there is none
+    Low *low;                                 // or NULL
     const G *g;
-    int64_t left;                                       /* elements to the segment's end */
+    int64_t left;  // elements to the segment's end
     float keep;
-    uint32_t noise_key, inside;                         /* for no master */
+    uint32_t noise_key, inside;  // for no master
 };
 
 template <bool WHOLE, class G, class Low>
@@ -245,16 +256,18 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
     four<float> master[ROWS], m[ROWS], v[ROWS];
     four<Low> low[ROWS];
     four<G> g[ROWS];
-    #pragma unroll
+#pragma unroll
     for (int r = 0; r < ROWS; r++) {
         int64_t left = k.left - r * ROW;
-        if (k.master) master[r] = fetch<WHOLE>(k.master + r * ROW, left);
-        else low[r] = fetch<WHOLE>(k.low + r * ROW, left);
+        if (k.master)
+            master[r] = fetch<WHOLE>(k.master + r * ROW, left);
+        else
+            low[r] = fetch<WHOLE>(k.low + r * ROW, left);
         m[r] = fetch<WHOLE>(k.m + r * ROW, left);
         v[r] = fetch<WHOLE>(k.v + r * ROW, left);
         g[r] = fetch<WHOLE>(k.g + r * ROW, left);
     }
-    #pragma unroll
+#pragma unroll
     for (int r = 0; r < ROWS; r++) {
         int64_t left = k.left - r * ROW;
         float p[EACH];
@@ -271,16 +284,16 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
     }
 }
 
-/* Four elements in each row. */
+// Four elements in each row.
 template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low> &k) {
     int64_t left = k.left - (ROWS - 1) * ROW;
-    return whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left)
-           && whole(k.g, left);
+    return whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left) &&
+           whole(k.g, left);
 }
 
 template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arrays a, adamw_table t) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
-    if (number >= t.chunks) return;                     /* whole warps do */
+    if (number >= t.chunks) return;  // whole warps do
     const adamw_segment s = t.segments[find(t.segments, t.n, number)];
     int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH;
     int64_t state = s.state + at, param = s.param + at;
@@ -294,11 +307,13 @@ template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arr
     k.keep = s.decay ? c.keep[1] : c.keep[0];
     k.noise_key = noise_key(c.noise, s.tensor, s.layer);
     k.inside = (uint32_t)(s.inside + at);
-    if (is_whole(k)) update<true>(c, k);
-    else update<false>(c, k);
+    if (is_whole(k))
+        update<true>(c, k);
+    else
+        update<false>(c, k);
 }
 
-/* Calls f with a `type<T>` of the T that t stands for. */
+// Calls f with a `type<T>` of the T that t stands for.
 template <class T> struct type { using t = T; };
 template <class F> cudaError_t with(zero_dtype t, F f) {
     return t == ZERO_F32 ? f(type<float>()) : t == ZERO_BF16 ? f(type<bf16>()) : f(type<fp16>());
@@ -310,8 +325,8 @@ listed list(const void *const *parts, int n) {
     return all;
 }
 
-template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_, Parts parts, int ranks,
-                                             float scale, int64_t n, int add) {
+template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_,
+                                             Parts parts, int ranks, float scale, int64_t n, int add) {
     return with(to_type, [=](auto t) {
         using To = typename decltype(t)::t;
         return with(type_, [=](auto f) {
@@ -321,19 +336,21 @@ template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type,
     });
 }
 
-}   // namespace
+}  // namespace
 
 extern "C" {
 
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, const stretches *of_x) {
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
-        return launch(s, of_x->pieces * WARP * EACH, clear<T>, (T *)x, *of_x);      /* a warp each */
+        return launch(s, of_x->pieces * WARP * EACH, clear<T>, (T *)x, *of_x);  // a warp each
     });
 }
 
-cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
-    if (to_type == from_type) return cudaMemcpyAsync(to, from, n * dtype_bytes(to_type), cudaMemcpyDeviceToDevice, s);
+cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
+                         int64_t n) {
+    if (to_type == from_type)
+        return cudaMemcpyAsync(to, from, n * dtype_bytes(to_type), cudaMemcpyDeviceToDevice, s);
     return with(to_type, [=](auto t) {
         using To = typename decltype(t)::t;
         return with(from_type, [=](auto f) {
@@ -343,8 +360,9 @@ cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtyp
     });
 }
 
-cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_, const void *const *parts, const void **table,
-                           int ranks, float scale, int64_t n, int add) {
+cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_,
+                           const void *const *parts, const void **table, int ranks, float scale, int64_t n,
+                           int add) {
     if (!table && ranks > CUDA_LISTED) return cudaErrorInvalidValue;
     if (!table) return sum_parts(s, to_type, to, type_, list(parts, ranks), ranks, scale, n, add);
     for (int r = 0; r < ranks; r += CUDA_LISTED) {
@@ -355,7 +373,8 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
     return sum_parts(s, to_type, to, type_, tabled{ table }, ranks, scale, n, add);
 }
 
-cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const void *from, int64_t n, int first) {
+cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const void *from, int64_t n,
+                            int first) {
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
         return launch(s, n, accumulate<T>, to, (const T *)from, n, first);
@@ -379,9 +398,8 @@ cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arr
         using G = typename decltype(g)::t;
         return with(a->low ? a->low_type : ZERO_BF16, [=](auto l) {
             using Low = typename decltype(l)::t;
-            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);   /* a warp each */
+            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);  // a warp each
         });
     });
 }
-
 }

@@ -6,17 +6,21 @@
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u, int n_units) {
-    if (n_tensors < 1 || n_units < 1) return zero_fail(ZERO_ERR_ARGUMENT, "the tables need at least one tensor and one unit");
+    if (n_tensors < 1 || n_units < 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "the tables need at least one tensor and one unit");
     for (int i = 0; i < n_tensors; i++) {
         if (!t[i].name || t[i].elems < 1 || t[i].layers < 1)
-            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): needs a name, elems >= 1 and layers >= 1", i, t[i].name ? t[i].name : "no name");
+            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): needs a name, elems >= 1 and layers >= 1", i,
+                             t[i].name ? t[i].name : "no name");
         if (t[i].unit < 0 || t[i].unit >= n_units || t[i].layers > n_units - t[i].unit)
-            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i, t[i].name, t[i].layers,
-                             t[i].unit, n_units);
+            return zero_fail(ZERO_ERR_ARGUMENT,
+                             "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i,
+                             t[i].name, t[i].layers, t[i].unit, n_units);
     }
     for (int i = 0; i < n_units; i++)
         if (!u[i].name || u[i].forward_uses < 1 || u[i].backward_uses < 1 || u[i].backward_uses > 32)
-            return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s): needs a name, forward_uses >= 1 and backward_uses 1 to 32", i,
+            return zero_fail(ZERO_ERR_ARGUMENT,
+                             "unit %d (%s): needs a name, forward_uses >= 1 and backward_uses 1 to 32", i,
                              u[i].name ? u[i].name : "no name");
     return 0;
 }
@@ -26,15 +30,18 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
     l->units = calloc(l->n_units, sizeof *l->units);
     l->first_place_of_tensor = calloc(l->n_tensors + 1, sizeof(int));
     l->buckets = calloc(l->n_units, sizeof *l->buckets);
-    if (!l->tensors || !l->units || !l->first_place_of_tensor || !l->buckets) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+    if (!l->tensors || !l->units || !l->first_place_of_tensor || !l->buckets)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
     for (int i = 0; i < l->n_tensors; i++) {
         l->tensors[i] = tensors[i];
-        if (!(l->tensors[i].name = strdup(tensors[i].name))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+        if (!(l->tensors[i].name = strdup(tensors[i].name)))
+            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
         l->first_place_of_tensor[i + 1] = l->first_place_of_tensor[i] + tensors[i].layers;
     }
     for (int i = 0; i < l->n_units; i++) {
         layout_unit *u = &l->units[i];
-        if (!(u->name = strdup(units[i].name))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+        if (!(u->name = strdup(units[i].name)))
+            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
         u->forward_uses = units[i].forward_uses;
         u->backward_uses = units[i].backward_uses;
         u->backward_no_params = units[i].backward_no_params;
@@ -48,7 +55,7 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
     return all ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
 }
 
-/* Tensors into units, units into flat buffers. */
+// Tensors into units, units into flat buffers.
 static int place_tensors(layout *l) {
     int next = 0;
     for (int i = 0; i < l->n_units; i++) {
@@ -77,8 +84,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-/* What is between the tensors that backward writes whole, padding included: units of other shapes may have
- * had the memory before. */
+// What is between the tensors that backward writes whole, padding included: units of other shapes may have
+// had the memory before.
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -95,8 +102,8 @@ static void place_cleared(layout *l) {
     }
 }
 
-/* Units into buckets: backward's order, the fewest consecutive units that reach the size; a shared unit, whose gradient lives through
- * most of backward, is a bucket by itself. */
+// Units into buckets: backward's order, the fewest consecutive units that reach the size; a shared unit,
+// whose gradient lives through most of backward, is a bucket by itself.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {
@@ -120,12 +127,16 @@ static void fill_buckets(layout *l, int64_t size) {
     }
 }
 
-int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
+int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
+                const zero_unit *units, int n_units) {
     ZERO_TRY(check_tables(tensors, n_tensors, units, n_units));
     *l = (layout){ .ranks = ranks, .n_tensors = n_tensors, .n_units = n_units };
     int rc = copy_tables(l, tensors, units);
     if (!rc) rc = place_tensors(l);
-    if (rc) { layout_free(l); return rc; }
+    if (rc) {
+        layout_free(l);
+        return rc;
+    }
     place_cleared(l);
     fill_buckets(l, bucket_size ? bucket_size : l->largest_single);
     return 0;
@@ -134,8 +145,13 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
 void layout_free(layout *l) {
     for (int i = 0; l->tensors && i < l->n_tensors; i++) free((char *)l->tensors[i].name);
     for (int i = 0; l->units && i < l->n_units; i++) free(l->units[i].name);
-    free(l->tensors); free(l->units); free(l->places); free(l->cleared);
-    free(l->place_of); free(l->first_place_of_tensor); free(l->buckets);
+    free(l->tensors);
+    free(l->units);
+    free(l->places);
+    free(l->cleared);
+    free(l->place_of);
+    free(l->first_place_of_tensor);
+    free(l->buckets);
     *l = (layout){ 0 };
 }
 
@@ -144,7 +160,8 @@ const layout_place *layout_find(const layout *l, int tensor, int layer) {
     return &l->places[l->place_of[l->first_place_of_tensor[tensor] + layer]];
 }
 
-void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from, int64_t *n) {
+void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
+                      int64_t *n) {
     int64_t lo = rank * u->shard, hi = lo + u->shard;
     if (lo < begin) lo = begin;
     if (hi > begin + count) hi = begin + count;

@@ -1,40 +1,42 @@
-/*
- * Pure geometry: tensors -> units -> padded flat buffers -> shards -> buckets. The only place that computes an offset.
- *
- *   unit    | tensor | tensor | .. | pad |        every tensor starts at a multiple of ALIGN_ELEMS
- *   shards  |  rank 0  |  rank 1  |  ..  |        N equal contiguous parts of the padded unit
- *
- * A flat buffer that holds all units holds them one after the other; a flat buffer of shards holds one shard of each unit.
- */
+// Pure geometry: tensors -> units -> padded flat buffers -> shards -> buckets. The only place that computes
+// an offset.
+//
+//   unit    | tensor | tensor | .. | pad |        every tensor starts at a multiple of ALIGN_ELEMS
+//   shards  |  rank 0  |  rank 1  |  ..  |        N equal contiguous parts of the padded unit
+//
+// A flat buffer that holds all units holds them one after the other; a flat buffer of shards holds one shard
+// of each unit.
 #ifndef LLMC_ZERO_LAYOUT_H
 #define LLMC_ZERO_LAYOUT_H
 #include "zero.h"
 
-enum { ALIGN_ELEMS = 128 };         /* 256 bytes of bf16, 512 of fp32 */
+enum { ALIGN_ELEMS = 128 };  // 256 bytes of bf16, 512 of fp32
 
 typedef struct {
     int tensor, layer, decay;
-    int64_t offset, elems;          /* inside the unit */
+    int64_t offset, elems;  // inside the unit
 } layout_place;
 
-typedef struct { int64_t offset, elems; } layout_range;     /* inside the unit */
+typedef struct {
+    int64_t offset, elems;
+} layout_range;  // inside the unit
 
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
     unsigned backward_no_params;
-    int shared;                     /* used more than once: has memory of its own for its parameters and gradients */
-    int64_t elems, padded, shard;   /* without padding; N * shard; elements of one rank's part */
-    int64_t base, shard_base;       /* where the unit starts in a flat buffer of all units, of all shards */
+    int shared;  // used more than once: has memory of its own for its parameters and gradients
+    int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
+    int64_t base, shard_base;      // where the unit starts in a flat buffer of all units, of all shards
     int first_place, n_places;
     int first_cleared, n_cleared;
-    int bucket;                     /* which one takes its gradients */
-    int64_t bucket_offset;          /* where in it, elements */
+    int bucket;             // which one takes its gradients
+    int64_t bucket_offset;  // where in it, elements
 } layout_unit;
 
 typedef struct {
-    int shared;                     /* a shared unit's bucket has a buffer of its own */
-    int buffer;                     /* which of the two buffers, if not shared */
+    int shared;  // a shared unit's bucket has a buffer of its own
+    int buffer;  // which of the two buffers, if not shared
     int n_units;
     int64_t elems;
 } layout_bucket;
@@ -43,25 +45,30 @@ typedef struct {
     int ranks, n_tensors, n_units, n_places, n_buckets;
     zero_tensor *tensors;
     layout_unit *units;
-    layout_place *places;           /* unit by unit */
-    layout_range *cleared;          /* unit by unit: its gradient but for tensors that backward writes */
-    int *first_place_of_tensor;     /* (n_tensors + 1) into place_of: tensor-major */
-    int *place_of;                  /* (n_places) tensor-major index -> index into places */
-    layout_bucket *buckets;         /* in the order in which backward fills them */
-    int64_t elems;                  /* parameters, without padding */
-    int64_t flat_elems, shard_elems;/* of a flat buffer of all units, of one rank's shards */
-    int64_t largest_single;         /* padded elements of the largest unit used once; 0 if there is none */
-    int64_t largest_bucket;         /* elements of the largest bucket of units used once */
+    layout_place *places;             // unit by unit
+    layout_range *cleared;            // unit by unit: its gradient but for tensors that backward writes
+    int *first_place_of_tensor;       // (n_tensors + 1) into place_of: tensor-major
+    int *place_of;                    // (n_places) tensor-major index -> index into places
+    layout_bucket *buckets;           // in the order in which backward fills them
+    int64_t elems;                    // parameters, without padding
+    int64_t flat_elems, shard_elems;  // of a flat buffer of all units, of one rank's shards
+    int64_t largest_single;           // padded elements of the largest unit used once; 0 if there is none
+    int64_t largest_bucket;           // elements of the largest bucket of units used once
 } layout;
 
-int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
+int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
+                const zero_unit *units, int n_units);
 void layout_free(layout *l);
 
-/* The place of a tensor's layer; NULL if there is none. */
+// The place of a tensor's layer; NULL if there is none.
 const layout_place *layout_find(const layout *l, int tensor, int layer);
-static inline int layout_unit_of(const layout *l, const layout_place *p) { return l->tensors[p->tensor].unit + p->layer; }
+static inline int layout_unit_of(const layout *l, const layout_place *p) {
+    return l->tensors[p->tensor].unit + p->layer;
+}
 
-/* The part [*from, *from + *n) of elements [begin, begin + count) of a unit that lies in rank's shard, counted inside the unit; *n = 0: none. */
-void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from, int64_t *n);
+// The part [*from, *from + *n) of elements [begin, begin + count) of a unit that lies in rank's shard,
+// counted inside the unit; *n = 0: none.
+void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
+                      int64_t *n);
 
 #endif

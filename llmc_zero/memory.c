@@ -5,11 +5,15 @@
 
 static int find_line(memory *m, zero_memory_class class_, const char *purpose, zero_tier tier) {
     for (int i = 0; i < m->n_lines; i++)
-        if (m->lines[i].class_ == class_ && m->lines[i].tier == tier && !strcmp(m->lines[i].purpose, purpose)) return i;
+        if (m->lines[i].class_ == class_ && m->lines[i].tier == tier && !strcmp(m->lines[i].purpose, purpose))
+            return i;
     zero_memory_line *lines = realloc(m->lines, (m->n_lines + 1) * sizeof *lines);
     char *name = strdup(purpose);
     if (lines) m->lines = lines;
-    if (!lines || !name) { free(name); return -1; }
+    if (!lines || !name) {
+        free(name);
+        return -1;
+    }
     m->lines[m->n_lines] = (zero_memory_line){ name, class_, 0, tier };
     return m->n_lines++;
 }
@@ -18,7 +22,10 @@ static int add_block(memory *m, zero_memory_class class_, const char *purpose, z
                      const memory_block *block) {
     int line = find_line(m, class_, purpose, tier);
     memory_block *b = malloc(sizeof *b);
-    if (line < 0 || !b) { free(b); return zero_fail(ZERO_ERR_MEMORY, "out of memory for the allocator's table"); }
+    if (line < 0 || !b) {
+        free(b);
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the allocator's table");
+    }
     *b = *block;
     b->line = line;
     b->next = m->blocks;
@@ -27,15 +34,19 @@ static int add_block(memory *m, zero_memory_class class_, const char *purpose, z
     return 0;
 }
 
-static void *alloc_from(memory *m, device *d, zero_tier tier, zero_memory_class class_, const char *purpose, size_t bytes,
-                        int moves) {
+static void *alloc_from(memory *m, device *d, zero_tier tier, zero_memory_class class_, const char *purpose,
+                        size_t bytes, int moves) {
     size_t page = 4096, rounded = (bytes + page - 1) / page * page;
     const char *why = "";
     if (!rounded) rounded = page;
     void *base = d->f->alloc(d, rounded, &why);
     if (!base) {
-        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", purpose, bytes / 1048576.0,
-                  (memory_bytes(m, ZERO_STATES) + memory_bytes(m, ZERO_WORKING) + memory_bytes(m, ZERO_ACTIVATIONS)) / 1048576.0, why);
+        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", purpose,
+                  bytes / 1048576.0,
+                  (memory_bytes(m, ZERO_STATES) + memory_bytes(m, ZERO_WORKING) +
+                   memory_bytes(m, ZERO_ACTIVATIONS)) /
+                      1048576.0,
+                  why);
         return NULL;
     }
     memory_block block = { .base = base, .bytes = rounded, .owner = d, .moves = moves };
@@ -80,6 +91,7 @@ void memory_free_all(memory *m) {
 
 size_t memory_bytes(const memory *m, zero_memory_class class_) {
     size_t sum = 0;
-    for (int i = 0; i < m->n_lines; i++) if (m->lines[i].class_ == class_) sum += m->lines[i].bytes;
+    for (int i = 0; i < m->n_lines; i++)
+        if (m->lines[i].class_ == class_) sum += m->lines[i].bytes;
     return sum;
 }

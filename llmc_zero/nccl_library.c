@@ -1,10 +1,10 @@
-/* Finds NCCL's functions at run time. */
+// Finds NCCL's functions at run time.
 #ifdef ZERO_HAVE_NCCL
 #include "nccl_library.h"
 #include "error.h"
 #include <dlfcn.h>
 
-#define LIBRARY "libnccl.so.2"      /* of every version since 2.0 */
+#define LIBRARY "libnccl.so.2"  // of every version since 2.0
 
 nccl_functions nccl;
 
@@ -13,10 +13,17 @@ int nccl_load(void) {
     if (library) return 0;
     void *opened = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!opened)
-        return zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s; install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the "
-                         "folder that has it", dlerror());
-#define FIND(name) if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) \
-        return zero_fail(ZERO_ERR_COMM, LIBRARY " has no nccl" #name ": it is too old; install NVIDIA's package libnccl2, 2.26 or newer");
+        return zero_fail(
+            ZERO_ERR_COMM,
+            LIBRARY
+            " cannot be loaded: %s; install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the "
+            "folder that has it",
+            dlerror());
+#define FIND(name)                                             \
+    if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) \
+        return zero_fail(ZERO_ERR_COMM,                        \
+                         LIBRARY " has no nccl" #name          \
+                                 ": it is too old; install NVIDIA's package libnccl2, 2.26 or newer");
     NCCL_FUNCTIONS(FIND)
 #undef FIND
     *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");

@@ -1,23 +1,25 @@
-/* NCCL, loaded when ranks first ask for it: a run on a processor, or of one rank, takes neither its 200 MiB nor the time to link them.
- * After nccl_load its functions are called by their own names. */
+// NCCL, loaded when ranks first ask for it: a run on a processor, or of one rank, takes neither its 200 MiB
+// nor the time to link them. After nccl_load its functions are called by their own names.
 #ifndef LLMC_ZERO_NCCL_LIBRARY_H
 #define LLMC_ZERO_NCCL_LIBRARY_H
 #include <nccl.h>
 
-int nccl_load(void);        /* 0, or ZERO_ERR_COMM with what was looked for; again: 0 at once. By one thread. */
+int nccl_load(void);  // 0, or ZERO_ERR_COMM with what was looked for; again: 0 at once. By one thread.
 
-/* what the plugin cannot do without; each is in NCCL 2.26 */
-#define NCCL_FUNCTIONS(F) F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) \
-    F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) F(MemAlloc) F(MemFree) F(Recv) \
-    F(ReduceScatter) F(Send)
+// what the plugin cannot do without; each is in NCCL 2.26
+#define NCCL_FUNCTIONS(F)                                                                                    \
+    F(AllGather)                                                                                             \
+    F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) F(GetErrorString) \
+        F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) F(MemAlloc) F(MemFree)        \
+            F(Recv) F(ReduceScatter) F(Send)
 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
     NCCL_FUNCTIONS(NCCL_POINTER)
-    /* NULL where a library has none: then nothing is registered */
+    // NULL where a library has none: then nothing is registered
     ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
     ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
-    /* NULL before 2.27. A window is an ncclWindow_t, which older headers lack */
+    // NULL before 2.27. A window is an ncclWindow_t, which older headers lack
     ncclResult_t (*CommWindowRegister)(ncclComm_t comm, void *base, size_t bytes, void **window, int flags);
     ncclResult_t (*CommWindowDeregister)(ncclComm_t comm, void *window);
 } nccl_functions;

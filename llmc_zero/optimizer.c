@@ -1,13 +1,13 @@
-/* The step: global norm, clipping, and AdamW on the parts that this rank owns. */
+// The step: global norm, clipping, and AdamW on the parts that this rank owns.
 #include "internal.h"
 #include <math.h>
 #include <stdlib.h>
 
 static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
 
-/* ---------------------------------------------------------- tables, made once at creation */
+// -------- tables, made once at creation
 
-/* This rank's part of every unit, and room for their sums. */
+// This rank's part of every unit, and room for their sums.
 static int create_norm(zero *z) {
     int n = z->layout.n_units;
     stretch parts[n];
@@ -24,7 +24,7 @@ static int create_norm(zero *z) {
     return device_set(&z->device, table, parts, sizeof parts);
 }
 
-/* Adds what part `part` of a unit has of each tensor, and nothing of its padding. */
+// Adds what part `part` of a unit has of each tensor, and nothing of its padding.
 static void add_segments(const zero *z, int unit, int part, adamw_table *t, adamw_segment *segments) {
     const layout_unit *u = &z->layout.units[unit];
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
@@ -33,17 +33,20 @@ static void add_segments(const zero *z, int unit, int part, adamw_table *t, adam
         layout_intersect(u, part, p->offset, p->elems, &from, &n);
         if (!n) continue;
         int64_t at = from - part * u->shard;
-        segments[t->n++] = (adamw_segment){
-            .param = part_offset(z, unit, part, 3) + at,
-            .state = part_offset(z, unit, part, 1) + at,
-            .grad = grad_offset(z, unit, part) + at,
-            .inside = from - p->offset, .elems = n, .first = t->chunks,
-            .tensor = p->tensor, .layer = p->layer, .decay = p->decay != 0 };
+        segments[t->n++] = (adamw_segment){ .param = part_offset(z, unit, part, 3) + at,
+                                            .state = part_offset(z, unit, part, 1) + at,
+                                            .grad = grad_offset(z, unit, part) + at,
+                                            .inside = from - p->offset,
+                                            .elems = n,
+                                            .first = t->chunks,
+                                            .tensor = p->tensor,
+                                            .layer = p->layer,
+                                            .decay = p->decay != 0 };
         t->chunks += adamw_chunks(n);
     }
 }
 
-/* A tensor is cut where a part ends: at most once more for each part of each unit. */
+// A tensor is cut where a part ends: at most once more for each part of each unit.
 static int create_update(zero *z) {
     int parts = last_part(z) - first_part(z) + 1;
     int64_t most = z->layout.n_places + (int64_t)z->layout.n_units * (parts - 1);
@@ -72,9 +75,13 @@ int optimizer_create(zero *z) {
     return create_update(z);
 }
 
-/* ----------------------------------------------------------------------------------- step */
+// -------- step
 
-typedef struct { zero *z; double *mine, *all; int n; } share_request;
+typedef struct {
+    zero *z;
+    double *mine, *all;
+    int n;
+} share_request;
 static int run_share(void *ctx, job *j) {
     (void)j;
     share_request *s = ctx;
@@ -82,7 +89,8 @@ static int run_share(void *ctx, job *j) {
     return comm_share(&s->z->comm, s->mine, s->all, s->n);
 }
 
-/* fp64 sums of squares of every (unit, rank) part, added in that order on all ranks: the same norm at every stage. */
+// fp64 sums of squares of every (unit, rank) part, added in that order on all ranks: the same norm at every
+// stage.
 static int global_norm(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = z->norm_parts, *all = mine + n, sum = 0;
@@ -99,16 +107,20 @@ static int global_norm(zero *z, double *squares) {
 }
 
 static int check_complete(const zero *z) {
-    if (!z->begun) return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: no training pass has run since the last step");
+    if (!z->begun)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: no training pass has run since the last step");
     if (z->micro != z->micro_of - 1)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run", z->micro + 1, z->micro_of);
+        return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run",
+                         z->micro + 1, z->micro_of);
     ZERO_TRY(check_closed(z, "zero_reduce"));
     return check_uses_done(z, "zero_reduce");
 }
 
 int zero_reduce(zero *z, zero_info *info) {
     double squares;
-    if (z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: done already in this step; zero_update or zero_discard comes next");
+    if (z->reduced)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_reduce: done already in this step; zero_update or zero_discard comes next");
     ZERO_TRY(check_complete(z));
     ZERO_TRY(z->config.naive ? naive_reduce(z) : grads_wait(z));
     ZERO_TRY(global_norm(z, &squares));
@@ -121,13 +133,16 @@ int zero_reduce(zero *z, zero_info *info) {
 
 static int check_hyper(const zero *z, const zero_hyper *h) {
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_update: zero_reduce comes first");
-    if (h->t < 1) return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: t is %d; updates are counted from 1", h->t);
+    if (h->t < 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: t is %d; updates are counted from 1", h->t);
     if (!(h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 && h->beta2 < 1))
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: beta1 %g and beta2 %g must be at least 0 and below 1", h->beta1, h->beta2);
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "zero_update: beta1 %g and beta2 %g must be at least 0 and below 1", h->beta1,
+                         h->beta2);
     return 0;
 }
 
-/* In the order of forward, so that what forward needs first is on its way while the other units are updated. */
+// In the order of forward, so that what forward needs first is on its way while the other units are updated.
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     const adamw_constants c = adamw_prepare(h, grad_scale, z->config.rounding_seed);
     int own_master = z->config.dtype == ZERO_F32, order[z->layout.n_units];
@@ -154,7 +169,8 @@ static int end_step(zero *z) {
 int zero_update(zero *z, const zero_hyper *h) {
     ZERO_TRY(check_hyper(z, h));
     if (z->overflow) return zero_discard(z);
-    double start = trace_now(&z->trace), scale = h->grad_clip > 0 && z->grad_norm > h->grad_clip ? h->grad_clip / z->grad_norm : 1;
+    double start = trace_now(&z->trace),
+           scale = h->grad_clip > 0 && z->grad_norm > h->grad_clip ? h->grad_clip / z->grad_norm : 1;
     scale /= z->scale.value;
     ZERO_TRY(params_drop_all(z));
     z->device.f->mark(&z->device, "update", "");

@@ -1,15 +1,13 @@
-/*
- * Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
- * post hook. The units that come next along the recorded order are gathered ahead, across the end of a
- * micro-batch and across the update too. At stages 1 and 2 parameters are always whole, and a unit is
- * gathered in place as soon as it is updated.
- */
+// Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
+// post hook. The units that come next along the recorded order are gathered ahead, across the end of a
+// micro-batch and across the update too. At stages 1 and 2 parameters are always whole, and a unit is
+// gathered in place as soon as it is updated.
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* What is gathered before its pass begins is counted when a pass uses it: only then is the kind of pass
- * known. */
+// What is gathered before its pass begins is counted when a pass uses it: only then is the kind of pass
+// known.
 static int run_gather(void *ctx, job *j) {
     zero *z = ctx;
     unit_state *u = &z->units[j->index];
@@ -27,7 +25,7 @@ static int run_gather(void *ctx, job *j) {
     return rc;
 }
 
-/* The gather for the next pass has ended, and a pass of this purpose is the one. */
+// The gather for the next pass has ended, and a pass of this purpose is the one.
 static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
     if (!u->for_next_pass) return;
     z->counted_late[purpose] += u->uncounted;
@@ -39,9 +37,13 @@ static int create_slots(zero *z) {
     size_t size = dtype_bytes(z->config.dtype);
     int singles = 0;
     for (int i = 0; i < l->n_units; i++) {
-        if (!l->units[i].shared) { singles++; continue; }
+        if (!l->units[i].shared) {
+            singles++;
+            continue;
+        }
         size_t bytes = l->units[i].padded * size;
-        z->own_params[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "slots (units used twice)", bytes, MOVED_BY_GATHERS);
+        z->own_params[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "slots (units used twice)", bytes,
+                                              MOVED_BY_GATHERS);
         if (!z->own_params[i]) return ZERO_ERR_MEMORY;
     }
     int wanted = z->config.max_open + z->config.prefetch;
@@ -62,7 +64,7 @@ int params_create(zero *z) {
     const layout *l = &z->layout;
     size_t size = dtype_bytes(z->config.dtype);
     int stage = z->config.stage;
-    /* stages 1 and 2 gather in place, stage 3 sends its shards */
+    // stages 1 and 2 gather in place, stage 3 sends its shards
     int moves = stage ? MOVED_BY_GATHERS : MOVED_BY_NONE;
     size_t bytes = (stage == 3 ? l->shard_elems : l->flat_elems) * size;
     z->params = memory_alloc_moved(&z->memory, ZERO_STATES, "parameters", bytes, moves);
@@ -83,11 +85,14 @@ int params_create(zero *z) {
 static int drop(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     char *params = u->params;
-    count_gather(z, u, ZERO_FOR_STEP);          /* gathered for nothing */
+    count_gather(z, u, ZERO_FOR_STEP);  // gathered for nothing
     if (u->slot >= 0) z->slot_unit[u->slot] = -1;
     u->slot = -1;
     u->params = NULL;
-    return z->config.poison ? z->device.f->fill_nan(&z->device, COMPUTE, params, z->layout.units[unit].padded * dtype_bytes(z->config.dtype)) : 0;
+    return z->config.poison
+               ? z->device.f->fill_nan(&z->device, COMPUTE, params,
+                                       z->layout.units[unit].padded * dtype_bytes(z->config.dtype))
+               : 0;
 }
 
 static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
@@ -96,10 +101,12 @@ static zero_purpose purpose_of_pass(const zero *z) {
     return z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP;
 }
 
-/* A slot for the unit: a free one, or, if evict, one that holds a unit gathered ahead that nobody has opened. -1: none. */
+// A slot for the unit: a free one, or, if evict, one that holds a unit gathered ahead that nobody has opened.
+// -1: none.
 static int find_slot(zero *z, int evict, int *rc) {
     *rc = 0;
-    for (int i = 0; i < z->n_slots; i++) if (z->slot_unit[i] < 0) return i;
+    for (int i = 0; i < z->n_slots; i++)
+        if (z->slot_unit[i] < 0) return i;
     for (int i = 0; evict && i < z->n_slots; i++) {
         int holder = z->slot_unit[i];
         if (is_open(&z->units[holder])) continue;
@@ -110,19 +117,23 @@ static int find_slot(zero *z, int evict, int *rc) {
     return -1;
 }
 
-/* Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: the unit
- * is only not gathered ahead. */
+// Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: the unit
+// is only not gathered ahead.
 static int start_gather(zero *z, int unit, int evict) {
     unit_state *u = &z->units[unit];
     if (u->params) return 0;
-    if (z->own_params[unit]) u->params = z->own_params[unit];
+    if (z->own_params[unit])
+        u->params = z->own_params[unit];
     else {
         int rc, slot = find_slot(z, evict, &rc);
         if (rc) return rc;
         if (slot < 0 && !evict) return 0;
         if (slot < 0)
-            return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
-                             "max_open above %d", unit, z->layout.units[unit].name, z->n_slots, z->config.max_open);
+            return zero_fail(
+                ZERO_ERR_MISUSE,
+                "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
+                "max_open above %d",
+                unit, z->layout.units[unit].name, z->n_slots, z->config.max_open);
         z->slot_unit[slot] = unit;
         u->slot = slot;
         u->params = z->slots[slot];
@@ -132,12 +143,12 @@ static int start_gather(zero *z, int unit, int evict) {
     return progress_submit(&z->progress, &u->gather);
 }
 
-/* Stage 3: the unit that the next training pass begins with, for which there may be no room. */
+// Stage 3: the unit that the next training pass begins with, for which there may be no room.
 static int gather_for_next_pass(zero *z) {
     const unit_order *o = &z->order[ZERO_TRAIN];
     unit_state *u = &z->units[o->units[0]];
     if (u->params || !z->config.prefetch) return 0;
-    u->for_next_pass = 1;                       /* before the gather looks at it */
+    u->for_next_pass = 1;  // before the gather looks at it
     ZERO_TRY(start_gather(z, o->units[0], 0));
     if (!u->params) u->for_next_pass = 0;
     return 0;
@@ -149,9 +160,9 @@ static int slots_are_open(const zero *z) {
     return 0;
 }
 
-/* Gathers along the recorded order: `prefetch` units after the one that is using its slot or, where none is,
- * will do so next. A unit with room of its own does not count, since it takes no slot from the others. The
- * last unit of a micro-batch is followed by the first one of the next micro-batch. */
+// Gathers along the recorded order: `prefetch` units after the one that is using its slot or, where none is,
+// will do so next. A unit with room of its own does not count, since it takes no slot from the others. The
+// last unit of a micro-batch is followed by the first one of the next micro-batch.
 static int look_ahead(zero *z, int slot_in_use) {
     const unit_order *o = &z->order[z->mode];
     int left = z->config.prefetch + !slot_in_use;
@@ -173,7 +184,8 @@ int params_rehearse(zero *z, int unit) {
     return progress_wait(&z->progress, &u->gather);
 }
 
-/* Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is forgotten. */
+// Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is
+// forgotten.
 static int follow_order(zero *z, int unit) {
     unit_order *o = &z->order[z->mode];
     if (o->pos < o->n && o->units[o->pos] != unit) o->n = o->pos;
@@ -191,7 +203,7 @@ static int follow_order(zero *z, int unit) {
     return 0;
 }
 
-/* What is left of the last pass is dropped, so that every pass gathers what the formula says. */
+// What is left of the last pass is dropped, so that every pass gathers what the formula says.
 int params_begin_pass(zero *z) {
     unit_order *o = &z->order[z->mode];
     for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
@@ -200,7 +212,7 @@ int params_begin_pass(zero *z) {
         ZERO_TRY(progress_wait(&z->progress, &u->gather));
         ZERO_TRY(drop(z, i));
     }
-    if (o->pos < o->n) o->n = o->pos;           /* the last pass was shorter than the one before */
+    if (o->pos < o->n) o->n = o->pos;  // the last pass was shorter than the one before
     o->pos = 0;
     return 0;
 }
@@ -208,7 +220,7 @@ int params_begin_pass(zero *z) {
 int params_acquire(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, 1));
-    ZERO_TRY(follow_order(z, unit));            /* second: a use that is refused does not enter the order */
+    ZERO_TRY(follow_order(z, unit));  // second: a use that is refused does not enter the order
     z->reads_left--;
     ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
     ZERO_TRY(progress_wait(&z->progress, &u->gather));
@@ -216,10 +228,12 @@ int params_acquire(zero *z, int unit) {
     return 0;
 }
 
-/* The unit whose forward ends last is the one that backward starts with: it is kept, not gathered twice in a row. */
+// The unit whose forward ends last is the one that backward starts with: it is kept, not gathered twice in a
+// row.
 static int kept_for_backward(const zero *z, int unit) {
     const unit_state *u = &z->units[unit];
-    return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done && !(z->layout.units[unit].backward_no_params & 1);
+    return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done &&
+           !(z->layout.units[unit].backward_no_params & 1);
 }
 
 int params_release(zero *z, int unit) {
@@ -227,7 +241,7 @@ int params_release(zero *z, int unit) {
     if (z->config.stage < 3 || is_open(u) || !u->params) return 0;
     if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
     ZERO_TRY(drop(z, unit));
-    return look_ahead(z, slots_are_open(z));    /* there is room now */
+    return look_ahead(z, slots_are_open(z));  // there is room now
 }
 
 void params_order_of_update(const zero *z, int *units) {

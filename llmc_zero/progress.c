@@ -29,7 +29,7 @@ static void run_job(progress *p, job *j) {
 static void *progress_loop(void *arg) {
     progress *p = arg;
 #ifdef _OPENMP
-    omp_set_num_threads(1);     /* the other cores are busy with the trainer's layers */
+    omp_set_num_threads(1);  // the other cores are busy with the trainer's layers
 #endif
     int rc = p->device->f->enter(p->device);
     pthread_mutex_lock(&p->lock);
@@ -101,15 +101,17 @@ int progress_submit(progress *p, job *j) {
     j->pending = 1;
     j->rc = 0;
     j->next = NULL;
-    if (p->first) p->last->next = j;
-    else p->first = j;
+    if (p->first)
+        p->last->next = j;
+    else
+        p->first = j;
     p->last = j;
     pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
     return 0;
 }
 
-/* With the lock held. */
+// With the lock held.
 static void wait_while_pending(progress *p, job *j) {
     double start = p->trace ? trace_now(p->trace) : 0;
     while (j->pending) pthread_cond_wait(&p->done, &p->lock);

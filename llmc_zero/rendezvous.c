@@ -1,10 +1,8 @@
-/*
- * The conversation, each message a `head` and what belongs to it:
- *   rank r -> rank 0   HELLO    who I am                           rank 0 -> rank r   WELCOME; or FAILED, NOT_MINE: why not
- *   rank 0 -> all      ROSTER   where everybody listens            rank r -> lower    MESH: it is me
- *   rank r -> rank 0   REPORT   nothing, or what went wrong        rank 0 -> all      GO or FAILED
- * Rank 0 thus knows every failure first and tells it to all.
- */
+// The conversation, each message a `head` and what belongs to it:
+//   rank r -> rank 0   HELLO    who I am                           rank 0 -> rank r   WELCOME; or FAILED,
+//   NOT_MINE: why not rank 0 -> all      ROSTER   where everybody listens            rank r -> lower    MESH:
+//   it is me rank r -> rank 0   REPORT   nothing, or what went wrong        rank 0 -> all      GO or FAILED
+// Rank 0 thus knows every failure first and tells it to all.
 #include "rendezvous.h"
 #include "error.h"
 #include "rendezvous_file.h"
@@ -23,52 +21,73 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 2, TEXT = 640, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1, STRANGERS = 64 };
+enum {
+    MAGIC = 0x4c5a5256,
+    PROTOCOL = 2,
+    TEXT = 640,
+    HOST = 256,
+    ADDRESSES = CARD_ADDRESSES + 1,
+    STRANGERS = 64
+};
 enum { STRANGER_S = 10, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2, CONNECT_S = 5 };
 enum { HELLO = 1, WELCOME, NOT_MINE, FAILED, ROSTER, MESH, REPORT, GO };
 
-typedef struct { uint32_t magic, kind, bytes, protocol; uint64_t run; } head;
+typedef struct {
+    uint32_t magic, kind, bytes, protocol;
+    uint64_t run;
+} head;
 typedef struct {
     uint64_t job, node;
-    double left_s;                              /* until its limit */
-    int32_t rank, ranks, pid, port;             /* port: where it listens for the higher ranks */
+    double left_s;                   // until its limit
+    int32_t rank, ranks, pid, port;  // port: where it listens for the higher ranks
     char host[64], version[48];
 } hello;
-typedef struct { uint64_t node; int32_t pid, port; unsigned char address[16]; char host[64]; } seat;
-typedef struct { double left_s; seat seats[]; } roster;         /* left_s: in which the ranks are to connect to each other */
+typedef struct {
+    uint64_t node;
+    int32_t pid, port;
+    unsigned char address[16];
+    char host[64];
+} seat;
+typedef struct {
+    double left_s;
+    seat seats[];
+} roster;  // left_s: in which the ranks are to connect to each other
 
-typedef struct {                                /* a connection, and the message that is coming in on it */
-    int fd, rank;                               /* rank -1: not known */
-    int told;                                   /* rank 0: has its verdict, or has reported */
+typedef struct {   // a connection, and the message that is coming in on it
+    int fd, rank;  // rank -1: not known
+    int told;      // rank 0: has its verdict, or has reported
     double since;
     size_t got;
     head h;
-    union { hello hello; char text[TEXT]; } body;
+    union {
+        hello hello;
+        char text[TEXT];
+    } body;
 } guest;
 
 typedef struct {
     const rendezvous_settings *s;
     int *sockets;
     roster *roster;
-    seat *seats;                                /* (ranks), the roster's; pid 0: nobody yet */
-    int here;                                   /* seats taken */
+    seat *seats;  // (ranks), the roster's; pid 0: nobody yet
+    int here;     // seats taken
     int reports;
-    char *reported;                             /* (ranks) */
-    int verdict, told;                          /* what rank 0 says of the whole: it has come; it is a failure */
+    char *reported;     // (ranks)
+    int verdict, told;  // what rank 0 says of the whole: it has come; it is a failure
     uint64_t run;
     double deadline;
     int listener, port;
     guest *guests;
     struct pollfd *polls;
     int n, most;
-    char where[320];                            /* rank 0 is to be found */
-    char file[PATH_MAX];                        /* s->file, as it was at the last look */
+    char where[320];      // rank 0 is to be found
+    char file[PATH_MAX];  // s->file, as it was at the last look
     char failure[TEXT];
 } meeting;
 
-/* ----------------------------------------------------------------------------------------------------------------- helpers */
+// -------- helpers
 
-/* The first failure is the one that is told. */
+// The first failure is the one that is told.
 static void fail(meeting *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void fail(meeting *m, const char *fmt, ...) {
     if (*m->failure) return;
@@ -84,13 +103,15 @@ static int say(const meeting *m, int fd, int kind, const void *data, size_t byte
     int rc = net_write(fd, &h, sizeof h, until);
     return rc ? rc : net_write(fd, data, bytes, until);
 }
-static int say_text(const meeting *m, int fd, int kind, const char *text) { return say(m, fd, kind, text, strlen(text) + 1); }
+static int say_text(const meeting *m, int fd, int kind, const char *text) {
+    return say(m, fd, kind, text, strlen(text) + 1);
+}
 
 static int not_here(const meeting *m, int r) { return !m->seats[r].pid; }
 static int not_reported(const meeting *m, int r) { return r > 0 && !m->reported[r]; }
 static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
 
-/* "rank 1", "ranks 1 (host a), 2 (host b) and more" of those that are so */
+// "rank 1", "ranks 1 (host a), 2 (host b) and more" of those that are so
 static const char *name_ranks(const meeting *m, int (*so)(const meeting *, int), char list[400]) {
     int all = 0, named = 0;
     for (int r = 0; r < m->s->ranks; r++) all += so(m, r);
@@ -99,9 +120,14 @@ static const char *name_ranks(const meeting *m, int (*so)(const meeting *, int),
         if (!so(m, r)) continue;
         size_t used = strlen(list);
         int enough = named == 12 || used > 280;
-        const char *comma = !named ? "" : enough || named + 1 == all ? " and " : ", ", *host = m->seats[r].host;
-        if (enough) snprintf(list + used, 400 - used, "%smore", comma);
-        else snprintf(list + used, 400 - used, *host ? "%s%d (host %s)" : "%s%d", comma, r, host);
+        const char *comma = !named                       ? ""
+                            : enough || named + 1 == all ? " and "
+                                                         : ", ",
+                   *host = m->seats[r].host;
+        if (enough)
+            snprintf(list + used, 400 - used, "%smore", comma);
+        else
+            snprintf(list + used, 400 - used, *host ? "%s%d (host %s)" : "%s%d", comma, r, host);
         named = enough ? all : named + 1;
     }
     return list;
@@ -113,7 +139,7 @@ static seat this_process(void) {
     return me;
 }
 
-/* ------------------------------------------------------------------------------------------------------- who knocks, and says */
+// -------- who knocks, and says
 
 static void leave(guest *g) {
     close(g->fd);
@@ -121,10 +147,11 @@ static void leave(guest *g) {
 }
 
 static guest *let_in(meeting *m, int fd, int rank) {
-    if (m->n == m->most) {                      /* full of strangers: the one that has said nothing for longest goes */
+    if (m->n == m->most) {  // full of strangers: the one that has said nothing for longest goes
         guest *oldest = NULL;
         for (int i = 0; i < m->n; i++)
-            if (m->guests[i].rank < 0 && (!oldest || m->guests[i].since < oldest->since)) oldest = &m->guests[i];
+            if (m->guests[i].rank < 0 && (!oldest || m->guests[i].since < oldest->since))
+                oldest = &m->guests[i];
         if (!oldest) return NULL;
         leave(oldest);
         *oldest = m->guests[--m->n];
@@ -134,13 +161,14 @@ static guest *let_in(meeting *m, int fd, int rank) {
     return g;
 }
 
-/* 1: g has a whole message; 0: not yet; -1: it is gone, or speaks another language. */
+// 1: g has a whole message; 0: not yet; -1: it is gone, or speaks another language.
 static int hear(guest *g) {
     for (;;) {
         int in_head = g->got < sizeof g->h;
         size_t want = in_head ? sizeof g->h - g->got : sizeof g->h + g->h.bytes - g->got;
         if (!in_head && !want) return 1;
-        ssize_t n = recv(g->fd, in_head ? (char *)&g->h + g->got : g->body.text + (g->got - sizeof g->h), want, 0);
+        ssize_t n = recv(g->fd, in_head ? (char *)&g->h + g->got : g->body.text + (g->got - sizeof g->h),
+                         want, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return 0;
         if (n <= 0) return -1;
@@ -153,14 +181,15 @@ static int hear(guest *g) {
 static void take(meeting *m, guest *g);
 
 static void lost(meeting *m, guest *g) {
-    if (g->rank == 0) fail(m, "rank 0 (%s) has ended while the ranks were connecting", m->where);
+    if (g->rank == 0)
+        fail(m, "rank 0 (%s) has ended while the ranks were connecting", m->where);
     else if (g->rank > 0 && g->rank < m->s->ranks)
-        fail(m, "rank %d (host %s pid %d) has ended while the ranks were connecting", g->rank, m->seats[g->rank].host,
-             m->seats[g->rank].pid);
+        fail(m, "rank %d (host %s pid %d) has ended while the ranks were connecting", g->rank,
+             m->seats[g->rank].host, m->seats[g->rank].pid);
     leave(g);
 }
 
-/* Waits until `until` at most for something to happen, and sees to all that has. */
+// Waits until `until` at most for something to happen, and sees to all that has.
 static void look(meeting *m, double until) {
     int fd, wait_ms = (int)((until - comm_now()) * 1e3) + 1, n = m->n;
     m->polls[n] = (struct pollfd){ m->listener, POLLIN, 0 };
@@ -169,11 +198,14 @@ static void look(meeting *m, double until) {
         fail(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
     for (int i = 0; i < n; i++) {
         guest *g = &m->guests[i];
-        if (g->fd < 0) continue;                /* forgotten meanwhile */
+        if (g->fd < 0) continue;  // forgotten meanwhile
         int heard = m->polls[i].revents ? hear(g) : 0;
-        if (heard < 0) lost(m, g);
-        else if (heard) take(m, g);
-        else if (g->rank < 0 && comm_now() - g->since > STRANGER_S) leave(g);
+        if (heard < 0)
+            lost(m, g);
+        else if (heard)
+            take(m, g);
+        else if (g->rank < 0 && comm_now() - g->since > STRANGER_S)
+            leave(g);
     }
     int kept = 0;
     for (int i = 0; i < m->n; i++)
@@ -182,32 +214,42 @@ static void look(meeting *m, double until) {
     while ((fd = net_accept(m->listener)) >= 0) {
         if (net_tune(fd, m->s->silence_s) || !let_in(m, fd, -1)) close(fd);
     }
-    if (fd != -EAGAIN) fail(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host, strerror(-fd),
-                            fd == -EMFILE ? ": raise ulimit -n above twice the number of ranks" : "");
+    if (fd != -EAGAIN)
+        fail(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
+             strerror(-fd), fd == -EMFILE ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ rank 0 */
+// -------- rank 0
 
 static void check_hello(meeting *m, const head *said, const hello *h) {
     const seat *me = &m->seats[0];
     const char *version = m->s->version ? m->s->version : "";
     if (said->protocol != PROTOCOL)
-        fail(m, "rank %d (host %s pid %d) speaks version %u of the start-up protocol, rank 0 (host %s) version %d: install the same "
-             "llmc_zero on all hosts", h->rank, h->host, h->pid, said->protocol, me->host, PROTOCOL);
+        fail(m,
+             "rank %d (host %s pid %d) speaks version %u of the start-up protocol, rank 0 (host %s) version "
+             "%d: install the same "
+             "llmc_zero on all hosts",
+             h->rank, h->host, h->pid, said->protocol, me->host, PROTOCOL);
     else if (h->ranks != m->s->ranks)
-        fail(m, "rank %d (host %s pid %d) was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: start all with the same "
-             "number", h->rank, h->host, h->pid, h->ranks, me->host, me->pid, m->s->ranks);
+        fail(m,
+             "rank %d (host %s pid %d) was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: "
+             "start all with the same "
+             "number",
+             h->rank, h->host, h->pid, h->ranks, me->host, me->pid, m->s->ranks);
     else if (strcmp(h->version, version))
-        fail(m, "rank %d (host %s pid %d) runs version \"%s\", rank 0 (host %s) \"%s\": install the same on all hosts", h->rank, h->host,
-             h->pid, h->version, me->host, version);
+        fail(m,
+             "rank %d (host %s pid %d) runs version \"%s\", rank 0 (host %s) \"%s\": install the same on all "
+             "hosts",
+             h->rank, h->host, h->pid, h->version, me->host, version);
     else if (h->rank < 0 || h->rank >= m->s->ranks)
-        fail(m, "host %s pid %d says that it is rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank, m->s->ranks - 1);
+        fail(m, "host %s pid %d says that it is rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank,
+             m->s->ranks - 1);
     else if (m->seats[h->rank].pid)
-        fail(m, "two processes say that they are rank %d: host %s pid %d and host %s pid %d", h->rank, m->seats[h->rank].host,
-             m->seats[h->rank].pid, h->host, h->pid);
+        fail(m, "two processes say that they are rank %d: host %s pid %d and host %s pid %d", h->rank,
+             m->seats[h->rank].host, m->seats[h->rank].pid, h->host, h->pid);
 }
 
-/* The address it came from is one at which it can be reached: it is how rank 0 is reached from there. */
+// The address it came from is one at which it can be reached: it is how rank 0 is reached from there.
 static void sit_down(meeting *m, guest *g) {
     const hello *h = &g->body.hello;
     seat *s = &m->seats[h->rank];
@@ -221,7 +263,8 @@ static void sit_down(meeting *m, guest *g) {
     if (!*m->failure && say(m, g->fd, WELCOME, NULL, 0)) lost(m, g);
 }
 
-/* A rank that has waited ANSWER_S for an answer comes again, and rank 0 may have slept meanwhile: only its last connection counts. */
+// A rank that has waited ANSWER_S for an answer comes again, and rank 0 may have slept meanwhile: only its
+// last connection counts.
 static void forget_earlier(meeting *m, const hello *h) {
     seat *s = h->rank > 0 && h->rank < m->s->ranks ? &m->seats[h->rank] : NULL;
     if (!s || s->pid != h->pid || s->node != h->node || s->port != h->port) return;
@@ -236,15 +279,18 @@ static void take_hello(meeting *m, guest *g) {
     h->host[sizeof h->host - 1] = h->version[sizeof h->version - 1] = 0;
     if (h->job != m->s->job || g->h.run != (m->s->server ? 0 : m->run)) {
         char why[TEXT];
-        snprintf(why, sizeof why, "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64 "): give each "
-                 "job a port or a file of its own", m->where, m->seats[0].host, m->seats[0].pid, m->s->job, h->job);
+        snprintf(why, sizeof why,
+                 "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
+                 "): give each "
+                 "job a port or a file of its own",
+                 m->where, m->seats[0].host, m->seats[0].pid, m->s->job, h->job);
         say_text(m, g->fd, NOT_MINE, why);
         return leave(g);
     }
     forget_earlier(m, h);
     check_hello(m, &g->h, h);
     int has_place = h->rank > 0 && h->rank < m->s->ranks;
-    g->rank = has_place ? h->rank : m->s->ranks;            /* from here on it gets the verdict */
+    g->rank = has_place ? h->rank : m->s->ranks;  // from here on it gets the verdict
     g->got = 0;
     if (has_place && !m->seats[h->rank].pid) sit_down(m, g);
 }
@@ -257,7 +303,7 @@ static void take_report(meeting *m, guest *g) {
     m->reported[g->rank] = 1;
 }
 
-/* All who are there are told; for a moment also those who come now, since nobody would answer them any more. */
+// All who are there are told; for a moment also those who come now, since nobody would answer them any more.
 static void tell_failure(meeting *m) {
     double until = comm_now() + LINGER_S;
     for (;;) {
@@ -274,22 +320,26 @@ static void tell_failure(meeting *m) {
 static void tell_all(meeting *m, int kind, const void *data, size_t bytes) {
     for (int i = 0; i < m->n && !*m->failure; i++) {
         int r = m->guests[i].rank, rc = r > 0 ? say(m, m->guests[i].fd, kind, data, bytes) : 0;
-        if (rc) fail(m, "rank %d (host %s) does not take what rank 0 says: %s", r, m->seats[r].host, strerror(-rc));
+        if (rc)
+            fail(m, "rank %d (host %s) does not take what rank 0 says: %s", r, m->seats[r].host,
+                 strerror(-rc));
     }
 }
 
-static size_t roster_bytes(const meeting *m) { return sizeof *m->roster + (size_t)m->s->ranks * sizeof *m->seats; }
+static size_t roster_bytes(const meeting *m) {
+    return sizeof *m->roster + (size_t)m->s->ranks * sizeof *m->seats;
+}
 
-/* The ranks have a second at least to connect to each other, and rank 0 hears a little longer whom they have waited for: who says nothing then
- * is itself the one. */
+// The ranks have a second at least to connect to each other, and rank 0 hears a little longer whom they have
+// waited for: who says nothing then is itself the one.
 static void receive_all(meeting *m) {
     char list[400];
     int others = m->s->ranks - 1;
     while (m->here <= others && !*m->failure) {
         look(m, m->deadline);
         if (m->here <= others && comm_now() > m->deadline)
-            fail(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)", name_ranks(m, not_here, list), m->s->ranks,
-                 m->s->timeout_s, m->where, m->seats[0].host);
+            fail(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)",
+                 name_ranks(m, not_here, list), m->s->ranks, m->s->timeout_s, m->where, m->seats[0].host);
     }
     m->roster->left_s = m->deadline - comm_now() > 1 ? m->deadline - comm_now() : 1;
     double until = comm_now() + m->roster->left_s + GRACE_S;
@@ -297,8 +347,11 @@ static void receive_all(meeting *m) {
     while (m->reports < others && !*m->failure) {
         look(m, until);
         if (m->reports < others && comm_now() > until)
-            fail(m, "%s: no word of being connected to the others within %.3g s, though all %d ranks were there: stopped, or a host "
-                 "without answer", name_ranks(m, not_reported, list), m->s->timeout_s, m->s->ranks);
+            fail(m,
+                 "%s: no word of being connected to the others within %.3g s, though all %d ranks were "
+                 "there: stopped, or a host "
+                 "without answer",
+                 name_ranks(m, not_reported, list), m->s->timeout_s, m->s->ranks);
     }
     tell_all(m, GO, NULL, 0);
     if (*m->failure) return tell_failure(m);
@@ -309,36 +362,51 @@ static void receive_all(meeting *m) {
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------- the other ranks */
+// -------- the other ranks
 
-typedef struct { char why[TEXT]; card c; int seen; } search;
+typedef struct {
+    char why[TEXT];
+    card c;
+    int seen;
+} search;
 
-/* Rank 0's addresses, as far as they are known now. */
+// Rank 0's addresses, as far as they are known now.
 static int candidates(meeting *m, search *s, net_address *found) {
     const char *why = "";
     int for_good = 0, n = 0, port;
     char host[HOST];
     if (m->s->server) {
-        if (!net_split(m->s->server, host, sizeof host, &port)) n = net_resolve(host, port, found, ADDRESSES, &why, &for_good);
+        if (!net_split(m->s->server, host, sizeof host, &port))
+            n = net_resolve(host, port, found, ADDRESSES, &why, &for_good);
         if (!n) snprintf(s->why, sizeof s->why, "its host \"%s\" does not resolve: %s", host, why);
-        if (!n && for_good) fail(m, "rank %d cannot reach rank 0 at %s: host \"%s\" does not resolve: %s", m->s->rank, m->where, host, why);
+        if (!n && for_good)
+            fail(m, "rank %d cannot reach rank 0 at %s: host \"%s\" does not resolve: %s", m->s->rank,
+                 m->where, host, why);
         return n;
     }
     card_path(m->s->file, m->file);
     int rc = card_read(m->file, &s->c);
     s->seen = rc != -ENOENT;
-    if (rc) snprintf(s->why, sizeof s->why, "%s", rc == -EBADMSG ? "it is no rendezvous file" : strerror(-rc));
+    if (rc)
+        snprintf(s->why, sizeof s->why, "%s", rc == -EBADMSG ? "it is no rendezvous file" : strerror(-rc));
     if (rc) return 0;
-    if (s->c.node == m->seats[m->s->rank].node) n = net_resolve("127.0.0.1", s->c.port, found, 1, &why, &for_good);
+    if (s->c.node == m->seats[m->s->rank].node)
+        n = net_resolve("127.0.0.1", s->c.port, found, 1, &why, &for_good);
     for (int i = 0; i < s->c.n; i++) found[n++] = s->c.at[i];
     return n;
 }
 
-/* Says hello to whoever has answered. 1: it is rank 0, and this rank is welcome. 0: it is not, s->why says what it is. */
+// Says hello to whoever has answered. 1: it is rank 0, and this rank is welcome. 0: it is not, s->why says
+// what it is.
 static int greet(meeting *m, search *s, int fd, double until) {
     const seat *me = &m->seats[m->s->rank];
-    hello h = { .job = m->s->job, .node = me->node, .left_s = m->deadline - comm_now(), .rank = m->s->rank, .ranks = m->s->ranks,
-                .pid = me->pid, .port = me->port };
+    hello h = { .job = m->s->job,
+                .node = me->node,
+                .left_s = m->deadline - comm_now(),
+                .rank = m->s->rank,
+                .ranks = m->s->ranks,
+                .pid = me->pid,
+                .port = me->port };
     head answer = { 0 };
     char text[TEXT] = "";
     memcpy(h.host, me->host, sizeof h.host);
@@ -349,14 +417,19 @@ static int greet(meeting *m, search *s, int fd, double until) {
     if (!rc && answer.magic != MAGIC) {
         snprintf(s->why, sizeof s->why, "what answers there is another program");
         if (m->s->server)
-            fail(m, "rank %d: what answers at %s is another program, not rank 0 of this one: give another port", m->s->rank, m->where);
+            fail(m,
+                 "rank %d: what answers at %s is another program, not rank 0 of this one: give another port",
+                 m->s->rank, m->where);
         return 0;
     }
-    if (!rc) rc = net_read(fd, (char *)&answer + sizeof answer.magic, sizeof answer - sizeof answer.magic, until);
+    if (!rc)
+        rc = net_read(fd, (char *)&answer + sizeof answer.magic, sizeof answer - sizeof answer.magic, until);
     if (!rc && answer.bytes > sizeof text - 1) rc = -EBADMSG;
     if (!rc) rc = net_read(fd, text, answer.bytes, until);
-    if (rc) snprintf(s->why, sizeof s->why, "it takes connections but does not answer: %s", strerror(-rc));
-    else if (answer.kind == NOT_MINE) snprintf(s->why, sizeof s->why, "%s", text);
+    if (rc)
+        snprintf(s->why, sizeof s->why, "it takes connections but does not answer: %s", strerror(-rc));
+    else if (answer.kind == NOT_MINE)
+        snprintf(s->why, sizeof s->why, "%s", text);
     if (!rc && (answer.kind == FAILED || (answer.kind == NOT_MINE && m->s->server))) fail(m, "%s", text);
     m->told |= !rc && answer.kind == FAILED;
     m->run = answer.run;
@@ -371,7 +444,8 @@ static int try_address(meeting *m, search *s, const net_address *to) {
         snprintf(s->why, sizeof s->why, "%s: %s", net_text(to, text), strerror(-fd));
         return -1;
     }
-    /* Behind a file's address there may be another program by now. At a given one, who comes twice would be two of the same rank. */
+    // Behind a file's address there may be another program by now. At a given one, who comes twice would be
+    // two of the same rank.
     double until = m->s->server || now + ANSWER_S > m->deadline ? m->deadline : now + ANSWER_S;
     if (!net_tune(fd, m->s->silence_s) && greet(m, s, fd, until)) return fd;
     close(fd);
@@ -381,20 +455,27 @@ static int try_address(meeting *m, search *s, const net_address *to) {
 static void not_found(meeting *m, const search *s) {
     const rendezvous_settings *set = m->s;
     if (set->server)
-        fail(m, "rank %d: rank 0 does not answer at %s within %.3g s (%s): is it running there, and is the port open?", set->rank, m->where,
-             set->timeout_s, s->why);
+        fail(m,
+             "rank %d: rank 0 does not answer at %s within %.3g s (%s): is it running there, and is the port "
+             "open?",
+             set->rank, m->where, set->timeout_s, s->why);
     else if (!s->seen)
-        fail(m, "rank %d: there was no file %s within %.3g s: rank 0, which writes it, has not started, or its host sees another folder",
+        fail(m,
+             "rank %d: there was no file %s within %.3g s: rank 0, which writes it, has not started, or its "
+             "host sees another folder",
              set->rank, m->file, set->timeout_s);
     else if (!s->c.run)
-        fail(m, "rank %d cannot use the rendezvous file %s (-pf): %s: name another", set->rank, m->file, s->why);
+        fail(m, "rank %d cannot use the rendezvous file %s (-pf): %s: name another", set->rank, m->file,
+             s->why);
     else
-        fail(m, "rank %d: the rendezvous file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and does not answer any more "
-             "(%s): remove the file, and see why rank 0 of this run wrote no other", set->rank, m->file, s->c.host, s->c.pid,
-             (long long)time(NULL) - s->c.written, s->why);
+        fail(m,
+             "rank %d: the rendezvous file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and "
+             "does not answer any more "
+             "(%s): remove the file, and see why rank 0 of this run wrote no other",
+             set->rank, m->file, s->c.host, s->c.pid, (long long)time(NULL) - s->c.written, s->why);
 }
 
-/* Until rank 0 bids this rank welcome: it may start later, and its file may be an old one until then. */
+// Until rank 0 bids this rank welcome: it may start later, and its file may be an old one until then.
 static int find_rank_0(meeting *m) {
     search s = { .why = "no attempt" };
     for (double pause = 0.02;; pause = pause < 0.3 ? pause * 1.5 : pause) {
@@ -414,27 +495,34 @@ static void wait_for_roster(meeting *m, int fd) {
     double until = m->deadline + GRACE_S;
     char text[TEXT] = "";
     int rc = net_read(fd, &h, sizeof h, until);
-    if (!rc && h.kind == ROSTER && h.bytes == all) rc = net_read(fd, m->roster, all, until);
+    if (!rc && h.kind == ROSTER && h.bytes == all)
+        rc = net_read(fd, m->roster, all, until);
     else if (!rc && h.kind == FAILED && h.bytes < sizeof text) {
         rc = net_read(fd, text, h.bytes, until);
         if (!rc) fail(m, "%s", text);
         m->told = !rc;
-    } else if (!rc) rc = -EBADMSG;
+    } else if (!rc)
+        rc = -EBADMSG;
     if (rc && comm_now() >= until)
-        fail(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", m->s->rank, m->where, m->s->timeout_s);
-    else if (rc == -ECONNRESET) fail(m, "rank %d: rank 0 at %s has ended while the ranks were connecting", m->s->rank, m->where);
-    else if (rc) fail(m, "rank %d has lost its connection to rank 0 at %s: %s", m->s->rank, m->where, strerror(-rc));
+        fail(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", m->s->rank, m->where,
+             m->s->timeout_s);
+    else if (rc == -ECONNRESET)
+        fail(m, "rank %d: rank 0 at %s has ended while the ranks were connecting", m->s->rank, m->where);
+    else if (rc)
+        fail(m, "rank %d has lost its connection to rank 0 at %s: %s", m->s->rank, m->where, strerror(-rc));
 }
 
-/* Where rank r listens, as seen from here. What rank 0 saw as a loopback address is on rank 0's own machine. */
+// Where rank r listens, as seen from here. What rank 0 saw as a loopback address is on rank 0's own machine.
 static net_address address_of(const meeting *m, int r) {
     net_address a = net_from_bytes(m->seats[r].address, m->seats[r].port), zero = { .bytes = sizeof zero.v6 };
     if (getpeername(m->sockets[0], &zero.any, &zero.bytes)) return a;
     int local = a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr);
     if (local && zero.any.sa_family == AF_INET6) a.v6.sin6_scope_id = zero.v6.sin6_scope_id;
     if (!net_is_loopback(&a)) return a;
-    if (zero.any.sa_family == AF_INET) zero.v4.sin_port = htons((uint16_t)m->seats[r].port);
-    else zero.v6.sin6_port = htons((uint16_t)m->seats[r].port);
+    if (zero.any.sa_family == AF_INET)
+        zero.v4.sin_port = htons((uint16_t)m->seats[r].port);
+    else
+        zero.v6.sin6_port = htons((uint16_t)m->seats[r].port);
     return zero;
 }
 
@@ -444,18 +532,20 @@ static void connect_to_lower(meeting *m, double until) {
         char text[NET_NAME];
         net_address to = address_of(m, r);
         double limit = comm_now() + CONNECT_S;
-        int fd = m->sockets[r] = net_connect(&to, limit < until ? limit : until), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+        int fd = m->sockets[r] = net_connect(&to, limit < until ? limit : until),
+            rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
         if (!rc) rc = say(m, fd, MESH, &me, sizeof me);
         if (rc)
-            fail(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host, r, m->seats[r].host,
-                 net_text(&to, text), strerror(-rc));
+            fail(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host,
+                 r, m->seats[r].host, net_text(&to, text), strerror(-rc));
     }
 }
 
 static void take_mesh(meeting *m, guest *g) {
     int32_t rank;
     memcpy(&rank, g->body.text, sizeof rank);
-    if (g->h.run != m->run || rank <= m->s->rank || rank >= m->s->ranks || m->sockets[rank] >= 0) return leave(g);
+    if (g->h.run != m->run || rank <= m->s->rank || rank >= m->s->ranks || m->sockets[rank] >= 0)
+        return leave(g);
     m->sockets[rank] = g->fd;
     m->here++;
     g->fd = -1;
@@ -474,7 +564,7 @@ static void join_mesh(meeting *m) {
     double until = comm_now() + m->roster->left_s;
     char list[400];
     m->here = 0;
-    /* it may speak meanwhile: a copy, for the guests are closed at the end */
+    // it may speak meanwhile: a copy, for the guests are closed at the end
     guest *server = let_in(m, fcntl(m->sockets[0], F_DUPFD_CLOEXEC, 0), 0);
     if (!server || server->fd < 0) fail(m, "rank %d cannot watch rank 0: %s", m->s->rank, strerror(errno));
     connect_to_lower(m, until);
@@ -487,23 +577,30 @@ static void join_mesh(meeting *m) {
     if (!m->verdict) say_text(m, m->sockets[0], REPORT, m->failure);
     for (until += GRACE_S + 1; !m->verdict && !*m->failure;) {
         look(m, until);
-        if (comm_now() > until) fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
+        if (comm_now() > until)
+            fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- all ranks */
+// -------- all ranks
 
-/* What is not due from there means a stranger, or a rank that is out of its mind: no place for it. */
+// What is not due from there means a stranger, or a rank that is out of its mind: no place for it.
 static void take(meeting *m, guest *g) {
     int zero = m->s->rank == 0, kind = (int)g->h.kind;
-    if (zero && kind == HELLO && g->rank < 0 && g->h.bytes == sizeof(hello)) take_hello(m, g);
-    else if (zero && kind == REPORT && g->rank > 0 && g->rank < m->s->ranks) take_report(m, g);
-    else if (!zero && kind == MESH && g->rank < 0 && g->h.bytes == sizeof(int32_t)) take_mesh(m, g);
-    else if (!zero && (kind == GO || kind == FAILED) && g->rank == 0) take_verdict(m, g);
-    else lost(m, g);
+    if (zero && kind == HELLO && g->rank < 0 && g->h.bytes == sizeof(hello))
+        take_hello(m, g);
+    else if (zero && kind == REPORT && g->rank > 0 && g->rank < m->s->ranks)
+        take_report(m, g);
+    else if (!zero && kind == MESH && g->rank < 0 && g->h.bytes == sizeof(int32_t))
+        take_mesh(m, g);
+    else if (!zero && (kind == GO || kind == FAILED) && g->rank == 0)
+        take_verdict(m, g);
+    else
+        lost(m, g);
 }
 
-/* Rank 0's door. At a loopback address only where one was asked for by number or as localhost: a host's own name often means 127.0.1.1. */
+// Rank 0's door. At a loopback address only where one was asked for by number or as localhost: a host's own
+// name often means 127.0.1.1.
 static int open_server(meeting *m) {
     const char *why = "";
     char host[HOST];
@@ -511,14 +608,20 @@ static int open_server(meeting *m) {
     int for_good = 0, port;
     ZERO_TRY(net_split(m->s->server, host, sizeof host, &port));
     int n = net_resolve(host, port, at, ADDRESSES, &why, &for_good);
-    if (!n && for_good) return zero_fail(ZERO_ERR_COMM, "rank 0's host \"%s\" does not resolve: %s", host, why);
-    int loopback = n && net_is_loopback(&at[0]) && (!strcmp(host, "localhost") || strspn(host, "0123456789.:") == strlen(host));
+    if (!n && for_good)
+        return zero_fail(ZERO_ERR_COMM, "rank 0's host \"%s\" does not resolve: %s", host, why);
+    int loopback = n && net_is_loopback(&at[0]) &&
+                   (!strcmp(host, "localhost") || strspn(host, "0123456789.:") == strlen(host));
     m->listener = net_listen(loopback ? &at[0] : NULL, port, m->s->ranks + STRANGERS);
     if (m->listener == -EADDRINUSE)
-        return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at port %d, which is in use, by another job perhaps (ss -ltnp "
-                         "shows it): give another port (-ps host:port, or MASTER_PORT)", m->seats[0].host, port);
+        return zero_fail(
+            ZERO_ERR_COMM,
+            "rank 0 (host %s) cannot listen at port %d, which is in use, by another job perhaps (ss -ltnp "
+            "shows it): give another port (-ps host:port, or MASTER_PORT)",
+            m->seats[0].host, port);
     if (m->listener < 0)
-        return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at %s: %s", m->seats[0].host, m->s->server, strerror(-m->listener));
+        return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at %s: %s", m->seats[0].host,
+                         m->s->server, strerror(-m->listener));
     m->port = port;
     return 0;
 }
@@ -527,13 +630,15 @@ static int open_any(meeting *m) {
     m->listener = net_listen(NULL, 0, m->s->ranks + STRANGERS);
     m->port = m->listener < 0 ? m->listener : net_port(m->listener);
     if (m->port < 0)
-        return zero_fail(ZERO_ERR_COMM, "rank %d cannot listen at any port: %s", m->s->rank, strerror(-m->port));
+        return zero_fail(ZERO_ERR_COMM, "rank %d cannot listen at any port: %s", m->s->rank,
+                         strerror(-m->port));
     return 0;
 }
 
 static int be_rank_0(meeting *m) {
-    if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run) return zero_fail(ZERO_ERR_COMM, "no random number: %s", strerror(errno));
-    m->run |= 1;                                /* 0 stands for none */
+    if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run)
+        return zero_fail(ZERO_ERR_COMM, "no random number: %s", strerror(errno));
+    m->run |= 1;  // 0 stands for none
     m->here = 1;
     m->seats[0].port = m->port;
     if (m->s->file) {
@@ -558,13 +663,18 @@ static int check_settings(const rendezvous_settings *s) {
     char host[HOST];
     int port;
     if (s->ranks < 1 || s->rank < 0 || s->rank >= s->ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d of %d: the ranks are 0 to the number of ranks less 1", s->rank, s->ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d of %d: the ranks are 0 to the number of ranks less 1",
+                         s->rank, s->ranks);
     if (s->ranks > 1 && !s->server == !s->file)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%d ranks need one of: the address of rank 0 as host:port (-ps), a file that all of them see "
-                         "(-pf)", s->ranks);
+        return zero_fail(
+            ZERO_ERR_ARGUMENT,
+            "%d ranks need one of: the address of rank 0 as host:port (-ps), a file that all of them see "
+            "(-pf)",
+            s->ranks);
     if (s->file && strlen(s->file) > PATH_MAX - 64)
         return zero_fail(ZERO_ERR_ARGUMENT, "rendezvous file %.60s... (-pf): too long a name", s->file);
-    if (!(s->timeout_s > 0)) return zero_fail(ZERO_ERR_ARGUMENT, "time limit of %g s for start-up: above 0", s->timeout_s);
+    if (!(s->timeout_s > 0))
+        return zero_fail(ZERO_ERR_ARGUMENT, "time limit of %g s for start-up: above 0", s->timeout_s);
     return s->ranks > 1 && s->server ? net_split(s->server, host, sizeof host, &port) : 0;
 }
 
@@ -583,8 +693,10 @@ static int meet(meeting *m) {
     if (s->ranks == 1) return 0;
     ZERO_TRY(s->server && s->rank == 0 ? open_server(m) : open_any(m));
     m->seats[s->rank].port = m->port;
-    if (s->rank) be_another(m);
-    else ZERO_TRY(be_rank_0(m));
+    if (s->rank)
+        be_another(m);
+    else
+        ZERO_TRY(be_rank_0(m));
     if (!*m->failure) return 0;
     int rc = zero_fail(ZERO_ERR_COMM, "%s", m->failure);
     return m->told ? zero_fail_shared(rc, s->rank) : rc;
@@ -607,6 +719,9 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
         peers[r] = (rendezvous_peer){ .node = m.seats[r].node, .pid = m.seats[r].pid };
         memcpy(peers[r].host, m.seats[r].host, sizeof peers[r].host);
     }
-    free(m.roster); free(m.reported); free(m.guests); free(m.polls);
+    free(m.roster);
+    free(m.reported);
+    free(m.guests);
+    free(m.polls);
     return rc;
 }

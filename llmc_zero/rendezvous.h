@@ -1,43 +1,48 @@
-/*
- * How the processes of a job find each other without MPI: rank 0 listens, at a given address or at one that it writes into a shared file;
- * the others come to it, it tells each where the others are, and they connect, every rank with every other.
- *
- * Who reaches the port can take part: the job's number and, with a file, a random run number guard against mistakes, not against attacks.
- * The network must be one that is trusted, as it must be for MPI and NCCL.
- */
+// How the processes of a job find each other without MPI: rank 0 listens, at a given address or at one that
+// it writes into a shared file; the others come to it, it tells each where the others are, and they connect,
+// every rank with every other.
+//
+// Who reaches the port can take part: the job's number and, with a file, a random run number guard against
+// mistakes, not against attacks. The network must be one that is trusted, as it must be for MPI and NCCL.
 #ifndef LLMC_ZERO_RENDEZVOUS_H
 #define LLMC_ZERO_RENDEZVOUS_H
 #include <stdint.h>
 
 typedef struct {
     int rank, ranks;
-    const char *server;         /* "host:port" of rank 0, "[address]:port" with IPv6, or NULL */
-    const char *file;           /* a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two */
-    double timeout_s;           /* after which whoever waits gives up, with 4 s more at most until it knows why; the same on all ranks */
-    int silence_s;              /* a connected host that answers nothing for so long is gone: net_is_silent, or its sockets fail. 0: 25 */
-    uint64_t job;               /* the same on all ranks of a job, different for others as far as possible; 0: not known */
-    const char *version;        /* of the program, at most 47 characters: must be the same on all ranks; NULL: not compared */
+    const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
+    const char *file;    // a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two
+    double timeout_s;    // after which whoever waits gives up, with 4 s more at most until it knows why; the
+                         // same on all ranks
+    int silence_s;       // a connected host that answers nothing for so long is gone: net_is_silent, or its
+                         // sockets fail. 0: 25
+    uint64_t job;  // the same on all ranks of a job, different for others as far as possible; 0: not known
+    const char
+        *version;  // of the program, at most 47 characters: must be the same on all ranks; NULL: not compared
 } rendezvous_settings;
 
 enum { RENDEZVOUS_SILENCE_S = 25 };
 
 typedef struct {
-    char host[64];              /* name of its machine */
-    uint64_t node;              /* the same for ranks on one machine, different for two */
+    char host[64];  // name of its machine
+    uint64_t node;  // the same for ranks on one machine, different for two
     int pid;
 } rendezvous_peer;
 
-/* (all ranks) Returns 0 with a connected, non-blocking socket to every other rank in sockets[ranks], -1 at this rank's place, and who the
- * ranks are in peers[ranks]; the sockets are the caller's. Or a ZERO_ERR_*, the same sentence on every rank that could be told, and
- * nothing left open. What connects and is no rank of this job is ignored. */
+// (all ranks) Returns 0 with a connected, non-blocking socket to every other rank in sockets[ranks], -1 at
+// this rank's place, and who the ranks are in peers[ranks]; the sockets are the caller's. Or a ZERO_ERR_*,
+// the same sentence on every rank that could be told, and nothing left open. What connects and is no rank of
+// this job is ignored.
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 
-/* What the launcher says: RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI, or Slurm, the first of them that is there. Sets rank,
- * ranks and job, and server where s has neither server nor file: rank 0 is on MASTER_ADDR, or on Slurm's first host, at a port that all
- * compute where MASTER_PORT is torchrun's own. Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of
- * s->server then lives until the next call. */
+// What the launcher says: RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI, or Slurm, the first of
+// them that is there. Sets rank, ranks and job, and server where s has neither server nor file: rank 0 is on
+// MASTER_ADDR, or on Slurm's first host, at a port that all compute where MASTER_PORT is torchrun's own.
+// Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of s->server then lives
+// until the next call.
 int rendezvous_from_env(rendezvous_settings *s);
-/* 1: that alone is reason enough to connect several ranks: srun's task of several, or RANK and a WORLD_SIZE above 1. */
+// 1: that alone is reason enough to connect several ranks: srun's task of several, or RANK and a WORLD_SIZE
+// above 1.
 int rendezvous_launched(void);
 
 #endif

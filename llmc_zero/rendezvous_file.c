@@ -14,7 +14,7 @@
 
 enum { FORMAT = 1 };
 
-/* All that another host may reach. */
+// All that another host may reach.
 static void find_addresses(card *c) {
     struct ifaddrs *all = NULL;
     c->n = 0;
@@ -22,18 +22,23 @@ static void find_addresses(card *c) {
     for (struct ifaddrs *i = all; i && c->n < CARD_ADDRESSES; i = i->ifa_next) {
         net_address *a = &c->at[c->n];
         int family = i->ifa_addr ? i->ifa_addr->sa_family : 0;
-        if (!(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) || (family != AF_INET && family != AF_INET6)) continue;
+        if (!(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) ||
+            (family != AF_INET && family != AF_INET6))
+            continue;
         a->bytes = family == AF_INET ? sizeof a->v4 : sizeof a->v6;
         memcpy(&a->any, i->ifa_addr, a->bytes);
-        if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->v6.sin6_addr)) continue;        /* means nothing on another host */
-        if (family == AF_INET) a->v4.sin_port = htons((uint16_t)c->port);
-        else a->v6.sin6_port = htons((uint16_t)c->port);
+        if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->v6.sin6_addr))
+            continue;  // means nothing on another host
+        if (family == AF_INET)
+            a->v4.sin_port = htons((uint16_t)c->port);
+        else
+            a->v6.sin6_port = htons((uint16_t)c->port);
         c->n++;
     }
     freeifaddrs(all);
 }
 
-/* A new file; 0, or errno, and then there is none. */
+// A new file; 0, or errno, and then there is none.
 static int write_text(const char *name, const card *c) {
     int fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), error;
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
@@ -42,8 +47,9 @@ static int write_text(const char *name, const card *c) {
         if (fd >= 0) close(fd);
         return error;
     }
-    fprintf(f, "llmc_zero rendezvous %d\nhost %s pid %d port %d\nrun %" PRIx64 " node %" PRIx64 " time %lld\n", FORMAT, c->host, c->pid,
-            c->port, c->run, c->node, c->written);
+    fprintf(f,
+            "llmc_zero rendezvous %d\nhost %s pid %d port %d\nrun %" PRIx64 " node %" PRIx64 " time %lld\n",
+            FORMAT, c->host, c->pid, c->port, c->run, c->node, c->written);
     for (int i = 0; i < c->n; i++) {
         char text[NET_NAME];
         fprintf(f, "address %s\n", net_text(&c->at[i], text));
@@ -54,24 +60,26 @@ static int write_text(const char *name, const card *c) {
     return error;
 }
 
-/* Gives a file a name that nothing has yet; 0, or errno, and then nothing has changed. A link does it at one blow; where the file system
- * has none, the name is taken by an empty file first. */
+// Gives a file a name that nothing has yet; 0, or errno, and then nothing has changed. A link does it at one
+// blow; where the file system has none, the name is taken by an empty file first.
 static int give_name(const char *file, const char *name) {
     struct stat a, b;
     int error = link(file, name) ? errno : 0, fd;
-    if (error == EEXIST && !lstat(file, &a) && !lstat(name, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev)
-        error = 0;                              /* it was this link: NFS may do a thing and lose the answer */
+    if (error == EEXIST && !lstat(file, &a) && !lstat(name, &b) && a.st_ino == b.st_ino &&
+        a.st_dev == b.st_dev)
+        error = 0;  // it was this link: NFS may do a thing and lose the answer
     if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
         if ((fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600)) < 0) return errno;
         close(fd);
         if (!rename(file, name)) return 0;
         error = errno;
         unlink(name);
-    } else if (!error) unlink(file);
+    } else if (!error)
+        unlink(file);
     return error;
 }
 
-/* 0: it is the card of this run, of any with 0; or errno, EBADMSG where it is something else. */
+// 0: it is the card of this run, of any with 0; or errno, EBADMSG where it is something else.
 static int check_card(const char *path, uint64_t run) {
     card c;
     struct stat st;
@@ -81,24 +89,26 @@ static int check_card(const char *path, uint64_t run) {
     return rc ? -rc : run && c.run != run ? EBADMSG : 0;
 }
 
-/* Removes such a card, and nothing else. Another file may take its place after the look: what is there is moved aside, looked at again, and
- * put back if it is not such a card. Returns 0 where nothing is left in the way, or errno. */
+// Removes such a card, and nothing else. Another file may take its place after the look: what is there is
+// moved aside, looked at again, and put back if it is not such a card. Returns 0 where nothing is left in the
+// way, or errno.
 static int remove_card(const char *path, const char *aside, uint64_t run) {
     int error = check_card(path, run);
     if (error) return error == ENOENT ? 0 : error;
-    if (rename(path, aside) && errno != ENOENT) return errno;       /* ENOENT: gone; or moved, and NFS has lost the answer */
+    if (rename(path, aside) && errno != ENOENT)
+        return errno;  // ENOENT: gone; or moved, and NFS has lost the answer
     if (!(error = check_card(aside, run))) return unlink(aside) ? errno : 0;
     if (error == ENOENT) return 0;
     give_name(aside, path);
     return error;
 }
 
-/* path.RUN.word: nobody else's, for run numbers are random */
+// path.RUN.word: nobody else's, for run numbers are random
 static int name_beside(char name[PATH_MAX], const char *path, uint64_t run, const char *word) {
     return snprintf(name, PATH_MAX, "%s.%" PRIx64 ".%s", path, run, word) >= PATH_MAX ? ENAMETOOLONG : 0;
 }
 
-/* Whatever has the name and is no card keeps it. More than one rank 0 may want the place at the same time. */
+// Whatever has the name and is no card keeps it. More than one rank 0 may want the place at the same time.
 static int put_card(const char *path, const card *c) {
     char name[PATH_MAX], aside[PATH_MAX];
     int error = name_beside(name, path, c->run, "new");
@@ -115,7 +125,8 @@ static int put_card(const char *path, const card *c) {
 
 void card_path(const char *given, char path[PATH_MAX]) {
     struct stat st;
-    snprintf(path, PATH_MAX, "%s%s", given, !stat(given, &st) && S_ISDIR(st.st_mode) ? "/llmc_zero.start" : "");
+    snprintf(path, PATH_MAX, "%s%s", given,
+             !stat(given, &st) && S_ISDIR(st.st_mode) ? "/llmc_zero.start" : "");
 }
 
 int card_write(const char *path, card *c) {
@@ -124,16 +135,23 @@ int card_write(const char *path, card *c) {
     int error = put_card(path, c);
     if (!error) return 0;
     if (error == EBADMSG)
-        return zero_fail(ZERO_ERR_IO, "rendezvous file %s (-pf): something is there that is no rendezvous file, and stays as it is: name a "
-                         "file that does not exist", path);
-    return zero_fail(ZERO_ERR_IO, "rank 0 cannot write the rendezvous file %s (-pf): %s: name one in a folder that all hosts see and may "
-                     "write", path, strerror(error));
+        return zero_fail(ZERO_ERR_IO,
+                         "rendezvous file %s (-pf): something is there that is no rendezvous file, and stays "
+                         "as it is: name a "
+                         "file that does not exist",
+                         path);
+    return zero_fail(ZERO_ERR_IO,
+                     "rank 0 cannot write the rendezvous file %s (-pf): %s: name one in a folder that all "
+                     "hosts see and may "
+                     "write",
+                     path, strerror(error));
 }
 
 int card_read(const char *path, card *c) {
     char text[NET_NAME], host[NET_NAME];
     const char *why;
-    int format = 0, port, for_good, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);     /* nor does it wait for a pipe's writer */
+    int format = 0, port, for_good,
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // nor does it wait for a pipe's writer
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
         int error = errno;
@@ -141,13 +159,17 @@ int card_read(const char *path, card *c) {
         return -error;
     }
     *c = (card){ .n = 0 };
-    int fields = fscanf(f, "llmc_zero rendezvous %d host %63s pid %d port %d run %" SCNx64 " node %" SCNx64 " time %lld", &format, c->host,
-                        &c->pid, &c->port, &c->run, &c->node, &c->written);
+    int fields = fscanf(f,
+                        "llmc_zero rendezvous %d host %63s pid %d port %d run %" SCNx64 " node %" SCNx64
+                        " time %lld",
+                        &format, c->host, &c->pid, &c->port, &c->run, &c->node, &c->written);
     while (c->n < CARD_ADDRESSES && fields == 7 && fscanf(f, " address %63s", text) == 1)
-        if (!net_split(text, host, sizeof host, &port)) c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
+        if (!net_split(text, host, sizeof host, &port))
+            c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
     int more = fscanf(f, " %1s", text) == 1, error = ferror(f) ? errno : 0;
     fclose(f);
-    if (!error && (fields != 7 || more || format != FORMAT || c->port < 1 || c->port > 65535)) error = EBADMSG;
+    if (!error && (fields != 7 || more || format != FORMAT || c->port < 1 || c->port > 65535))
+        error = EBADMSG;
     if (error) *c = (card){ .n = 0 };
     return -error;
 }

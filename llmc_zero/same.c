@@ -1,7 +1,5 @@
-/*
- * Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has another text names the first line
- * that differs, and all ranks fail with the sentence of the lowest of them.
- */
+// Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has
+// another text names the first line that differs, and all ranks fail with the sentence of the lowest of them.
 #include "comm_late.h"
 #include "comm_net.h"
 #include "internal.h"
@@ -9,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BYTES = 16 << 20, QUOTED = 140 };       /* of rank 0's text; of a line in the sentence */
+enum { MOST_BYTES = 16 << 20, QUOTED = 140 };  // of rank 0's text; of a line in the sentence
 
-/* ------------------------------------------------------------------------------------------------------------ two texts */
+// -------- two texts
 
 static int length(const char *line) { return (int)strcspn(line, "\n"); }
 static const char *next(const char *line) { return line += length(line), *line ? line + 1 : line; }
@@ -20,17 +18,22 @@ static int name_length(const char *line) {
     const char *equals = memmem(line, (size_t)n, " = ", 3);
     return equals ? (int)(equals - line) : n;
 }
-static int same_line(const char *a, const char *b) { return *a && *b && length(a) == length(b) && !memcmp(a, b, (size_t)length(a)); }
-static int same_name(const char *a, const char *b) { return name_length(a) == name_length(b) && !memcmp(a, b, (size_t)name_length(a)); }
+static int same_line(const char *a, const char *b) {
+    return *a && *b && length(a) == length(b) && !memcmp(a, b, (size_t)length(a));
+}
+static int same_name(const char *a, const char *b) {
+    return name_length(a) == name_length(b) && !memcmp(a, b, (size_t)name_length(a));
+}
 
 static int has_name(const char *text, const char *line) {
     while (*text && !same_name(text, line)) text = next(text);
     return *text != 0;
 }
 
-/* "has name = value", or "has no name" of a line that only another rank has. */
+// "has name = value", or "has no name" of a line that only another rank has.
 static const char *quote(char quoted[QUOTED], const char *line, int has) {
-    snprintf(quoted, QUOTED, "%s%.*s", has ? "has " : "has no ", has ? length(line) : name_length(line), line);
+    snprintf(quoted, QUOTED, "%s%.*s", has ? "has " : "has no ", has ? length(line) : name_length(line),
+             line);
     return quoted;
 }
 
@@ -38,28 +41,33 @@ static int compare(const comm *c, const char *mine, const char *first, const cha
     char own[QUOTED], other[QUOTED];
     while (same_line(mine, first)) mine = next(mine), first = next(first);
     if (!*mine && !*first) return 0;
-    int both = *mine && *first && same_name(mine, first), here = both || (*mine && !has_name(first, mine)), there = both || !here;
-    return zero_fail(ZERO_ERR_ARGUMENT, "rank %d (host %s) %s and rank 0 (host %s) %s%s", c->rank, comm_host(c, c->rank),
-                     quote(own, here ? mine : first, here), comm_host(c, 0), quote(other, there ? first : mine, there), hint);
+    int both = *mine && *first && same_name(mine, first), here = both || (*mine && !has_name(first, mine)),
+        there = both || !here;
+    return zero_fail(ZERO_ERR_ARGUMENT, "rank %d (host %s) %s and rank 0 (host %s) %s%s", c->rank,
+                     comm_host(c, c->rank), quote(own, here ? mine : first, here), comm_host(c, 0),
+                     quote(other, there ? first : mine, there), hint);
 }
 
-/* ------------------------------------------------------------------------------------------------------- through the ranks */
+// -------- through the ranks
 
-typedef struct {                                    /* how they talk: as they connect, or later */
+typedef struct {  // how they talk: as they connect, or later
     zero *z;
-    int (*broadcast)(zero *z, void *data, size_t bytes);            /* rank 0's */
-    int (*agree)(zero *z, int rc);                                  /* all fail if one does, with the lowest one's error */
-    const char *hint;                                               /* ends the sentence */
+    int (*broadcast)(zero *z, void *data, size_t bytes);  // rank 0's
+    int (*agree)(zero *z, int rc);                        // all fail if one does, with the lowest one's error
+    const char *hint;                                     // ends the sentence
 } means;
 
-/* mine NULL: there was no memory for it. */
+// mine NULL: there was no memory for it.
 static int same(const means *m, const char *mine) {
     int64_t bytes = mine ? (int64_t)strlen(mine) : 0;
     char *first = NULL;
     ZERO_TRY(m->broadcast(m->z, &bytes, sizeof bytes));
     if (bytes < 0 || bytes > MOST_BYTES)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank 0 has %lld bytes for the ranks to compare: at most %d", (long long)bytes, MOST_BYTES);
-    int rc = mine && (first = calloc(1, (size_t)bytes + 1)) ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for what the ranks compare");
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank 0 has %lld bytes for the ranks to compare: at most %d",
+                         (long long)bytes, MOST_BYTES);
+    int rc = mine && (first = calloc(1, (size_t)bytes + 1))
+                 ? 0
+                 : zero_fail(ZERO_ERR_MEMORY, "out of memory for what the ranks compare");
     if (!rc && m->z->comm.rank == 0) memcpy(first, mine, (size_t)bytes);
     rc = m->agree(m->z, rc);
     if (!rc && bytes) rc = m->broadcast(m->z, first, (size_t)bytes);
@@ -75,43 +83,80 @@ int zero_same(zero *z, const char *lines) {
     return z->comm.ranks == 1 ? 0 : same(&m, lines);
 }
 
-/* ------------------------------------------------------------------------------------------------- what zero_create is given */
+// -------- what zero_create is given
 
-/* What may differ between ranks: cuda_device, cuda_stream, poison and trace_events concern one rank alone; overlap decides when
- * collectives run, not their order; by mpi_comm, start, rank, ranks, server and start_file the ranks have come together already. */
+// What may differ between ranks: cuda_device, cuda_stream, poison and trace_events concern one rank alone;
+// overlap decides when collectives run, not their order; by mpi_comm, start, rank, ranks, server and
+// start_file the ranks have come together already.
 typedef enum { NUMBER, UNSIGNED, WIDE, REAL, DTYPE, DEVICE } kind;
-#define FIELD(name, kind) { #name, kind, offsetof(zero_config, name) }
-static const struct { const char *name; kind kind; size_t offset; } fields[] = {
-    /* which collectives there are, in which order, of how many bytes */
-    FIELD(stage, NUMBER), FIELD(naive, NUMBER), FIELD(device, DEVICE), FIELD(dtype, DTYPE), FIELD(micro_batches, NUMBER),
-    FIELD(reduce_bucket_size, WIDE), FIELD(prefetch, NUMBER), FIELD(max_open, NUMBER),
-    /* what carries them; the shortest limit would hold for all */
-    FIELD(window_bytes, WIDE), FIELD(shared_window, NUMBER), FIELD(nccl, NUMBER), FIELD(reduce_nccl, NUMBER), FIELD(reduce_fp32, NUMBER),
+#define FIELD(name, kind) \
+    { #name, kind, offsetof(zero_config, name) }
+static const struct {
+    const char *name;
+    kind kind;
+    size_t offset;
+} fields[] = {
+    // which collectives there are, in which order, of how many bytes
+    FIELD(stage, NUMBER),
+    FIELD(naive, NUMBER),
+    FIELD(device, DEVICE),
+    FIELD(dtype, DTYPE),
+    FIELD(micro_batches, NUMBER),
+    FIELD(reduce_bucket_size, WIDE),
+    FIELD(prefetch, NUMBER),
+    FIELD(max_open, NUMBER),
+    // what carries them; the shortest limit would hold for all
+    FIELD(window_bytes, WIDE),
+    FIELD(shared_window, NUMBER),
+    FIELD(nccl, NUMBER),
+    FIELD(reduce_nccl, NUMBER),
+    FIELD(reduce_fp32, NUMBER),
     FIELD(comm_timeout_s, REAL),
-    /* each rank updates its part of the parameters in the same way, and computes the next loss scale for itself */
-    FIELD(no_master, NUMBER), FIELD(rounding_seed, UNSIGNED), FIELD(loss_scale, REAL), FIELD(initial_scale_power, NUMBER),
-    FIELD(loss_scale_window, NUMBER), FIELD(hysteresis, NUMBER), FIELD(consecutive_hysteresis, NUMBER), FIELD(min_loss_scale, REAL),
+    // each rank updates its part of the parameters in the same way, and computes the next loss scale for
+    // itself
+    FIELD(no_master, NUMBER),
+    FIELD(rounding_seed, UNSIGNED),
+    FIELD(loss_scale, REAL),
+    FIELD(initial_scale_power, NUMBER),
+    FIELD(loss_scale_window, NUMBER),
+    FIELD(hysteresis, NUMBER),
+    FIELD(consecutive_hysteresis, NUMBER),
+    FIELD(min_loss_scale, REAL),
 };
 
 static void write_field(FILE *f, kind kind, const void *value) {
     switch (kind) {
-        case NUMBER: fprintf(f, "%d\n", *(const int *)value); break;
-        case UNSIGNED: fprintf(f, "%u\n", *(const unsigned *)value); break;
-        case WIDE: fprintf(f, "%lld\n", (long long)*(const int64_t *)value); break;
-        case REAL: fprintf(f, "%.15g\n", *(const double *)value); break;
-        case DTYPE: fprintf(f, "%s\n", dtype_name(*(const zero_dtype *)value)); break;
-        case DEVICE: fprintf(f, "%s\n", *(const zero_device *)value == ZERO_CUDA ? "CUDA" : "CPU"); break;
+    case NUMBER:
+        fprintf(f, "%d\n", *(const int *)value);
+        break;
+    case UNSIGNED:
+        fprintf(f, "%u\n", *(const unsigned *)value);
+        break;
+    case WIDE:
+        fprintf(f, "%lld\n", (long long)*(const int64_t *)value);
+        break;
+    case REAL:
+        fprintf(f, "%.15g\n", *(const double *)value);
+        break;
+    case DTYPE:
+        fprintf(f, "%s\n", dtype_name(*(const zero_dtype *)value));
+        break;
+    case DEVICE:
+        fprintf(f, "%s\n", *(const zero_device *)value == ZERO_CUDA ? "CUDA" : "CPU");
+        break;
     }
 }
 
-/* The caller's to free; NULL: no memory. The version comes first: others may write the rest in another way. */
-static char *describe(const zero_config *c, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
+// The caller's to free; NULL: no memory. The version comes first: others may write the rest in another way.
+static char *describe(const zero_config *c, const zero_tensor *tensors, int n_tensors, const zero_unit *units,
+                      int n_units) {
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
     if (!f) return NULL;
     const char *same = c->same ? c->same : "";
-    fprintf(f, "llmc_zero = %s\n%s%s", ZERO_VERSION, same, *same && same[strlen(same) - 1] != '\n' ? "\n" : "");
+    fprintf(f, "llmc_zero = %s\n%s%s", ZERO_VERSION, same,
+            *same && same[strlen(same) - 1] != '\n' ? "\n" : "");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         fprintf(f, "%s = ", fields[i].name);
         write_field(f, fields[i].kind, (const char *)c + fields[i].offset);
@@ -123,8 +168,8 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     }
     for (int i = 0; i < n_units; i++) {
         const zero_unit *u = &units[i];
-        fprintf(f, "unit %d = %s, uses forward %d, backward %d, without parameters %#x\n", i, u->name ? u->name : "", u->forward_uses,
-                u->backward_uses, u->backward_no_params);
+        fprintf(f, "unit %d = %s, uses forward %d, backward %d, without parameters %#x\n", i,
+                u->name ? u->name : "", u->forward_uses, u->backward_uses, u->backward_no_params);
     }
     int failed = ferror(f);
     if (!fclose(f) && !failed) return text;
@@ -132,7 +177,9 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     return NULL;
 }
 
-static int broadcast_early(zero *z, void *data, size_t bytes) { return comm_net_broadcast_text(&z->comm, data, (int)bytes); }
+static int broadcast_early(zero *z, void *data, size_t bytes) {
+    return comm_net_broadcast_text(&z->comm, data, (int)bytes);
+}
 static int agree_early(zero *z, int rc) { return comm_agree_opened(&z->comm, rc); }
 
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {

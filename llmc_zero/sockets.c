@@ -19,7 +19,7 @@ void net_nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- addresses */
+// -------- addresses
 
 uint64_t net_machine(char host[NET_NAME]) {
     char boot[64] = "";
@@ -33,12 +33,16 @@ uint64_t net_machine(char host[NET_NAME]) {
 
 int net_split(const char *text, char *host, size_t host_bytes, int *port) {
     int bracket = *text == '[';
-    const char *name = text + bracket, *end = bracket ? strchr(text, ']') : strchrnul(text, ':'), *after = end ? end + bracket : NULL;
+    const char *name = text + bracket, *end = bracket ? strchr(text, ']') : strchrnul(text, ':'),
+               *after = end ? end + bracket : NULL;
     char *rest = "";
     long number = !after ? 0 : !*after ? NET_PORT : *after == ':' ? strtol(after + 1, &rest, 10) : 0;
     if (number < 1 || number > 65535 || *rest || end == name || (size_t)(end - name) >= host_bytes)
-        return zero_fail(ZERO_ERR_ARGUMENT, "\"%s\" is no address of rank 0: host:port, or [address]:port with IPv6; ports are 1 to 65535, "
-                         "%d where none is given", text, NET_PORT);
+        return zero_fail(
+            ZERO_ERR_ARGUMENT,
+            "\"%s\" is no address of rank 0: host:port, or [address]:port with IPv6; ports are 1 to 65535, "
+            "%d where none is given",
+            text, NET_PORT);
     memcpy(host, name, (size_t)(end - name));
     host[end - name] = 0;
     *port = (int)number;
@@ -48,7 +52,8 @@ int net_split(const char *text, char *host, size_t host_bytes, int *port) {
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good) {
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *all = NULL;
     int rc = getaddrinfo(host, NULL, &hints, &all), n = 0;
-    if (rc && !strcmp(host, "localhost")) rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);    /* without /etc/hosts, as in small containers */
+    if (rc && !strcmp(host, "localhost"))
+        rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);  // without /etc/hosts, as in small containers
     *why = rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc);
     *for_good = rc != EAI_AGAIN && rc != EAI_SYSTEM;
     if (rc) return 0;
@@ -56,15 +61,17 @@ int net_resolve(const char *host, int port, net_address *found, int most, const 
         if (a->ai_addrlen > sizeof found[n].v6) continue;
         found[n].bytes = a->ai_addrlen;
         memcpy(&found[n].any, a->ai_addr, a->ai_addrlen);
-        if (a->ai_family == AF_INET6) found[n].v6.sin6_port = htons((uint16_t)port);
-        else found[n].v4.sin_port = htons((uint16_t)port);
+        if (a->ai_family == AF_INET6)
+            found[n].v6.sin6_port = htons((uint16_t)port);
+        else
+            found[n].v4.sin_port = htons((uint16_t)port);
         n++;
     }
     freeaddrinfo(all);
     return n;
 }
 
-static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };       /* ::ffff:0:0/96 */
+static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };  // ::ffff:0:0/96
 
 net_address net_from_bytes(const unsigned char bytes[16], int port) {
     net_address a;
@@ -109,14 +116,17 @@ const char *net_text(const net_address *a, char text[NET_NAME]) {
     return text;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- connections */
+// -------- connections
 
-static int set(int fd, int level, int option, int value) { return setsockopt(fd, level, option, &value, sizeof value) ? -errno : 0; }
+static int set(int fd, int level, int option, int value) {
+    return setsockopt(fd, level, option, &value, sizeof value) ? -errno : 0;
+}
 
 static int listen_at(const net_address *at, int backlog) {
     int fd = socket(at->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
-    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);          /* connections of an earlier run that linger do not hold the port */
+    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR,
+                 1);  // connections of an earlier run that linger do not hold the port
     if (!rc && at->any.sa_family == AF_INET6) rc = set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (!rc && (bind(fd, &at->any, at->bytes) || listen(fd, backlog))) rc = -errno;
     if (rc) close(fd);
@@ -126,7 +136,7 @@ static int listen_at(const net_address *at, int backlog) {
 int net_listen(const net_address *at, int port, int backlog) {
     static const unsigned char any6[16], any4[16] = { [10] = 0xff, [11] = 0xff };
     if (at) return listen_at(at, backlog);
-    net_address all = net_from_bytes(any6, port);           /* takes IPv4 too */
+    net_address all = net_from_bytes(any6, port);  // takes IPv4 too
     int fd = listen_at(&all, backlog);
     if (fd >= 0 || fd == -EADDRINUSE || fd == -EACCES) return fd;
     all = net_from_bytes(any4, port);
@@ -141,10 +151,12 @@ int net_port(int fd) {
 
 int net_accept(int listener) {
     int fd;
-    do fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC); while (fd < 0 && errno == EINTR);
+    do fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
     if (fd >= 0) return fd;
-    /* what went wrong with one connection before it was taken is not the listener's affair */
-    int theirs = errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN || errno == EHOSTUNREACH || errno == ENETUNREACH;
+    // what went wrong with one connection before it was taken is not the listener's affair
+    int theirs = errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN || errno == EHOSTUNREACH ||
+                 errno == ENETUNREACH;
     return theirs ? -EAGAIN : -errno;
 }
 
@@ -159,14 +171,16 @@ int net_wait(int fd, int events, double deadline) {
     }
 }
 
-/* A loop of attempts at a port that nobody listens at may be given that same port as its own, and then connects to itself. */
+// A loop of attempts at a port that nobody listens at may be given that same port as its own, and then
+// connects to itself.
 static int is_own_echo(int fd) {
     net_address here = { .bytes = sizeof here.v6 }, there = { .bytes = sizeof there.v6 };
     if (getsockname(fd, &here.any, &here.bytes) || getpeername(fd, &there.any, &there.bytes)) return 0;
     unsigned char a[16], b[16];
     net_to_bytes(&here, a);
     net_to_bytes(&there, b);
-    return here.any.sa_family == there.any.sa_family && here.v4.sin_port == there.v4.sin_port && !memcmp(a, b, 16);
+    return here.any.sa_family == there.any.sa_family && here.v4.sin_port == there.v4.sin_port &&
+           !memcmp(a, b, 16);
 }
 
 static int finish_connect(int fd, const net_address *to, double deadline) {
@@ -225,8 +239,9 @@ int net_tune(int fd, int silence_s) {
     return rc ? rc : set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-/* TCP_USER_TIMEOUT would do it, but Linux also ends a connection whose other side answers and has only no room left: a rank that is late.
- * While anything is on its way, keepalive is off; what is sent again, or asks for room, twice in vain is no answer. */
+// TCP_USER_TIMEOUT would do it, but Linux also ends a connection whose other side answers and has only no
+// room left: a rank that is late. While anything is on its way, keepalive is off; what is sent again, or asks
+// for room, twice in vain is no answer.
 int net_is_silent(int fd, int silence_s) {
     struct tcp_info i;
     socklen_t bytes = sizeof i;

@@ -24,15 +24,19 @@ void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double star
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
     static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update", "wait" };
     char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary) return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
     FILE *f = fopen(temporary, "w");
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
-    fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank, rank);
+    fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank,
+            rank);
     for (int i = 0; i < t->used && i < t->capacity; i++) {
         const zero_event *e = &t->events[i];
-        fprintf(f, ",\n{\"name\":\"%s %s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", kinds[e->kind],
-                e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "", kinds[e->kind], rank, e->thread, e->start_s * 1e6,
-                (e->end_s - e->start_s) * 1e6);
+        fprintf(f,
+                ",\n{\"name\":\"%s "
+                "%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
+                kinds[e->kind], e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "", kinds[e->kind],
+                rank, e->thread, e->start_s * 1e6, (e->end_s - e->start_s) * 1e6);
     }
     fprintf(f, "\n]\n");
     int bad = ferror(f);

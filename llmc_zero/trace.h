@@ -1,4 +1,4 @@
-/* What happened when: a fixed array of events that both threads append to. */
+// What happened when: a fixed array of events that both threads append to.
 #ifndef LLMC_ZERO_TRACE_H
 #define LLMC_ZERO_TRACE_H
 #include "memory.h"
@@ -7,13 +7,13 @@
 typedef struct {
     zero_event *events;
     int capacity;
-    int used;                   /* counts on past capacity: later events are dropped; taken atomically */
-    double start_s;             /* zero_create: times are seconds since then */
+    int used;        // counts on past capacity: later events are dropped; taken atomically
+    double start_s;  // zero_create: times are seconds since then
 } trace;
 
 int trace_init(trace *t, int capacity, memory *m);
 double trace_now(const trace *t);
-/* An event that began at start_s (from trace_now) and ends now. */
+// An event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s);
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units);
 

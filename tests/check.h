@@ -1,14 +1,19 @@
-/* Checks for programs of several ranks: a failed check is counted and the program goes on, so that no rank waits for another in vain. */
+// Checks for programs of several ranks: a failed check is counted and the program goes on, so that no rank
+// waits for another in vain.
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 #include <mpi.h>
 #include <stdio.h>
 #include "../llmc_zero/zero.h"
 
-/* One setting of the table is one test; it has failed if one of its checks fails on one of the ranks. */
-static struct { int rank, ranks, settings, failed, failed_here; long checks, printed; char setting[160]; } checks;
+// One setting of the table is one test; it has failed if one of its checks fails on one of the ranks.
+static struct {
+    int rank, ranks, settings, failed, failed_here;
+    long checks, printed;
+    char setting[160];
+} checks;
 
-enum { CHECK_PRINTED = 20 };       /* failures a rank prints; the rest is only counted */
+enum { CHECK_PRINTED = 20 };  // failures a rank prints; the rest is only counted
 
 static inline void check_that(int ok, const char *expression, const char *file, int line) {
     checks.checks++;
@@ -16,39 +21,43 @@ static inline void check_that(int ok, const char *expression, const char *file, 
     checks.failed += !checks.failed_here;
     checks.failed_here = 1;
     if (checks.printed++ < CHECK_PRINTED)
-        fprintf(stderr, "%s:%d: rank %d of %d: [%s] failed: %s\n", file, line, checks.rank, checks.ranks, checks.setting, expression);
+        fprintf(stderr, "%s:%d: rank %d of %d: [%s] failed: %s\n", file, line, checks.rank, checks.ranks,
+                checks.setting, expression);
 }
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 
-/* What must work for the test to go on at all: if it does not, all ranks end. */
+// What must work for the test to go on at all: if it does not, all ranks end.
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
     checks.checks++;
     if (!rc) return;
-    fprintf(stderr, "%s:%d: rank %d of %d: [%s] %s returned %d: %s\n", file, line, checks.rank, checks.ranks, checks.setting, expression,
-            rc, zero_last_error());
+    fprintf(stderr, "%s:%d: rank %d of %d: [%s] %s returned %d: %s\n", file, line, checks.rank, checks.ranks,
+            checks.setting, expression, rc, zero_last_error());
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 #define MUST(call) check_must((call), #call, __FILE__, __LINE__)
 
-#define CHECK_SETTING(...) (checks.settings++, checks.failed_here = 0, (void)snprintf(checks.setting, sizeof checks.setting, __VA_ARGS__))
+#define CHECK_SETTING(...)                      \
+    (checks.settings++, checks.failed_here = 0, \
+     (void)snprintf(checks.setting, sizeof checks.setting, __VA_ARGS__))
 
 static inline void checks_begin(void) {
     MPI_Comm_rank(MPI_COMM_WORLD, &checks.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &checks.ranks);
 }
 
-/* (collective) The largest of the ranks' values, on all of them. */
+// (collective) The largest of the ranks' values, on all of them.
 static inline int check_any(int value) {
     int any = 0;
     MPI_Allreduce(&value, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     return any;
 }
 
-/* (collective) Prints on rank 0, returns the exit status. */
+// (collective) Prints on rank 0, returns the exit status.
 static inline int checks_end(const char *program) {
     int failed = check_any(checks.failed);
-    if (!checks.rank) printf("%s np=%d: %ld checks a rank in settings: %d passed, %d failed\n", program, checks.ranks, checks.checks,
-                             checks.settings - failed, failed);
+    if (!checks.rank)
+        printf("%s np=%d: %ld checks a rank in settings: %d passed, %d failed\n", program, checks.ranks,
+               checks.checks, checks.settings - failed, failed);
     return failed || !checks.settings;
 }
 

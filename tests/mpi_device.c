@@ -1,10 +1,9 @@
-/*
- * The plugin on a CUDA device between ranks, against the same run on the processor: mpirun -np N mpi_device, for any N. The toy's kernels
- * are queued on the trainer's stream and nobody waits for them, so that work which is not ordered gives other bits: on a card by luck, on
- * the stand-in (tests/cuda/), whose streams run as early or as late as their events allow, for certain.
- *   mpi_device            a choice of settings in which each value of each is met with every stage
- *   mpi_device N          every N-th of all combinations; 1: all 27648
- */
+// The plugin on a CUDA device between ranks, against the same run on the processor: mpirun -np N mpi_device,
+// for any N. The toy's kernels are queued on the trainer's stream and nobody waits for them, so that work
+// which is not ordered gives other bits: on a card by luck, on the stand-in (tests/cuda/), whose streams run
+// as early or as late as their events allow, for certain.
+//   mpi_device            a choice of settings in which each value of each is met with every stage
+//   mpi_device N          every N-th of all combinations; 1: all 27648
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -24,28 +23,39 @@ int main(void) {
 
 enum { STEPS = 3, EVAL_AFTER = 2 };
 
-#define CUDA_MUST(call) do { \
-        cudaError_t rc_ = (call); \
-        if (rc_ != cudaSuccess) { fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(rc_)); MPI_Abort(MPI_COMM_WORLD, 1); } \
+#define CUDA_MUST(call)                                                  \
+    do {                                                                 \
+        cudaError_t rc_ = (call);                                        \
+        if (rc_ != cudaSuccess) {                                        \
+            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(rc_)); \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                \
+        }                                                                \
     } while (0)
 
-/* ------------------------------------------------------------------------------------------------------- how streams run */
+// -------- how streams run
 
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
-typedef struct { const char *mode; int own_stream; } manner;
-static const manner manners[] = { { "eager", 0 }, { "lazy", 0 }, { "rival", 0 }, { "lag", 0 }, { "eager", 1 }, { "lazy", 1 } };
+typedef struct {
+    const char *mode;
+    int own_stream;
+} manner;
+static const manner manners[] = { { "eager", 0 }, { "lazy", 0 },  { "rival", 0 },
+                                  { "lag", 0 },   { "eager", 1 }, { "lazy", 1 } };
 static void set_manner(const manner *m) {
     setenv("CUDA_STAND_IN", m->mode, 1);
     cuda_stand_in_settings();
 }
 #else
-typedef struct { const char *mode; int own_stream; } manner;
+typedef struct {
+    const char *mode;
+    int own_stream;
+} manner;
 static const manner manners[] = { { "card", 0 }, { "card", 1 } };
 static void set_manner(const manner *m) { (void)m; }
 #endif
 
-/* ---------------------------------------------------------------------------------------------------------------- one run */
+// -------- one run
 
 static cudaStream_t own_stream;
 
@@ -67,13 +77,19 @@ static float activation_of(const toy *t) {
     return a;
 }
 
-typedef struct { char params[17], full[17]; double norms[STEPS]; float eval, gradient[33]; } outcome;
+typedef struct {
+    char params[17], full[17];
+    double norms[STEPS];
+    float eval, gradient[33];
+} outcome;
 
-/* What a trainer gives up halfway: gathers and reductions are under way, and must not arrive in what comes next. */
+// What a trainer gives up halfway: gathers and reductions are under way, and must not arrive in what comes
+// next.
 static void give_up_passes(toy *t, const zero_config *c) {
     MUST(zero_begin(t->z, ZERO_EVAL, 0, 1));
     MUST(toy_forward(t, 0));
-    for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--) MUST(zero_pre_forward(t->z, u));     /* what is ahead gives way */
+    for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--)
+        MUST(zero_pre_forward(t->z, u));  // what is ahead gives way
     for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
     MUST(toy_forward(t, 1));
     MUST(zero_begin(t->z, ZERO_EVAL, 0, 1));
@@ -81,9 +97,15 @@ static void give_up_passes(toy *t, const zero_config *c) {
     MUST(toy_pass(t, ZERO_TRAIN, 0, c->micro_batches));
 }
 
-/* The last step is zero_reduce, a look at a gradient, and zero_update: the others are zero_step. */
+// The last step is zero_reduce, a look at a gradient, and zero_update: the others are zero_step.
 static void last_step(toy *t, const zero_config *c, outcome *o) {
-    zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f, .t = STEPS };
+    zero_hyper h = { .lr = 1e-2f,
+                     .beta1 = 0.9f,
+                     .beta2 = 0.95f,
+                     .eps = 1e-8f,
+                     .weight_decay = 0.1f,
+                     .grad_clip = 1.0f,
+                     .t = STEPS };
     zero_info info;
     MUST(toy_passes(t, c->micro_batches));
     MUST(zero_reduce(t->z, &info));
@@ -113,34 +135,46 @@ static outcome train(const zero_config *c) {
     return o;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- same bits */
+// -------- same bits
 
-/* Everything that a setting is made of, as one number in mixed radix. */
+// Everything that a setting is made of, as one number in mixed radix.
 typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, MANNER, WIDE, AXES } axis;
-static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2, 3, SETTINGS_COUNT(manners), 2 };
-typedef struct { int at[AXES]; } point;
+static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2,
+                                 3, SETTINGS_COUNT(manners),          2 };
+typedef struct {
+    int at[AXES];
+} point;
 
-static int by_nccl;             /* the ranks have a device each, and NCCL moves the bytes */
+static int by_nccl;  // the ranks have a device each, and NCCL moves the bytes
 
 static zero_config config_of(const point *p) {
     static const int prefetch[] = { 0, 1, 3 };
     static const int64_t bucket[] = { 0, 1, 1LL << 40 };
     settings_variation v = {
-        .bucket = bucket[p->at[BUCKET]], .prefetch = prefetch[p->at[PREFETCH]], .max_open = 1, .overlap = p->at[OVERLAP],
-        .poison = p->at[POISON], .shared_window = p->at[SHARED], .window_bytes = 64 << 10,
+        .bucket = bucket[p->at[BUCKET]],
+        .prefetch = prefetch[p->at[PREFETCH]],
+        .max_open = 1,
+        .overlap = p->at[OVERLAP],
+        .poison = p->at[POISON],
+        .shared_window = p->at[SHARED],
+        .window_bytes = 64 << 10,
     };
     int micro_batches = settings_micro_batches[p->at[MICRO]];
-    zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]], micro_batches, &v);
-    c.nccl = by_nccl;   /* 0: the ranks share a device */
+    zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]],
+                                    micro_batches, &v);
+    c.nccl = by_nccl;  // 0: the ranks share a device
     c.device = ZERO_CUDA;
     c.reduce_fp32 = p->at[WIDE];
     c.cuda_stream = manners[p->at[MANNER]].own_stream ? own_stream : NULL;
     return c;
 }
 
-/* The processor's run, once for each stage, format and number of micro-batches. */
+// The processor's run, once for each stage, format and number of micro-batches.
 static const outcome *on_processor(const point *p) {
-    static struct { int there; outcome o; } known[4][SETTINGS_COUNT(settings_formats)][2];
+    static struct {
+        int there;
+        outcome o;
+    } known[4][SETTINGS_COUNT(settings_formats)][2];
     zero_config c = config_of(p);
     c.device = ZERO_CPU;
     c.overlap = c.reduce_fp32 = c.nccl = 0;
@@ -157,10 +191,9 @@ static void check_point(const point *p) {
     const outcome *want = on_processor(p);
     CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, "
                   "bucket %lld, fp32 on the wire %d, %s, %s stream%s",
-                  c.stage,
-                  settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch, c.poison, c.shared_window,
-                  (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode, m->own_stream ? "own" : "default",
-                  by_nccl ? ", NCCL" : "");
+                  c.stage, settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch,
+                  c.poison, c.shared_window, (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode,
+                  m->own_stream ? "own" : "default", by_nccl ? ", NCCL" : "");
     set_manner(m);
     int windows = (p->at[STAGE] + p->at[OVERLAP] + p->at[MANNER] / 2) % 2;
     if (by_nccl) setenv("NCCL_CTA_POLICY", windows ? "2" : "0", 1);
@@ -184,31 +217,35 @@ static void check_combinations(void) {
     }
 }
 
-/* Every stage, overlap and manner; the others take turns, each at a pace of its own. */
+// Every stage, overlap and manner; the others take turns, each at a pace of its own.
 static void check_some(void) {
     int n = 0;
     for (int stage = 0; stage < 4; stage++)
         for (int overlap = 0; overlap < 2; overlap++)
             for (int m = 0; m < SETTINGS_COUNT(manners); m++, n++) {
-                point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2, (n + overlap) % 2, n / 5 % 3, m,
-                              (n + n / 8) % 2 } };
+                point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2,
+                              (n + overlap) % 2, n / 5 % 3, m, (n + n / 8) % 2 } };
                 check_point(&p);
             }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ files */
+// -------- files
 
 static char folder[64];
-static void path_of(char path[160], const char *name) { snprintf(path, 160, "%s/%s.%d", folder, name, checks.rank); }
+static void path_of(char path[160], const char *name) {
+    snprintf(path, 160, "%s/%s.%d", folder, name, checks.rank);
+}
 
 static zero_config simple(zero_device device, int stage, int format) {
-    zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1, &settings_variations[1]);
+    zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1,
+                                    &settings_variations[1]);
     c.nccl = 0;
     c.device = device;
     return c;
 }
 
-static void save_at(zero_device device, int stage, int format, const char *path, char saved[17], char end[17]) {
+static void save_at(zero_device device, int stage, int format, const char *path, char saved[17],
+                    char end[17]) {
     zero_config c = simple(device, stage, format);
     toy t;
     create(&t, &c);
@@ -220,7 +257,8 @@ static void save_at(zero_device device, int stage, int format, const char *path,
     zero_destroy(t.z);
 }
 
-static void load_at(zero_device device, int stage, int format, const char *path, const char saved[17], const char end[17]) {
+static void load_at(zero_device device, int stage, int format, const char *path, const char saved[17],
+                    const char end[17]) {
     zero_config c = simple(device, stage, format);
     char hex[17];
     toy t;
@@ -230,14 +268,14 @@ static void load_at(zero_device device, int stage, int format, const char *path,
     MUST(zero_hash(t.z, 1, hex));
     CHECK(!strcmp(hex, saved));
     MUST(toy_step(&t, 1, 2, NULL));
-    MUST(zero_load(t.z, path, NULL, 0));                                /* and at once the kernels find it there */
+    MUST(zero_load(t.z, path, NULL, 0));  // and at once the kernels find it there
     MUST(toy_step(&t, 1, 3, NULL));
     MUST(zero_hash(t.z, 1, hex));
     CHECK(!strcmp(hex, end));
     zero_destroy(t.z);
 }
 
-/* Saved on one device, loaded on the other, at another stage. */
+// Saved on one device, loaded on the other, at another stage.
 static void check_files(void) {
     char path[160], saved[17], end[17];
     strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
@@ -249,8 +287,8 @@ static void check_files(void) {
             int format = (stage + m) % SETTINGS_COUNT(settings_formats);
             set_manner(&manners[m]);
             for (int from = 0; from < 2; from++) {
-                CHECK_SETTING("saved on %s at stage %d, %s, %s", from ? "CUDA" : "the processor", stage, settings_formats[format].name,
-                              manners[m].mode);
+                CHECK_SETTING("saved on %s at stage %d, %s, %s", from ? "CUDA" : "the processor", stage,
+                              settings_formats[format].name, manners[m].mode);
                 save_at(from ? ZERO_CUDA : ZERO_CPU, stage, format, path, saved, end);
                 load_at(from ? ZERO_CPU : ZERO_CUDA, 3 - stage, format, path, saved, end);
             }
@@ -260,16 +298,17 @@ static void check_files(void) {
     if (!checks.rank) CHECK(!rmdir(folder));
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- values */
+// -------- values
 
 static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-/* What is set in the midst of a pass, while units are on their way, is what comes back, and what the kernels read next. */
+// What is set in the midst of a pass, while units are on their way, is what comes back, and what the kernels
+// read next.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    int last = c->dtype == ZERO_F32 || c->no_master ? ZERO_MASTER : ZERO_PARAM;      /* that sets the parameter */
+    int last = c->dtype == ZERO_F32 || c->no_master ? ZERO_MASTER : ZERO_PARAM;  // that sets the parameter
     float a = 0;
     toy t;
     create(&t, c);
@@ -307,14 +346,21 @@ static void check_all_values(void) {
         }
 }
 
-/* ------------------------------------------------------------------------------------------------------------ one rank fails */
+// -------- one rank fails
 
-/* A call that fails on the last rank alone, while the plugin is created: all ranks have its error, and at once. */
+// A call that fails on the last rank alone, while the plugin is created: all ranks have its error, and at
+// once.
 static void check_one_fails(void) {
 #ifdef CUDA_STAND_IN
     static const char *const calls[] = {
-        "cudaGetDeviceCount:1", "cudaGetDeviceProperties:2", "cudaStreamCreateWithPriority:1", "cudaHostRegister:1", "cudaMalloc:1",
-        "cudaMalloc:2", "cudaMalloc:4", "cudaEventCreateWithFlags:3",
+        "cudaGetDeviceCount:1",
+        "cudaGetDeviceProperties:2",
+        "cudaStreamCreateWithPriority:1",
+        "cudaHostRegister:1",
+        "cudaMalloc:1",
+        "cudaMalloc:2",
+        "cudaMalloc:4",
+        "cudaEventCreateWithFlags:3",
     };
     set_manner(&manners[0]);
     for (int shared = 0; shared < 2; shared++)
@@ -342,9 +388,9 @@ static void check_one_fails(void) {
 #endif
 }
 
-/* ---------------------------------------------------------------------------------------------------------- several devices */
+// -------- several devices
 
-/* Ranks on several devices: each takes the one with its number, or all the one that is asked for. */
+// Ranks on several devices: each takes the one with its number, or all the one that is asked for.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "2", 1);
@@ -371,8 +417,8 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-/* By NCCL, every other time between symmetric windows. Nothing waits on the host then: only events order what
- * is gathered. */
+// By NCCL, every other time between symmetric windows. Nothing waits on the host then: only events order what
+// is gathered.
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN
@@ -380,7 +426,7 @@ static void check_nccl(void) {
     snprintf(devices, sizeof devices, "%d", checks.ranks);
     setenv("CUDA_STAND_IN_DEVICES", devices, 1);
     set_manner(&manners[0]);
-    if (checks.ranks == 2) return;      /* three ranks show what two do, in the time of make test */
+    if (checks.ranks == 2) return;  // three ranks show what two do, in the time of make test
 #endif
     if (checks.ranks == 1 || zero_cuda_devices() < checks.ranks) return;
     cudaStream_t of_device_0 = own_stream;
@@ -396,13 +442,15 @@ static void check_nccl(void) {
 #endif
 }
 
-/* ---------------------------------------------------------------------------------------------------------- small units */
+// -------- small units
 
-/* Where units are smaller than the ranks are many, some ranks have padding and nothing else. */
+// Where units are smaller than the ranks are many, some ranks have padding and nothing else.
 static void train_small(const zero_config *c, char full[17]) {
     enum { TENSORS = 3, UNITS = 3 };
     static const zero_tensor tensors[TENSORS] = {
-        { "one", 1, 3, 0, 1, 0 }, { "more", 130, 1, 1, 0, 1 }, { "two", 1, 1, 2, 0, 1 },
+        { "one", 1, 3, 0, 1, 0 },
+        { "more", 130, 1, 1, 0, 1 },
+        { "two", 1, 1, 2, 0, 1 },
     };
     static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 } };
     static char gradient[4 * 130];
@@ -425,8 +473,10 @@ static void train_small(const zero_config *c, char full[17]) {
                 void *g = zero_grad(z, k, layer);
                 for (int i = 0; i < tensors[k].elems; i++)
                     toy_store(c->dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
-                if (c->device == ZERO_CPU) memcpy(g, gradient, bytes);
-                else CUDA_MUST(cudaMemcpy(g, gradient, bytes, cudaMemcpyHostToDevice));
+                if (c->device == ZERO_CPU)
+                    memcpy(g, gradient, bytes);
+                else
+                    CUDA_MUST(cudaMemcpy(g, gradient, bytes, cudaMemcpyHostToDevice));
             }
             MUST(zero_post_backward(z, u));
         }
@@ -454,8 +504,8 @@ static void check_small_units(void) {
     }
 }
 
-/* NCCL adds two ranks' gradients like the plugin; but in bf16 it rounds their sum before micro-batches are added up at stages 2 and 3, in
- * fp32 it does not. */
+// NCCL adds two ranks' gradients like the plugin; but in bf16 it rounds their sum before micro-batches are
+// added up at stages 2 and 3, in fp32 it does not.
 static void check_sum_of_two(void) {
 #ifdef ZERO_HAVE_NCCL
     if (checks.ranks != 2 || zero_cuda_devices() < 2) return;
@@ -475,7 +525,7 @@ static void check_sum_of_two(void) {
 #endif
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------ */
+// --------
 
 static void timed(const char *name, void (*check)(void)) {
     double start = MPI_Wtime();

@@ -1,10 +1,9 @@
-/*
- * Collectives past the staging, by direct reads between ranks and by messages from array to array: mpirun -np N mpi_direct, for any N.
- * What they give is what the definition and the staged ones give, bit by bit, and counts the same; memory that was read may change as soon
- * as the collective is over; what cannot be read is an error that says whose it is. (That the engine gives the same bits with them, at
- * every stage: mpi_zero.)
- *   mpi_direct killed      with mpirun --enable-recovery: a rank is killed in the middle, the others say so in time
- */
+// Collectives past the staging, by direct reads between ranks and by messages from array to array: mpirun -np
+// N mpi_direct, for any N. What they give is what the definition and the staged ones give, bit by bit, and
+// counts the same; memory that was read may change as soon as the collective is over; what cannot be read is
+// an error that says whose it is. (That the engine gives the same bits with them, at every stage: mpi_zero.)
+//   mpi_direct killed      with mpirun --enable-recovery: a rank is killed in the middle, the others say so
+//   in time
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,13 +17,13 @@
 #include "../llmc_zero/kernels.h"
 #include "../llmc_zero/numbers.h"
 
-enum { PIECES = 4, LARGE = 8 << 20 };       /* bytes of a part that is copied past the caches */
+enum { PIECES = 4, LARGE = 8 << 20 };  // bytes of a part that is copied past the caches
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
 
 static comm c;
 static memory m = { .device = &device_host }, staging = { .device = &device_host };
 
-static int messages;                        /* instead of the window */
+static int messages;  // instead of the window
 
 static void direct_from(size_t least) {
     comm_direct_least[COMM_ALL_GATHER] = comm_direct_least[COMM_REDUCE_SCATTER] = comm_unstaged_least = least;
@@ -55,32 +54,40 @@ static void *room(size_t bytes) {
     return p;
 }
 
-/* ------------------------------------------------------------------------------------------------- the same as by definition */
+// -------- the same as by definition
 
 static void store(zero_dtype t, void *x, int64_t i, float v) {
-    if (t == ZERO_F32) ((float *)x)[i] = v;
-    else ((uint16_t *)x)[i] = bf16_round(v);
+    if (t == ZERO_F32)
+        ((float *)x)[i] = v;
+    else
+        ((uint16_t *)x)[i] = bf16_round(v);
 }
 static float load(zero_dtype t, const void *x, int64_t i) {
     return t == ZERO_F32 ? ((const float *)x)[i] : bf16_widen(((const uint16_t *)x)[i]);
 }
 
-/* Of magnitudes so different that another order of additions gives another sum. */
+// Of magnitudes so different that another order of additions gives another sum.
 static float value(int rank, int piece, int64_t i) {
     uint32_t x = (uint32_t)(i * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)piece * 7919u);
-    x ^= x >> 15; x *= 2246822519u; x ^= x >> 13;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
     return ((x & 1) ? 1.0f : -1.0f) * (float)((x >> 1 & 1023) + 1) * exp2f((float)(x >> 24 & 15) - 8);
 }
-/* Rounded to the dtype. */
+// Rounded to the dtype.
 static float stored(zero_dtype t, float v) { return t == ZERO_F32 ? v : bf16_widen(bf16_round(v)); }
 
-typedef struct { comm_piece pieces[PIECES]; int n; } buffers;
+typedef struct {
+    comm_piece pieces[PIECES];
+    int n;
+} buffers;
 
 static buffers new_buffers(int n, const int64_t *elems, zero_dtype full, zero_dtype shard, int in_place) {
     buffers b = { .n = n };
     for (int i = 0; i < n; i++) {
         char *whole = room(elems[i] * checks.ranks * dtype_bytes(full));
-        char *part = in_place ? whole + checks.rank * elems[i] * dtype_bytes(full) : room(elems[i] * dtype_bytes(shard));
+        char *part = in_place ? whole + checks.rank * elems[i] * dtype_bytes(full)
+                              : room(elems[i] * dtype_bytes(shard));
         b.pieces[i] = (comm_piece){ whole, part, elems[i] };
     }
     return b;
@@ -113,7 +120,8 @@ static int64_t reduce(const buffers *b, zero_dtype full, zero_dtype shard, int a
     for (int k = 0; k < b->n; k++) {
         const comm_piece *p = &b->pieces[k];
         for (int64_t i = 0; i < p->elems; i++) store(shard, p->shard, i, 3);
-        for (int64_t i = 0; i < p->elems * checks.ranks; i++) store(full, p->full, i, value(checks.rank, k, i));
+        for (int64_t i = 0; i < p->elems * checks.ranks; i++)
+            store(full, p->full, i, value(checks.rank, k, i));
     }
     MUST(comm_reduce_scatter(&c, b->pieces, b->n, full, shard, add));
     for (int k = 0; k < b->n; k++)
@@ -125,19 +133,27 @@ static int64_t reduce(const buffers *b, zero_dtype full, zero_dtype shard, int a
 }
 
 static void check_values(int n, const int64_t *elems, int64_t window_bytes, int n_cases) {
-    static const struct { zero_dtype full, shard; int add, in_place; } cases[] = {
-        { ZERO_BF16, ZERO_BF16, 0, 0 }, { ZERO_F32, ZERO_F32, 0, 0 }, { ZERO_BF16, ZERO_F32, 1, 0 }, { ZERO_F32, ZERO_F32, 0, 1 },
+    static const struct {
+        zero_dtype full, shard;
+        int add, in_place;
+    } cases[] = {
+        { ZERO_BF16, ZERO_BF16, 0, 0 },
+        { ZERO_F32, ZERO_F32, 0, 0 },
+        { ZERO_BF16, ZERO_F32, 1, 0 },
+        { ZERO_F32, ZERO_F32, 0, 1 },
     };
     for (int k = 0; k < n_cases; k++)
         for (int direct = 0; direct < 2; direct++) {
             zero_dtype full = cases[k].full, shard = cases[k].shard;
             int64_t sent = 0;
-            CHECK_SETTING("%d pieces from %lld on, case %d, %s of %lld KiB, direct %d", n, (long long)elems[0], k,
-                          messages ? "messages" : "window", (long long)window_bytes >> 10, direct);
+            CHECK_SETTING("%d pieces from %lld on, case %d, %s of %lld KiB, direct %d", n,
+                          (long long)elems[0], k, messages ? "messages" : "window",
+                          (long long)window_bytes >> 10, direct);
             direct_from(direct ? 0 : SIZE_MAX);
             open_comm(20, window_bytes);
             int past = direct && c.ranks > 1;
-            for (comm_kind kind = 0; kind < COMM_OTHER; kind++) CHECK(comm_goes_direct(&c, kind, 1, n) == (past && !messages));
+            for (comm_kind kind = 0; kind < COMM_OTHER; kind++)
+                CHECK(comm_goes_direct(&c, kind, 1, n) == (past && !messages));
             CHECK(comm_goes_unstaged(&c, 1, n) == (past && messages));
             for (int i = 0; i < n; i++) sent += elems[i] * (c.ranks - 1) * (int64_t)dtype_bytes(full);
             buffers b = new_buffers(n, elems, full, shard, cases[k].in_place);
@@ -149,9 +165,10 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
         }
 }
 
-/* ------------------------------------------------------------------------------------------------- when memory may change */
+// -------- when memory may change
 
-/* Rank 0 is slow to read, since its memory must be made first. The others write over theirs as soon as they are through, from the end. */
+// Rank 0 is slow to read, since its memory must be made first. The others write over theirs as soon as they
+// are through, from the end.
 static void check_sources_may_change(void) {
     CHECK_SETTING("sources change right after a collective");
     direct_from(0);
@@ -166,12 +183,16 @@ static void check_sources_may_change(void) {
         int64_t n = reduces ? elems * checks.ranks : elems;
         for (int64_t i = 0; i < n; i++) source[i] = (float)value_now;
         char *target = reduces ? p->shard : p->full;
-        if (checks.rank == 0) MUST(madvise(target, (reduces ? 1 : checks.ranks) * bytes, MADV_DONTNEED));
-        else memset(target, 0, (reduces ? 1 : checks.ranks) * bytes);
-        MUST(reduces ? comm_reduce_scatter(&c, p, 1, ZERO_F32, ZERO_F32, 0) : comm_all_gather(&c, p, 1, sizeof(float)));
+        if (checks.rank == 0)
+            MUST(madvise(target, (reduces ? 1 : checks.ranks) * bytes, MADV_DONTNEED));
+        else
+            memset(target, 0, (reduces ? 1 : checks.ranks) * bytes);
+        MUST(reduces ? comm_reduce_scatter(&c, p, 1, ZERO_F32, ZERO_F32, 0)
+                     : comm_all_gather(&c, p, 1, sizeof(float)));
         for (int64_t i = n - 1; i >= 0; i--) source[i] = -1;
         const float *got = (const float *)target;
-        for (int64_t i = 0; i < (reduces ? elems : elems * checks.ranks); i++) wrong += got[i] != (float)value_now;
+        for (int64_t i = 0; i < (reduces ? elems : elems * checks.ranks); i++)
+            wrong += got[i] != (float)value_now;
         MUST(comm_barrier(&c));
         memory_free_all(&m);
         m.device = &device_host;
@@ -180,7 +201,7 @@ static void check_sources_may_change(void) {
     close_comm(1);
 }
 
-/* --------------------------------------------------------------------------------------------- what cannot be read, mismatches */
+// -------- what cannot be read, mismatches
 
 static pid_t ended_process(void) {
     pid_t child = fork();
@@ -189,11 +210,11 @@ static pid_t ended_process(void) {
     return child;
 }
 
-/* The last rank announces what is not there, or stays away: the others fail at once, or in time, and say who. */
+// The last rank announces what is not there, or stays away: the others fail at once, or in time, and say who.
 static void check_failures(void) {
     enum { GONE, UNMAPPED, AWAY, AWAY_REDUCE, OTHER_KIND, FAILURES };
-    static const char *const said[] = { "it is gone", "Bad address", "waited 1 s in an all-gather", "waited 1 s in a reduce-scatter",
-                                        "different collectives" };
+    static const char *const said[] = { "it is gone", "Bad address", "waited 1 s in an all-gather",
+                                        "waited 1 s in a reduce-scatter", "different collectives" };
     direct_from(0);
     for (int f = messages ? AWAY : GONE; f < FAILURES; f++) {
         CHECK_SETTING("%s, %s", messages ? "messages" : "direct reads", said[f]);
@@ -203,13 +224,17 @@ static void check_failures(void) {
         size_t total = elems * c.ranks * sizeof(float);
         buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
         double start = MPI_Wtime();
-        if (checks.rank < last && f == AWAY_REDUCE) rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
-        else if (checks.rank < last) rc = comm_all_gather(&c, b.pieces, 1, sizeof(float));
-        else if (f == OTHER_KIND) rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
+        if (checks.rank < last && f == AWAY_REDUCE)
+            rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
+        else if (checks.rank < last)
+            rc = comm_all_gather(&c, b.pieces, 1, sizeof(float));
+        else if (f == OTHER_KIND)
+            rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
         else if (f < AWAY && last) {
             char *unmapped = room(1 << 20);
             MUST(mprotect(unmapped, 1 << 20, PROT_NONE));
-            int64_t mine[2] = { f == GONE ? ended_process() : getpid(), (intptr_t)(f == GONE ? b.pieces[0].shard : unmapped) };
+            int64_t mine[2] = { f == GONE ? ended_process() : getpid(),
+                                (intptr_t)(f == GONE ? b.pieces[0].shard : unmapped) };
             const int64_t *all[c.ranks];
             MUST(comm_announce(&c, COMM_ALL_GATHER, total, mine, 2, all));
         }
@@ -226,7 +251,8 @@ static void check_failures(void) {
     }
 }
 
-/* The middle rank is killed by a timer while all of them are at it. Nothing is agreed on afterwards: MPI lacks a rank. */
+// The middle rank is killed by a timer while all of them are at it. Nothing is agreed on afterwards: MPI
+// lacks a rank.
 static int run_killed(void) {
     CHECK_SETTING("a rank is killed");
     direct_from(0);
@@ -241,13 +267,14 @@ static int run_killed(void) {
     }
     double start = MPI_Wtime();
     for (; !rc && MPI_Wtime() - start < 10; done++)
-        rc = done % 2 ? comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0) : comm_all_gather(&c, b.pieces, 1, sizeof(float));
+        rc = done % 2 ? comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0)
+                      : comm_all_gather(&c, b.pieces, 1, sizeof(float));
     CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
     CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
     CHECK(MPI_Wtime() - start < 5);
     if (checks.rank == 0)
-        printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n", (long long)done, zero_last_error(),
-               checks.ranks, !checks.failed, checks.failed);
+        printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n",
+               (long long)done, zero_last_error(), checks.ranks, !checks.failed, checks.failed);
     fflush(stdout);
     _exit(checks.failed);
 }
@@ -258,7 +285,8 @@ int main(int argc, char **argv) {
     open_comm(20, 4 << 20);
     int can = c.direct || checks.ranks == 1;
     close_comm(1);
-    if (!can && !checks.rank) printf("skip mpi_direct: ranks may not read each other's memory here, or there are no large pages\n");
+    if (!can && !checks.rank)
+        printf("skip mpi_direct: ranks may not read each other's memory here, or there are no large pages\n");
     if (argc > 1 && !strcmp(argv[1], "killed")) return can ? run_killed() : MPI_Finalize();
     static const int64_t large = LARGE / sizeof(uint16_t);
     for (messages = !can; messages < 2; messages++) {

@@ -1,11 +1,10 @@
-/*
- * The collectives on NCCL against the same through host memory, and what happens when a rank fails: mpirun -np N mpi_nccl [what]. On
- * the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as large as their number, from NCCL 2.30 on larger.
- *   mpi_nccl              the same bits, for every dtype, place of the shards, number of pieces, and manner of the streams
- *   mpi_nccl hang         a collective of rank 1 never ends        mpi_nccl error     it fails
- *   mpi_nccl start        ranks that cannot begin together
- *   mpi_nccl kill N       rank 1 of N is killed; calls mpirun itself
- */
+// The collectives on NCCL against the same through host memory, and what happens when a rank fails: mpirun
+// -np N mpi_nccl [what]. On the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as
+// large as their number, from NCCL 2.30 on larger.
+//   mpi_nccl              the same bits, for every dtype, place of the shards, number of pieces, and manner
+//   of the streams mpi_nccl hang         a collective of rank 1 never ends        mpi_nccl error     it fails
+//   mpi_nccl start        ranks that cannot begin together
+//   mpi_nccl kill N       rank 1 of N is killed; calls mpirun itself
 #include <dlfcn.h>
 #include <mpi.h>
 #include <signal.h>
@@ -28,15 +27,15 @@ int main(void) {
 #include "../llmc_zero/numbers.h"
 #include <cuda_runtime_api.h>
 
-enum { MOST_PIECES = 3, ROUND = 64 << 10 };     /* bytes of a round: less than the pieces hold */
+enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // bytes of a round: less than the pieces hold
 static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
 
 static comm c;
 static device d;
 static memory m;
-static zero_config config = ZERO_CONFIG_INIT;     /* without overlap all streams are one */
+static zero_config config = ZERO_CONFIG_INIT;  // without overlap all streams are one
 
-/* --------------------------------------------------------------------------------------------------------- manner of streams */
+// -------- manner of streams
 
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
@@ -46,7 +45,9 @@ static void set_mode(const char *mode) {
     cuda_stand_in_settings();
 }
 static void counts(long *waits, long *allocations) { cuda_stand_in_counts(NULL, waits, allocations); }
-static void on_rank(int rank, const char *name, const char *value) { if (checks.rank == rank || rank < 0) setenv(name, value, 1); }
+static void on_rank(int rank, const char *name, const char *value) {
+    if (checks.rank == rank || rank < 0) setenv(name, value, 1);
+}
 #else
 static const char *const modes[] = { "card" };
 static void set_mode(const char *mode) { (void)mode; }
@@ -54,7 +55,7 @@ static void counts(long *waits, long *allocations) { *waits = *allocations = 0; 
 #endif
 enum { MODES = sizeof modes / sizeof *modes };
 
-/* ------------------------------------------------------------------------------------------------------------------ set-up */
+// -------- set-up
 
 static void start_mpi(void) {
     int level;
@@ -62,9 +63,9 @@ static void start_mpi(void) {
     checks_begin();
 }
 
-static int tabled;              /* sums as with more ranks than one launch has room for */
+static int tabled;  // sums as with more ranks than one launch has room for
 
-/* Up to what works without NCCL. */
+// Up to what works without NCCL.
 static void begin(int cuda_device, double timeout_s) {
     config.device = ZERO_CUDA;
     config.cuda_device = cuda_device;
@@ -92,17 +93,24 @@ static void *device_bytes(size_t bytes) {
     return p;
 }
 
-/* On a stream of its own: it does not wait for collectives. */
+// On a stream of its own: it does not wait for collectives.
 static void to_device(void *to, const void *from, size_t bytes) {
     MUST(d.f->copy(&d, COMPUTE, to, from, bytes));
     MUST(d.f->wait(&d, COMPUTE));
 }
 static void to_host(void *to, const void *from, size_t bytes) { to_device(to, from, bytes); }
 
-/* ------------------------------------------------------------------------------------------------------------ a set of pieces */
+// -------- a set of pieces
 
-typedef struct { int n, apart; zero_dtype type, shard_type; int add; } shape;
-typedef struct { comm_piece pieces[MOST_PIECES]; int64_t elems; } set;      /* elems: of all shards */
+typedef struct {
+    int n, apart;
+    zero_dtype type, shard_type;
+    int add;
+} shape;
+typedef struct {
+    comm_piece pieces[MOST_PIECES];
+    int64_t elems;
+} set;  // elems: of all shards
 
 static char *fulls, *shards, *host, *host_shards;
 static int64_t all_elems;
@@ -120,15 +128,17 @@ static set set_of(const shape *s) {
 }
 
 static void put(zero_dtype type, void *to, int64_t i, float x) {
-    if (type == ZERO_F32) ((float *)to)[i] = x;
-    else ((uint16_t *)to)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+    if (type == ZERO_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 static float get(zero_dtype type, const void *from, int64_t i) {
     if (type == ZERO_F32) return ((const float *)from)[i];
     return (type == ZERO_BF16 ? bf16_widen : fp16_widen)(((const uint16_t *)from)[i]);
 }
 
-/* The numbers of rank `rank`: of very different size, so that the order in which they are summed shows. */
+// The numbers of rank `rank`: of very different size, so that the order in which they are summed shows.
 static void fill(const shape *s, int rank) {
     int64_t n = all_elems * c.ranks;
     for (int64_t i = 0; i < n; i++) {
@@ -142,19 +152,21 @@ static void fill(const shape *s, int rank) {
 
 static void take_shards(const shape *s, const set *t, char *to) {
     size_t size = dtype_bytes(s->shard_type);
-    for (int i = 0; i < s->n; to += t->pieces[i].elems * size, i++) to_host(to, t->pieces[i].shard, t->pieces[i].elems * size);
+    for (int i = 0; i < s->n; to += t->pieces[i].elems * size, i++)
+        to_host(to, t->pieces[i].shard, t->pieces[i].elems * size);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- same bits */
+// -------- same bits
 
 static int reduce(const shape *s, const set *t, int by_nccl) {
     void *nccl = c.nccl;
     if (!by_nccl) c.nccl = NULL;
-    int rc = (by_nccl ? comm_nccl_reduce_scatter : comm_reduce_scatter)(&c, t->pieces, s->n, s->type, s->shard_type, s->add);
+    int rc = (by_nccl ? comm_nccl_reduce_scatter : comm_reduce_scatter)(&c, t->pieces, s->n, s->type,
+                                                                        s->shard_type, s->add);
     c.nccl = nccl;
     return rc;
 }
-/* and until it is done */
+// and until it is done
 static void reduced(const shape *s, const set *t, int by_nccl) {
     MUST(reduce(s, t, by_nccl));
     MUST(d.f->wait(&d, COMM));
@@ -173,7 +185,9 @@ static void gathered(const shape *s, const set *t, int by_nccl) {
     MUST(d.f->wait(&d, by_nccl ? GATHER : COMM));
 }
 
-static int64_t sent(comm_kind kind) { return (kind == COMM_ALL_GATHER ? c.traffic.all_gather : c.traffic.reduce_scatter)[c.purpose]; }
+static int64_t sent(comm_kind kind) {
+    return (kind == COMM_ALL_GATHER ? c.traffic.all_gather : c.traffic.reduce_scatter)[c.purpose];
+}
 
 static void check_reduce(const shape *s, char *expected, char *got) {
     set t = set_of(s);
@@ -207,12 +221,13 @@ static void check_gather(const shape *s, char *expected, char *got) {
     CHECK(sent(COMM_ALL_GATHER) - between == between - before);
 }
 
-/* Both under way at once, and the ranks wait for them in different orders; nothing in between allocates or waits. */
+// Both under way at once, and the ranks wait for them in different orders; nothing in between allocates or
+// waits.
 static void check_both(char *expected, char *got) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
     size_t size = t.elems * 2, full = size * c.ranks;
-    char *other = fulls + full;                 /* fulls has room for fp32 */
+    char *other = fulls + full;  // fulls has room for fp32
     set u = t;
     for (int i = 0; i < s.n; i++) u.pieces[i].full += full;
     fill(&s, c.rank);
@@ -224,7 +239,7 @@ static void check_both(char *expected, char *got) {
         long waits[2], allocations[2];
         fill(&s, c.rank);
         counts(&waits[0], &allocations[0]);
-        /* the gather reads the shards, so the sums go into full */
+        // the gather reads the shards, so the sums go into full
         for (int i = 0; i < s.n; i++) t.pieces[i].shard = t.pieces[i].full + c.rank * t.pieces[i].elems * 2;
         MUST(reduce(&s, &t, 1));
         MUST(gather(&s, &u, 1));
@@ -238,7 +253,7 @@ static void check_both(char *expected, char *got) {
     }
 }
 
-/* More than the watchdog's list has room for. */
+// More than the watchdog's list has room for.
 static void check_many(void) {
     shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
     comm_piece p = { fulls, fulls + c.rank * 512, 128 };
@@ -255,9 +270,12 @@ static int rehearse_both(void *ctx) {
     MUST(gather(&s, &t, 1));
     return reduce(&s, &t, 1);
 }
-static int rehearse_nothing(void *ctx) { (void)ctx; return 0; }
+static int rehearse_nothing(void *ctx) {
+    (void)ctx;
+    return 0;
+}
 
-/* ---------------------------------------------------------------------------------------------------------- memory, groups */
+// -------- memory, groups
 
 #ifdef CUDA_STAND_IN
 static size_t device_in_use(void) {
@@ -266,7 +284,7 @@ static size_t device_in_use(void) {
     return all - left;
 }
 
-/* The device's part of the table, with what the stand-in adds to each allocation. */
+// The device's part of the table, with what the stand-in adds to each allocation.
 enum { RED_ZONE = 256 };
 static size_t in_table(void) {
     size_t sum = 0;
@@ -275,9 +293,10 @@ static size_t in_table(void) {
     return sum;
 }
 
-/* A function of the library that is loaded. */
+// A function of the library that is loaded.
 static void *of_stand_in(const char *name) {
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD), *found = library ? dlsym(library, name) : NULL;
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD),
+         *found = library ? dlsym(library, name) : NULL;
     if (!found) {
         fprintf(stderr, "%s: %s\n", name, dlerror());
         exit(1);
@@ -285,16 +304,17 @@ static void *of_stand_in(const char *name) {
     return found;
 }
 
-/* The table is what the device holds: what NCCL has taken too, for connections that the rehearsal made. */
+// The table is what the device holds: what NCCL has taken too, for connections that the rehearsal made.
 static void check_memory(size_t in_use_before) {
     size_t buffers, windows, moved = 0;
     const zero_memory_line *nccl = NULL;
-    for (int i = 0; i < m.n_lines; i++) if (strstr(m.lines[i].purpose, "NCCL")) nccl = &m.lines[i];
+    for (int i = 0; i < m.n_lines; i++)
+        if (strstr(m.lines[i].purpose, "NCCL")) nccl = &m.lines[i];
     CHECK(device_in_use() - in_use_before == in_table());
     CHECK(nccl && nccl->tier == ZERO_DEVICE && nccl->class_ == ZERO_WORKING);
-    /* two communicators, each connected with all the others */
+    // two communicators, each connected with all the others
     CHECK(nccl && nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.ranks - 1) * ((256u << 10) + RED_ZONE)));
-    /* and only what is moved is registered, with the communicator that moves it */
+    // and only what is moved is registered, with the communicator that moves it
     for (const memory_block *b = m.blocks; b; b = b->next)
         moved += b->bytes * (!!(b->moves & MOVED_BY_GATHERS) + !!(b->moves & MOVED_BY_REDUCTIONS));
     ((void (*)(size_t *, size_t *))of_stand_in("nccl_stand_in_registered"))(&buffers, &windows);
@@ -304,7 +324,7 @@ static void check_memory(size_t in_use_before) {
 static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_groups"))(); }
 static long aborts_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_aborts"))(); }
 
-/* Each costs NCCL a thread. */
+// Each costs NCCL a thread.
 static void check_groups(int rounds) {
     shape s = { MOST_PIECES, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -323,7 +343,7 @@ static void check_groups(int rounds) { (void)rounds; }
 static long aborts_so_far(void) { return 0; }
 #endif
 
-/* The work before a collective may take longer than the limit: here, because nobody waits for it. */
+// The work before a collective may take longer than the limit: here, because nobody waits for it.
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;
@@ -348,19 +368,25 @@ static void check_work_ahead(void) {
 #endif
 }
 
-/* NCCL's own sum: close, in another order, and rounded on the way; in fp32 it is rounded to a narrower shard only after it. */
+// NCCL's own sum: close, in another order, and rounded on the way; in fp32 it is rounded to a narrower shard
+// only after it.
 static void check_ring(char *expected, char *got) {
     static const double unit[] = { [ZERO_F32] = 0x1p-23, [ZERO_BF16] = 0x1p-7, [ZERO_F16] = 0x1p-10 };
-    static const struct { zero_dtype type, shard_type; int apart, add; } rows[] = {
-        { ZERO_F32, ZERO_F32, 0, 0 }, { ZERO_F32, ZERO_F32, 1, 0 }, { ZERO_F32, ZERO_F32, 1, 1 },
-        { ZERO_BF16, ZERO_BF16, 0, 0 }, { ZERO_BF16, ZERO_BF16, 1, 0 }, { ZERO_BF16, ZERO_F32, 1, 1 }, { ZERO_F32, ZERO_BF16, 1, 0 },
-        { ZERO_F16, ZERO_F16, 0, 0 }, { ZERO_F16, ZERO_F16, 1, 0 }, { ZERO_F16, ZERO_F32, 1, 1 }, { ZERO_F32, ZERO_F16, 1, 0 },
+    static const struct {
+        zero_dtype type, shard_type;
+        int apart, add;
+    } rows[] = {
+        { ZERO_F32, ZERO_F32, 0, 0 },   { ZERO_F32, ZERO_F32, 1, 0 },   { ZERO_F32, ZERO_F32, 1, 1 },
+        { ZERO_BF16, ZERO_BF16, 0, 0 }, { ZERO_BF16, ZERO_BF16, 1, 0 }, { ZERO_BF16, ZERO_F32, 1, 1 },
+        { ZERO_F32, ZERO_BF16, 1, 0 },  { ZERO_F16, ZERO_F16, 0, 0 },   { ZERO_F16, ZERO_F16, 1, 0 },
+        { ZERO_F16, ZERO_F32, 1, 1 },   { ZERO_F32, ZERO_F16, 1, 0 },
     };
     int64_t different = 0;
     for (int k = 0; k < (int)(sizeof rows / sizeof *rows); k++) {
         shape s = { 3, rows[k].apart, rows[k].type, rows[k].shard_type, rows[k].add };
         set t = set_of(&s);
-        CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, apart %d, added %d", (int)s.type, (int)s.shard_type, s.apart, s.add);
+        CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, apart %d, added %d", (int)s.type,
+                      (int)s.shard_type, s.apart, s.add);
         fill(&s, c.rank);
         reduced(&s, &t, 0);
         take_shards(&s, &t, expected);
@@ -370,7 +396,10 @@ static void check_ring(char *expected, char *got) {
         int64_t far = 0;
         for (int64_t i = 0; i < t.elems; i++) {
             double a = get(s.shard_type, expected, i), b = get(s.shard_type, got, i), size = a < 0 ? -a : a;
-            double limit = 2048 * c.ranks * unit[s.type] + (s.add ? (double)i * 0x1p-22 : s.type != s.shard_type ? size * unit[s.shard_type] : 0);
+            double limit = 2048 * c.ranks * unit[s.type] + (s.add ? (double)i * 0x1p-22
+                                                            : s.type != s.shard_type
+                                                                ? size * unit[s.shard_type]
+                                                                : 0);
             far += !(a - b <= limit && b - a <= limit);
             different += a != b;
         }
@@ -385,13 +414,14 @@ static void check_all_shapes(char *expected, char *got) {
         set_mode(modes[mode]);
         for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
             for (int n = 1; n <= MOST_PIECES; n += 2)
-                for (int apart = 0; apart < 4; apart++) {   /* in full; apart; in fp32; added in fp32 */
+                for (int apart = 0; apart < 4; apart++) {  // in full; apart; in fp32; added in fp32
                     shape s = { n, apart > 0, type, apart > 1 ? ZERO_F32 : type, apart == 3 };
                     CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, apart);
                     check_reduce(&s, expected, got);
                     if (apart < 2) check_gather(&s, expected, got);
                 }
-        for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16; narrow++) {     /* as gradients that travel as fp32 are */
+        for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16;
+             narrow++) {  // as gradients that travel as fp32 are
             shape s = { MOST_PIECES, 1, ZERO_F32, narrow, 0 };
             CHECK_SETTING("%s, fp32 into dtype %d", modes[mode], (int)narrow);
             check_reduce(&s, expected, got);
@@ -420,7 +450,7 @@ static void free_arrays(void) {
     all_elems = 0;
 }
 
-/* one_round: staging as large as the bucket needs, else of ROUND bytes a rank */
+// one_round: staging as large as the bucket needs, else of ROUND bytes a rank
 static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t in_use = 0;
     config.reduce_nccl = reduce_nccl;
@@ -430,7 +460,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     in_use = device_in_use() - in_table();
     MUST(comm_nccl_open(&c, &config, &d, &m));
     if (one_round) config.window_bytes = 0;
-    if (MODES > 1 && one_round && !reduce_nccl)     /* more than the device has */
+    if (MODES > 1 && one_round && !reduce_nccl)  // more than the device has
         CHECK(comm_nccl_stage(&c, &m, &config, (size_t)1 << 40) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
     alloc_arrays(rehearse_both);
@@ -439,7 +469,8 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t bytes = all_elems * (c.ranks + 1) * sizeof(float);
     char *expected = malloc(bytes), *got = malloc(bytes);
     if (!expected || !got) MUST(ZERO_ERR_MEMORY);
-    if (reduce_nccl) check_ring(expected, got);
+    if (reduce_nccl)
+        check_ring(expected, got);
     else {
         check_all_shapes(expected, got);
         if (overlap) check_work_ahead();
@@ -452,10 +483,10 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     CHECK(device_in_use() == in_use && !aborts_so_far());
 }
 
-/* ----------------------------------------------------------------------------------------------------- the plugin's memory */
+// -------- the plugin's memory
 
 #ifdef CUDA_STAND_IN
-/* How many communicators move memory of that purpose. wide: 16-bit gradients travel from the wire buffer. */
+// How many communicators move memory of that purpose. wide: 16-bit gradients travel from the wire buffer.
 static int movers_of(const char *purpose, int stage, int wide) {
     if (!strcmp(purpose, "parameters")) return stage > 0;
     if (!strncmp(purpose, "gradients on the wire", 21)) return 1;
@@ -464,10 +495,12 @@ static int movers_of(const char *purpose, int stage, int wide) {
     return !strncmp(purpose, "slots", 5) || !strcmp(purpose, "bytes of other ranks");
 }
 
-/* Creation registers what the stage moves, leaves no traffic behind, and has connected all ranks. */
+// Creation registers what the stage moves, leaves no traffic behind, and has connected all ranks.
 static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     static const zero_tensor tensors[] = { { "shared", 700, 1, 0, 1, 0 }, { "block", 5000, 3, 1, 1, 0 } };
-    static const zero_unit units[] = { { "shared", 2, 2, 2 }, { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 } };
+    static const zero_unit units[] = {
+        { "shared", 2, 2, 2 }, { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }
+    };
     size_t buffers, windows, moved = 0;
     int connected = 0, wide = reduce_fp32 && (stage >= 2 || micro_batches == 1);
     zero *z;
@@ -503,15 +536,15 @@ static void check_stages(void) {
     for (int i = 0; i < 16; i++) check_stage(i % 4, 1 + i / 4 % 2, i / 8);
 }
 #else
-static void check_stages(void) { }
+static void check_stages(void) {}
 #endif
 
-/* ------------------------------------------------------------------------------------------------------------------ failures */
+// -------- failures
 
 #ifdef CUDA_STAND_IN
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
-/* Collectives in turn, with a wait after each, until one fails; returns how long the last one took. */
+// Collectives in turn, with a wait after each, until one fails; returns how long the last one took.
 static double until_failure(int dies) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -521,7 +554,8 @@ static double until_failure(int dies) {
         if (dies && c.rank == VICTIM && i == FAILS_AT) raise(SIGKILL);
         start = comm_now();
         c.unit = 100 + i;
-        rc = i % 2 ? comm_nccl_all_gather(&c, t.pieces, s.n, 2) : comm_nccl_reduce_scatter(&c, t.pieces, s.n, s.type, s.shard_type, s.add);
+        rc = i % 2 ? comm_nccl_all_gather(&c, t.pieces, s.n, 2)
+                   : comm_nccl_reduce_scatter(&c, t.pieces, s.n, s.type, s.shard_type, s.add);
         if (!rc) rc = d.f->wait(&d, i % 2 ? GATHER : COMM);
         if (!rc) rc = comm_nccl_failed(&c);
     }
@@ -529,7 +563,7 @@ static double until_failure(int dies) {
     return comm_now() - start;
 }
 
-/* silent: whether rank VICTIM is */
+// silent: whether rank VICTIM is
 static void check_sentence(const char *said, int silent) {
     char first[1024], who[32], host[64] = "", named[128];
     gethostname(host, sizeof host - 1);
@@ -542,9 +576,11 @@ static void check_sentence(const char *said, int silent) {
     CHECK(strstr(first, said) != NULL);
     CHECK(!strstr(first, "no word from ") == !silent && !strstr(first, named) == !silent);
     CHECK(comm_nccl_all_gather(&c, t.pieces, 1, 2) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_reduce_scatter(&c, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    CHECK(comm_nccl_reduce_scatter(&c, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
+          !strcmp(first, zero_last_error()));
     CHECK(comm_nccl_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    CHECK(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM &&
+          !strcmp(first, zero_last_error()));
     fprintf(stderr, "  %s\n", first);
 }
 
@@ -562,24 +598,26 @@ static void check_failure(const char *what, const char *mode) {
     CHECK(took < 2.0 + 3.0);
     int own_error = !strcmp(what, "error") && c.rank == VICTIM;
     CHECK(!own_error || took < 1.0);
-    check_sentence(own_error ? "unhandled system error: as CUDA_STAND_IN_NCCL asks" : "did not end within 2 s",
+    check_sentence(own_error ? "unhandled system error: as CUDA_STAND_IN_NCCL asks"
+                             : "did not end within 2 s",
                    !own_error && strcmp(what, "hang"));
     comm_nccl_close(&c, 0);
     if (!strcmp(what, "kill")) {
         if (!checks.failed) printf("rank %d has ended well, after %.1f s\n", c.rank, took);
         fflush(stdout);
-        sleep(3);               /* mpirun ends the others once one is gone without MPI_Finalize */
+        sleep(3);  // mpirun ends the others once one is gone without MPI_Finalize
         _exit(0);
     }
     free_arrays();
     end(0);
 }
 
-/* A rank of check_kill, beneath mpirun's own child, so that mpirun does not end the others when one is killed. */
+// A rank of check_kill, beneath mpirun's own child, so that mpirun does not end the others when one is
+// killed.
 static int run_beneath(void) {
     pid_t child = fork();
     if (!child) {
-        setenv("OMPI_MCA_btl", "self,tcp", 1);      /* a killed rank leaves its shared memory behind */
+        setenv("OMPI_MCA_btl", "self,tcp", 1);  // a killed rank leaves its shared memory behind
         start_mpi();
         check_failure("kill", "eager");
     }
@@ -589,7 +627,7 @@ static int run_beneath(void) {
     return 0;
 }
 
-/* Whatever mpirun says of such a run: all ranks but one have to end well. */
+// Whatever mpirun says of such a run: all ranks but one have to end well.
 static int check_kill(const char *program, int ranks) {
     char command[512], line[1024];
     int ended = 0;
@@ -604,16 +642,18 @@ static int check_kill(const char *program, int ranks) {
     return ended != ranks - 1;
 }
 
-/* With variable `name` set on the victim (-1: on all), ranks fail with `says`, the victim with victim_says; NULL: they begin. */
-static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device, const char *says,
-                        const char *victim_says) {
+// With variable `name` set on the victim (-1: on all), ranks fail with `says`, the victim with victim_says;
+// NULL: they begin.
+static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
+                        const char *says, const char *victim_says) {
     CHECK_SETTING("start: %s", what);
     on_rank(victim, name, value);
     begin(cuda_device, 2.0);
     cuda_stand_in_settings();
     double start = comm_now();
     int rc = comm_nccl_open(&c, &config, &d, &m);
-    if (!says) CHECK(rc == 0);
+    if (!says)
+        CHECK(rc == 0);
     else {
         const char *expected = c.rank == victim ? victim_says : says;
         CHECK(rc < 0 && strstr(zero_last_error(), expected));
@@ -628,19 +668,22 @@ static void check_start(const char *what, int victim, const char *name, const ch
     device_close(&d);
 }
 
-/* Every rank with that NCCL, on its own GPU or (one_gpu) all on the first; asked: --comm nccl, else auto; multi: what the environment says
- * of NCCL_MULTI_RANK_GPU_ENABLE, NULL: nothing. */
-static void check_sharing(const char *what, const char *version, int asked, int one_gpu, const char *multi, const char *says) {
+// Every rank with that NCCL, on its own GPU or (one_gpu) all on the first; asked: --comm nccl, else auto;
+// multi: what the environment says of NCCL_MULTI_RANK_GPU_ENABLE, NULL: nothing.
+static void check_sharing(const char *what, const char *version, int asked, int one_gpu, const char *multi,
+                          const char *says) {
     if (multi) setenv("NCCL_MULTI_RANK_GPU_ENABLE", multi, 1);
     config.nccl = asked ? 1 : -1;
     check_start(what, -1, "CUDA_STAND_IN_NCCL_VERSION", version, one_gpu ? 0 : -1, says, "");
     const char *now = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    CHECK(multi ? now && !strcmp(now, multi) : !now == (says || !one_gpu));      /* set by the plugin where it is needed, and there only */
+    CHECK(multi ? now && !strcmp(now, multi)
+                : !now == (says || !one_gpu));  // set by the plugin where it is needed, and there only
     if (now && !multi) CHECK(!strcmp(now, "1"));
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
-/* What the driver says is of all ranks on the GPU: each books an even part. In the stand-in a rank sees only what it took itself. */
+// What the driver says is of all ranks on the GPU: each books an even part. In the stand-in a rank sees only
+// what it took itself.
 static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
@@ -648,7 +691,8 @@ static void check_shared_memory(void) {
     MUST(comm_nccl_open(&c, &config, &d, &m));
     MUST(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL));
     for (int i = 0; i < m.n_lines; i++)
-        if (strstr(m.lines[i].purpose, "NCCL")) CHECK(m.lines[i].bytes == 2 * ((64 << 10) + RED_ZONE) / (size_t)c.ranks);
+        if (strstr(m.lines[i].purpose, "NCCL"))
+            CHECK(m.lines[i].bytes == 2 * ((64 << 10) + RED_ZONE) / (size_t)c.ranks);
     end(1);
     unsetenv("CUDA_STAND_IN_NCCL_VERSION");
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -658,9 +702,14 @@ static void check_starts(void) {
     static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
     char host[64] = "", old[200], untold[200];
     gethostname(host, sizeof host - 1);
-    snprintf(old, sizeof old, "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.28.9 needs one for each; give each a "
-             "GPU of its own, or", host, checks.ranks);
-    snprintf(untold, sizeof untold, "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.30.7 was not told to share it; ",
+    snprintf(old, sizeof old,
+             "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.28.9 needs one for "
+             "each; give each a "
+             "GPU of its own, or",
+             host, checks.ranks);
+    snprintf(untold, sizeof untold,
+             "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.30.7 was not told to "
+             "share it; ",
              host, checks.ranks);
     check_sharing("one GPU", "22809", 1, 1, NULL, old);
     check_sharing("one GPU, with the variable", "22809", 1, 1, "1", old);
@@ -671,7 +720,8 @@ static void check_starts(void) {
     check_sharing("2.30, a GPU each", "23007", 1, 0, NULL, NULL);
     static const char differ[] = "rank 0 on ";
     check_start("versions differ", 1, version, "22907", -1, differ, differ);
-    CHECK(strstr(zero_last_error(), " has NCCL 2.28.9 and rank 1 on ") && strstr(zero_last_error(), " 2.29.7: they must be the same"));
+    CHECK(strstr(zero_last_error(), " has NCCL 2.28.9 and rank 1 on ") &&
+          strstr(zero_last_error(), " 2.29.7: they must be the same"));
     static const char too_old[] = "NCCL 2.25.1 is too old; 2.26 or newer is needed";
     check_start("too old", 1, version, "22501", -1, too_old, too_old);
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
@@ -679,18 +729,22 @@ static void check_starts(void) {
     char engines[200], also[64];
     setenv("NCCL_CTA_POLICY", "DEFAULT|ZERO", 1);
     setenv(version, "22907", 1);
-    snprintf(engines, sizeof engines, "NCCL_CTA_POLICY asks for copy engines on rank 0 (host %s), but not on rank 1 (host ", host);
+    snprintf(engines, sizeof engines,
+             "NCCL_CTA_POLICY asks for copy engines on rank 0 (host %s), but not on rank 1 (host ", host);
     check_start("copy engines on one rank only", 1, "NCCL_CTA_POLICY", "DEFAULT", -1, engines, engines);
     snprintf(also, sizeof also, "(host %s): set it alike on all ranks", host);
     CHECK(strstr(zero_last_error(), also) != NULL);
     unsetenv("NCCL_CTA_POLICY");
     unsetenv(version);
-    static const char no_device[] = ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device";
+    static const char no_device[] =
+        ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device";
     check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1, no_device, no_device);
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
     setenv("CUDA_STAND_IN_DEVICES", "1", 1);
     cuda_stand_in_settings();
-    snprintf(old, sizeof old, "which has 1 for %d ranks, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or", checks.ranks);
+    snprintf(old, sizeof old,
+             "which has 1 for %d ranks, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or",
+             checks.ranks);
     check_sharing("fewer GPUs than ranks", "22809", 1, 0, NULL, old);
     check_shared_memory();
 }
@@ -724,7 +778,8 @@ int main(int argc, char **argv) {
     }
 #ifdef CUDA_STAND_IN
     if (!strcmp(what, "start")) check_starts();
-    for (int mode = 0; mode < MODES && (!strcmp(what, "hang") || !strcmp(what, "error")); mode++) check_failure(what, modes[mode]);
+    for (int mode = 0; mode < MODES && (!strcmp(what, "hang") || !strcmp(what, "error")); mode++)
+        check_failure(what, modes[mode]);
 #endif
     int rc = checks_end("mpi_nccl");
     MPI_Finalize();

@@ -1,19 +1,19 @@
-/*
- * Ranks that are given different settings, tables or lines: mpirun -np N mpi_same, N at least 2. One rank after the other is the odd one;
- * every case must end with the same sentence on all ranks, which names both ranks, what differs, and both values. What may differ must not
- * change a bit. TEST_SERVER=host:port: the ranks connect by TCP.
- */
+// Ranks that are given different settings, tables or lines: mpirun -np N mpi_same, N at least 2. One rank
+// after the other is the odd one; every case must end with the same sentence on all ranks, which names both
+// ranks, what differs, and both values. What may differ must not change a bit. TEST_SERVER=host:port: the
+// ranks connect by TCP.
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
 #include "check.h"
 #include "toy.h"
 
-static int odd;                                     /* the rank that is given something else */
+static int odd;  // the rank that is given something else
 static char host[64];
-static const char *tcp;                             /* where rank 0 listens; NULL: the ranks are connected by MPI */
+static const char *tcp;  // where rank 0 listens; NULL: the ranks are connected by MPI
 static const char *const hint = "; it must be the same on all ranks";
-static char decided[sizeof(zero_config)];           /* 1 at the offset of each setting of which this test knows whether it may differ */
+static char decided[sizeof(
+    zero_config)];  // 1 at the offset of each setting of which this test knows whether it may differ
 
 typedef struct {
     zero_config config;
@@ -34,14 +34,15 @@ static given usual(void) {
     return g;
 }
 
-/* The sentence about a rank that has `theirs` where the others have `ours`; either may begin with "no ". */
+// The sentence about a rank that has `theirs` where the others have `ours`; either may begin with "no ".
 static void expect(int rc, const char *theirs, const char *ours, const char *end) {
     char sentence[1024], first[1024];
-    snprintf(sentence, sizeof sentence, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s", odd ? odd : 1, host, odd ? theirs : ours,
-             host, odd ? ours : theirs, end);
+    snprintf(sentence, sizeof sentence, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s",
+             odd ? odd : 1, host, odd ? theirs : ours, host, odd ? ours : theirs, end);
     CHECK(rc == ZERO_ERR_ARGUMENT);
     CHECK(!strcmp(zero_last_error(), sentence));
-    if (strcmp(zero_last_error(), sentence)) fprintf(stderr, "  it says: %s\n  not:     %s\n", zero_last_error(), sentence);
+    if (strcmp(zero_last_error(), sentence))
+        fprintf(stderr, "  it says: %s\n  not:     %s\n", zero_last_error(), sentence);
     snprintf(first, sizeof first, "%s", zero_last_error());
     MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD);
     CHECK(!strcmp(zero_last_error(), first));
@@ -56,17 +57,21 @@ static void refused(const given *g, const char *theirs, const char *ours) {
 }
 
 #define DECIDED(field) (decided[offsetof(zero_config, field)] = 1)
-/* All ranks are given what `all` makes of the usual, the odd one then what `change` makes of that. */
-#define DIFFERS_IN(all, change, theirs, ours) do { \
-        given g = usual(); \
+// All ranks are given what `all` makes of the usual, the odd one then what `change` makes of that.
+#define DIFFERS_IN(all, change, theirs, ours)        \
+    do {                                             \
+        given g = usual();                           \
         CHECK_SETTING("odd rank %d: " #change, odd); \
-        all; \
-        if (checks.rank == odd) { change; } \
-        refused(&g, theirs, ours); \
+        all;                                         \
+        if (checks.rank == odd) {                    \
+            change;                                  \
+        }                                            \
+        refused(&g, theirs, ours);                   \
     } while (0)
 #define DIFFERS(change, theirs, ours) DIFFERS_IN((void)0, change, theirs, ours)
-#define SETTING_IN(all, field, value, theirs, ours) do { \
-        DECIDED(field); \
+#define SETTING_IN(all, field, value, theirs, ours)                                      \
+    do {                                                                                 \
+        DECIDED(field);                                                                  \
         DIFFERS_IN(all, g.config.field = value, #field " = " theirs, #field " = " ours); \
     } while (0)
 #define SETTING(field, value, theirs, ours) SETTING_IN((void)0, field, value, theirs, ours)
@@ -97,8 +102,9 @@ static void check_settings(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay, written) \
-    "tensor 2 = " name ", " elems " elements, layers " layers " from unit " unit " on, decay " decay ", written " written
+#define TENSOR2(name, elems, layers, unit, decay, written)                                           \
+    "tensor 2 = " name ", " elems " elements, layers " layers " from unit " unit " on, decay " decay \
+    ", written " written
     const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1");
     DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].elems++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
@@ -107,7 +113,8 @@ static void check_tables(void) {
     DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1"), ours);
     DIFFERS(g.tensors[2].written = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
     DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1"), ours);
-    DIFFERS(g.n_tensors--, "no tensor 5", "tensor 5 = lnfw, 50 elements, layers 1 from unit 0 on, decay 0, written 0");
+    DIFFERS(g.n_tensors--, "no tensor 5",
+            "tensor 5 = lnfw, 50 elements, layers 1 from unit 0 on, decay 0, written 0");
 #define UNIT0(name, forward, backward, without) \
     "unit 0 = " name ", uses forward " forward ", backward " backward ", without parameters " without
     ours = UNIT0("emb", "2", "2", "0x2");
@@ -118,7 +125,7 @@ static void check_tables(void) {
     DIFFERS(g.n_units--, "no unit 4", "unit 4 = block 3, uses forward 1, backward 1, without parameters 0");
 }
 
-/* The trainer's own lines are compared before settings and tables. */
+// The trainer's own lines are compared before settings and tables.
 static void check_own_lines(void) {
     static char room[17 << 20];
     char quoted[141];
@@ -139,7 +146,7 @@ static void check_own_lines(void) {
     memset(room, 'x', sizeof room);
     memcpy(room, "long = ", 7);
     room[10000] = 0;
-    snprintf(quoted, sizeof quoted, "%.135s", room);        /* cut to what a sentence has room for */
+    snprintf(quoted, sizeof quoted, "%.135s", room);  // cut to what a sentence has room for
     OWN("long = 1\n", room, quoted, "long = 1");
     if (odd) return;
     CHECK_SETTING("more than 16 MiB of lines");
@@ -157,7 +164,7 @@ static void check_own_lines(void) {
     CHECK(strstr(zero_last_error(), "tensor 2"));
 }
 
-/* ------------------------------------------------------------------------------------------------------- what may differ */
+// -------- what may differ
 
 static void train(const given *g, char hash[17]) {
     toy t;
@@ -167,15 +174,17 @@ static void train(const given *g, char hash[17]) {
     zero_destroy(t.z);
 }
 
-#define FREE(field, value) do { \
-        given g = usual(); \
-        char hash[17]; \
-        CHECK_SETTING("odd rank %d may have " #field " = " #value ", %s", odd, shared ? "window" : "messages"); \
-        DECIDED(field); \
-        g.config.shared_window = shared; \
-        if (checks.rank == odd) g.config.field = value; \
-        train(&g, hash); \
-        CHECK(!strcmp(hash, expected)); \
+#define FREE(field, value)                                                     \
+    do {                                                                       \
+        given g = usual();                                                     \
+        char hash[17];                                                         \
+        CHECK_SETTING("odd rank %d may have " #field " = " #value ", %s", odd, \
+                      shared ? "window" : "messages");                         \
+        DECIDED(field);                                                        \
+        g.config.shared_window = shared;                                       \
+        if (checks.rank == odd) g.config.field = value;                        \
+        train(&g, hash);                                                       \
+        CHECK(!strcmp(hash, expected));                                        \
     } while (0)
 
 static void check_free(void) {
@@ -194,7 +203,7 @@ static void check_free(void) {
         FREE(trace_events, 10);
         FREE(mpi_comm, tcp ? NULL : &world);
         FREE(start, tcp ? ZERO_START_TCP : ZERO_START_MPI);
-        if (!tcp) FREE(rank, (g.config.ranks = checks.ranks, odd));     /* there, it would be another job */
+        if (!tcp) FREE(rank, (g.config.ranks = checks.ranks, odd));  // there, it would be another job
         DECIDED(rank);
         DECIDED(ranks);
         FREE(server, tcp ? tcp : "a:1");
@@ -202,7 +211,7 @@ static void check_free(void) {
     }
 }
 
-/* As many settings as ZERO_CONFIG_INIT has values. A new one: must it be the same on all ranks? */
+// As many settings as ZERO_CONFIG_INIT has values. A new one: must it be the same on all ranks?
 #define AS_TEXT(...) #__VA_ARGS__
 #define EXPANDED(macro) AS_TEXT(macro)
 static void check_all_decided(void) {
@@ -216,11 +225,15 @@ static void check_all_decided(void) {
     CHECK(known == there);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- zero_same */
+// -------- zero_same
 
 static void check_lines(int shared, int overlap) {
-    static const struct { const char *theirs, *ours, *they_have, *we_have; } cases[] = {
-        { "B = 8\n", "B = 4\n", "B = 8", "B = 4" }, { "B = 4", "B = 4\nT = 1", "no T", "T = 1" }, { "", "B = 4\n", "no B", "B = 4" },
+    static const struct {
+        const char *theirs, *ours, *they_have, *we_have;
+    } cases[] = {
+        { "B = 8\n", "B = 4\n", "B = 8", "B = 4" },
+        { "B = 4", "B = 4\nT = 1", "no T", "T = 1" },
+        { "", "B = 4\n", "no B", "B = 4" },
         { "B = 4\n\nT = 2\n", "B = 4\n\nT = 1\n", "T = 2", "T = 1" },
     };
     enum { CASES = sizeof cases / sizeof *cases, LONG = 300000 };
@@ -232,7 +245,8 @@ static void check_lines(int shared, int overlap) {
     CHECK_SETTING("zero_same, odd rank %d, %s, overlap %d", odd, shared ? "window" : "messages", overlap);
     MUST(toy_create(&t, &g.config, NULL));
     for (int i = 0; i < CASES; i++) {
-        expect(zero_same(t.z, checks.rank == odd ? cases[i].theirs : cases[i].ours), cases[i].they_have, cases[i].we_have, "");
+        expect(zero_same(t.z, checks.rank == odd ? cases[i].theirs : cases[i].ours), cases[i].they_have,
+               cases[i].we_have, "");
         MUST(zero_same(t.z, cases[i].ours));
     }
     MUST(zero_same(t.z, ""));
@@ -241,12 +255,12 @@ static void check_lines(int shared, int overlap) {
     MUST(zero_same(t.z, text));
     if (checks.rank == odd) text[LONG - 3] = '2';
     expect(zero_same(t.z, text), "last = 2", "last = 1", "");
-    MUST(toy_step(&t, 1, 1, NULL));                 /* it all changed nothing */
+    MUST(toy_step(&t, 1, 1, NULL));  // it all changed nothing
     zero_destroy(t.z);
     free(text);
 }
 
-/* Every rank has another value: the lowest that differs from rank 0 is named. */
+// Every rank has another value: the lowest that differs from rank 0 is named.
 static void check_lowest(void) {
     given g = usual();
     char lines[32], theirs[32];
@@ -257,7 +271,7 @@ static void check_lowest(void) {
     g.config.prefetch = 1;
     snprintf(lines, sizeof lines, "value = %d\n", checks.rank / 2 * 2);
     g.config.same = lines;
-    odd = checks.ranks > 2 ? 2 : 0;                 /* ranks 0 and 1 have 0 */
+    odd = checks.ranks > 2 ? 2 : 0;  // ranks 0 and 1 have 0
     snprintf(theirs, sizeof theirs, "value = %d", odd);
     if (odd) refused(&g, theirs, "value = 0");
 }

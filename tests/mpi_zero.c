@@ -1,9 +1,8 @@
-/*
- * The plugin between ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits; memory and traffic are what the
- * formulas, written anew here, say; files survive and damage is seen; collectives overlap with computing.
- *   mpi_zero NAME         one check: "same bits", "no memory" ..
- *   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
- */
+// The plugin between ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits;
+// memory and traffic are what the formulas, written anew here, say; files survive and damage is seen;
+// collectives overlap with computing.
+//   mpi_zero NAME         one check: "same bits", "no memory" ..
+//   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
 #define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +16,7 @@
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
 
-/* Compares with rank 0's. */
+// Compares with rank 0's.
 static int same_on_all_ranks(const void *data, int bytes) {
     char first[1024];
     memcpy(first, data, bytes);
@@ -25,14 +24,15 @@ static int same_on_all_ranks(const void *data, int bytes) {
     return !memcmp(first, data, bytes);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- formulas */
+// -------- formulas
 
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-/* Elements of a unit: every tensor starts at a multiple of 128 elements, and so does every rank's part. */
+// Elements of a unit: every tensor starts at a multiple of 128 elements, and so does every rank's part.
 static int64_t unit_padded(int unit) {
     int64_t end = 0;
-    for (int k = 0; k < TOY_TENSORS; k++) if (toy_has(k, unit)) end += round_up(toy_tensors[k].elems, 128);
+    for (int k = 0; k < TOY_TENSORS; k++)
+        if (toy_has(k, unit)) end += round_up(toy_tensors[k].elems, 128);
     return round_up((end + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
 }
 static int64_t psi_padded(void) {
@@ -47,23 +47,30 @@ static int64_t psi_exact(void) {
 }
 
 static double states_bytes(const zero_config *c, double psi) {
-    static const struct { int whole, shared_out; } bytes[5][4] = {      /* of each parameter: on every rank, and 1/N on each */
-        { { 16, 0 }, { 4, 12 }, { 2, 14 }, { 0, 16 } },                 /* mixed precision */
-        { { 18, 0 }, { 6, 12 }, { 2, 16 }, { 0, 18 } },                 /* mixed precision, micro-batches summed in fp32 */
-        { { 12, 0 }, { 4, 8 }, { 2, 10 }, { 0, 12 } },                  /* without master weights */
-        { { 14, 0 }, { 6, 8 }, { 2, 12 }, { 0, 14 } },                  /* the same, micro-batches summed in fp32 */
-        { { 16, 0 }, { 8, 8 }, { 4, 12 }, { 0, 16 } },                  /* fp32 */
+    static const struct {
+        int whole, shared_out;
+    } bytes[5][4] = {
+        // of each parameter: on every rank, and 1/N on each
+        { { 16, 0 }, { 4, 12 }, { 2, 14 }, { 0, 16 } },  // mixed precision
+        { { 18, 0 }, { 6, 12 }, { 2, 16 }, { 0, 18 } },  // mixed precision, micro-batches summed in fp32
+        { { 12, 0 }, { 4, 8 }, { 2, 10 }, { 0, 12 } },   // without master weights
+        { { 14, 0 }, { 6, 8 }, { 2, 12 }, { 0, 14 } },   // the same, micro-batches summed in fp32
+        { { 16, 0 }, { 8, 8 }, { 4, 12 }, { 0, 16 } },   // fp32
     };
     int row = c->dtype == ZERO_F32 ? 4 : 2 * c->no_master + (c->micro_batches > 1), stage = c->stage;
     return bytes[row][stage].whole * psi + bytes[row][stage].shared_out * psi / checks.ranks;
 }
 
-/* Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A + 2A. */
+// Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A +
+// 2A.
 static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
     int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_F32 ? 4 : 2;
-    int64_t sum = c->micro_batches > 1 ? 4 : low, wire = c->reduce_fp32 ? 4 : low, sum_wire = c->reduce_fp32 ? 4 : sum;
+    int64_t sum = c->micro_batches > 1 ? 4 : low, wire = c->reduce_fp32 ? 4 : low,
+            sum_wire = c->reduce_fp32 ? 4 : sum;
     const zero_step_traffic by_stage[] = {
-        { part * sum, part * sum_wire }, { part * low, part * sum_wire }, { part * low, part * wire * micro_batches },
+        { part * sum, part * sum_wire },
+        { part * low, part * sum_wire },
+        { part * low, part * wire * micro_batches },
         { 2 * part * low * micro_batches, part * wire * micro_batches },
     };
     return by_stage[c->stage];
@@ -73,7 +80,7 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
     zero_traffic t;
     zero_get_traffic(z, &t);
     zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
-    if (c->naive) {                                                     /* all of the gradients to everyone, and nothing else */
+    if (c->naive) {  // all of the gradients to everyone, and nothing else
         int wire = c->dtype != ZERO_F32 && c->micro_batches == 1 && !c->reduce_fp32 ? 2 : 4;
         CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
@@ -88,15 +95,19 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
 static void check_eval_traffic(zero *z, const zero_config *c) {
     zero_traffic t;
     zero_get_traffic(z, &t);
-    int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1);    /* the embeddings at both ends */
+    int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks *
+                    (checks.ranks - 1);  // the embeddings at both ends
     CHECK(t.all_gather[ZERO_FOR_EVAL] == (c->stage == 3 ? elems * (c->dtype == ZERO_F32 ? 4 : 2) : 0));
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- memory */
+// -------- memory
 
 enum { MEMORY_LINES = 32 };
-typedef struct { int n; zero_memory_line lines[MEMORY_LINES]; } memory_table;
+typedef struct {
+    int n;
+    zero_memory_line lines[MEMORY_LINES];
+} memory_table;
 
 static memory_table memory_now(const zero *z) {
     memory_table m;
@@ -111,24 +122,34 @@ static void check_memory(const zero *z, const zero_config *c, const memory_table
     double exact = states_bytes(c, psi_exact());
     double padded = states_bytes(c, psi_padded());
     CHECK(said >= exact && said < exact + 1);
-    CHECK(held >= padded && held <= padded + 4 * 4095);                 /* the largest state is four arrays of whole pages */
-    CHECK(padded - exact < 0.2 * exact);                                /* padding is little, even here */
-    for (int i = 0; i < now.n; i++) if (now.lines[i].class_ == ZERO_STATES) in_table += now.lines[i].bytes;
+    CHECK(held >= padded && held <= padded + 4 * 4095);  // the largest state is four arrays of whole pages
+    CHECK(padded - exact < 0.2 * exact);                 // padding is little, even here
+    for (int i = 0; i < now.n; i++)
+        if (now.lines[i].class_ == ZERO_STATES) in_table += now.lines[i].bytes;
     CHECK(in_table == held);
     CHECK(now.n == after_first_step->n && !memcmp(now.lines, after_first_step->lines, sizeof now.lines));
 }
 
-/* ------------------------------------------------------------------------------------------------------------- same bits */
+// -------- same bits
 
-typedef struct { char params[17], full[17]; double norms[STEPS]; float eval; } outcome;
+typedef struct {
+    char params[17], full[17];
+    double norms[STEPS];
+    float eval;
+} outcome;
 
 static void check_transport(const zero *z, const zero_config *c) {
     zero_effective e;
     zero_get_effective(z, &e);
-    const char *way = checks.ranks == 1 ? "one rank" : c->shared_window ? "shared window" : "messages", *net = c->server ? "tcp" : "mpi";
-    CHECK(!strncmp(e.comm, net, 3) && !strncmp(e.comm + 3, ", ", 2) && !strncmp(e.comm + 5, way, strlen(way)));
+    const char *way = checks.ranks == 1  ? "one rank"
+                      : c->shared_window ? "shared window"
+                                         : "messages",
+               *net = c->server ? "tcp" : "mpi";
+    CHECK(!strncmp(e.comm, net, 3) && !strncmp(e.comm + 3, ", ", 2) &&
+          !strncmp(e.comm + 5, way, strlen(way)));
     CHECK(e.num_parameters == psi_exact());
-    if (c->stage == 3) CHECK(e.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
+    if (c->stage == 3)
+        CHECK(e.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
 }
 
 static outcome train(const zero_config *c) {
@@ -156,7 +177,7 @@ static outcome train(const zero_config *c) {
     check_eval_traffic(t.z, c);
     check_memory(t.z, c, &first_step);
     zero_destroy(t.z);
-    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));              /* eval's start differs between ranks */
+    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));  // eval's start differs between ranks
     return o;
 }
 
@@ -164,13 +185,14 @@ static void check_close(const outcome *o, const outcome *naive, double tolerance
     for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
 }
 
-/* Past the staging: collectives of every size, or of none. */
+// Past the staging: collectives of every size, or of none.
 static void read_directly(int all) {
     comm_unstaged_least = all ? 0 : SIZE_MAX;
     for (int kind = 0; kind < COMM_OTHER; kind++) comm_direct_least[kind] = all ? 0 : SIZE_MAX;
 }
 
-/* Without accumulation all paths agree bit for bit; with it naive = 0 = 1 and 2 = 3, which agree but for rounding. */
+// Without accumulation all paths agree bit for bit; with it naive = 0 = 1 and 2 = 3, which agree but for
+// rounding.
 static void check_format(const settings_format *format, int micro_batches) {
     outcome naive = { 0 }, reference = { 0 };
     for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
@@ -196,15 +218,16 @@ static void check_format(const settings_format *format, int micro_batches) {
 
 static void check_same_bits(void) {
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
-        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) check_format(&settings_formats[f], settings_micro_batches[m]);
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            check_format(&settings_formats[f], settings_micro_batches[m]);
     read_directly(0);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- fp32 on the wire */
+// -------- fp32 on the wire
 
-/* The same bits as without it, and the traffic that train() expects then. */
-static void check_wide(const outcome *want, const settings_path *path, const settings_format *format, int micro_batches,
-                       const settings_variation *v) {
+// The same bits as without it, and the traffic that train() expects then.
+static void check_wide(const outcome *want, const settings_path *path, const settings_format *format,
+                       int micro_batches, const settings_variation *v) {
     char name[sizeof checks.setting];
     zero_config c = settings_config(path, format, micro_batches, v);
     c.reduce_fp32 = 1;
@@ -217,24 +240,31 @@ static void check_wide(const outcome *want, const settings_path *path, const set
     CHECK(!memcmp(o.norms, want->norms, sizeof o.norms) && !memcmp(&o.eval, &want->eval, sizeof o.eval));
 }
 
-/* The variations take turns. */
+// The variations take turns.
 static void check_wire_bits(void) {
-    static const int variations[] = { 1, 3, 9, 12, 13 };    /* overlap; buckets of a few units; messages; huge ones, poison; direct reads */
+    static const int variations[] = {
+        1, 3, 9, 12, 13
+    };  // overlap; buckets of a few units; messages; huge ones, poison; direct reads
     outcome want = { 0 };
     for (int f = 1; f < SETTINGS_COUNT(settings_formats); f++)
         for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
             for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++) {
                 const settings_path *path = &settings_paths[p];
-                zero_config own = settings_config(path, &settings_formats[f], settings_micro_batches[m], &settings_variations[0]);
-                if (p == 0 || (path->stage == 2 && own.micro_batches > 1)) want = train(&own);      /* the others agree with these */
-                check_wide(&want, path, &settings_formats[f], own.micro_batches,
-                           &settings_variations[variations[(3 * p + 2 * f + m) % SETTINGS_COUNT(variations)]]);
+                zero_config own = settings_config(path, &settings_formats[f], settings_micro_batches[m],
+                                                  &settings_variations[0]);
+                if (p == 0 || (path->stage == 2 && own.micro_batches > 1))
+                    want = train(&own);  // the others agree with these
+                check_wide(
+                    &want, path, &settings_formats[f], own.micro_batches,
+                    &settings_variations[variations[(3 * p + 2 * f + m) % SETTINGS_COUNT(variations)]]);
             }
 }
 
-/* The buffer for it: of the size of the largest bucket, and only where gradients are widened. */
-static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const zero_unit *units, int n_units, int64_t largest_bucket) {
-    int sums = c.stage < 2 && c.micro_batches > 1, widened = checks.ranks > 1 && !c.naive && !sums && c.dtype != ZERO_F32;
+// The buffer for it: of the size of the largest bucket, and only where gradients are widened.
+static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const zero_unit *units, int n_units,
+                              int64_t largest_bucket) {
+    int sums = c.stage < 2 && c.micro_batches > 1,
+        widened = checks.ranks > 1 && !c.naive && !sums && c.dtype != ZERO_F32;
     size_t before, bytes = 0;
     zero *z;
     MUST(zero_create(&z, &c, tensors, 2, units, n_units));
@@ -253,7 +283,10 @@ static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const z
 static void check_wire_memory(void) {
     enum { BLOCKS = 5 };
     static const zero_tensor tensors[] = { { "w", 5003, BLOCKS, 1, 1, 0 }, { "wte", 7001, 1, 0, 1, 0 } };
-    static const struct { int64_t size; int blocks; } buckets[] = { { 0, 1 }, { 6000, 2 }, { 1LL << 40, BLOCKS } };
+    static const struct {
+        int64_t size;
+        int blocks;
+    } buckets[] = { { 0, 1 }, { 6000, 2 }, { 1LL << 40, BLOCKS } };
     zero_unit units[1 + BLOCKS] = { { "twice", 2, 2, 0 } };
     int64_t block = round_up((5003 + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
     int64_t twice = round_up((7001 + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
@@ -261,11 +294,12 @@ static void check_wire_memory(void) {
     for (int f = 0; f < 2; f++)
         for (int i = 0; i < 2 * SETTINGS_COUNT(settings_paths); i++) {
             const settings_path *path = &settings_paths[i / 2];
-            zero_config c = settings_config(path, &settings_formats[f], settings_micro_batches[i % 2], &settings_variations[0]);
+            zero_config c = settings_config(path, &settings_formats[f], settings_micro_batches[i % 2],
+                                            &settings_variations[0]);
             for (int b = 0; b < SETTINGS_COUNT(buckets); b++) {
                 int64_t blocks = buckets[b].blocks * block;
-                CHECK_SETTING("buffer for the wire, %s, %s, %d micro-batches, buckets of %d", path->name, settings_formats[f].name,
-                              c.micro_batches, buckets[b].blocks);
+                CHECK_SETTING("buffer for the wire, %s, %s, %d micro-batches, buckets of %d", path->name,
+                              settings_formats[f].name, c.micro_batches, buckets[b].blocks);
                 c.reduce_bucket_size = buckets[b].size;
                 check_wire_buffer(c, tensors, units, 1 + BLOCKS, blocks > twice ? blocks : twice);
             }
@@ -277,7 +311,7 @@ static void check_fp32_wire(void) {
     check_wire_memory();
 }
 
-/* --------------------------------------------------------------------------------------------------------- exact gradients */
+// -------- exact gradients
 
 static int expected_integer(int tensor, int layer, int64_t i, int micro_batches) {
     int sum = 0;
@@ -293,7 +327,8 @@ static int expected_integer(int tensor, int layer, int64_t i, int micro_batches)
 
 static int own_master(const zero_config *c) { return c->dtype == ZERO_F32 || c->no_master; }
 
-/* How many values of all tensors are not the mean gradient, or, for parameters, not the initial ones. Adds the squares up. */
+// How many values of all tensors are not the mean gradient, or, for parameters, not the initial ones. Adds
+// the squares up.
 static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what, double *squares) {
     static float got[TOY_LARGEST];
     double scale = what == ZERO_GRADIENT ? zero_loss_scale(t->z) : 1;
@@ -302,15 +337,19 @@ static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what,
         for (int l = 0; l < toy_tensors[k].layers; l++) {
             MUST(zero_get(t->z, what, k, l, 0, toy_tensors[k].elems, got));
             for (int64_t i = 0; i < toy_tensors[k].elems; i++) {
-                float initial = own_master(c) ? toy_rounded(c->dtype, toy_initial(k, l, i)) : toy_initial(k, l, i);
-                wrong += got[i] != (what == ZERO_MASTER ? initial : scale * expected_integer(k, l, i, c->micro_batches));
+                float initial = own_master(c) ? toy_rounded(c->dtype, toy_initial(k, l, i))
+                                              : toy_initial(k, l, i);
+                wrong += got[i] != (what == ZERO_MASTER
+                                        ? initial
+                                        : scale * expected_integer(k, l, i, c->micro_batches));
                 *squares += (double)got[i] * got[i];
             }
         }
     return wrong;
 }
 
-/* With beta1 = beta2 = 0 the first moment is the gradient itself; with lr = 0 nothing moves. Only the gradient has the loss scale in it. */
+// With beta1 = beta2 = 0 the first moment is the gradient itself; with lr = 0 nothing moves. Only the
+// gradient has the loss scale in it.
 static void check_integers(const zero_config *c) {
     zero_hyper h = { .eps = 1e-8f, .t = 1 };
     zero_info info;
@@ -318,12 +357,13 @@ static void check_integers(const zero_config *c) {
     double squares, unused = 0;
     MUST(toy_create(&t, c, NULL));
     t.integers = 1;
-    for (int step = 0; step < 2; step++) {                              /* the second does not see the first */
+    for (int step = 0; step < 2; step++) {  // the second does not see the first
         MUST(toy_passes(&t, c->micro_batches));
         MUST(zero_reduce(t.z, &info));
         squares = 0;
         CHECK(wrong_values(&t, c, ZERO_GRADIENT, &squares) == 0);
-        CHECK(info.grad_norm == sqrt(squares) / info.loss_scale && info.loss_scale == (c->dtype == ZERO_F16 ? 256 : 1));
+        CHECK(info.grad_norm == sqrt(squares) / info.loss_scale &&
+              info.loss_scale == (c->dtype == ZERO_F16 ? 256 : 1));
         MUST(zero_update(t.z, &h));
     }
     CHECK(wrong_values(&t, c, ZERO_MOMENT1, &unused) == 0);
@@ -336,15 +376,15 @@ static void check_exact_gradients(void) {
         for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
             for (int m = 0; m < 2; m++)
                 for (int v = 0; v < 2; v++) {
-                    zero_config c = settings_config(&settings_paths[p], &settings_formats[f], settings_micro_batches[m],
-                                                    &settings_variations[v]);
-                    CHECK_SETTING("integers, %s, %s, %d micro-batches, overlap %d", settings_paths[p].name, settings_formats[f].name,
-                                  c.micro_batches, v);
+                    zero_config c = settings_config(&settings_paths[p], &settings_formats[f],
+                                                    settings_micro_batches[m], &settings_variations[v]);
+                    CHECK_SETTING("integers, %s, %s, %d micro-batches, overlap %d", settings_paths[p].name,
+                                  settings_formats[f].name, c.micro_batches, v);
                     check_integers(&c);
                 }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- traffic */
+// -------- traffic
 
 static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, zero_step_traffic *said) {
     zero_traffic traffic;
@@ -357,7 +397,8 @@ static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, ze
     return traffic.all_gather[ZERO_FOR_STEP];
 }
 
-/* The count can tell: a block that is used once more in forward is one gather more, and so is a use that need not have been announced. */
+// The count can tell: a block that is used once more in forward is one gather more, and so is a use that need
+// not have been announced.
 static void check_extra_gather_counts(void) {
     zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
     zero_unit units[TOY_UNITS];
@@ -367,15 +408,17 @@ static void check_extra_gather_counts(void) {
     CHECK(gathered_in_step(&c, NULL, &said) == step_traffic(&c, 1).all_gather);
     memcpy(units, toy_units, sizeof units);
     units[2].forward_uses = 2;
-    CHECK(gathered_in_step(&c, units, &said) == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
+    CHECK(gathered_in_step(&c, units, &said) ==
+          step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     memcpy(units, toy_units, sizeof units);
-    units[0].backward_no_params = 0;                                    /* the encoder's backward gathers in vain */
-    CHECK(gathered_in_step(&c, units, &said) == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
+    units[0].backward_no_params = 0;  // the encoder's backward gathers in vain
+    CHECK(gathered_in_step(&c, units, &said) ==
+          step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
     CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
 }
 
-/* Fewer micro-batches than the most that were announced. */
+// Fewer micro-batches than the most that were announced.
 static void check_fewer_micro_batches(void) {
     for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
         zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 3, &settings_variations[1]);
@@ -391,16 +434,20 @@ static void check_fewer_micro_batches(void) {
             MUST(zero_hash(t.z, 0, hex));
             zero_get_traffic(t.z, &after);
             CHECK(after.all_gather[ZERO_FOR_STEP] - before.all_gather[ZERO_FOR_STEP] == want.all_gather);
-            CHECK(after.reduce_scatter[ZERO_FOR_STEP] - before.reduce_scatter[ZERO_FOR_STEP] == want.reduce_scatter);
+            CHECK(after.reduce_scatter[ZERO_FOR_STEP] - before.reduce_scatter[ZERO_FOR_STEP] ==
+                  want.reduce_scatter);
         }
         zero_destroy(t.z);
     }
 }
 
-/* An update starts a gather for the pass that comes next. Whatever comes, each pass counts its own gathers,
- * and what zero_set puts out of date is gathered once more. The bits are those of prefetch 0, where no gather
- * is that early. */
-typedef struct { char full[17]; float evals[2]; } passes_outcome;
+// An update starts a gather for the pass that comes next. Whatever comes, each pass counts its own gathers,
+// and what zero_set puts out of date is gathered once more. The bits are those of prefetch 0, where no gather
+// is that early.
+typedef struct {
+    char full[17];
+    float evals[2];
+} passes_outcome;
 
 static passes_outcome train_with_other_passes(const zero_config *c) {
     static float ones[TOY_LARGEST];
@@ -414,10 +461,11 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     toy t;
     memset(&o, 0, sizeof o);
     for (int i = 0; i < TOY_LARGEST; i++) ones[i] = 1;
-#define GATHERED(steps, evals, others) do { \
-        zero_get_traffic(t.z, &traffic); \
-        CHECK(traffic.all_gather[ZERO_FOR_STEP] == (steps) * step + (others)); \
-        CHECK(traffic.all_gather[ZERO_FOR_EVAL] == (evals) * eval); \
+#define GATHERED(steps, evals, others)                                       \
+    do {                                                                     \
+        zero_get_traffic(t.z, &traffic);                                     \
+        CHECK(traffic.all_gather[ZERO_FOR_STEP] == (steps)*step + (others)); \
+        CHECK(traffic.all_gather[ZERO_FOR_EVAL] == (evals)*eval);            \
     } while (0)
     MUST(toy_create(&t, c, NULL));
     MUST(toy_step(&t, A, 1, NULL));
@@ -442,7 +490,7 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     MUST(zero_update(t.z, &h));
     if (c->stage == 3) GATHERED(4, 2, others);
     MUST(zero_hash(t.z, 1, o.full));
-    zero_destroy(t.z);                                                  /* with a gather under way */
+    zero_destroy(t.z);  // with a gather under way
 #undef GATHERED
     return o;
 }
@@ -466,8 +514,8 @@ static void check_other_passes(void) {
         }
 }
 
-/* Below stage 3 forward is not collective: each rank may go through the units in an order of its own. What
- * the update gathers has one order on all ranks all the same. */
+// Below stage 3 forward is not collective: each rank may go through the units in an order of its own. What
+// the update gathers has one order on all ranks all the same.
 static void train_in_own_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -499,14 +547,19 @@ static void check_own_orders(void) {
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- files */
+// -------- files
 
 enum { PATH_BYTES = 160 };
 static char folder[64];
 
-static void path_of(char path[PATH_BYTES], const char *name, int rank) { snprintf(path, PATH_BYTES, "%s/%s.%d", folder, name, rank); }
+static void path_of(char path[PATH_BYTES], const char *name, int rank) {
+    snprintf(path, PATH_BYTES, "%s/%s.%d", folder, name, rank);
+}
 
-typedef struct { int64_t step; char note[24]; } user_data;
+typedef struct {
+    int64_t step;
+    char note[24];
+} user_data;
 
 static void steps(toy *t, int from, int to) {
     for (int step = from; step <= to; step++) MUST(toy_step(t, 1, step, NULL));
@@ -518,7 +571,7 @@ static void check_load_at(const zero_config *c, const char *name, const char sav
     user_data user = { 0 };
     path_of(path, name, checks.rank);
     MUST(toy_create(&t, c, NULL));
-    steps(&t, 1, 1);                                                    /* what was there before must not shine through */
+    steps(&t, 1, 1);  // what was there before must not shine through
     MUST(zero_load(t.z, path, &user, sizeof user));
     CHECK(user.step == 2 && !strcmp(user.note, "of the trainer"));
     MUST(zero_hash(t.z, 1, hex));
@@ -532,7 +585,8 @@ static void check_load_at(const zero_config *c, const char *name, const char sav
 static void check_save_and_load(void) {
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int from = 0; from <= 3; from++) {
-            zero_config c = settings_config(&settings_paths[from + 1], &settings_formats[f], 1, &settings_variations[from & 1]);
+            zero_config c = settings_config(&settings_paths[from + 1], &settings_formats[f], 1,
+                                            &settings_variations[from & 1]);
             char path[PATH_BYTES], name[64], saved[17], end[17];
             user_data user = { 2, "of the trainer" };
             toy t;
@@ -547,25 +601,42 @@ static void check_save_and_load(void) {
             MUST(zero_hash(t.z, 1, end));
             zero_destroy(t.z);
             for (int to = 0; to <= 3; to++) {
-                zero_config other = settings_config(&settings_paths[to + 1], &settings_formats[f], 1, &settings_variations[1]);
+                zero_config other = settings_config(&settings_paths[to + 1], &settings_formats[f], 1,
+                                                    &settings_variations[1]);
                 CHECK_SETTING("load, %s at stage %d", name, to);
                 check_load_at(&other, name, saved, end);
             }
         }
 }
 
-typedef enum { INTACT, FLIP_HEADER, FLIP_MIDDLE, FLIP_NUMBER, FLIP_DIGEST, TRUNCATE, EMPTY, LONGER, GONE, DAMAGES } damage;
+typedef enum {
+    INTACT,
+    FLIP_HEADER,
+    FLIP_MIDDLE,
+    FLIP_NUMBER,
+    FLIP_DIGEST,
+    TRUNCATE,
+    EMPTY,
+    LONGER,
+    GONE,
+    DAMAGES
+} damage;
 
-/* On the last rank only: the others' files are good. */
+// On the last rank only: the others' files are good.
 static void damage_file(const char *path, damage what) {
     FILE *f = fopen(path, "r+b");
     int ok = f && !fseek(f, 0, SEEK_END);
     long size = ok ? ftell(f) : 0;
-    long at = what == FLIP_HEADER ? 0 : what == FLIP_MIDDLE ? size / 2 : what == FLIP_NUMBER ? size - 9 : size - 1;
+    long at = what == FLIP_HEADER   ? 0
+              : what == FLIP_MIDDLE ? size / 2
+              : what == FLIP_NUMBER ? size - 9
+                                    : size - 1;
     if (ok && what <= FLIP_DIGEST) {
         int byte;
-        ok = !fseek(f, at, SEEK_SET) && (byte = fgetc(f)) != EOF && !fseek(f, at, SEEK_SET) && fputc(byte ^ 16, f) != EOF;
-    } else if (ok && what == LONGER) ok = fputc(0, f) != EOF;
+        ok = !fseek(f, at, SEEK_SET) && (byte = fgetc(f)) != EOF && !fseek(f, at, SEEK_SET) &&
+             fputc(byte ^ 16, f) != EOF;
+    } else if (ok && what == LONGER)
+        ok = fputc(0, f) != EOF;
     ok = f && !fclose(f) && ok;
     if (ok && what == TRUNCATE) ok = !truncate(path, size - 4096);
     if (ok && what == EMPTY) ok = !truncate(path, 0);
@@ -575,9 +646,14 @@ static void damage_file(const char *path, damage what) {
 
 static void check_damage(toy *t, int stage, damage what) {
     static const char *const names[DAMAGES] = {
-        [FLIP_HEADER] = "no llmc_zero state file", [FLIP_MIDDLE] = "checksum", [FLIP_NUMBER] = "checksum",
+        [FLIP_HEADER] = "no llmc_zero state file",
+        [FLIP_MIDDLE] = "checksum",
+        [FLIP_NUMBER] = "checksum",
         [FLIP_DIGEST] = "checksum",
-        [TRUNCATE] = "truncated", [EMPTY] = "ends early", [LONGER] = "truncated or damaged", [GONE] = "No such file",
+        [TRUNCATE] = "truncated",
+        [EMPTY] = "ends early",
+        [LONGER] = "truncated or damaged",
+        [GONE] = "No such file",
     };
     char path[PATH_BYTES], saved[17], before[17], after[17];
     user_data user = { 2, "of the trainer" };
@@ -594,7 +670,7 @@ static void check_damage(toy *t, int stage, damage what) {
     MUST(zero_hash(t->z, 1, after));
     CHECK(rc == (what == INTACT ? 0 : ZERO_ERR_IO));
     CHECK(user.step == (what == INTACT ? 2 : 7));
-    CHECK(!strcmp(after, what == INTACT ? saved : before));             /* a load that fails changes nothing, on no rank */
+    CHECK(!strcmp(after, what == INTACT ? saved : before));  // a load that fails changes nothing, on no rank
     if (what != INTACT) CHECK(strstr(zero_last_error(), names[what]));
 }
 
@@ -611,7 +687,7 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
     path_of(path, "other_rank", (checks.rank + 1) % checks.ranks);
     CHECK(zero_load(t->z, path, &user, sizeof user) == (checks.ranks > 1 ? ZERO_ERR_IO : 0));
     if (checks.ranks > 1) CHECK(strstr(zero_last_error(), "saved by rank"));
-    CHECK(zero_load(t->z, path, &user, sizeof user - 8) == ZERO_ERR_IO);        /* another trainer's data */
+    CHECK(zero_load(t->z, path, &user, sizeof user - 8) == ZERO_ERR_IO);  // another trainer's data
     CHECK(checks.ranks > 1 || strstr(zero_last_error(), "of the trainer's own"));
     memcpy(units, toy_units, sizeof units);
     memcpy(tensors, toy_tensors, sizeof tensors);
@@ -631,16 +707,17 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
     CHECK(!strcmp(hex, before));
 }
 
-/* The same bytes and steps, saved by all ranks under a name. */
+// The same bytes and steps, saved by all ranks under a name.
 static void save_as(toy *t, const char *name, const user_data *user) {
     char path[PATH_BYTES];
     path_of(path, name, checks.rank);
     MUST(zero_save(t->z, path, user, sizeof *user));
 }
 
-/* One rank has a file of another save: all say so, naming both files, and nothing has changed. */
+// One rank has a file of another save: all say so, naming both files, and nothing has changed.
 static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) {
-    char path[PATH_BYTES], theirs[PATH_BYTES], first[PATH_BYTES], host[64] = "", before[17], after[17], sentence[1024];
+    char path[PATH_BYTES], theirs[PATH_BYTES], first[PATH_BYTES], host[64] = "", before[17], after[17],
+                                                                  sentence[1024];
     user_data user = { 7, "untouched" };
     int named = odd ? odd : 1;
     CHECK_SETTING("rank %d has %s, the others %s", odd, other, usual);
@@ -648,8 +725,11 @@ static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) 
     path_of(theirs, odd ? other : usual, named);
     path_of(first, odd ? usual : other, 0);
     gethostname(host, sizeof host - 1);
-    snprintf(sentence, sizeof sentence, "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all ranks the files of "
-             "one; these are %s and %s", named, host, host, theirs, first);
+    snprintf(sentence, sizeof sentence,
+             "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all ranks the "
+             "files of "
+             "one; these are %s and %s",
+             named, host, host, theirs, first);
     MUST(zero_hash(t->z, 1, before));
     CHECK(zero_load(t->z, path, &user, sizeof user) == ZERO_ERR_IO);
     CHECK(!strcmp(zero_last_error(), sentence));
@@ -657,7 +737,7 @@ static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) 
     CHECK(!strcmp(after, before) && user.step == 7);
 }
 
-/* A state file as version 2 had it: without the number of the save. */
+// A state file as version 2 had it: without the number of the save.
 static void make_version_2(const char *from, const char *to) {
     enum { VERSION_AT = 8, NUMBER = 8 };
     static char bytes[8 << 20];
@@ -691,7 +771,8 @@ static void check_mixed_saves(void) {
     static const char *const names[] = { "save", "again", "later", "noted" };
     enum { NAMES = sizeof names / sizeof *names };
     zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
-    user_data user = { 1, "of the trainer" }, noted = { checks.rank == checks.ranks - 1 ? 2 : 1, "of the trainer" };
+    user_data user = { 1, "of the trainer" },
+              noted = { checks.rank == checks.ranks - 1 ? 2 : 1, "of the trainer" };
     char path[PATH_BYTES], saved[17], hex[17];
     toy t;
     MUST(toy_create(&t, &c, NULL));
@@ -699,7 +780,7 @@ static void check_mixed_saves(void) {
     MUST(zero_hash(t.z, 1, saved));
     save_as(&t, "save", &user);
     save_as(&t, "again", &user);
-    save_as(&t, "noted", &noted);                                       /* only the last rank's own bytes differ */
+    save_as(&t, "noted", &noted);  // only the last rank's own bytes differ
     steps(&t, 2, 2);
     save_as(&t, "later", &user);
     for (int odd = 0; odd < checks.ranks && checks.ranks > 1; odd++) {
@@ -722,7 +803,8 @@ static void check_mixed_saves(void) {
 
 static void check_damaged_files(void) {
     for (int stage = 1; stage <= 3; stage += 2) {
-        zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1, &settings_variations[1]);
+        zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
+                                        &settings_variations[1]);
         char hex[17];
         toy t;
         MUST(toy_create(&t, &c, NULL));
@@ -730,7 +812,7 @@ static void check_damaged_files(void) {
         for (int what = 0; what < DAMAGES; what++) check_damage(&t, stage, what);
         MUST(zero_hash(t.z, 1, hex));
         check_wrong_files(&t, &c, hex);
-        steps(&t, 2, 2);                                                /* and training goes on */
+        steps(&t, 2, 2);  // and training goes on
         zero_destroy(t.z);
     }
 }
@@ -756,10 +838,10 @@ static void check_files(void) {
         remove_file(name);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!rmdir(folder));                            /* nothing else was left in it */
+    if (!checks.rank) CHECK(!rmdir(folder));  // nothing else was left in it
 }
 
-/* ---------------------------------------------------------------------------------------------------- values and scalars */
+// -------- values and scalars
 
 static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
@@ -767,18 +849,19 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
 
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };  /* PARAM sets the master too: first */
+    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1,
+                                        ZERO_MOMENT2 };  // PARAM sets the master too: first
     toy t;
     MUST(toy_create(&t, c, NULL));
     MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
     steps(&t, 1, 1);
     MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
-    MUST(toy_forward(&t, 0));           /* the next units are on their way, and must not arrive after zero_set */
+    MUST(toy_forward(&t, 0));  // the next units are on their way, and must not arrive after zero_set
     for (int w = 0; w < 4; w++)
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
                 int64_t n = toy_tensors[k].elems, half = n / 3;
-                if (own_master(c) && order[w] == ZERO_MASTER) continue;             /* the parameter itself */
+                if (own_master(c) && order[w] == ZERO_MASTER) continue;  // the parameter itself
                 for (int64_t i = 0; i < n; i++) x[i] = value_of(w, k, l, i);
                 MUST(zero_set(t.z, order[w], k, l, half, n - half, x + half));
                 MUST(zero_set(t.z, order[w], k, l, 0, half, x));
@@ -832,7 +915,8 @@ static void check_scalars(const zero_config *c) {
 }
 
 static void check_values_and_scalars(void) {
-    for (int v = 1; v < SETTINGS_COUNT(settings_variations); v += 3)    /* overlap, huge buckets, max_open 2, overlapped messages */
+    for (int v = 1; v < SETTINGS_COUNT(settings_variations);
+         v += 3)  // overlap, huge buckets, max_open 2, overlapped messages
         for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
             const settings_format *format = &settings_formats[(v + p) % SETTINGS_COUNT(settings_formats)];
             zero_config c = settings_config(&settings_paths[p], format, 1, &settings_variations[v]);
@@ -844,9 +928,9 @@ static void check_values_and_scalars(void) {
         }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- overlap */
+// -------- overlap
 
-/* How often an event of kind `a` of a unit goes on during one of kind `b` of another. */
+// How often an event of kind `a` of a unit goes on during one of kind `b` of another.
 static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
     int n = 0;
     zero_event x, y;
@@ -856,10 +940,11 @@ static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
     return n;
 }
 
-/* The index of the first event of a kind and unit from event `from` on; CHECK fails where there is none. */
+// The index of the first event of a kind and unit from event `from` on; CHECK fails where there is none.
 static int event_of(const zero *z, int from, zero_event_kind kind, int unit) {
     zero_event e;
-    for (int i = from; !zero_trace_event(z, i, &e); i++) if (e.kind == kind && e.unit == unit) return i;
+    for (int i = from; !zero_trace_event(z, i, &e); i++)
+        if (e.kind == kind && e.unit == unit) return i;
     CHECK(!"an event of this kind and unit");
     return -1;
 }
@@ -871,8 +956,7 @@ static int events_so_far(const zero *z) {
     return n;
 }
 
-/* Backward of one micro-batch: when a block is released, the next gather starts before the block's reduction.
- * */
+// Backward of one micro-batch: when a block is released, the next gather starts before the block's reduction.
 static void check_order_in_backward(const zero *z, int from, int prefetch, int another_follows) {
     int at = event_of(z, from, ZERO_EV_BACKWARD, TOY_UNITS - 1);
     for (int unit = TOY_UNITS - 1; unit > 0; unit--) {
@@ -882,14 +966,14 @@ static void check_order_in_backward(const zero *z, int from, int prefetch, int a
     if (another_follows) CHECK(event_of(z, at, ZERO_EV_GATHER, 0) < event_of(z, at, ZERO_EV_REDUCE, 1));
 }
 
-/* The gathers of the first so many units start before the next unit is updated. */
+// The gathers of the first so many units start before the next unit is updated.
 static void check_order_in_update(const zero *z, int from, int units) {
     int at = event_of(z, from, ZERO_EV_UPDATE, 0);
     for (int unit = 0; unit < units; unit++)
         CHECK(event_of(z, at, ZERO_EV_GATHER, unit) < event_of(z, at, ZERO_EV_UPDATE, unit + 1));
 }
 
-/* Without overlap a collective runs where it is started, so the trace has the order of the starts. */
+// Without overlap a collective runs where it is started, so the trace has the order of the starts.
 static void check_order_of_starts(void) {
     for (int stage = 1; stage <= 3; stage++)
         for (int prefetch = 1; prefetch <= 2; prefetch++) {
@@ -902,7 +986,7 @@ static void check_order_of_starts(void) {
             c.prefetch = prefetch;
             CHECK_SETTING("order of starts, stage %d, prefetch %d", stage, prefetch);
             MUST(toy_create(&t, &c, NULL));
-            steps(&t, 1, 1);                                            /* records the order of use */
+            steps(&t, 1, 1);  // records the order of use
             for (int micro = 0; micro < 2; micro++) {
                 from = events_so_far(t.z);
                 MUST(toy_pass(&t, ZERO_TRAIN, micro, 2));
@@ -922,11 +1006,13 @@ static int waits(const zero *z) {
     return n;
 }
 
-/* The blocks compute for some milliseconds, the ranks unequally, as they do; so a collective takes long enough to be met. */
+// The blocks compute for some milliseconds, the ranks unequally, as they do; so a collective takes long
+// enough to be met.
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 2; stage <= 3; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
+                                            &settings_variations[overlap]);
             toy t;
             c.trace_events = 2000;
             c.reduce_bucket_size = 1;
@@ -938,19 +1024,22 @@ static void check_overlap(void) {
             int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
             int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
             int waited = check_any(waits(t.z) > 0);
-            if (checks.ranks > 1 || !overlap) CHECK(reduces == overlap && gathers == overlap);    /* one rank only copies, in no time */
+            if (checks.ranks > 1 || !overlap)
+                CHECK(reduces == overlap && gathers == overlap);  // one rank only copies, in no time
             if (checks.ranks > 1 || !overlap) CHECK(waited == overlap);
             zero_destroy(t.z);
         }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- timeout */
+// -------- timeout
 
-/* The last rank stays away from a barrier: the others say so in time, and from then on refuse without waiting. */
+// The last rank stays away from a barrier: the others say so in time, and from then on refuse without
+// waiting.
 static void check_timeout(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1,
+                                            &settings_variations[overlap]);
             toy t;
             double sum = 1;
             c.shared_window = shared;
@@ -971,15 +1060,20 @@ static void check_timeout(void) {
             MPI_Barrier(MPI_COMM_WORLD);
             int said = zero_first_to_fail(t.z), all = 0;
             MPI_Allreduce(&said, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-            if (shared && checks.ranks > 1) CHECK(all == 1);            /* one rank of the node prints */
+            if (shared && checks.ranks > 1) CHECK(all == 1);  // one rank of the node prints
             zero_destroy(t.z);
         }
 }
 
-/* The last rank stays away from the first step, whose first collective at stage 2 is the last units' reduction. */
+// The last rank stays away from the first step, whose first collective at stage 2 is the last units'
+// reduction.
 static void check_units_named(void) {
-    static const struct { int64_t bucket; const char *units; } cases[] = {
-        { 1, "a reduce-scatter of unit 4 for" }, { 1LL << 40, "a reduce-scatter of units 1 to 4 for" },
+    static const struct {
+        int64_t bucket;
+        const char *units;
+    } cases[] = {
+        { 1, "a reduce-scatter of unit 4 for" },
+        { 1LL << 40, "a reduce-scatter of units 1 to 4 for" },
     };
     for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
         zero_config c = settings_config(&settings_paths[3], &settings_formats[0], 1, &settings_variations[0]);
@@ -997,7 +1091,7 @@ static void check_units_named(void) {
     }
 }
 
-/* A process that MPI_Comm_split has left out. */
+// A process that MPI_Comm_split has left out.
 static void check_no_communicator(void) {
     MPI_Comm none = MPI_COMM_NULL;
     zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[0]);
@@ -1008,11 +1102,12 @@ static void check_no_communicator(void) {
     CHECK(strstr(zero_last_error(), "mpi_comm points to MPI_COMM_NULL"));
 }
 
-/* Ranks that open different units: nobody takes another unit's bytes for its own. */
+// Ranks that open different units: nobody takes another unit's bytes for its own.
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1,
+                                            &settings_variations[overlap]);
             toy t;
             c.shared_window = shared;
             c.comm_timeout_s = 1;
@@ -1020,13 +1115,13 @@ static void check_disorder(void) {
             MUST(toy_create(&t, &c, NULL));
             MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
             int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
-            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));        /* rank 0 differs from every other */
+            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from every other
             if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
             zero_destroy(t.z);
         }
 }
 
-/* ---------------------------------------------------------------------------------------------------------- no memory */
+// -------- no memory
 
 static size_t address_space(void) {
     size_t pages = 0;
@@ -1036,7 +1131,8 @@ static size_t address_space(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* The last rank may take so many bytes more, the others any number: all fail, in time, and say what the last one lacks. */
+// The last rank may take so many bytes more, the others any number: all fail, in time, and say what the last
+// one lacks.
 static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
     static const zero_unit unit = { "all", 1, 1, 0 };
     struct rlimit free_, limit;
@@ -1058,7 +1154,8 @@ static void check_no_memory(void) {
     static const zero_tensor large = { "large", 32 << 20, 1, 0, 1, 0 }, small = { "small", 1000, 1, 0, 1, 0 };
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 0; stage < 4; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1, &settings_variations[overlap]);
+            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1,
+                                            &settings_variations[overlap]);
             c.comm_timeout_s = 30;
             CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
             refuse_memory(&c, &large, 100 << 20, "no memory for ");
@@ -1070,9 +1167,9 @@ static void check_no_memory(void) {
         }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------ */
+// --------
 
-static const char *only;            /* the check that was asked for */
+static const char *only;  // the check that was asked for
 
 static void timed(const char *name, void (*check)(void)) {
     double start = MPI_Wtime();

@@ -1,4 +1,5 @@
-/* Ranks as child processes of a test: what each of them reports lies in memory that the test shares with them. */
+// Ranks as child processes of a test: what each of them reports lies in memory that the test shares with
+// them.
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #include <arpa/inet.h>
@@ -16,14 +17,14 @@
 
 enum { MOST_RANKS = 16 };
 typedef struct {
-    int rc, reported, value;            /* value: the body's own */
-    int fds;                            /* that are open at the end and were not before */
-    double seconds;                     /* from its start, or from where the body says */
+    int rc, reported, value;  // value: the body's own
+    int fds;                  // that are open at the end and were not before
+    double seconds;           // from its start, or from where the body says
     char sentence[1024];
 } outcome;
-static outcome *outcomes;               /* of the children */
+static outcome *outcomes;  // of the children
 static pid_t children[MOST_RANKS];
-static int statuses[MOST_RANKS];        /* exit status, or 128 + signal */
+static int statuses[MOST_RANKS];  // exit status, or 128 + signal
 
 static inline double now(void) {
     struct timespec t;
@@ -44,12 +45,14 @@ static inline int open_fds(void) {
 }
 
 static inline void forget_outcomes(void) {
-    if (!outcomes) outcomes = mmap(NULL, MOST_RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!outcomes)
+        outcomes = mmap(NULL, MOST_RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (outcomes == MAP_FAILED) abort();
     memset(outcomes, 0, MOST_RANKS * sizeof *outcomes);
 }
 
-/* The child runs body(i, ctx), which fills outcomes[i], and ends by exit, so that a leak is found. */
+// The child runs body(i, ctx), which fills outcomes[i], and ends by exit, so that a leak is found.
 static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx) {
     fflush(NULL);
     if ((children[i] = fork()) < 0) abort();
@@ -65,7 +68,7 @@ static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx)
     exit(0);
 }
 
-/* Waits for the children's end; those that take longer than `limit` seconds are killed and counted. */
+// Waits for the children's end; those that take longer than `limit` seconds are killed and counted.
 static inline int end_children(int n, double limit) {
     double until = now() + limit;
     int hung = 0;
@@ -73,7 +76,12 @@ static inline int end_children(int n, double limit) {
         int status = 0;
         if (!children[i]) continue;
         while (waitpid(children[i], &status, WNOHANG) == 0) {
-            if (now() > until) { hung++; kill(children[i], SIGKILL); waitpid(children[i], &status, 0); break; }
+            if (now() > until) {
+                hung++;
+                kill(children[i], SIGKILL);
+                waitpid(children[i], &status, 0);
+                break;
+            }
             nap(1e-3);
         }
         statuses[i] = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -82,11 +90,12 @@ static inline int end_children(int n, double limit) {
     return hung;
 }
 
-/* A port that nobody has, outside those that the system gives away by itself. */
+// A port that nobody has, outside those that the system gives away by itself.
 static inline int free_port(void) {
     static int next;
     for (;;) {
-        int port = 12000 + (int)((getpid() * 37 + next++ * 11) % 20000), one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+        int port = 12000 + (int)((getpid() * 37 + next++ * 11) % 20000), one = 1,
+            fd = socket(AF_INET, SOCK_STREAM, 0);
         struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         int ok = !bind(fd, (struct sockaddr *)&a, sizeof a);
@@ -95,9 +104,11 @@ static inline int free_port(void) {
     }
 }
 
-/* A connection to this machine's port; waits until someone listens, for 3 s at most. */
+// A connection to this machine's port; waits until someone listens, for 3 s at most.
 static inline int knock(int port) {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr = { htonl(INADDR_LOOPBACK) } };
     for (double until = now() + 3; now() < until; nap(5e-3)) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         if (!connect(fd, (struct sockaddr *)&a, sizeof a)) return fd;

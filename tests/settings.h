@@ -1,47 +1,57 @@
-/*
- * The table of settings that every ZeRO path is held to: paths x formats x micro-batches x variations. The first two variations are
- * overlap off and on; each of the others moves one more thing away from the defaults.
- */
+// The table of settings that every ZeRO path is held to: paths x formats x micro-batches x variations. The
+// first two variations are overlap off and on; each of the others moves one more thing away from the
+// defaults.
 #ifndef TESTS_SETTINGS_H
 #define TESTS_SETTINGS_H
 #include <stdio.h>
 #include <stdlib.h>
 #include "../llmc_zero/zero.h"
 
-typedef struct { const char *name; int stage, naive; } settings_path;
-typedef struct { const char *name; zero_dtype dtype; int no_master, every; } settings_format;   /* tried with every so-many-th variation */
+typedef struct {
+    const char *name;
+    int stage, naive;
+} settings_path;
+typedef struct {
+    const char *name;
+    zero_dtype dtype;
+    int no_master, every;
+} settings_format;  // tried with every so-many-th variation
 typedef struct {
     const char *name;
     int64_t bucket;
     int prefetch, max_open, overlap, poison, shared_window;
     int64_t window_bytes;
-    int direct;                 /* past the staging at any size */
+    int direct;  // past the staging at any size
 } settings_variation;
 
-static const settings_path settings_paths[] = {     /* the naive path first: the others are compared with it */
+static const settings_path settings_paths[] = {
+    // the naive path first: the others are compared with it
     { "naive", 0, 1 }, { "stage 0", 0, 0 }, { "stage 1", 1, 0 }, { "stage 2", 2, 0 }, { "stage 3", 3, 0 },
 };
 static const settings_format settings_formats[] = {
-    { "fp32", ZERO_F32, 0, 1 }, { "bf16", ZERO_BF16, 0, 1 }, { "fp16", ZERO_F16, 0, 3 }, { "bf16 without master", ZERO_BF16, 1, 3 },
+    { "fp32", ZERO_F32, 0, 1 },
+    { "bf16", ZERO_BF16, 0, 1 },
+    { "fp16", ZERO_F16, 0, 3 },
+    { "bf16 without master", ZERO_BF16, 1, 3 },
 };
 static const int settings_micro_batches[] = { 1, 3 };
 static const settings_variation settings_variations[] = {
-    /* name                  bucket    prefetch  max_open  overlap  poison  shared  window    direct */
-    { "defaults",            0,        1,        1,        0,       0,      1,      4 << 20,   0 },
-    { "overlap",             0,        1,        1,        1,       0,      1,      4 << 20,   0 },
-    { "bucket 1",            1,        1,        1,        1,       0,      1,      4 << 20,   0 },
-    { "bucket 5000",         5000,     1,        1,        1,       0,      1,      4 << 20,   0 },
-    { "bucket huge",         1LL << 40,1,        1,        1,       0,      1,      4 << 20,   0 },
-    { "prefetch 0",          0,        0,        1,        1,       0,      1,      4 << 20,   0 },
-    { "prefetch 3",          0,        3,        1,        1,       0,      1,      4 << 20,   0 },
-    { "max_open 2",          0,        0,        2,        0,       0,      1,      4 << 20,   0 },
-    { "small window",        0,        1,        1,        0,       0,      1,      64 << 10,  0 },
-    { "messages",            0,        1,        1,        0,       0,      0,      4 << 20,   0 },
-    { "messages, overlap",   0,        1,        1,        1,       0,      0,      64 << 10,  0 },
-    { "poison",              0,        3,        1,        1,       1,      1,      4 << 20,   0 },
-    { "poison, bucket huge", 1LL << 40,1,        1,        0,       1,      1,      4 << 20,   0 },
-    { "direct reads",        0,        1,        1,        1,       1,      1,      64 << 10,  1 },
-    { "unstaged messages",   0,        1,        1,        1,       1,      0,      64 << 10,  1 },
+    // name                  bucket    prefetch  max_open  overlap  poison  shared  window    direct
+    { "defaults", 0, 1, 1, 0, 0, 1, 4 << 20, 0 },
+    { "overlap", 0, 1, 1, 1, 0, 1, 4 << 20, 0 },
+    { "bucket 1", 1, 1, 1, 1, 0, 1, 4 << 20, 0 },
+    { "bucket 5000", 5000, 1, 1, 1, 0, 1, 4 << 20, 0 },
+    { "bucket huge", 1LL << 40, 1, 1, 1, 0, 1, 4 << 20, 0 },
+    { "prefetch 0", 0, 0, 1, 1, 0, 1, 4 << 20, 0 },
+    { "prefetch 3", 0, 3, 1, 1, 0, 1, 4 << 20, 0 },
+    { "max_open 2", 0, 0, 2, 0, 0, 1, 4 << 20, 0 },
+    { "small window", 0, 1, 1, 0, 0, 1, 64 << 10, 0 },
+    { "messages", 0, 1, 1, 0, 0, 0, 4 << 20, 0 },
+    { "messages, overlap", 0, 1, 1, 1, 0, 0, 64 << 10, 0 },
+    { "poison", 0, 3, 1, 1, 1, 1, 4 << 20, 0 },
+    { "poison, bucket huge", 1LL << 40, 1, 1, 0, 1, 1, 4 << 20, 0 },
+    { "direct reads", 0, 1, 1, 1, 1, 1, 64 << 10, 1 },
+    { "unstaged messages", 0, 1, 1, 1, 1, 0, 64 << 10, 1 },
 };
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
@@ -54,7 +64,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.dtype = f->dtype;
     c.no_master = f->no_master;
     c.rounding_seed = 1234;
-    c.initial_scale_power = 8;      /* where the toy's gradients in fp16 are neither too large nor too small */
+    c.initial_scale_power = 8;  // where the toy's gradients in fp16 are neither too large nor too small
     c.micro_batches = micro_batches;
     c.reduce_bucket_size = v->bucket;
     c.prefetch = v->prefetch;
@@ -64,15 +74,15 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.shared_window = v->shared_window;
     c.window_bytes = v->window_bytes;
     c.comm_timeout_s = 60;
-    if (getenv("TEST_SERVER")) {    /* the ranks are mpirun's, their messages go by TCP */
+    if (getenv("TEST_SERVER")) {  // the ranks are mpirun's, their messages go by TCP
         c.start = ZERO_START_TCP;
         c.server = getenv("TEST_SERVER");
     }
     return c;
 }
 
-static inline void settings_name(char *name, size_t bytes, const settings_path *p, const settings_format *f, int micro_batches,
-                                 const settings_variation *v) {
+static inline void settings_name(char *name, size_t bytes, const settings_path *p, const settings_format *f,
+                                 int micro_batches, const settings_variation *v) {
     snprintf(name, bytes, "%s, %s, %d micro-batches, %s", p->name, f->name, micro_batches, v->name);
 }
 

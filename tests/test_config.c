@@ -1,4 +1,5 @@
-/* The configuration from a DeepSpeed file and from the environment: what each text sets, and what the errors of refused texts name. */
+// The configuration from a DeepSpeed file and from the environment: what each text sets, and what the errors
+// of refused texts name.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,11 +20,18 @@ static void write_file(const char *text, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* The settings that a file may change. Here they differ from what most texts ask for, so that a change that is missing is seen too. */
-typedef struct { int stage; zero_dtype dtype; int micro_batches; int64_t bucket; int prefetch, overlap; } settings;
+// The settings that a file may change. Here they differ from what most texts ask for, so that a change that
+// is missing is seen too.
+typedef struct {
+    int stage;
+    zero_dtype dtype;
+    int micro_batches;
+    int64_t bucket;
+    int prefetch, overlap;
+} settings;
 static const settings before = { 2, ZERO_F32, 3, 777, 4, 7 };
 #define SAME 2, ZERO_F32, 3, 777, 4, 7
-enum { UNTOUCHED = 9 };             /* reduce_fp32, which only communication_data_type changes */
+enum { UNTOUCHED = 9 };  // reduce_fp32, which only communication_data_type changes
 
 static zero_config start(void) {
     zero_config c = ZERO_CONFIG_INIT;
@@ -40,8 +48,9 @@ static zero_config start(void) {
 static void check_settings(const char *text, const zero_config *c, const settings *want) {
     if (c->stage != want->stage || c->dtype != want->dtype || c->micro_batches != want->micro_batches ||
         c->reduce_bucket_size != want->bucket || c->prefetch != want->prefetch || c->overlap != want->overlap)
-        fail_msg("%s gives stage %d, dtype %d, %d micro-batches, bucket %lld, prefetch %d, overlap %d", text, c->stage, (int)c->dtype,
-                 c->micro_batches, (long long)c->reduce_bucket_size, c->prefetch, c->overlap);
+        fail_msg("%s gives stage %d, dtype %d, %d micro-batches, bucket %lld, prefetch %d, overlap %d", text,
+                 c->stage, (int)c->dtype, c->micro_batches, (long long)c->reduce_bucket_size, c->prefetch,
+                 c->overlap);
     if (c->reduce_fp32 != UNTOUCHED) fail_msg("%s gives reduce_fp32 %d", text, c->reduce_fp32);
 }
 
@@ -50,14 +59,18 @@ static void check_error(const char *text, int rc, int want, const char *words) {
     char list[400];
     snprintf(list, sizeof list, "%s", words);
     for (char *word = strtok(list, "|"); word; word = strtok(NULL, "|"))
-        if (!strstr(zero_last_error(), word)) fail_msg("%s: the error \"%s\" does not say \"%s\"", text, zero_last_error(), word);
+        if (!strstr(zero_last_error(), word))
+            fail_msg("%s: the error \"%s\" does not say \"%s\"", text, zero_last_error(), word);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- what is taken */
+// -------- what is taken
 
 #define Z(inner) "{\"zero_optimization\": {" inner "}}"
 
-static const struct { const char *text; settings want; } good[] = {
+static const struct {
+    const char *text;
+    settings want;
+} good[] = {
     { "{}", { SAME } },
     { Z(""), { SAME } },
     { Z("\"stage\": 0"), { 0, ZERO_F32, 3, 777, 4, 7 } },
@@ -80,37 +93,60 @@ static const struct { const char *text; settings want; } good[] = {
     { "{\"bf16\": {\"enabled\": false}}", { SAME } },
     { "{\"gradient_accumulation_steps\": 8}", { 2, ZERO_F32, 8, 777, 4, 7 } },
     { "{\"gradient_accumulation_steps\": 1e1}", { 2, ZERO_F32, 10, 777, 4, 7 } },
-    /* "auto" and null leave a key out, blocks too */
-    { "{\"gradient_accumulation_steps\": \"auto\", \"train_batch_size\": \"auto\", \"scheduler\": null, \"bf16\": null}", { SAME } },
-    { Z("\"stage\": \"auto\", \"reduce_bucket_size\": \"auto\", \"offload_param\": null, \"zenflow\": null"), { SAME } },
-    { "{\"optimizer\": {\"type\": \"adamw\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"adam_w_mode\": true}}}", { SAME } },
-    /* what the plugin does anyway, and what is switched off */
-    { Z("\"contiguous_gradients\": true, \"reduce_scatter\": true, \"allgather_partitions\": false, \"sub_group_size\": 1e9"), { SAME } },
-    { Z("\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": true}, \"offload_param\": {\"device\": \"none\"}"), { SAME } },
-    { Z("\"zero_hpz_partition_size\": 1, \"mics_shard_size\": -1, \"zero_quantized_weights\": false"), { SAME } },
-    { Z("\"stage3_max_live_parameters\": 1e9, \"max_reuse_distance\": 0, \"stage3_param_persistence_threshold\": 1e5"), { SAME } },
-    { "{\"fp16\": {\"enabled\": false, \"loss_scale\": 0}, \"comet\": {\"enabled\": \"false\"}, \"amp\": {\"enabled\": \"auto\"}}",
+    // "auto" and null leave a key out, blocks too
+    { "{\"gradient_accumulation_steps\": \"auto\", \"train_batch_size\": \"auto\", \"scheduler\": null, "
+      "\"bf16\": null}",
       { SAME } },
-    { "{\"steps_per_print\": 2000, \"wall_clock_breakdown\": false, \"aio\": {\"queue_depth\": 8}, \"timers\": 0}", { SAME } },
-    { "{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"checkpoint\": {\"tag_validation\": \"Warn\"}}", { SAME } },
-    /* fp16, however its rows and those of bf16 stand */
+    { Z("\"stage\": \"auto\", \"reduce_bucket_size\": \"auto\", \"offload_param\": null, \"zenflow\": null"),
+      { SAME } },
+    { "{\"optimizer\": {\"type\": \"adamw\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", "
+      "\"adam_w_mode\": true}}}",
+      { SAME } },
+    // what the plugin does anyway, and what is switched off
+    { Z("\"contiguous_gradients\": true, \"reduce_scatter\": true, \"allgather_partitions\": false, "
+        "\"sub_group_size\": 1e9"),
+      { SAME } },
+    { Z("\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": true}, \"offload_param\": "
+        "{\"device\": \"none\"}"),
+      { SAME } },
+    { Z("\"zero_hpz_partition_size\": 1, \"mics_shard_size\": -1, \"zero_quantized_weights\": false"),
+      { SAME } },
+    { Z("\"stage3_max_live_parameters\": 1e9, \"max_reuse_distance\": 0, "
+        "\"stage3_param_persistence_threshold\": 1e5"),
+      { SAME } },
+    { "{\"fp16\": {\"enabled\": false, \"loss_scale\": 0}, \"comet\": {\"enabled\": \"false\"}, \"amp\": "
+      "{\"enabled\": \"auto\"}}",
+      { SAME } },
+    { "{\"steps_per_print\": 2000, \"wall_clock_breakdown\": false, \"aio\": {\"queue_depth\": 8}, "
+      "\"timers\": 0}",
+      { SAME } },
+    { "{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"checkpoint\": {\"tag_validation\": \"Warn\"}}",
+      { SAME } },
+    // fp16, however its rows and those of bf16 stand
     { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": false}}", { 2, ZERO_F16, 3, 777, 4, 7 } },
     { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
     { "{\"fp16\": true}", { 2, ZERO_F16, 3, 777, 4, 7 } },
-    /* comments and commas; quotes inside comments, comments inside strings */
+    // comments and commas; quotes inside comments, comments inside strings
     { "// it's \"mine\"\n{ # one\n\"zero_optimization\": /* two \" { */ { \"stage\" : 1,  /* three */ }, }",
       { 1, ZERO_F32, 3, 777, 4, 7 } },
-    { "/*a*//*b*/{\"log_level\": \"// /* # ,}\", \"comet\": {\"enabled\": false, \"list\": [1, 2 , # end\n]}}// last", { SAME } },
+    { "/*a*//*b*/{\"log_level\": \"// /* # ,}\", \"comet\": {\"enabled\": false, \"list\": [1, 2 , # "
+      "end\n]}}// last",
+      { SAME } },
     { "{\"log_level\": [[\"a\", \"b\"], [1, 2], {\"c\": 3, \"d\": 4}]}", { SAME } },
     { "{\"log_level\": \"\\\"#\\\\\", \"gradient_accumulation_steps\": 2}", { 2, ZERO_F32, 2, 777, 4, 7 } },
-    /* as the Hugging Face trainer's example for stage 3 has it, without offload and scheduler */
-    { "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"initial_scale_power\": 16}, \"bf16\": {\"enabled\": \"auto\"},"
-      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\"}},"
+    // as the Hugging Face trainer's example for stage 3 has it, without offload and scheduler
+    { "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"initial_scale_power\": 16}, \"bf16\": "
+      "{\"enabled\": \"auto\"},"
+      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": "
+      "\"auto\"}},"
       "\"zero_optimization\": {\"stage\": 3, \"overlap_comm\": true, \"contiguous_gradients\": true,"
       "\"sub_group_size\": 1e9, \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
-      "\"stage3_param_persistence_threshold\": \"auto\", \"stage3_max_live_parameters\": 1e9, \"stage3_max_reuse_distance\": 1e9,"
-      "\"stage3_gather_16bit_weights_on_model_save\": true}, \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\","
-      "\"steps_per_print\": 2000, \"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\"}",
+      "\"stage3_param_persistence_threshold\": \"auto\", \"stage3_max_live_parameters\": 1e9, "
+      "\"stage3_max_reuse_distance\": 1e9,"
+      "\"stage3_gather_16bit_weights_on_model_save\": true}, \"gradient_accumulation_steps\": \"auto\", "
+      "\"gradient_clipping\": \"auto\","
+      "\"steps_per_print\": 2000, \"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": "
+      "\"auto\"}",
       { 3, ZERO_F32, 3, 777, 4, 1 } },
 };
 
@@ -128,17 +164,20 @@ static void test_taken(void **state) {
 static void test_loss_scale(void **state) {
     (void)state;
     zero_config c = start(), same = c;
-    const char *text = "{\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"initial_scale_power\": 12, \"loss_scale_window\": 500, "
+    const char *text = "{\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"initial_scale_power\": 12, "
+                       "\"loss_scale_window\": 500, "
                        "\"hysteresis\": 3, \"consecutive_hysteresis\": true, \"min_loss_scale\": 4}}";
     write_file(text, strlen(text));
     assert_int_equal(zero_config_from_file(&c, file), 0);
-    assert_true(c.dtype == ZERO_F16 && c.loss_scale == 128 && c.initial_scale_power == 12 && c.loss_scale_window == 500);
+    assert_true(c.dtype == ZERO_F16 && c.loss_scale == 128 && c.initial_scale_power == 12 &&
+                c.loss_scale_window == 500);
     assert_true(c.hysteresis == 3 && c.consecutive_hysteresis == 1 && c.min_loss_scale == 4);
     assert_true(same.loss_scale == 0 && same.initial_scale_power == 16 && same.loss_scale_window == 1000);
-    assert_true(same.hysteresis == 2 && same.consecutive_hysteresis == 0 && same.min_loss_scale == 1);      /* DeepSpeed's defaults */
+    assert_true(same.hysteresis == 2 && same.consecutive_hysteresis == 0 &&
+                same.min_loss_scale == 1);  // DeepSpeed's defaults
 }
 
-/* A look-ahead in elements means one unit at least, where the program had none. */
+// A look-ahead in elements means one unit at least, where the program had none.
 static void test_prefetch_at_least_one(void **state) {
     (void)state;
     zero_config c = ZERO_CONFIG_INIT;
@@ -148,10 +187,12 @@ static void test_prefetch_at_least_one(void **state) {
     assert_int_equal(c.prefetch, 1);
 }
 
-/* --------------------------------------------------------------------------------------------------------- what is refused */
+// -------- what is refused
 
-static const struct { const char *text, *words; } bad[] = {
-    /* values */
+static const struct {
+    const char *text, *words;
+} bad[] = {
+    // values
     { Z("\"stage\": 4"), ":1: zero_optimization.stage: 4: |from 0 to 3" },
     { Z("\"stage\": -1"), "zero_optimization.stage: -1" },
     { Z("\"stage\": 1.5"), "zero_optimization.stage: 1.5" },
@@ -166,7 +207,7 @@ static const struct { const char *text, *words; } bad[] = {
     { "{\"gradient_accumulation_steps\": 3e9}", "gradient_accumulation_steps: 3" },
     { "{\"zero_optimization\": 3}", "zero_optimization: 3" },
     { "{\"bf16\": true}", "bf16: true|must be a block" },
-    /* the trainer's */
+    // the trainer's
     { "{\"train_batch_size\": 32}", "train_batch_size: 32|the trainer|\"auto\"" },
     { "{\"train_micro_batch_size_per_gpu\": 4}", "train_micro_batch_size_per_gpu: 4|the trainer" },
     { "{\"gradient_clipping\": 1.0}", "gradient_clipping: 1.0|the trainer" },
@@ -174,17 +215,22 @@ static const struct { const char *text, *words; } bad[] = {
     { "{\"optimizer\": {\"type\": \"Lion\"}}", "optimizer.type: \"Lion\"|AdamW" },
     { "{\"optimizer\": {\"params\": {\"adam_w_mode\": false}}}", "adam_w_mode: false" },
     { "{\"scheduler\": {\"type\": \"WarmupLR\"}}", "scheduler: {\"type\":\"WarmupLR\"}|the trainer" },
-    /* not built, or not what the plugin does */
-    { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "bf16.enabled: true|exclude each other" },
-    { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}", "fp16.enabled: true|exclude each other" },
+    // not built, or not what the plugin does
+    { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
+      "bf16.enabled: true|exclude each other" },
+    { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
+      "fp16.enabled: true|exclude each other" },
     { "{\"fp16\": {\"enable\": false}}", "fp16.enable: unknown key|fp16.enabled" },
     { "{\"fp16\": 3}", "fp16: 3|true or false" },
     { "{\"fp16\": {\"enabled\": true, \"hysteresis\": 0}}", "fp16.hysteresis: 0|from 1" },
-    { "{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 127}}", "fp16.initial_scale_power: 127|to 126" },
+    { "{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 127}}",
+      "fp16.initial_scale_power: 127|to 126" },
     { "{\"fp16\": {\"enabled\": true, \"loss_scale\": -1}}", "fp16.loss_scale: -1|from 0" },
-    { "{\"fp16\": {\"enabled\": true, \"consecutive_hysteresis\": 7}}", "fp16.consecutive_hysteresis: 7|true or false" },
+    { "{\"fp16\": {\"enabled\": true, \"consecutive_hysteresis\": 7}}",
+      "fp16.consecutive_hysteresis: 7|true or false" },
     { "{\"fp16\": {\"enabled\": true, \"auto_cast\": true}}", "fp16.auto_cast: true|not built" },
-    { Z("\"offload_optimizer\": {\"device\": \"cpu\"}"), "offload_optimizer.device: \"cpu\"|not built|write \"none\"" },
+    { Z("\"offload_optimizer\": {\"device\": \"cpu\"}"),
+      "offload_optimizer.device: \"cpu\"|not built|write \"none\"" },
     { Z("\"offload_optimizer\": {\"pin_memory\": true}"), "offload_optimizer: {|not built" },
     { Z("\"offload_param\": {\"device\": \"nvme\"}"), "offload_param.device: \"nvme\"|not built" },
     { Z("\"offload_param\": {\"device\": 0}"), "offload_param.device: 0" },
@@ -200,31 +246,38 @@ static const struct { const char *text, *words; } bad[] = {
     { Z("\"stage3_param_persistence_threshold\": 10"), "stage3_param_persistence_threshold: 10|write 0" },
     { Z("\"zenflow\": {\"topk_ratio\": 0.1}"), "zenflow: {|not built" },
     { Z("\"legacy_stage1\": true"), "legacy_stage1" },
-    { "{\"communication_data_type\": \"int8\"}", "communication_data_type: \"int8\"|fp32, bf16 or fp16|write \"fp32\"" },
+    { "{\"communication_data_type\": \"int8\"}",
+      "communication_data_type: \"int8\"|fp32, bf16 or fp16|write \"fp32\"" },
     { "{\"communication_data_type\": 32}", "communication_data_type: 32|fp32, bf16 or fp16" },
     { "{\"wall_clock_breakdown\": true}", "wall_clock_breakdown: true|not built" },
     { "{\"elasticity\": {\"enabled\": true}}", "elasticity.enabled: true|not built" },
     { "{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "data_types.grad_accum_dtype: \"bf16\"|fp32" },
-    /* unknown keys: the nearest known one, in the right block */
+    // unknown keys: the nearest known one, in the right block
     { Z("\"stge\": 3"), "zero_optimization.stge: unknown key|zero_optimization.stage" },
     { Z("\"overlap_com\": true"), "nearest known one is zero_optimization.overlap_comm" },
     { "{\"zero_optimisation\": {\"stage\": 3}}", "zero_optimisation: unknown key|is zero_optimization" },
     { "{\"stage\": 3}", "stage: unknown key|zero_optimization.stage" },
-    { Z("\"gradient_clipping\": 1"), "zero_optimization.gradient_clipping: unknown key|is gradient_clipping" },
-    { "{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}", "optimizer.params.learning_rate: unknown key" },
+    { Z("\"gradient_clipping\": 1"),
+      "zero_optimization.gradient_clipping: unknown key|is gradient_clipping" },
+    { "{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}",
+      "optimizer.params.learning_rate: unknown key" },
     { "{\"xyzzy\": 3}", "xyzzy: unknown key; remove it" },
     { "{\"\": 3}", "unknown key; remove it" },
-    { Z("\"max_live_parameters\": 1e9, \"stage3_max_live_parameters\": 1e9"), ".max_live_parameters: stands here as stage3_max_live" },
-    /* usual mistakes */
+    { Z("\"max_live_parameters\": 1e9, \"stage3_max_live_parameters\": 1e9"),
+      ".max_live_parameters: stands here as stage3_max_live" },
+    // usual mistakes
     { Z("\"aio\": {\"queue_depth\": 8}"), "zero_optimization.aio|top level" },
     { "{\"bfloat16\": {\"enabled\": true}}", "bfloat16|called bf16" },
-    /* line of the key, whatever comes before it */
-    { "{\n/* a\n b */ \"comet\": {\"enabled\": false,\n \"stage\": 1},\n # \"stage\": 1\n\"zero_optimization\":\n{\n\"stage\"\n: 9}}",
+    // line of the key, whatever comes before it
+    { "{\n/* a\n b */ \"comet\": {\"enabled\": false,\n \"stage\": 1},\n # \"stage\": "
+      "1\n\"zero_optimization\":\n{\n\"stage\"\n: 9}}",
       ":8: zero_optimization.stage: 9" },
-    { "{\"log_level\": \"\\\"stage\\\":\",\n\"zero_optimization\": {\"stge\": 1}}", ":2: zero_optimization.stge" },
+    { "{\"log_level\": \"\\\"stage\\\":\",\n\"zero_optimization\": {\"stge\": 1}}",
+      ":2: zero_optimization.stge" },
     { "{\"log_level\": \"bf16\",\n\"bf16\": 4}", ":2: bf16: 4" },
-    { "{\"timers\": false,\n\"tensorboard\": {\"enabled\": false, \"x\": [{\"bf16\":\n1}]},\n\"bf16\": 4}", ":4: bf16: 4" },
-    /* not JSON: line and column as in the file */
+    { "{\"timers\": false,\n\"tensorboard\": {\"enabled\": false, \"x\": [{\"bf16\":\n1}]},\n\"bf16\": 4}",
+      ":4: bf16: 4" },
+    // not JSON: line and column as in the file
     { "", ":1:0: not JSON" },
     { "[]", "must be a block" },
     { "3", "not JSON" },
@@ -251,7 +304,7 @@ static void test_refused(void **state) {
     }
 }
 
-/* What comes before the mistake is not taken over either. */
+// What comes before the mistake is not taken over either.
 static void test_all_or_nothing(void **state) {
     (void)state;
     const char *text = "{\"gradient_accumulation_steps\": 8, \"bf16\": {\"enabled\": true}, "
@@ -262,9 +315,9 @@ static void test_all_or_nothing(void **state) {
     check_settings(text, &c, &before);
 }
 
-/* ------------------------------------------------------------------------------------------------ how gradients travel */
+// -------- how gradients travel
 
-/* Gradients are as parameters, but sums of micro-batches, which is what travels at stages 0 and 1, fp32. */
+// Gradients are as parameters, but sums of micro-batches, which is what travels at stages 0 and 1, fp32.
 static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtype wanted, int first) {
     static const char *const names[] = { "fp32", "bf16", "fp16" }, *const is[] = { "false", "true" };
     char key[64], others[200], text[2 * sizeof others + 5], words[120];
@@ -272,12 +325,15 @@ static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtyp
     zero_dtype own = stage < 2 && micro_batches > 1 ? ZERO_F32 : dtype;
     int taken = wanted == ZERO_F32 || wanted == own;
     snprintf(key, sizeof key, "\"communication_data_type\": \"%s\"", names[wanted]);
-    snprintf(others, sizeof others, "\"zero_optimization\": {\"stage\": %d}, \"gradient_accumulation_steps\": %d, "
-             "\"fp16\": {\"enabled\": %s}, \"bf16\": {\"enabled\": %s}", stage, micro_batches, is[dtype == ZERO_F16], is[dtype == ZERO_BF16]);
+    snprintf(others, sizeof others,
+             "\"zero_optimization\": {\"stage\": %d}, \"gradient_accumulation_steps\": %d, "
+             "\"fp16\": {\"enabled\": %s}, \"bf16\": {\"enabled\": %s}",
+             stage, micro_batches, is[dtype == ZERO_F16], is[dtype == ZERO_BF16]);
     snprintf(text, sizeof text, "{%s, %s}", first ? key : others, first ? others : key);
     write_file(text, strlen(text));
-    snprintf(words, sizeof words, taken ? "" : "communication_data_type: \"%s\"|travel as %s|%s would round|write \"%s\"", names[wanted], names[own],
-             names[wanted], names[own]);
+    snprintf(words, sizeof words,
+             taken ? "" : "communication_data_type: \"%s\"|travel as %s|%s would round|write \"%s\"",
+             names[wanted], names[own], names[wanted], names[own]);
     check_error(text, zero_config_from_file(&c, file), taken ? 0 : ZERO_ERR_ARGUMENT, words);
     int want = !taken ? UNTOUCHED : wanted == ZERO_F32;
     if (c.reduce_fp32 != want) fail_msg("%s gives reduce_fp32 %d, not %d", text, c.reduce_fp32, want);
@@ -289,13 +345,15 @@ static void test_wire(void **state) {
         for (int stage = 0; stage < 4; stage++)
             for (int micro_batches = 1; micro_batches < 3; micro_batches++)
                 for (zero_dtype wanted = ZERO_F32; wanted <= ZERO_F16; wanted++)
-                    for (int first = 0; first < 2; first++) check_wire(dtype, stage, micro_batches, wanted, first);
+                    for (int first = 0; first < 2; first++)
+                        check_wire(dtype, stage, micro_batches, wanted, first);
 }
 
 static void test_files(void **state) {
     (void)state;
     zero_config c = start();
-    check_error("no file", zero_config_from_file(&c, "/nowhere/ds.json"), ZERO_ERR_IO, "/nowhere/ds.json|No such file");
+    check_error("no file", zero_config_from_file(&c, "/nowhere/ds.json"), ZERO_ERR_IO,
+                "/nowhere/ds.json|No such file");
     check_error("a folder", zero_config_from_file(&c, "/"), ZERO_ERR_IO, "/: |irectory");
     check_error("NULL", zero_config_from_file(&c, NULL), ZERO_ERR_ARGUMENT, "path");
     c.size--;
@@ -318,11 +376,15 @@ static void test_files(void **state) {
     check_settings("files", &c, &before);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- the environment */
+// -------- the environment
 
 static void test_environment(void **state) {
     (void)state;
-    static const struct { const char *stage, *text; int rc, want; const char *words; } rows[] = {
+    static const struct {
+        const char *stage, *text;
+        int rc, want;
+        const char *words;
+    } rows[] = {
         { NULL, NULL, 0, 2, "" },
         { "", NULL, 0, 2, "" },
         { "0", NULL, 0, 0, "" },
@@ -348,7 +410,8 @@ static void test_environment(void **state) {
         if (rows[i].text) write_file(rows[i].text, strlen(rows[i].text));
         assert_int_equal(rows[i].stage ? setenv("ZERO_STAGE", rows[i].stage, 1) : unsetenv("ZERO_STAGE"), 0);
         assert_int_equal(rows[i].text ? setenv("ZERO_CONFIG", file, 1) : unsetenv("ZERO_CONFIG"), 0);
-        check_error(rows[i].stage ? rows[i].stage : "unset", zero_config_from_env(&c), rows[i].rc, rows[i].words);
+        check_error(rows[i].stage ? rows[i].stage : "unset", zero_config_from_env(&c), rows[i].rc,
+                    rows[i].words);
         check_settings(rows[i].stage ? rows[i].stage : "unset", &c, &want);
     }
     assert_int_equal(setenv("ZERO_CONFIG", "/nowhere/ds.json", 1) | unsetenv("ZERO_STAGE"), 0);
@@ -362,12 +425,21 @@ static int make_file(void **state) {
     int fd = mkstemp(file);
     return fd < 0 || close(fd);
 }
-static int remove_file(void **state) { (void)state; return unlink(file); }
+static int remove_file(void **state) {
+    (void)state;
+    return unlink(file);
+}
 
 int main(void) {
     const struct CMUnitTest config_tests[] = {
-        cmocka_unit_test(test_taken), cmocka_unit_test(test_loss_scale), cmocka_unit_test(test_prefetch_at_least_one), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_wire), cmocka_unit_test(test_files), cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_loss_scale),
+        cmocka_unit_test(test_prefetch_at_least_one),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_all_or_nothing),
+        cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(config_tests, make_file, remove_file) != 0;
 }

@@ -1,7 +1,6 @@
-/*
- * The plugin's device, in one process: the CUDA kernels against those of the processor, bit for bit; what a step may not do (wait,
- * allocate); memory and where it is counted; what is missing or fails. Without CUDA: that it says so.
- */
+// The plugin's device, in one process: the CUDA kernels against those of the processor, bit for bit; what a
+// step may not do (wait, allocate); memory and where it is counted; what is missing or fails. Without CUDA:
+// that it says so.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,37 +68,54 @@ int main(void) {
 #else
 #include "../llmc_zero/kernels_cuda.h"
 
-#define CUDA_WORKS(call) do { \
-        cudaError_t rc_ = (call); \
+#define CUDA_WORKS(call)                                                            \
+    do {                                                                            \
+        cudaError_t rc_ = (call);                                                   \
         if (rc_ != cudaSuccess) fail_msg("%s: %s", #call, cudaGetErrorString(rc_)); \
     } while (0)
-#define WORKS(call) do { if (call) fail_msg("%s: %s", #call, zero_last_error()); } while (0)
+#define WORKS(call)                                             \
+    do {                                                        \
+        if (call) fail_msg("%s: %s", #call, zero_last_error()); \
+    } while (0)
 
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
 
 static void set(const char *name, const char *value) {
-    if (value) setenv(name, value, 1);
-    else unsetenv(name);
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
     cuda_stand_in_settings();
 }
 
-static int begin_lazy(void **state) { (void)state; set("CUDA_STAND_IN", "lazy"); return 0; }
-static int end_lazy(void **state) { set("CUDA_STAND_IN", NULL); return end(state); }
+static int begin_lazy(void **state) {
+    (void)state;
+    set("CUDA_STAND_IN", "lazy");
+    return 0;
+}
+static int end_lazy(void **state) {
+    set("CUDA_STAND_IN", NULL);
+    return end(state);
+}
 #define TEST_LAZY(f) cmocka_unit_test_setup_teardown(f, begin_lazy, end_lazy)
 #else
 #define TEST_LAZY TEST
 #endif
 
-/* --------------------------------------------------------------------------------------------------------------- kernels */
+// -------- kernels
 
 enum { LARGEST = 3 * 65536 + 17, MOST_RANKS = 5, MARGIN = 8, OFFSETS = 4, DTYPES = 3 };
 static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
-/* The same numbers on both sides, with a margin around them that nobody may touch. */
-typedef struct { char *host, *device; zero_dtype type; int64_t n; } array;
+// The same numbers on both sides, with a margin around them that nobody may touch.
+typedef struct {
+    char *host, *device;
+    zero_dtype type;
+    int64_t n;
+} array;
 
 static uint32_t random_state = 1;
 static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
@@ -121,7 +137,7 @@ static array make(zero_dtype type, int64_t n) {
 static void *on_host(const array *a, int64_t offset) { return a->host + offset * dtype_bytes(a->type); }
 static void *on_device(const array *a, int64_t offset) { return a->device + offset * dtype_bytes(a->type); }
 
-/* All bits are equal; of a NaN only that it is one: a card has a NaN of its own. */
+// All bits are equal; of a NaN only that it is one: a card has a NaN of its own.
 static void finish(array *a, const char *what) {
     size_t bytes = (a->n + 2 * MARGIN) * dtype_bytes(a->type);
     char *got = malloc(bytes);
@@ -130,15 +146,15 @@ static void finish(array *a, const char *what) {
     for (int64_t i = 0; memcmp(got, a->host, bytes) && i < a->n + 2 * MARGIN; i++) {
         float x = toy_load(a->type, got, i), y = toy_load(a->type, a->host, i);
         if (bits_of(x) != bits_of(y) && !(isnan(x) && isnan(y)))
-            fail_msg("%s, %s, %lld elements: element %lld is %a, not %a", what, dtype_name(a->type), (long long)a->n, (long long)i - MARGIN,
-                     x, y);
+            fail_msg("%s, %s, %lld elements: element %lld is %a, not %a", what, dtype_name(a->type),
+                     (long long)a->n, (long long)i - MARGIN, x, y);
     }
     free(got);
     free(a->host);
     CUDA_WORKS(cudaFree(a->device));
 }
 
-/* Calls `check` with all sizes and with starts that are not aligned. */
+// Calls `check` with all sizes and with starts that are not aligned.
 static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
     for (int k = 0; k < SIZES; k++)
         for (int offset = 0; offset < OFFSETS; offset++) check(sizes[k], offset);
@@ -147,16 +163,18 @@ static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
 static void check_convert(int64_t n, int64_t offset) {
     for (int from = 0; from < DTYPES; from++)
         for (int to = 0; to < DTYPES; to++) {
-            if (from && to && from != to) continue;                     /* nobody asks for it */
+            if (from && to && from != to) continue;  // nobody asks for it
             array x = make(dtypes[from], n), y = make(dtypes[to], n);
             kernel_convert(dtypes[to], on_host(&y, offset), dtypes[from], on_host(&x, offset + 1), n);
-            CUDA_WORKS(cuda_convert(NULL, dtypes[to], on_device(&y, offset), dtypes[from], on_device(&x, offset + 1), n));
+            CUDA_WORKS(cuda_convert(NULL, dtypes[to], on_device(&y, offset), dtypes[from],
+                                    on_device(&x, offset + 1), n));
             finish(&y, "convert");
             finish(&x, "convert's source");
         }
 }
 
-static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset, int add) {
+static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset,
+                           int add) {
     array parts[MOST_RANKS], to = make(to_type, n);
     const void *host[MOST_RANKS], *device[MOST_RANKS];
     for (int r = 0; r < ranks; r++) {
@@ -165,7 +183,8 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
         device[r] = on_device(&parts[r], (offset + r) % OFFSETS);
     }
     kernel_sum_ranks(to_type, on_host(&to, offset), type, host, ranks, 1.0f / ranks, n, add);
-    CUDA_WORKS(cuda_sum_ranks(NULL, to_type, on_device(&to, offset), type, device, NULL, ranks, 1.0f / ranks, n, add));
+    CUDA_WORKS(cuda_sum_ranks(NULL, to_type, on_device(&to, offset), type, device, NULL, ranks, 1.0f / ranks,
+                              n, add));
     finish(&to, "sum_ranks");
     for (int r = 0; r < ranks; r++) finish(&parts[r], "sum_ranks's source");
 }
@@ -184,13 +203,14 @@ static void check_accumulate(int64_t n, int64_t offset) {
         for (int first = 0; first < 2; first++) {
             array from = make(dtypes[k], n), to = make(ZERO_F32, n);
             kernel_accumulate(on_host(&to, offset), dtypes[k], on_host(&from, 3 - offset), n, first);
-            CUDA_WORKS(cuda_accumulate(NULL, on_device(&to, offset), dtypes[k], on_device(&from, 3 - offset), n, first));
+            CUDA_WORKS(cuda_accumulate(NULL, on_device(&to, offset), dtypes[k], on_device(&from, 3 - offset),
+                                       n, first));
             finish(&to, "accumulate");
             finish(&from, "accumulate's source");
         }
 }
 
-/* The parts' sums of squares, twice: the second launch finds the counters as the first did. */
+// The parts' sums of squares, twice: the second launch finds the counters as the first did.
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
     for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
@@ -211,8 +231,9 @@ static void check_norm(zero_dtype type, const char *host, const void *device, st
             const char *from = host + parts[i].offset * dtype_bytes(type);
             double want = kernel_sum_squares(type, from, parts[i].elems);
             if (memcmp(&got[i], &want, sizeof want) && !(isnan(got[i]) && isnan(want)))
-                fail_msg("sum_squares, %s, part %d of %d, %lld elements from %lld on: %a, not %a", dtype_name(type),
-                         i, n, (long long)parts[i].elems, (long long)parts[i].offset, got[i], want);
+                fail_msg("sum_squares, %s, part %d of %d, %lld elements from %lld on: %a, not %a",
+                         dtype_name(type), i, n, (long long)parts[i].elems, (long long)parts[i].offset,
+                         got[i], want);
         }
     }
     CUDA_WORKS(cudaFree((void *)t.parts.list));
@@ -227,14 +248,15 @@ static void check_sum_squares(int64_t n, int64_t offset) {
             array x = make(dtypes[k], n);
             for (int64_t i = 0; clean && i < n + 2 * MARGIN; i++)
                 if (!isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
-            CUDA_WORKS(cudaMemcpy(x.device, x.host, (n + 2 * MARGIN) * dtype_bytes(dtypes[k]), cudaMemcpyHostToDevice));
+            CUDA_WORKS(cudaMemcpy(x.device, x.host, (n + 2 * MARGIN) * dtype_bytes(dtypes[k]),
+                                  cudaMemcpyHostToDevice));
             stretch one = { offset, n, 0 };
             check_norm(dtypes[k], on_host(&x, 0), on_device(&x, 0), &one, 1);
             finish(&x, "sum_squares's source");
         }
 }
 
-/* Many parts in one launch, of one block and of several, in no order of places. */
+// Many parts in one launch, of one block and of several, in no order of places.
 static void check_many_parts(void) {
     enum { PARTS = 77 };
     for (int k = 0; k < DTYPES; k++) {
@@ -252,7 +274,7 @@ static void check_many_parts(void) {
         finish(&x, "sum_squares's source");
     }
 }
-/* One part of more blocks than are added up at a time. */
+// One part of more blocks than are added up at a time.
 static void check_long_part(void) {
     array x = make(ZERO_BF16, 70 * SUM_BLOCK - 5);
     for (int64_t i = 0; i < x.n + 2 * MARGIN; i++) toy_store(ZERO_BF16, x.host, i, (float)(i % 1009));
@@ -261,17 +283,21 @@ static void check_long_part(void) {
     finish(&x, "sum_squares's source");
 }
 
-typedef struct { array p, m, v, g, low; } update_arrays;
+typedef struct {
+    array p, m, v, g, low;
+} update_arrays;
 static update_arrays make_arrays(zero_dtype g_type, int low, int64_t n) {
     array p = make(ZERO_F32, n), m = make(ZERO_F32, n), v = make(ZERO_F32, n), g = make(g_type, n);
     return (update_arrays){ p, m, v, g, make(low == 2 ? ZERO_F16 : ZERO_BF16, n) };
 }
 
-/* low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master. With an offset the arrays are not
- * aligned, and not alike. */
+// low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master. With an offset the arrays are not
+// aligned, and not alike.
 static void check_update(update_arrays *x, int low, int64_t offset, double scale, adamw_segment *segments,
                          int n) {
-    const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
+    const zero_hyper h = {
+        .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3
+    };
     adamw_constants c = adamw_prepare(&h, scale, 4711);
     adamw_table on_cpu = { segments, n, 0 }, on_cuda = { NULL, n, 0 };
     for (int i = 0; i < n; i++) {
@@ -282,12 +308,22 @@ static void check_update(update_arrays *x, int low, int64_t offset, double scale
     CUDA_WORKS(cudaMemcpy((void *)on_cuda.segments, segments, n * sizeof *segments, cudaMemcpyHostToDevice));
     int64_t g_offset = offset ? 2 : 0, low_offset = offset ? 3 - offset : 0;
     adamw_arrays a = {
-        on_host(&x->p, offset), on_host(&x->m, offset), on_host(&x->v, offset), on_host(&x->g, g_offset),
-        on_host(&x->low, low_offset), x->g.type, x->low.type,
+        on_host(&x->p, offset),
+        on_host(&x->m, offset),
+        on_host(&x->v, offset),
+        on_host(&x->g, g_offset),
+        on_host(&x->low, low_offset),
+        x->g.type,
+        x->low.type,
     };
     adamw_arrays b = {
-        on_device(&x->p, offset), on_device(&x->m, offset), on_device(&x->v, offset), on_device(&x->g, g_offset),
-        on_device(&x->low, low_offset), x->g.type, x->low.type,
+        on_device(&x->p, offset),
+        on_device(&x->m, offset),
+        on_device(&x->v, offset),
+        on_device(&x->g, g_offset),
+        on_device(&x->low, low_offset),
+        x->g.type,
+        x->low.type,
     };
     if (low == 0) a.low = b.low = NULL;
     if (low == 3) a.p = b.p = NULL;
@@ -311,15 +347,21 @@ static void check_adamw(int64_t n, int64_t offset) {
         for (int low = 0; low < 4; low++) adamw_case(dtypes[k], low, n, offset, low & 2 ? 1 : 0.37);
 }
 
-/* Tensors of all sizes, cut where a rank's part ends; arrays have them at different places. What is
- * between them stays as it is. */
+// Tensors of all sizes, cut where a rank's part ends; arrays have them at different places. What is
+// between them stays as it is.
 static void check_segments(zero_dtype g_type, int low, int n) {
     adamw_segment segments[n];
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
         int64_t elems = i % 50 == 2 ? 3000 + i : 1 + i * 37 % 700;
-        segments[i] = (adamw_segment){ .param = at + 384, .state = at, .grad = at + 128, .inside = i % 3 * 128,
-                                       .elems = elems, .tensor = i % 16, .layer = i / 16, .decay = i % 16 < 5 };
+        segments[i] = (adamw_segment){ .param = at + 384,
+                                       .state = at,
+                                       .grad = at + 128,
+                                       .inside = i % 3 * 128,
+                                       .elems = elems,
+                                       .tensor = i % 16,
+                                       .layer = i / 16,
+                                       .decay = i % 16 < 5 };
         at += (elems + 127) / 128 * 128;
     }
     update_arrays x = make_arrays(g_type, low, at + 384);
@@ -327,12 +369,12 @@ static void check_segments(zero_dtype g_type, int low, int n) {
 }
 static void test_adamw_segments(void **state) {
     (void)state;
-    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };      /* a warp looks at 32 at a time */
+    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };  // a warp looks at 32 at a time
     for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++)
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
 
-/* Stretches of all sizes, not aligned either: what is between them stays as it is. */
+// Stretches of all sizes, not aligned either: what is between them stays as it is.
 static void check_clear_stretches(zero_dtype type, int n) {
     stretch list[n], *on_cuda;
     stretches t = { NULL, n, 0 };
@@ -343,8 +385,7 @@ static void check_clear_stretches(zero_dtype type, int n) {
         end += list[i].elems + i % 5;
     }
     array x = make(type, end);
-    for (int i = 0; i < n; i++)
-        memset(on_host(&x, list[i].offset + 1), 0, list[i].elems * dtype_bytes(type));
+    for (int i = 0; i < n; i++) memset(on_host(&x, list[i].offset + 1), 0, list[i].elems * dtype_bytes(type));
     CUDA_WORKS(cudaMalloc((void **)&on_cuda, sizeof list));
     CUDA_WORKS(cudaMemcpy(on_cuda, list, sizeof list, cudaMemcpyHostToDevice));
     t.list = on_cuda;
@@ -358,18 +399,34 @@ static void test_clear_stretches(void **state) {
         for (int n = 1; n <= 100; n += 33) check_clear_stretches(dtypes[k], n);
 }
 
-static void test_convert(void **state) { (void)state; at_all_places(check_convert); }
-static void test_sum_ranks(void **state) { (void)state; at_all_places(check_sum_ranks); }
-static void test_accumulate(void **state) { (void)state; at_all_places(check_accumulate); }
-static void test_sum_squares(void **state) { (void)state; at_all_places(check_sum_squares); }
+static void test_convert(void **state) {
+    (void)state;
+    at_all_places(check_convert);
+}
+static void test_sum_ranks(void **state) {
+    (void)state;
+    at_all_places(check_sum_ranks);
+}
+static void test_accumulate(void **state) {
+    (void)state;
+    at_all_places(check_accumulate);
+}
+static void test_sum_squares(void **state) {
+    (void)state;
+    at_all_places(check_sum_squares);
+}
 static void test_sum_squares_of_parts(void **state) {
     (void)state;
     check_many_parts();
     check_long_part();
 }
-static void test_adamw(void **state) { (void)state; at_all_places(check_adamw); }
+static void test_adamw(void **state) {
+    (void)state;
+    at_all_places(check_adamw);
+}
 
-/* Each rank's part begins one element behind the one before, so that any other order of them gives other bits. */
+// Each rank's part begins one element behind the one before, so that any other order of them gives other
+// bits.
 static void sum_many_ranks(zero_dtype type, int ranks, int to_add, const void **table) {
     enum { N = 1000 };
     array x = make(type, N + ranks), to = make(ZERO_F32, N);
@@ -377,15 +434,17 @@ static void sum_many_ranks(zero_dtype type, int ranks, int to_add, const void **
     for (int64_t i = 0; i < N + ranks + 2 * MARGIN; i++)
         toy_store(type, x.host, i, ldexpf((float)(random_bits() >> 8) - (1 << 23), (int)(i % 9) - 23));
     for (int64_t i = 0; i < N + 2 * MARGIN; i++) toy_store(ZERO_F32, to.host, i, (float)i);
-    CUDA_WORKS(cudaMemcpy(x.device, x.host, (N + ranks + 2 * MARGIN) * dtype_bytes(type), cudaMemcpyHostToDevice));
+    CUDA_WORKS(
+        cudaMemcpy(x.device, x.host, (N + ranks + 2 * MARGIN) * dtype_bytes(type), cudaMemcpyHostToDevice));
     CUDA_WORKS(cudaMemcpy(to.device, to.host, (N + 2 * MARGIN) * sizeof(float), cudaMemcpyHostToDevice));
     for (int r = 0; r < ranks; r++) {
         host[r] = on_host(&x, MARGIN + r);
         device[r] = on_device(&x, MARGIN + r);
     }
     kernel_sum_ranks(ZERO_F32, on_host(&to, MARGIN), type, host, ranks, 1.0f / ranks, N, to_add);
-    CUDA_WORKS(cuda_sum_ranks(NULL, ZERO_F32, on_device(&to, MARGIN), type, device, table, ranks, 1.0f / ranks, N, to_add));
-    memset(device, 0, sizeof device);                                   /* the list is the caller's again */
+    CUDA_WORKS(cuda_sum_ranks(NULL, ZERO_F32, on_device(&to, MARGIN), type, device, table, ranks,
+                              1.0f / ranks, N, to_add));
+    memset(device, 0, sizeof device);  // the list is the caller's again
     finish(&to, "sum of many ranks");
     finish(&x, "its source");
 }
@@ -402,10 +461,11 @@ static void test_many_ranks(void **state) {
             if (ranks[i] <= CUDA_LISTED) sum_many_ranks(dtypes[k], ranks[i], k & 1, NULL);
         }
     CUDA_WORKS(cudaFree(table));
-    assert_int_equal(cuda_sum_ranks(NULL, ZERO_F32, NULL, ZERO_F32, none, NULL, CUDA_LISTED + 1, 1, 4, 0), cudaErrorInvalidValue);
+    assert_int_equal(cuda_sum_ranks(NULL, ZERO_F32, NULL, ZERO_F32, none, NULL, CUDA_LISTED + 1, 1, 4, 0),
+                     cudaErrorInvalidValue);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ the device */
+// -------- the device
 
 static int create(const zero_config *c) {
     TOY_TRY(toy_create(&t, c, NULL));
@@ -422,7 +482,7 @@ static void test_device_number(void **state) {
     assert_true(devices >= 1);
     WORKS(create(&c));
     zero_get_effective(t.z, &e);
-    assert_int_equal(e.cuda_device, 0);                                 /* of the first rank on its node */
+    assert_int_equal(e.cuda_device, 0);  // of the first rank on its node
     assert_true(e.device[0] && strcmp(e.device, "cpu"));
     end(NULL);
     c.cuda_device = devices;
@@ -446,10 +506,13 @@ static void test_memory(void **state) {
     assert_non_null(x);
     assert_int_equal((uintptr_t)x % 256, 0);
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);           /* for the default stream too */
+    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // for the default stream too
     for (int i = 0; !zero_memory(t.z, i, &line); i++) {
         by_tier[line.tier] += line.bytes;
-        if (line.class_ == ZERO_STATES) { states += line.bytes; assert_int_equal(line.tier, ZERO_DEVICE); }
+        if (line.class_ == ZERO_STATES) {
+            states += line.bytes;
+            assert_int_equal(line.tier, ZERO_DEVICE);
+        }
         if (strcmp(line.purpose, "mine")) continue;
         found++;
         assert_true(line.tier == ZERO_DEVICE && line.bytes == 12288 && line.class_ == ZERO_ACTIVATIONS);
@@ -481,7 +544,7 @@ static void test_out_of_memory(void **state) {
     assert_non_null(strstr(zero_last_error(), "MiB of "));
     assert_non_null(strstr(zero_last_error(), "are free"));
     assert_true(device_memory_left() == left);
-    WORKS(toy_step(&t, 1, 1, NULL));                                    /* and training goes on */
+    WORKS(toy_step(&t, 1, 1, NULL));  // and training goes on
     end(NULL);
     assert_int_equal(zero_create(&t.z, &c, &huge, 1, &unit, 1), ZERO_ERR_MEMORY);
     assert_non_null(strstr(zero_last_error(), "are free"));
@@ -490,7 +553,7 @@ static void test_out_of_memory(void **state) {
 }
 
 #ifdef CUDA_STAND_IN
-/* With one rank the host waits for the device once in a step: for the norm. */
+// With one rank the host waits for the device once in a step: for the norm.
 static void test_no_waits_in_a_step(void **state) {
     (void)state;
     for (int stage = 0; stage < 4; stage++)
@@ -513,7 +576,8 @@ static void test_no_waits_in_a_step(void **state) {
                 WORKS(zero_update(t.z, &h));
                 WORKS(toy_passes(&t, 1));
                 assert_int_equal(waits[1], waits[0]);
-                assert_in_range(waits[2] - waits[1], 1, 2);             /* the copy of the sums, to memory that is not pinned, waits too */
+                assert_in_range(waits[2] - waits[1], 1,
+                                2);  // the copy of the sums, to memory that is not pinned, waits too
                 cuda_stand_in_counts(NULL, &waits[0], &allocations[1]);
                 assert_int_equal(waits[0], waits[2]);
                 assert_int_equal(allocations[1], allocations[0]);
@@ -526,7 +590,8 @@ static long launches(void) {
     return n;
 }
 
-/* However many tensors there are: one launch for the norm, one for the update of each unit, which is gathered after its own. */
+// However many tensors there are: one launch for the norm, one for the update of each unit, which is gathered
+// after its own.
 static void test_launches_of_a_step(void **state) {
     (void)state;
     for (int stage = 0; stage < 4; stage++)
@@ -547,7 +612,7 @@ static void test_launches_of_a_step(void **state) {
         }
 }
 
-/* What backward adds to is in several places of a unit: one launch clears them all. */
+// What backward adds to is in several places of a unit: one launch clears them all.
 static void test_launches_of_clearing(void **state) {
     (void)state;
     for (int stage = 0; stage < 3; stage++) {
@@ -558,7 +623,7 @@ static void test_launches_of_clearing(void **state) {
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = launches();
             WORKS(zero_pre_backward(t.z, u));
-            assert_int_equal(launches() - before, u > 0);       /* the embeddings' is one stretch: a memset */
+            assert_int_equal(launches() - before, u > 0);  // the embeddings' is one stretch: a memset
             WORKS(zero_post_backward(t.z, u));
         }
     }
@@ -592,7 +657,8 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL, 0);
 }
 
-/* Whichever call fails, and whichever time: the error comes out, with its sentence, and zero_destroy gives everything back. */
+// Whichever call fails, and whichever time: the error comes out, with its sentence, and zero_destroy gives
+// everything back.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {
@@ -601,10 +667,12 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
         set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
         set("CUDA_STAND_IN_FAIL", NULL);
-        if (rc < 0) {                                                   /* above 0: the toy's own */
-            if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, zero_last_error());
+        if (rc < 0) {  // above 0: the toy's own
+            if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY)
+                fail_msg("%s: %d (%s)", fail, rc, zero_last_error());
             const char *said = zero_last_error();
-            if (!strstr(said, "CUDA: ") && !strstr(said, "no memory for ") && !strstr(said, "driver")) fail_msg("%s: \"%s\"", fail, said);
+            if (!strstr(said, "CUDA: ") && !strstr(said, "no memory for ") && !strstr(said, "driver"))
+                fail_msg("%s: \"%s\"", fail, said);
         }
         end(NULL);
         if (device_memory_left() != left) fail_msg("%s: device memory is lost", fail);
@@ -614,9 +682,19 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
 static void test_failing_calls(void **state) {
     (void)state;
     static const char *const calls[] = {
-        "cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaSetDevice", "cudaDeviceGetStreamPriorityRange",
-        "cudaStreamCreateWithPriority", "cudaMalloc", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaMemcpyAsync",
-        "cudaEventCreateWithFlags", "cudaEventRecord", "cudaStreamWaitEvent", "launch",
+        "cudaGetDeviceCount",
+        "cudaGetDeviceProperties",
+        "cudaSetDevice",
+        "cudaDeviceGetStreamPriorityRange",
+        "cudaStreamCreateWithPriority",
+        "cudaMalloc",
+        "cudaMemsetAsync",
+        "cudaStreamSynchronize",
+        "cudaMemcpyAsync",
+        "cudaEventCreateWithFlags",
+        "cudaEventRecord",
+        "cudaStreamWaitEvent",
+        "launch",
     };
     char path[] = "/tmp/llmc_zero_device.XXXXXX";
     int fd = mkstemp(path);
@@ -635,7 +713,7 @@ static void test_failing_calls(void **state) {
 
 int main(void) {
 #ifdef CUDA_STAND_IN
-    setenv("CUDA_STAND_IN_MEMORY", "67108864", 1);                      /* small enough to fill */
+    setenv("CUDA_STAND_IN_MEMORY", "67108864", 1);  // small enough to fill
 #endif
     if (zero_cuda_devices() < 0) {
         printf("skip test_device: %s\n", zero_last_error());
@@ -643,15 +721,22 @@ int main(void) {
         return cmocka_run_group_tests(without, NULL, NULL) != 0;
     }
     const struct CMUnitTest kernels[] = {
-        TEST(test_convert), TEST(test_sum_ranks), TEST(test_accumulate), TEST(test_sum_squares),
-        TEST(test_sum_squares_of_parts), TEST(test_adamw), TEST(test_adamw_segments), TEST(test_clear_stretches),
+        TEST(test_convert),
+        TEST(test_sum_ranks),
+        TEST(test_accumulate),
+        TEST(test_sum_squares),
+        TEST(test_sum_squares_of_parts),
+        TEST(test_adamw),
+        TEST(test_adamw_segments),
+        TEST(test_clear_stretches),
         TEST_LAZY(test_many_ranks),
     };
     const struct CMUnitTest device[] = {
-        TEST(test_processor), TEST(test_device_number), TEST_LAZY(test_memory), TEST(test_out_of_memory),
+        TEST(test_processor),          TEST(test_device_number),      TEST_LAZY(test_memory),
+        TEST(test_out_of_memory),
 #ifdef CUDA_STAND_IN
         TEST(test_no_waits_in_a_step), TEST(test_launches_of_a_step), TEST(test_launches_of_clearing),
-        TEST(test_no_usable_device), TEST(test_failing_calls),
+        TEST(test_no_usable_device),   TEST(test_failing_calls),
 #endif
     };
     return cmocka_run_group_tests(kernels, NULL, NULL) + cmocka_run_group_tests(device, NULL, NULL) != 0;

@@ -1,4 +1,5 @@
-/* Fingerprints of files: the same for the same contents under any path, another one for other contents, as far as they are looked at. */
+// Fingerprints of files: the same for the same contents under any path, another one for other contents, as
+// far as they are looked at.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,9 +41,19 @@ static char *filled(size_t n) {
 // Files of at most `blocks` blocks, whole; a larger one at its first and last block.
 static void test_contents(void **state) {
     (void)state;
-    static const struct { size_t bytes; int blocks; } cases[] = {
-        { 1, 1 }, { 7, 1 }, { 8, 64 }, { 9, 64 }, { FINGERPRINT_BLOCK, 1 }, { FINGERPRINT_BLOCK + 1, 2 }, { 3 * FINGERPRINT_BLOCK - 5, 3 },
-        { 10 * FINGERPRINT_BLOCK + 100, 2 }, { 10 * FINGERPRINT_BLOCK, 9 },
+    static const struct {
+        size_t bytes;
+        int blocks;
+    } cases[] = {
+        { 1, 1 },
+        { 7, 1 },
+        { 8, 64 },
+        { 9, 64 },
+        { FINGERPRINT_BLOCK, 1 },
+        { FINGERPRINT_BLOCK + 1, 2 },
+        { 3 * FINGERPRINT_BLOCK - 5, 3 },
+        { 10 * FINGERPRINT_BLOCK + 100, 2 },
+        { 10 * FINGERPRINT_BLOCK, 9 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         size_t n = cases[c].bytes;
@@ -107,8 +118,8 @@ static void test_processor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contents), cmocka_unit_test(test_lengths), cmocka_unit_test(test_order), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_processor),
+        cmocka_unit_test(test_contents), cmocka_unit_test(test_lengths),   cmocka_unit_test(test_order),
+        cmocka_unit_test(test_errors),   cmocka_unit_test(test_processor),
     };
     if (!mkdtemp(folder)) return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* gpt2/ without its layers: random numbers, descriptors, initialisation, model files, data loader, tokenizer, schedules, outliers. */
+// gpt2/ without its layers: random numbers, descriptors, initialisation, model files, data loader, tokenizer,
+// schedules, outliers.
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -23,12 +24,12 @@
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-// ----------------------------------------------------------------------------
+// --------
 // a folder of its own, and files in it
 
 static char folder[] = "/tmp/test_gpt2_files.XXXXXX";
 
-static const char *in_folder(const char *name) { // valid until the call after the next
+static const char *in_folder(const char *name) {  // valid until the call after the next
     static char paths[2][512];
     static int turn;
     turn = !turn;
@@ -36,12 +37,13 @@ static const char *in_folder(const char *name) { // valid until the call after t
     return paths[turn];
 }
 
-static void remove_files(const char *ending) { // files of the folder whose name ends so
+static void remove_files(const char *ending) {  // files of the folder whose name ends so
     DIR *d = opendir(folder);
     assert_non_null(d);
     for (struct dirent *e; (e = readdir(d));) {
         size_t n = strlen(e->d_name), m = strlen(ending);
-        if (e->d_name[0] != '.' && n >= m && !strcmp(e->d_name + n - m, ending)) assert_return_code(remove(in_folder(e->d_name)), errno);
+        if (e->d_name[0] != '.' && n >= m && !strcmp(e->d_name + n - m, ending))
+            assert_return_code(remove(in_folder(e->d_name)), errno);
     }
     closedir(d);
 }
@@ -57,7 +59,8 @@ static int remove_folder(void **state) {
     return rmdir(folder);
 }
 
-static void write_bytes(const char *path, const void *header, size_t header_size, const void *body, size_t size) {
+static void write_bytes(const char *path, const void *header, size_t header_size, const void *body,
+                        size_t size) {
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(header, 1, header_size, f), header_size);
@@ -81,18 +84,22 @@ static off_t size_of(const char *path) {
 
 static void assert_error(int result, const char *part) {
     assert_int_equal(result, -1);
-    if (!strstr(gpt2_last_error(), part)) fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
+    if (!strstr(gpt2_last_error(), part))
+        fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // random numbers
 
-static void test_mt19937(void **state) { // torch.manual_seed(137), as PyTorch prints it
+static void test_mt19937(void **state) {  // torch.manual_seed(137), as PyTorch prints it
     (void)state;
     static const uint32_t first[] = { 4053805790u, 2173880614u, 380293709u, 1237255315u, 2986595568u };
-    static const float few[] = { 0.7947664f, 1.4369317f, -0.2292192f, 0.4755633f, -0.6334411f, -0.5791954f, -0.0925705f, -0.8659197f };
-    static const float block[] = { -1.2813878f, -2.6463957f, -0.0656950f, 0.2180829f, -0.4653617f, -0.3310841f, 2.5485482f, 0.1042537f,
-                                   0.8460661f, 0.9462448f, -0.2913765f, 0.3431381f, -1.1186705f, -0.1830533f, -2.3153160f, 0.3961988f };
+    static const float few[] = { 0.7947664f,  1.4369317f,  -0.2292192f, 0.4755633f,
+                                 -0.6334411f, -0.5791954f, -0.0925705f, -0.8659197f };
+    static const float block[] = { -1.2813878f, -2.6463957f, -0.0656950f, 0.2180829f,
+                                   -0.4653617f, -0.3310841f, 2.5485482f,  0.1042537f,
+                                   0.8460661f,  0.9462448f,  -0.2913765f, 0.3431381f,
+                                   -1.1186705f, -0.1830533f, -2.3153160f, 0.3961988f };
     mt19937 rng;
     float values[16];
     mt_seed(&rng, 137);
@@ -139,22 +146,30 @@ static void test_sampler(void **state) {
         float x = random_f32(&seed);
         assert_true(x >= 0 && x < 1);
     }
-    const float logits[] = { 0, logf(2), logf(5) }; // 1/8, 2/8, 5/8
-    static const struct { float coin; int index; } cases[] = {
+    const float logits[] = { 0, logf(2), logf(5) };  // 1/8, 2/8, 5/8
+    static const struct {
+        float coin;
+        int index;
+    } cases[] = {
         { 0, 0 }, { 0.12f, 0 }, { 0.13f, 1 }, { 0.37f, 1 }, { 0.38f, 2 }, { 0.999999f, 2 },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) assert_int_equal(sample_softmax(logits, 3, cases[i].coin), cases[i].index);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_int_equal(sample_softmax(logits, 3, cases[i].coin), cases[i].index);
     const float large[] = { 1000, -1000, 1001 };
     assert_int_equal(sample_softmax(large, 3, 0.1f), 0);
     assert_int_equal(sample_softmax(large, 3, 0.9f), 2);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // models
 
 static void test_descriptors(void **state) {
     (void)state;
-    static const struct { const char *descriptor; GPT2Config c; int64_t parameters; } good[] = {
+    static const struct {
+        const char *descriptor;
+        GPT2Config c;
+        int64_t parameters;
+    } good[] = {
         { "d6", { 1024, 50257, 50304, 6, 6, 384 }, 0 },
         { "d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
         { "gpt2:d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
@@ -167,14 +182,36 @@ static void test_descriptors(void **state) {
         { "l4h4c128v512t64", { 64, 512, 512, 4, 4, 128 }, 0 },
         { "l1h1c1v129t1", { 1, 129, 256, 1, 1, 1 }, 284 },
     };
-    static const struct { const char *descriptor, *error; } bad[] = {
-        { "", "neither" }, { "x12", "neither" }, { "gpt2:12", "neither" }, { "gpt3:d12", "neither" },
-        { "d", "depth" }, { "d13", "depth 13" }, { "d12x", "12x" }, { "d-12", "-12" }, { "d 12", "depth" }, { "d012", "012" },
-        { "D12", "neither" }, { "d99999999999999999999", "99999" }, { "gpt2:d", "depth" }, { "gpt3:c5140", "heads" },
-        { "gpt3:c512", "512" }, { "gpt3:c", "channels" },
-        { "l4h4c128v512", "'t'" }, { "l4h4c128v512t", "'t'" }, { "l4h4c128v512t64x", "\"x\"" }, { "h4l4c128v512t64", "neither" },
-        { "l4c128h4v512t64", "'h'" }, { "l0h4c128v512t64", "'l'" }, { "l4h3c128v512t64", "3 heads" }, { "l4h4c-128v512t64", "'c'" },
-        { "l4h4c128v2147483647t64", "vocabulary" }, { "l4h4c128v2147483648t64", "'v'" }, { "l4 h4c128v512t64", "'h'" },
+    static const struct {
+        const char *descriptor, *error;
+    } bad[] = {
+        { "", "neither" },
+        { "x12", "neither" },
+        { "gpt2:12", "neither" },
+        { "gpt3:d12", "neither" },
+        { "d", "depth" },
+        { "d13", "depth 13" },
+        { "d12x", "12x" },
+        { "d-12", "-12" },
+        { "d 12", "depth" },
+        { "d012", "012" },
+        { "D12", "neither" },
+        { "d99999999999999999999", "99999" },
+        { "gpt2:d", "depth" },
+        { "gpt3:c5140", "heads" },
+        { "gpt3:c512", "512" },
+        { "gpt3:c", "channels" },
+        { "l4h4c128v512", "'t'" },
+        { "l4h4c128v512t", "'t'" },
+        { "l4h4c128v512t64x", "\"x\"" },
+        { "h4l4c128v512t64", "neither" },
+        { "l4c128h4v512t64", "'h'" },
+        { "l0h4c128v512t64", "'l'" },
+        { "l4h3c128v512t64", "3 heads" },
+        { "l4h4c-128v512t64", "'c'" },
+        { "l4h4c128v2147483647t64", "vocabulary" },
+        { "l4h4c128v2147483648t64", "'v'" },
+        { "l4 h4c128v512t64", "'h'" },
     };
     GPT2Config c;
     for (size_t i = 0; i < COUNT(good); i++) {
@@ -194,7 +231,7 @@ typedef struct {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     float *values[NUM_PARAMETER_TENSORS];
     uint8_t *seen[NUM_PARAMETER_TENSORS];
-    int64_t pieces_left; // the sink or source fails when it reaches 0
+    int64_t pieces_left;  // the sink or source fails when it reaches 0
 } Model;
 
 static void model_new(Model *m, const char *descriptor) {
@@ -240,14 +277,15 @@ static int give(void *ctx, int tensor, int layer, int64_t offset, int64_t n, flo
 
 static void assert_all_seen_once(const Model *m) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
-        for (int64_t j = 0; j < m->tensors[i].elems * (m->tensors[i].per_layer ? m->config.num_layers : 1); j++)
+        for (int64_t j = 0; j < m->tensors[i].elems * (m->tensors[i].per_layer ? m->config.num_layers : 1);
+             j++)
             assert_int_equal(m->seen[i][j], 1);
 }
 
 static void test_init(void **state) {
     (void)state;
     Model m;
-    model_new(&m, "l2h4c132v2100t48"); // wte is longer than a piece and padded
+    model_new(&m, "l2h4c132v2100t48");  // wte is longer than a piece and padded
     assert_int_equal(gpt2_init(&m.config, take, &m), 0);
     assert_all_seen_once(&m);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
@@ -257,7 +295,9 @@ static void test_init(void **state) {
         for (int64_t j = 0; j < drawn; j++) sum += m.values[i][j], squares += m.values[i][j] * m.values[i][j];
         for (int64_t j = drawn; j < n; j++) assert_true(m.values[i][j] == 0);
         double mean = sum / drawn, std = sqrt(squares / drawn - mean * mean);
-        double expected = !m.tensors[i].matrix ? 0 : i == ATTPROJW || i == FCPROJW ? 0.01 : 0.02; // 0.02 / sqrt(2 * 2)
+        double expected = !m.tensors[i].matrix            ? 0
+                          : i == ATTPROJW || i == FCPROJW ? 0.01
+                                                          : 0.02;  // 0.02 / sqrt(2 * 2)
         assert_float_equal(std, expected, expected * 0.03);
         assert_float_equal(mean, i == LN1W || i == LN2W || i == LNFW ? 1 : 0, 5 * expected / sqrt(drawn));
     }
@@ -266,10 +306,12 @@ static void test_init(void **state) {
     model_free(&m);
 }
 
-// llm.c draws wte at once, first of all; here it comes in pieces, and the last must not be shorter than a block of normals
+// llm.c draws wte at once, first of all; here it comes in pieces, and the last must not be shorter than a
+// block of normals
 static void test_init_in_pieces(void **state) {
     (void)state;
-    static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1", "l1h1c3v200001t1" };
+    static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1",
+                                               "l1h1c3v200001t1" };
     for (size_t i = 0; i < COUNT(descriptors); i++) {
         Model m;
         mt19937 rng;
@@ -288,18 +330,20 @@ static void test_init_in_pieces(void **state) {
 
 static void test_model_file(void **state) {
     (void)state;
-    const char *descriptor = "l3h2c96v4000t24"; // wte is longer than a piece
+    const char *descriptor = "l3h2c96v4000t24";  // wte is longer than a piece
     Model m, back;
     model_new(&m, descriptor);
     assert_int_equal(gpt2_init(&m.config, take, &m), 0);
-    for (int pass = 0; pass < 3; pass++) { // fp32; bf16, which rounds; bf16 of what bf16 gave, which changes nothing
+    for (int pass = 0; pass < 3;
+         pass++) {  // fp32; bf16, which rounds; bf16 of what bf16 gave, which changes nothing
         gpt2_dtype dtype = pass ? GPT2_BF16 : GPT2_F32, found;
         char path[256];
         snprintf(path, sizeof path, "%s", in_folder("model.bin"));
         GPT2Config config;
         model_new(&back, descriptor);
         assert_int_equal(gpt2_file_write(path, &m.config, dtype, give, &m, 1), 0);
-        assert_int_equal(size_of(path), 1024 + gpt2_num_parameters(&m.config) * (int64_t)gpt2_dtype_size(dtype));
+        assert_int_equal(size_of(path),
+                         1024 + gpt2_num_parameters(&m.config) * (int64_t)gpt2_dtype_size(dtype));
         assert_int_equal(gpt2_file_read_header(path, &config, &found), 0);
         assert_memory_equal(&config, &m.config, sizeof config);
         assert_int_equal(found, dtype);
@@ -308,8 +352,10 @@ static void test_model_file(void **state) {
         for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
             for (int64_t j = 0; j < m.tensors[i].elems; j++) {
                 float was = m.values[i][j], is = back.values[i][j];
-                if (pass == 1) assert_true(fabsf(is - was) <= fabsf(was) / 256);
-                else assert_true(is == was);
+                if (pass == 1)
+                    assert_true(fabsf(is - was) <= fabsf(was) / 256);
+                else
+                    assert_true(is == was);
             }
         if (pass < 2) model_free(&m), m = back;
     }
@@ -322,11 +368,23 @@ static void test_model_file(void **state) {
 
 static void test_bad_model_files(void **state) {
     (void)state;
-    static const struct { long offset; uint32_t value; off_t grow; const char *error; } cases[] = {
-        { 0, 20240520, 0, "first number is 20240520" }, { 4, 4, 0, "version 4" },  { 8, 0, 0, "positions" },
-        { 12, -1u, 0, "vocabulary" },                   { 20, 3, 0, "3 heads" },   { 28, 64, 0, "padded" },
-        { 16, 3, 0, "cut short" },                      { 4, 5, 0, "too long" },   { 0, 20240326, -1, "cut short" },
-        { 0, 20240326, 1, "too long" },                 { 24, 1u << 30, 0, "channels" },
+    static const struct {
+        long offset;
+        uint32_t value;
+        off_t grow;
+        const char *error;
+    } cases[] = {
+        { 0, 20240520, 0, "first number is 20240520" },
+        { 4, 4, 0, "version 4" },
+        { 8, 0, 0, "positions" },
+        { 12, -1u, 0, "vocabulary" },
+        { 20, 3, 0, "3 heads" },
+        { 28, 64, 0, "padded" },
+        { 16, 3, 0, "cut short" },
+        { 4, 5, 0, "too long" },
+        { 0, 20240326, -1, "cut short" },
+        { 0, 20240326, 1, "too long" },
+        { 24, 1u << 30, 0, "channels" },
     };
     Model m;
     model_new(&m, "l2h2c8v100t8");
@@ -375,11 +433,12 @@ static void test_failing_model_write(void **state) {
 
     assert_int_equal(size_of(path), 3);
     assert_int_not_equal(access(temporary, F_OK), 0);
-    assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m, 1), "cannot create");
+    assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m, 1),
+                 "cannot create");
     model_free(&m);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the data loader
 
 // Shards of n tokens, counting up through all of them, so that each row's first token says which row it is.
@@ -393,9 +452,10 @@ static void write_shard(const char *name, uint32_t first, uint32_t n) {
 
 static void write_three_shards(void) {
     remove_files("");
-    write_shard("s_02.shard", 101, 72);     // rows of 10 begin at 101 111 ... 161: 7, and one token is over
-    write_shard("s_01.shard", 0, 101);      // 0 10 ... 90: 10
-    write_shard("s_03.shard", 200, 60);     // 200 210 ... 240: 5, for the last token of a sixth would have no target
+    write_shard("s_02.shard", 101, 72);  // rows of 10 begin at 101 111 ... 161: 7, and one token is over
+    write_shard("s_01.shard", 0, 101);   // 0 10 ... 90: 10
+    write_shard("s_03.shard", 200,
+                60);  // 200 210 ... 240: 5, for the last token of a sixth would have no target
 }
 
 enum { T = 10, V = 2000, ROWS = 22 };
@@ -404,7 +464,8 @@ enum { T = 10, V = 2000, ROWS = 22 };
 static void read_rows(int ranks, int B, int shuffle, uint32_t seed, int skip, int *rows, int n) {
     for (int rank = 0; rank < ranks; rank++) {
         DataLoader l;
-        if (dataloader_init(&l, in_folder("*.shard"), B, T, V, rank, ranks, shuffle, seed)) fail_msg("%s", gpt2_last_error());
+        if (dataloader_init(&l, in_folder("*.shard"), B, T, V, rank, ranks, shuffle, seed))
+            fail_msg("%s", gpt2_last_error());
         assert_int_equal(l.num_rows, ROWS);
         assert_int_equal(l.num_tokens, 101 + 72 + 60);
         assert_int_equal(dataloader_seek(&l, (DataPosition){ skip / ROWS, skip % ROWS, ROWS }), 0);
@@ -423,7 +484,7 @@ static void read_rows(int ranks, int B, int shuffle, uint32_t seed, int skip, in
 }
 
 static const int in_order[ROWS] = {
-    0, 10, 20, 30, 40, 50, 60, 70, 80, 90,  101, 111, 121, 131, 141, 151, 161,  200, 210, 220, 230, 240,
+    0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 101, 111, 121, 131, 141, 151, 161, 200, 210, 220, 230, 240,
 };
 
 static void test_rows_in_order(void **state) {
@@ -442,14 +503,14 @@ static void test_shuffle(void **state) {
     write_three_shards();
     read_rows(1, 1, 1, 42, 0, rows, EPOCHS * ROWS);
     for (int e = 0; e < EPOCHS; e++)
-        for (int i = 0; i < ROWS; i++) { // each row once an epoch
+        for (int i = 0; i < ROWS; i++) {  // each row once an epoch
             int times = 0;
             for (int j = 0; j < ROWS; j++) times += rows[e * ROWS + j] == in_order[i];
             assert_int_equal(times, 1);
         }
     assert_memory_not_equal(rows, in_order, sizeof in_order);
     assert_memory_not_equal(rows, rows + ROWS, sizeof in_order);
-    int order[2][10]; // of the ten rows of one shard, in two epochs
+    int order[2][10];  // of the ten rows of one shard, in two epochs
     for (int e = 0; e < 2; e++)
         for (int i = 0, n = 0; i < ROWS; i++)
             if (rows[e * ROWS + i] < 100) order[e][n++] = rows[e * ROWS + i];
@@ -460,7 +521,9 @@ static void test_shuffle(void **state) {
 
 static void test_ranks_see_one_stream(void **state) {
     (void)state;
-    static const struct { int ranks, B; } cases[] = {
+    static const struct {
+        int ranks, B;
+    } cases[] = {
         { 1, 2 }, { 2, 1 }, { 2, 2 }, { 4, 1 }, { 3, 3 }, { 5, 4 }, { 1, ROWS }, { ROWS, 1 },
     };
     enum { N = 3 * ROWS };
@@ -471,7 +534,7 @@ static void test_ranks_see_one_stream(void **state) {
         for (size_t i = 0; i < COUNT(cases); i++) {
             read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 0, many, N);
             assert_memory_equal(one, many, sizeof one);
-            read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 7, many, N - 7); // and from the middle
+            read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 7, many, N - 7);  // and from the middle
             assert_memory_equal(one + 7, many, sizeof one - 7 * sizeof *one);
         }
     }
@@ -506,16 +569,26 @@ static void test_tell_and_seek(void **state) {
 
 static void test_bad_shards(void **state) {
     (void)state;
-    static const struct { long offset; uint32_t value; off_t grow; const char *error; } cases[] = {
-        { 0, 20240326, 0, "first number is 20240326" }, { 4, 2, 0, "version 2" },          { 8, 100, 0, "100 tokens" },
-        { 8, -101u, 0, "-101 tokens" },                 { 0, 20240520, -2, "101 tokens" }, { 0, 20240520, 2, "101 tokens" },
+    static const struct {
+        long offset;
+        uint32_t value;
+        off_t grow;
+        const char *error;
+    } cases[] = {
+        { 0, 20240326, 0, "first number is 20240326" },
+        { 4, 2, 0, "version 2" },
+        { 8, 100, 0, "100 tokens" },
+        { 8, -101u, 0, "-101 tokens" },
+        { 0, 20240520, -2, "101 tokens" },
+        { 0, 20240520, 2, "101 tokens" },
         { 0, 20240520, -1000, "header" },
     };
     DataLoader l;
     for (size_t i = 0; i < COUNT(cases); i++) {
         write_three_shards();
         patch(in_folder("s_01.shard"), cases[i].offset, cases[i].value);
-        assert_return_code(truncate(in_folder("s_01.shard"), size_of(in_folder("s_01.shard")) + cases[i].grow), errno);
+        assert_return_code(
+            truncate(in_folder("s_01.shard"), size_of(in_folder("s_01.shard")) + cases[i].grow), errno);
         assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 0, 1, 1, 42), cases[i].error);
         assert_non_null(strstr(gpt2_last_error(), "s_01.shard"));
     }
@@ -543,7 +616,7 @@ static void test_bad_shards(void **state) {
     dataloader_free(&l);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the tokenizer
 
 static void write_tokenizer(uint32_t version, uint32_t vocab, uint32_t eot, const void *body, size_t size) {
@@ -567,7 +640,7 @@ static void test_tokenizer(void **state) {
     char text[32] = { 0 };
     FILE *f = fmemopen(text, sizeof text, "w");
     assert_non_null(f);
-    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i); // the bell is left out, the new line is not
+    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // the bell is left out, the new line is not
     assert_int_equal(fclose(f), 0);
     assert_string_equal(text, "abc\xc3\xa9\n<eot>");
     tokenizer_free(&t);
@@ -576,11 +649,16 @@ static void test_tokenizer(void **state) {
 
 static void test_bad_tokenizers(void **state) {
     (void)state;
-    static const struct { uint32_t version, vocab, eot; const char *body; size_t size; const char *error; } cases[] = {
-        { 3, 2, 1, "\1a\1b", 4, "version 3" },   { 1, 2, 0, "\1a\1b", 4, "vocabulary of 2" },
-        { 2, 2, 2, "\1a\1b", 4, "token 2" },     { 2, 2, 1, "\1a\1", 3, "cut short" },
-        { 2, 2, 1, "\1a\3bc", 5, "token 1" },    { 2, 2, 1, "\1a\1bc", 5, "1 bytes follow" },
-        { 2, 2, 1, "\1a\0b", 4, "length 0" },    { 2, -1u, 1, "\1a\1b", 4, "cut short" },
+    static const struct {
+        uint32_t version, vocab, eot;
+        const char *body;
+        size_t size;
+        const char *error;
+    } cases[] = {
+        { 3, 2, 1, "\1a\1b", 4, "version 3" }, { 1, 2, 0, "\1a\1b", 4, "vocabulary of 2" },
+        { 2, 2, 2, "\1a\1b", 4, "token 2" },   { 2, 2, 1, "\1a\1", 3, "cut short" },
+        { 2, 2, 1, "\1a\3bc", 5, "token 1" },  { 2, 2, 1, "\1a\1bc", 5, "1 bytes follow" },
+        { 2, 2, 1, "\1a\0b", 4, "length 0" },  { 2, -1u, 1, "\1a\1b", 4, "cut short" },
         { 2, 0, 0, "", 0, "token 0" },
     };
     Tokenizer t;
@@ -595,16 +673,22 @@ static void test_bad_tokenizers(void **state) {
     assert_error(tokenizer_init(&t, folder), "not a regular file");
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // schedules and outliers
 
 static void test_schedules(void **state) {
     (void)state;
-    static const struct { const char *kind; int step; float lr; } cases[] = { // warm-up 10 of 110, from 1 to 0.1
-        { "cosine", 0, 0.1f },   { "cosine", 9, 1 },      { "cosine", 10, 1 },   { "cosine", 60, 0.55f },  { "cosine", 110, 0.1f },
-        { "cosine", 200, 0.1f }, { "linear", 0, 0.1f },   { "linear", 9, 1 },    { "linear", 60, 0.55f },  { "linear", 110, 0.1f },
-        { "constant", 0, 1 },    { "constant", 110, 1 },  { "wsd", 4, 0.5f },    { "wsd", 9, 1 },          { "wsd", 87, 1 },
-        { "wsd", 88, 1 },        { "wsd", 110, 0.1f },
+    static const struct {
+        const char *kind;
+        int step;
+        float lr;
+    } cases[] = {
+        // warm-up 10 of 110, from 1 to 0.1
+        { "cosine", 0, 0.1f },   { "cosine", 9, 1 },      { "cosine", 10, 1 },   { "cosine", 60, 0.55f },
+        { "cosine", 110, 0.1f }, { "cosine", 200, 0.1f }, { "linear", 0, 0.1f }, { "linear", 9, 1 },
+        { "linear", 60, 0.55f }, { "linear", 110, 0.1f }, { "constant", 0, 1 },  { "constant", 110, 1 },
+        { "wsd", 4, 0.5f },      { "wsd", 9, 1 },         { "wsd", 87, 1 },      { "wsd", 88, 1 },
+        { "wsd", 110, 0.1f },
     };
     Schedule s;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -613,7 +697,7 @@ static void test_schedules(void **state) {
     }
     assert_int_equal(schedule_init(&s, "cosine", 3e-4f, 0, 1, 0), 0);
     assert_float_equal(schedule_lr(&s, 0), 3e-4f, 0);
-    assert_int_equal(schedule_init(&s, "cosine", 1, 100, 50, 0), 0); // ends within its warm-up
+    assert_int_equal(schedule_init(&s, "cosine", 1, 100, 50, 0), 0);  // ends within its warm-up
     assert_float_equal(schedule_lr(&s, 49), 0.5, 1e-6);
     assert_error(schedule_init(&s, "cosin", 1, 0, 10, 0), "cosin");
     assert_error(schedule_init(&s, "cosine", -1, 0, 10, 0), "-1");
@@ -629,10 +713,10 @@ static void test_outliers(void **state) {
     outlier_init(&d);
     for (int i = 0; i < OUTLIER_WINDOW; i++) assert_true(isnan(outlier_update(&d, i % 2 ? 1 : -1)));
     assert_float_equal(outlier_update(&d, -1), -1, 0.05);
-    double z = outlier_update(&d, 100); // against a window that holds itself: at most sqrt(n - 1)
+    double z = outlier_update(&d, 100);  // against a window that holds itself: at most sqrt(n - 1)
     assert_true(z > 11 && z < 11.3);
     for (int i = 0; i < OUTLIER_WINDOW; i++) outlier_update(&d, 5);
-    assert_float_equal(outlier_update(&d, 5), 0, 1e-3); // no spread, no outlier
+    assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // no spread, no outlier
 }
 
 // A text file is written whole or not at all, and leaves nothing beside it.
@@ -640,7 +724,7 @@ static void test_text_files(void **state) {
     (void)state;
     const char *path = in_folder("some.txt");
     char *text = text_file_read(path), *longer = malloc(100001);
-    assert_string_equal(text, "");              // there is none yet
+    assert_string_equal(text, "");  // there is none yet
     free(text);
     memset(longer, 'x', 100000);
     longer[100000] = 0;
@@ -680,13 +764,26 @@ static void test_text_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mt19937),        cmocka_unit_test(test_normal_in_parts),     cmocka_unit_test(test_permutation),
-        cmocka_unit_test(test_sampler),        cmocka_unit_test(test_descriptors),         cmocka_unit_test(test_init),
-        cmocka_unit_test(test_init_in_pieces), cmocka_unit_test(test_model_file),          cmocka_unit_test(test_bad_model_files),
-        cmocka_unit_test(test_rows_in_order),  cmocka_unit_test(test_failing_model_write), cmocka_unit_test(test_shuffle),
-        cmocka_unit_test(test_tell_and_seek),  cmocka_unit_test(test_ranks_see_one_stream), cmocka_unit_test(test_bad_shards),
-        cmocka_unit_test(test_tokenizer),      cmocka_unit_test(test_bad_tokenizers),      cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_outliers),       cmocka_unit_test(test_text_files),
+        cmocka_unit_test(test_mt19937),
+        cmocka_unit_test(test_normal_in_parts),
+        cmocka_unit_test(test_permutation),
+        cmocka_unit_test(test_sampler),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_init),
+        cmocka_unit_test(test_init_in_pieces),
+        cmocka_unit_test(test_model_file),
+        cmocka_unit_test(test_bad_model_files),
+        cmocka_unit_test(test_rows_in_order),
+        cmocka_unit_test(test_failing_model_write),
+        cmocka_unit_test(test_shuffle),
+        cmocka_unit_test(test_tell_and_seek),
+        cmocka_unit_test(test_ranks_see_one_stream),
+        cmocka_unit_test(test_bad_shards),
+        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_bad_tokenizers),
+        cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_outliers),
+        cmocka_unit_test(test_text_files),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

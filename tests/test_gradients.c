@@ -1,5 +1,6 @@
-/* The trainer's forward and backward pass, hooks and AdamW as they are shipped: against finite differences of its own loss, and against
- * tests/reference_gpt2.bin, which an independent implementation made (dev/reference_gpt2.py). One process, no mpirun. */
+// The trainer's forward and backward pass, hooks and AdamW as they are shipped: against finite differences of
+// its own loss, and against tests/reference_gpt2.bin, which an independent implementation made
+// (dev/reference_gpt2.py). One process, no mpirun.
 #include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,23 +14,24 @@ static int capture_post_backward(zero *z, int unit);
 #define zero_post_backward capture_post_backward
 #define TESTING
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"      // the tests need no options, checkpoints and logs
+#pragma GCC diagnostic ignored "-Wunused-function"  // the tests need no options, checkpoints and logs
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 #undef zero_post_backward
 
 enum { MAX_LAYERS = 2 };
 
-// ----------------------------------------------------------------------------
+// --------
 // the reference file
 
 typedef struct {
     GPT2Config config, small;
     int B, T, steps;
     zero_hyper hyper;
-    int32_t *tokens;                                            // (B * T + 1)
-    float *params, *logits, *losses, *norms, *grads, *updated;  // (P), (B, T, V), (steps + 1), (steps), (P), (P)
-    float *initial;                                             // (P of small)
+    int32_t *tokens;  // (B * T + 1)
+    float *params, *logits, *losses, *norms, *grads,
+        *updated;    // (P), (B, T, V), (steps + 1), (steps), (P), (P)
+    float *initial;  // (P of small)
 } Reference;
 
 static Reference ref;
@@ -49,8 +51,12 @@ static int read_reference(void **state) {
     float *hyper = take(f, 8);
     assert_int_equal(head[0], 20251121);
     assert_int_equal(head[1], 1);
-    ref.config = (GPT2Config){ .max_seq_len = head[2], .vocab_size = head[3], .padded_vocab_size = head[4], .num_layers = head[5],
-                               .num_heads = head[6], .channels = head[7] };
+    ref.config = (GPT2Config){ .max_seq_len = head[2],
+                               .vocab_size = head[3],
+                               .padded_vocab_size = head[4],
+                               .num_layers = head[5],
+                               .num_heads = head[6],
+                               .channels = head[7] };
     ref.B = head[8];
     ref.T = head[9];
     ref.steps = head[10];
@@ -64,8 +70,12 @@ static int read_reference(void **state) {
     ref.grads = take(f, P);
     ref.updated = take(f, P);
     int32_t *small = take(f, 6);
-    ref.small = (GPT2Config){ .max_seq_len = small[0], .vocab_size = small[1], .padded_vocab_size = small[2], .num_layers = small[3],
-                              .num_heads = small[4], .channels = small[5] };
+    ref.small = (GPT2Config){ .max_seq_len = small[0],
+                              .vocab_size = small[1],
+                              .padded_vocab_size = small[2],
+                              .num_layers = small[3],
+                              .num_heads = small[4],
+                              .channels = small[5] };
     ref.initial = take(f, gpt2_num_parameters(&ref.small));
     assert_int_equal(fgetc(f), EOF);
     fclose(f);
@@ -82,30 +92,37 @@ static size_t place(const GPT2Tensor *tensors, int L, int i, int l) {
     return at + l * tensors[i].elems;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the trainer around one model: the reference's weights and tokens
 
-typedef struct { gpt2_dtype dtype; int stage, recompute, micro_batches, chunk; } Setting;
+typedef struct {
+    gpt2_dtype dtype;
+    int stage, recompute, micro_batches, chunk;
+} Setting;
 
 static GPT2 model;
 static DataLoader loader;
 static int micro_batches;
-static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];     // sums over the micro-batches of a step
-static int embedding_uses;                                     // of the backward passes, in this micro-batch
+static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];  // sums over the micro-batches of a step
+static int embedding_uses;                                  // of the backward passes, in this micro-batch
 
 static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.num_layers : 1; }
 
-#define FOR_EACH_TENSOR(i, l) for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) for (int l = 0; l < layers_of(i); l++)
+#define FOR_EACH_TENSOR(i, l)                       \
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) \
+        for (int l = 0; l < layers_of(i); l++)
 
 static int capture_post_backward(zero *zp, int unit) {
-    int complete = unit != EMBEDDING || embedding_uses++ % 2;   // the head's use comes first, the encoder's adds to it
+    int complete = unit != EMBEDDING ||
+                   embedding_uses++ % 2;  // the head's use comes first, the encoder's adds to it
     if (complete) FOR_EACH_TENSOR(i, l) {
-        if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
-        const void *g = zero_grad(zp, i, l);
-        assert_non_null(g);
-        for (int64_t k = 0; k < model.tensors[i].elems; k++)
-            captured[i][l][k] += model.dtype == GPT2_BF16 ? bf16_to_f32(((const uint16_t *)g)[k]) : ((const float *)g)[k];
-    }
+            if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
+            const void *g = zero_grad(zp, i, l);
+            assert_non_null(g);
+            for (int64_t k = 0; k < model.tensors[i].elems; k++)
+                captured[i][l][k] += model.dtype == GPT2_BF16 ? bf16_to_f32(((const uint16_t *)g)[k])
+                                                              : ((const float *)g)[k];
+        }
     return zero_post_backward(zp, unit);
 }
 
@@ -124,7 +141,8 @@ static void write_shard(char *path) {
 
 static void set_params(const float *values) {
     FOR_EACH_TENSOR(i, l)
-        zero_check(zero_set(z, ZERO_PARAM, i, l, 0, model.tensors[i].elems, values + place(model.tensors, model.config.num_layers, i, l)));
+    zero_check(zero_set(z, ZERO_PARAM, i, l, 0, model.tensors[i].elems,
+                        values + place(model.tensors, model.config.num_layers, i, l)));
 }
 
 static void start(Setting s) {
@@ -138,7 +156,7 @@ static void start(Setting s) {
     FOR_EACH_TENSOR(i, l) captured[i][l] = malloc_check(model.tensors[i].elems * sizeof(float));
     write_shard(shard);
     gpt2_check(dataloader_init(&loader, shard, model.B, model.T, model.config.vocab_size, 0, 1, 0, 0));
-    gpt2_check(dataloader_next(&loader));                       // opens the shard: from here on its name is not needed
+    gpt2_check(dataloader_next(&loader));  // opens the shard: from here on its name is not needed
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
     int overlap = 0;
@@ -169,16 +187,17 @@ static double gradients(zero_info *info) {
     return loss;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // finite differences
 
 static uint32_t random_state = 7;
-static double uniform(void) {   // in [-1, 1)
+static double uniform(void) {  // in [-1, 1)
     random_state = random_state * 1664525u + 1013904223u;
     return (double)(random_state >> 8) / (1 << 23) - 1;
 }
 
-// d loss / dx along a direction, from central differences at x and 2x: what the loss's third derivative does cancels.
+// d loss / dx along a direction, from central differences at x and 2x: what the loss's third derivative does
+// cancels.
 static double difference(int i, int l, const double *direction, double x) {
     size_t n = model.tensors[i].elems;
     const float *at = ref.params + place(model.tensors, model.config.num_layers, i, l);
@@ -195,13 +214,14 @@ static double difference(int i, int l, const double *direction, double x) {
     return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
 }
 
-// The directions of norm 1: the gradient's own, which finds a wrong size; two that know nothing of it, which find a wrong element; and the
-// largest and a random element alone. Vocabulary padding is no parameter.
+// The directions of norm 1: the gradient's own, which finds a wrong size; two that know nothing of it, which
+// find a wrong element; and the largest and a random element alone. Vocabulary padding is no parameter.
 enum { DIRECTIONS = 5 };
 static void direction(double *d, const float *g, size_t n, size_t live, int which) {
     double norm = 0;
     size_t largest = 0, other = (size_t)((uniform() + 1) / 2 * live);
-    for (size_t j = 0; j < live; j++) if (fabsf(g[j]) > fabsf(g[largest])) largest = j;
+    for (size_t j = 0; j < live; j++)
+        if (fabsf(g[j]) > fabsf(g[largest])) largest = j;
     for (size_t j = 0; j < n; j++) {
         double u = uniform();
         d[j] = j >= live ? 0 : which == 0 ? g[j] : which < 3 ? u : j == (which == 3 ? largest : other);
@@ -210,9 +230,11 @@ static void direction(double *d, const float *g, size_t n, size_t live, int whic
     for (size_t j = 0; j < n; j++) d[j] /= sqrt(norm);
 }
 
-// `worst`: the largest error, relative to the derivative or, where the direction happens to be almost level, to what is usual for one.
+// `worst`: the largest error, relative to the derivative or, where the direction happens to be almost level,
+// to what is usual for one.
 static void check_tensor(int i, int l, double *worst) {
-    size_t n = model.tensors[i].elems, live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
+    size_t n = model.tensors[i].elems,
+           live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
     const float *g = captured[i][l];
     double *d = malloc_check(n * sizeof(double)), norm = 0;
     for (size_t j = 0; j < n; j++) norm += (double)g[j] * g[j];
@@ -223,10 +245,12 @@ static void check_tensor(int i, int l, double *worst) {
         double expected = 0;
         direction(d, g, n, live, k);
         for (size_t j = 0; j < n; j++) expected += d[j] * g[j];
-        double measured = difference(i, l, d, 0.04), error = fabs(measured - expected) / fmax(fabs(expected), usual);
+        double measured = difference(i, l, d, 0.04),
+               error = fabs(measured - expected) / fmax(fabs(expected), usual);
         if (error > *worst) *worst = error;
         if (error > 1e-3)
-            fail_msg("%s, layer %d, direction %d: backward says %.7f, finite differences %.7f", model.tensors[i].name, l, k, expected, measured);
+            fail_msg("%s, layer %d, direction %d: backward says %.7f, finite differences %.7f",
+                     model.tensors[i].name, l, k, expected, measured);
     }
     free(d);
 }
@@ -242,16 +266,24 @@ static void check_finite_differences(Setting s) {
     stop();
 }
 
-static void test_finite_differences(void **state) { (void)state; check_finite_differences((Setting){ GPT2_F32, 0, 1, 1, 0 }); }
-static void test_finite_differences_stage3(void **state) { (void)state; check_finite_differences((Setting){ GPT2_F32, 3, 2, 1, 0 }); }
+static void test_finite_differences(void **state) {
+    (void)state;
+    check_finite_differences((Setting){ GPT2_F32, 0, 1, 1, 0 });
+}
+static void test_finite_differences_stage3(void **state) {
+    (void)state;
+    check_finite_differences((Setting){ GPT2_F32, 3, 2, 1, 0 });
+}
 
-// ----------------------------------------------------------------------------
+// --------
 // against each other
 
 static void test_same_bits(void **state) {
     (void)state;
-    static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 }, { GPT2_F32, 0, 2, 1, 0 }, { GPT2_F32, 1, 1, 1, 0 },
-                                        { GPT2_F32, 2, 1, 1, 0 }, { GPT2_F32, 3, 0, 1, 0 }, { GPT2_F32, 3, 2, 1, 0 } };
+    static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
+                                        { GPT2_F32, 0, 2, 1, 0 }, { GPT2_F32, 1, 1, 1, 0 },
+                                        { GPT2_F32, 2, 1, 1, 0 }, { GPT2_F32, 3, 0, 1, 0 },
+                                        { GPT2_F32, 3, 2, 1, 0 } };
     float *first = malloc_check(gpt2_num_parameters(&ref.config) * sizeof(float));
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
         zero_info info;
@@ -260,30 +292,38 @@ static void test_same_bits(void **state) {
         FOR_EACH_TENSOR(i, l) {
             float *at = first + place(model.tensors, model.config.num_layers, i, l);
             size_t bytes = model.tensors[i].elems * sizeof(float);
-            if (s == 0) memcpy(at, captured[i][l], bytes);
+            if (s == 0)
+                memcpy(at, captured[i][l], bytes);
             else if (memcmp(at, captured[i][l], bytes))
-                fail_msg("%s, layer %d: stage %d with recompute %d has other gradients than stage 0 with 0", model.tensors[i].name, l,
-                         settings[s].stage, settings[s].recompute);
+                fail_msg("%s, layer %d: stage %d with recompute %d has other gradients than stage 0 with 0",
+                         model.tensors[i].name, l, settings[s].stage, settings[s].recompute);
         }
         stop();
     }
     free(first);
 }
 
-// ----------------------------------------------------------------------------
-// against the reference. In fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16, which keeps 8 bits of every value and rounds each
-// layer's output, gradients along the way too: 1e-2 and 5e-2.
+// --------
+// against the reference. In fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16, which keeps 8 bits
+// of every value and rounds each layer's output, gradients along the way too: 1e-2 and 5e-2.
 
-typedef struct { double loss, logit, norm_wise, element, param; } Tolerance;
-static const Tolerance fp32_tolerance = { 1e-5, 1e-4, 1e-3, 1e-4, 1e-4 }, bf16_tolerance = { 1e-2, 1e-1, 5e-2, 5e-2, 2e-2 };
-static const Tolerance *tolerance_of(const Setting *s) { return s->dtype == GPT2_BF16 ? &bf16_tolerance : &fp32_tolerance; }
+typedef struct {
+    double loss, logit, norm_wise, element, param;
+} Tolerance;
+static const Tolerance fp32_tolerance = { 1e-5, 1e-4, 1e-3, 1e-4, 1e-4 },
+                       bf16_tolerance = { 1e-2, 1e-1, 5e-2, 5e-2, 2e-2 };
+static const Tolerance *tolerance_of(const Setting *s) {
+    return s->dtype == GPT2_BF16 ? &bf16_tolerance : &fp32_tolerance;
+}
 
 static void check_close(const char *what, int step, double found, double expected, double tolerance) {
-    if (!(fabs(found - expected) <= tolerance * fabs(expected))) fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
+    if (!(fabs(found - expected) <= tolerance * fabs(expected)))
+        fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
 }
 
 // norm_wise: of the difference, relative to that of the tensor; element: the largest difference, absolute
-static void check_values(const char *what, int i, int l, const float *found, const float *expected, double norm_wise, double element) {
+static void check_values(const char *what, int i, int l, const float *found, const float *expected,
+                         double norm_wise, double element) {
     double norm = 0, off = 0, largest = 0;
     for (int64_t k = 0; k < model.tensors[i].elems; k++) {
         double d = (double)found[k] - expected[k];
@@ -292,7 +332,8 @@ static void check_values(const char *what, int i, int l, const float *found, con
         if (!(fabs(d) <= largest)) largest = fabs(d);
     }
     if (!(sqrt(off) <= norm_wise * sqrt(norm)) || !(largest <= element))
-        fail_msg("%s of %s, layer %d: off by %.2e in norm, %.2e in one element", what, model.tensors[i].name, l, sqrt(off / norm), largest);
+        fail_msg("%s of %s, layer %d: off by %.2e in norm, %.2e in one element", what, model.tensors[i].name,
+                 l, sqrt(off / norm), largest);
 }
 
 static void check_logits(const Tolerance *tolerance) {
@@ -301,7 +342,8 @@ static void check_logits(const Tolerance *tolerance) {
     for (int bt = 0; bt < model.B * model.T; bt++)
         for (int v = 0; v < V; v++) {
             size_t at = (size_t)bt * Vp + v;
-            double logit = model.dtype == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model.logits)[at]) : ((float *)model.logits)[at];
+            double logit = model.dtype == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model.logits)[at])
+                                                    : ((float *)model.logits)[at];
             if (!(fabs(logit - ref.logits[bt * V + v]) <= tolerance->logit))
                 fail_msg("logit %d of position %d: %f, expected %f", v, bt, logit, ref.logits[bt * V + v]);
         }
@@ -329,39 +371,65 @@ static void check_against_reference(Setting s) {
     zero_info info;
     int L = ref.config.num_layers;
     start(s);
-    if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);      // else the buffer holds some rows only
+    if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);  // else the buffer holds some rows only
     check_next_logits(tolerance);
-    check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0], tolerance->loss);
+    check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0],
+                tolerance->loss);
     for (int step_ = 0; step_ < ref.steps; step_++) {
         zero_hyper hyper = ref.hyper;
         hyper.t = step_ + 1;
         check_close("loss", step_, gradients(&info), ref.losses[step_], tolerance->loss);
         check_close("gradient norm", step_, info.grad_norm, ref.norms[step_], tolerance->norm_wise);
         if (step_ == 0) FOR_EACH_TENSOR(i, l)
-            check_values("gradient", i, l, captured[i][l], ref.grads + place(model.tensors, L, i, l), tolerance->norm_wise, tolerance->element);
+        check_values("gradient", i, l, captured[i][l], ref.grads + place(model.tensors, L, i, l),
+                     tolerance->norm_wise, tolerance->element);
         zero_check(zero_update(z, &hyper));
     }
     FOR_EACH_TENSOR(i, l) {
         float *p = malloc_check(model.tensors[i].elems * sizeof(float));
-        zero_check(zero_get(z, s.dtype == GPT2_BF16 ? ZERO_MASTER : ZERO_PARAM, i, l, 0, model.tensors[i].elems, p));
-        check_values("updated value", i, l, p, ref.updated + place(model.tensors, L, i, l), tolerance->norm_wise, tolerance->param);
+        zero_check(
+            zero_get(z, s.dtype == GPT2_BF16 ? ZERO_MASTER : ZERO_PARAM, i, l, 0, model.tensors[i].elems, p));
+        check_values("updated value", i, l, p, ref.updated + place(model.tensors, L, i, l),
+                     tolerance->norm_wise, tolerance->param);
         free(p);
     }
     check_close("loss", ref.steps, gradients(&info), ref.losses[ref.steps], tolerance->loss);
     stop();
 }
 
-static void test_reference_fp32(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 0, 1, 1, 0 }); }
-static void test_reference_fp32_stage3(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 3, 2, 1, 0 }); }
-static void test_reference_fp32_accumulated(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 3, 1, 2, 0 }); }
-static void test_reference_fp32_logits_in_parts(void **state) { (void)state; check_against_reference((Setting){ GPT2_F32, 1, 0, 1, 5 }); }
-static void test_reference_bf16(void **state) { (void)state; check_against_reference((Setting){ GPT2_BF16, 0, 1, 1, 0 }); }
-static void test_reference_bf16_accumulated(void **state) { (void)state; check_against_reference((Setting){ GPT2_BF16, 2, 2, 2, 0 }); }
+static void test_reference_fp32(void **state) {
+    (void)state;
+    check_against_reference((Setting){ GPT2_F32, 0, 1, 1, 0 });
+}
+static void test_reference_fp32_stage3(void **state) {
+    (void)state;
+    check_against_reference((Setting){ GPT2_F32, 3, 2, 1, 0 });
+}
+static void test_reference_fp32_accumulated(void **state) {
+    (void)state;
+    check_against_reference((Setting){ GPT2_F32, 3, 1, 2, 0 });
+}
+static void test_reference_fp32_logits_in_parts(void **state) {
+    (void)state;
+    check_against_reference((Setting){ GPT2_F32, 1, 0, 1, 5 });
+}
+static void test_reference_bf16(void **state) {
+    (void)state;
+    check_against_reference((Setting){ GPT2_BF16, 0, 1, 1, 0 });
+}
+static void test_reference_bf16_accumulated(void **state) {
+    (void)state;
+    check_against_reference((Setting){ GPT2_BF16, 2, 2, 2, 0 });
+}
 
-// ----------------------------------------------------------------------------
+// --------
 // llm.c's initialisation, which is torch's
 
-typedef struct { float *values; int *seen; GPT2Tensor tensors[NUM_PARAMETER_TENSORS]; } Received;
+typedef struct {
+    float *values;
+    int *seen;
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+} Received;
 
 static int receive(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
     Received *r = ctx;
@@ -381,7 +449,8 @@ static void test_initialisation(void **state) {
     for (size_t k = 0; k < P; k++) {
         assert_int_equal(r.seen[k], 1);
         // torch's vectorised logarithm and cosine differ in the last bits
-        if (!(fabsf(r.values[k] - ref.initial[k]) <= 2e-7f)) fail_msg("initial value %zu: %.9g, torch %.9g", k, r.values[k], ref.initial[k]);
+        if (!(fabsf(r.values[k] - ref.initial[k]) <= 2e-7f))
+            fail_msg("initial value %zu: %.9g, torch %.9g", k, r.values[k], ref.initial[k]);
     }
     free(r.values);
     free(r.seen);

@@ -1,7 +1,5 @@
-/*
- * The rules of use, in one process: each misuse is refused with its code and names what was misused, and leaves the plugin usable; poison;
- * the recorded order of units.
- */
+// The rules of use, in one process: each misuse is refused with its code and names what was misused, and
+// leaves the plugin usable; poison; the recorded order of units.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +10,7 @@
 #include <unistd.h>
 #include "toy.h"
 
-enum { WTE, LNW, W, B, PROJ, LNFW };       /* toy_tensors */
+enum { WTE, LNW, W, B, PROJ, LNFW };  // toy_tensors
 
 static toy t;
 
@@ -37,13 +35,22 @@ static void make(const zero_config *c) {
 }
 
 static void refused_at(int line, int rc, int code, const char *names) {
-    if (rc != code) fail_msg("line %d: returned %d, not %d (last sentence: %s)", line, rc, code, zero_last_error());
-    if (!strstr(zero_last_error(), names)) fail_msg("line %d: \"%s\" does not name \"%s\"", line, zero_last_error(), names);
+    if (rc != code)
+        fail_msg("line %d: returned %d, not %d (last sentence: %s)", line, rc, code, zero_last_error());
+    if (!strstr(zero_last_error(), names))
+        fail_msg("line %d: \"%s\" does not name \"%s\"", line, zero_last_error(), names);
 }
 #define REFUSED(call, code, names) refused_at(__LINE__, (call), (code), (names))
 #define MISUSE(call, names) REFUSED(call, ZERO_ERR_MISUSE, names)
-#define NO_POINTER(call, names) do { assert_null(call); refused_at(__LINE__, ZERO_ERR_MISUSE, ZERO_ERR_MISUSE, names); } while (0)
-#define WORKS(call) do { if (call) fail_msg("%s: %s", #call, zero_last_error()); } while (0)
+#define NO_POINTER(call, names)                                        \
+    do {                                                               \
+        assert_null(call);                                             \
+        refused_at(__LINE__, ZERO_ERR_MISUSE, ZERO_ERR_MISUSE, names); \
+    } while (0)
+#define WORKS(call)                                             \
+    do {                                                        \
+        if (call) fail_msg("%s: %s", #call, zero_last_error()); \
+    } while (0)
 
 static void open_and_close(int unit) {
     WORKS(zero_pre_forward(t.z, unit));
@@ -62,7 +69,7 @@ static void backward_all(void) {
     backward(0);
 }
 
-/* Runs a test at every stage, and that the plugin still trains after it. */
+// Runs a test at every stage, and that the plugin still trains after it.
 static void at_every_stage(void (*test)(void)) {
     static const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
     for (int stage = 0; stage <= 3; stage++)
@@ -76,7 +83,7 @@ static void at_every_stage(void (*test)(void)) {
         }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- the hooks */
+// -------- the hooks
 
 static void before_begin(void) {
     NO_POINTER(zero_param(t.z, W, 1), "zero_param(w, layer 1): unit 2 (block 1)");
@@ -87,7 +94,10 @@ static void before_begin(void) {
     MISUSE(zero_post_backward(t.z, 0), "unit 0 (emb): zero_begin");
     MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
 }
-static void test_before_begin(void **state) { (void)state; at_every_stage(before_begin); }
+static void test_before_begin(void **state) {
+    (void)state;
+    at_every_stage(before_begin);
+}
 
 static void param_outside(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
@@ -96,7 +106,8 @@ static void param_outside(void) {
     assert_non_null(zero_param(t.z, W, 0));
     assert_int_equal((uintptr_t)zero_param(t.z, B, 0) % 256, 0);
     NO_POINTER(zero_param(t.z, W, 1), "zero_param(w, layer 1): unit 2 (block 1)");
-    NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0)");       /* open, but not for backward */
+    NO_POINTER(zero_grad(t.z, W, 0),
+               "zero_grad(w, layer 0): unit 1 (block 0)");  // open, but not for backward
     WORKS(zero_post_forward(t.z, 1));
     NO_POINTER(zero_param(t.z, W, 0), "zero_param(w, layer 0): unit 1 (block 0)");
     NO_POINTER(zero_param(t.z, -1, 0), "tensor -1");
@@ -105,7 +116,10 @@ static void param_outside(void) {
     NO_POINTER(zero_grad(t.z, LNFW, 1), "lnfw has no layer 1");
     NO_POINTER(zero_grad(t.z, LNFW, -1), "lnfw has no layer -1");
 }
-static void test_param_outside(void **state) { (void)state; at_every_stage(param_outside); }
+static void test_param_outside(void **state) {
+    (void)state;
+    at_every_stage(param_outside);
+}
 
 static void grad_outside(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
@@ -119,14 +133,18 @@ static void grad_outside(void) {
     for (int u = TOY_UNITS - 1; u > 0; u--) backward(u);
     WORKS(zero_pre_backward(t.z, 0));
     assert_non_null(zero_grad(t.z, WTE, 0));
-    NO_POINTER(zero_param(t.z, WTE, 0), "zero_param(wte, layer 0): unit 0 (emb)");     /* this use reads no parameters */
+    NO_POINTER(zero_param(t.z, WTE, 0),
+               "zero_param(wte, layer 0): unit 0 (emb)");  // this use reads no parameters
     WORKS(zero_post_backward(t.z, 0));
 }
-static void test_grad_outside(void **state) { (void)state; at_every_stage(grad_outside); }
+static void test_grad_outside(void **state) {
+    (void)state;
+    at_every_stage(grad_outside);
+}
 
 static void evaluation(void) {
     WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
-    for (int i = 0; i < 3; i++) open_and_close(1);                      /* any number of uses */
+    for (int i = 0; i < 3; i++) open_and_close(1);  // any number of uses
     MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is no training pass");
     WORKS(zero_pre_forward(t.z, 1));
     assert_non_null(zero_param(t.z, W, 0));
@@ -137,7 +155,10 @@ static void evaluation(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
     MISUSE(zero_begin(t.z, ZERO_EVAL, 0, 1), "evaluation inside a training step");
 }
-static void test_evaluation(void **state) { (void)state; at_every_stage(evaluation); }
+static void test_evaluation(void **state) {
+    (void)state;
+    at_every_stage(evaluation);
+}
 
 static void order_of_hooks(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
@@ -157,7 +178,10 @@ static void order_of_hooks(void) {
     MISUSE(zero_pre_backward(t.z, 4), "unit 4 (block 3) has had all its 1 backward uses");
     MISUSE(zero_post_backward(t.z, 4), "post_backward: unit 4 (block 3)");
 }
-static void test_order_of_hooks(void **state) { (void)state; at_every_stage(order_of_hooks); }
+static void test_order_of_hooks(void **state) {
+    (void)state;
+    at_every_stage(order_of_hooks);
+}
 
 static void unit_range(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
@@ -170,7 +194,10 @@ static void unit_range(void) {
         MISUSE(zero_post_backward(t.z, unit), name);
     }
 }
-static void test_unit_range(void **state) { (void)state; at_every_stage(unit_range); }
+static void test_unit_range(void **state) {
+    (void)state;
+    at_every_stage(unit_range);
+}
 
 static void begin_rules(void) {
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2");
@@ -184,7 +211,7 @@ static void begin_rules(void) {
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 3 (block 2) is still open");
     WORKS(zero_post_forward(t.z, 3));
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 0 (emb) has finished 0 of its 2 forward uses");
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));                           /* starts the step anew */
+    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));  // starts the step anew
     forward_all();
     backward_all();
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 1), "micro-batch 1 of 1");
@@ -192,7 +219,7 @@ static void begin_rules(void) {
     WORKS(zero_begin(t.z, ZERO_TRAIN, 1, 2));
     MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2 does not follow");
 }
-/* what reads all values wants every unit closed, in an evaluation too */
+// what reads all values wants every unit closed, in an evaluation too
 static void closed_rules(void) {
     char hex[17];
     WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
@@ -202,9 +229,15 @@ static void closed_rules(void) {
     WORKS(zero_post_forward(t.z, 2));
     WORKS(zero_hash(t.z, 0, hex));
 }
-static void test_closed_rules(void **state) { (void)state; at_every_stage(closed_rules); }
+static void test_closed_rules(void **state) {
+    (void)state;
+    at_every_stage(closed_rules);
+}
 
-static void test_begin_rules(void **state) { (void)state; at_every_stage(begin_rules); }
+static void test_begin_rules(void **state) {
+    (void)state;
+    at_every_stage(begin_rules);
+}
 
 static void step_rules(void) {
     static const zero_hyper good = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
@@ -230,9 +263,12 @@ static void step_rules(void) {
     MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
     MISUSE(zero_reduce(t.z, NULL), "no training pass");
 }
-static void test_step_rules(void **state) { (void)state; at_every_stage(step_rules); }
+static void test_step_rules(void **state) {
+    (void)state;
+    at_every_stage(step_rules);
+}
 
-/* ------------------------------------------------------------------------------------------------- values, outside of steps */
+// -------- values, outside of steps
 
 static void values_range(void) {
     float x[200] = { 0 };
@@ -247,14 +283,18 @@ static void values_range(void) {
     WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 32, 1, x));
     WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 33, 0, x));
 }
-static void test_values_range(void **state) { (void)state; at_every_stage(values_range); }
+static void test_values_range(void **state) {
+    (void)state;
+    at_every_stage(values_range);
+}
 
 static void inside_step(void) {
     float x;
     char hex[17];
     WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
     WORKS(zero_pre_forward(t.z, 2));
-    MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x), "unit 2 (block 1) is still open");   /* nobody changes what is being read */
+    MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x),
+           "unit 2 (block 1) is still open");  // nobody changes what is being read
     MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "unit 2 (block 1) is still open");
     WORKS(zero_post_forward(t.z, 2));
     WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
@@ -272,7 +312,10 @@ static void inside_step(void) {
     REFUSED(zero_save(t.z, "/nonexistent/folder/file", NULL, 0), ZERO_ERR_IO, "/nonexistent/folder/file");
     REFUSED(zero_load(t.z, "/nonexistent", NULL, 0), ZERO_ERR_IO, "/nonexistent");
 }
-static void test_inside_step(void **state) { (void)state; at_every_stage(inside_step); }
+static void test_inside_step(void **state) {
+    (void)state;
+    at_every_stage(inside_step);
+}
 
 static void discard_changes_nothing(void) {
     char before[2][17], after[2][17];
@@ -284,11 +327,14 @@ static void discard_changes_nothing(void) {
         WORKS(zero_hash(t.z, full, after[full]));
         assert_string_equal(before[full], after[full]);
     }
-    WORKS(toy_step(&t, 2, 1, NULL));                                    /* and a step does change it */
+    WORKS(toy_step(&t, 2, 1, NULL));  // and a step does change it
     WORKS(zero_hash(t.z, 0, after[0]));
     assert_string_not_equal(before[0], after[0]);
 }
-static void test_discard(void **state) { (void)state; at_every_stage(discard_changes_nothing); }
+static void test_discard(void **state) {
+    (void)state;
+    at_every_stage(discard_changes_nothing);
+}
 
 static void test_not_finite(void **state) {
     (void)state;
@@ -313,8 +359,8 @@ static void test_not_finite(void **state) {
     }
 }
 
-/* What backward adds to is 0 at the first pre_backward of a micro-batch, and what it writes is NaN with
- * poison; both keep their contents until the last post_backward. */
+// What backward adds to is 0 at the first pre_backward of a micro-batch, and what it writes is NaN with
+// poison; both keep their contents until the last post_backward.
 static void test_gradient_is_cleared(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -356,8 +402,8 @@ static void test_gradient_is_cleared(void **state) {
     }
 }
 
-/* One micro-batch in which each element of a written tensor gets 1, except those of `forgotten`; nothing
- * is added to the others. */
+// One micro-batch in which each element of a written tensor gets 1, except those of `forgotten`; nothing
+// is added to the others.
 static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten,
                            int *finite) {
     zero_info info;
@@ -379,14 +425,15 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
     return info.grad_norm;
 }
 
-/* Units of different shapes take turns in the two buffers: where one has a written tensor, another has
- * padding, or adds. With poison, a tensor that was to be written and was not shows in the norm. */
+// Units of different shapes take turns in the two buffers: where one has a written tensor, another has
+// padding, or adds. With poison, a tensor that was to be written and was not shows in the norm.
 static void test_written_gradients(void **state) {
     (void)state;
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
-        { "a", 5000, 1, 0, 1, 1 }, { "b", 70, 2, 1, 0, 0 },  { "c", 200, 3, 1, 1, 1 }, { "d", 1, 1, 2, 0, 1 },
-        { "e", 333, 1, 3, 1, 0 },  { "f", 3001, 1, 4, 1, 1 }, { "g", 129, 1, 4, 1, 0 },
+        { "a", 5000, 1, 0, 1, 1 }, { "b", 70, 2, 1, 0, 0 },  { "c", 200, 3, 1, 1, 1 },
+        { "d", 1, 1, 2, 0, 1 },    { "e", 333, 1, 3, 1, 0 }, { "f", 3001, 1, 4, 1, 1 },
+        { "g", 129, 1, 4, 1, 0 },
     };
     static const zero_unit units[UNITS] = {
         { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }, { "3", 1, 1, 0 }, { "4", 1, 1, 0 },
@@ -413,16 +460,18 @@ static void test_written_gradients(void **state) {
             }
 }
 
-/* ------------------------------------------------------------------------------------------------------- settings refused */
+// -------- settings refused
 
 static void test_config_refused(void **state) {
     (void)state;
     const zero_config good = config_of(3);
-#define BAD(field, value, names) do { \
-        zero_config c = good; \
-        c.field = value; \
-        REFUSED(zero_create(&t.z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, names); \
-        assert_null(t.z); \
+#define BAD(field, value, names)                                                                          \
+    do {                                                                                                  \
+        zero_config c = good;                                                                             \
+        c.field = value;                                                                                  \
+        REFUSED(zero_create(&t.z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, \
+                names);                                                                                   \
+        assert_null(t.z);                                                                                 \
     } while (0)
     BAD(size, 0, "zero_config.size");
     BAD(size, sizeof(zero_config) - 8, "zero_config.size");
@@ -451,7 +500,8 @@ static void test_config_refused(void **state) {
     BAD(comm_timeout_s, 0, "comm_timeout_s 0");
     BAD(comm_timeout_s, NAN, "comm_timeout_s");
     BAD(trace_events, -1, "trace_events -1");
-    REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "zero_config.size");
+    REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
+            "zero_config.size");
     zero_tensor no_name = { NULL, 1, 1, 0, 0, 0 };
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
@@ -474,10 +524,10 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ slots */
+// -------- slots
 
-/* Two buffers take the buckets in turn: the third unit from the end cannot begin while the last one still fills the first buffer. Refused,
- * it has gathered nothing: at stage 3 there is still room for another. */
+// Two buffers take the buckets in turn: the third unit from the end cannot begin while the last one still
+// fills the first buffer. Refused, it has gathered nothing: at stage 3 there is still room for another.
 static void test_backward_order(void **state) {
     (void)state;
     zero_config c = config_of(2);
@@ -491,7 +541,8 @@ static void test_backward_order(void **state) {
         forward_all();
         backward(0);
         WORKS(zero_pre_backward(t.z, last));
-        MISUSE(zero_pre_backward(t.z, last - 2), "backward goes through units in the reverse of the table's order");
+        MISUSE(zero_pre_backward(t.z, last - 2),
+               "backward goes through units in the reverse of the table's order");
         WORKS(zero_pre_backward(t.z, last - 1));
         WORKS(zero_post_backward(t.z, last));
         WORKS(zero_post_backward(t.z, last - 1));
@@ -512,26 +563,28 @@ static void test_slots(void **state) {
         zero_get_effective(t.z, &e);
         assert_int_equal(e.slots, c.max_open);
         WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
-        WORKS(zero_pre_forward(t.z, 0));                                /* has room of its own */
+        WORKS(zero_pre_forward(t.z, 0));  // has room of its own
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
         char names[64];
         snprintf(names, sizeof names, "unit %d (block %d)", c.max_open + 1, c.max_open);
         MISUSE(zero_pre_forward(t.z, c.max_open + 1), names);
-        for (int u = 1; u <= c.max_open; u++)                           /* each open unit shows its own values */
-            for (int i = 0; i < 33; i++) assert_true(((float *)zero_param(t.z, B, u - 1))[i] == toy_initial(B, u - 1, i));
+        for (int u = 1; u <= c.max_open; u++)  // each open unit shows its own values
+            for (int i = 0; i < 33; i++)
+                assert_true(((float *)zero_param(t.z, B, u - 1))[i] == toy_initial(B, u - 1, i));
         WORKS(zero_post_forward(t.z, 1));
         WORKS(zero_pre_forward(t.z, c.max_open + 1));
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- poison */
+// -------- poison
 
 static int all_nan(const float *p, int64_t n) {
-    for (int64_t i = 0; i < n; i++) if (!isnan(p[i])) return 0;
+    for (int64_t i = 0; i < n; i++)
+        if (!isnan(p[i])) return 0;
     return 1;
 }
 
-/* These tests keep pointers on purpose: what they show afterwards must not look like numbers. */
+// These tests keep pointers on purpose: what they show afterwards must not look like numbers.
 static void test_poisoned_parameters(void **state) {
     (void)state;
     zero_config c = config_of(3);
@@ -547,7 +600,7 @@ static void test_poisoned_parameters(void **state) {
             WORKS(zero_post_forward(t.z, u));
             assert_int_equal(all_nan(kept, toy_tensors[tensor].elems), c.poison);
         }
-        open_and_close(1);                                              /* gathered again, it is whole again */
+        open_and_close(1);  // gathered again, it is whole again
         WORKS(zero_pre_forward(t.z, 1));
         assert_true(((float *)zero_param(t.z, W, 0))[3] == toy_initial(W, 0, 3));
     }
@@ -580,11 +633,15 @@ static void test_poisoned_gradients(void **state) {
 
 static void test_poison_from_environment(void **state) {
     (void)state;
-    static const struct { const char *value; int poison; } cases[] = { { "1", 1 }, { "0", 0 }, { "", 0 }, { NULL, 0 } };
+    static const struct {
+        const char *value;
+        int poison;
+    } cases[] = { { "1", 1 }, { "0", 0 }, { "", 0 }, { NULL, 0 } };
     zero_config c = config_of(3);
     c.poison = -1;
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(cases[i].value ? setenv("ZERO_POISON", cases[i].value, 1) : unsetenv("ZERO_POISON"), 0);
+        assert_int_equal(cases[i].value ? setenv("ZERO_POISON", cases[i].value, 1) : unsetenv("ZERO_POISON"),
+                         0);
         make(&c);
         WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
         WORKS(zero_pre_forward(t.z, 1));
@@ -594,11 +651,11 @@ static void test_poison_from_environment(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- the recorded order */
+// -------- the recorded order
 
-static int next_event;      /* of the trace, that nobody has looked at */
+static int next_event;  // of the trace, that nobody has looked at
 
-/* The start of the unit's use, or the end of its gather, among the events since the last look; -1: none. */
+// The start of the unit's use, or the end of its gather, among the events since the last look; -1: none.
 static double when(zero_event_kind kind, int unit) {
     zero_event e;
     for (int i = next_event; !zero_trace_event(t.z, i, &e); i++)
@@ -610,7 +667,8 @@ static void skip_events(void) {
     while (!zero_trace_event(t.z, next_event, &e)) next_event++;
 }
 
-/* An evaluation in this order; how many of its units were gathered before the unit before them was opened, which only prefetch does. */
+// An evaluation in this order; how many of its units were gathered before the unit before them was opened,
+// which only prefetch does.
 static int prefetched_in_pass(const int order[TOY_UNITS]) {
     int ahead = 0;
     skip_events();
@@ -619,10 +677,12 @@ static int prefetched_in_pass(const int order[TOY_UNITS]) {
         int layer = order[k] ? order[k] - 1 : 0, tensor = order[k] ? W : WTE;
         WORKS(zero_pre_forward(t.z, order[k]));
         const float *p = zero_param(t.z, tensor, layer);
-        for (int64_t i = 0; i < toy_tensors[tensor].elems; i++) assert_true(p[i] == toy_initial(tensor, layer, i));
+        for (int64_t i = 0; i < toy_tensors[tensor].elems; i++)
+            assert_true(p[i] == toy_initial(tensor, layer, i));
         WORKS(zero_post_forward(t.z, order[k]));
     }
-    for (int k = 1; k < TOY_UNITS; k++) ahead += when(ZERO_EV_GATHER, order[k]) <= when(ZERO_EV_FORWARD, order[k - 1]);
+    for (int k = 1; k < TOY_UNITS; k++)
+        ahead += when(ZERO_EV_GATHER, order[k]) <= when(ZERO_EV_FORWARD, order[k - 1]);
     return ahead;
 }
 
@@ -633,15 +693,15 @@ static void test_order_is_relearnt(void **state) {
     c.trace_events = 1000;
     make(&c);
     next_event = 0;
-    assert_int_equal(prefetched_in_pass(table), 0);                     /* nothing is known yet */
+    assert_int_equal(prefetched_in_pass(table), 0);  // nothing is known yet
     assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
-    assert_in_range(prefetched_in_pass(other), 0, TOY_UNITS - 2);       /* another order: right all the same */
-    assert_int_equal(prefetched_in_pass(other), TOY_UNITS - 1);         /* and known the next time */
+    assert_in_range(prefetched_in_pass(other), 0, TOY_UNITS - 2);  // another order: right all the same
+    assert_int_equal(prefetched_in_pass(other), TOY_UNITS - 1);    // and known the next time
     assert_in_range(prefetched_in_pass(table), 0, TOY_UNITS - 2);
     assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
 }
 
-/* A training step whose forward goes through the blocks in another order every time. */
+// A training step whose forward goes through the blocks in another order every time.
 static void test_any_order_trains(void **state) {
     (void)state;
     char hex[2][17];
@@ -655,7 +715,8 @@ static void test_any_order_trains(void **state) {
             zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
             WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
             open_and_close(0);
-            for (int k = 0; k < TOY_BLOCKS; k++) open_and_close(1 + (shuffled ? (k * 3 + step) % TOY_BLOCKS : k));
+            for (int k = 0; k < TOY_BLOCKS; k++)
+                open_and_close(1 + (shuffled ? (k * 3 + step) % TOY_BLOCKS : k));
             open_and_close(0);
             WORKS(toy_backward(&t, 0, 0));
             for (int u = TOY_UNITS - 1; u > 0; u--) WORKS(toy_backward(&t, u, 0));
@@ -675,7 +736,7 @@ static int gathers_since_last_look(int unit) {
     return n;
 }
 
-/* Stage 3 without overlap: a gather is in the trace when the call that starts it returns. */
+// Stage 3 without overlap: a gather is in the trace when the call that starts it returns.
 static void make_traced(void) {
     zero_config c = config_of(3);
     c.trace_events = 1000;
@@ -684,7 +745,7 @@ static void make_traced(void) {
     next_event = 0;
 }
 
-/* A block is opened before the one before it is closed: the slot of that one takes the next block at once. */
+// A block is opened before the one before it is closed: the slot of that one takes the next block at once.
 static void test_release_gathers_the_next(void **state) {
     (void)state;
     make_traced();
@@ -702,8 +763,8 @@ static void test_release_gathers_the_next(void **state) {
     }
 }
 
-/* A unit that is used more than once has room of its own, so it need not wait until the last block leaves its
- * slot: its gather follows that of the last block, which is into the slot that unit 2 leaves. */
+// A unit that is used more than once has room of its own, so it need not wait until the last block leaves its
+// slot: its gather follows that of the last block, which is into the slot that unit 2 leaves.
 static void test_own_room_is_used_early(void **state) {
     (void)state;
     make_traced();
@@ -718,8 +779,8 @@ static void test_own_room_is_used_early(void **state) {
     }
 }
 
-/* The units are updated in the order in which forward used them, and the first one is gathered before the
- * second one is updated. */
+// The units are updated in the order in which forward used them, and the first one is gathered before the
+// second one is updated.
 static void test_update_in_order_of_use(void **state) {
     (void)state;
     static const int forward[TOY_UNITS + 1] = { 3, 0, 2, 4, 1, 0 }, updates[TOY_UNITS] = { 3, 0, 2, 4, 1 };
@@ -755,12 +816,12 @@ static void test_trace_file(void **state) {
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096];
     int fd = mkstemp(path);
     zero_config c = config_of(3);
-    c.trace_events = 8;                                                 /* too few: the later events are dropped */
+    c.trace_events = 8;  // too few: the later events are dropped
     assert_true(fd >= 0);
     make(&c);
     WORKS(toy_step(&t, 1, 1, NULL));
     close(fd);
-    WORKS(zero_trace_write(t.z, path));                                 /* another file takes its name */
+    WORKS(zero_trace_write(t.z, path));  // another file takes its name
     fd = open(path, O_RDONLY);
     assert_true(fd >= 0);
     ssize_t n = read(fd, text, sizeof text - 1);
@@ -779,20 +840,27 @@ static void test_trace_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest misuse[] = {
-        TEST(test_before_begin), TEST(test_param_outside), TEST(test_grad_outside), TEST(test_evaluation), TEST(test_order_of_hooks),
-        TEST(test_unit_range), TEST(test_begin_rules), TEST(test_closed_rules), TEST(test_step_rules), TEST(test_values_range), TEST(test_inside_step),
-        TEST(test_config_refused), TEST(test_scalars_refused), TEST(test_slots), TEST(test_backward_order),
+        TEST(test_before_begin),    TEST(test_param_outside),  TEST(test_grad_outside),
+        TEST(test_evaluation),      TEST(test_order_of_hooks), TEST(test_unit_range),
+        TEST(test_begin_rules),     TEST(test_closed_rules),   TEST(test_step_rules),
+        TEST(test_values_range),    TEST(test_inside_step),    TEST(test_config_refused),
+        TEST(test_scalars_refused), TEST(test_slots),          TEST(test_backward_order),
     };
     const struct CMUnitTest contents[] = {
-        TEST(test_discard), TEST(test_not_finite), TEST(test_gradient_is_cleared), TEST(test_written_gradients),
+        TEST(test_discard),
+        TEST(test_not_finite),
+        TEST(test_gradient_is_cleared),
+        TEST(test_written_gradients),
         TEST(test_poisoned_parameters),
-        TEST(test_poisoned_gradients), TEST(test_poison_from_environment),
+        TEST(test_poisoned_gradients),
+        TEST(test_poison_from_environment),
     };
     const struct CMUnitTest order[] = {
-        TEST(test_order_is_relearnt), TEST(test_any_order_trains), TEST(test_release_gathers_the_next),
-        TEST(test_own_room_is_used_early), TEST(test_update_in_order_of_use), TEST(test_trace_file),
+        TEST(test_order_is_relearnt),        TEST(test_any_order_trains),
+        TEST(test_release_gathers_the_next), TEST(test_own_room_is_used_early),
+        TEST(test_update_in_order_of_use),   TEST(test_trace_file),
     };
-    int failed = cmocka_run_group_tests(misuse, NULL, NULL) + cmocka_run_group_tests(contents, NULL, NULL)
-                 + cmocka_run_group_tests(order, NULL, NULL);
+    int failed = cmocka_run_group_tests(misuse, NULL, NULL) + cmocka_run_group_tests(contents, NULL, NULL) +
+                 cmocka_run_group_tests(order, NULL, NULL);
     return failed != 0;
 }

@@ -1,4 +1,5 @@
-/* The plugin's arithmetic: every kernel against a plain reference, bit for bit where it promises bits, at 1 to 3 threads. */
+// The plugin's arithmetic: every kernel against a plain reference, bit for bit where it promises bits, at 1
+// to 3 threads.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,10 +17,9 @@ static void omp_set_num_threads(int n) { (void)n; }
 #include "../llmc_zero/numbers.h"
 #include "../llmc_zero/kernels.h"
 
-
 static uint32_t random_state = 1;
 static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
-static float uniform(void) { return (float)(random_bits() >> 8) / (1 << 23) - 1.0f; }       /* in [-1, 1) */
+static float uniform(void) { return (float)(random_bits() >> 8) / (1 << 23) - 1.0f; }  // in [-1, 1)
 
 static void *room(size_t bytes) {
     void *p = malloc(bytes);
@@ -32,13 +32,16 @@ static float element(zero_dtype type, const void *p, int64_t i) {
     return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : fp16_widen(((const uint16_t *)p)[i]);
 }
 static void set_element(zero_dtype type, void *p, int64_t i, float x) {
-    if (type == ZERO_F32) ((float *)p)[i] = x;
-    else ((uint16_t *)p)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+    if (type == ZERO_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-/* Random numbers over the range of sizes that all dtypes hold. */
+// Random numbers over the range of sizes that all dtypes hold.
 static void fill(zero_dtype type, void *p, int64_t n) {
-    for (int64_t i = 0; i < n; i++) set_element(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
+    for (int64_t i = 0; i < n; i++)
+        set_element(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
 }
 
 static const int64_t lengths[] = { 0, 1, 7, 15, 16, 17, 1023, 1024, 1025, 8191, 8193, 30011 };
@@ -46,14 +49,16 @@ enum { LENGTHS = sizeof lengths / sizeof *lengths, LONGEST = 30011 };
 enum { DTYPES = 3 };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
-/* ------------------------------------------------------------------------------------------------------------------ bf16 */
+// -------- bf16
 
-/* The nearer of the two bf16 around f, found in double; a tie goes to the even one. Past the largest comes 2^128, which is infinity. */
+// The nearer of the two bf16 around f, found in double; a tie goes to the even one. Past the largest comes
+// 2^128, which is infinity.
 static uint16_t nearest(float f) {
-    uint16_t below = (uint16_t)(bits_of(f) >> 16);                      /* towards 0 */
+    uint16_t below = (uint16_t)(bits_of(f) >> 16);  // towards 0
     if (isinf(f)) return below;
     uint16_t above = below + 1;
-    double low = fabs(bf16_widen(below)), high = (above & 0x7fff) == 0x7f80 ? ldexp(1, 128) : fabs(bf16_widen(above)), x = fabs(f);
+    double low = fabs(bf16_widen(below)),
+           high = (above & 0x7fff) == 0x7f80 ? ldexp(1, 128) : fabs(bf16_widen(above)), x = fabs(f);
     if (x - low != high - x) return x - low < high - x ? below : above;
     return below & 1 ? above : below;
 }
@@ -68,22 +73,42 @@ static void test_bf16_rounding(void **state) {
             if (isnan(f)) {
                 assert_true(isnan(bf16_widen(rounded)));
                 assert_int_equal(rounded >> 15, upper >> 15);
-            } else if (rounded != nearest(f)) fail_msg("%a (%08x): %04x, not %04x", f, upper << 16 | lower[i], rounded, nearest(f));
+            } else if (rounded != nearest(f))
+                fail_msg("%a (%08x): %04x, not %04x", f, upper << 16 | lower[i], rounded, nearest(f));
         }
 }
 
 static void test_bf16_specials(void **state) {
     (void)state;
-    static const struct { uint32_t from; uint16_t to; } special[] = {
-        { 0x00000000, 0x0000 }, { 0x80000000, 0x8000 },                                         /* zeros */
-        { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 },                                         /* infinities */
-        { 0x7f7f7fff, 0x7f7f }, { 0x7f7f8000, 0x7f80 }, { 0x7f7fffff, 0x7f80 }, { 0xff7f8000, 0xff80 },     /* over the largest */
-        /* subnormal */
-        { 0x00000001, 0x0000 }, { 0x00008000, 0x0000 }, { 0x00008001, 0x0001 }, { 0x00018000, 0x0002 }, { 0x80008001, 0x8001 },
-        /* ties, carry */
-        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 }, { 0x3fffffff, 0x4000 },
-        /* NaN, also one whose payload is low */
-        { 0x7f800001, 0x7fc0 }, { 0xff800001, 0xffc0 }, { 0x7fc00000, 0x7fc0 }, { 0x7fffffff, 0x7fff },
+    static const struct {
+        uint32_t from;
+        uint16_t to;
+    } special[] = {
+        { 0x00000000, 0x0000 },
+        { 0x80000000, 0x8000 },  // zeros
+        { 0x7f800000, 0x7f80 },
+        { 0xff800000, 0xff80 },  // infinities
+        { 0x7f7f7fff, 0x7f7f },
+        { 0x7f7f8000, 0x7f80 },
+        { 0x7f7fffff, 0x7f80 },
+        { 0xff7f8000, 0xff80 },  // over the largest
+        // subnormal
+        { 0x00000001, 0x0000 },
+        { 0x00008000, 0x0000 },
+        { 0x00008001, 0x0001 },
+        { 0x00018000, 0x0002 },
+        { 0x80008001, 0x8001 },
+        // ties, carry
+        { 0x3f800000, 0x3f80 },
+        { 0x3f808000, 0x3f80 },
+        { 0x3f818000, 0x3f82 },
+        { 0x3f808001, 0x3f81 },
+        { 0x3fffffff, 0x4000 },
+        // NaN, also one whose payload is low
+        { 0x7f800001, 0x7fc0 },
+        { 0xff800001, 0xffc0 },
+        { 0x7fc00000, 0x7fc0 },
+        { 0x7fffffff, 0x7fff },
     };
     for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
         float f = float_of(special[i].from);
@@ -94,9 +119,9 @@ static void test_bf16_specials(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ fp16 */
+// -------- fp16
 
-/* sign, 5 bits of exponent, 10 of mantissa, in double; infinity and NaN apart */
+// sign, 5 bits of exponent, 10 of mantissa, in double; infinity and NaN apart
 static double fp16_value(uint16_t x) {
     int exponent = x >> 10 & 31, mantissa = x & 1023;
     double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
@@ -107,22 +132,28 @@ static void test_fp16_widening(void **state) {
     (void)state;
     for (int x = 0; x < 1 << 16; x++) {
         float f = fp16_widen((uint16_t)x);
-        if ((x & 0x7c00) != 0x7c00) assert_true(f == fp16_value((uint16_t)x));
-        else if (x & 0x3ff) assert_true(isnan(f));
-        else assert_true(isinf(f));
+        if ((x & 0x7c00) != 0x7c00)
+            assert_true(f == fp16_value((uint16_t)x));
+        else if (x & 0x3ff)
+            assert_true(isnan(f));
+        else
+            assert_true(isinf(f));
         assert_int_equal(bits_of(f) >> 31, x >> 15);
     }
 }
 
-/* The nearest of all fp16 numbers, found between two neighbours in double; the next after the largest is 65536, which is infinity. */
+// The nearest of all fp16 numbers, found between two neighbours in double; the next after the largest is
+// 65536, which is infinity.
 static uint16_t nearest_fp16(float f) {
-    uint16_t low = 0, high = 0x7c00;                                    /* their values: low <= |f| < high */
+    uint16_t low = 0, high = 0x7c00;  // their values: low <= |f| < high
     double x = fabs(f);
     if (x >= 65536) return (uint16_t)(0x7c00 | (signbit(f) ? 0x8000 : 0));
     while (high - low > 1) {
         uint16_t middle = (uint16_t)((low + high) / 2);
-        if (fp16_value(middle) <= x) low = middle;
-        else high = middle;
+        if (fp16_value(middle) <= x)
+            low = middle;
+        else
+            high = middle;
     }
     double below = x - fp16_value(low), above = (high == 0x7c00 ? 65536 : fp16_value(high)) - x;
     uint16_t chosen = below < above || (below == above && !(low & 1)) ? low : high;
@@ -132,23 +163,26 @@ static uint16_t nearest_fp16(float f) {
 static void check_fp16(float f) {
     uint16_t got = fp16_round(f);
     if (isnan(f)) {
-        if ((got & 0x7c00) != 0x7c00 || !(got & 0x3ff) || got >> 15 != bits_of(f) >> 31) fail_msg("NaN %08x: %04x", bits_of(f), got);
+        if ((got & 0x7c00) != 0x7c00 || !(got & 0x3ff) || got >> 15 != bits_of(f) >> 31)
+            fail_msg("NaN %08x: %04x", bits_of(f), got);
         return;
     }
     if (got != nearest_fp16(f)) fail_msg("%a (%08x): %04x, not %04x", f, bits_of(f), got, nearest_fp16(f));
 #if defined(__FLT16_MANT_DIG__) && defined(__x86_64__)
-    _Float16 theirs = (_Float16)f;                                      /* the compiler's own */
+    _Float16 theirs = (_Float16)f;  // the compiler's own
     uint16_t bits;
     memcpy(&bits, &theirs, 2);
     if (got != bits) fail_msg("%a (%08x): %04x, the compiler has %04x", f, bits_of(f), got, bits);
 #endif
 }
 
-/* All fp16 numbers, the ties between them and what lies next to both; then floats of all sizes, subnormal, infinite and NaN among them. */
+// All fp16 numbers, the ties between them and what lies next to both; then floats of all sizes, subnormal,
+// infinite and NaN among them.
 static void test_fp16_rounding(void **state) {
     (void)state;
     for (int x = 0; x <= 0x7c00; x++) {
-        double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x), next = x >= 0x7bff ? 65536 : fp16_value((uint16_t)(x + 1));
+        double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x),
+               next = x >= 0x7bff ? 65536 : fp16_value((uint16_t)(x + 1));
         float points[] = { (float)here, (float)((here + next) / 2) };
         for (int k = 0; k < 2; k++)
             for (int sign = -1; sign <= 1; sign += 2) {
@@ -162,10 +196,15 @@ static void test_fp16_rounding(void **state) {
 
 static void test_fp16_specials(void **state) {
     (void)state;
-    static const struct { float from; uint16_t to; } special[] = {
-        { 0.0f, 0x0000 }, { -0.0f, 0x8000 }, { INFINITY, 0x7c00 }, { -INFINITY, 0xfc00 }, { 65504, 0x7bff }, { 65519.996f, 0x7bff },
-        { 65520, 0x7c00 }, { -65520, 0xfc00 }, { 1e38f, 0x7c00 }, { 0x1p-14f, 0x0400 }, { 0x1p-24f, 0x0001 }, { 0x1p-25f, 0x0000 },
-        { 0x1.8p-24f, 0x0002 }, { 0x1.000002p-25f, 0x0001 }, { -0x1p-149f, 0x8000 }, { 0x1.ffcp-15f, 0x0400 }, { 1, 0x3c00 },
+    static const struct {
+        float from;
+        uint16_t to;
+    } special[] = {
+        { 0.0f, 0x0000 },       { -0.0f, 0x8000 },           { INFINITY, 0x7c00 },   { -INFINITY, 0xfc00 },
+        { 65504, 0x7bff },      { 65519.996f, 0x7bff },      { 65520, 0x7c00 },      { -65520, 0xfc00 },
+        { 1e38f, 0x7c00 },      { 0x1p-14f, 0x0400 },        { 0x1p-24f, 0x0001 },   { 0x1p-25f, 0x0000 },
+        { 0x1.8p-24f, 0x0002 }, { 0x1.000002p-25f, 0x0001 }, { -0x1p-149f, 0x8000 }, { 0x1.ffcp-15f, 0x0400 },
+        { 1, 0x3c00 },
     };
     for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
         uint16_t by_kernel;
@@ -175,13 +214,14 @@ static void test_fp16_specials(void **state) {
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------- stochastic rounding */
+// -------- stochastic rounding
 
-/* Among all 2^16 noises exactly as many round up as the rest is large: the mean is the number itself. */
+// Among all 2^16 noises exactly as many round up as the rest is large: the mean is the number itself.
 static void test_noisy_rounding_exact(void **state) {
     (void)state;
     static const uint32_t numbers[] = {
-        0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000, 0x00000001, 0x80007fff, 0x00800123, 0x7f7f0001,
+        0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
+        0x00000001, 0x80007fff, 0x00800123, 0x7f7f0001,
     };
     for (int k = 0; k < (int)(sizeof numbers / sizeof *numbers); k++) {
         float f = float_of(numbers[k]), down = float_of(numbers[k] & 0xffff0000);
@@ -189,8 +229,10 @@ static void test_noisy_rounding_exact(void **state) {
         for (uint32_t noise = 0; noise < 1 << 16; noise++) {
             uint16_t rounded = bf16_round_with(f, noise | noise << 16);
             int is_up = rounded != numbers[k] >> 16;
-            if (is_up) assert_int_equal(rounded, (numbers[k] >> 16) + 1);       /* away from 0, one step */
-            else assert_true(bf16_widen(rounded) == down);
+            if (is_up)
+                assert_int_equal(rounded, (numbers[k] >> 16) + 1);  // away from 0, one step
+            else
+                assert_true(bf16_widen(rounded) == down);
             up += is_up;
         }
         assert_int_equal(up, numbers[k] & 0xffff);
@@ -199,14 +241,16 @@ static void test_noisy_rounding_exact(void **state) {
 
 static void test_noisy_rounding_keeps(void **state) {
     (void)state;
-    for (uint32_t upper = 0; upper < 1 << 16; upper++) {                /* what bf16 holds, infinity too, is not touched */
+    for (uint32_t upper = 0; upper < 1 << 16; upper++) {  // what bf16 holds, infinity too, is not touched
         uint16_t rounded = bf16_round_with(float_of(upper << 16), random_bits());
         assert_int_equal(rounded, isnan(float_of(upper << 16)) ? upper | 0x40 : upper);
     }
-    for (int i = 0; i < 1000; i++) assert_true(isnan(bf16_widen(bf16_round_with(float_of(0x7f800001 + i * 8000), random_bits()))));
+    for (int i = 0; i < 1000; i++)
+        assert_true(isnan(bf16_widen(bf16_round_with(float_of(0x7f800001 + i * 8000), random_bits()))));
 }
 
-/* The noise that the update uses: over elements and over keys the mean of the roundings is within 5 standard deviations of the number. */
+// The noise that the update uses: over elements and over keys the mean of the roundings is within 5 standard
+// deviations of the number.
 static void test_noise_is_unbiased(void **state) {
     (void)state;
     enum { MANY = 1 << 18 };
@@ -223,7 +267,8 @@ static void test_noise_is_unbiased(void **state) {
         }
 }
 
-/* Each of the 16 bits in use is 1 half of the time, whatever its neighbouring bit is, and the same bit of the next element or key. */
+// Each of the 16 bits in use is 1 half of the time, whatever its neighbouring bit is, and the same bit of the
+// next element or key.
 static void test_noise_is_mixed(void **state) {
     (void)state;
     enum { MANY = 1 << 16, BITS = 16 };
@@ -238,7 +283,7 @@ static void test_noise_is_mixed(void **state) {
                 like_bit[b] += ~(here ^ here >> 1) >> b & 1;
             }
         }
-        int allowed = 5 * 128;                                          /* 5 standard deviations of 2^16 coins */
+        int allowed = 5 * 128;  // 5 standard deviations of 2^16 coins
         for (int b = 0; b < BITS; b++) {
             assert_in_range(ones[b], MANY / 2 - allowed, MANY / 2 + allowed);
             assert_in_range(like_next[b], MANY / 2 - allowed, MANY / 2 + allowed);
@@ -248,7 +293,7 @@ static void test_noise_is_mixed(void **state) {
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- copying */
+// -------- copying
 
 static void test_convert(void **state) {
     (void)state;
@@ -259,7 +304,7 @@ static void test_convert(void **state) {
     for (int t = 1; t < DTYPES; t++) {
         kernel_convert(ZERO_F32, wide, dtypes[t], low, ALL);
         kernel_convert(dtypes[t], back, ZERO_F32, wide, ALL);
-        for (int i = 0; i < ALL; i++) {                                 /* exact, and so is the way back, but for a NaN's payload */
+        for (int i = 0; i < ALL; i++) {  // exact, and so is the way back, but for a NaN's payload
             assert_int_equal(bits_of(wide[i]), bits_of(element(dtypes[t], low, i)));
             assert_int_equal(back[i], !isnan(wide[i]) ? i : t == 1 ? i | 0x40 : 0x7e00 | (i & 0x8000));
         }
@@ -270,19 +315,26 @@ static void test_convert(void **state) {
             assert_memory_equal(guarded, back, lengths[k] * 2);
         }
     }
-    free(low); free(back); free(wide); free(guarded);
+    free(low);
+    free(back);
+    free(wide);
+    free(guarded);
 }
 
 static void test_fill_nan(void **state) {
     (void)state;
-    union { float f[4]; uint16_t low[8]; unsigned char bytes[16]; } x = { .f = { 1, 2, 3, 4 } };
+    union {
+        float f[4];
+        uint16_t low[8];
+        unsigned char bytes[16];
+    } x = { .f = { 1, 2, 3, 4 } };
     kernel_fill_nan(&x, 12);
     for (int i = 0; i < 3; i++) assert_true(isnan(x.f[i]));
     for (int i = 0; i < 6; i++) assert_true(isnan(bf16_widen(x.low[i])) && isnan(fp16_widen(x.low[i])));
     assert_true(x.f[3] == 4);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ sums */
+// -------- sums
 
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int add) {
     enum { MOST = 5 };
@@ -297,17 +349,20 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
         fill(type, parts[r], n);
     }
     float scale = 1.0f / ranks;
-    for (int64_t i = 0; i < n; i++) {                                   /* rank after rank, in fp32, times 1/N, rounded once */
+    for (int64_t i = 0; i < n; i++) {  // rank after rank, in fp32, times 1/N, rounded once
         float sum = element(type, parts[0], i);
         for (int r = 1; r < ranks; r++) sum = sum + element(type, parts[r], i);
         sum = sum * scale;
-        if (add) ((float *)want)[i] = ((float *)want)[i] + sum;
-        else set_element(to_type, want, i, sum);
+        if (add)
+            ((float *)want)[i] = ((float *)want)[i] + sum;
+        else
+            set_element(to_type, want, i, sum);
     }
     kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
-    assert_memory_equal(to, want, (n + 1) * to_size);                   /* the element after the last is untouched */
+    assert_memory_equal(to, want, (n + 1) * to_size);  // the element after the last is untouched
     for (int r = 0; r < ranks; r++) free(parts[r]);
-    free(to); free(want);
+    free(to);
+    free(want);
 }
 
 static void test_sum_ranks(void **state) {
@@ -325,7 +380,7 @@ static void test_sum_ranks(void **state) {
     }
 }
 
-/* The order shows: (1 + 2^25) - 2^25 is 0 in fp32 in this order and 1 in the other. */
+// The order shows: (1 + 2^25) - 2^25 is 0 in fp32 in this order and 1 in the other.
 static void test_sum_ranks_order(void **state) {
     (void)state;
     float a = 1, b = 0x1p25f, c = -0x1p25f, sum;
@@ -336,7 +391,7 @@ static void test_sum_ranks_order(void **state) {
     assert_true(sum == 1);
 }
 
-/* One rounding, at the end: 1 + 2^-8 + 2^-9 rounds up as a sum; rounded after each addition it would stay 1. */
+// One rounding, at the end: 1 + 2^-8 + 2^-9 rounds up as a sum; rounded after each addition it would stay 1.
 static void test_sum_ranks_rounds_once(void **state) {
     (void)state;
     uint16_t a = bf16_round(1), b = bf16_round(0x1p-8f), c = bf16_round(0x1p-9f), sum;
@@ -358,16 +413,21 @@ static void test_accumulate(void **state) {
                 fill(ZERO_F32, to, n + 1);
                 fill(dtypes[t], from, n);
                 memcpy(want, to, (n + 1) * 4);
-                for (int64_t i = 0; i < n; i++) want[i] = first ? element(dtypes[t], from, i) : want[i] + element(dtypes[t], from, i);
+                for (int64_t i = 0; i < n; i++)
+                    want[i] = first ? element(dtypes[t], from, i) : want[i] + element(dtypes[t], from, i);
                 kernel_accumulate(to, dtypes[t], from, n, first);
                 assert_memory_equal(to, want, (n + 1) * 4);
             }
-    free(to); free(want); free(from);
+    free(to);
+    free(want);
+    free(from);
 }
 
 static void test_sum_squares(void **state) {
     (void)state;
-    static const int64_t long_lengths[] = { 0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345 };     /* over 64 blocks */
+    static const int64_t long_lengths[] = {
+        0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345
+    };  // over 64 blocks
     int64_t longest = 64 * 65536 + 12345;
     void *x = room(longest * 4);
     for (int t = 0; t < DTYPES; t++) {
@@ -376,7 +436,8 @@ static void test_sum_squares(void **state) {
             int64_t n = long_lengths[k];
             long double want = 0;
             double sums[4];
-            for (int64_t i = 0; i < n; i++) want += (long double)element(dtypes[t], x, i) * element(dtypes[t], x, i);
+            for (int64_t i = 0; i < n; i++)
+                want += (long double)element(dtypes[t], x, i) * element(dtypes[t], x, i);
             for (int threads = 1; threads <= 3; threads++) {
                 omp_set_num_threads(threads);
                 sums[threads] = kernel_sum_squares(dtypes[t], x, n);
@@ -393,7 +454,7 @@ static void test_sum_squares_finite(void **state) {
     enum { N = 70001 };
     float *x = room(N * 4);
     for (int i = 0; i < N; i++) x[i] = 3e38f;
-    assert_true(isfinite(kernel_sum_squares(ZERO_F32, x, N)));          /* no overflow where there is no infinity */
+    assert_true(isfinite(kernel_sum_squares(ZERO_F32, x, N)));  // no overflow where there is no infinity
     static const float odd[] = { INFINITY, -INFINITY, NAN };
     static const int where[] = { 0, 1023, 65536, N - 1 };
     for (int k = 0; k < 12; k++) {
@@ -404,19 +465,33 @@ static void test_sum_squares_finite(void **state) {
     free(x);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- AdamW */
+// -------- AdamW
 
-typedef struct { float *p, *m, *v; uint16_t *low; } state_arrays;
-static state_arrays arrays(int64_t n) { return (state_arrays){ room(n * 4), room(n * 4), room(n * 4), room(n * 2) }; }
+typedef struct {
+    float *p, *m, *v;
+    uint16_t *low;
+} state_arrays;
+static state_arrays arrays(int64_t n) {
+    return (state_arrays){ room(n * 4), room(n * 4), room(n * 4), room(n * 2) };
+}
 static state_arrays copy(const state_arrays *a, int64_t n) {
     state_arrays b = arrays(n);
-    memcpy(b.p, a->p, n * 4); memcpy(b.m, a->m, n * 4); memcpy(b.v, a->v, n * 4); memcpy(b.low, a->low, n * 2);
+    memcpy(b.p, a->p, n * 4);
+    memcpy(b.m, a->m, n * 4);
+    memcpy(b.v, a->v, n * 4);
+    memcpy(b.low, a->low, n * 2);
     return b;
 }
-static void release(state_arrays *a) { free(a->p); free(a->m); free(a->v); free(a->low); }
+static void release(state_arrays *a) {
+    free(a->p);
+    free(a->m);
+    free(a->v);
+    free(a->low);
+}
 
-/* The formula of zero.h in double. */
-static void reference_adamw(const zero_hyper *h, double scale, int decay, double *p, double *m, double *v, double g) {
+// The formula of zero.h in double.
+static void reference_adamw(const zero_hyper *h, double scale, int decay, double *p, double *m, double *v,
+                            double g) {
     g *= scale;
     *m = h->beta1 * *m + (1 - (double)h->beta1) * g;
     *v = h->beta2 * *v + (1 - (double)h->beta2) * g * g;
@@ -438,14 +513,20 @@ static void one_element(const adamw_constants *c, float keep, float *p, float *m
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
 
 static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, int t, double scale) {
-    const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = t };
+    const zero_hyper h = {
+        .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = t
+    };
     const adamw_segment s = { .inside = 1u << 31, .elems = n, .tensor = 3, .layer = 11, .decay = decay };
     zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
     adamw_constants c = adamw_prepare(&h, scale, 4711);
     uint32_t key = noise_key(c.noise, s.tensor, s.layer);
     state_arrays a = arrays(n + 1);
     void *g = room(n * 4 + 1);
-    fill(ZERO_F32, a.p, n + 1); fill(ZERO_F32, a.m, n + 1); fill(ZERO_F32, a.v, n + 1); fill(low_type, a.low, n + 1); fill(g_type, g, n);
+    fill(ZERO_F32, a.p, n + 1);
+    fill(ZERO_F32, a.m, n + 1);
+    fill(ZERO_F32, a.v, n + 1);
+    fill(low_type, a.low, n + 1);
+    fill(g_type, g, n);
     for (int64_t i = 0; i <= n; i++) {
         a.v[i] = fabsf(a.v[i]);
         if (low == NO_MASTER) a.p[i] = bf16_widen(a.low[i]);
@@ -468,13 +549,15 @@ static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, in
     assert_memory_equal(a.low, want.low, (n + 1) * 2);
     for (int64_t i = 0; i < n; i++) {
         double p = before.p[i], m = before.m[i], v = before.v[i], grad = element(g_type, g, i);
-        double m_size = fabs(m) + fabs(grad * scale);                   /* m may cancel: its error is that of its terms */
+        double m_size = fabs(m) + fabs(grad * scale);  // m may cancel: its error is that of its terms
         reference_adamw(&h, scale, decay, &p, &m, &v, grad);
         double step = h.lr * m_size / (1 - pow(h.beta1, t)) / sqrt(v / (1 - pow(h.beta2, t)));
         assert_true(fabs(a.m[i] - m) <= 1e-6 * m_size && fabs(a.v[i] - v) <= 1e-6 * v);
         assert_true(fabs(a.p[i] - p) <= 1e-6 * fabs(p) + 3e-6 * step);
     }
-    release(&a); release(&before); release(&want);
+    release(&a);
+    release(&before);
+    release(&want);
     free(g);
 }
 
@@ -484,31 +567,40 @@ static void test_adamw(void **state) {
         omp_set_num_threads(threads);
         for (int k = 0; k < LENGTHS; k++)
             for (int i = 0; i < 4 * LOWS; i++)
-                adamw_case(dtypes[i % DTYPES], lengths[k], i >> 1 & 1, i / 4, 1 + 7 * (i & 3), i & 1 ? 1.0 : 0.37);
+                adamw_case(dtypes[i % DTYPES], lengths[k], i >> 1 & 1, i / 4, 1 + 7 * (i & 3),
+                           i & 1 ? 1.0 : 0.37);
     }
 }
 
 static void test_adamw_keeps_nan(void **state) {
     (void)state;
     enum { N = 37, WHERE = 21 };
-    const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
+    const zero_hyper h = {
+        .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3
+    };
     adamw_constants c = adamw_prepare(&h, 1, 0);
     float p[N], m[N], v[N], g[N];
     uint16_t low[N];
-    for (int i = 0; i < N; i++) { p[i] = g[i] = 0.5f; m[i] = v[i] = 0.25f; }
+    for (int i = 0; i < N; i++) {
+        p[i] = g[i] = 0.5f;
+        m[i] = v[i] = 0.25f;
+    }
     g[WHERE] = NAN;
     const adamw_arrays a = { p, m, v, g, low, ZERO_F32, ZERO_BF16 };
     update(&c, &a, &(adamw_segment){ .elems = N, .decay = 1 }, 1);
     for (int i = 0; i < N; i++) {
         int nan = i == WHERE;
-        assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan && isnan(bf16_widen(low[i])) == nan);
+        assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan &&
+                    isnan(bf16_widen(low[i])) == nan);
     }
 }
 
-/* A gradient of 0 from the start moves nothing but by decay. */
+// A gradient of 0 from the start moves nothing but by decay.
 static void test_adamw_zero_gradient(void **state) {
     (void)state;
-    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
+    const zero_hyper h = {
+        .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1
+    };
     const adamw_constants c = adamw_prepare(&h, 1, 0);
     float p = 2, m = 0, v = 0, g = 0;
     const adamw_arrays a = { &p, &m, &v, &g, NULL, ZERO_F32, ZERO_BF16 };
@@ -518,10 +610,12 @@ static void test_adamw_zero_gradient(void **state) {
     assert_true(fabs(p - 2 * 0.999) < 1e-6);
 }
 
-/* Segments lie where each says, and nothing beside them changes. */
+// Segments lie where each says, and nothing beside them changes.
 enum { PLACES = 5000, SEGMENTS = 3 };
 static void segments_case(low_kind low) {
-    const zero_hyper h = { .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3 };
+    const zero_hyper h = {
+        .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3
+    };
     const adamw_segment segments[SEGMENTS] = {
         { .param = 128, .state = 0, .grad = 1024, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
         { .param = 256, .state = 128, .grad = 1152, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
@@ -547,11 +641,14 @@ static void segments_case(low_kind low) {
         for (int64_t i = 0; i < s->elems; i++) {
             uint16_t *to = &want.low[s->param + i];
             float own = bf16_widen(*to), *master = &want.p[(in.low ? s->state : s->param) + i];
-            float *p = low == NO_MASTER ? &own : master, *m = &want.m[s->state + i], *v = &want.v[s->state + i];
+            float *p = low == NO_MASTER ? &own : master, *m = &want.m[s->state + i],
+                  *v = &want.v[s->state + i];
             uint32_t noise = noise_at(noise_key(c.noise, s->tensor, s->layer), (uint32_t)(s->inside + i));
             one_element(&c, c.keep[s->decay], p, m, v, bf16_widen(g[s->grad + i]));
-            if (low == NO_MASTER) *to = bf16_round_with(*p, noise);
-            else if (in.low) set_element(low_type, to, 0, *p);
+            if (low == NO_MASTER)
+                *to = bf16_round_with(*p, noise);
+            else if (in.low)
+                set_element(low_type, to, 0, *p);
         }
     assert_memory_equal(got.p, want.p, PLACES * 4);
     assert_memory_equal(got.m, want.m, PLACES * 4);
@@ -569,26 +666,39 @@ static void test_adamw_segments(void **state) {
 
 int main(void) {
     const struct CMUnitTest bf16_tests[] = {
-        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_bf16_specials), cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_bf16_specials),
+        cmocka_unit_test(test_convert),
         cmocka_unit_test(test_fill_nan),
     };
     const struct CMUnitTest fp16_tests[] = {
-        cmocka_unit_test(test_fp16_widening), cmocka_unit_test(test_fp16_rounding), cmocka_unit_test(test_fp16_specials),
+        cmocka_unit_test(test_fp16_widening),
+        cmocka_unit_test(test_fp16_rounding),
+        cmocka_unit_test(test_fp16_specials),
     };
     const struct CMUnitTest noise_tests[] = {
-        cmocka_unit_test(test_noisy_rounding_exact), cmocka_unit_test(test_noisy_rounding_keeps), cmocka_unit_test(test_noise_is_unbiased),
+        cmocka_unit_test(test_noisy_rounding_exact),
+        cmocka_unit_test(test_noisy_rounding_keeps),
+        cmocka_unit_test(test_noise_is_unbiased),
         cmocka_unit_test(test_noise_is_mixed),
     };
     const struct CMUnitTest sum_tests[] = {
-        cmocka_unit_test(test_sum_ranks), cmocka_unit_test(test_sum_ranks_order), cmocka_unit_test(test_sum_ranks_rounds_once),
-        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_sum_squares_finite),
+        cmocka_unit_test(test_sum_ranks),
+        cmocka_unit_test(test_sum_ranks_order),
+        cmocka_unit_test(test_sum_ranks_rounds_once),
+        cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_sum_squares),
+        cmocka_unit_test(test_sum_squares_finite),
     };
     const struct CMUnitTest adamw_tests[] = {
-        cmocka_unit_test(test_adamw), cmocka_unit_test(test_adamw_keeps_nan), cmocka_unit_test(test_adamw_zero_gradient),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_adamw_keeps_nan),
+        cmocka_unit_test(test_adamw_zero_gradient),
         cmocka_unit_test(test_adamw_segments),
     };
-    int failed = cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(fp16_tests, NULL, NULL)
-                 + cmocka_run_group_tests(noise_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL)
-                 + cmocka_run_group_tests(adamw_tests, NULL, NULL);
+    int failed =
+        cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(fp16_tests, NULL, NULL) +
+        cmocka_run_group_tests(noise_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL) +
+        cmocka_run_group_tests(adamw_tests, NULL, NULL);
     return failed != 0;
 }

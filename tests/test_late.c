@@ -1,4 +1,4 @@
-/* What is said of ranks that have not come, and that a process that was itself stopped has not waited. */
+// What is said of ranks that have not come, and that a process that was itself stopped has not waited.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,21 +31,28 @@ static void ranks_and_collectives(void **state) {
     (void)state;
     comm c = some_ranks(3);
     static const char first[] = { 1, 0, 0 }, both[] = { 1, 0, 1 };
-    says(&c, EXCHANGE_SCATTER, first, "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 0 (host node0): " END);
+    says(&c, EXCHANGE_SCATTER, first,
+         "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 0 (host node0): " END);
     c.more_units = 2;
-    says(&c, EXCHANGE_SCATTER, first, "rank 1 (host node1) waited 2.5 s in a reduce-scatter of units 7 to 9 for rank 0 (host node0): " END);
+    says(
+        &c, EXCHANGE_SCATTER, first,
+        "rank 1 (host node1) waited 2.5 s in a reduce-scatter of units 7 to 9 for rank 0 (host node0): " END);
     c.more_units = 0;
-    says(&c, EXCHANGE_BARRIER, both, "rank 1 (host node1) waited 2.5 s in a barrier for rank 0 (host node0), rank 2 (host node2): " END);
-    c.part_of = "an all-gather";                    /* by direct reads: its last exchange is a barrier */
-    says(&c, EXCHANGE_BARRIER, first, "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
+    says(&c, EXCHANGE_BARRIER, both,
+         "rank 1 (host node1) waited 2.5 s in a barrier for rank 0 (host node0), rank 2 (host node2): " END);
+    c.part_of = "an all-gather";  // by direct reads: its last exchange is a barrier
+    says(&c, EXCHANGE_BARRIER, first,
+         "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
     c = some_ranks(3);
     c.purpose = ZERO_FOR_SCALARS;
-    says(&c, EXCHANGE_GATHER, first, "rank 1 (host node1) waited 2.5 s in an all-gather of scalars for rank 0 (host node0): " END);
-    c.hosts = NULL;                                 /* the exchange that tells them */
-    says(&c, EXCHANGE_GATHER, first, "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);
+    says(&c, EXCHANGE_GATHER, first,
+         "rank 1 (host node1) waited 2.5 s in an all-gather of scalars for rank 0 (host node0): " END);
+    c.hosts = NULL;  // the exchange that tells them
+    says(&c, EXCHANGE_GATHER, first,
+         "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);
 }
 
-/* A long list ends with how many more there are, and the sentence still has its end. */
+// A long list ends with how many more there are, and the sentence still has its end.
 static void many_ranks(void **state) {
     (void)state;
     comm c = some_ranks(RANKS);
@@ -62,9 +69,12 @@ static void many_ranks(void **state) {
     assert_non_null(strstr(zero_last_error(), "in another order"));
 }
 
-static int fail_at_length(void *text, job *j) { (void)j; return zero_fail(ZERO_ERR_COMM, "%s", (char *)text); }
+static int fail_at_length(void *text, job *j) {
+    (void)j;
+    return zero_fail(ZERO_ERR_COMM, "%s", (char *)text);
+}
 
-/* The same from the progress thread, at the wait for it and ever after. */
+// The same from the progress thread, at the wait for it and ever after.
 static void whole_sentence(void **state) {
     (void)state;
     char text[900];
@@ -90,7 +100,10 @@ static void stopped(void **state) {
         comm_patience p = comm_start_waiting();
         raise(SIGSTOP);
         double waited = comm_waited(&p);
-        for (int i = 0; i < 4; i++) { nap_ms(50); waited = comm_waited(&p); }
+        for (int i = 0; i < 4; i++) {
+            nap_ms(50);
+            waited = comm_waited(&p);
+        }
         _exit(waited < 0.19 ? 1 : waited > 0.55 ? 2 : 0);
     }
     assert_int_equal(waitpid(child, &status, WUNTRACED), child);
@@ -103,6 +116,6 @@ static void stopped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_and_collectives), cmocka_unit_test(many_ranks),
-                                         cmocka_unit_test(whole_sentence), cmocka_unit_test(stopped) };
+                                        cmocka_unit_test(whole_sentence), cmocka_unit_test(stopped) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

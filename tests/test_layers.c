@@ -1,5 +1,6 @@
-/* Each layer, forward and backward, against a naive version in double precision; gradients also against finite differences of it.
- * fp32 and bf16, 1 and 2 threads, odd shapes. Every tensor and the scratch end in a guard that must survive. */
+// Each layer, forward and backward, against a naive version in double precision; gradients also against
+// finite differences of it. fp32 and bf16, 1 and 2 threads, odd shapes. Every tensor and the scratch end in a
+// guard that must survive.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,14 +14,21 @@
 #include "../gpt2/error.h"
 #include "../gpt2/layers.h"
 
-// ----------------------------------------------------------------------------
+// --------
 // tensors
 
 enum { GUARD = 64, MAX_TENSORS = 1024 };
 
-typedef struct { gpt2_dtype dt; size_t n; void *p; } Tensor;
+typedef struct {
+    gpt2_dtype dt;
+    size_t n;
+    void *p;
+} Tensor;
 
-static struct { char *p; size_t bytes; } blocks[MAX_TENSORS];
+static struct {
+    char *p;
+    size_t bytes;
+} blocks[MAX_TENSORS];
 static int num_blocks;
 
 static void *guarded(size_t bytes) {
@@ -73,7 +81,7 @@ static void put(Tensor t, size_t i, double x) {
 }
 
 static uint32_t random_state = 1;
-static double uniform(void) { // in [-1, 1)
+static double uniform(void) {  // in [-1, 1)
     random_state = random_state * 1664525u + 1013904223u;
     return (double)(random_state >> 8) / (1 << 23) - 1.0;
 }
@@ -92,9 +100,7 @@ static Tensor copy(Tensor t) {
     return c;
 }
 
-static Tensor floats(size_t n) {
-    return tensor(GPT2_F32, n, 1);
-}
+static Tensor floats(size_t n) { return tensor(GPT2_F32, n, 1); }
 
 static double *doubles(size_t n) {
     double *p = guarded(n * sizeof(double));
@@ -110,7 +116,8 @@ static double *values(Tensor t) {
     return p;
 }
 
-// Rounding once to bf16 costs at most 2^-8 of a value. `slack` is allowed on top, relative to the tensor's largest value.
+// Rounding once to bf16 costs at most 2^-8 of a value. `slack` is allowed on top, relative to the tensor's
+// largest value.
 static void check_slack(const char *what, Tensor t, const double *expected, double slack) {
     double top = 0;
     for (size_t i = 0; i < t.n; i++) {
@@ -119,8 +126,8 @@ static void check_slack(const char *what, Tensor t, const double *expected, doub
     for (size_t i = 0; i < t.n; i++) {
         double allowed = (t.dt == GPT2_BF16 ? fabs(expected[i]) / 250 : 0) + slack * top + 1e-12;
         if (!(fabs(get(t, i) - expected[i]) <= allowed)) {
-            fail_msg("%s[%zu] of %zu (%s, %d threads): %.9g, expected %.9g", what, i, t.n, t.dt ? "bf16" : "fp32", omp_get_max_threads(),
-                     get(t, i), expected[i]);
+            fail_msg("%s[%zu] of %zu (%s, %d threads): %.9g, expected %.9g", what, i, t.n,
+                     t.dt ? "bf16" : "fp32", omp_get_max_threads(), get(t, i), expected[i]);
         }
     }
 }
@@ -131,7 +138,8 @@ static void check(const char *what, Tensor t, const double *expected) {
 
 static void check_same(const char *what, Tensor a, Tensor b) {
     if (memcmp(a.p, b.p, a.n * gpt2_dtype_size(a.dt)) != 0) {
-        fail_msg("%s: two runs differ in their bits (%s, %d threads)", what, a.dt ? "bf16" : "fp32", omp_get_max_threads());
+        fail_msg("%s: two runs differ in their bits (%s, %d threads)", what, a.dt ? "bf16" : "fp32",
+                 omp_get_max_threads());
     }
 }
 
@@ -141,9 +149,12 @@ static void check_finite(Tensor t) {
     }
 }
 
-#define LAYER(call) do { if (layers_cpu.call) fail_msg("%s", gpt2_last_error()); } while (0)
+#define LAYER(call)                                             \
+    do {                                                        \
+        if (layers_cpu.call) fail_msg("%s", gpt2_last_error()); \
+    } while (0)
 
-// ----------------------------------------------------------------------------
+// --------
 // settings: every test runs for both dtypes and 1 and 2 threads
 
 static void plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) {
@@ -178,32 +189,38 @@ static double slope(Loss loss, double *x, size_t i, const void *ctx) {
     return (up - down) / (2 * step);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // bf16
 
 static void test_bf16_rounding(void **state) {
     (void)state;
     for (int i = 0; i < 200000; i++) {
         uniform();
-        union { uint32_t u; float f; } x = { i % 4 ? random_state : (random_state & 0xffff0000) | 0x8000 };    // every fourth is a tie
+        union {
+            uint32_t u;
+            float f;
+        } x = { i % 4 ? random_state : (random_state & 0xffff0000) | 0x8000 };  // every fourth is a tie
         uint16_t got = f32_to_bf16(x.f);
         if (isnan(x.f)) {
             assert_true(isnan(bf16_to_f32(got)));
             continue;
         }
-        uint16_t down = (uint16_t)(x.u >> 16);          // towards zero
+        uint16_t down = (uint16_t)(x.u >> 16);  // towards zero
         uint32_t cut = x.u & 0xffff;
         uint16_t expected = cut > 0x8000 || (cut == 0x8000 && (down & 1)) ? down + 1 : down;
         assert_int_equal(got, expected);
     }
     assert_true(isnan(bf16_to_f32(f32_to_bf16(NAN))));
-    union { uint32_t u; float f; } low = { 0x7f800001 };    // a NaN only by its low bits
+    union {
+        uint32_t u;
+        float f;
+    } low = { 0x7f800001 };  // a NaN only by its low bits
     assert_true(isnan(bf16_to_f32(f32_to_bf16(low.f))));
     assert_true(isinf(bf16_to_f32(f32_to_bf16(INFINITY))));
     assert_int_equal(f32_to_bf16(-0.0f), 0x8000);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // fp16: each of its values
 
 static void test_fp16_widening(void **state) {
@@ -227,13 +244,14 @@ static void test_fp16_widening(void **state) {
     assert_true(gpt2_value(GPT2_F32, wide, 1) == -3);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // plan
 
 static void test_plan_refuses(void **state) {
     (void)state;
     size_t bytes;
-    assert_int_equal(layers_cpu.plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes), -1);    // 3 heads do not divide 10 channels
+    assert_int_equal(layers_cpu.plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes),
+                     -1);  // 3 heads do not divide 10 channels
     assert_non_null(strstr(gpt2_last_error(), "NH 3"));
     assert_int_equal(layers_cpu.plan(GPT2_F32, 0, 4, 9, 3, 64, 4, &bytes), -1);
     assert_int_equal(layers_cpu.plan(GPT2_F32, 1, 4, 9, 3, 64, 0, &bytes), -1);
@@ -259,14 +277,14 @@ static void test_without_cuda(void **state) {
 }
 #endif
 
-// ----------------------------------------------------------------------------
+// --------
 // memory
 
 static void memory(gpt2_dtype dt) {
     size_t sizes[] = { 1, 67, 65536, 65537, 200003 };
     plan(dt, 1, 1, 8, 1, 8, 1);
     for (int i = 0; i < 5; i++) {
-        unsigned char *x = guarded(sizes[i] + 1), *y = guarded(sizes[i]);     // 0xA5 everywhere
+        unsigned char *x = guarded(sizes[i] + 1), *y = guarded(sizes[i]);  // 0xA5 everywhere
         LAYER(clear(x, sizes[i]));
         LAYER(download(y, x, sizes[i]));
         for (size_t j = 0; j < sizes[i]; j++) {
@@ -293,7 +311,7 @@ static void sum(gpt2_dtype dt) {
         put(x, i, get(x, i) * (i % 7 ? 1 : 1e10));
         expected += get(x, i);
     }
-    *total = NAN;   // takes no part
+    *total = NAN;  // takes no part
     LAYER(sum(total, x.p, N, 0));
     assert_true(*total == expected);
     LAYER(sum(total, x.p, N, 1));
@@ -311,18 +329,19 @@ static void test_sum(void **state) {
     for_all_settings(sum);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // encoder
 
 static void encoder(gpt2_dtype dt, int B, int T, int C, int V) {
     plan(dt, B, T, C, 1, V, B * T);
     size_t n = (size_t)B * T * C;
-    Tensor wte = tensor(dt, (size_t)V * C, 1), wpe = tensor(dt, (size_t)T * C, 1), out = tensor(dt, n, 1), dout = tensor(dt, n, 1);
+    Tensor wte = tensor(dt, (size_t)V * C, 1), wpe = tensor(dt, (size_t)T * C, 1), out = tensor(dt, n, 1),
+           dout = tensor(dt, n, 1);
     Tensor dwte = tensor(dt, wte.n, 1), dwpe = tensor(dt, wpe.n, 1), dwte2 = copy(dwte), dwpe2 = copy(dwpe);
     double *y = doubles(n), *dte = values(dwte), *dpe = values(dwpe);
     int *inp = guarded(sizeof(int) * B * T);
     for (int bt = 0; bt < B * T; bt++) {
-        inp[bt] = bt % 3 ? abs((int)(uniform() * V)) % V : V - 1;   // one token often
+        inp[bt] = bt % 3 ? abs((int)(uniform() * V)) % V : V - 1;  // one token often
         for (int c = 0; c < C; c++) {
             size_t i = (size_t)bt * C + c, te = (size_t)inp[bt] * C + c, pe = (size_t)(bt % T) * C + c;
             y[i] = get(wte, te) + get(wpe, pe);
@@ -352,12 +371,16 @@ static void test_encoder(void **state) {
     for_all_settings(encoder_shapes);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // layernorm
 
-typedef struct { int C; const double *w, *b, *dout; } LayernormRow;
+typedef struct {
+    int C;
+    const double *w, *b, *dout;
+} LayernormRow;
 
-static void naive_layernorm_row(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b, int C) {
+static void naive_layernorm_row(double *y, double *mean, double *rstd, const double *x, const double *w,
+                                const double *b, int C) {
     double m = 0, v = 0;
     for (int c = 0; c < C; c++) {
         m += x[c] / C;
@@ -399,10 +422,12 @@ static void check_dinp_sums(gpt2_dtype dt, Tensor sums, Tensor dinp, int BT, int
 static void layernorm(gpt2_dtype dt, int BT, int C) {
     plan(dt, 1, BT, C, 1, 16, BT);
     size_t n = (size_t)BT * C;
-    Tensor x = tensor(dt, n, 2), w = tensor(dt, C, 1), b = tensor(dt, C, 1), y = tensor(dt, n, 1), mean = floats(BT), rstd = floats(BT);
+    Tensor x = tensor(dt, n, 2), w = tensor(dt, C, 1), b = tensor(dt, C, 1), y = tensor(dt, n, 1),
+           mean = floats(BT), rstd = floats(BT);
     Tensor dy = tensor(dt, n, 1), dx = tensor(dt, n, 1), dw = tensor(dt, C, 1), db = tensor(dt, C, 1);
     Tensor dx2 = copy(dx), dw2 = copy(dw), db2 = copy(db), sums = floats(C);
-    double *xs = values(x), *ws = values(w), *bs = values(b), *dys = values(dy), *dxs = values(dx), *dws = values(dw), *dbs = values(db);
+    double *xs = values(x), *ws = values(w), *bs = values(b), *dys = values(dy), *dxs = values(dx),
+           *dws = values(dw), *dbs = values(db);
     double *ys = doubles(n), *means = doubles(BT), *rstds = doubles(BT);
     for (int bt = 0; bt < BT; bt++) {
         double *row = xs + (size_t)bt * C, *dout = dys + (size_t)bt * C;
@@ -430,7 +455,7 @@ static void layernorm(gpt2_dtype dt, int BT, int C) {
     put(x, C / 2, NAN);
     LAYER(layernorm_forward(dt, y.p, mean.p, rstd.p, x.p, w.p, b.p, BT, C));
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(isnan(get(y, i)) != 0, i < (size_t)C);     // the first row and no other
+        assert_int_equal(isnan(get(y, i)) != 0, i < (size_t)C);  // the first row and no other
     }
     release();
 }
@@ -448,7 +473,8 @@ static void residual_layernorm(gpt2_dtype dt, int BT, int C) {
     LAYER(layernorm_forward(dt, y.p, mean.p, rstd.p, sum.p, w.p, b.p, BT, C));
     Tensor apart = tensor(dt, n, 1), residuals[] = { apart, x1 };  // elsewhere, then in place of inp1
     for (int i = 0; i < 2; i++) {
-        LAYER(residual_layernorm_forward(dt, residuals[i].p, y2.p, mean2.p, rstd2.p, x1.p, x2.p, w.p, b.p, BT, C));
+        LAYER(residual_layernorm_forward(dt, residuals[i].p, y2.p, mean2.p, rstd2.p, x1.p, x2.p, w.p, b.p, BT,
+                                         C));
         check_same("residual in one pass", sum, residuals[i]);
         check_same("layernorm in one pass", y, y2);
         check_same("mean in one pass", mean, mean2);
@@ -470,11 +496,12 @@ static void test_layernorm(void **state) {
     for_all_settings(layernorm_shapes);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // matmul
 
 static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
-    Tensor x = tensor(dt, (size_t)BT * C, 1), w = tensor(dt, (size_t)OC * C, 1), b = tensor(dt, OC, 1), y = tensor(dt, (size_t)BT * OC, 1);
+    Tensor x = tensor(dt, (size_t)BT * C, 1), w = tensor(dt, (size_t)OC * C, 1), b = tensor(dt, OC, 1),
+           y = tensor(dt, (size_t)BT * OC, 1);
     Tensor dy = tensor(dt, y.n, 1), dx = tensor(dt, x.n, 1), dw = tensor(dt, w.n, 4), db = tensor(dt, OC, 4);
     Tensor dw2 = copy(dw), db2 = copy(db);
     double *ys = doubles(y.n), *dxs = doubles(x.n), *dws = values(dw), *dbs = values(db);
@@ -497,8 +524,8 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
     check("matmul dinp", dx, dxs);
     check("matmul dweight", dw, dws);
     check("matmul dbias", db, dbs);
-    LAYER(matmul_backward(dt, dx.p, NULL, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC,
-                          1));
+    LAYER(
+        matmul_backward(dt, dx.p, NULL, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check_same("matmul dweight", dw, dw2);
     check_same("matmul dbias", db, db2);
     // without `add` what was there does not matter, and it is what += makes of zeros
@@ -514,14 +541,16 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
 // The product and GELU after it, and the backward of both, are bit for bit what they are apart.
 static void matmul_gelu(gpt2_dtype dt, int BT, int C, int OC) {
     Tensor x = tensor(dt, (size_t)BT * C, 2), w = tensor(dt, (size_t)OC * C, 1), b = tensor(dt, OC, 1);
-    Tensor pre = tensor(dt, (size_t)BT * OC, 1), y = tensor(dt, pre.n, 1), pre2 = tensor(dt, pre.n, 1), y2 = tensor(dt, pre.n, 1);
+    Tensor pre = tensor(dt, (size_t)BT * OC, 1), y = tensor(dt, pre.n, 1), pre2 = tensor(dt, pre.n, 1),
+           y2 = tensor(dt, pre.n, 1);
     LAYER(matmul_forward(dt, pre.p, x.p, w.p, b.p, BT, C, OC));
     LAYER(gelu_forward(dt, y.p, pre.p, pre.n));
     LAYER(matmul_gelu_forward(dt, y2.p, pre2.p, x.p, w.p, b.p, BT, C, OC));
     check_same("product before gelu", pre, pre2);
     check_same("gelu of a product", y, y2);
     // the next product, (BT, OC) @ (OC, C), whose input is y
-    Tensor w2 = tensor(dt, w.n, 1), dy = tensor(dt, x.n, 1), dx = tensor(dt, pre.n, 1), dw = tensor(dt, w.n, 1), db = tensor(dt, C, 1);
+    Tensor w2 = tensor(dt, w.n, 1), dy = tensor(dt, x.n, 1), dx = tensor(dt, pre.n, 1),
+           dw = tensor(dt, w.n, 1), db = tensor(dt, C, 1);
     Tensor dx2 = tensor(dt, pre.n, 1), dw2 = copy(dw), db2 = copy(db);
     LAYER(matmul_backward(dt, dx.p, NULL, dw.p, db.p, dy.p, y.p, w2.p, NULL, BT, OC, C, 1));
     LAYER(gelu_backward(dt, dx.p, pre.p, dx.p, pre.n));
@@ -540,7 +569,9 @@ static void matmul_gelu(gpt2_dtype dt, int BT, int C, int OC) {
 }
 
 static void matmul_shapes(gpt2_dtype dt) {
-    int shapes[][4] = { { 1, 1, 24, 3 }, { 1, 5, 24, 3 }, { 1, 67, 60, 3 }, { 2, 32, 128, 2 } };  // B, T, C, NH
+    int shapes[][4] = {
+        { 1, 1, 24, 3 }, { 1, 5, 24, 3 }, { 1, 67, 60, 3 }, { 2, 32, 128, 2 }
+    };  // B, T, C, NH
     for (int i = 0; i < 4; i++) {
         int B = shapes[i][0], T = shapes[i][1], C = shapes[i][2], Vp = 131, chunk = 6;
         plan(dt, B, T, C, shapes[i][3], Vp, chunk);
@@ -550,13 +581,13 @@ static void matmul_shapes(gpt2_dtype dt) {
         matmul(dt, B * T, 4 * C, C, 1);
         matmul_gelu(dt, B * T, C, 4 * C);
         matmul(dt, B * T < chunk ? B * T : chunk, C, Vp, 0);
-        matmul(dt, B * T % chunk + 1, C, Vp, 0);        // not planned, except by chance
+        matmul(dt, B * T % chunk + 1, C, Vp, 0);  // not planned, except by chance
         release();
     }
     plan(dt, 1, 1, 8, 1, 8, 1);
-    matmul(dt, 3, 9, 1030, 1);                          // many columns of dbias, and more workspace than was planned
-    matmul(dt, 3, 1536, 4096, 1);                       // dinp by pieces of the columns
-    matmul(dt, 3500, 768, 4, 1);                        // dweight by pieces of the columns
+    matmul(dt, 3, 9, 1030, 1);     // many columns of dbias, and more workspace than was planned
+    matmul(dt, 3, 1536, 4096, 1);  // dinp by pieces of the columns
+    matmul(dt, 3500, 768, 4, 1);   // dweight by pieces of the columns
     release();
 }
 
@@ -569,14 +600,15 @@ static void test_matmul(void **state) {
 static void matmul_many(gpt2_dtype dt) {
     plan(dt, 1, 8, 8, 1, 16, 8);
     for (int rows = 1; rows <= 40; rows++) {
-        Tensor x = tensor(dt, (size_t)rows * 8, 1), w = tensor(dt, 3 * 8, 1), y = tensor(dt, (size_t)rows * 3, 1);
+        Tensor x = tensor(dt, (size_t)rows * 8, 1), w = tensor(dt, 3 * 8, 1),
+               y = tensor(dt, (size_t)rows * 3, 1);
         double *ys = doubles(y.n);
         for (size_t i = 0; i < y.n; i++) {
             for (int c = 0; c < 8; c++) {
                 ys[i] += get(x, i / 3 * 8 + c) * get(w, i % 3 * 8 + c);
             }
         }
-        for (int shift = 0; shift < 2; shift++) {       // with and without bias are two products
+        for (int shift = 0; shift < 2; shift++) {  // with and without bias are two products
             Tensor zeros = tensor(dt, 3, 0);
             LAYER(matmul_forward(dt, y.p, x.p, w.p, shift ? zeros.p : NULL, rows, 8, 3));
             check("matmul out", y, ys);
@@ -590,14 +622,18 @@ static void test_matmul_many_shapes(void **state) {
     for_all_settings(matmul_many);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // attention
 
-typedef struct { int B, T, C, NH; const double *dout; } AttentionShape;
+typedef struct {
+    int B, T, C, NH;
+    const double *dout;
+} AttentionShape;
 
 static double score(const double *qkv, const AttentionShape *s, int b, int h, int t, int t2) {
     int hs = s->C / s->NH;
-    const double *q = qkv + ((size_t)b * s->T + t) * 3 * s->C + h * hs, *k = qkv + ((size_t)b * s->T + t2) * 3 * s->C + s->C + h * hs;
+    const double *q = qkv + ((size_t)b * s->T + t) * 3 * s->C + h * hs,
+                 *k = qkv + ((size_t)b * s->T + t2) * 3 * s->C + s->C + h * hs;
     double sum = 0;
     for (int i = 0; i < hs; i++) {
         sum += q[i] * k[i];
@@ -653,7 +689,8 @@ static void naive_attention_backward(double *dqkv, const double *qkv, const Atte
                 }
                 for (int t2 = 0; t2 <= t; t2++) {
                     double ds = p[t2] * (dp[t2] - mean) / sqrt(hs);
-                    size_t q = row * 3 * s->C + h * hs, k = ((size_t)b * s->T + t2) * 3 * s->C + s->C + h * hs;
+                    size_t q = row * 3 * s->C + h * hs,
+                           k = ((size_t)b * s->T + t2) * 3 * s->C + s->C + h * hs;
                     for (int i = 0; i < hs; i++) {
                         dqkv[q + i] += ds * qkv[k + i];
                         dqkv[k + i] += ds * qkv[q + i];
@@ -678,7 +715,8 @@ static double attention_loss(const double *qkv, const void *ctx) {
 static void attention(gpt2_dtype dt, int B, int T, int C, int NH) {
     plan(dt, B, T, C, NH, 16, B * T);
     size_t n = (size_t)B * T * C;
-    Tensor qkv = tensor(dt, 3 * n, 2), out = tensor(dt, n, 1), lse = floats((size_t)B * NH * T), dout = tensor(dt, n, 1);
+    Tensor qkv = tensor(dt, 3 * n, 2), out = tensor(dt, n, 1), lse = floats((size_t)B * NH * T),
+           dout = tensor(dt, n, 1);
     Tensor dqkv = tensor(dt, 3 * n, 1), dqkv2 = tensor(dt, 3 * n, 1), out2 = tensor(dt, n, 1);
     double *x = values(qkv), *y = doubles(n), *l = doubles(lse.n), *dx = doubles(3 * n);
     AttentionShape s = { B, T, C, NH, values(dout) };
@@ -690,7 +728,7 @@ static void attention(gpt2_dtype dt, int B, int T, int C, int NH) {
     LAYER(attention_forward(dt, out2.p, lse.p, qkv.p, B, T, C, NH));
     check_same("attention out", out, out2);
     LAYER(attention_backward(dt, dqkv.p, dout.p, qkv.p, out.p, lse.p, B, T, C, NH));
-    double slack = dt == GPT2_BF16 ? 4e-3 : 1e-5;       // backward reads the rounded out
+    double slack = dt == GPT2_BF16 ? 4e-3 : 1e-5;  // backward reads the rounded out
     check_slack("dqkv", dqkv, dx, slack);
     LAYER(attention_backward(dt, dqkv2.p, dout.p, qkv.p, out.p, lse.p, B, T, C, NH));
     check_same("dqkv", dqkv, dqkv2);
@@ -706,7 +744,7 @@ static void attention(gpt2_dtype dt, int B, int T, int C, int NH) {
 static void attention_shapes(gpt2_dtype dt) {
     attention(dt, 2, 1, 24, 3);
     attention(dt, 2, 5, 24, 3);
-    attention(dt, 1, 7, 3, 3);          // head size 1
+    attention(dt, 1, 7, 3, 3);  // head size 1
     attention(dt, 1, 67, 60, 3);
     attention(dt, 2, 130, 128, 2);
     attention(dt, 1, 64, 20, 1);
@@ -729,7 +767,7 @@ static void attention_extremes(gpt2_dtype dt) {
     check_finite(out);
     check_finite(lse);
     check_finite(dqkv);
-    put(qkv, (size_t)(T - 1) * 3 * C, NAN);     // the last query: its row and no other
+    put(qkv, (size_t)(T - 1) * 3 * C, NAN);  // the last query: its row and no other
     LAYER(attention_forward(dt, out.p, lse.p, qkv.p, 1, T, C, 1));
     for (int i = 0; i < T * C; i++) {
         assert_int_equal(isnan(get(out, i)) != 0, i >= (T - 1) * C);
@@ -741,7 +779,7 @@ static void test_attention_extremes(void **state) {
     for_all_settings(attention_extremes);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // gelu
 
 static double naive_gelu(const double *x, const void *ctx) {
@@ -779,7 +817,8 @@ static void test_gelu(void **state) {
 
 static void gelu_extremes(gpt2_dtype dt) {
     plan(dt, 1, 1, 8, 1, 8, 1);
-    double xs[] = { 0, 20, -20, 1e4, -1e4, 1e20, -1e20, 1e-30, NAN }, slopes[] = { 0.5, 1, 0, 1, 0, 1, 0, 0.5, NAN };
+    double xs[] = { 0, 20, -20, 1e4, -1e4, 1e20, -1e20, 1e-30, NAN },
+           slopes[] = { 0.5, 1, 0, 1, 0, 1, 0, 0.5, NAN };
     Tensor x = tensor(dt, 9, 1), y = tensor(dt, 9, 1), dy = tensor(dt, 9, 1), dx = tensor(dt, 9, 1);
     for (int i = 0; i < 9; i++) {
         put(x, i, xs[i]);
@@ -801,10 +840,12 @@ static void test_gelu_extremes(void **state) {
     for_all_settings(gelu_extremes);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // softmax and cross-entropy
 
-typedef struct { int V, target; } LossRow;
+typedef struct {
+    int V, target;
+} LossRow;
 
 static double naive_loss(const double *x, const void *ctx) {
     const LossRow *row = ctx;
@@ -828,7 +869,7 @@ static void crossentropy(gpt2_dtype dt, int rows, int V, int Vp) {
             dx[(size_t)r * Vp + i] = dloss * slope(naive_loss, x + (size_t)r * Vp, i, &row);
         }
         for (int i = V; i < Vp; i++) {
-            put(logits, (size_t)r * Vp + i, NAN);   // padding takes no part
+            put(logits, (size_t)r * Vp + i, NAN);  // padding takes no part
         }
     }
     Tensor before = copy(logits);
@@ -882,23 +923,24 @@ static void test_crossentropy_extremes(void **state) {
     for_all_settings(crossentropy_extremes);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 #define TEST(f) cmocka_unit_test_setup(f, start)
 
 int main(void) {
-    const struct CMUnitTest rows[] = { TEST(test_bf16_rounding), TEST(test_fp16_widening),
-                                       TEST(test_plan_refuses), TEST(test_dtypes), TEST(test_memory),
-                                       TEST(test_sum), TEST(test_encoder), TEST(test_layernorm),
-                                       TEST(test_gelu), TEST(test_gelu_extremes),
+    const struct CMUnitTest rows[] = {
+        TEST(test_bf16_rounding), TEST(test_fp16_widening), TEST(test_plan_refuses), TEST(test_dtypes),
+        TEST(test_memory),        TEST(test_sum),           TEST(test_encoder),      TEST(test_layernorm),
+        TEST(test_gelu),          TEST(test_gelu_extremes),
 #ifndef GPT2_CUDA
-                                       TEST(test_without_cuda),
+        TEST(test_without_cuda),
 #endif
     };
     const struct CMUnitTest matmul[] = { TEST(test_matmul), TEST(test_matmul_many_shapes) };
     const struct CMUnitTest attention[] = { TEST(test_attention), TEST(test_attention_extremes) };
     const struct CMUnitTest crossentropy[] = { TEST(test_crossentropy), TEST(test_crossentropy_extremes) };
-    int failed = cmocka_run_group_tests(rows, NULL, NULL) + cmocka_run_group_tests(matmul, NULL, NULL)
-                 + cmocka_run_group_tests(attention, NULL, NULL) + cmocka_run_group_tests(crossentropy, NULL, NULL);
+    int failed = cmocka_run_group_tests(rows, NULL, NULL) + cmocka_run_group_tests(matmul, NULL, NULL) +
+                 cmocka_run_group_tests(attention, NULL, NULL) +
+                 cmocka_run_group_tests(crossentropy, NULL, NULL);
     return failed != 0;
 }

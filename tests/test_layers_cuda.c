@@ -1,7 +1,8 @@
-/* Each function of layers_cuda against the same one of layers_cpu (which test_layers.c checks) on the same inputs: fp32, bf16, fp16, odd
- * shapes, gradients that are not zero before, results in place of inputs. The CPU has no fp16: it then gets the same numbers in fp32.
- * Each function runs twice on the device, once with scratch full of NaN: the bits must be the same.
- * Runs on a CUDA device, or on the CPU with tests/cuda/ in the place of CUDA; skips, with the reason, where there is neither. */
+// Each function of layers_cuda against the same one of layers_cpu (which test_layers.c checks) on the same
+// inputs: fp32, bf16, fp16, odd shapes, gradients that are not zero before, results in place of inputs. The
+// CPU has no fp16: it then gets the same numbers in fp32. Each function runs twice on the device, once with
+// scratch full of NaN: the bits must be the same. Runs on a CUDA device, or on the CPU with tests/cuda/ in
+// the place of CUDA; skips, with the reason, where there is neither.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,10 +37,14 @@ int main(void) {
 #include "cuda/stand_in.h"
 #endif
 
-enum { CPU, CUDA, AGAIN, RUNS };        // each function runs on the CPU, on the device, and there once more
+enum { CPU, CUDA, AGAIN, RUNS };  // each function runs on the CPU, on the device, and there once more
 enum { MAX_TENSORS = 24 };
 
-typedef struct { gpt2_dtype dt; size_t n; void *mem[RUNS]; } Tensor;
+typedef struct {
+    gpt2_dtype dt;
+    size_t n;
+    void *mem[RUNS];
+} Tensor;
 
 static Tensor tensors[MAX_TENSORS];
 static int num_tensors;
@@ -56,16 +61,12 @@ static void cuda(cudaError_t rc) {
     if (rc != cudaSuccess) fail_msg("%s", cudaGetErrorString(rc));
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // tensors: one copy for each run
 
-static const Layers *on(int run) {
-    return run == CPU ? &layers_cpu : layers_cuda();
-}
+static const Layers *on(int run) { return run == CPU ? &layers_cpu : layers_cuda(); }
 
-static gpt2_dtype type(gpt2_dtype dt, int run) {
-    return run == CPU && dt == GPT2_F16 ? GPT2_F32 : dt;
-}
+static gpt2_dtype type(gpt2_dtype dt, int run) { return run == CPU && dt == GPT2_F16 ? GPT2_F32 : dt; }
 
 static double get(gpt2_dtype dt, const void *p, size_t i) {
     if (dt == GPT2_F32) return ((const float *)p)[i];
@@ -74,12 +75,14 @@ static double get(gpt2_dtype dt, const void *p, size_t i) {
 }
 
 static void put(gpt2_dtype dt, void *p, size_t i, double x) {
-    if (dt == GPT2_F32) ((float *)p)[i] = (float)x;
-    else ((uint16_t *)p)[i] = dt == GPT2_BF16 ? bf16_round((float)x) : fp16_round((float)x);
+    if (dt == GPT2_F32)
+        ((float *)p)[i] = (float)x;
+    else
+        ((uint16_t *)p)[i] = dt == GPT2_BF16 ? bf16_round((float)x) : fp16_round((float)x);
 }
 
 static uint32_t random_state = 1;
-static double uniform(void) { // in [-1, 1)
+static double uniform(void) {  // in [-1, 1)
     random_state = random_state * 1664525u + 1013904223u;
     return (double)(random_state >> 8) / (1 << 23) - 1.0;
 }
@@ -117,7 +120,8 @@ static void *downloaded(const Tensor *t, int run) {
     return x;
 }
 
-// Roundings to t's type may fall to either side: one unit in the last place. On top, slack, relative to the largest value.
+// Roundings to t's type may fall to either side: one unit in the last place. On top, slack, relative to the
+// largest value.
 static void check(const char *what, const Tensor *t, double slack) {
     static const double unit[] = { 0, 1.0 / 128, 1.0 / 1024 };
     void *x[RUNS];
@@ -128,7 +132,8 @@ static void check(const char *what, const Tensor *t, double slack) {
         double expected = get(type(t->dt, CPU), x[CPU], i), got = get(t->dt, x[CUDA], i);
         double allowed = unit[t->dt] * fabs(expected) + slack * top + (t->dt == GPT2_F16 ? 6e-8 : 1e-30);
         if (!(fabs(got - expected) <= allowed) && !(isnan(got) && isnan(expected)))
-            fail_msg("%s[%zu] of %zu (%s): %.9g, on the CPU %.9g", what, i, t->n, names[t->dt], got, expected);
+            fail_msg("%s[%zu] of %zu (%s): %.9g, on the CPU %.9g", what, i, t->n, names[t->dt], got,
+                     expected);
     }
     if (memcmp(x[CUDA], x[AGAIN], t->n * gpt2_dtype_size(t->dt)))
         fail_msg("%s of %zu (%s): two runs differ in their bits", what, t->n, names[t->dt]);
@@ -181,7 +186,7 @@ static const Layers *start(int run) {
     return on(run);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // tests. `SLACK`: sums of fp32 in another order, e^x by another formula
 
 #define SLACK 1e-5
@@ -200,17 +205,21 @@ static void same_on_device(const char *what, const Tensor *a, const Tensor *b) {
 
 static void check_layernorm(gpt2_dtype dt, int BT, int C) {
     size_t n = (size_t)BT * C;
-    Tensor *out = tensor(dt, n, 1), *out2 = tensor(dt, n, 1), *out3 = tensor(dt, n, 1), *sum = tensor(dt, n, 1);
-    Tensor *in_place = tensor(dt, n, 3), *inp = tensor(dt, n, 3), *inp2 = tensor(dt, n, 1), *w = tensor(dt, C, 1), *b = tensor(dt, C, 1);
+    Tensor *out = tensor(dt, n, 1), *out2 = tensor(dt, n, 1), *out3 = tensor(dt, n, 1),
+           *sum = tensor(dt, n, 1);
+    Tensor *in_place = tensor(dt, n, 3), *inp = tensor(dt, n, 3), *inp2 = tensor(dt, n, 1),
+           *w = tensor(dt, C, 1), *b = tensor(dt, C, 1);
     Tensor *mean = tensor(GPT2_F32, BT, 1), *rstd = tensor(GPT2_F32, BT, 1);
     Tensor *mean2 = tensor(GPT2_F32, BT, 1), *rstd2 = tensor(GPT2_F32, BT, 1), *of_sum = tensor(dt, n, 1);
     EACH_RUN {
         const Layers *l = start(run);
         gpt2_dtype t = type(dt, run);
         ok(l->layernorm_forward(t, AT(out), AT(mean), AT(rstd), AT(inp), AT(w), AT(b), BT, C));
-        ok(l->residual_layernorm_forward(t, AT(sum), AT(out2), AT(mean2), AT(rstd2), AT(inp), AT(inp2), AT(w), AT(b), BT, C));
+        ok(l->residual_layernorm_forward(t, AT(sum), AT(out2), AT(mean2), AT(rstd2), AT(inp), AT(inp2), AT(w),
+                                         AT(b), BT, C));
         ok(l->layernorm_forward(t, AT(of_sum), AT(mean2), AT(rstd2), AT(sum), AT(w), AT(b), BT, C));
-        ok(l->residual_layernorm_forward(t, AT(in_place), AT(out3), AT(mean2), AT(rstd2), AT(in_place), AT(inp2), AT(w), AT(b), BT, C));
+        ok(l->residual_layernorm_forward(t, AT(in_place), AT(out3), AT(mean2), AT(rstd2), AT(in_place),
+                                         AT(inp2), AT(w), AT(b), BT, C));
     }
     // x - mean is a small difference of large numbers where a row is one number, or two that are close
     double slack = C < 4 ? 1e-3 : SLACK, slack2 = dt == GPT2_F16 ? (C < 4 ? 0.5 : 4e-3) : slack;
@@ -234,8 +243,10 @@ static Tensor *copy_of(const Tensor *t) {
     Tensor *c = tensor(t->dt, t->n, 1);
     for (int run = 0; run < RUNS; run++) {
         size_t bytes = t->n * gpt2_dtype_size(type(t->dt, run));
-        if (run == CPU) memcpy(c->mem[run], t->mem[run], bytes);
-        else cuda(cudaMemcpy(c->mem[run], t->mem[run], bytes, cudaMemcpyDeviceToDevice));
+        if (run == CPU)
+            memcpy(c->mem[run], t->mem[run], bytes);
+        else
+            cuda(cudaMemcpy(c->mem[run], t->mem[run], bytes, cudaMemcpyDeviceToDevice));
     }
     return c;
 }
@@ -265,7 +276,8 @@ static void check_column_sums(const Tensor *sums, const Tensor *x, int BT, int C
 
 static void check_layernorm_backward(gpt2_dtype dt, int BT, int C) {
     size_t n = (size_t)BT * C;
-    Tensor *dinp = tensor(dt, n, 1), *dw = tensor(dt, C, 1), *db = tensor(dt, C, 1), *dout = tensor(dt, n, 1), *inp = tensor(dt, n, 2);
+    Tensor *dinp = tensor(dt, n, 1), *dw = tensor(dt, C, 1), *db = tensor(dt, C, 1), *dout = tensor(dt, n, 1),
+           *inp = tensor(dt, n, 2);
     Tensor *w = tensor(dt, C, 1), *mean = tensor(GPT2_F32, BT, 0.1), *rstd = tensor(GPT2_F32, BT, 1);
     Tensor *dinp2 = copy_of(dinp), *dw2 = copy_of(dw), *db2 = copy_of(db), *sums = tensor(GPT2_F32, C, 1);
     Tensor *bias = tensor(dt, C, 1), *bias_sums = tensor(GPT2_F32, C, 3);
@@ -291,7 +303,8 @@ static void check_layernorm_backward(gpt2_dtype dt, int BT, int C) {
 
 static void check_elementwise(gpt2_dtype dt, size_t n) {
     Tensor *a = tensor(dt, n, 4), *b = tensor(dt, n, 2), *gelu = tensor(dt, n, 1), *dinp = tensor(dt, n, 1);
-    Tensor *in_place = tensor(dt, n, 2), *wild = tensor(dt, n, dt == GPT2_F16 ? 6e4 : 1e30), *wild_gelu = tensor(dt, n, 1);
+    Tensor *in_place = tensor(dt, n, 2), *wild = tensor(dt, n, dt == GPT2_F16 ? 6e4 : 1e30),
+           *wild_gelu = tensor(dt, n, 1);
     Tensor *wild_dinp = tensor(dt, n, 1);
     EACH_RUN {
         const Layers *l = start(run);
@@ -327,8 +340,10 @@ static void check_bias(gpt2_dtype dt, int BT, int OC) {
     release();
 }
 
-static const struct { int BT, C; } row_shapes[] = {
-    { 1, 1 }, { 7, 3 }, { 33, 20 }, { 5, 64 }, { 130, 96 }, { 1, 768 }, { 97, 768 }, { 300, 24 },
+static const struct {
+    int BT, C;
+} row_shapes[] = {
+    { 1, 1 },     { 7, 3 },     { 33, 20 },   { 5, 64 },   { 130, 96 }, { 1, 768 },  { 97, 768 }, { 300, 24 },
     { 33, 1024 }, { 29, 1280 }, { 35, 1600 }, { 2, 2048 }, { 2, 2056 }, { 3, 4104 }, { 2, 1601 },
 };
 
@@ -356,7 +371,8 @@ static int token(int kind, int i, int V) {
 static void check_encoder(gpt2_dtype dt, int B, int T, int C, int V, int kind) {
     size_t n = (size_t)B * T * C;
     plan_ends(dt, B, T, C, V);
-    Tensor *out = tensor(dt, n, 1), *dout = tensor(dt, n, 1), *wte = tensor(dt, (size_t)V * C, 1), *wpe = tensor(dt, (size_t)T * C, 1);
+    Tensor *out = tensor(dt, n, 1), *dout = tensor(dt, n, 1), *wte = tensor(dt, (size_t)V * C, 1),
+           *wpe = tensor(dt, (size_t)T * C, 1);
     Tensor *dwte = tensor(dt, (size_t)V * C, 1), *dwpe = tensor(dt, (size_t)T * C, 1);
     int *inp = malloc((size_t)B * T * sizeof(int));
     for (int i = 0; i < B * T; i++) inp[i] = token(kind, i, V);
@@ -395,12 +411,14 @@ static void check_crossentropy(gpt2_dtype dt, int rows, int V, int Vp, float dlo
     Tensor *logits = tensor_of(dt, n, x), *losses = tensor(GPT2_F32, rows, 1);
     free(x);
     int *targets = malloc(rows * sizeof(int));
-    for (int r = 0; r < rows; r++) targets[r] = special ? 0 : r == 0 ? V - 1 : r == 1 ? 0 : token(0, 7919 * r, V);
+    for (int r = 0; r < rows; r++)
+        targets[r] = special ? 0 : r == 0 ? V - 1 : r == 1 ? 0 : token(0, 7919 * r, V);
     EACH_RUN {
-        ok(start(run)->softmax_crossentropy(type(dt, run), AT(losses), AT(logits), dloss, targets, rows, V, Vp));
+        ok(start(run)->softmax_crossentropy(type(dt, run), AT(losses), AT(logits), dloss, targets, rows, V,
+                                            Vp));
     }
     free(targets);
-    check("losses", losses, special ? 1e-4 : SLACK);    // in the special row a small difference of logits
+    check("losses", losses, special ? 1e-4 : SLACK);  // in the special row a small difference of logits
     check(dloss ? "gradients of logits" : "untouched logits", logits, dloss ? SLACK : 0);
     void *gradients = downloaded(logits, CUDA);
     for (int r = 0; dloss && r < rows; r++) {
@@ -428,7 +446,8 @@ static void sums(void **state) {
     plan(GPT2_F32, 1, 1, 1, 1, 1, 1);
     const int sizes[] = { 1, 31, 1000, 100003 };
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        Tensor *x = tensor(GPT2_F32, sizes[s], 1), *total = tensor(GPT2_F32, 2, 1);     // two floats: room for a double
+        Tensor *x = tensor(GPT2_F32, sizes[s], 1),
+               *total = tensor(GPT2_F32, 2, 1);  // two floats: room for a double
         double first[RUNS], second[RUNS];
         EACH_RUN {
             ok(on(run)->sum(AT(total), AT(x), sizes[s], 0));
@@ -436,7 +455,8 @@ static void sums(void **state) {
             ok(on(run)->sum(AT(total), AT(x), sizes[s], 1));
             ok(on(run)->download(&second[run], AT(total), sizeof(double)));
         }
-        assert_true(fabs(first[CUDA] - first[CPU]) <= 1e-12 * sizes[s] && fabs(second[CUDA] - second[CPU]) <= 1e-12 * sizes[s]);
+        assert_true(fabs(first[CUDA] - first[CPU]) <= 1e-12 * sizes[s] &&
+                    fabs(second[CUDA] - second[CPU]) <= 1e-12 * sizes[s]);
         assert_true(first[CUDA] == first[AGAIN] && second[CUDA] == second[AGAIN]);
         assert_true(fabs(second[CUDA] - 2 * first[CUDA]) <= 1e-12 * sizes[s]);
         ok(on(CUDA)->clear(x->mem[CUDA], sizes[s] * sizeof(float)));
@@ -447,20 +467,25 @@ static void sums(void **state) {
     }
 }
 
-// Arrays of the host may be reused at once: what is queued must have its own copy, for more calls than there are slots.
+// Arrays of the host may be reused at once: what is queued must have its own copy, for more calls than there
+// are slots.
 static void staging(void **state) {
     (void)state;
     enum { CALLS = 40, T = 12, C = 8, V = 64 };
     plan(GPT2_F32, 1, T, C, 1, V, T);
     const Layers *l = layers_cuda();
-    Tensor *wte = tensor(GPT2_F32, V * C, 1), *wpe = tensor(GPT2_F32, T * C, 1), *out = tensor(GPT2_F32, CALLS * T * C, 1);
-    Tensor *dwte = tensor(GPT2_F32, V * C, 1), *dwpe = tensor(GPT2_F32, T * C, 1), *dout = tensor(GPT2_F32, T * C, 1);
+    Tensor *wte = tensor(GPT2_F32, V * C, 1), *wpe = tensor(GPT2_F32, T * C, 1),
+           *out = tensor(GPT2_F32, CALLS * T * C, 1);
+    Tensor *dwte = tensor(GPT2_F32, V * C, 1), *dwpe = tensor(GPT2_F32, T * C, 1),
+           *dout = tensor(GPT2_F32, T * C, 1);
     int inp[T];
     for (int i = 0; i < CALLS; i++) {
         float *rows = (float *)out->mem[CUDA] + i * T * C;
         for (int t = 0; t < T; t++) inp[t] = token(2, t, V);
-        ok(layers_cpu.encoder_forward(GPT2_F32, (float *)out->mem[CPU] + i * T * C, inp, wte->mem[CPU], wpe->mem[CPU], 1, T, C));
-        ok(layers_cpu.encoder_backward(GPT2_F32, dwte->mem[CPU], dwpe->mem[CPU], dout->mem[CPU], inp, 1, T, C));
+        ok(layers_cpu.encoder_forward(GPT2_F32, (float *)out->mem[CPU] + i * T * C, inp, wte->mem[CPU],
+                                      wpe->mem[CPU], 1, T, C));
+        ok(layers_cpu.encoder_backward(GPT2_F32, dwte->mem[CPU], dwpe->mem[CPU], dout->mem[CPU], inp, 1, T,
+                                       C));
         ok(l->encoder_forward(GPT2_F32, rows, inp, wte->mem[CUDA], wpe->mem[CUDA], 1, T, C));
         ok(l->encoder_backward(GPT2_F32, dwte->mem[CUDA], dwpe->mem[CUDA], dout->mem[CUDA], inp, 1, T, C));
         memset(inp, 0, sizeof inp);
@@ -468,7 +493,8 @@ static void staging(void **state) {
     Tensor *const results[] = { out, dwte, dwpe };
     for (int r = 0; r < 3; r++) {
         float *x = downloaded(results[r], CUDA), *y = results[r]->mem[CPU];
-        for (size_t i = 0; i < results[r]->n; i++) assert_true(fabsf(x[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
+        for (size_t i = 0; i < results[r]->n; i++)
+            assert_true(fabsf(x[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
         free(x);
     }
     release();
@@ -482,9 +508,10 @@ static void asynchronous(void **state) {
     gpt2_dtype dt = GPT2_BF16;
     ok(layers_cuda_options(0, 1, NULL));
     plan(dt, B, T, C, 2, Vp, B * T);
-    size_t n = B * T * 4 * C;       // as large as any tensor here
+    size_t n = B * T * 4 * C;  // as large as any tensor here
     void *x = tensor(dt, n, 1)->mem[CUDA], *y = tensor(dt, n, 1)->mem[CUDA], *z = tensor(dt, n, 1)->mem[CUDA];
-    void *w = tensor(dt, n, 1)->mem[CUDA], *dw = tensor(dt, n, 1)->mem[CUDA], *db = tensor(dt, n, 1)->mem[CUDA];
+    void *w = tensor(dt, n, 1)->mem[CUDA], *dw = tensor(dt, n, 1)->mem[CUDA],
+         *db = tensor(dt, n, 1)->mem[CUDA];
     float *mean = tensor(GPT2_F32, n, 1)->mem[CUDA], *rstd = tensor(GPT2_F32, n, 1)->mem[CUDA];
     int tokens[B * T] = { 0 };
     const Layers *l = layers_cuda();
@@ -531,7 +558,8 @@ static void errors(void **state) {
     plan(GPT2_F32, 2, 2, 8, 1, 7, 4);
     Tensor *x = tensor(GPT2_F32, 64, 1), *w = tensor(GPT2_F32, 1 << 17, 1);
     float *p = x->mem[CUDA], *v = w->mem[CUDA];
-    expect_error(l->encoder_backward(GPT2_F32, p, p, p, inp + 4, 2, 2, 8), "token 7 at 3, the vocabulary has 7");
+    expect_error(l->encoder_backward(GPT2_F32, p, p, p, inp + 4, 2, 2, 8),
+                 "token 7 at 3, the vocabulary has 7");
     expect_error(l->encoder_forward(GPT2_F32, p, inp, p, p, 1, 1 << 12, 8), "planned for 16");
     expect_error(cuda_bias_backward(GPT2_F32, v, v, 1, 1 << 17), "planned for");
     l->free();
@@ -544,16 +572,19 @@ static void errors(void **state) {
     release();
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // products and attention
 
 static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
     ok(layers_cuda_options(0, gelu, "cublaslt"));
     plan(dt, BT, 1, C, 1, 8, 1);
     size_t in = (size_t)BT * C, on_out = (size_t)BT * OC, weights = (size_t)OC * C;
-    Tensor *out = tensor(dt, on_out, 1), *plain = tensor(dt, on_out, 1), *pre = tensor(dt, on_out, 1), *act = tensor(dt, on_out, 1);
-    Tensor *inp = tensor(dt, in, 1), *w = tensor(dt, weights, 1), *b = tensor(dt, OC, 1), *dout = tensor(dt, on_out, 1);
-    Tensor *dinp = tensor(dt, in, 1), *dinp2 = tensor(dt, in, 1), *dw = tensor(dt, weights, 1), *dw2 = tensor(dt, weights, 1);
+    Tensor *out = tensor(dt, on_out, 1), *plain = tensor(dt, on_out, 1), *pre = tensor(dt, on_out, 1),
+           *act = tensor(dt, on_out, 1);
+    Tensor *inp = tensor(dt, in, 1), *w = tensor(dt, weights, 1), *b = tensor(dt, OC, 1),
+           *dout = tensor(dt, on_out, 1);
+    Tensor *dinp = tensor(dt, in, 1), *dinp2 = tensor(dt, in, 1), *dw = tensor(dt, weights, 1),
+           *dw2 = tensor(dt, weights, 1);
     Tensor *db = tensor(dt, OC, 1), *db2 = tensor(dt, OC, 1);
     Tensor *inp_db = tensor(dt, C, 1), *inp_db2 = tensor(dt, C, 1);
     Tensor *inp_pre = tensor(dt, in, 2);
@@ -570,7 +601,9 @@ static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
         ok(l->matmul_backward(t, AT(dinp2), AT(inp_db2), AT(dw2), AT(db2), AT(dout), AT(inp), AT(w),
                               AT(inp_pre), BT, C, OC, 1));
     }
-    double twice = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 8e-3 : 1e-3;      // where two roundings follow each other
+    double twice = dt == GPT2_F32    ? SLACK
+                   : dt == GPT2_BF16 ? 8e-3
+                                     : 1e-3;  // where two roundings follow each other
     check("out", out, SLACK);
     check("out without bias", plain, SLACK);
     check("pre", pre, SLACK);
@@ -581,17 +614,20 @@ static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
     check("dweight added", dw2, twice);
     check("dbias", db, SLACK);
     check("dbias added", db2, twice);
-    check("dinp's column sums", inp_db, 2 * twice);     // a library may sum what it has not rounded yet
+    check("dinp's column sums", inp_db, 2 * twice);  // a library may sum what it has not rounded yet
     check("dinp's column sums added", inp_db2, 2 * twice);
     release();
 }
 
 static void matmul(void **state) {
     (void)state;
-    const struct { int BT, C, OC; } shapes[] = { { 1, 1, 1 }, { 7, 3, 5 }, { 33, 20, 60 }, { 12, 64, 256 }, { 130, 96, 32 } };
+    const struct {
+        int BT, C, OC;
+    } shapes[] = { { 1, 1, 1 }, { 7, 3, 5 }, { 33, 20, 60 }, { 12, 64, 256 }, { 130, 96, 32 } };
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int d = 0; d < 3; d++) {
-            for (int gelu = 0; gelu < 3; gelu++) check_matmul(dtypes[d], gelu, shapes[s].BT, shapes[s].C, shapes[s].OC);
+            for (int gelu = 0; gelu < 3; gelu++)
+                check_matmul(dtypes[d], gelu, shapes[s].BT, shapes[s].C, shapes[s].OC);
         }
     }
     ok(layers_cuda_options(0, 0, NULL));
@@ -665,7 +701,7 @@ static void refused_algorithms(void **state) {
     void *first = product_bits(GPT2_F32, BT, C, OC);
     set("CUDA_STAND_IN_REFUSED", "1");
     plan(GPT2_F32, BT, 1, C, 1, 8, 1);
-    set("CUDA_STAND_IN_REFUSED", "0");          // too late: plan has made its choice
+    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has made its choice
     void *second = product_bits(GPT2_F32, BT, C, OC);
     assert_memory_not_equal(first, second, n);  // the second algorithm adds up in another order
     check_matmul(GPT2_F32, 2, 7, 8, 16);
@@ -681,7 +717,8 @@ static void refused_algorithms(void **state) {
     set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     Tensor *x = tensor(GPT2_F32, BT * OC, 1);
     assert_int_equal(layers_cuda()->matmul_forward(GPT2_F32, x->mem[CUDA], x->mem[CUDA], x->mem[CUDA],
-                                                   x->mem[CUDA], BT, C, OC), -1);
+                                                   x->mem[CUDA], BT, C, OC),
+                     -1);
     if (!strstr(gpt2_last_error(), "EXECUTION_FAILED")) fail_msg("%s", gpt2_last_error());
     set("CUDA_STAND_IN_FAIL", "");
     ok(layers_cuda_options(0, 0, NULL));
@@ -694,7 +731,7 @@ static void refused_algorithms(void **state) {
 #endif
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the tuning file
 
 #ifdef CUDA_STAND_IN
@@ -761,7 +798,7 @@ static void tuning(void **state) {
     plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT);
     void *untuned = product_bits(GPT2_F32, TB * TT, TC, 3 * TC);
 
-    char *text = tuned("3");                    // each product's algorithm 3, with its epilogue
+    char *text = tuned("3");  // each product's algorithm 3, with its epilogue
     int lines = count(text, "\"CUDA stand-in (9.0, "), with_epilogue = lines - count(text, " epilogue 0 = ");
     assert_true(lines > 20 && with_epilogue > 8);
     assert_int_equal(count(text, " = 03000000"), lines);
@@ -790,7 +827,7 @@ static void tuning(void **state) {
     assert_int_equal(count(apart, " = 02000000"), lines - with_epilogue);
     plan_tuned(apart, 0);
     assert_int_equal(layers_cuda()->dinp_bias_fused(GPT2_F32, TB * TT, 4 * TC, TC), 0);
-    ok(layers_cuda_tune("tuned.txt", apart, 1));        // other logits are to be timed
+    ok(layers_cuda_tune("tuned.txt", apart, 1));  // other logits are to be timed
     check_matmul(GPT2_F32, 2, TB * TT, TC, 4 * TC);
 
     // what a product apart takes, here DGELU, is timed where its line is gone
@@ -804,8 +841,9 @@ static void tuning(void **state) {
 
     // an algorithm of the file that the library's check lets pass and that does not run
     set("CUDA_STAND_IN_REFUSED", "4");
-    expect_tune_error(text, 0, "tuned.txt, line 3: cuBLASLt refuses this algorithm (cuBLASLt: "
-                               "CUBLAS_STATUS_NOT_SUPPORTED");
+    expect_tune_error(text, 0,
+                      "tuned.txt, line 3: cuBLASLt refuses this algorithm (cuBLASLt: "
+                      "CUBLAS_STATUS_NOT_SUPPORTED");
     set("CUDA_STAND_IN_REFUSED", "0");
 
     // a candidate that is refused is not the fastest
@@ -831,8 +869,9 @@ static void tuning(void **state) {
     snprintf(cut, sizeof cut, "tuned.txt, line %d: damaged: delete the line", lines + 1);
     expect_tune_error(spoilt[0], 1, "tuned.txt, line 3: damaged: delete the line");
     FILE *usual = stderr;
-    stderr = fopen("/dev/null", "w");           // the stand-in says why it refuses
-    expect_tune_error(spoilt[1], 1,
+    stderr = fopen("/dev/null", "w");  // the stand-in says why it refuses
+    expect_tune_error(
+        spoilt[1], 1,
         "tuned.txt, line 3: cuBLASLt refuses this algorithm (CUBLAS_STATUS_INVALID_VALUE): delete the line");
     fclose(stderr);
     stderr = usual;
@@ -853,13 +892,17 @@ static void tuning(void **state) {
 static void check_attention(gpt2_dtype dt, int B, int T, int C, int NH) {
     plan(dt, B, T, C, NH, 8, 1);
     size_t n = (size_t)B * T * C;
-    Tensor *qkv = tensor(dt, 3 * n, 1), *out = tensor(dt, n, 1), *lse = tensor(GPT2_F32, (size_t)B * NH * T, 1);
+    Tensor *qkv = tensor(dt, 3 * n, 1), *out = tensor(dt, n, 1),
+           *lse = tensor(GPT2_F32, (size_t)B * NH * T, 1);
     Tensor *dout = tensor(dt, n, 1), *dqkv = tensor(dt, 3 * n, 1);
     EACH_RUN {
         ok(start(run)->attention_forward(type(dt, run), AT(out), AT(lse), AT(qkv), B, T, C, NH));
-        ok(start(run)->attention_backward(type(dt, run), AT(dqkv), AT(dout), AT(qkv), AT(out), AT(lse), B, T, C, NH));
+        ok(start(run)->attention_backward(type(dt, run), AT(dqkv), AT(dout), AT(qkv), AT(out), AT(lse), B, T,
+                                          C, NH));
     }
-    double slack = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 1e-2 : 2e-3;      // softmax and its gradient are rounded as well
+    double slack = dt == GPT2_F32    ? SLACK
+                   : dt == GPT2_BF16 ? 1e-2
+                                     : 2e-3;  // softmax and its gradient are rounded as well
     check("attention's out", out, slack);
     check("attention's lse", lse, slack);
     check("dqkv", dqkv, slack);
@@ -868,10 +911,12 @@ static void check_attention(gpt2_dtype dt, int B, int T, int C, int NH) {
 
 static void attention(void **state) {
     (void)state;
-    const struct { int B, T, C, NH; } shapes[] = { { 2, 1, 64, 4 }, { 3, 7, 20, 4 }, { 1, 64, 96, 3 }, { 1, 130, 64, 4 },
-                                                            { 2, 33, 64, 1 } };
+    const struct {
+        int B, T, C, NH;
+    } shapes[] = { { 2, 1, 64, 4 }, { 3, 7, 20, 4 }, { 1, 64, 96, 3 }, { 1, 130, 64, 4 }, { 2, 33, 64, 1 } };
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        for (int d = 0; d < 3; d++) check_attention(dtypes[d], shapes[s].B, shapes[s].T, shapes[s].C, shapes[s].NH);
+        for (int d = 0; d < 3; d++)
+            check_attention(dtypes[d], shapes[s].B, shapes[s].T, shapes[s].C, shapes[s].NH);
     }
 }
 
@@ -880,8 +925,10 @@ static void attention_limit(void **state) {
     (void)state;
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
     const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);
-    const struct { size_t limit; int rows; } cases[] = { { 0, B }, { row - 1, 1 }, { row, 1 }, { 2 * row, 2 },
-                                                         { 4 * row, 4 }, { 100 * row, B } };
+    const struct {
+        size_t limit;
+        int rows;
+    } cases[] = { { 0, B }, { row - 1, 1 }, { row, 1 }, { 2 * row, 2 }, { 4 * row, 4 }, { 100 * row, B } };
     static uint16_t first[3 * N], now[3 * N];
     ok(layers_cuda_options(0, 0, "cublaslt"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -911,8 +958,8 @@ static void attention_limit(void **state) {
 static void fewer_rows(void **state) {
     (void)state;
     const size_t mib = 1 << 20;
-    assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1539 * mib, 512 * mib), 16);    // 21 fit, 16 divide 64
-    assert_int_equal(attention_cudnn_fewer_rows(64, 16, 520 * mib, 512 * mib), 8);      // 15 fit
+    assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1539 * mib, 512 * mib), 16);  // 21 fit, 16 divide 64
+    assert_int_equal(attention_cudnn_fewer_rows(64, 16, 520 * mib, 512 * mib), 8);    // 15 fit
     assert_int_equal(attention_cudnn_fewer_rows(6, 6, 13, 12), 3);
     assert_int_equal(attention_cudnn_fewer_rows(7, 7, 700, 699), 1);
     assert_int_equal(attention_cudnn_fewer_rows(8, 8, 8 * mib, 1), 1);
@@ -931,17 +978,18 @@ static void attention_options(void **state) {
     size_t bytes;
     expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
     ok(layers_cuda_options(0, 0, NULL));
-    ok(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));       // auto: fp32 is none of cuDNN's
+    ok(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));  // auto: fp32 is none of cuDNN's
     assert_string_equal(layers_cuda_attention(), "cuBLASLt");
     static const char *const words[] = { "cudnn", "cudnn-fast" };
     for (int i = 0; i < 2; i++) {
         ok(layers_cuda_options(0, 0, words[i]));
-        expect_error(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes), "cublaslt");     // and nothing else
+        expect_error(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes),
+                     "cublaslt");  // and nothing else
     }
     ok(layers_cuda_options(0, 0, NULL));
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 // a test that failed leaves nothing to the next one
 static int clean(void **state) {
@@ -964,12 +1012,14 @@ static void skipped(void **state) {
 }
 
 int main(void) {
-    setenv("CUDA_STAND_IN", "lazy", 0);     // on the CPU: work runs as late as it may, so that a buffer reused too early shows
-    omp_set_num_threads(1);                 // small shapes
+    setenv("CUDA_STAND_IN", "lazy",
+           0);  // on the CPU: work runs as late as it may, so that a buffer reused too early shows
+    omp_set_num_threads(1);  // small shapes
     int devices = 0;
     cudaError_t rc = cudaGetDeviceCount(&devices);
     if (rc != cudaSuccess || devices == 0) {
-        snprintf(no_device, sizeof no_device, "%s", rc != cudaSuccess ? cudaGetErrorString(rc) : "there is none");
+        snprintf(no_device, sizeof no_device, "%s",
+                 rc != cudaSuccess ? cudaGetErrorString(rc) : "there is none");
         const struct CMUnitTest none[] = { cmocka_unit_test(skipped) };
         return cmocka_run_group_tests(none, NULL, NULL);
     }

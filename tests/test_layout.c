@@ -1,4 +1,5 @@
-/* Geometry: alignment, places, shards, buckets, for tables of several kinds at 1 to 9 ranks and several bucket sizes; bad tables. */
+// Geometry: alignment, places, shards, buckets, for tables of several kinds at 1 to 9 ranks and several
+// bucket sizes; bad tables.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,48 +10,68 @@
 #include <cmocka.h>
 #include "../llmc_zero/layout.h"
 
-typedef struct { const char *name; const zero_tensor *tensors; int n_tensors; const zero_unit *units; int n_units; } model;
+typedef struct {
+    const char *name;
+    const zero_tensor *tensors;
+    int n_tensors;
+    const zero_unit *units;
+    int n_units;
+} model;
 
 static const zero_tensor one_tensors[] = { { "w", 1, 1, 0, 0, 0 } };
 static const zero_unit one_units[] = { { "all", 1, 1, 0 } };
 
 static const zero_tensor tied_tensors[] = {
-    { "wte", 1000, 1, 0, 1, 1 }, { "ln", 128, 4, 1, 0, 0 }, { "w", 777, 4, 1, 1, 1 }, { "b", 127, 4, 1, 0, 0 },
-    { "up", 4097, 4, 1, 1, 1 }, { "lnf", 129, 1, 0, 0, 0 },
+    { "wte", 1000, 1, 0, 1, 1 }, { "ln", 128, 4, 1, 0, 0 },  { "w", 777, 4, 1, 1, 1 },
+    { "b", 127, 4, 1, 0, 0 },    { "up", 4097, 4, 1, 1, 1 }, { "lnf", 129, 1, 0, 0, 0 },
 };
-static const zero_unit tied_units[] = { { "emb", 2, 2, 2 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 } };
+static const zero_unit tied_units[] = {
+    { "emb", 2, 2, 2 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 }
+};
 
-/* units of very different sizes, one shared in the middle, one that is shared by its backward uses only, tensors that start late */
+// units of very different sizes, one shared in the middle, one that is shared by its backward uses only,
+// tensors that start late
 static const zero_tensor mixed_tensors[] = {
-    { "a", 70001, 1, 0, 1, 1 }, { "late", 5, 2, 4, 0, 0 }, { "b", 256, 6, 0, 0, 1 }, { "c", 3, 1, 2, 1, 0 },
-    { "d", 9999, 1, 5, 1, 1 },
+    { "a", 70001, 1, 0, 1, 1 }, { "late", 5, 2, 4, 0, 0 }, { "b", 256, 6, 0, 0, 1 },
+    { "c", 3, 1, 2, 1, 0 },     { "d", 9999, 1, 5, 1, 1 },
 };
 static const zero_unit mixed_units[] = {
-    { "u0", 1, 1, 0 }, { "u1", 1, 1, 0 }, { "u2", 3, 1, 0 }, { "u3", 1, 1, 0 }, { "u4", 1, 4, 9 }, { "u5", 1, 1, 0 },
+    { "u0", 1, 1, 0 }, { "u1", 1, 1, 0 }, { "u2", 3, 1, 0 },
+    { "u3", 1, 1, 0 }, { "u4", 1, 4, 9 }, { "u5", 1, 1, 0 },
 };
 
 static const zero_tensor shared_tensors[] = { { "w", 500, 2, 0, 1, 0 } };
 static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } };
 
-#define MODEL(m) { #m, m##_tensors, sizeof m##_tensors / sizeof *m##_tensors, m##_units, sizeof m##_units / sizeof *m##_units }
+#define MODEL(m)                                                              \
+    {                                                                         \
+#m, m##_tensors, sizeof m##_tensors / sizeof *m##_tensors, m##_units, \
+            sizeof m##_units / sizeof *m##_units                              \
+    }
 static const model models[] = { MODEL(one), MODEL(tied), MODEL(mixed), MODEL(shared) };
 static const int64_t bucket_sizes[] = { 0, 1, 5000, 10000, INT64_MAX };
-enum { MODELS = sizeof models / sizeof *models, SIZES = sizeof bucket_sizes / sizeof *bucket_sizes, MAX_RANKS = 9 };
+enum {
+    MODELS = sizeof models / sizeof *models,
+    SIZES = sizeof bucket_sizes / sizeof *bucket_sizes,
+    MAX_RANKS = 9
+};
 
 static void for_all_layouts(void (*check)(const model *m, const layout *l, int64_t size)) {
     for (const model *m = models; m < models + MODELS; m++)
         for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
             for (int s = 0; s < SIZES; s++) {
                 layout l;
-                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units, m->n_units), 0);
+                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units,
+                                             m->n_units),
+                                 0);
                 assert_int_equal(l.ranks, ranks);
                 check(m, &l, bucket_sizes[s]);
                 layout_free(&l);
             }
 }
 
-/* Each element of a unit is cleared, or of a tensor that backward writes: never both. Neighbours are
- * cleared together. */
+// Each element of a unit is cleared, or of a tensor that backward writes: never both. Neighbours are
+// cleared together.
 static void check_cleared(const model *m, const layout *l, int64_t size) {
     (void)size;
     int next = 0;
@@ -65,14 +86,15 @@ static void check_cleared(const model *m, const layout *l, int64_t size) {
             for (int64_t i = r->offset; i < r->offset + r->elems; i++) times[i]++;
             end = r->offset + r->elems;
         }
-        for (const layout_place *p = l->places + u->first_place; p < l->places + u->first_place + u->n_places; p++)
+        for (const layout_place *p = l->places + u->first_place; p < l->places + u->first_place + u->n_places;
+             p++)
             for (int64_t i = 0; m->tensors[p->tensor].written && i < p->elems; i++) times[p->offset + i]++;
         for (int64_t i = 0; i < u->padded; i++) assert_int_equal(times[i], 1);
         free(times);
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- places */
+// -------- places
 
 static void check_places(const model *m, const layout *l, int64_t size) {
     (void)size;
@@ -81,8 +103,9 @@ static void check_places(const model *m, const layout *l, int64_t size) {
         for (int layer = 0; layer < m->tensors[t].layers; layer++, places++) {
             const layout_place *p = layout_find(l, t, layer);
             assert_non_null(p);
-            assert_true(p->tensor == t && p->layer == layer && p->elems == m->tensors[t].elems && p->decay == m->tensors[t].decay);
-            assert_ptr_equal(p, &l->places[l->place_of[places]]);       /* place_of is tensor-major */
+            assert_true(p->tensor == t && p->layer == layer && p->elems == m->tensors[t].elems &&
+                        p->decay == m->tensors[t].decay);
+            assert_ptr_equal(p, &l->places[l->place_of[places]]);  // place_of is tensor-major
             const layout_unit *u = &l->units[m->tensors[t].unit + layer];
             assert_int_equal(layout_unit_of(l, p), m->tensors[t].unit + layer);
             assert_in_range(p - l->places, u->first_place, u->first_place + u->n_places - 1);
@@ -99,7 +122,8 @@ static void check_places(const model *m, const layout *l, int64_t size) {
 }
 
 static void check_no_overlap(const model *m, const layout *l, int64_t size) {
-    (void)m; (void)size;
+    (void)m;
+    (void)size;
     for (int u = 0; u < l->n_units; u++) {
         const layout_place *first = &l->places[l->units[u].first_place];
         for (int i = 0; i < l->units[u].n_places; i++)
@@ -110,7 +134,7 @@ static void check_no_overlap(const model *m, const layout *l, int64_t size) {
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- shards */
+// -------- shards
 
 static void check_shards(const model *m, const layout *l, int64_t size) {
     (void)size;
@@ -127,7 +151,8 @@ static void check_shards(const model *m, const layout *l, int64_t size) {
         assert_int_equal(u->elems, sum);
         assert_int_equal(u->padded, u->shard * l->ranks);
         assert_int_equal(u->shard % ALIGN_ELEMS, 0);
-        assert_true(u->padded >= end && (u->shard - ALIGN_ELEMS) * l->ranks < end);      /* as much padding as needed, no more */
+        assert_true(u->padded >= end &&
+                    (u->shard - ALIGN_ELEMS) * l->ranks < end);  // as much padding as needed, no more
         assert_int_equal(u->base, flat);
         assert_int_equal(u->shard_base, shards);
         assert_int_equal(u->shared, m->units[i].forward_uses > 1 || m->units[i].backward_uses > 1);
@@ -136,7 +161,8 @@ static void check_shards(const model *m, const layout *l, int64_t size) {
         flat += u->padded;
         shards += u->shard;
     }
-    assert_true(l->elems == elems && l->flat_elems == flat && l->shard_elems == shards && l->largest_single == largest);
+    assert_true(l->elems == elems && l->flat_elems == flat && l->shard_elems == shards &&
+                l->largest_single == largest);
     assert_int_equal(shards * l->ranks, flat);
 }
 
@@ -147,7 +173,7 @@ static void check_ranges(const layout_unit *u, int ranks, int64_t begin, int64_t
         layout_intersect(u, r, begin, count, &from, &n);
         assert_true(n >= 0);
         if (!n) continue;
-        assert_int_equal(from, at);                                     /* the ranks' parts follow one another without a gap */
+        assert_int_equal(from, at);  // the ranks' parts follow one another without a gap
         assert_true(from >= r * u->shard && from + n <= (r + 1) * u->shard);
         at += n;
     }
@@ -155,7 +181,8 @@ static void check_ranges(const layout_unit *u, int ranks, int64_t begin, int64_t
 }
 
 static void check_intersections(const model *m, const layout *l, int64_t size) {
-    (void)m; (void)size;
+    (void)m;
+    (void)size;
     for (int i = 0; i < l->n_units; i++) {
         const layout_unit *u = &l->units[i];
         check_ranges(u, l->ranks, 0, u->padded);
@@ -169,7 +196,7 @@ static void check_intersections(const model *m, const layout *l, int64_t size) {
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- buckets */
+// -------- buckets
 
 static void check_buckets(const model *m, const layout *l, int64_t size) {
     (void)m;
@@ -185,13 +212,14 @@ static void check_buckets(const model *m, const layout *l, int64_t size) {
             continue;
         }
         assert_false(b->shared);
-        if (u->bucket != bucket) {                                      /* the one before was full, and only with its last unit */
+        if (u->bucket != bucket) {  // the one before was full, and only with its last unit
             assert_true(bucket < 0 || filled >= wanted);
             assert_int_equal(b->buffer, single++ % 2);
             bucket = u->bucket;
             buckets++;
             filled = 0;
-        } else assert_true(filled < wanted);
+        } else
+            assert_true(filled < wanted);
         assert_int_equal(u->bucket_offset, filled);
         filled += u->padded;
         if (filled > largest) largest = filled;
@@ -205,7 +233,10 @@ static void check_bucket_counts(const model *m, const layout *l, int64_t size) {
     int shared = 0, units = 0;
     int64_t elems = 0, padded = 0;
     for (int i = 0; i < m->n_units; i++) shared += l->units[i].shared;
-    for (int i = 0; i < l->n_buckets; i++) { units += l->buckets[i].n_units; elems += l->buckets[i].elems; }
+    for (int i = 0; i < l->n_buckets; i++) {
+        units += l->buckets[i].n_units;
+        elems += l->buckets[i].elems;
+    }
     for (int i = 0; i < l->n_units; i++) padded += l->units[i].padded;
     assert_int_equal(units, m->n_units);
     assert_int_equal(elems, padded);
@@ -213,31 +244,52 @@ static void check_bucket_counts(const model *m, const layout *l, int64_t size) {
     if (size == INT64_MAX) assert_int_equal(l->n_buckets, shared + (shared < m->n_units));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ bad tables */
+// -------- bad tables
 
 static void test_refused(void **state) {
     (void)state;
-    static const struct { const char *names; zero_tensor tensors[2]; int n_tensors; zero_unit units[2]; int n_units; } bad[] = {
-        { "at least one tensor",    { { "w", 8, 1, 0, 0, 0 } }, 0,                             { { "u", 1, 1, 0 } }, 1 },
-        { "at least one tensor",    { { "w", 8, 1, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 } }, 0 },
-        { "tensor 1 (no name)",     { { "w", 8, 1, 0, 0, 0 }, { NULL, 8, 1, 0, 0, 0 } }, 2,       { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 0, 1, 0, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", -4, 1, 0, 0, 0 } }, 2,    { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 0, 0, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, -1, 0, 0 } }, 2,    { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, 1, 0, 0 } }, 2,     { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)",                 { { "w", 8, 2, 0, 0, 0 }, { "wide", 8, 2, 1, 0, 0 } }, 2,     { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
-        { "(wide)",                 { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, INT32_MAX, 1, 0, 0 } }, 2, { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
-        { "unit 1 (no name)",       { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } }, 2 },
-        { "unit 1 (v)",             { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
-        { "unit 1 (v)",             { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
-        { "unit 1 (v)",             { { "w", 8, 2, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 33, 0 } }, 2 },
-        { "unit 1 (v) has no",      { { "w", 8, 1, 0, 0, 0 } }, 1,                             { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
+    static const struct {
+        const char *names;
+        zero_tensor tensors[2];
+        int n_tensors;
+        zero_unit units[2];
+        int n_units;
+    } bad[] = {
+        { "at least one tensor", { { "w", 8, 1, 0, 0, 0 } }, 0, { { "u", 1, 1, 0 } }, 1 },
+        { "at least one tensor", { { "w", 8, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 0 },
+        { "tensor 1 (no name)",
+          { { "w", 8, 1, 0, 0, 0 }, { NULL, 8, 1, 0, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 } },
+          1 },
+        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 0, 1, 0, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", -4, 1, 0, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 0, 0, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, -1, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, 1, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
+        { "(wide)",
+          { { "w", 8, 2, 0, 0, 0 }, { "wide", 8, 2, 1, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
+          2 },
+        { "(wide)",
+          { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, INT32_MAX, 1, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
+          2 },
+        { "unit 1 (no name)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } }, 2 },
+        { "unit 1 (v)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
+        { "unit 1 (v)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
+        { "unit 1 (v)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 33, 0 } }, 2 },
+        { "unit 1 (v) has no", { { "w", 8, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
     };
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         layout l;
-        assert_int_equal(layout_init(&l, 2, 0, bad[i].tensors, bad[i].n_tensors, bad[i].units, bad[i].n_units), ZERO_ERR_ARGUMENT);
-        if (!strstr(zero_last_error(), bad[i].names)) fail_msg("row %d: \"%s\" does not name \"%s\"", i, zero_last_error(), bad[i].names);
+        assert_int_equal(layout_init(&l, 2, 0, bad[i].tensors, bad[i].n_tensors, bad[i].units,
+                                     bad[i].n_units),
+                         ZERO_ERR_ARGUMENT);
+        if (!strstr(zero_last_error(), bad[i].names))
+            fail_msg("row %d: \"%s\" does not name \"%s\"", i, zero_last_error(), bad[i].names);
     }
 }
 
@@ -254,19 +306,41 @@ static void test_names_are_copied(void **state) {
     layout_free(&l);
 }
 
-static void test_places(void **state) { (void)state; for_all_layouts(check_places); }
-static void test_cleared(void **state) { (void)state; for_all_layouts(check_cleared); }
-static void test_no_overlap(void **state) { (void)state; for_all_layouts(check_no_overlap); }
-static void test_shards(void **state) { (void)state; for_all_layouts(check_shards); }
-static void test_intersections(void **state) { (void)state; for_all_layouts(check_intersections); }
-static void test_buckets(void **state) { (void)state; for_all_layouts(check_buckets); }
-static void test_bucket_counts(void **state) { (void)state; for_all_layouts(check_bucket_counts); }
+static void test_places(void **state) {
+    (void)state;
+    for_all_layouts(check_places);
+}
+static void test_cleared(void **state) {
+    (void)state;
+    for_all_layouts(check_cleared);
+}
+static void test_no_overlap(void **state) {
+    (void)state;
+    for_all_layouts(check_no_overlap);
+}
+static void test_shards(void **state) {
+    (void)state;
+    for_all_layouts(check_shards);
+}
+static void test_intersections(void **state) {
+    (void)state;
+    for_all_layouts(check_intersections);
+}
+static void test_buckets(void **state) {
+    (void)state;
+    for_all_layouts(check_buckets);
+}
+static void test_bucket_counts(void **state) {
+    (void)state;
+    for_all_layouts(check_bucket_counts);
+}
 
 int main(void) {
     const struct CMUnitTest layout_tests[] = {
-        cmocka_unit_test(test_places), cmocka_unit_test(test_cleared), cmocka_unit_test(test_no_overlap), cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_intersections),
-        cmocka_unit_test(test_buckets), cmocka_unit_test(test_bucket_counts), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_places),           cmocka_unit_test(test_cleared),
+        cmocka_unit_test(test_no_overlap),       cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_intersections),    cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_bucket_counts),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_names_are_copied),
     };
     return cmocka_run_group_tests(layout_tests, NULL, NULL) != 0;

@@ -1,4 +1,5 @@
-/* fp16's loss scale: the rule against one written anew from DeepSpeed's description, and what a step does with it. */
+// fp16's loss scale: the rule against one written anew from DeepSpeed's description, and what a step does
+// with it.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,17 +13,23 @@
 #include "../llmc_zero/internal.h"
 #include "../llmc_zero/numbers.h"
 
-/* --------------------------------------------------------------------------------------------------------------- the rule */
+// -------- the rule
 
-/* An overflow uses up hysteresis, then halves; s steps without one since the last, s a multiple of the window, double. */
-typedef struct { double scale; long it, last; int hysteresis; } reference;
+// An overflow uses up hysteresis, then halves; s steps without one since the last, s a multiple of the
+// window, double.
+typedef struct {
+    double scale;
+    long it, last;
+    int hysteresis;
+} reference;
 
 static int reference_step(reference *r, const zero_config *c, int overflow) {
     if (overflow) {
         if (c->hysteresis == 1 || r->hysteresis == 1) {
             if (r->scale == c->min_loss_scale) return -1;
             r->scale = fmax(r->scale / 2, c->min_loss_scale);
-        } else r->hysteresis--;
+        } else
+            r->hysteresis--;
         r->last = r->it;
     } else {
         long s = r->it - r->last - 1;
@@ -50,10 +57,12 @@ static void compare(const zero_config *c, unsigned seed, int one_in) {
     loss_scale_init(&s, c);
     for (int i = 0; i < 3000; i++) {
         seed = seed * 1664525u + 1013904223u;
-        int overflow = (seed >> 16) % one_in == 0, want = reference_step(&r, c, overflow), got = loss_scale_step(&s, c, overflow);
+        int overflow = (seed >> 16) % one_in == 0, want = reference_step(&r, c, overflow),
+            got = loss_scale_step(&s, c, overflow);
         if (s.value != r.scale || (got != 0) != (want != 0))
-            fail_msg("window %d, hysteresis %d, consecutive %d, step %d: scale %g, not %g; returned %d", c->loss_scale_window,
-                     c->hysteresis, c->consecutive_hysteresis, i, s.value, r.scale, got);
+            fail_msg("window %d, hysteresis %d, consecutive %d, step %d: scale %g, not %g; returned %d",
+                     c->loss_scale_window, c->hysteresis, c->consecutive_hysteresis, i, s.value, r.scale,
+                     got);
         if (want) return;
     }
 }
@@ -73,12 +82,18 @@ static void test_rule(void **state) {
                     }
 }
 
-/* Window 3, hysteresis 2, written out: the first doubling comes with the fourth clean step, the first overflow only skips. */
+// Window 3, hysteresis 2, written out: the first doubling comes with the fourth clean step, the first
+// overflow only skips.
 static void test_rule_by_hand(void **state) {
     (void)state;
-    static const struct { int overflow; double then; } steps[] = {
-        { 0, 16 }, { 0, 16 }, { 0, 16 }, { 0, 32 }, { 0, 32 }, { 0, 32 }, { 0, 64 }, { 1, 64 }, { 0, 64 }, { 0, 64 }, { 1, 32 }, { 1, 16 },
-        { 0, 16 }, { 0, 16 }, { 0, 16 }, { 0, 32 }, { 1, 32 }, { 1, 16 }, { 1, 8 }, { 1, 8 /* refused: the smallest */ },
+    static const struct {
+        int overflow;
+        double then;
+    } steps[] = {
+        { 0, 16 }, { 0, 16 }, { 0, 16 }, { 0, 32 }, { 0, 32 },
+        { 0, 32 }, { 0, 64 }, { 1, 64 }, { 0, 64 }, { 0, 64 },
+        { 1, 32 }, { 1, 16 }, { 0, 16 }, { 0, 16 }, { 0, 16 },
+        { 0, 32 }, { 1, 32 }, { 1, 16 }, { 1, 8 },  { 1, 8 /* refused: the smallest */ },
     };
     enum { STEPS = sizeof steps / sizeof *steps };
     zero_config c = fp16_config();
@@ -94,12 +109,14 @@ static void test_rule_by_hand(void **state) {
     assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
 }
 
-/* -------------------------------------------------------------------------------------------------------------- in a step */
+// -------- in a step
 
 enum { N = 1000 };
 static const zero_tensor tensors[] = { { "w", N, 1, 0, 1, 0 } };
 static const zero_unit units[] = { { "layer", 1, 1, 0 } };
-static const zero_hyper plain = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1 };
+static const zero_hyper plain = {
+    .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1
+};
 static zero *z;
 
 static void works(int rc) {
@@ -121,10 +138,10 @@ static int end(void **state) {
     return 0;
 }
 
-/* fp16 holds it at every scale used. */
+// fp16 holds it at every scale used.
 static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) % 17 - 8) / 64; }
 
-/* As a trainer does it: its loss is multiplied by the scale, so that its gradients are. */
+// As a trainer does it: its loss is multiplied by the scale, so that its gradients are.
 static void passes(int step, int overflow) {
     works(zero_begin(z, ZERO_TRAIN, 0, 1));
     works(zero_pre_forward(z, 0));
@@ -133,7 +150,7 @@ static void passes(int step, int overflow) {
     uint16_t *g = zero_grad(z, 0, 0);
     assert_non_null(g);
     for (int i = 0; i < N; i++) g[i] = fp16_round(true_gradient(step, i) * (float)zero_loss_scale(z));
-    if (overflow) g[N / 2] = overflow == 1 ? 0x7c00 : 0x7e00;           /* infinity, NaN */
+    if (overflow) g[N / 2] = overflow == 1 ? 0x7c00 : 0x7e00;  // infinity, NaN
     works(zero_post_backward(z, 0));
 }
 
@@ -143,7 +160,7 @@ static double true_norm(int step) {
     return sqrt(sum);
 }
 
-/* The three ways a step ends: the first two are the same but for an overflow's being seen by the trainer. */
+// The three ways a step ends: the first two are the same but for an overflow's being seen by the trainer.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
 static int end_step(way w, int t, zero_info *info) {
     zero_hyper h = plain;
@@ -167,7 +184,8 @@ static void test_overflow_changes_only_the_scale(void **state) {
                 assert_true(zero_loss_scale(z) == 1024);
                 passes(1, 0);
                 works(end_step(STEP, 1, &info));
-                assert_true(info.finite && info.loss_scale == 1024 && fabs(info.grad_norm - true_norm(1)) < 1e-12 * info.grad_norm);
+                assert_true(info.finite && info.loss_scale == 1024 &&
+                            fabs(info.grad_norm - true_norm(1)) < 1e-12 * info.grad_norm);
                 works(zero_hash(z, 1, before));
                 for (int i = 0; i < 2; i++) {
                     passes(2, kind);
@@ -177,9 +195,10 @@ static void test_overflow_changes_only_the_scale(void **state) {
                 }
                 works(zero_hash(z, 1, after));
                 assert_string_equal(before, after);
-                passes(2, 0);                                           /* the same step again, at the new scale */
+                passes(2, 0);  // the same step again, at the new scale
                 works(end_step(STEP, 2, &info));
-                assert_true(info.finite && info.loss_scale == 512 && fabs(info.grad_norm - true_norm(2)) < 1e-12 * info.grad_norm);
+                assert_true(info.finite && info.loss_scale == 512 &&
+                            fabs(info.grad_norm - true_norm(2)) < 1e-12 * info.grad_norm);
                 works(zero_hash(z, 1, after));
                 assert_string_not_equal(before, after);
             }
@@ -197,12 +216,12 @@ static void test_smallest_scale_is_an_error(void **state) {
         passes(1, 1);
         assert_int_equal(end_step(w, 1, &info), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "smallest loss scale, min_loss_scale 8"));
-        passes(1, 0);                                                   /* the step is over; a trainer may go on */
+        passes(1, 0);  // the step is over; a trainer may go on
         works(end_step(STEP, 1, &info));
     }
 }
 
-/* A clean step that is thrown away is a step without overflow all the same. */
+// A clean step that is thrown away is a step without overflow all the same.
 static void test_window_through_steps(void **state) {
     (void)state;
     zero_config c = fp16_config();
@@ -230,7 +249,8 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
     works(zero_hash(z, 1, hex));
 }
 
-/* The scale is a power of two and fp16 holds the gradients: not a bit depends on it, clipped or not, nor on whether it moves. */
+// The scale is a power of two and fp16 holds the gradients: not a bit depends on it, clipped or not, nor on
+// whether it moves.
 static void test_scale_leaves_no_trace(void **state) {
     (void)state;
     for (int micro = 1; micro <= 2; micro++)
@@ -254,7 +274,7 @@ static void test_scale_leaves_no_trace(void **state) {
         }
 }
 
-/* Clipping looks at the norm without the scale: a first moment from beta1 = 0 is the clipped gradient. */
+// Clipping looks at the norm without the scale: a first moment from beta1 = 0 is the clipped gradient.
 static void test_clips_what_is_unscaled(void **state) {
     (void)state;
     zero_config c = fp16_config();
@@ -269,7 +289,9 @@ static void test_clips_what_is_unscaled(void **state) {
         passes(1, 0);
         works(zero_step(z, &h, NULL));
         works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, N, m));
-        for (int i = 0; i < N; i++) assert_true(fabs(m[i] - true_gradient(1, i) * (clips ? 0.25 : 1)) <= 1e-6 * fabs(true_gradient(1, i)));
+        for (int i = 0; i < N; i++)
+            assert_true(fabs(m[i] - true_gradient(1, i) * (clips ? 0.25 : 1)) <=
+                        1e-6 * fabs(true_gradient(1, i)));
     }
 }
 
@@ -277,7 +299,7 @@ static void test_fixed_scale(void **state) {
     (void)state;
     zero_config c = fp16_config();
     char before[17], after[17];
-    c.loss_scale = 100;                                                 /* no power of two: allowed */
+    c.loss_scale = 100;  // no power of two: allowed
     c.hysteresis = c.loss_scale_window = 1;
     make(&c);
     works(zero_hash(z, 1, before));
@@ -287,7 +309,7 @@ static void test_fixed_scale(void **state) {
         assert_true(zero_loss_scale(z) == 100);
     }
     works(zero_hash(z, 1, after));
-    assert_string_equal(before, after);                                 /* skipped, and nothing else */
+    assert_string_equal(before, after);  // skipped, and nothing else
 }
 
 static void test_other_types_have_none(void **state) {
@@ -309,11 +331,11 @@ static void test_other_types_have_none(void **state) {
         assert_true(!info.finite && info.loss_scale == 1 && zero_loss_scale(z) == 1);
         float m;
         works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
-        assert_true(isnan(m));                                          /* zero_step updates whatever the gradients hold */
+        assert_true(isnan(m));  // zero_step updates whatever the gradients hold
     }
 }
 
-/* The whole automaton is in the file: after the load the same steps give the same scales. */
+// The whole automaton is in the file: after the load the same steps give the same scales.
 static void test_saved_and_restored(void **state) {
     (void)state;
     static const int later[] = { 1, 0, 0, 0, 0, 1, 1, 0, 0, 0 };
@@ -344,7 +366,7 @@ static void test_saved_and_restored(void **state) {
         works(end_step(STEP, 5 + i, NULL));
         assert_true(zero_loss_scale(z) == want[i]);
     }
-    c.loss_scale = 32;                                                  /* a fixed scale stays what the configuration says */
+    c.loss_scale = 32;  // a fixed scale stays what the configuration says
     make(&c);
     works(zero_load(z, path, NULL, 0));
     assert_true(zero_loss_scale(z) == 32);
@@ -355,9 +377,16 @@ static void test_saved_and_restored(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_rule), TEST(test_rule_by_hand), TEST(test_overflow_changes_only_the_scale), TEST(test_smallest_scale_is_an_error),
-        TEST(test_window_through_steps), TEST(test_scale_leaves_no_trace), TEST(test_clips_what_is_unscaled), TEST(test_fixed_scale),
-        TEST(test_other_types_have_none), TEST(test_saved_and_restored),
+        TEST(test_rule),
+        TEST(test_rule_by_hand),
+        TEST(test_overflow_changes_only_the_scale),
+        TEST(test_smallest_scale_is_an_error),
+        TEST(test_window_through_steps),
+        TEST(test_scale_leaves_no_trace),
+        TEST(test_clips_what_is_unscaled),
+        TEST(test_fixed_scale),
+        TEST(test_other_types_have_none),
+        TEST(test_saved_and_restored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

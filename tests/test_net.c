@@ -1,5 +1,6 @@
-/* Messages between ranks over TCP, each rank a process: contents, and every way in which a rank can end while others wait for it.
- * As `test_net host RANK RANKS SERVER_OR_FILE SECONDS LIMIT` it is one rank of tests/net_namespaces.sh. */
+// Messages between ranks over TCP, each rank a process: contents, and every way in which a rank can end while
+// others wait for it. As `test_net host RANK RANKS SERVER_OR_FILE SECONDS LIMIT` it is one rank of
+// tests/net_namespaces.sh.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 
 static char server[64];
 static outcome *o;
-static double *ready, *event;           /* shared: when rank 0 was under way, when the test did its deed */
+static double *ready, *event;  // shared: when rank 0 was under way, when the test did its deed
 
 static int fresh(void **state) {
     (void)state;
@@ -24,7 +25,10 @@ static int fresh(void **state) {
     return 0;
 }
 
-typedef struct { int ranks, who, seed; double timeout_s; } plan;
+typedef struct {
+    int ranks, who, seed;
+    double timeout_s;
+} plan;
 
 static int open_net(comm *c, int rank, const plan *p) {
     rendezvous_settings s = { .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10 };
@@ -39,23 +43,29 @@ static void run(plan *p, void (*body)(int, void *), double limit) {
 static void all_well(int n) {
     for (int i = 0; i < n; i++) {
         if (o[i].rc || o[i].value || statuses[i])
-            fail_msg("rank %d: %d, %d wrong, status %d: %s", i, o[i].rc, o[i].value, statuses[i], o[i].sentence);
+            fail_msg("rank %d: %d, %d wrong, status %d: %s", i, o[i].rc, o[i].value, statuses[i],
+                     o[i].sentence);
         assert_int_equal(o[i].fds, 0);
     }
 }
 static void says(int rank, const char *words) {
     if (!o[rank].rc || !strstr(o[rank].sentence, words))
-        fail_msg("rank %d returned %d (status %d), \"%s\"; expected \"%s\"", rank, o[rank].rc, statuses[rank], o[rank].sentence, words);
+        fail_msg("rank %d returned %d (status %d), \"%s\"; expected \"%s\"", rank, o[rank].rc, statuses[rank],
+                 o[rank].sentence, words);
     assert_int_equal(o[rank].fds, 0);
     assert_int_equal(statuses[rank], 0);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- contents */
+// -------- contents
 
 enum { MOST_BYTES = 3 << 20 };
-static char byte_at(int from, int to, int round, size_t i) { return (char)(from * 31 + to * 17 + round * 7 + (int)i + (int)(i >> 8) * 3); }
+static char byte_at(int from, int to, int round, size_t i) {
+    return (char)(from * 31 + to * 17 + round * 7 + (int)i + (int)(i >> 8) * 3);
+}
 
-typedef struct { char *send[MOST_RANKS], *receive[MOST_RANKS]; } buffers;
+typedef struct {
+    char *send[MOST_RANKS], *receive[MOST_RANKS];
+} buffers;
 static buffers new_buffers(int n) {
     buffers b = { .send = { 0 } };
     for (int r = 0; r < n; r++) {
@@ -66,10 +76,14 @@ static buffers new_buffers(int n) {
     return b;
 }
 static void free_buffers(buffers *b, int n) {
-    for (int r = 0; r < n; r++) { free(b->send[r]); free(b->receive[r]); }
+    for (int r = 0; r < n; r++) {
+        free(b->send[r]);
+        free(b->receive[r]);
+    }
 }
 
-/* One exchange; returns how many bytes are not as MPI's point-to-point messages would leave them, those outside included. */
+// One exchange; returns how many bytes are not as MPI's point-to-point messages would leave them, those
+// outside included.
 static int try_exchange(comm *c, buffers *b, comm_exchange x, int root, size_t bytes, int round, int *rc) {
     int wrong = 0;
     for (int r = 0; r < c->ranks; r++) {
@@ -79,9 +93,11 @@ static int try_exchange(comm *c, buffers *b, comm_exchange x, int root, size_t b
     }
     *rc = comm_tcp_net.exchange(c, x, root, b->send, b->receive, bytes);
     for (int r = 0; r < c->ranks && !*rc; r++) {
-        int from = r != c->rank && (x == EXCHANGE_SCATTER || x == EXCHANGE_GATHER || (x == EXCHANGE_ROOT && r == root));
+        int from = r != c->rank &&
+                   (x == EXCHANGE_SCATTER || x == EXCHANGE_GATHER || (x == EXCHANGE_ROOT && r == root));
         int to = x == EXCHANGE_SCATTER ? c->rank : -1;
-        for (size_t i = 0; i < bytes; i++) wrong += b->receive[r][i] != (from ? byte_at(r, to, round, i) : 99);
+        for (size_t i = 0; i < bytes; i++)
+            wrong += b->receive[r][i] != (from ? byte_at(r, to, round, i) : 99);
         wrong += b->receive[r][bytes] != 99;
     }
     return wrong;
@@ -93,10 +109,11 @@ static void all_sizes(int rank, void *ctx) {
     comm c;
     buffers b = new_buffers(p->ranks);
     int rc = open_net(&c, rank, p), round = 0, wrong = 0;
-    wrong += c.rank != rank || c.ranks != p->ranks || c.node_rank != rank || c.ranks_on_node != p->ranks || !c.node_ranks_all;
+    wrong += c.rank != rank || c.ranks != p->ranks || c.node_rank != rank || c.ranks_on_node != p->ranks ||
+             !c.node_ranks_all;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes && !rc; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
-            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));               /* now one is late, now another */
+            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // now one is late, now another
             size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
             wrong += try_exchange(&c, &b, (comm_exchange)x, round % p->ranks, bytes, round, &rc);
             round++;
@@ -109,7 +126,7 @@ static void all_sizes(int rank, void *ctx) {
     wrong += comm_net_agree(&c, rank != p->ranks - 1) != 0;
     wrong += comm_net_agree(&c, (rank + 2) % p->ranks + 5) != 5;
     wrong += comm_tcp_net.lost(&c, NULL) != -1;
-    if (rank % 2) {                                                             /* the others have gone then, in order */
+    if (rank % 2) {  // the others have gone then, in order
         nap(0.05);
         wrong += comm_tcp_net.lost(&c, NULL) != -1;
     }
@@ -128,7 +145,7 @@ static void contents(void **state) {
     }
 }
 
-/* Rank 0 sends and ends; rank 1 looks at it only later. */
+// Rank 0 sends and ends; rank 1 looks at it only later.
 static void slow_reader(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
@@ -138,10 +155,12 @@ static void slow_reader(int rank, void *ctx) {
         if (rank) nap(0.05);
         o[rank].value += try_exchange(&c, &b, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
     }
-    if (rank && !rc) {                                                          /* and what is one call too many says so */
+    if (rank && !rc) {  // and what is one call too many says so
         nap(0.05);
-        if (!try_exchange(&c, &b, EXCHANGE_BARRIER, 0, 0, 0, &other)) o[rank].value += strstr(zero_last_error(), "rank 0 (host") == NULL
-            || strstr(zero_last_error(), "has ended in order while rank 1 waited for it in a barrier") == NULL;
+        if (!try_exchange(&c, &b, EXCHANGE_BARRIER, 0, 0, 0, &other))
+            o[rank].value += strstr(zero_last_error(), "rank 0 (host") == NULL ||
+                             strstr(zero_last_error(),
+                                    "has ended in order while rank 1 waited for it in a barrier") == NULL;
         o[rank].value += other != ZERO_ERR_COMM;
     }
     comm_tcp_net.close(&c, !other);
@@ -155,10 +174,13 @@ static void orderly_end(void **state) {
     all_well(2);
 }
 
-/* Rank 1 comes later than a silent host would be given up, and its socket has no room for what rank 0 sends: it is late, not gone. */
+// Rank 1 comes later than a silent host would be given up, and its socket has no room for what rank 0 sends:
+// it is late, not gone.
 static void come_late(int rank, void *ctx) {
     const plan *p = ctx;
-    rendezvous_settings s = { .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .silence_s = 1 };
+    rendezvous_settings s = {
+        .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .silence_s = 1
+    };
     comm c = { .timeout_s = p->timeout_s };
     buffers b = new_buffers(p->ranks);
     int rc = comm_tcp_open(&c, &s);
@@ -181,7 +203,9 @@ static void different_calls(int rank, void *ctx) {
     comm c;
     buffers b = new_buffers(p->ranks);
     int rc = open_net(&c, rank, p);
-    if (!rc) try_exchange(&c, &b, rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0, rank == 2 && p->who ? 900000 : 1000, 1, &rc);
+    if (!rc)
+        try_exchange(&c, &b, rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0,
+                     rank == 2 && p->who ? 900000 : 1000, 1, &rc);
     comm_tcp_net.close(&c, 0);
     free_buffers(&b, p->ranks);
     o[rank].rc = rc;
@@ -196,9 +220,9 @@ static void disagreement(void **state) {
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- failures */
+// -------- failures
 
-/* Exchanges of any size until one fails, as a training run does. */
+// Exchanges of any size until one fails, as a training run does.
 static int exchange_until_failure(comm *c, buffers *b, unsigned seed) {
     int rc = 0;
     for (int round = 0; !rc; round++) {
@@ -246,9 +270,10 @@ static void killed_at_any_moment(void **state) {
             if (r == p.who) continue;
             says(r, words);
             says(r, "is gone: its connection ended while rank");
-            int teller, seer;                               /* whoever hears of it from another is told whom it comes from */
+            int teller, seer;  // whoever hears of it from another is told whom it comes from
             const char *seen = strstr(o[r].sentence, "while rank ");
-            if (sscanf(o[r].sentence, "rank %d ended the job", &teller) == 1 && strstr(o[r].sentence, "ended the job"))
+            if (sscanf(o[r].sentence, "rank %d ended the job", &teller) == 1 &&
+                strstr(o[r].sentence, "ended the job"))
                 assert_true(sscanf(seen, "while rank %d", &seer) == 1 && seer == teller);
             if (o[r].seconds > 2) fail_msg("round %d: rank %d noticed after %.2f s", round, r, o[r].seconds);
         }
@@ -262,7 +287,8 @@ static void stopped(void **state) {
     wait_ready();
     kill(children[p.who], SIGSTOP);
     *event = now();
-    for (double until = now() + 5; now() < until && !(o[0].reported && o[1].reported && o[3].reported);) nap(5e-3);
+    for (double until = now() + 5; now() < until && !(o[0].reported && o[1].reported && o[3].reported);)
+        nap(5e-3);
     kill(children[p.who], SIGKILL);
     assert_int_equal(end_children(p.ranks, 5), 0);
     for (int r = 0; r < p.ranks; r++) {
@@ -273,7 +299,7 @@ static void stopped(void **state) {
     }
 }
 
-/* Rank 2 ends the job while rank 0 waits for it, and rank 1 computes, which hears of it from rank 0 first. */
+// Rank 2 ends the job while rank 0 waits for it, and rank 1 computes, which hears of it from rank 0 first.
 static void end_it(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
@@ -307,7 +333,8 @@ static void ended_by_one(void **state) {
     }
 }
 
-/* Rank 1 gives up in the middle of a message that rank 0 has not begun to read; rank 0 does not take the rest of it for data. */
+// Rank 1 gives up in the middle of a message that rank 0 has not begun to read; rank 0 does not take the rest
+// of it for data.
 static void half_a_message(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
@@ -317,8 +344,10 @@ static void half_a_message(int rank, void *ctx) {
     int rc = open_net(&c, rank, p);
     if (!big || !in) abort();
     memset(big, 1, BIG);
-    if (rank == 0) nap(0.7);
-    else c.timeout_s = 0.3;
+    if (rank == 0)
+        nap(0.7);
+    else
+        c.timeout_s = 0.3;
     if (!rc) rc = comm_tcp_net.exchange(&c, EXCHANGE_GATHER, 0, send, receive, BIG);
     o[rank].rc = rc;
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
@@ -336,7 +365,7 @@ static void ended_in_a_message(void **state) {
     says(1, "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
 }
 
-/* All fail at once, since rank 3 is stopped: one speaks. */
+// All fail at once, since rank 3 is stopped: one speaks.
 static void one_speaks(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
@@ -345,7 +374,7 @@ static void one_speaks(int rank, void *ctx) {
     if (!rc) rc = exchange_until_failure(&c, &b, 3);
     if (comm_tcp_net.first_to_fail(&c, -1)) {
         o[rank].value = 1;
-        nap(0.1);                                           /* as long as it takes to say it */
+        nap(0.1);  // as long as it takes to say it
         comm_tcp_net.abort(&c, 9);
     }
 }
@@ -361,17 +390,21 @@ static void told_once(void **state) {
     kill(last, SIGKILL);
     waitpid(last, NULL, 0);
     for (int r = 0; r < 3; r++)
-        if (statuses[r] != (o[r].value ? 9 : 1)) fail_msg("rank %d, speaks %d: status %d", r, o[r].value, statuses[r]);
+        if (statuses[r] != (o[r].value ? 9 : 1))
+            fail_msg("rank %d, speaks %d: status %d", r, o[r].value, statuses[r]);
     assert_int_equal(o[0].value + o[1].value + o[2].value, 1);
 }
 
-/* A rank dies in the middle of zero_create: there is no plugin to ask who speaks. Of those left the lowest does, the others end. */
+// A rank dies in the middle of zero_create: there is no plugin to ask who speaks. Of those left the lowest
+// does, the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
     zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
     zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
     zero_config config = ZERO_CONFIG_INIT;
-    rendezvous_settings s = { .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .version = ZERO_VERSION };
+    rendezvous_settings s = {
+        .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .version = ZERO_VERSION
+    };
     comm c = { .timeout_s = 10 };
     zero *z;
     if (rank == p->who) {
@@ -408,13 +441,14 @@ static void told_once_before_there_is_a_plugin(void **state) {
             gone += strstr(o[r].sentence, name) != NULL;
             if (r == who) continue;
             if (o[r].rc != ZERO_ERR_COMM || o[r].value != (r == first) || statuses[r] != (r != first))
-                fail_msg("rank %d is gone; rank %d: %d, speaks %d, status %d: %s", who, r, o[r].rc, o[r].value, statuses[r], o[r].sentence);
+                fail_msg("rank %d is gone; rank %d: %d, speaks %d, status %d: %s", who, r, o[r].rc,
+                         o[r].value, statuses[r], o[r].sentence);
         }
         assert_int_equal(gone, 3);
     }
 }
 
-/* A program that sets who it is, and leaves the start to the plugin. */
+// A program that sets who it is, and leaves the start to the plugin.
 static void create_by_itself(int rank, void *ctx) {
     const plan *p = ctx;
     zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
@@ -440,8 +474,10 @@ static void started_by_its_settings(void **state) {
         plan p = { .ranks = 2, .who = how };
         fresh(NULL);
         run(&p, create_by_itself, 8);
-        if (how) all_well(2);
-        else says(1, "ranks 2: nothing says how they find each other");
+        if (how)
+            all_well(2);
+        else
+            says(1, "ranks 2: nothing says how they find each other");
     }
 }
 
@@ -453,7 +489,7 @@ static void too_many(void **state) {
     assert_non_null(strstr(zero_last_error(), "ranks 3000000: 1 to 65536"));
 }
 
-/* A rank ends the job while another of its threads waits for a rank that will not come. */
+// A rank ends the job while another of its threads waits for a rank that will not come.
 static void *wait_in_vain(void *net) {
     o[0].value = comm_net_agree(net, 1);
     return NULL;
@@ -464,7 +500,7 @@ static void end_beside(int rank, void *ctx) {
     if (!rc && rank == 0) {
         pthread_t thread;
         rc = pthread_create(&thread, NULL, wait_in_vain, &c);
-        nap(0.3);                                                               /* by now it is in the exchange */
+        nap(0.3);  // by now it is in the exchange
         double begin = now();
         if (!rc) rc = comm_tcp_net.first_to_fail(&c, -1) != 1;
         o[0].seconds = now() - begin;
@@ -472,7 +508,8 @@ static void end_beside(int rank, void *ctx) {
         comm_tcp_net.close(&c, 0);
     } else if (!rc) {
         nap(1);
-        for (int i = 0; i < 2 && rc >= 0; i++) rc = comm_net_agree(&c, 1);   /* what rank 0 said before, it has said */
+        for (int i = 0; i < 2 && rc >= 0; i++)
+            rc = comm_net_agree(&c, 1);  // what rank 0 said before, it has said
         snprintf(o[1].sentence, sizeof o[1].sentence, "%s", zero_last_error());
         comm_tcp_net.close(&c, 0);
     }
@@ -489,13 +526,15 @@ static void ended_beside_an_exchange(void **state) {
     if (!strstr(o[1].sentence, "rank 0 ended the job")) fail_msg("\"%s\"", o[1].sentence);
 }
 
-/* The END of the job lies behind messages that nobody is waiting for: whoever fails meanwhile hears it and is silent. */
+// The END of the job lies behind messages that nobody is waiting for: whoever fails meanwhile hears it and is
+// silent.
 static void end_behind(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
     buffers b = new_buffers(p->ranks);
     int rc = open_net(&c, rank, p);
-    for (int i = 0; !rc && rank == 0 && i < 3; i++) rc = comm_tcp_net.exchange(&c, EXCHANGE_ROOT, 0, b.send, b.receive, 1000);
+    for (int i = 0; !rc && rank == 0 && i < 3; i++)
+        rc = comm_tcp_net.exchange(&c, EXCHANGE_ROOT, 0, b.send, b.receive, 1000);
     o[rank].rc = rc;
     if (rc) return;
     if (rank == 0) comm_tcp_net.abort(&c, 7);
@@ -512,7 +551,8 @@ static void ended_behind_messages(void **state) {
     if (statuses[1] != 7) fail_msg("rank 1 ended with status %d: it did not hear rank 0", statuses[1]);
 }
 
-/* What was received into is the caller's again: a rank that fails by itself, while another is ahead, writes nothing there any more. */
+// What was received into is the caller's again: a rank that fails by itself, while another is ahead, writes
+// nothing there any more.
 static void fail_behind(int rank, void *ctx) {
     enum { FEW = 64, MANY = 200000 };
     comm c;
@@ -527,7 +567,7 @@ static void fail_behind(int rank, void *ctx) {
         snprintf(o[0].sentence, sizeof o[0].sentence, "%s", zero_last_error());
         return;
     }
-    nap(0.3);                                               /* by now rank 0's bytes are here */
+    nap(0.3);  // by now rank 0's bytes are here
     zero_fail(ZERO_ERR_MEMORY, "no memory for activations");
     if (!rc && comm_tcp_net.first_to_fail(&c, -1) == 1)
         for (int i = 0; i < MANY; i++) o[1].value += b.receive[0][i] != 0x55;
@@ -541,11 +581,15 @@ static void failed_behind(void **state) {
     assert_int_equal(o[1].rc, 0);
     assert_int_equal(o[1].value, 0);
     assert_int_equal(statuses[1], 3);
-    if (!strstr(o[0].sentence, "rank 1 ended the job: no memory for activations")) fail_msg("rank 0: %s", o[0].sentence);
+    if (!strstr(o[0].sentence, "rank 1 ended the job: no memory for activations"))
+        fail_msg("rank 0: %s", o[0].sentence);
 }
 
-/* Time in which a rank does not run is none in which it could speak. */
-static void pause_long(int signal) { (void)signal; nap(1.3); }
+// Time in which a rank does not run is none in which it could speak.
+static void pause_long(int signal) {
+    (void)signal;
+    nap(1.3);
+}
 static void say_slowly(int rank, void *ctx) {
     comm c;
     int rc = open_net(&c, rank, ctx);
@@ -571,7 +615,7 @@ static void said_slowly(void **state) {
     says(0, "rank 1 ended the job: the disk of rank 1 is full");
 }
 
-/* A rank that has no message to wait for, as with NCCL, asks. */
+// A rank that has no message to wait for, as with NCCL, asks.
 static void ask(int rank, void *ctx) {
     const plan *p = ctx;
     comm c;
@@ -596,30 +640,36 @@ static void asked(void **state) {
     *event = now();
     kill(children[p.who], SIGKILL);
     assert_int_equal(end_children(p.ranks, 6), 0);
-    int first = o[0].value == 1 || o[2].value == 1;         /* the second may hear of it from the first */
+    int first = o[0].value == 1 || o[2].value == 1;  // the second may hear of it from the first
     assert_true(first && o[0].value > -1 && o[2].value > -1);
     assert_true(o[0].seconds < 1 && o[2].seconds < 1);
     says(o[0].value == 1 ? 0 : 2, "rank 1 (host");
     says(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
 }
 
-/* ------------------------------------------------------------------------------------------------------------- of a script */
+// -------- of a script
 
-/* Exchanges for so many seconds; 0: until it fails; below 0: only asks who is lost, until one is. LIMIT: of start-up. Prints where it runs,
- * and what became of it. */
+// Exchanges for so many seconds; 0: until it fails; below 0: only asks who is lost, until one is. LIMIT: of
+// start-up. Prints where it runs, and what became of it.
 static int one_host(char **args) {
     comm c = { .timeout_s = 60, .unit = 7 };
     double seconds = atof(args[3]);
-    rendezvous_settings s = { .rank = atoi(args[0]), .ranks = atoi(args[1]), .timeout_s = atof(args[4]), .silence_s = 3 };
+    rendezvous_settings s = {
+        .rank = atoi(args[0]), .ranks = atoi(args[1]), .timeout_s = atof(args[4]), .silence_s = 3
+    };
     *(*args[2] == '/' ? &s.file : &s.server) = args[2];
     buffers b = new_buffers(s.ranks);
     int rc = comm_tcp_open(&c, &s), wrong = 0;
-    if (!rc) printf("rank %d: node_rank %d of %d, all here %d\n", s.rank, c.node_rank, c.ranks_on_node, c.node_ranks_all);
+    if (!rc)
+        printf("rank %d: node_rank %d of %d, all here %d\n", s.rank, c.node_rank, c.ranks_on_node,
+               c.node_ranks_all);
     fflush(stdout);
     double until = now() + seconds;
     while (!rc && seconds < 0) {
-        if (comm_tcp_net.lost(&c, NULL) >= 0) rc = ZERO_ERR_COMM;
-        else nap(0.05);
+        if (comm_tcp_net.lost(&c, NULL) >= 0)
+            rc = ZERO_ERR_COMM;
+        else
+            nap(0.05);
     }
     for (int round = 0, go = 1; !rc && go; round++) {
         wrong += try_exchange(&c, &b, (comm_exchange)(round % 3), round % s.ranks, 100000, round, &rc);
@@ -635,11 +685,23 @@ static int one_host(char **args) {
 int main(int argc, char **argv) {
     if (argc == 7 && !strcmp(argv[1], "host")) return one_host(argv + 2);
     const struct CMUnitTest tests[] = {
-        TEST(contents), TEST(started_by_its_settings), TEST(too_many), TEST(orderly_end),
-        TEST(late_is_not_gone), TEST(disagreement), TEST(killed_at_any_moment), TEST(stopped), TEST(ended_by_one),
-        TEST(ended_in_a_message), TEST(told_once),
-        TEST(told_once_before_there_is_a_plugin), TEST(ended_beside_an_exchange),
-        TEST(ended_behind_messages), TEST(failed_behind), TEST(said_slowly), TEST(asked),
+        TEST(contents),
+        TEST(started_by_its_settings),
+        TEST(too_many),
+        TEST(orderly_end),
+        TEST(late_is_not_gone),
+        TEST(disagreement),
+        TEST(killed_at_any_moment),
+        TEST(stopped),
+        TEST(ended_by_one),
+        TEST(ended_in_a_message),
+        TEST(told_once),
+        TEST(told_once_before_there_is_a_plugin),
+        TEST(ended_beside_an_exchange),
+        TEST(ended_behind_messages),
+        TEST(failed_behind),
+        TEST(said_slowly),
+        TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* How ranks find each other by an address or a file, each rank a process: what works, and what each mistake says, within its limit. */
+// How ranks find each other by an address or a file, each rank a process: what works, and what each mistake
+// says, within its limit.
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,7 +19,11 @@
 static char folder[] = "/tmp/rendezvous.XXXXXX", path[64], server[64];
 static int port;
 
-typedef struct { rendezvous_settings s; double delay; int die; } plan;
+typedef struct {
+    rendezvous_settings s;
+    double delay;
+    int die;
+} plan;
 static plan plans[MOST_RANKS];
 static outcome *o;
 
@@ -33,7 +38,7 @@ static int fresh(void **state) {
     return 0;
 }
 
-/* Everybody tells everybody a number that both can compute. */
+// Everybody tells everybody a number that both can compute.
 static int talk(int rank, int ranks, const int *sockets) {
     double until = now() + 5;
     for (int r = 0; r < ranks; r++) {
@@ -42,7 +47,8 @@ static int talk(int rank, int ranks, const int *sockets) {
     }
     for (int r = 0; r < ranks; r++) {
         int word = -1;
-        if (r != rank && (net_read(sockets[r], &word, sizeof word, until) || word != r * 100 + rank)) return 0;
+        if (r != rank && (net_read(sockets[r], &word, sizeof word, until) || word != r * 100 + rank))
+            return 0;
     }
     return sockets[rank] == -1;
 }
@@ -53,18 +59,28 @@ static void one_rank(int i, void *ctx) {
     rendezvous_peer peers[MOST_RANKS];
     nap(p->delay);
     double start = now();
-    if (p->die) setitimer(ITIMER_REAL, &(struct itimerval){ .it_value = { 0, 300000 } }, NULL);    /* its end in the middle */
+    if (p->die)
+        setitimer(ITIMER_REAL, &(struct itimerval){ .it_value = { 0, 300000 } },
+                  NULL);  // its end in the middle
     o[i].rc = rendezvous(&p->s, sockets, peers);
     o[i].seconds = now() - start;
-    for (int r = 0; r < p->s.ranks && !o[i].rc; r++) same_node &= peers[r].node == peers[0].node && peers[r].pid > 0 && *peers[r].host;
-    if (!o[i].rc) o[i].value = talk(p->s.rank, p->s.ranks, sockets) && same_node && peers[p->s.rank].pid == getpid();
+    for (int r = 0; r < p->s.ranks && !o[i].rc; r++)
+        same_node &= peers[r].node == peers[0].node && peers[r].pid > 0 && *peers[r].host;
+    if (!o[i].rc)
+        o[i].value = talk(p->s.rank, p->s.ranks, sockets) && same_node && peers[p->s.rank].pid == getpid();
     for (int r = 0; r < p->s.ranks && !o[i].rc; r++)
         if (sockets[r] >= 0) close(sockets[r]);
 }
 
 static void plan_ranks(int n, const char *at, const char *file, double limit) {
     for (int i = 0; i < n; i++)
-        plans[i] = (plan){ .s = { .rank = i, .ranks = n, .server = at, .file = file, .timeout_s = limit, .job = 7, .version = "1" } };
+        plans[i] = (plan){ .s = { .rank = i,
+                                  .ranks = n,
+                                  .server = at,
+                                  .file = file,
+                                  .timeout_s = limit,
+                                  .job = 7,
+                                  .version = "1" } };
 }
 static void start(int from, int n) {
     for (int i = from; i < n; i++) start_child(i, one_rank, plans);
@@ -74,7 +90,7 @@ static void run(int n, double limit) {
     assert_int_equal(end_children(n, limit), 0);
 }
 
-/* Everybody failed, with this in its sentence, in this time, and left nothing open. */
+// Everybody failed, with this in its sentence, in this time, and left nothing open.
 static void all_say(int from, int n, const char *words, double limit) {
     for (int i = from; i < n; i++) {
         if (!o[i].rc || !strstr(o[i].sentence, words))
@@ -86,7 +102,9 @@ static void all_say(int from, int n, const char *words, double limit) {
 }
 static void all_met(int n) {
     for (int i = 0; i < n; i++) {
-        if (o[i].rc || !o[i].value) fail_msg("process %d of %d: %s", i, n, o[i].rc ? o[i].sentence : "the ranks do not hear each other");
+        if (o[i].rc || !o[i].value)
+            fail_msg("process %d of %d: %s", i, n,
+                     o[i].rc ? o[i].sentence : "the ranks do not hear each other");
         assert_int_equal(o[i].fds, 0);
         assert_int_equal(statuses[i], 0);
     }
@@ -99,7 +117,7 @@ static void put_file(const char *name, const char *text) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- what works */
+// -------- what works
 
 static void by_address(void **state) {
     (void)state;
@@ -127,7 +145,7 @@ static void by_name_and_ipv6(void **state) {
     all_met(3);
     fresh(NULL);
     int fd = socket(AF_INET6, SOCK_STREAM, 0);
-    if (fd < 0) return;                                     /* a machine without IPv6 */
+    if (fd < 0) return;  // a machine without IPv6
     close(fd);
     snprintf(server, sizeof server, "[::1]:%d", port);
     plan_ranks(3, server, NULL, 10);
@@ -140,13 +158,14 @@ static void in_any_order(void **state) {
         for (int late = 0; late < 3; late++) {
             fresh(NULL);
             plan_ranks(4, file ? NULL : server, file ? path : NULL, 10);
-            for (int i = 0; i < 4; i++) plans[i].delay = late == 2 ? 0.1 * (3 - i) : (i > 0) == late ? 0.3 : 0;
+            for (int i = 0; i < 4; i++)
+                plans[i].delay = late == 2 ? 0.1 * (3 - i) : (i > 0) == late ? 0.3 : 0;
             run(4, 12);
             all_met(4);
         }
 }
 
-/* Hosts are told apart by their names, as network namespaces have them. */
+// Hosts are told apart by their names, as network namespaces have them.
 static void named_rank(int i, void *ctx) {
     const plan *p = &((plan *)ctx)[i];
     int sockets[MOST_RANKS];
@@ -164,21 +183,22 @@ static void two_hosts(void **state) {
     plan_ranks(3, server, NULL, 10);
     for (int i = 0; i < 3; i++) start_child(i, named_rank, plans);
     assert_int_equal(end_children(3, 12), 0);
-    if (statuses[0] == 77) skip();                          /* only root can name a host */
+    if (statuses[0] == 77) skip();  // only root can name a host
     for (int i = 0; i < 3; i++) {
         assert_int_equal(o[i].rc, 0);
         assert_int_equal(o[i].value, i == 2 ? 4 : 3);
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------- ranks in error */
+// -------- ranks in error
 
 static void twice_the_same_rank(void **state) {
     (void)state;
     char first[32], second[32];
     plan_ranks(4, server, NULL, 5);
     plans[3].s.rank = 2;
-    for (int i = 0; i < 4; i++) plans[i].delay = i == 3 ? 0.2 : i == 1 ? 0.4 : 0;       /* rank 1 comes when it is known already */
+    for (int i = 0; i < 4; i++)
+        plans[i].delay = i == 3 ? 0.2 : i == 1 ? 0.4 : 0;  // rank 1 comes when it is known already
     start(0, 4);
     snprintf(first, sizeof first, "pid %d", children[2]);
     snprintf(second, sizeof second, "pid %d", children[3]);
@@ -204,7 +224,7 @@ static void missing(void **state) {
 static void earliest_limit(void **state) {
     (void)state;
     plan_ranks(3, server, NULL, 1.5);
-    plans[0].delay = 0.8;                                   /* and still rank 1 learns in its own time who is missing */
+    plans[0].delay = 0.8;  // and still rank 1 learns in its own time who is missing
     start(0, 2);
     assert_int_equal(end_children(2, 5), 0);
     all_say(0, 2, "rank 2 of 3 did not come within 1.5 s", 1.9);
@@ -246,14 +266,14 @@ static void other_job(void **state) {
     plans[3].s.job = 8;
     plans[2].delay = 0.3;
     run(4, 8);
-    all_say(3, 4, "belongs to another job (7, this one is 8)", 1);     /* and the others do not care */
+    all_say(3, 4, "belongs to another job (7, this one is 8)", 1);  // and the others do not care
     all_met(3);
 }
 static void a_rank_that_ends(void **state) {
     (void)state;
     plan_ranks(4, server, NULL, 8);
     plans[2].die = 1;
-    start(0, 3);                                            /* rank 3 never comes */
+    start(0, 3);  // rank 3 never comes
     assert_int_equal(end_children(3, 6), 0);
     all_say(0, 2, "rank 2 (host", 3);
     all_say(0, 2, "has ended while the ranks were connecting", 3);
@@ -264,7 +284,7 @@ static void a_rank_that_ends(void **state) {
     assert_int_equal(end_children(3, 6), 0);
     all_say(1, 3, "has ended while the ranks were connecting", 3);
 }
-/* Rank `victim` of three is stopped when it has come and the last one has not. */
+// Rank `victim` of three is stopped when it has come and the last one has not.
 static void stop_one(int victim, int last) {
     fresh(NULL);
     plan_ranks(3, server, NULL, 1.5);
@@ -272,7 +292,7 @@ static void stop_one(int victim, int last) {
     start(0, 3);
     nap(0.3);
     kill(children[victim], SIGSTOP);
-    for (double until = now() + 10; now() < until && !(o[0].reported && o[last].reported); nap(5e-3)) { }
+    for (double until = now() + 10; now() < until && !(o[0].reported && o[last].reported); nap(5e-3)) {}
     kill(children[victim], SIGKILL);
     assert_int_equal(end_children(3, 1), 0);
 }
@@ -281,14 +301,15 @@ static void a_rank_that_is_stopped(void **state) {
     char host[NET_NAME], words[160];
     net_machine(host);
     stop_one(1, 2);
-    snprintf(words, sizeof words, "rank 1 (host %s): no word of being connected to the others within 1.5 s", host);
+    snprintf(words, sizeof words, "rank 1 (host %s): no word of being connected to the others within 1.5 s",
+             host);
     all_say(0, 1, words, 8);
     all_say(2, 3, words, 8);
     stop_one(2, 1);
     snprintf(words, sizeof words, "rank 1 waited in vain for rank 2 (host %s) to connect", host);
     all_say(0, 2, words, 8);
 }
-/* By a file a rank asks again after 5 s. */
+// By a file a rank asks again after 5 s.
 static void rank_0_sleeps(void **state) {
     (void)state;
     plan_ranks(3, NULL, path, 20);
@@ -303,37 +324,54 @@ static void rank_0_sleeps(void **state) {
 }
 static void settings_that_cannot_be(void **state) {
     (void)state;
-    static const struct { int rank, ranks; const char *server, *file, *words; double limit; } bad[] = {
-        { 4, 4, "h:1", NULL, "rank 4 of 4", 1 }, { -1, 4, "h:1", NULL, "rank -1 of 4", 1 }, { 0, 2, NULL, NULL, "2 ranks need one of", 1 },
-        { 0, 2, "h:1", "f", "2 ranks need one of", 1 }, { 0, 2, "h:1", NULL, "time limit of 0 s", 0 },
-        { 0, 2, "host:", NULL, "\"host:\" is no address of rank 0", 1 }, { 1, 2, "host:0", NULL, "\"host:0\" is no address of rank 0", 1 },
-        { 1, 2, "::1:80", NULL, "\"::1:80\" is no address", 1 }, { 0, 2, "h:70000", NULL, "\"h:70000\" is no address", 1 },
-        { 1, 2, "h:80x", NULL, "\"h:80x\" is no address", 1 }, { 1, 2, ":80", NULL, "\":80\" is no address", 1 },
+    static const struct {
+        int rank, ranks;
+        const char *server, *file, *words;
+        double limit;
+    } bad[] = {
+        { 4, 4, "h:1", NULL, "rank 4 of 4", 1 },
+        { -1, 4, "h:1", NULL, "rank -1 of 4", 1 },
+        { 0, 2, NULL, NULL, "2 ranks need one of", 1 },
+        { 0, 2, "h:1", "f", "2 ranks need one of", 1 },
+        { 0, 2, "h:1", NULL, "time limit of 0 s", 0 },
+        { 0, 2, "host:", NULL, "\"host:\" is no address of rank 0", 1 },
+        { 1, 2, "host:0", NULL, "\"host:0\" is no address of rank 0", 1 },
+        { 1, 2, "::1:80", NULL, "\"::1:80\" is no address", 1 },
+        { 0, 2, "h:70000", NULL, "\"h:70000\" is no address", 1 },
+        { 1, 2, "h:80x", NULL, "\"h:80x\" is no address", 1 },
+        { 1, 2, ":80", NULL, "\":80\" is no address", 1 },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int sockets[4], before = open_fds();
         rendezvous_peer peers[4];
-        rendezvous_settings s = { .rank = bad[i].rank, .ranks = bad[i].ranks, .server = bad[i].server, .file = bad[i].file,
+        rendezvous_settings s = { .rank = bad[i].rank,
+                                  .ranks = bad[i].ranks,
+                                  .server = bad[i].server,
+                                  .file = bad[i].file,
                                   .timeout_s = bad[i].limit };
         double begin = now();
         assert_int_equal(rendezvous(&s, sockets, peers), ZERO_ERR_ARGUMENT);
-        if (!strstr(zero_last_error(), bad[i].words)) fail_msg("\"%s\" instead of \"%s\"", zero_last_error(), bad[i].words);
+        if (!strstr(zero_last_error(), bad[i].words))
+            fail_msg("\"%s\" instead of \"%s\"", zero_last_error(), bad[i].words);
         assert_true(now() - begin < 0.5);
         assert_int_equal(open_fds(), before);
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- strangers */
+// -------- strangers
 
 static void strangers(void **state) {
     (void)state;
-    static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 1 }, odd_message[7] = { 0x4c5a5256, 77, 4, 1 };
-    static const uint32_t other_magic[44] = { 0x12345678, 1, 152, 1, 0, 0, 7 };     /* else like a hello of this job */
+    static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 1 },
+                          odd_message[7] = { 0x4c5a5256, 77, 4, 1 };
+    static const uint32_t other_magic[44] = {
+        0x12345678, 1, 152, 1, 0, 0, 7
+    };  // else like a hello of this job
     plan_ranks(3, server, NULL, 8);
     plans[1].delay = plans[2].delay = 1;
     start(0, 3);
     int fd[90], knocked = 0;
-    for (int i = 0; i < 90; i++) {                          /* more than are listened to at once; the silent ones stay */
+    for (int i = 0; i < 90; i++) {  // more than are listened to at once; the silent ones stay
         if ((fd[i] = knock(port)) < 0) break;
         knocked++;
         if (i == 0) (void)!write(fd[i], "GET / HTTP/1.0\r\nHost: rank0\r\n\r\n", 31);
@@ -377,14 +415,16 @@ static void another_program(void **state) {
 }
 static void unknown_host(void **state) {
     (void)state;
-    plan_ranks(2, "no..host:12345", NULL, 3);               /* no name server is asked for a name like this */
+    plan_ranks(2, "no..host:12345", NULL, 3);  // no name server is asked for a name like this
     run(2, 5);
     all_say(0, 2, "host \"no..host\" does not resolve", 1);
 }
 
-/* -------------------------------------------------------------------------------------------------------------------- files */
+// -------- files
 
-#define CARD "llmc_zero rendezvous 1\nhost ghost pid 4711 port %d\nrun 1234567 node 0 time %lld\naddress 127.0.0.1:%d\n"
+#define CARD                                                                                      \
+    "llmc_zero rendezvous 1\nhost ghost pid 4711 port %d\nrun 1234567 node 0 time %lld\naddress " \
+    "127.0.0.1:%d\n"
 
 static void stale_file(void **state) {
     (void)state;
@@ -397,7 +437,7 @@ static void stale_file(void **state) {
     snprintf(text, sizeof text, "file %s is stale: rank 0 on host ghost (pid 4711) wrote it 10", path);
     all_say(1, 3, text, 1.6);
     all_say(1, 3, "Connection refused): remove the file", 1.6);
-    plan_ranks(3, NULL, path, 5);                           /* the same file, but now rank 0 comes after a while */
+    plan_ranks(3, NULL, path, 5);  // the same file, but now rank 0 comes after a while
     plans[0].delay = 0.3;
     forget_outcomes();
     run(3, 8);
@@ -406,11 +446,13 @@ static void stale_file(void **state) {
 static void file_of_another_run(void **state) {
     (void)state;
     char text[256], old[96];
-    plan_ranks(4, server, NULL, 1.5);                       /* process 0: rank 0 of another job, at the address in the file */
+    plan_ranks(4, server, NULL, 1.5);  // process 0: rank 0 of another job, at the address in the file
     snprintf(text, sizeof text, CARD, port, (long long)time(NULL), port);
     put_file(path, text);
     for (int i = 1; i < 4; i++)
-        plans[i].s = (rendezvous_settings){ .rank = i - 1, .ranks = 3, .file = path, .timeout_s = 5, .job = 7, .version = "1" };
+        plans[i].s = (rendezvous_settings){
+            .rank = i - 1, .ranks = 3, .file = path, .timeout_s = 5, .job = 7, .version = "1"
+        };
     plans[1].delay = 0.4;
     run(4, 8);
     for (int i = 1; i < 4; i++)
@@ -420,8 +462,9 @@ static void file_of_another_run(void **state) {
     plan_ranks(2, server, NULL, 1.2);
     snprintf(text, sizeof text, CARD, port, (long long)time(NULL), port);
     put_file(path, text);
-    plans[1].s = (rendezvous_settings){ .rank = 1, .ranks = 3, .file = path,
-                                         .timeout_s = 0.8, .job = 7, .version = "1" };
+    plans[1].s = (rendezvous_settings){
+        .rank = 1, .ranks = 3, .file = path, .timeout_s = 0.8, .job = 7, .version = "1"
+    };
     run(2, 4);
     snprintf(old, sizeof old, "at %s (host", server);
     all_say(1, 2, old, 1.6);
@@ -433,7 +476,8 @@ static void bad_files(void **state) {
     snprintf(name, sizeof name, "%s/no/meet", folder);
     plan_ranks(2, NULL, name, 0.5);
     run(2, 3);
-    snprintf(words, sizeof words, "rank 0 cannot write the rendezvous file %s (-pf): No such file or directory", name);
+    snprintf(words, sizeof words,
+             "rank 0 cannot write the rendezvous file %s (-pf): No such file or directory", name);
     all_say(0, 1, words, 0.5);
     snprintf(words, sizeof words, "there was no file %s within", name);
     all_say(1, 2, words, 1.5);
@@ -442,11 +486,12 @@ static void bad_files(void **state) {
     plan_ranks(2, NULL, path, 0.5);
     start(1, 2);
     assert_int_equal(end_children(2, 3), 0);
-    snprintf(words, sizeof words, "cannot use the rendezvous file %s (-pf): it is no rendezvous file: name another", path);
+    snprintf(words, sizeof words,
+             "cannot use the rendezvous file %s (-pf): it is no rendezvous file: name another", path);
     all_say(1, 2, words, 1.5);
 }
 
-/* In a folder, also one that appears when a rank has looked already. */
+// In a folder, also one that appears when a rank has looked already.
 static void folders(void **state) {
     (void)state;
     for (int late = 0; late < 2; late++) {
@@ -458,12 +503,12 @@ static void folders(void **state) {
         if (late) assert_int_equal(mkdir(path, 0700), 0);
         start(0, 1);
         assert_int_equal(end_children(3, 8), 0);
-        assert_int_equal(rmdir(path), 0);                   /* nothing is left in it */
+        assert_int_equal(rmdir(path), 0);  // nothing is left in it
         all_met(3);
     }
 }
 
-/* What a user may have under that name by mistake is as it was, and nothing is left beside it. */
+// What a user may have under that name by mistake is as it was, and nothing is left beside it.
 static void check_kept(const char *name, const char *text, int n) {
     struct stat before, after;
     char got[512] = "";
@@ -474,7 +519,8 @@ static void check_kept(const char *name, const char *text, int n) {
     all_say(0, 1, "something is there that is no rendezvous file, and stays as it is", 6);
     all_say(1, n, name, 1.5);
     assert_int_equal(lstat(name, &after), 0);
-    assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode && before.st_size == after.st_size);
+    assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode &&
+                before.st_size == after.st_size);
     if (!text) return;
     FILE *f = fopen(name, "r");
     assert_non_null(f);
@@ -486,7 +532,8 @@ static void files_of_the_user(void **state) {
     (void)state;
     char almost[512], other[96];
     snprintf(almost, sizeof almost, CARD "and what I noted\n", port, 1LL, port);
-    const char *texts[] = { "precious data\n", "", "llmc_zero rendezvous 1\nhost ghost", "llmc_zero rendezvous 9\n", almost };
+    const char *texts[] = { "precious data\n", "", "llmc_zero rendezvous 1\nhost ghost",
+                            "llmc_zero rendezvous 9\n", almost };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         put_file(path, texts[i]);
         check_kept(path, texts[i], i ? 1 : 2);
@@ -497,19 +544,19 @@ static void files_of_the_user(void **state) {
     assert_int_equal(symlink(other, path), 0);
     check_kept(path, texts[0], 1);
     unlink(other);
-    check_kept(path, NULL, 1);                              /* a link to nothing */
+    check_kept(path, NULL, 1);  // a link to nothing
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
     check_kept(path, NULL, 2);
     unlink(path);
 }
 
-/* A file that takes the place of a card while rank 0 replaces or removes it. */
+// A file that takes the place of a card while rank 0 replaces or removes it.
 static char mine[64];
 static double put_after;
 static void *put_mine(void *ctx) {
     (void)ctx;
-    for (double until = now() + put_after; now() < until;) { }
+    for (double until = now() + put_after; now() < until;) {}
     return rename(mine, path) ? mine : NULL;
 }
 static void file_that_appears(void **state) {
@@ -543,15 +590,36 @@ static void file_that_appears(void **state) {
     assert_int_equal(rmdir(shm), 0);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- environment */
+// -------- environment
 
 static void set_only(const char *const *pairs) {
-    static const char *const all[] = { "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                       "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_JOB_ID",
-                                       "SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR",
-                                       "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
-                                       "TORCHELASTIC_USE_AGENT_STORE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                       "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE" };
+    static const char *const all[] = { "RANK",
+                                       "WORLD_SIZE",
+                                       "MASTER_ADDR",
+                                       "MASTER_PORT",
+                                       "OMPI_COMM_WORLD_RANK",
+                                       "OMPI_COMM_WORLD_SIZE",
+                                       "SLURM_PROCID",
+                                       "SLURM_NTASKS",
+                                       "SLURM_STEP_NUM_TASKS",
+                                       "SLURM_STEP_ID",
+                                       "SLURM_JOB_ID",
+                                       "SLURM_NODELIST",
+                                       "SLURM_JOB_NODELIST",
+                                       "SLURM_STEP_NODELIST",
+                                       "SLURM_LAUNCH_NODE_IPADDR",
+                                       "TORCHELASTIC_RUN_ID",
+                                       "PMIX_NAMESPACE",
+                                       "OMPI_MCA_ess_base_jobid",
+                                       "TORCHELASTIC_USE_AGENT_STORE",
+                                       "PMI_RANK",
+                                       "PMI_SIZE",
+                                       "PMIX_RANK",
+                                       "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                       "MPI_LOCALNRANKS",
+                                       "LOCAL_WORLD_SIZE",
+                                       "SLURM_STEP_TASKS_PER_NODE",
+                                       "SLURM_NTASKS_PER_NODE" };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) unsetenv(all[i]);
     for (; *pairs; pairs += 2) setenv(pairs[0], pairs[1], 1);
 }
@@ -588,7 +656,8 @@ static void from_environment(void **state) {
     ENV("OMPI_COMM_WORLD_RANK", "1");
     assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
     assert_non_null(strstr(zero_last_error(), "OMPI_COMM_WORLD_SIZE"));
-    ENV("SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_JOB_ID", "123", "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
+    ENV("SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_JOB_ID", "123", "SLURM_JOB_NODELIST", "a",
+        "SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
     s.server = NULL;
     assert_int_equal(rendezvous_from_env(&s), 1);
     assert_int_equal(s.ranks, 6);
@@ -597,9 +666,10 @@ static void from_environment(void **state) {
     int one = port_of(s.server);
     setenv("SLURM_STEP_ID", "1", 1);
     assert_int_equal(rendezvous_from_env(&again), 1);
-    assert_int_not_equal(port_of(again.server), one);       /* two steps of one job do not meet */
+    assert_int_not_equal(port_of(again.server), one);  // two steps of one job do not meet
     assert_true(again.job != s.job && again.job && s.job);
-    ENV("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "123", "SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
+    ENV("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "123", "SLURM_LAUNCH_NODE_IPADDR",
+        "10.1.1.1");
     again.server = NULL;
     assert_int_equal(rendezvous_from_env(&again), 1);
     assert_memory_equal(again.server, "10.1.1.1:", 9);
@@ -608,25 +678,27 @@ static void from_environment(void **state) {
 static void slurm_lists(void **state) {
     (void)state;
     static const char *const lists[][2] = {
-        { "node7", "node7:" }, { "node7,node8", "node7:" }, { "node[01-03,7]", "node01:" }, { "node[7],x", "node7:" },
-        { "n[3,5-9]-ib,m", "n3-ib:" }, { "r[01-02]n[10-20]", "r01n10:" }, { "a.b-c,d[1-2]", "a.b-c:" },
+        { "node7", "node7:" },        { "node7,node8", "node7:" },   { "node[01-03,7]", "node01:" },
+        { "node[7],x", "node7:" },    { "n[3,5-9]-ib,m", "n3-ib:" }, { "r[01-02]n[10-20]", "r01n10:" },
+        { "a.b-c,d[1-2]", "a.b-c:" },
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         rendezvous_settings s = { 0 };
         ENV("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "9", "SLURM_NODELIST", lists[i][0]);
         assert_int_equal(rendezvous_from_env(&s), 1);
-        if (strncmp(s.server, lists[i][1], strlen(lists[i][1]))) fail_msg("%s gives %s", lists[i][0], s.server);
+        if (strncmp(s.server, lists[i][1], strlen(lists[i][1])))
+            fail_msg("%s gives %s", lists[i][0], s.server);
     }
 }
 
-/* torchrun's agent listens at MASTER_PORT itself, unless it is told not to. */
+// torchrun's agent listens at MASTER_PORT itself, unless it is told not to.
 static void torchrun(void **state) {
     (void)state;
     char ports[3][320];
     for (int i = 0; i < 3; i++) {
         rendezvous_settings s = { 0 };
-        ENV("RANK", i == 1 ? "1" : "0", "WORLD_SIZE", "2", "MASTER_ADDR", "big", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID",
-            i == 2 ? "other" : "none", "TORCHELASTIC_USE_AGENT_STORE", "True");
+        ENV("RANK", i == 1 ? "1" : "0", "WORLD_SIZE", "2", "MASTER_ADDR", "big", "MASTER_PORT", "29500",
+            "TORCHELASTIC_RUN_ID", i == 2 ? "other" : "none", "TORCHELASTIC_USE_AGENT_STORE", "True");
         assert_int_equal(rendezvous_from_env(&s), 1);
         assert_memory_equal(s.server, "big:", 4);
         assert_in_range(port_of(s.server), 10000, 30000);
@@ -640,15 +712,17 @@ static void torchrun(void **state) {
     assert_int_equal(rendezvous_from_env(&s), 1);
     assert_string_equal(s.server, "big:29500");
     int of_step[2];
-    for (int step = 0; step < 2; step++) {                  /* one srun starts an agent on each host */
-        ENV("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "a", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "run",
-            "TORCHELASTIC_USE_AGENT_STORE", "True", "SLURM_JOB_ID", "7", "SLURM_STEP_ID", step ? "1" : "0");
+    for (int step = 0; step < 2; step++) {  // one srun starts an agent on each host
+        ENV("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "a", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID",
+            "run", "TORCHELASTIC_USE_AGENT_STORE", "True", "SLURM_JOB_ID", "7", "SLURM_STEP_ID",
+            step ? "1" : "0");
         rendezvous_settings found = { .rank = 9 };
         assert_int_equal(rendezvous_from_env(&found), 1);
         of_step[step] = port_of(found.server);
     }
     assert_int_equal(of_step[0], of_step[1]);
-    ENV("WORLD_SIZE", "16", "SLURM_PROCID", "0", "SLURM_NTASKS", "16", "SLURM_JOB_ID", "77");      /* of a batch script: one process */
+    ENV("WORLD_SIZE", "16", "SLURM_PROCID", "0", "SLURM_NTASKS", "16", "SLURM_JOB_ID",
+        "77");  // of a batch script: one process
     assert_false(rendezvous_launched());
     ENV("WORLD_SIZE", "16");
     assert_true(rendezvous_launched());
@@ -659,42 +733,81 @@ static void variables_of_a_script(void **state) {
     rendezvous_settings s = { 0 };
     ENV("RANK", "0", "WORLD_SIZE", "1", "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
     assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
-    assert_non_null(strstr(zero_last_error(), "RANK=0 and WORLD_SIZE=1, but mpirun started this as task 1 of 2: unset both"));
+    assert_non_null(strstr(zero_last_error(),
+                           "RANK=0 and WORLD_SIZE=1, but mpirun started this as task 1 of 2: unset both"));
     setenv("TORCHELASTIC_RUN_ID", "1", 1);
     assert_int_equal(rendezvous_from_env(&s), 1);
 }
 
-/* What MPI is for, and who one is then: the same answer for both. */
+// What MPI is for, and who one is then: the same answer for both.
 static void launchers(void **state) {
     (void)state;
-    static const struct { int mpi, rank, ranks, on_node; const char *pairs[20]; } known[] = {
+    static const struct {
+        int mpi, rank, ranks, on_node;
+        const char *pairs[20];
+    } known[] = {
         { 0, 0, 1, 1, { NULL } },
-        { 1, 1, 4, 2, { "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_SIZE", "2" } },
-        /* srun --mpi=pmix, =pmi2, =none */
-        { 1, 3, 4, 2, { "PMIX_RANK", "3", "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7", "SLURM_NTASKS", "8",
-                        "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
-        { 0, 3, 4, 2, { "PMI_RANK", "3", "PMI_SIZE", "4", "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7",
-                        "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
-        { 0, 3, 4, 4, { "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7", "SLURM_STEP_TASKS_PER_NODE", "4" } },
-        /* one task of srun's, pmi2 */
-        { 0, 0, 1, 1, { "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_JOB_ID", "7" } },
-        /* mpirun in an allocation, whose daemon is a task of srun's */
-        { 1, 1, 8, 4, { "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "8", "OMPI_COMM_WORLD_LOCAL_SIZE", "4", "SLURM_PROCID", "0",
-                        "SLURM_STEP_NUM_TASKS", "2", "SLURM_JOB_ID", "7" } },
-        /* another MPI's mpiexec there, and by itself */
-        { 1, 5, 8, 4, { "PMI_RANK", "5", "PMI_SIZE", "8", "MPI_LOCALNRANKS", "4", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2",
-                        "SLURM_JOB_ID", "7" } },
+        { 1,
+          1,
+          4,
+          2,
+          { "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_SIZE", "2" } },
+        // srun --mpi=pmix, =pmi2, =none
+        { 1,
+          3,
+          4,
+          2,
+          { "PMIX_RANK", "3", "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7",
+            "SLURM_NTASKS", "8", "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
+        { 0,
+          3,
+          4,
+          2,
+          { "PMI_RANK", "3", "PMI_SIZE", "4", "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4",
+            "SLURM_JOB_ID", "7", "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
+        { 0,
+          3,
+          4,
+          4,
+          { "SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "4", "SLURM_JOB_ID", "7",
+            "SLURM_STEP_TASKS_PER_NODE", "4" } },
+        // one task of srun's, pmi2
+        { 0,
+          0,
+          1,
+          1,
+          { "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1",
+            "SLURM_JOB_ID", "7" } },
+        // mpirun in an allocation, whose daemon is a task of srun's
+        { 1,
+          1,
+          8,
+          4,
+          { "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "8", "OMPI_COMM_WORLD_LOCAL_SIZE", "4",
+            "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2", "SLURM_JOB_ID", "7" } },
+        // another MPI's mpiexec there, and by itself
+        { 1,
+          5,
+          8,
+          4,
+          { "PMI_RANK", "5", "PMI_SIZE", "8", "MPI_LOCALNRANKS", "4", "SLURM_PROCID", "1",
+            "SLURM_STEP_NUM_TASKS", "2", "SLURM_JOB_ID", "7" } },
         { 1, 1, 2, 2, { "PMI_RANK", "1", "PMI_SIZE", "2" } },
-        /* torchrun by srun --mpi=pmix */
-        { 0, 3, 4, 2, { "RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
-                        "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
+        // torchrun by srun --mpi=pmix
+        { 0,
+          3,
+          4,
+          2,
+          { "RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK",
+            "1", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int rank, ranks, on_node;
         set_only(known[i].pairs);
         zero_launched_as(&rank, &ranks, &on_node);
         int mpi = comm_mpi_launched();
-        if (mpi != known[i].mpi || rank != known[i].rank || ranks != known[i].ranks || on_node != known[i].on_node)
+        if (mpi != known[i].mpi || rank != known[i].rank || ranks != known[i].ranks ||
+            on_node != known[i].on_node)
             fail_msg("row %zu: MPI %d, rank %d of %d, %d on the node", i, mpi, rank, ranks, on_node);
     }
 }
@@ -703,15 +816,28 @@ static void launchers(void **state) {
 int main(void) {
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {
-        TEST(by_address), TEST(by_file), TEST(by_name_and_ipv6), TEST(in_any_order), TEST(two_hosts), TEST(twice_the_same_rank),
-        TEST(missing), TEST(earliest_limit), TEST(no_rank_0), TEST(other_number_of_ranks), TEST(other_version), TEST(other_job),
-        TEST(a_rank_that_ends), TEST(a_rank_that_is_stopped), TEST(rank_0_sleeps), TEST(settings_that_cannot_be), TEST(strangers), TEST(port_in_use),
-        TEST(another_program),
-        TEST(unknown_host), TEST(stale_file), TEST(file_of_another_run), TEST(bad_files), TEST(folders), TEST(files_of_the_user),
-        TEST(file_that_appears), TEST(from_environment), TEST(slurm_lists), TEST(torchrun), TEST(variables_of_a_script), TEST(launchers),
+        TEST(by_address),        TEST(by_file),
+        TEST(by_name_and_ipv6),  TEST(in_any_order),
+        TEST(two_hosts),         TEST(twice_the_same_rank),
+        TEST(missing),           TEST(earliest_limit),
+        TEST(no_rank_0),         TEST(other_number_of_ranks),
+        TEST(other_version),     TEST(other_job),
+        TEST(a_rank_that_ends),  TEST(a_rank_that_is_stopped),
+        TEST(rank_0_sleeps),     TEST(settings_that_cannot_be),
+        TEST(strangers),         TEST(port_in_use),
+        TEST(another_program),   TEST(unknown_host),
+        TEST(stale_file),        TEST(file_of_another_run),
+        TEST(bad_files),         TEST(folders),
+        TEST(files_of_the_user), TEST(file_that_appears),
+        TEST(from_environment),  TEST(slurm_lists),
+        TEST(torchrun),          TEST(variables_of_a_script),
+        TEST(launchers),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
-    if (rmdir(folder)) { fprintf(stderr, "%s is not empty\n", folder); failed++; }
+    if (rmdir(folder)) {
+        fprintf(stderr, "%s is not empty\n", folder);
+        failed++;
+    }
     return failed;
 }

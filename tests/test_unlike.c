@@ -1,5 +1,6 @@
-/* What the trainer has its ranks compare: every option but a few, the model, the data; by contents, not by paths. One process: two texts
- * of must_be_same, as two ranks would give them. That ranks compare them, and what they say then, is for mpi_same and trainer.sh. */
+// What the trainer has its ranks compare: every option but a few, the model, the data; by contents, not by
+// paths. One process: two texts of must_be_same, as two ranks would give them. That ranks compare them, and
+// what they say then, is for mpi_same and trainer.sh.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +8,7 @@
 #include <cmocka.h>
 #define TESTING
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"      // the tests need no forward pass, checkpoints and logs
+#pragma GCC diagnostic ignored "-Wunused-function"  // the tests need no forward pass, checkpoints and logs
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 
@@ -88,29 +89,39 @@ static void named(const char *line) {
     if (strncmp(found, line, strlen(line))) fail_msg("'%s' does not begin with '%s'", found, line);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 
 static int is_free(const char *name) {
-    static const char *const names[] = { "-i", "-j", "-o", "--tokenizer", "--trace", "--zero-config", "--threads", "--overlap",
-                                         "--progress", "-pi", "-pn", "-pr", "-pg", "-ps", "-pf" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) if (!strcmp(name, names[i])) return 1;
+    static const char *const names[] = {
+        "-i",         "-j",  "-o",  "--tokenizer", "--trace", "--zero-config", "--threads", "--overlap",
+        "--progress", "-pi", "-pn", "-pr",         "-pg",     "-ps",           "-pf"
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return 1;
     return 0;
 }
 
-// Every option of the table, also one that comes later: its line, unless it is known that ranks may differ in it.
+// Every option of the table, also one that comes later: its line, unless it is known that ranks may differ in
+// it.
 static void test_options(void **state) {
     int compared = 0;
     for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) {
         char line[64];
         int files = !strcmp(o->name, "-i") || !strcmp(o->name, "-j");
         begin(state);
-        if (o->kind == TEXT && !files) *(const char **)o->value = "other";
-        else if (o->kind == INT) *(int *)o->value += 1;
-        else if (o->kind == REAL) *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;   // below it: not given
-        else continue;
+        if (o->kind == TEXT && !files)
+            *(const char **)o->value = "other";
+        else if (o->kind == INT)
+            *(int *)o->value += 1;
+        else if (o->kind == REAL)
+            *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;  // below it: not given
+        else
+            continue;
         snprintf(line, sizeof line, "%s = ", o->name);
-        if (is_free(o->name)) assert_string_equal(difference(), "");
-        else named(line);
+        if (is_free(o->name))
+            assert_string_equal(difference(), "");
+        else
+            named(line);
         compared += !is_free(o->name);
     }
     assert_true(compared > 40);
@@ -134,7 +145,7 @@ static void test_settled(void **state) {
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
     model.dtype = GPT2_F32;
-    write_shard("model_00000020.bin", TOKENS, -1);      // any file
+    write_shard("model_00000020.bin", TOKENS, -1);  // any file
     opt.output = folder;
     resume_step = 20;
     assert_string_equal(difference(), "last checkpoint in -o = step 20");
@@ -142,13 +153,13 @@ static void test_settled(void **state) {
 
 static void test_model(void **state) {
     (void)state;
-    model.config.num_heads = 8;                 // in no table of the plugin's
+    model.config.num_heads = 8;  // in no table of the plugin's
     assert_string_equal(difference(), "model = L 4, NH 8, C 128, V 257, longest sequence 64");
     begin(state);
     opt.model = "l4h4c128v257t64 ";
     named("-e = l4h4c128v257t64 ");
     begin(state);
-    write_shard("model.bin", TOKENS, -1);       // any file
+    write_shard("model.bin", TOKENS, -1);  // any file
     opt.model = path_of("model.bin");
     named("-e = a file of 3024 bytes, digest ");
     char first[512];
@@ -162,7 +173,11 @@ static void test_model(void **state) {
 }
 
 static void test_data(void **state) {
-    static const struct { const char *file; int tokens, other; const char *line; } cases[] = {
+    static const struct {
+        const char *file;
+        int tokens, other;
+        const char *line;
+    } cases[] = {
         { "same/train_1.bin", TOKENS, -1, "" },
         { "same/train_1.bin", TOKENS, 0, "-i, shard 1 = train_1.bin, 3024 bytes, digest " },
         { "same/train_1.bin", TOKENS, TOKENS - 1, "-i, shard 1 = train_1.bin, 3024 bytes, digest " },
@@ -180,15 +195,17 @@ static void test_data(void **state) {
         write_shard(cases[i].file, cases[i].tokens, cases[i].other);
         opt.train_data = path_of("same/train_*.bin");
         opt.val_data = path_of("same/val.bin");
-        if (*cases[i].line) named(cases[i].line);
-        else assert_string_equal(difference(), "");
+        if (*cases[i].line)
+            named(cases[i].line);
+        else
+            assert_string_equal(difference(), "");
         unlink(path_of("same/train_3.bin"));
     }
     begin(state);
     assert_int_equal(rename(path_of("same/train_2.bin"), path_of("same/train_2b.bin")), 0);
     opt.train_data = path_of("same/train_*.bin");
     named("-i, shard 2 = train_2b.bin, 3024 bytes");
-    opt.val_every = 0;                          // then it is not read
+    opt.val_every = 0;  // then it is not read
     opt.val_data = path_of("train_0.bin");
     named("-v = 0");
 }
@@ -197,10 +214,12 @@ int main(void) {
     char command[64];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_options, begin), cmocka_unit_test_setup(test_values, begin),
-        cmocka_unit_test_setup(test_settled, begin), cmocka_unit_test_setup(test_model, begin), cmocka_unit_test_setup(test_data, begin),
+        cmocka_unit_test_setup(test_settled, begin), cmocka_unit_test_setup(test_model, begin),
+        cmocka_unit_test_setup(test_data, begin),
     };
     if (!mkdtemp(folder)) return 1;
-    for (int i = 0; i < 3; i++) write_shard((const char *[]){ "train_0.bin", "train_1.bin", "train_2.bin" }[i], TOKENS, -1);
+    for (int i = 0; i < 3; i++)
+        write_shard((const char *[]){ "train_0.bin", "train_1.bin", "train_2.bin" }[i], TOKENS, -1);
     write_shard("val.bin", TOKENS, -1);
     usual = opt;
     usual.train_data = strdup(path_of("train_*.bin"));

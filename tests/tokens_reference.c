@@ -1,8 +1,10 @@
-/* What tests/test_tokens.sh compares make_tokens with: the same tokens, worked out in the slowest and simplest way.
- *
- *     tokens_reference tokenizer FILE [bytes] [tokens]    a made-up tokenizer: the first `bytes` single bytes (256), `tokens` tokens in all
- *     tokens_reference text FILE                          a text of awkward pieces
- *     tokens_reference encode TOKENIZER TEXT...           the tokens of these files, a number a line, end-of-text before each file */
+// What tests/test_tokens.sh compares make_tokens with: the same tokens, worked out in the slowest and
+// simplest way.
+//
+//     tokens_reference tokenizer FILE [bytes] [tokens]    a made-up tokenizer: the first `bytes` single bytes
+//     (256), `tokens` tokens in all tokens_reference text FILE                          a text of awkward
+//     pieces tokens_reference encode TOKENIZER TEXT...           the tokens of these files, a number a line,
+//     end-of-text before each file
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,23 +13,76 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 typedef enum { LETTER, NUMBER, SPACE, OTHER } Kind;
 
-// All characters that the text is made of. The separator U+180E and the controls are no white space, the accent is no letter.
-static const struct { const char *text; Kind kind; } characters[] = {
-    { "a", LETTER }, { "e", LETTER }, { "h", LETTER }, { "l", LETTER }, { "n", LETTER }, { "r", LETTER }, { "s", LETTER }, { "t", LETTER },
-    { "v", LETTER }, { "d", LETTER }, { "m", LETTER }, { "S", LETTER }, { "é", LETTER }, { "ß", LETTER }, { "ж", LETTER }, { "ς", LETTER },
-    { "א", LETTER }, { "漢", LETTER }, { "か", LETTER }, { "ʰ", LETTER }, { "\xf0\x90\x90\x80", LETTER }, { "0", NUMBER }, { "1", NUMBER },
-    { "2", NUMBER }, { "²", NUMBER }, { "½", NUMBER }, { "Ⅷ", NUMBER }, { "٣", NUMBER }, { " ", SPACE }, { "\n", SPACE }, { "\t", SPACE },
-    { "\r", SPACE }, { "\v", SPACE }, { "\xc2\x85", SPACE }, { "\xc2\xa0", SPACE }, { "\xe1\x9a\x80", SPACE }, { "\xe2\x80\x83", SPACE },
-    { "\xe2\x80\xa8", SPACE }, { "\xe3\x80\x80", SPACE }, { "'", OTHER }, { "!", OTHER }, { ".", OTHER }, { "_", OTHER }, { "|", OTHER },
-    { "\x01", OTHER }, { "\x1c", OTHER }, { "\xcc\x81", OTHER }, { "\xe1\xa0\x8e", OTHER }, { "\xe2\x80\x8b", OTHER },
+// All characters that the text is made of. The separator U+180E and the controls are no white space, the
+// accent is no letter.
+static const struct {
+    const char *text;
+    Kind kind;
+} characters[] = {
+    { "a", LETTER },
+    { "e", LETTER },
+    { "h", LETTER },
+    { "l", LETTER },
+    { "n", LETTER },
+    { "r", LETTER },
+    { "s", LETTER },
+    { "t", LETTER },
+    { "v", LETTER },
+    { "d", LETTER },
+    { "m", LETTER },
+    { "S", LETTER },
+    { "é", LETTER },
+    { "ß", LETTER },
+    { "ж", LETTER },
+    { "ς", LETTER },
+    { "א", LETTER },
+    { "漢", LETTER },
+    { "か", LETTER },
+    { "ʰ", LETTER },
+    { "\xf0\x90\x90\x80", LETTER },
+    { "0", NUMBER },
+    { "1", NUMBER },
+    { "2", NUMBER },
+    { "²", NUMBER },
+    { "½", NUMBER },
+    { "Ⅷ", NUMBER },
+    { "٣", NUMBER },
+    { " ", SPACE },
+    { "\n", SPACE },
+    { "\t", SPACE },
+    { "\r", SPACE },
+    { "\v", SPACE },
+    { "\xc2\x85", SPACE },
+    { "\xc2\xa0", SPACE },
+    { "\xe1\x9a\x80", SPACE },
+    { "\xe2\x80\x83", SPACE },
+    { "\xe2\x80\xa8", SPACE },
+    { "\xe3\x80\x80", SPACE },
+    { "'", OTHER },
+    { "!", OTHER },
+    { ".", OTHER },
+    { "_", OTHER },
+    { "|", OTHER },
+    { "\x01", OTHER },
+    { "\x1c", OTHER },
+    { "\xcc\x81", OTHER },
+    { "\xe1\xa0\x8e", OTHER },
+    { "\xe2\x80\x8b", OTHER },
     { "\xf0\x9f\x98\x80", OTHER },
 };
-static const char *const pieces[] = { " ", " ", "  ", "\n", "\n\n", "'s", "'ll", "'ve ", " 're", "'r", "'l ", "''t", " the", " then",
-    " there", "hehehe", "aaaaaaa", "\r\n", "   a", " \n a", "1212", " 12", "<|endoftext|>", "!._", "日本" };
+static const char *const pieces[] = { " ",    " ",     "  ",     "\n",     "\n\n",          "'s",
+                                      "'ll",  "'ve ",  " 're",   "'r",     "'l ",           "''t",
+                                      " the", " then", " there", "hehehe", "aaaaaaa",       "\r\n",
+                                      "   a", " \n a", "1212",   " 12",    "<|endoftext|>", "!._",
+                                      "日本" };
 
-// The merged tokens, in the order in which they were "found": some overlap, some cannot be reached, one is there twice.
-static const char *const merged[] = { "he", " t", "th", " the", "the", "aa", "aaaa", "hehe", "re", "ere", "'l", "'ll", "\xc3\xa9",
-    "\xe6\xbc", "\xe6\xbc\xa2", "12", "1212", "  ", "\n\n", " a", "n!", "the", "aaa", "\xf0\x9f", "!.", "s s" };
+// The merged tokens, in the order in which they were "found": some overlap, some cannot be reached, one is
+// there twice.
+static const char *const merged[] = { "he",       " t",       "th",           " the", "the",  "aa",
+                                      "aaaa",     "hehe",     "re",           "ere",  "'l",   "'ll",
+                                      "\xc3\xa9", "\xe6\xbc", "\xe6\xbc\xa2", "12",   "1212", "  ",
+                                      "\n\n",     " a",       "n!",           "the",  "aaa",  "\xf0\x9f",
+                                      "!.",       "s s" };
 
 static void *check(void *p) {
     if (p) return p;
@@ -35,16 +90,21 @@ static void *check(void *p) {
     exit(EXIT_FAILURE);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // making
 
 static void write_tokenizer(const char *path, int bytes, int tokens) {
     FILE *f = check(fopen(path, "wb"));
-    const uint32_t header[256] = { 20240328, 2, (uint32_t)tokens, 256 }; // end-of-text looks like text here: text must not become it
+    const uint32_t header[256] = { 20240328, 2, (uint32_t)tokens,
+                                   256 };  // end-of-text looks like text here: text must not become it
     fwrite(header, sizeof header, 1, f);
     for (int i = 0; i < tokens; i++) {
-        char byte = (char)(bytes == 256 ? i * 7 + 3 : i % bytes), number[16]; // a token's number is not its byte
-        const char *text = i == 256 ? "!._" : i < 256 ? &byte : i - 257 < COUNT(merged) ? merged[i - 257] : number;
+        char byte = (char)(bytes == 256 ? i * 7 + 3 : i % bytes),
+             number[16];  // a token's number is not its byte
+        const char *text = i == 256                  ? "!._"
+                           : i < 256                 ? &byte
+                           : i - 257 < COUNT(merged) ? merged[i - 257]
+                                                     : number;
         snprintf(number, sizeof number, "#%d", i);
         int n = i < 256 ? 1 : (int)strlen(text);
         fputc(n, f);
@@ -62,21 +122,25 @@ static int choose(int n) {
 static void write_text(const char *path) {
     FILE *f = check(fopen(path, "wb"));
     for (int i = 0; i < 20000; i++) {
-        if (choose(2)) fputs(pieces[choose(COUNT(pieces))], f);
-        else if (choose(2)) for (int n = 4 + choose(3); n > 0; n--) fputs(characters[choose(12)].text, f); // so many words share a hash
-        else for (int n = choose(4) ? 1 + choose(3) : choose(50), c = 0; n > 0; n--) {
-            if (!c || !choose(3)) c = choose(COUNT(characters));
-            fputs(characters[c].text, f);
-        }
+        if (choose(2))
+            fputs(pieces[choose(COUNT(pieces))], f);
+        else if (choose(2))
+            for (int n = 4 + choose(3); n > 0; n--)
+                fputs(characters[choose(12)].text, f);  // so many words share a hash
+        else
+            for (int n = choose(4) ? 1 + choose(3) : choose(50), c = 0; n > 0; n--) {
+                if (!c || !choose(3)) c = choose(COUNT(characters));
+                fputs(characters[c].text, f);
+            }
     }
     fputs("the end \n ", f);
     if (fclose(f)) check(NULL);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // encoding
 
-static unsigned char *tokens[65536];    // length byte, then bytes
+static unsigned char *tokens[65536];  // length byte, then bytes
 static int num_tokens, eot;
 
 static unsigned char *read_file(const char *path, int *size) {
@@ -104,7 +168,8 @@ static int token_of(const unsigned char *bytes, int n) {
 
 // Joins the pair with the smallest token as long as there is one; prints what is left.
 static void encode_word(const unsigned char *word, int n) {
-    int *start = check(malloc((size_t)(n + 1) * sizeof *start)), parts = n; // part i: bytes [start[i], start[i + 1])
+    int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
+        parts = n;  // part i: bytes [start[i], start[i + 1])
     for (int i = 0; i <= n; i++) start[i] = i;
     for (;;) {
         int best = -1, at = 0;
@@ -125,13 +190,14 @@ static int character(const unsigned char *p) {
     for (int i = 0; i < COUNT(characters); i++)
         if (!strncmp((const char *)p, characters[i].text, strlen(characters[i].text))) return i;
     // the pieces have a few more letters and signs
-    return *p >= 0x80 ? character((const unsigned char *)"漢") : character((const unsigned char *)(strchr("<>", *p) ? "!" : "a"));
+    return *p >= 0x80 ? character((const unsigned char *)"漢")
+                      : character((const unsigned char *)(strchr("<>", *p) ? "!" : "a"));
 }
 static Kind kind(const unsigned char *p) { return characters[character(p)].kind; }
 static int width(const unsigned char *p) { return (int)strlen(characters[character(p)].text); }
 
-// Bytes of the first word, by GPT-2's rules: 's and its like; a run of letters, numbers or other signs, with the space before it; a run of
-// white space, less its last character where something follows.
+// Bytes of the first word, by GPT-2's rules: 's and its like; a run of letters, numbers or other signs, with
+// the space before it; a run of white space, less its last character where something follows.
 static int word_length(const unsigned char *p, const unsigned char *end) {
     static const char *const suffixes[] = { "'s", "'d", "'m", "'t", "'ll", "'ve", "'re" };
     for (int i = 0; i < COUNT(suffixes); i++)
@@ -143,7 +209,8 @@ static int word_length(const unsigned char *p, const unsigned char *end) {
 
 int main(int argc, char **argv) {
     if (argc >= 3 && !strcmp(argv[1], "tokenizer")) {
-        write_tokenizer(argv[2], argc > 3 ? atoi(argv[3]) : 256, argc > 4 ? atoi(argv[4]) : 257 + COUNT(merged));
+        write_tokenizer(argv[2], argc > 3 ? atoi(argv[3]) : 256,
+                        argc > 4 ? atoi(argv[4]) : 257 + COUNT(merged));
     } else if (argc == 3 && !strcmp(argv[1], "text")) {
         write_text(argv[2]);
     } else if (argc >= 4 && !strcmp(argv[1], "encode")) {

@@ -1,8 +1,7 @@
-/*
- * A toy network that drives the plugin's hooks: one unit used at both ends, as GPT-2's embeddings are, and blocks of tensors of odd sizes.
- * Its activation is a chain through every parameter read, its gradients are nonlinear in the gathered parameters, the activation, the
- * rank, the micro-batch and the place, so that any mix-up of values shows in the end.
- */
+// A toy network that drives the plugin's hooks: one unit used at both ends, as GPT-2's embeddings are, and
+// blocks of tensors of odd sizes. Its activation is a chain through every parameter read, its gradients are
+// nonlinear in the gathered parameters, the activation, the rank, the micro-batch and the place, so that any
+// mix-up of values shows in the end.
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 #include <math.h>
@@ -14,13 +13,15 @@
 
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
 
-/* Gradients of the matrices are written, as GPT-2's are, those of the others added to. */
+// Gradients of the matrices are written, as GPT-2's are, those of the others added to.
 static const zero_tensor toy_tensors[TOY_TENSORS] = {
-    { "wte", TOY_LARGEST, 1, 0, 1, 1 },     { "lnw", 129, TOY_BLOCKS, 1, 0, 0 }, { "w", 5003, TOY_BLOCKS, 1, 1, 1 },
-    { "b", 33, TOY_BLOCKS, 1, 0, 0 },       { "proj", 1280, TOY_BLOCKS, 1, 1, 1 },{ "lnfw", 50, 1, 0, 0, 0 },
+    { "wte", TOY_LARGEST, 1, 0, 1, 1 },    { "lnw", 129, TOY_BLOCKS, 1, 0, 0 },
+    { "w", 5003, TOY_BLOCKS, 1, 1, 1 },    { "b", 33, TOY_BLOCKS, 1, 0, 0 },
+    { "proj", 1280, TOY_BLOCKS, 1, 1, 1 }, { "lnfw", 50, 1, 0, 0, 0 },
 };
 static const zero_unit toy_units[TOY_UNITS] = {
-    { "emb", 2, 2, 2 }, { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 }, { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
+    { "emb", 2, 2, 2 },     { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 },
+    { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
 };
 
 typedef struct {
@@ -28,19 +29,26 @@ typedef struct {
     zero_dtype dtype;
     zero_unit units[TOY_UNITS];
     int rank, ranks, micro;
-    int integers;           /* gradients are small integers instead (toy_integer) */
-    double compute_s;       /* artificial time of each use of a block */
+    int integers;      // gradients are small integers instead (toy_integer)
+    double compute_s;  // artificial time of each use of a block
     float activation;
-    const toy_device *on;   /* NULL: the processor; else it computes on `stream`, and the activation is *device_activation */
+    const toy_device
+        *on;  // NULL: the processor; else it computes on `stream`, and the activation is *device_activation
     void *stream;
     float *device_activation;
 } toy;
 
-#define TOY_TRY(call) do { int toy_rc_ = (call); if (toy_rc_) return toy_rc_; } while (0)
+#define TOY_TRY(call)                \
+    do {                             \
+        int toy_rc_ = (call);        \
+        if (toy_rc_) return toy_rc_; \
+    } while (0)
 
-static inline float toy_initial(int tensor, int layer, int64_t i) { return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f; }
+static inline float toy_initial(int tensor, int layer, int64_t i) {
+    return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f;
+}
 
-/* What is left of x in memory. */
+// What is left of x in memory.
 static inline float toy_rounded(zero_dtype dtype, float x) {
     return dtype == ZERO_F32 ? x : dtype == ZERO_BF16 ? bf16_widen(bf16_round(x)) : fp16_widen(fp16_round(x));
 }
@@ -81,7 +89,15 @@ static inline int toy_forward(toy *t, int unit) {
 }
 
 static inline int toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
-    toy_use u = { t->dtype, t->ranks, t->rank, t->micro, tensor, layer, use, t->integers, (float)zero_loss_scale(t->z),
+    toy_use u = { t->dtype,
+                  t->ranks,
+                  t->rank,
+                  t->micro,
+                  tensor,
+                  layer,
+                  use,
+                  t->integers,
+                  (float)zero_loss_scale(t->z),
                   toy_tensors[tensor].written && use == 0 };
     int64_t n = toy_tensors[tensor].elems;
     if (t->on) return t->on->add_gradient(t->stream, &u, t->device_activation, p, g, n);
@@ -124,7 +140,13 @@ static inline int toy_passes(toy *t, int micro_batches) {
 }
 
 static inline int toy_step(toy *t, int micro_batches, int step, zero_info *info) {
-    zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f, .t = step };
+    zero_hyper h = { .lr = 1e-2f,
+                     .beta1 = 0.9f,
+                     .beta2 = 0.95f,
+                     .eps = 1e-8f,
+                     .weight_decay = 0.1f,
+                     .grad_clip = 1.0f,
+                     .t = step };
     TOY_TRY(toy_passes(t, micro_batches));
     return zero_step(t->z, &h, info);
 }
@@ -139,7 +161,7 @@ static inline int toy_set_initial(toy *t) {
     return 0;
 }
 
-/* With `units` NULL: toy_units. */
+// With `units` NULL: toy_units.
 static inline int toy_create(toy *t, const zero_config *config, const zero_unit *units) {
     *t = (toy){ .dtype = config->dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);

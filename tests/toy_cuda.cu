@@ -1,4 +1,5 @@
-/* The toy on a CUDA device. Compiled without contraction, as the plugin's kernels: the same bits as on the processor. */
+// The toy on a CUDA device. Compiled without contraction, as the plugin's kernels: the same bits as on the
+// processor.
 #include <cuda_runtime.h>
 #include "toy_kernels.h"
 
@@ -8,7 +9,8 @@ enum { THREADS = 64 };
 
 __global__ void set_activation(float *activation, float value) { *activation = value; }
 
-__global__ void read_parameters(float *activation, zero_dtype dtype, const void *p, int64_t n) {       /* a chain: one thread */
+__global__ void read_parameters(float *activation, zero_dtype dtype, const void *p,
+                                int64_t n) {  // a chain: one thread
     float a = *activation;
     for (int64_t i = 0; i < n; i++) a = a * 0.75f + toy_load(dtype, p, i);
     *activation = a;
@@ -27,7 +29,9 @@ template <class... P, class... A> int launch(void *stream, int threads, void (*k
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-int start(void *stream, float *activation, float value) { return launch(stream, 1, set_activation, activation, value); }
+int start(void *stream, float *activation, float value) {
+    return launch(stream, 1, set_activation, activation, value);
+}
 int read(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n) {
     return launch(stream, 1, read_parameters, activation, dtype, p, n);
 }
@@ -35,6 +39,6 @@ int add(void *stream, const toy_use *u, const float *activation, const void *p, 
     return launch(stream, THREADS, add_gradient, *u, activation, p, g, n);
 }
 
-}
+}  // namespace
 
 extern "C" const toy_device toy_cuda = { start, read, add };

@@ -1,4 +1,5 @@
-/* The toy's arithmetic, one element at a time: the same bits on the processor (toy.h) and on CUDA (toy_cuda.cu). */
+// The toy's arithmetic, one element at a time: the same bits on the processor (toy.h) and on CUDA
+// (toy_cuda.cu).
 #ifndef TESTS_TOY_KERNELS_H
 #define TESTS_TOY_KERNELS_H
 #include "../llmc_zero/numbers.h"
@@ -10,25 +11,28 @@ ZERO_INLINE float toy_load(zero_dtype dtype, const void *p, int64_t i) {
     return dtype == ZERO_BF16 ? bf16_widen(x) : fp16_widen(x);
 }
 ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
-    if (dtype == ZERO_F32) ((float *)p)[i] = x;
-    else ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+    if (dtype == ZERO_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-/* One use of one tensor in backward. */
+// One use of one tensor in backward.
 typedef struct {
     zero_dtype dtype;
     int ranks, rank, micro, tensor, layer, use;
-    int integers;           /* gradients are small integers (toy_integer) */
+    int integers;  // gradients are small integers (toy_integer)
     float loss_scale;
-    int writes;             /* g = instead of g +=: the same bits where g is 0 */
+    int writes;  // g = instead of g +=: the same bits where g is 0
 } toy_use;
 
-/* The mean over the ranks is an integer, whatever their number. */
+// The mean over the ranks is an integer, whatever their number.
 ZERO_INLINE int toy_integer(const toy_use *u, int64_t i) {
-    return u->ranks * ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
+    return u->ranks *
+           ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
 }
 
-/* p: the parameters, or NULL where the use reads none. */
+// p: the parameters, or NULL where the use reads none.
 ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void *p, void *g, int64_t i) {
     float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + activation + 0.01f * (float)(i % 11);
     x += 0.3f * u->rank + 0.17f * u->micro + 0.2f * u->use;
@@ -36,12 +40,13 @@ ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void
     toy_store(u->dtype, g, i, (u->writes ? 0.0f : toy_load(u->dtype, g, i)) + u->loss_scale * y);
 }
 
-/* The toy where the processor does not reach the memory: each function queues its work on a stream and waits for nothing. They return 0, or
- * the error of the launch. The activation is one float of the device. */
+// The toy where the processor does not reach the memory: each function queues its work on a stream and waits
+// for nothing. They return 0, or the error of the launch. The activation is one float of the device.
 typedef struct {
     int (*start)(void *stream, float *activation, float value);
     int (*read)(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n);
-    int (*add_gradient)(void *stream, const toy_use *u, const float *activation, const void *p, void *g, int64_t n);
+    int (*add_gradient)(void *stream, const toy_use *u, const float *activation, const void *p, void *g,
+                        int64_t n);
 } toy_device;
 
 #ifdef __cplusplus

@@ -1,19 +1,21 @@
-/*
- * The plugin's collectives: time, bandwidth and correctness in one row, as nccl-tests have it.     mpirun -np N build/bench/comm --help
- *
- * size: of the whole buffer, of which each of N ranks owns 1/N. way: how the bytes went: through the window, by direct reads of the other
- * ranks' memory, by messages, or by NCCL. time: of one collective on the slowest rank, the median over the rounds. A round does -m
- * collectives and then waits for the device's streams; ours and what it is compared with take turns.
- *
- * algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: what the link of a rank has to carry one way, however the collective is
- * done, / time: a number to hold against the link itself, at any number of ranks. Of an all-gather's result a rank has its own 1/N, and of
- * a reduce-scatter's or an all-to-all's input 1/N stays where it is: algbw (N-1)/N. (With --reduce ranks NCCL does an all-to-all, and the
- * plugin sums.) A broadcast brings all of the buffer: algbw.
- *
- * #wrong: elements that are not, bit by bit, what the definition gives, on all ranks together, in a collective after the timed ones.
- * copy: as many bytes from one buffer to another, on all ranks at once. mpi, nccl: that library's own collective on as many bytes; it sums
- * where the plugin takes the mean, and MPI has no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
- */
+// The plugin's collectives: time, bandwidth and correctness in one row, as nccl-tests have it.     mpirun -np
+// N build/bench/comm --help
+//
+// size: of the whole buffer, of which each of N ranks owns 1/N. way: how the bytes went: through the window,
+// by direct reads of the other ranks' memory, by messages, or by NCCL. time: of one collective on the slowest
+// rank, the median over the rounds. A round does -m collectives and then waits for the device's streams; ours
+// and what it is compared with take turns.
+//
+// algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: what the link of a rank has to carry one
+// way, however the collective is done, / time: a number to hold against the link itself, at any number of
+// ranks. Of an all-gather's result a rank has its own 1/N, and of a reduce-scatter's or an all-to-all's input
+// 1/N stays where it is: algbw (N-1)/N. (With --reduce ranks NCCL does an all-to-all, and the plugin sums.) A
+// broadcast brings all of the buffer: algbw.
+//
+// #wrong: elements that are not, bit by bit, what the definition gives, on all ranks together, in a
+// collective after the timed ones. copy: as many bytes from one buffer to another, on all ranks at once. mpi,
+// nccl: that library's own collective on as many bytes; it sums where the plugin takes the mean, and MPI has
+// no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
 #include "llmc_zero/comm.h"
 #include "llmc_zero/comm_nccl.h"
 #include "llmc_zero/error.h"
@@ -29,12 +31,12 @@
 #include <omp.h>
 #endif
 
-/* ----------------------------------------------------------------------------------------------------------------- options */
+// -------- options
 
 enum { ALL, ALL_GATHER, REDUCE_SCATTER, BROADCAST, COLLECTIVES };
 enum { ANY_WAY, WINDOW, MESSAGES };
 static struct {
-    size_t least, most, factor, rounds, warm_ups, batch;        // batch 0: by the device
+    size_t least, most, factor, rounds, warm_ups, batch;  // batch 0: by the device
     int only, dtype, way, cuda, nccl, reduce_nccl;
     const char *server;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
@@ -58,11 +60,18 @@ static const char usage[] =
     "Ends with status 1 if an element is wrong.\n";
 
 enum { LARGEST = 1 << 30, OFTEN = 100000, VALUES = 4 };
-static const struct { const char *name; size_t *to, least, most; } numbers[] = {
-    { "-b", &opt.least, 1, LARGEST }, { "-e", &opt.most, 1, LARGEST }, { "-f", &opt.factor, 2, LARGEST },
-    { "-n", &opt.rounds, 1, OFTEN }, { "-w", &opt.warm_ups, 0, OFTEN }, { "-m", &opt.batch, 1, OFTEN },
+static const struct {
+    const char *name;
+    size_t *to, least, most;
+} numbers[] = {
+    { "-b", &opt.least, 1, LARGEST }, { "-e", &opt.most, 1, LARGEST },   { "-f", &opt.factor, 2, LARGEST },
+    { "-n", &opt.rounds, 1, OFTEN },  { "-w", &opt.warm_ups, 0, OFTEN }, { "-m", &opt.batch, 1, OFTEN },
 };
-static const struct { const char *name; int *to; const char *values[VALUES]; } choices[] = {
+static const struct {
+    const char *name;
+    int *to;
+    const char *values[VALUES];
+} choices[] = {
     { "-c", &opt.only, { "all", "all-gather", "reduce-scatter", "broadcast" } },
     { "--dtype", &opt.dtype, { [ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16" } },
     { "--device", &opt.cuda, { "cpu", "cuda" } },
@@ -75,7 +84,8 @@ static void refuse(const char *format, ...) {
     int rank, ranks, on_node;
     va_list args;
     zero_launched_as(&rank, &ranks, &on_node);
-    if (rank) sleep(1);
+    if (rank)
+        sleep(1);
     else {
         va_start(args, format);
         fprintf(stderr, "comm: ");
@@ -102,7 +112,10 @@ static void set_number(const char *name, size_t *to, const char *value, size_t l
 
 static void set_choice(const char *name, int *to, const char *value, const char *const *values) {
     for (int i = 0; i < VALUES && values[i]; i++)
-        if (!strcmp(value, values[i])) { *to = i; return; }
+        if (!strcmp(value, values[i])) {
+            *to = i;
+            return;
+        }
     refuse("option %s %s: no such value", name, value);
 }
 
@@ -114,9 +127,15 @@ static void set_option(const char *name, const char *value) {
         return;
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!strcmp(name, numbers[i].name)) { set_number(name, numbers[i].to, value, numbers[i].least, numbers[i].most); return; }
+        if (!strcmp(name, numbers[i].name)) {
+            set_number(name, numbers[i].to, value, numbers[i].least, numbers[i].most);
+            return;
+        }
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (!strcmp(name, choices[i].name)) { set_choice(name, choices[i].to, value, choices[i].values); return; }
+        if (!strcmp(name, choices[i].name)) {
+            set_choice(name, choices[i].to, value, choices[i].values);
+            return;
+        }
     refuse("option %s: there is none of this name", name);
 }
 
@@ -124,26 +143,34 @@ static void read_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         int way = !strcmp(argv[i], "--window") ? WINDOW : !strcmp(argv[i], "--messages") ? MESSAGES : ANY_WAY;
         if (way && opt.way && way != opt.way) refuse("--window and --messages: one of them");
-        if (way) opt.way = way;
-        else if (i + 1 == argc) refuse("option %s: its value is missing, or there is none of this name", argv[i]);
-        else { set_option(argv[i], argv[i + 1]); i++; }
+        if (way)
+            opt.way = way;
+        else if (i + 1 == argc)
+            refuse("option %s: its value is missing, or there is none of this name", argv[i]);
+        else {
+            set_option(argv[i], argv[i + 1]);
+            i++;
+        }
     }
     if (opt.least > opt.most) refuse("-b %zu: above -e %zu", opt.least, opt.most);
     if (opt.nccl && !opt.cuda) refuse("--comm nccl: between CUDA devices: add --device cuda");
     if (opt.reduce_nccl && !opt.nccl) refuse("--reduce nccl: add --comm nccl");
-    if (opt.nccl && opt.way) refuse("--comm nccl: it uses neither window nor messages: leave --window and --messages out");
-    if (opt.cuda && opt.only == BROADCAST) refuse("-c broadcast: of the processor's memory: leave --device cuda out");
+    if (opt.nccl && opt.way)
+        refuse("--comm nccl: it uses neither window nor messages: leave --window and --messages out");
+    if (opt.cuda && opt.only == BROADCAST)
+        refuse("-c broadcast: of the processor's memory: leave --device cuda out");
     if (!opt.batch) opt.batch = opt.cuda ? 8 : 1;
 }
 
-/* --------------------------------------------------------------------------------------------------- ranks, device, memory */
+// -------- ranks, device, memory
 
 static comm c;
 static device d;
 static memory m = { .device = &d };
 static zero_config config = ZERO_CONFIG_INIT;
-static int64_t elems, part;                 // of the whole buffer, of a rank's part
-static char *full, *shard, *other, *host;   // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
+static int64_t elems, part;  // of the whole buffer, of a rank's part
+static char *full, *shard, *other,
+    *host;  // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
 
 static void must(int rc) {
     if (!rc) return;
@@ -152,12 +179,14 @@ static void must(int rc) {
 }
 
 static char *room(size_t bytes) {
-    char *p = memory_alloc_moved(&m, ZERO_WORKING, "benchmark", bytes, MOVED_BY_GATHERS | MOVED_BY_REDUCTIONS);
+    char *p = memory_alloc_moved(&m, ZERO_WORKING, "benchmark", bytes,
+                                 MOVED_BY_GATHERS | MOVED_BY_REDUCTIONS);
     if (!p) must(ZERO_ERR_MEMORY);
     return p;
 }
 
-// As the trainer does: where ranks have more threads than there are cores, a sum waits for threads that wait for a core.
+// As the trainer does: where ranks have more threads than there are cores, a sum waits for threads that wait
+// for a core.
 static void share_cores(void) {
 #ifdef _OPENMP
     int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / c.ranks_on_node;
@@ -173,7 +202,8 @@ static void open_ranks(void) {
         config.server = opt.server;
         MPI_Comm_rank(world, &config.rank);
         MPI_Comm_size(world, &config.ranks);
-    } else config.mpi_comm = &world;
+    } else
+        config.mpi_comm = &world;
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
     config.shared_window = opt.way != MESSAGES;
     config.reduce_nccl = opt.reduce_nccl;
@@ -181,7 +211,8 @@ static void open_ranks(void) {
     share_cores();
     must(comm_agree_opened(&c, device_open(&d, &config, c.node_rank)));
     must(comm_open(&c, &config, &d, &m));
-    if (opt.way == WINDOW && strstr(c.name, "messages")) must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
+    if (opt.way == WINDOW && strstr(c.name, "messages"))
+        must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
     for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) comm_direct_least[k] = SIZE_MAX;
     if (!opt.nccl || c.ranks == 1) {
         must(comm_open_incoming(&c, &m));
@@ -196,7 +227,8 @@ static void alloc_buffers(void) {
     full = room(opt.most);
     shard = room(opt.most);
     other = room(opt.most);
-    if (d.asynchronous && !(host = memory_alloc_host(&m, ZERO_WORKING, "benchmark", opt.most))) must(ZERO_ERR_MEMORY);
+    if (d.asynchronous && !(host = memory_alloc_host(&m, ZERO_WORKING, "benchmark", opt.most)))
+        must(ZERO_ERR_MEMORY);
 }
 
 static void close_ranks(void) {
@@ -206,25 +238,33 @@ static void close_ranks(void) {
     device_close(&d);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- numbers */
+// -------- numbers
 
-static int exact;       // the numbers' sums are the same in any order and type; else they differ so much in size that the order shows
+static int exact;  // the numbers' sums are the same in any order and type; else they differ so much in size
+                   // that the order shows
 
 static float value(int rank, int64_t i) {
     uint32_t u = noise_at(rank, (uint32_t)i);
-    int span = 256 / c.ranks;           // bf16 holds every whole number up to 256
+    int span = 256 / c.ranks;  // bf16 holds every whole number up to 256
     span = span > 15 ? 15 : span < 1 ? 1 : span;
-    return exact ? ((int)(u % (2 * span + 1)) - span) / 8.0f : ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f);
+    return exact ? ((int)(u % (2 * span + 1)) - span) / 8.0f
+                 : ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f);
 }
 
-static uint32_t stored(float x) { return opt.dtype == ZERO_F32 ? bits_of(x) : opt.dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x); }
+static uint32_t stored(float x) {
+    return opt.dtype == ZERO_F32 ? bits_of(x) : opt.dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
+}
 static float number(uint32_t x) {
-    return opt.dtype == ZERO_F32 ? float_of(x) : opt.dtype == ZERO_BF16 ? bf16_widen((uint16_t)x) : fp16_widen((uint16_t)x);
+    return opt.dtype == ZERO_F32    ? float_of(x)
+           : opt.dtype == ZERO_BF16 ? bf16_widen((uint16_t)x)
+                                    : fp16_widen((uint16_t)x);
 }
 
 static void put(char *to, int64_t i, uint32_t x) {
-    if (opt.dtype == ZERO_F32) ((uint32_t *)to)[i] = x;
-    else ((uint16_t *)to)[i] = (uint16_t)x;
+    if (opt.dtype == ZERO_F32)
+        ((uint32_t *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = (uint16_t)x;
 }
 static uint32_t get(const char *from, int64_t i) {
     return opt.dtype == ZERO_F32 ? ((const uint32_t *)from)[i] : ((const uint16_t *)from)[i];
@@ -232,13 +272,17 @@ static uint32_t get(const char *from, int64_t i) {
 
 static size_t bytes_of(int64_t n) { return n * dtype_bytes(opt.dtype); }
 
-/* ------------------------------------------------------------------------------------------- the collectives and the others */
+// -------- the collectives and the others
 
-static int all_gather(void) { return comm_all_gather(&c, &(comm_piece){ full, shard, part }, 1, bytes_of(1)); }
-static int reduce_scatter(void) { return comm_reduce_scatter(&c, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0); }
+static int all_gather(void) {
+    return comm_all_gather(&c, &(comm_piece){ full, shard, part }, 1, bytes_of(1));
+}
+static int reduce_scatter(void) {
+    return comm_reduce_scatter(&c, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0);
+}
 static int broadcast(void) { return comm_broadcast(&c, 0, full, bytes_of(elems)); }
 
-/* As large as they will be: NCCL then connects for all sizes. */
+// As large as they will be: NCCL then connects for all sizes.
 static int rehearse(void *ctx) {
     (void)ctx;
     part = (int64_t)(opt.most / bytes_of(1)) / c.ranks;
@@ -248,32 +292,43 @@ static int rehearse(void *ctx) {
 
 static int copy(void) { return d.f->copy(&d, COMM, other, full, bytes_of(elems)); }
 
-static int mpi_said(const char *what, int rc) { return rc == MPI_SUCCESS ? 0 : zero_fail(ZERO_ERR_COMM, "%s failed", what); }
+static int mpi_said(const char *what, int rc) {
+    return rc == MPI_SUCCESS ? 0 : zero_fail(ZERO_ERR_COMM, "%s failed", what);
+}
 static int mpi_all_gather(void) {
     int n = (int)bytes_of(part);
     return mpi_said("MPI_Allgather", MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD));
 }
 static int mpi_reduce_scatter(void) {
-    return mpi_said("MPI_Reduce_scatter_block", MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+    return mpi_said("MPI_Reduce_scatter_block",
+                    MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
 }
-static int mpi_broadcast(void) { return mpi_said("MPI_Bcast", MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD)); }
+static int mpi_broadcast(void) {
+    return mpi_said("MPI_Bcast", MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD));
+}
 
 #ifdef ZERO_HAVE_NCCL
 #include "llmc_zero/nccl_library.h"
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum { BUFFERS = 3 };
-static ncclComm_t plain;                // of its own, blocking: what NCCL does without the plugin
-static void *registered[BUFFERS];       // of its own too
+static ncclComm_t plain;           // of its own, blocking: what NCCL does without the plugin
+static void *registered[BUFFERS];  // of its own too
 
 static int said(const char *what, ncclResult_t rc) {
-    return rc == ncclSuccess ? 0 : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, ncclGetErrorString(rc), ncclGetLastError(plain));
+    return rc == ncclSuccess ? 0
+                             : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, ncclGetErrorString(rc),
+                                         ncclGetLastError(plain));
 }
 static int nccl_all_gather(void) {
-    return said("ncclAllGather", ncclAllGather(shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM)));
+    return said("ncclAllGather",
+                ncclAllGather(shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM)));
 }
 static int nccl_reduce_scatter(void) {
-    static const ncclDataType_t types[] = { [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16 };
-    return said("ncclReduceScatter", ncclReduceScatter(full, other, part, types[opt.dtype], ncclSum, plain, device_cuda_stream(&d, COMM)));
+    static const ncclDataType_t types[] = {
+        [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16
+    };
+    return said("ncclReduceScatter", ncclReduceScatter(full, other, part, types[opt.dtype], ncclSum, plain,
+                                                       device_cuda_stream(&d, COMM)));
 }
 
 static void open_plain(void) {
@@ -295,8 +350,8 @@ static void close_plain(void) {
     must(said("ncclCommDestroy", ncclCommDestroy(plain)));
 }
 #else
-static void open_plain(void) { }
-static void close_plain(void) { }
+static void open_plain(void) {}
+static void close_plain(void) {}
 #define nccl_all_gather NULL
 #define nccl_reduce_scatter NULL
 #endif
@@ -305,13 +360,14 @@ typedef int (*operation)(void);
 typedef struct {
     const char *name;
     comm_kind kind;
-    int from_whole, to_whole;           // 1: elems of full; 0: part, in shard
+    int from_whole, to_whole;  // 1: elems of full; 0: part, in shard
     operation run, mpi, nccl;
 } collective;
 
 static const collective collectives[COLLECTIVES] = {
     [ALL_GATHER] = { "all-gather", COMM_ALL_GATHER, 0, 1, all_gather, mpi_all_gather, nccl_all_gather },
-    [REDUCE_SCATTER] = { "reduce-scatter", COMM_REDUCE_SCATTER, 1, 0, reduce_scatter, mpi_reduce_scatter, nccl_reduce_scatter },
+    [REDUCE_SCATTER] = { "reduce-scatter", COMM_REDUCE_SCATTER, 1, 0, reduce_scatter, mpi_reduce_scatter,
+                         nccl_reduce_scatter },
     [BROADCAST] = { "broadcast", COMM_OTHER, 1, 1, broadcast, mpi_broadcast, NULL },
 };
 
@@ -322,7 +378,7 @@ static operation peer_of(const collective *k) {
 }
 static const char *peer_name(void) { return c.nccl ? "nccl" : "mpi"; }
 
-/* ------------------------------------------------------------------------------------------------------------- correctness */
+// -------- correctness
 
 static int wait(void) {
     for (device_stream s = COMPUTE; s < DEVICE_STREAMS; s++) ZERO_TRY(d.f->wait(&d, s));
@@ -337,7 +393,7 @@ static void fill(const collective *k) {
     must(d.f->fill_nan(&d, COMM, shard, bytes_of(part)));
     must(d.f->fill_nan(&d, COMM, other, bytes_of(elems)));
     must(wait());
-    if (k->kind == COMM_OTHER && c.rank) return;        // the root's come out
+    if (k->kind == COMM_OTHER && c.rank) return;  // the root's come out
     for (int64_t i = 0; i < n; i++) put(values, i, stored(value(c.rank, i)));
     must(device_commit(&d, from, bytes_of(n), host));
 }
@@ -374,11 +430,12 @@ static int peer_differs(const collective *k) {
     if (!peer_of(k)) return 0;
     exact = 1;
     long long wrong = wrong_after(k, peer_of(k), k->kind == COMM_OTHER ? full : other, 1);
-    if (wrong && !c.rank) fprintf(stderr, "comm: %s by %s: %lld wrong elements\n", k->name, peer_name(), wrong);
+    if (wrong && !c.rank)
+        fprintf(stderr, "comm: %s by %s: %lld wrong elements\n", k->name, peer_name(), wrong);
     return wrong != 0;
 }
 
-/* -------------------------------------------------------------------------------------------------------------------- time */
+// -------- time
 
 // Seconds of one of a round's collectives, on the slowest rank.
 static double round_of(operation run) {
@@ -418,7 +475,7 @@ static void measure(const collective *k, double *medians) {
     free(times);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- table */
+// -------- table
 
 static const char *way(const collective *k) {
     if (c.nccl) return "nccl";
@@ -434,14 +491,16 @@ static void print_header(void) {
     printf("# %d ranks, %s; memory of %s\n", c.ranks, c.name, d.name);
     for (int i = 0; i < m.n_lines; i++)
         if (c.nccl) printf("# %s: %.1f MiB\n", m.lines[i].purpose, (double)m.lines[i].bytes / 1048576);
-    printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type", "way", "time us", "algbw GB/s",
-           "busbw GB/s", "#wrong");
+    printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type",
+           "way", "time us", "algbw GB/s", "busbw GB/s", "#wrong");
     printf(" %10s %6s %10s %6s\n", "copy us", "ratio", peer, "ratio");
 }
 
 static void print_other(double time, double ours) {
-    if (time > 0) printf(" %10.2f %6.2f", time * 1e6, time / ours);
-    else printf(" %10s %6s", "-", "-");
+    if (time > 0)
+        printf(" %10.2f %6.2f", time * 1e6, time / ours);
+    else
+        printf(" %10s %6s", "-", "-");
 }
 
 static void print_row(const collective *k, const double *medians, long long wrong) {
@@ -455,12 +514,15 @@ static void print_row(const collective *k, const double *medians, long long wron
     fflush(stdout);
 }
 
-// 1: something is wrong. The size is rounded down to whole lines of 128 elements a rank, as the plugin's shards are.
+// 1: something is wrong. The size is rounded down to whole lines of 128 elements a rank, as the plugin's
+// shards are.
 static int row(const collective *k, size_t bytes) {
     double medians[CONTENDERS];
     part = (int64_t)(bytes / bytes_of(1)) / c.ranks / 128 * 128;
     elems = part * c.ranks;
-    if (!part) must(zero_fail(ZERO_ERR_ARGUMENT, "-b %zu: less than 128 elements for each of %d ranks", bytes, c.ranks));
+    if (!part)
+        must(zero_fail(ZERO_ERR_ARGUMENT, "-b %zu: less than 128 elements for each of %d ranks", bytes,
+                       c.ranks));
     fill(k);
     measure(k, medians);
     long long wrong = wrong_of_ours(k);
@@ -479,7 +541,8 @@ int main(int argc, char **argv) {
     read_options(argc, argv);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     MPI_Comm_size(MPI_COMM_WORLD, &started);
-    if (started != ranks) refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
+    if (started != ranks)
+        refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
     open_ranks();
     alloc_buffers();
     must(comm_nccl_stage(&c, &m, &config, opt.most / c.ranks));
@@ -488,7 +551,8 @@ int main(int argc, char **argv) {
     if (!c.rank) print_header();
     for (int k = ALL_GATHER; k < COLLECTIVES; k++) {
         if (opt.only ? opt.only != k : opt.cuda && k == BROADCAST) continue;
-        for (size_t bytes = opt.least; bytes <= opt.most; bytes *= opt.factor, rows++) failed += row(&collectives[k], bytes);
+        for (size_t bytes = opt.least; bytes <= opt.most; bytes *= opt.factor, rows++)
+            failed += row(&collectives[k], bytes);
     }
     if (!c.rank) printf("# %d rows, %d of them wrong\n", rows, failed);
     close_plain();

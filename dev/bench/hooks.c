@@ -1,7 +1,6 @@
-/*
- * What the hooks themselves cost: a step of a GPT-2-like table, 1 + LAYERS units with 16 tensors, through all hooks and accessors, with
- * tensors so small that nothing is moved or computed. build/bench/hooks [layers]; one rank, stages 0 to 3.
- */
+// What the hooks themselves cost: a step of a GPT-2-like table, 1 + LAYERS units with 16 tensors, through all
+// hooks and accessors, with tensors so small that nothing is moved or computed. build/bench/hooks [layers];
+// one rank, stages 0 to 3.
 #include "llmc_zero/zero.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,10 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 static void check(int failed) {
-    if (failed) { fprintf(stderr, "hooks: %s\n", zero_last_error()); exit(1); }
+    if (failed) {
+        fprintf(stderr, "hooks: %s\n", zero_last_error());
+        exit(1);
+    }
 }
 
 static void touch(int unit, int layers, int gradients) {
@@ -27,8 +29,16 @@ static void touch(int unit, int layers, int gradients) {
         if (gradients) check(!zero_grad(z, t, layer));
     }
 }
-static void forward(int unit, int layers) { check(zero_pre_forward(z, unit)); touch(unit, layers, 0); check(zero_post_forward(z, unit)); }
-static void backward(int unit, int layers) { check(zero_pre_backward(z, unit)); touch(unit, layers, 1); check(zero_post_backward(z, unit)); }
+static void forward(int unit, int layers) {
+    check(zero_pre_forward(z, unit));
+    touch(unit, layers, 0);
+    check(zero_post_forward(z, unit));
+}
+static void backward(int unit, int layers) {
+    check(zero_pre_backward(z, unit));
+    touch(unit, layers, 1);
+    check(zero_post_backward(z, unit));
+}
 
 static double seconds_a_step(int layers, int stage) {
     zero_config config = ZERO_CONFIG_INIT;
@@ -61,8 +71,12 @@ static double seconds_a_step(int layers, int stage) {
 
 int main(int argc, char **argv) {
     int layers = argc > 1 ? atoi(argv[1]) : 48;
-    if (layers < 1) { fprintf(stderr, "usage: hooks [layers]\n"); return 1; }
+    if (layers < 1) {
+        fprintf(stderr, "usage: hooks [layers]\n");
+        return 1;
+    }
     printf("the hooks and the step on their own, %d layers, us a step:", layers);
-    for (int stage = 0; stage <= 3; stage++) printf(" stage %d %.0f%s", stage, seconds_a_step(layers, stage) * 1e6, stage < 3 ? "," : "\n");
+    for (int stage = 0; stage <= 3; stage++)
+        printf(" stage %d %.0f%s", stage, seconds_a_step(layers, stage) * 1e6, stage < 3 ? "," : "\n");
     return 0;
 }

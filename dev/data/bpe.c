@@ -1,5 +1,6 @@
-/* See bpe.h. Three tables make it fast: pairs of tokens -> the token they join to; recent words -> their tokens; and in a long word a heap
- * of the pairs that can be joined, so that a word of n bytes takes n log n steps. */
+// See bpe.h. Three tables make it fast: pairs of tokens -> the token they join to; recent words -> their
+// tokens; and in a long word a heap of the pairs that can be joined, so that a word of n bytes takes n log n
+// steps.
 #include <stdlib.h>
 #include <string.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -13,41 +14,54 @@
 enum { MAX_VOCAB = 65536, CACHED_BYTES = 30, CACHED_TOKENS = 16, CACHE = 1 << 17 };
 #define NONE UINT32_MAX
 
-typedef struct { uint32_t pair, joined; } Pair;         // pair: left << 16 | right
-typedef struct { uint8_t length, count, text[CACHED_BYTES]; uint16_t tokens[CACHED_TOKENS]; } Word;     // one cache line
-typedef struct { int prev, next; uint32_t token, joined; } Part;       // of the word at hand; joined: what it and the next make, or NONE
+typedef struct {
+    uint32_t pair, joined;
+} Pair;  // pair: left << 16 | right
+typedef struct {
+    uint8_t length, count, text[CACHED_BYTES];
+    uint16_t tokens[CACHED_TOKENS];
+} Word;  // one cache line
+typedef struct {
+    int prev, next;
+    uint32_t token, joined;
+} Part;  // of the word at hand; joined: what it and the next make, or NONE
 
 struct Bpe {
     pcre2_code *pattern;
     pcre2_match_data *match;
     uint16_t byte_token[256];
-    Pair *pairs;                // hash table, open addressing
+    Pair *pairs;  // hash table, open addressing
     uint32_t pair_mask;
-    Word *cache;                // (CACHE) a word lies at its hash, and stays until another one comes
-    Part *parts;                // (BPE_MAX_WORD)
-    uint64_t *heap;             // (3 * BPE_MAX_WORD) joined << 32 | index of the left part: the smallest token first, then the leftmost
+    Word *cache;     // (CACHE) a word lies at its hash, and stays until another one comes
+    Part *parts;     // (BPE_MAX_WORD)
+    uint64_t *heap;  // (3 * BPE_MAX_WORD) joined << 32 | index of the left part: the smallest token first,
+                     // then the leftmost
     int heap_size;
-    uint16_t *tokens;           // (BPE_MAX_WORD)
+    uint16_t *tokens;  // (BPE_MAX_WORD)
 };
 
-// ----------------------------------------------------------------------------
+// --------
 // words
 
 // White space as Unicode has it, for \s: PCRE2's own takes one character more.
-#define SPACE "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-static const char pattern[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|[" SPACE "]+(?![^" SPACE "])|["
-                              SPACE "]+";
+#define SPACE                                                                                                \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
+    "3000}"
+static const char pattern[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE
+                              "\\p{L}\\p{N}]++|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+";
 
 static int compile_pattern(Bpe *b) {
     int error;
     PCRE2_SIZE at;
     PCRE2_UCHAR why[256];
-    b->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_ANCHORED, &error, &at, NULL);
+    b->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_ANCHORED, &error,
+                               &at, NULL);
     if (!b->pattern) {
         pcre2_get_error_message(error, why, sizeof why);
         return gpt2_fail("the splitting pattern does not compile at %zu: %s", at, (const char *)why);
     }
-    pcre2_jit_compile(b->pattern, PCRE2_JIT_COMPLETE); // where there is none, pcre2_match interprets the pattern
+    pcre2_jit_compile(b->pattern,
+                      PCRE2_JIT_COMPLETE);  // where there is none, pcre2_match interprets the pattern
     b->match = pcre2_match_data_create_from_pattern(b->pattern, NULL);
     return b->match ? 0 : gpt2_fail("no memory to split text");
 }
@@ -59,11 +73,14 @@ static int64_t word_length(Bpe *b, const uint8_t *text, size_t size) {
     return gpt2_fail("the splitting pattern finds no word: PCRE2 says %d", found);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // which pairs make a token
 
 // Tokens by their bytes, while the pairs are collected.
-typedef struct { const Tokenizer *t; uint32_t *slots, mask; } Vocabulary;
+typedef struct {
+    const Tokenizer *t;
+    uint32_t *slots, mask;
+} Vocabulary;
 
 static uint32_t *slot_of(const Vocabulary *v, const char *bytes, int n) {
     uint32_t at = (uint32_t)XXH3_64bits(bytes, (size_t)n) & v->mask;
@@ -87,7 +104,7 @@ static uint32_t collect_pairs(Bpe *b, const Vocabulary *v) {
     for (uint32_t token = 0; token < v->t->vocab_size; token++) {
         int n;
         const char *bytes = tokenizer_decode(v->t, token, &n);
-        if (*slot_of(v, bytes, n) != token) continue; // end of text, or the same bytes a second time
+        if (*slot_of(v, bytes, n) != token) continue;  // end of text, or the same bytes a second time
         for (int i = 1; i < n; i++) {
             uint32_t left = *slot_of(v, bytes, i), right = *slot_of(v, bytes + i, n - i);
             if (left == NONE || right == NONE) continue;
@@ -99,16 +116,19 @@ static uint32_t collect_pairs(Bpe *b, const Vocabulary *v) {
 }
 
 static int index_vocabulary(Bpe *b, const Vocabulary *v) {
-    memset(v->slots, 0xff, (v->mask + 1) * sizeof *v->slots); // NONE
+    memset(v->slots, 0xff, (v->mask + 1) * sizeof *v->slots);  // NONE
     for (uint32_t token = 0; token < v->t->vocab_size; token++) {
         int n;
         const char *bytes = tokenizer_decode(v->t, token, &n);
         uint32_t *slot = slot_of(v, bytes, n);
-        if (*slot == NONE && (int)token != v->t->eot_token) *slot = token; // text never makes the end-of-text token
+        if (*slot == NONE && (int)token != v->t->eot_token)
+            *slot = token;  // text never makes the end-of-text token
     }
     for (int i = 0; i < 256; i++) {
         uint32_t token = *slot_of(v, &(char){ (char)i }, 1);
-        if (token == NONE) return gpt2_fail("it has no token for byte %d; text can be encoded where all 256 bytes are tokens", i);
+        if (token == NONE)
+            return gpt2_fail(
+                "it has no token for byte %d; text can be encoded where all 256 bytes are tokens", i);
         b->byte_token[i] = (uint16_t)token;
     }
     uint32_t count = collect_pairs(b, v);
@@ -121,7 +141,7 @@ static int index_vocabulary(Bpe *b, const Vocabulary *v) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // joining
 
 static void push(Bpe *b, uint64_t value) {
@@ -155,7 +175,7 @@ static void join(Bpe *b, int i) {
     p->token = p->joined;
     p->next = gone->next;
     if (gone->next >= 0) b->parts[gone->next].prev = i;
-    gone->joined = NONE; // what the heap still says of it is out of date
+    gone->joined = NONE;  // what the heap still says of it is out of date
     look_up(b, i);
     if (p->prev >= 0) look_up(b, p->prev);
 }
@@ -163,12 +183,13 @@ static void join(Bpe *b, int i) {
 // Tokens of one word, in b->tokens.
 static int encode_word(Bpe *b, const uint8_t *word, int n) {
     b->heap_size = 0;
-    for (int i = 0; i < n; i++) b->parts[i] = (Part){ i - 1, i + 1 < n ? i + 1 : -1, b->byte_token[word[i]], NONE };
+    for (int i = 0; i < n; i++)
+        b->parts[i] = (Part){ i - 1, i + 1 < n ? i + 1 : -1, b->byte_token[word[i]], NONE };
     for (int i = 0; i < n; i++) look_up(b, i);
     while (b->heap_size) {
         uint64_t best = pop(b);
         int i = (int)(uint32_t)best;
-        if (b->parts[i].joined == best >> 32) join(b, i); // else one of the two has been joined meanwhile
+        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two has been joined meanwhile
     }
     int count = 0;
     for (int i = 0; i >= 0; i = b->parts[i].next) b->tokens[count++] = (uint16_t)b->parts[i].token;
@@ -179,7 +200,8 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
     if (!size) return 0;
     int64_t n = word_length(b, text, size);
     if (n < 0) return -1;
-    if (n > BPE_MAX_WORD) return gpt2_fail("a word of more than %d bytes; byte-level tokens take such text", BPE_MAX_WORD);
+    if (n > BPE_MAX_WORD)
+        return gpt2_fail("a word of more than %d bytes; byte-level tokens take such text", BPE_MAX_WORD);
     if (!last && (size_t)n + BPE_MARGIN > size) return 0;
     *length = (int)n;
     *tokens = b->tokens;
@@ -198,12 +220,13 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
     return w->count;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // beginning and end
 
 static int fill(Bpe *b, const Tokenizer *t) {
     if (t->vocab_size > MAX_VOCAB)
-        return gpt2_fail("it has %u tokens; shards of 16-bit tokens can hold %d different ones", t->vocab_size, MAX_VOCAB);
+        return gpt2_fail("it has %u tokens; shards of 16-bit tokens can hold %d different ones",
+                         t->vocab_size, MAX_VOCAB);
     b->pair_mask = 1;
     b->cache = calloc(CACHE, sizeof *b->cache);
     b->parts = malloc(BPE_MAX_WORD * sizeof *b->parts);
@@ -238,10 +261,11 @@ void bpe_free(Bpe *b) {
     free(b);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // UTF-8
 
-// Bytes of the character at the beginning, 0 if it is not valid or not whole: no longer form than needed, no surrogate, up to U+10FFFF.
+// Bytes of the character at the beginning, 0 if it is not valid or not whole: no longer form than needed, no
+// surrogate, up to U+10FFFF.
 static size_t character(const uint8_t *p, size_t size) {
     size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
     if (n > size) return 0;
@@ -255,8 +279,10 @@ static size_t character(const uint8_t *p, size_t size) {
 size_t utf8_prefix(const uint8_t *text, size_t size) {
     size_t at = 0, n = 1;
     while (at < size && n) {
-        uint64_t eight; // most text is ASCII
-        while (size - at >= sizeof eight && (memcpy(&eight, text + at, sizeof eight), !(eight & 0x8080808080808080ull))) at += sizeof eight;
+        uint64_t eight;  // most text is ASCII
+        while (size - at >= sizeof eight &&
+               (memcpy(&eight, text + at, sizeof eight), !(eight & 0x8080808080808080ull)))
+            at += sizeof eight;
         if (at < size) at += n = character(text + at, size - at);
     }
     return at;

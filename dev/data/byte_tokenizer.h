@@ -1,4 +1,4 @@
-/* The tokenizer.bin of byte-level tokens: the 256 bytes, then end-of-text. */
+// The tokenizer.bin of byte-level tokens: the 256 bytes, then end-of-text.
 #ifndef BYTE_TOKENIZER_H
 #define BYTE_TOKENIZER_H
 #include <stdint.h>
@@ -9,7 +9,9 @@ enum { BYTE_EOT = 256, BYTE_VOCAB = 257 };
 static const uint32_t byte_tokenizer_header[256] = { 20240328, 2, BYTE_VOCAB, BYTE_EOT };
 
 // Each token as its length and its bytes.
-typedef struct { unsigned char tokens[2 * 256 + 1 + sizeof END_OF_TEXT - 1]; } ByteTokenizer;
+typedef struct {
+    unsigned char tokens[2 * 256 + 1 + sizeof END_OF_TEXT - 1];
+} ByteTokenizer;
 
 static inline ByteTokenizer byte_tokenizer(void) {
     ByteTokenizer t;

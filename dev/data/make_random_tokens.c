@@ -1,6 +1,6 @@
-/* A shard of random tokens, for measurements on a machine without data. Token i is about as frequent as 1/(i + 1), as words are in text:
- * equal frequencies would spare the embedding's gradient its collisions.
- *     make_random_tokens FILE COUNT VOCABULARY        the same arguments, the same file */
+// A shard of random tokens, for measurements on a machine without data. Token i is about as frequent as 1/(i
+// + 1), as words are in text: equal frequencies would spare the embedding's gradient its collisions.
+//     make_random_tokens FILE COUNT VOCABULARY        the same arguments, the same file
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,7 +30,8 @@ int main(int argc, char **argv) {
     uint64_t state = 1;
     for (int32_t i = 0; i < header[2] && !bad; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        uint16_t token = (uint16_t)(exp((double)(state >> 11) / 9007199254740992.0 * log_v) - 1);     // 0 .. V - 1
+        uint16_t token =
+            (uint16_t)(exp((double)(state >> 11) / 9007199254740992.0 * log_v) - 1);  // 0 .. V - 1
         bad = fwrite(&token, sizeof token, 1, f) != 1;
     }
     if ((f && fclose(f)) || bad) {

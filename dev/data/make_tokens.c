@@ -1,11 +1,13 @@
-/* Turns text into token shards, for training on it.
- *
- *     make_tokens -o data/my my.txt                                       one token a byte; also writes data/my_tokenizer.bin
- *     make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt        GPT-2's tokens
- *
- * data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are data/my_val_000000.bin and
- * data/my_train_000001.bin and so on. The end-of-text token stands before each document. The text is read in pieces and may be larger than
- * memory. Files appear under their names when all of them are written. */
+// Turns text into token shards, for training on it.
+//
+//     make_tokens -o data/my my.txt                                       one token a byte; also writes
+//     data/my_tokenizer.bin make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt        GPT-2's
+//     tokens
+//
+// data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are
+// data/my_val_000000.bin and data/my_train_000001.bin and so on. The end-of-text token stands before each
+// document. The text is read in pieces and may be larger than memory. Files appear under their names when all
+// of them are written.
 #include <errno.h>
 #include <getopt.h>
 #include <glob.h>
@@ -29,51 +31,60 @@
 enum { BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
 
 static const char usage[] =
-    "usage: make_tokens -o DIR/NAME [option]... FILE...     text files to token shards DIR/NAME_train.bin and DIR/NAME_val.bin\n"
-    "  --tokenizer FILE      GPT-2's byte-pair encoding with the tokens of this tokenizer.bin (default: one token a byte, and\n"
+    "usage: make_tokens -o DIR/NAME [option]... FILE...     text files to token shards DIR/NAME_train.bin "
+    "and DIR/NAME_val.bin\n"
+    "  --tokenizer FILE      GPT-2's byte-pair encoding with the tokens of this tokenizer.bin (default: one "
+    "token a byte, and\n"
     "                        DIR/NAME_tokenizer.bin); the text must be UTF-8\n"
-    "  --documents KIND      end-of-text stands before each of: file (default), paragraph (an empty line ends it), mark (<|endoftext|> in\n"
+    "  --documents KIND      end-of-text stands before each of: file (default), paragraph (an empty line "
+    "ends it), mark (<|endoftext|> in\n"
     "                        the text ends it; the mark and a line's end after it are dropped)\n"
-    "  --val N | P%          the validation shard gets the first N tokens, or those of the first P % of the bytes (default 10%; 0, 100%)\n"
-    "  --shard N             shards of N tokens, numbered; one at most is for validation (default: one file for training)\n"
+    "  --val N | P%          the validation shard gets the first N tokens, or those of the first P % of the "
+    "bytes (default 10%; 0, 100%)\n"
+    "  --shard N             shards of N tokens, numbered; one at most is for validation (default: one file "
+    "for training)\n"
     "  --piece N             bytes read at a time (default 1048576); the tokens do not depend on it\n"
     "A FILE may be a pipe, as /dev/stdin; then --val must be a number of tokens.\n";
 
 static struct {
-    const char *output, *tokenizer, *mark;      // mark: ends a document, or NULL
-    int keep_mark;                              // it belongs to the text
-    double val_percent;                         // or -1: val_tokens counts
+    const char *output, *tokenizer, *mark;  // mark: ends a document, or NULL
+    int keep_mark;                          // it belongs to the text
+    double val_percent;                     // or -1: val_tokens counts
     long long val_tokens, shard, piece;
 } opt = { .val_percent = 10, .piece = 1 << 20 };
 
-// What is written. Shard 0 is for validation, the others for training; all have temporary names until the end.
+// What is written. Shard 0 is for validation, the others for training; all have temporary names until the
+// end.
 static struct {
     FILE *file;
-    int shard, first;           // the open one, the first one
-    int64_t count, limit;       // tokens in the open shard, and at most
+    int shard, first;      // the open one, the first one
+    int64_t count, limit;  // tokens in the open shard, and at most
     uint16_t buffer[BUFFER];
     int filled;
-    int64_t tokens[2];          // for validation, for training
+    int64_t tokens[2];  // for validation, for training
 } out;
 
 // What is read.
 static struct {
     const char *path;
-    uint8_t *bytes;             // of the file, from `offset` on: `fill` of them are there, the first `checked` are whole characters
+    uint8_t *bytes;  // of the file, from `offset` on: `fill` of them are there, the first `checked` are whole
+                     // characters
     size_t fill, checked;
     int64_t offset;
     int eof;
-    int begins, after_mark;     // a document begins; behind a mark
-    int64_t used, total;        // bytes of text that have become tokens; bytes of all files, -1 if one is a pipe
+    int begins, after_mark;  // a document begins; behind a mark
+    int64_t used, total;     // bytes of text that have become tokens; bytes of all files, -1 if one is a pipe
 } in;
 
-// ----------------------------------------------------------------------------
+// --------
 // shards
 
 static void shard_path(char path[PATH_MAX], int shard, const char *suffix) {
     const char *kind = shard ? "train" : "val";
-    if (opt.shard) snprintf(path, PATH_MAX, "%s_%s_%06d.bin%s", opt.output, kind, shard, suffix);
-    else snprintf(path, PATH_MAX, "%s_%s.bin%s", opt.output, kind, suffix);
+    if (opt.shard)
+        snprintf(path, PATH_MAX, "%s_%s_%06d.bin%s", opt.output, kind, shard, suffix);
+    else
+        snprintf(path, PATH_MAX, "%s_%s.bin%s", opt.output, kind, suffix);
 }
 
 // One sentence, and nothing is left behind.
@@ -131,7 +142,8 @@ static void close_shard(void) {
 }
 
 static void next_shard(void) {
-    if (out.shard && !opt.shard) die("more than %d tokens do not fit in one file; give --shard 100000000", MAX_TOKENS);
+    if (out.shard && !opt.shard)
+        die("more than %d tokens do not fit in one file; give --shard 100000000", MAX_TOKENS);
     close_shard();
     open_shard(out.shard + 1);
 }
@@ -166,14 +178,16 @@ static void refuse_leftovers(void) {
     strcpy(pattern + n, "_train_[0-9]*.bin");
     glob_t found;
     if (opt.shard && !glob(pattern, 0, NULL, &found))
-        die("%s is there from another run; remove %s_train_*.bin, or give another name with -o", found.gl_pathv[0], opt.output);
+        die("%s is there from another run; remove %s_train_*.bin, or give another name with -o",
+            found.gl_pathv[0], opt.output);
 }
 
 // A validation shard of an earlier run stays; its text may be in this run's training shards.
 static void report_leftover(void) {
     char path[PATH_MAX];
     shard_path(path, 0, "");
-    if (out.first == 1 && !access(path, F_OK)) printf("%s is left as it was: this run, with --val 0, writes none\n", path);
+    if (out.first == 1 && !access(path, F_OK))
+        printf("%s is left as it was: this run, with --val 0, writes none\n", path);
 }
 
 static void write_byte_tokenizer(void) {
@@ -183,7 +197,8 @@ static void write_byte_tokenizer(void) {
     snprintf(temporary, sizeof temporary, "%s_tokenizer.bin.tmp", opt.output);
     FILE *f = fopen(temporary, "wb");
     if (!f) die("%s: cannot create: %s", temporary, strerror(errno));
-    int failed = fwrite(byte_tokenizer_header, sizeof byte_tokenizer_header, 1, f) != 1 || fwrite(&tokenizer, sizeof tokenizer, 1, f) != 1;
+    int failed = fwrite(byte_tokenizer_header, sizeof byte_tokenizer_header, 1, f) != 1 ||
+                 fwrite(&tokenizer, sizeof tokenizer, 1, f) != 1;
     if (fclose(f) || failed || rename(temporary, path)) {
         int error = errno;
         unlink(temporary);
@@ -191,10 +206,11 @@ static void write_byte_tokenizer(void) {
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // text to tokens
 
-// The first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns how many, 0 if more text is needed.
+// The first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns how many, 0
+// if more text is needed.
 static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, const uint16_t **tokens) {
     static uint16_t byte;
     if (!bpe) {
@@ -211,8 +227,10 @@ static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, 
 // Returns where it stopped: at `end` if the document is whole.
 static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     const uint16_t *tokens;
-    int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX : 1 + (int64_t)((double)in.total * opt.val_percent / 100);
-    for (int n, length; at < end && (n = next_tokens(bpe, at, end, whole, &length, &tokens)) > 0; at += (size_t)length) {
+    int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX
+                                            : 1 + (int64_t)((double)in.total * opt.val_percent / 100);
+    for (int n, length; at < end && (n = next_tokens(bpe, at, end, whole, &length, &tokens)) > 0;
+         at += (size_t)length) {
         if (!out.shard && in.used >= val_bytes) next_shard();
         if (in.begins) put(&eot, 1);
         put(tokens, n);
@@ -232,9 +250,10 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
             in.after_mark = 0;
         }
         const uint8_t *found = mark ? memmem(in.bytes + at, left, opt.mark, mark) : NULL;
-        if (!found) { // the last bytes may be the beginning of a mark
+        if (!found) {  // the last bytes may be the beginning of a mark
             size_t held = in.eof || !mark ? 0 : left < mark - 1 ? left : mark - 1, end = in.checked - held;
-            while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80) end--; // not inside a character
+            while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80)
+                end--;  // not inside a character
             return encode(bpe, eot, at, end, in.eof);
         }
         size_t end = (size_t)(found - in.bytes);
@@ -247,11 +266,13 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { interrupted = signal; }
 
-// A signal that ends the program ends it here, so that its temporary files go. No SA_RESTART: a read that waits for a pipe returns.
+// A signal that ends the program ends it here, so that its temporary files go. No SA_RESTART: a read that
+// waits for a pipe returns.
 static void catch_signals(void) {
     const struct sigaction action = { .sa_handler = interrupt };
     const int signals[] = { SIGINT, SIGTERM, SIGHUP };
-    for (int i = 0; i < 3; i++) if (sigaction(signals[i], &action, NULL)) die("sigaction: %s", strerror(errno));
+    for (int i = 0; i < 3; i++)
+        if (sigaction(signals[i], &action, NULL)) die("sigaction: %s", strerror(errno));
 }
 
 static void read_piece(FILE *f) {
@@ -267,7 +288,8 @@ static void check_utf8(void) {
     in.checked += utf8_prefix(in.bytes + in.checked, in.fill - in.checked);
     size_t rest = in.fill - in.checked;
     if (rest > 3 || (rest && in.eof))
-        die("%s: byte %lld is not UTF-8; convert the file (iconv -t utf-8), or leave --tokenizer out: byte-level tokens take any bytes",
+        die("%s: byte %lld is not UTF-8; convert the file (iconv -t utf-8), or leave --tokenizer out: "
+            "byte-level tokens take any bytes",
             in.path, (long long)(in.offset + (int64_t)in.checked));
 }
 
@@ -286,8 +308,11 @@ static void show_progress(double start) {
     if (t - last < (terminal ? 0.5 : 10)) return;
     last = t;
     double mb = (double)in.used / 1e6;
-    if (in.total > 0) fprintf(stderr, "%5.1f %% of %.0f MB", 100 * (double)in.used / (double)in.total, (double)in.total / 1e6);
-    else fprintf(stderr, "%.0f MB", mb);
+    if (in.total > 0)
+        fprintf(stderr, "%5.1f %% of %.0f MB", 100 * (double)in.used / (double)in.total,
+                (double)in.total / 1e6);
+    else
+        fprintf(stderr, "%.0f MB", mb);
     fprintf(stderr, ", %.1f MB/s%s", mb / (t - start), terminal ? "   \r" : "\n");
 }
 
@@ -302,8 +327,10 @@ static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) 
     while (!in.eof) {
         read_piece(f);
         if (!in.offset && !in.fill) die("%s: is empty", path);
-        if (bpe) check_utf8();
-        else in.checked = in.fill;
+        if (bpe)
+            check_utf8();
+        else
+            in.checked = in.fill;
         size_t used = encode_documents(bpe, eot);
         memmove(in.bytes, in.bytes + used, in.fill - used);
         in.fill -= used;
@@ -311,17 +338,18 @@ static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) 
         in.offset += (int64_t)used;
         show_progress(start);
     }
-    fclose(f); // only read from
+    fclose(f);  // only read from
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // options
 
 static long long number(const char *option, const char *text, long long min, long long max) {
     char *end;
     errno = 0;
     long long n = strtoll(text, &end, 10);
-    if (errno || end == text || *end || n < min || n > max) die("%s %s: expected a number from %lld to %lld", option, text, min, max);
+    if (errno || end == text || *end || n < min || n > max)
+        die("%s %s: expected a number from %lld to %lld", option, text, min, max);
     return n;
 }
 
@@ -334,30 +362,56 @@ static void set_val(const char *text) {
     }
     char *end;
     opt.val_percent = strtod(text, &end);
-    if (end != text + n - 1 || !(opt.val_percent > 0 && opt.val_percent <= 100)) die("--val %s: expected above 0%% and up to 100%%", text);
+    if (end != text + n - 1 || !(opt.val_percent > 0 && opt.val_percent <= 100))
+        die("--val %s: expected above 0%% and up to 100%%", text);
 }
 
 static void set_documents(const char *kind) {
-    if (!strcmp(kind, "file")) opt.mark = NULL;
-    else if (!strcmp(kind, "paragraph")) opt.mark = "\n\n", opt.keep_mark = 1;
-    else if (!strcmp(kind, "mark")) opt.mark = "<|endoftext|>", opt.keep_mark = 0;
-    else die("--documents %s: expected file, paragraph or mark", kind);
+    if (!strcmp(kind, "file"))
+        opt.mark = NULL;
+    else if (!strcmp(kind, "paragraph"))
+        opt.mark = "\n\n", opt.keep_mark = 1;
+    else if (!strcmp(kind, "mark"))
+        opt.mark = "<|endoftext|>", opt.keep_mark = 0;
+    else
+        die("--documents %s: expected file, paragraph or mark", kind);
 }
 
 static void parse_options(int argc, char **argv) {
     enum { TOKENIZER = 256, DOCUMENTS, VAL, SHARD, PIECE, HELP };
-    static const struct option options[] = { { "tokenizer", 1, NULL, TOKENIZER }, { "documents", 1, NULL, DOCUMENTS },
-        { "val", 1, NULL, VAL }, { "shard", 1, NULL, SHARD }, { "piece", 1, NULL, PIECE }, { "help", 0, NULL, HELP }, { 0 } };
+    static const struct option options[] = { { "tokenizer", 1, NULL, TOKENIZER },
+                                             { "documents", 1, NULL, DOCUMENTS },
+                                             { "val", 1, NULL, VAL },
+                                             { "shard", 1, NULL, SHARD },
+                                             { "piece", 1, NULL, PIECE },
+                                             { "help", 0, NULL, HELP },
+                                             { 0 } };
     for (int c; (c = getopt_long(argc, argv, "o:", options, NULL)) != -1;) switch (c) {
-        case 'o': opt.output = optarg; break;
-        case TOKENIZER: opt.tokenizer = optarg; break;
-        case DOCUMENTS: set_documents(optarg); break;
-        case VAL: set_val(optarg); break;
-        case SHARD: opt.shard = number("--shard", optarg, 1, MAX_TOKENS); break;
-        case PIECE: opt.piece = number("--piece", optarg, 1, 1 << 30); break;
-        case HELP: fputs(usage, stdout); exit(EXIT_SUCCESS);
-        default: fputs(usage, stderr); exit(EXIT_FAILURE);
-    }
+        case 'o':
+            opt.output = optarg;
+            break;
+        case TOKENIZER:
+            opt.tokenizer = optarg;
+            break;
+        case DOCUMENTS:
+            set_documents(optarg);
+            break;
+        case VAL:
+            set_val(optarg);
+            break;
+        case SHARD:
+            opt.shard = number("--shard", optarg, 1, MAX_TOKENS);
+            break;
+        case PIECE:
+            opt.piece = number("--piece", optarg, 1, 1 << 30);
+            break;
+        case HELP:
+            fputs(usage, stdout);
+            exit(EXIT_SUCCESS);
+        default:
+            fputs(usage, stderr);
+            exit(EXIT_FAILURE);
+        }
     if (!opt.output || optind == argc) {
         fputs(usage, stderr);
         exit(EXIT_FAILURE);
@@ -376,7 +430,8 @@ static void measure_files(char **paths) {
     if (in.total < 0 && opt.val_percent >= 0)
         die("--val in %% needs the size of the text, and a pipe has none; give --val a number of tokens");
     if (in.total > MAX_TOKENS && !opt.shard && !opt.tokenizer)
-        die("%lld bytes of text are too many tokens for one file; give --shard 100000000", (long long)in.total);
+        die("%lld bytes of text are too many tokens for one file; give --shard 100000000",
+            (long long)in.total);
 }
 
 static void load_bpe(Bpe **bpe, uint16_t *eot) {
@@ -390,7 +445,8 @@ static void load_bpe(Bpe **bpe, uint16_t *eot) {
 static void check_result(void) {
     if (out.shard == out.first && !out.count) die("there is no text but marks");
     if (!out.shard && opt.val_percent != 100)
-        die("the text has %lld tokens, and nothing is left for training; give more text, or a smaller --val", (long long)out.count);
+        die("the text has %lld tokens, and nothing is left for training; give more text, or a smaller --val",
+            (long long)out.count);
 }
 
 int main(int argc, char **argv) {
@@ -400,7 +456,8 @@ int main(int argc, char **argv) {
     measure_files(argv + optind);
     if (opt.tokenizer) load_bpe(&bpe, &eot);
     refuse_leftovers();
-    in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64); // 64: a mark, a character, what bpe_next wants to see behind a word
+    in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD +
+                      64);  // 64: a mark, a character, what bpe_next wants to see behind a word
     if (!in.bytes) die("no memory to read %lld bytes at a time; give a smaller --piece", opt.piece);
     out.first = opt.val_percent < 0 && !opt.val_tokens;
     catch_signals();
@@ -415,9 +472,11 @@ int main(int argc, char **argv) {
     report_leftover();
 
     int64_t tokens = out.tokens[0] + out.tokens[1];
-    printf("%s: %lld bytes, %lld tokens: %lld for training in %d %s, %lld for validation; %.2f s, %.1f MB/s\n", opt.output,
-           (long long)in.used, (long long)tokens, (long long)out.tokens[1], out.shard, out.shard == 1 ? "shard" : "shards",
-           (long long)out.tokens[0], seconds, (double)in.used / 1e6 / seconds);
+    printf(
+        "%s: %lld bytes, %lld tokens: %lld for training in %d %s, %lld for validation; %.2f s, %.1f MB/s\n",
+        opt.output, (long long)in.used, (long long)tokens, (long long)out.tokens[1], out.shard,
+        out.shard == 1 ? "shard" : "shards", (long long)out.tokens[0], seconds,
+        (double)in.used / 1e6 / seconds);
     bpe_free(bpe);
     free(in.bytes);
     if (fflush(stdout)) return EXIT_FAILURE;

@@ -1,51 +1,74 @@
-/*
- * A complete trainer on llmc_zero of a network that is no GPT-2: it learns on which of two spirals a point of the plane lies. It uses
- * zero.h, libc and libm only, and computes in fp32; docs/porting.md goes through it. Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
- *
- *     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]      save: the state after half of the steps, into mlp_zero.state.RANK
- *     x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n);   n: rows of a micro-batch
- */
+// A complete trainer on llmc_zero of a network that is no GPT-2: it learns on which of two spirals a point of
+// the plane lies. It uses zero.h, libc and libm only, and computes in fp32; docs/porting.md goes through it.
+// Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
+//
+//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]      save: the state after half of the steps, into
+//     mlp_zero.state.RANK x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) ->
+//     logits (n);   n: rows of a micro-batch
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "llmc_zero/zero.h"
 
-enum { H = 64, L = 3, BATCH = 192, STEPS = 300, NEW = 10 * BATCH };  /* BATCH: rows of a step, over all ranks and micro-batches */
-enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };             /* rows of the tensor table: each bias follows its weight */
-enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };             /* rows of the unit table; hidden layer l is unit HIDDEN + l */
+enum {
+    H = 64,
+    L = 3,
+    BATCH = 192,
+    STEPS = 300,
+    NEW = 10 * BATCH
+};  // BATCH: rows of a step, over all ranks and micro-batches
+enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table: each bias follows its weight
+enum {
+    INPUT,
+    HIDDEN,
+    OUTPUT = HIDDEN + L,
+    UNITS
+};  // rows of the unit table; hidden layer l is unit HIDDEN + l
 
-static const zero_tensor tensors[TENSORS] = {   /* name, elements of a layer, layers, unit of layer 0, decay, written */
-    { "inw", 2 * H, 1, INPUT, 1, 0 },   { "inb", H, 1, INPUT, 0, 0 },
-    { "hidw", H * H, L, HIDDEN, 1, 0 }, { "hidb", H, L, HIDDEN, 0, 0 },
-    { "outw", H, 1, OUTPUT, 1, 0 },     { "outb", 1, 1, OUTPUT, 0, 0 },
+static const zero_tensor tensors[TENSORS] = {
+    // name, elements of a layer, layers, unit of layer 0, decay, written
+    { "inw", 2 * H, 1, INPUT, 1, 0 }, { "inb", H, 1, INPUT, 0, 0 },   { "hidw", H *H, L, HIDDEN, 1, 0 },
+    { "hidb", H, L, HIDDEN, 0, 0 },   { "outw", H, 1, OUTPUT, 1, 0 }, { "outb", 1, 1, OUTPUT, 0, 0 },
 };
-static const zero_unit units[UNITS] = {                         /* uses forward, backward; the input's backward reads no parameters */
-    { "input", 1, 1, 1 << 0 }, { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 }, { "hidden 2", 1, 1, 0 }, { "output", 1, 1, 0 },
+static const zero_unit units[UNITS] = {
+    // uses forward, backward; the input's backward reads no parameters
+    { "input", 1, 1, 1 << 0 }, { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 },
+    { "hidden 2", 1, 1, 0 },   { "output", 1, 1, 0 },
 };
 
-static zero *z;                                                 /* the plugin; NULL before zero_create */
-static int n, side[BATCH];                                      /* which spiral: -1 or 1 */
-static float *x, *act[L + 1], *logits, *dlogits, *dact[2];      /* act[l], dact[l % 2] (n, H): what enters layer l, and its gradient */
+static zero *z;             // the plugin; NULL before zero_create
+static int n, side[BATCH];  // which spiral: -1 or 1
+static float *x, *act[L + 1], *logits, *dlogits,
+    *dact[2];  // act[l], dact[l % 2] (n, H): what enters layer l, and its gradient
 
 static void fail(const char *sentence) {
-    if (!zero_first_to_fail(z)) sleep(3);                       /* the rank that speaks ends this one meanwhile */
+    if (!zero_first_to_fail(z)) sleep(3);  // the rank that speaks ends this one meanwhile
     fprintf(stderr, "mlp_zero: %s\n", sentence);
     zero_end_all(z, 1);
 }
-static void check(int rc) { if (rc) fail(zero_last_error()); }
-static float *valid(void *p) { if (!p) fail(zero_last_error()); return p; }
+static void check(int rc) {
+    if (rc) fail(zero_last_error());
+}
+static float *valid(void *p) {
+    if (!p) fail(zero_last_error());
+    return p;
+}
 static float *param(int tensor, int l) { return valid(zero_param(z, tensor, l)); }
 static float *grad(int tensor, int l) { return valid(zero_grad(z, tensor, l)); }
-static float *activation(int width) { return valid(zero_alloc(z, ZERO_ACTIVATIONS, "activations", (size_t)n * width * sizeof(float))); }
+static float *activation(int width) {
+    return valid(zero_alloc(z, ZERO_ACTIVATIONS, "activations", (size_t)n * width * sizeof(float)));
+}
 
-/* The i-th of a fixed sequence of numbers in [0, 1), the same on every rank: multiplicative hashing by 2^32 / the golden ratio. */
+// The i-th of a fixed sequence of numbers in [0, 1), the same on every rank: multiplicative hashing by 2^32 /
+// the golden ratio.
 static float number(unsigned i) {
     unsigned h = i * 0x9e3779b1U;
     return (float)((h ^ h >> 15) * 0x9e3779b1U >> 8) / (1 << 24);
 }
 
-/* This rank's rows of a pass. Rows are numbered over all ranks: a step sees the same ones, however many ranks share them. */
+// This rank's rows of a pass. Rows are numbered over all ranks: a step sees the same ones, however many ranks
+// share them.
 static void load_rows(int pass) {
     unsigned row = (unsigned)(pass * zero_ranks(z) + zero_rank(z)) * n;
     for (int i = 0; i < n; i++, row++) {
@@ -55,26 +78,29 @@ static void load_rows(int pass) {
     }
 }
 
-/* out (n, n_out) = in (n, n_in) w (n_in, n_out) + b (n_out), and tanh of it but at the output */
+// out (n, n_out) = in (n, n_in) w (n_in, n_out) + b (n_out), and tanh of it but at the output
 static void layer_forward(int unit, int weight, int l, float *out, const float *in, int n_in, int n_out) {
     check(zero_pre_forward(z, unit));
     const float *w = param(weight, l), *b = param(weight + 1, l);
     for (int r = 0; r < n; r++, in += n_in, out += n_out) {
         memcpy(out, b, n_out * sizeof(float));
-        for (int i = 0; i < n_in; i++) for (int o = 0; o < n_out; o++) out[o] += in[i] * w[i * n_out + o];
+        for (int i = 0; i < n_in; i++)
+            for (int o = 0; o < n_out; o++) out[o] += in[i] * w[i * n_out + o];
         for (int o = 0; unit != OUTPUT && o < n_out; o++) out[o] = tanhf(out[o]);
     }
     check(zero_post_forward(z, unit));
 }
 
-/* Adds to the gradients of w and b. din, unless NULL, becomes the gradient before the tanh that made `in`. */
-static void layer_backward(int unit, int weight, int l, float *din, const float *dout, const float *in, int n_in, int n_out) {
+// Adds to the gradients of w and b. din, unless NULL, becomes the gradient before the tanh that made `in`.
+static void layer_backward(int unit, int weight, int l, float *din, const float *dout, const float *in,
+                           int n_in, int n_out) {
     check(zero_pre_backward(z, unit));
     const float *w = din ? param(weight, l) : NULL;
     float *dw = grad(weight, l), *db = grad(weight + 1, l);
     for (int r = 0; r < n; r++, in += n_in, dout += n_out) {
         for (int o = 0; o < n_out; o++) db[o] += dout[o];
-        for (int i = 0; i < n_in; i++) for (int o = 0; o < n_out; o++) dw[i * n_out + o] += in[i] * dout[o];
+        for (int i = 0; i < n_in; i++)
+            for (int o = 0; o < n_out; o++) dw[i * n_out + o] += in[i] * dout[o];
         for (int i = 0; din && i < n_in; i++, din++) {
             *din = 0;
             for (int o = 0; o < n_out; o++) *din += dout[o] * w[i * n_out + o] * (1 - in[i] * in[i]);
@@ -83,7 +109,7 @@ static void layer_backward(int unit, int weight, int l, float *din, const float 
     check(zero_post_backward(z, unit));
 }
 
-/* A micro-batch; adds the sum of its losses and how many of its rows are on the right side to sums. */
+// A micro-batch; adds the sum of its losses and how many of its rows are on the right side to sums.
 static void run_pass(zero_mode mode, int pass, int micro, int of, double sums[2]) {
     load_rows(pass);
     check(zero_begin(z, mode, micro, of));
@@ -94,11 +120,13 @@ static void run_pass(zero_mode mode, int pass, int micro, int of, double sums[2]
         double margin = side[i] * logits[i];
         sums[0] += log1p(exp(-margin));
         sums[1] += margin > 0;
-        dlogits[i] = (float)(-side[i] / (1 + exp(margin)) / (n * of));          /* of the mean over this rank's rows of the step */
+        dlogits[i] = (float)(-side[i] / (1 + exp(margin)) /
+                             (n * of));  // of the mean over this rank's rows of the step
     }
     if (mode == ZERO_EVAL) return;
     layer_backward(OUTPUT, OUTW, 0, dact[L % 2], dlogits, act[L], H, 1);
-    for (int l = L - 1; l >= 0; l--) layer_backward(HIDDEN + l, HIDW, l, dact[l % 2], dact[(l + 1) % 2], act[l], H, H);
+    for (int l = L - 1; l >= 0; l--)
+        layer_backward(HIDDEN + l, HIDW, l, dact[l % 2], dact[(l + 1) % 2], act[l], H, H);
     layer_backward(INPUT, INW, 0, NULL, dact[0], x, 2, H);
 }
 
@@ -106,25 +134,29 @@ static void set_initial_values(void) {
     float values[H * H];
     for (int t = 0, next = 0; t < TENSORS; t++)
         for (int l = 0; l < tensors[t].layers; l++) {
-            float most = !tensors[t].decay ? 0 : t == INW ? 2 : 1.7f / sqrtf(H);            /* biases start at 0 */
+            float most = !tensors[t].decay ? 0 : t == INW ? 2 : 1.7f / sqrtf(H);  // biases start at 0
             for (int i = 0; i < tensors[t].elems; i++) values[i] = most * (2 * number(next++) - 1);
             check(zero_set(z, ZERO_PARAM, t, l, 0, tensors[t].elems, values));
         }
 }
 
 int main(int argc, char **argv) {
-    int save = argc == 2 && !strcmp(argv[1], "save"), resume = argc == 2 && !strcmp(argv[1], "resume"), step = 0;
+    int save = argc == 2 && !strcmp(argv[1], "save"), resume = argc == 2 && !strcmp(argv[1], "resume"),
+        step = 0;
     char path[32], hash[17];
     double seen[2] = { 0, 0 };
     zero_config config = ZERO_CONFIG_INIT;
     if (argc != 1 && !save && !resume) fail("usage: mlp_zero [save | resume]");
     check(zero_config_from_env(&config));
-    if (config.dtype != ZERO_F32) fail("this trainer computes in fp32: take bf16 out of the file that ZERO_CONFIG names");
+    if (config.dtype != ZERO_F32)
+        fail("this trainer computes in fp32: take bf16 out of the file that ZERO_CONFIG names");
     check(zero_create(&z, &config, tensors, TENSORS, units, UNITS));
     int speaks = zero_rank(z) == 0, A = config.micro_batches;
     n = BATCH / (zero_ranks(z) * A);
-    if (n * zero_ranks(z) * A != BATCH) fail("BATCH, the rows of a step, must be a multiple of the ranks times the micro-batches");
-    x = activation(2), logits = activation(1), dlogits = activation(1), dact[0] = activation(H), dact[1] = activation(H);
+    if (n * zero_ranks(z) * A != BATCH)
+        fail("BATCH, the rows of a step, must be a multiple of the ranks times the micro-batches");
+    x = activation(2), logits = activation(1), dlogits = activation(1), dact[0] = activation(H),
+    dact[1] = activation(H);
     for (int l = 0; l <= L; l++) act[l] = activation(H);
     set_initial_values();
     snprintf(path, sizeof path, "mlp_zero.state.%d", zero_rank(z));
@@ -137,14 +169,18 @@ int main(int argc, char **argv) {
         for (int micro = 0; micro < A; micro++) run_pass(ZERO_TRAIN, step * A + micro, micro, A, sums);
         check(zero_step(z, &hyper, &info));
         check(zero_sum(z, sums, 2));
-        if (speaks && step % 50 == 0) printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, info.grad_norm);
+        if (speaks && step % 50 == 0)
+            printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, info.grad_norm);
     }
-    for (int i = 0; i < NEW / BATCH * A; i++) run_pass(ZERO_EVAL, STEPS * A + i, 0, 1, seen);     /* rows that it has not trained on */
+    for (int i = 0; i < NEW / BATCH * A; i++)
+        run_pass(ZERO_EVAL, STEPS * A + i, 0, 1, seen);  // rows that it has not trained on
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
     if (speaks)
-        printf("%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes a rank (formula %zu), working %zu\n"
-               "params_hash %s\n", NEW, seen[0] / NEW, 100 * seen[1] / NEW, zero_memory_bytes(z, ZERO_STATES),
+        printf("%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes a rank (formula "
+               "%zu), working %zu\n"
+               "params_hash %s\n",
+               NEW, seen[0] / NEW, 100 * seen[1] / NEW, zero_memory_bytes(z, ZERO_STATES),
                zero_states_formula(z, config.stage), zero_memory_bytes(z, ZERO_WORKING), hash);
     zero_destroy(z);
 }

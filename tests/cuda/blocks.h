@@ -1,6 +1,6 @@
-/* Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that has to wait for others is a fiber with a stack of
- * its own; threads that never wait run one after another on the same fiber. Warps run in turn, each until all its lanes are through or
- * at a barrier. */
+// Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that has to wait for others is
+// a fiber with a stack of its own; threads that never wait run one after another on the same fiber. Warps run
+// in turn, each until all its lanes are through or at a barrier.
 #ifndef CUDA_STAND_IN_BLOCKS_H
 #define CUDA_STAND_IN_BLOCKS_H
 #include <dlfcn.h>
@@ -20,17 +20,20 @@ enum { LANES = 32, MAX_THREADS = 1024, STACK = 64 << 10, GUARD = 4 << 10 };
 [[noreturn]] void die(const char *what, const void *kernel) {
     Dl_info info = {};
     dladdr(kernel, &info);
-    fprintf(stderr, "CUDA stand-in: %s, in kernel %s (address %#lx of %s), block (%u, %u, %u), thread (%u, %u, %u)\n", what,
-            info.dli_sname ? info.dli_sname : "without a name", (unsigned long)((const char *)kernel - (const char *)info.dli_fbase),
-            info.dli_fname ? info.dli_fname : "?", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+    fprintf(stderr,
+            "CUDA stand-in: %s, in kernel %s (address %#lx of %s), block (%u, %u, %u), thread (%u, %u, %u)\n",
+            what, info.dli_sname ? info.dli_sname : "without a name",
+            (unsigned long)((const char *)kernel - (const char *)info.dli_fbase),
+            info.dli_fname ? info.dli_fname : "?", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x,
+            threadIdx.y, threadIdx.z);
     abort();
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // fibers: switch_to(&from, to) stores where this one is and goes on where the other was
 
 #if defined(__x86_64__)
-typedef void *Place;    // the stack pointer; all that a call keeps lies on the stack
+typedef void *Place;  // the stack pointer; all that a call keeps lies on the stack
 extern "C" void cuda_stand_in_switch(Place *from, Place to);
 asm(R"(
     .text
@@ -58,7 +61,7 @@ inline void switch_to(Place *from, Place *to) { cuda_stand_in_switch(from, *to);
 inline void prepare(Place *place, char *stack, size_t size, void (*start)()) {
     void **top = (void **)(stack + size);
     memset(top - 8, 0, 8 * sizeof *top);
-    top[-2] = (void *)start;    // the switch returns to it, with six registers below
+    top[-2] = (void *)start;  // the switch returns to it, with six registers below
     *place = top - 8;
 }
 #else
@@ -77,7 +80,7 @@ struct Fiber {
     Place place;
 };
 
-// ----------------------------------------------------------------------------
+// --------
 
 enum State { NEW, READY, AT_BARRIER, AT_WARP_OP, DONE };
 struct Thread {
@@ -92,13 +95,13 @@ static struct {
     const void *kernel;
     bool backward;
     Thread threads[MAX_THREADS];
-    int count;                              // of threads
-    int current;                            // the thread that runs
+    int count;    // of threads
+    int current;  // the thread that runs
     Place scheduler;
     Fiber *idle[MAX_THREADS];
     int idle_count, fibers;
-    int first, lanes, started;              // the warp that runs: its first thread, how many, how many have begun
-    cuda_stand_in_lanes given[2];           // what lanes gave, in turns: one is read while the next is written
+    int first, lanes, started;     // the warp that runs: its first thread, how many, how many have begun
+    cuda_stand_in_lanes given[2];  // what lanes gave, in turns: one is read while the next is written
     int turn;
 } block;
 
@@ -125,26 +128,27 @@ static void fiber_main() {
             thread->fiber = self;
             (*block.body)();
             thread->state = DONE;
-        } while (next_new_lane());  // there is none when this thread had to wait: all lanes begin before one goes on
+        } while (next_new_lane());  // there is none when this thread had to wait: all lanes begin before one
+                                    // goes on
         block.idle[block.idle_count++] = self;
         switch_to(&self->place, &block.scheduler);
     }
 }
 
 static Fiber *new_fiber() {
-    char *memory = (char *)mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *memory = (char *)mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, GUARD, PROT_NONE)) {
         die("no memory for the stack of a thread", block.kernel);
     }
     Fiber *fiber = new Fiber;
-    size_t unused = (size_t)block.fibers++ * 192 % 4096;    // stacks that begin alike would share a few lines of the cache
+    size_t unused = (size_t)block.fibers++ * 192 %
+                    4096;  // stacks that begin alike would share a few lines of the cache
     prepare(&fiber->place, memory + GUARD, STACK - unused, fiber_main);
     return fiber;
 }
 
-static void resume(Thread *thread) {
-    switch_to(&block.scheduler, &thread->fiber->place);
-}
+static void resume(Thread *thread) { switch_to(&block.scheduler, &thread->fiber->place); }
 
 static void wait_as(State state) {
     Thread *thread = &block.threads[block.current];
@@ -228,7 +232,8 @@ static void run_block() {
     } while (release_barrier());
 }
 
-static void run_grid(dim3 grid, dim3 threads, const void *kernel, const std::function<void()> &body, bool backward) {
+static void run_grid(dim3 grid, dim3 threads, const void *kernel, const std::function<void()> &body,
+                     bool backward) {
     gridDim = grid;
     blockDim = threads;
     block.body = &body;
@@ -236,23 +241,23 @@ static void run_grid(dim3 grid, dim3 threads, const void *kernel, const std::fun
     block.backward = backward;
     block.count = (int)(threads.x * threads.y * threads.z);
     for (int t = 0; t < block.count; t++) {
-        block.threads[t].index = uint3{ t % threads.x, t / threads.x % threads.y, t / (threads.x * threads.y) };
+        block.threads[t].index = uint3{ t % threads.x, t / threads.x % threads.y,
+                                        t / (threads.x * threads.y) };
     }
     size_t blocks = (size_t)grid.x * grid.y * grid.z;
     for (size_t i = 0; i < blocks; i++) {
         size_t b = backward ? blocks - 1 - i : i;
-        blockIdx = uint3{ (unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / ((size_t)grid.x * grid.y)) };
+        blockIdx = uint3{ (unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
+                          (unsigned)(b / ((size_t)grid.x * grid.y)) };
         run_block();
     }
 }
-}
+}  // namespace blocks
 
-// ----------------------------------------------------------------------------
+// --------
 // what kernels call
 
-unsigned cuda_stand_in_lane() {
-    return (unsigned)blocks::block.current % blocks::LANES;
-}
+unsigned cuda_stand_in_lane() { return (unsigned)blocks::block.current % blocks::LANES; }
 
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value) {
     if (mask != 0xffffffff) {
@@ -266,7 +271,5 @@ const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned ma
     return given;
 }
 
-void __syncthreads() {
-    blocks::wait_as(blocks::AT_BARRIER);
-}
+void __syncthreads() { blocks::wait_as(blocks::AT_BARRIER); }
 #endif

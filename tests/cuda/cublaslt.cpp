@@ -1,7 +1,7 @@
-/* The stand-in's cuBLASLt: what it refuses, the algorithms that it offers, and the products themselves, in
- * fp32 and rounded once. It refuses what NVIDIA documents or what is known of cards, and sometimes more:
- * epilogues of 16-bit types want rows of multiples of 16 bytes, BGRADB wants a transposed B, and neither it
- * nor DGELU takes k = 1. */
+// The stand-in's cuBLASLt: what it refuses, the algorithms that it offers, and the products themselves, in
+// fp32 and rounded once. It refuses what NVIDIA documents or what is known of cards, and sometimes more:
+// epilogues of 16-bit types want rows of multiples of 16 bytes, BGRADB wants a transposed B, and neither it
+// nor DGELU takes k = 1.
 #include <stdio.h>
 #include <stdlib.h>
 #include <algorithm>
@@ -17,7 +17,9 @@
 #define VECTOR
 #endif
 
-struct cublasLtContext { int unused; };
+struct cublasLtContext {
+    int unused;
+};
 
 struct cublasLtMatmulDescOpaque {
     cublasComputeType_t compute;
@@ -25,7 +27,7 @@ struct cublasLtMatmulDescOpaque {
     unsigned epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     void *bias = nullptr, *aux = nullptr;
     int64_t bias_stride = 0, aux_ld = 0, aux_stride = 0;
-    int bias_type = -1, aux_type = -1;      // -1: as D
+    int bias_type = -1, aux_type = -1;  // -1: as D
 };
 
 struct cublasLtMatrixLayoutOpaque {
@@ -37,7 +39,7 @@ struct cublasLtMatrixLayoutOpaque {
 
 struct cublasLtMatmulPreferenceOpaque {
     uint64_t workspace = 0;
-    uint32_t align[4] = { 256, 256, 256, 256 };     // A, B, C, D
+    uint32_t align[4] = { 256, 256, 256, 256 };  // A, B, C, D
 };
 
 namespace {
@@ -45,9 +47,9 @@ namespace {
 using Layout = cublasLtMatrixLayoutOpaque;
 using Desc = cublasLtMatmulDescOpaque;
 
-enum { WORKSPACE = 4096 };  // what an algorithm asks for, when it may
-enum { ALGORITHMS = 8 };    // of each product
-enum { EPILOGUE_ROW = 16 }; // bytes that rows are multiples of where 16-bit types have an epilogue
+enum { WORKSPACE = 4096 };   // what an algorithm asks for, when it may
+enum { ALGORITHMS = 8 };     // of each product
+enum { EPILOGUE_ROW = 16 };  // bytes that rows are multiples of where 16-bit types have an epilogue
 
 struct Problem {
     Desc desc;
@@ -60,20 +62,19 @@ struct Algorithm {
     uint64_t key, workspace;
     uint32_t align[4], aux_align, unused;
 };
-static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm is kept in cuBLASLt's own type");
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t),
+              "an algorithm is kept in cuBLASLt's own type");
 
 std::atomic<long> heuristics{ 0 };
 
-size_t size_of(int type) {
-    return type == CUDA_R_32F ? 4 : 2;
-}
+size_t size_of(int type) { return type == CUDA_R_32F ? 4 : 2; }
 
 long setting(const char *name, long usual) {
     const char *text = getenv(name);
     return text && *text ? atol(text) : usual;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // attributes
 
 template <class T> cublasStatus_t set(T *to, const void *value, size_t size) {
@@ -91,18 +92,19 @@ cublasStatus_t expect(int32_t only, const void *value, size_t size) {
     return rc ? rc : given == only ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // what is refused
 
 cublasStatus_t refuse(cublasStatus_t status, const char *why) {
     fprintf(stderr, "CUDA stand-in: cuBLASLt: %s\n", why);
     return status;
 }
-#define REFUSE_IF(condition, status) do { if (condition) return refuse(CUBLAS_STATUS_##status, #condition); } while (0)
+#define REFUSE_IF(condition, status)                                      \
+    do {                                                                  \
+        if (condition) return refuse(CUBLAS_STATUS_##status, #condition); \
+    } while (0)
 
-bool has(const Desc &desc, unsigned epilogue) {
-    return (desc.epilogue & epilogue) == epilogue;
-}
+bool has(const Desc &desc, unsigned epilogue) { return (desc.epilogue & epilogue) == epilogue; }
 bool has_bias(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_BIAS); }
 bool has_gelu(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_GELU_AUX); }
 bool has_dgelu(const Desc &desc) { return has(desc, CUBLASLT_EPILOGUE_DGELU); }
@@ -112,14 +114,16 @@ bool has_vector(const Desc &desc) { return has_bias(desc) || has_bgradb(desc) ||
 bool has_aux(const Desc &desc) { return has_gelu(desc) || has_dgelu(desc); }
 
 bool same_layout(const Layout &x, const Layout &y) {
-    return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld && x.batches == y.batches && x.stride == y.stride;
+    return x.type == y.type && x.rows == y.rows && x.cols == y.cols && x.ld == y.ld &&
+           x.batches == y.batches && x.stride == y.stride;
 }
 
 cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
     unsigned e = desc.epilogue;
-    bool known = e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX ||
-                 e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU ||
-                 e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB;
+    bool known = e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS ||
+                 e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+                 e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD ||
+                 e == CUBLASLT_EPILOGUE_BGRADB;
     REFUSE_IF(!known, NOT_SUPPORTED);
     REFUSE_IF(has_vector(desc) && desc.bias_type >= 0 && desc.bias_type != (int)d.type, INVALID_VALUE);
     if (has_aux(desc)) {
@@ -156,8 +160,10 @@ cublasStatus_t check_problem(const Problem &p) {
     REFUSE_IF(c.rows != d.rows || c.cols != d.cols, INVALID_VALUE);
     REFUSE_IF(a.ld < a.rows || b.ld < b.rows || c.ld < c.rows || d.ld < d.rows, INVALID_VALUE);
     REFUSE_IF(a.batches != d.batches || b.batches != d.batches || c.batches != d.batches, INVALID_VALUE);
-    REFUSE_IF(d.batches > 1 && d.stride < (d.cols - 1) * d.ld + d.rows && d.stride + d.rows > d.ld, INVALID_VALUE);   // results overlap
-    REFUSE_IF(a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F), NOT_SUPPORTED);
+    REFUSE_IF(d.batches > 1 && d.stride < (d.cols - 1) * d.ld + d.rows && d.stride + d.rows > d.ld,
+              INVALID_VALUE);  // results overlap
+    REFUSE_IF(a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F),
+              NOT_SUPPORTED);
     REFUSE_IF(desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F, NOT_SUPPORTED);
     cublasStatus_t rc = check_epilogue(desc, d);
     return rc ? rc : check_support(p);
@@ -171,13 +177,13 @@ bool reaches(const void *p, const Layout &x) {
     return reaches(p, x.type, x.rows, x.cols, x.ld, x.batches, x.stride);
 }
 
-bool is_aligned(const void *p, size_t alignment) {
-    return (uintptr_t)p % alignment == 0;
-}
+bool is_aligned(const void *p, size_t alignment) { return (uintptr_t)p % alignment == 0; }
 
-cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, const void *C, const void *D, const Algorithm &algo) {
+cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, const void *C, const void *D,
+                              const Algorithm &algo) {
     const Desc &desc = p.desc;
-    REFUSE_IF(!is_aligned(A, algo.align[0]) || !is_aligned(B, algo.align[1]), INVALID_VALUE);   // less than the preference promised
+    REFUSE_IF(!is_aligned(A, algo.align[0]) || !is_aligned(B, algo.align[1]),
+              INVALID_VALUE);  // less than the preference promised
     REFUSE_IF(!is_aligned(C, algo.align[2]) || !is_aligned(D, algo.align[3]), INVALID_VALUE);
     REFUSE_IF(!reaches(A, p.a) || !reaches(B, p.b) || !reaches(C, p.c) || !reaches(D, p.d), EXECUTION_FAILED);
     REFUSE_IF(C == D && !same_layout(p.c, p.d), INVALID_VALUE);
@@ -187,16 +193,19 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
     REFUSE_IF(has_vector(desc) && !reaches(desc.bias, p.d.type, length, 1, 0, p.d.batches, desc.bias_stride),
               EXECUTION_FAILED);
     REFUSE_IF(has_aux(desc) &&
-              !reaches(desc.aux, p.d.type, p.d.rows, p.d.cols, desc.aux_ld, p.d.batches, desc.aux_stride), EXECUTION_FAILED);
+                  !reaches(desc.aux, p.d.type, p.d.rows, p.d.cols, desc.aux_ld, p.d.batches, desc.aux_stride),
+              EXECUTION_FAILED);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 // The same for products that differ in their pointers only (FNV)
 uint64_t key_of(const Problem &p) {
     const Desc &desc = p.desc;
-    std::vector<int64_t> fields = { desc.compute, desc.trans_a, desc.trans_b, desc.epilogue, desc.aux_ld, desc.aux_stride };
+    std::vector<int64_t> fields = { desc.compute,  desc.trans_a, desc.trans_b,
+                                    desc.epilogue, desc.aux_ld,  desc.aux_stride };
     for (const Layout *x : { &p.a, &p.b, &p.c, &p.d }) {
-        fields.insert(fields.end(), { (int64_t)x->type, x->rows, x->cols, x->ld, (int64_t)x->batches, x->stride });
+        fields.insert(fields.end(),
+                      { (int64_t)x->type, x->rows, x->cols, x->ld, (int64_t)x->batches, x->stride });
     }
     uint64_t key = 14695981039346656037ull;
     for (int64_t field : fields) {
@@ -205,7 +214,7 @@ uint64_t key_of(const Problem &p) {
     return key;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // elements
 
 float read(int type, const void *p, int64_t i) {
@@ -238,21 +247,20 @@ void write(int type, void *p, int64_t i, float x) {
 }
 
 float to_tf32(float x) {
-    return isfinite(x) ? __uint_as_float((__float_as_uint(x) + 0x1000) & ~0x1fffu) : x;    // 10 bits, to nearest, halves away from 0
+    return isfinite(x) ? __uint_as_float((__float_as_uint(x) + 0x1000) & ~0x1fffu)
+                       : x;  // 10 bits, to nearest, halves away from 0
 }
 
 const float GELU_SCALE = 0.7978845608028654f, GELU_CUBE = 0.044715f;
 
-float gelu(float x) {
-    return 0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x)));
-}
+float gelu(float x) { return 0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x))); }
 
 float gelu_slope(float x) {
     float t = tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x));
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SCALE * (1.0f + 3.0f * GELU_CUBE * x * x);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // the product
 
 struct Call {
@@ -260,14 +268,16 @@ struct Call {
     const void *A, *B, *C;
     void *D;
     float alpha, beta;
-    bool backward = false;      // over k
+    bool backward = false;  // over k
 };
 
 enum { TILE = 64 };
 
-// out (rows of `inner`, padded to TILE) from op(x): out[o * inner_padded + i] = x[i, o], or x[o, i] with `flip`
+// out (rows of `inner`, padded to TILE) from op(x): out[o * inner_padded + i] = x[i, o], or x[o, i] with
+// `flip`
 void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t offset, bool flip, bool tf32) {
-    int64_t inner = flip ? x.cols : x.rows, outer = flip ? x.rows : x.cols, padded = (inner + TILE - 1) / TILE * TILE;
+    int64_t inner = flip ? x.cols : x.rows, outer = flip ? x.rows : x.cols,
+            padded = (inner + TILE - 1) / TILE * TILE;
     out.assign(outer * padded, 0.0f);
     for (int64_t c = 0; c < x.cols; c++) {
         for (int64_t r = 0; r < x.rows; r++) {
@@ -315,7 +325,8 @@ float finish(const Call &call, int batch, int64_t row, int64_t col, float produc
 }
 
 // of op(B), over k
-void sum_columns(const Call &call, int batch, const std::vector<float> &b, int64_t N, int64_t padded, int64_t K) {
+void sum_columns(const Call &call, int batch, const std::vector<float> &b, int64_t N, int64_t padded,
+                 int64_t K) {
     for (int64_t n = 0; n < N; n++) {
         float sum = 0.0f;
         for (int64_t k = 0; k < K; k++) {
@@ -330,12 +341,12 @@ void compute(const Call &call) {
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     int64_t M = p.d.rows, N = p.d.cols, K = p.desc.trans_a ? p.a.rows : p.a.cols;
     int64_t a_step = (M + TILE - 1) / TILE * TILE, b_step = (N + TILE - 1) / TILE * TILE;
-    std::vector<float> a, b;    // (K, M), (K, N)
+    std::vector<float> a, b;  // (K, M), (K, N)
     for (int batch = 0; batch < p.d.batches; batch++) {
         unpack(a, p.a, call.A, batch * p.a.stride, p.desc.trans_a, tf32);
         unpack(b, p.b, call.B, batch * p.b.stride, !p.desc.trans_b, tf32);
         for (int64_t m = 0; m < M; m += TILE) {
-            float rows[TILE] = { 0 };   // of D, added up over n
+            float rows[TILE] = { 0 };  // of D, added up over n
             int64_t here = std::min<int64_t>(TILE, M - m);
             for (int64_t n = 0; n < N; n++) {
                 float sums[TILE];
@@ -380,7 +391,7 @@ cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
         return rc;
     }
     REFUSE_IF(algo.id >= ALGORITHMS, INVALID_VALUE);
-    REFUSE_IF(algo.key != key_of(p), INVALID_VALUE);    // an algorithm for another product
+    REFUSE_IF(algo.key != key_of(p), INVALID_VALUE);  // an algorithm for another product
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -393,14 +404,12 @@ double pretended_ms(const Problem &p, const Algorithm &algo) {
     double epilogue = colon && p.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT ? atof(colon + 1) : 0;
     return (algo.id == (uint32_t)atol(text) ? 10 : 20 + algo.id) + epilogue;
 }
-}
+}  // namespace
 
-// ----------------------------------------------------------------------------
+// --------
 // the interface
 
-long cuda_stand_in_heuristics(void) {
-    return heuristics;
-}
+long cuda_stand_in_heuristics(void) { return heuristics; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     int devices;
@@ -416,31 +425,30 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-size_t cublasLtGetVersion(void) {
-    return (size_t)setting("CUDA_STAND_IN_CUBLASLT", 130100);
-}
+size_t cublasLtGetVersion(void) { return (size_t)setting("CUDA_STAND_IN_CUBLASLT", 130100); }
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {
     switch (status) {
-    #define NAME(s) case s: return #s
-    NAME(CUBLAS_STATUS_SUCCESS);
-    NAME(CUBLAS_STATUS_NOT_INITIALIZED);
-    NAME(CUBLAS_STATUS_ALLOC_FAILED);
-    NAME(CUBLAS_STATUS_INVALID_VALUE);
-    NAME(CUBLAS_STATUS_ARCH_MISMATCH);
-    NAME(CUBLAS_STATUS_EXECUTION_FAILED);
-    NAME(CUBLAS_STATUS_INTERNAL_ERROR);
-    NAME(CUBLAS_STATUS_NOT_SUPPORTED);
-    #undef NAME
+#define NAME(s) \
+    case s:     \
+        return #s
+        NAME(CUBLAS_STATUS_SUCCESS);
+        NAME(CUBLAS_STATUS_NOT_INITIALIZED);
+        NAME(CUBLAS_STATUS_ALLOC_FAILED);
+        NAME(CUBLAS_STATUS_INVALID_VALUE);
+        NAME(CUBLAS_STATUS_ARCH_MISMATCH);
+        NAME(CUBLAS_STATUS_EXECUTION_FAILED);
+        NAME(CUBLAS_STATUS_INTERNAL_ERROR);
+        NAME(CUBLAS_STATUS_NOT_SUPPORTED);
+#undef NAME
     }
     return "unknown status";
 }
 
-const char *cublasLtGetStatusString(cublasStatus_t status) {
-    return cublasLtGetStatusName(status);
-}
+const char *cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
     REFUSE_IF(scale != CUDA_R_32F, NOT_SUPPORTED);
     if (cuda_stand_in_fails("cublasLtMatmulDescCreate")) {
         return CUBLAS_STATUS_ALLOC_FAILED;
@@ -455,25 +463,37 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr, const void *value,
-                                              size_t size) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
+                                              const void *value, size_t size) {
     switch (attr) {
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return expect(CUBLASLT_POINTER_MODE_HOST, value, size);
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&desc->trans_a, value, size);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&desc->trans_b, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&desc->epilogue, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&desc->bias, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set(&desc->bias_stride, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(&desc->aux, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(&desc->aux_ld, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: return set(&desc->aux_stride, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return set(&desc->aux_type, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&desc->bias_type, value, size);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+        return expect(CUBLASLT_POINTER_MODE_HOST, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set(&desc->trans_a, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set(&desc->trans_b, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set(&desc->epilogue, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set(&desc->bias, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
+        return set(&desc->bias_stride, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set(&desc->aux, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set(&desc->aux_ld, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
+        return set(&desc->aux_stride, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+        return set(&desc->aux_type, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return set(&desc->bias_type, value, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
     REFUSE_IF(!rows || !cols || rows > INT32_MAX || cols > INT32_MAX, INVALID_VALUE);
     if (cuda_stand_in_fails("cublasLtMatrixLayoutCreate")) {
         return CUBLAS_STATUS_ALLOC_FAILED;
@@ -487,12 +507,16 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attr, const void *value,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attr, const void *value,
                                                 size_t size) {
     switch (attr) {
-    case CUBLASLT_MATRIX_LAYOUT_ORDER: return expect(CUBLASLT_ORDER_COL, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set(&layout->batches, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set(&layout->stride, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER:
+        return expect(CUBLASLT_ORDER_COL, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+        return set(&layout->batches, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+        return set(&layout->stride, value, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -510,12 +534,15 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref) 
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref, cublasLtMatmulPreferenceAttributes_t attr,
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
+                                                    cublasLtMatmulPreferenceAttributes_t attr,
                                                     const void *value, size_t size) {
     uint32_t unused;
     switch (attr) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&pref->workspace, value, size);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&unused, value, size);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return set(&pref->workspace, value, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return set(&unused, value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
@@ -525,15 +552,18 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
-                                              cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-                                              cublasLtMatmulPreference_t pref, int requested, cublasLtMatmulHeuristicResult_t results[],
-                                              int *returned) {
-    REFUSE_IF(!handle || !desc || !A || !B || !C || !D || !pref || requested < 1 || !results || !returned, INVALID_VALUE);
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
+                                              cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                              cublasLtMatmulPreference_t pref, int requested,
+                                              cublasLtMatmulHeuristicResult_t results[], int *returned) {
+    REFUSE_IF(!handle || !desc || !A || !B || !C || !D || !pref || requested < 1 || !results || !returned,
+              INVALID_VALUE);
     *returned = 0;
     Algorithm algo = {};
-    cublasStatus_t rc = cuda_stand_in_fails("cublasLtMatmulAlgoGetHeuristic") ? CUBLAS_STATUS_NOT_SUPPORTED
-                                                                              : find_algorithm({ *desc, *A, *B, *C, *D }, *pref, &algo);
+    cublasStatus_t rc = cuda_stand_in_fails("cublasLtMatmulAlgoGetHeuristic")
+                            ? CUBLAS_STATUS_NOT_SUPPORTED
+                            : find_algorithm({ *desc, *A, *B, *C, *D }, *pref, &algo);
     if (rc != CUBLAS_STATUS_SUCCESS) {
         return rc;
     }
@@ -550,9 +580,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 }
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
-                                       cublasLtMatrixLayout_t A,
-                                       cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-                                       const cublasLtMatmulAlgo_t *chosen, cublasLtMatmulHeuristicResult_t *result) {
+                                       cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
+                                       cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                       const cublasLtMatmulAlgo_t *chosen,
+                                       cublasLtMatmulHeuristicResult_t *result) {
     REFUSE_IF(!handle || !desc || !A || !B || !C || !D || !chosen || !result, INVALID_VALUE);
     Algorithm algo;
     memcpy(&algo, chosen, sizeof algo);
@@ -563,15 +594,24 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return rc;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
-                              cublasLtMatrixLayout_t A_layout, const void *B, cublasLtMatrixLayout_t B_layout, const void *beta,
-                              const void *C, cublasLtMatrixLayout_t C_layout, void *D, cublasLtMatrixLayout_t D_layout,
-                              const cublasLtMatmulAlgo_t *chosen, void *workspace, size_t workspace_size, cudaStream_t stream) {
-    REFUSE_IF(!handle || !desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout, INVALID_VALUE);
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                              const void *A, cublasLtMatrixLayout_t A_layout, const void *B,
+                              cublasLtMatrixLayout_t B_layout, const void *beta, const void *C,
+                              cublasLtMatrixLayout_t C_layout, void *D, cublasLtMatrixLayout_t D_layout,
+                              const cublasLtMatmulAlgo_t *chosen, void *workspace, size_t workspace_size,
+                              cudaStream_t stream) {
+    REFUSE_IF(!handle || !desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout,
+              INVALID_VALUE);
     if (cuda_stand_in_fails("cublasLtMatmul")) {
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }
-    Call call = { { *desc, *A_layout, *B_layout, *C_layout, *D_layout }, A, B, C, D, *(const float *)alpha, *(const float *)beta };
+    Call call = { { *desc, *A_layout, *B_layout, *C_layout, *D_layout },
+                  A,
+                  B,
+                  C,
+                  D,
+                  *(const float *)alpha,
+                  *(const float *)beta };
     Algorithm algo = {};
     cublasLtMatmulPreferenceOpaque any;
     std::fill(any.align, any.align + 4, (uint32_t)size_of(call.p.d.type));
@@ -586,7 +626,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     REFUSE_IF(workspace_size < algo.workspace, INVALID_VALUE);
-    REFUSE_IF(workspace_size && (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)), INVALID_VALUE);
+    REFUSE_IF(workspace_size &&
+                  (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)),
+              INVALID_VALUE);
     rc = check_pointers(call.p, A, B, C, D, algo);
     if (rc != CUBLAS_STATUS_SUCCESS) {
         return rc;

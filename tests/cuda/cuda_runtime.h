@@ -1,8 +1,9 @@
-/* The stand-in's device code: what the kernels of this project may use of CUDA, in plain C++. Threads of a block are fibers (blocks.h)
- * of which one runs at a time, so that shared memory is static and atomics are plain sums. */
+// The stand-in's device code: what the kernels of this project may use of CUDA, in plain C++. Threads of a
+// block are fibers (blocks.h) of which one runs at a time, so that shared memory is static and atomics are
+// plain sums.
 #ifndef CUDA_STAND_IN_RUNTIME_H
 #define CUDA_STAND_IN_RUNTIME_H
-#include "../../llmc_zero/numbers.h"      // bf16 and fp16, as device code of gpt2/cuda.h asks for them
+#include "../../llmc_zero/numbers.h"  // bf16 and fp16, as device code of gpt2/cuda.h asks for them
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,20 +19,23 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
-struct uint3 { unsigned x, y, z; };
+struct uint3 {
+    unsigned x, y, z;
+};
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-// ----------------------------------------------------------------------------
+// --------
 // waiting for other threads
 
 enum cuda_stand_in_op { CUDA_STAND_IN_SYNCWARP, CUDA_STAND_IN_SHUFFLE, CUDA_STAND_IN_BALLOT };
 struct cuda_stand_in_lanes {
     uint64_t value[32];
-    unsigned alive;         // lanes that took part
-    unsigned exist;         // lanes that the warp has
+    unsigned alive;  // lanes that took part
+    unsigned exist;  // lanes that the warp has
 };
-// Waits for all lanes of the warp; every lane gets what each of them gave. The result is valid until the lane's next call.
+// Waits for all lanes of the warp; every lane gets what each of them gave. The result is valid until the
+// lane's next call.
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value);
 unsigned cuda_stand_in_lane();
 void __syncthreads();
@@ -49,7 +53,8 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
-// The value of lane `from`: this lane's own where the warp has no such lane, 0xff bytes where that lane has left the kernel.
+// The value of lane `from`: this lane's own where the warp has no such lane, 0xff bytes where that lane has
+// left the kernel.
 template <class T> T cuda_stand_in_shuffle(unsigned mask, T x, int from) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles are of 4 or 8 bytes");
     uint64_t bits = 0;
@@ -79,14 +84,24 @@ template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 3
     return cuda_stand_in_shuffle(mask, x, from > last ? lane : from);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // atomics: the value before
 
-template <class T> T cuda_stand_in_add(T *p, T x) { T old = *p; *p = old + x; return old; }
-template <class T> T cuda_stand_in_max(T *p, T x) { T old = *p; *p = old > x ? old : x; return old; }
+template <class T> T cuda_stand_in_add(T *p, T x) {
+    T old = *p;
+    *p = old + x;
+    return old;
+}
+template <class T> T cuda_stand_in_max(T *p, T x) {
+    T old = *p;
+    *p = old > x ? old : x;
+    return old;
+}
 inline int atomicAdd(int *p, int x) { return cuda_stand_in_add(p, x); }
 inline unsigned atomicAdd(unsigned *p, unsigned x) { return cuda_stand_in_add(p, x); }
-inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x) { return cuda_stand_in_add(p, x); }
+inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x) {
+    return cuda_stand_in_add(p, x);
+}
 inline unsigned atomicInc(unsigned *p, unsigned most) {
     unsigned old = *p;
     *p = old >= most ? 0 : old + 1;
@@ -96,11 +111,19 @@ inline void __threadfence() {}
 inline int atomicMax(int *p, int x) { return cuda_stand_in_max(p, x); }
 inline unsigned atomicMax(unsigned *p, unsigned x) { return cuda_stand_in_max(p, x); }
 
-// ----------------------------------------------------------------------------
+// --------
 // arithmetic; build with -ffp-contract=off, or the compiler may fuse what these keep apart
 
-inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
-inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
+inline unsigned __float_as_uint(float x) {
+    unsigned u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+inline float __uint_as_float(unsigned u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
@@ -108,18 +131,22 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
-inline float cuda_stand_in_expf(float x) { return expf(x); }      // by macros: C libraries have functions of these names
+inline float cuda_stand_in_expf(float x) {
+    return expf(x);
+}  // by macros: C libraries have functions of these names
 #define __expf cuda_stand_in_expf
 inline float cuda_stand_in_rsqrtf(float x) { return 1.0f / sqrtf(x); }
 #define rsqrtf cuda_stand_in_rsqrtf
 template <class T> T __ldg(const T *p) { return *p; }
 
-// ----------------------------------------------------------------------------
+// --------
 // launching
 
 // A pointer handed to a kernel must be 0, or point into (or just behind) memory that a device can reach.
 template <class T> bool cuda_stand_in_argument(const T &) { return true; }
-template <class T> bool cuda_stand_in_argument(T *const &p) { return p == nullptr || cuda_stand_in_reaches((const void *)p, 0); }
+template <class T> bool cuda_stand_in_argument(T *const &p) {
+    return p == nullptr || cuda_stand_in_reaches((const void *)p, 0);
+}
 cudaError_t cuda_stand_in_refuse(const void *kernel);
 
 template <class... P, class... A>
@@ -130,7 +157,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     if (!reached) {
         return cuda_stand_in_refuse((const void *)kernel);
     }
-    return cuda_stand_in_launch(config, (const void *)kernel, [kernel, values] { std::apply(kernel, values); });
+    return cuda_stand_in_launch(config, (const void *)kernel,
+                                [kernel, values] { std::apply(kernel, values); });
 }
 
 template <class F>

@@ -1,6 +1,5 @@
-/* A stand-in for the CUDA run time on a machine without a GPU: the names, types and values of the calls that this project
- * uses, for C and C++.
- * stand_in.h says how it behaves and what can be asked of it. */
+// A stand-in for the CUDA run time on a machine without a GPU: the names, types and values of the calls that
+// this project uses, for C and C++. stand_in.h says how it behaves and what can be asked of it.
 #ifndef CUDA_STAND_IN_RUNTIME_API_H
 #define CUDA_STAND_IN_RUNTIME_API_H
 #include <stddef.h>
@@ -14,7 +13,9 @@ struct dim3 {
 #define CUDA_DV(x) = x
 extern "C" {
 #else
-typedef struct dim3 { unsigned x, y, z; } dim3;
+typedef struct dim3 {
+    unsigned x, y, z;
+} dim3;
 #define CUDA_DV(x)
 #endif
 
@@ -70,7 +71,9 @@ enum {
     cudaHostRegisterPortable = 1
 };
 
-typedef struct { char bytes[16]; } cudaUUID_t;
+typedef struct {
+    char bytes[16];
+} cudaUUID_t;
 struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
@@ -84,7 +87,7 @@ struct cudaDeviceProp {
     int maxThreadsPerMultiProcessor;
 };
 
-typedef struct cudaLaunchAttribute_st cudaLaunchAttribute;      // none is understood
+typedef struct cudaLaunchAttribute_st cudaLaunchAttribute;  // none is understood
 typedef struct cudaLaunchConfig_st {
     dim3 gridDim;
     dim3 blockDim;
@@ -118,7 +121,8 @@ cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t size, unsigned int flags);
 cudaError_t cudaHostUnregister(void *p);
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream CUDA_DV(0));
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,
+                            cudaStream_t stream CUDA_DV(0));
 cudaError_t cudaMemset(void *p, int value, size_t count);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t count, cudaStream_t stream CUDA_DV(0));
 
@@ -140,6 +144,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 }
 // As in CUDA's own header, C++ may leave out what is usual.
 template <class T> cudaError_t cudaMalloc(T **p, size_t size) { return cudaMalloc((void **)p, size); }
-template <class T> cudaError_t cudaHostAlloc(T **p, size_t size, unsigned flags) { return cudaHostAlloc((void **)p, size, flags); }
+template <class T> cudaError_t cudaHostAlloc(T **p, size_t size, unsigned flags) {
+    return cudaHostAlloc((void **)p, size, flags);
+}
 #endif
 #endif

@@ -1,5 +1,6 @@
-/* The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks, which go through rings of bytes in a file
- * that all ranks have mapped; whoever asks for a stream's progress moves what can be moved. */
+// The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks, which go
+// through rings of bytes in a file that all ranks have mapped; whoever asks for a stream's progress moves
+// what can be moved.
 #include "stand_in.h"
 #ifdef CUDA_STAND_IN_QUEUE_WHEN
 #include <atomic>
@@ -34,17 +35,17 @@ struct Ring {
 
 struct Shared {
     std::atomic<uint32_t> joined, finalized;
-    std::atomic<int> error;                 // ncclResult_t, for all ranks
-    std::atomic<uint32_t> taken[MAX_RANKS]; // whether the rank is there
+    std::atomic<int> error;                  // ncclResult_t, for all ranks
+    std::atomic<uint32_t> taken[MAX_RANKS];  // whether the rank is there
     char gpu[MAX_RANKS][64];
-    std::atomic<uint32_t> windows[MAX_RANKS];       // registered so far, and of what size
+    std::atomic<uint32_t> windows[MAX_RANKS];  // registered so far, and of what size
     uint64_t window_bytes[MAX_RANKS][MAX_WINDOWS];
-    Ring ring[MAX_RANKS][MAX_RANKS];        // from, to
+    Ring ring[MAX_RANKS][MAX_RANKS];  // from, to
 };
 
 // Goes before the bytes of a message.
 struct Header {
-    uint64_t kind, type, bytes, place;      // place: 0, or 1 + where in its window a symmetric operation receives
+    uint64_t kind, type, bytes, place;  // place: 0, or 1 + where in its window a symmetric operation receives
 };
 
 struct Message {
@@ -52,9 +53,9 @@ struct Message {
     bool is_send;
     Header header;
     char *p;
-    Header other{};             // what came in
-    size_t moved = 0;           // of header and bytes
-    uint64_t end = 0;           // of a send: of its ring, when all is written
+    Header other{};    // what came in
+    size_t moved = 0;  // of header and bytes
+    uint64_t end = 0;  // of a send: of its ring, when all is written
     bool done = false;
 };
 
@@ -62,10 +63,10 @@ using Clock = std::chrono::steady_clock;
 
 struct Operation {
     std::vector<Message> messages;
-    std::vector<std::function<void()>> then;    // local copies and sums
+    std::vector<std::function<void()>> then;  // local copies and sums
     long number = 0;
     bool outlives_abort = false;
-    Clock::time_point moved_at{};               // first look, or last byte
+    Clock::time_point moved_at{};  // first look, or last byte
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
@@ -76,17 +77,17 @@ struct Communicator {
     Shared *shared = nullptr;
     bool ready = false, finalizing = false, has_stream = false;
     cudaStream_t stream = nullptr;
-    std::atomic<bool> aborted{false};
-    std::atomic<int> error{0}, unfinished{0};
-    OperationPtr group, unissued;               // being described; described, but not on the stream yet
+    std::atomic<bool> aborted{ false };
+    std::atomic<int> error{ 0 }, unfinished{ 0 };
+    OperationPtr group, unissued;  // being described; described, but not on the stream yet
     std::map<void *, size_t> registered;
-    std::map<void *, size_t> windows;           // symmetric
-    void *registering = nullptr;                // the window that is not there yet
+    std::map<void *, size_t> windows;  // symmetric
+    void *registering = nullptr;       // the window that is not there yet
     size_t registering_bytes = 0;
     uint32_t n_windows = 0;
     ncclWindow_t *window = nullptr;
     bool connected[MAX_RANKS] = {};
-    std::vector<void *> memory;                 // of the device, its own
+    std::vector<void *> memory;  // of the device, its own
     ~Communicator() {
         if (shared) {
             munmap(shared, sizeof *shared);
@@ -98,9 +99,9 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 std::recursive_mutex lock;
 std::vector<CommunicatorPtr> live;
 std::string last_error;
-std::atomic<long> operations{0}, groups{0}, aborts{0};
-std::map<void *, size_t> allocated;              // by ncclMemAlloc
-std::vector<void *> unused;                     // device memory of communicators that are gone
+std::atomic<long> operations{ 0 }, groups{ 0 }, aborts{ 0 };
+std::map<void *, size_t> allocated;  // by ncclMemAlloc
+std::vector<void *> unused;          // device memory of communicators that are gone
 thread_local int depth = 0;
 thread_local std::vector<CommunicatorPtr> grouped;
 
@@ -143,11 +144,9 @@ void forget(const CommunicatorPtr &c) {
     }
 }
 
-size_t size_of(ncclDataType_t type) {
-    return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2;
-}
+size_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2; }
 
-// ----------------------------------------------------------------------------
+// --------
 // moving bytes
 
 void fail_later(Communicator &c, ncclResult_t rc, const std::string &why, bool for_all) {
@@ -187,8 +186,10 @@ size_t move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) 
 void check_header(Communicator &c, const Message &m) {
     if (memcmp(&m.other, &m.header, sizeof m.header)) {
         char why[200];
-        snprintf(why, sizeof why, "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
-                 (unsigned long long)m.header.bytes, (int)m.header.type, m.peer, (unsigned long long)m.other.bytes, (int)m.other.type,
+        snprintf(why, sizeof why,
+                 "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
+                 (unsigned long long)m.header.bytes, (int)m.header.type, m.peer,
+                 (unsigned long long)m.other.bytes, (int)m.other.type,
                  m.other.kind != m.header.kind     ? " in another operation"
                  : m.other.place != m.header.place ? ", to another place of the window"
                                                    : "");
@@ -225,7 +226,8 @@ bool move_messages(Communicator &c, Operation &op) {
         bool &is_busy = busy[m.is_send][m.peer];
         if (!m.done && !is_busy) {
             n += advance(c, m);
-            // the next send may begin before this one has been received; the next message in, only after this one
+            // the next send may begin before this one has been received; the next message in, only after this
+            // one
             is_busy = m.moved < sizeof(Header) + m.header.bytes;
         }
         done &= m.done;
@@ -293,12 +295,14 @@ ncclResult_t issue(const CommunicatorPtr &c) {
     }
     op->number = ++operations;
     c->unfinished++;
-    cudaError_t rc = cuda_stand_in_queue_when(c->stream, [=] { return look(*c, *op); }, [=] {
-        for (size_t i = 0; i < op->then.size() && !c->aborted; i++) {
-            op->then[i]();
-        }
-        c->unfinished--;
-    });
+    cudaError_t rc = cuda_stand_in_queue_when(
+        c->stream, [=] { return look(*c, *op); },
+        [=] {
+            for (size_t i = 0; i < op->then.size() && !c->aborted; i++) {
+                op->then[i]();
+            }
+            c->unfinished--;
+        });
     return rc == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, cudaGetErrorString(rc));
 }
 
@@ -309,7 +313,7 @@ ncclResult_t end_operation(const CommunicatorPtr &c) {
     return c->blocking ? issue(c) : ncclInProgress;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // describing operations
 
 ncclResult_t usable(const CommunicatorPtr &c) {
@@ -320,7 +324,9 @@ ncclResult_t usable(const CommunicatorPtr &c) {
         return (ncclResult_t)(int)c->error;
     }
     if (!c->ready || c->unissued || c->registering || c->finalizing) {
-        return refuse(ncclInvalidUsage, "the communicator is still busy with the call before: ncclCommGetAsyncError was not asked");
+        return refuse(
+            ncclInvalidUsage,
+            "the communicator is still busy with the call before: ncclCommGetAsyncError was not asked");
     }
     return ncclSuccess;
 }
@@ -355,11 +361,10 @@ template <class F> ncclResult_t operation(ncclComm_t handle, cudaStream_t stream
     return ncclSuccess;
 }
 
-bool reaches(const void *p, size_t bytes) {
-    return !bytes || (p && cuda_stand_in_reaches(p, bytes));
-}
+bool reaches(const void *p, size_t bytes) { return !bytes || (p && cuda_stand_in_reaches(p, bytes)); }
 
-ncclResult_t check(const Communicator &c, int peer, std::initializer_list<std::pair<const void *, size_t>> buffers) {
+ncclResult_t check(const Communicator &c, int peer,
+                   std::initializer_list<std::pair<const void *, size_t>> buffers) {
     if (peer < 0 || peer >= c.ranks) {
         return refuse(ncclInvalidArgument, "no rank " + std::to_string(peer));
     }
@@ -372,7 +377,8 @@ ncclResult_t check(const Communicator &c, int peer, std::initializer_list<std::p
 }
 
 // The block among them in which all of [p, p + bytes) lies, or end().
-std::map<void *, size_t>::const_iterator holder(const std::map<void *, size_t> &blocks, const void *p, size_t bytes) {
+std::map<void *, size_t>::const_iterator holder(const std::map<void *, size_t> &blocks, const void *p,
+                                                size_t bytes) {
     for (auto b = blocks.begin(); b != blocks.end(); b++) {
         if (p >= b->first && (const char *)p + bytes <= (const char *)b->first + b->second) {
             return b;
@@ -406,7 +412,8 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
 }
 
 // The parts are ranks' in order; the ring begins with the rank after the one that gets the sum.
-void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank, int ranks, size_t count) {
+void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
+              int ranks, size_t count) {
     size_t bytes = count * size_of(type);
     std::vector<char> sum(own, own + bytes);
     for (int step = 1; step < ranks; step++) {
@@ -420,11 +427,12 @@ void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<
         }
     }
     for (size_t i = 0; i < count; i++) {
-        store(type, to, i, ranks == 1 ? widen(type, own, i) : widen(type, sum.data(), i) + widen(type, own, i));
+        store(type, to, i,
+              ranks == 1 ? widen(type, own, i) : widen(type, sum.data(), i) + widen(type, own, i));
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // communicators
 
 void unlink_all() {
@@ -448,12 +456,14 @@ Shared *map_shared(const std::string &path) {
 
 ncclResult_t check_gpus(const Communicator &c) {
     const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) && allowed && !strcmp(allowed, "1")) {
+    if (setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) && allowed &&
+        !strcmp(allowed, "1")) {
         return ncclSuccess;
     }
     for (int r = 0; r < c.ranks; r++) {
         if (r != c.rank && !strcmp(c.shared->gpu[r], c.shared->gpu[c.rank])) {
-            return refuse(ncclInvalidUsage, "Duplicate GPU: ranks " + std::to_string(c.rank) + " and " + std::to_string(r));
+            return refuse(ncclInvalidUsage,
+                          "Duplicate GPU: ranks " + std::to_string(c.rank) + " and " + std::to_string(r));
         }
     }
     return ncclSuccess;
@@ -483,9 +493,11 @@ ncclResult_t check_config(const ncclConfig_t *config) {
     if (is_set(config->blocking) && config->blocking != 0 && config->blocking != 1) {
         return refuse(ncclInvalidArgument, "blocking " + std::to_string(config->blocking));
     }
-    if ((is_set(config->minCTAs) && config->minCTAs <= 0) || (is_set(config->maxCTAs) && config->maxCTAs <= 0) ||
+    if ((is_set(config->minCTAs) && config->minCTAs <= 0) ||
+        (is_set(config->maxCTAs) && config->maxCTAs <= 0) ||
         (is_set(config->minCTAs) && is_set(config->maxCTAs) && config->minCTAs > config->maxCTAs)) {
-        return refuse(ncclInvalidArgument, "CTAs " + std::to_string(config->minCTAs) + " to " + std::to_string(config->maxCTAs));
+        return refuse(ncclInvalidArgument,
+                      "CTAs " + std::to_string(config->minCTAs) + " to " + std::to_string(config->maxCTAs));
     }
     if (is_set(config->CTAPolicy) && (config->CTAPolicy < 0 || config->CTAPolicy > 2)) {
         return refuse(ncclInvalidArgument, "CTAPolicy " + std::to_string(config->CTAPolicy));
@@ -534,7 +546,7 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
     return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
 }
 
-}
+}  // namespace
 
 ncclResult_t ncclGetVersion(int *version) {
     *version = (int)setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE);
@@ -542,14 +554,15 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
-    static std::atomic<int> made{0};
+    static std::atomic<int> made{ 0 };
     memset(id, 0, sizeof *id);
     snprintf(id->internal, sizeof id->internal, "/dev/shm/nccl_stand_in.%d.%d.%llx", (int)getpid(), made++,
              (unsigned long long)Clock::now().time_since_epoch().count());
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
     if (ncclResult_t rc = check_config(config)) {
         return rc;
     }
@@ -603,7 +616,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
         *state = ncclInProgress;
         return ncclSuccess;
     }
-    bool busy = !joined(*c) || (c->finalizing && (c->unfinished || (int)c->shared->finalized.load() < c->ranks));
+    bool busy = !joined(*c) ||
+                (c->finalizing && (c->unfinished || (int)c->shared->finalized.load() < c->ranks));
     int error = c->error ? (int)c->error : (int)c->shared->error;
     *state = error ? (ncclResult_t)error : busy ? ncclInProgress : ncclSuccess;
     return ncclSuccess;
@@ -674,8 +688,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 const char *ncclGetErrorString(ncclResult_t rc) {
-    static const char *texts[] = { "no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
-                                   "invalid usage", "remote process exited or there was a network error", "in progress" };
+    static const char *texts[] = { "no error",
+                                   "unhandled cuda error",
+                                   "unhandled system error",
+                                   "internal error",
+                                   "invalid argument",
+                                   "invalid usage",
+                                   "remote process exited or there was a network error",
+                                   "in progress" };
     return (unsigned)rc < sizeof texts / sizeof *texts ? texts[rc] : "unknown";
 }
 
@@ -720,7 +740,8 @@ static ncclResult_t check_registered(const Communicator &c, void *base, size_t b
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window, int flags) {
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window,
+                                    int flags) {
     CommunicatorPtr c = find(comm);
     if (ncclResult_t rc = usable(c)) {
         return rc;
@@ -756,7 +777,7 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **
     if (ncclResult_t rc = check_registered(*c, base, bytes)) {
         return rc;
     }
-    c->registered[*handle = base] = bytes;
+    c->registered[ *handle = base] = bytes;
     return ncclSuccess;
 }
 
@@ -791,7 +812,8 @@ ncclResult_t ncclGroupEnd(void) {
     return result;
 }
 
-ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, peer, { { from, bytes } });
@@ -802,7 +824,8 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int p
     });
 }
 
-ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, peer, { { to, bytes } });
@@ -813,7 +836,8 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
     });
 }
 
-ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, 0, { { from, bytes }, { to, c.ranks * bytes } });
@@ -842,8 +866,8 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
     });
 }
 
-ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
-                               cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t stream) {
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, 0, { { from, c.ranks * bytes }, { to, bytes } });
@@ -867,7 +891,8 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
     });
 }
 
-ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         bool is_root = c.rank == root;
@@ -889,13 +914,9 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
     });
 }
 
-long nccl_stand_in_groups(void) {
-    return groups;
-}
+long nccl_stand_in_groups(void) { return groups; }
 
-long nccl_stand_in_aborts(void) {
-    return aborts;
-}
+long nccl_stand_in_aborts(void) { return aborts; }
 
 void nccl_stand_in_registered(size_t *buffers, size_t *windows) {
     std::lock_guard<std::recursive_mutex> guard(lock);

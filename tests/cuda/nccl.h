@@ -1,26 +1,27 @@
-/* A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values that this project uses, and
- * their rules. It is a library of NCCL's name, libnccl.so.2, and loaded as that is. Ranks meet in a file in /dev/shm. Work lies on its
- * stream until the other ranks' has come, while the calling threads go on.
- *
- * Stricter than it need be, so that tests see what a cluster would punish: on a non-blocking communicator a call's work is on its stream
- * only after ncclCommGetAsyncError has been asked, and another call before that is ncclInvalidUsage; a send ends when it has been received;
- * a rank that dies is not noticed; memory must be the device's; all work of a communicator is on one stream; ncclReduceScatter adds in ring
- * order and rounds each time. What differs between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both; work that
- * moves nothing for a time limit is an asynchronous ncclRemoteError; an abort, or the end of a group of them, waits for all that the device
- * still runs.
- * Only memory of ncclMemAlloc can be registered, and it is given back after it has been deregistered, which
- * comes before the end. A window is registered with the same size on all ranks; the call returns ncclSuccess
- * before that is done, as NCCL 2.28 does. A gather between symmetric windows is at the same place of its
- * window on all ranks, and an abort does not end it: NCCL's copy engines and its kernels for such memory do
- * not look for one. A communicator takes device memory, and more for each rank that it first sends to or
- * receives from.
- * Variables:
- *   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over the communicators it has; a group is one) never moves
- *   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
- *   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
- *   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
- *   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
- *   CUDA_STAND_IN_NCCL_VERSION=n         what ncclGetVersion says: 23000 or more understands NCCL_MULTI_RANK_GPU_ENABLE */
+// A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values
+// that this project uses, and their rules. It is a library of NCCL's name, libnccl.so.2, and loaded as that
+// is. Ranks meet in a file in /dev/shm. Work lies on its stream until the other ranks' has come, while the
+// calling threads go on.
+//
+// Stricter than it need be, so that tests see what a cluster would punish: on a non-blocking communicator a
+// call's work is on its stream only after ncclCommGetAsyncError has been asked, and another call before that
+// is ncclInvalidUsage; a send ends when it has been received; a rank that dies is not noticed; memory must be
+// the device's; all work of a communicator is on one stream; ncclReduceScatter adds in ring order and rounds
+// each time. What differs between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both;
+// work that moves nothing for a time limit is an asynchronous ncclRemoteError; an abort, or the end of a
+// group of them, waits for all that the device still runs. Only memory of ncclMemAlloc can be registered, and
+// it is given back after it has been deregistered, which comes before the end. A window is registered with
+// the same size on all ranks; the call returns ncclSuccess before that is done, as NCCL 2.28 does. A gather
+// between symmetric windows is at the same place of its window on all ranks, and an abort does not end it:
+// NCCL's copy engines and its kernels for such memory do not look for one. A communicator takes device
+// memory, and more for each rank that it first sends to or receives from. Variables:
+//   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over the communicators it has; a
+//   group is one) never moves CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
+//   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
+//   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
+//   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
+//   CUDA_STAND_IN_NCCL_VERSION=n         what ncclGetVersion says: 23000 or more understands
+//   NCCL_MULTI_RANK_GPU_ENABLE
 #ifndef CUDA_STAND_IN_NCCL_H
 #define CUDA_STAND_IN_NCCL_H
 #include <limits.h>
@@ -28,14 +29,17 @@
 
 #define NCCL_MAJOR 2
 #define NCCL_MINOR 28
-#define NCCL_VERSION(x, y, z) ((x) * 10000 + (y) * 100 + (z))
+#define NCCL_VERSION(x, y, z) ((x)*10000 + (y)*100 + (z))
 #define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, 9)
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
-#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
-                                  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, \
-                                  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+#define NCCL_CONFIG_INITIALIZER                                                                            \
+    {                                                                                                      \
+        sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,    \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT     \
+    }
 #define NCCL_WIN_DEFAULT 0
 #define NCCL_WIN_COLL_SYMMETRIC 1
 
@@ -43,7 +47,9 @@
 extern "C" {
 #endif
 typedef struct ncclComm *ncclComm_t;
-typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+typedef struct {
+    char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -55,7 +61,13 @@ typedef struct {
 } ncclConfig_t;
 typedef struct ncclWindow *ncclWindow_t;
 typedef enum {
-    ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError, ncclInvalidArgument, ncclInvalidUsage, ncclRemoteError,
+    ncclSuccess,
+    ncclUnhandledCudaError,
+    ncclSystemError,
+    ncclInternalError,
+    ncclInvalidArgument,
+    ncclInvalidUsage,
+    ncclRemoteError,
     ncclInProgress
 } ncclResult_t;
 typedef enum { ncclInt8 = 0, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
@@ -63,9 +75,10 @@ typedef enum { ncclSum } ncclRedOp_t;
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
-/* Colour 0 of all ranks, in their order: no other split is covered. */
+// Colour 0 of all ranks, in their order: no other split is covered.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part, ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
@@ -77,19 +90,24 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
 ncclResult_t ncclMemAlloc(void **p, size_t bytes);
 ncclResult_t ncclMemFree(void *p);
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window, int flags);
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window,
+                                    int flags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
-ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t stream);
-ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream);
 
-/* For tests: groups so far, lone calls included (NCCL starts a thread for each one of a non-blocking communicator);
- * aborts; bytes that are registered now. */
+// For tests: groups so far, lone calls included (NCCL starts a thread for each one of a non-blocking
+// communicator); aborts; bytes that are registered now.
 long nccl_stand_in_groups(void);
 long nccl_stand_in_aborts(void);
 void nccl_stand_in_registered(size_t *buffers, size_t *windows);

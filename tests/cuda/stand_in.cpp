@@ -1,4 +1,5 @@
-/* The stand-in for the CUDA run time: devices, memory, streams and events. See stand_in.h for how it behaves, blocks.h for kernels. */
+// The stand-in for the CUDA run time: devices, memory, streams and events. See stand_in.h for how it behaves,
+// blocks.h for kernels.
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -25,27 +26,27 @@ struct Operation {
     std::function<bool()> ready;
     std::function<void()> work;
 };
-}
+}  // namespace
 
 struct CUstream_st {
     int device = 0;
     bool is_default = false;
     std::deque<Operation> queue;
-    uint64_t queued = 0, done = 0;      // operations since the start
+    uint64_t queued = 0, done = 0;  // operations since the start
 };
 
 struct CUevent_st {
     int device = 0;
     bool timed = false;
-    StreamPtr stream;                   // none: never recorded
-    uint64_t position = 0;              // complete when the stream has done so many
+    StreamPtr stream;       // none: never recorded
+    uint64_t position = 0;  // complete when the stream has done so many
     double ms = 0;
 };
 
 namespace {
 
 struct Device {
-    std::map<size_t, size_t> free_pieces;   // offset in the device's part of the arena: size
+    std::map<size_t, size_t> free_pieces;  // offset in the device's part of the arena: size
     size_t used = 0;
     StreamPtr default_stream;
 };
@@ -57,14 +58,14 @@ struct State {
     // settings
     Mode mode = EAGER;
     int devices = 1, capability = 90;
-    int card[MAX_DEVICES] = {};             // that a device is, of those that CUDA_VISIBLE_DEVICES chooses from
+    int card[MAX_DEVICES] = {};  // that a device is, of those that CUDA_VISIBLE_DEVICES chooses from
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
     std::string fail_call;
     long fail_at = 0;
     // memory
     size_t capacity = 2ul << 30;
-    char *arena = nullptr;                  // MAX_DEVICES parts
+    char *arena = nullptr;  // MAX_DEVICES parts
     bool accessible = false;
     std::map<const char *, size_t> live;    // device allocations: size
     std::map<const char *, size_t> pinned;  // host memory
@@ -73,12 +74,12 @@ struct State {
     std::map<cudaEvent_t, EventPtr> events;
     // counts
     long launches = 0, waits = 0, allocations = 0;
-    size_t bytes[4] = {};                   // by cudaMemcpyKind
+    size_t bytes[4] = {};  // by cudaMemcpyKind
     State();
 };
 
 State &state() {
-    static State *s = new State;    // never deleted: threads may call until the end
+    static State *s = new State;  // never deleted: threads may call until the end
     return *s;
 }
 
@@ -87,7 +88,7 @@ thread_local int current_device = 0;
 std::atomic<double> pretended_ms{ 0 };  // by cuda_stand_in_takes
 const double KERNEL_MS = 5;             // of that, where CUDA_STAND_IN_FASTEST is set
 
-// ----------------------------------------------------------------------------
+// --------
 // settings
 
 long number(const char *name, long usual) {
@@ -166,16 +167,17 @@ void allow_access(State &s, bool allow) {
     }
 }
 
-size_t padded(size_t size) {
-    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + RED_ZONE;
-}
+size_t padded(size_t size) { return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + RED_ZONE; }
 
 void check_red_zones(State &s) {
     allow_access(s, true);
     for (auto &[p, size] : s.live) {
         for (size_t i = size; i < padded(size); i++) {
             if ((unsigned char)p[i] != POISON) {
-                fprintf(stderr, "CUDA stand-in: something wrote byte %zu of an allocation of %zu bytes of device memory\n", i, size);
+                fprintf(stderr,
+                        "CUDA stand-in: something wrote byte %zu of an allocation of %zu bytes of device "
+                        "memory\n",
+                        i, size);
                 abort();
             }
         }
@@ -189,8 +191,11 @@ void at_exit() {
     }
     check_red_zones(s);
     if (s.print_counts) {
-        fprintf(stderr, "CUDA stand-in: %ld launches, %ld host waits, %ld allocations (%zu not freed), bytes copied: %zu to the device, "
-                "%zu to the host, %zu on the device\n", s.launches, s.waits, s.allocations, s.live.size(), s.bytes[cudaMemcpyHostToDevice],
+        fprintf(stderr,
+                "CUDA stand-in: %ld launches, %ld host waits, %ld allocations (%zu not freed), bytes copied: "
+                "%zu to the device, "
+                "%zu to the host, %zu on the device\n",
+                s.launches, s.waits, s.allocations, s.live.size(), s.bytes[cudaMemcpyHostToDevice],
                 s.bytes[cudaMemcpyDeviceToHost], s.bytes[cudaMemcpyDeviceToDevice]);
     }
     s.lock.unlock();
@@ -199,12 +204,14 @@ void at_exit() {
 State::State() {
     read_settings(*this);
     capacity = (size_t)number("CUDA_STAND_IN_MEMORY", (long)capacity) / (2u << 20) * (2u << 20);
-    arena = (char *)mmap(NULL, MAX_DEVICES * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    arena = (char *)mmap(NULL, MAX_DEVICES * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                         -1, 0);
     if (arena == MAP_FAILED) {
         perror("CUDA stand-in: memory of the devices");
         abort();
     }
-    madvise(arena, MAX_DEVICES * capacity, MADV_HUGEPAGE);  // mprotect then has few pages to go through; without, it is only slower
+    madvise(arena, MAX_DEVICES * capacity,
+            MADV_HUGEPAGE);  // mprotect then has few pages to go through; without, it is only slower
     for (int d = 0; d < MAX_DEVICES; d++) {
         device[d].free_pieces[0] = capacity;
         device[d].default_stream = std::make_shared<CUstream_st>();
@@ -214,20 +221,25 @@ State::State() {
     atexit(at_exit);
 }
 
-bool fails(State &s, const char *call) {
-    return s.fail_call == call && --s.fail_at == 0;
-}
+bool fails(State &s, const char *call) { return s.fail_call == call && --s.fail_at == 0; }
 
 // What a failing call would likely say on a card.
 cudaError_t likely_error(const std::string &call) {
     static const std::map<std::string, cudaError_t> errors = {
-        { "cudaGetDeviceCount", cudaErrorInsufficientDriver }, { "cudaSetDevice", cudaErrorInvalidDevice },
-        { "cudaMalloc", cudaErrorMemoryAllocation }, { "cudaHostAlloc", cudaErrorMemoryAllocation },
-        { "cudaHostRegister", cudaErrorMemoryAllocation }, { "cudaStreamCreateWithFlags", cudaErrorMemoryAllocation },
-        { "cudaStreamCreateWithPriority", cudaErrorMemoryAllocation }, { "cudaEventCreate", cudaErrorMemoryAllocation },
-        { "cudaEventCreateWithFlags", cudaErrorMemoryAllocation }, { "launch", cudaErrorLaunchFailure },
-        { "cudaStreamSynchronize", cudaErrorIllegalAddress }, { "cudaEventSynchronize", cudaErrorIllegalAddress },
-        { "cudaDeviceSynchronize", cudaErrorIllegalAddress }, { "cudaMemcpy", cudaErrorIllegalAddress },
+        { "cudaGetDeviceCount", cudaErrorInsufficientDriver },
+        { "cudaSetDevice", cudaErrorInvalidDevice },
+        { "cudaMalloc", cudaErrorMemoryAllocation },
+        { "cudaHostAlloc", cudaErrorMemoryAllocation },
+        { "cudaHostRegister", cudaErrorMemoryAllocation },
+        { "cudaStreamCreateWithFlags", cudaErrorMemoryAllocation },
+        { "cudaStreamCreateWithPriority", cudaErrorMemoryAllocation },
+        { "cudaEventCreate", cudaErrorMemoryAllocation },
+        { "cudaEventCreateWithFlags", cudaErrorMemoryAllocation },
+        { "launch", cudaErrorLaunchFailure },
+        { "cudaStreamSynchronize", cudaErrorIllegalAddress },
+        { "cudaEventSynchronize", cudaErrorIllegalAddress },
+        { "cudaDeviceSynchronize", cudaErrorIllegalAddress },
+        { "cudaMemcpy", cudaErrorIllegalAddress },
     };
     auto found = errors.find(call);
     return found == errors.end() ? cudaErrorUnknown : found->second;
@@ -237,7 +249,9 @@ cudaError_t likely_error(const std::string &call) {
 template <class F> cudaError_t api(const char *name, F body, bool needs_device = true) {
     State &s = state();
     std::lock_guard<std::mutex> guard(s.lock);
-    cudaError_t rc = fails(s, name) ? likely_error(name) : needs_device && !s.devices ? cudaErrorNoDevice : body(s);
+    cudaError_t rc = fails(s, name)               ? likely_error(name)
+                     : needs_device && !s.devices ? cudaErrorNoDevice
+                                                  : body(s);
     allow_access(s, false);
     if (rc != cudaSuccess) {
         last_error = rc;
@@ -245,7 +259,7 @@ template <class F> cudaError_t api(const char *name, F body, bool needs_device =
     return rc;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // streams
 
 StreamPtr stream_of(State &s, cudaStream_t handle) {
@@ -291,14 +305,15 @@ void run_next(State &s, CUstream_st &stream) {
 void progress(State &s);
 void step(State &s, CUstream_st &stream);
 
-// Lets other threads and processes go on; in the end with all streams: what another process waits for may be on any of them.
+// Lets other threads and processes go on; in the end with all streams: what another process waits for may be
+// on any of them.
 void pause(State &s, int pauses) {
     enum { PATIENCE = 300 };
     s.lock.unlock();
     usleep(100);
     s.lock.lock();
     progress(s);
-    auto streams = s.streams;       // a copy: others may open and close some in the next pause
+    auto streams = s.streams;  // a copy: others may open and close some in the next pause
     for (auto &[handle, stream] : streams) {
         if (pauses > PATIENCE && !stream->queue.empty()) {
             step(s, *stream);
@@ -374,7 +389,7 @@ void wait_device(State &s) {
     s.waits++;
     CUstream_st &first = *s.device[current_device].default_stream;
     advance(s, first, first.queued);
-    auto streams = s.streams;       // a copy: others may open and close some meanwhile
+    auto streams = s.streams;  // a copy: others may open and close some meanwhile
     for (auto &[handle, stream] : streams) {
         if (stream->device == current_device) {
             advance(s, *stream, stream->queued);
@@ -383,7 +398,7 @@ void wait_device(State &s) {
     progress(s);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // memory
 
 bool in_arena(const State &s, const void *p) {
@@ -437,7 +452,8 @@ void give_piece(Device &device, size_t offset, size_t size) {
     }
 }
 
-cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyKind kind, cudaStream_t handle, bool async) {
+cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyKind kind, cudaStream_t handle,
+                 bool async) {
     StreamPtr stream = stream_of(s, handle);
     if (!stream) {
         return cudaErrorInvalidResourceHandle;
@@ -449,15 +465,18 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
         return cudaSuccess;
     }
     bool to_device = in_arena(s, dst), from_device = in_arena(s, src);
-    cudaMemcpyKind actual = to_device ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
-                                      : from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
-    Inside dst_inside = inside(to_device ? s.live : s.pinned, dst, count), src_inside = inside(from_device ? s.live : s.pinned, src, count);
-    if (!dst || !src || (kind != cudaMemcpyDefault && kind != actual) || dst_inside == PARTLY || src_inside == PARTLY ||
-        (to_device && !dst_inside) || (from_device && !src_inside)) {
+    cudaMemcpyKind actual = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
+                            : from_device ? cudaMemcpyDeviceToHost
+                                          : cudaMemcpyHostToHost;
+    Inside dst_inside = inside(to_device ? s.live : s.pinned, dst, count),
+           src_inside = inside(from_device ? s.live : s.pinned, src, count);
+    if (!dst || !src || (kind != cudaMemcpyDefault && kind != actual) || dst_inside == PARTLY ||
+        src_inside == PARTLY || (to_device && !dst_inside) || (from_device && !src_inside)) {
         return cudaErrorInvalidValue;
     }
     s.bytes[actual] += count;
-    if (actual == cudaMemcpyHostToDevice && async && !src_inside) {     // pageable: staged before the call returns
+    if (actual == cudaMemcpyHostToDevice && async &&
+        !src_inside) {  // pageable: staged before the call returns
         auto staged = std::make_shared<std::string>((const char *)src, count);
         push_work(s, *stream, [=] { memcpy(dst, staged->data(), count); });
         return cudaSuccess;
@@ -490,12 +509,13 @@ cudaError_t create_stream(State &s, cudaStream_t *handle, unsigned flags) {
         return cudaErrorInvalidValue;
     }
     if (!(flags & cudaStreamNonBlocking)) {
-        fprintf(stderr, "CUDA stand-in: streams that wait for the default stream are not covered; pass cudaStreamNonBlocking\n");
+        fprintf(stderr, "CUDA stand-in: streams that wait for the default stream are not covered; pass "
+                        "cudaStreamNonBlocking\n");
         return cudaErrorInvalidValue;
     }
     auto stream = std::make_shared<CUstream_st>();
     stream->device = current_device;
-    s.streams[*handle = stream.get()] = stream;
+    s.streams[ *handle = stream.get()] = stream;
     return cudaSuccess;
 }
 
@@ -506,18 +526,16 @@ cudaError_t create_event(State &s, cudaEvent_t *handle, unsigned flags) {
     auto event = std::make_shared<CUevent_st>();
     event->device = current_device;
     event->timed = !(flags & cudaEventDisableTiming);
-    s.events[*handle = event.get()] = event;
+    s.events[ *handle = event.get()] = event;
     return cudaSuccess;
 }
 
-bool is_complete(const CUevent_st &event) {
-    return !event.stream || event.stream->done >= event.position;
-}
+bool is_complete(const CUevent_st &event) { return !event.stream || event.stream->done >= event.position; }
 
 thread_local int nvtx_depth = 0;
-}
+}  // namespace
 
-// ----------------------------------------------------------------------------
+// --------
 // devices
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -574,13 +592,26 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) 
     }
     return api(__func__, [&](State &) {
         switch (attr) {
-        case cudaDevAttrMaxThreadsPerBlock: *value = prop.maxThreadsPerBlock; break;
-        case cudaDevAttrMultiProcessorCount: *value = prop.multiProcessorCount; break;
-        case cudaDevAttrL2CacheSize: *value = prop.l2CacheSize; break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = prop.maxThreadsPerMultiProcessor; break;
-        case cudaDevAttrComputeCapabilityMajor: *value = prop.major; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = prop.minor; break;
-        default: return cudaErrorInvalidValue;
+        case cudaDevAttrMaxThreadsPerBlock:
+            *value = prop.maxThreadsPerBlock;
+            break;
+        case cudaDevAttrMultiProcessorCount:
+            *value = prop.multiProcessorCount;
+            break;
+        case cudaDevAttrL2CacheSize:
+            *value = prop.l2CacheSize;
+            break;
+        case cudaDevAttrMaxThreadsPerMultiProcessor:
+            *value = prop.maxThreadsPerMultiProcessor;
+            break;
+        case cudaDevAttrComputeCapabilityMajor:
+            *value = prop.major;
+            break;
+        case cudaDevAttrComputeCapabilityMinor:
+            *value = prop.minor;
+            break;
+        default:
+            return cudaErrorInvalidValue;
         }
         return cudaSuccess;
     });
@@ -613,10 +644,13 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
-    return api(__func__, [&](State &) {
-        *version = CUDART_VERSION;
-        return cudaSuccess;
-    }, false);
+    return api(
+        __func__,
+        [&](State &) {
+            *version = CUDART_VERSION;
+            return cudaSuccess;
+        },
+        false);
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
@@ -624,7 +658,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
     return cudaSuccess;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // errors
 
 cudaError_t cudaGetLastError(void) {
@@ -633,24 +667,33 @@ cudaError_t cudaGetLastError(void) {
     return rc;
 }
 
-cudaError_t cudaPeekAtLastError(void) {
-    return last_error;
-}
+cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
 namespace {
-struct ErrorText { cudaError_t error; const char *name, *text; } error_texts[] = {
-    #define ERROR(e, text) { e, #e, text }
-    ERROR(cudaSuccess, "no error"), ERROR(cudaErrorInvalidValue, "invalid argument"), ERROR(cudaErrorMemoryAllocation, "out of memory"),
-    ERROR(cudaErrorInitializationError, "initialization error"), ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-    ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction"), ERROR(cudaErrorInsufficientDriver, "driver too old for the run time"),
-    ERROR(cudaErrorNoDevice, "no CUDA device"), ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+struct ErrorText {
+    cudaError_t error;
+    const char *name, *text;
+} error_texts[] = {
+#define ERROR(e, text) \
+    { e, #e, text }
+    ERROR(cudaSuccess, "no error"),
+    ERROR(cudaErrorInvalidValue, "invalid argument"),
+    ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    ERROR(cudaErrorInitializationError, "initialization error"),
+    ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction"),
+    ERROR(cudaErrorInsufficientDriver, "driver too old for the run time"),
+    ERROR(cudaErrorNoDevice, "no CUDA device"),
+    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
     ERROR(cudaErrorNoKernelImageForDevice, "no kernel image for the device"),
     ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    ERROR(cudaErrorNotReady, "not ready"), ERROR(cudaErrorIllegalAddress, "illegal memory access"),
+    ERROR(cudaErrorNotReady, "not ready"),
+    ERROR(cudaErrorIllegalAddress, "illegal memory access"),
     ERROR(cudaErrorHostMemoryAlreadyRegistered, "host memory already registered"),
-    ERROR(cudaErrorHostMemoryNotRegistered, "host memory not registered"), ERROR(cudaErrorLaunchFailure, "launch failure"),
+    ERROR(cudaErrorHostMemoryNotRegistered, "host memory not registered"),
+    ERROR(cudaErrorLaunchFailure, "launch failure"),
     ERROR(cudaErrorUnknown, "unknown error"),
-    #undef ERROR
+#undef ERROR
 };
 
 const ErrorText *text_of(cudaError_t error) {
@@ -661,7 +704,7 @@ const ErrorText *text_of(cudaError_t error) {
     }
     return nullptr;
 }
-}
+}  // namespace
 
 const char *cudaGetErrorName(cudaError_t error) {
     const ErrorText *t = text_of(error);
@@ -673,7 +716,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     return t ? t->text : "unrecognized error code";
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // memory
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
@@ -691,7 +734,8 @@ cudaError_t cudaMalloc(void **p, size_t size) {
         if (!size) {
             return cudaSuccess;
         }
-        size_t offset = size < s.capacity ? take_piece(s, s.device[current_device], padded(size)) : s.capacity;
+        size_t offset = size < s.capacity ? take_piece(s, s.device[current_device], padded(size))
+                                          : s.capacity;
         if (offset == s.capacity) {
             return cudaErrorMemoryAllocation;
         }
@@ -781,7 +825,8 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t count, cudaMemcpyKind 
     return api(__func__, [&](State &s) { return copy(s, dst, src, count, kind, nullptr, false); });
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
     return api(__func__, [&](State &s) { return copy(s, dst, src, count, kind, stream, true); });
 }
 
@@ -793,7 +838,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t count, cudaStream_t strea
     return api(__func__, [&](State &s) { return clear(s, p, value, count, stream); });
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // streams and events
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
@@ -927,10 +972,12 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start_handle, cudaEvent_
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
-    return api(__func__, [&](State &s) { return s.events.erase(handle) ? cudaSuccess : cudaErrorInvalidResourceHandle; });
+    return api(__func__, [&](State &s) {
+        return s.events.erase(handle) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    });
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // kernels
 
 bool cuda_stand_in_reaches(const void *p, size_t size) {
@@ -941,12 +988,15 @@ bool cuda_stand_in_reaches(const void *p, size_t size) {
 
 cudaError_t cuda_stand_in_refuse(const void *kernel) {
     return api("launch", [&](State &) {
-        fprintf(stderr, "CUDA stand-in: kernel at %p: an argument points to memory that the device cannot reach\n", kernel);
+        fprintf(stderr,
+                "CUDA stand-in: kernel at %p: an argument points to memory that the device cannot reach\n",
+                kernel);
         return cudaErrorIllegalAddress;
     });
 }
 
-static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()> work, std::function<bool()> ready = nullptr) {
+static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()> work,
+                            std::function<bool()> ready = nullptr) {
     StreamPtr stream = stream_of(s, handle);
     if (!stream || stream->device != current_device) {
         return cudaErrorInvalidResourceHandle;
@@ -963,16 +1013,20 @@ cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work)
     return api("queue", [&](State &s) { return queue_on(s, stream, std::move(work)); });
 }
 
-cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work) {
+cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready,
+                                     std::function<void()> work) {
     return api("queue", [&](State &s) { return queue_on(s, stream, std::move(work), std::move(ready)); });
 }
 
-cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *kernel, std::function<void()> body) {
+cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *kernel,
+                                 std::function<void()> body) {
     dim3 grid = config->gridDim, threads = config->blockDim;
     return api("launch", [&](State &s) {
-        size_t block_size = (size_t)threads.x * threads.y * threads.z, blocks = (size_t)grid.x * grid.y * grid.z;
-        if (!block_size || block_size > blocks::MAX_THREADS || threads.z > 64 || !blocks || grid.x > 0x7fffffff || grid.y > 65535 ||
-            grid.z > 65535 || config->dynamicSmemBytes || config->numAttrs) {
+        size_t block_size = (size_t)threads.x * threads.y * threads.z,
+               blocks = (size_t)grid.x * grid.y * grid.z;
+        if (!block_size || block_size > blocks::MAX_THREADS || threads.z > 64 || !blocks ||
+            grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 || config->dynamicSmemBytes ||
+            config->numAttrs) {
             return cudaErrorInvalidValue;
         }
         bool backward = s.backward;
@@ -984,11 +1038,11 @@ cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *k
     });
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // for tests
 
 void cuda_stand_in_takes(double ms) {
-    pretended_ms = pretended_ms + ms;   // work runs one at a time
+    pretended_ms = pretended_ms + ms;  // work runs one at a time
 }
 
 bool cuda_stand_in_fails(const char *call) {
@@ -1016,12 +1070,10 @@ void cuda_stand_in_counts(long *launches, long *waits, long *allocations) {
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // NVTX
 
-int nvtxRangePushA(const char *) {
-    return nvtx_depth++;
-}
+int nvtxRangePushA(const char *) { return nvtx_depth++; }
 
 int nvtxRangePop(void) {
     if (!nvtx_depth) {

@@ -1,5 +1,5 @@
-/* The stand-in for NCCL itself, between forked processes: what the operations give, in every manner of the streams, and that it refuses or
- * reports what NCCL would refuse or hang on. */
+// The stand-in for NCCL itself, between forked processes: what the operations give, in every manner of the
+// streams, and that it refuses or reports what NCCL would refuse or hang on.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,17 +21,19 @@ extern "C" {
 #include "nccl.h"
 
 // In a rank's process: ends it.
-#define CHECK(condition) do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: rank %d: failed: %s (NCCL: %s)\n", __FILE__, __LINE__, this_rank, #condition, ncclGetLastError(NULL)); \
-            _exit(1); \
-        } \
+#define CHECK(condition)                                                                              \
+    do {                                                                                              \
+        if (!(condition)) {                                                                           \
+            fprintf(stderr, "%s:%d: rank %d: failed: %s (NCCL: %s)\n", __FILE__, __LINE__, this_rank, \
+                    #condition, ncclGetLastError(NULL));                                              \
+            _exit(1);                                                                                 \
+        }                                                                                             \
     } while (0)
 #define OK(call) CHECK((call) == cudaSuccess)
 
 static int this_rank;
 static const char *modes[] = { "eager", "lazy", "rival", "lag" };
-enum { N = 50000 };         // elements: several times what fits on the way
+enum { N = 50000 };  // elements: several times what fits on the way
 
 // A rank's communicator and stream
 struct Rank {
@@ -111,9 +113,7 @@ template <class T> std::vector<T> back(const T *p, size_t n) {
     return x;
 }
 
-static float value(int rank, size_t i) {
-    return (float)(rank * 1000003 + (int)i % 65537) / 7.0f;
-}
+static float value(int rank, size_t i) { return (float)(rank * 1000003 + (int)i % 65537) / 7.0f; }
 static std::vector<float> values(int rank, size_t n) {
     std::vector<float> x(n);
     for (size_t i = 0; i < n; i++) {
@@ -122,14 +122,14 @@ static std::vector<float> values(int rank, size_t n) {
     return x;
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // what the operations give
 
 static void check_exchange(Rank &r) {
     std::vector<float *> to;
     float *from = on_device(values(r.rank, N));
     CHECK(ncclGroupStart() == ncclSuccess);
-    for (int peer = 0; peer < r.ranks; peer++) {        // itself too
+    for (int peer = 0; peer < r.ranks; peer++) {  // itself too
         to.push_back(on_device(std::vector<float>(N)));
         CHECK(ncclSend(from, N - peer, ncclFloat32, peer, r.comm, r.stream) == ncclSuccess);
         CHECK(ncclRecv(to[peer], N - r.rank, ncclFloat32, peer, r.comm, r.stream) == ncclSuccess);
@@ -144,7 +144,8 @@ static void check_exchange(Rank &r) {
 }
 
 static void check_gather(Rank &r, bool in_place) {
-    float *to = on_device(std::vector<float>(r.ranks * N)), *from = on_device(values(r.rank, N)), *own = to + r.rank * N;
+    float *to = on_device(std::vector<float>(r.ranks * N)), *from = on_device(values(r.rank, N)),
+          *own = to + r.rank * N;
     OK(cudaMemcpyAsync(own, from, N * sizeof(float), cudaMemcpyDeviceToDevice, r.stream));
     r.done(ncclAllGather(in_place ? own : from, to, N, ncclFloat32, r.comm, r.stream));
     OK(cudaStreamSynchronize(r.stream));
@@ -168,7 +169,8 @@ static void check_reduce(Rank &r, bool in_place) {
     }
     float *from = on_device(x), *to = in_place ? from + r.rank * N : on_device(std::vector<float>(N));
     r.done(ncclReduceScatter(from, to, N, ncclFloat32, ncclSum, r.comm, r.stream));
-    CHECK(back(to, N) != sum || r.ranks == 1 || !strcmp(getenv("CUDA_STAND_IN"), "eager"));     // nobody has waited
+    CHECK(back(to, N) != sum || r.ranks == 1 ||
+          !strcmp(getenv("CUDA_STAND_IN"), "eager"));  // nobody has waited
     OK(cudaStreamSynchronize(r.stream));
     CHECK(back(to, N) == sum);
 }
@@ -201,7 +203,7 @@ static void test_operations(void **) {
 }
 
 static void test_bf16_is_rounded_on_the_way(void **) {
-    on_ranks(3, [](Rank &r) {       // 256 + 1 + 1 = 256 in bf16 if the ring begins with 256, 258 else
+    on_ranks(3, [](Rank &r) {  // 256 + 1 + 1 = 256 in bf16 if the ring begins with 256, 258 else
         CHECK(r.join(r.id) == ncclSuccess);
         uint16_t x = r.rank == 1 ? 0x4380 : 0x3f80;
         uint16_t *from = on_device(std::vector<uint16_t>(3, x)), *to = on_device(std::vector<uint16_t>(1));
@@ -251,7 +253,7 @@ static void test_two_communicators_in_any_order(void **) {
     unsetenv("CUDA_STAND_IN");
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // what it refuses
 
 static void test_calls_that_come_too_early(void **) {
@@ -259,14 +261,15 @@ static void test_calls_that_come_too_early(void **) {
         CHECK(r.join(r.id) == ncclSuccess);
         float *x = on_device(std::vector<float>(2));
         CHECK(ncclAllGather(x + r.rank, x, 1, ncclFloat32, r.comm, r.stream) == ncclInProgress);
-        CHECK(cudaStreamQuery(r.stream) == cudaSuccess);        // not there yet
+        CHECK(cudaStreamQuery(r.stream) == cudaSuccess);  // not there yet
         CHECK(ncclAllGather(x + r.rank, x, 1, ncclFloat32, r.comm, r.stream) == ncclInvalidUsage);
         CHECK(ncclCommFinalize(r.comm) == ncclInvalidUsage);
         CHECK(ncclCommDestroy(r.comm) == ncclInvalidUsage);
         CHECK(r.settled() == ncclSuccess);
         r.leave();
         ncclResult_t state;
-        CHECK(ncclCommGetAsyncError(r.comm, &state) == ncclInvalidArgument && ncclCommAbort(r.comm) == ncclInvalidArgument);
+        CHECK(ncclCommGetAsyncError(r.comm, &state) == ncclInvalidArgument &&
+              ncclCommAbort(r.comm) == ncclInvalidArgument);
     });
 }
 
@@ -301,16 +304,17 @@ static void test_memory(void **) {
         CHECK(ncclCommRegister(r.comm, x, 65, &handle) == ncclInvalidArgument);
         CHECK(ncclCommRegister(r.comm, x, 64, &handle) == ncclSuccess);
         CHECK(ncclCommRegister(r.comm, x, 64, &more) == ncclInvalidUsage);
-        CHECK(ncclMemFree(x) == ncclInvalidUsage);              // in the wrong order
+        CHECK(ncclMemFree(x) == ncclInvalidUsage);  // in the wrong order
         CHECK(ncclCommFinalize(r.comm) == ncclInvalidUsage);
-        CHECK(ncclCommDeregister(r.comm, handle) == ncclSuccess && ncclCommDeregister(r.comm, handle) == ncclInvalidArgument);
+        CHECK(ncclCommDeregister(r.comm, handle) == ncclSuccess &&
+              ncclCommDeregister(r.comm, handle) == ncclInvalidArgument);
         CHECK(ncclMemFree(x) == ncclSuccess && ncclMemFree(x) == ncclInvalidArgument);
         OK(cudaFree(plain));
         r.leave();
         size_t left, all;
         CHECK(ncclMemFree(y) == ncclSuccess);
         OK(cudaMemGetInfo(&left, &all));
-        CHECK(left == all);                                     // the communicator's own is back too
+        CHECK(left == all);  // the communicator's own is back too
     });
 }
 
@@ -327,7 +331,7 @@ static void test_windows(void **) {
             usleep(100000);
         }
         CHECK(ncclCommWindowRegister(r.comm, x, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
-        CHECK(!window);                                         // not there yet
+        CHECK(!window);  // not there yet
         CHECK(ncclAllGather(own, x, N, ncclFloat32, r.comm, r.stream) == ncclInvalidUsage);
         CHECK(r.settled() == ncclSuccess && window);
         CHECK(ncclMemFree(x) == ncclInvalidUsage);
@@ -339,13 +343,14 @@ static void test_windows(void **) {
         CHECK(ncclCommWindowDeregister(r.comm, window) == ncclSuccess && ncclMemFree(x) == ncclSuccess);
         r.leave();
     });
-    for (int kind = 0; kind < 2; kind++) {      // windows of different sizes, gathers to different places of them
+    for (int kind = 0; kind < 2; kind++) {  // windows of different sizes, gathers to different places of them
         on_ranks(2, [=](Rank &r) {
             CHECK(r.join(r.id) == ncclSuccess);
             void *p;
             ncclWindow_t window;
             CHECK(ncclMemAlloc(&p, 1024) == ncclSuccess);
-            CHECK(ncclCommWindowRegister(r.comm, p, kind == 0 && r.rank ? 512 : 1024, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
+            CHECK(ncclCommWindowRegister(r.comm, p, kind == 0 && r.rank ? 512 : 1024, &window,
+                                         NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
             CHECK(r.settled() == (kind ? ncclSuccess : ncclInvalidUsage));
             if (kind) {
                 float *to = (float *)p + 4 * r.rank;
@@ -368,7 +373,8 @@ static void test_abort_does_not_end_a_gather_between_windows(void **) {
         void *p;
         ncclWindow_t window;
         CHECK(ncclMemAlloc(&p, 1024) == ncclSuccess);
-        CHECK(ncclCommWindowRegister(r.comm, p, 1024, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess && r.settled() == ncclSuccess);
+        CHECK(ncclCommWindowRegister(r.comm, p, 1024, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess &&
+              r.settled() == ncclSuccess);
         r.done(ncclAllGather(p, p, 8, ncclFloat32, r.comm, r.stream));
         std::thread abort([&] { ncclCommAbort(r.comm); });
         usleep(300000);
@@ -389,9 +395,16 @@ static void test_configurations(void **) {
         CHECK(refused([](ncclConfig_t &c) { c.blocking = 2; }));
         CHECK(refused([](ncclConfig_t &c) { c.maxCTAs = 0; }));
         CHECK(refused([](ncclConfig_t &c) { c.minCTAs = -1; }));
-        CHECK(refused([](ncclConfig_t &c) { c.minCTAs = 9; c.maxCTAs = 8; }));
+        CHECK(refused([](ncclConfig_t &c) {
+            c.minCTAs = 9;
+            c.maxCTAs = 8;
+        }));
         CHECK(refused([](ncclConfig_t &c) { c.CTAPolicy = 3; }));
-        CHECK(!refused([](ncclConfig_t &c) { c.maxCTAs = 8; c.CTAPolicy = 2; c.blocking = 0; }));
+        CHECK(!refused([](ncclConfig_t &c) {
+            c.maxCTAs = 8;
+            c.CTAPolicy = 2;
+            c.blocking = 0;
+        }));
     });
 }
 
@@ -418,7 +431,7 @@ static void test_gpus(void **) {
     unsetenv("CUDA_STAND_IN_NCCL_VERSION");
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // what hangs
 
 // Until the stream's work makes the communicator fail.
@@ -429,12 +442,12 @@ static ncclResult_t failure(const Rank &r) {
         usleep(1000);
     }
     CHECK(ncclCommAbort(r.comm) == ncclSuccess);
-    OK(cudaStreamSynchronize(r.stream));        // released
+    OK(cudaStreamSynchronize(r.stream));  // released
     return state;
 }
 
 static void test_disagreement(void **) {
-    for (int kind = 0; kind < 3; kind++) {      // counts, types, operations
+    for (int kind = 0; kind < 3; kind++) {  // counts, types, operations
         on_ranks(2, [=](Rank &r) {
             CHECK(r.join(r.id) == ncclSuccess);
             float *x = on_device(std::vector<float>(64)), *y = x + 32;
@@ -442,7 +455,8 @@ static void test_disagreement(void **) {
                 CHECK(ncclReduceScatter(x, y, 8, ncclFloat32, ncclSum, r.comm, r.stream) == ncclInProgress);
             } else {
                 ncclDataType_t type = kind == 1 && r.rank ? ncclInt8 : ncclFloat32;
-                CHECK(ncclAllGather(y, x, kind == 0 && r.rank ? 4 : 8, type, r.comm, r.stream) == ncclInProgress);
+                CHECK(ncclAllGather(y, x, kind == 0 && r.rank ? 4 : 8, type, r.comm, r.stream) ==
+                      ncclInProgress);
             }
             CHECK(failure(r) == ncclInvalidUsage);
         });
@@ -459,7 +473,7 @@ static void test_nobody_comes(void **) {
             CHECK(failure(r) == ncclRemoteError);
         }
     });
-    on_ranks(2, [](Rank &r) {           // both send first: small enough for the way, all the same
+    on_ranks(2, [](Rank &r) {  // both send first: small enough for the way, all the same
         CHECK(r.join(r.id) == ncclSuccess);
         float *x = on_device(std::vector<float>(8));
         r.done(ncclSend(x, 4, ncclFloat32, 1 - r.rank, r.comm, r.stream));
@@ -517,7 +531,8 @@ int main(void) {
 }
 #else
 int main(void) {
-    printf("skip test_nccl: the stand-in for CUDA has no cuda_stand_in_queue_when\n0 passed, 0 failed, 1 skipped\n");
+    printf("skip test_nccl: the stand-in for CUDA has no cuda_stand_in_queue_when\n0 passed, 0 failed, 1 "
+           "skipped\n");
     return 0;
 }
 #endif

@@ -1,4 +1,5 @@
-/* The stand-in itself: kernels, the order of streams in its four modes, memory and its guards, errors on purpose, products. */
+// The stand-in itself: kernels, the order of streams in its four modes, memory and its guards, errors on
+// purpose, products.
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -24,9 +25,12 @@ extern "C" {
 
 #define OK(call) assert_int_equal((call), cudaSuccess)
 
-static const char *variables[] = { "CUDA_STAND_IN", "CUDA_STAND_IN_ORDER", "CUDA_STAND_IN_FAIL", "CUDA_STAND_IN_DEVICES",
-                                   "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT", "CUDA_STAND_IN_MIG", "CUDA_VISIBLE_DEVICES",
-                                   "CUDA_STAND_IN_REFUSED", "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT" };
+static const char *variables[] = {
+    "CUDA_STAND_IN",         "CUDA_STAND_IN_ORDER",      "CUDA_STAND_IN_FAIL",
+    "CUDA_STAND_IN_DEVICES", "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT",
+    "CUDA_STAND_IN_MIG",     "CUDA_VISIBLE_DEVICES",     "CUDA_STAND_IN_REFUSED",
+    "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT"
+};
 
 static void setting(const char *name, const char *value) {
     setenv(name, value, 1);
@@ -47,7 +51,9 @@ template <class T> struct Buffer {
     T *p;
     size_t n;
     explicit Buffer(size_t n) : n(n) { OK(cudaMalloc(&p, n * sizeof(T))); }
-    explicit Buffer(const std::vector<T> &x) : Buffer(x.size()) { OK(cudaMemcpy(p, x.data(), n * sizeof(T), cudaMemcpyHostToDevice)); }
+    explicit Buffer(const std::vector<T> &x) : Buffer(x.size()) {
+        OK(cudaMemcpy(p, x.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    }
     ~Buffer() { OK(cudaFree(p)); }
     std::vector<T> get() const {
         std::vector<T> x(n);
@@ -56,7 +62,8 @@ template <class T> struct Buffer {
     }
 };
 
-template <class... P, class... A> cudaError_t run(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, A... args) {
+template <class... P, class... A>
+cudaError_t run(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, A... args) {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
@@ -84,7 +91,7 @@ static int signal_of(const std::function<void()> &act) {
 
 static const char *orders[] = { "forward", "backward" };
 
-// ----------------------------------------------------------------------------
+// --------
 // kernels
 
 __global__ void sum_block(int *sums, const int *x, int n) {
@@ -161,8 +168,14 @@ template <class T> static void check_shuffles(int block) {
     std::vector<T> got = out.get();
     for (int t = 0; t < block; t++) {
         int lane = t % 32, warp = t - lane, lanes = block - warp < 32 ? block - warp : 32;
-        int from[] = { 5, lane ^ 3, lane < 2 ? lane : lane - 2, lane > 29 ? lane : lane + 2, lane / 8 * 8 + 1, lane % 8 ? lane - 1 : lane,
-                       lane % 8 < 7 ? lane + 1 : lane, (lane ^ 9) / 8 > lane / 8 ? lane : lane ^ 9 };
+        int from[] = { 5,
+                       lane ^ 3,
+                       lane < 2 ? lane : lane - 2,
+                       lane > 29 ? lane : lane + 2,
+                       lane / 8 * 8 + 1,
+                       lane % 8 ? lane - 1 : lane,
+                       lane % 8 < 7 ? lane + 1 : lane,
+                       (lane ^ 9) / 8 > lane / 8 ? lane : lane ^ 9 };
         for (int row = 0; row < 8; row++) {
             int source = from[row] < lanes ? from[row] : lane;
             assert_true(got[row * block + t] == (T)(100 + warp + source));
@@ -260,9 +273,7 @@ __global__ void different_operations() {
         __ballot_sync(0xffffffffu, 1);
     }
 }
-__global__ void half_mask() {
-    __syncwarp(0xffff);
-}
+__global__ void half_mask() { __syncwarp(0xffff); }
 
 static void divergence_is_reported(void **) {
     assert_int_equal(signal_of([] { run(0, half_at_barrier, 1, 32); }), SIGABRT);
@@ -272,8 +283,10 @@ static void divergence_is_reported(void **) {
 
 static void launches_beyond_limits(void **) {
     Buffer<unsigned> out(1);
-    struct { dim3 grid, block; } bad[] = { { 1, 1025 }, { 1, dim3(32, 33) }, { dim3(1, 65536), 1 }, { dim3(1, 1, 65536), 1 }, { 0, 32 },
-                                           { 1, 0 }, { 0x80000000u, 1 }, { 1, dim3(1, 1, 65) } };
+    struct {
+        dim3 grid, block;
+    } bad[] = { { 1, 1025 }, { 1, dim3(32, 33) }, { dim3(1, 65536), 1 }, { dim3(1, 1, 65536), 1 }, { 0, 32 },
+                { 1, 0 },    { 0x80000000u, 1 },  { 1, dim3(1, 1, 65) } };
     for (auto &b : bad) {
         assert_int_equal(run(0, indices, b.grid, b.block, out.p), cudaErrorInvalidValue);
     }
@@ -285,7 +298,7 @@ static void launches_beyond_limits(void **) {
     OK(run(0, indices, 1, 1, out.p));
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // streams
 
 enum { N = 1000 };
@@ -309,7 +322,7 @@ struct Side {
         OK(cudaEventDestroy(event));
         OK(cudaStreamDestroy(stream));
     }
-    void follows() {    // what comes on the side stream waits for what is on the default stream by now
+    void follows() {  // what comes on the side stream waits for what is on the default stream by now
         OK(cudaEventRecord(event, 0));
         OK(cudaStreamWaitEvent(stream, event, 0));
     }
@@ -358,7 +371,10 @@ static void streams_keep_the_order_they_were_told(void **) {
 }
 
 static void missing_waits_show(void **) {
-    struct { const char *mode; int clear, fill; } cases[] = { { "eager", 1, 2 }, { "lazy", 0, 1 }, { "rival", 0, 2 }, { "lag", 1, 1 } };
+    struct {
+        const char *mode;
+        int clear, fill;
+    } cases[] = { { "eager", 1, 2 }, { "lazy", 0, 1 }, { "rival", 0, 2 }, { "lag", 1, 1 } };
     for (auto &c : cases) {
         setting("CUDA_STAND_IN", c.mode);
         assert_int_equal(clear_after_reading(false), c.clear);
@@ -375,7 +391,7 @@ static void events_are_captured_by_the_wait(void **) {
     side.follows();
     OK(cudaMemsetAsync(y.p, 0, 4, 0));
     OK(cudaEventRecord(side.event, 0));
-    OK(cudaStreamSynchronize(side.stream));     // needs the first record only
+    OK(cudaStreamSynchronize(side.stream));  // needs the first record only
     assert_int_equal(cudaEventQuery(side.event), cudaErrorNotReady);
     OK(cudaEventSynchronize(side.event));
     OK(cudaEventQuery(side.event));
@@ -441,7 +457,8 @@ static void two_threads_at_once(void **) {
         cudaStream_t stream;
         bool ok = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess;
         for (int i = 0; i < ROUNDS; i++) {
-            ok = ok && run(stream, sum_block, 1, BLOCK, sums.p + first + i, in.p, BLOCK - i % 7) == cudaSuccess;
+            ok = ok &&
+                 run(stream, sum_block, 1, BLOCK, sums.p + first + i, in.p, BLOCK - i % 7) == cudaSuccess;
         }
         return ok && cudaStreamDestroy(stream) == cudaSuccess;
     };
@@ -456,7 +473,7 @@ static void two_threads_at_once(void **) {
     }
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // memory
 
 static void pinned_and_pageable_copies(void **) {
@@ -470,16 +487,17 @@ static void pinned_and_pageable_copies(void **) {
     OK(cudaMemcpyAsync(x.p, &pageable, 4, cudaMemcpyHostToDevice, 0));
     OK(cudaMemcpyAsync(x.p + 1, pinned, 4, cudaMemcpyHostToDevice, 0));
     OK(cudaMemcpyAsync(x.p + 2, registered + 3, 4, cudaMemcpyHostToDevice, 0));
-    pageable = *pinned = registered[3] = 2;     // too early, but for the pageable one
+    pageable = *pinned = registered[3] = 2;  // too early, but for the pageable one
     OK(cudaMemcpyAsync(pinned, x.p + 3, 4, cudaMemcpyDeviceToHost, 0));
-    assert_int_equal(*pinned, 2);               // not there yet
+    assert_int_equal(*pinned, 2);  // not there yet
     int back[3];
     OK(cudaMemcpyAsync(back, x.p, sizeof back, cudaMemcpyDeviceToHost, 0));
     assert_int_equal(back[0], 1);
     assert_int_equal(back[1], 2);
     assert_int_equal(back[2], 2);
     assert_int_equal(*pinned, 7);
-    assert_int_equal(cudaHostRegister(registered + 5, 8, cudaHostRegisterDefault), cudaErrorHostMemoryAlreadyRegistered);
+    assert_int_equal(cudaHostRegister(registered + 5, 8, cudaHostRegisterDefault),
+                     cudaErrorHostMemoryAlreadyRegistered);
     assert_int_equal(cudaHostUnregister(registered + 5), cudaErrorHostMemoryNotRegistered);
     OK(cudaHostUnregister(registered));
     OK(cudaFreeHost(pinned));
@@ -508,19 +526,19 @@ static void wrong_copies(void **) {
     assert_int_equal(cudaFree(freed), cudaErrorInvalidValue);
 }
 
-__global__ void write_at(char *x, int at) {
-    x[at] = 1;
-}
+__global__ void write_at(char *x, int at) { x[at] = 1; }
 
 static void guards(void **) {
     char *x;
     OK(cudaMalloc(&x, 1000));
     assert_int_equal(signal_of([=] { x[5] = 1; }), SIGSEGV);
-    assert_int_equal(signal_of([=] { run(0, write_at, 1, 1, x, 999), cudaDeviceSynchronize(), cudaFree(x); }), 0);
+    assert_int_equal(signal_of([=] { run(0, write_at, 1, 1, x, 999), cudaDeviceSynchronize(), cudaFree(x); }),
+                     0);
     assert_int_equal(signal_of([=] { run(0, write_at, 1, 1, x, 1000), cudaDeviceSynchronize(); }), SIGABRT);
     assert_int_equal(signal_of([=] { run(0, write_at, 1, 1, x, 1270), cudaFree(x); }), SIGABRT);
     assert_int_equal(signal_of([=] { run(0, write_at, 1, 1, x, 1000), exit(0); }), SIGABRT);
-    assert_int_equal(signal_of([=] { setting("CUDA_STAND_IN_PROTECT", "0"), run(0, write_at, 1, 1, x, 1), x[5] = 1; }), 0);
+    assert_int_equal(
+        signal_of([=] { setting("CUDA_STAND_IN_PROTECT", "0"), run(0, write_at, 1, 1, x, 1), x[5] = 1; }), 0);
     assert_int_equal(signal_of([] { nvtxRangePushA("a"), nvtxRangePop(); }), 0);
     assert_int_equal(signal_of([] { nvtxRangePop(); }), SIGABRT);
     std::vector<unsigned char> fresh(1000);
@@ -542,7 +560,7 @@ static void out_of_memory(void **) {
     }
     OK(cudaMemGetInfo(&after, &total));
     assert_true(before - after >= 4000);
-    for (int i : { 1, 3, 2, 0 }) {   // pieces join whatever the order
+    for (int i : { 1, 3, 2, 0 }) {  // pieces join whatever the order
         OK(cudaFree(piece[i]));
     }
     OK(cudaMemGetInfo(&after, &total));
@@ -553,7 +571,7 @@ static void out_of_memory(void **) {
     OK(cudaFree(NULL));
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // devices, errors on purpose, counts
 
 static void devices(void **) {
@@ -577,7 +595,8 @@ static void devices(void **) {
     OK(cudaGetDeviceProperties(&prop, 0));
     OK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     OK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
-    assert_true(prop.major == 7 && prop.minor == 0 && major == 7 && multiprocessors == prop.multiProcessorCount);
+    assert_true(prop.major == 7 && prop.minor == 0 && major == 7 &&
+                multiprocessors == prop.multiProcessorCount);
     setting("CUDA_STAND_IN_DEVICES", "0");
     assert_int_equal(cudaGetDeviceCount(&n), cudaErrorNoDevice);
     assert_int_equal(n, 0);
@@ -635,8 +654,8 @@ static void counts(void **) {
     long launches[2], waits[2], allocations[2];
     cuda_stand_in_counts(&launches[0], &waits[0], &allocations[0]);
     {
-        Buffer<unsigned> x(8);                              // one allocation; its cudaFree waits
-        Buffer<unsigned> y(std::vector<unsigned>(8, 1));    // one more, and a copy that waits
+        Buffer<unsigned> x(8);                            // one allocation; its cudaFree waits
+        Buffer<unsigned> y(std::vector<unsigned>(8, 1));  // one more, and a copy that waits
         OK(run(0, indices, 1, 8, x.p));
         OK(cudaMemsetAsync(x.p, 0, 4, 0));
         OK(cudaMemcpyAsync(y.p, x.p, 4, cudaMemcpyDeviceToDevice, 0));
@@ -652,21 +671,23 @@ static void counts(void **) {
     assert_true(blocks == 2 && grid == 8 && block == 128);
 }
 
-// ----------------------------------------------------------------------------
+// --------
 // products
 
 struct Product {
     int m, n, k, trans_a, trans_b;
     cudaDataType in, out;
     unsigned epilogue;
-    int batches, pad;       // pad: more than needed in leading dimensions
+    int batches, pad;  // pad: more than needed in leading dimensions
     float beta;
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
 };
 
 static float at(cudaDataType type, const std::vector<char> &x, size_t i) {
     const void *p = &x[i * (type == CUDA_R_32F ? 4 : 2)];
-    return type == CUDA_R_32F ? *(const float *)p : type == CUDA_R_16BF ? to_float(*(const bf16 *)p) : to_float(*(const fp16 *)p);
+    return type == CUDA_R_32F    ? *(const float *)p
+           : type == CUDA_R_16BF ? to_float(*(const bf16 *)p)
+                                 : to_float(*(const fp16 *)p);
 }
 
 static std::vector<char> random_matrix(cudaDataType type, size_t n, unsigned seed) {
@@ -685,9 +706,7 @@ static std::vector<char> random_matrix(cudaDataType type, size_t n, unsigned see
     return x;
 }
 
-static double gelu_of(double x) {
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+static double gelu_of(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 static void close_enough(double got, double want, cudaDataType type, double magnitude) {
     double unit = type == CUDA_R_32F ? 1e-6 : type == CUDA_R_16BF ? 1.0 / 256 : 1.0 / 2048;
@@ -702,19 +721,25 @@ struct Layouts {
     size_t a_size, b_size, c_size;
 };
 
-static cublasLtMatrixLayout_t layout(cudaDataType type, int rows, int cols, int64_t ld, int batches, int64_t stride) {
+static cublasLtMatrixLayout_t layout(cudaDataType type, int rows, int cols, int64_t ld, int batches,
+                                     int64_t stride) {
     cublasLtMatrixLayout_t x;
     int32_t order = CUBLASLT_ORDER_COL, count = batches;
     assert_int_equal(cublasLtMatrixLayoutCreate(&x, type, rows, cols, ld), 0);
-    assert_int_equal(cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order), 0);
-    assert_int_equal(cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), 0);
-    assert_int_equal(cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride), 0);
+    assert_int_equal(cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order),
+                     0);
+    assert_int_equal(
+        cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), 0);
+    assert_int_equal(cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                      sizeof stride),
+                     0);
     return x;
 }
 
 static Layouts layouts_of(const Product &p) {
     Layouts l;
-    int a_rows = p.trans_a ? p.k : p.m, a_cols = p.trans_a ? p.m : p.k, b_rows = p.trans_b ? p.n : p.k, b_cols = p.trans_b ? p.k : p.n;
+    int a_rows = p.trans_a ? p.k : p.m, a_cols = p.trans_a ? p.m : p.k, b_rows = p.trans_b ? p.n : p.k,
+        b_cols = p.trans_b ? p.k : p.n;
     l.lda = a_rows + p.pad;
     l.ldb = b_rows + p.pad;
     l.ldc = p.m + p.pad;
@@ -730,7 +755,8 @@ static Layouts layouts_of(const Product &p) {
     return l;
 }
 
-template <class T> static void attribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, T value) {
+template <class T>
+static void attribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, T value) {
     assert_int_equal(cublasLtMatmulDescSetAttribute(desc, name, &value, sizeof value), 0);
 }
 
@@ -744,7 +770,8 @@ static void check_product(const Product &p) {
     enum { AUX_MORE = 16 };
     Layouts l = layouts_of(p);
     int64_t aux_ld = (p.m + 7) / 8 * 8 + AUX_MORE, aux_stride = aux_ld * p.n;
-    auto a = random_matrix(p.in, l.a_size, 1), b = random_matrix(p.in, l.b_size, 2), c = random_matrix(p.out, l.c_size, 3);
+    auto a = random_matrix(p.in, l.a_size, 1), b = random_matrix(p.in, l.b_size, 2),
+         c = random_matrix(p.out, l.c_size, 3);
     auto bias = random_matrix(p.out, p.m + p.n, 4), aux = random_matrix(p.out, aux_stride * p.batches, 5);
     Buffer<char> da(a), db(b), dc(c), dbias(bias), daux(aux), workspace(4096);
     cublasLtHandle_t handle;
@@ -763,14 +790,19 @@ static void check_product(const Product &p) {
     cublasLtMatmulHeuristicResult_t found;
     int n_found = 0;
     assert_int_equal(cublasLtMatmulPreferenceCreate(&pref), 0);
-    assert_int_equal(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most), 0);
-    assert_int_equal(cublasLtMatmulAlgoGetHeuristic(handle, desc, l.a, l.b, l.c, l.c, pref, 1, &found, &n_found), 0);
+    assert_int_equal(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                          &most, sizeof most),
+                     0);
+    assert_int_equal(
+        cublasLtMatmulAlgoGetHeuristic(handle, desc, l.a, l.b, l.c, l.c, pref, 1, &found, &n_found), 0);
     assert_int_equal(n_found, 1);
     float alpha = 0.5f;
-    assert_int_equal(cublasLtMatmul(handle, desc, &alpha, da.p, l.a, db.p, l.b, &p.beta, dc.p, l.c, dc.p, l.c, &found.algo, workspace.p,
-                                    4096, 0), 0);
+    assert_int_equal(cublasLtMatmul(handle, desc, &alpha, da.p, l.a, db.p, l.b, &p.beta, dc.p, l.c, dc.p, l.c,
+                                    &found.algo, workspace.p, 4096, 0),
+                     0);
     auto got = dc.get(), got_aux = daux.get(), got_bias = dbias.get();
-    bool has_bias = p.epilogue & CUBLASLT_EPILOGUE_BIAS, has_gelu = p.epilogue & 32, has_slope = p.epilogue & 64;
+    bool has_bias = p.epilogue & CUBLASLT_EPILOGUE_BIAS, has_gelu = p.epilogue & 32,
+         has_slope = p.epilogue & 64;
     std::vector<double> row_sums(p.m);
     for (int batch = 0; batch < p.batches; batch++) {
         for (int j = 0; j < p.n; j++) {
@@ -782,7 +814,8 @@ static void check_product(const Product &p) {
                     sum += (double)at(p.in, a, ai) * at(p.in, b, bi);
                 }
                 size_t ci = batch * l.c_stride + j * l.ldc + i, xi = batch * aux_stride + j * aux_ld + i;
-                double want = 0.5 * sum + (p.beta != 0 ? p.beta * at(p.out, c, ci) : 0) + (has_bias ? at(p.out, bias, i) : 0);
+                double want = 0.5 * sum + (p.beta != 0 ? p.beta * at(p.out, c, ci) : 0) +
+                              (has_bias ? at(p.out, bias, i) : 0);
                 if (has_gelu) {
                     close_enough(at(p.out, got_aux, xi), want, p.out, p.k);
                     want = gelu_of(want);
@@ -791,7 +824,8 @@ static void check_product(const Product &p) {
                     double x = at(p.out, aux, xi), h = 1e-4;
                     want *= (gelu_of(x + h) - gelu_of(x - h)) / (2 * h);
                 }
-                close_enough(at(p.out, got, ci), want, p.out, p.compute == CUBLAS_COMPUTE_32F ? p.k : 100.0 * p.k);
+                close_enough(at(p.out, got, ci), want, p.out,
+                             p.compute == CUBLAS_COMPUTE_32F ? p.k : 100.0 * p.k);
                 if (batch == 0) {
                     row_sums[i] += want;
                 }
@@ -836,7 +870,8 @@ static void products(void **) {
         { 40, 16, 24, 0, 1, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_BGRADB, 1, 1, 0 },
         { 40, 11, 24, 0, 0, CUDA_R_16BF, CUDA_R_16BF, CUBLASLT_EPILOGUE_DGELU_BGRAD, 1, 0, 0 },
         { 70, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DGELU_BGRAD, 1, 1, 0 },
-        { 40, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1, 0, 0, CUBLAS_COMPUTE_32F_FAST_TF32 },
+        { 40, 11, 24, 0, 0, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1, 0, 0,
+          CUBLAS_COMPUTE_32F_FAST_TF32 },
     };
     long before = cuda_stand_in_heuristics();
     for (const Product &p : table) {
@@ -847,16 +882,19 @@ static void products(void **) {
 
 // One call that is right but for what `spoil` does to it
 struct Attempt {
-    int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldd = 16, batches_a = 1, align = 256, asked_n = 8, bias_offset = 0;
+    int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldd = 16, batches_a = 1, align = 256, asked_n = 8,
+        bias_offset = 0;
     unsigned epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    int aux_ld = 16, aux_type = -1, bias_type = -1, a_offset = 0, k_ld = 32, workspace_offset = 0, workspace_bytes = 4096, d_elements = 128;
+    int aux_ld = 16, aux_type = -1, bias_type = -1, a_offset = 0, k_ld = 32, workspace_offset = 0,
+        workspace_bytes = 4096, d_elements = 128;
     cudaDataType type_d = CUDA_R_16BF;
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     bool no_bias = false;
 };
 
 static cublasStatus_t attempt(const Attempt &t) {
-    Buffer<char> a(2 * 16 * 32 + 16), b(2 * 32 * 8), d(2 * t.d_elements), bias(2 * 16), aux(2 * 16 * 8), workspace(8192);
+    Buffer<char> a(2 * 16 * 32 + 16), b(2 * 32 * 8), d(2 * t.d_elements), bias(2 * 16), aux(2 * 16 * 8),
+        workspace(8192);
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc;
     cublasLtMatmulPreference_t pref;
@@ -866,7 +904,8 @@ static cublasStatus_t attempt(const Attempt &t) {
     cublasLtMatmulDescCreate(&desc, t.compute, CUDA_R_32F);
     cublasLtMatmulPreferenceCreate(&pref);
     cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
-    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align);
+    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align,
+                                         sizeof align);
     attribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, t.epilogue);
     attribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (void *)bias.p);
     attribute(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)t.bias_type);
@@ -875,13 +914,23 @@ static cublasStatus_t attempt(const Attempt &t) {
     attribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)t.aux_type);
     Layouts l = { layout(CUDA_R_16BF, t.a_rows, t.k, t.lda, t.batches_a, 0),
                   layout(CUDA_R_16BF, t.k, t.n, t.k_ld, 1, 0),
-                  layout(t.type_d, t.m, t.n, t.ldd, 1, 0), 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+                  layout(t.type_d, t.m, t.n, t.ldd, 1, 0),
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0 };
     cublasLtMatrixLayout_t asked_b = layout(CUDA_R_16BF, t.k, t.asked_n, t.k_ld, 1, 0);
     cublasLtMatrixLayout_t asked_d = layout(t.type_d, t.m, t.asked_n, t.ldd, 1, 0);
     cublasLtMatmulHeuristicResult_t found, checked;
     int n_found;
     float one = 1, zero = 0;
-    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(handle, desc, l.a, asked_b, asked_d, asked_d, pref, 1, &found, &n_found);
+    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(handle, desc, l.a, asked_b, asked_d, asked_d, pref, 1,
+                                                       &found, &n_found);
     void *given = t.no_bias ? nullptr : bias.p + t.bias_offset;
     attribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, given);
     if (rc == CUBLAS_STATUS_SUCCESS && t.asked_n != t.n) {
@@ -889,8 +938,8 @@ static cublasStatus_t attempt(const Attempt &t) {
         assert_int_equal(rc, checked.state);
     } else if (rc == CUBLAS_STATUS_SUCCESS) {
         assert_int_equal(cublasLtMatmulAlgoCheck(handle, desc, l.a, l.b, l.c, l.c, &found.algo, &checked), 0);
-        rc = cublasLtMatmul(handle, desc, &one, a.p + t.a_offset, l.a, b.p, l.b, &zero, d.p, l.c, d.p, l.c, &found.algo,
-                            workspace.p + t.workspace_offset, t.workspace_bytes, 0);
+        rc = cublasLtMatmul(handle, desc, &one, a.p + t.a_offset, l.a, b.p, l.b, &zero, d.p, l.c, d.p, l.c,
+                            &found.algo, workspace.p + t.workspace_offset, t.workspace_bytes, 0);
     }
     destroy(l);
     cublasLtMatrixLayoutDestroy(asked_b);
@@ -903,7 +952,11 @@ static cublasStatus_t attempt(const Attempt &t) {
 
 static void products_refused(void **) {
     assert_int_equal(attempt({}), CUBLAS_STATUS_SUCCESS);
-    struct { const char *what; cublasStatus_t status; void (*spoil)(Attempt &); } table[] = {
+    struct {
+        const char *what;
+        cublasStatus_t status;
+        void (*spoil)(Attempt &);
+    } table[] = {
         { "rows of A", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.a_rows = 12; } },
         { "leading dimension of A", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.lda = 15; } },
         { "leading dimension of D", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.ldd = 15; } },
@@ -915,12 +968,15 @@ static void products_refused(void **) {
         { "bias of another type", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.bias_type = CUDA_R_32F; } },
         { "epilogue", CUBLAS_STATUS_NOT_SUPPORTED, [](Attempt &t) { t.epilogue = 2; } },
         { "type of D", CUBLAS_STATUS_NOT_SUPPORTED, [](Attempt &t) { t.type_d = CUDA_R_16F; } },
-        { "TF32 of bf16", CUBLAS_STATUS_NOT_SUPPORTED, [](Attempt &t) { t.compute = CUBLAS_COMPUTE_32F_FAST_TF32; } },
+        { "TF32 of bf16", CUBLAS_STATUS_NOT_SUPPORTED,
+          [](Attempt &t) { t.compute = CUBLAS_COMPUTE_32F_FAST_TF32; } },
         { "alignment promised", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.a_offset = 16; } },
         { "workspace's alignment", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.workspace_offset = 16; } },
         { "workspace too small", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.workspace_bytes = 1024; } },
-        { "workspace too large for its memory", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.workspace_bytes = 8193; } },
-        { "D too large for its memory", CUBLAS_STATUS_EXECUTION_FAILED, [](Attempt &t) { t.d_elements = 127; } },
+        { "workspace too large for its memory", CUBLAS_STATUS_INVALID_VALUE,
+          [](Attempt &t) { t.workspace_bytes = 8193; } },
+        { "D too large for its memory", CUBLAS_STATUS_EXECUTION_FAILED,
+          [](Attempt &t) { t.d_elements = 127; } },
         { "algorithm of another product", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.asked_n = 4; } },
         { "no bias", CUBLAS_STATUS_INVALID_VALUE, [](Attempt &t) { t.no_bias = true; } },
         { "a bias less aligned than the one it was asked with", CUBLAS_STATUS_INVALID_VALUE,
@@ -930,10 +986,13 @@ static void products_refused(void **) {
         { "BGRADB of a B that is not transposed", CUBLAS_STATUS_NOT_SUPPORTED,
           [](Attempt &t) { t.epilogue = CUBLASLT_EPILOGUE_BGRADB; } },
         { "DGELU and k = 1", CUBLAS_STATUS_NOT_SUPPORTED,
-          [](Attempt &t) { t.k = 1, t.epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD; t.k_ld = 8; } },
+          [](Attempt &t) {
+              t.k = 1, t.epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD;
+              t.k_ld = 8;
+          } },
     };
     FILE *usual = stderr;
-    stderr = fopen("/dev/null", "w");   // it says why, each time
+    stderr = fopen("/dev/null", "w");  // it says why, each time
     for (auto &c : table) {
         Attempt t;
         c.spoil(t);
@@ -974,11 +1033,11 @@ static void algorithms(void **) {
     assert_int_equal(cublasLtCreate(&handle), 0);
     assert_int_equal(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), 0);
     assert_int_equal(cublasLtMatmulPreferenceCreate(&pref), 0);
-    assert_int_equal(cublasLtMatmulAlgoGetHeuristic(handle, desc, row, column, one, one, pref, 3, found,
-                                                    &n_found), 0);
+    assert_int_equal(
+        cublasLtMatmulAlgoGetHeuristic(handle, desc, row, column, one, one, pref, 3, found, &n_found), 0);
     assert_int_equal(n_found, 3);
-    assert_int_equal(cublasLtMatmulAlgoGetHeuristic(handle, desc, row, column, one, one, pref, 10, found,
-                                                    &n_found), 0);
+    assert_int_equal(
+        cublasLtMatmulAlgoGetHeuristic(handle, desc, row, column, one, one, pref, 10, found, &n_found), 0);
     assert_int_equal(n_found, 8);
     setting("CUDA_STAND_IN_FASTEST", "5");
     OK(cudaEventCreate(&events[0]));
@@ -986,16 +1045,17 @@ static void algorithms(void **) {
     for (int i = 0; i < 8; i++) {
         OK(cudaEventRecord(events[0], 0));
         assert_int_equal(cublasLtMatmul(handle, desc, &alpha, x.p, row, x.p, column, &zero, y.p, one, y.p,
-                                        one, &found[i].algo, NULL, 0, 0), 0);
+                                        one, &found[i].algo, NULL, 0, 0),
+                         0);
         OK(cudaEventRecord(events[1], 0));
         OK(cudaEventSynchronize(events[1]));
         OK(cudaEventElapsedTime(&ms[i], events[0], events[1]));
         sums[i] = *(float *)y.get().data();
         assert_true(i == 5 || ms[i] >= 20 + i);
     }
-    assert_true(ms[5] >= 10 && ms[5] < 20);     // a product of 3000 takes no 10 ms
-    assert_true(sums[0] == sums[2] && sums[1] == sums[7] && sums[0] != sums[1]
-                && fabs(sums[0] - sums[1]) < 0.1);
+    assert_true(ms[5] >= 10 && ms[5] < 20);  // a product of 3000 takes no 10 ms
+    assert_true(sums[0] == sums[2] && sums[1] == sums[7] && sums[0] != sums[1] &&
+                fabs(sums[0] - sums[1]) < 0.1);
     for (cublasLtMatrixLayout_t l : { row, column, one }) {
         cublasLtMatrixLayoutDestroy(l);
     }
@@ -1018,9 +1078,11 @@ static void products_are_queued(void **) {
     assert_int_equal(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), 0);
     float two = 2, zero = 0;
     cuda_stand_in_counts(&launches[0], &waits[0], NULL);
-    assert_int_equal(cublasLtMatmul(handle, desc, &two, x.p, one, x.p, one, &zero, y.p, one, y.p, one, NULL, NULL, 0, 0), 0);
+    assert_int_equal(cublasLtMatmul(handle, desc, &two, x.p, one, x.p, one, &zero, y.p, one, y.p, one, NULL,
+                                    NULL, 0, 0),
+                     0);
     OK(cudaMemsetAsync(x.p, 0, 4, 0));
-    two = 5;    // was read by the call
+    two = 5;  // was read by the call
     cuda_stand_in_counts(&launches[1], &waits[1], NULL);
     assert_int_equal(launches[1] - launches[0], 1);
     assert_int_equal(waits[1] - waits[0], 0);
@@ -1031,15 +1093,34 @@ static void products_are_queued(void **) {
 }
 
 int main() {
-    #define TEST(f) cmocka_unit_test_setup_teardown(f, usual_settings, usual_settings)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, usual_settings, usual_settings)
     const CMUnitTest tests[] = {
-        TEST(barriers_and_shared_memory), TEST(missing_barrier_shows), TEST(warp_shuffles), TEST(votes_and_atomics),
-        TEST(grids_of_three_dimensions), TEST(threads_that_left), TEST(divergence_is_reported), TEST(launches_beyond_limits),
-        TEST(streams_keep_the_order_they_were_told), TEST(missing_waits_show), TEST(events_are_captured_by_the_wait),
-        TEST(queries_come_to_an_end), TEST(time_between_events), TEST(two_threads_at_once), TEST(pinned_and_pageable_copies),
-        TEST(wrong_copies), TEST(guards),
-        TEST(out_of_memory), TEST(devices), TEST(visible_devices), TEST(failures_on_purpose), TEST(counts), TEST(products), TEST(products_refused),
-        TEST(algorithms), TEST(products_are_queued),
+        TEST(barriers_and_shared_memory),
+        TEST(missing_barrier_shows),
+        TEST(warp_shuffles),
+        TEST(votes_and_atomics),
+        TEST(grids_of_three_dimensions),
+        TEST(threads_that_left),
+        TEST(divergence_is_reported),
+        TEST(launches_beyond_limits),
+        TEST(streams_keep_the_order_they_were_told),
+        TEST(missing_waits_show),
+        TEST(events_are_captured_by_the_wait),
+        TEST(queries_come_to_an_end),
+        TEST(time_between_events),
+        TEST(two_threads_at_once),
+        TEST(pinned_and_pageable_copies),
+        TEST(wrong_copies),
+        TEST(guards),
+        TEST(out_of_memory),
+        TEST(devices),
+        TEST(visible_devices),
+        TEST(failures_on_purpose),
+        TEST(counts),
+        TEST(products),
+        TEST(products_refused),
+        TEST(algorithms),
+        TEST(products_are_queued),
     };
     return cmocka_run_group_tests_name("the CUDA stand-in", tests, NULL, NULL);
 }
