@@ -4,7 +4,7 @@
 // on every device, so a file saved at one loads at another. Parameters that have masters are not saved: they
 // are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of
 // them: files with other numbers were not saved together.
-#include "comm_late.h"
+#include "net/late.h"
 #include "internal.h"
 #define XXH_INLINE_ALL
 #include <errno.h>

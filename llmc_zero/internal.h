@@ -1,10 +1,10 @@
 // The state behind a `zero *`, and what the files of the plugin ask of each other.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
-#include "comm.h"
-#include "device.h"
+#include "comm/comm.h"
+#include "device/device.h"
 #include "error.h"
-#include "kernels.h"
+#include "device/kernels.h"
 #include "layout.h"
 #include "memory.h"
 #include "progress.h"
@@ -28,7 +28,7 @@ typedef struct {
     char
         *grads;  // this micro-batch's, or NULL before the first pre_backward and after the last post_backward
     stretches cleared;   // of it, before backward
-    adamw_table update;  // what this rank updates of the unit (optimizer.c)
+    adamw_table update;  // what this rank updates of the unit (step.c)
 } unit_state;
 
 typedef struct {

@@ -1,7 +1,7 @@
 // The one named allocator: every byte has a class and a purpose.
 #ifndef LLMC_ZERO_MEMORY_H
 #define LLMC_ZERO_MEMORY_H
-#include "device.h"
+#include "device/device.h"
 #include "zero.h"
 
 // Which collectives read or write memory where it lies.

@@ -3,7 +3,7 @@
 // It is the first lesson, and the oracle that the tests hold every other path against, bit for bit; so it
 // shares no reduction and no AdamW kernel with them.
 #include "internal.h"
-#include "numbers.h"
+#include "device/numbers.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
 // progress_wait begins when the job's work is done. The host waits for neither.
 #ifndef LLMC_ZERO_PROGRESS_H
 #define LLMC_ZERO_PROGRESS_H
-#include "device.h"
+#include "device/device.h"
 #include "trace.h"
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
 // Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has
 // another text names the first line that differs, and all ranks fail with the sentence of the lowest of them.
-#include "comm_late.h"
-#include "comm_net.h"
+#include "net/late.h"
+#include "net/net.h"
 #include "internal.h"
 #include <stdio.h>
 #include <stdlib.h>

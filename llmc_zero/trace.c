@@ -1,5 +1,5 @@
 #include "trace.h"
-#include "comm.h"
+#include "comm/comm.h"
 #include "error.h"
 #include <errno.h>
 #include <limits.h>

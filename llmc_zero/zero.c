@@ -1,10 +1,10 @@
 // Creation, the hooks, the accessors: the rules of use are checked here, the work is done in params.c,
-// grads.c and optimizer.c.
+// grads.c and step.c.
 #include "internal.h"
-#include "comm_late.h"
-#include "comm_nccl.h"
-#include "comm_net.h"
-#include "sockets.h"
+#include "net/late.h"
+#include "comm/nccl.h"
+#include "net/net.h"
+#include "net/sockets.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

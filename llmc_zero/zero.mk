@@ -18,8 +18,8 @@ ZERO_CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,c
 ZERO_HOST_GOAL := $(.DEFAULT_GOAL)
 ZERO_Q    := $(if $(V),,@)
 ZERO_DIR  := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
-ZERO_OBJ  := $(patsubst $(ZERO_DIR)/%.c,$(ZERO_BUILD)/llmc_zero/%.o,$(wildcard $(ZERO_DIR)/*.c)) \
-             $(if $(filter yes,$(ZERO_CUDA)),$(ZERO_BUILD)/llmc_zero/kernels_cuda.o)
+ZERO_OBJ  := $(patsubst $(ZERO_DIR)/%.c,$(ZERO_BUILD)/llmc_zero/%.o,$(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)) \
+             $(if $(filter yes,$(ZERO_CUDA)),$(ZERO_BUILD)/llmc_zero/device/kernels_cuda.o)
 ZERO_LIB  := $(ZERO_BUILD)/libllmc_zero.a
 ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
 ifeq ($(ZERO_CUDA),yes)

@@ -10,21 +10,21 @@ say() { if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=$(
 
 # ---- dependence: trainer -> gpt2, llmc_zero; gpt2 knows no MPI and no plugin; the plugin knows no GPT-2; zero.h includes only the C library
 ! grep -nE '#include.*(mpi\.h|nccl|llmc_zero|zero\.h)' gpt2/*.[ch] gpt2/*.c[up]*; say $? "gpt2/ includes neither MPI nor the plugin"
-! grep -nE '#include.*gpt2/|gpt2_' llmc_zero/*.[ch] llmc_zero/*.cu; say $? "llmc_zero/ knows nothing of GPT-2"
-! grep -ln 'mpi\.h' llmc_zero/*.[ch] | grep -v comm_mpi.c; say $? "only comm_mpi.c includes mpi.h"
-! grep -nE 'fprintf\(std|\b(printf|puts|perror|abort|exit)\(' llmc_zero/*.c | grep -vE 'exit\(status\)|net->abort\(|comm_nccl.c:.*NCCL did not abort'; say $? "llmc_zero/ never prints and never exits"
+! grep -nE '#include.*gpt2/|gpt2_' llmc_zero/*.[ch] llmc_zero/*/*.[ch] llmc_zero/*/*.cu; say $? "llmc_zero/ knows nothing of GPT-2"
+! grep -ln "mpi\.h" llmc_zero/*.[ch] llmc_zero/*/*.[ch] | grep -v net/mpi.c; say $? "only net/mpi.c includes mpi.h"
+! grep -nE 'fprintf\(std|\b(printf|puts|perror|abort|exit)\(' llmc_zero/*.c llmc_zero/*/*.c | grep -vE 'exit\(status\)|net->abort\(|comm/nccl.c:.*NCCL did not abort'; say $? "llmc_zero/ never prints and never exits"
 ! grep -nE '#include <(mpi|cuda|nccl)' llmc_zero/zero.h; say $? "zero.h includes no MPI, CUDA or NCCL header"
-! grep -lE '#include <(cuda|cublas|cudnn|nvtx)' llmc_zero/* gpt2/* | grep -vE 'cuda|cudnn'; say $? "only files with cuda or cudnn in their names include CUDA's headers"
+! grep -lE '#include <(cuda|cublas|cudnn|nvtx)' llmc_zero/*.* llmc_zero/*/* gpt2/* | grep -vE 'cuda|cudnn'; say $? "only files with cuda or cudnn in their names include CUDA's headers"
 echo '#include "llmc_zero/zero.h"' | cc -std=c11 -Wall -Wextra -Werror -I. -x c -fsyntax-only -; say $? "zero.h compiles alone as C11"
 if command -v g++ >/dev/null; then
     echo '#include "llmc_zero/zero.h"' | g++ -std=c++17 -Wall -Wextra -Werror -I. -x c++ -fsyntax-only -; say $? "zero.h compiles alone as C++17"
 fi
 
 # ---- format: no tabs, no trailing blanks, no line over 160 columns
-! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch]* gpt2/*.[ch]* train_gpt2_zero.cu tests/*.[ch]* tests/cuda/*.[ch]* dev/*/*.[ch]; say $? "format"
+! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch]* llmc_zero/*/*.[ch]* gpt2/*.[ch]* train_gpt2_zero.cu tests/*.[ch]* tests/cuda/*.[ch]* dev/*/*.[ch]; say $? "format"
 
 cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning --suppress=missingIncludeSystem \
-    -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
+    -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c llmc_zero/*/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
 say $status "cppcheck"
 
 # ---- llm.c's own CUDA trainer with the plugin compiles and links: where nvcc is, and llm.c is (LLMC=folder) or can be fetched

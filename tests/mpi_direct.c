@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
-#include "../llmc_zero/comm.h"
-#include "../llmc_zero/kernels.h"
-#include "../llmc_zero/numbers.h"
+#include "../llmc_zero/comm/comm.h"
+#include "../llmc_zero/device/kernels.h"
+#include "../llmc_zero/device/numbers.h"
 
 enum { PIECES = 4, LARGE = 8 << 20 };  // bytes of a part that is copied past the caches
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };

@@ -22,9 +22,9 @@ int main(void) {
     return 0;
 }
 #else
-#include "../llmc_zero/comm_nccl.h"
-#include "../llmc_zero/nccl_library.h"
-#include "../llmc_zero/numbers.h"
+#include "../llmc_zero/comm/nccl.h"
+#include "../llmc_zero/comm/nccl_library.h"
+#include "../llmc_zero/device/numbers.h"
 #include <cuda_runtime_api.h>
 
 enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // bytes of a round: less than the pieces hold

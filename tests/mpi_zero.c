@@ -12,7 +12,7 @@
 #include "check.h"
 #include "settings.h"
 #include "toy.h"
-#include "../llmc_zero/comm.h"
+#include "../llmc_zero/comm/comm.h"
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
 

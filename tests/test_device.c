@@ -66,7 +66,7 @@ int main(void) {
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
 #else
-#include "../llmc_zero/kernels_cuda.h"
+#include "../llmc_zero/device/kernels_cuda.h"
 
 #define CUDA_WORKS(call)                                                            \
     do {                                                                            \

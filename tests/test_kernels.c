@@ -14,8 +14,8 @@
 #else
 static void omp_set_num_threads(int n) { (void)n; }
 #endif
-#include "../llmc_zero/numbers.h"
-#include "../llmc_zero/kernels.h"
+#include "../llmc_zero/device/numbers.h"
+#include "../llmc_zero/device/kernels.h"
 
 static uint32_t random_state = 1;
 static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }

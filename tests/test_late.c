@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "../llmc_zero/comm_late.h"
+#include "../llmc_zero/net/late.h"
 #include "../llmc_zero/error.h"
 #include "../llmc_zero/progress.h"
 

@@ -32,7 +32,7 @@ int main(void) {
 #else
 #include "../gpt2/attention_cudnn.h"
 #include "../gpt2/cuda.h"
-#include "../llmc_zero/numbers.h"
+#include "../llmc_zero/device/numbers.h"
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
 #endif

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 #include "../llmc_zero/internal.h"
-#include "../llmc_zero/numbers.h"
+#include "../llmc_zero/device/numbers.h"
 
 // -------- the rule
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <sys/time.h>
-#include "../llmc_zero/comm_net.h"
+#include "../llmc_zero/net/net.h"
 #include "ranks.h"
 
 static char server[64];

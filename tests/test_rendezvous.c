@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <cmocka.h>
-#include "../llmc_zero/comm_net.h"
-#include "../llmc_zero/rendezvous_file.h"
-#include "../llmc_zero/sockets.h"
+#include "../llmc_zero/net/net.h"
+#include "../llmc_zero/net/rendezvous_file.h"
+#include "../llmc_zero/net/sockets.h"
 #include "ranks.h"
 
 static char folder[] = "/tmp/rendezvous.XXXXXX", path[64], server[64];

@@ -2,7 +2,7 @@
 // (toy_cuda.cu).
 #ifndef TESTS_TOY_KERNELS_H
 #define TESTS_TOY_KERNELS_H
-#include "../llmc_zero/numbers.h"
+#include "../llmc_zero/device/numbers.h"
 #include "../llmc_zero/zero.h"
 
 ZERO_INLINE float toy_load(zero_dtype dtype, const void *p, int64_t i) {

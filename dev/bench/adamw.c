@@ -1,7 +1,7 @@
 // The AdamW kernel against memory: build/bench/adamw [million elements]. A kernel that only moves the same 28
 // bytes an element (reads and writes p, m and v; reads g in bf16 and writes the bf16 parameter, or reads g in
 // fp32) runs in turn with it. ratio: its time over AdamW's.
-#include "llmc_zero/kernels.h"
+#include "llmc_zero/device/kernels.h"
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>

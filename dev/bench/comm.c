@@ -16,11 +16,11 @@
 // collective after the timed ones. copy: as many bytes from one buffer to another, on all ranks at once. mpi,
 // nccl: that library's own collective on as many bytes; it sums where the plugin takes the mean, and MPI has
 // no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
-#include "llmc_zero/comm.h"
-#include "llmc_zero/comm_nccl.h"
+#include "llmc_zero/comm/comm.h"
+#include "llmc_zero/comm/nccl.h"
 #include "llmc_zero/error.h"
-#include "llmc_zero/kernels.h"
-#include "llmc_zero/numbers.h"
+#include "llmc_zero/device/kernels.h"
+#include "llmc_zero/device/numbers.h"
 #include <mpi.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -308,7 +308,7 @@ static int mpi_broadcast(void) {
 }
 
 #ifdef ZERO_HAVE_NCCL
-#include "llmc_zero/nccl_library.h"
+#include "llmc_zero/comm/nccl_library.h"
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum { BUFFERS = 3 };
 static ncclComm_t plain;           // of its own, blocking: what NCCL does without the plugin

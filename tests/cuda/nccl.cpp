@@ -20,7 +20,7 @@
 #include <signal.h>
 #include <unistd.h>
 #include <vector>
-#include "llmc_zero/numbers.h"
+#include "llmc_zero/device/numbers.h"
 #include "nccl.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // What needs MPI itself: start, messages, agreement, end. The only file that includes mpi.h.
-#include "comm_late.h"
-#include "comm_net.h"
-#include "error.h"
+#include "late.h"
+#include "net.h"
+#include "../error.h"
 #include <limits.h>
 #include <mpi.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-// Where the big arrays lie and who computes on them: the processor (device_cpu.c) or a CUDA device
-// (device_cuda.c). The engine says what is to be done and on which stream; on the processor it is done when
+// Where the big arrays lie and who computes on them: the processor (device/cpu.c) or a CUDA device
+// (device/cuda.c). The engine says what is to be done and on which stream; on the processor it is done when
 // the call returns, on CUDA it is queued, and `wait` waits for it.
 //
 //   COMPUTE   the trainer's stream: what hooks clear, add up and update is ordered with the trainer's own
@@ -11,7 +11,7 @@
 #ifndef LLMC_ZERO_DEVICE_H
 #define LLMC_ZERO_DEVICE_H
 #include "kernels.h"
-#include "zero.h"
+#include "../zero.h"
 
 typedef enum { COMPUTE, COMM, GATHER, DEVICE_STREAMS } device_stream;
 typedef struct device device;
@@ -79,7 +79,7 @@ int device_commit(device *d, void *x, size_t bytes, const void *staging);
 // Copies from the host's memory, whatever the device, and waits for it.
 int device_set(device *d, void *to, const void *from, size_t bytes);
 
-// device_cuda.c
+// device/cuda.c
 int device_cuda_open(device *d, const zero_config *config, int node_rank);
 void device_cuda_close(device *d);
 int device_cuda_count(void);  // see zero_cuda_devices

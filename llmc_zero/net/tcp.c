@@ -5,9 +5,9 @@
 // While a rank waits it listens to all others, so that the end of any of them is noticed at once. Of a rank
 // that is ahead it reads only the head of the next frame, and leaves the bytes in the socket until they are
 // due.
-#include "comm_late.h"
-#include "comm_net.h"
-#include "error.h"
+#include "late.h"
+#include "net.h"
+#include "../error.h"
 #include "sockets.h"
 #include <errno.h>
 #include <linux/sockios.h>

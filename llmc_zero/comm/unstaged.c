@@ -1,9 +1,9 @@
 // Between hosts large buffers go straight from the arrays onto the network, and from it into them: through
 // staging each byte would be copied twice more. What comes in to be summed waits for that in staging. Sums,
 // their order and the traffic are the same.
-#include "comm_net.h"
-#include "error.h"
-#include "kernels.h"
+#include "../net/net.h"
+#include "../error.h"
+#include "../device/kernels.h"
 #include <string.h>
 
 size_t comm_unstaged_least = 256 << 10;

@@ -1,7 +1,7 @@
-#include "comm_nccl.h"
-#include "comm_net.h"
-#include "error.h"
-#include "kernels.h"
+#include "nccl.h"
+#include "../net/net.h"
+#include "../error.h"
+#include "../device/kernels.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // How the ranks come together: by MPI, by TCP, or not at all, as the configuration or the launcher says.
-#include "comm_net.h"
-#include "error.h"
+#include "net.h"
+#include "../error.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

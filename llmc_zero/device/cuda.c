@@ -1,7 +1,7 @@
-// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in kernels_cuda.cu.
+// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in device/kernels_cuda.cu.
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
-#include "error.h"
+#include "../error.h"
 #include "kernels_cuda.h"
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 // The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction,
-// no reassociation, explicit fmaf. Each kernel_x of this file runs on the processor; kernels_cuda.h has the
+// no reassociation, explicit fmaf. Each kernel_x of this file runs on the processor; device/kernels_cuda.h has the
 // same for a CUDA device.
 #ifndef LLMC_ZERO_KERNELS_H
 #define LLMC_ZERO_KERNELS_H
-#include "zero.h"
+#include "../zero.h"
 
 // One binary runs everywhere: the loader picks the widest version the processor has. Off under the thread and
 // address sanitizers, whose run time is not ready when the loader picks.

@@ -1,7 +1,7 @@
 // Waiting for the other ranks: for how long, and what an error says of those that have not come.
 #ifndef LLMC_ZERO_COMM_LATE_H
 #define LLMC_ZERO_COMM_LATE_H
-#include "comm.h"
+#include "../comm/comm.h"
 
 typedef struct {
     double waited, last;

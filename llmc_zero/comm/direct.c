@@ -7,10 +7,10 @@
 // system-call filter forbids it; Yama does so between ranks where kernel.yama.ptrace_scope is not 0. A trial
 // at the start tells. What forbids it is not worked around: then the window does all. An administrator who
 // wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
-#include "comm_late.h"
-#include "comm_net.h"
-#include "error.h"
-#include "kernels.h"
+#include "../net/late.h"
+#include "../net/net.h"
+#include "../error.h"
+#include "../device/kernels.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,7 +30,7 @@ static int large_pages_granted(void) {
     struct rusage before, after;
     char *base = mmap(NULL, 2 * LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return 0;
-    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device_cpu.c asks for them
+    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device/cpu.c asks for them
     volatile char *page = base + (LARGE - (uintptr_t)base % LARGE) % LARGE;
     int failed = getrusage(RUSAGE_THREAD, &before);
     for (int i = 0; i < LARGE; i += 4096) page[i] = 1;

@@ -1,9 +1,9 @@
 // The transport of one node: every rank has a window of shared memory, two halves used in turn. An exchange
 // is one barrier: before it a rank writes its own window, after it the others read there. A half is written
 // again only after the barrier that follows, when nobody reads it any more.
-#include "comm_late.h"
-#include "comm_net.h"
-#include "error.h"
+#include "../net/late.h"
+#include "../net/net.h"
+#include "../error.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -4,7 +4,7 @@
 //   it is me rank r -> rank 0   REPORT   nothing, or what went wrong        rank 0 -> all      GO or FAILED
 // Rank 0 thus knows every failure first and tells it to all.
 #include "rendezvous.h"
-#include "error.h"
+#include "../error.h"
 #include "rendezvous_file.h"
 #include "sockets.h"
 #include <errno.h>

@@ -10,7 +10,7 @@
 // thread watches over both: when NCCL reports an error, or a collective that could begin has not ended within
 // comm_timeout_s, it aborts the communicators, so that the streams and whoever waits for them go on (with
 // wrong numbers), and from then on every call here fails with one sentence. The first of these calls takes up
-// to half a second longer where a limit is over: the ranks tell each other who is still there (comm_net.h,
+// to half a second longer where a limit is over: the ranks tell each other who is still there (net/net.h,
 // give_up). If NCCL does not even abort, within comm_timeout_s or 10 s, whoever waits for a stream waits for
 // ever: then, and nowhere else, the library writes the sentence to stderr itself, and ends the job.
 #ifndef LLMC_ZERO_COMM_NCCL_H
@@ -46,7 +46,7 @@ void comm_nccl_close(comm *c, int clean);
 // memory is believed.
 int comm_nccl_failed(comm *c);
 #else
-#include "error.h"
+#include "../error.h"
 static inline int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     (void)c;
     (void)config;

@@ -2,8 +2,8 @@
 // key; the rest of the file reads the text, finds the row and says what is wrong. DeepSpeed's reader takes
 // comments and commas before a closing bracket: so does this one, by writing blanks over them, so that line
 // and column in an error are those of the file.
-#include "error.h"
-#include "kernels.h"
+#include "../error.h"
+#include "../device/kernels.h"
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>

@@ -1,12 +1,12 @@
 // Collectives between the ranks. The algorithms (comm.c) pack into staging, exchange, and unpack or sum in
-// rank order; a transport only exchanges: through memory shared on one node (comm_window.c) or by messages
-// (comm_messages.c). One rank needs neither. With a window, large buffers go past it where ranks can read
-// each other's memory (comm_direct.c).
+// rank order; a transport only exchanges: through memory shared on one node (comm/window.c) or by messages
+// (comm/messages.c). One rank needs neither. With a window, large buffers go past it where ranks can read
+// each other's memory (comm/direct.c).
 #ifndef LLMC_ZERO_COMM_H
 #define LLMC_ZERO_COMM_H
-#include "device.h"
-#include "memory.h"
-#include "zero.h"
+#include "../device/device.h"
+#include "../memory.h"
+#include "../zero.h"
 
 typedef struct {  // one unit's part in a collective: memory of the device
     char *full;   // ranks * elems elements
@@ -38,13 +38,13 @@ typedef struct {
 // One group of ranks with a connection of its own.
 struct comm {
     int rank, ranks, node_rank, ranks_on_node, node_ranks_all;  // node_ranks_all: every rank is on this node
-    const struct comm_net *net;  // what connects the ranks (comm_net.h); NULL: one rank, started alone
+    const struct comm_net *net;  // what connects the ranks (net/net.h); NULL: one rank, started alone
     char (*hosts)[COMM_HOST];    // (ranks): the name of each rank's machine; NULL where net is
     device *device;              // whose memory the pieces are in
     char
         *incoming;  // (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed
     const comm_transport *transport;  // NULL: one rank
-    void *nccl;                       // of comm_nccl.c; NULL: the collectives go through the host
+    void *nccl;                       // of comm/nccl.c; NULL: the collectives go through the host
     device nccl_device;               // with NCCL: memory's mover, which outlives nccl
     device_functions nccl_functions;  // of it
     device_stream gather_stream;      // what comm_all_gather queues on: COMM, with NCCL GATHER
@@ -63,7 +63,7 @@ struct comm {
     void *connection, *state;  // of net, of the transport
 };
 
-// Connects the ranks (comm_start.c); then, once the device is there, opens the transport that the
+// Connects the ranks (net/start.c); then, once the device is there, opens the transport that the
 // configuration asks for, its staging booked in m.
 int comm_connect(comm *c, const zero_config *config);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
@@ -90,7 +90,7 @@ enum { STAMP_BYTES = 64 };
 int comm_announce(comm *c, comm_kind kind, size_t total, const int64_t *mine, int n, const int64_t **all);
 void comm_count(comm *c, comm_kind kind, size_t bytes);
 
-// comm_direct.c
+// comm/direct.c
 int comm_direct_open(comm *c);  // sets c->direct if all ranks can, and it pays
 // 1: a collective of n pieces, `total` bytes over all ranks' parts, goes that way: alike on all ranks.
 int comm_goes_direct(const comm *c, comm_kind kind, size_t total, int n);
@@ -100,7 +100,7 @@ int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full
 extern size_t comm_direct_least[COMM_OTHER];  // total from which on it does, by kind; alike on all ranks; for
                                               // tests to set
 
-// comm_unstaged.c, in the same way
+// comm/unstaged.c, in the same way
 int comm_goes_unstaged(const comm *c, size_t total, int n);
 int comm_unstaged_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total);
 int comm_unstaged_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type,

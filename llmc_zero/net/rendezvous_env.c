@@ -1,6 +1,6 @@
 // Who this process is, as its launcher says it in the environment.
 #define XXH_INLINE_ALL
-#include "error.h"
+#include "../error.h"
 #include "rendezvous.h"
 #include <ctype.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-// The collectives on NCCL; see comm_nccl.h. The communicators are non-blocking (ncclConfig_t.blocking = 0): a
+// The collectives on NCCL; see comm/nccl.h. The communicators are non-blocking (ncclConfig_t.blocking = 0): a
 // call returns at once, with ncclInProgress while NCCL's own threads go on, and only when
 // ncclCommGetAsyncError no longer says so is the work on the stream and may the next call be made. That is
 // what makes every wait for the other ranks one that can end.
@@ -10,13 +10,13 @@
 // since staging has room for the largest bucket's shards (comm_nccl_stage).
 #ifdef ZERO_HAVE_NCCL
 #define XXH_INLINE_ALL
-#include "comm_nccl.h"
-#include "comm_late.h"
-#include "comm_net.h"
-#include "error.h"
-#include "kernels_cuda.h"
+#include "nccl.h"
+#include "../net/late.h"
+#include "../net/net.h"
+#include "../error.h"
+#include "../device/kernels_cuda.h"
 #include "nccl_library.h"
-#include "sockets.h"
+#include "../net/sockets.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>

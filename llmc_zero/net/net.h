@@ -1,8 +1,8 @@
-// What connects the ranks, below the transports: MPI (comm_mpi.c), or TCP between all of them (comm_tcp.c).
+// What connects the ranks, below the transports: MPI (net/mpi.c), or TCP between all of them (net/tcp.c).
 // It starts them, carries what a transport has no shared memory for, and ends them together.
 #ifndef LLMC_ZERO_COMM_NET_H
 #define LLMC_ZERO_COMM_NET_H
-#include "comm.h"
+#include "../comm/comm.h"
 #include "rendezvous.h"
 
 enum { HEARD_NOTHING, HEARD, HEARD_LATE };  // of a rank; it is there; its time was over too
@@ -37,7 +37,7 @@ int comm_mpi_launched(void);  // 1 under a launcher that MPI knows
 extern const comm_net comm_tcp_net;
 int comm_tcp_open(comm *c, const rendezvous_settings *s);
 
-// comm_net.c, by exchange
+// net/net.c, by exchange
 int comm_net_gather(comm *c, const void *mine, void *all,
                     size_t bytes);       // all (ranks * bytes): each rank's mine
 int comm_net_agree(comm *c, int value);  // the least of the ranks' values, from 0 on; negative: error

@@ -1,6 +1,6 @@
 // What the ranks tell each other at the start, by either net's exchange.
-#include "comm_net.h"
-#include "error.h"
+#include "net.h"
+#include "../error.h"
 #include <string.h>
 
 int comm_net_gather(comm *c, const void *mine, void *all, size_t bytes) {

@@ -1,7 +1,7 @@
 // The processor as a device: every operation is done when it returns, the host reads all memory. And how a
 // device is chosen.
 #include "device.h"
-#include "error.h"
+#include "../error.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #define XXH_INLINE_ALL
 #include "sockets.h"
-#include "error.h"
+#include "../error.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>

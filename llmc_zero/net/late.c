@@ -1,5 +1,5 @@
-#include "comm_late.h"
-#include "error.h"
+#include "late.h"
+#include "../error.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // The transport between nodes: packed bytes go out and come in as messages, half of the staging for each.
-#include "comm_net.h"
-#include "error.h"
+#include "../net/net.h"
+#include "../error.h"
 #include <stdlib.h>
 
 typedef struct {
