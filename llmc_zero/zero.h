@@ -163,8 +163,8 @@ typedef struct {
     int64_t window_bytes;  // staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of
                            // a node. 0: 4 MiB, and with NCCL as much as the largest reduction needs, at most
                            // 256 MiB for all ranks together
-    int shared_window;  // 1: through shared memory where all ranks are on one node; 0: by messages
-    int nccl;           // ZERO_CUDA, several ranks: 1: NCCL (2.26 or newer, loaded then) moves parameters and
+    int shared_window;     // 1: through shared memory where all ranks are on one node; 0: by messages
+    int nccl;  // ZERO_CUDA, several ranks: 1: NCCL (2.26 or newer, loaded then) moves parameters and
                // gradients, between ranks of one device from 2.30 on; 0: they go through the host; -1: NCCL
                // where it is built in and found, and every rank has a device of its own or
                // NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not. With it, ranks on

@@ -153,7 +153,7 @@ static const char *const stories[] = {
     // something breaks, and the truth is told
     OPEN "$h $G had a $L $Q that was very old. {\"Please be careful with it,\" said $h $G.|\"Do not run near "
          "it,\" said $h $G.}\n" DAY "$N ran and jumped in the house. {Crash!|Bang!|Oh no!} The $L $Q fell "
-                                    "down and broke. {$N was scared.|$N hid $W.} \"{Should I|Can I} "
+         "down and broke. {$N was scared.|$N hid $W.} \"{Should I|Can I} "
          "say it was the wind?\" $s thought. Then $F the $k said, \"Tell the truth. It is the best thing to "
          "do.\"\nSo $N went to $h $G and "
          "said, \"I broke the $Q. I am sorry.\" {$H $G was not angry.|$H $G gave $m a hug.} \"Thank you for "
@@ -161,7 +161,7 @@ static const char *const stories[] = {
          "\"We can fix it together.\" {They used some glue.|They worked all day.} {Soon the $Q was as good "
          "as new.|Now the $Q looked nice "
          "again.} " END "{$N learned to tell the truth.|It is always good to tell the truth.|$N learned to "
-                        "be careful and honest.}",
+         "be careful and honest.}",
     // a young animal is lost
     OPEN LIVED DAY "$N was walking to the $P when $s heard a {small|soft|sad} sound. $W, there was a "
                    "{baby|little|tiny} $A. \"{I am "
@@ -180,7 +180,7 @@ static const char *const stories[] = {
                    "wind came|a big dog ran by|it began to rain} and the $B fell down. " SAD
                    "\"I will never build a $B,\" $s said.\nThen " MEET "came "
                    "by. " ASK "\"My $B fell down,\" said $N. \"{Let us try again|We can make it better},\" "
-                              "said $F. {They worked together.|$F brought "
+                   "said $F. {They worked together.|$F brought "
                    "wood and $N brought stones.|They put a $L flag on top.} {It took a long time.|It was "
                    "hard work.} At last, the $B was done, and it "
                    "was {big and strong|better than before|very pretty}. " THANK "\n" END

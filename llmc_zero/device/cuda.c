@@ -1,4 +1,5 @@
-// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in device/kernels_cuda.cu.
+// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in
+// device/kernels_cuda.cu.
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
 #include "../error.h"

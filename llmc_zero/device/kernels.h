@@ -1,6 +1,6 @@
 // The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction,
-// no reassociation, explicit fmaf. Each kernel_x of this file runs on the processor; device/kernels_cuda.h has the
-// same for a CUDA device.
+// no reassociation, explicit fmaf. Each kernel_x of this file runs on the processor; device/kernels_cuda.h
+// has the same for a CUDA device.
 #ifndef LLMC_ZERO_KERNELS_H
 #define LLMC_ZERO_KERNELS_H
 #include "../zero.h"

@@ -1,7 +1,7 @@
-// The kernels of device/kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring elements,
-// for the norm 16 bytes, in one access where all of them are there and aligned. Compiled with -fmad=false:
-// what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what tests/cuda/ can run on
-// a processor.
+// The kernels of device/kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring
+// elements, for the norm 16 bytes, in one access where all of them are there and aligned. Compiled with
+// -fmad=false: what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what tests/cuda/
+// can run on a processor.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 #include "numbers.h"

@@ -5,8 +5,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-int nvtxRangePushA(const char *message);    // the depth before, from 0
-int nvtxRangePop(void);                     // the depth after
+int nvtxRangePushA(const char *message);  // the depth before, from 0
+int nvtxRangePop(void);                   // the depth after
 void nvtxMarkA(const char *message);
 void nvtxNameOsThreadA(uint32_t thread, const char *name);
 #ifdef __cplusplus

@@ -1,0 +1,197 @@
+// The hooks and the accessors. The rules of use are checked here; params.c, grads.c and step.c do the work.
+#include "internal.h"
+#include "net/net.h"
+#include <stdio.h>
+
+// Not only where its bytes are missed: a step of many micro-batches may have no collective for minutes.
+static int check_ranks(zero *z, int unit) {
+    const comm_net *net = z->comm.net;
+    double now = comm_now();
+    if (!net || !net->lost || now - z->looked < 0.1) return 0;
+    z->looked = now;
+    if (net->lost(&z->comm, NULL) < 0) return 0;
+    char why[512];
+    snprintf(why, sizeof why, "%s", zero_last_error());
+    return zero_fail(ZERO_ERR_COMM, "%s, noticed by rank %d (host %s) at unit %d, in no collective", why,
+                     z->comm.rank, comm_host(&z->comm, z->comm.rank), unit);
+}
+
+static int check_hook(zero *z, int unit) {
+    if (unit < 0 || unit >= z->layout.n_units)
+        return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);
+    if (!z->pass)
+        return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin comes first", unit,
+                         z->layout.units[unit].name);
+    return check_ranks(z, unit);
+}
+
+int check_closed(const zero *z, const char *caller) {
+    for (int i = 0; i < z->layout.n_units; i++)
+        if (z->units[i].forward_open || z->units[i].backward_open)
+            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) is still open", caller, i,
+                             z->layout.units[i].name);
+    return 0;
+}
+
+int check_uses_done(const zero *z, const char *caller) {
+    for (int i = 0; i < z->layout.n_units; i++) {
+        const layout_unit *l = &z->layout.units[i];
+        const unit_state *u = &z->units[i];
+        int forward = u->forward_done < l->forward_uses;
+        if (forward || u->backward_done < l->backward_uses)
+            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses", caller, i,
+                             l->name, forward ? u->forward_done : u->backward_done,
+                             forward ? l->forward_uses : l->backward_uses, forward ? "forward" : "backward");
+    }
+    return 0;
+}
+
+static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
+    ZERO_TRY(check_closed(z, "zero_begin"));
+    if (mode == ZERO_EVAL)
+        return z->begun ? zero_fail(ZERO_ERR_MISUSE,
+                                    "zero_begin: an evaluation inside a training step; finish the step first")
+                        : 0;
+    if (mode != ZERO_TRAIN)
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL",
+                         (int)mode);
+    if (of < 1 || of > z->config.micro_batches || micro < 0 || micro >= of)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d; the configuration allows %d",
+                         micro, of, z->config.micro_batches);
+    if (micro > 0 && (!z->begun || micro != z->micro + 1 || of != z->micro_of))
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_begin: micro-batch %d of %d does not follow micro-batch %d of %d", micro, of,
+                         z->micro, z->micro_of);
+    return micro > 0 ? check_uses_done(z, "zero_begin") : 0;
+}
+
+int zero_begin(zero *z, zero_mode mode, int micro, int of) {
+    ZERO_TRY(check_begin(z, mode, micro, of));
+    z->mode = mode;
+    z->pass = 1;
+    z->forward_left = z->reads_left = 0;
+    for (int i = 0; i < z->layout.n_units; i++) {
+        const layout_unit *l = &z->layout.units[i];
+        z->units[i].forward_done = z->units[i].backward_done = 0;
+        z->forward_left += l->forward_uses;
+        z->reads_left += l->forward_uses;
+        for (int use = 0; use < l->backward_uses; use++) z->reads_left += !(l->backward_no_params >> use & 1);
+    }
+    ZERO_TRY(params_begin_pass(z));
+    if (mode == ZERO_EVAL) return 0;
+    z->micro = micro;
+    z->micro_of = of;
+    if (micro == 0) {
+        ZERO_TRY(grads_wait(z));
+        for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
+        z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
+        z->begun = 1;
+        z->reduced = 0;
+    }
+    return 0;
+}
+
+int zero_pre_forward(zero *z, int unit) {
+    ZERO_TRY(check_hook(z, unit));
+    unit_state *u = &z->units[unit];
+    const char *name = z->layout.units[unit].name;
+    if (u->forward_open)
+        return zero_fail(ZERO_ERR_MISUSE, "pre_forward: unit %d (%s) is open already", unit, name);
+    if (z->mode == ZERO_TRAIN && u->forward_done == z->layout.units[unit].forward_uses)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "pre_forward: unit %d (%s) has had all its %d forward uses in this micro-batch",
+                         unit, name, u->forward_done);
+    ZERO_TRY(params_acquire(z, unit));
+    z->device.f->mark(&z->device, "forward", name);
+    u->forward_open = 1;
+    u->opened_s = trace_now(&z->trace);
+    return 0;
+}
+
+int zero_post_forward(zero *z, int unit) {
+    ZERO_TRY(check_hook(z, unit));
+    unit_state *u = &z->units[unit];
+    if (!u->forward_open)
+        return zero_fail(ZERO_ERR_MISUSE, "post_forward: unit %d (%s) is not open for forward", unit,
+                         z->layout.units[unit].name);
+    u->forward_open = 0;
+    u->forward_done++;
+    z->forward_left--;
+    z->device.f->mark(&z->device, NULL, NULL);
+    trace_add(&z->trace, ZERO_EV_FORWARD, unit, 0, u->opened_s);
+    return params_release(z, unit);
+}
+
+int zero_pre_backward(zero *z, int unit) {
+    ZERO_TRY(check_hook(z, unit));
+    unit_state *u = &z->units[unit];
+    const layout_unit *l = &z->layout.units[unit];
+    if (z->mode != ZERO_TRAIN || !z->begun)
+        return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s): this pass is no training pass", unit,
+                         l->name);
+    if (u->backward_open)
+        return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s) is open already", unit, l->name);
+    if (u->backward_done == l->backward_uses)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "pre_backward: unit %d (%s) has had all its %d backward uses in this micro-batch",
+                         unit, l->name, l->backward_uses);
+    if (u->backward_done == 0) ZERO_TRY(grads_check(z, unit));  // before anything changes
+    u->backward_reads = !(l->backward_no_params >> u->backward_done & 1);
+    if (u->backward_reads) ZERO_TRY(params_acquire(z, unit));
+    if (u->backward_done == 0) ZERO_TRY(grads_open(z, unit));
+    z->device.f->mark(&z->device, "backward", l->name);
+    u->backward_open = 1;
+    u->opened_s = trace_now(&z->trace);
+    return 0;
+}
+
+int zero_post_backward(zero *z, int unit) {
+    ZERO_TRY(check_hook(z, unit));
+    unit_state *u = &z->units[unit];
+    if (!u->backward_open)
+        return zero_fail(ZERO_ERR_MISUSE, "post_backward: unit %d (%s) is not open for backward", unit,
+                         z->layout.units[unit].name);
+    u->backward_open = 0;
+    u->backward_done++;
+    z->device.f->mark(&z->device, NULL, NULL);
+    trace_add(&z->trace, ZERO_EV_BACKWARD, unit, 0, u->opened_s);
+    ZERO_TRY(params_release(z, unit));
+    return u->backward_done == z->layout.units[unit].backward_uses ? grads_finish(z, unit) : 0;
+}
+
+const layout_place *find_place(const zero *z, int tensor, int layer) {
+    const layout_place *p = layout_find(&z->layout, tensor, layer);
+    if (p) return p;
+    if (tensor < 0 || tensor >= z->layout.n_tensors)
+        zero_fail(ZERO_ERR_MISUSE, "tensor %d: there are tensors 0 to %d", tensor, z->layout.n_tensors - 1);
+    else
+        zero_fail(ZERO_ERR_MISUSE, "tensor %s has no layer %d, only 0 to %d", z->layout.tensors[tensor].name,
+                  layer, z->layout.tensors[tensor].layers - 1);
+    return NULL;
+}
+
+void *zero_param(zero *z, int tensor, int layer) {
+    const layout_place *p = find_place(z, tensor, layer);
+    if (!p) return NULL;
+    int unit = layout_unit_of(&z->layout, p);
+    const unit_state *u = &z->units[unit];
+    if (!u->forward_open && !(u->backward_open && u->backward_reads)) {
+        zero_fail(ZERO_ERR_MISUSE, "zero_param(%s, layer %d): unit %d (%s) is not open for reading",
+                  z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
+        return NULL;
+    }
+    return u->params + p->offset * dtype_bytes(z->config.dtype);
+}
+
+void *zero_grad(zero *z, int tensor, int layer) {
+    const layout_place *p = find_place(z, tensor, layer);
+    if (!p) return NULL;
+    int unit = layout_unit_of(&z->layout, p);
+    const unit_state *u = &z->units[unit];
+    if (!u->backward_open) {
+        zero_fail(ZERO_ERR_MISUSE, "zero_grad(%s, layer %d): unit %d (%s) is not open for backward",
+                  z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
+        return NULL;
+    }
+    return u->grads + p->offset * dtype_bytes(z->config.dtype);
+}
