@@ -1,5 +1,6 @@
 // The hooks and the accessors. The rules of use are checked here; params.c, grads.c and step.c do the work.
 #include "internal.h"
+#include "net/late.h"
 #include "net/net.h"
 #include <stdio.h>
 
