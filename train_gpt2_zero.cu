@@ -505,15 +505,16 @@ static void take_zero_config(zero_config *config) {
     if (opt.stage >= 0 && asked.stage != opt.stage)
         die("option --zero-config %s: it asks for stage %d, option -z for %d; leave one of them out", file,
             asked.stage, opt.stage);
-    if (asked.dtype != config->dtype)
+    if (asked.numbers.dtype != config->numbers.dtype)
         die("option --zero-config %s: bf16.enabled and fp16.enabled ask for %s and the run is in %s; add "
             "--dtype %s",
-            file, dtype_names[asked.dtype], dtype_names[config->dtype], dtype_names[asked.dtype]);
+            file, dtype_names[asked.numbers.dtype], dtype_names[config->numbers.dtype],
+            dtype_names[asked.numbers.dtype]);
     if (asked.micro_batches != config->micro_batches)
         die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make "
             "%d micro-batches a step",
             file, asked.micro_batches, config->micro_batches);
-    if (config->reduce_fp32 && !asked.reduce_fp32)
+    if (config->comm.reduce_fp32 && !asked.comm.reduce_fp32)
         die("option --zero-config %s: its communication_data_type is not the fp32 of option --comm-type; "
             "leave one of them out",
             file);
@@ -523,33 +524,33 @@ static void take_zero_config(zero_config *config) {
 // The plugin's settings, from the options and the file of --zero-config. Options that the file overrules take
 // its values.
 static zero_config plugin_config(const GPT2 *model, int micro_batches, int *overlap) {
-    zero_config config = ZERO_CONFIG_INIT;
+    zero_config config = zero_defaults();
     config.stage = opt.stage < 0 ? 3 : opt.stage;
-    config.naive = opt.naive;
+    config.debug.naive = opt.naive;
     config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
-    config.dtype = (zero_dtype)model->dtype;  // the same order
-    config.no_master = !opt.master;
-    config.rounding_seed = (unsigned)opt.seed;
-    config.loss_scale = opt.loss_scale;
+    config.numbers.dtype = (zero_dtype)model->dtype;  // the same order
+    config.numbers.no_master = !opt.master;
+    config.numbers.rounding_seed = (unsigned)opt.seed;
+    config.numbers.loss_scale = opt.loss_scale;
     config.micro_batches = micro_batches;
     config.reduce_bucket_size = (int64_t)opt.bucket;
     config.prefetch = opt.prefetch;
     config.overlap = *overlap;
-    config.window_bytes = (int64_t)opt.window;
-    config.shared_window = !opt.messages;
-    config.nccl = one_of(opt.comm, "--comm", "auto", "host", "nccl") - 1;
-    config.reduce_nccl = !strcmp(opt.reduce, "nccl");
-    config.reduce_fp32 = !strcmp(opt.comm_type, "fp32");
-    config.start = start_method();
-    config.ranks = opt.processes;
-    config.rank = opt.process_rank;
-    config.server = opt.server;
-    config.start_file = opt.start_file;
-    config.comm_timeout_s = opt.comm_timeout;
-    config.trace_events = opt.trace ? 1 << 16 : 0;
+    config.comm.window_bytes = (int64_t)opt.window;
+    config.comm.shared_window = !opt.messages;
+    config.comm.nccl = one_of(opt.comm, "--comm", "auto", "host", "nccl") - 1;
+    config.comm.reduce_nccl = !strcmp(opt.reduce, "nccl");
+    config.comm.reduce_fp32 = !strcmp(opt.comm_type, "fp32");
+    config.start.method = start_method();
+    config.start.ranks = opt.processes;
+    config.start.rank = opt.process_rank;
+    config.start.server = opt.server;
+    config.start.file = opt.start_file;
+    config.comm.timeout_s = opt.comm_timeout;
+    config.debug.trace_events = opt.trace ? 1 << 16 : 0;
     if (opt.zero_config) take_zero_config(&config);
     opt.stage = config.stage;
-    if (config.reduce_fp32) opt.comm_type = "fp32";
+    if (config.comm.reduce_fp32) opt.comm_type = "fp32";
     opt.prefetch = config.prefetch;
     *overlap = config.overlap;
     return config;
@@ -579,7 +580,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, c
         units[block(l)] = (zero_unit){ names[l], 1, 1, 0 };
     }
     zero_config config = plugin_config(model, micro_batches, overlap);
-    config.same = same;
+    config.start.same = same;
     creating = 1;
     int rc = zero_create(&z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
@@ -703,7 +704,7 @@ static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int sta
         in_block += model->tensors[i].per_layer ? model->tensors[i].elems : 0;
     int64_t embeddings = parameters - in_block * model->config.num_layers;
     if (stage >= 2 || config->micro_batches > 1) working += (2 * in_block + embeddings) * size;  // buckets
-    if (config->reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config->micro_batches == 1))
+    if (config->comm.reduce_fp32 && size == 2 && ranks > 1 && (stage >= 2 || config->micro_batches == 1))
         working += (in_block > embeddings ? in_block : embeddings) * 4;                  // one on the wire
     if (stage == 3) working += ((1 + config->prefetch) * in_block + embeddings) * size;  // slots
     return zero_states_bytes(config, parameters, ranks, stage) + working;
@@ -729,7 +730,7 @@ static size_t device_bytes(void) {
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     zero_config plain = *config;
     plain.prefetch = 1;  // these two take memory and change no bits
-    plain.reduce_fp32 = 0;
+    plain.comm.reduce_fp32 = 0;
     size_t device = device_bytes(), largest = 0;
     for (int stage = 0; stage <= 3; stage++) {
         size_t bytes = plugin_bytes(model, &plain, stage);

@@ -42,7 +42,7 @@ static file_header header_of(const zero *z, size_t user_bytes) {
                       .scale = z->scale,
                       .ranks = z->comm.ranks,
                       .rank = z->comm.rank,
-                      .dtype = z->config.dtype,
+                      .dtype = z->config.numbers.dtype,
                       .geometry = geometry_digest(&z->layout),
                       .elems = z->layout.elems,
                       .user_bytes = user_bytes };
@@ -339,6 +339,6 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     if (s.f) fclose(s.f);
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);
-    if (z->config.dtype == ZERO_F16 && z->config.loss_scale == 0) z->scale = h.scale;
+    if (z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0) z->scale = h.scale;
     return progress_run(&z->progress, run_complete, z);
 }

@@ -9,23 +9,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+zero_config zero_defaults(void) {
+    return (zero_config){
+        .size = sizeof(zero_config),
+        .stage = 0,
+        .micro_batches = 1,
+        .device = ZERO_CPU,
+        .cuda_device = -1,
+        .prefetch = 1,
+        .max_open = 1,
+        .overlap = 0,
+        .numbers = {
+            .dtype = ZERO_F32,
+            .initial_scale_power = 16,
+            .loss_scale_window = 1000,
+            .hysteresis = 2,
+            .min_loss_scale = 1,
+        },
+        .comm = {
+            .shared_window = 1,
+            .nccl = -1,
+            .timeout_s = 300,
+        },
+        .start = {
+            .method = ZERO_START_AUTO,
+            .rank = -1,
+        },
+        .debug = {
+            .poison = -1,
+        },
+    };
+}
+
 static int check_numbers(const zero_config *c) {
-    if (c->dtype != ZERO_F32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_F16)
-        return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32, ZERO_BF16 or ZERO_F16", (int)c->dtype);
-    if (c->no_master && c->dtype != ZERO_BF16)
+    if (c->numbers.dtype != ZERO_F32 && c->numbers.dtype != ZERO_BF16 && c->numbers.dtype != ZERO_F16)
+        return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32, ZERO_BF16 or ZERO_F16",
+                         (int)c->numbers.dtype);
+    if (c->numbers.no_master && c->numbers.dtype != ZERO_BF16)
         return zero_fail(ZERO_ERR_ARGUMENT,
                          "no_master with %s: only bf16 parameters are rounded stochastically",
-                         dtype_name(c->dtype));
-    if (!(c->loss_scale >= 0) || isinf(c->loss_scale))
-        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale %g: at least 0, and finite", c->loss_scale);
-    if (c->initial_scale_power < 0 || c->initial_scale_power > 126)
-        return zero_fail(ZERO_ERR_ARGUMENT, "initial_scale_power %d: 0 to 126", c->initial_scale_power);
-    if (c->loss_scale_window < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale_window %d: at least 1", c->loss_scale_window);
-    if (c->hysteresis < 1) return zero_fail(ZERO_ERR_ARGUMENT, "hysteresis %d: at least 1", c->hysteresis);
-    if (!(c->min_loss_scale >= 0x1p-126) || isinf(c->min_loss_scale))
+                         dtype_name(c->numbers.dtype));
+    if (!(c->numbers.loss_scale >= 0) || isinf(c->numbers.loss_scale))
+        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale %g: at least 0, and finite", c->numbers.loss_scale);
+    if (c->numbers.initial_scale_power < 0 || c->numbers.initial_scale_power > 126)
+        return zero_fail(ZERO_ERR_ARGUMENT, "initial_scale_power %d: 0 to 126",
+                         c->numbers.initial_scale_power);
+    if (c->numbers.loss_scale_window < 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale_window %d: at least 1", c->numbers.loss_scale_window);
+    if (c->numbers.hysteresis < 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "hysteresis %d: at least 1", c->numbers.hysteresis);
+    if (!(c->numbers.min_loss_scale >= 0x1p-126) || isinf(c->numbers.min_loss_scale))
         return zero_fail(ZERO_ERR_ARGUMENT, "min_loss_scale %g: at least 2^-126, and finite",
-                         c->min_loss_scale);
+                         c->numbers.min_loss_scale);
     return 0;
 }
 
@@ -33,20 +68,22 @@ static int check_config(const zero_config *c) {
     if (!c || c->size != sizeof *c)
         return zero_fail(
             ZERO_ERR_ARGUMENT,
-            "zero_config.size is not that of this library: start from ZERO_CONFIG_INIT and the same zero.h");
+            "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
     if (c->stage < 0 || c->stage > 3)
         return zero_fail(ZERO_ERR_ARGUMENT, "stage %d: the stages are 0, 1, 2 and 3", c->stage);
-    if (c->naive && c->stage)
+    if (c->debug.naive && c->stage)
         return zero_fail(ZERO_ERR_ARGUMENT, "the naive path is plain data parallel: stage 0, not %d",
                          c->stage);
     ZERO_TRY(check_numbers(c));
-    if (c->nccl < -1 || c->nccl > 1) return zero_fail(ZERO_ERR_ARGUMENT, "nccl %d: -1, 0 or 1", c->nccl);
-    if (c->device == ZERO_CPU && (c->nccl > 0 || c->reduce_nccl))
+    if (c->comm.nccl < -1 || c->comm.nccl > 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "nccl %d: -1, 0 or 1", c->comm.nccl);
+    if (c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl))
         return zero_fail(ZERO_ERR_ARGUMENT, "NCCL is for CUDA devices: device ZERO_CUDA");
-    if (c->reduce_nccl && c->nccl != 1) return zero_fail(ZERO_ERR_ARGUMENT, "reduce_nccl needs nccl 1");
+    if (c->comm.reduce_nccl && c->comm.nccl != 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "reduce_nccl needs nccl 1");
     if (c->device != ZERO_CPU && c->device != ZERO_CUDA)
         return zero_fail(ZERO_ERR_ARGUMENT, "device %d: ZERO_CPU or ZERO_CUDA", (int)c->device);
-    if (c->naive && c->device == ZERO_CUDA)
+    if (c->debug.naive && c->device == ZERO_CUDA)
         return zero_fail(ZERO_ERR_ARGUMENT, "the naive path computes on the processor: device ZERO_CPU");
     if (c->micro_batches < 1)
         return zero_fail(ZERO_ERR_ARGUMENT, "micro_batches %d: at least 1", c->micro_batches);
@@ -57,21 +94,22 @@ static int check_config(const zero_config *c) {
         return zero_fail(ZERO_ERR_ARGUMENT, "prefetch %d: 0 to 1024 units", c->prefetch);
     if (c->max_open < 1 || c->max_open > 1024)
         return zero_fail(ZERO_ERR_ARGUMENT, "max_open %d: 1 to 1024 units", c->max_open);
-    if (c->window_bytes && (c->window_bytes < 64 << 10 || c->window_bytes > 16 << 20))
+    if (c->comm.window_bytes && (c->comm.window_bytes < 64 << 10 || c->comm.window_bytes > 16 << 20))
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 0, or 64 KiB to 16 MiB",
-                         (long long)c->window_bytes);
-    if (!(c->comm_timeout_s > 0 && c->comm_timeout_s <= 1e6))
-        return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0, at most 1e6", c->comm_timeout_s);
-    if (c->start < ZERO_START_AUTO || c->start > ZERO_START_FILE)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start %d: ZERO_START_AUTO, _MPI, _TCP or _FILE", (int)c->start);
-    if (c->trace_events < 0)
-        return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->trace_events);
+                         (long long)c->comm.window_bytes);
+    if (!(c->comm.timeout_s > 0 && c->comm.timeout_s <= 1e6))
+        return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0, at most 1e6", c->comm.timeout_s);
+    if (c->start.method < ZERO_START_AUTO || c->start.method > ZERO_START_FILE)
+        return zero_fail(ZERO_ERR_ARGUMENT, "start.method %d: ZERO_START_AUTO, _MPI, _TCP or _FILE",
+                         (int)c->start.method);
+    if (c->debug.trace_events < 0)
+        return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->debug.trace_events);
     return 0;
 }
 
 static int create_optimizer_state(zero *z) {
     size_t bytes = (z->config.stage == 0 ? z->layout.flat_elems : z->layout.shard_elems) * sizeof(float);
-    int masters = z->config.dtype != ZERO_F32 && !z->config.no_master;
+    int masters = z->config.numbers.dtype != ZERO_F32 && !z->config.numbers.no_master;
     if (masters && !(z->master = memory_alloc(&z->memory, ZERO_STATES, "master weights", bytes)))
         return ZERO_ERR_MEMORY;
     z->moment1 = memory_alloc(&z->memory, ZERO_STATES, "first moment", bytes);
@@ -110,7 +148,7 @@ static int stage_reductions(zero *z) {
 }
 
 static int create_states(zero *z) {
-    ZERO_TRY(trace_init(&z->trace, z->config.trace_events, &z->memory));
+    ZERO_TRY(trace_init(&z->trace, z->config.debug.trace_events, &z->memory));
     ZERO_TRY(create_tables(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
@@ -169,7 +207,7 @@ static int check_shared_device(zero *z) {
     ZERO_TRY(comm_net_gather(&z->comm, &own, all, sizeof own));
     z->ranks_on_device = 0;
     for (int r = 0; r < c->ranks; r++) z->ranks_on_device += have_one_device(&all[r], &own);
-    for (int r = 0; r < c->ranks && z->config.nccl < 0; r++) {
+    for (int r = 0; r < c->ranks && z->config.comm.nccl < 0; r++) {
         int first = first_with_device_of(all, r);
         if (first < r && !(all[first].may_share && all[r].may_share))
             return fail_shared_device(c, all, first, r);
@@ -187,18 +225,18 @@ static int queues_only(const zero *z) {
 static int open_nccl(zero *z) {
     const zero_config *c = &z->config;
     comm *ranks = &z->comm;
-    if (!c->nccl || c->device != ZERO_CUDA || ranks->ranks == 1) return 0;
+    if (!c->comm.nccl || c->device != ZERO_CUDA || ranks->ranks == 1) return 0;
     int rc = comm_agree_opened(ranks, comm_nccl_open(ranks, c, &z->device, &z->memory));
     if (!rc) {
         ranks->gather_stream = GATHER;
-        const char *sums = c->reduce_nccl ? ", bits depend on it" : ", summed in rank order";
+        const char *sums = c->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
         const char *windows = comm_nccl_has_windows(ranks) ? ", symmetric windows" : "";
         snprintf(ranks->name, sizeof ranks->name, "nccl%s%s", sums, windows);
         return 0;
     }
     comm_nccl_close(ranks, 0);
     z->memory.mover = NULL;
-    if (c->nccl > 0) return rc;
+    if (c->comm.nccl > 0) return rc;
     const char *why = zero_last_error();
     size_t n = strlen(ranks->name), length = strcspn(why, ";"),
            room = sizeof ranks->name - n - sizeof " (no NCCL: )";
@@ -230,9 +268,9 @@ static int prepare_nccl(zero *z) {
 
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
     zero_config *c = &z->config;
-    if (c->poison < 0) {
+    if (c->debug.poison < 0) {
         const char *v = getenv("ZERO_POISON");
-        c->poison = v && strcmp(v, "") && strcmp(v, "0");
+        c->debug.poison = v && strcmp(v, "") && strcmp(v, "0");
     }
     c->overlap = c->overlap != 0;
     z->memory.device = &z->device;
@@ -247,7 +285,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
     ZERO_TRY(
         layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
-    z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->dtype;
+    z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->numbers.dtype;
     loss_scale_init(&z->scale, c);
     ZERO_TRY(
         comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));

@@ -31,7 +31,7 @@ void zero_get_traffic(zero *z, zero_traffic *t) {
 }
 
 void zero_get_effective(const zero *z, zero_effective *e) {
-    size_t size = dtype_bytes(z->config.dtype);
+    size_t size = dtype_bytes(z->config.numbers.dtype);
     int64_t bytes = 0;
     for (int i = 0; uses_buckets(z) && i < 2; i++)
         if (z->bucket_buffer[i]) bytes += z->layout.largest_bucket * size;

@@ -36,7 +36,7 @@ static int reduce_scatter(zero *z, const bucket_state *b) {
         at += elems;
     }
     ZERO_TRY(comm_reduce_scatter(&z->comm, wide, b->n_pieces, ZERO_F32, z->grad_type, b->add));
-    return z->config.poison
+    return z->config.debug.poison
                ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float))
                : 0;
 }
@@ -52,7 +52,7 @@ static int run_reduce(void *ctx, job *j) {
     z->comm.more_units = b->last_unit - b->first_unit;
     int rc = reduce_scatter(z, b);
     if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, size);
-    for (int i = 0; z->config.poison && !whole && i < b->n_pieces; i++)
+    for (int i = 0; z->config.debug.poison && !whole && i < b->n_pieces; i++)
         if (!rc)
             rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full,
                                        b->pieces[i].elems * z->comm.ranks * size);
@@ -67,7 +67,7 @@ static int sends_as_they_are(const zero *z) { return wire_type(z) == reduced_typ
 
 static int create_buffers(zero *z) {
     const layout *l = &z->layout;
-    size_t size = dtype_bytes(z->config.dtype);
+    size_t size = dtype_bytes(z->config.numbers.dtype);
     int sent = sends_as_they_are(z) && z->config.stage >= 2,
         moves = sent ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
     int singles = 0;
@@ -92,7 +92,7 @@ static int create_buffers(zero *z) {
 // As large as the largest bucket, that of a unit used twice included.
 static int create_wire_buffer(zero *z) {
     int64_t most = 0;
-    if (sends_as_they_are(z) || z->comm.ranks == 1 || z->config.naive) return 0;
+    if (sends_as_they_are(z) || z->comm.ranks == 1 || z->config.debug.naive) return 0;
     for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
         if (b->elems > most) most = b->elems;
     z->wire_buffer = memory_alloc_moved(&z->memory, ZERO_WORKING, "gradients on the wire, fp32",
@@ -104,7 +104,7 @@ static char *bucket_memory(const zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     if (z->own_grads[unit]) return z->own_grads[unit];
     return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] +
-           u->bucket_offset * dtype_bytes(z->config.dtype);
+           u->bucket_offset * dtype_bytes(z->config.numbers.dtype);
 }
 
 // For each unit that is cleared in several stretches.
@@ -191,12 +191,12 @@ static int claim_buffer(zero *z, int unit) {
 static int clear(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
-    size_t size = dtype_bytes(z->config.dtype);
+    size_t size = dtype_bytes(z->config.numbers.dtype);
     char *grads = z->units[unit].grads;
     device *d = &z->device;
-    if (z->config.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, grads, u->padded * size));
+    if (z->config.debug.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, grads, u->padded * size));
     if (u->n_cleared == 1) return d->f->clear(d, COMPUTE, grads + only->offset * size, only->elems * size);
-    return d->f->clear_stretches(d, COMPUTE, z->config.dtype, grads, &z->units[unit].cleared);
+    return d->f->clear_stretches(d, COMPUTE, z->config.numbers.dtype, grads, &z->units[unit].cleared);
 }
 
 int grads_open(zero *z, int unit) {
@@ -205,7 +205,7 @@ int grads_open(zero *z, int unit) {
         ZERO_TRY(claim_buffer(z, unit));
         z->units[unit].grads = bucket_memory(z, unit);
     } else
-        z->units[unit].grads = z->grads + u->base * dtype_bytes(z->config.dtype);
+        z->units[unit].grads = z->grads + u->base * dtype_bytes(z->config.numbers.dtype);
     return clear(z, unit);
 }
 
@@ -215,16 +215,16 @@ int grads_finish(zero *z, int unit) {
     int last = z->micro == z->micro_of - 1, n_units = z->layout.buckets[u->bucket].n_units;
     if (z->config.stage < 2 && sums_micro_batches(z)) {
         device *d = &z->device;
-        ZERO_TRY(d->f->accumulate(d, COMPUTE, (float *)z->grads + u->base, z->config.dtype,
+        ZERO_TRY(d->f->accumulate(d, COMPUTE, (float *)z->grads + u->base, z->config.numbers.dtype,
                                   z->units[unit].grads, u->padded, z->micro == 0));
-        if (z->config.poison)
-            ZERO_TRY(
-                d->f->fill_nan(d, COMPUTE, z->units[unit].grads, u->padded * dtype_bytes(z->config.dtype)));
+        if (z->config.debug.poison)
+            ZERO_TRY(d->f->fill_nan(d, COMPUTE, z->units[unit].grads,
+                                    u->padded * dtype_bytes(z->config.numbers.dtype)));
     }
     z->units[unit].grads = NULL;
     if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;  // a new step
     b->filled++;
-    if (b->filled < n_units || z->config.naive || (z->config.stage < 2 && !last)) return 0;
+    if (b->filled < n_units || z->config.debug.naive || (z->config.stage < 2 && !last)) return 0;
     b->add = z->config.stage >= 2 && z->micro > 0;
     return progress_submit(&z->progress, &b->reduce);
 }

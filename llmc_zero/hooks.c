@@ -181,7 +181,7 @@ void *zero_param(zero *z, int tensor, int layer) {
                   z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
         return NULL;
     }
-    return u->params + p->offset * dtype_bytes(z->config.dtype);
+    return u->params + p->offset * dtype_bytes(z->config.numbers.dtype);
 }
 
 void *zero_grad(zero *z, int tensor, int layer) {
@@ -194,5 +194,5 @@ void *zero_grad(zero *z, int tensor, int layer) {
                   z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
         return NULL;
     }
-    return u->grads + p->offset * dtype_bytes(z->config.dtype);
+    return u->grads + p->offset * dtype_bytes(z->config.numbers.dtype);
 }

@@ -107,11 +107,11 @@ static inline int sums_micro_batches(const zero *z) { return z->config.micro_bat
 static inline int uses_buckets(const zero *z) { return z->config.stage >= 2 || sums_micro_batches(z); }
 // The gradients that are reduced: at stages 0 and 1 in place, in the dtype in which they are summed.
 static inline zero_dtype reduced_type(const zero *z) {
-    return z->config.stage < 2 ? z->grad_type : z->config.dtype;
+    return z->config.stage < 2 ? z->grad_type : z->config.numbers.dtype;
 }
 // How they travel to their sum.
 static inline zero_dtype wire_type(const zero *z) {
-    return z->config.reduce_fp32 ? ZERO_F32 : reduced_type(z);
+    return z->config.comm.reduce_fp32 ? ZERO_F32 : reduced_type(z);
 }
 // The parts of a unit whose optimizer state this rank holds: all of them at stage 0, else its own.
 static inline int first_part(const zero *z) { return z->config.stage == 0 ? 0 : z->comm.rank; }

@@ -4,32 +4,32 @@
 #include <math.h>
 
 void loss_scale_init(loss_scale *s, const zero_config *c) {
-    double value = c->dtype != ZERO_F16 ? 1
-                   : c->loss_scale > 0  ? c->loss_scale
-                                        : ldexp(1, c->initial_scale_power);
-    *s = (loss_scale){ value, 0, -1, c->hysteresis };
+    double value = c->numbers.dtype != ZERO_F16 ? 1
+                   : c->numbers.loss_scale > 0  ? c->numbers.loss_scale
+                                                : ldexp(1, c->numbers.initial_scale_power);
+    *s = (loss_scale){ value, 0, -1, c->numbers.hysteresis };
 }
 
 int loss_scale_step(loss_scale *s, const zero_config *c, int overflow) {
-    if (c->dtype != ZERO_F16 || c->loss_scale > 0) return 0;
+    if (c->numbers.dtype != ZERO_F16 || c->numbers.loss_scale > 0) return 0;
     if (overflow) {
         if (s->left > 1)
             s->left--;
-        else if (s->value <= c->min_loss_scale)
+        else if (s->value <= c->numbers.min_loss_scale)
             return zero_fail(
                 ZERO_ERR_ARGUMENT,
                 "the gradients overflow at the smallest loss scale, min_loss_scale %g: the loss or the "
                 "learning rate is too high for fp16",
-                c->min_loss_scale);
+                c->numbers.min_loss_scale);
         else
-            s->value = s->value / 2 > c->min_loss_scale ? s->value / 2 : c->min_loss_scale;
+            s->value = s->value / 2 > c->numbers.min_loss_scale ? s->value / 2 : c->numbers.min_loss_scale;
         s->last_overflow = s->steps;
     } else {
-        if (c->consecutive_hysteresis) s->left = c->hysteresis;
+        if (c->numbers.consecutive_hysteresis) s->left = c->numbers.hysteresis;
         int64_t clean = s->steps - s->last_overflow - 1;  // steps without overflow before this one
-        if (clean > 0 && clean % c->loss_scale_window == 0) {
+        if (clean > 0 && clean % c->numbers.loss_scale_window == 0) {
             s->value *= 2;
-            s->left = c->hysteresis;
+            s->left = c->numbers.hysteresis;
         }
     }
     s->steps++;

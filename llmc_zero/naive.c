@@ -55,7 +55,7 @@ static int run_naive(void *ctx, job *j) {
 int naive_reduce(zero *z) { return progress_run(&z->progress, run_naive, z); }
 
 int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
-    const uint32_t update = noise_of_update(z->config.rounding_seed, h->t);
+    const uint32_t update = noise_of_update(z->config.numbers.rounding_seed, h->t);
     const float step_size = (float)(h->lr / (1 - pow(h->beta1, h->t))),
                 correction = (float)(1 / sqrt(1 - pow(h->beta2, h->t)));
     for (int k = 0; k < z->layout.n_places; k++) {
@@ -67,14 +67,14 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
             float g = load(z->grad_type, z->grads, i) * (float)grad_scale;
             float m = z->moment1[i] = fmaf(1 - h->beta1, g, h->beta1 * z->moment1[i]);
             float v = z->moment2[i] = fmaf((1 - h->beta2) * g, g, h->beta2 * z->moment2[i]);
-            float old = z->master ? z->master[i] : load(z->config.dtype, z->params, i);
+            float old = z->master ? z->master[i] : load(z->config.numbers.dtype, z->params, i);
             float new = fmaf(-step_size, m / fmaf(sqrtf(v), correction, h->eps), keep * old);
             if (z->master) z->master[i] = new;
             uint32_t noise = noise_at(key, (uint32_t)(i - at));
-            if (z->config.no_master)
+            if (z->config.numbers.no_master)
                 ((uint16_t *)z->params)[i] = bf16_round_with(new, noise);
             else
-                store(z->config.dtype, z->params, i, new);
+                store(z->config.numbers.dtype, z->params, i, new);
         }
     }
     return 0;

@@ -16,7 +16,7 @@ static int run_gather(void *ctx, job *j) {
     z->comm.purpose = u->gather_purpose;
     z->comm.unit = j->index;
     z->comm.more_units = 0;
-    int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.dtype));
+    int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.numbers.dtype));
     if (u->for_next_pass) {
         u->uncounted = *counter - before;
         *counter = before;
@@ -34,7 +34,7 @@ static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
 
 static int create_slots(zero *z) {
     const layout *l = &z->layout;
-    size_t size = dtype_bytes(z->config.dtype);
+    size_t size = dtype_bytes(z->config.numbers.dtype);
     int singles = 0;
     for (int i = 0; i < l->n_units; i++) {
         if (!l->units[i].shared) {
@@ -62,7 +62,7 @@ static int create_slots(zero *z) {
 
 int params_create(zero *z) {
     const layout *l = &z->layout;
-    size_t size = dtype_bytes(z->config.dtype);
+    size_t size = dtype_bytes(z->config.numbers.dtype);
     int stage = z->config.stage;
     // stages 1 and 2 gather in place, stage 3 sends its shards
     int moves = stage ? MOVED_BY_GATHERS : MOVED_BY_NONE;
@@ -89,9 +89,9 @@ static int drop(zero *z, int unit) {
     if (u->slot >= 0) z->slot_unit[u->slot] = -1;
     u->slot = -1;
     u->params = NULL;
-    return z->config.poison
+    return z->config.debug.poison
                ? z->device.f->fill_nan(&z->device, COMPUTE, params,
-                                       z->layout.units[unit].padded * dtype_bytes(z->config.dtype))
+                                       z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype))
                : 0;
 }
 

@@ -3,10 +3,10 @@
 #include <math.h>
 
 size_t zero_states_bytes(const zero_config *c, int64_t parameters, int ranks, int stage) {
-    int mixed = c->dtype != ZERO_F32, sums = c->micro_batches > 1;
+    int mixed = c->numbers.dtype != ZERO_F32, sums = c->micro_batches > 1;
     double psi = (double)parameters, n = ranks;
     double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2,
-           optimizer = mixed && !c->no_master ? 12 : 8;  // bytes a parameter
+           optimizer = mixed && !c->numbers.no_master ? 12 : 8;  // bytes a parameter
     return (size_t)ceil(psi * (params / (stage == 3 ? n : 1) + grads / (stage >= 2 ? n : 1) +
                                optimizer / (stage >= 1 ? n : 1)));
 }
@@ -30,7 +30,7 @@ static int gathers_per_pass(const layout *l, int unit) {
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
     const layout *l = &z->layout;
     int stage = z->config.stage;
-    int64_t low = dtype_bytes(z->config.dtype), sum = dtype_bytes(z->grad_type),
+    int64_t low = dtype_bytes(z->config.numbers.dtype), sum = dtype_bytes(z->grad_type),
             wire = dtype_bytes(wire_type(z)), others = z->comm.ranks - 1;
     zero_step_traffic t = { 0, 0 };
     for (int i = 0; i < l->n_units; i++) {

@@ -85,9 +85,9 @@ int zero_same(zero *z, const char *lines) {
 
 // -------- what zero_create is given
 
-// What may differ between ranks: cuda_device, cuda_stream, poison and trace_events concern one rank alone;
-// overlap decides when collectives run, not their order; by mpi_comm, start, rank, ranks, server and
-// start_file the ranks have come together already.
+// What may differ between ranks: cuda_device, cuda_stream, debug.poison and debug.trace_events concern one
+// rank alone; overlap decides when collectives run, not their order; by the settings of start the ranks have
+// come together already.
 typedef enum { NUMBER, UNSIGNED, WIDE, REAL, DTYPE, DEVICE } kind;
 #define FIELD(name, kind) \
     { #name, kind, offsetof(zero_config, name) }
@@ -98,30 +98,30 @@ static const struct {
 } fields[] = {
     // which collectives there are, in which order, of how many bytes
     FIELD(stage, NUMBER),
-    FIELD(naive, NUMBER),
+    FIELD(debug.naive, NUMBER),
     FIELD(device, DEVICE),
-    FIELD(dtype, DTYPE),
+    FIELD(numbers.dtype, DTYPE),
     FIELD(micro_batches, NUMBER),
     FIELD(reduce_bucket_size, WIDE),
     FIELD(prefetch, NUMBER),
     FIELD(max_open, NUMBER),
     // what carries them; the shortest limit would hold for all
-    FIELD(window_bytes, WIDE),
-    FIELD(shared_window, NUMBER),
-    FIELD(nccl, NUMBER),
-    FIELD(reduce_nccl, NUMBER),
-    FIELD(reduce_fp32, NUMBER),
-    FIELD(comm_timeout_s, REAL),
+    FIELD(comm.window_bytes, WIDE),
+    FIELD(comm.shared_window, NUMBER),
+    FIELD(comm.nccl, NUMBER),
+    FIELD(comm.reduce_nccl, NUMBER),
+    FIELD(comm.reduce_fp32, NUMBER),
+    FIELD(comm.timeout_s, REAL),
     // each rank updates its part of the parameters in the same way, and computes the next loss scale for
     // itself
-    FIELD(no_master, NUMBER),
-    FIELD(rounding_seed, UNSIGNED),
-    FIELD(loss_scale, REAL),
-    FIELD(initial_scale_power, NUMBER),
-    FIELD(loss_scale_window, NUMBER),
-    FIELD(hysteresis, NUMBER),
-    FIELD(consecutive_hysteresis, NUMBER),
-    FIELD(min_loss_scale, REAL),
+    FIELD(numbers.no_master, NUMBER),
+    FIELD(numbers.rounding_seed, UNSIGNED),
+    FIELD(numbers.loss_scale, REAL),
+    FIELD(numbers.initial_scale_power, NUMBER),
+    FIELD(numbers.loss_scale_window, NUMBER),
+    FIELD(numbers.hysteresis, NUMBER),
+    FIELD(numbers.consecutive_hysteresis, NUMBER),
+    FIELD(numbers.min_loss_scale, REAL),
 };
 
 static void write_field(FILE *f, kind kind, const void *value) {
@@ -154,7 +154,7 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
     if (!f) return NULL;
-    const char *same = c->same ? c->same : "";
+    const char *same = c->start.same ? c->start.same : "";
     fprintf(f, "llmc_zero = %s\n%s%s", ZERO_VERSION, same,
             *same && same[strlen(same) - 1] != '\n' ? "\n" : "");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {

@@ -122,10 +122,10 @@ int zero_reduce(zero *z, zero_info *info) {
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_reduce: done already in this step; zero_update or zero_discard comes next");
     ZERO_TRY(check_complete(z));
-    ZERO_TRY(z->config.naive ? naive_reduce(z) : grads_wait(z));
+    ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
     ZERO_TRY(global_norm(z, &squares));
     z->grad_norm = sqrt(squares) / z->scale.value;
-    z->overflow = z->config.dtype == ZERO_F16 && !isfinite(squares);
+    z->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
     z->reduced = 1;
     if (info) *info = (zero_info){ z->grad_norm, isfinite(squares), z->scale.value };
     return 0;
@@ -144,12 +144,12 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
 
 // In the order of forward, so that what forward needs first is on its way while the other units are updated.
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
-    const adamw_constants c = adamw_prepare(h, grad_scale, z->config.rounding_seed);
-    int own_master = z->config.dtype == ZERO_F32, order[z->layout.n_units];
+    const adamw_constants c = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
+    int own_master = z->config.numbers.dtype == ZERO_F32, order[z->layout.n_units];
     adamw_arrays a = { .m = z->moment1, .v = z->moment2, .g = z->grads, .g_type = z->grad_type };
     a.p = own_master ? (float *)z->params : z->master;
     a.low = own_master ? NULL : z->params;
-    a.low_type = z->config.dtype;
+    a.low_type = z->config.numbers.dtype;
     params_order_of_update(z, order);
     for (int i = 0; i < z->layout.n_units; i++) {
         int u = order[i];
@@ -174,7 +174,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     scale /= z->scale.value;
     ZERO_TRY(params_drop_all(z));
     z->device.f->mark(&z->device, "update", "");
-    int rc = z->config.naive ? naive_update(z, h, scale) : update_all(z, h, scale);
+    int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_all(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);
     ZERO_TRY(rc);
     trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);

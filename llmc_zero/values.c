@@ -11,7 +11,7 @@ storage storage_of(const zero *z, zero_value what) {
     if (what == ZERO_MOMENT1) return (storage){ (char *)z->moment1, ZERO_F32, 1, 1 };
     if (what == ZERO_MOMENT2) return (storage){ (char *)z->moment2, ZERO_F32, 1, 1 };
     if (what == ZERO_MASTER && z->master) return (storage){ (char *)z->master, ZERO_F32, 1, 1 };
-    return (storage){ z->params, z->config.dtype, 3, 3 };
+    return (storage){ z->params, z->config.numbers.dtype, 3, 3 };
 }
 
 // n stored elements as fp32, and back: in pieces, through staging where the host cannot read the device's

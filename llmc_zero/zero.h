@@ -128,78 +128,73 @@ typedef struct {
 // NCCL, with each of them.
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 
-// The settings of zero_create; ZERO_CONFIG_INIT has the defaults, a program changes what it wants and keeps
-// the rest.
+// Which numbers are computed in which type, and the loss scale.
 typedef struct {
-    size_t size;         // sizeof(zero_config): ZERO_CONFIG_INIT fills it, anything else is refused
-    int stage;           // 0 plain data parallel, 1, 2, 3
-    int naive;           // 1: the naive path, stage 0 only: all-reduce of everything at the end, whole AdamW
-    zero_device device;  // ZERO_CPU or ZERO_CUDA
-    int cuda_device;     // its number; -1: the rank's number on its node, modulo the devices there
-    void *cuda_stream;   // the cudaStream_t that the trainer's kernels run on; NULL: the default stream
-    zero_dtype
-        dtype;  // parameters and gradients; with ZERO_BF16 and ZERO_F16 the shard keeps fp32 master weights
-    int no_master;  // 1, with ZERO_BF16: no master weights; the update is rounded stochastically into the
-                    // parameter
-    unsigned rounding_seed;  // of that rounding: noise depends on it, t, tensor, layer and element, not on
-                             // ranks or stage
-    double loss_scale;  // ZERO_F16, see zero_loss_scale. Above 0: always this; 0: dynamic, by the next five
+    zero_dtype dtype;        // of parameters and gradients; 16-bit ones have fp32 master weights on the shard
+    int no_master;           // 1, with ZERO_BF16: no masters; the update rounds stochastically instead
+    unsigned rounding_seed;  // of that rounding. The noise depends on it, t, tensor, layer and element only
+    double loss_scale;       // ZERO_F16: above 0, always this; 0: dynamic, by the next five
     int initial_scale_power;     // the scale begins at 2 to this power, 0 to 126
     int loss_scale_window;       // steps without overflow after which it doubles, at least 1
     int hysteresis;              // overflows before it halves, at least 1
-    int consecutive_hysteresis;  // 1: a step without overflow forgets the earlier ones; 0: they count until
-                                 // the scale doubles
+    int consecutive_hysteresis;  // 1: a step without overflow forgets earlier ones; 0: until the scale
+                                 // doubles
     double min_loss_scale;       // an overflow at this scale is an error, at least 2^-126
-    int micro_batches;  // most micro-batches of a step, at least 1; above 1, gradients are summed in fp32
-    int64_t reduce_bucket_size;  // elements that a bucket must reach; 0: the largest unit used once
-    int prefetch;  // stage 3: units gathered ahead along the recorded order, 0 (none) to 1024; a unit
-                   // used more than once has memory of its own and does not count
-    int max_open;  // stage 3: single-use units that can always be open at once, 1 to 1024; more only while
-                   // none is ahead
-    int overlap;   // 1: a progress thread runs collectives while the trainer computes; 0: they run where they
-                   // are asked for
-    int poison;  // 1: released parameters and gradients nobody may touch are NaN; -1: ZERO_POISON decides (1:
-                 // on)
-    int64_t window_bytes;  // staging of a collective, per rank, 64 KiB to 16 MiB; shared between the ranks of
-                           // a node. 0: 4 MiB, and with NCCL as much as the largest reduction needs, at most
-                           // 256 MiB for all ranks together
+} zero_numbers_config;
+
+// How bytes travel between the ranks.
+typedef struct {
+    int64_t window_bytes;  // staging per rank, 64 KiB to 16 MiB, shared between the ranks of a node; 0: as
+                           // needed, 4 MiB, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: through shared memory where all ranks are on one node; 0: by messages
-    int nccl;  // ZERO_CUDA, several ranks: 1: NCCL (2.26 or newer, loaded then) moves parameters and
-               // gradients, between ranks of one device from 2.30 on; 0: they go through the host; -1: NCCL
-               // where it is built in and found, and every rank has a device of its own or
-               // NCCL_MULTI_RANK_GPU_ENABLE is set; else zero_effective.comm says why not. With it, ranks on
-               // one device are an error, unless each of them has named it by cuda_device. Where NCCL does
-               // not even abort what has failed, within comm_timeout_s or 10 s, no call can return: then
-               // alone the library itself writes the sentence to stderr, and ends all ranks. With
-               // NCCL_CTA_POLICY=2 in the environment (gathers by copy engines) that is what happens to a
-               // gather that hangs: docs/nccl.md
-    int reduce_nccl;  // 1, with nccl 1: NCCL sums, in an order of its own: the bits depend on it; 0: the
-                      // plugin, in rank order
-    int reduce_fp32;  // 1: 16-bit gradients travel to their sum as fp32, through a buffer as large as the
-                      // largest bucket: the same bits for twice the bytes, but with reduce_nccl NCCL then
-                      // sums in fp32. 0: in the type that they have. The sum, where it travels (stage 0),
-                      // does so in that type either way: it is rounded already
-    double comm_timeout_s;  // above 0, at most 1e6; a collective that takes longer is an error
-    int trace_events;       // events kept for zero_trace_*; 0: none
-    void *mpi_comm;         // MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD
-    zero_start start;       // how the ranks find each other
-    int rank,
-        ranks;  // this process and how many there are; -1 and 0: as the launcher says. The trainer's -pr, -pn
-    const char *server;  // ZERO_START_TCP: "host:port" of rank 0, "[address]:port" with IPv6; without a port,
-                         // 12345. NULL: as the launcher says; where torchrun itself has MASTER_PORT, another
-                         // port computed from it. The trainer's -ps
-    const char
-        *start_file;  // ZERO_START_FILE: a path that all ranks see, in a folder llmc_zero.start. Rank 0
-                      // writes the file and removes it when all are connected; one that a dead job has left
-                      // is replaced, anything else there is ZERO_ERR_IO and stays as it is. The trainer's -pf
-    const char *same;  // what else must be the same on all ranks: text as for zero_same, read during
-                       // zero_create; NULL: nothing
+    int nccl;              // ZERO_CUDA: 1: NCCL; 0: through the host; -1: NCCL where it can be used, else
+               // zero_effective.comm says why not. docs/nccl.md has versions, limits, its failures
+    int reduce_nccl;   // 1, with nccl 1: NCCL sums in its own order, and bits depend on it; 0: in rank order
+    int reduce_fp32;   // 1: 16-bit gradients travel as fp32: the same bits for twice the bytes, but with
+                       // reduce_nccl NCCL then sums in fp32
+    double timeout_s;  // above 0, at most 1e6; a collective that takes longer is an error
+} zero_comm_config;
+
+// How the ranks of the job find each other. The launcher's own settings are used where nothing is given.
+typedef struct {
+    zero_start method;
+    int rank;            // this process; -1: as the launcher says
+    int ranks;           // how many there are; 0: as the launcher says
+    const char *server;  // ZERO_START_TCP: "host:port" of rank 0, "[address]:port" with IPv6; the port
+                         // defaults to 12345; NULL: as the launcher says
+    const char *file;    // ZERO_START_FILE: a path that all ranks see, in a folder llmc_zero.start. Rank 0
+                       // writes the file, and removes it when all are connected; only such a file is replaced
+    void *mpi_comm;    // MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD
+    const char *same;  // further text that must be the same on all ranks, as for zero_same; NULL: none
+} zero_start_config;
+
+// For finding mistakes, and for measuring.
+typedef struct {
+    int naive;         // 1: the naive path, stage 0 only: all-reduce of everything at the end, whole AdamW
+    int poison;        // 1: memory that nobody may use is NaN; -1: as the environment's ZERO_POISON says
+    int trace_events;  // events kept for zero_trace_*; 0: none
+} zero_debug_config;
+
+// The settings of zero_create. A program starts from zero_defaults() and changes what it wants.
+typedef struct {
+    size_t size;                 // sizeof(zero_config), by zero_defaults; anything else is refused
+    int stage;                   // 0 plain data parallel, 1, 2, 3
+    int micro_batches;           // most micro-batches of a step; above 1, gradients are summed in fp32
+    zero_device device;          // ZERO_CPU or ZERO_CUDA
+    int cuda_device;             // its number; -1: the rank's number on its node, modulo the devices there
+    void *cuda_stream;           // cudaStream_t of the trainer's kernels; NULL: the default stream
+    int64_t reduce_bucket_size;  // elements that a bucket must reach; 0: the largest unit used once
+    int prefetch;                // stage 3: units gathered ahead along the recorded order, 0 to 1024
+    int max_open;                // stage 3: single-use units that can always be open at once, 1 to 1024
+    int overlap;                 // 1: collectives run while the trainer computes; 0: where they are asked for
+    zero_numbers_config numbers;
+    zero_comm_config comm;
+    zero_start_config start;
+    zero_debug_config debug;
 } zero_config;
-#define ZERO_CONFIG_INIT                                                                                     \
-    {                                                                                                        \
-        sizeof(zero_config), 0, 0, ZERO_CPU, -1, NULL, ZERO_F32, 0, 0, 0.0, 16, 1000, 2, 0, 1.0, 1, 0, 1, 1, \
-            0, -1, 0, 1, -1, 0, 0, 300.0, 0, NULL, ZERO_START_AUTO, -1, 0, NULL, NULL, NULL                  \
-    }
+
+// Returns the defaults: stage 0, fp32, the processor, one micro-batch, prefetch 1, overlap 0.
+zero_config zero_defaults(void);
 
 // Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose
 // sentence says what is missing: built without CUDA, no driver, no device, or none of compute capability 8.0
@@ -215,7 +210,7 @@ int zero_cuda_devices(void);
 // 0). A key that is absent, null or "auto" leaves its setting as it is; a key that asks for what the plugin
 // does anyway is taken. All else is ZERO_ERR_ARGUMENT, with file, line, key and value: what the trainer sets
 // (batch sizes, learning rate, clipping), what is not built, unknown keys. ZERO_ERR_IO: the file cannot be
-// read. *config comes from ZERO_CONFIG_INIT; after an error it is unchanged. Every rank reads the file for
+// read. *config comes from zero_defaults(); after an error it is unchanged. Every rank reads the file for
 // itself.
 int zero_config_from_file(zero_config *config, const char *path);
 // The same from the environment: ZERO_STAGE=0, 1, 2 or 3, and ZERO_CONFIG=path of such a file; unset or

@@ -162,9 +162,9 @@ static zero_config config_of(const point *p) {
     int micro_batches = settings_micro_batches[p->at[MICRO]];
     zero_config c = settings_config(&settings_paths[p->at[STAGE] + 1], &settings_formats[p->at[FORMAT]],
                                     micro_batches, &v);
-    c.nccl = by_nccl;  // 0: the ranks share a device
+    c.comm.nccl = by_nccl;  // 0: the ranks share a device
     c.device = ZERO_CUDA;
-    c.reduce_fp32 = p->at[WIDE];
+    c.comm.reduce_fp32 = p->at[WIDE];
     c.cuda_stream = manners[p->at[MANNER]].own_stream ? own_stream : NULL;
     return c;
 }
@@ -177,7 +177,7 @@ static const outcome *on_processor(const point *p) {
     } known[4][SETTINGS_COUNT(settings_formats)][2];
     zero_config c = config_of(p);
     c.device = ZERO_CPU;
-    c.overlap = c.reduce_fp32 = c.nccl = 0;
+    c.overlap = c.comm.reduce_fp32 = c.comm.nccl = 0;
     if (!known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there) {
         known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].o = train(&c);
         known[p->at[STAGE]][p->at[FORMAT]][p->at[MICRO]].there = 1;
@@ -192,8 +192,8 @@ static void check_point(const point *p) {
     CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, "
                   "bucket %lld, fp32 on the wire %d, %s, %s stream%s",
                   c.stage, settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch,
-                  c.poison, c.shared_window, (long long)c.reduce_bucket_size, c.reduce_fp32, m->mode,
-                  m->own_stream ? "own" : "default", by_nccl ? ", NCCL" : "");
+                  c.debug.poison, c.comm.shared_window, (long long)c.reduce_bucket_size, c.comm.reduce_fp32,
+                  m->mode, m->own_stream ? "own" : "default", by_nccl ? ", NCCL" : "");
     set_manner(m);
     int windows = (p->at[STAGE] + p->at[OVERLAP] + p->at[MANNER] / 2) % 2;
     if (by_nccl) setenv("NCCL_CTA_POLICY", windows ? "2" : "0", 1);
@@ -239,7 +239,7 @@ static void path_of(char path[160], const char *name) {
 static zero_config simple(zero_device device, int stage, int format) {
     zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1,
                                     &settings_variations[1]);
-    c.nccl = 0;
+    c.comm.nccl = 0;
     c.device = device;
     return c;
 }
@@ -308,7 +308,8 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
 // read next.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    int last = c->dtype == ZERO_F32 || c->no_master ? ZERO_MASTER : ZERO_PARAM;  // that sets the parameter
+    int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER
+                                                                    : ZERO_PARAM;  // that sets the parameter
     float a = 0;
     toy t;
     create(&t, c);
@@ -324,7 +325,7 @@ static void check_values(const zero_config *c) {
             MUST(zero_set(t.z, what, k, 0, 0, third, x));
             MUST(zero_get(t.z, what, k, 0, 0, n, got));
             for (int64_t i = 0; i < n; i++) {
-                if (what == ZERO_PARAM || what == last) x[i] = toy_rounded(c->dtype, x[i]);
+                if (what == ZERO_PARAM || what == last) x[i] = toy_rounded(c->numbers.dtype, x[i]);
                 wrong += got[i] != x[i];
                 if (toy_has(k, 1) && what == last) a = a * 0.75f + x[i];
             }
@@ -370,7 +371,7 @@ static void check_one_fails(void) {
             zero *z;
             CHECK_SETTING("%s on the last rank, shared %d", calls[i], shared);
             if (checks.ranks == 1 && !strncmp(calls[i], "cudaHostRegister", 16)) continue;
-            c.shared_window = shared;
+            c.comm.shared_window = shared;
             if (checks.rank == checks.ranks - 1) setenv("CUDA_STAND_IN_FAIL", calls[i], 1);
             cuda_stand_in_settings();
             double start = MPI_Wtime();
@@ -378,7 +379,7 @@ static void check_one_fails(void) {
             unsetenv("CUDA_STAND_IN_FAIL");
             cuda_stand_in_settings();
             CHECK(rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
-            CHECK(MPI_Wtime() - start < c.comm_timeout_s / 2);
+            CHECK(MPI_Wtime() - start < c.comm.timeout_s / 2);
             snprintf(said, sizeof said, "%d: %s", rc, zero_last_error());
             memcpy(last, said, sizeof last);
             MPI_Bcast(last, sizeof last, MPI_CHAR, checks.ranks - 1, MPI_COMM_WORLD);
@@ -469,10 +470,10 @@ static void train_small(const zero_config *c, char full[17]) {
             for (int k = 0; k < TENSORS; k++) {
                 int layer = u - tensors[k].unit;
                 if (layer < 0 || layer >= tensors[k].layers) continue;
-                size_t bytes = tensors[k].elems * (c->dtype == ZERO_F32 ? 4 : 2);
+                size_t bytes = tensors[k].elems * (c->numbers.dtype == ZERO_F32 ? 4 : 2);
                 void *g = zero_grad(z, k, layer);
                 for (int i = 0; i < tensors[k].elems; i++)
-                    toy_store(c->dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
+                    toy_store(c->numbers.dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
                 if (c->device == ZERO_CPU)
                     memcpy(g, gradient, bytes);
                 else
@@ -494,7 +495,7 @@ static void check_small_units(void) {
     for (int i = 0; i < 16; i++) {
         zero_config c = simple(i / 8 ? ZERO_CUDA : ZERO_CPU, i / 2 % 4, i % 2);
         char full[17];
-        c.poison = 1;
+        c.debug.poison = 1;
         c.cuda_device = i / 8 ? 0 : -1;
         CHECK_SETTING("small units, stage %d, %s, %s", c.stage, settings_formats[i % 2].name,
                       i / 8 ? "CUDA" : "the processor");
@@ -516,8 +517,8 @@ static void check_sum_of_two(void) {
             CHECK_SETTING("NCCL's sum of two, stage %d, %s, fp32 on the wire %d", stage, m->mode, wide);
             set_manner(m);
             plain.micro_batches = c.micro_batches = 3;
-            c.nccl = c.reduce_nccl = 1;
-            c.reduce_fp32 = wide;
+            c.comm.nccl = c.comm.reduce_nccl = 1;
+            c.comm.reduce_fp32 = wide;
             outcome want = train(&plain), got = train(&c);
             CHECK(!strcmp(got.full, want.full) == (wide || stage < 2));
         }

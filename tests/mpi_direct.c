@@ -31,12 +31,12 @@ static void direct_from(size_t least) {
 
 static void open_comm(double timeout_s, int64_t window_bytes) {
     static MPI_Comm world;
-    zero_config config = ZERO_CONFIG_INIT;
+    zero_config config = zero_defaults();
     world = MPI_COMM_WORLD;
-    config.mpi_comm = &world;
-    config.comm_timeout_s = timeout_s;
-    config.window_bytes = window_bytes;
-    config.shared_window = !messages;
+    config.start.mpi_comm = &world;
+    config.comm.timeout_s = timeout_s;
+    config.comm.window_bytes = window_bytes;
+    config.comm.shared_window = !messages;
     MUST(comm_connect(&c, &config));
     MUST(comm_open(&c, &config, &device_host, &staging));
 }

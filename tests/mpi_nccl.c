@@ -33,7 +33,7 @@ static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
 static comm c;
 static device d;
 static memory m;
-static zero_config config = ZERO_CONFIG_INIT;  // without overlap all streams are one
+static zero_config config;  // without overlap all streams are one
 
 // -------- manner of streams
 
@@ -69,8 +69,8 @@ static int tabled;  // sums as with more ranks than one launch has room for
 static void begin(int cuda_device, double timeout_s) {
     config.device = ZERO_CUDA;
     config.cuda_device = cuda_device;
-    config.window_bytes = ROUND;
-    config.comm_timeout_s = timeout_s;
+    config.comm.window_bytes = ROUND;
+    config.comm.timeout_s = timeout_s;
     MUST(comm_connect(&c, &config));
     MUST(device_open(&d, &config, c.node_rank));
     if (tabled) d.untabled = 1;
@@ -453,13 +453,13 @@ static void free_arrays(void) {
 // one_round: staging as large as the bucket needs, else of ROUND bytes a rank
 static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t in_use = 0;
-    config.reduce_nccl = reduce_nccl;
+    config.comm.reduce_nccl = reduce_nccl;
     config.overlap = tabled = overlap;
     CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d", reduce_nccl, overlap, one_round);
     begin(-1, 30.0);
     in_use = device_in_use() - in_table();
     MUST(comm_nccl_open(&c, &config, &d, &m));
-    if (one_round) config.window_bytes = 0;
+    if (one_round) config.comm.window_bytes = 0;
     if (MODES > 1 && one_round && !reduce_nccl)  // more than the device has
         CHECK(comm_nccl_stage(&c, &m, &config, (size_t)1 << 40) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
@@ -504,15 +504,15 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     size_t buffers, windows, moved = 0;
     int connected = 0, wide = reduce_fp32 && (stage >= 2 || micro_batches == 1);
     zero *z;
-    zero_config own = ZERO_CONFIG_INIT;
+    zero_config own = zero_defaults();
     zero_memory_line line;
     zero_traffic none = { 0 }, t;
     own.device = ZERO_CUDA;
-    own.nccl = 1;
-    own.dtype = ZERO_BF16;
+    own.comm.nccl = 1;
+    own.numbers.dtype = ZERO_BF16;
     own.stage = stage;
     own.micro_batches = micro_batches;
-    own.reduce_fp32 = reduce_fp32;
+    own.comm.reduce_fp32 = reduce_fp32;
     CHECK_SETTING("stage %d, %d micro-batches, fp32 on the wire %d", stage, micro_batches, reduce_fp32);
     MUST(zero_create(&z, &own, tensors, 2, units, 4));
     for (int i = 0; !zero_memory(z, i, &line); i++) {
@@ -673,7 +673,7 @@ static void check_start(const char *what, int victim, const char *name, const ch
 static void check_sharing(const char *what, const char *version, int asked, int one_gpu, const char *multi,
                           const char *says) {
     if (multi) setenv("NCCL_MULTI_RANK_GPU_ENABLE", multi, 1);
-    config.nccl = asked ? 1 : -1;
+    config.comm.nccl = asked ? 1 : -1;
     check_start(what, -1, "CUDA_STAND_IN_NCCL_VERSION", version, one_gpu ? 0 : -1, says, "");
     const char *now = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     CHECK(multi ? now && !strcmp(now, multi)
@@ -752,6 +752,7 @@ static void check_starts(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
+    config = zero_defaults();
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "8", 1);
     setenv("CUDA_STAND_IN_MEMORY", "268435456", 0);
@@ -760,7 +761,7 @@ int main(int argc, char **argv) {
 #endif
     start_mpi();
     int gpus = zero_cuda_devices(), version = 0;
-    config.nccl = 1;
+    config.comm.nccl = 1;
     if (gpus < checks.ranks && (gpus < 1 || nccl_load() || ncclGetVersion(&version) || version < 23000)) {
         const char *why = gpus < 0 ? zero_last_error() : "not a GPU for each rank";
         if (!checks.rank) printf("skip mpi_nccl: %s\n0 passed, 0 failed, 1 skipped\n", why);

@@ -57,16 +57,18 @@ static double states_bytes(const zero_config *c, double psi) {
         { { 14, 0 }, { 6, 8 }, { 2, 12 }, { 0, 14 } },   // the same, micro-batches summed in fp32
         { { 16, 0 }, { 8, 8 }, { 4, 12 }, { 0, 16 } },   // fp32
     };
-    int row = c->dtype == ZERO_F32 ? 4 : 2 * c->no_master + (c->micro_batches > 1), stage = c->stage;
+    int row = c->numbers.dtype == ZERO_F32 ? 4 : 2 * c->numbers.no_master + (c->micro_batches > 1),
+        stage = c->stage;
     return bytes[row][stage].whole * psi + bytes[row][stage].shared_out * psi / checks.ranks;
 }
 
 // Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A +
 // 2A.
 static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
-    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1), low = c->dtype == ZERO_F32 ? 4 : 2;
-    int64_t sum = c->micro_batches > 1 ? 4 : low, wire = c->reduce_fp32 ? 4 : low,
-            sum_wire = c->reduce_fp32 ? 4 : sum;
+    int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1),
+            low = c->numbers.dtype == ZERO_F32 ? 4 : 2;
+    int64_t sum = c->micro_batches > 1 ? 4 : low, wire = c->comm.reduce_fp32 ? 4 : low,
+            sum_wire = c->comm.reduce_fp32 ? 4 : sum;
     const zero_step_traffic by_stage[] = {
         { part * sum, part * sum_wire },
         { part * low, part * sum_wire },
@@ -80,8 +82,8 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
     zero_traffic t;
     zero_get_traffic(z, &t);
     zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
-    if (c->naive) {  // all of the gradients to everyone, and nothing else
-        int wire = c->dtype != ZERO_F32 && c->micro_batches == 1 && !c->reduce_fp32 ? 2 : 4;
+    if (c->debug.naive) {  // all of the gradients to everyone, and nothing else
+        int wire = c->numbers.dtype != ZERO_F32 && c->micro_batches == 1 && !c->comm.reduce_fp32 ? 2 : 4;
         CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
         return;
@@ -97,7 +99,8 @@ static void check_eval_traffic(zero *z, const zero_config *c) {
     zero_get_traffic(z, &t);
     int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks *
                     (checks.ranks - 1);  // the embeddings at both ends
-    CHECK(t.all_gather[ZERO_FOR_EVAL] == (c->stage == 3 ? elems * (c->dtype == ZERO_F32 ? 4 : 2) : 0));
+    CHECK(t.all_gather[ZERO_FOR_EVAL] ==
+          (c->stage == 3 ? elems * (c->numbers.dtype == ZERO_F32 ? 4 : 2) : 0));
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
@@ -141,10 +144,10 @@ typedef struct {
 static void check_transport(const zero *z, const zero_config *c) {
     zero_effective e;
     zero_get_effective(z, &e);
-    const char *way = checks.ranks == 1  ? "one rank"
-                      : c->shared_window ? "shared window"
-                                         : "messages",
-               *net = c->server ? "tcp" : "mpi";
+    const char *way = checks.ranks == 1       ? "one rank"
+                      : c->comm.shared_window ? "shared window"
+                                              : "messages",
+               *net = c->start.server ? "tcp" : "mpi";
     CHECK(!strncmp(e.comm, net, 3) && !strncmp(e.comm + 3, ", ", 2) &&
           !strncmp(e.comm + 5, way, strlen(way)));
     CHECK(e.num_parameters == psi_exact());
@@ -230,7 +233,7 @@ static void check_wide(const outcome *want, const settings_path *path, const set
                        int micro_batches, const settings_variation *v) {
     char name[sizeof checks.setting];
     zero_config c = settings_config(path, format, micro_batches, v);
-    c.reduce_fp32 = 1;
+    c.comm.reduce_fp32 = 1;
     settings_name(name, sizeof name, path, format, micro_batches, v);
     CHECK_SETTING("fp32 on the wire, %.100s", name);
     read_directly(v->direct);
@@ -264,13 +267,13 @@ static void check_wire_bits(void) {
 static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const zero_unit *units, int n_units,
                               int64_t largest_bucket) {
     int sums = c.stage < 2 && c.micro_batches > 1,
-        widened = checks.ranks > 1 && !c.naive && !sums && c.dtype != ZERO_F32;
+        widened = checks.ranks > 1 && !c.debug.naive && !sums && c.numbers.dtype != ZERO_F32;
     size_t before, bytes = 0;
     zero *z;
     MUST(zero_create(&z, &c, tensors, 2, units, n_units));
     before = zero_memory_bytes(z, ZERO_WORKING);
     zero_destroy(z);
-    c.reduce_fp32 = 1;
+    c.comm.reduce_fp32 = 1;
     MUST(zero_create(&z, &c, tensors, 2, units, n_units));
     memory_table table = memory_now(z);
     for (int i = 0; i < table.n; i++)
@@ -325,7 +328,7 @@ static int expected_integer(int tensor, int layer, int64_t i, int micro_batches)
     return sum / checks.ranks;
 }
 
-static int own_master(const zero_config *c) { return c->dtype == ZERO_F32 || c->no_master; }
+static int own_master(const zero_config *c) { return c->numbers.dtype == ZERO_F32 || c->numbers.no_master; }
 
 // How many values of all tensors are not the mean gradient, or, for parameters, not the initial ones. Adds
 // the squares up.
@@ -337,7 +340,7 @@ static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what,
         for (int l = 0; l < toy_tensors[k].layers; l++) {
             MUST(zero_get(t->z, what, k, l, 0, toy_tensors[k].elems, got));
             for (int64_t i = 0; i < toy_tensors[k].elems; i++) {
-                float initial = own_master(c) ? toy_rounded(c->dtype, toy_initial(k, l, i))
+                float initial = own_master(c) ? toy_rounded(c->numbers.dtype, toy_initial(k, l, i))
                                               : toy_initial(k, l, i);
                 wrong += got[i] != (what == ZERO_MASTER
                                         ? initial
@@ -363,7 +366,7 @@ static void check_integers(const zero_config *c) {
         squares = 0;
         CHECK(wrong_values(&t, c, ZERO_GRADIENT, &squares) == 0);
         CHECK(info.grad_norm == sqrt(squares) / info.loss_scale &&
-              info.loss_scale == (c->dtype == ZERO_F16 ? 256 : 1));
+              info.loss_scale == (c->numbers.dtype == ZERO_F16 ? 256 : 1));
         MUST(zero_update(t.z, &h));
     }
     CHECK(wrong_values(&t, c, ZERO_MOMENT1, &unused) == 0);
@@ -453,7 +456,7 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     static float ones[TOY_LARGEST];
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     int A = c->micro_batches, wasted = c->stage == 3 && c->prefetch;
-    int64_t low = c->dtype == ZERO_F32 ? 4 : 2, step = step_traffic(c, A).all_gather;
+    int64_t low = c->numbers.dtype == ZERO_F32 ? 4 : 2, step = step_traffic(c, A).all_gather;
     int64_t part = (psi_padded() + unit_padded(0)) / checks.ranks * (checks.ranks - 1);
     int64_t eval = c->stage == 3 ? part * low : 0;
     passes_outcome o;
@@ -504,7 +507,7 @@ static void check_other_passes(void) {
                 zero_config c = settings_config(&settings_paths[p], &settings_formats[1], most,
                                                 &settings_variations[i % 2]);
                 c.prefetch = i / 2;
-                c.poison = i % 2;
+                c.debug.poison = i % 2;
                 CHECK_SETTING("other passes after an update, %s, %d micro-batches, prefetch %d, overlap %d",
                               settings_paths[p].name, c.micro_batches, c.prefetch, c.overlap);
                 passes_outcome o = train_with_other_passes(&c);
@@ -698,7 +701,7 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
     CHECK(strstr(zero_last_error(), "another model"));
     zero_destroy(other);
     zero_config other_dtype = *c;
-    other_dtype.dtype = c->dtype == ZERO_BF16 ? ZERO_F32 : ZERO_BF16;
+    other_dtype.numbers.dtype = c->numbers.dtype == ZERO_BF16 ? ZERO_F32 : ZERO_BF16;
     MUST(zero_create(&other, &other_dtype, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
     CHECK(zero_load(other, path, &user, sizeof user) == ZERO_ERR_IO);
     CHECK(strstr(zero_last_error(), "dtype"));
@@ -875,7 +878,7 @@ static void check_values(const zero_config *c) {
                 MUST(zero_get(t.z, order[w], k, l, 0, third, got));
                 for (int64_t i = 0; i < n; i++) {
                     float want = value_of(from, k, l, i);
-                    if (order[from] == ZERO_PARAM) want = toy_rounded(c->dtype, want);
+                    if (order[from] == ZERO_PARAM) want = toy_rounded(c->numbers.dtype, want);
                     wrong += got[i] != want;
                 }
                 CHECK(wrong == 0);
@@ -981,7 +984,7 @@ static void check_order_of_starts(void) {
             zero_config c = settings_config(path, &settings_formats[0], 2, &settings_variations[0]);
             int from;
             toy t;
-            c.trace_events = 2000;
+            c.debug.trace_events = 2000;
             c.reduce_bucket_size = 1;
             c.prefetch = prefetch;
             CHECK_SETTING("order of starts, stage %d, prefetch %d", stage, prefetch);
@@ -1014,7 +1017,7 @@ static void check_overlap(void) {
             zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
                                             &settings_variations[overlap]);
             toy t;
-            c.trace_events = 2000;
+            c.debug.trace_events = 2000;
             c.reduce_bucket_size = 1;
             CHECK_SETTING("meeting of collectives and layers, stage %d, overlap %d", stage, overlap);
             MUST(toy_create(&t, &c, NULL));
@@ -1042,8 +1045,8 @@ static void check_timeout(void) {
                                             &settings_variations[overlap]);
             toy t;
             double sum = 1;
-            c.shared_window = shared;
-            c.comm_timeout_s = 1;
+            c.comm.shared_window = shared;
+            c.comm.timeout_s = 1;
             CHECK_SETTING("timeout, %s, overlap %d", shared ? "window" : "messages", overlap);
             MUST(toy_create(&t, &c, NULL));
             steps(&t, 1, 1);
@@ -1079,7 +1082,7 @@ static void check_units_named(void) {
         zero_config c = settings_config(&settings_paths[3], &settings_formats[0], 1, &settings_variations[0]);
         toy t;
         c.reduce_bucket_size = cases[i].bucket;
-        c.comm_timeout_s = 1;
+        c.comm.timeout_s = 1;
         CHECK_SETTING("the units that were waited for, bucket %lld", (long long)c.reduce_bucket_size);
         MUST(toy_create(&t, &c, NULL));
         if (checks.rank < checks.ranks - 1) {
@@ -1096,7 +1099,7 @@ static void check_no_communicator(void) {
     MPI_Comm none = MPI_COMM_NULL;
     zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[0]);
     toy t;
-    c.mpi_comm = &none;
+    c.start.mpi_comm = &none;
     CHECK_SETTING("MPI_COMM_NULL");
     CHECK(toy_create(&t, &c, NULL) == ZERO_ERR_ARGUMENT);
     CHECK(strstr(zero_last_error(), "mpi_comm points to MPI_COMM_NULL"));
@@ -1109,8 +1112,8 @@ static void check_disorder(void) {
             zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1,
                                             &settings_variations[overlap]);
             toy t;
-            c.shared_window = shared;
-            c.comm_timeout_s = 1;
+            c.comm.shared_window = shared;
+            c.comm.timeout_s = 1;
             CHECK_SETTING("disorder, %s, overlap %d", shared ? "window" : "messages", overlap);
             MUST(toy_create(&t, &c, NULL));
             MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
@@ -1144,7 +1147,7 @@ static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_
     double start = MPI_Wtime();
     int rc = zero_create(&z, c, tensor, 1, &unit, 1);
     CHECK(!setrlimit(RLIMIT_AS, &free_));
-    CHECK(MPI_Wtime() - start < c->comm_timeout_s / 2);
+    CHECK(MPI_Wtime() - start < c->comm.timeout_s / 2);
     CHECK(rc == ZERO_ERR_MEMORY);
     CHECK(rc && strstr(zero_last_error(), names));
     if (!rc) zero_destroy(z);
@@ -1156,13 +1159,13 @@ static void check_no_memory(void) {
         for (int stage = 0; stage < 4; stage++) {
             zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1,
                                             &settings_variations[overlap]);
-            c.comm_timeout_s = 30;
+            c.comm.timeout_s = 30;
             CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
             refuse_memory(&c, &large, 100 << 20, "no memory for ");
             if (stage != 3 || checks.ranks == 1) continue;
             CHECK_SETTING("no memory for the messages' staging, overlap %d", overlap);
-            c.shared_window = 0;
-            c.window_bytes = 16 << 20;
+            c.comm.shared_window = 0;
+            c.comm.window_bytes = 16 << 20;
             refuse_memory(&c, &small, 12 << 20, "no memory for message staging");
         }
 }

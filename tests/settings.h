@@ -58,25 +58,26 @@ static const settings_variation settings_variations[] = {
 
 static inline zero_config settings_config(const settings_path *p, const settings_format *f, int micro_batches,
                                           const settings_variation *v) {
-    zero_config c = ZERO_CONFIG_INIT;
+    zero_config c = zero_defaults();
     c.stage = p->stage;
-    c.naive = p->naive;
-    c.dtype = f->dtype;
-    c.no_master = f->no_master;
-    c.rounding_seed = 1234;
-    c.initial_scale_power = 8;  // where the toy's gradients in fp16 are neither too large nor too small
+    c.debug.naive = p->naive;
+    c.numbers.dtype = f->dtype;
+    c.numbers.no_master = f->no_master;
+    c.numbers.rounding_seed = 1234;
+    c.numbers.initial_scale_power =
+        8;  // where the toy's gradients in fp16 are neither too large nor too small
     c.micro_batches = micro_batches;
     c.reduce_bucket_size = v->bucket;
     c.prefetch = v->prefetch;
     c.max_open = v->max_open;
     c.overlap = v->overlap;
-    c.poison = v->poison;
-    c.shared_window = v->shared_window;
-    c.window_bytes = v->window_bytes;
-    c.comm_timeout_s = 60;
+    c.debug.poison = v->poison;
+    c.comm.shared_window = v->shared_window;
+    c.comm.window_bytes = v->window_bytes;
+    c.comm.timeout_s = 60;
     if (getenv("TEST_SERVER")) {  // the ranks are mpirun's, their messages go by TCP
-        c.start = ZERO_START_TCP;
-        c.server = getenv("TEST_SERVER");
+        c.start.method = ZERO_START_TCP;
+        c.start.server = getenv("TEST_SERVER");
     }
     return c;
 }

@@ -34,24 +34,25 @@ static const settings before = { 2, ZERO_F32, 3, 777, 4, 7 };
 enum { UNTOUCHED = 9 };  // reduce_fp32, which only communication_data_type changes
 
 static zero_config start(void) {
-    zero_config c = ZERO_CONFIG_INIT;
+    zero_config c = zero_defaults();
     c.stage = before.stage;
-    c.dtype = before.dtype;
+    c.numbers.dtype = before.dtype;
     c.micro_batches = before.micro_batches;
     c.reduce_bucket_size = before.bucket;
     c.prefetch = before.prefetch;
     c.overlap = before.overlap;
-    c.reduce_fp32 = UNTOUCHED;
+    c.comm.reduce_fp32 = UNTOUCHED;
     return c;
 }
 
 static void check_settings(const char *text, const zero_config *c, const settings *want) {
-    if (c->stage != want->stage || c->dtype != want->dtype || c->micro_batches != want->micro_batches ||
-        c->reduce_bucket_size != want->bucket || c->prefetch != want->prefetch || c->overlap != want->overlap)
+    if (c->stage != want->stage || c->numbers.dtype != want->dtype ||
+        c->micro_batches != want->micro_batches || c->reduce_bucket_size != want->bucket ||
+        c->prefetch != want->prefetch || c->overlap != want->overlap)
         fail_msg("%s gives stage %d, dtype %d, %d micro-batches, bucket %lld, prefetch %d, overlap %d", text,
-                 c->stage, (int)c->dtype, c->micro_batches, (long long)c->reduce_bucket_size, c->prefetch,
-                 c->overlap);
-    if (c->reduce_fp32 != UNTOUCHED) fail_msg("%s gives reduce_fp32 %d", text, c->reduce_fp32);
+                 c->stage, (int)c->numbers.dtype, c->micro_batches, (long long)c->reduce_bucket_size,
+                 c->prefetch, c->overlap);
+    if (c->comm.reduce_fp32 != UNTOUCHED) fail_msg("%s gives reduce_fp32 %d", text, c->comm.reduce_fp32);
 }
 
 static void check_error(const char *text, int rc, int want, const char *words) {
@@ -169,18 +170,20 @@ static void test_loss_scale(void **state) {
                        "\"hysteresis\": 3, \"consecutive_hysteresis\": true, \"min_loss_scale\": 4}}";
     write_file(text, strlen(text));
     assert_int_equal(zero_config_from_file(&c, file), 0);
-    assert_true(c.dtype == ZERO_F16 && c.loss_scale == 128 && c.initial_scale_power == 12 &&
-                c.loss_scale_window == 500);
-    assert_true(c.hysteresis == 3 && c.consecutive_hysteresis == 1 && c.min_loss_scale == 4);
-    assert_true(same.loss_scale == 0 && same.initial_scale_power == 16 && same.loss_scale_window == 1000);
-    assert_true(same.hysteresis == 2 && same.consecutive_hysteresis == 0 &&
-                same.min_loss_scale == 1);  // DeepSpeed's defaults
+    assert_true(c.numbers.dtype == ZERO_F16 && c.numbers.loss_scale == 128 &&
+                c.numbers.initial_scale_power == 12 && c.numbers.loss_scale_window == 500);
+    assert_true(c.numbers.hysteresis == 3 && c.numbers.consecutive_hysteresis == 1 &&
+                c.numbers.min_loss_scale == 4);
+    assert_true(same.numbers.loss_scale == 0 && same.numbers.initial_scale_power == 16 &&
+                same.numbers.loss_scale_window == 1000);
+    assert_true(same.numbers.hysteresis == 2 && same.numbers.consecutive_hysteresis == 0 &&
+                same.numbers.min_loss_scale == 1);  // DeepSpeed's defaults
 }
 
 // A look-ahead in elements means one unit at least, where the program had none.
 static void test_prefetch_at_least_one(void **state) {
     (void)state;
-    zero_config c = ZERO_CONFIG_INIT;
+    zero_config c = zero_defaults();
     c.prefetch = 0;
     write_file(Z("\"stage3_prefetch_bucket_size\": 5e7"), strlen(Z("\"stage3_prefetch_bucket_size\": 5e7")));
     assert_int_equal(zero_config_from_file(&c, file), 0);
@@ -336,7 +339,8 @@ static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtyp
              names[wanted], names[own], names[wanted], names[own]);
     check_error(text, zero_config_from_file(&c, file), taken ? 0 : ZERO_ERR_ARGUMENT, words);
     int want = !taken ? UNTOUCHED : wanted == ZERO_F32;
-    if (c.reduce_fp32 != want) fail_msg("%s gives reduce_fp32 %d, not %d", text, c.reduce_fp32, want);
+    if (c.comm.reduce_fp32 != want)
+        fail_msg("%s gives reduce_fp32 %d, not %d", text, c.comm.reduce_fp32, want);
 }
 
 static void test_wire(void **state) {
@@ -357,8 +361,8 @@ static void test_files(void **state) {
     check_error("a folder", zero_config_from_file(&c, "/"), ZERO_ERR_IO, "/: |irectory");
     check_error("NULL", zero_config_from_file(&c, NULL), ZERO_ERR_ARGUMENT, "path");
     c.size--;
-    check_error("size", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "ZERO_CONFIG_INIT");
-    check_error("size", zero_config_from_env(&c), ZERO_ERR_ARGUMENT, "ZERO_CONFIG_INIT");
+    check_error("size", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "zero_defaults()");
+    check_error("size", zero_config_from_env(&c), ZERO_ERR_ARGUMENT, "zero_defaults()");
     c = start();
     write_file("{}\0{}", 5);
     check_error("a byte 0", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "not JSON");

@@ -23,10 +23,10 @@ static int end(void **state) {
 }
 
 static zero_config config_on(zero_device device, int stage) {
-    zero_config c = ZERO_CONFIG_INIT;
+    zero_config c = zero_defaults();
     c.device = device;
     c.stage = stage;
-    c.poison = 0;
+    c.debug.poison = 0;
     return c;
 }
 
@@ -488,7 +488,7 @@ static void test_device_number(void **state) {
     c.cuda_device = devices;
     refused(&c, ZERO_ERR_ARGUMENT, "there are devices 0 to");
     c.cuda_device = -1;
-    c.naive = 1;
+    c.debug.naive = 1;
     refused(&c, ZERO_ERR_ARGUMENT, "naive path computes on the processor");
 }
 
@@ -704,7 +704,7 @@ static void test_failing_calls(void **state) {
         for (int stage = 1; stage <= 3; stage += 2) {
             zero_config c = config_on(ZERO_CUDA, stage);
             c.micro_batches = stage;
-            c.dtype = ZERO_BF16;
+            c.numbers.dtype = ZERO_BF16;
             fail_each_call(calls[i], &c, path);
         }
     assert_int_equal(unlink(path), 0);

@@ -22,10 +22,10 @@ static int end(void **state) {
 }
 
 static zero_config config_of(int stage) {
-    zero_config c = ZERO_CONFIG_INIT;
+    zero_config c = zero_defaults();
     c.stage = stage;
     c.micro_batches = 2;
-    c.poison = 0;
+    c.debug.poison = 0;
     return c;
 }
 
@@ -365,7 +365,7 @@ static void test_gradient_is_cleared(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         zero_config c = config_of(stage);
-        c.poison = 1;
+        c.debug.poison = 1;
         make(&c);
         for (int micro = 0; micro < 2; micro++) {
             WORKS(zero_begin(t.z, ZERO_TRAIN, micro, 2));
@@ -444,7 +444,7 @@ static void test_written_gradients(void **state) {
             for (int poison = 0; poison < 2; poison++) {
                 zero_config c = config_of(stage);
                 int finite;
-                c.poison = poison;
+                c.debug.poison = poison;
                 c.micro_batches = of;
                 c.reduce_bucket_size = 1;
                 zero_destroy(t.z);
@@ -477,29 +477,29 @@ static void test_config_refused(void **state) {
     BAD(size, sizeof(zero_config) - 8, "zero_config.size");
     BAD(stage, 4, "stage 4");
     BAD(stage, -1, "stage -1");
-    BAD(naive, 1, "naive");
-    BAD(dtype, (zero_dtype)3, "dtype 3");
-    BAD(no_master, 1, "no_master with fp32");
+    BAD(debug.naive, 1, "naive");
+    BAD(numbers.dtype, (zero_dtype)3, "dtype 3");
+    BAD(numbers.no_master, 1, "no_master with fp32");
     BAD(device, (zero_device)2, "device 2");
-    BAD(loss_scale, -1, "loss_scale -1");
-    BAD(loss_scale, NAN, "loss_scale");
-    BAD(loss_scale, INFINITY, "loss_scale");
-    BAD(initial_scale_power, -1, "initial_scale_power -1");
-    BAD(initial_scale_power, 127, "initial_scale_power 127");
-    BAD(loss_scale_window, 0, "loss_scale_window 0");
-    BAD(hysteresis, 0, "hysteresis 0");
-    BAD(min_loss_scale, 0, "min_loss_scale 0");
-    BAD(min_loss_scale, NAN, "min_loss_scale");
+    BAD(numbers.loss_scale, -1, "loss_scale -1");
+    BAD(numbers.loss_scale, NAN, "loss_scale");
+    BAD(numbers.loss_scale, INFINITY, "loss_scale");
+    BAD(numbers.initial_scale_power, -1, "initial_scale_power -1");
+    BAD(numbers.initial_scale_power, 127, "initial_scale_power 127");
+    BAD(numbers.loss_scale_window, 0, "loss_scale_window 0");
+    BAD(numbers.hysteresis, 0, "hysteresis 0");
+    BAD(numbers.min_loss_scale, 0, "min_loss_scale 0");
+    BAD(numbers.min_loss_scale, NAN, "min_loss_scale");
     BAD(micro_batches, 0, "micro_batches 0");
     BAD(reduce_bucket_size, -1, "reduce_bucket_size -1");
     BAD(prefetch, -1, "prefetch -1");
     BAD(prefetch, 1025, "prefetch 1025");
     BAD(max_open, 0, "max_open 0");
-    BAD(window_bytes, 65535, "window_bytes 65535");
-    BAD(window_bytes, (16 << 20) + 1, "window_bytes 16777217");
-    BAD(comm_timeout_s, 0, "comm_timeout_s 0");
-    BAD(comm_timeout_s, NAN, "comm_timeout_s");
-    BAD(trace_events, -1, "trace_events -1");
+    BAD(comm.window_bytes, 65535, "window_bytes 65535");
+    BAD(comm.window_bytes, (16 << 20) + 1, "window_bytes 16777217");
+    BAD(comm.timeout_s, 0, "comm_timeout_s 0");
+    BAD(comm.timeout_s, NAN, "comm_timeout_s");
+    BAD(debug.trace_events, -1, "trace_events -1");
     REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
             "zero_config.size");
     zero_tensor no_name = { NULL, 1, 1, 0, 0, 0 };
@@ -589,7 +589,7 @@ static void test_poisoned_parameters(void **state) {
     (void)state;
     zero_config c = config_of(3);
     c.prefetch = 0;
-    for (c.poison = 0; c.poison < 2; c.poison++) {
+    for (c.debug.poison = 0; c.debug.poison < 2; c.debug.poison++) {
         make(&c);
         WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
         for (int u = 0; u < 2; u++) {
@@ -598,7 +598,7 @@ static void test_poisoned_parameters(void **state) {
             float *kept = zero_param(t.z, tensor, 0);
             assert_true(kept[3] == toy_initial(tensor, 0, 3));
             WORKS(zero_post_forward(t.z, u));
-            assert_int_equal(all_nan(kept, toy_tensors[tensor].elems), c.poison);
+            assert_int_equal(all_nan(kept, toy_tensors[tensor].elems), c.debug.poison);
         }
         open_and_close(1);  // gathered again, it is whole again
         WORKS(zero_pre_forward(t.z, 1));
@@ -611,7 +611,7 @@ static void test_poisoned_gradients(void **state) {
     for (int stage = 2; stage <= 3; stage++)
         for (int overlap = 0; overlap < 2; overlap++) {
             zero_config c = config_of(stage);
-            c.poison = 1;
+            c.debug.poison = 1;
             c.overlap = overlap;
             c.micro_batches = 1;
             make(&c);
@@ -638,7 +638,7 @@ static void test_poison_from_environment(void **state) {
         int poison;
     } cases[] = { { "1", 1 }, { "0", 0 }, { "", 0 }, { NULL, 0 } };
     zero_config c = config_of(3);
-    c.poison = -1;
+    c.debug.poison = -1;
     for (int i = 0; i < 4; i++) {
         assert_int_equal(cases[i].value ? setenv("ZERO_POISON", cases[i].value, 1) : unsetenv("ZERO_POISON"),
                          0);
@@ -690,7 +690,7 @@ static void test_order_is_relearnt(void **state) {
     (void)state;
     static const int table[TOY_UNITS] = { 0, 1, 2, 3, 4 }, other[TOY_UNITS] = { 2, 4, 1, 0, 3 };
     zero_config c = config_of(3);
-    c.trace_events = 1000;
+    c.debug.trace_events = 1000;
     make(&c);
     next_event = 0;
     assert_int_equal(prefetched_in_pass(table), 0);  // nothing is known yet
@@ -709,7 +709,7 @@ static void test_any_order_trains(void **state) {
         zero_config c = config_of(3);
         c.prefetch = 2;
         c.overlap = 1;
-        c.poison = 1;
+        c.debug.poison = 1;
         make(&c);
         for (int step = 1; step <= 4; step++) {
             zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
@@ -739,7 +739,7 @@ static int gathers_since_last_look(int unit) {
 // Stage 3 without overlap: a gather is in the trace when the call that starts it returns.
 static void make_traced(void) {
     zero_config c = config_of(3);
-    c.trace_events = 1000;
+    c.debug.trace_events = 1000;
     c.overlap = 0;
     make(&c);
     next_event = 0;
@@ -788,7 +788,7 @@ static void test_update_in_order_of_use(void **state) {
         zero_config c = config_of(3);
         zero_event e;
         int n = 0, gathered = 0;
-        c.trace_events = 1000;
+        c.debug.trace_events = 1000;
         c.overlap = 0;
         c.prefetch = prefetch;
         make(&c);
@@ -816,7 +816,7 @@ static void test_trace_file(void **state) {
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096];
     int fd = mkstemp(path);
     zero_config c = config_of(3);
-    c.trace_events = 8;  // too few: the later events are dropped
+    c.debug.trace_events = 8;  // too few: the later events are dropped
     assert_true(fd >= 0);
     make(&c);
     WORKS(toy_step(&t, 1, 1, NULL));

@@ -25,18 +25,18 @@ typedef struct {
 
 static int reference_step(reference *r, const zero_config *c, int overflow) {
     if (overflow) {
-        if (c->hysteresis == 1 || r->hysteresis == 1) {
-            if (r->scale == c->min_loss_scale) return -1;
-            r->scale = fmax(r->scale / 2, c->min_loss_scale);
+        if (c->numbers.hysteresis == 1 || r->hysteresis == 1) {
+            if (r->scale == c->numbers.min_loss_scale) return -1;
+            r->scale = fmax(r->scale / 2, c->numbers.min_loss_scale);
         } else
             r->hysteresis--;
         r->last = r->it;
     } else {
         long s = r->it - r->last - 1;
-        if (c->consecutive_hysteresis) r->hysteresis = c->hysteresis;
-        if (s > 0 && s % c->loss_scale_window == 0) {
+        if (c->numbers.consecutive_hysteresis) r->hysteresis = c->numbers.hysteresis;
+        if (s > 0 && s % c->numbers.loss_scale_window == 0) {
             r->scale *= 2;
-            if (!c->consecutive_hysteresis) r->hysteresis = c->hysteresis;
+            if (!c->numbers.consecutive_hysteresis) r->hysteresis = c->numbers.hysteresis;
         }
     }
     r->it++;
@@ -44,15 +44,15 @@ static int reference_step(reference *r, const zero_config *c, int overflow) {
 }
 
 static zero_config fp16_config(void) {
-    zero_config c = ZERO_CONFIG_INIT;
-    c.dtype = ZERO_F16;
+    zero_config c = zero_defaults();
+    c.numbers.dtype = ZERO_F16;
     c.overlap = 0;
-    c.poison = 0;
+    c.debug.poison = 0;
     return c;
 }
 
 static void compare(const zero_config *c, unsigned seed, int one_in) {
-    reference r = { ldexp(1, c->initial_scale_power), 0, -1, c->hysteresis };
+    reference r = { ldexp(1, c->numbers.initial_scale_power), 0, -1, c->numbers.hysteresis };
     loss_scale s;
     loss_scale_init(&s, c);
     for (int i = 0; i < 3000; i++) {
@@ -61,8 +61,8 @@ static void compare(const zero_config *c, unsigned seed, int one_in) {
             got = loss_scale_step(&s, c, overflow);
         if (s.value != r.scale || (got != 0) != (want != 0))
             fail_msg("window %d, hysteresis %d, consecutive %d, step %d: scale %g, not %g; returned %d",
-                     c->loss_scale_window, c->hysteresis, c->consecutive_hysteresis, i, s.value, r.scale,
-                     got);
+                     c->numbers.loss_scale_window, c->numbers.hysteresis, c->numbers.consecutive_hysteresis,
+                     i, s.value, r.scale, got);
         if (want) return;
     }
 }
@@ -70,15 +70,16 @@ static void compare(const zero_config *c, unsigned seed, int one_in) {
 static void test_rule(void **state) {
     (void)state;
     zero_config c = fp16_config();
-    for (c.loss_scale_window = 1; c.loss_scale_window <= 21; c.loss_scale_window += 4)
-        for (c.hysteresis = 1; c.hysteresis <= 4; c.hysteresis++)
-            for (c.consecutive_hysteresis = 0; c.consecutive_hysteresis < 2; c.consecutive_hysteresis++)
+    for (c.numbers.loss_scale_window = 1; c.numbers.loss_scale_window <= 21; c.numbers.loss_scale_window += 4)
+        for (c.numbers.hysteresis = 1; c.numbers.hysteresis <= 4; c.numbers.hysteresis++)
+            for (c.numbers.consecutive_hysteresis = 0; c.numbers.consecutive_hysteresis < 2;
+                 c.numbers.consecutive_hysteresis++)
                 for (int min = 0; min < 3; min++)
                     for (int one_in = 2; one_in <= 50; one_in *= 5) {
                         static const double least[] = { 1, 3, 0x1p-126 };
-                        c.min_loss_scale = least[min];
-                        c.initial_scale_power = 4 + 30 * (min == 2);
-                        compare(&c, 7 * one_in + c.hysteresis, one_in);
+                        c.numbers.min_loss_scale = least[min];
+                        c.numbers.initial_scale_power = 4 + 30 * (min == 2);
+                        compare(&c, 7 * one_in + c.numbers.hysteresis, one_in);
                     }
 }
 
@@ -98,9 +99,9 @@ static void test_rule_by_hand(void **state) {
     enum { STEPS = sizeof steps / sizeof *steps };
     zero_config c = fp16_config();
     loss_scale s;
-    c.initial_scale_power = 4;
-    c.loss_scale_window = 3;
-    c.min_loss_scale = 8;
+    c.numbers.initial_scale_power = 4;
+    c.numbers.loss_scale_window = 3;
+    c.numbers.min_loss_scale = 8;
     loss_scale_init(&s, &c);
     for (int i = 0; i < STEPS; i++) {
         assert_int_equal(loss_scale_step(&s, &c, steps[i].overflow), i == STEPS - 1 ? ZERO_ERR_ARGUMENT : 0);
@@ -173,8 +174,8 @@ static int end_step(way w, int t, zero_info *info) {
 static void test_overflow_changes_only_the_scale(void **state) {
     (void)state;
     zero_config c = fp16_config();
-    c.hysteresis = 2;
-    c.initial_scale_power = 10;
+    c.numbers.hysteresis = 2;
+    c.numbers.initial_scale_power = 10;
     for (c.stage = 0; c.stage < 4; c.stage++)
         for (way w = STEP; w < WAYS; w++)
             for (int kind = 1; kind <= 2; kind++) {
@@ -207,9 +208,9 @@ static void test_overflow_changes_only_the_scale(void **state) {
 static void test_smallest_scale_is_an_error(void **state) {
     (void)state;
     zero_config c = fp16_config();
-    c.hysteresis = 1;
-    c.initial_scale_power = 3;
-    c.min_loss_scale = 8;
+    c.numbers.hysteresis = 1;
+    c.numbers.initial_scale_power = 3;
+    c.numbers.min_loss_scale = 8;
     for (way w = STEP; w < WAYS; w++) {
         zero_info info;
         make(&c);
@@ -225,8 +226,8 @@ static void test_smallest_scale_is_an_error(void **state) {
 static void test_window_through_steps(void **state) {
     (void)state;
     zero_config c = fp16_config();
-    c.initial_scale_power = 4;
-    c.loss_scale_window = 2;
+    c.numbers.initial_scale_power = 4;
+    c.numbers.loss_scale_window = 2;
     make(&c);
     for (int step = 1; step <= 7; step++) {
         assert_true(zero_loss_scale(z) == (step <= 3 ? 16 : step <= 5 ? 32 : 64));
@@ -260,14 +261,14 @@ static void test_scale_leaves_no_trace(void **state) {
             zero_config c = fp16_config();
             c.micro_batches = micro;
             for (int i = 0; i < 4; i++) {
-                c.loss_scale = scales[i];
+                c.numbers.loss_scale = scales[i];
                 train(&c, clip * 0.25f, 6, i ? got : want);
                 assert_true(zero_loss_scale(z) == scales[i]);
                 if (i) assert_string_equal(got, want);
             }
-            c.loss_scale = 0;
-            c.initial_scale_power = 5;
-            c.loss_scale_window = 1;
+            c.numbers.loss_scale = 0;
+            c.numbers.initial_scale_power = 5;
+            c.numbers.loss_scale_window = 1;
             train(&c, clip * 0.25f, 6, got);
             assert_true(zero_loss_scale(z) == 1024);
             assert_string_equal(got, want);
@@ -278,7 +279,7 @@ static void test_scale_leaves_no_trace(void **state) {
 static void test_clips_what_is_unscaled(void **state) {
     (void)state;
     zero_config c = fp16_config();
-    c.loss_scale = 4096;
+    c.numbers.loss_scale = 4096;
     for (int clips = 0; clips < 2; clips++) {
         zero_hyper h = plain;
         float m[N];
@@ -299,8 +300,8 @@ static void test_fixed_scale(void **state) {
     (void)state;
     zero_config c = fp16_config();
     char before[17], after[17];
-    c.loss_scale = 100;  // no power of two: allowed
-    c.hysteresis = c.loss_scale_window = 1;
+    c.numbers.loss_scale = 100;  // no power of two: allowed
+    c.numbers.hysteresis = c.numbers.loss_scale_window = 1;
     make(&c);
     works(zero_hash(z, 1, before));
     for (int i = 0; i < 3; i++) {
@@ -317,8 +318,8 @@ static void test_other_types_have_none(void **state) {
     for (zero_dtype t = ZERO_F32; t <= ZERO_BF16; t++) {
         zero_config c = fp16_config();
         zero_info info;
-        c.dtype = t;
-        c.loss_scale = 64;
+        c.numbers.dtype = t;
+        c.numbers.loss_scale = 64;
         make(&c);
         assert_true(zero_loss_scale(z) == 1);
         works(zero_begin(z, ZERO_TRAIN, 0, 1));
@@ -346,8 +347,8 @@ static void test_saved_and_restored(void **state) {
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    c.initial_scale_power = 10;
-    c.loss_scale_window = 2;
+    c.numbers.initial_scale_power = 10;
+    c.numbers.loss_scale_window = 2;
     make(&c);
     for (int step = 1; step <= 4; step++) {
         passes(step, step == 2);
@@ -366,7 +367,7 @@ static void test_saved_and_restored(void **state) {
         works(end_step(STEP, 5 + i, NULL));
         assert_true(zero_loss_scale(z) == want[i]);
     }
-    c.loss_scale = 32;  // a fixed scale stays what the configuration says
+    c.numbers.loss_scale = 32;  // a fixed scale stays what the configuration says
     make(&c);
     works(zero_load(z, path, NULL, 0));
     assert_true(zero_loss_scale(z) == 32);

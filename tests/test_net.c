@@ -401,7 +401,7 @@ static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
     zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
     zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
-    zero_config config = ZERO_CONFIG_INIT;
+    zero_config config = zero_defaults();
     rendezvous_settings s = {
         .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .version = ZERO_VERSION
     };
@@ -411,11 +411,11 @@ static void create_with_one_gone(int rank, void *ctx) {
         if (comm_tcp_open(&c, &s)) exit(3);
         kill(getpid(), p->seed);
     }
-    config.start = ZERO_START_TCP;
-    config.server = server;
-    config.rank = rank;
-    config.ranks = p->ranks;
-    config.comm_timeout_s = p->seed == SIGSTOP ? 1.5 : 10;
+    config.start.method = ZERO_START_TCP;
+    config.start.server = server;
+    config.start.rank = rank;
+    config.start.ranks = p->ranks;
+    config.comm.timeout_s = p->seed == SIGSTOP ? 1.5 : 10;
     o[rank].rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
     if (o[rank].rc && zero_first_to_fail(NULL)) o[rank].value = 1;
@@ -453,15 +453,15 @@ static void create_by_itself(int rank, void *ctx) {
     const plan *p = ctx;
     zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
     zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
-    zero_config config = ZERO_CONFIG_INIT;
+    zero_config config = zero_defaults();
     char file[96];
     zero *z = NULL;
     snprintf(file, sizeof file, "/tmp/test_net.%s", server);
-    config.rank = rank;
-    config.ranks = p->ranks;
-    config.comm_timeout_s = 10;
-    if (p->who == 1) config.server = server;
-    if (p->who == 2) config.start_file = file;
+    config.start.rank = rank;
+    config.start.ranks = p->ranks;
+    config.comm.timeout_s = 10;
+    if (p->who == 1) config.start.server = server;
+    if (p->who == 2) config.start.file = file;
     int rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
     o[rank].rc = rc;
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());

@@ -163,7 +163,7 @@ static inline int toy_set_initial(toy *t) {
 
 // With `units` NULL: toy_units.
 static inline int toy_create(toy *t, const zero_config *config, const zero_unit *units) {
-    *t = (toy){ .dtype = config->dtype };
+    *t = (toy){ .dtype = config->numbers.dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);
     TOY_TRY(zero_create(&t->z, config, toy_tensors, TOY_TENSORS, t->units, TOY_UNITS));
     t->rank = zero_rank(t->z);

@@ -167,7 +167,7 @@ static void read_options(int argc, char **argv) {
 static comm c;
 static device d;
 static memory m = { .device = &d };
-static zero_config config = ZERO_CONFIG_INIT;
+static zero_config config;
 static int64_t elems, part;  // of the whole buffer, of a rank's part
 static char *full, *shard, *other,
     *host;  // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
@@ -197,16 +197,17 @@ static void share_cores(void) {
 
 static void open_ranks(void) {
     MPI_Comm world = MPI_COMM_WORLD;
+    config = zero_defaults();
     if (opt.server) {
-        config.start = ZERO_START_TCP;
-        config.server = opt.server;
-        MPI_Comm_rank(world, &config.rank);
-        MPI_Comm_size(world, &config.ranks);
+        config.start.method = ZERO_START_TCP;
+        config.start.server = opt.server;
+        MPI_Comm_rank(world, &config.start.rank);
+        MPI_Comm_size(world, &config.start.ranks);
     } else
-        config.mpi_comm = &world;
+        config.start.mpi_comm = &world;
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
-    config.shared_window = opt.way != MESSAGES;
-    config.reduce_nccl = opt.reduce_nccl;
+    config.comm.shared_window = opt.way != MESSAGES;
+    config.comm.reduce_nccl = opt.reduce_nccl;
     must(comm_connect(&c, &config));
     share_cores();
     must(comm_agree_opened(&c, device_open(&d, &config, c.node_rank)));

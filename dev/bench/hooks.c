@@ -41,7 +41,7 @@ static void backward(int unit, int layers) {
 }
 
 static double seconds_a_step(int layers, int stage) {
-    zero_config config = ZERO_CONFIG_INIT;
+    zero_config config = zero_defaults();
     zero_tensor tensors[TENSORS];
     zero_unit units[1 + layers];
     config.stage = stage;

@@ -145,10 +145,10 @@ int main(int argc, char **argv) {
         step = 0;
     char path[32], hash[17];
     double seen[2] = { 0, 0 };
-    zero_config config = ZERO_CONFIG_INIT;
+    zero_config config = zero_defaults();
     if (argc != 1 && !save && !resume) fail("usage: mlp_zero [save | resume]");
     check(zero_config_from_env(&config));
-    if (config.dtype != ZERO_F32)
+    if (config.numbers.dtype != ZERO_F32)
         fail("this trainer computes in fp32: take bf16 out of the file that ZERO_CONFIG names");
     check(zero_create(&z, &config, tensors, TENSORS, units, UNITS));
     int speaks = zero_rank(z) == 0, A = config.micro_batches;

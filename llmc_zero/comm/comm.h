@@ -17,7 +17,7 @@ typedef struct {  // one unit's part in a collective: memory of the device
 enum { COMM_HOST = 64 };
 // The staging of collectives through the host, on each rank.
 static inline int64_t comm_staging_bytes(const zero_config *c) {
-    return c->window_bytes ? c->window_bytes : 4 << 20;
+    return c->comm.window_bytes ? c->comm.window_bytes : 4 << 20;
 }
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // what traffic is counted as
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;

@@ -16,7 +16,7 @@ double comm_now(void) {
 // 1: a window, 0: messages
 static int open_transport(comm *c, const zero_config *config, memory *m) {
     char why[96] = "as configured";
-    if (config->shared_window) {
+    if (config->comm.shared_window) {
         int opened = comm_window_open(c, config, m, why, sizeof why);
         if (opened) return opened;
     }

@@ -546,7 +546,7 @@ static void version_name(char name[32], double version) {
 // Ranks that share a GPU wait for each other's turns on it: only where it was asked for.
 static int may_share(const zero_config *config) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return v && *v ? atoi(v) != 0 : config->nccl > 0;
+    return v && *v ? atoi(v) != 0 : config->comm.nccl > 0;
 }
 
 // NCCL gathers by copy engines only between symmetric windows, which are registered only where NCCL was told
@@ -801,7 +801,7 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     n->c = c;
     c->purpose = ZERO_FOR_SCALARS;
     pthread_mutex_init(&n->lock, NULL);
-    n->nccl_sums = config->reduce_nccl;
+    n->nccl_sums = config->comm.reduce_nccl;
     ZERO_TRY(comm_barrier(c));  // no rank allocates
     ZERO_TRY(introduce(n, config));
     ZERO_TRY(connect_lanes(n));
@@ -819,7 +819,7 @@ int comm_nccl_stage(comm *c, memory *m, const zero_config *config, size_t shard_
     nccl_state *n = c->nccl;
     if (!n || n->nccl_sums) return 0;
     size_t most = MOST_STAGING / c->ranks, wanted = shard_bytes < most ? shard_bytes : most;
-    if (config->window_bytes) wanted = (size_t)config->window_bytes;
+    if (config->comm.window_bytes) wanted = (size_t)config->comm.window_bytes;
     n->slot_bytes = (wanted + 511) / 512 * 512;
     n->incoming = memory_alloc_moved(m, ZERO_WORKING, "bytes of other ranks", c->ranks * n->slot_bytes,
                                      MOVED_BY_REDUCTIONS);

@@ -38,36 +38,36 @@ static int set_stage(reader *r, int64_t v) {
 static int set_dtype(reader *r, zero_dtype type, int on) {
     if (on && r->type_chosen)
         return FAIL(r, "true, but bf16 and fp16 exclude each other; keep %s", "one of them");
-    if (on || !r->type_chosen) r->config->dtype = on ? type : ZERO_F32;
+    if (on || !r->type_chosen) r->config->numbers.dtype = on ? type : ZERO_F32;
     r->type_chosen |= on;
     return 0;
 }
 static int set_bf16(reader *r, int64_t v) { return set_dtype(r, ZERO_BF16, (int)v); }
 static int set_fp16(reader *r, int64_t v) {
-    return v || r->config->dtype == ZERO_F16 ? set_dtype(r, ZERO_F16, (int)v) : 0;
+    return v || r->config->numbers.dtype == ZERO_F16 ? set_dtype(r, ZERO_F16, (int)v) : 0;
 }
 static int set_loss_scale(reader *r, int64_t v) {
-    r->config->loss_scale = (double)v;
+    r->config->numbers.loss_scale = (double)v;
     return 0;
 }
 static int set_scale_power(reader *r, int64_t v) {
-    r->config->initial_scale_power = (int)v;
+    r->config->numbers.initial_scale_power = (int)v;
     return 0;
 }
 static int set_scale_window(reader *r, int64_t v) {
-    r->config->loss_scale_window = (int)v;
+    r->config->numbers.loss_scale_window = (int)v;
     return 0;
 }
 static int set_hysteresis(reader *r, int64_t v) {
-    r->config->hysteresis = (int)v;
+    r->config->numbers.hysteresis = (int)v;
     return 0;
 }
 static int set_consecutive(reader *r, int64_t v) {
-    r->config->consecutive_hysteresis = (int)v;
+    r->config->numbers.consecutive_hysteresis = (int)v;
     return 0;
 }
 static int set_min_scale(reader *r, int64_t v) {
-    r->config->min_loss_scale = (double)v;
+    r->config->numbers.min_loss_scale = (double)v;
     return 0;
 }
 static int set_micro_batches(reader *r, int64_t v) {
@@ -474,10 +474,10 @@ static void blank_comments_and_commas(char *text) {
 static int read_wire(reader *r, const json_t *root) {
     zero_config *c = r->config;
     const char *wanted = json_string_value(json_object_get(root, "communication_data_type"));
-    const char *own = c->stage >= 2 || c->micro_batches == 1 ? dtype_name(c->dtype) : "fp32";
+    const char *own = c->stage >= 2 || c->micro_batches == 1 ? dtype_name(c->numbers.dtype) : "fp32";
     if (!wanted || !strcmp(wanted, "auto")) return 0;
-    c->reduce_fp32 = !strcasecmp(wanted, "fp32");
-    if (c->reduce_fp32 || !strcasecmp(wanted, own)) return 0;
+    c->comm.reduce_fp32 = !strcasecmp(wanted, "fp32");
+    if (c->comm.reduce_fp32 || !strcasecmp(wanted, own)) return 0;
     return zero_fail(
         ZERO_ERR_ARGUMENT,
         "%s: communication_data_type: \"%s\": with this stage, type and number of micro-batches gradients "
@@ -517,7 +517,7 @@ static int check_size(const zero_config *config) {
     if (config && config->size == sizeof *config) return 0;
     return zero_fail(
         ZERO_ERR_ARGUMENT,
-        "zero_config.size is not that of this library: start from ZERO_CONFIG_INIT and the same zero.h");
+        "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
 }
 
 int zero_config_from_file(zero_config *config, const char *path) {

@@ -171,7 +171,7 @@ int comm_mpi_open(comm *c, const zero_config *config) {
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for MPI's state");
     }
     m->s.comm = MPI_COMM_NULL;
-    m->given = config->mpi_comm ? *(MPI_Comm *)config->mpi_comm : MPI_COMM_WORLD;
+    m->given = config->start.mpi_comm ? *(MPI_Comm *)config->start.mpi_comm : MPI_COMM_WORLD;
     m->overlap = config->overlap;
     int rc = meet_within(c->timeout_s + start_s, m, &left);
     c->net = &comm_mpi_net;

@@ -31,29 +31,29 @@ static int connect_by_mpi(comm *c, const zero_config *config) {
     int rank, ranks, on_node;
     ZERO_TRY(comm_mpi_open(c, config));
     zero_launched_as(&rank, &ranks, &on_node);
-    if ((comm_mpi_launched() || rendezvous_launched()) && !config->mpi_comm && ranks != c->ranks)
+    if ((comm_mpi_launched() || rendezvous_launched()) && !config->start.mpi_comm && ranks != c->ranks)
         return zero_fail(ZERO_ERR_COMM,
                          "the launcher has started %d ranks, MPI knows of %d: this MPI does not work with "
                          "this launcher; start with "
                          "its own mpirun, under Slurm with srun --mpi=pmix, or connect by TCP (-pi tcp)",
                          ranks, c->ranks);
-    if (config->ranks > 0 && config->ranks != c->ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: MPI has started %d", config->ranks, c->ranks);
-    if (config->rank >= 0 && config->rank != c->rank)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: this is rank %d of MPI's %d", config->rank, c->rank,
-                         c->ranks);
+    if (config->start.ranks > 0 && config->start.ranks != c->ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "ranks %d: MPI has started %d", config->start.ranks, c->ranks);
+    if (config->start.rank >= 0 && config->start.rank != c->rank)
+        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d: this is rank %d of MPI's %d", config->start.rank,
+                         c->rank, c->ranks);
     return 0;
 }
 
 // Who this process is: as the configuration says, else as the launcher does.
 static int start_settings(const zero_config *config, rendezvous_settings *s) {
-    int by_file = config->start == ZERO_START_FILE;
-    *s = (rendezvous_settings){ .rank = config->rank,
-                                .ranks = config->ranks,
-                                .timeout_s = config->comm_timeout_s,
+    int by_file = config->start.method == ZERO_START_FILE;
+    *s = (rendezvous_settings){ .rank = config->start.rank,
+                                .ranks = config->start.ranks,
+                                .timeout_s = config->comm.timeout_s,
                                 .version = ZERO_VERSION,
-                                .server = by_file ? NULL : config->server,
-                                .file = by_file ? config->start_file : NULL };
+                                .server = by_file ? NULL : config->start.server,
+                                .file = by_file ? config->start.file : NULL };
     if (by_file && !s->file)
         return zero_fail(ZERO_ERR_ARGUMENT,
                          "start by a file: start_file (-pf), a path that all ranks see, is missing");
@@ -92,22 +92,22 @@ int comm_connect(comm *c, const zero_config *config) {
     *c = (comm){ .ranks = 1,
                  .ranks_on_node = 1,
                  .node_ranks_all = 1,
-                 .timeout_s = config->comm_timeout_s,
+                 .timeout_s = config->comm.timeout_s,
                  .name = "self" };
     zero_config settled = *config;
-    if (config->start == ZERO_START_AUTO)
-        settled.start = config->mpi_comm || comm_mpi_launched()   ? ZERO_START_MPI
-                        : config->start_file                      ? ZERO_START_FILE
-                        : config->server || rendezvous_launched() ? ZERO_START_TCP
-                                                                  : ZERO_START_AUTO;
-    if (settled.start == ZERO_START_MPI) return connect_by_mpi(c, config);
-    if (settled.start != ZERO_START_AUTO) return connect_by_tcp(c, &settled);
-    if (config->ranks < 2 && (config->rank < 0) != (config->ranks < 1))
+    if (config->start.method == ZERO_START_AUTO)
+        settled.start.method = config->start.mpi_comm || comm_mpi_launched()   ? ZERO_START_MPI
+                               : config->start.file                            ? ZERO_START_FILE
+                               : config->start.server || rendezvous_launched() ? ZERO_START_TCP
+                                                                               : ZERO_START_AUTO;
+    if (settled.start.method == ZERO_START_MPI) return connect_by_mpi(c, config);
+    if (settled.start.method != ZERO_START_AUTO) return connect_by_tcp(c, &settled);
+    if (config->start.ranks < 2 && (config->start.rank < 0) != (config->start.ranks < 1))
         return zero_fail(ZERO_ERR_ARGUMENT, "rank %d, ranks %d: both are needed, or neither (-pr, -pn)",
-                         config->rank, config->ranks);
-    if (config->ranks < 2) return 0;
+                         config->start.rank, config->start.ranks);
+    if (config->start.ranks < 2) return 0;
     return zero_fail(
         ZERO_ERR_ARGUMENT,
         "ranks %d: nothing says how they find each other: no launcher, no server (-ps), no start_file (-pf)",
-        config->ranks);
+        config->start.ranks);
 }
