@@ -567,14 +567,19 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, int *overlap, c
     char names[L][24];
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         const GPT2Tensor *t = &model->tensors[i];
-        int written = t->matrix && i != WPE;  // matmul_backward's first product is = and not +=
+        int written = t->n_dims == 2 && i != WPE;  // matmul_backward's first product is = and not +=
         tensors[i] = (zero_tensor){
-            t->name, t->elems, t->per_layer ? L : 1, t->per_layer ? block(0) : EMBEDDING, t->matrix, written
+            .name = t->name,
+            .n_dims = t->n_dims,
+            .dims = { t->dims[0], t->dims[1] },
+            .layers = t->per_layer ? L : 1,
+            .unit = t->per_layer ? block(0) : EMBEDDING,
+            .decay = t->n_dims == 2,
+            .written = written,
         };
     }
-    units[EMBEDDING] = (zero_unit){
-        "embedding", 2, 2, 1 << 1
-    };  // forward: encoder, head; backward: head, encoder (reads no parameters)
+    // forward: encoder, head; backward: head, encoder, which only adds to gradients
+    units[EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 };
     for (int l = 0; l < L; l++) {
         snprintf(names[l], sizeof names[l], "block %d", l);
         units[block(l)] = (zero_unit){ names[l], 1, 1, 0 };
@@ -791,7 +796,7 @@ static void plan_tuned_layers(GPT2 *model, int parts) {
     char line[512];
     if (!card) die("%s", gpt2_last_error());
     snprintf(line, sizeof line, "what --tune times on = %s", card);
-    zero_check(zero_same(z, line));
+    zero_check(zero_require_same(z, line));
     char *text = rank == 0 ? text_file_read(opt.tune) : tuning_of_rank_0(NULL);
     if (!text) die("option --tune: %s", gpt2_last_error());
     gpt2_check(layers_cuda_tune(opt.tune, text, rank == 0));
@@ -1038,7 +1043,7 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader, int A) {
     double tokens = (double)model->B * model->T * A, loss;
     for (int micro = 0; micro < A; micro++) {
         gpt2_check(dataloader_next(loader));
-        zero_check(zero_begin(z, ZERO_TRAIN, micro, A));
+        zero_check(zero_begin_train(z, micro, A));
         gpt2_forward(model, loader->inputs, model->B, model->T);
         gpt2_head(model, loader->targets, model->B, model->T, (float)(zero_loss_scale(z) / tokens),
                   micro == 0);
@@ -1060,7 +1065,7 @@ static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
     gpt2_check(dataloader_reset(loader));
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
-        zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
+        zero_check(zero_begin_eval(z));
         gpt2_forward(model, loader->inputs, model->B, model->T);
         gpt2_head(model, loader->targets, model->B, model->T, 0, i == 0);
     }
@@ -1076,7 +1081,7 @@ static void next_logits(GPT2 *model, const int *tokens, int t, float *logits, vo
     int T = (t + 63) / 64 * 64;  // few different lengths: the matrix products of each are prepared once
     gpt2_dtype dt = model->dtype;
     if (T > model->T) T = model->T;
-    zero_check(zero_begin(z, ZERO_EVAL, 0, 1));
+    zero_check(zero_begin_eval(z));
     gpt2_forward(model, tokens, 1, T);
     zero_check(zero_pre_forward(z, EMBEDDING));
     LAYER(residual_layernorm_forward(dt, model->residual3[L - 1], model->lnf, model->lnf_mean,
@@ -1241,7 +1246,8 @@ static void check_one_folder(void) {
         die("%s: %s", path, strerror(errno));
     int rc = zero_barrier(z);
     while (!rc && !(there = !access(path, F_OK)) && looks-- > 0) usleep(PAUSE_US);
-    if (!rc) rc = zero_same(z, there ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+    if (!rc)
+        rc = zero_require_same(z, there ? "-o = the folder that rank 0 writes to" : "-o = another folder");
     if (rank == 0) unlink(path);
     zero_check(rc);
 }
@@ -1579,7 +1585,7 @@ static void note_differences(int threads) {
         snprintf(lines[1], sizeof lines[1], "instruction set = %s", print);
     snprintf(lines[2], sizeof lines[2], "threads = %d", on_cuda() ? 0 : threads);
     for (int i = 0; i < 3; i++) {
-        int rc = zero_same(z, lines[i]);
+        int rc = zero_require_same(z, lines[i]);
         if (rc == ZERO_ERR_ARGUMENT)
             print0("warning: %s; the last bits of the results depend on it\n", zero_last_error());
         else
@@ -1696,7 +1702,7 @@ static int is_outlier(const char *what, double z_score, double limit) {
     return 1;
 }
 
-static StepReport overflow(TrainerState *state, const zero_info *info, StepReport r) {
+static StepReport overflow(TrainerState *state, const zero_step_info *info, StepReport r) {
     zero_check(zero_discard(z));
     state->overflows++;
     print0("skipping the update: gradients overflow fp16 at loss scale %g; the next is %g\n",
@@ -1710,7 +1716,7 @@ static StepReport train_step(GPT2 *model, DataLoader *train, const Schedule *sch
                              int A) {
     int update = step - state->overflows;  // how many there have been
     StepReport r = { .lr = schedule_lr(schedule, update) };
-    zero_info info;
+    zero_step_info info;
     if (opt.overfit) gpt2_check(dataloader_reset(train));
     r.loss = gpt2_gradients(model, train, A);
     zero_check(zero_reduce(z, &info));
@@ -1740,7 +1746,10 @@ int main(int argc, char **argv) {
     TrainerState state = { 0 };
     RunResult result = { .loss = NAN, .val_loss = NAN, .norm = NAN };
 
-    zero_launched_as(&rank, &ranks, &ranks_on_host);
+    zero_launch_info launched = zero_launched();
+    rank = launched.rank;
+    ranks = launched.ranks;
+    ranks_on_host = launched.ranks_on_node;
     parse_options(argc, argv);
     settle_ranks();
     one_of(opt.hash, "--hash", "params", "full", NULL);

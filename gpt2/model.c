@@ -40,24 +40,27 @@ int gpt2_config_check(const GPT2Config *config, const char *name) {
 void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TENSORS]) {
     int64_t C = config->channels, Vp = config->padded_vocab_size, maxT = config->max_seq_len;
     const GPT2Tensor table[NUM_PARAMETER_TENSORS] = {
-        [WTE] = { "wte", Vp * C, 0, 1 },
-        [WPE] = { "wpe", maxT * C, 0, 1 },
-        [LN1W] = { "ln1w", C, 1, 0 },
-        [LN1B] = { "ln1b", C, 1, 0 },
-        [QKVW] = { "qkvw", 3 * C * C, 1, 1 },
-        [QKVB] = { "qkvb", 3 * C, 1, 0 },
-        [ATTPROJW] = { "attprojw", C * C, 1, 1 },
-        [ATTPROJB] = { "attprojb", C, 1, 0 },
-        [LN2W] = { "ln2w", C, 1, 0 },
-        [LN2B] = { "ln2b", C, 1, 0 },
-        [FCW] = { "fcw", 4 * C * C, 1, 1 },
-        [FCB] = { "fcb", 4 * C, 1, 0 },
-        [FCPROJW] = { "fcprojw", C * 4 * C, 1, 1 },
-        [FCPROJB] = { "fcprojb", C, 1, 0 },
-        [LNFW] = { "lnfw", C, 0, 0 },
-        [LNFB] = { "lnfb", C, 0, 0 },
+        [WTE] = { "wte", 0, 0, 2, { Vp, C } },
+        [WPE] = { "wpe", 0, 0, 2, { maxT, C } },
+        [LN1W] = { "ln1w", 0, 1, 1, { C } },
+        [LN1B] = { "ln1b", 0, 1, 1, { C } },
+        [QKVW] = { "qkvw", 0, 1, 2, { 3 * C, C } },
+        [QKVB] = { "qkvb", 0, 1, 1, { 3 * C } },
+        [ATTPROJW] = { "attprojw", 0, 1, 2, { C, C } },
+        [ATTPROJB] = { "attprojb", 0, 1, 1, { C } },
+        [LN2W] = { "ln2w", 0, 1, 1, { C } },
+        [LN2B] = { "ln2b", 0, 1, 1, { C } },
+        [FCW] = { "fcw", 0, 1, 2, { 4 * C, C } },
+        [FCB] = { "fcb", 0, 1, 1, { 4 * C } },
+        [FCPROJW] = { "fcprojw", 0, 1, 2, { C, 4 * C } },
+        [FCPROJB] = { "fcprojb", 0, 1, 1, { C } },
+        [LNFW] = { "lnfw", 0, 0, 1, { C } },
+        [LNFB] = { "lnfb", 0, 0, 1, { C } },
     };
     memcpy(tensors, table, sizeof table);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        tensors[i].elems = tensors[i].n_dims == 2 ? tensors[i].dims[0] * tensors[i].dims[1]
+                                                  : tensors[i].dims[0];
 }
 
 int64_t gpt2_num_parameters(const GPT2Config *config) {

@@ -39,7 +39,8 @@ typedef struct {
     const char *name;  // "wte", "qkvw", ...
     int64_t elems;     // elements of one layer's tensor
     int per_layer;     // 1: there is one for each of the L layers; 0: one in all
-    int matrix;        // 1: two dimensions (these are the ones that weight decay applies to)
+    int n_dims;        // 1 or 2: a vector, or a matrix (weight decay applies to matrices only)
+    int64_t dims[2];   // its shape
 } GPT2Tensor;
 void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TENSORS]);
 int64_t gpt2_num_parameters(const GPT2Config *config);

@@ -30,7 +30,7 @@ static int init_range(Init *in, int tensor, int layer, int64_t from, int64_t to,
 
 static int init_tensor(Init *in, const GPT2Config *config, const GPT2Tensor *t, int tensor, int layer) {
     int layernorm_weight = tensor == LN1W || tensor == LN2W || tensor == LNFW;
-    float std = t->matrix ? 0.02f : 0;
+    float std = t->n_dims == 2 ? 0.02f : 0;
     if (tensor == ATTPROJW || tensor == FCPROJW) std = 0.02f * (1.0f / sqrtf(2.0f * config->num_layers));
     // the rows of wte that only pad the vocabulary stay 0
     int64_t drawn = tensor == WTE ? (int64_t)config->vocab_size * config->channels : t->elems;

@@ -31,7 +31,7 @@ static uint64_t geometry_digest(const layout *l) {
     uint64_t h = l->n_units;
     for (int i = 0; i < l->n_tensors; i++) {
         const zero_tensor *t = &l->tensors[i];
-        int64_t numbers[] = { (int64_t)h, t->elems, t->layers, t->unit };
+        int64_t numbers[] = { (int64_t)h, zero_tensor_elems(t), t->layers, t->unit };
         h = XXH3_64bits_withSeed(t->name, strlen(t->name), XXH3_64bits(numbers, sizeof numbers));
     }
     return h;

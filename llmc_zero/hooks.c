@@ -21,8 +21,8 @@ static int check_hook(zero *z, int unit) {
     if (unit < 0 || unit >= z->layout.n_units)
         return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);
     if (!z->pass)
-        return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin comes first", unit,
-                         z->layout.units[unit].name);
+        return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin_train or zero_begin_eval comes first",
+                         unit, z->layout.units[unit].name);
     return check_ranks(z, unit);
 }
 
@@ -47,27 +47,21 @@ int check_uses_done(const zero *z, const char *caller) {
     return 0;
 }
 
-static int check_begin(const zero *z, zero_mode mode, int micro, int of) {
-    ZERO_TRY(check_closed(z, "zero_begin"));
-    if (mode == ZERO_EVAL)
-        return z->begun ? zero_fail(ZERO_ERR_MISUSE,
-                                    "zero_begin: an evaluation inside a training step; finish the step first")
-                        : 0;
-    if (mode != ZERO_TRAIN)
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL",
-                         (int)mode);
+static int check_micro_batch(const zero *z, int micro, int of) {
+    ZERO_TRY(check_closed(z, "zero_begin_train"));
     if (of < 1 || of > z->config.micro_batches || micro < 0 || micro >= of)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_begin: micro-batch %d of %d; the configuration allows %d",
-                         micro, of, z->config.micro_batches);
-    if (micro > 0 && (!z->begun || micro != z->micro + 1 || of != z->micro_of))
         return zero_fail(ZERO_ERR_MISUSE,
-                         "zero_begin: micro-batch %d of %d does not follow micro-batch %d of %d", micro, of,
-                         z->micro, z->micro_of);
-    return micro > 0 ? check_uses_done(z, "zero_begin") : 0;
+                         "zero_begin_train: micro-batch %d of %d; the configuration allows %d", micro, of,
+                         z->config.micro_batches);
+    if (micro == 0) return 0;
+    if (!z->begun || micro != z->micro + 1 || of != z->micro_of)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_begin_train: micro-batch %d of %d does not follow micro-batch %d of %d", micro,
+                         of, z->micro, z->micro_of);
+    return check_uses_done(z, "zero_begin_train");
 }
 
-int zero_begin(zero *z, zero_mode mode, int micro, int of) {
-    ZERO_TRY(check_begin(z, mode, micro, of));
+static int begin_pass(zero *z, zero_mode mode) {
     z->mode = mode;
     z->pass = 1;
     z->forward_left = z->reads_left = 0;
@@ -75,21 +69,35 @@ int zero_begin(zero *z, zero_mode mode, int micro, int of) {
         const layout_unit *l = &z->layout.units[i];
         z->units[i].forward_done = z->units[i].backward_done = 0;
         z->forward_left += l->forward_uses;
-        z->reads_left += l->forward_uses;
-        for (int use = 0; use < l->backward_uses; use++) z->reads_left += !(l->backward_no_params >> use & 1);
+        z->reads_left += l->forward_uses + l->reading_uses;
     }
-    ZERO_TRY(params_begin_pass(z));
-    if (mode == ZERO_EVAL) return 0;
+    return params_begin_pass(z);
+}
+
+// What an unfinished step has collected is dropped.
+static int begin_step(zero *z) {
+    ZERO_TRY(grads_wait(z));
+    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
+    z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
+    z->begun = 1;
+    z->reduced = 0;
+    return 0;
+}
+
+int zero_begin_train(zero *z, int micro, int of) {
+    ZERO_TRY(check_micro_batch(z, micro, of));
+    ZERO_TRY(begin_pass(z, ZERO_TRAIN));
     z->micro = micro;
     z->micro_of = of;
-    if (micro == 0) {
-        ZERO_TRY(grads_wait(z));
-        for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
-        z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
-        z->begun = 1;
-        z->reduced = 0;
-    }
-    return 0;
+    return micro == 0 ? begin_step(z) : 0;
+}
+
+int zero_begin_eval(zero *z) {
+    ZERO_TRY(check_closed(z, "zero_begin_eval"));
+    if (z->begun)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_begin_eval: an evaluation inside a training step; finish the step first");
+    return begin_pass(z, ZERO_EVAL);
 }
 
 int zero_pre_forward(zero *z, int unit) {
@@ -137,7 +145,7 @@ int zero_pre_backward(zero *z, int unit) {
                          "pre_backward: unit %d (%s) has had all its %d backward uses in this micro-batch",
                          unit, l->name, l->backward_uses);
     if (u->backward_done == 0) ZERO_TRY(grads_check(z, unit));  // before anything changes
-    u->backward_reads = !(l->backward_no_params >> u->backward_done & 1);
+    u->backward_reads = u->backward_done < l->reading_uses;
     if (u->backward_reads) ZERO_TRY(params_acquire(z, unit));
     if (u->backward_done == 0) ZERO_TRY(grads_open(z, unit));
     z->device.f->mark(&z->device, "backward", l->name);

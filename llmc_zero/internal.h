@@ -39,6 +39,9 @@ typedef struct {
     job reduce;
 } bucket_state;
 
+// What a pass is: forward and backward of a training step, or forward only.
+typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
+
 // The order in which units were opened to read parameters, as recorded in the last pass of a mode.
 typedef struct {
     int *units;

@@ -3,25 +3,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+int64_t zero_tensor_elems(const zero_tensor *t) {
+    int64_t elems = 1;
+    if (t->n_dims < 1 || t->n_dims > ZERO_MAX_DIMS) return -1;
+    for (int i = 0; i < t->n_dims; i++)
+        if (t->dims[i] < 1 || __builtin_mul_overflow(elems, t->dims[i], &elems)) return -1;
+    return elems;
+}
+
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u, int n_units) {
     if (n_tensors < 1 || n_units < 1)
         return zero_fail(ZERO_ERR_ARGUMENT, "the tables need at least one tensor and one unit");
     for (int i = 0; i < n_tensors; i++) {
-        if (!t[i].name || t[i].elems < 1 || t[i].layers < 1)
-            return zero_fail(ZERO_ERR_ARGUMENT, "tensor %d (%s): needs a name, elems >= 1 and layers >= 1", i,
-                             t[i].name ? t[i].name : "no name");
+        if (!t[i].name || zero_tensor_elems(&t[i]) < 1 || t[i].layers < 1)
+            return zero_fail(
+                ZERO_ERR_ARGUMENT,
+                "tensor %d (%s): needs a name, 1 to %d dimensions of at least 1, and layers >= 1", i,
+                t[i].name ? t[i].name : "no name", ZERO_MAX_DIMS);
         if (t[i].unit < 0 || t[i].unit >= n_units || t[i].layers > n_units - t[i].unit)
             return zero_fail(ZERO_ERR_ARGUMENT,
                              "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i,
                              t[i].name, t[i].layers, t[i].unit, n_units);
     }
     for (int i = 0; i < n_units; i++)
-        if (!u[i].name || u[i].forward_uses < 1 || u[i].backward_uses < 1 || u[i].backward_uses > 32)
+        if (!u[i].name || u[i].forward_uses < 1 || u[i].backward_uses < 1 || u[i].gradient_only_uses < 0 ||
+            u[i].gradient_only_uses > u[i].backward_uses)
             return zero_fail(ZERO_ERR_ARGUMENT,
-                             "unit %d (%s): needs a name, forward_uses >= 1 and backward_uses 1 to 32", i,
-                             u[i].name ? u[i].name : "no name");
+                             "unit %d (%s): needs a name, forward_uses and backward_uses of at least 1, and "
+                             "gradient_only_uses of 0 to backward_uses",
+                             i, u[i].name ? u[i].name : "no name");
     return 0;
 }
 
@@ -44,7 +56,7 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
             return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
         u->forward_uses = units[i].forward_uses;
         u->backward_uses = units[i].backward_uses;
-        u->backward_no_params = units[i].backward_no_params;
+        u->reading_uses = units[i].backward_uses - units[i].gradient_only_uses;
         u->shared = u->forward_uses > 1 || u->backward_uses > 1;
     }
     l->n_places = l->first_place_of_tensor[l->n_tensors];
@@ -66,9 +78,10 @@ static int place_tensors(layout *l) {
             const zero_tensor *z = &l->tensors[t];
             if (i < z->unit || i >= z->unit + z->layers) continue;
             l->place_of[l->first_place_of_tensor[t] + i - z->unit] = next;
-            l->places[next++] = (layout_place){ t, i - z->unit, z->decay, end, z->elems };
-            u->elems += z->elems;
-            end = round_up(end + z->elems, ALIGN_ELEMS);
+            int64_t elems = zero_tensor_elems(z);
+            l->places[next++] = (layout_place){ t, i - z->unit, z->decay, end, elems };
+            u->elems += elems;
+            end = round_up(end + elems, ALIGN_ELEMS);
         }
         u->n_places = next - u->first_place;
         if (!u->n_places) return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s) has no tensor", i, u->name);

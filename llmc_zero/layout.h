@@ -24,8 +24,8 @@ typedef struct {
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
-    unsigned backward_no_params;
-    int shared;  // used more than once: has memory of its own for its parameters and gradients
+    int reading_uses;  // of the backward uses, the first so many read parameters
+    int shared;        // used more than once: has memory of its own for its parameters and gradients
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
     int64_t base, shard_base;      // where the unit starts in a flat buffer of all units, of all shards
     int first_place, n_places;
@@ -55,6 +55,9 @@ typedef struct {
     int64_t largest_single;           // padded elements of the largest unit used once; 0 if there is none
     int64_t largest_bucket;           // elements of the largest bucket of units used once
 } layout;
+
+// The elements of one layer; -1: the shape is none.
+int64_t zero_tensor_elems(const zero_tensor *t);
 
 int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);

@@ -233,7 +233,7 @@ int params_acquire(zero *z, int unit) {
 static int kept_for_backward(const zero *z, int unit) {
     const unit_state *u = &z->units[unit];
     return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done &&
-           !(z->layout.units[unit].backward_no_params & 1);
+           z->layout.units[unit].reading_uses > 0;
 }
 
 int params_release(zero *z, int unit) {

@@ -20,11 +20,10 @@ size_t zero_states_formula(const zero *z, int stage) {
 // is taken to end with the unit that is used again (tied weights), else with the table's last.
 static int gathers_per_pass(const layout *l, int unit) {
     const layout_unit *u = &l->units[unit];
-    int last = l->n_units - 1, gathers = u->forward_uses;
+    int last = l->n_units - 1;
     for (int i = l->n_units - 1; i >= 0; i--)
         if (l->units[i].forward_uses > 1) last = i;
-    for (int i = 0; i < u->backward_uses; i++) gathers += !(u->backward_no_params >> i & 1);
-    return gathers - (unit == last && !(u->backward_no_params & 1));
+    return u->forward_uses + u->reading_uses - (unit == last && u->reading_uses > 0);
 }
 
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {

@@ -70,13 +70,12 @@ int zero_first_to_fail(zero *z) {
         nanosleep(&(struct timespec){ (time_t)turn, (long)((turn - (time_t)turn) * 1e9) }, NULL);
         return 1;
     }
-    int rank, ranks, local, shared_as = zero_failure_shared_as();
-    zero_launched_as(&rank, &ranks, &local);
+    int shared_as = zero_failure_shared_as();
     if (shared_as > 0 && !comm_mpi_launched()) {  // nobody else ends this rank; rank 0 speaks first
         nanosleep(&(struct timespec){ 1, 0 }, NULL);
         zero_end_all(NULL, 1);
     }
-    return shared_as == 0 || rank == 0;
+    return shared_as == 0 || zero_launched().rank == 0;
 }
 
 int wait_for_device(zero *z, device_stream s) {

@@ -78,7 +78,7 @@ static int same(const means *m, const char *mine) {
 
 static int broadcast_late(zero *z, void *data, size_t bytes) { return zero_broadcast(z, 0, data, bytes); }
 
-int zero_same(zero *z, const char *lines) {
+int zero_require_same(zero *z, const char *lines) {
     const means m = { z, broadcast_late, agree, "" };
     return z->comm.ranks == 1 ? 0 : same(&m, lines);
 }
@@ -163,13 +163,15 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     }
     for (int i = 0; i < n_tensors; i++) {
         const zero_tensor *t = &tensors[i];
-        fprintf(f, "tensor %d = %s, %lld elements, layers %d from unit %d on, decay %d, written %d\n", i,
-                t->name ? t->name : "", (long long)t->elems, t->layers, t->unit, t->decay, t->written);
+        fprintf(f, "tensor %d = %s, shape", i, t->name ? t->name : "");
+        for (int k = 0; k < t->n_dims && k < ZERO_MAX_DIMS; k++) fprintf(f, " %lld", (long long)t->dims[k]);
+        fprintf(f, ", layers %d from unit %d on, decay %d, written %d\n", t->layers, t->unit, t->decay,
+                t->written);
     }
     for (int i = 0; i < n_units; i++) {
         const zero_unit *u = &units[i];
-        fprintf(f, "unit %d = %s, uses forward %d, backward %d, without parameters %#x\n", i,
-                u->name ? u->name : "", u->forward_uses, u->backward_uses, u->backward_no_params);
+        fprintf(f, "unit %d = %s, uses forward %d, backward %d, of them %d only for gradients\n", i,
+                u->name ? u->name : "", u->forward_uses, u->backward_uses, u->gradient_only_uses);
     }
     int failed = ferror(f);
     if (!fclose(f) && !failed) return text;

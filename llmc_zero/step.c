@@ -116,7 +116,7 @@ static int check_complete(const zero *z) {
     return check_uses_done(z, "zero_reduce");
 }
 
-int zero_reduce(zero *z, zero_info *info) {
+int zero_reduce(zero *z, zero_step_info *info) {
     double squares;
     if (z->reduced)
         return zero_fail(ZERO_ERR_MISUSE,
@@ -127,7 +127,7 @@ int zero_reduce(zero *z, zero_info *info) {
     z->grad_norm = sqrt(squares) / z->scale.value;
     z->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
     z->reduced = 1;
-    if (info) *info = (zero_info){ z->grad_norm, isfinite(squares), z->scale.value };
+    if (info) *info = (zero_step_info){ z->grad_norm, isfinite(squares), z->scale.value };
     return 0;
 }
 
@@ -189,7 +189,7 @@ int zero_discard(zero *z) {
 
 double zero_loss_scale(const zero *z) { return z->scale.value; }
 
-int zero_step(zero *z, const zero_hyper *hyper, zero_info *info) {
+int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info) {
     ZERO_TRY(zero_reduce(z, info));
     return zero_update(z, hyper);
 }

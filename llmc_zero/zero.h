@@ -1,46 +1,35 @@
-// llmc_zero: ZeRO stages 0 to 3 for any trainer in C.                                              (MIT
-// licence, see LICENSE)
+// llmc_zero: ZeRO stages 0 to 3 for any trainer in C. MIT licence, see LICENSE.
 //
 // ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) removes what data-parallel ranks hold twice: the optimizer
 // state (stage 1), the gradients too (stage 2), the parameters too (stage 3). The trainer describes its
 // tensors once, puts a hook before and after each use of a unit, and calls one step function:
 //
 //     zero_create(&z, &config, tensors, n_tensors, units, n_units);
-//     zero_set(z, ZERO_PARAM, tensor, layer, 0, n, values);     initial values, tensor by tensor
+//     zero_set(z, ZERO_PARAM, tensor, layer, 0, n, values);            initial values, tensor by tensor
 //     for each step:
 //         for each micro-batch m of A:
-//             zero_begin(z, ZERO_TRAIN, m, A);
-//             for each unit u, forwards:   zero_pre_forward(z, u);  ... zero_param(z, tensor, layer) ...
-//             zero_post_forward(z, u); for each unit u, backwards:  zero_pre_backward(z, u); ... zero_grad(z,
-//             tensor, layer) += ... zero_post_backward(z, u);
+//             zero_begin_train(z, m, A);
+//             for each unit u:           zero_pre_forward(z, u);  ... zero_param() ... zero_post_forward(z,
+//             u); for each unit u, reversed: zero_pre_backward(z, u); ... zero_grad() += ...
+//             zero_post_backward(z, u);
 //         zero_step(z, &hyper, &info);
 //     zero_destroy(z);
 //
-// What holds for every function, unless its comment says otherwise:
-// - int is 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). ZERO_ERR_COMM and
-// ZERO_ERR_MEMORY may come from any that
-//   communicates or allocates, ZERO_ERR_DEVICE from any that uses a CUDA device; the comments name the other
-//   errors. After ARGUMENT and MISUSE the call has changed nothing and the plugin goes on; after COMM and
-//   DEVICE the ranks no longer agree, and only zero_last_error, zero_first_to_fail, zero_end_all and
-//   zero_destroy make sense.
-// - (collective): all ranks call it, at the same place of the same sequence. Where they do not, it fails with
-// ZERO_ERR_COMM; it never
-//   mixes up data.
-// - z comes from zero_create and is not NULL. What a pointer argument points to is the caller's, and read or
-// written during the call only.
-// - One thread of a rank calls the library. It never prints, and never exits (zero_end_all and
-// zero_first_to_fail
-//   excepted, and zero_config.nccl's last resort).
+// What holds for every function unless its comment says otherwise:
+// - It returns 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). Anything that communicates
+// or
+//   allocates may return ZERO_ERR_COMM, ZERO_ERR_MEMORY and, with CUDA, ZERO_ERR_DEVICE; comments name the
+//   others.
+// - After ZERO_ERR_ARGUMENT and ZERO_ERR_MISUSE nothing has changed, and the plugin goes on. After
+// ZERO_ERR_COMM
+//   and ZERO_ERR_DEVICE the ranks no longer agree: end the job (zero_job.h).
+// - (collective): all ranks call it at the same place of the same sequence, else it fails with ZERO_ERR_COMM.
+// - z comes from zero_create. Arrays and strings are the caller's, and are used during the call only.
+// - One thread of a rank calls the library. It never prints.
 // - Sizes are elements where a name says elems, bytes where it says bytes.
 //
-// A program's own check, so that a failure is told once and ends all ranks (the rank that speaks ends the
-// others as they sleep):
-//
-//     if (rc) { if (!zero_first_to_fail(z)) sleep(3); fprintf(stderr, "%s\n", zero_last_error());
-//     zero_end_all(z, 1); }
-//
-// dev/examples/mlp_zero.c is a complete trainer in 150 lines; docs/porting.md leads through the port of
-// another one.
+// dev/examples/mlp_zero.c is a complete trainer; docs/porting.md leads through a port; docs/details.md has
+// what each rule means in detail.
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
 #include <stddef.h>
@@ -49,83 +38,54 @@
 extern "C" {
 #endif
 
-// Of the plugin: the same on all ranks, or they do not start.
-#define ZERO_VERSION "0.1.0"
+#define ZERO_VERSION "0.2.0"  // of the plugin; ranks of different versions refuse to start together
 
-// The plugin of one rank.
-typedef struct zero zero;
+typedef struct zero zero;  // the plugin of one rank
 
-// What failed; zero_last_error says it in a sentence.
 enum {
     ZERO_ERR_ARGUMENT = -1,  // a value that cannot be honoured
-    ZERO_ERR_MISUSE = -2,    // hooks or accessors in the wrong order: access outside an open use, a use too
-                             // many, a wrong unit
-    ZERO_ERR_MEMORY = -3,    // the system has no memory for what the sentence names
-    ZERO_ERR_COMM = -4,      // a collective failed, or did not finish within comm_timeout_s
+    ZERO_ERR_MISUSE = -2,    // hooks or accessors in the wrong order
+    ZERO_ERR_MEMORY = -3,    // no memory for what the sentence names
+    ZERO_ERR_COMM = -4,      // a collective failed, or did not finish within comm.timeout_s
     ZERO_ERR_IO = -5,        // a file that cannot be read or written, is damaged, or belongs to another run
     ZERO_ERR_DEVICE = -6     // no usable CUDA device, or an operation on it failed
 };
-
-// Returns the sentence of the calling thread's last failure, "" before the first. It belongs to the library
-// and is valid until the thread's next failure.
+// Returns the sentence of the calling thread's last failure, "" before the first; valid until the next one.
 const char *zero_last_error(void);
 
-// -------- what the trainer describes
+// -------- tensors and units
 
-// fp32, a float; bfloat16, the upper 16 bits of a float, a uint16_t; or fp16, IEEE's half precision, a
-// uint16_t, which needs a loss scale.
-typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
+typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;  // float; 16-bit types as uint16_t
+typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;           // same bits on both; docs/details.md: streams
+enum { ZERO_MAX_DIMS = 4 };
 
-// Where parameters, gradients, optimizer state and what zero_alloc gives lie, and where the plugin computes:
-// the processor, or a CUDA device. The same numbers on both, bit for bit. With ZERO_CUDA:
-// - zero_create makes the device the calling thread's current one. The trainer's kernels run on one stream,
-// config.cuda_stream. Hooks do
-//   not wait for the device: what the trainer queues on that stream after a pre hook runs when the parameters
-//   and gradients are there, and what it has queued before a post hook is done before the plugin reads or
-//   reuses the memory. The plugin's own streams do not synchronise with the default stream.
-// - zero_param, zero_grad and zero_alloc give device memory. All other pointers are host memory, and the
-// functions that fill them wait.
-// - Between several ranks the bytes go by NCCL (config.nccl), or through host memory by MPI or TCP: then a
-// hook that waits for another rank's
-//   bytes waits on the host.
-typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;
-
-// One row of the tensor table; the row's number is what zero_param and the others call `tensor`. Layer l lies
-// in unit `unit + l`. How a layer's elements are shaped is the trainer's own affair. The order of the rows is
-// the tensor-major order of digests.
+// One row of the tensor table; its number is the `tensor` of zero_param and the others. The order of the rows
+// is the order of checkpoints and digests.
 typedef struct {
-    const char *name;  // for messages and checkpoints
-    int64_t elems;     // of one layer, at least 1
-    int layers;        // 1, or the number of layers that have one
-    int unit;          // the unit that holds layer 0
-    int decay;         // 1: weight decay applies
-    int written;       // 1: the first backward use of a micro-batch writes the whole gradient (=),
-                       // which is not cleared before; 0: backward adds to it (+=), and finds 0
+    const char *name;             // in messages and checkpoints
+    int n_dims;                   // 1 to ZERO_MAX_DIMS
+    int64_t dims[ZERO_MAX_DIMS];  // shape of one layer, slowest dimension first
+    int layers;                   // 1, or the number of layers that have one; layer l lies in unit `unit + l`
+    int unit;                     // the unit of layer 0
+    int decay;                    // 1: weight decay applies
+    int written;  // 1: backward's first use writes the whole gradient (=), which is not cleared
 } zero_tensor;
+// Returns the elements of one layer, or -1 if the shape is none.
+int64_t zero_tensor_elems(const zero_tensor *t);
 
-// Tensors gathered and released together: a layer, or a block of layers. Every unit holds at least one
-// tensor. The units are listed in the order of the forward pass; backward goes through them in the reverse
-// order (buckets are filled in it), except that a unit used more than once (tied weights) ends where its last
-// use is. Such a unit has working memory of its own, which no other unit shares. GPT-2's embeddings: {
-// "embedding", 2, 2, 1 << 1 }, used by the encoder and the head; backward the head comes first, and the
-// encoder's backward, use number 1, only adds to gradients.
+// Tensors that are gathered and released together: a layer or a block, in the order of the forward pass. A
+// unit that is used more than once (tied weights) has working memory of its own. GPT-2's embeddings, used by
+// the encoder and by the head, whose encoder's backward only adds to gradients: { "embedding", 2, 2, 1 }.
 typedef struct {
     const char *name;
-    int forward_uses;             // pairs of pre/post_forward in one micro-batch of training, at least 1
-    int backward_uses;            // pairs of pre/post_backward in one micro-batch, 1 to 32
-    unsigned backward_no_params;  // bit i: backward use i, from 0, reads no parameters, so stage 3 need not
-                                  // gather them for it
+    int forward_uses;        // pairs of pre/post_forward in a micro-batch, at least 1
+    int backward_uses;       // pairs of pre/post_backward in a micro-batch, at least 1
+    int gradient_only_uses;  // the last so many of these read no parameters: stage 3 does not gather for them
 } zero_unit;
 
-// How the ranks of a job find each other, and what carries their messages. MPI: Open MPI does both, under its
-// mpirun or another launcher that it knows. TCP, FILE: no MPI is started; rank 0 listens at an address that
-// all know, or that it writes into a file that all see, every two ranks connect by TCP, and between hosts the
-// bytes go there. Who these are says the configuration, or the launcher: RANK and WORLD_SIZE (with
-// MASTER_ADDR and MASTER_PORT; torchrun), Slurm's srun, Open MPI's mpirun. Who reaches the ports can take
-// part: the network must be a trusted one, as for MPI and NCCL. AUTO: MPI with mpi_comm, under mpirun, and
-// under srun --mpi=pmix; else FILE with start_file, TCP with server, where srun has started several tasks, or
-// where RANK and WORLD_SIZE are there; else one rank alone. Ranks on one host share memory, and GPUs use
-// NCCL, with each of them.
+// -------- settings
+
+// How the ranks find each other: docs/details.md.
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 
 // Which numbers are computed in which type, and the loss scale.
@@ -164,8 +124,9 @@ typedef struct {
                          // defaults to 12345; NULL: as the launcher says
     const char *file;    // ZERO_START_FILE: a path that all ranks see, in a folder llmc_zero.start. Rank 0
                        // writes the file, and removes it when all are connected; only such a file is replaced
-    void *mpi_comm;    // MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD
-    const char *same;  // further text that must be the same on all ranks, as for zero_same; NULL: none
+    void *mpi_comm;  // MPI_Comm *, duplicated at creation; NULL: MPI_COMM_WORLD
+    const char
+        *same;  // further text that must be the same on all ranks, as for zero_require_same; NULL: none
 } zero_start_config;
 
 // For finding mistakes, and for measuring.
@@ -193,207 +154,122 @@ typedef struct {
     zero_debug_config debug;
 } zero_config;
 
-// Returns the defaults: stage 0, fp32, the processor, one micro-batch, prefetch 1, overlap 0.
+// Returns the defaults: stage 0, fp32, the processor, one micro-batch, prefetch 1, no overlap.
 zero_config zero_defaults(void);
-
-// Returns how many CUDA devices the plugin can use on this machine, at least 1; or a negative error whose
-// sentence says what is missing: built without CUDA, no driver, no device, or none of compute capability 8.0
-// or newer.
+// Returns 0: *config has taken over what a DeepSpeed JSON file asks of the plugin (docs/details.md lists the
+// keys). A key that cannot be honoured is ZERO_ERR_ARGUMENT with file, line, key and value, and *config is
+// unchanged; a file that cannot be read is ZERO_ERR_IO. Every rank reads the file for itself.
+int zero_config_from_file(zero_config *config, const char *path);
+// The same from the environment: ZERO_STAGE=0..3, and ZERO_CONFIG=path of such a file. They must not
+// contradict.
+int zero_config_from_env(zero_config *config);
+// Returns how many CUDA devices the plugin can use here, at least 1, or an error that says what is missing.
 int zero_cuda_devices(void);
 
-// Returns 0: *config has taken over what a DeepSpeed configuration file (JSON; comments, and commas before a
-// closing bracket, are allowed) asks of the plugin: zero_optimization.stage; .reduce_bucket_size (0: every
-// unit alone); .overlap_comm; .stage3_prefetch_bucket_size (0: prefetch 0; above: at least 1); bf16.enabled
-// and fp16.enabled (dtype); fp16's loss_scale, initial_scale_power, loss_scale_window, hysteresis,
-// consecutive_hysteresis, min_loss_scale; gradient_accumulation_steps (micro_batches);
-// communication_data_type (fp32: reduce_fp32 1; bf16 or fp16, where gradients travel as that by themselves:
-// 0). A key that is absent, null or "auto" leaves its setting as it is; a key that asks for what the plugin
-// does anyway is taken. All else is ZERO_ERR_ARGUMENT, with file, line, key and value: what the trainer sets
-// (batch sizes, learning rate, clipping), what is not built, unknown keys. ZERO_ERR_IO: the file cannot be
-// read. *config comes from zero_defaults(); after an error it is unchanged. Every rank reads the file for
-// itself.
-int zero_config_from_file(zero_config *config, const char *path);
-// The same from the environment: ZERO_STAGE=0, 1, 2 or 3, and ZERO_CONFIG=path of such a file; unset or
-// empty, they change nothing. A file that asks for another stage than ZERO_STAGE is ZERO_ERR_ARGUMENT.
-int zero_config_from_env(zero_config *config);
+// -------- life
 
-// (collective) Returns 0 and a plugin in *z that is the caller's to destroy, or an error and NULL.
-// ZERO_ERR_ARGUMENT: a setting or a row of the tables, which the sentence names. Connects the ranks and
-// allocates the model states, all 0: zero_set or zero_load comes next. All ranks pass the same settings and
-// tables, or all of them fail, as in zero_same, before anything is allocated; they may differ in device
-// numbers and streams, overlap, poison, trace_events, and in how they were started. The tables are copied,
-// strings included. An MPI that is initialised is used as it is (with overlap at MPI_THREAD_SERIALIZED at
-// least); otherwise, where ranks start by MPI, it is initialised here and finalised by zero_destroy, which
-// MPI allows once in a process.
+// (collective) Returns 0 and a plugin that is the caller's to destroy, or an error and NULL. Connects the
+// ranks and allocates the model states, all 0. All ranks pass the same settings and tables, or all fail
+// before anything is allocated; device numbers, streams, overlap, debug.poison, debug.trace_events and start
+// may differ. Tables are copied. An MPI that is initialised is used as it is; else it is initialised here and
+// finalised by zero_destroy.
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
-// (collective unless after a failure) Waits for what is under way and frees everything: every pointer that
-// came from z is invalid then. NULL is allowed.
+// (collective unless after a failure) Waits for what is under way and frees everything. NULL is allowed.
 void zero_destroy(zero *z);
-
-// -------- ranks
-
-// What the launcher (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE) says in the environment, before or without
-// zero_create: rank 0 of 1, 1 on this node, without a launcher. All three pointers are written.
-void zero_launched_as(int *rank, int *ranks, int *ranks_on_node);
-// Return this rank's number, from 0, and how many ranks there are: the same from zero_create to zero_destroy.
-int zero_rank(const zero *z);
-int zero_ranks(const zero *z);
-// (collective) Returns 0 when all ranks have come here.
-int zero_barrier(zero *z);
-// (collective) Returns 0 and in values[0..n), n from 1 to 64, their sums over the ranks: added in rank order,
-// the same bits on all ranks. For losses, counts, decisions that all ranks must take alike. Allowed at any
-// time, between hooks too.
-int zero_sum(zero *z, double *values, int n);
-// (collective) Returns 0 and in data, of `bytes` bytes on every rank, what rank `root` has in it. Allowed at
-// any time.
-int zero_broadcast(zero *z, int root, void *data, size_t bytes);
-// (collective) Returns 0 when all ranks pass the same text: lines "name = value", at most 16 MiB, each name
-// once and in one order. Else ZERO_ERR_ARGUMENT on all ranks, with the first line that differs: "rank 1 (host
-// b) has threads = 8 and rank 0 (host a) has threads = 4". What must be alike before there is a plugin goes
-// into config.same. Allowed at any time.
-int zero_same(zero *z, const char *lines);
-// After a failure: returns 1 on the rank that is to print, 0 on the others; z may be NULL. With a shared
-// window the first rank that calls it gets the 1, and others that wait in a collective fail. Without one the
-// ranks cannot agree: rank r returns 1 after r * 0.2 s, from the 15th on little more than 3 s, by when
-// zero_end_all of an earlier one has most likely ended it. Connected by TCP, a rank that hears that another
-// one has ended the job ends here, with that one's status, as MPI's launcher would end it. With NULL the
-// launcher's rank 0 gets the 1; without MPI, where zero_create has failed on all ranks, the lowest that is
-// left, and the others end here a second later.
-int zero_first_to_fail(zero *z);
-// Ends all ranks of the job with this exit status, and does not return. z may be NULL: then this process
-// exits, and the launcher ends the others where status is not 0 (srun with --kill-on-bad-exit).
-void zero_end_all(zero *z, int status);
 
 // -------- hooks
 
-// A use of a unit is what lies between a pre hook and its post hook. One unit may be open for forward and
-// backward together, and several units at once (config.max_open). A hook out of order is ZERO_ERR_MISUSE,
-// with hook, unit and rule in its sentence. All ranks open the same units in the same order, in validation
-// and sampling too, whatever they compute in between.
+// A use of a unit lies between a pre hook and its post hook. Several units may be open at once (max_open),
+// and one for forward and backward together. A hook out of order is ZERO_ERR_MISUSE. All ranks open the same
+// units in the same order, in evaluation and sampling too.
 
-// What a pass is: forward and backward of a training step, or forward only.
-typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
-
-// Returns 0: a micro-batch has begun, number `micro` of `of`, counted from 0; of is at most
-// config.micro_batches. It comes before every forward pass. ZERO_TRAIN, micro 0: a new step; what an
-// unfinished one has collected is dropped. micro above 0: the next of the same step, after all backward uses
-// of the one before. ZERO_EVAL: forward uses only, any number of them, outside of a step; micro and of are
-// not looked at. ZERO_ERR_MISUSE: a unit is still open, or the order is another. The order of units is
-// recorded per mode and is what prefetching follows; a changed order is learnt anew.
-int zero_begin(zero *z, zero_mode mode, int micro, int of);
-// (collective at stage 3) Returns 0 when the unit's parameters are there: from here to zero_post_forward
-// zero_param gives pointers to them. At stage 3 the next units of the recorded order are on their way.
+// Returns 0: micro-batch `micro` of `of`, counted from 0, begins; of is at most micro_batches. micro 0 begins
+// a new step, and what an unfinished one has collected is dropped; the next ones follow all backward uses of
+// the last.
+int zero_begin_train(zero *z, int micro, int of);
+// Returns 0: a pass of forward uses only begins, outside of a step.
+int zero_begin_eval(zero *z);
+// (collective at stage 3) Returns 0 when the unit's parameters are there, until zero_post_forward. At stage 3
+// the next units of the recorded order are on their way.
 int zero_pre_forward(zero *z, int unit);
 // (collective at stage 3) Returns 0: the use is closed and its pointers are invalid. At stage 3 the
-// parameters are released, unless the unit is open for backward or is the one that backward begins with, and
-// the next unit is gathered into their memory.
+// parameters are released, unless backward begins with this unit.
 int zero_post_forward(zero *z, int unit);
-// (collective at stage 3) Returns 0 when the parameters (as in zero_pre_forward) and the
-// memory of the unit's gradients are there; the first use of a micro-batch finds it 0. Only in a ZERO_TRAIN
-// pass. May wait for an earlier bucket's reduction.
+// (collective at stage 3) Returns 0 when the parameters and the memory of the unit's gradients are there. May
+// wait for an earlier bucket's reduction.
 int zero_pre_backward(zero *z, int unit);
-// (collective at stage 3, and at the unit's last use of the micro-batch) Returns 0: the use is closed and its
-// pointers are invalid. The last one hands the gradients to their bucket; a full bucket starts its reduction,
-// at stages 0 and 1 in the last micro-batch only. At stage 3 the parameters are released first, and the
-// gather of the next unit starts before that reduction.
+// (collective at stage 3, and at the unit's last use) Returns 0: the use is closed. The last one hands the
+// gradients to their bucket; a full bucket starts its reduction, at stages 0 and 1 in the last micro-batch
+// only.
 int zero_post_backward(zero *z, int unit);
 
-// Returns a pointer to the tensor's `elems` values of a layer, in config.dtype, contiguous, 256-byte aligned,
-// as zero_set, zero_load or the last update left them; or NULL and an error while the unit is not open for
-// reading. It belongs to the plugin, is valid until the post hook of the use that is open, and never to be
-// kept: ask again in the next use. Not to be written.
+// Returns the tensor's values of a layer in numbers.dtype, contiguous, 256-byte aligned, read-only; NULL and
+// an error while the unit is not open for reading. Valid until the post hook of the open use: ask again in
+// the next one.
 void *zero_param(zero *z, int tensor, int layer);
-// Returns a pointer to the gradient of the same values, in the same form; or NULL and an error while the unit
-// is not open for backward. The trainer adds to it the gradient of this rank's own loss. It is 0 at the
-// unit's first pre_backward of the micro-batch and keeps its contents from use to use until the last
-// post_backward; the pointer is valid until the post hook of the open use. The plugin takes the mean over the
-// ranks (added in rank order in fp32) and the sum over the micro-batches: with A of them the trainer scales
-// its loss by 1/A, and with ZERO_F16 by zero_loss_scale too. With zero_tensor.written the first use finds
-// anything there, with poison NaN, and must write every element.
+// Returns the gradient of the same values, likewise. The trainer adds the gradient of this rank's own loss,
+// scaled by 1/A with A micro-batches, and by zero_loss_scale. It is 0 at the unit's first pre_backward of a
+// micro-batch (with zero_tensor.written anything, with debug.poison NaN) and keeps its contents until the
+// last post_backward.
 void *zero_grad(zero *z, int tensor, int layer);
 
 // -------- step
 
-// What zero_reduce found: the same on all ranks, at every stage.
-typedef struct {
-    double grad_norm;   // L2 norm over all parameters of the mean gradient, before clipping, the loss scale
-                        // taken out
-    int finite;         // 0: an infinity or a NaN is in the gradients of some rank, and grad_norm is one
-    double loss_scale;  // that this step's gradients carry: 1 but for ZERO_F16
-} zero_info;
+typedef struct {        // the same on all ranks and at every stage
+    double grad_norm;   // L2 norm of the mean gradient, before clipping, the loss scale taken out
+    int finite;         // 0: some rank's gradients hold an infinity or a NaN
+    double loss_scale;  // that this step's gradients carry; 1 but for ZERO_F16
+} zero_step_info;
 
-// Returns what the trainer multiplies its loss, and so its gradients, by in the step that comes next or is
-// under way: 1 but for ZERO_F16. With a dynamic scale (Micikevicius et al., arXiv 1710.03740, section 3.2,
-// with DeepSpeed's rules) an overflow, a step whose gradients are not finite, halves it, but for the first
-// hysteresis - 1 ones since it last doubled; loss_scale_window steps without overflow double it.
-double zero_loss_scale(const zero *z);
-
-// The constants of an update: all ranks pass the same.
-typedef struct {
-    float lr, beta1, beta2, eps, weight_decay;  // beta1 and beta2: at least 0, below 1
-    float grad_clip;  // gradients are scaled so that the norm is at most this (Pascanu et al., arXiv
-                      // 1211.5063); 0: never
+typedef struct {  // all ranks pass the same
+    float lr, beta1, beta2, eps, weight_decay;
+    float grad_clip;  // the norm is clipped to this (Pascanu et al., arXiv 1211.5063); 0: never
     int t;            // number of this update, from 1, for the bias correction
 } zero_hyper;
 
-// (collective) Returns 0 when all reductions are done, with the norm in *info (NULL is allowed). After all
-// backward uses of the last micro-batch, once in a step; ZERO_ERR_MISUSE names the unit whose uses are
-// missing. zero_update or zero_discard comes next.
-int zero_reduce(zero *z, zero_info *info);
+// Returns what the trainer multiplies its loss by in this step: 1 but for ZERO_F16. A dynamic scale follows
+// Micikevicius et al. (arXiv 1710.03740, section 3.2) with DeepSpeed's rules.
+double zero_loss_scale(const zero *z);
+// (collective) Returns 0 when all gradients are reduced, with the norm in *info (NULL is allowed). After the
+// last micro-batch, once in a step; zero_update or zero_discard comes next.
+int zero_reduce(zero *z, zero_step_info *info);
 // (collective) Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on
-// what this rank owns, with the clipped gradients of zero_reduce, which must have come before, the loss scale
-// taken out:
-//     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr
-//     wd p
-// wd is 0 for tensors without decay. The units are updated in the order of the table, at stage 3 in the order
-// in which the last training pass first used them. At stages 1 and 2 the gather of a unit's new parameters
-// starts as soon as its AdamW is done (on CUDA: queued); at stage 3 the first unit's gather does, unless
-// prefetch is 0. With overlap the unit's next use waits for it, the update does not. With ZERO_F16, gradients
-// that are not finite update nothing: the step ends as with zero_discard.
+// what this rank owns, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m /
+// (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients that are not finite update
+// nothing.
 int zero_update(zero *z, const zero_hyper *hyper);
-// Returns 0: the step is over and has changed nothing but the loss scale (zero_loss_scale). In place of
-// zero_update, for gradients that are not wanted. ZERO_ERR_ARGUMENT, of zero_update too: they have overflowed
-// at min_loss_scale.
+// Returns 0: the step is over and has changed nothing but the loss scale. ZERO_ERR_ARGUMENT, from zero_update
+// too: the gradients have overflowed at min_loss_scale.
 int zero_discard(zero *z);
-// (collective) zero_reduce, then zero_update, whatever the gradients hold: a trainer that wants to stop at an
-// infinity calls the two itself (with ZERO_F16 zero_update does not use one). Returns what they return; info
-// may be NULL.
-int zero_step(zero *z, const zero_hyper *hyper, zero_info *info);
+// (collective) zero_reduce, then zero_update. A trainer that wants to stop at an infinity calls the two
+// itself.
+int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info);
 
 // -------- values in and out
 
-// In fp32, and with no_master, the parameter is its own master: ZERO_MASTER and ZERO_PARAM are the same.
-// ZERO_GRADIENT: the mean over the ranks and sum over the micro-batches, before clipping; with ZERO_F16 it
-// still carries the loss scale.
+// Where the parameter is its own master (fp32, no_master), ZERO_MASTER is ZERO_PARAM. ZERO_GRADIENT is the
+// mean over the ranks, summed over the micro-batches, before clipping, with the loss scale.
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
-// Returns 0: elements [offset, offset + n) of a tensor's layer are values[0..n), given in fp32 and rounded to
-// what is stored. Every rank passes the same values and keeps what it holds; sends nothing. ZERO_PARAM sets
-// the master too, ZERO_MASTER only the master; gradients cannot be set. Outside of a step, with no unit open.
-// ZERO_ERR_ARGUMENT: the range; ZERO_ERR_MISUSE: the tensor, the layer, the moment.
+// Returns 0: elements [offset, offset + n) of a tensor's layer are values[0..n), rounded to what is stored.
+// Every rank passes the same values and keeps its part; nothing is sent. ZERO_PARAM sets the master too.
+// Outside of a step.
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values);
-// (collective) Returns 0 and in values[0..n), on every rank, the same elements as fp32. Streams through the
-// staging window: nothing is ever gathered whole. Errors and moment as for zero_set, but ZERO_GRADIENT is
-// there between zero_reduce and zero_update, and only then.
+// (collective) Returns 0 and the same elements as fp32 on every rank, streamed: nothing is gathered whole.
+// Outside of a step; ZERO_GRADIENT between zero_reduce and zero_update.
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values);
-
-// (collective) Returns 0 and in hex, on every rank, 16 digits and a 0: XXH3-64 of the table of XXH3-64
-// digests of every tensor of every layer in tensor-major order: of the parameters as stored for compute (full
-// = 0), or of the master weights and both moments (full = 1). Equal values give equal digests at any stage
-// and any number of ranks; the dtype counts. Outside of a step.
+// (collective) Returns 0 and 16 hex digits: XXH3-64 over the digests of every tensor of every layer in
+// tensor-major order, of the parameters (full 0) or of masters and moments (full 1). Equal at any stage and
+// number of ranks.
 int zero_hash(zero *z, int full, char hex[17]);
-
-// (collective) Returns 0 when this rank's masters and moments, and `user_bytes` bytes of the trainer's own,
-// are on disk under `path`, which differs from rank to rank. Written beside it as path.tmp, synced, and
-// renamed: the file is complete or not there. All ranks fail if one does, with its sentence; files of the
-// others may be there all the same, so a trainer gives each save paths of its own, and marks it as good only
-// after the 0. Outside of a step.
+// (collective) Returns 0 when this rank's masters, moments and the trainer's own user[0..user_bytes) are on
+// disk under `path`, which differs from rank to rank: written as path.tmp, synced and renamed. All ranks fail
+// if one does, so give each save paths of its own, and mark it as good after the 0.
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes);
-// (collective) Returns 0 when the plugin and user[0..user_bytes) are what zero_save wrote: with the same
-// tensors, units, ranks, dtype and user_bytes; the stage may differ. A file that is missing, damaged or of
-// another model, or that was not saved together with rank 0's (known of files of version 3 on), is
-// ZERO_ERR_IO on all ranks, found before anything has changed. Outside of a step, with no unit open.
+// (collective) Returns 0 when the plugin and user are what zero_save wrote with the same tables, ranks and
+// dtype; the stage may differ. A file that is missing, damaged or of another run is ZERO_ERR_IO on all ranks,
+// before any change.
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
 
 // -------- memory and traffic
@@ -510,4 +386,5 @@ int zero_trace_write(zero *z, const char *path);
 #ifdef __cplusplus
 }
 #endif
+#include "zero_job.h"
 #endif

@@ -13,9 +13,7 @@
 
 #ifndef ZERO_HAVE_CUDA
 int main(void) {
-    int rank, ranks, on_node;
-    zero_launched_as(&rank, &ranks, &on_node);
-    if (!rank) printf("skip mpi_device: built without CUDA\n0 passed, 0 failed, 1 skipped\n");
+    if (!zero_launched().rank) printf("skip mpi_device: built without CUDA\n0 passed, 0 failed, 1 skipped\n");
     return 0;
 }
 #else
@@ -86,15 +84,15 @@ typedef struct {
 // What a trainer gives up halfway: gathers and reductions are under way, and must not arrive in what comes
 // next.
 static void give_up_passes(toy *t, const zero_config *c) {
-    MUST(zero_begin(t->z, ZERO_EVAL, 0, 1));
+    MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
     for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--)
         MUST(zero_pre_forward(t->z, u));  // what is ahead gives way
     for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
     MUST(toy_forward(t, 1));
-    MUST(zero_begin(t->z, ZERO_EVAL, 0, 1));
+    MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
-    MUST(toy_pass(t, ZERO_TRAIN, 0, c->micro_batches));
+    MUST(toy_train(t, 0, c->micro_batches));
 }
 
 // The last step is zero_reduce, a look at a gradient, and zero_update: the others are zero_step.
@@ -106,7 +104,7 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
                      .weight_decay = 0.1f,
                      .grad_clip = 1.0f,
                      .t = STEPS };
-    zero_info info;
+    zero_step_info info;
     MUST(toy_passes(t, c->micro_batches));
     MUST(zero_reduce(t->z, &info));
     o->norms[STEPS - 1] = info.grad_norm;
@@ -120,11 +118,11 @@ static outcome train(const zero_config *c) {
     memset(&o, 0, sizeof o);
     create(&t, c);
     for (int step = 1; step < STEPS; step++) {
-        zero_info info;
+        zero_step_info info;
         MUST(toy_step(&t, c->micro_batches, step, &info));
         o.norms[step - 1] = info.grad_norm;
         if (step != EVAL_AFTER) continue;
-        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        MUST(toy_eval(&t));
         o.eval = activation_of(&t);
         give_up_passes(&t, c);
     }
@@ -314,12 +312,12 @@ static void check_values(const zero_config *c) {
     toy t;
     create(&t, c);
     for (int step = 1; step <= 2; step++) MUST(toy_step(&t, 1, step, NULL));
-    MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
-    MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    MUST(toy_eval(&t));
+    MUST(zero_begin_eval(t.z));
     MUST(toy_forward(&t, 0));
     for (int what = ZERO_PARAM; what <= ZERO_MOMENT2; what++)
         for (int k = 0; k < TOY_TENSORS; k++) {
-            int64_t n = toy_tensors[k].elems, third = n / 3, wrong = 0;
+            int64_t n = toy_elems(k), third = n / 3, wrong = 0;
             for (int64_t i = 0; i < n; i++) x[i] = value_of(what, k, 0, i);
             MUST(zero_set(t.z, what, k, 0, third, n - third, x + third));
             MUST(zero_set(t.z, what, k, 0, 0, third, x));
@@ -449,18 +447,18 @@ static void check_nccl(void) {
 static void train_small(const zero_config *c, char full[17]) {
     enum { TENSORS = 3, UNITS = 3 };
     static const zero_tensor tensors[TENSORS] = {
-        { "one", 1, 3, 0, 1, 0 },
-        { "more", 130, 1, 1, 0, 1 },
-        { "two", 1, 1, 2, 0, 1 },
+        { "one", 1, { 1 }, 3, 0, 1, 0 },
+        { "more", 1, { 130 }, 1, 1, 0, 1 },
+        { "two", 1, { 1 }, 1, 2, 0, 1 },
     };
     static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 } };
     static char gradient[4 * 130];
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 0.5f };
-    zero_info info;
+    zero_step_info info;
     zero *z;
     MUST(zero_create(&z, c, tensors, TENSORS, units, UNITS));
     for (int t = 1; t <= 3; t++) {
-        MUST(zero_begin(z, ZERO_TRAIN, 0, 1));
+        MUST(zero_begin_train(z, 0, 1));
         for (int u = 0; u < UNITS; u++) {
             MUST(zero_pre_forward(z, u));
             MUST(zero_post_forward(z, u));
@@ -470,9 +468,9 @@ static void train_small(const zero_config *c, char full[17]) {
             for (int k = 0; k < TENSORS; k++) {
                 int layer = u - tensors[k].unit;
                 if (layer < 0 || layer >= tensors[k].layers) continue;
-                size_t bytes = tensors[k].elems * (c->numbers.dtype == ZERO_F32 ? 4 : 2);
+                size_t bytes = zero_tensor_elems(&tensors[k]) * (c->numbers.dtype == ZERO_F32 ? 4 : 2);
                 void *g = zero_grad(z, k, layer);
-                for (int i = 0; i < tensors[k].elems; i++)
+                for (int i = 0; i < zero_tensor_elems(&tensors[k]); i++)
                     toy_store(c->numbers.dtype, gradient, i, value_of(t + checks.rank, k, layer, i));
                 if (c->device == ZERO_CPU)
                     memcpy(g, gradient, bytes);

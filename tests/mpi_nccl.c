@@ -497,7 +497,8 @@ static int movers_of(const char *purpose, int stage, int wide) {
 
 // Creation registers what the stage moves, leaves no traffic behind, and has connected all ranks.
 static void check_stage(int stage, int micro_batches, int reduce_fp32) {
-    static const zero_tensor tensors[] = { { "shared", 700, 1, 0, 1, 0 }, { "block", 5000, 3, 1, 1, 0 } };
+    static const zero_tensor tensors[] = { { "shared", 1, { 700 }, 1, 0, 1, 0 },
+                                           { "block", 1, { 5000 }, 3, 1, 1, 0 } };
     static const zero_unit units[] = {
         { "shared", 2, 2, 2 }, { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }
     };

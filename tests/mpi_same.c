@@ -102,27 +102,31 @@ static void check_settings(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay, written)                                           \
-    "tensor 2 = " name ", " elems " elements, layers " layers " from unit " unit " on, decay " decay \
+#define TENSOR2(name, elems, layers, unit, decay, written)                                        \
+    "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit " on, decay " decay \
     ", written " written
     const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1");
     DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1"), ours);
-    DIFFERS(g.tensors[2].elems++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
+    DIFFERS((g.tensors[2].n_dims = 2, g.tensors[2].dims[1] = 1), TENSOR2("w", "5003 1", "4", "1", "1", "1"),
+            ours);
     DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1"), ours);
     DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1"), ours);
     DIFFERS(g.tensors[2].written = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
     DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1"), ours);
     DIFFERS(g.n_tensors--, "no tensor 5",
-            "tensor 5 = lnfw, 50 elements, layers 1 from unit 0 on, decay 0, written 0");
-#define UNIT0(name, forward, backward, without) \
-    "unit 0 = " name ", uses forward " forward ", backward " backward ", without parameters " without
-    ours = UNIT0("emb", "2", "2", "0x2");
-    DIFFERS(g.units[0].name = "embedding", UNIT0("embedding", "2", "2", "0x2"), ours);
-    DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "2", "0x2"), ours);
-    DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "1", "0x2"), ours);
-    DIFFERS(g.units[0].backward_no_params = 0, UNIT0("emb", "2", "2", "0"), ours);
-    DIFFERS(g.n_units--, "no unit 4", "unit 4 = block 3, uses forward 1, backward 1, without parameters 0");
+            "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, written 0");
+#define UNIT0(name, forward, backward, without)                                            \
+    "unit 0 = " name ", uses forward " forward ", backward " backward ", of them " without \
+    " only for gradients"
+    ours = UNIT0("emb", "2", "2", "1");
+    DIFFERS(g.units[0].name = "embedding", UNIT0("embedding", "2", "2", "1"), ours);
+    DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "2", "1"), ours);
+    DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "1", "1"), ours);
+    DIFFERS(g.units[0].gradient_only_uses = 0, UNIT0("emb", "2", "2", "0"), ours);
+    DIFFERS(g.n_units--, "no unit 4",
+            "unit 4 = block 3, uses forward 1, backward 1, of them 0 only for gradients");
 }
 
 // The trainer's own lines are compared before settings and tables.
@@ -241,7 +245,7 @@ static void check_all_decided(void) {
     CHECK(known == settings_in_header());
 }
 
-// -------- zero_same
+// -------- zero_require_same
 
 static void check_lines(int shared, int overlap) {
     static const struct {
@@ -258,19 +262,20 @@ static void check_lines(int shared, int overlap) {
     toy t;
     g.config.comm.shared_window = shared;
     g.config.overlap = overlap;
-    CHECK_SETTING("zero_same, odd rank %d, %s, overlap %d", odd, shared ? "window" : "messages", overlap);
+    CHECK_SETTING("zero_require_same, odd rank %d, %s, overlap %d", odd, shared ? "window" : "messages",
+                  overlap);
     MUST(toy_create(&t, &g.config, NULL));
     for (int i = 0; i < CASES; i++) {
-        expect(zero_same(t.z, checks.rank == odd ? cases[i].theirs : cases[i].ours), cases[i].they_have,
-               cases[i].we_have, "");
-        MUST(zero_same(t.z, cases[i].ours));
+        expect(zero_require_same(t.z, checks.rank == odd ? cases[i].theirs : cases[i].ours),
+               cases[i].they_have, cases[i].we_have, "");
+        MUST(zero_require_same(t.z, cases[i].ours));
     }
-    MUST(zero_same(t.z, ""));
+    MUST(zero_require_same(t.z, ""));
     for (int i = 0; i < LONG; i++) text[i] = i % 10 == 9 ? '\n' : (char)('a' + i / 10 % 23);
     memcpy(text + LONG - 10, "last = 1", 9);
-    MUST(zero_same(t.z, text));
+    MUST(zero_require_same(t.z, text));
     if (checks.rank == odd) text[LONG - 3] = '2';
-    expect(zero_same(t.z, text), "last = 2", "last = 1", "");
+    expect(zero_require_same(t.z, text), "last = 2", "last = 1", "");
     MUST(toy_step(&t, 1, 1, NULL));  // it all changed nothing
     zero_destroy(t.z);
     free(text);

@@ -32,7 +32,7 @@ static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; 
 static int64_t unit_padded(int unit) {
     int64_t end = 0;
     for (int k = 0; k < TOY_TENSORS; k++)
-        if (toy_has(k, unit)) end += round_up(toy_tensors[k].elems, 128);
+        if (toy_has(k, unit)) end += round_up(toy_elems(k), 128);
     return round_up((end + checks.ranks - 1) / checks.ranks, 128) * checks.ranks;
 }
 static int64_t psi_padded(void) {
@@ -42,7 +42,7 @@ static int64_t psi_padded(void) {
 }
 static int64_t psi_exact(void) {
     int64_t psi = 0;
-    for (int k = 0; k < TOY_TENSORS; k++) psi += toy_tensors[k].elems * toy_tensors[k].layers;
+    for (int k = 0; k < TOY_TENSORS; k++) psi += toy_elems(k) * toy_tensors[k].layers;
     return psi;
 }
 
@@ -163,14 +163,14 @@ static outcome train(const zero_config *c) {
     MUST(toy_create(&t, c, NULL));
     check_transport(t.z, c);
     for (int step = 1; step <= STEPS; step++) {
-        zero_info info;
+        zero_step_info info;
         MUST(toy_step(&t, c->micro_batches, step, &info));
         CHECK(info.finite && info.grad_norm > 0);
         o.norms[step - 1] = info.grad_norm;
         check_traffic(t.z, c, c->micro_batches, step, step);
         if (step == 1) first_step = memory_now(t.z);
         if (step != EVAL_AFTER) continue;
-        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        MUST(toy_eval(&t));
         o.eval = t.activation;
         check_traffic(t.z, c, c->micro_batches, step, step);
     }
@@ -285,7 +285,8 @@ static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const z
 
 static void check_wire_memory(void) {
     enum { BLOCKS = 5 };
-    static const zero_tensor tensors[] = { { "w", 5003, BLOCKS, 1, 1, 0 }, { "wte", 7001, 1, 0, 1, 0 } };
+    static const zero_tensor tensors[] = { { "w", 1, { 5003 }, BLOCKS, 1, 1, 0 },
+                                           { "wte", 1, { 7001 }, 1, 0, 1, 0 } };
     static const struct {
         int64_t size;
         int blocks;
@@ -338,8 +339,8 @@ static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what,
     int64_t wrong = 0;
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++) {
-            MUST(zero_get(t->z, what, k, l, 0, toy_tensors[k].elems, got));
-            for (int64_t i = 0; i < toy_tensors[k].elems; i++) {
+            MUST(zero_get(t->z, what, k, l, 0, toy_elems(k), got));
+            for (int64_t i = 0; i < toy_elems(k); i++) {
                 float initial = own_master(c) ? toy_rounded(c->numbers.dtype, toy_initial(k, l, i))
                                               : toy_initial(k, l, i);
                 wrong += got[i] != (what == ZERO_MASTER
@@ -355,7 +356,7 @@ static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what,
 // gradient has the loss scale in it.
 static void check_integers(const zero_config *c) {
     zero_hyper h = { .eps = 1e-8f, .t = 1 };
-    zero_info info;
+    zero_step_info info;
     toy t;
     double squares, unused = 0;
     MUST(toy_create(&t, c, NULL));
@@ -415,7 +416,7 @@ static void check_extra_gather_counts(void) {
           step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     memcpy(units, toy_units, sizeof units);
-    units[0].backward_no_params = 0;  // the encoder's backward gathers in vain
+    units[0].gradient_only_uses = 0;  // the encoder's backward gathers in vain
     CHECK(gathered_in_step(&c, units, &said) ==
           step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
     CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
@@ -474,7 +475,7 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     MUST(toy_step(&t, A, 1, NULL));
     GATHERED(1, 0, 0);
     for (int i = 0; i < 2; i++) {
-        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        MUST(toy_eval(&t));
         GATHERED(1, i + 1, 0);
         o.evals[i] = t.activation;
     }
@@ -523,7 +524,7 @@ static void train_in_own_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
     for (int step = 1; step <= 2; step++) {
-        MUST(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        MUST(zero_begin_train(t.z, 0, 1));
         MUST(toy_start(&t, 0.1f * t.rank));
         MUST(toy_forward(&t, 0));
         for (int k = 1; k < TOY_UNITS; k++) MUST(toy_forward(&t, checks.rank % 2 ? TOY_UNITS - k : k));
@@ -694,7 +695,7 @@ static void check_wrong_files(toy *t, const zero_config *c, const char *before) 
     CHECK(checks.ranks > 1 || strstr(zero_last_error(), "of the trainer's own"));
     memcpy(units, toy_units, sizeof units);
     memcpy(tensors, toy_tensors, sizeof tensors);
-    tensors[2].elems--;
+    tensors[2].dims[0]--;
     path_of(path, "other_rank", checks.rank);
     MUST(zero_create(&other, c, tensors, TOY_TENSORS, units, TOY_UNITS));
     CHECK(zero_load(other, path, &user, sizeof user) == ZERO_ERR_IO);
@@ -856,14 +857,14 @@ static void check_values(const zero_config *c) {
                                         ZERO_MOMENT2 };  // PARAM sets the master too: first
     toy t;
     MUST(toy_create(&t, c, NULL));
-    MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+    MUST(toy_eval(&t));
     steps(&t, 1, 1);
-    MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    MUST(zero_begin_eval(t.z));
     MUST(toy_forward(&t, 0));  // the next units are on their way, and must not arrive after zero_set
     for (int w = 0; w < 4; w++)
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
-                int64_t n = toy_tensors[k].elems, half = n / 3;
+                int64_t n = toy_elems(k), half = n / 3;
                 if (own_master(c) && order[w] == ZERO_MASTER) continue;  // the parameter itself
                 for (int64_t i = 0; i < n; i++) x[i] = value_of(w, k, l, i);
                 MUST(zero_set(t.z, order[w], k, l, half, n - half, x + half));
@@ -872,7 +873,7 @@ static void check_values(const zero_config *c) {
     for (int w = 0; w < 4; w++)
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
-                int64_t n = toy_tensors[k].elems, third = n / 3, wrong = 0;
+                int64_t n = toy_elems(k), third = n / 3, wrong = 0;
                 int from = own_master(c) && order[w] == ZERO_MASTER ? 0 : w;
                 MUST(zero_get(t.z, order[w], k, l, third, n - third, got + third));
                 MUST(zero_get(t.z, order[w], k, l, 0, third, got));
@@ -883,7 +884,7 @@ static void check_values(const zero_config *c) {
                 }
                 CHECK(wrong == 0);
             }
-    MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+    MUST(toy_eval(&t));
     zero_destroy(t.z);
 }
 
@@ -992,7 +993,7 @@ static void check_order_of_starts(void) {
             steps(&t, 1, 1);  // records the order of use
             for (int micro = 0; micro < 2; micro++) {
                 from = events_so_far(t.z);
-                MUST(toy_pass(&t, ZERO_TRAIN, micro, 2));
+                MUST(toy_train(&t, micro, 2));
                 if (stage == 3) check_order_in_backward(t.z, from, prefetch, micro == 0);
             }
             from = events_so_far(t.z);
@@ -1116,7 +1117,7 @@ static void check_disorder(void) {
             c.comm.timeout_s = 1;
             CHECK_SETTING("disorder, %s, overlap %d", shared ? "window" : "messages", overlap);
             MUST(toy_create(&t, &c, NULL));
-            MUST(zero_begin(t.z, ZERO_EVAL, 0, 1));
+            MUST(zero_begin_eval(t.z));
             int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
             CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from every other
             if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
@@ -1154,7 +1155,8 @@ static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_
 }
 
 static void check_no_memory(void) {
-    static const zero_tensor large = { "large", 32 << 20, 1, 0, 1, 0 }, small = { "small", 1000, 1, 0, 1, 0 };
+    static const zero_tensor large = { "large", 1, { 32 << 20 }, 1, 0, 1, 0 },
+                             small = { "small", 1, { 1000 }, 1, 0, 1, 0 };
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 0; stage < 4; stage++) {
             zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1,

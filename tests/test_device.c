@@ -535,7 +535,7 @@ static size_t device_memory_left(void) {
 static void test_out_of_memory(void **state) {
     (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
-    const zero_tensor huge = { "huge", 1LL << 38, 1, 0, 1, 0 };
+    const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
     WORKS(create(&c));
     size_t left = device_memory_left();
@@ -619,7 +619,7 @@ static void test_launches_of_clearing(void **state) {
         zero_config c = config_on(ZERO_CUDA, stage);
         end(NULL);
         WORKS(create(&c));
-        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        WORKS(zero_begin_train(t.z, 0, 1));
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = launches();
             WORKS(zero_pre_backward(t.z, u));
@@ -650,7 +650,7 @@ static int whole_run(const zero_config *c, const char *path) {
     float x;
     TOY_TRY(create(c));
     for (int step = 1; step <= 2; step++) TOY_TRY(toy_step(&t, c->micro_batches, step, NULL));
-    TOY_TRY(toy_pass(&t, ZERO_EVAL, 0, 1));
+    TOY_TRY(toy_eval(&t));
     TOY_TRY(zero_hash(t.z, 1, hex));
     TOY_TRY(zero_get(t.z, ZERO_MOMENT1, 0, 0, 0, 1, &x));
     TOY_TRY(zero_save(t.z, path, NULL, 0));

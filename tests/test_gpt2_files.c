@@ -295,7 +295,7 @@ static void test_init(void **state) {
         for (int64_t j = 0; j < drawn; j++) sum += m.values[i][j], squares += m.values[i][j] * m.values[i][j];
         for (int64_t j = drawn; j < n; j++) assert_true(m.values[i][j] == 0);
         double mean = sum / drawn, std = sqrt(squares / drawn - mean * mean);
-        double expected = !m.tensors[i].matrix            ? 0
+        double expected = m.tensors[i].n_dims == 1        ? 0
                           : i == ATTPROJW || i == FCPROJW ? 0.01
                                                           : 0.02;  // 0.02 / sqrt(2 * 2)
         assert_float_equal(std, expected, expected * 0.03);

@@ -178,7 +178,7 @@ static void stop(void) {
 }
 
 // Loss and gradients, captured, of one step; the step is still to be finished.
-static double gradients(zero_info *info) {
+static double gradients(zero_step_info *info) {
     FOR_EACH_TENSOR(i, l) memset(captured[i][l], 0, model.tensors[i].elems * sizeof(float));
     embedding_uses = 0;
     gpt2_check(dataloader_reset(&loader));
@@ -257,7 +257,7 @@ static void check_tensor(int i, int l, double *worst) {
 
 static void check_finite_differences(Setting s) {
     double worst = 0;
-    zero_info info;
+    zero_step_info info;
     start(s);
     gradients(&info);
     zero_check(zero_discard(z));
@@ -286,7 +286,7 @@ static void test_same_bits(void **state) {
                                         { GPT2_F32, 3, 2, 1, 0 } };
     float *first = malloc_check(gpt2_num_parameters(&ref.config) * sizeof(float));
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
-        zero_info info;
+        zero_step_info info;
         start(settings[s]);
         gradients(&info);
         FOR_EACH_TENSOR(i, l) {
@@ -368,7 +368,7 @@ static void check_next_logits(const Tolerance *tolerance) {
 
 static void check_against_reference(Setting s) {
     const Tolerance *tolerance = tolerance_of(&s);
-    zero_info info;
+    zero_step_info info;
     int L = ref.config.num_layers;
     start(s);
     if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);  // else the buffer holds some rows only

@@ -100,7 +100,7 @@ static void test_before_begin(void **state) {
 }
 
 static void param_outside(void) {
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    WORKS(zero_begin_train(t.z, 0, 2));
     NO_POINTER(zero_param(t.z, W, 0), "zero_param(w, layer 0): unit 1 (block 0)");
     WORKS(zero_pre_forward(t.z, 1));
     assert_non_null(zero_param(t.z, W, 0));
@@ -122,7 +122,7 @@ static void test_param_outside(void **state) {
 }
 
 static void grad_outside(void) {
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    WORKS(zero_begin_train(t.z, 0, 2));
     forward_all();
     NO_POINTER(zero_grad(t.z, LNFW, 0), "zero_grad(lnfw, layer 0): unit 0 (emb)");
     WORKS(zero_pre_backward(t.z, 0));
@@ -143,7 +143,7 @@ static void test_grad_outside(void **state) {
 }
 
 static void evaluation(void) {
-    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    WORKS(zero_begin_eval(t.z));
     for (int i = 0; i < 3; i++) open_and_close(1);  // any number of uses
     MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is no training pass");
     WORKS(zero_pre_forward(t.z, 1));
@@ -152,8 +152,8 @@ static void evaluation(void) {
     MISUSE(zero_post_backward(t.z, 1), "unit 1 (block 0) is not open for backward");
     WORKS(zero_post_forward(t.z, 1));
     MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
-    MISUSE(zero_begin(t.z, ZERO_EVAL, 0, 1), "evaluation inside a training step");
+    WORKS(zero_begin_train(t.z, 0, 2));
+    MISUSE(zero_begin_eval(t.z), "evaluation inside a training step");
 }
 static void test_evaluation(void **state) {
     (void)state;
@@ -161,7 +161,7 @@ static void test_evaluation(void **state) {
 }
 
 static void order_of_hooks(void) {
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    WORKS(zero_begin_train(t.z, 0, 2));
     MISUSE(zero_post_forward(t.z, 2), "post_forward: unit 2 (block 1)");
     WORKS(zero_pre_forward(t.z, 2));
     MISUSE(zero_pre_forward(t.z, 2), "pre_forward: unit 2 (block 1) is open already");
@@ -184,7 +184,7 @@ static void test_order_of_hooks(void **state) {
 }
 
 static void unit_range(void) {
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    WORKS(zero_begin_train(t.z, 0, 1));
     for (int unit = -1; unit <= TOY_UNITS; unit += TOY_UNITS + 1) {
         char name[32];
         snprintf(name, sizeof name, "unit %d:", unit);
@@ -200,29 +200,28 @@ static void test_unit_range(void **state) {
 }
 
 static void begin_rules(void) {
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2");
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 0, 3), "micro-batch 0 of 3");
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 2, 2), "micro-batch 2 of 2");
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, -1, 2), "micro-batch -1 of 2");
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 0, 0), "micro-batch 0 of 0");
-    REFUSED(zero_begin(t.z, (zero_mode)7, 0, 1), ZERO_ERR_ARGUMENT, "mode 7");
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));
+    MISUSE(zero_begin_train(t.z, 1, 2), "micro-batch 1 of 2");
+    MISUSE(zero_begin_train(t.z, 0, 3), "micro-batch 0 of 3");
+    MISUSE(zero_begin_train(t.z, 2, 2), "micro-batch 2 of 2");
+    MISUSE(zero_begin_train(t.z, -1, 2), "micro-batch -1 of 2");
+    MISUSE(zero_begin_train(t.z, 0, 0), "micro-batch 0 of 0");
+    WORKS(zero_begin_train(t.z, 0, 2));
     WORKS(zero_pre_forward(t.z, 3));
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 3 (block 2) is still open");
+    MISUSE(zero_begin_train(t.z, 1, 2), "unit 3 (block 2) is still open");
     WORKS(zero_post_forward(t.z, 3));
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "unit 0 (emb) has finished 0 of its 2 forward uses");
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 2));  // starts the step anew
+    MISUSE(zero_begin_train(t.z, 1, 2), "unit 0 (emb) has finished 0 of its 2 forward uses");
+    WORKS(zero_begin_train(t.z, 0, 2));  // starts the step anew
     forward_all();
     backward_all();
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 1), "micro-batch 1 of 1");
+    MISUSE(zero_begin_train(t.z, 1, 1), "micro-batch 1 of 1");
     MISUSE(zero_reduce(t.z, NULL), "after micro-batch 1 of 2");
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 1, 2));
-    MISUSE(zero_begin(t.z, ZERO_TRAIN, 1, 2), "micro-batch 1 of 2 does not follow");
+    WORKS(zero_begin_train(t.z, 1, 2));
+    MISUSE(zero_begin_train(t.z, 1, 2), "micro-batch 1 of 2 does not follow");
 }
 // what reads all values wants every unit closed, in an evaluation too
 static void closed_rules(void) {
     char hex[17];
-    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    WORKS(zero_begin_eval(t.z));
     WORKS(zero_pre_forward(t.z, 2));
     MISUSE(zero_hash(t.z, 0, hex), "zero_hash: unit 2 (block 1) is still open");
     MISUSE(zero_save(t.z, "never_written", NULL, 0), "zero_save: unit 2 (block 1) is still open");
@@ -246,7 +245,7 @@ static void step_rules(void) {
     bad_beta.beta2 = 1;
     MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
     MISUSE(zero_discard(t.z), "zero_reduce comes first");
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    WORKS(zero_begin_train(t.z, 0, 1));
     forward_all();
     backward(0);
     for (int u = TOY_UNITS - 1; u > 1; u--) backward(u);
@@ -291,20 +290,20 @@ static void test_values_range(void **state) {
 static void inside_step(void) {
     float x;
     char hex[17];
-    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    WORKS(zero_begin_eval(t.z));
     WORKS(zero_pre_forward(t.z, 2));
     MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x),
            "unit 2 (block 1) is still open");  // nobody changes what is being read
     MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "unit 2 (block 1) is still open");
     WORKS(zero_post_forward(t.z, 2));
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    WORKS(zero_begin_train(t.z, 0, 1));
     for (int i = 0; i < 2; i++) {
         MISUSE(zero_set(t.z, ZERO_PARAM, WTE, 0, 0, 1, &x), "zero_set(wte)");
         MISUSE(zero_get(t.z, ZERO_PARAM, WTE, 0, 0, 1, &x), "zero_get(wte)");
         MISUSE(zero_hash(t.z, 0, hex), "zero_hash");
         MISUSE(zero_save(t.z, "/nonexistent", NULL, 0), "zero_save");
         MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "zero_load");
-        MISUSE(zero_begin(t.z, ZERO_EVAL, 0, 1), "zero_begin");
+        MISUSE(zero_begin_eval(t.z), "zero_begin");
         if (i == 0) WORKS(toy_passes(&t, 1));
         if (i == 0) WORKS(zero_reduce(t.z, NULL));
     }
@@ -340,13 +339,13 @@ static void test_not_finite(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         zero_config c = config_of(stage);
-        zero_info info;
+        zero_step_info info;
         make(&c);
         WORKS(toy_passes(&t, 1));
         WORKS(zero_reduce(t.z, &info));
         assert_true(info.finite && info.grad_norm > 0);
         WORKS(zero_discard(t.z));
-        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        WORKS(zero_begin_train(t.z, 0, 1));
         forward_all();
         WORKS(zero_pre_backward(t.z, 0));
         ((float *)zero_grad(t.z, LNFW, 0))[49] = INFINITY;
@@ -368,12 +367,12 @@ static void test_gradient_is_cleared(void **state) {
         c.debug.poison = 1;
         make(&c);
         for (int micro = 0; micro < 2; micro++) {
-            WORKS(zero_begin(t.z, ZERO_TRAIN, micro, 2));
+            WORKS(zero_begin_train(t.z, micro, 2));
             forward_all();
             WORKS(zero_pre_backward(t.z, 0));
             float *written = zero_grad(t.z, WTE, 0), *added = zero_grad(t.z, LNFW, 0);
             for (int i = 0; i < TOY_LARGEST; i++) written[i] = (float)i;
-            for (int i = 0; i < toy_tensors[LNFW].elems; i++) {
+            for (int i = 0; i < toy_elems(LNFW); i++) {
                 assert_true(added[i] == 0);
                 added[i] = (float)i;
             }
@@ -382,11 +381,11 @@ static void test_gradient_is_cleared(void **state) {
                 WORKS(zero_pre_backward(t.z, u));
                 written = zero_grad(t.z, W, u - 1);
                 added = zero_grad(t.z, B, u - 1);
-                for (int i = 0; i < toy_tensors[W].elems; i++) {
+                for (int i = 0; i < toy_elems(W); i++) {
                     assert_true(isnan(written[i]));
                     written[i] = 1;
                 }
-                for (int i = 0; i < toy_tensors[B].elems; i++) {
+                for (int i = 0; i < toy_elems(B); i++) {
                     assert_true(added[i] == 0);
                     added[i] = 1;
                 }
@@ -396,7 +395,7 @@ static void test_gradient_is_cleared(void **state) {
             written = zero_grad(t.z, WTE, 0);
             added = zero_grad(t.z, LNFW, 0);
             for (int i = 0; i < TOY_LARGEST; i++) assert_true(written[i] == (float)i);
-            for (int i = 0; i < toy_tensors[LNFW].elems; i++) assert_true(added[i] == (float)i);
+            for (int i = 0; i < toy_elems(LNFW); i++) assert_true(added[i] == (float)i);
             WORKS(zero_post_backward(t.z, 0));
         }
     }
@@ -406,8 +405,8 @@ static void test_gradient_is_cleared(void **state) {
 // is added to the others.
 static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten,
                            int *finite) {
-    zero_info info;
-    WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+    zero_step_info info;
+    WORKS(zero_begin_train(t.z, 0, 1));
     for (int u = 0; u < n_units; u++) open_and_close(u);
     for (int u = n_units - 1; u >= 0; u--) {
         WORKS(zero_pre_backward(t.z, u));
@@ -415,7 +414,7 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
             int here = u >= tensors[k].unit && u < tensors[k].unit + tensors[k].layers;
             float *g = here ? zero_grad(t.z, k, u - tensors[k].unit) : NULL;
             if (!here || !tensors[k].written || k == forgotten) continue;
-            for (int i = 0; i < tensors[k].elems; i++) g[i] = 1;
+            for (int i = 0; i < zero_tensor_elems(&tensors[k]); i++) g[i] = 1;
         }
         WORKS(zero_post_backward(t.z, u));
     }
@@ -431,9 +430,9 @@ static void test_written_gradients(void **state) {
     (void)state;
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
-        { "a", 5000, 1, 0, 1, 1 }, { "b", 70, 2, 1, 0, 0 },  { "c", 200, 3, 1, 1, 1 },
-        { "d", 1, 1, 2, 0, 1 },    { "e", 333, 1, 3, 1, 0 }, { "f", 3001, 1, 4, 1, 1 },
-        { "g", 129, 1, 4, 1, 0 },
+        { "a", 1, { 5000 }, 1, 0, 1, 1 }, { "b", 1, { 70 }, 2, 1, 0, 0 },  { "c", 1, { 200 }, 3, 1, 1, 1 },
+        { "d", 1, { 1 }, 1, 2, 0, 1 },    { "e", 1, { 333 }, 1, 3, 1, 0 }, { "f", 1, { 3001 }, 1, 4, 1, 1 },
+        { "g", 1, { 129 }, 1, 4, 1, 0 },
     };
     static const zero_unit units[UNITS] = {
         { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }, { "3", 1, 1, 0 }, { "4", 1, 1, 0 },
@@ -502,7 +501,7 @@ static void test_config_refused(void **state) {
     BAD(debug.trace_events, -1, "trace_events -1");
     REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
             "zero_config.size");
-    zero_tensor no_name = { NULL, 1, 1, 0, 0, 0 };
+    zero_tensor no_name = { NULL, 1, { 1 }, 1, 0, 0, 0 };
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
     zero_destroy(NULL);
@@ -537,7 +536,7 @@ static void test_backward_order(void **state) {
     for (c.stage = 2; c.stage <= 3; c.stage++) {
         int last = TOY_UNITS - 1;
         make(&c);
-        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        WORKS(zero_begin_train(t.z, 0, 1));
         forward_all();
         backward(0);
         WORKS(zero_pre_backward(t.z, last));
@@ -562,7 +561,7 @@ static void test_slots(void **state) {
         make(&c);
         zero_get_effective(t.z, &e);
         assert_int_equal(e.slots, c.max_open);
-        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_begin_eval(t.z));
         WORKS(zero_pre_forward(t.z, 0));  // has room of its own
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
         char names[64];
@@ -591,14 +590,14 @@ static void test_poisoned_parameters(void **state) {
     c.prefetch = 0;
     for (c.debug.poison = 0; c.debug.poison < 2; c.debug.poison++) {
         make(&c);
-        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_begin_eval(t.z));
         for (int u = 0; u < 2; u++) {
             int tensor = u ? W : WTE;
             WORKS(zero_pre_forward(t.z, u));
             float *kept = zero_param(t.z, tensor, 0);
             assert_true(kept[3] == toy_initial(tensor, 0, 3));
             WORKS(zero_post_forward(t.z, u));
-            assert_int_equal(all_nan(kept, toy_tensors[tensor].elems), c.debug.poison);
+            assert_int_equal(all_nan(kept, toy_elems(tensor)), c.debug.poison);
         }
         open_and_close(1);  // gathered again, it is whole again
         WORKS(zero_pre_forward(t.z, 1));
@@ -615,7 +614,7 @@ static void test_poisoned_gradients(void **state) {
             c.overlap = overlap;
             c.micro_batches = 1;
             make(&c);
-            WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+            WORKS(zero_begin_train(t.z, 0, 1));
             forward_all();
             backward(0);
             float *kept = NULL;
@@ -627,7 +626,7 @@ static void test_poisoned_gradients(void **state) {
             }
             backward(0);
             WORKS(zero_reduce(t.z, NULL));
-            assert_true(all_nan(kept, toy_tensors[B].elems));
+            assert_true(all_nan(kept, toy_elems(B)));
         }
 }
 
@@ -643,11 +642,11 @@ static void test_poison_from_environment(void **state) {
         assert_int_equal(cases[i].value ? setenv("ZERO_POISON", cases[i].value, 1) : unsetenv("ZERO_POISON"),
                          0);
         make(&c);
-        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_begin_eval(t.z));
         WORKS(zero_pre_forward(t.z, 1));
         float *kept = zero_param(t.z, W, 0);
         WORKS(zero_post_forward(t.z, 1));
-        assert_int_equal(all_nan(kept, toy_tensors[W].elems), cases[i].poison);
+        assert_int_equal(all_nan(kept, toy_elems(W)), cases[i].poison);
     }
 }
 
@@ -672,13 +671,12 @@ static void skip_events(void) {
 static int prefetched_in_pass(const int order[TOY_UNITS]) {
     int ahead = 0;
     skip_events();
-    WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+    WORKS(zero_begin_eval(t.z));
     for (int k = 0; k < TOY_UNITS; k++) {
         int layer = order[k] ? order[k] - 1 : 0, tensor = order[k] ? W : WTE;
         WORKS(zero_pre_forward(t.z, order[k]));
         const float *p = zero_param(t.z, tensor, layer);
-        for (int64_t i = 0; i < toy_tensors[tensor].elems; i++)
-            assert_true(p[i] == toy_initial(tensor, layer, i));
+        for (int64_t i = 0; i < toy_elems(tensor); i++) assert_true(p[i] == toy_initial(tensor, layer, i));
         WORKS(zero_post_forward(t.z, order[k]));
     }
     for (int k = 1; k < TOY_UNITS; k++)
@@ -713,7 +711,7 @@ static void test_any_order_trains(void **state) {
         make(&c);
         for (int step = 1; step <= 4; step++) {
             zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
-            WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+            WORKS(zero_begin_train(t.z, 0, 1));
             open_and_close(0);
             for (int k = 0; k < TOY_BLOCKS; k++)
                 open_and_close(1 + (shuffled ? (k * 3 + step) % TOY_BLOCKS : k));
@@ -750,7 +748,7 @@ static void test_release_gathers_the_next(void **state) {
     (void)state;
     make_traced();
     for (int pass = 0; pass < 2; pass++) {
-        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_begin_eval(t.z));
         open_and_close(0);
         for (int u = 1; u < TOY_UNITS; u++) {
             WORKS(zero_pre_forward(t.z, u));
@@ -769,7 +767,7 @@ static void test_own_room_is_used_early(void **state) {
     (void)state;
     make_traced();
     for (int pass = 0; pass < 2; pass++) {
-        WORKS(zero_begin(t.z, ZERO_EVAL, 0, 1));
+        WORKS(zero_begin_eval(t.z));
         for (int u = 0; u < TOY_UNITS; u++) {
             skip_events();
             open_and_close(u);
@@ -792,7 +790,7 @@ static void test_update_in_order_of_use(void **state) {
         c.overlap = 0;
         c.prefetch = prefetch;
         make(&c);
-        WORKS(zero_begin(t.z, ZERO_TRAIN, 0, 1));
+        WORKS(zero_begin_train(t.z, 0, 1));
         for (int k = 0; k <= TOY_UNITS; k++) open_and_close(forward[k]);
         WORKS(toy_backward(&t, 0, 0));
         for (int u = TOY_UNITS - 1; u > 0; u--) WORKS(toy_backward(&t, u, 0));

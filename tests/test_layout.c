@@ -18,29 +18,29 @@ typedef struct {
     int n_units;
 } model;
 
-static const zero_tensor one_tensors[] = { { "w", 1, 1, 0, 0, 0 } };
+static const zero_tensor one_tensors[] = { { "w", 1, { 1 }, 1, 0, 0, 0 } };
 static const zero_unit one_units[] = { { "all", 1, 1, 0 } };
 
 static const zero_tensor tied_tensors[] = {
-    { "wte", 1000, 1, 0, 1, 1 }, { "ln", 128, 4, 1, 0, 0 },  { "w", 777, 4, 1, 1, 1 },
-    { "b", 127, 4, 1, 0, 0 },    { "up", 4097, 4, 1, 1, 1 }, { "lnf", 129, 1, 0, 0, 0 },
+    { "wte", 1, { 1000 }, 1, 0, 1, 1 }, { "ln", 1, { 128 }, 4, 1, 0, 0 },  { "w", 1, { 777 }, 4, 1, 1, 1 },
+    { "b", 1, { 127 }, 4, 1, 0, 0 },    { "up", 1, { 4097 }, 4, 1, 1, 1 }, { "lnf", 1, { 129 }, 1, 0, 0, 0 },
 };
 static const zero_unit tied_units[] = {
-    { "emb", 2, 2, 2 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 }
+    { "emb", 2, 2, 1 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 }
 };
 
 // units of very different sizes, one shared in the middle, one that is shared by its backward uses only,
 // tensors that start late
 static const zero_tensor mixed_tensors[] = {
-    { "a", 70001, 1, 0, 1, 1 }, { "late", 5, 2, 4, 0, 0 }, { "b", 256, 6, 0, 0, 1 },
-    { "c", 3, 1, 2, 1, 0 },     { "d", 9999, 1, 5, 1, 1 },
+    { "a", 1, { 70001 }, 1, 0, 1, 1 }, { "late", 1, { 5 }, 2, 4, 0, 0 }, { "b", 1, { 256 }, 6, 0, 0, 1 },
+    { "c", 1, { 3 }, 1, 2, 1, 0 },     { "d", 1, { 9999 }, 1, 5, 1, 1 },
 };
 static const zero_unit mixed_units[] = {
     { "u0", 1, 1, 0 }, { "u1", 1, 1, 0 }, { "u2", 3, 1, 0 },
-    { "u3", 1, 1, 0 }, { "u4", 1, 4, 9 }, { "u5", 1, 1, 0 },
+    { "u3", 1, 1, 0 }, { "u4", 1, 4, 2 }, { "u5", 1, 1, 0 },
 };
 
-static const zero_tensor shared_tensors[] = { { "w", 500, 2, 0, 1, 0 } };
+static const zero_tensor shared_tensors[] = { { "w", 1, { 500 }, 2, 0, 1, 0 } };
 static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } };
 
 #define MODEL(m)                                                              \
@@ -103,8 +103,8 @@ static void check_places(const model *m, const layout *l, int64_t size) {
         for (int layer = 0; layer < m->tensors[t].layers; layer++, places++) {
             const layout_place *p = layout_find(l, t, layer);
             assert_non_null(p);
-            assert_true(p->tensor == t && p->layer == layer && p->elems == m->tensors[t].elems &&
-                        p->decay == m->tensors[t].decay);
+            assert_true(p->tensor == t && p->layer == layer &&
+                        p->elems == zero_tensor_elems(&m->tensors[t]) && p->decay == m->tensors[t].decay);
             assert_ptr_equal(p, &l->places[l->place_of[places]]);  // place_of is tensor-major
             const layout_unit *u = &l->units[m->tensors[t].unit + layer];
             assert_int_equal(layout_unit_of(l, p), m->tensors[t].unit + layer);
@@ -255,33 +255,66 @@ static void test_refused(void **state) {
         zero_unit units[2];
         int n_units;
     } bad[] = {
-        { "at least one tensor", { { "w", 8, 1, 0, 0, 0 } }, 0, { { "u", 1, 1, 0 } }, 1 },
-        { "at least one tensor", { { "w", 8, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 0 },
+        { "at least one tensor", { { "w", 1, { 8 }, 1, 0, 0, 0 } }, 0, { { "u", 1, 1, 0 } }, 1 },
+        { "at least one tensor", { { "w", 1, { 8 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 0 },
         { "tensor 1 (no name)",
-          { { "w", 8, 1, 0, 0, 0 }, { NULL, 8, 1, 0, 0, 0 } },
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { NULL, 1, { 8 }, 1, 0, 0, 0 } },
           2,
           { { "u", 1, 1, 0 } },
           1 },
-        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 0, 1, 0, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", -4, 1, 0, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 0, 0, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, -1, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
-        { "(wide)", { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, 1, 1, 0, 0 } }, 2, { { "u", 1, 1, 0 } }, 1 },
         { "(wide)",
-          { { "w", 8, 2, 0, 0, 0 }, { "wide", 8, 2, 1, 0, 0 } },
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 0 }, 1, 0, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 } },
+          1 },
+        { "(wide)",
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { -4 }, 1, 0, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 } },
+          1 },
+        { "(wide)",
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, 0, 0, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 } },
+          1 },
+        { "(wide)",
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, 1, -1, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 } },
+          1 },
+        { "(wide)",
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, 1, 1, 0, 0 } },
+          2,
+          { { "u", 1, 1, 0 } },
+          1 },
+        { "(wide)",
+          { { "w", 1, { 8 }, 2, 0, 0, 0 }, { "wide", 1, { 8 }, 2, 1, 0, 0 } },
           2,
           { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
           2 },
         { "(wide)",
-          { { "w", 8, 1, 0, 0, 0 }, { "wide", 8, INT32_MAX, 1, 0, 0 } },
+          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, INT32_MAX, 1, 0, 0 } },
           2,
           { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
           2 },
-        { "unit 1 (no name)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } }, 2 },
-        { "unit 1 (v)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
-        { "unit 1 (v)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
-        { "unit 1 (v)", { { "w", 8, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 33, 0 } }, 2 },
-        { "unit 1 (v) has no", { { "w", 8, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } }, 2 },
+        { "tensor 0 (w)", { { "w", 0, { 8 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
+        { "tensor 0 (w)", { { "w", 2, { 8, 0 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
+        { "tensor 0 (w)", { { "w", 5, { 8, 1, 1, 1 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
+        { "tensor 0 (w)", { { "w", 2, { 1LL << 40, 1LL << 40 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
+        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 1, -1 } }, 2 },
+        { "unit 1 (no name)",
+          { { "w", 1, { 8 }, 2, 0, 0, 0 } },
+          1,
+          { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } },
+          2 },
+        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
+        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
+        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 2, 3 } }, 2 },
+        { "unit 1 (v) has no",
+          { { "w", 1, { 8 }, 1, 0, 0, 0 } },
+          1,
+          { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
+          2 },
     };
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         layout l;
@@ -296,7 +329,7 @@ static void test_refused(void **state) {
 static void test_names_are_copied(void **state) {
     (void)state;
     char tensor_name[] = "weight", unit_name[] = "block";
-    zero_tensor t = { tensor_name, 10, 1, 0, 0, 0 };
+    zero_tensor t = { tensor_name, 1, { 10 }, 1, 0, 0, 0 };
     zero_unit u = { unit_name, 1, 1, 0 };
     layout l;
     assert_int_equal(layout_init(&l, 1, 0, &t, 1, &u, 1), 0);

@@ -113,7 +113,7 @@ static void test_rule_by_hand(void **state) {
 // -------- in a step
 
 enum { N = 1000 };
-static const zero_tensor tensors[] = { { "w", N, 1, 0, 1, 0 } };
+static const zero_tensor tensors[] = { { "w", 1, { N }, 1, 0, 1, 0 } };
 static const zero_unit units[] = { { "layer", 1, 1, 0 } };
 static const zero_hyper plain = {
     .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1
@@ -144,7 +144,7 @@ static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) 
 
 // As a trainer does it: its loss is multiplied by the scale, so that its gradients are.
 static void passes(int step, int overflow) {
-    works(zero_begin(z, ZERO_TRAIN, 0, 1));
+    works(zero_begin_train(z, 0, 1));
     works(zero_pre_forward(z, 0));
     works(zero_post_forward(z, 0));
     works(zero_pre_backward(z, 0));
@@ -163,7 +163,7 @@ static double true_norm(int step) {
 
 // The three ways a step ends: the first two are the same but for an overflow's being seen by the trainer.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
-static int end_step(way w, int t, zero_info *info) {
+static int end_step(way w, int t, zero_step_info *info) {
     zero_hyper h = plain;
     h.t = t;
     if (w == STEP) return zero_step(z, &h, info);
@@ -180,7 +180,7 @@ static void test_overflow_changes_only_the_scale(void **state) {
         for (way w = STEP; w < WAYS; w++)
             for (int kind = 1; kind <= 2; kind++) {
                 char before[17], after[17];
-                zero_info info;
+                zero_step_info info;
                 make(&c);
                 assert_true(zero_loss_scale(z) == 1024);
                 passes(1, 0);
@@ -212,7 +212,7 @@ static void test_smallest_scale_is_an_error(void **state) {
     c.numbers.initial_scale_power = 3;
     c.numbers.min_loss_scale = 8;
     for (way w = STEP; w < WAYS; w++) {
-        zero_info info;
+        zero_step_info info;
         make(&c);
         passes(1, 1);
         assert_int_equal(end_step(w, 1, &info), ZERO_ERR_ARGUMENT);
@@ -240,7 +240,7 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
     make(c);
     for (int step = 1; step <= steps; step++) {
         zero_hyper h = plain;
-        zero_info info;
+        zero_step_info info;
         h.t = step;
         h.grad_clip = clip;
         passes(step, 0);
@@ -317,12 +317,12 @@ static void test_other_types_have_none(void **state) {
     (void)state;
     for (zero_dtype t = ZERO_F32; t <= ZERO_BF16; t++) {
         zero_config c = fp16_config();
-        zero_info info;
+        zero_step_info info;
         c.numbers.dtype = t;
         c.numbers.loss_scale = 64;
         make(&c);
         assert_true(zero_loss_scale(z) == 1);
-        works(zero_begin(z, ZERO_TRAIN, 0, 1));
+        works(zero_begin_train(z, 0, 1));
         works(zero_pre_forward(z, 0));
         works(zero_post_forward(z, 0));
         works(zero_pre_backward(z, 0));

@@ -399,7 +399,7 @@ static void told_once(void **state) {
 // does, the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
-    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
+    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
     zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
     zero_config config = zero_defaults();
     rendezvous_settings s = {
@@ -451,7 +451,7 @@ static void told_once_before_there_is_a_plugin(void **state) {
 // A program that sets who it is, and leaves the start to the plugin.
 static void create_by_itself(int rank, void *ctx) {
     const plan *p = ctx;
-    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .elems = 128 };
+    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
     zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
     zero_config config = zero_defaults();
     char file[96];

@@ -802,13 +802,13 @@ static void launchers(void **state) {
             "1", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        int rank, ranks, on_node;
         set_only(known[i].pairs);
-        zero_launched_as(&rank, &ranks, &on_node);
+        zero_launch_info found = zero_launched();
         int mpi = comm_mpi_launched();
-        if (mpi != known[i].mpi || rank != known[i].rank || ranks != known[i].ranks ||
-            on_node != known[i].on_node)
-            fail_msg("row %zu: MPI %d, rank %d of %d, %d on the node", i, mpi, rank, ranks, on_node);
+        if (mpi != known[i].mpi || found.rank != known[i].rank || found.ranks != known[i].ranks ||
+            found.ranks_on_node != known[i].on_node)
+            fail_msg("row %zu: MPI %d, rank %d of %d, %d on the node", i, mpi, found.rank, found.ranks,
+                     found.ranks_on_node);
     }
 }
 

@@ -15,14 +15,16 @@ enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST 
 
 // Gradients of the matrices are written, as GPT-2's are, those of the others added to.
 static const zero_tensor toy_tensors[TOY_TENSORS] = {
-    { "wte", TOY_LARGEST, 1, 0, 1, 1 },    { "lnw", 129, TOY_BLOCKS, 1, 0, 0 },
-    { "w", 5003, TOY_BLOCKS, 1, 1, 1 },    { "b", 33, TOY_BLOCKS, 1, 0, 0 },
-    { "proj", 1280, TOY_BLOCKS, 1, 1, 1 }, { "lnfw", 50, 1, 0, 0, 0 },
+    { "wte", 1, { TOY_LARGEST }, 1, 0, 1, 1 },    { "lnw", 1, { 129 }, TOY_BLOCKS, 1, 0, 0 },
+    { "w", 1, { 5003 }, TOY_BLOCKS, 1, 1, 1 },    { "b", 1, { 33 }, TOY_BLOCKS, 1, 0, 0 },
+    { "proj", 1, { 1280 }, TOY_BLOCKS, 1, 1, 1 }, { "lnfw", 1, { 50 }, 1, 0, 0, 0 },
 };
 static const zero_unit toy_units[TOY_UNITS] = {
-    { "emb", 2, 2, 2 },     { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 },
+    { "emb", 2, 2, 1 },     { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 },
     { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
 };
+
+static inline int64_t toy_elems(int tensor) { return zero_tensor_elems(&toy_tensors[tensor]); }
 
 typedef struct {
     zero *z;
@@ -83,7 +85,7 @@ static inline int toy_forward(toy *t, int unit) {
         if (!toy_has(k, unit)) continue;
         const void *p = zero_param(t->z, k, unit - toy_tensors[k].unit);
         if (!p) return ZERO_ERR_MISUSE;
-        TOY_TRY(toy_read(t, p, toy_tensors[k].elems));
+        TOY_TRY(toy_read(t, p, toy_elems(k)));
     }
     return zero_post_forward(t->z, unit);
 }
@@ -99,14 +101,14 @@ static inline int toy_gradient(const toy *t, int tensor, int layer, int use, con
                   t->integers,
                   (float)zero_loss_scale(t->z),
                   toy_tensors[tensor].written && use == 0 };
-    int64_t n = toy_tensors[tensor].elems;
+    int64_t n = toy_elems(tensor);
     if (t->on) return t->on->add_gradient(t->stream, &u, t->device_activation, p, g, n);
     for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, t->activation, p, g, i);
     return 0;
 }
 
 static inline int toy_backward(toy *t, int unit, int use) {
-    int reads = !(t->units[unit].backward_no_params >> use & 1);
+    int reads = use < t->units[unit].backward_uses - t->units[unit].gradient_only_uses;
     TOY_TRY(zero_pre_backward(t->z, unit));
     toy_compute(t, unit);
     for (int k = 0; k < TOY_TENSORS; k++) {
@@ -120,26 +122,29 @@ static inline int toy_backward(toy *t, int unit, int use) {
     return zero_post_backward(t->z, unit);
 }
 
-static inline int toy_pass(toy *t, zero_mode mode, int micro, int of) {
-    TOY_TRY(zero_begin(t->z, mode, micro, of));
+// Forward, and with `of` above 0 backward, of micro-batch `micro` of so many.
+static inline int toy_pass(toy *t, int micro, int of) {
+    TOY_TRY(of ? zero_begin_train(t->z, micro, of) : zero_begin_eval(t->z));
     t->micro = micro;
     TOY_TRY(toy_start(t, 0.1f * t->rank + 0.05f * micro));
     TOY_TRY(toy_forward(t, 0));
     for (int u = 1; u < TOY_UNITS; u++)
         for (int use = 0; use < t->units[u].forward_uses; use++) TOY_TRY(toy_forward(t, u));
     TOY_TRY(toy_forward(t, 0));
-    if (mode == ZERO_EVAL) return 0;
+    if (!of) return 0;
     TOY_TRY(toy_backward(t, 0, 0));
     for (int u = TOY_UNITS - 1; u > 0; u--) TOY_TRY(toy_backward(t, u, 0));
     return toy_backward(t, 0, 1);
 }
+static inline int toy_train(toy *t, int micro, int of) { return toy_pass(t, micro, of); }
+static inline int toy_eval(toy *t) { return toy_pass(t, 0, 0); }
 
 static inline int toy_passes(toy *t, int micro_batches) {
-    for (int m = 0; m < micro_batches; m++) TOY_TRY(toy_pass(t, ZERO_TRAIN, m, micro_batches));
+    for (int m = 0; m < micro_batches; m++) TOY_TRY(toy_train(t, m, micro_batches));
     return 0;
 }
 
-static inline int toy_step(toy *t, int micro_batches, int step, zero_info *info) {
+static inline int toy_step(toy *t, int micro_batches, int step, zero_step_info *info) {
     zero_hyper h = { .lr = 1e-2f,
                      .beta1 = 0.9f,
                      .beta2 = 0.95f,
@@ -155,8 +160,8 @@ static inline int toy_set_initial(toy *t) {
     static float values[TOY_LARGEST];
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++) {
-            for (int64_t i = 0; i < toy_tensors[k].elems; i++) values[i] = toy_initial(k, l, i);
-            TOY_TRY(zero_set(t->z, ZERO_PARAM, k, l, 0, toy_tensors[k].elems, values));
+            for (int64_t i = 0; i < toy_elems(k); i++) values[i] = toy_initial(k, l, i);
+            TOY_TRY(zero_set(t->z, ZERO_PARAM, k, l, 0, toy_elems(k), values));
         }
     return 0;
 }

@@ -81,10 +81,8 @@ static const struct {
 
 // Before MPI starts, on every rank: one speaks, and the launcher ends the others as they sleep.
 static void refuse(const char *format, ...) {
-    int rank, ranks, on_node;
     va_list args;
-    zero_launched_as(&rank, &ranks, &on_node);
-    if (rank)
+    if (zero_launched().rank)
         sleep(1);
     else {
         va_start(args, format);
@@ -533,8 +531,8 @@ static int row(const collective *k, size_t bytes) {
 }
 
 int main(int argc, char **argv) {
-    int rank, ranks, on_node, level, started = 0, failed = 0, rows = 0;
-    zero_launched_as(&rank, &ranks, &on_node);
+    int level, started = 0, failed = 0, rows = 0;
+    int rank = zero_launched().rank, ranks = zero_launched().ranks;
     if (argc == 2 && !strcmp(argv[1], "--help")) {
         if (!rank) fputs(usage, stdout);
         return 0;

@@ -47,7 +47,7 @@ static double seconds_a_step(int layers, int stage) {
     config.stage = stage;
     for (int t = 0; t < TENSORS; t++) {
         int of_block = t >= 2 && t < 2 + PER_BLOCK;
-        tensors[t] = (zero_tensor){ "tensor", 1, of_block ? layers : 1, of_block, 0 };
+        tensors[t] = (zero_tensor){ "tensor", 1, { 1 }, of_block ? layers : 1, of_block, 0, 0 };
     }
     units[0] = (zero_unit){ "embedding", 2, 2, 0 };
     for (int l = 0; l < layers; l++) units[1 + l] = (zero_unit){ "block", 1, 1, 0 };
@@ -55,7 +55,7 @@ static double seconds_a_step(int layers, int stage) {
     const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
     double start = now();
     for (int i = 0; i < STEPS; i++) {
-        check(zero_begin(z, ZERO_TRAIN, 0, 1));
+        check(zero_begin_train(z, 0, 1));
         forward(0, layers);
         for (int l = 0; l < layers; l++) forward(1 + l, layers);
         forward(0, layers);

@@ -27,14 +27,15 @@ enum {
 };  // rows of the unit table; hidden layer l is unit HIDDEN + l
 
 static const zero_tensor tensors[TENSORS] = {
-    // name, elements of a layer, layers, unit of layer 0, decay, written
-    { "inw", 2 * H, 1, INPUT, 1, 0 }, { "inb", H, 1, INPUT, 0, 0 },   { "hidw", H *H, L, HIDDEN, 1, 0 },
-    { "hidb", H, L, HIDDEN, 0, 0 },   { "outw", H, 1, OUTPUT, 1, 0 }, { "outb", 1, 1, OUTPUT, 0, 0 },
+    // name, shape, layers, unit of layer 0, decay, written
+    { "inw", 2, { H, 2 }, 1, INPUT, 1, 0 },   { "inb", 1, { H }, 1, INPUT, 0, 0 },
+    { "hidw", 2, { H, H }, L, HIDDEN, 1, 0 }, { "hidb", 1, { H }, L, HIDDEN, 0, 0 },
+    { "outw", 1, { H }, 1, OUTPUT, 1, 0 },    { "outb", 1, { 1 }, 1, OUTPUT, 0, 0 },
 };
 static const zero_unit units[UNITS] = {
-    // uses forward, backward; the input's backward reads no parameters
-    { "input", 1, 1, 1 << 0 }, { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 },
-    { "hidden 2", 1, 1, 0 },   { "output", 1, 1, 0 },
+    // uses forward, backward, of these only for gradients: the input's backward reads no parameters
+    { "input", 1, 1, 1 },    { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 },
+    { "hidden 2", 1, 1, 0 }, { "output", 1, 1, 0 },
 };
 
 static zero *z;             // the plugin; NULL before zero_create
@@ -109,10 +110,11 @@ static void layer_backward(int unit, int weight, int l, float *din, const float 
     check(zero_post_backward(z, unit));
 }
 
-// A micro-batch; adds the sum of its losses and how many of its rows are on the right side to sums.
-static void run_pass(zero_mode mode, int pass, int micro, int of, double sums[2]) {
+// Micro-batch `micro` of `of`, or with of 0 an evaluation; adds to sums the sum of its losses, and how many
+// of its rows are on the right side.
+static void run_pass(int pass, int micro, int of, double sums[2]) {
     load_rows(pass);
-    check(zero_begin(z, mode, micro, of));
+    check(of ? zero_begin_train(z, micro, of) : zero_begin_eval(z));
     layer_forward(INPUT, INW, 0, act[0], x, 2, H);
     for (int l = 0; l < L; l++) layer_forward(HIDDEN + l, HIDW, l, act[l + 1], act[l], H, H);
     layer_forward(OUTPUT, OUTW, 0, logits, act[L], H, 1);
@@ -123,7 +125,7 @@ static void run_pass(zero_mode mode, int pass, int micro, int of, double sums[2]
         dlogits[i] = (float)(-side[i] / (1 + exp(margin)) /
                              (n * of));  // of the mean over this rank's rows of the step
     }
-    if (mode == ZERO_EVAL) return;
+    if (!of) return;
     layer_backward(OUTPUT, OUTW, 0, dact[L % 2], dlogits, act[L], H, 1);
     for (int l = L - 1; l >= 0; l--)
         layer_backward(HIDDEN + l, HIDW, l, dact[l % 2], dact[(l + 1) % 2], act[l], H, H);
@@ -135,8 +137,9 @@ static void set_initial_values(void) {
     for (int t = 0, next = 0; t < TENSORS; t++)
         for (int l = 0; l < tensors[t].layers; l++) {
             float most = !tensors[t].decay ? 0 : t == INW ? 2 : 1.7f / sqrtf(H);  // biases start at 0
-            for (int i = 0; i < tensors[t].elems; i++) values[i] = most * (2 * number(next++) - 1);
-            check(zero_set(z, ZERO_PARAM, t, l, 0, tensors[t].elems, values));
+            for (int i = 0; i < zero_tensor_elems(&tensors[t]); i++)
+                values[i] = most * (2 * number(next++) - 1);
+            check(zero_set(z, ZERO_PARAM, t, l, 0, zero_tensor_elems(&tensors[t]), values));
         }
 }
 
@@ -164,16 +167,16 @@ int main(int argc, char **argv) {
     for (; step < STEPS; step++) {
         if (save && step == STEPS / 2) check(zero_save(z, path, &step, sizeof step));
         double sums[2] = { 0, 0 };
-        zero_info info;
+        zero_step_info info;
         zero_hyper hyper = { 0.005f * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };
-        for (int micro = 0; micro < A; micro++) run_pass(ZERO_TRAIN, step * A + micro, micro, A, sums);
+        for (int micro = 0; micro < A; micro++) run_pass(step * A + micro, micro, A, sums);
         check(zero_step(z, &hyper, &info));
         check(zero_sum(z, sums, 2));
         if (speaks && step % 50 == 0)
             printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, info.grad_norm);
     }
     for (int i = 0; i < NEW / BATCH * A; i++)
-        run_pass(ZERO_EVAL, STEPS * A + i, 0, 1, seen);  // rows that it has not trained on
+        run_pass(STEPS * A + i, 0, 0, seen);  // rows that it has not trained on
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
     if (speaks)

@@ -116,13 +116,12 @@ static void *run_meet(void *start) {
 
 static int fail_to_meet(double limit) {
     char host[COMM_HOST] = "";
-    int rank, ranks, on_node;
-    zero_launched_as(&rank, &ranks, &on_node);
+    zero_launch_info launched = zero_launched();
     if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
     return zero_fail(ZERO_ERR_COMM,
                      "rank %d (host %s) waited %.3g s for MPI to start %d ranks: one of them has not come, "
                      "is stuck, or gone",
-                     rank, host, limit, ranks);
+                     launched.rank, host, limit, launched.ranks);
 }
 
 // 1: the thread still runs.

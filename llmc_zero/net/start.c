@@ -13,7 +13,7 @@ static int env_int(const char *const *names, int fallback) {
     return fallback;
 }
 
-void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
+zero_launch_info zero_launched(void) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
     static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
                                               "SLURM_NTASKS", NULL };
@@ -22,15 +22,15 @@ void zero_launched_as(int *rank, int *ranks, int *ranks_on_node) {
                                                "SLURM_NTASKS_PER_NODE",      NULL };
     rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };  // where rank 0 is does not matter here
     int mpi = comm_mpi_launched(), tcp = !mpi && rendezvous_launched() && rendezvous_from_env(&s) > 0;
-    *rank = mpi ? env_int(rank_names, 0) : s.rank;
-    *ranks = mpi ? env_int(size_names, 1) : s.ranks;
-    *ranks_on_node = mpi || tcp ? env_int(local_names, *ranks) : 1;
+    zero_launch_info info = { .rank = mpi ? env_int(rank_names, 0) : s.rank };
+    info.ranks = mpi ? env_int(size_names, 1) : s.ranks;
+    info.ranks_on_node = mpi || tcp ? env_int(local_names, info.ranks) : 1;
+    return info;
 }
 
 static int connect_by_mpi(comm *c, const zero_config *config) {
-    int rank, ranks, on_node;
     ZERO_TRY(comm_mpi_open(c, config));
-    zero_launched_as(&rank, &ranks, &on_node);
+    int ranks = zero_launched().ranks;
     if ((comm_mpi_launched() || rendezvous_launched()) && !config->start.mpi_comm && ranks != c->ranks)
         return zero_fail(ZERO_ERR_COMM,
                          "the launcher has started %d ranks, MPI knows of %d: this MPI does not work with "
