@@ -75,6 +75,7 @@ GPT2_OBJ  += $(BUILD)/gpt2/attention_cudnn.o
 LIBS      += -L$(CUDNN_HOME)/lib64 -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib64:$(CUDNN_HOME)/lib $(LINK_CUDNN)
 endif
 endif
+TRAINER_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
 TRAINER  := $(if $(SAN)$(filter stand-in,$(CUDA)),$(BUILD)/,)train_gpt2_zero
 EXAMPLE  := $(BUILD)/mlp_zero
@@ -116,7 +117,10 @@ $(BUILD)/tests/cuda/test_nccl: $(BUILD)/tests/cuda/nccl.o
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@
-$(TRAINER): $(BUILD)/train_gpt2_zero.o $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
+$(BUILD)/trainer/%.o: trainer/%.c $(BUILD)/flags
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) -I. -c $< -o $@
+$(TRAINER): $(BUILD)/train_gpt2_zero.o $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 
@@ -144,7 +148,9 @@ $(BUILD)/tests/%.o: tests/%.cu
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) -o $@ -lcmocka $(LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
+# Tests of the trainer's own parts.
+$(BUILD)/tests/test_gradients $(BUILD)/tests/test_unlike: $(TRAINER_OBJ)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"

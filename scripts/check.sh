@@ -11,6 +11,7 @@ say() { if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=$(
 # ---- dependence: trainer -> gpt2, llmc_zero; gpt2 knows no MPI and no plugin; the plugin knows no GPT-2; zero.h includes only the C library
 ! grep -nE '#include.*(mpi\.h|nccl|llmc_zero|zero\.h)' gpt2/*.[ch] gpt2/*.c[up]*; say $? "gpt2/ includes neither MPI nor the plugin"
 ! grep -nE '#include.*gpt2/|gpt2_' llmc_zero/*.[ch] llmc_zero/*/*.[ch] llmc_zero/*/*.cu; say $? "llmc_zero/ knows nothing of GPT-2"
+! grep -nE '#include.*trainer/' gpt2/* llmc_zero/*.* llmc_zero/*/* dev/*/*; say $? "only the trainer and its tests include trainer/"
 ! grep -ln "mpi\.h" llmc_zero/*.[ch] llmc_zero/*/*.[ch] | grep -v net/mpi.c; say $? "only net/mpi.c includes mpi.h"
 ! grep -nE 'fprintf\(std|\b(printf|puts|perror|abort|exit)\(' llmc_zero/*.c llmc_zero/*/*.c | grep -vE 'exit\(status\)|net->abort\(|comm/nccl.c:.*NCCL did not abort'; say $? "llmc_zero/ never prints and never exits"
 ! grep -nE '#include <(mpi|cuda|nccl)' llmc_zero/zero.h; say $? "zero.h includes no MPI, CUDA or NCCL header"
@@ -21,10 +22,10 @@ if command -v g++ >/dev/null; then
 fi
 
 # ---- format: no tabs, no trailing blanks, no line over 160 columns
-! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch]* llmc_zero/*/*.[ch]* gpt2/*.[ch]* train_gpt2_zero.cu tests/*.[ch]* tests/cuda/*.[ch]* dev/*/*.[ch]; say $? "format"
+! grep -nP '\t| +$|^.{161,}' llmc_zero/*.[ch]* llmc_zero/*/*.[ch]* gpt2/*.[ch]* train_gpt2_zero.cu trainer/*.[ch] tests/*.[ch]* tests/cuda/*.[ch]* dev/*/*.[ch]; say $? "format"
 
 cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning --suppress=missingIncludeSystem \
-    -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c llmc_zero/*/*.c gpt2/*.c dev/*/*.c && status=0 || status=1
+    -D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA -U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN -I. llmc_zero/*.c llmc_zero/*/*.c gpt2/*.c trainer/*.c dev/*/*.c && status=0 || status=1
 say $status "cppcheck"
 
 # ---- llm.c's own CUDA trainer with the plugin compiles and links: where nvcc is, and llm.c is (LLMC=folder) or can be fetched

@@ -179,7 +179,7 @@ test_refused() {
     refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
     refused 'start.refused no launcher' 5 'no launcher says which rank this is .* give rank \(-pr\) and ranks \(-pn\)' '-pi tcp -ps 127.0.0.1'
     refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' '-pn 2 -pr 0'
-    refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is neither of mpi, tcp, fs" '-pi nccl'
+    refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is not one of auto, mpi, tcp, fs" '-pi nccl'
     variables=(RANK=0 WORLD_SIZE=1 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7)
     refused "start.refused a RANK that all of srun's tasks have" 5 'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
     variables=(RANK=0 WORLD_SIZE=2)

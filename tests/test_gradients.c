@@ -2,19 +2,23 @@
 // its own loss, and against tests/reference_gpt2.bin, which an independent implementation made
 // (dev/reference_gpt2.py). One process, no mpirun.
 #include <float.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "../llmc_zero/zero.h"
 
-// A gradient can be read until its unit's last post_backward: the trainer's calls of it come by here first.
+// A gradient can be read until its unit's last post_backward, so the trainer's calls of it come by here
+// first.
 static int capture_post_backward(zero *z, int unit);
 #define zero_post_backward capture_post_backward
 #define TESTING
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"  // the tests need no options, checkpoints and logs
+#pragma GCC diagnostic ignored "-Wunused-function"  // the tests print no samples
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 #undef zero_post_backward
@@ -141,16 +145,19 @@ static void write_shard(char *path) {
 
 static void set_params(const float *values) {
     FOR_EACH_TENSOR(i, l)
-    zero_check(zero_set(z, ZERO_PARAM, i, l, 0, model.tensors[i].elems,
+    zero_check(zero_set(run.z, ZERO_PARAM, i, l, 0, model.tensors[i].elems,
                         values + place(model.tensors, model.config.num_layers, i, l)));
 }
 
 static void start(Setting s) {
     char shard[] = "/tmp/llmc_zero_test_XXXXXX";
     opt.stage = s.stage;
-    opt.recompute = s.recompute;
     micro_batches = s.micro_batches;
-    model = (GPT2){ .config = ref.config, .dtype = s.dtype, .B = ref.B / s.micro_batches, .T = ref.T };
+    model = (GPT2){ .config = ref.config,
+                    .dtype = s.dtype,
+                    .B = ref.B / s.micro_batches,
+                    .T = ref.T,
+                    .recompute = s.recompute };
     gpt2_tensors(&model.config, model.tensors);
     assert_true(model.config.num_layers <= MAX_LAYERS);
     FOR_EACH_TENSOR(i, l) captured[i][l] = malloc_check(model.tensors[i].elems * sizeof(float));
@@ -159,12 +166,11 @@ static void start(Setting s) {
     gpt2_check(dataloader_next(&loader));  // opens the shard: from here on its name is not needed
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
-    int overlap = 0;
-    zero_config config = create_plugin(&model, s.micro_batches, &overlap, NULL);
+    zero_config config = create_plugin(&model, s.micro_batches, NULL);
     settle_memory(&model, &config);
-    size_t planned = activation_bytes(&model, opt.recompute);
-    allocate_activations(&model);
-    assert_int_equal(zero_memory_bytes(z, ZERO_ACTIVATIONS), planned);
+    size_t planned = activation_bytes(&model);
+    assert_int_equal(allocate_activations(&model), 0);
+    assert_int_equal(zero_memory_bytes(run.z, ZERO_ACTIVATIONS), planned);
     if (s.chunk) model.chunk = s.chunk;
     set_params(ref.params);
 }
@@ -172,9 +178,9 @@ static void start(Setting s) {
 static void stop(void) {
     FOR_EACH_TENSOR(i, l) free(captured[i][l]);
     dataloader_free(&loader);
-    free_model(&model);
-    zero_destroy(z);
-    z = NULL;
+    run.layers->free();
+    zero_destroy(run.z);
+    run.z = NULL;
 }
 
 // Loss and gradients, captured, of one step; the step is still to be finished.
@@ -183,7 +189,7 @@ static double gradients(zero_step_info *info) {
     embedding_uses = 0;
     gpt2_check(dataloader_reset(&loader));
     double loss = gpt2_gradients(&model, &loader, micro_batches);
-    zero_check(zero_reduce(z, info));
+    zero_check(zero_reduce(run.z, info));
     return loss;
 }
 
@@ -206,10 +212,10 @@ static double difference(int i, int l, const double *direction, double x) {
     double loss[4];
     for (int k = 0; k < 4; k++) {
         for (size_t j = 0; j < n; j++) moved[j] = (float)(at[j] + steps[k] * x * direction[j]);
-        zero_check(zero_set(z, ZERO_PARAM, i, l, 0, n, moved));
+        zero_check(zero_set(run.z, ZERO_PARAM, i, l, 0, n, moved));
         loss[k] = gpt2_validate(&model, &loader, 1);
     }
-    zero_check(zero_set(z, ZERO_PARAM, i, l, 0, n, at));
+    zero_check(zero_set(run.z, ZERO_PARAM, i, l, 0, n, at));
     free(moved);
     return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
 }
@@ -260,7 +266,7 @@ static void check_finite_differences(Setting s) {
     zero_step_info info;
     start(s);
     gradients(&info);
-    zero_check(zero_discard(z));
+    zero_check(zero_discard(run.z));
     FOR_EACH_TENSOR(i, l) check_tensor(i, l, &worst);
     print_message("largest relative error %.1e\n", worst);
     stop();
@@ -342,8 +348,7 @@ static void check_logits(const Tolerance *tolerance) {
     for (int bt = 0; bt < model.B * model.T; bt++)
         for (int v = 0; v < V; v++) {
             size_t at = (size_t)bt * Vp + v;
-            double logit = model.dtype == GPT2_BF16 ? bf16_to_f32(((uint16_t *)model.logits)[at])
-                                                    : ((float *)model.logits)[at];
+            double logit = gpt2_value(model.dtype, act(&model, LOGITS, 0), at);
             if (!(fabs(logit - ref.logits[bt * V + v]) <= tolerance->logit))
                 fail_msg("logit %d of position %d: %f, expected %f", v, bt, logit, ref.logits[bt * V + v]);
         }
@@ -383,12 +388,12 @@ static void check_against_reference(Setting s) {
         if (step_ == 0) FOR_EACH_TENSOR(i, l)
         check_values("gradient", i, l, captured[i][l], ref.grads + place(model.tensors, L, i, l),
                      tolerance->norm_wise, tolerance->element);
-        zero_check(zero_update(z, &hyper));
+        zero_check(zero_update(run.z, &hyper));
     }
     FOR_EACH_TENSOR(i, l) {
         float *p = malloc_check(model.tensors[i].elems * sizeof(float));
-        zero_check(
-            zero_get(z, s.dtype == GPT2_BF16 ? ZERO_MASTER : ZERO_PARAM, i, l, 0, model.tensors[i].elems, p));
+        zero_check(zero_get(run.z, s.dtype == GPT2_BF16 ? ZERO_MASTER : ZERO_PARAM, i, l, 0,
+                            model.tensors[i].elems, p));
         check_values("updated value", i, l, p, ref.updated + place(model.tensors, L, i, l),
                      tolerance->norm_wise, tolerance->param);
         free(p);

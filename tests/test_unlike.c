@@ -1,16 +1,20 @@
 // What the trainer has its ranks compare: every option but a few, the model, the data; by contents, not by
-// paths. One process: two texts of must_be_same, as two ranks would give them. That ranks compare them, and
-// what they say then, is for mpi_same and trainer.sh.
+// paths. One process makes two texts of must_be_same, as two ranks would. That ranks compare them, and what
+// they say then, is for mpi_same and trainer.sh.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
-#define TESTING
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"  // the tests need no forward pass, checkpoints and logs
-#include "../train_gpt2_zero.cu"
-#pragma GCC diagnostic pop
+#include "../trainer/alike.h"
+#include "../trainer/die.h"
+#include "../trainer/options.h"
 
 static char folder[] = "/tmp/test_unlike.XXXXXX";
 static Options usual;
@@ -105,7 +109,7 @@ static int is_free(const char *name) {
 // it.
 static void test_options(void **state) {
     int compared = 0;
-    for (const Option *o = option_table; o < option_table + N_OPTIONS; o++) {
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
         char line[64];
         int files = !strcmp(o->name, "-i") || !strcmp(o->name, "-j");
         begin(state);

@@ -4,7 +4,7 @@
 
 # A digest of what is built from: files carried here anew have other times.
 sources() {
-    find Makefile train_gpt2_zero.cu llmc_zero gpt2 tests dev/bench/comm.c -type f ! -name '*.sh' -print0 | sort -z | xargs -0 cat |
+    find Makefile train_gpt2_zero.cu trainer llmc_zero gpt2 tests dev/bench/comm.c -type f ! -name '*.sh' -print0 | sort -z | xargs -0 cat |
         cksum | awk '{ printf "%08x", $1 }'
 }
 

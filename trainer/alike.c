@@ -1,0 +1,117 @@
+#include "alike.h"
+#include <stdio.h>
+#include <string.h>
+#include "../gpt2/fingerprint.h"
+#include "checkpoint.h"
+#include "die.h"
+#include "inputs.h"
+#include "machine.h"
+#include "options.h"
+#include "run.h"
+
+enum { FILE_BLOCKS = 64 };  // that are read of a file or of all shards, 1 MiB
+
+// Options that a rank may have to itself: paths, whose files are compared instead, and what changes neither
+// numbers nor what ranks do together.
+static int may_differ(const Option *o) {
+    static const char *const own[] = { "-i",        "-j",        "-e",        "--tokenizer",
+                                       "-o",        "--trace",   "--tune",    "--zero-config",
+                                       "--threads", "--overlap", "--progress" };
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (!strcmp(o->name, own[i])) return 1;
+    return !strncmp(o->name, "-p", 2);  // llm.c's, of processes: the ranks have found each other
+}
+
+static void describe_number(FILE *f, const Option *o, double x) {
+    if (x < o->min)
+        fprintf(f, "%s = not given\n", o->name);
+    else
+        fprintf(f, "%s = %.15g\n", o->name, x);
+}
+
+static void describe_option(FILE *f, const Option *o) {
+    if (may_differ(o)) return;
+    if (o->kind == INT) describe_number(f, o, *(int *)o->value);
+    if (o->kind == REAL) describe_number(f, o, *(double *)o->value);
+    if (o->kind == TEXT) {
+        const char *text = *(const char **)o->value;
+        fprintf(f, "%s = %s\n", o->name, text ? text : "not given");
+    }
+}
+
+static void describe_model_source(FILE *f, int resume_step) {
+    char print[FINGERPRINT];
+    if (resume_step >= 0) {
+        const char *path = checkpoint_model(resume_step);
+        gpt2_check(fingerprint_of_file(path, FILE_BLOCKS, print));
+        fprintf(f, "last checkpoint in -o = step %d\n", resume_step);
+        fprintf(f, "%s in -o = a file of %s\n", strrchr(path, '/') + 1, print);
+        return;
+    }
+    fprintf(f, "last checkpoint in -o = %s\n", opt.resume ? "none" : "not looked for");
+    if (model_is_file()) {
+        gpt2_check(fingerprint_of_file(opt.model, FILE_BLOCKS, print));
+        fprintf(f, "-e = a file of %s\n", print);
+    } else
+        fprintf(f, "-e = %s\n", opt.model);
+}
+
+static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
+    int n = (int)l->files.gl_pathc, blocks = FILE_BLOCKS / n > 1 ? FILE_BLOCKS / n : 1;
+    char print[FINGERPRINT];
+    fprintf(f, "%s, number of shards = %d\n", option, n);
+    for (int i = 0; i < n; i++) {
+        const char *path = l->files.gl_pathv[i], *slash = strrchr(path, '/');
+        gpt2_check(fingerprint_of_file(path, blocks, print));
+        fprintf(f, "%s, shard %d = %s, %s\n", option, i, slash ? slash + 1 : path, print);
+    }
+}
+
+char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val) {
+    const GPT2Config *c = &model->config;
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f) die("out of memory for what the ranks compare");
+    for (int i = 0; i < num_options; i++) describe_option(f, &option_table[i]);
+    fprintf(f, "--device %s = %s\n", opt.device, run.layers->device);
+    fprintf(f, "--dtype %s = %s\n", opt.dtype, dtype_name(model->dtype));
+    describe_model_source(f, resume_step);
+    fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads,
+            c->channels, c->vocab_size, c->max_seq_len);
+    fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
+    describe_shards(f, "-i", train);
+    if (opt.val_every) describe_shards(f, "-j", val);
+    int failed = ferror(f);
+    if (fclose(f) || failed) die("out of memory for what the ranks compare");
+    return text;
+}
+
+// Warns if this line is not the same on all ranks.
+static void note_difference(const char *what, const char *value) {
+    char line[FINGERPRINT + 32];
+    snprintf(line, sizeof line, "%s = %s", what, value);
+    int rc = zero_require_same(run.z, line);
+    if (rc == ZERO_ERR_ARGUMENT)
+        print0("warning: %s; the last bits of the results depend on it\n", zero_last_error());
+    else
+        zero_check(rc);
+}
+
+void note_differences(void) {
+    char text[FINGERPRINT];
+    if (fingerprint_of_file("/proc/self/exe", FILE_BLOCKS, text)) strcpy(text, "unknown");
+    note_difference("program", text);
+
+    if (on_cuda()) {
+        zero_effective e;
+        zero_get_effective(run.z, &e);
+        snprintf(text, sizeof text, "%s", e.device);
+        note_difference("device", text);
+        return;
+    }
+    fingerprint_of_processor(text);
+    note_difference("instruction set", text);
+    snprintf(text, sizeof text, "%d", run.threads);
+    note_difference("threads", text);
+}

@@ -1,0 +1,91 @@
+#include "folder.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "die.h"
+#include "options.h"
+#include "run.h"
+
+void output_path(char path[OUTPUT_PATH], const char *fmt, ...) {
+    int used = snprintf(path, OUTPUT_PATH, "%s/", opt.output);
+    if (used >= OUTPUT_PATH) die("option -o: the name is too long");
+    va_list args;
+    va_start(args, fmt);
+    int length = vsnprintf(path + used, OUTPUT_PATH - used, fmt, args);
+    va_end(args);
+    if (length >= OUTPUT_PATH - used) die("option -o: the name is too long");
+}
+
+static void open_log(const char *name, int resuming) {
+    char path[OUTPUT_PATH];
+    output_path(path, "%s", name);
+    FILE *f = fopen(path, resuming ? "a" : "w");
+    if (!f || fclose(f)) die("%s: %s", path, strerror(errno));
+}
+
+void open_folder(int resuming) {
+    struct stat st;
+    if (!opt.output) return;
+    if (mkdir(opt.output, 0777) && errno != EEXIST)
+        die("option -o: %s cannot be made: %s", opt.output, strerror(errno));
+    if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
+    if (access(opt.output, W_OK | X_OK))
+        die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
+    if (run.rank != 0) return;
+    open_log("main.log", resuming);
+    open_log("metrics.jsonl", resuming);
+}
+
+// --------
+// one folder for all ranks: all see what rank 0 writes
+
+enum { PAUSE_US = 20000 };
+
+// Rank 0's name for a file that cannot have been there before, on all ranks.
+static void agree_on_a_name(char name[64]) {
+    uint64_t word;
+    memset(name, 0, 64);
+    if (run.rank == 0) {
+        if (getrandom(&word, sizeof word, 0) != sizeof word) die("no random number: %s", strerror(errno));
+        snprintf(name, 64, ".one_folder_%016llx", (unsigned long long)word);
+    }
+    zero_check(zero_broadcast(run.z, 0, name, 64));
+}
+
+static void make_file(const char *path) {
+    int fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0666);
+    if (fd < 0 || close(fd)) die("%s: %s", path, strerror(errno));
+}
+
+// NFS shows a file a little later. The other ranks wait meanwhile, so it is looked for during less than half
+// of the time after which they give up.
+static int appears(const char *path) {
+    double seconds = opt.comm_timeout < 6 ? opt.comm_timeout / 2 : 3;
+    int looks = (int)(seconds * 1e6 / PAUSE_US);
+    while (access(path, F_OK)) {
+        if (looks-- <= 0) return 0;
+        usleep(PAUSE_US);
+    }
+    return 1;
+}
+
+void check_one_folder(void) {
+    char name[64], path[OUTPUT_PATH];
+    if (!opt.output || !opt.checkpoint_every || run.ranks == 1) return;
+    agree_on_a_name(name);
+    output_path(path, "%s", name);
+    if (run.rank == 0) make_file(path);
+    int rc = zero_barrier(run.z);
+    if (!rc) {
+        int same = appears(path);
+        rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+    }
+    if (run.rank == 0) unlink(path);
+    zero_check(rc);
+}

@@ -1,0 +1,66 @@
+#include "inputs.h"
+#include <string.h>
+#include <unistd.h>
+#include "../gpt2/error.h"
+#include "checkpoint.h"
+#include "die.h"
+#include "machine.h"
+#include "options.h"
+#include "run.h"
+
+int model_is_file(void) {
+    const char *dot = strrchr(opt.model, '.');
+    return dot && !strcmp(dot, ".bin");
+}
+
+void describe_model(GPT2 *model, int resume_step) {
+    gpt2_dtype stored;
+    model->dtype = settle_dtype();
+    if (resume_step >= 0)
+        gpt2_check(gpt2_file_read_header(checkpoint_model(resume_step), &model->config, &stored));
+    else if (model_is_file())
+        gpt2_check(gpt2_file_read_header(opt.model, &model->config, &stored));
+    else
+        gpt2_check(gpt2_config_from_descriptor(&model->config, opt.model));
+    gpt2_tensors(&model->config, model->tensors);
+    model->B = opt.B;
+    model->T = opt.T ? opt.T : model->config.max_seq_len;
+    model->recompute = opt.recompute;
+    if (model->T > model->config.max_seq_len)
+        die("option -t %d: longer than the model's longest sequence, %d", model->T,
+            model->config.max_seq_len);
+}
+
+static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    (void)ctx;
+    int rc = zero_set(run.z, ZERO_PARAM, tensor, layer, offset, n, values);
+    return rc ? gpt2_fail("%s", zero_last_error()) : 0;
+}
+
+void load_values(const GPT2 *model) {
+    if (model_is_file())
+        gpt2_check(gpt2_file_read(opt.model, receive_values, NULL));
+    else
+        gpt2_check(gpt2_init(&model->config, receive_values, NULL));
+}
+
+static const char *usual_tokenizer(int V) {
+    const char *path = "gpt2_tokenizer.bin";
+    if (V == 257) return "data/stories_tokenizer.bin";
+    if (access(path, F_OK)) path = "data/gpt2_tokenizer.bin";  // where scripts/download.sh puts it
+    return path;
+}
+
+void open_tokenizer(Tokenizer *tokenizer, int V) {
+    const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
+    if (!opt.tokenizer && access(path, F_OK)) {
+        print0("tokenizer  no %s: samples are printed as token numbers\n", path);
+        tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
+        return;
+    }
+    gpt2_check(tokenizer_init(tokenizer, path));
+    if ((int)tokenizer->vocab_size != V)
+        die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or -s 0 for no "
+            "samples",
+            path, tokenizer->vocab_size, V);
+}

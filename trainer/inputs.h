@@ -1,0 +1,21 @@
+// What a run begins with: the model's sizes, its first values, the tokenizer of its samples.
+#ifndef TRAINER_INPUTS_H
+#define TRAINER_INPUTS_H
+#include "../gpt2/tokenizer.h"
+#include "activations.h"
+
+// 1: -e names a model file; 0: it is a descriptor.
+int model_is_file(void);
+
+// Fills config, tensors, dtype, B, T and the -r of a model, from the checkpoint of this step if it is not -1,
+// else as -e says.
+void describe_model(GPT2 *model, int resume_step);
+
+// Gives the plugin the parameters of a run that does not resume: of the model file, or llm.c's first values.
+void load_values(const GPT2 *model);
+
+// Opens the tokenizer that was asked for, else the one that goes with the vocabulary of V tokens. Where that
+// one is not there, vocab_size stays 0 and samples are token numbers, as in llm.c.
+void open_tokenizer(Tokenizer *tokenizer, int V);
+
+#endif

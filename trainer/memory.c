@@ -1,0 +1,298 @@
+#include "memory.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "die.h"
+#include "options.h"
+#include "run.h"
+#include "tuning.h"
+
+// --------
+// what a rank would hold
+
+// Model states and working buffers, as in the memory table, but for small ones.
+static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
+    int64_t parameters = gpt2_num_parameters(&model->config), in_block = 0, working = 0;
+    int64_t size = gpt2_dtype_size(model->dtype);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        if (model->tensors[i].per_layer) in_block += model->tensors[i].elems;
+    int64_t embeddings = parameters - in_block * model->config.num_layers;
+    int64_t largest = in_block > embeddings ? in_block : embeddings;
+    int buckets = stage >= 2 || config->micro_batches > 1;
+    int wire = config->comm.reduce_fp32 && size == 2 && run.ranks > 1 &&
+               (stage >= 2 || config->micro_batches == 1);
+    if (buckets) working += (2 * in_block + embeddings) * size;
+    if (wire) working += largest * sizeof(float);
+    if (stage == 3) working += ((1 + config->prefetch) * in_block + embeddings) * size;  // slots
+    return zero_states_bytes(config, parameters, run.ranks, stage) + working;
+}
+
+// Activations at this level, without the logits and the layers' scratch.
+static size_t buffer_bytes(GPT2 model, int recompute) {
+    model.recompute = recompute;
+    model.chunk = 0;
+    model.scratch_bytes = 0;
+    return activation_bytes(&model);
+}
+
+// Ranks that share a device share its memory evenly. Nothing is known of the others before there is a plugin.
+static int ranks_on_device(void) {
+    zero_effective e = { .ranks_on_device = 1 };
+    if (run.z) zero_get_effective(run.z, &e);
+    return e.ranks_on_device;
+}
+
+// The rank's part of its device, used or not.
+static size_t device_bytes(void) {
+    size_t total;
+    LAYER(device_bytes(&total));
+    return total / ranks_on_device();
+}
+
+// What a device has left with nothing recomputed at the stage that takes most. It follows from the size of
+// the device, the model and the batch alone, and not from the stage or from what is free at the moment, so
+// that bits may depend on it. An eighth of the device is for the CUDA context, NCCL and the layers' scratch.
+static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
+    zero_config plain = *config;
+    plain.prefetch = 1;  // these two take memory and change no bits
+    plain.comm.reduce_fp32 = 0;
+    size_t device = device_bytes(), largest = 0;
+    for (int stage = 0; stage <= 3; stage++) {
+        size_t bytes = plugin_bytes(model, &plain, stage);
+        if (bytes > largest) largest = bytes;
+    }
+    size_t taken = largest + buffer_bytes(*model, 0) + device / 8;
+    return taken < device ? device - taken : 0;
+}
+
+// --------
+// the head's parts
+
+enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few parts: each rounds the gradient once more
+
+// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is
+// rounded once a part. On CUDA it is what any stage leaves. It is at least 1 GiB, on a small device a
+// sixteenth of it. It is at most 4 GiB, since little is gained beyond: each part reads and writes the
+// gradient (V, C) once more, and by an H100's data sheet the products of 4 GiB (42000 rows with GPT-2's
+// vocabulary in bf16) take more than 100 times as long.
+static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
+    const size_t most = (size_t)4 << 30;
+    if (!on_cuda()) return 128 << 20;
+    size_t device = device_bytes(), least = device / 16 < 1 << 30 ? device / 16 : 1 << 30;
+    size_t left = left_at_any_stage(model, config);
+    if (left < least) return least;
+    return left < most ? left : most;
+}
+
+static int parts_of_head(const GPT2 *model, const zero_config *config) {
+    size_t at_once = logits_at_once(model, config), all = logits_bytes(model, (size_t)model->B * model->T);
+    size_t parts = (all + at_once - 1) / at_once;
+    return parts < MOST_PARTS ? (int)parts : MOST_PARTS;
+}
+
+// Rows of logits at a time. On CUDA they fill whole tiles of the products; the last part takes the rest.
+static int rows_of_part(const GPT2 *model, int parts) {
+    size_t BT = (size_t)model->B * model->T, rows = (BT + parts - 1) / parts;
+    if (on_cuda()) rows = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    return (int)(rows < BT ? rows : BT);
+}
+
+// Sets the rows of a part and asks the layers for their scratch.
+static void plan_layers(GPT2 *model, int parts) {
+    const GPT2Config *c = &model->config;
+    model->chunk = rows_of_part(model, parts);
+    LAYER(plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size,
+               model->chunk, &model->scratch_bytes));
+}
+
+// --------
+// the level of recompute
+
+enum { MOST_RECOMPUTE = 2 };
+
+// The lowest level whose activations fit into what the device has left once the plugin holds its own memory.
+// A thirty-second of the device stays free: kernels are loaded and NCCL connects later, and allocations
+// leave gaps. Where the forward product computes GELU itself, level 0 has other bits than the others, so it
+// is taken only where it fits at every stage.
+static int lowest_recompute(const GPT2 *model, const zero_config *config) {
+    size_t left, reserve = device_bytes() / 32;
+    GPT2 tried = *model;
+    tried.recompute = 0;
+    if (layers_cuda_gelu_fused(4 * model->config.channels)) {
+        if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
+        tried.recompute = 1;
+    }
+    zero_check(zero_memory_left(config, &left));
+    left /= ranks_on_device();
+    while (tried.recompute < MOST_RECOMPUTE) {
+        if (activation_bytes(&tried) + reserve <= left) break;
+        tried.recompute++;
+    }
+    return tried.recompute;
+}
+
+// The largest of the ranks' numbers, each from 0 to `most`, which is at most 64.
+static int largest_of_ranks(int number, int most) {
+    double ranks_above[64];
+    int largest = 0;
+    for (int i = 0; i < most; i++) ranks_above[i] = number > i;
+    zero_check(zero_sum(run.z, ranks_above, most));
+    while (largest < most && ranks_above[largest] > 0) largest++;
+    return largest;
+}
+
+// On a processor parts and level are fixed.
+void settle_memory(GPT2 *model, const zero_config *config) {
+    int parts = parts_of_head(model, config);
+    if (on_cuda()) parts = largest_of_ranks(parts, MOST_PARTS);
+    char *tuning = opt.tune ? tuning_begin() : NULL;
+    plan_layers(model, parts);
+    if (tuning) tuning_end(tuning);
+    // Ranks that share a device have freed what they tried products in.
+    if (on_cuda()) zero_check(zero_barrier(run.z));
+    if (model->recompute >= 0) return;
+    model->recompute = on_cuda() ? largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE) : 1;
+}
+
+// --------
+// nothing fits
+
+// What a user may change to make the run fit.
+typedef struct {
+    int stage, recompute, B;
+} Remedy;
+
+// Bytes of a rank with other values. The tokens of a step stay the same.
+static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
+    config.micro_batches *= model.B / r.B;
+    model.B = r.B;
+    model.recompute = r.recompute;
+    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
+    plan_layers(&model, parts_of_head(&model, &config));
+    return plugin_bytes(&model, &config, r.stage) + activation_bytes(&model);
+}
+
+// What the search for a remedy knows.
+typedef struct {
+    const GPT2 *model;
+    const zero_config *config;
+    size_t room;  // bytes that a rank can have
+    Remedy now;
+    char list[256];  // of remedies found: " -z 3, or -r 2"
+} Search;
+
+static int fits(const Search *s, Remedy r) { return bytes_with(*s->model, *s->config, r) < s->room; }
+
+static void suggest(Search *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void suggest(Search *s, const char *fmt, ...) {
+    if (*s->list) strcat(s->list, ", or");
+    size_t used = strlen(s->list);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(s->list + used, sizeof s->list - used, fmt, args);
+    va_end(args);
+}
+
+static long long tokens_a_step(const Search *s) {
+    return (long long)s->now.B * s->model->T * run.ranks * s->config->micro_batches;
+}
+
+static void try_higher_stages(Search *s, int most) {
+    Remedy r = s->now;
+    for (r.stage = s->now.stage + 1; r.stage <= most; r.stage++) {
+        if (!fits(s, r)) continue;
+        suggest(s, " -z %d", r.stage);
+        return;
+    }
+}
+
+static void try_more_recompute(Search *s) {
+    Remedy r = s->now;
+    for (r.recompute = s->now.recompute + 1; r.recompute <= MOST_RECOMPUTE; r.recompute++) {
+        if (!fits(s, r)) continue;
+        suggest(s, " -r %d", r.recompute);
+        return;
+    }
+}
+
+static void try_smaller_batches(Search *s) {
+    Remedy r = s->now;
+    for (r.B = s->now.B / 2; r.B >= 1; r.B /= 2) {
+        if (s->now.B % r.B || !fits(s, r)) continue;
+        suggest(s, " -b %d -d %lld", r.B, tokens_a_step(s));
+        return;
+    }
+}
+
+static void try_all_at_once(Search *s, int most_stage) {
+    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B };
+    for (; r.B >= 1; r.B /= 2) {
+        if (s->now.B % r.B || !fits(s, r)) continue;
+        suggest(s, " -z %d -r %d -b %d -d %lld", r.stage, r.recompute, r.B, tokens_a_step(s));
+        return;
+    }
+}
+
+static size_t bytes_held(void) {
+    size_t bytes = 0;
+    for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) bytes += zero_memory_bytes(run.z, (zero_memory_class)c);
+    return bytes - host_bytes();
+}
+
+void out_of_memory(const GPT2 *model, const zero_config *config) {
+    char failure[512];
+    snprintf(failure, sizeof failure, "%s", zero_last_error());
+    if (run.z) print_memory();
+
+    Search s = { model, config, 0, { config->stage, model->recompute, model->B }, "" };
+    if (zero_memory_left(config, &s.room)) die("%s", failure);
+    s.room /= ranks_on_device();
+    if (run.z) s.room += bytes_held();
+    if (s.now.recompute < 0) s.now.recompute = on_cuda() ? MOST_RECOMPUTE : 1;  // it is not settled yet
+
+    int most_stage = run.ranks > 1 ? 3 : config->stage;
+    try_higher_stages(&s, most_stage);
+    try_more_recompute(&s);
+    try_smaller_batches(&s);
+    if (!*s.list) try_all_at_once(&s, most_stage);
+    if (!*s.list)
+        strcpy(s.list, " neither a higher stage, nor -r 2, nor a smaller -b: the model needs more ranks or "
+                       "larger devices");
+    die("%s; a rank can have %.0f MiB. What would fit:%s", failure, mib(s.room), s.list);
+}
+
+// --------
+// the memory table
+
+static void print_class(zero_memory_class class_, const char *name) {
+    zero_memory_line line;
+    for (int i = 0; !zero_memory(run.z, i, &line); i++) {
+        if (line.class_ != class_) continue;
+        const char *where = line.tier == ZERO_HOST ? "  on the host" : "";
+        print0("  %-12s %-24s %7.1f%s\n", name, line.purpose, mib(line.bytes), where);
+    }
+}
+
+void print_memory(void) {
+    double states = zero_memory_bytes(run.z, ZERO_STATES), working = zero_memory_bytes(run.z, ZERO_WORKING),
+           activations = zero_memory_bytes(run.z, ZERO_ACTIVATIONS);
+    double everything_on_every_rank = zero_states_formula(run.z, 0);
+    print0("memory of a rank                          MiB\n");
+    print_class(ZERO_STATES, "model states");
+    print_class(ZERO_WORKING, "working");
+    print_class(ZERO_ACTIVATIONS, "activations");
+    print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
+           mib(states), mib(zero_states_formula(run.z, opt.stage)), mib(working), mib(activations),
+           mib(states + working + activations));
+    print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
+           "of that\n",
+           mib(everything_on_every_rank), opt.stage, 100 * states / everything_on_every_rank);
+}
+
+size_t host_bytes(void) {
+    zero_memory_line line;
+    size_t bytes = 0;
+    for (int i = 0; !zero_memory(run.z, i, &line); i++)
+        if (line.tier == ZERO_HOST) bytes += line.bytes;
+    return bytes;
+}

@@ -1,0 +1,89 @@
+// The command line: llm.c's letters, and long names for what llm.c lacks.
+#ifndef TRAINER_OPTIONS_H
+#define TRAINER_OPTIONS_H
+
+// One member for each option, in the order of --help, which says what they mean. Where a comment names a
+// function, it replaces "not given" by what the run has settled on.
+typedef struct {
+    // model and data
+    const char *model;       // -e
+    const char *train_data;  // -i; with -a 1 the validation data
+    const char *val_data;    // -j
+    const char *tokenizer;   // NULL: by the vocabulary
+    int shuffle, seed;
+    int overfit;  // -a
+    // batch and schedule
+    int B, T;              // -b, -t; T 0: the model's longest sequence
+    int total_batch;       // -d; -1: B * T * ranks
+    int max_steps;         // -x; -1: one epoch
+    double lr;             // -l
+    const char *schedule;  // -k
+    int warmup;            // -u
+    double lr_final;       // -q
+    // optimizer
+    double weight_decay, clip, beta1, beta2, eps;
+    double skip_loss_z, skip_grad_z;  // -sl, -sg
+    int master;                       // -w
+    double loss_scale;
+    // ZeRO
+    int stage;  // -z; -1: not given (plugin_settings)
+    double bucket;
+    int prefetch;         // (plugin_settings)
+    const char *overlap;  // "auto", "0", "1"; run.overlap is what it came to
+    double window;
+    int messages;
+    const char *comm, *reduce;
+    const char *comm_type;  // (plugin_settings)
+    double comm_timeout;
+    int naive;
+    const char *zero_config;  // NULL: no file
+    // output and checkpoints
+    const char *output;                                        // -o; NULL: no folder
+    int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
+    int resume;                                                // -y
+    int val_every, val_batches;                                // -v, -m
+    int sample_every, sample_tokens;                           // -s, -g
+    double temperature;
+    const char *progress, *hash;
+    const char *trace;  // NULL: no trace
+    // machine
+    const char *device, *dtype;
+    int threads;            // 0: not given; run.threads is what it came to
+    int recompute;          // -r; -1: not given; GPT2.recompute is what it came to
+    int tf32, gelu_fusion;  // -f, -ge; -1: not given
+    const char *attention;
+    int attention_mib;
+    const char *tune;  // NULL: no tuning
+    // start of several ranks
+    const char *start;                          // -pi
+    int processes, process_rank, ranks_a_host;  // -pn, -pr, -pg; 0, -1, 0: not given
+    const char *server, *start_file;            // -ps, -pf
+} Options;
+
+extern Options opt;
+
+// Fills opt from the command line. --help prints the table and ends the program; a wrong option ends the run.
+void parse_options(int argc, char **argv);
+
+// The table of options, for what goes through all of them.
+typedef enum {
+    HEADING,
+    TEXT,          // value: const char *
+    INT,           // value: int
+    REAL,          // value: double
+    NOTHING_HERE,  // accepted, without effect
+    NOT_BUILT      // only the value `min` is accepted; without help text none is
+} OptionKind;
+
+typedef struct {
+    const char *name;
+    OptionKind kind;
+    void *value;      // in opt
+    double min, max;  // of a number
+    const char *help;
+} Option;
+
+extern const Option option_table[];
+extern const int num_options;
+
+#endif

@@ -1,0 +1,251 @@
+#include "report.h"
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "../gpt2/bar.h"
+#include "die.h"
+#include "folder.h"
+#include "machine.h"
+#include "memory.h"
+#include "options.h"
+#include "run.h"
+
+double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+// --------
+// the bar in place of a line a step
+
+// Returns 1 where rank 0 shows a bar, alike on all ranks. *terminal is what it draws on.
+static int bar_wanted(int *terminal) {
+    double wanted = 0;
+    *terminal = -1;
+    if (run.rank == 0 && strcmp(opt.progress, "lines")) {
+        *terminal = bar_terminal();
+        wanted = *terminal >= 0 || !strcmp(opt.progress, "bar");
+    }
+    zero_check(zero_sum(run.z, &wanted, 1));
+    return wanted > 0;
+}
+
+// All ranks measure at once, since that is how they will compute.
+static void measure_peak(gpt2_dtype dtype) {
+    LAYER(peak_flops(dtype, &run.peak_flops));
+    zero_check(zero_sum(run.z, &run.peak_flops, 1));
+    print0("peak       %.0f GFLOP/s in products of %s matrices, measured on all ranks at once\n",
+           run.peak_flops * 1e-9, dtype_name(dtype));
+}
+
+// As PaLM (arXiv 2204.02311, appendix B) counts them: 6 for a parameter, without the positions', and
+// attention's products over whole rows; what is recomputed does not count.
+static double flops_per_token(const GPT2 *model) {
+    double parameters = gpt2_num_parameters(&model->config) - model->tensors[WPE].elems;
+    return 6 * parameters + 12.0 * model->config.num_layers * model->config.channels * model->T;
+}
+
+static void update_bar(const Report *r, const GPT2 *model, double loss) {
+    double at_s = now(), step_s = (at_s - r->start_s) / (run.step + 1 - r->first_step);
+    Progress p = {
+        .step = run.step + 1,
+        .steps = r->steps,
+        .at_s = at_s,
+        .left_s = step_s * (r->steps - run.step - 1),
+        .loss = loss,
+        .tokens_per_s = r->average_rate,
+        .share = r->average_rate * flops_per_token(model) / run.peak_flops,
+    };
+    bar_update(&p);
+}
+
+// --------
+// logs
+
+static void append(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void append(const char *name, const char *fmt, ...) {
+    char path[OUTPUT_PATH];
+    if (run.rank != 0 || !opt.output) return;
+    output_path(path, "%s", name);
+    FILE *f = fopen(path, "a");
+    if (!f) die("%s: %s", path, strerror(errno));
+    va_list args;
+    va_start(args, fmt);
+    int bad = vfprintf(f, fmt, args) < 0;
+    va_end(args);
+    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+}
+
+// A number as JSON has it, which knows no NaN: what was not measured is null.
+static const char *json_number(char text[32], double x) {
+    if (!isfinite(x)) return "null";
+    snprintf(text, 32, "%.9g", x);
+    return text;
+}
+
+static void log_step(const StepResult *step, double seconds, double rate) {
+    char norm[32];  // of a step that overflowed it is not finite
+    append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
+    append("metrics.jsonl",
+           "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
+           "\"tokens_per_s\": %.2f}\n",
+           run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
+}
+
+// --------
+// the loop
+
+void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step) {
+    int terminal;
+    *r = (Report){ .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step };
+    r->loss = r->norm = r->val_loss = NAN;
+    if (bar_wanted(&terminal)) {
+        measure_peak(model->dtype);
+        if (run.rank == 0) bar_start(terminal);
+    }
+    zero_get_traffic(run.z, &r->traffic_at_start);
+    r->start_s = now();
+}
+
+void report_validation(Report *r, double loss) {
+    r->val_loss = loss;
+    print0("val loss %f\n", loss);
+    append("main.log", "s:%d tel:%.4f\n", run.step, loss);
+}
+
+void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
+    double rate = r->tokens_a_step / seconds;
+    r->loss = step->loss;
+    r->norm = step->norm;
+    r->times[r->steps_run % MOST_TIMES] = seconds;
+    r->average_rate = r->steps_run ? 0.95 * r->average_rate + 0.05 * rate : rate;
+    r->steps_run++;
+    if (run.peak_flops > 0)
+        update_bar(r, model, step->loss);
+    else
+        print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n",
+               run.step + 1, r->steps, step->loss, step->zloss, step->norm, step->znorm, step->lr,
+               seconds * 1e3, r->average_rate);
+    log_step(step, seconds, rate);
+}
+
+// --------
+// the end
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Sorts x. 0 where there is none.
+static double median(double *x, int n) {
+    if (n < 1) return 0;
+    qsort(x, n, sizeof(double), compare_doubles);
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+// Tokens a second of the median step. The first two steps warm up.
+static double typical_rate(Report *r) {
+    int n = r->steps_run < MOST_TIMES ? r->steps_run : MOST_TIMES;
+    int skip = r->steps_run > 2 && r->steps_run <= MOST_TIMES ? 2 : 0;
+    double seconds = median(r->times + skip, n - skip);
+    return seconds > 0 ? r->tokens_a_step / seconds : 0;
+}
+
+// Bytes that a rank has sent, a step on average.
+typedef struct {
+    double all_gather, reduce_scatter, all_reduce;
+} SentPerStep;
+
+static SentPerStep sent_per_step(const Report *r, const zero_traffic *t) {
+    const zero_traffic *before = &r->traffic_at_start;
+    double n = r->steps_run ? r->steps_run : 1;
+    SentPerStep sent = {
+        .all_gather = (t->all_gather[ZERO_FOR_STEP] - before->all_gather[ZERO_FOR_STEP]) / n,
+        .reduce_scatter = (t->reduce_scatter[ZERO_FOR_STEP] - before->reduce_scatter[ZERO_FOR_STEP]) / n,
+        .all_reduce = (t->other[ZERO_FOR_STEP] - before->other[ZERO_FOR_STEP]) / n,
+    };
+    if (opt.stage > 0) return sent;
+    // Stage 0 makes its all-reduce of the other two.
+    return (SentPerStep){ .all_reduce = sent.all_reduce + sent.all_gather + sent.reduce_scatter };
+}
+
+// Everything that summary.json holds beside what `run` and the plugin know.
+typedef struct {
+    const Report *report;
+    const GPT2 *model;
+    double tokens_per_s;
+    char params_hash[17], state_hash[17];  // "" where it was not asked for
+    zero_traffic traffic;
+    SentPerStep sent;
+} Summary;
+
+static void write_numbers(FILE *f, const Summary *s) {
+    char text[32];
+    fprintf(f, " \"loss\": %s,", json_number(text, s->report->loss));
+    fprintf(f, " \"val_loss\": %s,", json_number(text, s->report->val_loss));
+    fprintf(f, " \"grad_norm\": %s,", json_number(text, s->report->norm));
+    fprintf(f, " \"params_hash\": \"%s\",", s->params_hash);
+    if (*s->state_hash)
+        fprintf(f, " \"state_hash\": \"%s\",\n", s->state_hash);
+    else
+        fprintf(f, " \"state_hash\": null,\n");
+}
+
+static void write_traffic(FILE *f, const Summary *s) {
+    static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars" };
+    const zero_traffic *t = &s->traffic;
+    fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f,",
+            s->sent.all_gather, s->sent.reduce_scatter, s->sent.all_reduce);
+    fprintf(f, " \"others\": {\"start\": 0");
+    for (int p = ZERO_FOR_EVAL; p < ZERO_TRAFFIC_PURPOSES; p++)
+        fprintf(f, ", \"%s\": %lld", purposes[p],
+                (long long)(t->all_gather[p] + t->reduce_scatter[p] + t->other[p]));
+    fprintf(f, "}},\n");
+}
+
+static void write_summary(FILE *f, const Summary *s) {
+    fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
+            run.step, run.ranks, opt.stage, dtype_name(s->model->dtype), run.layers->device);
+    write_numbers(f, s);
+    fprintf(f, " \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu,", s->tokens_per_s,
+            zero_memory_bytes(run.z, ZERO_STATES));
+    fprintf(f, " \"working_bytes\": %zu, \"activation_bytes\": %zu,\n",
+            zero_memory_bytes(run.z, ZERO_WORKING), zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
+    write_traffic(f, s);
+    fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": 0}\n", host_bytes());
+}
+
+// The file is complete or not there.
+static void save_summary(const Summary *s) {
+    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
+    output_path(path, "summary.json");
+    output_path(temporary, "summary.json.tmp");
+    FILE *f = fopen(temporary, "w");
+    if (!f) die("%s: %s", temporary, strerror(errno));
+    write_summary(f, s);
+    int bad = ferror(f);
+    if (fclose(f) || bad || rename(temporary, path)) {
+        remove(temporary);
+        die("%s: not written: %s", path, strerror(errno));
+    }
+}
+
+void report_end(Report *r, const GPT2 *model) {
+    Summary s = { .report = r, .model = model };
+    bar_end();
+    s.tokens_per_s = typical_rate(r);
+    zero_check(zero_hash(run.z, 0, s.params_hash));
+    if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
+    zero_get_traffic(run.z, &s.traffic);
+    s.sent = sent_per_step(r, &s.traffic);
+    print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
+           s.tokens_per_s, mib(s.sent.all_gather + s.sent.reduce_scatter + s.sent.all_reduce), s.params_hash,
+           *s.state_hash ? " | state_hash " : "", s.state_hash);
+    if (run.rank == 0 && opt.output) save_summary(&s);
+}

@@ -1,0 +1,38 @@
+// What a run says of itself from the first step to the end: lines or a bar on the screen, main.log and
+// metrics.jsonl as it goes, the last line and summary.json.
+#ifndef TRAINER_REPORT_H
+#define TRAINER_REPORT_H
+#include "../llmc_zero/zero.h"
+#include "activations.h"
+
+// A step: its mean loss over the global batch, the gradient norm, how many deviations out both are, its rate.
+typedef struct {
+    double loss, norm, zloss, znorm;
+    float lr;
+} StepResult;
+
+enum { MOST_TIMES = 4096 };
+
+typedef struct {
+    int steps;                    // of the whole run
+    long long tokens_a_step;      // over all ranks
+    int first_step;               // that this run makes
+    double start_s;               // when it began
+    int steps_run;                // so far
+    double times[MOST_TIMES];     // seconds of the last steps
+    double average_rate;          // tokens a second, exponential moving average
+    double loss, norm, val_loss;  // the last ones; NaN before the first
+    zero_traffic traffic_at_start;
+} Report;
+
+double now(void);  // seconds, on a clock that only runs forwards
+
+// (collective) Begins the report. Rank 0 decides between bar and lines; for a bar all ranks measure their
+// peak.
+void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step);
+void report_validation(Report *r, double loss);
+void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
+// (collective) The digests, the last line, and summary.json.
+void report_end(Report *r, const GPT2 *model);
+
+#endif

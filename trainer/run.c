@@ -1,0 +1,16 @@
+#include "run.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include "../gpt2/bar.h"
+
+Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1 };
+
+void print0(const char *fmt, ...) {
+    if (run.rank != 0) return;
+    va_list args;
+    va_start(args, fmt);
+    bar_clear();
+    vprintf(fmt, args);
+    va_end(args);
+    fflush(stdout);
+}
