@@ -291,9 +291,10 @@ static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
 }
 
 // Not in a hurry: nothing else is on the device.
-static int gather_now(zero *z, const comm_piece *piece, size_t elem_bytes) {
+static int gather_now(zero *z, int unit, const comm_piece *piece, size_t elem_bytes) {
+    const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
     ZERO_TRY(wait_for_device(z, COMM));
-    ZERO_TRY(comm_all_gather(&z->comm, piece, 1, elem_bytes));
+    ZERO_TRY(comm_all_gather(&z->comm, use, piece, 1, elem_bytes));
     return wait_for_device(z, z->comm.gather_stream);
 }
 
@@ -304,20 +305,17 @@ static int run_complete(void *ctx, job *j) {
     zero *z = ctx;
     device *d = &z->device;
     storage low = storage_of(z, ZERO_PARAM), master = storage_of(z, ZERO_MASTER);
-    z->comm.purpose = ZERO_FOR_CHECKPOINT;
     for (int u = 0; u < z->layout.n_units; u++) {
         const layout_unit *l = &z->layout.units[u];
-        z->comm.unit = u;
-        z->comm.more_units = 0;
         if (z->master)
             ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type,
                                    own_part(z, master, u, 0), l->shard));
         comm_piece params = { low.base + l->base * dtype_bytes(low.type), own_part(z, low, u, 0), l->shard };
-        if (z->config.stage < 3) ZERO_TRY(gather_now(z, &params, dtype_bytes(low.type)));
+        if (z->config.stage < 3) ZERO_TRY(gather_now(z, u, &params, dtype_bytes(low.type)));
         for (int i = z->master ? 0 : 1; z->config.stage == 0 && i < SAVED; i++) {
             storage s = storage_of(z, saved[i]);
             comm_piece state = { s.base + l->base * dtype_bytes(s.type), own_part(z, s, u, 0), l->shard };
-            ZERO_TRY(gather_now(z, &state, dtype_bytes(s.type)));
+            ZERO_TRY(gather_now(z, u, &state, dtype_bytes(s.type)));
         }
     }
     return d->f->wait(d, COMM);

@@ -249,19 +249,15 @@ static int open_nccl(zero *z) {
 // finds it connected.
 static int rehearse(void *ctx) {
     zero *z = ctx;
-    for (int i = 0; i < z->layout.n_buckets; i++) {
-        ZERO_TRY(progress_submit(&z->progress, &z->buckets[i].reduce));
-        ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
-    }
-    for (int i = 0; z->config.stage && i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i));
+    int64_t not_reported = 0;
+    for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(grads_rehearse(z, i, &not_reported));
+    if (z->config.stage == 0) return 0;
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i, &not_reported));
     return 0;
 }
 
-// What is moved for that is no part of a step.
 static int prepare_nccl(zero *z) {
-    zero_traffic before = z->comm.traffic;
     ZERO_TRY(comm_nccl_prepare(&z->comm, &z->memory, rehearse, z));
-    z->comm.traffic = before;
     z->trace.used = 0;
     return 0;
 }
@@ -276,7 +272,6 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->memory.device = &z->device;
     z->device = device_host;
     ZERO_TRY(comm_connect(&z->comm, c));
-    z->comm.purpose = ZERO_FOR_SCALARS;
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
     ZERO_TRY(comm_agree_opened(&z->comm, check_shared_device(z)));

@@ -27,7 +27,7 @@ static int run_traffic(void *ctx, job *j) {
 void zero_get_traffic(zero *z, zero_traffic *t) {
     traffic_request s = { z, t };
     if (progress_run(&z->progress, run_traffic, &s)) *t = z->comm.traffic;
-    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->counted_late[i];
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->gathered_ahead[i];
 }
 
 void zero_get_effective(const zero *z, zero_effective *e) {

@@ -13,7 +13,7 @@ static int gather_reduced(zero *z, job *j, size_t elem_bytes) {
     device *d = &z->device;
     ZERO_TRY(d->f->record(d, j->done, COMM));
     ZERO_TRY(d->f->order(d, z->comm.gather_stream, j->done));
-    ZERO_TRY(comm_all_gather(&z->comm, b->pieces, b->n_pieces, elem_bytes));
+    ZERO_TRY(comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces, elem_bytes));
     ZERO_TRY(d->f->record(d, j->ready, z->comm.gather_stream));
     return d->f->order(d, COMM, j->ready);
 }
@@ -24,7 +24,7 @@ static int reduce_scatter(zero *z, const bucket_state *b) {
     device *d = &z->device;
     zero_dtype from = reduced_type(z);
     if (!z->wire_buffer)
-        return comm_reduce_scatter(&z->comm, b->pieces, b->n_pieces, from, z->grad_type, b->add);
+        return comm_reduce_scatter(&z->comm, b->use, b->pieces, b->n_pieces, from, z->grad_type, b->add);
     comm_piece wide[b->n_pieces];
     float *at = (float *)z->wire_buffer;
     for (int i = 0; i < b->n_pieces; i++) {
@@ -35,7 +35,7 @@ static int reduce_scatter(zero *z, const bucket_state *b) {
         wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
         at += elems;
     }
-    ZERO_TRY(comm_reduce_scatter(&z->comm, wide, b->n_pieces, ZERO_F32, z->grad_type, b->add));
+    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, wide, b->n_pieces, ZERO_F32, z->grad_type, b->add));
     return z->config.debug.poison
                ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float))
                : 0;
@@ -47,9 +47,6 @@ static int run_reduce(void *ctx, job *j) {
     double start = trace_now(&z->trace);
     int whole = z->config.stage < 2;  // reduced in place
     size_t size = dtype_bytes(reduced_type(z));
-    z->comm.purpose = ZERO_FOR_STEP;
-    z->comm.unit = b->first_unit;
-    z->comm.more_units = b->last_unit - b->first_unit;
     int rc = reduce_scatter(z, b);
     if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, size);
     for (int i = 0; z->config.debug.poison && !whole && i < b->n_pieces; i++)
@@ -209,6 +206,10 @@ int grads_open(zero *z, int unit) {
     return clear(z, unit);
 }
 
+static comm_use use_of(const bucket_state *b, int64_t *counter) {
+    return (comm_use){ ZERO_FOR_STEP, b->first_unit, b->last_unit - b->first_unit + 1, counter };
+}
+
 int grads_finish(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     bucket_state *b = &z->buckets[u->bucket];
@@ -226,7 +227,15 @@ int grads_finish(zero *z, int unit) {
     b->filled++;
     if (b->filled < n_units || z->config.debug.naive || (z->config.stage < 2 && !last)) return 0;
     b->add = z->config.stage >= 2 && z->micro > 0;
+    b->use = use_of(b, NULL);
     return progress_submit(&z->progress, &b->reduce);
+}
+
+int grads_rehearse(zero *z, int bucket, int64_t *counter) {
+    bucket_state *b = &z->buckets[bucket];
+    b->use = use_of(b, counter);
+    ZERO_TRY(progress_submit(&z->progress, &b->reduce));
+    return progress_wait(&z->progress, &b->reduce);
 }
 
 int grads_wait(zero *z) {

@@ -17,13 +17,13 @@ typedef struct {
     int backward_reads;               // the open backward use reads parameters
     double opened_s;                  // for the trace
     // parameters (params.c)
-    char *params;       // the whole unit, or NULL where it is not gathered (stage 3)
-    int slot;           // which slot holds it; -1: none, or the unit's own
-    int for_next_pass;  // stage 3: gathered for a pass that had not begun
-    int64_t uncounted;  // bytes of that gather
+    char *params;            // the whole unit, or NULL where it is not gathered (stage 3)
+    int slot;                // which slot holds it; -1: none, or the unit's own
+    int for_next_pass;       // stage 3: gathered for a pass that had not begun
+    int64_t gathered_ahead;  // bytes of that gather; the pass that uses them is not known yet
     job gather;
     comm_piece gather_piece;
-    zero_purpose gather_purpose;
+    comm_use gather_use;
     // gradients (grads.c)
     char
         *grads;  // this micro-batch's, or NULL before the first pre_backward and after the last post_backward
@@ -36,6 +36,7 @@ typedef struct {
     int n_pieces, first_unit, last_unit;
     int filled;  // units whose gradients are final
     int add;     // stages 2, 3: this micro-batch is added to the sum of the earlier ones
+    comm_use use;
     job reduce;
 } bucket_state;
 
@@ -101,8 +102,8 @@ struct zero {
     double grad_norm;
     int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
-    unit_order order[2];                          // by mode
-    int64_t counted_late[ZERO_TRAFFIC_PURPOSES];  // bytes gathered before their pass began
+    unit_order order[2];                            // by mode
+    int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
 
 static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
@@ -126,12 +127,13 @@ static inline int64_t part_offset(const zero *z, int unit, int part, int sharded
 }
 
 int params_create(zero *z);
-int params_acquire(zero *z, int unit);   // gathered when it returns; the next ones are on their way
-int params_release(zero *z, int unit);   // and what there is room for now is gathered
-int params_complete(zero *z);            // no gather is under way, and the device has done its work
-int params_rehearse(zero *z, int unit);  // stages 1 to 3, at creation: its gather, of zeros
-int params_drop_all(zero *z);            // no gather is under way; stage 3: nothing is held any more
-int params_begin_pass(zero *z);          // stage 3: only what was gathered for it is held
+int params_acquire(zero *z, int unit);  // gathered when it returns; the next ones are on their way
+int params_release(zero *z, int unit);  // and what there is room for now is gathered
+int params_complete(zero *z);           // no gather is under way, and the device has done its work
+// Stages 1 to 3, at creation: its gather, of zeros; counter gets the bytes.
+int params_rehearse(zero *z, int unit, int64_t *counter);
+int params_drop_all(zero *z);    // no gather is under way; stage 3: nothing is held any more
+int params_begin_pass(zero *z);  // stage 3: only what was gathered for it is held
 // (n_units) The same on all ranks: at stage 3 as the last training pass used them, below it, where forward is
 // not collective, as the table lists them.
 void params_order_of_update(const zero *z, int *units);
@@ -142,6 +144,8 @@ int grads_check(const zero *z, int unit);  // backward may come here now
 int grads_open(zero *z, int unit);         // clears what backward adds to in the unit's gradient
 int grads_finish(zero *z, int unit);       // into the bucket
 int grads_wait(zero *z);                   // all reductions are done
+// At creation: the bucket's reduction, of zeros; counter gets the bytes.
+int grads_rehearse(zero *z, int bucket, int64_t *counter);
 
 int optimizer_create(zero *z);  // tables, once gradients have their place
 

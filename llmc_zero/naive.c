@@ -19,12 +19,12 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = t == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-static int all_reduce(zero *z, char *grads, int64_t n, char *theirs, float *sum) {
+static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sum) {
     zero_dtype wire = wire_type(z);
     for (int r = 0; r < z->comm.ranks; r++) {
         for (int64_t i = 0; i < n && r == z->comm.rank; i++)
             store(wire, theirs, i, load(z->grad_type, grads, i));
-        ZERO_TRY(comm_broadcast(&z->comm, r, theirs, n * dtype_bytes(wire)));
+        ZERO_TRY(comm_broadcast(&z->comm, use, r, theirs, n * dtype_bytes(wire)));
         for (int64_t i = 0; i < n; i++)
             sum[i] = r == 0 ? load(wire, theirs, i) : sum[i] + load(wire, theirs, i);
     }
@@ -40,12 +40,10 @@ static int run_naive(void *ctx, job *j) {
     char *theirs = malloc(CHUNK * dtype_bytes(wire_type(z)));
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
-    z->comm.purpose = ZERO_FOR_STEP;
-    z->comm.unit = 0;
-    z->comm.more_units = z->layout.n_units - 1;
+    const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = z->layout.n_units };
     for (int64_t at = 0; !rc && at < z->layout.flat_elems; at += CHUNK) {
         int64_t n = z->layout.flat_elems - at < CHUNK ? z->layout.flat_elems - at : CHUNK;
-        rc = all_reduce(z, z->grads + at * size, n, theirs, sum);
+        rc = all_reduce(z, use, z->grads + at * size, n, theirs, sum);
     }
     free(theirs);
     free(sum);

@@ -6,29 +6,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What is gathered before its pass begins is counted when a pass uses it: only then is the kind of pass
-// known.
+static comm_use use_for(zero_purpose purpose, int unit) {
+    return (comm_use){ .purpose = purpose, .unit = unit, .units = 1 };
+}
+
 static int run_gather(void *ctx, job *j) {
     zero *z = ctx;
     unit_state *u = &z->units[j->index];
     double start = trace_now(&z->trace);
-    int64_t *counter = &z->comm.traffic.all_gather[u->gather_purpose], before = *counter;
-    z->comm.purpose = u->gather_purpose;
-    z->comm.unit = j->index;
-    z->comm.more_units = 0;
-    int rc = comm_all_gather(&z->comm, &u->gather_piece, 1, dtype_bytes(z->config.numbers.dtype));
-    if (u->for_next_pass) {
-        u->uncounted = *counter - before;
-        *counter = before;
-    }
+    int rc = comm_all_gather(&z->comm, u->gather_use, &u->gather_piece, 1,
+                             dtype_bytes(z->config.numbers.dtype));
     trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
     return rc;
 }
 
 // The gather for the next pass has ended, and a pass of this purpose is the one.
 static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
-    if (!u->for_next_pass) return;
-    z->counted_late[purpose] += u->uncounted;
+    z->gathered_ahead[purpose] += u->gathered_ahead;
+    u->gathered_ahead = 0;
     u->for_next_pass = 0;
 }
 
@@ -119,7 +114,7 @@ static int find_slot(zero *z, int evict, int *rc) {
 
 // Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: the unit
 // is only not gathered ahead.
-static int start_gather(zero *z, int unit, int evict) {
+static int start_gather(zero *z, int unit, comm_use use, int evict) {
     unit_state *u = &z->units[unit];
     if (u->params) return 0;
     if (z->own_params[unit])
@@ -139,18 +134,20 @@ static int start_gather(zero *z, int unit, int evict) {
         u->params = z->slots[slot];
     }
     u->gather_piece.full = u->params;
-    u->gather_purpose = purpose_of_pass(z);
+    u->gather_use = use;
     return progress_submit(&z->progress, &u->gather);
 }
 
-// Stage 3: the unit that the next training pass begins with, for which there may be no room.
+// Stage 3: the unit that the next training pass begins with, for which there may be no room. Its bytes are
+// counted apart, since what kind of pass will use them is not known yet.
 static int gather_for_next_pass(zero *z) {
-    const unit_order *o = &z->order[ZERO_TRAIN];
-    unit_state *u = &z->units[o->units[0]];
+    int unit = z->order[ZERO_TRAIN].units[0];
+    unit_state *u = &z->units[unit];
     if (u->params || !z->config.prefetch) return 0;
-    u->for_next_pass = 1;  // before the gather looks at it
-    ZERO_TRY(start_gather(z, o->units[0], 0));
-    if (!u->params) u->for_next_pass = 0;
+    comm_use use = use_for(ZERO_FOR_STEP, unit);
+    use.counter = &u->gathered_ahead;
+    ZERO_TRY(start_gather(z, unit, use, 0));
+    u->for_next_pass = u->params != NULL;
     return 0;
 }
 
@@ -169,17 +166,18 @@ static int look_ahead(zero *z, int slot_in_use) {
     if (z->config.stage < 3 || !z->config.prefetch) return 0;
     for (int i = o->pos; i < o->n; i++) {
         if (!z->own_params[o->units[i]] && !left--) return 0;
-        ZERO_TRY(start_gather(z, o->units[i], 0));
+        ZERO_TRY(start_gather(z, o->units[i], use_for(purpose_of_pass(z), o->units[i]), 0));
     }
     int follows = z->mode == ZERO_TRAIN && z->micro < z->micro_of - 1;
     return follows && !z->reads_left ? gather_for_next_pass(z) : 0;
 }
 
-int params_rehearse(zero *z, int unit) {
+int params_rehearse(zero *z, int unit, int64_t *counter) {
     unit_state *u = &z->units[unit];
     char *full = z->own_params[unit];
     if (z->config.stage == 3) u->gather_piece.full = full ? full : z->slots[unit % z->n_slots];
-    u->gather_purpose = ZERO_FOR_STEP;
+    u->gather_use = use_for(ZERO_FOR_STEP, unit);
+    u->gather_use.counter = counter;
     ZERO_TRY(progress_submit(&z->progress, &u->gather));
     return progress_wait(&z->progress, &u->gather);
 }
@@ -219,7 +217,7 @@ int params_begin_pass(zero *z) {
 
 int params_acquire(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, 1));
+    if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, use_for(purpose_of_pass(z), unit), 1));
     ZERO_TRY(follow_order(z, unit));  // second: a use that is refused does not enter the order
     z->reads_left--;
     ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
@@ -259,7 +257,7 @@ void params_order_of_update(const zero *z, int *units) {
 int params_updated(zero *z, int unit) {
     if (z->config.stage == 3) return unit == z->order[ZERO_TRAIN].units[0] ? gather_for_next_pass(z) : 0;
     if (z->config.stage == 0 || z->comm.ranks == 1) return 0;
-    z->units[unit].gather_purpose = ZERO_FOR_STEP;
+    z->units[unit].gather_use = use_for(ZERO_FOR_STEP, unit);
     return progress_submit(&z->progress, &z->units[unit].gather);
 }
 

@@ -31,8 +31,7 @@ static int run_sum(void *ctx, job *j) {
     scalar_request *s = ctx;
     comm *c = &s->z->comm;
     double all[c->ranks * s->n];
-    c->purpose = ZERO_FOR_SCALARS;
-    ZERO_TRY(comm_share(c, s->values, all, s->n));
+    ZERO_TRY(comm_share(c, comm_for_scalars, s->values, all, s->n));
     for (int i = 0; i < s->n; i++) {
         s->values[i] = all[i];
         for (int r = 1; r < c->ranks; r++) s->values[i] += all[r * s->n + i];
@@ -50,8 +49,7 @@ int zero_sum(zero *z, double *values, int n) {
 static int run_broadcast(void *ctx, job *j) {
     (void)j;
     scalar_request *s = ctx;
-    s->z->comm.purpose = ZERO_FOR_SCALARS;
-    return comm_broadcast(&s->z->comm, s->root, s->data, s->bytes);
+    return comm_broadcast(&s->z->comm, comm_for_scalars, s->root, s->data, s->bytes);
 }
 int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     if (root < 0 || root >= z->comm.ranks)

@@ -85,8 +85,7 @@ typedef struct {
 static int run_share(void *ctx, job *j) {
     (void)j;
     share_request *s = ctx;
-    s->z->comm.purpose = ZERO_FOR_SCALARS;
-    return comm_share(&s->z->comm, s->mine, s->all, s->n);
+    return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
 }
 
 // fp64 sums of squares of every (unit, rank) part, added in that order on all ranks: the same norm at every

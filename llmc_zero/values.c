@@ -102,9 +102,7 @@ static int run_get(void *ctx, job *j) {
     zero *z = g->z;
     storage s = storage_of(z, g->what);
     int unit = layout_unit_of(&z->layout, g->place), whole = z->config.stage < s.owned_from;
-    z->comm.purpose = g->purpose;
-    z->comm.unit = unit;
-    z->comm.more_units = 0;
+    const comm_use use = { .purpose = g->purpose, .unit = unit, .units = 1 };
     for (int part = 0; part < z->comm.ranks; part++) {
         int64_t from, len;
         layout_intersect(&z->layout.units[unit], part, g->place->offset + g->offset, g->n, &from, &len);
@@ -112,7 +110,7 @@ static int run_get(void *ctx, job *j) {
         float *to = g->values + (from - g->place->offset - g->offset);
         if (whole || part == z->comm.rank)
             ZERO_TRY(read_stored(z, s, element(z, s, unit, part, from), len, to));
-        if (!whole) ZERO_TRY(comm_broadcast(&z->comm, part, to, len * sizeof(float)));
+        if (!whole) ZERO_TRY(comm_broadcast(&z->comm, use, part, to, len * sizeof(float)));
     }
     return 0;
 }

@@ -21,6 +21,7 @@ enum { PIECES = 4, LARGE = 8 << 20 };  // bytes of a part that is copied past th
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
 
 static comm c;
+static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 static memory m = { .device = &device_host }, staging = { .device = &device_host };
 
 static int messages;  // instead of the window
@@ -100,7 +101,7 @@ static int64_t gather(const buffers *b, zero_dtype t) {
         memset(p->full, 0xff, p->elems * checks.ranks * dtype_bytes(t));
         for (int64_t i = 0; i < p->elems; i++) store(t, p->shard, i, value(checks.rank, k, i));
     }
-    MUST(comm_all_gather(&c, b->pieces, b->n, dtype_bytes(t)));
+    MUST(comm_all_gather(&c, for_unit, b->pieces, b->n, dtype_bytes(t)));
     for (int k = 0; k < b->n; k++)
         for (int64_t i = 0; i < b->pieces[k].elems * checks.ranks; i++) {
             int64_t n = b->pieces[k].elems;
@@ -123,7 +124,7 @@ static int64_t reduce(const buffers *b, zero_dtype full, zero_dtype shard, int a
         for (int64_t i = 0; i < p->elems * checks.ranks; i++)
             store(full, p->full, i, value(checks.rank, k, i));
     }
-    MUST(comm_reduce_scatter(&c, b->pieces, b->n, full, shard, add));
+    MUST(comm_reduce_scatter(&c, for_unit, b->pieces, b->n, full, shard, add));
     for (int k = 0; k < b->n; k++)
         for (int64_t i = 0, n = b->pieces[k].elems; i < n; i++) {
             float want = stored(shard, mean(full, k, checks.rank * n + i));
@@ -158,9 +159,9 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
             for (int i = 0; i < n; i++) sent += elems[i] * (c.ranks - 1) * (int64_t)dtype_bytes(full);
             buffers b = new_buffers(n, elems, full, shard, cases[k].in_place);
             CHECK(reduce(&b, full, shard, cases[k].add) == 0);
-            CHECK(c.traffic.reduce_scatter[c.purpose] == sent);
+            CHECK(c.traffic.reduce_scatter[ZERO_FOR_STEP] == sent);
             if (full == shard) CHECK(gather(&b, full) == 0);
-            CHECK(c.traffic.all_gather[c.purpose] == (full == shard ? sent : 0));
+            CHECK(c.traffic.all_gather[ZERO_FOR_STEP] == (full == shard ? sent : 0));
             close_comm(1);
         }
 }
@@ -187,8 +188,8 @@ static void check_sources_may_change(void) {
             MUST(madvise(target, (reduces ? 1 : checks.ranks) * bytes, MADV_DONTNEED));
         else
             memset(target, 0, (reduces ? 1 : checks.ranks) * bytes);
-        MUST(reduces ? comm_reduce_scatter(&c, p, 1, ZERO_F32, ZERO_F32, 0)
-                     : comm_all_gather(&c, p, 1, sizeof(float)));
+        MUST(reduces ? comm_reduce_scatter(&c, for_unit, p, 1, ZERO_F32, ZERO_F32, 0)
+                     : comm_all_gather(&c, for_unit, p, 1, sizeof(float)));
         for (int64_t i = n - 1; i >= 0; i--) source[i] = -1;
         const float *got = (const float *)target;
         for (int64_t i = 0; i < (reduces ? elems : elems * checks.ranks); i++)
@@ -225,17 +226,18 @@ static void check_failures(void) {
         buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
         double start = MPI_Wtime();
         if (checks.rank < last && f == AWAY_REDUCE)
-            rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
+            rc = comm_reduce_scatter(&c, for_unit, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
         else if (checks.rank < last)
-            rc = comm_all_gather(&c, b.pieces, 1, sizeof(float));
+            rc = comm_all_gather(&c, for_unit, b.pieces, 1, sizeof(float));
         else if (f == OTHER_KIND)
-            rc = comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
+            rc = comm_reduce_scatter(&c, for_unit, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
         else if (f < AWAY && last) {
             char *unmapped = room(1 << 20);
             MUST(mprotect(unmapped, 1 << 20, PROT_NONE));
             int64_t mine[2] = { f == GONE ? ended_process() : getpid(),
                                 (intptr_t)(f == GONE ? b.pieces[0].shard : unmapped) };
             const int64_t *all[c.ranks];
+            c.use = for_unit;
             MUST(comm_announce(&c, COMM_ALL_GATHER, total, mine, 2, all));
         }
         CHECK(rc == (last && (checks.rank < last || f == OTHER_KIND) ? ZERO_ERR_COMM : 0));
@@ -267,8 +269,8 @@ static int run_killed(void) {
     }
     double start = MPI_Wtime();
     for (; !rc && MPI_Wtime() - start < 10; done++)
-        rc = done % 2 ? comm_reduce_scatter(&c, b.pieces, 1, ZERO_F32, ZERO_F32, 0)
-                      : comm_all_gather(&c, b.pieces, 1, sizeof(float));
+        rc = done % 2 ? comm_reduce_scatter(&c, for_unit, b.pieces, 1, ZERO_F32, ZERO_F32, 0)
+                      : comm_all_gather(&c, for_unit, b.pieces, 1, sizeof(float));
     CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
     CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
     CHECK(MPI_Wtime() - start < 5);

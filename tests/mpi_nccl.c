@@ -31,6 +31,7 @@ enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // bytes of a round: less than the 
 static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
 
 static comm c;
+static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 static device d;
 static memory m;
 static zero_config config;  // without overlap all streams are one
@@ -161,8 +162,8 @@ static void take_shards(const shape *s, const set *t, char *to) {
 static int reduce(const shape *s, const set *t, int by_nccl) {
     void *nccl = c.nccl;
     if (!by_nccl) c.nccl = NULL;
-    int rc = (by_nccl ? comm_nccl_reduce_scatter : comm_reduce_scatter)(&c, t->pieces, s->n, s->type,
-                                                                        s->shard_type, s->add);
+    int rc = (by_nccl ? comm_nccl_reduce_scatter : comm_reduce_scatter)(&c, for_unit, t->pieces, s->n,
+                                                                        s->type, s->shard_type, s->add);
     c.nccl = nccl;
     return rc;
 }
@@ -175,7 +176,8 @@ static void reduced(const shape *s, const set *t, int by_nccl) {
 static int gather(const shape *s, const set *t, int by_nccl) {
     void *nccl = c.nccl;
     if (!by_nccl) c.nccl = NULL;
-    int rc = (by_nccl ? comm_nccl_all_gather : comm_all_gather)(&c, t->pieces, s->n, dtype_bytes(s->type));
+    int rc = (by_nccl ? comm_nccl_all_gather : comm_all_gather)(&c, for_unit, t->pieces, s->n,
+                                                                dtype_bytes(s->type));
     c.nccl = nccl;
     return rc;
 }
@@ -186,7 +188,7 @@ static void gathered(const shape *s, const set *t, int by_nccl) {
 }
 
 static int64_t sent(comm_kind kind) {
-    return (kind == COMM_ALL_GATHER ? c.traffic.all_gather : c.traffic.reduce_scatter)[c.purpose];
+    return (kind == COMM_ALL_GATHER ? c.traffic.all_gather : c.traffic.reduce_scatter)[ZERO_FOR_STEP];
 }
 
 static void check_reduce(const shape *s, char *expected, char *got) {
@@ -258,7 +260,7 @@ static void check_many(void) {
     shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
     comm_piece p = { fulls, fulls + c.rank * 512, 128 };
     fill(&s, c.rank);
-    for (int i = 0; i < 600; i++) MUST(comm_nccl_all_gather(&c, &p, 1, 4));
+    for (int i = 0; i < 600; i++) MUST(comm_nccl_all_gather(&c, for_unit, &p, 1, 4));
     MUST(d.f->wait(&d, GATHER));
     MUST(comm_nccl_failed(&c));
 }
@@ -356,7 +358,7 @@ static void check_work_ahead(void) {
     MUST(d.f->record(&d, event, COMPUTE));
     MUST(d.f->order(&d, GATHER, event));
     comm_piece p = { fulls, fulls + c.rank * 512, 128 };
-    MUST(comm_nccl_all_gather(&c, &p, 1, 4));
+    MUST(comm_nccl_all_gather(&c, for_unit, &p, 1, 4));
     double start = comm_now();
     while (comm_now() - start < 1.5 * c.timeout_s) {
         CHECK(!comm_nccl_failed(&c));
@@ -554,9 +556,9 @@ static double until_failure(int dies) {
     for (int i = 1; i < TRIES && !rc; i++) {
         if (dies && c.rank == VICTIM && i == FAILS_AT) raise(SIGKILL);
         start = comm_now();
-        c.unit = 100 + i;
-        rc = i % 2 ? comm_nccl_all_gather(&c, t.pieces, s.n, 2)
-                   : comm_nccl_reduce_scatter(&c, t.pieces, s.n, s.type, s.shard_type, s.add);
+        comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 100 + i, .units = 1 };
+        rc = i % 2 ? comm_nccl_all_gather(&c, use, t.pieces, s.n, 2)
+                   : comm_nccl_reduce_scatter(&c, use, t.pieces, s.n, s.type, s.shard_type, s.add);
         if (!rc) rc = d.f->wait(&d, i % 2 ? GATHER : COMM);
         if (!rc) rc = comm_nccl_failed(&c);
     }
@@ -576,8 +578,9 @@ static void check_sentence(const char *said, int silent) {
     CHECK(strstr(first, " of unit 10") && strstr(first, "(collective "));
     CHECK(strstr(first, said) != NULL);
     CHECK(!strstr(first, "no word from ") == !silent && !strstr(first, named) == !silent);
-    CHECK(comm_nccl_all_gather(&c, t.pieces, 1, 2) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_reduce_scatter(&c, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
+    CHECK(comm_nccl_all_gather(&c, for_unit, t.pieces, 1, 2) == ZERO_ERR_COMM &&
+          !strcmp(first, zero_last_error()));
+    CHECK(comm_nccl_reduce_scatter(&c, for_unit, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
           !strcmp(first, zero_last_error()));
     CHECK(comm_nccl_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
     CHECK(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM &&

@@ -273,13 +273,15 @@ static size_t bytes_of(int64_t n) { return n * dtype_bytes(opt.dtype); }
 
 // -------- the collectives and the others
 
+static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
+
 static int all_gather(void) {
-    return comm_all_gather(&c, &(comm_piece){ full, shard, part }, 1, bytes_of(1));
+    return comm_all_gather(&c, for_unit, &(comm_piece){ full, shard, part }, 1, bytes_of(1));
 }
 static int reduce_scatter(void) {
-    return comm_reduce_scatter(&c, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0);
+    return comm_reduce_scatter(&c, for_unit, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0);
 }
-static int broadcast(void) { return comm_broadcast(&c, 0, full, bytes_of(elems)); }
+static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_of(elems)); }
 
 // As large as they will be: NCCL then connects for all sizes.
 static int rehearse(void *ctx) {

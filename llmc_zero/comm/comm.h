@@ -20,6 +20,15 @@ static inline int64_t comm_staging_bytes(const zero_config *c) {
     return c->comm.window_bytes ? c->comm.window_bytes : 4 << 20;
 }
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // what traffic is counted as
+
+// What a collective is for: the same on all ranks. Errors name the units, and traffic is counted by purpose.
+typedef struct {
+    zero_purpose purpose;
+    int unit, units;  // the first unit that it is about, and how many; units 0: none (scalars)
+    int64_t
+        *counter;  // counts the bytes sent in place of the traffic of this purpose; NULL: the traffic does
+} comm_use;
+static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;
 
 typedef struct comm comm;
@@ -56,10 +65,8 @@ struct comm {
     int half;            // of the next exchange
     uint32_t exchanges;  // done so far
     zero_traffic traffic;
-    zero_purpose purpose;  // what the collective under way is for
-    int unit, more_units;  // the first that it is about, and how many of its bucket follow
-    const char *
-        part_of;  // for errors: the collective that an exchange serves; NULL: the exchange's own name says it
+    comm_use use;              // of the collective under way
+    const char *part_of;       // its name, for errors; NULL: the exchange's own name says it
     void *connection, *state;  // of net, of the transport
 };
 
@@ -75,13 +82,13 @@ void comm_close(comm *c, int clean);     // clean 0: after a failure, so nothing
 // Queued on the device's COMM stream, gathers on gather_stream: done there, not yet for the host, when these
 // two return. shard of piece = mean over ranks of their full's part of this rank: summed in rank order in
 // fp32, times 1/ranks, rounded once. add: added to the shard instead, which is fp32.
-int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
-                        int add);
-int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
+int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
+                        zero_dtype shard_type, int add);
+int comm_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
 // Host memory:
-int comm_broadcast(comm *c, int root, void *data, size_t bytes);
+int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 // all[r * n + i] = rank r's mine[i]
-int comm_share(comm *c, const double *mine, double *all, int n);
+int comm_share(comm *c, comm_use use, const double *mine, double *all, int n);
 int comm_barrier(comm *c);
 
 // comm.c, for those below: the ranks tell each other n numbers, under a stamp that says of which collective

@@ -83,19 +83,21 @@ void comm_close(comm *c, int clean) {
 
 void comm_count(comm *c, comm_kind kind, size_t bytes) {
     int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
-    kinds[kind][c->purpose] += (int64_t)bytes;
+    int64_t *counter = c->use.counter ? c->use.counter : &kinds[kind][c->use.purpose];
+    *counter += (int64_t)bytes;
 }
 
 // Goes before the bytes of every exchange. Ranks that call in different orders would else read each other's
 // bytes for their own.
 typedef struct {
     uint32_t number, exchange;
-    int32_t root, unit, purpose, unused;
+    int32_t root, unit, units, purpose;
     int64_t bytes;
 } stamp;
 
 static stamp stamp_of(const comm *c, comm_exchange x, int root, size_t bytes) {
-    return (stamp){ c->exchanges, x, root, c->unit, (int32_t)c->purpose, 0, (int64_t)bytes };
+    return (
+        stamp){ c->exchanges, x, root, c->use.unit, c->use.units, (int32_t)c->use.purpose, (int64_t)bytes };
 }
 
 static char *out_stamped(comm *c, comm_exchange x, int dest, int root, size_t bytes) {
@@ -108,7 +110,7 @@ static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
     memcpy(&s, c->transport->in(c, x, c->half ^ 1, src), sizeof s);
     if (!memcmp(&s, mine, sizeof s)) return 0;
     char units[48] = "";
-    if (mine->unit != s.unit)
+    if (mine->units && s.units && mine->unit != s.unit)
         snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
     return zero_fail(ZERO_ERR_COMM,
                      "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks "
@@ -236,9 +238,10 @@ static int reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype f
     return 0;
 }
 
-int comm_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
-                        int add) {
-    if (c->nccl) return comm_nccl_reduce_scatter(c, pieces, n, full_type, shard_type, add);
+int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
+                        zero_dtype shard_type, int add) {
+    c->use = use;
+    if (c->nccl) return comm_nccl_reduce_scatter(c, use, pieces, n, full_type, shard_type, add);
     c->part_of = "a reduce-scatter";
     int rc = reduce_scatter(c, pieces, n, full_type, shard_type, add);
     c->part_of = NULL;
@@ -257,7 +260,8 @@ static int copy_twice(device *d, char *out, char *own, const char *from, size_t 
     return 0;
 }
 
-static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_t n, size_t size) {
+static int gather_round(comm *c, comm_kind kind, device *d, const chain *ch, int64_t pos, int64_t n,
+                        size_t size) {
     char *out = out_stamped(c, EXCHANGE_GATHER, 0, 0, n * size);
     for (int64_t done = 0, len; done < n; done += len) {
         int64_t inside;
@@ -277,42 +281,47 @@ static int gather_round(comm *c, device *d, const chain *ch, int64_t pos, int64_
             const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
             ZERO_TRY(move(d, p->full + (r * p->elems + inside) * size, in + done * size, len * size));
         }
-        comm_count(c, COMM_ALL_GATHER, n * size);  // what r copied to us is what we copied to r
+        comm_count(c, kind, n * size);  // what r copied to us is what we copied to r
     }
     return 0;
 }
 
-static int gather_pieces(comm *c, device *d, const comm_piece *pieces, int n, size_t elem_bytes) {
+// Through staging.
+static int gather_rounds(comm *c, comm_kind kind, device *d, const chain *ch, size_t elem_bytes) {
+    int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
+    for (int64_t pos = 0; pos < ch->total; pos += chunk) {
+        int64_t left = ch->total - pos;
+        ZERO_TRY(gather_round(c, kind, d, ch, pos, left < chunk ? left : chunk, elem_bytes));
+    }
+    return 0;
+}
+
+static int gather_pieces(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
     chain ch = chain_of(pieces, n);
     if (c->ranks == 1) {
         for (int i = 0; i < n; i++)
             if (pieces[i].shard != pieces[i].full)
-                ZERO_TRY(move(d, pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes));
+                ZERO_TRY(move(c->device, pieces[i].full, pieces[i].shard, pieces[i].elems * elem_bytes));
         return 0;
     }
     size_t total = ch.total * c->ranks * elem_bytes;
     if (comm_goes_direct(c, COMM_ALL_GATHER, total, n))
         return comm_direct_gather(c, pieces, n, elem_bytes, total);
     if (comm_goes_unstaged(c, total, n)) return comm_unstaged_gather(c, pieces, n, elem_bytes, total);
-    int64_t chunk = (c->gather_bytes - STAMP_BYTES) / elem_bytes;
-    for (int64_t pos = 0; pos < ch.total; pos += chunk)
-        ZERO_TRY(gather_round(c, d, &ch, pos, ch.total - pos < chunk ? ch.total - pos : chunk, elem_bytes));
-    return 0;
+    return gather_rounds(c, COMM_ALL_GATHER, c->device, &ch, elem_bytes);
 }
 
-static int all_gather(comm *c, device *d, const comm_piece *pieces, int n, size_t elem_bytes) {
+int comm_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
+    c->use = use;
+    if (c->nccl) return comm_nccl_all_gather(c, use, pieces, n, elem_bytes);
     c->part_of = "an all-gather";
-    int rc = gather_pieces(c, d, pieces, n, elem_bytes);
+    int rc = gather_pieces(c, pieces, n, elem_bytes);
     c->part_of = NULL;
     return rc;
 }
 
-int comm_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
-    return c->nccl ? comm_nccl_all_gather(c, pieces, n, elem_bytes)
-                   : all_gather(c, c->device, pieces, n, elem_bytes);
-}
-
-int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
+int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
+    c->use = use;
     if (c->ranks == 1) return 0;
     for (size_t pos = 0; pos < bytes; pos += c->gather_bytes - STAMP_BYTES) {
         size_t room = c->gather_bytes - STAMP_BYTES, n = bytes - pos < room ? bytes - pos : room;
@@ -328,14 +337,18 @@ int comm_broadcast(comm *c, int root, void *data, size_t bytes) {
     return 0;
 }
 
-int comm_share(comm *c, const double *mine, double *all, int n) {
+int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
     comm_piece p = { (char *)all, (char *)mine, n };
-    int64_t before = c->traffic.all_gather[c->purpose];
-    ZERO_TRY(all_gather(c, &device_host, &p, 1, sizeof(double)));
-    c->traffic.other[c->purpose] += c->traffic.all_gather[c->purpose] -
-                                    before;  // scalars are not gathers of parameters
-    c->traffic.all_gather[c->purpose] = before;
-    return 0;
+    chain ch = chain_of(&p, 1);
+    c->use = use;
+    if (c->ranks == 1) {
+        memcpy(all, mine, n * sizeof *mine);
+        return 0;
+    }
+    c->part_of = "an all-gather";
+    int rc = gather_rounds(c, COMM_OTHER, &device_host, &ch, sizeof *mine);
+    c->part_of = NULL;
+    return rc;
 }
 
 int comm_barrier(comm *c) { return c->ranks == 1 ? 0 : exchange(c, EXCHANGE_BARRIER, 0, 0); }

@@ -43,7 +43,7 @@ enum { SYMMETRIC = 1 };  // NCCL_WIN_COLL_SYMMETRIC, which older headers lack
 typedef struct {
     cudaEvent_t begin, end;  // before and after it on its stream
     comm_kind kind;
-    int unit, more_units;  // as in struct comm
+    comm_use use;
     uint64_t number;
     double began;  // when it was first seen that it could begin; 0: not yet
 } collective;
@@ -158,7 +158,7 @@ static int fail(nccl_state *n, const collective *w, const char *what, const char
     if (n->failed) return relay(n);
     if (w)
         snprintf(about, sizeof about, "the %s of %s (collective %lld): ", kind_name(w->kind),
-                 comm_units(w->unit, w->more_units, units), (long long)w->number);
+                 comm_units(&w->use, units), (long long)w->number);
     snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s", n->c->rank, host_of(n, n->c->rank),
              about, what);
     n->names_at = strlen(n->sentence);
@@ -346,7 +346,7 @@ static void *watch(void *state) {
 
 // Takes the lock. The watchdog may find the host WATCHED collectives ahead: CUDA's own queue has about as
 // many places.
-static int begin(nccl_state *n, lane *l, comm_kind kind, collective **out) {
+static int begin(nccl_state *n, lane *l, comm_kind kind, comm_use use, collective **out) {
     pthread_mutex_lock(&n->lock);
     while (!n->failed && l->next - l->first == WATCHED && !look(n)) {
         pthread_mutex_unlock(&n->lock);
@@ -357,8 +357,7 @@ static int begin(nccl_state *n, lane *l, comm_kind kind, collective **out) {
     collective *w = *out = &l->queue[l->next % WATCHED];
     n->current = w;
     w->kind = kind;
-    w->unit = n->c->unit;
-    w->more_units = n->c->more_units;
+    w->use = n->c->use = use;
     w->number = ++n->collectives;
     w->began = 0;
     cudaError_t rc = cudaEventRecord(w->begin, l->stream);
@@ -472,12 +471,12 @@ static int reduce_by_nccl(nccl_state *n, const comm_piece *pieces, int n_pieces,
     return 0;
 }
 
-int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n_pieces, zero_dtype full_type,
-                             zero_dtype shard_type, int add) {
+int comm_nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n_pieces,
+                             zero_dtype full_type, zero_dtype shard_type, int add) {
     nccl_state *n = c->nccl;
     lane *l = &n->lanes[REDUCE];
     collective *w = NULL;
-    int rc = begin(n, l, COMM_REDUCE_SCATTER, &w);
+    int rc = begin(n, l, COMM_REDUCE_SCATTER, use, &w);
     if (!rc)
         rc = (n->nccl_sums ? reduce_by_nccl : reduce_in_order)(n, pieces, n_pieces, full_type, shard_type,
                                                                add);
@@ -496,11 +495,11 @@ static int gather(nccl_state *n, const comm_piece *pieces, int n_pieces, size_t 
     return end_group(n, l);
 }
 
-int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
+int comm_nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
     nccl_state *n = c->nccl;
     lane *l = &n->lanes[GATHERING];
     collective *w = NULL;
-    int rc = begin(n, l, COMM_ALL_GATHER, &w);
+    int rc = begin(n, l, COMM_ALL_GATHER, use, &w);
     if (!rc) rc = gather(n, pieces, n_pieces, elem_bytes);
     return finish(n, l, w, rc);
 }
@@ -653,10 +652,10 @@ static int introduce(nccl_state *n, const zero_config *config) {
     if (why.rc)
         snprintf(why.sentence, sizeof why.sentence, "rank %d on %s: %s", c->rank, host_of(n, c->rank),
                  zero_last_error());
-    ZERO_TRY(comm_share(c, (double *)&own, (double *)all, sizeof own / sizeof(double)));
+    ZERO_TRY(comm_share(c, comm_for_scalars, (double *)&own, (double *)all, sizeof own / sizeof(double)));
     while (first < c->ranks && !all[first].failed) first++;
     if (first == c->ranks) return compare(n, all);
-    ZERO_TRY(comm_broadcast(c, first, &why, sizeof why));
+    ZERO_TRY(comm_broadcast(c, comm_for_scalars, first, &why, sizeof why));
     return zero_fail(why.rc, "%s", why.sentence);
 }
 
@@ -669,7 +668,7 @@ static int share_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     memset(&message, 0, sizeof message);
     for (int i = 0; i < LANES && n->c->rank == 0 && !message.rc; i++)
         message.rc = ncclGetUniqueId(&message.ids[i]);
-    ZERO_TRY(comm_broadcast(n->c, 0, &message, sizeof message));
+    ZERO_TRY(comm_broadcast(n->c, comm_for_scalars, 0, &message, sizeof message));
     if (message.rc)
         return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s%s%s",
                          ncclGetErrorString(message.rc), n->c->rank ? "" : ": ",
@@ -682,7 +681,7 @@ static int share_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
 enum { DONE, BUSY, LATE, FAILED };
 static int worst_of(comm *c, double mine, double *worst, int *who) {
     double all[c->ranks];
-    ZERO_TRY(comm_share(c, &mine, all, 1));
+    ZERO_TRY(comm_share(c, comm_for_scalars, &mine, all, 1));
     *worst = all[*who = 0];
     for (int r = 1; r < c->ranks; r++)
         if (all[r] > *worst) *worst = all[*who = r];
@@ -702,7 +701,7 @@ static int connect_together(nccl_state *n, const lane *l) {
     }
     if (worst == DONE) return 0;
     if (mine > BUSY) fail_to_settle(n, l, n->rc);
-    ZERO_TRY(comm_broadcast(c, who, n->sentence, sizeof n->sentence));
+    ZERO_TRY(comm_broadcast(c, comm_for_scalars, who, n->sentence, sizeof n->sentence));
     return relay(n);
 }
 
@@ -799,7 +798,6 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
     c->device = d;
     n->c = c;
-    c->purpose = ZERO_FOR_SCALARS;
     pthread_mutex_init(&n->lock, NULL);
     n->nccl_sums = config->comm.reduce_nccl;
     ZERO_TRY(comm_barrier(c));  // no rank allocates
@@ -910,7 +908,6 @@ static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
     char sentence[1000] = "";
-    n->c->purpose = ZERO_FOR_SCALARS;
     for (; worst == BUSY; net_nap(2e-3)) {
         int failed = rehearsal_failed(n, rc, sentence);
         int share = worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who);
@@ -918,7 +915,7 @@ static int end_rehearsal(nccl_state *n, int rc) {
         ZERO_TRY(share);
     }
     if (worst == DONE) return 0;
-    ZERO_TRY(comm_broadcast(n->c, who, sentence, sizeof sentence));
+    ZERO_TRY(comm_broadcast(n->c, comm_for_scalars, who, sentence, sizeof sentence));
     return zero_fail(ZERO_ERR_COMM, "%s", sentence);
 }
 

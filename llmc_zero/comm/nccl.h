@@ -37,9 +37,9 @@ int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
 int comm_nccl_has_windows(const comm *c);
 // As comm_reduce_scatter and comm_all_gather. With reduce_nccl each full's part of this rank is overwritten
 // by the sum.
-int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type,
+int comm_nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                              zero_dtype shard_type, int add);
-int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes);
+int comm_nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
 // Before the device and its memory are closed. clean: all ranks do, and the streams are waited for.
 void comm_nccl_close(comm *c, int clean);
 // 0, or ZERO_ERR_COMM: to be asked after every wait for one of the device's streams, before what lies in its
@@ -55,9 +55,10 @@ static inline int comm_nccl_open(comm *c, const zero_config *config, device *d, 
     return zero_fail(ZERO_ERR_ARGUMENT,
                      "built without NCCL; install NVIDIA's package libnccl-dev and build again");
 }
-static inline int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, int n, zero_dtype full_type,
-                                           zero_dtype shard_type, int add) {
+static inline int comm_nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,
+                                           zero_dtype full_type, zero_dtype shard_type, int add) {
     (void)c;
+    (void)use;
     (void)pieces;
     (void)n;
     (void)full_type;
@@ -65,8 +66,10 @@ static inline int comm_nccl_reduce_scatter(comm *c, const comm_piece *pieces, in
     (void)add;
     return ZERO_ERR_MISUSE;
 }
-static inline int comm_nccl_all_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes) {
+static inline int comm_nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n,
+                                       size_t elem_bytes) {
     (void)c;
+    (void)use;
     (void)pieces;
     (void)n;
     (void)elem_bytes;

@@ -18,8 +18,9 @@ const char *comm_exchange_name(comm_exchange x) {
     return names[x];
 }
 
-const char *comm_units(int unit, int more, char text[COMM_UNITS]) {
-    snprintf(text, COMM_UNITS, more ? "units %d to %d" : "unit %d", unit, unit + more);
+const char *comm_units(const comm_use *use, char text[COMM_UNITS]) {
+    const char *format = use->units > 1 ? "units %d to %d" : "unit %d";
+    snprintf(text, COMM_UNITS, format, use->unit, use->unit + use->units - 1);
     return text;
 }
 
@@ -28,10 +29,10 @@ const char *comm_where(const comm *c, comm_exchange x, char text[COMM_WHERE]) {
     const char *name = c->part_of ? c->part_of : comm_exchange_name(x);
     if (x == EXCHANGE_BARRIER && !c->part_of)
         snprintf(text, COMM_WHERE, "%s", name);
-    else if (c->purpose == ZERO_FOR_SCALARS)
+    else if (!c->use.units)
         snprintf(text, COMM_WHERE, "%s of scalars", name);
     else
-        snprintf(text, COMM_WHERE, "%s of %s", name, comm_units(c->unit, c->more_units, units));
+        snprintf(text, COMM_WHERE, "%s of %s", name, comm_units(&c->use, units));
     return text;
 }
 

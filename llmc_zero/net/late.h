@@ -15,7 +15,7 @@ double comm_waited(comm_patience *p);
 const char *comm_exchange_name(comm_exchange x);  // "a reduce-scatter"
 enum { COMM_WHERE = 64 };
 enum { COMM_UNITS = 32 };
-const char *comm_units(int unit, int more, char text[COMM_UNITS]);  // "unit 3", "units 3 to 5"
+const char *comm_units(const comm_use *use, char text[COMM_UNITS]);  // "unit 3", "units 3 to 5"
 const char *comm_where(const comm *c, comm_exchange x,
                        char text[COMM_WHERE]);  // "a reduce-scatter of unit 3"
 const char *comm_host(const comm *c, int rank);
