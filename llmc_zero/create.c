@@ -119,6 +119,7 @@ static int create_optimizer_state(zero *z) {
 
 static int create_tables(zero *z) {
     int n = z->layout.n_units;
+    ZERO_TRY(schedule_create(&z->schedule, n, z->config.stage == 3));  // where every use is collective
     z->units = calloc(n, sizeof *z->units);
     z->buckets = calloc(z->layout.n_buckets, sizeof *z->buckets);
     z->own_params = calloc(n, sizeof *z->own_params);
@@ -305,8 +306,7 @@ static void destroy(zero *z, int clean) {
     free(z->own_grads);
     free(z->slots);
     free(z->slot_unit);
-    free(z->order[0].units);
-    free(z->order[1].units);
+    schedule_free(&z->schedule);
     layout_free(&z->layout);
     if (z->pinned) z->device.f->unpin(&z->device, z->values);
     memory_free_all(&z->memory);

@@ -61,17 +61,20 @@ static int check_micro_batch(const zero *z, int micro, int of) {
     return check_uses_done(z, "zero_begin_train");
 }
 
-static int begin_pass(zero *z, zero_mode mode) {
+static int begin_pass(zero *z, zero_mode mode, int is_last) {
     z->mode = mode;
     z->pass = 1;
-    z->forward_left = z->reads_left = 0;
+    z->forward_left = 0;
+    int reads = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
         const layout_unit *l = &z->layout.units[i];
         z->units[i].forward_done = z->units[i].backward_done = 0;
         z->forward_left += l->forward_uses;
-        z->reads_left += l->forward_uses + l->reading_uses;
+        reads += l->forward_uses + l->reading_uses;
     }
-    return params_begin_pass(z);
+    ZERO_TRY(params_begin_pass(z));
+    schedule_begin_pass(&z->schedule, mode, reads, is_last);
+    return 0;
 }
 
 // What an unfinished step has collected is dropped.
@@ -86,7 +89,7 @@ static int begin_step(zero *z) {
 
 int zero_begin_train(zero *z, int micro, int of) {
     ZERO_TRY(check_micro_batch(z, micro, of));
-    ZERO_TRY(begin_pass(z, ZERO_TRAIN));
+    ZERO_TRY(begin_pass(z, ZERO_TRAIN, micro == of - 1));
     z->micro = micro;
     z->micro_of = of;
     return micro == 0 ? begin_step(z) : 0;
@@ -97,7 +100,7 @@ int zero_begin_eval(zero *z) {
     if (z->begun)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_begin_eval: an evaluation inside a training step; finish the step first");
-    return begin_pass(z, ZERO_EVAL);
+    return begin_pass(z, ZERO_EVAL, 0);
 }
 
 int zero_pre_forward(zero *z, int unit) {

@@ -8,6 +8,7 @@
 #include "layout.h"
 #include "memory.h"
 #include "progress.h"
+#include "schedule.h"
 #include "trace.h"
 #include "zero.h"
 
@@ -39,15 +40,6 @@ typedef struct {
     comm_use use;
     job reduce;
 } bucket_state;
-
-// What a pass is: forward and backward of a training step, or forward only.
-typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
-
-// The order in which units were opened to read parameters, as recorded in the last pass of a mode.
-typedef struct {
-    int *units;
-    int n, capacity, pos;
-} unit_order;
 
 enum { VALUES_CHUNK = 1 << 16 };  // elements
 
@@ -97,12 +89,11 @@ struct zero {
     zero_mode mode;
     int micro, micro_of;
     int forward_left;  // forward uses still to come in this micro-batch
-    int reads_left;    // uses that read parameters still to be opened in it
     int reduced;       // zero_reduce is done, zero_update may come
     double grad_norm;
     int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
-    unit_order order[2];                            // by mode
+    schedule schedule;                              // of the uses that read parameters
     int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
 
@@ -132,11 +123,8 @@ int params_release(zero *z, int unit);  // and what there is room for now is gat
 int params_complete(zero *z);           // no gather is under way, and the device has done its work
 // Stages 1 to 3, at creation: its gather, of zeros; counter gets the bytes.
 int params_rehearse(zero *z, int unit, int64_t *counter);
-int params_drop_all(zero *z);    // no gather is under way; stage 3: nothing is held any more
-int params_begin_pass(zero *z);  // stage 3: only what was gathered for it is held
-// (n_units) The same on all ranks: at stage 3 as the last training pass used them, below it, where forward is
-// not collective, as the table lists them.
-void params_order_of_update(const zero *z, int *units);
+int params_drop_all(zero *z);           // no gather is under way; stage 3: nothing is held any more
+int params_begin_pass(zero *z);         // stage 3: only what was gathered for it is held
 int params_updated(zero *z, int unit);  // its AdamW is done or queued: it may be gathered
 
 int grads_create(zero *z);

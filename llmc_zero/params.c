@@ -140,8 +140,7 @@ static int start_gather(zero *z, int unit, comm_use use, int evict) {
 
 // Stage 3: the unit that the next training pass begins with, for which there may be no room. Its bytes are
 // counted apart, since what kind of pass will use them is not known yet.
-static int gather_for_next_pass(zero *z) {
-    int unit = z->order[ZERO_TRAIN].units[0];
+static int gather_for_next_pass(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (u->params || !z->config.prefetch) return 0;
     comm_use use = use_for(ZERO_FOR_STEP, unit);
@@ -157,19 +156,19 @@ static int slots_are_open(const zero *z) {
     return 0;
 }
 
-// Gathers along the recorded order: `prefetch` units after the one that is using its slot or, where none is,
-// will do so next. A unit with room of its own does not count, since it takes no slot from the others. The
-// last unit of a micro-batch is followed by the first one of the next micro-batch.
+// Gathers what comes next: `prefetch` units after the one that is using its slot or, where none is, will do
+// so next. A unit with room of its own does not count, since it takes no slot from the others. The first unit
+// of the next micro-batch follows when all units of this one have been opened.
 static int look_ahead(zero *z, int slot_in_use) {
-    const unit_order *o = &z->order[z->mode];
     int left = z->config.prefetch + !slot_in_use;
     if (z->config.stage < 3 || !z->config.prefetch) return 0;
-    for (int i = o->pos; i < o->n; i++) {
-        if (!z->own_params[o->units[i]] && !left--) return 0;
-        ZERO_TRY(start_gather(z, o->units[i], use_for(purpose_of_pass(z), o->units[i]), 0));
+    schedule_walk w = schedule_ahead(&z->schedule);
+    while (schedule_next(&w) && w.what == SCHEDULED_USE) {
+        if (w.next_pass) return z->schedule.left ? 0 : gather_for_next_pass(z, w.unit);
+        if (!z->own_params[w.unit] && !left--) return 0;
+        ZERO_TRY(start_gather(z, w.unit, use_for(purpose_of_pass(z), w.unit), 0));
     }
-    int follows = z->mode == ZERO_TRAIN && z->micro < z->micro_of - 1;
-    return follows && !z->reads_left ? gather_for_next_pass(z) : 0;
+    return 0;
 }
 
 int params_rehearse(zero *z, int unit, int64_t *counter) {
@@ -182,44 +181,21 @@ int params_rehearse(zero *z, int unit, int64_t *counter) {
     return progress_wait(&z->progress, &u->gather);
 }
 
-// Notes that the unit is opened now. Where that differs from the last pass, the rest of the old order is
-// forgotten.
-static int follow_order(zero *z, int unit) {
-    unit_order *o = &z->order[z->mode];
-    if (o->pos < o->n && o->units[o->pos] != unit) o->n = o->pos;
-    if (o->pos == o->n) {
-        if (o->n == o->capacity) {
-            int capacity = o->capacity ? 2 * o->capacity : 4 * z->layout.n_units;
-            int *units = realloc(o->units, capacity * sizeof(int));
-            if (!units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the order of units");
-            o->units = units;
-            o->capacity = capacity;
-        }
-        o->units[o->n++] = unit;
-    }
-    o->pos++;
-    return 0;
-}
-
 // What is left of the last pass is dropped, so that every pass gathers what the formula says.
 int params_begin_pass(zero *z) {
-    unit_order *o = &z->order[z->mode];
     for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
         unit_state *u = &z->units[i];
         if (!u->params || u->for_next_pass) continue;
         ZERO_TRY(progress_wait(&z->progress, &u->gather));
         ZERO_TRY(drop(z, i));
     }
-    if (o->pos < o->n) o->n = o->pos;  // the last pass was shorter than the one before
-    o->pos = 0;
     return 0;
 }
 
 int params_acquire(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, use_for(purpose_of_pass(z), unit), 1));
-    ZERO_TRY(follow_order(z, unit));  // second: a use that is refused does not enter the order
-    z->reads_left--;
+    ZERO_TRY(schedule_use(&z->schedule, unit));  // second: a use that is refused does not enter the order
     ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
     ZERO_TRY(progress_wait(&z->progress, &u->gather));
     count_gather(z, u, purpose_of_pass(z));
@@ -242,20 +218,9 @@ int params_release(zero *z, int unit) {
     return look_ahead(z, slots_are_open(z));  // there is room now
 }
 
-void params_order_of_update(const zero *z, int *units) {
-    const unit_order *o = &z->order[ZERO_TRAIN];
-    int n = 0, recorded = z->config.stage == 3 ? o->n : 0;
-    char seen[z->layout.n_units];
-    memset(seen, 0, sizeof seen);
-    for (int i = 0; i < recorded + z->layout.n_units; i++) {
-        int unit = i < recorded ? o->units[i] : i - recorded;
-        if (!seen[unit]) units[n++] = unit;
-        seen[unit] = 1;
-    }
-}
-
 int params_updated(zero *z, int unit) {
-    if (z->config.stage == 3) return unit == z->order[ZERO_TRAIN].units[0] ? gather_for_next_pass(z) : 0;
+    if (z->config.stage == 3)
+        return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
     if (z->config.stage == 0 || z->comm.ranks == 1) return 0;
     z->units[unit].gather_use = use_for(ZERO_FOR_STEP, unit);
     return progress_submit(&z->progress, &z->units[unit].gather);

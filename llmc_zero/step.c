@@ -144,17 +144,18 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
 // In the order of forward, so that what forward needs first is on its way while the other units are updated.
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     const adamw_constants c = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    int own_master = z->config.numbers.dtype == ZERO_F32, order[z->layout.n_units];
+    int own_master = z->config.numbers.dtype == ZERO_F32;
     adamw_arrays a = { .m = z->moment1, .v = z->moment2, .g = z->grads, .g_type = z->grad_type };
     a.p = own_master ? (float *)z->params : z->master;
     a.low = own_master ? NULL : z->params;
     a.low_type = z->config.numbers.dtype;
-    params_order_of_update(z, order);
+    const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
         int u = order[i];
         double start = trace_now(&z->trace);
         ZERO_TRY(z->device.f->adamw(&z->device, COMPUTE, &c, &a, &z->units[u].update));
         trace_add(&z->trace, ZERO_EV_UPDATE, u, 0, start);
+        schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, u));
     }
     return 0;

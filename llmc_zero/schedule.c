@@ -1,0 +1,128 @@
+#include "schedule.h"
+#include "error.h"
+#include <stdlib.h>
+#include <string.h>
+
+int schedule_create(schedule *s, int n_units, int uses_agree) {
+    *s = (schedule){ .n_units = n_units, .uses_agree = uses_agree, .update_is_stale = 1 };
+    s->update = malloc(n_units * sizeof *s->update);
+    return s->update ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the order of %d units", n_units);
+}
+
+void schedule_free(schedule *s) {
+    free(s->update);
+    free(s->recorded[ZERO_TRAIN].units);
+    free(s->recorded[ZERO_EVAL].units);
+}
+
+// -------- recording
+
+static void forget_from(schedule *s, zero_mode mode, int n) {
+    s->recorded[mode].n = n;
+    if (mode == ZERO_TRAIN) s->update_is_stale = 1;
+}
+
+static int append(schedule *s, int unit) {
+    schedule_order *o = &s->recorded[s->mode];
+    if (o->n == o->capacity) {
+        int capacity = o->capacity ? 2 * o->capacity : 4 * s->n_units;
+        int *units = realloc(o->units, capacity * sizeof *units);
+        if (!units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the order of %d uses", capacity);
+        o->units = units;
+        o->capacity = capacity;
+    }
+    o->units[o->n++] = unit;
+    if (s->mode == ZERO_TRAIN) s->update_is_stale = 1;
+    return 0;
+}
+
+void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last) {
+    schedule_order *o = &s->recorded[mode];
+    if (o->used < o->n) forget_from(s, mode, o->used);  // the last pass was shorter than the one before
+    o->used = 0;
+    s->mode = mode;
+    s->updating = 0;
+    s->left = uses;
+    s->is_last = is_last;
+}
+
+int schedule_use(schedule *s, int unit) {
+    schedule_order *o = &s->recorded[s->mode];
+    if (o->used < o->n && o->units[o->used] != unit) forget_from(s, s->mode, o->used);
+    if (o->used == o->n) ZERO_TRY(append(s, unit));
+    o->used++;
+    s->left--;
+    return 0;
+}
+
+// -------- the update
+
+// Each unit once: in the order of its first use, and those that no use has come to in the table's order.
+static void order_update(schedule *s) {
+    const schedule_order *o = &s->recorded[ZERO_TRAIN];
+    int uses = s->uses_agree ? o->n : 0, n = 0;
+    char seen[s->n_units];
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < uses + s->n_units; i++) {
+        int unit = i < uses ? o->units[i] : i - uses;
+        if (!seen[unit]) s->update[n++] = unit;
+        seen[unit] = 1;
+    }
+    s->update_is_stale = 0;
+}
+
+const int *schedule_begin_update(schedule *s) {
+    if (s->update_is_stale) order_update(s);
+    s->updating = 1;
+    s->updated = 0;
+    return s->update;
+}
+
+void schedule_updated(schedule *s) { s->updated++; }
+
+// -------- looking ahead
+
+int schedule_first_use(const schedule *s) {
+    const schedule_order *o = &s->recorded[ZERO_TRAIN];
+    return o->n ? o->units[0] : -1;
+}
+
+schedule_walk schedule_ahead(schedule *s) {
+    if (s->updating) return (schedule_walk){ .of = s, .part = WALK_UPDATE, .at = s->updated };
+    return (schedule_walk){ .of = s, .part = WALK_PASS, .at = s->recorded[s->mode].used };
+}
+
+static int arrive(schedule_walk *w, scheduled what, const int *units) {
+    w->what = what;
+    w->unit = units[w->at++];
+    return 1;
+}
+
+static void turn_to(schedule_walk *w, int part) {
+    w->part = part;
+    w->at = 0;
+}
+
+// The recorded order is known to the end of the pass under way.
+static int pass_is_known(const schedule *s) {
+    const schedule_order *o = &s->recorded[s->mode];
+    return s->mode == ZERO_TRAIN && o->n - o->used == s->left;
+}
+
+int schedule_next(schedule_walk *w) {
+    schedule *s = w->of;
+    const schedule_order *train = &s->recorded[ZERO_TRAIN];
+    if (w->part == WALK_PASS) {
+        const schedule_order *o = &s->recorded[s->mode];
+        if (w->at < o->n) return arrive(w, SCHEDULED_USE, o->units);
+        if (!pass_is_known(s)) return 0;
+        turn_to(w, s->is_last ? WALK_UPDATE : WALK_NEXT_PASS);
+    }
+    if (w->part == WALK_UPDATE) {
+        if (s->update_is_stale) order_update(s);
+        if (w->at < s->n_units) return arrive(w, SCHEDULED_UPDATE, s->update);
+        turn_to(w, WALK_NEXT_PASS);
+    }
+    w->next_pass = 1;
+    return w->at < train->n ? arrive(w, SCHEDULED_USE, train->units) : 0;
+}
