@@ -1,0 +1,37 @@
+# What prepares data, the example, and the benchmarks.
+EXAMPLE  := $(BUILD)/mlp_zero
+TOKENS   := $(BUILD)/make_tokens
+STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
+HAVE_PCRE := $(call have,\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2.h>\n)
+DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
+
+.PHONY: data bench
+$(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
+	@echo "  link $@"
+	$(Q)$(CC) $(BASE) $^ -o $@ $(ZERO_LIBS)
+
+$(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(DATA_CFLAGS) $< -o $@
+TOKENS_SRC := dev/data/make_tokens.c dev/data/bpe.c gpt2/tokenizer.c gpt2/error.c
+TOKENS_INC := dev/data/bpe.h dev/data/byte_tokenizer.h gpt2/tokenizer.h gpt2/error.h
+#? build/make_tokens   builds the program that turns text into tokens (docs/data.md)
+$(TOKENS): $(TOKENS_SRC) $(TOKENS_INC) | probes
+	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(DATA_CFLAGS) -I. $(TOKENS_SRC) -o $@ -lpcre2-8
+$(STORIES) &: $(BUILD)/make_stories
+	@mkdir -p data
+	$(BUILD)/make_stories data
+#? data                writes the corpus of small stories to data/
+data: $(STORIES)
+
+$(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
+	@mkdir -p $(@D) && echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
+#? bench               measures speed and memory of a training step, and of the parts on their own
+#? PEERS=python        make bench: a Python with torch, and with DeepSpeed where it is, to compare with
+#? ROUNDS=1            make bench: how often each program runs; medians are quoted
+#? STEPS=8             make bench: how many steps a run has
+bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
+	@$(WITHOUT_FLAGS) dev/bench/bench.sh

@@ -1,0 +1,32 @@
+# The model's layers on CUDA devices, or on the stand-in for one. cuDNN's attention is built where cuDNN and
+# its header-only frontend are.
+GPT2_CUDA += -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
+GPT2_OBJ  += $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu))) $(STAND_IN_OBJ)
+
+ifeq ($(CUDA),yes)
+CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompiler -Wall -I. -MMD -MP
+HAVE_CUBLASLT := $(call have,\#include <cublasLt.h>\n)
+LIBS         += -lstdc++
+FRONTEND     := third_party/cudnn_frontend/include
+#? CUDNN_HOME=folder   where cuDNN's include/ and lib/ are; the CUDA toolkit's folder by default
+CUDNN_HOME   ?= $(ZERO_CUDA_HOME)
+HAVE_CUDNN   := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONTEND)/cudnn_frontend.h))
+FOUND_FOR_CUDA := , with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL
+ifneq ($(HAVE_CUDNN),)
+# pip's wheel brings cuDNN without the name that -lcudnn looks for.
+CUDNN_FILES  := $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so* $(CUDNN_HOME)/lib/libcudnn.so*)
+CUDNN_ONLY_9 := $(and $(filter %.so.9,$(CUDNN_FILES)),$(if $(filter %.so,$(CUDNN_FILES)),,yes))
+LINK_CUDNN   := $(if $(CUDNN_ONLY_9),-l:libcudnn.so.9,-lcudnn)
+CUDNN_PATHS  := -L$(CUDNN_HOME)/lib64 -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib64:$(CUDNN_HOME)/lib
+GPT2_CUDA    += -DGPT2_CUDNN -isystem $(FRONTEND) $(CUDNN_HOME:%=-I%/include)
+GPT2_OBJ     += $(BUILD)/gpt2/attention_cudnn.o
+LIBS         += $(CUDNN_PATHS) $(LINK_CUDNN)
+endif
+endif
+
+$(BUILD)/gpt2/%.o: gpt2/%.cu $(BUILD)/flags
+	@mkdir -p $(@D) && echo "  cuda $@"
+	$(Q)$(CUDA_COMPILE) $(filter -D%,$(GPT2_CUDA)) -c $< -o $@
+$(BUILD)/gpt2/%.o: gpt2/%.cpp $(BUILD)/flags
+	@mkdir -p $(@D) && echo "  c++  $@"
+	$(Q)$(CXX) -std=c++17 -O1 -Wall $(GPT2_CUDA) -I. -MMD -MP -c $< -o $@

@@ -1,0 +1,26 @@
+# The model's layers on the processor. They may use fused multiply-add. The plugin has flags of its own and
+# does without.
+GPT2_CFLAGS := $(BASE) -ffp-contract=fast
+GPT2_CUDA   :=
+GPT2_OBJ    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2/*.c)))
+
+have         = $(shell printf '$(1)' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes)
+HAVE_DNNL   := $(call have,\#include <oneapi/dnnl/dnnl.h>\n)
+
+.PHONY: probes
+#? probes              says what of the things that the build needs is on this machine
+probes: zero_needs
+	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no)," \
+	      "cmocka $(or $(HAVE_CMOCKA),no); CUDA $(CUDA)$(FOUND_FOR_CUDA); compiler $(CC)"
+	@test -n "$(HAVE_DNNL)" || \
+	    { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
+	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
+	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
+
+# The file with the flags changes when they do, and then the objects are made anew.
+$(BUILD)/flags: probes
+	@mkdir -p $(@D)
+	@echo '$(GPT2_CFLAGS) $(GPT2_CUDA)' | cmp -s - $@ || echo '$(GPT2_CFLAGS) $(GPT2_CUDA)' >$@
+$(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/flags
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@

@@ -1,0 +1,25 @@
+# CUDA=stand-in: the CUDA code runs on the processor, for tests (stand_in.h says how). Included before the
+# plugin's own file, whose settings it makes.
+ZERO_CUDA         := yes
+ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
+STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $(WARN) $(OPENMP) \
+                     $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
+ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
+CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
+# The stand-in for NCCL is found in the build folder unless LD_LIBRARY_PATH names another. Sanitizers open
+# libraries in the program's place, and only the older kind of path (RPATH) holds for them.
+RPATH             := $(if $(SAN),--disable-new-dtags,--enable-new-dtags)
+ZERO_CUDA_LIBS    := -lstdc++ -ldl -Wl,-rpath,$(abspath $(BUILD)) -Wl,$(RPATH) \
+                     -Wl,--export-dynamic-symbol=cuda* -Wl,--export-dynamic-symbol=_Z*cuda_stand_in*
+STAND_IN_OBJ      := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_% tests/cuda/nccl.cpp, \
+                     $(wildcard tests/cuda/*.cpp)))
+NCCL_SO           := $(BUILD)/libnccl.so.2
+
+$(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp
+	@mkdir -p $(@D) && echo "  c++  $@"
+	$(Q)$(STAND_IN) -c $< -o $@
+# The plugin loads this library in place of NVIDIA's.
+$(NCCL_SO): tests/cuda/nccl.cpp
+	@mkdir -p $(@D) && echo "  c++  $@"
+	$(Q)$(STAND_IN) -MF $@.d -MT $@ -fPIC -shared $< -o $@
+$(BUILD)/tests/cuda/test_nccl: $(BUILD)/tests/cuda/nccl.o

@@ -1,0 +1,44 @@
+# The tests: one program each, which tests/run.sh runs.
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
+TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
+CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
+HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
+# The tests of the CUDA code that need no card
+CUDA_TESTS     := $(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)
+STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
+                  $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp))
+
+.PHONY: test test-programs stand-in stand-in-tests sanitized check
+.SECONDARY:
+$(BUILD)/tests/%.o: tests/%.cu
+	@mkdir -p $(@D) && echo "  cuda $@"
+	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
+	@mkdir -p $(@D) && echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) \
+	    -o $@ -lcmocka $(LIBS)
+# These two include the trainer's main file.
+$(BUILD)/tests/test_gradients $(BUILD)/tests/test_unlike: $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
+
+$(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
+	@echo "  link $@"
+	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ -lcmocka $(LIBS)
+
+#? test                every test
+test: deps
+	@$(SUBMAKE) test-programs
+	@$(SUBMAKE) CUDA=stand-in stand-in
+	@$(WITHOUT_FLAGS) tests/run.sh $(BUILD) $(TRAINER)
+#? test-programs       builds the programs that make test runs
+test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(BUILD)/bench/comm
+#? stand-in            builds the trainer and the tests of the CUDA code ; with CUDA=stand-in
+stand-in: $(TRAINER) stand-in-tests $(BUILD)/bench/comm
+#? stand-in-tests      builds only those tests
+stand-in-tests: $(STAND_IN_TESTS)
+#? sanitized           builds the trainer and the tests; with SAN=address or SAN=thread
+sanitized: $(TRAINER) $(TESTS)
+#? check               dependence, format, static analysis, and the tests under sanitizers
+#? LLMC=folder         make check: a clone of llm.c to build with the plugin; without it one is fetched
+#? KILLS=10            make check: how many ranks are killed and stopped
+check: deps
+	@$(WITHOUT_FLAGS) scripts/check.sh
