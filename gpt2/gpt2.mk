@@ -18,9 +18,10 @@ probes: zero_needs
 	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 
 # The file with the flags changes when they do, and then the objects are made anew.
+GPT2_FLAGS = $(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE)
 $(BUILD)/flags: probes
 	@mkdir -p $(@D)
-	@echo '$(GPT2_CFLAGS) $(GPT2_CUDA)' | cmp -s - $@ || echo '$(GPT2_CFLAGS) $(GPT2_CUDA)' >$@
+	@echo '$(GPT2_FLAGS)' | cmp -s - $@ || echo '$(GPT2_FLAGS)' >$@
 $(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@

@@ -2,54 +2,68 @@
 #   include llmc_zero/zero.mk
 #   my_trainer: LDLIBS += $(ZERO_LIBS)
 #   my_trainer: $(ZERO_LIB)
-# The plugin has flags of its own, whatever the trainer's are: it computes the same bits everywhere, which contraction would change, and
-# it looks for NaN and infinity, which -Ofast and -ffast-math would make it miss. A Makefile may set before the include:
+# The plugin has flags of its own, whatever the trainer's are. It computes the same bits everywhere, which
+# contraction would change; and it looks for NaN and infinity, which -Ofast and -ffast-math would make it
+# miss. A Makefile may set the variables with ?= before the include:
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
-# With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with the CUDA run time, the static
-# one: a run on a processor loads nothing of CUDA. NCCL is built in where its header is (ZERO_NCCL=no: it is not), and loaded by the runs
-# that use it.
+# With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with
+# the static CUDA run time, so that a run on the processor loads nothing of CUDA. NCCL is built in where its
+# header is, unless ZERO_NCCL=no, and loaded by the runs that use it.
 ZERO_CUDA   ?= no
 ZERO_NVCC   ?= nvcc
 ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
 ZERO_CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 
 ZERO_HOST_GOAL := $(.DEFAULT_GOAL)
-ZERO_Q    := $(if $(V),,@)
-ZERO_DIR  := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
-ZERO_OBJ  := $(patsubst $(ZERO_DIR)/%.c,$(ZERO_BUILD)/llmc_zero/%.o,$(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)) \
-             $(if $(filter yes,$(ZERO_CUDA)),$(ZERO_BUILD)/llmc_zero/device/kernels_cuda.o)
-ZERO_LIB  := $(ZERO_BUILD)/libllmc_zero.a
-ZERO_MPI  := $(shell mpicc --showme:compile 2>/dev/null)
+ZERO_Q     := $(if $(V),,@)
+ZERO_DIR   := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+ZERO_LIB   := $(ZERO_BUILD)/libllmc_zero.a
+ZERO_MPI   := $(shell mpicc --showme:compile 2>/dev/null)
+# Objects lie in the same rooms as their sources.
+ZERO_C     := $(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)
+ZERO_CU    := $(if $(filter yes,$(ZERO_CUDA)),$(wildcard $(ZERO_DIR)/*/*.cu))
+ZERO_OBJ   := $(patsubst $(ZERO_DIR)/%,$(ZERO_BUILD)/llmc_zero/%.o,$(basename $(ZERO_C) $(ZERO_CU)))
+
+# Whether the compiler finds a header, as a shell command
+ZERO_FINDS = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1
 ifeq ($(ZERO_CUDA),yes)
 ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include
 ZERO_CUDA_LIBS   ?= -L$(ZERO_CUDA_HOME)/lib64 -Wl,-rpath,$(ZERO_CUDA_HOME)/lib64 -lcudart_static -lrt -ldl
 ifndef ZERO_NCCL
-ZERO_NCCL := $(shell printf '\#include <nccl.h>\n' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes || echo no)
+ZERO_NCCL := $(shell $(call ZERO_FINDS,nccl.h) && echo yes || echo no)
 endif
 ifeq ($(ZERO_NCCL),yes)
 ZERO_CUDA_CFLAGS += -DZERO_HAVE_NCCL
 endif
-# -fmad=false: what is to be one rounding is written as an fmaf; nothing of the C++ library is needed, so a C program can link it
-ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
+# -fmad=false: what needs to be rounded once is written as an fmaf. The kernels need nothing of the C++
+# library, so that a C program can link them.
+ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) \
+                     -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif
-ZERO_LIBS := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread $(ZERO_CUDA_LIBS)
-ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
-               -ffp-contract=off -MMD -MP $(ZERO_CUDA_CFLAGS)
+ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread \
+               $(ZERO_CUDA_LIBS)
+ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas $(ZERO_OPENMP) \
+               -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP $(ZERO_CUDA_CFLAGS)
 
 # One line for each header that is missing, before anything is compiled.
-ZERO_HAVE = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 || \
-            { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }
+ZERO_HAVE = $(ZERO_FINDS) || { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }
 .PHONY: zero_needs
 zero_needs:
-	@found=1; $(call ZERO_HAVE,mpi.h,libopenmpi-dev and openmpi-bin); $(call ZERO_HAVE,xxhash.h,libxxhash-dev); \
+	@found=1; \
+	$(call ZERO_HAVE,mpi.h,libopenmpi-dev and openmpi-bin); \
+	$(call ZERO_HAVE,xxhash.h,libxxhash-dev); \
 	$(call ZERO_HAVE,jansson.h,libjansson-dev); \
-	$(if $(filter yes,$(ZERO_CUDA)),$(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
-	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) test "$$found"
-# Objects of other flags are made anew.
+	$(if $(filter yes,$(ZERO_CUDA)), \
+	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
+	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
+	test "$$found"
+# The file with the flags changes when they do, and then the objects are made anew.
+ZERO_FLAGS := $(ZERO_CFLAGS) $(ZERO_MPI) $(ZERO_CUDA_COMPILE)
 $(ZERO_BUILD)/llmc_zero/flags: zero_needs
-	@mkdir -p $(@D); echo '$(ZERO_CFLAGS)' | cmp -s - $@ || echo '$(ZERO_CFLAGS)' >$@
+	@mkdir -p $(@D)
+	@echo '$(ZERO_FLAGS)' | cmp -s - $@ || echo '$(ZERO_FLAGS)' >$@
 
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
@@ -57,11 +71,13 @@ $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# One object, in which only what zero.h declares is visible: the plugin's inner names cannot clash with a trainer's.
+# One object, in which only what zero.h declares is visible, so that the plugin's inner names cannot clash with
+# a trainer's.
+ZERO_ALL := $(ZERO_BUILD)/llmc_zero/all.o
 $(ZERO_LIB): $(ZERO_OBJ)
-	$(ZERO_Q)$(LD) -r --force-group-allocation $^ -o $(ZERO_BUILD)/llmc_zero/all.o
-	$(ZERO_Q)objcopy --wildcard --keep-global-symbol='!zero_fail' --keep-global-symbol='zero_*' $(ZERO_BUILD)/llmc_zero/all.o
-	$(ZERO_Q)rm -f $@ && $(AR) rcs $@ $(ZERO_BUILD)/llmc_zero/all.o
+	$(ZERO_Q)$(LD) -r --force-group-allocation $^ -o $(ZERO_ALL)
+	$(ZERO_Q)objcopy --wildcard --keep-global-symbol='!zero_fail' --keep-global-symbol='zero_*' $(ZERO_ALL)
+	$(ZERO_Q)rm -f $@ && $(AR) rcs $@ $(ZERO_ALL)
 
 -include $(ZERO_OBJ:.o=.d)
 .DEFAULT_GOAL := $(ZERO_HOST_GOAL)
