@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the project needs and does not find: by apt on Debian and Ubuntu; elsewhere it names the packages and stops.
+# Installs what the project needs and does not find. It uses apt on Debian and Ubuntu; elsewhere it names the
+# packages and stops.
 #   scripts/install_deps.sh           what make demo and make test need
 #   scripts/install_deps.sh check     also what make check needs
 #   scripts/install_deps.sh bench     also what all of make bench needs
+#   scripts/install_deps.sh plots     also what make plots needs
 set -eu
+cd "$(dirname "$0")/.."
 
-# package | how to see that it is there | what it is for
+# package | a command that succeeds where it is installed | what it is for
 packages="gcc|command -v gcc|the compiler
 g++|command -v g++|the tests that run the CUDA kernels on the processor
 libc6-dev|test -e /usr/include/stdio.h|the C library's headers
@@ -17,47 +20,70 @@ libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
 libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: text is split into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
-[ "${1:-}" = check ] && packages="$packages
+[ "${1:-}" != check ] || packages="$packages
 cppcheck|command -v cppcheck|static analysis"
-[ "${1:-}" = bench ] && packages="$packages
+[ "${1:-}" != bench ] || packages="$packages
 iproute2|command -v tc|ip and tc: hosts of one machine with a slow network between them"
-[ "${1:-}" = plots ] && packages="$packages
+[ "${1:-}" != plots ] || packages="$packages
 gnuplot-nox|command -v gnuplot|pictures"
 
-missing=""; why=""
-while IFS='|' read -r package probe purpose; do
-    sh -c "$probe" >/dev/null 2>&1 || { missing="$missing $package"; why="$why  $package: $purpose"$'\n'; }
-done <<<"$packages"
-# Not from apt: NVIDIA's own CUDA toolkit, cuDNN and NCCL are used where they are. Of cuDNN's frontend only headers are needed.
-nccl() {
-    local home
-    home=$(realpath "$(command -v nvcc)")
-    echo '#include <nccl.h>' | cc -I"${home%/bin/nvcc}/include" -x c -E - >/dev/null 2>&1 ||
-        echo "going on without NCCL, so between GPUs all goes through the host: NVIDIA's packages libnccl2 and libnccl-dev have it"
-}
-nvidia() {
-    command -v nvcc >/dev/null 2>&1 && { scripts/fetch_cudnn_frontend.sh || echo "going on without cuDNN's attention"; nccl; }
-    exit 0
-}
-cd "$(dirname "$0")/.."
-[ -z "$missing" ] && nvidia
-
-if ! command -v apt-get >/dev/null 2>&1; then
-    printf 'These are missing (Debian names), and this system has no apt-get; install them with its own tool, then run make again:\n%s' "$why" >&2
-    exit 1
-fi
-printf 'Installing with apt-get, because they are missing:\n%s' "$why"
-sudo=""
-if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null 2>&1 || { echo "This needs root, and there is no sudo: run as root: apt-get install$missing" >&2; exit 1; }
-    sudo="sudo"
-fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-run() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@"; }
-# shellcheck disable=SC2086
-run install -y --no-install-recommends $missing >"$log" 2>&1 || {
-    run update >>"$log" 2>&1 || { echo "apt-get update failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
-    run install -y --no-install-recommends $missing >>"$log" 2>&1 || { echo "apt-get install failed:" >&2; tail -n 5 "$log" >&2; exit 1; }
+sudo=""
+apt() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1; }
+apt_install() { apt install -y --no-install-recommends "$@"; }
+may_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    [ "$(id -u)" != 0 ] || return 0
+    command -v sudo >/dev/null 2>&1 || return 1
+    sudo="sudo"
 }
-nvidia
+failed() {          # WHAT: with the end of what apt-get said
+    echo "$1 failed:" >&2
+    tail -n 5 "$log" >&2
+    exit 1
+}
+
+install() {         # PACKAGE...
+    printf 'Installing with apt-get, because they are missing:\n%s' "$why"
+    if ! may_install; then
+        echo "This needs root, and there is no sudo: run as root: apt-get install $*" >&2
+        exit 1
+    fi
+    apt_install "$@" && return 0
+    apt update || failed "apt-get update"
+    apt_install "$@" || failed "apt-get install"
+}
+
+missing=()
+why=""
+while IFS='|' read -r package probe purpose; do
+    sh -c "$probe" >/dev/null 2>&1 && continue
+    missing+=("$package")
+    why="$why  $package: $purpose"$'\n'
+done <<<"$packages"
+if [ "${#missing[@]}" != 0 ]; then
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "These are missing (Debian names), and this system has no apt-get; install them with its own" \
+            "tool, then run make again:" >&2
+        printf '%s' "$why" >&2
+        exit 1
+    fi
+    install "${missing[@]}"
+fi
+
+# Newer systems have only later versions, which format C in other ways; there the format is not checked.
+if [ "${1:-}" = check ] && ! command -v clang-format-14 >/dev/null; then
+    echo "Installing with apt-get: clang-format-14, for the format of C"
+    { may_install && { apt_install clang-format-14 || { apt update && apt_install clang-format-14; }; }; } ||
+        echo "Going on without it, so the format of C is not checked."
+fi
+
+# NVIDIA's CUDA toolkit, cuDNN and NCCL do not come from apt: they are used where they are. Of cuDNN's
+# frontend only the headers are needed.
+command -v nvcc >/dev/null 2>&1 || exit 0
+scripts/fetch_cudnn_frontend.sh || echo "going on without cuDNN's attention"
+home=$(realpath "$(command -v nvcc)")
+echo '#include <nccl.h>' | cc -I"${home%/bin/nvcc}/include" -x c -E - >/dev/null 2>&1 ||
+    echo "going on without NCCL, so between GPUs all data goes through the host:" \
+        "NVIDIA's packages libnccl2 and libnccl-dev have it"

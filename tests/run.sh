@@ -9,7 +9,7 @@
 #   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with --device cuda
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
 #   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several machines
-#   test_gpu_model.sh  dev/gpu_model.sh and its page
+#   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the format
 #   short       leaves the shell scripts and stand-in/ out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -63,6 +63,7 @@ waiting() {
     run start 180 tests/start.sh "$trainer"
     run gpu_check 300 tests/test_gpu_check.sh
     run gpu_model 30 tests/test_gpu_model.sh
+    run house 60 tests/test_house.sh "$build"
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"

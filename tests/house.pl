@@ -1,0 +1,294 @@
+#!/usr/bin/env perl
+# Checks the directions of dependence in a tree: which file includes which header, and which object needs a
+# symbol that another one defines. Prints one sentence for each violation, with file, line and symbol, and
+# fails if there is one. tests/test_house.sh runs it, and holds the tables.
+#   tests/house.pl LAYERS PLACES ROOT [BUILD...]
+#     LAYERS  a file with the layers of llmc_zero/, the uppermost first: "name: files or folders/ without .c"
+#     PLACES  a file with the places that may print or end the process: "file symbol reason"
+#     ROOT    the tree that holds llmc_zero/, gpt2/ and trainer/
+#     BUILD   folders with the objects of llmc_zero/ and gpt2/
+use strict;
+use warnings;
+
+my ($layers_file, $places_file, $root, @builds) = @ARGV;
+my $found = 0;
+
+sub violation {
+    my ($where, $sentence) = @_;
+    print "$where: $sentence\n";
+    $found++;
+}
+
+# ---- the sources
+
+sub lines_of {
+    my ($file) = @_;
+    open(my $in, '<', $file) or die "$file: $!\n";
+    my @lines = <$in>;
+    close($in);
+    return @lines;
+}
+
+chdir($root) or die "$root: $!\n";
+my @files = split(/\n/, `find llmc_zero gpt2 trainer *.cu 2>/dev/null | sort`);
+my @sources = grep { /\.(c|h|cu|cuh|cpp)$/ } @files;
+my %text = map { $_ => [lines_of($_)] } @sources;
+die "$root: there is no llmc_zero/zero.h\n" if !$text{'llmc_zero/zero.h'};
+
+# The line in which a file first names a symbol outside of comments, or 0.
+sub line_of {
+    my ($file, $symbol) = @_;
+    my $n = 0;
+    for my $line (@{ $text{$file} }) {
+        $n++;
+        (my $code = $line) =~ s{//.*}{};
+        return $n if $code =~ /\b\Q$symbol\E\b/;
+    }
+    return 0;
+}
+
+# "llmc_zero/net/../comm/comm.h" is llmc_zero/comm/comm.h.
+sub tidy {
+    my ($path) = @_;
+    1 while $path =~ s{(^|/)(?!\.\./)[^/]+/\.\./}{$1};
+    $path =~ s{(^|/)\./}{$1}g;
+    return $path;
+}
+
+# Each include as [file, line, name, the project's file or undef].
+my @includes;
+for my $file (@sources) {
+    my ($folder) = $file =~ m{^(.*/)};
+    my $n = 0;
+    for my $line (@{ $text{$file} }) {
+        $n++;
+        next if $line !~ /^\s*#\s*include\s*([<"])([^>"]+)[>"]/;
+        my ($kind, $name, $target) = ($1, $2);
+        if ($kind eq '"') {
+            my $beside = tidy(($folder // '') . $name);
+            $target = -e $beside ? $beside : tidy($name);
+            violation("$file:$n", "includes $name, which does not exist.") if !-e $target;
+        }
+        push @includes, [$file, $n, $name, $target];
+    }
+}
+
+# Where a file's object gets a symbol from: "file:line", in the file itself or in a header that it includes.
+sub place_of {
+    my ($file, $symbol) = @_;
+    my $line = line_of($file, $symbol);
+    return "$file:$line" if $line;
+    for my $include (grep { $_->[0] eq $file } @includes) {
+        my $header = $include->[3] // '';
+        my $inner = $text{$header} ? line_of($header, $symbol) : 0;
+        return "$file:$include->[1] (by $header:$inner)" if $inner;
+    }
+    return $file;
+}
+
+# ---- who may include what
+
+my $public = '^llmc_zero/zero(_job)?\.h$';
+my @banned = (
+    # files | what they may not include | why
+    ['^gpt2/', '^mpi\.h$|nccl', 'gpt2/ knows nothing of MPI and NCCL'],
+    ['^gpt2/', '^llmc_zero/|/llmc_zero/|^zero(_job)?\.h$', 'gpt2/ knows nothing of the plugin'],
+    ['^gpt2/', '^trainer/', 'gpt2/ knows nothing of the trainer'],
+    ['^llmc_zero/', '^gpt2/', 'llmc_zero/ knows nothing of GPT-2'],
+    ['^llmc_zero/', '^trainer/', 'llmc_zero/ knows nothing of the trainer'],
+    ['.', '^(dev|tests)/', 'nothing that is shipped includes dev/ or tests/'],
+    ['^(?!llmc_zero/net/mpi\.c$)', '^mpi\.h$', 'only llmc_zero/net/mpi.c includes mpi.h'],
+    ['^(?!.*nccl)', '^nccl\.h$', 'only files with nccl in their names include nccl.h'],
+    ['^(?!.*(cuda|cudnn))', '^(cuda|cublas|cudnn|nvtx)', 'only files with cuda in their names include that'],
+);
+for my $include (@includes) {
+    my ($file, $line, $name, $target) = @$include;
+    for my $ban (@banned) {
+        my ($files, $what, $why) = @$ban;
+        next if $file !~ /$files/;
+        violation("$file:$line", "includes $name, but $why.") if ($target // $name) =~ /$what/;
+    }
+    next if $file !~ /$public/;
+    next if defined $target ? $target =~ /$public/ : $name =~ /^std\w+\.h$/;
+    violation("$file:$line", "includes $name, but a public header includes only the C library's headers.");
+}
+for my $file (grep { m{^llmc_zero/} } @sources) {
+    my $n = 0;
+    for (@{ $text{$file} }) {
+        $n++;
+        violation("$file:$n", "names $1, but llmc_zero/ knows nothing of GPT-2.") if /\b(gpt2_\w*)/;
+    }
+}
+
+# ---- the layers
+
+my (@layer_names, %layer_of_pattern);
+for (lines_of($layers_file)) {
+    next if !/^\s*(\w[\w ]*):\s*(.*?)\s*$/;
+    push @layer_names, $1;
+    $layer_of_pattern{$_} = $#layer_names for split(' ', $2);
+}
+
+# The number of a file's layer, 0 the uppermost. "zero.h" comes before "zero", which comes before its folder.
+sub layer_of {
+    my ($file) = @_;
+    (my $name = $file) =~ s{^llmc_zero/}{};
+    (my $stem = $name) =~ s{\.\w+$}{};
+    return $layer_of_pattern{$name} if defined $layer_of_pattern{$name};
+    return $layer_of_pattern{$stem} if defined $layer_of_pattern{$stem};
+    return $stem =~ m{^(.*/)} ? $layer_of_pattern{$1} : undef;
+}
+
+# The room of a file: its folder, and in the uppermost folder its layer.
+sub room_of {
+    my ($file) = @_;
+    return $file =~ m{^(llmc_zero/.+/)} ? $1 : "llmc_zero/ ($layer_names[layer_of($file)])";
+}
+
+for my $file (grep { m{^llmc_zero/} } @sources) {
+    next if defined layer_of($file);
+    violation($file, 'has no place in the table of layers of tests/test_house.sh.');
+    delete $text{$file};
+}
+@sources = grep { $text{$_} } @sources;
+@includes = grep { $text{ $_->[0] } } @includes;
+
+# ---- arrows: $arrow{from}{to} = [where, what is used], for files of llmc_zero/, by include and by symbol
+
+my (%by_include, %by_symbol, %by_either);
+
+sub arrow {
+    my ($graph, $from, $to, $where, $what) = @_;
+    push @{ $graph->{$from}{$to} }, [$where, $what];
+    push @{ $by_either{$from}{$to} }, [$where, $what];
+    return if layer_of($from) <= layer_of($to);
+    violation($where, "uses $what of $to, which is above it ($layer_names[layer_of($to)] over "
+        . "$layer_names[layer_of($from)]).");
+}
+
+for my $include (@includes) {
+    my ($file, $line, $name, $target) = @$include;
+    next if $file !~ m{^llmc_zero/} || !defined $target || !$text{$target} || $target eq $file;
+    next if $target !~ m{^llmc_zero/};
+    arrow(\%by_include, $file, $target, "$file:$line", 'the declarations');
+}
+
+# What each object defines and needs. A source without an object is a violation: the check would pass unseen.
+sub symbols_of {
+    my ($object) = @_;
+    my (@defined, @needed);
+    for (`nm $object`) {
+        push @needed, $1 if /^\s+[Uvw] (\S+)/;
+        push @defined, $1 if /^[0-9a-f]+ [ABCDRST] (\S+)/;
+    }
+    return (\@defined, \@needed);
+}
+
+my %may_print;
+for (lines_of($places_file)) {
+    next if !/^\s*(\S+)\s+(\S+)\s+\S/;
+    $may_print{"$1 $2"} = 1;
+    next if $text{$1} && line_of($1, $2);
+    violation($1, "does not name $2: its entry in the table of places of tests/test_house.sh is of no use.");
+}
+my @speaking = qw(printf vprintf __printf_chk __vprintf_chk puts putchar perror stdout stderr);
+my @ending = qw(exit _exit _Exit quick_exit abort);
+my %speaks = map { $_ => 1 } @speaking, @ending;
+my %reported;
+
+for my $build (@builds) {
+    my (%defines, %needs);
+    for my $source (grep { m{^(llmc_zero|gpt2)/.*\.(c|cu|cpp)$} } @sources) {
+        (my $object = "$build/$source") =~ s{\.\w+$}{.o};
+        if (!-e $object) {
+            violation($source, "has no object in $build/.") if $source =~ m{^llmc_zero/.*\.c$};
+            next;
+        }
+        my ($defined, $needed) = symbols_of($object);
+        $defines{$_} = $source for @$defined;
+        $needs{$source} = $needed;
+    }
+    for my $source (sort keys %needs) {
+        for my $symbol (@{ $needs{$source} }) {
+            next if $reported{"$source $symbol"}++;
+            my $target = $defines{$symbol};
+            my $where = place_of($source, $symbol);
+            if ($source =~ m{^gpt2/}) {
+                my $foreign = $symbol =~ /^(MPI_|ompi_|nccl[A-Z]|zero_)/ || ($target // '') =~ m{^llmc_zero/};
+                next if !$foreign;
+                violation($where, "needs $symbol, but gpt2/ knows nothing of MPI, NCCL and the plugin.");
+                next;
+            }
+            if ($speaks{$symbol} && !$may_print{"$source $symbol"}) {
+                violation($where, "needs $symbol, but the plugin never prints and never ends the process.");
+            }
+            next if !defined $target || $target eq $source;
+            if ($target =~ m{^gpt2/}) {
+                violation($where, "needs $symbol of $target, but llmc_zero/ knows nothing of GPT-2.");
+                next;
+            }
+            arrow(\%by_symbol, $source, $target, $where, $symbol);
+        }
+    }
+}
+
+# ---- cycles
+
+# The shortest way from one node to another as a list of nodes, or an empty list.
+sub way {
+    my ($graph, $from, $to) = @_;
+    my (%before, @queue);
+    @queue = ($from);
+    while (defined(my $node = shift @queue)) {
+        for my $next (sort keys %{ $graph->{$node} // {} }) {
+            next if exists $before{$next};
+            $before{$next} = $node;
+            push @queue, $next;
+        }
+    }
+    return () if !exists $before{$to};
+    my @nodes = ($to);
+    do { unshift @nodes, $before{ $nodes[0] } } while $nodes[0] ne $from;
+    return @nodes;
+}
+
+# One violation for each pair of neighbours on a shortest cycle, each cycle once.
+sub no_cycles {
+    my ($graph, $kind) = @_;
+    my %seen;
+    for my $node (sort keys %$graph) {
+        my @nodes = way($graph, $node, $node);
+        next if !@nodes || $seen{ join(' ', sort @nodes[1 .. $#nodes]) }++;
+        my @uses;
+        for my $i (0 .. $#nodes - 1) {
+            my $use = $graph->{ $nodes[$i] }{ $nodes[$i + 1] }[0];
+            push @uses, "$nodes[$i] uses $use->[1] of $nodes[$i + 1] at $use->[0]";
+        }
+        violation($node, "$kind need each other: " . join('; ', @uses) . '.');
+    }
+}
+
+# A source and its header are one file in the graph of includes; a header that has a layer of its own is not.
+sub stem_of {
+    my ($file) = @_;
+    return $file if defined $layer_of_pattern{ $file =~ s{^llmc_zero/}{}r };
+    return $file =~ s{\.\w+$}{}r;
+}
+
+# The graph with some of its nodes made one.
+sub joined {
+    my ($graph, $name_of) = @_;
+    my %result;
+    for my $from (keys %$graph) {
+        for my $to (keys %{ $graph->{$from} }) {
+            my ($a, $b) = ($name_of->($from), $name_of->($to));
+            push @{ $result{$a}{$b} }, @{ $graph->{$from}{$to} } if $a ne $b;
+        }
+    }
+    return \%result;
+}
+
+no_cycles(\%by_symbol, 'files');
+no_cycles(joined(\%by_include, \&stem_of), 'headers');
+no_cycles(joined(\%by_either, \&room_of), 'rooms');
+exit($found ? 1 : 0);
