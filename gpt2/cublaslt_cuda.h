@@ -8,16 +8,13 @@
 int cublaslt_load(void);  // 0, or -1 with the sentence; again: 0 at once
 
 #ifndef CUDA_STAND_IN  // the tests' is linked
-#define CUBLASLT_FUNCTIONS(F)                                                             \
-    F(Create)                                                                             \
-    F(Destroy)                                                                            \
-    F(GetStatusName)                                                                      \
-    F(GetVersion)                                                                         \
-    F(Matmul)                                                                             \
-    F(MatmulAlgoCheck) F(MatmulAlgoGetHeuristic) F(MatmulDescCreate) F(MatmulDescDestroy) \
-        F(MatmulDescSetAttribute) F(MatmulPreferenceCreate) F(MatmulPreferenceDestroy)    \
-            F(MatmulPreferenceSetAttribute) F(MatrixLayoutCreate) F(MatrixLayoutDestroy)  \
-                F(MatrixLayoutSetAttribute)
+// clang-format off
+#define CUBLASLT_FUNCTIONS(F) \
+    F(Create) F(Destroy) F(GetStatusName) F(GetVersion) F(Matmul) F(MatmulAlgoCheck) \
+    F(MatmulAlgoGetHeuristic) F(MatmulDescCreate) F(MatmulDescDestroy) F(MatmulDescSetAttribute) \
+    F(MatmulPreferenceCreate) F(MatmulPreferenceDestroy) F(MatmulPreferenceSetAttribute) \
+    F(MatrixLayoutCreate) F(MatrixLayoutDestroy) F(MatrixLayoutSetAttribute)
+// clang-format on
 
 #define POINTER(name) __typeof__(cublasLt##name) *name;
 typedef struct {

@@ -7,14 +7,12 @@
 int nccl_load(void);  // 0, or ZERO_ERR_COMM with what was looked for; again: 0 at once. By one thread.
 
 // what the plugin cannot do without; each is in NCCL 2.26
-#define NCCL_FUNCTIONS(F)                                                                            \
-    F(AllGather)                                                                                     \
-    F(CommAbort)                                                                                     \
-    F(CommDestroy)                                                                                   \
-    F(CommFinalize)                                                                                  \
-    F(CommGetAsyncError)                                                                             \
+// clang-format off
+#define NCCL_FUNCTIONS(F) \
+    F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) \
     F(CommInitRankConfig) F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) \
-        F(GroupStart) F(MemAlloc) F(MemFree) F(Recv) F(ReduceScatter) F(Send)
+    F(GroupStart) F(MemAlloc) F(MemFree) F(Recv) F(ReduceScatter) F(Send)
+// clang-format on
 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
