@@ -28,7 +28,7 @@
 #include "gpt2/tokenizer.h"
 // defines: zero_*
 #include "llmc_zero/zero.h"
-// defines: GPT2, ENCODED..LOGITS, act, allocate_activations
+// defines: GPT2, ENCODED..LOGITS, act, block_activations, allocate_activations
 #include "trainer/activations.h"
 // defines: must_be_same, note_differences
 #include "trainer/alike.h"
@@ -40,7 +40,7 @@
 #include "trainer/folder.h"
 // defines: describe_model, load_values, open_tokenizer
 #include "trainer/inputs.h"
-// defines: settle_ranks, settle_device, settle_threads, settle_overlap
+// defines: take_launched_ranks, settle_*
 #include "trainer/machine.h"
 // defines: settle_memory, out_of_memory
 #include "trainer/memory.h"
@@ -63,16 +63,17 @@
 enum { EMBEDDING = 0 };
 static int block(int l) { return 1 + l; }
 
-static zero_tensor describe_tensor(const GPT2Tensor *t, int is_wpe, int L) {
+static zero_tensor describe_tensor(const GPT2 *model, int i) {
+    const GPT2Tensor *t = &model->tensors[i];
     return (zero_tensor){
         .name = t->name,
         .n_dims = t->n_dims,
         .dims = { t->dims[0], t->dims[1] },
-        .layers = t->per_layer ? L : 1,
+        .layers = t->per_layer ? model->config.num_layers : 1,
         .unit = t->per_layer ? block(0) : EMBEDDING,
         .decay = t->n_dims == 2,
-        // The first product of backward writes a matrix's gradient; wpe's comes from the encoder, which adds.
-        .written = t->n_dims == 2 && !is_wpe,
+        // The first product of backward writes a matrix's gradient. The encoder adds to that of wpe.
+        .written = t->n_dims == 2 && i != WPE,
     };
 }
 
@@ -82,8 +83,7 @@ static zero_config create_plugin(const GPT2 *model, int micro_batches, const cha
     zero_tensor tensors[NUM_PARAMETER_TENSORS];
     zero_unit units[1 + L];
     char names[L][24];
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
-        tensors[i] = describe_tensor(&model->tensors[i], i == WPE, L);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) tensors[i] = describe_tensor(model, i);
     // Forward uses the embeddings in the encoder and in the head, backward in the head and in the encoder,
     // which only adds to gradients.
     units[EMBEDDING] =
@@ -113,42 +113,35 @@ static void *param(int tensor, int layer) { return not_null(zero_param(run.z, te
 static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
 
 // inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
-// L-1 and scratch_btc. The layernorm that follows a block adds them in its own pass and leaves the sum in
-// residual3. It needs no parameter of the block, which is closed before.
+// L-1 and SCRATCH_BTC. The layernorm that follows a block adds the two in its own pass and leaves the sum in
+// residual3. That needs no parameter of the block, so the block is closed before.
 static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
-    void *scratch_btc = act(model, SCRATCH_BTC, 0);
+    void *branch = act(model, SCRATCH_BTC, 0);  // what attention, then the MLP adds to the stream
 
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     LAYER(encoder_forward(dt, act(model, ENCODED, 0), inputs, param(WTE, 0), param(WPE, 0), B, T, C));
     zero_check(zero_post_forward(run.z, EMBEDDING));
 
     for (int l = 0; l < L; l++) {
-        void *residual = l == 0 ? act(model, ENCODED, 0) : act(model, RESIDUAL3, l - 1);
-        void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l),
-             *ln1_rstd = act(model, LN1_RSTD, l);
-        void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l),
-             *ln2_rstd = act(model, LN2_RSTD, l);
-        void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l), *residual2 = act(model, RESIDUAL2, l);
-        void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l);
-
+        const BlockActivations a = block_activations(model, l);
         zero_check(zero_pre_forward(run.z, block(l)));
         if (l == 0)
-            LAYER(layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, 0), param(LN1B, 0), BT,
-                                    C));
+            LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, 0),
+                                    param(LN1B, 0), BT, C));
         else
-            LAYER(residual_layernorm_forward(dt, residual, ln1, ln1_mean, ln1_rstd,
-                                             act(model, RESIDUAL2, l - 1), scratch_btc, param(LN1W, l),
+            LAYER(residual_layernorm_forward(dt, a.residual, a.ln1, a.ln1_mean, a.ln1_rstd,
+                                             act(model, RESIDUAL2, l - 1), branch, param(LN1W, l),
                                              param(LN1B, l), BT, C));
-        LAYER(matmul_forward(dt, qkv, ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
-        LAYER(attention_forward(dt, atty, act(model, LSE, l), qkv, B, T, C, NH));
-        LAYER(matmul_forward(dt, scratch_btc, atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
-        LAYER(residual_layernorm_forward(dt, residual2, ln2, ln2_mean, ln2_rstd, residual, scratch_btc,
+        LAYER(matmul_forward(dt, a.qkv, a.ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
+        LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
+        LAYER(matmul_forward(dt, branch, a.atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
+        LAYER(residual_layernorm_forward(dt, a.residual2, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual, branch,
                                          param(LN2W, l), param(LN2B, l), BT, C));
-        LAYER(matmul_gelu_forward(dt, fch_gelu, fch, ln2, param(FCW, l), param(FCB, l), BT, C, 4 * C));
-        LAYER(matmul_forward(dt, scratch_btc, fch_gelu, param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
+        LAYER(matmul_gelu_forward(dt, a.fch_gelu, a.fch, a.ln2, param(FCW, l), param(FCB, l), BT, C, 4 * C));
+        LAYER(matmul_forward(dt, branch, a.fch_gelu, param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
         zero_check(zero_post_forward(run.z, block(l)));
     }
 }
@@ -159,9 +152,9 @@ static void *row_of(const GPT2 *model, void *base, size_t row, size_t width) {
 }
 
 // The final layernorm, the classifier and the loss. With dloss != 0 the backward pass of all three follows
-// chunk by chunk, so that the logits of the whole batch never exist: the unit is open for forward and
-// backward together. The losses' sum goes to loss_sum: the first pass sets it, the others add to it. Nothing
-// waits for it here.
+// chunk by chunk, so that the logits of the whole batch never exist. The unit is open for forward and
+// backward together meanwhile. The losses' sum goes to loss_sum: the first pass sets it, the others add to
+// it. Nothing waits for it here.
 static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -197,9 +190,9 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 }
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. A block's
-// weights have one product each, which writes the gradient instead of adding to it: so describe_tensor says
-// that those are `written`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that
-// adds to it before them also sums its columns, which gives the gradients of their biases.
+// weights have one product each, which writes the gradient instead of adding to it, so describe_tensor calls
+// them `written`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that adds to
+// it before them also sums its columns, which gives the gradients of their biases.
 static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
@@ -209,37 +202,30 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's product gives FCB's gradient
 
     for (int l = L - 1; l >= 0; l--) {
-        void *residual = l == 0 ? act(model, ENCODED, 0) : act(model, RESIDUAL3, l - 1);
-        void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l),
-             *ln1_rstd = act(model, LN1_RSTD, l);
-        void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l),
-             *ln2_rstd = act(model, LN2_RSTD, l);
-        void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l), *residual2 = act(model, RESIDUAL2, l);
-        void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l);
-
+        const BlockActivations a = block_activations(model, l);
         zero_check(zero_pre_backward(run.z, block(l)));
-        if (model->recompute >= 1) LAYER(gelu_forward(dt, fch_gelu, fch, (size_t)BT * 4 * C));
+        if (model->recompute >= 1) LAYER(gelu_forward(dt, a.fch_gelu, a.fch, (size_t)BT * 4 * C));
         LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
         LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
-                              fch_gelu, param(FCPROJW, l), fch, BT, 4 * C, C, 0));
+                              a.fch_gelu, param(FCPROJW, l), a.fch, BT, 4 * C, C, 0));
         if (model->recompute >= 2)
-            LAYER(layernorm_forward(dt, ln2, ln2_mean, ln2_rstd, residual2, param(LN2W, l), param(LN2B, l),
-                                    BT, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, ln2,
+            LAYER(layernorm_forward(dt, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual2, param(LN2W, l),
+                                    param(LN2B, l), BT, C));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, a.ln2,
                               param(FCW, l), NULL, BT, C, 4 * C, 0));
         LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc,
-                                 residual2, param(LN2W, l), ln2_mean, ln2_rstd, BT, C));
+                                 a.residual2, param(LN2W, l), a.ln2_mean, a.ln2_rstd, BT, C));
         LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, atty, param(ATTPROJW, l),
-                              NULL, BT, C, C, 0));
-        LAYER(attention_backward(dt, dl_bt4c, dl_btc, qkv, atty, act(model, LSE, l), B, T, C, NH));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, a.atty,
+                              param(ATTPROJW, l), NULL, BT, C, C, 0));
+        LAYER(attention_backward(dt, dl_bt4c, dl_btc, a.qkv, a.atty, a.lse, B, T, C, NH));
         if (model->recompute >= 2)
-            LAYER(layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT,
-                                    C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, ln1, param(QKVW, l),
+            LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l),
+                                    param(LN1B, l), BT, C));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, a.ln1, param(QKVW, l),
                               NULL, BT, C, 3 * C, 0));
         LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
-                                 dl_btc, residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
+                                 dl_btc, a.residual, param(LN1W, l), a.ln1_mean, a.ln1_rstd, BT, C));
         zero_check(zero_post_backward(run.z, block(l)));
     }
 
@@ -443,10 +429,7 @@ static void open_data(Trainer *t) {
 
 // What needs no other rank, so that most mistakes are found before the ranks wait for each other.
 static void set_up_alone(Trainer *t, int argc, char **argv) {
-    zero_launch_info launched = zero_launched();
-    run.rank = launched.rank;
-    run.ranks = launched.ranks;
-    run.ranks_on_host = launched.ranks_on_node;
+    take_launched_ranks();
     parse_options(argc, argv);
     settle_ranks();
     settle_device();

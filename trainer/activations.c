@@ -78,3 +78,21 @@ int allocate_activations(GPT2 *model) {
     LAYER(use_scratch(act(model, LAYERS_SCRATCH, 0)));
     return 0;
 }
+
+BlockActivations block_activations(const GPT2 *model, int l) {
+    return (BlockActivations){
+        .residual = l == 0 ? act(model, ENCODED, 0) : act(model, RESIDUAL3, l - 1),
+        .ln1 = act(model, LN1, l),
+        .ln1_mean = act(model, LN1_MEAN, l),
+        .ln1_rstd = act(model, LN1_RSTD, l),
+        .qkv = act(model, QKV, l),
+        .lse = act(model, LSE, l),
+        .atty = act(model, ATTY, l),
+        .residual2 = act(model, RESIDUAL2, l),
+        .ln2 = act(model, LN2, l),
+        .ln2_mean = act(model, LN2_MEAN, l),
+        .ln2_rstd = act(model, LN2_RSTD, l),
+        .fch = act(model, FCH, l),
+        .fch_gelu = act(model, FCH_GELU, l),
+    };
+}

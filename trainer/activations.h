@@ -62,9 +62,17 @@ size_t activation_bytes(const GPT2 *model);
 // freed by zero_destroy.
 int allocate_activations(GPT2 *model);
 
-// An activation of a layer; layer 0 where there is one for all.
+// Returns an activation of a layer; layer 0 of what there is once.
 static inline void *act(const GPT2 *model, int which, int layer) {
     return (char *)model->activations[which].memory + layer * model->activations[which].stride;
 }
+
+// What the layers of one block read and write. residual is the block's input, the stream (B, T, C).
+typedef struct {
+    void *residual;
+    void *ln1, *ln1_mean, *ln1_rstd, *qkv, *lse, *atty;
+    void *residual2, *ln2, *ln2_mean, *ln2_rstd, *fch, *fch_gelu;
+} BlockActivations;
+BlockActivations block_activations(const GPT2 *model, int l);
 
 #endif

@@ -12,6 +12,13 @@
 // --------
 // ranks
 
+void take_launched_ranks(void) {
+    zero_launch_info launched = zero_launched();
+    run.rank = launched.rank;
+    run.ranks = launched.ranks;
+    run.ranks_on_host = launched.ranks_on_node;
+}
+
 zero_start start_method(void) {
     if (!strcmp(opt.start, "mpi")) return ZERO_START_MPI;
     if (!strcmp(opt.start, "tcp")) return ZERO_START_TCP;

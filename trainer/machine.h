@@ -7,6 +7,9 @@
 // How the ranks find each other, as -pi says.
 zero_start start_method(void);
 
+// What the launcher says in the environment. Comes first: only rank 0 prints what the options have to say.
+void take_launched_ranks(void);
+
 // In this order, each fills its part of `run`. What cannot be had as asked ends the run.
 void settle_ranks(void);
 void settle_device(void);

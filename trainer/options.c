@@ -59,7 +59,7 @@ const Option option_table[] = {
     { "Model and data", HEADING, NULL, 0, 0, NULL },
     { "-e", TEXT, &opt.model, 0, 0,
       "model: llm.c's .bin file, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t64 (default):\n"
-      "                 layers, heads, channels, vocabulary, longest sequence" },
+      "layers, heads, channels, vocabulary, longest sequence" },
     { "-i", TEXT, &opt.train_data, 0, 0,
       "training token shards, a pattern (default data/stories_train.bin)" },
     { "-j", TEXT, &opt.val_data, 0, 0, "validation token shards, a pattern (default data/stories_val.bin)" },
@@ -113,7 +113,7 @@ const Option option_table[] = {
       "how gradients travel: auto, in their own type, or fp32 (default auto)" },
     { "--comm-timeout", REAL, &opt.comm_timeout, 1e-3, 1e6,
       "seconds after which a start, a collective or a save that does not end is an error\n"
-      "                 (default 300)" },
+      "(default 300)" },
     { "--naive", INT, &opt.naive, 0, 1,
       "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--zero-config", TEXT, &opt.zero_config, 0, 0,
@@ -125,7 +125,7 @@ const Option option_table[] = {
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
     { "-o", TEXT, &opt.output, 0, 0,
       "folder for main.log, metrics.jsonl, summary.json and checkpoints, one for all\n"
-      "                 machines (default: none)" },
+      "machines (default: none)" },
     { "-n", INT, &opt.checkpoint_every, 0, 1e9, "save a checkpoint every so many steps (default 0: never)" },
     { "-nk", INT, &opt.checkpoints_keep, 0, 1e9, "keep the last so many checkpoints (default 0: all)" },
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9,
@@ -156,28 +156,28 @@ const Option option_table[] = {
       "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
     { "-r", INT, &opt.recompute, -1, 2,
       "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default -1: on CUDA\n"
-      "                 the lowest that memory allows, 0 only where it fits at every stage if the product\n"
-      "                 computes GELU; on a CPU 1; llm.c 1)" },
+      "the lowest that memory allows, 0 only where it fits at every stage if the product\n"
+      "computes GELU; on a CPU 1; llm.c 1)" },
     { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
     { "-ge", INT, &opt.gelu_fusion, -1, 2,
       "on CUDA: GELU apart (0), in the forward product (1), in backward's too (2;\n"
-      "                 default -1: 2 on Hopper and newer, else 0)" },
+      "default -1: 2 on Hopper and newer, else 0)" },
     { "--attention", TEXT, &opt.attention, 0, 0,
       "on CUDA: cudnn; cudnn-fast, whose bits may differ from run to run; cublaslt; or\n"
-      "                 auto (default auto: cudnn where it can)" },
+      "auto (default auto: cudnn where it can)" },
     { "--attention-workspace", INT, &opt.attention_mib, 0, 1 << 20,
       "on CUDA: MiB of scratch that attention's backward may take; one row\n"
-      "                 of the batch takes what it needs (default 0: cuDNN 512, cuBLASLt 64)" },
+      "of the batch takes what it needs (default 0: cuDNN 512, cuBLASLt 64)" },
     { "--tune", TEXT, &opt.tune, 0, 0,
       "on CUDA: file of the fastest algorithms of matrix products; rank 0 times those\n"
-      "                 that it lacks for this card and library, and adds them (default:\n"
-      "                 none, cuBLASLt's first choice, which is the same in every run)" },
+      "that it lacks for this card and library, and adds them (default:\n"
+      "none, cuBLASLt's first choice, which is the same in every run)" },
     { "-lg", NOTHING_HERE, NULL, 0, 0, "nvidia-smi shows a device's state" },
 
     { "Start of several ranks", HEADING, NULL, 0, 0, NULL },
     { "-pi", TEXT, &opt.start, 0, 0,
       "how they find each other: mpi, tcp, fs, or auto (default auto: MPI under mpirun;\n"
-      "                 TCP under srun, or where RANK and WORLD_SIZE are set; else one rank)" },
+      "TCP under srun, or where RANK and WORLD_SIZE are set; else one rank)" },
     { "-pn", INT, &opt.processes, 0, 1 << 20, "tcp, fs: number of ranks (default 0: as the launcher says)" },
     { "-pr", INT, &opt.process_rank, -1, 1 << 20,
       "tcp, fs: number of this one, from 0 (default -1: as the launcher says)" },
@@ -188,6 +188,17 @@ const Option option_table[] = {
     { "-pf", TEXT, &opt.start_file, 0, 0, "fs: a path that all hosts see, of a file or a folder" },
 };
 const int num_options = sizeof option_table / sizeof *option_table;
+
+// Further lines of a help text begin below its first one.
+static void print_help(const Option *o) {
+    const char *line = o->help;
+    print0("  %-14s ", o->name);
+    for (const char *end = strchr(line, '\n'); end; end = strchr(line, '\n')) {
+        print0("%.*s\n%17s", (int)(end - line), line, "");
+        line = end + 1;
+    }
+    print0("%s\n", line);
+}
 
 static void usage(void) {
     print0(
@@ -201,7 +212,7 @@ static void usage(void) {
         if (o->kind == HEADING)
             print0("\n%s\n", o->name);
         else if (o->kind != NOTHING_HERE && *o->help)
-            print0("  %-14s %s\n", o->name, o->help);
+            print_help(o);
     }
     print0("  without effect, accepted:");
     for (const Option *o = option_table; o < option_table + num_options; o++)

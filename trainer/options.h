@@ -2,8 +2,8 @@
 #ifndef TRAINER_OPTIONS_H
 #define TRAINER_OPTIONS_H
 
-// One member for each option, in the order of --help, which says what they mean. Where a comment names a
-// function, it replaces "not given" by what the run has settled on.
+// A member for each option, in the order of --help, which says what they mean and what their defaults are.
+// plugin_settings changes the three that --zero-config may settle.
 typedef struct {
     // model and data
     const char *model;       // -e
@@ -26,14 +26,14 @@ typedef struct {
     int master;                       // -w
     double loss_scale;
     // ZeRO
-    int stage;  // -z; -1: not given (plugin_settings)
+    int stage;  // -z; -1: not given; settled by plugin_settings
     double bucket;
-    int prefetch;         // (plugin_settings)
+    int prefetch;         // settled by plugin_settings
     const char *overlap;  // "auto", "0", "1"; run.overlap is what it came to
     double window;
     int messages;
     const char *comm, *reduce;
-    const char *comm_type;  // (plugin_settings)
+    const char *comm_type;  // settled by plugin_settings
     double comm_timeout;
     int naive;
     const char *zero_config;  // NULL: no file

@@ -5,13 +5,14 @@
 #include "../llmc_zero/zero.h"
 #include "activations.h"
 
-// A step: its mean loss over the global batch, the gradient norm, how many deviations out both are, its rate.
 typedef struct {
-    double loss, norm, zloss, znorm;
-    float lr;
+    double loss;          // mean over the global batch
+    double norm;          // of the gradients
+    double zloss, znorm;  // how many deviations out they are; NaN at first
+    float lr;             // learning rate
 } StepResult;
 
-enum { MOST_TIMES = 4096 };
+enum { MOST_TIMES = 4096 };  // that the median is taken of
 
 typedef struct {
     int steps;                    // of the whole run

@@ -1,5 +1,5 @@
-// The run that this process takes part in: the facts that every file of the trainer may need. Each is settled
-// once, by the function named beside it; only the step goes on.
+// The run that this process takes part in: the facts that every file of the trainer may need. The function
+// beside a member settles it once; only the step goes on.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 // defines: Layers, layers_cpu
@@ -8,16 +8,15 @@
 #include "../llmc_zero/zero.h"
 
 typedef struct {
-    zero *z;            // the plugin: it holds parameters, gradients and optimizer state; NULL until created
-    int creating;       // zero_create has been called: from there on the ranks hear of each other's failures
-    int rank, ranks;    // this process and how many there are (settle_ranks)
-    int ranks_on_host;  // as the launcher or -pg says (settle_ranks)
+    zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
+    int creating;       // 1: zero_create was called, so ranks hear of each other's failures (create_plugin)
+    int rank, ranks;    // this process, and how many there are (take_launched_ranks, settle_ranks)
+    int ranks_on_host;  // as the launcher or -pg says (take_launched_ranks, settle_ranks)
     const Layers *layers;  // those of the device that computes (settle_device)
     int threads;           // OpenMP threads of this rank (settle_threads)
-    int overlap;           // 1: a progress thread runs collectives (settle_overlap, plugin_settings)
-    int step;              // the step under way, counted from 0; -1 before the first
-    double
-        peak_flops;  // operations a second of all ranks, where rank 0 shows a bar; 0: no bar (report_begin)
+    int overlap;           // 1: collectives run beside the layers (settle_overlap, plugin_settings)
+    int step;              // the step under way, from 0; -1 before the first
+    double peak_flops;     // operations a second of all ranks; 0 where rank 0 shows no bar (report_begin)
 } Run;
 
 extern Run run;
