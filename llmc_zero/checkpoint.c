@@ -53,11 +53,6 @@ static file_header header_of(const zero *z, size_t user_bytes) {
 static const zero_value saved[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 enum { SAVED = sizeof saved / sizeof *saved };
 
-// Where element `at` of this rank's part of a unit is stored.
-static char *own_part(const zero *z, storage s, int unit, int64_t at) {
-    return s.base + (part_offset(z, unit, z->comm.rank, s.sharded_from) + at) * dtype_bytes(s.type);
-}
-
 // A file being read or written together with its digest.
 typedef struct {
     FILE *f;
@@ -75,21 +70,27 @@ static int put(stream *s, const void *data, size_t bytes) {
 }
 
 // Calls fn for this rank's part of everything that is saved, in pieces of VALUES_CHUNK elements at most.
-typedef int (*part_visitor)(zero *z, storage s, char *stored, int64_t n, stream *file);
-static int visit_parts(zero *z, stream *file, part_visitor fn) {
+typedef int (*piece_visitor)(zero *z, const state_part *p, int64_t at, int64_t n, stream *file);
+
+static int visit_pieces(zero *z, const state_part *p, stream *file, piece_visitor fn) {
+    int64_t shard = z->layout.units[p->unit].shard;
+    for (int64_t at = 0; at < shard; at += VALUES_CHUNK)
+        ZERO_TRY(fn(z, p, at, shard - at < VALUES_CHUNK ? shard - at : VALUES_CHUNK, file));
+    return 0;
+}
+
+static int visit_parts(zero *z, state_intent intent, stream *file, piece_visitor fn) {
     for (int u = 0; u < z->layout.n_units; u++)
         for (int i = 0; i < SAVED; i++) {
-            storage s = storage_of(z, saved[i]);
-            int64_t shard = z->layout.units[u].shard;
-            for (int64_t at = 0; at < shard; at += VALUES_CHUNK)
-                ZERO_TRY(fn(z, s, own_part(z, s, u, at),
-                            shard - at < VALUES_CHUNK ? shard - at : VALUES_CHUNK, file));
+            state_part p;
+            ZERO_TRY(state_open(&p, state_with(z, saved[i]), COMM, u, z->comm.rank, intent));
+            ZERO_TRY(state_close_after(visit_pieces(z, &p, file, fn), &p, 1));
         }
     return 0;
 }
 
-static int put_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
-    ZERO_TRY(read_stored(z, s, stored, n, z->values));
+static int put_piece(zero *z, const state_part *p, int64_t at, int64_t n, stream *file) {
+    ZERO_TRY(state_read(p, at, n, z->values, z->staging));
     return put(file, z->values, n * sizeof(float));
 }
 
@@ -111,7 +112,7 @@ static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *
     file_header h = header_of(z, user_bytes);
     ZERO_TRY(put(s, &h, sizeof h));
     ZERO_TRY(put(s, user, user_bytes));
-    ZERO_TRY(visit_parts(z, s, put_part));
+    ZERO_TRY(visit_parts(z, STATE_READ, s, put_piece));
     return fflush(s->f) ? zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno)) : 0;
 }
 
@@ -280,45 +281,53 @@ static int check_same_save(zero *z, const char *path, uint64_t number) {
     return agree(z, rc);
 }
 
-static int take_part(zero *z, storage s, char *stored, int64_t n, stream *file) {
+static int take_piece(zero *z, const state_part *p, int64_t at, int64_t n, stream *file) {
     ZERO_TRY(take(file, z->values, n * sizeof(float)));
-    return write_stored(z, s, stored, n, z->values);
+    return state_write(p, at, n, z->values, z->staging);
 }
 
 static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
     ZERO_TRY(take(s, user, user_bytes));
-    return visit_parts(z, s, take_part);
+    return visit_parts(z, STATE_WRITE, s, take_piece);
 }
 
-// Not in a hurry: nothing else is on the device.
-static int gather_now(zero *z, int unit, const comm_piece *piece, size_t elem_bytes) {
+// Every rank's part of a unit to all ranks. Nothing else is on the device, so it may wait.
+static int gather_now(zero *z, state *s, int unit) {
     const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
+    state_part p;
     ZERO_TRY(wait_for_device(z, COMM));
-    ZERO_TRY(comm_all_gather(&z->comm, use, piece, 1, elem_bytes));
+    ZERO_TRY(state_open(&p, s, z->comm.gather_stream, unit, STATE_WHOLE, STATE_CHANGE));
+    comm_piece piece = { p.at, state_own(&p), z->layout.units[unit].shard };
+    int rc = comm_all_gather(&z->comm, use, &piece, 1, dtype_bytes(s->dtype));
+    ZERO_TRY(state_close_after(rc, &p, 1));
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-// Own parts are read; what this stage keeps whole is gathered, and parameters with masters are rounded from
-// them.
+static int round_masters(zero *z, int unit) {
+    state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
+    device *d = &z->device;
+    state_part low, master;
+    ZERO_TRY(state_open(&low, params, COMM, unit, params->rank, STATE_WRITE));
+    int rc = state_open(&master, masters, COMM, unit, masters->rank, STATE_READ);
+    if (!rc)
+        rc = d->f->convert(d, COMM, params->dtype, low.at, masters->dtype, master.at,
+                           z->layout.units[unit].shard);
+    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
+}
+
+// Own parts have been read. Parameters with masters are rounded from them, and what this stage keeps whole is
+// gathered.
 static int run_complete(void *ctx, job *j) {
     (void)j;
     zero *z = ctx;
-    device *d = &z->device;
-    storage low = storage_of(z, ZERO_PARAM), master = storage_of(z, ZERO_MASTER);
     for (int u = 0; u < z->layout.n_units; u++) {
-        const layout_unit *l = &z->layout.units[u];
-        if (z->master)
-            ZERO_TRY(d->f->convert(d, COMM, low.type, own_part(z, low, u, 0), master.type,
-                                   own_part(z, master, u, 0), l->shard));
-        comm_piece params = { low.base + l->base * dtype_bytes(low.type), own_part(z, low, u, 0), l->shard };
-        if (z->config.stage < 3) ZERO_TRY(gather_now(z, u, &params, dtype_bytes(low.type)));
-        for (int i = z->master ? 0 : 1; z->config.stage == 0 && i < SAVED; i++) {
-            storage s = storage_of(z, saved[i]);
-            comm_piece state = { s.base + l->base * dtype_bytes(s.type), own_part(z, s, u, 0), l->shard };
-            ZERO_TRY(gather_now(z, u, &state, dtype_bytes(s.type)));
+        if (z->states[ZERO_MASTER].kept) ZERO_TRY(round_masters(z, u));
+        for (int what = 0; what < STATES; what++) {
+            state *s = &z->states[what];
+            if (what != ZERO_GRADIENT && s->kept && !s->sharded) ZERO_TRY(gather_now(z, s, u));
         }
     }
-    return d->f->wait(d, COMM);
+    return z->device.f->wait(&z->device, COMM);
 }
 
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {

@@ -107,16 +107,6 @@ static int check_config(const zero_config *c) {
     return 0;
 }
 
-static int create_optimizer_state(zero *z) {
-    size_t bytes = (z->config.stage == 0 ? z->layout.flat_elems : z->layout.shard_elems) * sizeof(float);
-    int masters = z->config.numbers.dtype != ZERO_F32 && !z->config.numbers.no_master;
-    if (masters && !(z->master = memory_alloc(&z->memory, ZERO_STATES, "master weights", bytes)))
-        return ZERO_ERR_MEMORY;
-    z->moment1 = memory_alloc(&z->memory, ZERO_STATES, "first moment", bytes);
-    z->moment2 = memory_alloc(&z->memory, ZERO_STATES, "second moment", bytes);
-    return z->moment1 && z->moment2 ? 0 : ZERO_ERR_MEMORY;
-}
-
 static int create_tables(zero *z) {
     int n = z->layout.n_units;
     ZERO_TRY(schedule_create(&z->schedule, n, z->config.stage == 3));  // where every use is collective
@@ -154,7 +144,6 @@ static int create_states(zero *z) {
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
     ZERO_TRY(stage_reductions(z));
-    ZERO_TRY(create_optimizer_state(z));
     return optimizer_create(z);
 }
 
@@ -281,7 +270,8 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
     ZERO_TRY(
         layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
-    z->grad_type = sums_micro_batches(z) ? ZERO_F32 : c->numbers.dtype;
+    for (int what = 0; what < STATES; what++)
+        z->states[what] = state_of(what, c, &z->layout, z->comm.rank, &z->device);
     loss_scale_init(&z->scale, c);
     ZERO_TRY(
         comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));

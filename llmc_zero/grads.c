@@ -24,7 +24,7 @@ static int reduce_scatter(zero *z, const bucket_state *b) {
     device *d = &z->device;
     zero_dtype from = reduced_type(z);
     if (!z->wire_buffer)
-        return comm_reduce_scatter(&z->comm, b->use, b->pieces, b->n_pieces, from, z->grad_type, b->add);
+        return comm_reduce_scatter(&z->comm, b->use, b->pieces, b->n_pieces, from, grad_type(z), b->add);
     comm_piece wide[b->n_pieces];
     float *at = (float *)z->wire_buffer;
     for (int i = 0; i < b->n_pieces; i++) {
@@ -35,10 +35,38 @@ static int reduce_scatter(zero *z, const bucket_state *b) {
         wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
         at += elems;
     }
-    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, wide, b->n_pieces, ZERO_F32, z->grad_type, b->add));
+    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, wide, b->n_pieces, ZERO_F32, grad_type(z), b->add));
     return z->config.debug.poison
                ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float))
                : 0;
+}
+
+// Stages 2 and 3 put the sum into this rank's shard, or add it to that. Stages 0 and 1 reduce in place.
+static int open_sums(zero *z, int bucket, state_part *parts, int *n) {
+    bucket_state *b = &z->buckets[bucket];
+    state *grads = &z->states[ZERO_GRADIENT];
+    state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
+    *n = 0;
+    for (int u = b->last_unit; u >= b->first_unit; u--) {
+        if (z->layout.units[u].bucket != bucket) continue;
+        comm_piece *piece = &b->pieces[*n];
+        state_part *part = &parts[*n];
+        ZERO_TRY(state_open(part, grads, COMM, u, state_held(grads), intent));
+        ++*n;
+        piece->shard = state_own(part);
+        if (!grads->sharded) piece->full = part->at;
+    }
+    return 0;
+}
+
+static int reduce_bucket(zero *z, job *j) {
+    bucket_state *b = &z->buckets[j->index];
+    state_part parts[b->n_pieces];
+    int n;
+    int rc = open_sums(z, j->index, parts, &n);
+    if (!rc) rc = reduce_scatter(z, b);
+    if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, dtype_bytes(reduced_type(z)));
+    return state_close_after(rc, parts, n);
 }
 
 static int run_reduce(void *ctx, job *j) {
@@ -47,8 +75,7 @@ static int run_reduce(void *ctx, job *j) {
     double start = trace_now(&z->trace);
     int whole = z->config.stage < 2;  // reduced in place
     size_t size = dtype_bytes(reduced_type(z));
-    int rc = reduce_scatter(z, b);
-    if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, size);
+    int rc = reduce_bucket(z, j);
     for (int i = 0; z->config.debug.poison && !whole && i < b->n_pieces; i++)
         if (!rc)
             rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full,
@@ -130,13 +157,9 @@ static int create_cleared(zero *z) {
 int grads_create(zero *z) {
     const layout *l = &z->layout;
     int whole = z->config.stage < 2;
-    size_t size = dtype_bytes(z->grad_type);
     int moves = whole && sends_as_they_are(z) ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
     if (z->config.stage == 0) moves |= MOVED_BY_GATHERS;
-    const char *purpose = sums_micro_batches(z) ? "gradients, summed in fp32" : "gradients";
-    size_t bytes = (whole ? l->flat_elems : l->shard_elems) * size;
-    z->grads = memory_alloc_moved(&z->memory, ZERO_STATES, purpose, bytes, moves);
-    if (!z->grads) return ZERO_ERR_MEMORY;
+    ZERO_TRY(state_create(&z->states[ZERO_GRADIENT], &z->memory, moves));
     if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
     ZERO_TRY(create_wire_buffer(z));
     ZERO_TRY(create_cleared(z));
@@ -148,9 +171,8 @@ int grads_create(zero *z) {
     }
     for (int i = l->n_units - 1; i >= 0; i--) {
         bucket_state *b = &z->buckets[l->units[i].bucket];
-        char *shard = z->grads + part_offset(z, i, z->comm.rank, 2) * size;
-        char *full = whole ? z->grads + l->units[i].base * size : bucket_memory(z, i);
-        b->pieces[b->n_pieces++] = (comm_piece){ full, shard, l->units[i].shard };
+        char *full = whole ? NULL : bucket_memory(z, i);  // what is in the state is known once it is open
+        b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, l->units[i].shard };
         b->first_unit = b->reduce.unit = i;
         if (b->n_pieces == 1) b->last_unit = i;
     }
@@ -197,13 +219,31 @@ static int clear(zero *z, int unit) {
 }
 
 int grads_open(zero *z, int unit) {
-    const layout_unit *u = &z->layout.units[unit];
+    unit_state *u = &z->units[unit];
     if (uses_buckets(z)) {
         ZERO_TRY(claim_buffer(z, unit));
-        z->units[unit].grads = bucket_memory(z, unit);
-    } else
-        z->units[unit].grads = z->grads + u->base * dtype_bytes(z->config.numbers.dtype);
+        u->grads = bucket_memory(z, unit);
+    } else {
+        state *grads = &z->states[ZERO_GRADIENT];
+        ZERO_TRY(state_open(&u->opened_grads, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
+        u->grads = u->opened_grads.at;
+    }
     return clear(z, unit);
+}
+
+// Stages 0 and 1: this micro-batch's gradient goes to the sum of the earlier ones, or is the first.
+static int add_to_sum(zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    device *d = &z->device;
+    zero_dtype type = z->config.numbers.dtype;
+    char *grads = z->units[unit].grads;
+    int first = z->micro == 0;
+    state_part sum;
+    ZERO_TRY(state_open(&sum, &z->states[ZERO_GRADIENT], COMPUTE, unit, STATE_WHOLE,
+                        first ? STATE_WRITE : STATE_CHANGE));
+    int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);
+    ZERO_TRY(state_close_after(rc, &sum, 1));
+    return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }
 
 static comm_use use_of(const bucket_state *b, int64_t *counter) {
@@ -214,14 +254,8 @@ int grads_finish(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     bucket_state *b = &z->buckets[u->bucket];
     int last = z->micro == z->micro_of - 1, n_units = z->layout.buckets[u->bucket].n_units;
-    if (z->config.stage < 2 && sums_micro_batches(z)) {
-        device *d = &z->device;
-        ZERO_TRY(d->f->accumulate(d, COMPUTE, (float *)z->grads + u->base, z->config.numbers.dtype,
-                                  z->units[unit].grads, u->padded, z->micro == 0));
-        if (z->config.debug.poison)
-            ZERO_TRY(d->f->fill_nan(d, COMPUTE, z->units[unit].grads,
-                                    u->padded * dtype_bytes(z->config.numbers.dtype)));
-    }
+    if (z->config.stage < 2 && sums_micro_batches(z)) ZERO_TRY(add_to_sum(z, unit));
+    ZERO_TRY(state_close(&z->units[unit].opened_grads));
     z->units[unit].grads = NULL;
     if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;  // a new step
     b->filled++;
@@ -241,5 +275,16 @@ int grads_rehearse(zero *z, int bucket, int64_t *counter) {
 int grads_wait(zero *z) {
     for (int i = 0; i < z->layout.n_buckets; i++)
         ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
+    return 0;
+}
+
+int grads_begin_step(zero *z) {
+    ZERO_TRY(grads_wait(z));
+    for (int i = 0; i < z->layout.n_units; i++) {
+        ZERO_TRY(state_close(&z->units[i].opened_grads));
+        z->units[i].grads = NULL;
+    }
+    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
+    z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
     return 0;
 }

@@ -77,22 +77,16 @@ static int begin_pass(zero *z, zero_mode mode, int is_last) {
     return 0;
 }
 
-// What an unfinished step has collected is dropped.
-static int begin_step(zero *z) {
-    ZERO_TRY(grads_wait(z));
-    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
-    z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
-    z->begun = 1;
-    z->reduced = 0;
-    return 0;
-}
-
 int zero_begin_train(zero *z, int micro, int of) {
     ZERO_TRY(check_micro_batch(z, micro, of));
     ZERO_TRY(begin_pass(z, ZERO_TRAIN, micro == of - 1));
     z->micro = micro;
     z->micro_of = of;
-    return micro == 0 ? begin_step(z) : 0;
+    if (micro > 0) return 0;
+    ZERO_TRY(grads_begin_step(z));
+    z->begun = 1;
+    z->reduced = 0;
+    return 0;
 }
 
 int zero_begin_eval(zero *z) {

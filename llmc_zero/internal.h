@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "progress.h"
 #include "schedule.h"
+#include "state.h"
 #include "trace.h"
 #include "zero.h"
 
@@ -18,18 +19,19 @@ typedef struct {
     int backward_reads;               // the open backward use reads parameters
     double opened_s;                  // for the trace
     // parameters (params.c)
-    char *params;            // the whole unit, or NULL where it is not gathered (stage 3)
-    int slot;                // which slot holds it; -1: none, or the unit's own
-    int for_next_pass;       // stage 3: gathered for a pass that had not begun
-    int64_t gathered_ahead;  // bytes of that gather; the pass that uses them is not known yet
+    char *params;  // the whole unit, or NULL: it is not gathered (stage 3), or not open (below it)
+    state_part opened_params;  // stages 0 to 2: what params points into
+    int slot;                  // which slot holds it; -1: none, or the unit's own
+    int for_next_pass;         // stage 3: gathered for a pass that had not begun
+    int64_t gathered_ahead;    // bytes of that gather; the pass that uses them is not known yet
     job gather;
-    comm_piece gather_piece;
+    char *gather_to;  // stage 3: where the whole unit goes; NULL: it is gathered in place
     comm_use gather_use;
     // gradients (grads.c)
-    char
-        *grads;  // this micro-batch's, or NULL before the first pre_backward and after the last post_backward
-    stretches cleared;   // of it, before backward
-    adamw_table update;  // what this rank updates of the unit (step.c)
+    char *grads;  // this micro-batch's, from the first pre_backward to the last post_backward; else NULL
+    state_part opened_grads;  // where backward adds to the state itself: what grads points into
+    stretches cleared;        // of it, before backward
+    adamw_table update;       // what this rank updates of the unit (step.c)
 } unit_state;
 
 typedef struct {
@@ -40,8 +42,6 @@ typedef struct {
     comm_use use;
     job reduce;
 } bucket_state;
-
-enum { VALUES_CHUNK = 1 << 16 };  // elements
 
 // The loss scale: steps seen, the last one that overflowed (-1: none), overflows left before the scale
 // halves.
@@ -62,12 +62,7 @@ struct zero {
     trace trace;
     unit_state *units;      // (n_units)
     bucket_state *buckets;  // (n_buckets)
-    // model states: whole at the stages that keep them whole, else this rank's shards
-    char *params;              // stage 0-2: flat_elems; stage 3: shard_elems
-    float *master;             // NULL with fp32 and with no_master: the parameter is its own master
-    float *moment1, *moment2;  // stage 0: flat_elems; else shard_elems
-    char *grads;               // stage 0, 1: flat_elems; else shard_elems; in grad_type
-    zero_dtype grad_type;      // fp32 when micro-batches are summed, else config.dtype
+    state states[STATES];   // by zero_value
     // working memory
     char **slots;  // stage 3: room for gathered single-use units
     int n_slots;
@@ -97,26 +92,23 @@ struct zero {
     int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
 
+// Where a value is kept: parameters without masters are their own.
+static inline state *state_with(zero *z, zero_value what) {
+    return &z->states[what == ZERO_MASTER && !z->states[ZERO_MASTER].kept ? ZERO_PARAM : what];
+}
+// fp32 when micro-batches are summed, else the dtype of the parameters.
+static inline zero_dtype grad_type(const zero *z) { return z->states[ZERO_GRADIENT].dtype; }
 static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
 // Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart.
 static inline int uses_buckets(const zero *z) { return z->config.stage >= 2 || sums_micro_batches(z); }
 // The gradients that are reduced: at stages 0 and 1 in place, in the dtype in which they are summed.
 static inline zero_dtype reduced_type(const zero *z) {
-    return z->config.stage < 2 ? z->grad_type : z->config.numbers.dtype;
+    return z->config.stage < 2 ? grad_type(z) : z->config.numbers.dtype;
 }
 // How they travel to their sum.
 static inline zero_dtype wire_type(const zero *z) {
     return z->config.comm.reduce_fp32 ? ZERO_F32 : reduced_type(z);
 }
-// The parts of a unit whose optimizer state this rank holds: all of them at stage 0, else its own.
-static inline int first_part(const zero *z) { return z->config.stage == 0 ? 0 : z->comm.rank; }
-static inline int last_part(const zero *z) { return z->config.stage == 0 ? z->comm.ranks - 1 : z->comm.rank; }
-// Where part r of unit u starts in a state that stages >= `sharded_from` keep as shards.
-static inline int64_t part_offset(const zero *z, int unit, int part, int sharded_from) {
-    const layout_unit *u = &z->layout.units[unit];
-    return z->config.stage >= sharded_from ? u->shard_base : u->base + part * u->shard;
-}
-
 int params_create(zero *z);
 int params_acquire(zero *z, int unit);  // gathered when it returns; the next ones are on their way
 int params_release(zero *z, int unit);  // and what there is room for now is gathered
@@ -132,10 +124,11 @@ int grads_check(const zero *z, int unit);  // backward may come here now
 int grads_open(zero *z, int unit);         // clears what backward adds to in the unit's gradient
 int grads_finish(zero *z, int unit);       // into the bucket
 int grads_wait(zero *z);                   // all reductions are done
+int grads_begin_step(zero *z);             // what an unfinished step has collected is dropped
 // At creation: the bucket's reduction, of zeros; counter gets the bytes.
 int grads_rehearse(zero *z, int bucket, int64_t *counter);
 
-int optimizer_create(zero *z);  // tables, once gradients have their place
+int optimizer_create(zero *z);  // masters, moments and the tables of the step, once there are gradients
 
 // loss_scale.c
 void loss_scale_init(loss_scale *s, const zero_config *c);
@@ -151,17 +144,6 @@ int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 
 int naive_reduce(zero *z);  // the oracle: see naive.c
 int naive_update(zero *z, const zero_hyper *h, double grad_scale);
-
-// values.c: n elements that this rank holds, in and out
-typedef struct {
-    char *base;
-    zero_dtype type;
-    int sharded_from, owned_from;  // stages from sharded_from on hold only this rank's part; from owned_from
-                                   // on only that is up to date
-} storage;
-storage storage_of(const zero *z, zero_value what);
-int read_stored(const zero *z, storage s, const char *stored, int64_t n, float *values);
-int write_stored(zero *z, storage s, char *stored, int64_t n, const float *values);
 
 const layout_place *find_place(const zero *z, int tensor, int layer);  // or NULL with the sentence set
 int check_closed(const zero *z, const char *caller);                   // no unit is open

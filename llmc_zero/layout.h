@@ -69,6 +69,13 @@ static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;
 }
 
+// Where part `part` of a unit starts in a flat array of all units; sharded: in one of a rank's shards, where
+// only that rank's parts are.
+static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
+    const layout_unit *u = &l->units[unit];
+    return sharded ? u->shard_base : u->base + part * u->shard;
+}
+
 // The part [*from, *from + *n) of elements [begin, begin + count) of a unit that lies in rank's shard,
 // counted inside the unit; *n = 0: none.
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,

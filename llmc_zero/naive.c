@@ -1,4 +1,4 @@
-// The naive path, stage 0 only: what data-parallel training does before any ZeRO, in two plain loops. Every
+// The naive path, stage 0 only: what data-parallel training does before any ZeRO, in plain loops. Every
 // rank sends all of its gradients to everyone at the end of backward, and every rank updates every parameter.
 // It is the first lesson, and the oracle that the tests hold every other path against, bit for bit; so it
 // shares no reduction and no AdamW kernel with them.
@@ -20,31 +20,46 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
 }
 
 static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sum) {
-    zero_dtype wire = wire_type(z);
+    zero_dtype wire = wire_type(z), type = grad_type(z);
     for (int r = 0; r < z->comm.ranks; r++) {
-        for (int64_t i = 0; i < n && r == z->comm.rank; i++)
-            store(wire, theirs, i, load(z->grad_type, grads, i));
+        for (int64_t i = 0; i < n && r == z->comm.rank; i++) store(wire, theirs, i, load(type, grads, i));
         ZERO_TRY(comm_broadcast(&z->comm, use, r, theirs, n * dtype_bytes(wire)));
         for (int64_t i = 0; i < n; i++)
             sum[i] = r == 0 ? load(wire, theirs, i) : sum[i] + load(wire, theirs, i);
     }
-    for (int64_t i = 0; i < n; i++) store(z->grad_type, grads, i, sum[i] * (1.0f / z->comm.ranks));
+    for (int64_t i = 0; i < n; i++) store(type, grads, i, sum[i] * (1.0f / z->comm.ranks));
+    return 0;
+}
+
+enum { CHUNK = 1 << 18 };
+
+static int reduce_unit(zero *z, int unit, char *grads, char *theirs, float *sum) {
+    const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = unit, .units = 1 };
+    int64_t elems = z->layout.units[unit].padded;
+    for (int64_t at = 0; at < elems; at += CHUNK) {
+        int64_t n = elems - at < CHUNK ? elems - at : CHUNK;
+        ZERO_TRY(all_reduce(z, use, grads + at * dtype_bytes(grad_type(z)), n, theirs, sum));
+    }
+    return 0;
+}
+
+static int reduce_all(zero *z, char *theirs, float *sum) {
+    for (int u = 0; u < z->layout.n_units; u++) {
+        state_part grads;
+        ZERO_TRY(state_open(&grads, &z->states[ZERO_GRADIENT], COMM, u, STATE_WHOLE, STATE_CHANGE));
+        int rc = reduce_unit(z, u, grads.at, theirs, sum);
+        ZERO_TRY(state_close_after(rc, &grads, 1));
+    }
     return 0;
 }
 
 static int run_naive(void *ctx, job *j) {
     (void)j;
-    enum { CHUNK = 1 << 18 };
     zero *z = ctx;
-    size_t size = dtype_bytes(z->grad_type);
     char *theirs = malloc(CHUNK * dtype_bytes(wire_type(z)));
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
-    const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = z->layout.n_units };
-    for (int64_t at = 0; !rc && at < z->layout.flat_elems; at += CHUNK) {
-        int64_t n = z->layout.flat_elems - at < CHUNK ? z->layout.flat_elems - at : CHUNK;
-        rc = all_reduce(z, use, z->grads + at * size, n, theirs, sum);
-    }
+    if (!rc) rc = reduce_all(z, theirs, sum);
     free(theirs);
     free(sum);
     return rc;
@@ -52,28 +67,59 @@ static int run_naive(void *ctx, job *j) {
 
 int naive_reduce(zero *z) { return progress_run(&z->progress, run_naive, z); }
 
-int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
-    const uint32_t update = noise_of_update(z->config.numbers.rounding_seed, h->t);
-    const float step_size = (float)(h->lr / (1 - pow(h->beta1, h->t))),
-                correction = (float)(1 / sqrt(1 - pow(h->beta2, h->t)));
-    for (int k = 0; k < z->layout.n_places; k++) {
-        const layout_place *p = &z->layout.places[k];
-        const float keep = p->decay ? (float)(1 - (double)h->lr * h->weight_decay) : 1.0f;
-        const uint32_t key = noise_key(update, p->tensor, p->layer);
-        int64_t at = z->layout.units[layout_unit_of(&z->layout, p)].base + p->offset;
-        for (int64_t i = at; i < at + p->elems; i++) {
-            float g = load(z->grad_type, z->grads, i) * (float)grad_scale;
-            float m = z->moment1[i] = fmaf(1 - h->beta1, g, h->beta1 * z->moment1[i]);
-            float v = z->moment2[i] = fmaf((1 - h->beta2) * g, g, h->beta2 * z->moment2[i]);
-            float old = z->master ? z->master[i] : load(z->config.numbers.dtype, z->params, i);
-            float new = fmaf(-step_size, m / fmaf(sqrtf(v), correction, h->eps), keep * old);
-            if (z->master) z->master[i] = new;
-            uint32_t noise = noise_at(key, (uint32_t)(i - at));
-            if (z->config.numbers.no_master)
-                ((uint16_t *)z->params)[i] = bf16_round_with(new, noise);
-            else
-                store(z->config.numbers.dtype, z->params, i, new);
-        }
+typedef struct {
+    uint32_t update;  // for noise_key
+    float step_size, correction, grad_scale;
+    const zero_hyper *hyper;
+} constants;
+
+static void update_tensor(zero *z, const layout_place *p, const constants *c,
+                          const state_part parts[STATES]) {
+    const zero_hyper *h = c->hyper;
+    zero_dtype dtype = z->config.numbers.dtype;
+    const float keep = p->decay ? (float)(1 - (double)h->lr * h->weight_decay) : 1.0f;
+    const uint32_t key = noise_key(c->update, p->tensor, p->layer);
+    char *params = parts[ZERO_PARAM].at;
+    const char *grads = parts[ZERO_GRADIENT].at;
+    float *master = (float *)parts[ZERO_MASTER].at;
+    float *moment1 = (float *)parts[ZERO_MOMENT1].at, *moment2 = (float *)parts[ZERO_MOMENT2].at;
+    for (int64_t i = p->offset; i < p->offset + p->elems; i++) {
+        float g = load(grad_type(z), grads, i) * c->grad_scale;
+        float m = moment1[i] = fmaf(1 - h->beta1, g, h->beta1 * moment1[i]);
+        float v = moment2[i] = fmaf((1 - h->beta2) * g, g, h->beta2 * moment2[i]);
+        float old = master ? master[i] : load(dtype, params, i);
+        float new = fmaf(-c->step_size, m / fmaf(sqrtf(v), c->correction, h->eps), keep * old);
+        if (master) master[i] = new;
+        uint32_t noise = noise_at(key, (uint32_t)(i - p->offset));
+        if (z->config.numbers.no_master)
+            ((uint16_t *)params)[i] = bf16_round_with(new, noise);
+        else
+            store(dtype, params, i, new);
     }
+}
+
+static int update_unit(zero *z, int unit, const constants *c) {
+    const layout_unit *u = &z->layout.units[unit];
+    state_part parts[STATES] = { 0 };
+    int rc = 0;
+    for (int what = 0; what < STATES && !rc; what++) {
+        state_intent intent = what == ZERO_GRADIENT ? STATE_READ : STATE_CHANGE;
+        state *s = &z->states[what];
+        if (s->kept) rc = state_open(&parts[what], s, COMPUTE, unit, STATE_WHOLE, intent);
+    }
+    for (int i = u->first_place; i < u->first_place + u->n_places && !rc; i++)
+        update_tensor(z, &z->layout.places[i], c, parts);
+    return state_close_after(rc, parts, STATES);
+}
+
+int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
+    const constants c = {
+        .update = noise_of_update(z->config.numbers.rounding_seed, h->t),
+        .step_size = (float)(h->lr / (1 - pow(h->beta1, h->t))),
+        .correction = (float)(1 / sqrt(1 - pow(h->beta2, h->t))),
+        .grad_scale = (float)grad_scale,
+        .hyper = h,
+    };
+    for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(update_unit(z, u, &c));
     return 0;
 }

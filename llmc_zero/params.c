@@ -6,6 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Stage 3 sends this rank's shard. Stages 1 and 2 complete the unit in place.
+static int open_source(zero *z, int unit, state_part *own) {
+    state *params = &z->states[ZERO_PARAM];
+    state_intent intent = params->sharded ? STATE_READ : STATE_CHANGE;
+    return state_open(own, params, z->comm.gather_stream, unit, state_held(params), intent);
+}
+
 static comm_use use_for(zero_purpose purpose, int unit) {
     return (comm_use){ .purpose = purpose, .unit = unit, .units = 1 };
 }
@@ -13,9 +20,13 @@ static comm_use use_for(zero_purpose purpose, int unit) {
 static int run_gather(void *ctx, job *j) {
     zero *z = ctx;
     unit_state *u = &z->units[j->index];
+    state_part own;
     double start = trace_now(&z->trace);
-    int rc = comm_all_gather(&z->comm, u->gather_use, &u->gather_piece, 1,
-                             dtype_bytes(z->config.numbers.dtype));
+    ZERO_TRY(open_source(z, j->index, &own));
+    comm_piece piece = { u->gather_to ? u->gather_to : own.at, state_own(&own),
+                         z->layout.units[j->index].shard };
+    int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, dtype_bytes(z->config.numbers.dtype));
+    rc = state_close_after(rc, &own, 1);
     trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
     return rc;
 }
@@ -57,21 +68,15 @@ static int create_slots(zero *z) {
 
 int params_create(zero *z) {
     const layout *l = &z->layout;
-    size_t size = dtype_bytes(z->config.numbers.dtype);
     int stage = z->config.stage;
     // stages 1 and 2 gather in place, stage 3 sends its shards
     int moves = stage ? MOVED_BY_GATHERS : MOVED_BY_NONE;
-    size_t bytes = (stage == 3 ? l->shard_elems : l->flat_elems) * size;
-    z->params = memory_alloc_moved(&z->memory, ZERO_STATES, "parameters", bytes, moves);
-    if (!z->params) return ZERO_ERR_MEMORY;
+    ZERO_TRY(state_create(&z->states[ZERO_PARAM], &z->memory, moves));
     if (stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < l->n_units; i++) {
         unit_state *u = &z->units[i];
         u->slot = -1;
         u->gather = (job){ .run = run_gather, .ctx = z, .index = i, .unit = i };
-        if (stage < 3) u->params = z->params + l->units[i].base * size;
-        char *shard = z->params + part_offset(z, i, z->comm.rank, 3) * size;
-        u->gather_piece = (comm_piece){ u->params, shard, l->units[i].shard };
         ZERO_TRY(progress_prepare(&z->progress, &u->gather, z->comm.gather_stream));
     }
     return 0;
@@ -133,7 +138,7 @@ static int start_gather(zero *z, int unit, comm_use use, int evict) {
         u->slot = slot;
         u->params = z->slots[slot];
     }
-    u->gather_piece.full = u->params;
+    u->gather_to = u->params;
     u->gather_use = use;
     return progress_submit(&z->progress, &u->gather);
 }
@@ -174,7 +179,7 @@ static int look_ahead(zero *z, int slot_in_use) {
 int params_rehearse(zero *z, int unit, int64_t *counter) {
     unit_state *u = &z->units[unit];
     char *full = z->own_params[unit];
-    if (z->config.stage == 3) u->gather_piece.full = full ? full : z->slots[unit % z->n_slots];
+    if (z->config.stage == 3) u->gather_to = full ? full : z->slots[unit % z->n_slots];
     u->gather_use = use_for(ZERO_FOR_STEP, unit);
     u->gather_use.counter = counter;
     ZERO_TRY(progress_submit(&z->progress, &u->gather));
@@ -199,6 +204,9 @@ int params_acquire(zero *z, int unit) {
     ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
     ZERO_TRY(progress_wait(&z->progress, &u->gather));
     count_gather(z, u, purpose_of_pass(z));
+    if (z->config.stage == 3 || u->params) return 0;
+    ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
+    u->params = u->opened_params.at;
     return 0;
 }
 
@@ -212,7 +220,11 @@ static int kept_for_backward(const zero *z, int unit) {
 
 int params_release(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (z->config.stage < 3 || is_open(u) || !u->params) return 0;
+    if (is_open(u) || !u->params) return 0;
+    if (z->config.stage < 3) {
+        u->params = NULL;
+        return state_close(&u->opened_params);
+    }
     if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
     ZERO_TRY(drop(z, unit));
     return look_ahead(z, slots_are_open(z));  // there is room now

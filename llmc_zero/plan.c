@@ -29,7 +29,7 @@ static int gathers_per_pass(const layout *l, int unit) {
 zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
     const layout *l = &z->layout;
     int stage = z->config.stage;
-    int64_t low = dtype_bytes(z->config.numbers.dtype), sum = dtype_bytes(z->grad_type),
+    int64_t low = dtype_bytes(z->config.numbers.dtype), sum = dtype_bytes(grad_type(z)),
             wire = dtype_bytes(wire_type(z)), others = z->comm.ranks - 1;
     zero_step_traffic t = { 0, 0 };
     for (int i = 0; i < l->n_units; i++) {

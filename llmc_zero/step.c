@@ -3,17 +3,20 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int64_t grad_offset(const zero *z, int unit, int part) { return part_offset(z, unit, part, 2); }
-
 // -------- tables, made once at creation
 
-// This rank's part of every unit, and room for their sums.
+// This rank's part of every unit's gradients, and room for their sums. Where the gradients are one array the
+// table is for one launch, with offsets in that array; else unit u's launch uses its u-th part alone.
 static int create_norm(zero *z) {
-    int n = z->layout.n_units;
+    const state *grads = &z->states[ZERO_GRADIENT];
+    const layout *l = &z->layout;
+    int n = l->n_units;
     stretch parts[n];
     int64_t blocks = 0;
     for (int u = 0; u < n; u++) {
-        parts[u] = (stretch){ grad_offset(z, u, z->comm.rank), z->layout.units[u].shard, blocks };
+        parts[u] = (stretch){ .elems = l->units[u].shard };
+        if (grads->array) parts[u].offset = layout_offset(l, u, grads->rank, grads->sharded);
+        if (grads->array) parts[u].first = blocks;
         blocks += kernel_sum_squares_partials(parts[u].elems);
     }
     size_t bytes = sizeof parts + (n + blocks) * sizeof(double) + n * sizeof(unsigned);
@@ -24,19 +27,21 @@ static int create_norm(zero *z) {
     return device_set(&z->device, table, parts, sizeof parts);
 }
 
-// Adds what part `part` of a unit has of each tensor, and nothing of its padding.
+// What this rank updates of a unit: its part; at stage 0, where every rank updates everything, all of it.
+static int updated_part(const zero *z) { return z->config.stage == 0 ? STATE_WHOLE : z->comm.rank; }
+
+// Adds what part `part` of a unit has of each tensor, and nothing of its padding. Offsets are counted from
+// the start of the part.
 static void add_segments(const zero *z, int unit, int part, adamw_table *t, adamw_segment *segments) {
     const layout_unit *u = &z->layout.units[unit];
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
         const layout_place *p = &z->layout.places[i];
-        int64_t from, n;
-        layout_intersect(u, part, p->offset, p->elems, &from, &n);
+        int64_t at, n;
+        state_intersect(&z->states[ZERO_MOMENT1], unit, part, p->offset, p->elems, &at, &n);
         if (!n) continue;
-        int64_t at = from - part * u->shard;
-        segments[t->n++] = (adamw_segment){ .param = part_offset(z, unit, part, 3) + at,
-                                            .state = part_offset(z, unit, part, 1) + at,
-                                            .grad = grad_offset(z, unit, part) + at,
-                                            .inside = from - p->offset,
+        int64_t before = part == STATE_WHOLE ? 0 : part * u->shard;
+        segments[t->n++] = (adamw_segment){ .offset = at,
+                                            .inside = before + at - p->offset,
                                             .elems = n,
                                             .first = t->chunks,
                                             .tensor = p->tensor,
@@ -46,17 +51,13 @@ static void add_segments(const zero *z, int unit, int part, adamw_table *t, adam
     }
 }
 
-// A tensor is cut where a part ends: at most once more for each part of each unit.
 static int create_update(zero *z) {
-    int parts = last_part(z) - first_part(z) + 1;
-    int64_t most = z->layout.n_places + (int64_t)z->layout.n_units * (parts - 1);
-    adamw_segment *segments = calloc(most, sizeof *segments);
+    adamw_segment *segments = calloc(z->layout.n_places, sizeof *segments);
     if (!segments) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
         adamw_table *t = &z->units[u].update;
-        for (int part = first_part(z); part <= last_part(z); part++)
-            add_segments(z, u, part, t, segments + n);
+        add_segments(z, u, updated_part(z), t, segments + n);
         n += t->n;
     }
     adamw_segment *table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", n * sizeof *table);
@@ -71,6 +72,8 @@ static int create_update(zero *z) {
 }
 
 int optimizer_create(zero *z) {
+    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++)
+        ZERO_TRY(state_create(&z->states[what], &z->memory, MOVED_BY_NONE));
     ZERO_TRY(create_norm(z));
     return create_update(z);
 }
@@ -88,13 +91,41 @@ static int run_share(void *ctx, job *j) {
     return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
 }
 
+// The sum of squares of one unit's part, into the place that the launch for all would use.
+static int sum_unit(zero *z, int unit, int64_t blocks_before) {
+    const norm_table *all = &z->norm;
+    device *d = &z->device;
+    state_part part;
+    state *grads = &z->states[ZERO_GRADIENT];
+    norm_table one = *all;
+    one.parts = (stretches){ all->parts.list + unit, 1,
+                             kernel_sum_squares_partials(z->layout.units[unit].shard) };
+    one.sums += unit;
+    one.partial += blocks_before;
+    one.done += unit;
+    ZERO_TRY(state_open(&part, grads, COMPUTE, unit, grads->rank, STATE_READ));
+    return state_close_after(d->f->sum_squares(d, COMPUTE, &one, grads->dtype, part.at), &part, 1);
+}
+
+static int sum_squares(zero *z) {
+    device *d = &z->device;
+    const state *grads = &z->states[ZERO_GRADIENT];
+    int64_t blocks = 0;
+    if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm, grads->dtype, grads->array);
+    for (int u = 0; u < z->layout.n_units; u++) {
+        ZERO_TRY(sum_unit(z, u, blocks));
+        blocks += kernel_sum_squares_partials(z->layout.units[u].shard);
+    }
+    return 0;
+}
+
 // fp64 sums of squares of every (unit, rank) part, added in that order on all ranks: the same norm at every
 // stage.
 static int global_norm(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = z->norm_parts, *all = mine + n, sum = 0;
     device *d = &z->device;
-    ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm, z->grad_type, z->grads));
+    ZERO_TRY(sum_squares(z));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
     share_request s = { z, mine, all, n };
@@ -141,19 +172,44 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
     return 0;
 }
 
+// All states of the unit. Parameters with masters are only written: they are the rounded masters.
+static int open_unit(zero *z, int unit, state_part parts[STATES]) {
+    for (int what = 0; what < STATES; what++) {
+        state *s = &z->states[what];
+        state_intent intent = STATE_CHANGE;
+        if (what == ZERO_GRADIENT) intent = STATE_READ;
+        if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;
+        if (s->kept) ZERO_TRY(state_open(&parts[what], s, COMPUTE, unit, updated_part(z), intent));
+    }
+    return 0;
+}
+
+static int update_unit(zero *z, int unit, const adamw_constants *c) {
+    state_part parts[STATES] = { 0 };
+    int own_master = z->config.numbers.dtype == ZERO_F32;
+    device *d = z->states[ZERO_MOMENT1].updater;
+    int rc = open_unit(z, unit, parts);
+    const adamw_arrays a = {
+        .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
+        .m = (float *)parts[ZERO_MOMENT1].at,
+        .v = (float *)parts[ZERO_MOMENT2].at,
+        .g = parts[ZERO_GRADIENT].at,
+        .low = own_master ? NULL : parts[ZERO_PARAM].at,
+        .g_type = grad_type(z),
+        .low_type = z->config.numbers.dtype,
+    };
+    if (!rc) rc = d->f->adamw(d, COMPUTE, c, &a, &z->units[unit].update);
+    return state_close_after(rc, parts, STATES);
+}
+
 // In the order of forward, so that what forward needs first is on its way while the other units are updated.
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
     const adamw_constants c = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    int own_master = z->config.numbers.dtype == ZERO_F32;
-    adamw_arrays a = { .m = z->moment1, .v = z->moment2, .g = z->grads, .g_type = z->grad_type };
-    a.p = own_master ? (float *)z->params : z->master;
-    a.low = own_master ? NULL : z->params;
-    a.low_type = z->config.numbers.dtype;
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
         int u = order[i];
         double start = trace_now(&z->trace);
-        ZERO_TRY(z->device.f->adamw(&z->device, COMPUTE, &c, &a, &z->units[u].update));
+        ZERO_TRY(update_unit(z, u, &c));
         trace_add(&z->trace, ZERO_EV_UPDATE, u, 0, start);
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, u));

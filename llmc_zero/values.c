@@ -6,44 +6,6 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-storage storage_of(const zero *z, zero_value what) {
-    if (what == ZERO_GRADIENT) return (storage){ z->grads, z->grad_type, 2, 1 };
-    if (what == ZERO_MOMENT1) return (storage){ (char *)z->moment1, ZERO_F32, 1, 1 };
-    if (what == ZERO_MOMENT2) return (storage){ (char *)z->moment2, ZERO_F32, 1, 1 };
-    if (what == ZERO_MASTER && z->master) return (storage){ (char *)z->master, ZERO_F32, 1, 1 };
-    return (storage){ z->params, z->config.numbers.dtype, 3, 3 };
-}
-
-// n stored elements as fp32, and back: in pieces, through staging where the host cannot read the device's
-// memory.
-int read_stored(const zero *z, storage s, const char *stored, int64_t n, float *values) {
-    size_t size = dtype_bytes(s.type);
-    for (int64_t at = 0, len; at < n; at += len) {
-        len = n - at < VALUES_CHUNK ? n - at : VALUES_CHUNK;
-        const void *view = device_view((device *)&z->device, stored + at * size, len * size, z->staging);
-        if (!view) return ZERO_ERR_DEVICE;
-        kernel_convert(ZERO_F32, values + at, s.type, view, len);
-    }
-    return 0;
-}
-
-int write_stored(zero *z, storage s, char *stored, int64_t n, const float *values) {
-    size_t size = dtype_bytes(s.type);
-    for (int64_t at = 0, len; at < n; at += len) {
-        len = n - at < VALUES_CHUNK ? n - at : VALUES_CHUNK;
-        kernel_convert(s.type, device_target(&z->device, stored + at * size, z->staging), ZERO_F32,
-                       values + at, len);
-        ZERO_TRY(device_commit(&z->device, stored + at * size, len * size, z->staging));
-    }
-    return 0;
-}
-
-// Where element `from` (counted inside the unit, in part `part`) is stored on this rank.
-static char *element(const zero *z, storage s, int unit, int part, int64_t from) {
-    int64_t at = part_offset(z, unit, part, s.sharded_from) + from - part * z->layout.units[unit].shard;
-    return s.base + at * dtype_bytes(s.type);
-}
-
 static int check_range(const zero *z, const char *caller, zero_value what, int tensor, int layer,
                        int64_t offset, int64_t n, const layout_place **place) {
     const layout_place *p = *place = find_place(z, tensor, layer);
@@ -62,16 +24,17 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
                     : check_closed(z, caller);
 }
 
-static int set_stored(zero *z, storage s, const layout_place *p, int64_t offset, int64_t n,
+// Writes what this rank holds of n elements of a place.
+static int set_stored(zero *z, state *s, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
-    int unit = layout_unit_of(&z->layout, p), whole = z->config.stage < s.sharded_from;
-    for (int part = whole ? 0 : z->comm.rank; part <= (whole ? z->comm.ranks - 1 : z->comm.rank); part++) {
-        int64_t from, len;
-        layout_intersect(&z->layout.units[unit], part, p->offset + offset, n, &from, &len);
-        ZERO_TRY(
-            write_stored(z, s, element(z, s, unit, part, from), len, values + (from - p->offset - offset)));
-    }
-    return 0;
+    int unit = layout_unit_of(&z->layout, p), held = state_held(s);
+    int64_t at, len, before = held == STATE_WHOLE ? 0 : held * z->layout.units[unit].shard;
+    state_part part;
+    state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
+    if (!len) return 0;
+    values += before + at - p->offset - offset;
+    ZERO_TRY(state_open(&part, s, COMM, unit, held, STATE_CHANGE));
+    return state_close_after(state_write(&part, at, len, values, z->staging), &part, 1);
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
@@ -82,64 +45,88 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
-    ZERO_TRY(set_stored(z, storage_of(z, what), p, offset, n, values));
-    return what == ZERO_PARAM && z->master ? set_stored(z, storage_of(z, ZERO_MASTER), p, offset, n, values)
-                                           : 0;
+    ZERO_TRY(set_stored(z, state_with(z, what), p, offset, n, values));
+    state *master = &z->states[ZERO_MASTER];
+    return what == ZERO_PARAM && master->kept ? set_stored(z, master, p, offset, n, values) : 0;
 }
 
+// n elements of a place from `offset` on, on every rank. They go to `values`; with a digest, piece by piece
+// through z->values into it.
 typedef struct {
     zero *z;
-    zero_value what;
+    state *state;
     const layout_place *place;
     int64_t offset, n;
     float *values;
+    XXH3_state_t *digest;
     zero_purpose purpose;
 } get_request;
+
+// The bytes as they are stored.
+static int update_digest(const get_request *g, const float *values, int64_t n) {
+    const void *bytes = values;
+    zero_dtype stored = g->state->dtype;
+    if (stored != ZERO_F32) {
+        kernel_convert(stored, g->z->low_values, ZERO_F32, values, n);  // exact: they came from there
+        bytes = g->z->low_values;
+    }
+    if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
+        return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
+    return 0;
+}
+
+// Elements [at, at + n) of a part. p: open on this rank, or NULL: they come from rank `from`. from -1: every
+// rank has them.
+static int get_pieces(const get_request *g, const state_part *p, int from, int64_t at, int64_t n, float *to) {
+    zero *z = g->z;
+    const comm_use use = { .purpose = g->purpose, .unit = layout_unit_of(&z->layout, g->place), .units = 1 };
+    int64_t most = g->digest ? VALUES_CHUNK : n;
+    for (int64_t done = 0, len; done < n; done += len) {
+        len = n - done < most ? n - done : most;
+        if (p) ZERO_TRY(state_read(p, at + done, len, to, z->staging));
+        if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
+        if (g->digest) ZERO_TRY(update_digest(g, to, len));
+    }
+    return 0;
+}
+
+// What lies in a part, or in the whole unit, whose elements are up to date on rank `from`, or -1: on every
+// rank.
+static int get_part(const get_request *g, int unit, int part, int from) {
+    zero *z = g->z;
+    int64_t at, n, begin = g->place->offset + g->offset;
+    state_part p;
+    state_intersect(g->state, unit, part, begin, g->n, &at, &n);
+    if (!n) return 0;
+    int64_t before = part == STATE_WHOLE ? 0 : part * z->layout.units[unit].shard;
+    float *to = g->digest ? z->values : g->values + before + at - begin;
+    if (from >= 0 && from != z->comm.rank) return get_pieces(g, NULL, from, at, n, to);
+    ZERO_TRY(state_open(&p, g->state, COMM, unit, part, STATE_READ));
+    return state_close_after(get_pieces(g, &p, from, at, n, to), &p, 1);
+}
 
 static int run_get(void *ctx, job *j) {
     (void)j;
     get_request *g = ctx;
     zero *z = g->z;
-    storage s = storage_of(z, g->what);
-    int unit = layout_unit_of(&z->layout, g->place), whole = z->config.stage < s.owned_from;
-    const comm_use use = { .purpose = g->purpose, .unit = unit, .units = 1 };
-    for (int part = 0; part < z->comm.ranks; part++) {
-        int64_t from, len;
-        layout_intersect(&z->layout.units[unit], part, g->place->offset + g->offset, g->n, &from, &len);
-        if (!len) continue;
-        float *to = g->values + (from - g->place->offset - g->offset);
-        if (whole || part == z->comm.rank)
-            ZERO_TRY(read_stored(z, s, element(z, s, unit, part, from), len, to));
-        if (!whole) ZERO_TRY(comm_broadcast(&z->comm, use, part, to, len * sizeof(float)));
-    }
+    int unit = layout_unit_of(&z->layout, g->place);
+    if (!g->state->own_only) return get_part(g, unit, STATE_WHOLE, -1);
+    for (int part = 0; part < z->comm.ranks; part++) ZERO_TRY(get_part(g, unit, part, part));
     return 0;
-}
-
-static int get_values(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
-                      float *values, zero_purpose purpose) {
-    get_request g = { z, what, p, offset, n, values, purpose };
-    return progress_run(&z->progress, run_get, &g);
 }
 
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_complete(z));
-    return get_values(z, what, p, offset, n, values, ZERO_FOR_CHECKPOINT);
+    get_request g = { z, state_with(z, what), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT };
+    return progress_run(&z->progress, run_get, &g);
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
-    zero_dtype stored = storage_of(z, what).type;
     if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-    for (int64_t at = 0; at < p->elems; at += VALUES_CHUNK) {
-        int64_t n = p->elems - at < VALUES_CHUNK ? p->elems - at : VALUES_CHUNK;
-        ZERO_TRY(get_values(z, what, p, at, n, z->values, ZERO_FOR_HASH));
-        if (stored != ZERO_F32)
-            kernel_convert(stored, z->low_values, ZERO_F32, z->values, n);  // exact: they came from there
-        const void *bytes = stored != ZERO_F32 ? (const void *)z->low_values : z->values;
-        if (XXH3_64bits_update(state, bytes, n * dtype_bytes(stored)) != XXH_OK)
-            return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
-    }
+    get_request g = { z, state_with(z, what), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
+    ZERO_TRY(progress_run(&z->progress, run_get, &g));
     *out = XXH3_64bits_digest(state);
     return 0;
 }

@@ -617,9 +617,9 @@ static void segments_case(low_kind low) {
         .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3
     };
     const adamw_segment segments[SEGMENTS] = {
-        { .param = 128, .state = 0, .grad = 1024, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
-        { .param = 256, .state = 128, .grad = 1152, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
-        { .param = 4096, .state = 3200, .grad = 4300, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
+        { .offset = 128, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
+        { .offset = 256, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
+        { .offset = 4096, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
     };
     const adamw_constants c = adamw_prepare(&h, 0.37, 99);
     zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
@@ -639,12 +639,12 @@ static void segments_case(low_kind low) {
     update(&c, &in, segments, SEGMENTS);
     for (const adamw_segment *s = segments; s < segments + SEGMENTS; s++)
         for (int64_t i = 0; i < s->elems; i++) {
-            uint16_t *to = &want.low[s->param + i];
-            float own = bf16_widen(*to), *master = &want.p[(in.low ? s->state : s->param) + i];
-            float *p = low == NO_MASTER ? &own : master, *m = &want.m[s->state + i],
-                  *v = &want.v[s->state + i];
+            int64_t at = s->offset + i;
+            uint16_t *to = &want.low[at];
+            float own = bf16_widen(*to);
+            float *p = low == NO_MASTER ? &own : &want.p[at], *m = &want.m[at], *v = &want.v[at];
             uint32_t noise = noise_at(noise_key(c.noise, s->tensor, s->layer), (uint32_t)(s->inside + i));
-            one_element(&c, c.keep[s->decay], p, m, v, bf16_widen(g[s->grad + i]));
+            one_element(&c, c.keep[s->decay], p, m, v, bf16_widen(g[at]));
             if (low == NO_MASTER)
                 *to = bf16_round_with(*p, noise);
             else if (in.low)

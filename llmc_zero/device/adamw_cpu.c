@@ -44,11 +44,11 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
 static void *at(void *p, zero_dtype t, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
 static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s) {
-    float *masters = at(a->p, ZERO_F32, a->low ? s->state : s->param);
-    float *m = a->m + s->state;
-    float *v = a->v + s->state;
-    const char *grads = (const char *)a->g + s->grad * dtype_bytes(a->g_type);
-    void *stored = at(a->low, a->low_type, s->param);
+    float *masters = at(a->p, ZERO_F32, s->offset);
+    float *m = a->m + s->offset;
+    float *v = a->v + s->offset;
+    const char *grads = (const char *)a->g + s->offset * dtype_bytes(a->g_type);
+    void *stored = at(a->low, a->low_type, s->offset);
     uint32_t key = noise_key(c->noise, s->tensor, s->layer);
     int64_t n = s->elems;
 #pragma omp parallel for schedule(static) if (n > 8 * BLOCK)

@@ -75,9 +75,10 @@ typedef struct {
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-// The arrays of an update. g: the mean gradient, times grad_scale. p: the masters; low: where the updated
-// parameters are stored in low_type. low NULL: the parameters are fp32 and their own masters, at p. p
-// NULL: there is no master, the parameters live in `low` as bf16 alone and are rounded stochastically.
+// The arrays of an update, with the same elements of a unit in each. g: the mean gradient, times grad_scale.
+// p: the masters; low: where the updated parameters are stored in low_type. low NULL: the parameters are fp32
+// and their own masters, at p. p NULL: there is no master, the parameters live in `low` as bf16 alone and are
+// rounded stochastically.
 typedef struct {
     float *p, *m, *v;
     const void *g;
@@ -85,12 +86,11 @@ typedef struct {
     zero_dtype g_type, low_type;
 } adamw_arrays;
 
-// Neighbouring elements of one layer's tensor, and where they begin: in the parameters, in moments and
-// masters, in the gradients, and in the tensor, from where noise counts. first: the chunks of the segments
-// before this one.
+// Neighbouring elements of one layer's tensor. offset: where they begin in each of the arrays; inside: in the
+// tensor, from where noise counts. first: the chunks of the segments before this one.
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
-    int64_t param, state, grad, inside, elems, first;
+    int64_t offset, inside, elems, first;
     int tensor, layer, decay;
 } adamw_segment;
 static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }

@@ -296,13 +296,13 @@ template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arr
     if (number >= t.chunks) return;  // whole warps do
     const adamw_segment s = t.segments[find(t.segments, t.n, number)];
     int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH;
-    int64_t state = s.state + at, param = s.param + at;
+    int64_t first = s.offset + at;
     chunk<G, Low> k;
-    k.master = a.p ? a.p + (a.low ? state : param) : nullptr;
-    k.m = a.m + state;
-    k.v = a.v + state;
-    k.low = a.low ? (Low *)a.low + param : nullptr;
-    k.g = (const G *)a.g + s.grad + at;
+    k.master = a.p ? a.p + first : nullptr;
+    k.m = a.m + first;
+    k.v = a.v + first;
+    k.low = a.low ? (Low *)a.low + first : nullptr;
+    k.g = (const G *)a.g + first;
     k.left = s.elems - at;
     k.keep = s.decay ? c.keep[1] : c.keep[0];
     k.noise_key = noise_key(c.noise, s.tensor, s.layer);
