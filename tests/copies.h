@@ -1,0 +1,292 @@
+// A store for tests (llmc_zero/state.h) in which a state that is used against its rules gives other bits or a
+// breach, a sentence that says what was done. Nobody gets the memory in which a state lies: its bytes are
+// scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules allow. A
+// thread of its own serves one request after the other, some of them late. A closed copy is NaN at once, its
+// way home takes longer.
+#ifndef TESTS_COPIES_H
+#define TESTS_COPIES_H
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "../llmc_zero/error.h"
+#include "../llmc_zero/state.h"
+
+enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POISON = 0xff };
+
+typedef struct {
+    char *memory;
+    state_part part;  // what is open in it; of NULL: nothing
+} copies_slot;
+
+typedef struct {
+    const state *of;
+    char *home;
+    size_t slot_bytes;
+    int n_slots, most_open;
+    copies_slot slots[COPIES_SLOTS];
+} copies_pool;
+
+typedef struct copies_request {
+    copies_pool *pool;
+    state_part part;
+    char *bytes;  // a copy to be filled, or one that goes home and is freed then
+    int closing, served;
+    struct copies_request *next;
+} copies_request;
+
+static struct {
+    int params, grads;  // how many parts of them may be open at a time; of the other states: one
+    copies_pool pools[COPIES_STATES];
+    int n_pools, started, stopping;
+    long opened, late;
+    char breach[256];  // the first one
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    copies_request *first, *last;
+} copies = { .lock = PTHREAD_MUTEX_INITIALIZER,
+             .work = PTHREAD_COND_INITIALIZER,
+             .done = PTHREAD_COND_INITIALIZER };
+
+// With the lock held, as all that follow up to copies_serve.
+static inline int copies_breach(const state_part *p, const char *what) {
+    if (!copies.breach[0])
+        snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of ? p->of->name : "?",
+                 p->unit, p->part, what);
+    return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
+}
+
+static inline copies_pool *copies_pool_of(const state *s) {
+    for (int i = 0; i < copies.n_pools; i++)
+        if (copies.pools[i].of == s) return &copies.pools[i];
+    abort();
+}
+
+static inline size_t copies_bytes(const state_part *p) {
+    const layout_unit *u = &p->of->layout->units[p->unit];
+    return (p->part == STATE_WHOLE ? u->padded : u->shard) * dtype_bytes(p->of->dtype);
+}
+
+static inline char *copies_home(const copies_pool *pool, const state_part *p) {
+    int part = p->part == STATE_WHOLE ? 0 : p->part;
+    return pool->home +
+           layout_offset(p->of->layout, p->unit, part, p->of->sharded) * dtype_bytes(p->of->dtype);
+}
+
+static inline void copies_scramble(char *to, const char *from, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] = (char)(from[i] ^ COPIES_SCRAMBLED);
+}
+
+static inline int copies_is_poison(const char *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)x[i] != COPIES_POISON) return 0;
+    return 1;
+}
+
+static inline int copies_overlap(const state_part *a, const state_part *b) {
+    if (a->unit != b->unit) return 0;
+    return a->part == b->part || a->part == STATE_WHOLE || b->part == STATE_WHOLE;
+}
+
+// -------- the thread
+
+static inline void copies_serve(copies_request *r) {
+    size_t n = copies_bytes(&r->part);
+    char *home = copies_home(r->pool, &r->part);
+    if (!r->closing) {
+        if (r->part.intent != STATE_WRITE) copies_scramble(r->bytes, home, n);
+        return;
+    }
+    if (r->part.intent != STATE_READ) {
+        copies_scramble(home, r->bytes, n);
+        return;
+    }
+    copies_scramble(r->bytes, r->bytes, n);
+    if (memcmp(r->bytes, home, n)) copies_breach(&r->part, "written, but opened for reading");
+}
+
+static inline void *copies_loop(void *unused) {
+    (void)unused;
+    unsigned dice = 1;
+    pthread_mutex_lock(&copies.lock);
+    for (;;) {
+        while (!copies.first && !copies.stopping) pthread_cond_wait(&copies.work, &copies.lock);
+        copies_request *r = copies.first;
+        if (!r) break;
+        dice = dice * 1664525u + 1013904223u;
+        if (dice >> 28 == 0) {  // every 16th
+            copies.late++;
+            pthread_mutex_unlock(&copies.lock);
+            nanosleep(&(struct timespec){ 0, (dice >> 16 & 0xff) * 1000 }, NULL);
+            pthread_mutex_lock(&copies.lock);
+        }
+        copies_serve(r);
+        copies.first = r->next;
+        r->served = 1;
+        if (r->closing) {
+            free(r->bytes);
+            free(r);
+        }
+        pthread_cond_broadcast(&copies.done);
+    }
+    pthread_mutex_unlock(&copies.lock);
+    return NULL;
+}
+
+static inline void copies_post(copies_request *r) {
+    if (copies.first)
+        copies.last->next = r;
+    else
+        copies.first = r;
+    copies.last = r;
+    pthread_cond_signal(&copies.work);
+}
+
+// -------- the store
+
+static inline int copies_most_open(const state *s) {
+    if (!strcmp(s->name, "parameters")) return copies.params;
+    return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
+}
+
+static inline int copies_create(state *s, memory *m, int moves) {
+    copies_pool *pool = &copies.pools[copies.n_pools];
+    int64_t largest = 0;
+    ZERO_TRY(state_on_device.create(s, m, moves));
+    for (int u = 0; u < s->layout->n_units; u++)
+        if (s->layout->units[u].padded > largest) largest = s->layout->units[u].padded;
+    *pool = (copies_pool){ .of = s, .home = s->array, .n_slots = copies_most_open(s) };
+    s->array = NULL;
+    copies_scramble(pool->home, pool->home, state_bytes(s));
+    pool->slot_bytes = largest * dtype_bytes(s->dtype);
+    for (int i = 0; i < pool->n_slots; i++) {
+        pool->slots[i].memory = memory_alloc_moved(m, ZERO_WORKING, "copies", pool->slot_bytes, moves);
+        if (!pool->slots[i].memory) return ZERO_ERR_MEMORY;
+        memset(pool->slots[i].memory, COPIES_POISON, pool->slot_bytes);
+    }
+    copies.n_pools++;
+    return 0;
+}
+
+static inline int copies_choose(copies_pool *pool, const state_part *p, copies_slot **chosen) {
+    int open = 0;
+    *chosen = NULL;
+    for (int i = 0; i < pool->n_slots; i++) {
+        copies_slot *s = &pool->slots[i];
+        if (!s->part.of) {
+            *chosen = s;
+            continue;
+        }
+        open++;
+        int reading = p->intent == STATE_READ && s->part.intent == STATE_READ;
+        if (!reading && copies_overlap(p, &s->part))
+            return copies_breach(p, "opened while it is open, one of the two for writing");
+    }
+    if (!*chosen) return copies_breach(p, "too many parts are open");
+    if (!copies_is_poison((*chosen)->memory, pool->slot_bytes))
+        return copies_breach(&(*chosen)->part, "a copy was written after it was closed");
+    if (open + 1 > pool->most_open) pool->most_open = open + 1;
+    return 0;
+}
+
+static inline int copies_open_locked(state_part *p) {
+    copies_pool *pool = copies_pool_of(p->of);
+    copies_slot *slot;
+    if (p->of->sharded && p->part != p->of->rank)
+        return copies_breach(p, "opened on a rank that does not have it");
+    ZERO_TRY(copies_choose(pool, p, &slot));
+    copies_request r = { .pool = pool, .part = *p, .bytes = slot->memory };
+    slot->part = *p;
+    copies_post(&r);
+    while (!r.served) pthread_cond_wait(&copies.done, &copies.lock);
+    p->at = slot->memory;
+    copies.opened++;
+    return 0;
+}
+
+static inline int copies_open(state_part *p) {
+    device *d = p->of->device;
+    ZERO_TRY(d->f->wait(d, p->on));  // poison and bytes are written by the host
+    pthread_mutex_lock(&copies.lock);
+    int rc = copies_open_locked(p);
+    pthread_mutex_unlock(&copies.lock);
+    return rc;
+}
+
+static inline int copies_close_locked(state_part *p) {
+    copies_pool *pool = copies_pool_of(p->of);
+    copies_slot *slot = NULL;
+    size_t n = copies_bytes(p);
+    for (int i = 0; i < pool->n_slots; i++)
+        if (pool->slots[i].part.of && pool->slots[i].memory == p->at) slot = &pool->slots[i];
+    if (!slot || memcmp(&slot->part.unit, &p->unit, sizeof p->unit))
+        return copies_breach(p, "closed, but not open");
+    if (!copies_is_poison(slot->memory + n, pool->slot_bytes - n))
+        return copies_breach(p, "written behind its end");
+    copies_request *r = malloc(sizeof *r);
+    char *bytes = malloc(n);
+    if (!r || !bytes) abort();
+    *r = (copies_request){ .pool = pool, .part = *p, .bytes = memcpy(bytes, slot->memory, n), .closing = 1 };
+    memset(slot->memory, COPIES_POISON, n);
+    slot->part.of = NULL;
+    copies_post(r);
+    return 0;
+}
+
+static inline int copies_close(state_part *p) {
+    device *d = p->of->device;
+    ZERO_TRY(d->f->wait(d, p->on));
+    pthread_mutex_lock(&copies.lock);
+    int rc = copies_close_locked(p);
+    pthread_mutex_unlock(&copies.lock);
+    return rc;
+}
+
+static const state_store copies_store = {
+    .create = copies_create,
+    .open = copies_open,
+    .close = copies_close,
+};
+
+// -------- for the test
+
+// From here on states are copied. params, grads: how many parts of them may be open at a time.
+static inline void copies_start(int params, int grads) {
+    copies.params = params;
+    copies.grads = grads;
+    copies.n_pools = copies.stopping = 0;
+    copies.opened = copies.late = 0;
+    copies.breach[0] = 0;
+    state_default_store = &copies_store;
+    if (pthread_create(&copies.thread, NULL, copies_loop, NULL)) abort();
+}
+
+// Returns how many parts are open, once everything that was asked for is done.
+static inline int copies_left_open(void) {
+    int open = 0;
+    pthread_mutex_lock(&copies.lock);
+    while (copies.first) pthread_cond_wait(&copies.done, &copies.lock);
+    for (int i = 0; i < copies.n_pools; i++)
+        for (int k = 0; k < copies.pools[i].n_slots; k++) {
+            copies_slot *s = &copies.pools[i].slots[k];
+            open += s->part.of != NULL;
+            if (!s->part.of && !copies_is_poison(s->memory, copies.pools[i].slot_bytes))
+                copies_breach(&s->part, "a copy was written after it was closed");
+        }
+    pthread_mutex_unlock(&copies.lock);
+    return open;
+}
+
+// Before the memory of the states is freed.
+static inline void copies_stop(void) {
+    pthread_mutex_lock(&copies.lock);
+    copies.stopping = 1;
+    pthread_cond_signal(&copies.work);
+    pthread_mutex_unlock(&copies.lock);
+    pthread_join(copies.thread, NULL);
+    state_default_store = &state_on_device;
+}
+
+#endif

@@ -1,0 +1,236 @@
+// The rules by which model states are opened and closed (llmc_zero/state.h): mpirun -np N mpi_states, for any
+// N. With a store that hands out copies and punishes every breach (copies.h), every path and setting gives
+// the bits that it gives with the device's store.
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "check.h"
+#include "copies.h"
+#include "settings.h"
+#include "toy.h"
+#include "../llmc_zero/comm/comm.h"
+
+enum { STEPS = 3, EVAL_AFTER = 1 };
+
+// -------- one run
+
+typedef struct {
+    char set[17], trained[17], full[17];
+    double norms[STEPS + 1];
+    float eval, gradient[33], moment[33];
+} outcome;
+
+static char folder[64];
+
+// What a trainer gives up halfway leaves gradients open.
+static void give_up(toy *t) {
+    MUST(zero_begin(t->z, ZERO_TRAIN, 0, 1));
+    MUST(toy_start(t, 0.1f));
+    for (int u = 0; u < TOY_UNITS; u++) MUST(toy_forward(t, u));
+    MUST(toy_forward(t, 0));
+    MUST(toy_backward(t, 0, 0));
+    MUST(toy_backward(t, TOY_UNITS - 1, 0));
+}
+
+static void set_values(toy *t, char hash[17]) {
+    float values[40];
+    for (int i = 0; i < 40; i++) values[i] = 0.01f * i + 0.003f;
+    for (int layer = 0; layer < TOY_BLOCKS; layer++) {
+        MUST(zero_set(t->z, ZERO_PARAM, 4, layer, 600, 40, values));
+        MUST(zero_set(t->z, ZERO_MOMENT2, 2, layer, 2480, 40, values));
+    }
+    MUST(zero_hash(t->z, 1, hash));
+}
+
+static void reload(toy *t) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/states.%d", folder, checks.rank);
+    MUST(zero_save(t->z, path, NULL, 0));
+    MUST(toy_set_initial(t));
+    MUST(zero_load(t->z, path, NULL, 0));
+}
+
+static outcome train(const zero_config *c) {
+    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = STEPS + 1 };
+    outcome o;
+    zero_info info;
+    toy t;
+    memset(&o, 0, sizeof o);
+    MUST(toy_create(&t, c, NULL));
+    for (int step = 1; step <= STEPS; step++) {
+        MUST(toy_step(&t, c->micro_batches, step, &info));
+        o.norms[step - 1] = info.grad_norm;
+        if (step != EVAL_AFTER) continue;
+        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        o.eval = t.activation;
+        set_values(&t, o.set);
+        give_up(&t);
+    }
+    MUST(zero_hash(t.z, 0, o.trained));
+    reload(&t);
+    MUST(toy_passes(&t, c->micro_batches));
+    MUST(zero_reduce(t.z, &info));
+    o.norms[STEPS] = info.grad_norm;
+    MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
+    MUST(zero_update(t.z, &h));
+    MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));
+    MUST(zero_hash(t.z, 1, o.full));
+    if (state_default_store == &copies_store) {
+        CHECK(copies_left_open() == 0);
+        copies_stop();
+    }
+    zero_destroy(t.z);
+    return o;
+}
+
+// -------- the table of settings
+
+static int bucket_units(const settings_variation *v) { return v->bucket > TOY_LARGEST ? TOY_BLOCKS : 1; }
+
+// As few as the rules allow. A unit of the parameters is in use while another is gathered. The gradients of
+// the embeddings are open through backward, those of a block beside them, while one bucket is reduced.
+static void start_copies(const zero_config *c, const settings_variation *v) {
+    copies_start(2, (c->stage < 2 ? 2 : 0) + bucket_units(v));
+}
+
+static void check_setting(const settings_path *path, const settings_format *format, int micro_batches,
+                          const settings_variation *v, const outcome *want) {
+    char name[sizeof checks.setting];
+    zero_config c = settings_config(path, format, micro_batches, v);
+    settings_name(name, sizeof name, path, format, micro_batches, v);
+    CHECK_SETTING("copies, %.140s", name);
+    start_copies(&c, v);
+    for (int kind = 0; kind < COMM_OTHER; kind++) comm_direct_least[kind] = v->direct ? 0 : SIZE_MAX;
+    comm_unstaged_least = v->direct ? 0 : SIZE_MAX;
+    outcome o = train(&c);
+    if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
+    CHECK(!copies.breach[0]);
+    CHECK(copies.opened > 100 && copies.late > 0);
+    CHECK(!memcmp(&o, want, sizeof o));
+}
+
+// The variations take turns.
+static void check_same_bits(void) {
+    enum { EACH = 4 };
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++) {
+                static outcome want;
+                const settings_path *path = &settings_paths[p];
+                int micro_batches = settings_micro_batches[m];
+                zero_config c = settings_config(path, &settings_formats[f], micro_batches,
+                                                &settings_variations[0]);
+                if (p == 0 || (path->stage == 2 && micro_batches > 1)) want = train(&c);
+                for (int i = 0; i < EACH; i++) {
+                    int v = turn++ % SETTINGS_COUNT(settings_variations);
+                    check_setting(path, &settings_formats[f], micro_batches, &settings_variations[v], &want);
+                }
+            }
+}
+
+// -------- every breach is seen
+
+typedef struct {
+    layout layout;
+    memory memory;
+    device device;
+    state moment;
+} single;
+
+static void make_single(single *s) {
+    static const zero_tensor tensor = { "w", 1000, 3, 0, 0, 0 };
+    static const zero_unit units[] = { { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 } };
+    zero_config c = zero_defaults();
+    c.stage = 3;
+    memset(s, 0, sizeof *s);
+    s->device = device_host;
+    s->memory.device = &s->device;
+    MUST(layout_init(&s->layout, 2, 0, &tensor, 1, units, 3));
+    copies_start(1, 1);
+    s->moment = state_of(ZERO_MOMENT1, &c, &s->layout, 1, &s->device);
+    MUST(state_create(&s->moment, &s->memory, MOVED_BY_NONE));
+}
+
+static void free_single(single *s) {
+    copies_stop();
+    memory_free_all(&s->memory);
+    layout_free(&s->layout);
+}
+
+static void check_breach(const char *names, int left_open) {
+    CHECK(copies_left_open() == left_open);
+    CHECK(names ? strstr(copies.breach, names) != NULL : !copies.breach[0]);
+}
+
+static void check_kept_rules(single *s) {
+    state_part p;
+    float *x;
+    for (int round = 0; round < 2; round++) {
+        MUST(state_open(&p, &s->moment, COMPUTE, 1, 1, round ? STATE_READ : STATE_CHANGE));
+        x = (float *)p.at;
+        CHECK(x[511] == (round ? 512 : 0));
+        for (int i = 0; i < 512 && !round; i++) x[i] = i + 1;
+        MUST(state_close(&p));
+        CHECK(isnan(x[511]) && isnan(x[0]));
+    }
+    MUST(state_open(&p, &s->moment, COMPUTE, 1, 1, STATE_WRITE));
+    CHECK(isnan(((float *)p.at)[0]));
+    MUST(state_close(&p));
+}
+
+static void check_breaches(void) {
+    static const char *const names[] = {
+        NULL, "opened for reading", "after it was closed", "behind its end", "too many",
+        NULL, "does not have",      "one of the two",      "not open",
+    };
+    for (int breach = 0; breach < SETTINGS_COUNT(names); breach++) {
+        single s;
+        state_part p, other;
+        make_single(&s);
+        CHECK_SETTING("breach %d is seen: %s", breach, names[breach] ? names[breach] : "none, or left open");
+        if (breach == 0) check_kept_rules(&s);
+        if (breach == 7) s.moment.sharded = 0;
+        MUST(state_open(&p, &s.moment, COMPUTE, 0, 1, STATE_READ));
+        state_part again = p;
+        float *x = (float *)p.at;
+        if (breach == 1) x[3] = 1;
+        if (breach == 3) x[512] = 1;
+        if (breach == 4) CHECK(state_open(&other, &s.moment, COMPUTE, 1, 1, STATE_READ) == ZERO_ERR_MISUSE);
+        if (breach == 7)
+            CHECK(state_open(&other, &s.moment, COMPUTE, 0, STATE_WHOLE, STATE_CHANGE) == ZERO_ERR_MISUSE);
+        if (breach == 5) {
+            check_breach(NULL, 1);
+            MUST(state_close(&p));
+        } else if (breach == 3) {
+            CHECK(state_close(&p) == ZERO_ERR_MISUSE);
+        } else
+            MUST(state_close(&p));
+        if (breach == 2) x[3] = 1;
+        if (breach == 6) CHECK(state_open(&p, &s.moment, COMPUTE, 0, 0, STATE_READ) == ZERO_ERR_MISUSE);
+        if (breach == 8) CHECK(state_close(&again) == ZERO_ERR_MISUSE);
+        check_breach(names[breach], breach == 3);
+        free_single(&s);
+    }
+}
+
+// --------
+
+int main(int argc, char **argv) {
+    int provided;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    strcpy(folder, "/tmp/llmc_zero_states.XXXXXX");
+    if (!checks.rank) CHECK(mkdtemp(folder));
+    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    check_breaches();
+    check_same_bits();
+    char path[128];
+    snprintf(path, sizeof path, "%s/states.%d", folder, checks.rank);
+    unlink(path);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) CHECK(!rmdir(folder));
+    int status = checks_end("mpi_states");
+    MPI_Finalize();
+    return status;
+}
