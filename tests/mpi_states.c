@@ -24,7 +24,7 @@ static char folder[64];
 
 // What a trainer gives up halfway leaves gradients open.
 static void give_up(toy *t) {
-    MUST(zero_begin(t->z, ZERO_TRAIN, 0, 1));
+    MUST(zero_begin_train(t->z, 0, 1));
     MUST(toy_start(t, 0.1f));
     for (int u = 0; u < TOY_UNITS; u++) MUST(toy_forward(t, u));
     MUST(toy_forward(t, 0));
@@ -53,7 +53,7 @@ static void reload(toy *t) {
 static outcome train(const zero_config *c) {
     const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = STEPS + 1 };
     outcome o;
-    zero_info info;
+    zero_step_info info;
     toy t;
     memset(&o, 0, sizeof o);
     MUST(toy_create(&t, c, NULL));
@@ -61,7 +61,7 @@ static outcome train(const zero_config *c) {
         MUST(toy_step(&t, c->micro_batches, step, &info));
         o.norms[step - 1] = info.grad_norm;
         if (step != EVAL_AFTER) continue;
-        MUST(toy_pass(&t, ZERO_EVAL, 0, 1));
+        MUST(toy_eval(&t));
         o.eval = t.activation;
         set_values(&t, o.set);
         give_up(&t);
@@ -139,7 +139,7 @@ typedef struct {
 } single;
 
 static void make_single(single *s) {
-    static const zero_tensor tensor = { "w", 1000, 3, 0, 0, 0 };
+    static const zero_tensor tensor = { "w", 1, { 1000 }, 3, 0, 0, 0 };
     static const zero_unit units[] = { { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 } };
     zero_config c = zero_defaults();
     c.stage = 3;
