@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Writes docs/api.md, the reference, from the comments and declarations of llmc_zero/zero.h. Usage: dev/make_api.sh [FILE]
-# A section line of the header becomes a heading; a comment and the declarations under it, an entry; a comment alone, a paragraph.
+# Writes docs/api.md, the reference, from the comments and declarations of zero.h and zero_job.h.
+# Usage: dev/make_api.sh [FILE]
+# A line `// -------- title` becomes a heading, a comment with the declarations under it an entry, and a comment
+# alone a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 to=${1:-docs/api.md}
 trap 'rm -f "$to.tmp"' EXIT
 
 awk '
-BEGIN { print "# API of llmc_zero\n\nMade from `llmc_zero/zero.h` by `dev/make_api.sh`. [porting.md](porting.md) tells how a trainer uses it.\n" }
+BEGIN {
+    print "# API of llmc_zero\n"
+    print "Made from `llmc_zero/zero.h` and `llmc_zero/zero_job.h` by `dev/make_api.sh`. [porting.md](porting.md)"
+    print "shows how a trainer uses it, [details.md](details.md) says what each rule means in detail.\n"
+}
 
 # Escapes what Markdown would take for its own marks, and sets the names of the plugin as code.
 function markdown(s,    out, name) {
     gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/\*/, "\\*", s)
-    while (match(s, /(zero|ZERO|MPI)_[A-Za-z0-9_]*[A-Za-z0-9](_\\\*|\.[a-z0-9_]+|\(\))?|config\.[a-z_]+/)) {
+    while (match(s, /(zero|ZERO|MPI)_[A-Za-z0-9_]*[A-Za-z0-9](_\\\*|\.[a-z0-9_]+|\(\))?/)) {
         name = substr(s, RSTART, RLENGTH); sub(/\\/, "", name)
         out = out substr(s, 1, RSTART - 1) "`" name "`"
         s = substr(s, RSTART + RLENGTH)
@@ -20,18 +26,23 @@ function markdown(s,    out, name) {
     return out s
 }
 
-# What a line declares: a type, a function, the common start of the names of an enum; "" if nothing.
+# What a line declares: a type, a function, or the common start of the names of an enum; "" if nothing.
 function declared(line) {
+    sub(/ *\/\/.*/, "", line)
     if (line ~ /^enum /) in_enum = 1
-    if (line ~ /^(typedef|}).*;$/) { gsub(/;$/, "", line); sub(/.*[ }]/, "", line); return line }
-    if (line ~ /^[a-z].*\);$/ && match(line, /[a-z_]+\(/)) return substr(line, RSTART, RLENGTH - 1)
+    if (line ~ /^(typedef|}).*;$/ && line !~ /^};$/) {
+        gsub(/;$/, "", line)
+        sub(/.*[ }]/, "", line)
+        return line
+    }
+    if (line ~ /^[a-z].*\(/ && match(line, /zero_[a-z_]+\(/)) return substr(line, RSTART, RLENGTH - 1)
     if (in_enum && match(line, /ZERO_[A-Z]+_/)) { in_enum = 0; return substr(line, RSTART, RLENGTH) "*" }
     return ""
 }
 
-# A line of a comment, without its marks. Lines that are indented further, an example or a formula, stay as they are.
+# A line of a comment. Lines that are indented further, an example or a formula, stay as they are.
 function add_text(line,    indented) {
-    sub(/ *\*\/$/, "", line); sub(/^(\/\*| \*) ?/, "", line)
+    sub(/^\/\/ ?/, "", line)
     indented = line ~ /^    /
     if (indented != was_indented && text) text = text "\n"
     was_indented = indented
@@ -42,15 +53,26 @@ function end_entry() {
     if (names) print "### " names "\n"
     if (code) print "```c\n" code "```\n"
     if (text) print text
-    names = code = text = ""; was_indented = 0
+    names = code = text = ""
+    was_indented = 0
 }
 
-NR <= 3 { in_comment = 1; next }                # the name of the file and its licence
-/^\/\* -+ .* \*\/$/ { end_entry(); gsub(/^\/\* -+ | \*\/$/, ""); print "## " toupper(substr($0, 1, 1)) substr($0, 2) "\n"; next }
-/^\/\*/ { end_entry(); in_comment = 1 }
-in_comment { add_text($0); in_comment = !/\*\/$/; next }
-/^#define ZERO_/ { code = code $0 "\n"; next }
-/^(#|extern|}$|$)/ { end_entry(); next }
-{ name = declared($0); if (name) names = names (names ? ", " : "") "`" name "`"; code = code $0 "\n" }
-' llmc_zero/zero.h | cat -s | sed '${/^$/d}' >"$to.tmp"
+FNR == 1 { end_entry(); in_code = 0; if (NR > 1) print "## Ranks of a job\n" }
+/^\/\/ -------- / {
+    end_entry()
+    sub(/^\/\/ -+ /, "")
+    print "## " toupper(substr($0, 1, 1)) substr($0, 2) "\n"
+    next
+}
+/^\/\// { if (in_code) { end_entry(); in_code = 0 } add_text($0); next }
+/^#define ZERO_/ { code = code $0 "\n"; in_code = 1; next }
+/^(#|extern|}$|$)/ { end_entry(); in_code = 0; next }
+{
+    name = declared($0)
+    if (name) names = names (names ? ", " : "") "`" name "`"
+    code = code $0 "\n"
+    in_code = 1
+}
+END { end_entry() }
+' llmc_zero/zero.h llmc_zero/zero_job.h | cat -s | sed '${/^$/d}' >"$to.tmp"
 mv "$to.tmp" "$to"

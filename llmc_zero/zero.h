@@ -5,24 +5,22 @@
 // tensors once, puts a hook before and after each use of a unit, and calls one step function:
 //
 //     zero_create(&z, &config, tensors, n_tensors, units, n_units);
-//     zero_set(z, ZERO_PARAM, tensor, layer, 0, n, values);            initial values, tensor by tensor
+//     zero_set(z, ZERO_PARAM, tensor, layer, 0, n, values);    initial values, tensor by tensor
 //     for each step:
 //         for each micro-batch m of A:
 //             zero_begin_train(z, m, A);
-//             for each unit u:           zero_pre_forward(z, u);  ... zero_param() ... zero_post_forward(z,
-//             u); for each unit u, reversed: zero_pre_backward(z, u); ... zero_grad() += ...
-//             zero_post_backward(z, u);
+//             for each unit u, forwards:
+//                 zero_pre_forward(z, u); ... zero_param(z, tensor, layer) ... zero_post_forward(z, u);
+//             for each unit u, backwards:
+//                 zero_pre_backward(z, u); ... zero_grad(z, tensor, layer) += ... zero_post_backward(z, u);
 //         zero_step(z, &hyper, &info);
 //     zero_destroy(z);
 //
 // What holds for every function unless its comment says otherwise:
-// - It returns 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). Anything that communicates
-// or
-//   allocates may return ZERO_ERR_COMM, ZERO_ERR_MEMORY and, with CUDA, ZERO_ERR_DEVICE; comments name the
-//   others.
+// - It returns 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). What communicates may fail
+//   with ZERO_ERR_COMM, what allocates with ZERO_ERR_MEMORY, on CUDA everything with ZERO_ERR_DEVICE.
 // - After ZERO_ERR_ARGUMENT and ZERO_ERR_MISUSE nothing has changed, and the plugin goes on. After
-// ZERO_ERR_COMM
-//   and ZERO_ERR_DEVICE the ranks no longer agree: end the job (zero_job.h).
+//   ZERO_ERR_COMM and ZERO_ERR_DEVICE the ranks no longer agree: end the job (zero_job.h).
 // - (collective): all ranks call it at the same place of the same sequence, else it fails with ZERO_ERR_COMM.
 // - z comes from zero_create. Arrays and strings are the caller's, and are used during the call only.
 // - One thread of a rank calls the library. It never prints.

@@ -111,7 +111,7 @@ if command -v "${CXX:-c++}" >/dev/null; then alone C++17 "${CXX:-c++}" -std=c++1
 begin 'docs.api.md is made from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is not what dev/make_api.sh makes of zero.h: run it' cmp -s "$dir/api.md" docs/api.md
-for function in $(grep -oE '^[a-z].*\);' llmc_zero/zero.h | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
+for function in $(cat llmc_zero/zero.h llmc_zero/zero_job.h | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done
 end
@@ -121,7 +121,7 @@ need 'it quotes nothing' [ -s "$dir/quoted" ]
 strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
 need "not in mlp_zero.c: $strange" [ -z "$strange" ]
 for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' docs/porting.md | sort -u); do
-    need "no $word in zero.h" grep -qw "$word" llmc_zero/zero.h llmc_zero/zero.mk
+    need "no $word in zero.h" grep -qw "$word" llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero.mk
 done
 end
 finish example
