@@ -24,7 +24,7 @@ typedef struct {
     const state *of;
     char *home;
     size_t slot_bytes;
-    int n_slots, most_open;
+    int n_slots;
     copies_slot slots[COPIES_SLOTS];
 } copies_pool;
 
@@ -53,8 +53,16 @@ static struct {
 // With the lock held, as all that follow up to copies_serve.
 static inline int copies_breach(const state_part *p, const char *what) {
     if (!copies.breach[0])
-        snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of ? p->of->name : "?",
-                 p->unit, p->part, what);
+        snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of->name, p->unit,
+                 p->part, what);
+    return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
+}
+
+// Who wrote it cannot be told.
+static inline int copies_written_late(const copies_pool *pool) {
+    if (!copies.breach[0])
+        snprintf(copies.breach, sizeof copies.breach, "%s: a copy was written after it was closed",
+                 pool->of->name);
     return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
 }
 
@@ -171,7 +179,6 @@ static inline int copies_create(state *s, memory *m, int moves) {
 }
 
 static inline int copies_choose(copies_pool *pool, const state_part *p, copies_slot **chosen) {
-    int open = 0;
     *chosen = NULL;
     for (int i = 0; i < pool->n_slots; i++) {
         copies_slot *s = &pool->slots[i];
@@ -179,15 +186,12 @@ static inline int copies_choose(copies_pool *pool, const state_part *p, copies_s
             *chosen = s;
             continue;
         }
-        open++;
         int reading = p->intent == STATE_READ && s->part.intent == STATE_READ;
         if (!reading && copies_overlap(p, &s->part))
             return copies_breach(p, "opened while it is open, one of the two for writing");
     }
     if (!*chosen) return copies_breach(p, "too many parts are open");
-    if (!copies_is_poison((*chosen)->memory, pool->slot_bytes))
-        return copies_breach(&(*chosen)->part, "a copy was written after it was closed");
-    if (open + 1 > pool->most_open) pool->most_open = open + 1;
+    if (!copies_is_poison((*chosen)->memory, pool->slot_bytes)) return copies_written_late(pool);
     return 0;
 }
 
@@ -221,7 +225,7 @@ static inline int copies_close_locked(state_part *p) {
     size_t n = copies_bytes(p);
     for (int i = 0; i < pool->n_slots; i++)
         if (pool->slots[i].part.of && pool->slots[i].memory == p->at) slot = &pool->slots[i];
-    if (!slot || memcmp(&slot->part.unit, &p->unit, sizeof p->unit))
+    if (!slot || slot->part.unit != p->unit || slot->part.part != p->part)
         return copies_breach(p, "closed, but not open");
     if (!copies_is_poison(slot->memory + n, pool->slot_bytes - n))
         return copies_breach(p, "written behind its end");
@@ -273,7 +277,7 @@ static inline int copies_left_open(void) {
             copies_slot *s = &copies.pools[i].slots[k];
             open += s->part.of != NULL;
             if (!s->part.of && !copies_is_poison(s->memory, copies.pools[i].slot_bytes))
-                copies_breach(&s->part, "a copy was written after it was closed");
+                copies_written_late(&copies.pools[i]);
         }
     pthread_mutex_unlock(&copies.lock);
     return open;
