@@ -1,8 +1,8 @@
-// Causal attention, one head of one sequence at a time, blocks of query rows against the keys up to the
+// Causal attention: one head of one sequence at a time, in blocks of query rows against the keys up to the
 // block's end. A head's queries, keys and values are widened into fp32 scratch once; the products are small
-// and stay in L2. Backward makes the probabilities again from each row's lse. Rows and columns of scratch are
-// padded so that kernels have no tails; what stands in the padding reaches no result. bf16 on processors that
-// multiply it, at the head sizes of GPT-2, goes another way through the same steps: see "products of pairs".
+// and stay in L2. Backward recomputes the probabilities from each row's lse. Rows and columns of scratch are
+// padded, so that kernels have no tails; the padding reaches no result. For bf16 at the head sizes of GPT-2,
+// processors that multiply it take the same steps with other kernels: see "products of pairs".
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -15,8 +15,8 @@ typedef struct {
     int T, C, NH, hs;
     int width;   // hs padded: columns of the row-major buffers
     int keys;    // T padded: columns of the transposed buffers
-    int scores;  // distance of two rows of scores; not a multiple of a page, or their columns would share
-                 // cache sets
+    int scores;  // distance of two rows of scores: no multiple of a page, so that columns spread over cache
+                 // sets
     float scale;
 } Shape;
 
@@ -67,23 +67,19 @@ INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict
         for (int i = 0; i < ROWS; i++) {
             float x = a[i * a_row + k * a_col];
 #pragma omp simd
-            for (int j = 0; j < LANES; j++) {
-                sums[i][j] += x * b[k * b_row + j];
-            }
+            for (int j = 0; j < LANES; j++) sums[i][j] += x * b[k * b_row + j];
         }
     }
 #pragma GCC unroll 4
     for (int i = 0; i < ROWS; i++) {
         float *out = c + i * c_row;
 #pragma omp simd
-        for (int j = 0; j < LANES; j++) {
-            out[j] = add ? out[j] + sums[i][j] : sums[i][j];
-        }
+        for (int j = 0; j < LANES; j++) out[j] = add ? out[j] + sums[i][j] : sums[i][j];
     }
 }
 
 // c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES. Columns j*LANES.. of b start
-// at b + j*b_panel. Long sums go by DEPTH, whose part of a panel stays in L1 for all rows.
+// at b + j*b_panel. Long sums go in steps of DEPTH, so that their part of a panel stays in L1 for all rows.
 VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col,
                             const float *b, size_t b_row, size_t b_panel, int M, int N, int K, int add) {
     for (int k = 0; k < K; k += DEPTH) {
@@ -102,9 +98,7 @@ VECTOR static void load(float *dst, gpt2_dtype dt, const void *x, size_t at, siz
     for (int r = 0; r < rows; r++) {
         float *row = dst + (size_t)r * width;
         const float *values = view(dt, x, at + r * stride, hs, row);
-        if (values != row) {
-            memcpy(row, values, hs * sizeof(float));
-        }
+        if (values != row) memcpy(row, values, hs * sizeof(float));
     }
 }
 
@@ -112,9 +106,7 @@ VECTOR static void store(gpt2_dtype dt, void *x, size_t at, size_t stride, const
                          int width) {
     for (int r = 0; r < rows; r++) {
         const float *row = src + (size_t)r * width;
-        if (dt == GPT2_F32) {
-            memcpy((float *)x + at + r * stride, row, hs * sizeof(float));
-        }
+        if (dt == GPT2_F32) memcpy((float *)x + at + r * stride, row, hs * sizeof(float));
         commit(dt, x, at + r * stride, hs, row);
     }
 }
@@ -122,26 +114,22 @@ VECTOR static void store(gpt2_dtype dt, void *x, size_t at, size_t stride, const
 // panels of b for multiply: dst (width/LANES, keys, LANES) from src (keys, width)
 VECTOR static void pack(float *restrict dst, const float *restrict src, int keys, int width) {
     for (int r = 0; r < keys; r++) {
-        for (int c = 0; c < width; c += LANES) {
-            for (int j = 0; j < LANES; j++) {
+        for (int c = 0; c < width; c += LANES)
+            for (int j = 0; j < LANES; j++)
                 dst[(size_t)c * keys + r * LANES + j] = src[(size_t)r * width + c + j];
-            }
-        }
     }
 }
 
-// the same of src transposed: dst (keys/LANES, width, LANES)
+// The same panels of src transposed: dst (keys/LANES, width, LANES).
 VECTOR static void pack_transposed(float *restrict dst, const float *restrict src, int keys, int width) {
     for (int r = 0; r < keys; r += LANES) {
-        for (int c = 0; c < width; c++) {
-            for (int j = 0; j < LANES; j++) {
+        for (int c = 0; c < width; c++)
+            for (int j = 0; j < LANES; j++)
                 dst[(size_t)r * width + c * LANES + j] = src[(size_t)(r + j) * width + c];
-            }
-        }
     }
 }
 
-// Rows of scores, of queries first..first+rows-1, become probabilities over keys 0..query; the later keys up
+// Turns rows of scores, of queries first..first+rows-1, into probabilities over keys 0..query. Later keys up
 // to n get 0.
 VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
@@ -149,32 +137,24 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
         float *row = p + (size_t)r * s->scores, top = -INFINITY, sum = 0;
         int seen = first + r + 1;
 #pragma omp simd reduction(max : top)
-        for (int i = 0; i < seen; i++) {
-            top = row[i] > top ? row[i] : top;
-        }
+        for (int i = 0; i < seen; i++) top = row[i] > top ? row[i] : top;
         int whole = padded(seen);  // whole vectors: the tail would cost as much as they do
 #pragma omp simd
-        for (int i = 0; i < whole; i++) {
-            row[i] = exp_f32(scale * (row[i] - top));
-        }
+        for (int i = 0; i < whole; i++) row[i] = exp_f32(scale * (row[i] - top));
 #pragma omp simd reduction(+ : sum)
-        for (int i = 0; i < seen; i++) {
-            sum += row[i];
-        }
+        for (int i = 0; i < seen; i++) sum += row[i];
         float inverse = 1.0f / sum;
 #pragma omp simd
-        for (int i = 0; i < whole; i++) {
-            row[i] *= inverse;
-        }
+        for (int i = 0; i < whole; i++) row[i] *= inverse;
         memset(row + seen, 0, (n - seen) * sizeof(float));
-        // cppcheck-suppress invalidFunctionArg ; sum is at least 1: a row sees itself
+        // cppcheck-suppress invalidFunctionArg ; sum is at least 1, because a row sees itself
         lse[r] = scale * top + logf(sum);
     }
 }
 
-// The same rows in backward: p comes in as scores and leaves as probabilities; dp comes in as the gradient of
-// the probabilities and leaves as that of the unscaled scores, p (dp - sum of p dp) scale, where the sum over
-// keys is sum of dout * out, rows of hs.
+// The same rows in backward: turns p from scores into probabilities, and dp from the gradient of the
+// probabilities into that of the unscaled scores, p (dp - sum of p dp) scale. The sum over keys is the sum of
+// dout * out, rows of hs.
 VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, const float *dout,
                                          const float *out, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
@@ -183,9 +163,7 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
         const float *y = out + (size_t)r * s->width, *dy = dout + (size_t)r * s->width;
         int seen = first + r + 1;
 #pragma omp simd reduction(+ : dot)
-        for (int c = 0; c < s->hs; c++) {
-            dot += dy[c] * y[c];
-        }
+        for (int c = 0; c < s->hs; c++) dot += dy[c] * y[c];
         int whole = padded(seen);  // whole vectors: the tail would cost as much as they do
 #pragma omp simd
         for (int i = 0; i < whole; i++) {
@@ -250,8 +228,8 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 
 // --------
 // products of pairs: vdpbf16ps adds the products of two neighbouring bf16 to an fp32 sum, so depth is stored
-// in pairs of 32 bits. Queries, keys, values and dout are multiplied as they are in memory. Backward rounds
-// probabilities and score gradients to bf16, as fused GPU kernels do; forward multiplies values by fp32
+// in pairs of 32 bits. Queries, keys, values and dout are multiplied as they lie in memory. Backward rounds
+// probabilities and score gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32
 // probabilities, so that out is rounded once.
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
@@ -259,8 +237,8 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 #define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define PAIRS_INLINE PAIRS INLINE
 
-typedef uint32_t pair
-    __attribute__((may_alias));  // two bf16, or one fp32 where a product is said not to be of pairs
+// Two bf16; or one fp32, for a kernel whose argument `pairs` is 0.
+typedef uint32_t pair __attribute__((may_alias));
 
 enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };  // a block; a tile's sums: 16 registers
 
@@ -282,7 +260,7 @@ static int pairs_fit(gpt2_dtype dt, const Shape *s) {
     return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && layers_cpu.has_dtype(GPT2_BF16);
 }
 
-// the buffers at memory, and the distance of rows of scores they have; returns their size in floats
+// Places the buffers in memory, sets the distance of rows of scores, and returns their size in floats.
 static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
     size_t keys = (size_t)(s->T + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES, hs = s->hs, used = 0;
     s->scores = (int)keys + LANES;
@@ -358,11 +336,10 @@ PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *
         for (int i = 0; i < M; i += PAIR_ROWS) {
             float *out = c + i * c_row + j;
             const pair *rows = (const pair *)a + i * a_row;
-            if (pairs) {  // a constant for the tile
+            if (pairs)  // a constant for the tile
                 multiply_pairs_tile(1, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
-            } else {
+            else
                 multiply_pairs_tile(0, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
-            }
         }
     }
 }
@@ -370,9 +347,8 @@ PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *
 // dst (padded_rows, hs) = rows of hs bf16 of x, `stride` apart, then zeros
 static void copy_rows(pair *dst, const void *x, size_t at, size_t stride, int rows, int padded_rows, int hs) {
     const uint16_t *row = (const uint16_t *)x + at;
-    for (int r = 0; r < rows; r++, row += stride) {
+    for (int r = 0; r < rows; r++, row += stride)
         memcpy(dst + (size_t)r * hs / 2, row, hs * sizeof(uint16_t));
-    }
     memset(dst + (size_t)rows * hs / 2, 0, (size_t)(padded_rows - rows) * hs * sizeof(uint16_t));
 }
 
@@ -381,9 +357,7 @@ PAIRS static void pair_rows(pair *restrict dst, const pair *restrict src, int ro
     for (int r = 0; r < rows; r += 2) {
         const uint16_t __attribute__((may_alias)) *even = (const void *)(src + (size_t)r * hs / 2),
                                                   *odd = even + hs;
-        for (int c = 0; c < hs; c++) {
-            dst[(size_t)r / 2 * hs + c] = even[c] | (uint32_t)odd[c] << 16;
-        }
+        for (int c = 0; c < hs; c++) dst[(size_t)r / 2 * hs + c] = even[c] | (uint32_t)odd[c] << 16;
     }
 }
 

@@ -1,8 +1,8 @@
 // Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt's products
-// with a softmax between them. Queries, keys and values are multiplied where they lie in qkv, one product for
-// all heads of a row of the batch. Scores of a few rows exist at a time: forward keeps each row's lse, from
-// which backward makes the probabilities again. Probabilities and the gradients of scores are rounded to the
-// tensors' type before they are multiplied, all else is fp32.
+// with a softmax between them. The products read queries, keys and values where they lie in qkv, one product
+// for all heads of a row of the batch. Scores of only a few rows exist at a time: forward keeps each row's
+// lse, from which backward recomputes the probabilities. Probabilities and the gradients of scores are
+// rounded to the tensors' type before they are multiplied; all else is fp32.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,17 +10,17 @@
 #include "cuda.h"
 #include "matmul_cuda.h"
 
-// memory for scores: about what the second-level cache of a large card holds, so that the products find there
-// what was written where no limit is asked for
+// Memory for scores where no limit is asked for: about what the second-level cache of a large card holds, so
+// that the products find the scores there.
 static const size_t SCORES_BYTES = (size_t)64 << 20;
 
 // --------
-// kernels: one warp for a row of scores, four neighbours a lane
+// kernels: one warp for each row of scores, four neighbours for each lane
 
-enum { ROWS = 8, LANE = 4 };  // rows a block
+enum { ROWS = 8, LANE = 4 };  // rows of a block, elements of a lane
 
-// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 behind them;
-// lse (rows)
+// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 after them.
+// Writes lse (rows).
 template <class T>
 __global__ __launch_bounds__(ROWS *WARP) void softmax_kernel(T *__restrict__ p, float *__restrict__ lse,
                                                              const float *__restrict__ scores, float scale,
@@ -28,7 +28,8 @@ __global__ __launch_bounds__(ROWS *WARP) void softmax_kernel(T *__restrict__ p, 
     int row = blockIdx.x * ROWS + threadIdx.x / WARP, first = threadIdx.x % WARP * LANE;
     if (row >= rows) return;
     int t = row % queries;
-    scores += (size_t)row * ld, p += (size_t)row * ld;
+    scores += (size_t)row * ld;
+    p += (size_t)row * ld;
     float top = -INFINITY, sum = 0;
     for (int i = first; i <= t; i += WARP * LANE) {
         vec<float, LANE> x = load<LANE>(scores + i);
@@ -50,8 +51,8 @@ __global__ __launch_bounds__(ROWS *WARP) void softmax_kernel(T *__restrict__ p, 
     if (first == 0) lse[row] = row_lse;
 }
 
-// p (rows, ld) is made again from scores and lse; ds = gradient of the unscaled scores = p (dp - sum of p dp)
-// scale, where the sum over keys is sum of dout * out, rows of hs: out and dout are (batch, queries, NH, hs)
+// Recomputes p (rows, ld) from scores and lse. ds = gradient of the unscaled scores = p (dp - sum of p dp)
+// scale, where the sum over keys is the sum of dout * out over hs: out and dout are (batch, queries, NH, hs).
 template <class T> __global__ __launch_bounds__(ROWS *WARP) void softmax_backward_kernel(
     T *__restrict__ p, T *__restrict__ ds, const float *__restrict__ scores, const float *__restrict__ dp,
     const float *__restrict__ lse, const T *__restrict__ dout, const T *__restrict__ out, float scale,
@@ -88,37 +89,56 @@ enum { SCORES, DSCORES, OUT, DQ, DK, DV, PRODUCTS };
 
 typedef struct {
     int T, C, NH, hs;
-    int ld;         // of scores: T padded, so that rows start at multiples of 16 bytes in any type
+    int ld;  // row distance of scores: T padded, so that rows start at multiples of 16 bytes in any type
     size_t scores;  // elements of one row of the batch
     float scale;
     Product products[PRODUCTS];
 } Shape;
 
-// scores (T, T) of x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: distance of two tokens in x
+// scores (T, T) = x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: distance of two tokens in x
 static Product scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
     Product p = {};
-    p.in = dt, p.out = GPT2_F32;
-    p.rows = s->T, p.cols = s->T, p.depth = s->hs, p.batch = s->NH;
-    p.left_ld = x_ld, p.left_next = s->hs;
-    p.right_t = 1, p.right_ld = 3 * s->C, p.right_next = s->hs;
-    p.out_ld = s->ld, p.out_next = s->T * s->ld;
+    p.in = dt;
+    p.out = GPT2_F32;
+    p.rows = s->T;
+    p.cols = s->T;
+    p.depth = s->hs;
+    p.batch = s->NH;
+    p.left_ld = x_ld;
+    p.left_next = s->hs;
+    p.right_t = 1;
+    p.right_ld = 3 * s->C;
+    p.right_next = s->hs;
+    p.out_ld = s->ld;
+    p.out_next = s->T * s->ld;
     return p;
 }
 
 // (T, hs) of scores (T, T), or of their transpose, @ x (T, hs) for each head
 static Product sums_of(gpt2_dtype dt, const Shape *s, int transposed, int x_ld, int out_ld) {
     Product p = {};
-    p.in = dt, p.out = dt;
-    p.rows = s->T, p.cols = s->hs, p.depth = s->T, p.batch = s->NH;
-    p.left_t = transposed, p.left_ld = s->ld, p.left_next = s->T * s->ld;
-    p.right_ld = x_ld, p.right_next = s->hs;
-    p.out_ld = out_ld, p.out_next = s->hs;
+    p.in = dt;
+    p.out = dt;
+    p.rows = s->T;
+    p.cols = s->hs;
+    p.depth = s->T;
+    p.batch = s->NH;
+    p.left_t = transposed;
+    p.left_ld = s->ld;
+    p.left_next = s->T * s->ld;
+    p.right_ld = x_ld;
+    p.right_next = s->hs;
+    p.out_ld = out_ld;
+    p.out_next = s->hs;
     return p;
 }
 
 static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
     Shape s = {};
-    s.T = T, s.C = C, s.NH = NH, s.hs = C / NH;
+    s.T = T;
+    s.C = C;
+    s.NH = NH;
+    s.hs = C / NH;
     s.ld = (T + 7) / 8 * 8;
     s.scores = (size_t)NH * T * s.ld;
     s.scale = 1 / sqrtf((float)s.hs);
@@ -136,13 +156,13 @@ static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
 
 static struct {
     const char *wanted;  // "cudnn", "cudnn-fast", "cublaslt" or NULL
-    size_t limit;        // of scratch for several rows of the batch; 0: none was asked for
-    int fused;           // cuDNN's kernels
-    int rows;            // of the batch at a time, where they are not
+    size_t limit;        // of scratch for several rows of the batch; 0: the default
+    int fused;           // 1: cuDNN's kernels
+    int rows;            // of the batch at a time, without cuDNN
     size_t scratch_bytes, workspace_bytes;
 } attention;
 
-// bytes of scratch for one row of the batch: scores and their gradients in fp32 and in T
+// Bytes of scratch for one row of the batch: scores and their gradients in fp32 and in T.
 static size_t row_bytes(gpt2_dtype dt, const Shape *s) {
     return 2 * s->scores * (sizeof(float) + gpt2_dtype_size(dt));
 }
@@ -242,14 +262,15 @@ template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *do
 }
 
 // --------
-// cuDNN or this
+// the choice between cuDNN and these kernels
 
 int attention_cuda_options(const char *wanted) {
     static const char *const words[] = { "cudnn", "cudnn-fast", "cublaslt" };
     attention.wanted = NULL;
-    for (int i = 0; i < 3 && wanted; i++)
+    if (!wanted) return 0;
+    for (int i = 0; i < 3; i++)
         if (strcmp(wanted, words[i]) == 0) attention.wanted = words[i];
-    if (!wanted || attention.wanted) return 0;
+    if (attention.wanted) return 0;
     return gpt2_fail("attention \"%s\" is unknown: cudnn, cudnn-fast or cublaslt", wanted);
 }
 

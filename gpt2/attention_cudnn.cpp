@@ -1,7 +1,7 @@
 // Causal attention by cuDNN 9's fused kernels, through its header-only C++ frontend. A graph of each
-// direction is built once per shape and kept; a step only executes them. The strides of the tensors are those
-// of qkv (B, T, 3, NH, HS) and out (B, T, NH, HS), so nothing is permuted. cuDNN's statistics of a row are
-// max + log(sum of exp) of its scaled scores in fp32, (B, NH, T, 1): the layers' lse.
+// direction is built once per shape and kept; a step only executes it. The tensors have the strides of qkv
+// (B, T, 3, NH, HS) and out (B, T, NH, HS), so nothing is permuted. cuDNN's statistics of a row, max +
+// log(sum of exp) of its scaled scores in fp32, (B, NH, T, 1), are the layers' lse.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 #include <algorithm>
@@ -16,12 +16,12 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// The limit of backward's scratch where none is asked for: rows of the batch that do not fit go one group
-// after another. Deterministic backward keeps a 16-bit (rows, NH, T, T). By cuDNN 9.19's own count for an
-// H100, 12 heads of 64 and T 1024 it takes 24 MiB a row, and 3 MiB where it need not be deterministic.
+// The limit of backward's scratch where none is asked for. Rows of the batch that do not fit follow in
+// another group. Deterministic backward keeps a 16-bit (rows, NH, T, T): by cuDNN 9.19's own count, for an
+// H100, 12 heads of 64 and T 1024, it takes 24 MiB a row, against 3 MiB if it need not be deterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
-// of scratch that is there in any case: cuBLASLt's workspace. What forward needs for shapes that were not
-// planned, as in sampling.
+// Scratch that is there in any case, because cuBLASLt's workspace needs it. Forward uses it for shapes that
+// were not planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
 
 enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };  // names of a graph's tensors
@@ -34,8 +34,8 @@ struct Shape {
     }
 };
 
-struct Wish {      // for backward
-    bool fast;     // need not be deterministic
+struct Wish {      // what is asked of backward
+    bool fast;     // it need not be deterministic
     size_t limit;  // of its scratch
     bool operator==(const Wish &o) const { return fast == o.fast && limit == o.limit; }
 };
@@ -75,7 +75,7 @@ static Tensor stats(const Shape &s, int64_t rows) {
         .set_data_type(fe::DataType_t::FLOAT);
 }
 
-// the output of a node becomes the tensor `as`
+// The output of a node becomes the tensor `as`.
 static void output(std::shared_ptr<Tensor> tensor, const Tensor &as) {
     tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
 }
@@ -88,7 +88,7 @@ static std::shared_ptr<fe::graph::Graph> new_graph(const Shape &s) {
     return graph;
 }
 
-// what both directions share: causal, scores times 1/sqrt(head size)
+// What both directions share: causal, scores times 1/sqrt(head size).
 template <class Options> static Options options(const Shape &s, const char *name) {
     Options o;
     o.set_name(name).set_attn_scale(1 / sqrtf((float)(s.C / s.NH)));
@@ -96,19 +96,20 @@ template <class Options> static Options options(const Shape &s, const char *name
     return o;
 }
 
-// the heuristic's first plan that works: the same in every run on the same card with the same library
+// Takes the heuristic's first plan that works. It is the same in every run on the same card with the same
+// library.
 static int finish(fe::graph::Graph &graph, const Shape &s, const char *what, int64_t *bytes) {
-    return good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0
-               ? -1
-               : good(graph.get_workspace_size(*bytes), s, what);
+    if (good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0) return -1;
+    return good(graph.get_workspace_size(*bytes), s, what);
 }
 
 static int build_forward(Kept &kept) {
     const Shape &s = kept.shape;
     auto graph = kept.forward = new_graph(s);
     int64_t n = s.B;
-    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)),
-         v = graph->tensor(heads(s, n, V, 3 * s.C));
+    auto q = graph->tensor(heads(s, n, Q, 3 * s.C));
+    auto k = graph->tensor(heads(s, n, K, 3 * s.C));
+    auto v = graph->tensor(heads(s, n, V, 3 * s.C));
     auto sdpa = options<fe::graph::SDPA_attributes>(s, "forward").set_generate_stats(true);
     auto [out, lse] = graph->sdpa(q, k, v, sdpa);
     output(out, heads(s, n, OUT, s.C));
@@ -120,10 +121,12 @@ static int build_forward(Kept &kept) {
 static int build_backward(Kept &kept, int64_t n) {
     const Shape &s = kept.shape;
     auto graph = new_graph(s);
-    auto q = graph->tensor(heads(s, n, Q, 3 * s.C)), k = graph->tensor(heads(s, n, K, 3 * s.C)),
-         v = graph->tensor(heads(s, n, V, 3 * s.C));
-    auto out = graph->tensor(heads(s, n, OUT, s.C)), dout = graph->tensor(heads(s, n, DOUT, s.C)),
-         lse = graph->tensor(stats(s, n));
+    auto q = graph->tensor(heads(s, n, Q, 3 * s.C));
+    auto k = graph->tensor(heads(s, n, K, 3 * s.C));
+    auto v = graph->tensor(heads(s, n, V, 3 * s.C));
+    auto out = graph->tensor(heads(s, n, OUT, s.C));
+    auto dout = graph->tensor(heads(s, n, DOUT, s.C));
+    auto lse = graph->tensor(stats(s, n));
     auto sdpa = options<fe::graph::SDPA_backward_attributes>(s, "backward");
     sdpa.set_deterministic_algorithm(!wish.fast);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, sdpa);
@@ -136,7 +139,8 @@ static int build_backward(Kept &kept, int64_t n) {
     return 0;
 }
 
-// The whole batch in one execution, or groups of as many rows as the limit allows by cuDNN's own count.
+// Builds backward for the whole batch, or for groups of as many rows as the limit allows by cuDNN's own
+// count.
 static int build_backward_groups(Kept &kept) {
     int B = (int)kept.shape.B, rows = B;
     while (build_backward(kept, rows) == 0) {
@@ -151,12 +155,11 @@ static int build_backward_groups(Kept &kept) {
 static int open_library() {
     if (handle) return 0;
     cudnnStatus_t status = cudnnCreate(&handle);
-    return status == CUDNN_STATUS_SUCCESS
-               ? 0
-               : gpt2_fail("cuDNN does not start: %s", cudnnGetErrorString(status));
+    if (status == CUDNN_STATUS_SUCCESS) return 0;
+    return gpt2_fail("cuDNN does not start: %s", cudnnGetErrorString(status));
 }
 
-// The graphs of a shape; backward's only once it is wanted. NULL on failure.
+// Returns the graphs of a shape; backward's is built once it is needed. NULL on failure.
 static Kept *find_or_build(const Shape &s, bool backward) {
     auto at = std::find_if(table.begin(), table.end(), [&](const Kept &k) { return k.shape == s; });
     if (at == table.end()) {
@@ -164,7 +167,8 @@ static Kept *find_or_build(const Shape &s, bool backward) {
         if (open_library() != 0 || build_forward(kept) != 0) return nullptr;
         at = table.insert(table.end(), kept);
     }
-    return backward && !at->backward && build_backward_groups(*at) != 0 ? nullptr : &*at;
+    if (backward && !at->backward && build_backward_groups(*at) != 0) return nullptr;
+    return &*at;
 }
 
 static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, int64_t bytes,
@@ -177,7 +181,7 @@ static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, 
     return scratch ? good(graph.execute(handle, pointers, scratch), s, what) : -1;
 }
 
-// The frontend may throw, for want of a driver or of memory.
+// The frontend may throw, for example without a driver or memory.
 template <class Body> static int caught(Body body) {
     try {
         return body();
@@ -235,8 +239,9 @@ int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const 
                              const float *lse, int B, int T, int C, int NH) {
     return caught([&] {
         Kept *kept = find_or_build({ dt, B, T, C, NH }, true);
+        if (!kept) return -1;
         size_t width = C * gpt2_dtype_size(dt);
-        for (int64_t b = 0; kept && b < B; b += kept->rows) {
+        for (int64_t b = 0; b < B; b += kept->rows) {
             char *q = (char *)qkv + 3 * b * T * width, *dq = (char *)dqkv + 3 * b * T * width;
             Pointers pointers = { { Q, q },
                                   { K, q + width },
@@ -249,6 +254,6 @@ int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const 
                                   { DV, dq + 2 * width } };
             if (run(*kept->backward, kept->shape, "backward", kept->backward_bytes, pointers) != 0) return -1;
         }
-        return kept ? 0 : -1;
+        return 0;
     });
 }

@@ -17,15 +17,16 @@ static struct {
     Progress progress;
 } bar;
 
-// Open MPI gives each rank a terminal of its own for stdout, even where mpirun's output goes to a file. It is
-// nobody's controlling terminal, and what mpirun, the parent, has for stdout is what the user sees.
+// Open MPI gives each rank a terminal of its own for stdout, even where mpirun's output goes to a file. That
+// one is nobody's controlling terminal. The user sees what mpirun, the parent, has for stdout.
 int bar_terminal(void) {
     struct stat own, parent;
     char path[64];
     if (!isatty(STDOUT_FILENO)) return -1;
     if (tcgetpgrp(STDOUT_FILENO) != -1) return STDOUT_FILENO;
     snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
-    // the same terminal: a script between mpirun and this program, whose view ends at the script
+    // If it is the same terminal, the parent is a script between mpirun and this program, and mpirun's stdout
+    // is out of sight.
     if (fstat(STDOUT_FILENO, &own) || stat(path, &parent) || !S_ISCHR(parent.st_mode) ||
         own.st_rdev == parent.st_rdev)
         return -1;
@@ -35,7 +36,7 @@ int bar_terminal(void) {
     return -1;
 }
 
-// The terminal may have been resized since the last look.
+// Asks each time, because the user may have resized the terminal.
 static int columns(void) {
     struct winsize size;
     const char *text = getenv("COLUMNS");
@@ -53,7 +54,7 @@ static void format_time(char *text, size_t size, double seconds) {
         snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
 }
 
-// Writes the line, of at most `width` characters, and returns its length. What does not fit is left out:
+// Writes the line, of at most `width` characters, and returns its length. It leaves out what does not fit:
 // first the bar, then fields from the right.
 static int compose(char *line, int width) {
     const Progress *p = &bar.progress;
@@ -64,7 +65,10 @@ static int compose(char *line, int width) {
     snprintf(fields[2], sizeof fields[2], " | %5.0f tok/s", p->tokens_per_s);
     snprintf(fields[3], sizeof fields[3], " | %2.0f %% of peak", 100 * p->share);
     int length = snprintf(line, width + 1, "step %4d/%d", p->step, p->steps), used = length, shown = 0;
-    while (shown < FIELDS && used + (int)strlen(fields[shown]) <= width) used += (int)strlen(fields[shown++]);
+    while (shown < FIELDS && used + (int)strlen(fields[shown]) <= width) {
+        used += (int)strlen(fields[shown]);
+        shown++;
+    }
     int n = width - used - 3 < WIDEST_BAR ? width - used - 3 : WIDEST_BAR;  // " [" and "]"
     if (shown && n >= LEAST_BAR) {
         memset(cells, '.', n);
@@ -75,7 +79,7 @@ static int compose(char *line, int width) {
     return length < width ? length : width;
 }
 
-// One write for the line and the blanks over what is left of a longer one, so that nothing flickers.
+// Writes the line and blanks over the rest of a longer one at once, so that nothing flickers.
 static void rewrite(const char *line, int length) {
     printf("\r%s%*s", line, bar.drawn > length ? bar.drawn - length : 0, "");
     if (!length) printf("\r");
@@ -90,7 +94,7 @@ void bar_start(int terminal) {
 
 static void draw(void) {
     char line[WIDEST + 1];
-    int length = compose(line, columns() - 1);  // in its last column a terminal may begin a new line
+    int length = compose(line, columns() - 1);  // some terminals begin a new line after the last column
     rewrite(line, length);
 }
 

@@ -1,21 +1,21 @@
-// The progress bar: the last line of a terminal, rewritten in place. One rank draws it; until bar_start all
-// but bar_terminal do nothing.
+// The progress bar: the last line of a terminal, rewritten in place. One rank draws it. Before bar_start only
+// bar_terminal does anything.
 #ifndef GPT2_BAR_H
 #define GPT2_BAR_H
 
 typedef struct {
     int step, steps;      // done, in all
-    double at_s, left_s;  // now, on any clock that only runs forwards; time to the end
+    double at_s, left_s;  // the time now, on a monotonic clock; the time to the end
     double loss, tokens_per_s;
     double share;  // of peak, 0 to 1
 } Progress;
 
-// File descriptor of the terminal that the user sees stdout on, or -1.
+// Returns the file descriptor of the terminal on which the user sees stdout, or -1.
 int bar_terminal(void);
-void bar_start(int terminal);               // -1: as wide as COLUMNS says, or 80
-void bar_update(const Progress *progress);  // draws ten times a second at most, and the last step
+void bar_start(int terminal);               // -1: the width is COLUMNS, or 80
+void bar_update(const Progress *progress);  // draws at most ten times a second, and the last step
 void bar_clear(void);                       // makes room for text
-void bar_show(void);                        // below that text, which has ended its line
+void bar_show(void);                        // draws it again below text that ended its line
 void bar_end(void);                         // leaves the bar as it is and goes to the next line
 
 #endif

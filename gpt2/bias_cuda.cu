@@ -1,5 +1,5 @@
-// A bias where cuBLASLt cannot add it: every row of the result starts with it, and the product is added to
-// that, rounded once.
+// A bias that cuBLASLt cannot add: every row of the result starts as the bias, and the product is added to
+// it and rounded once.
 #include "cuda.h"
 
 enum { THREADS = 256, ELEMENTS_A_THREAD = 32 };

@@ -1,14 +1,14 @@
 // What the CPU layers share: scratch memory, function multiversioning, and rows that are fp32 or bf16 in
-// memory. Row kernels compute in fp32: a bf16 piece is widened into a small buffer that stays in L1, an fp32
-// one is used where it lies.
+// memory. Row kernels compute in fp32: they widen a bf16 piece into a small buffer that stays in L1, and use
+// an fp32 one where it lies.
 #ifndef GPT2_CPU_H
 #define GPT2_CPU_H
 #include "layers.h"
 
-// VECTOR functions are compiled once per instruction set and picked when the program is loaded. Helpers they
-// call in their inner loops must be INLINE, or they stay at the baseline. Not under sanitizers, whose
-// run-time libraries are not up yet when the picking happens, and not with clang, which gives clones symbols
-// that other files do not find.
+// VECTOR functions are compiled once per instruction set, and the loader picks one. Helpers that they call in
+// their inner loops must be INLINE, or they stay at the baseline. Sanitizers do without, because their
+// run-time libraries do not work yet when the loader picks; so does clang, whose clones have symbols that
+// other files do not find.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
 #define VECTOR
@@ -23,10 +23,10 @@ enum { PIECE = 1024 };  // elements widened at a time
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-// threads of every parallel region, and their scratch: fixed by plan
+// The threads of every parallel region and their scratch are fixed by plan.
 int layers_threads(void);
-float *thread_scratch(int thread);  // a thread's own
-void *shared_scratch(void);         // of whichever layer runs
+float *thread_scratch(int thread);  // belongs to one thread
+void *shared_scratch(void);         // belongs to the layer that runs
 
 // floats a thread needs for attention
 size_t attention_scratch_floats(int T, int C, int NH);
@@ -34,7 +34,7 @@ size_t attention_scratch_floats(int T, int C, int NH);
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_free(void);
 
-// the layers of other files; the same contracts as in the table
+// The layers of the other files. The table in layers.h has their contracts.
 int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
                        int BT, int C, int OC);
 int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
@@ -57,8 +57,8 @@ void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t n);
 // sums (OC, of type sums_dt) += the sums of x's columns; x (BT, OC)
 void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC);
 
-// Round to nearest even in integer arithmetic, the same on every instruction set; a NaN stays one even if its
-// low bits are cut off.
+// Rounds to nearest even in integer arithmetic, so that every instruction set gives the same bits. A NaN
+// stays a NaN even if its low bits are cut off.
 INLINE uint16_t narrow(float x) {
     union {
         float f;
@@ -68,37 +68,29 @@ INLINE uint16_t narrow(float x) {
     return (uint16_t)((v.u & 0x7fffffff) > 0x7f800000 ? (v.u >> 16) | 0x40 : rounded);
 }
 
-// x[at..at+n) in fp32: the memory itself, or widened into buf
+// Returns x[at..at+n) in fp32: the memory itself, or buf with the widened values.
 INLINE const float *view(gpt2_dtype dt, const void *x, size_t at, size_t n, float *buf) {
-    if (dt == GPT2_F32) {
-        return (const float *)x + at;
-    }
+    if (dt == GPT2_F32) return (const float *)x + at;
     const uint16_t *row = (const uint16_t *)x + at;
 #pragma omp simd
-    for (size_t i = 0; i < n; i++) {
-        buf[i] = bf16_to_f32(row[i]);
-    }
+    for (size_t i = 0; i < n; i++) buf[i] = bf16_to_f32(row[i]);
     return buf;
 }
 
-// where to write x[at..) in fp32: the memory itself, or buf, which commit then narrows
+// Returns where to write x[at..) in fp32: the memory itself, or buf, which commit then narrows.
 INLINE float *target(gpt2_dtype dt, void *x, size_t at, float *buf) {
     return dt == GPT2_F32 ? (float *)x + at : buf;
 }
 
 INLINE void commit(gpt2_dtype dt, void *x, size_t at, size_t n, const float *buf) {
-    if (dt == GPT2_F32) {
-        return;
-    }
+    if (dt == GPT2_F32) return;
     uint16_t *row = (uint16_t *)x + at;
 #pragma omp simd
-    for (size_t i = 0; i < n; i++) {
-        row[i] = narrow(buf[i]);
-    }
+    for (size_t i = 0; i < n; i++) row[i] = narrow(buf[i]);
 }
 
-// e^x to about 2 ulp. 0 below -87 (where fp32 becomes subnormal), infinity above 88.72, NaN stays NaN.
-// x = n ln 2 + r, |r| <= ln 2 / 2: a polynomial in r, times 2^n put together from bits.
+// e^x to about 2 ulp: 0 below -87, where fp32 becomes subnormal; infinity above 88.72; NaN stays NaN. It is a
+// polynomial in r times 2^n, where x = n ln 2 + r and |r| <= ln 2 / 2.
 INLINE float exp_f32(float x) {
     x = x < -87.3f ? -87.3f : x;  // comparisons written so that NaN passes
     x = x > 88.8f ? 88.8f : x;

@@ -17,9 +17,9 @@ int cublaslt_load(void) {
     if (library) return 0;
     void *opened = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!opened) return gpt2_fail("cuBLASLt cannot be loaded: %s", dlerror());
-#define FIND(name)                                                     \
-    if (!(*(void **)&cublaslt.name = dlsym(opened, "cublasLt" #name))) \
-        return gpt2_fail(LIBRARY " has no cublasLt" #name);
+#define FIND(name)                                              \
+    *(void **)&cublaslt.name = dlsym(opened, "cublasLt" #name); \
+    if (!cublaslt.name) return gpt2_fail(LIBRARY " has no cublasLt" #name);
     CUBLASLT_FUNCTIONS(FIND)
 #undef FIND
     library = opened;

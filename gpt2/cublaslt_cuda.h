@@ -1,17 +1,18 @@
-// cuBLASLt, loaded when the first product on a device is planned: it takes 0.15 s and 200 MiB of a process to
-// load, which a run of the same program on the processor should not cost. After cublaslt_load its functions
-// are called by their own names.
+// cuBLASLt, loaded when the first product on a device is planned. Loading takes 0.15 s and 200 MiB of the
+// process, which a run of the same program on the processor should not pay. After cublaslt_load its functions
+// have their own names.
 #ifndef GPT2_CUBLASLT_CUDA_H
 #define GPT2_CUBLASLT_CUDA_H
 #include <cublasLt.h>
 
-int cublaslt_load(void);  // 0, or -1 with the sentence; again: 0 at once
+int cublaslt_load(void);  // 0, or -1 with the sentence; 0 at once when it is loaded
 
-#ifndef CUDA_STAND_IN  // the tests' is linked
+#ifndef CUDA_STAND_IN  // the tests link one of their own
 // clang-format off
-#define CUBLASLT_FUNCTIONS(F) \
-    F(Create) F(Destroy) F(GetStatusName) F(GetVersion) F(Matmul) F(MatmulAlgoCheck) \
-    F(MatmulAlgoGetHeuristic) F(MatmulDescCreate) F(MatmulDescDestroy) F(MatmulDescSetAttribute) \
+#define CUBLASLT_FUNCTIONS(F)                                                            \
+    F(Create) F(Destroy) F(GetStatusName) F(GetVersion)                                  \
+    F(Matmul) F(MatmulAlgoCheck) F(MatmulAlgoGetHeuristic)                               \
+    F(MatmulDescCreate) F(MatmulDescDestroy) F(MatmulDescSetAttribute)                   \
     F(MatmulPreferenceCreate) F(MatmulPreferenceDestroy) F(MatmulPreferenceSetAttribute) \
     F(MatrixLayoutCreate) F(MatrixLayoutDestroy) F(MatrixLayoutSetAttribute)
 // clang-format on

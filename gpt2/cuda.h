@@ -1,5 +1,5 @@
-// What the CUDA layers share: element types, vectors of 16 bytes, sums over a warp and a block, launching,
-// scratch. This file and the .cu files use of CUDA only what tests/cuda/ can run on a CPU.
+// What the CUDA layers share: element types, vectors of 16 bytes, sums over a warp and a block, launches,
+// scratch. This file and the .cu files use only those parts of CUDA that tests/cuda/ can run on a CPU.
 #ifndef GPT2_CUDA_H
 #define GPT2_CUDA_H
 #include <cuda_runtime_api.h>
@@ -9,27 +9,27 @@ extern "C" {
 #endif
 #include "error.h"
 
-// 0, or -1 with the sentence: what, and CUDA's own words.
+// Returns 0, or -1 with a sentence of `what` and CUDA's own words.
 int cuda_check(cudaError_t rc, const char *what);
 #define CUDA_TRY(call)                            \
     do {                                          \
         if (cuda_check((call), #call)) return -1; \
     } while (0)
 
-// Device memory for whichever layer runs, of the size that its part of plan asked for: layers run one after
-// the other.
+// Device memory for the layer that runs, of the size that its part of plan asked for. Layers run one after
+// the other, so all of them use the same memory.
 void *cuda_scratch(void);
-// The same memory is asked for by all parts of plan: the largest wish counts.
+// The parts of plan: each says how much scratch it needs, and the largest counts.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);
-// trial_cuda.c: runs the matrix products that were planned, or times them, in memory of trial_cuda_bytes
+// trial_cuda.c: runs or times the planned matrix products, in memory of trial_cuda_bytes.
 size_t trial_cuda_bytes(void);
 int trial_cuda(void *memory);
-int tune_wanted(void);  // 1: products that the tuning file lacks are timed; 0: it lacks none; -1: no file
+int tune_wanted(void);  // 1: time the products that the tuning file lacks; 0: it lacks none; -1: no file
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes);
 void attention_cuda_free(void);
 
-// matmul_cuda.c; the same contracts as in the table
+// matmul_cuda.c, with the contracts of the table in layers.h
 int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
                         int BT, int C, int OC);
 int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
@@ -39,19 +39,19 @@ int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweig
                          int C, int OC, int add);
 int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
 int cuda_peak_flops(gpt2_dtype dt, double *flops);  // peak_cuda.c
-// peak_cuda.c: such as products meet in training, in any dtype
+// peak_cuda.c: fills memory with values like those of training, in any dtype
 int cuda_random_values(void *to, size_t bytes);
 void matmul_cuda_options(int tf32, int gelu);
 // bias_cuda.cu
-int cuda_repeat_row(gpt2_dtype dt, void *out, const void *row, int rows,
-                    int cols);  // out (rows, cols) = row (cols)
+// out (rows, cols) = row (cols)
+int cuda_repeat_row(gpt2_dtype dt, void *out, const void *row, int rows, int cols);
 // attention_cuda.cu
-int attention_cuda_options(const char *attention);  // -1: not a word that layers_cuda_options takes
+int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not take this word
 int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
                            int NH);
 int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                             const float *lse, int B, int T, int C, int NH);
-// rows_cuda.cu; bias_backward works in the scratch, gelu does not
+// rows_cuda.cu; bias_backward uses the scratch, gelu does not
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes);
 int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
                            const void *weight, const void *bias, int BT, int C);
@@ -63,12 +63,12 @@ int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbia
                             const float *rstd, int BT, int C);
 int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
-int cuda_bias_backward(gpt2_dtype dt, void *dbias /* (OC) += */, const void *dout /* (BT, OC) */, int BT,
-                       int OC);
+// dbias (OC) += column sums of dout (BT, OC)
+int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC);
 int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C);
 // ends_cuda.cu
-int ends_cuda_plan(int rows, int Vp,
-                   size_t *scratch_bytes);  // rows: most positions, or rows of logits, in one call
+// rows: the most positions, or rows of logits, in one call
+int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes);
 void ends_cuda_free(void);
 int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
                          int T, int C);
@@ -78,10 +78,10 @@ int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float 
                               int rows, int V, int Vp);
 int cuda_sum(double *total, const float *x, int n, int add);
 
-// staging_cuda.c: integers from the host to the scratch, without waiting. staging_slot: pinned memory for
-// `ints` of them, NULL (with gpt2_fail's sentence) on failure; once filled, staging_send queues the copy to
-// the start of the scratch.
-int staging_plan(size_t ints, size_t *scratch_bytes);  // ints: the most of one call
+// staging_cuda.c: sends integers from the host to the scratch without waiting. staging_slot returns pinned
+// memory for `ints` of them, or NULL with gpt2_fail's sentence. Once the caller has filled it, staging_send
+// queues the copy to the start of the scratch.
+int staging_plan(size_t ints, size_t *scratch_bytes);  // ints: the most in one call
 void staging_free(void);
 int *staging_slot(size_t ints);
 int staging_send(size_t ints, const int **device);
@@ -95,7 +95,7 @@ int staging_send(size_t ints, const int **device);
 #include <string.h>
 
 // --------
-// element types: memory is T, arithmetic float. Rounding is to nearest even, and a NaN stays one.
+// element types: memory is T, arithmetic is float. Rounding is to nearest even, and a NaN stays a NaN.
 
 struct bf16 {
     uint16_t bits;
@@ -124,8 +124,8 @@ __device__ inline float to_float(fp16 x) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
 }
-// e^x and 1/x by the hardware's approximations, to a few units in the last place; what is below 2^-126
-// becomes 0
+// e^x and 1/x by the hardware's approximations, to a few units in the last place. Values below 2^-126 become
+// 0.
 __device__ inline float fast_exp(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.442695041f));
@@ -136,8 +136,8 @@ __device__ inline float fast_reciprocal(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-#else  // tests/cuda/, which brings these conversions; and the host's half of nvcc's work, where nothing of
-       // this runs
+#else
+// tests/cuda/ brings these conversions. In the host's half of nvcc's work none of this runs.
 #ifndef CUDA_STAND_IN
 static inline uint16_t bf16_round(float) { return 0; }
 static inline uint16_t fp16_round(float) { return 0; }
@@ -150,7 +150,7 @@ __device__ inline float fast_exp(float x) { return expf(x); }
 __device__ inline float fast_reciprocal(float x) { return 1.0f / x; }
 #endif
 
-// W elements moved at once: 16 bytes where rows start at multiples of 16 bytes, else one element
+// W elements move at once: 16 bytes where rows start at multiples of 16 bytes, else one element.
 template <class T, int W> struct alignas(W * sizeof(T)) vec { T e[W]; };
 template <class T> constexpr int wide = 16 / sizeof(T);
 template <int W, class T> __device__ inline vec<T, W> load(const T *p) { return *(const vec<T, W> *)p; }
@@ -158,14 +158,14 @@ template <class T, int W> __device__ inline void store(T *p, vec<T, W> x) { *(ve
 template <class T, int W> __device__ inline float to_float(const vec<T, W> &x, int k) {
     return to_float(x.e[k]);
 }
-template <>
-__device__ inline float to_float(const vec<bf16, 8> &x, int k) {  // by words: half the instructions
+// By words, which takes half the instructions.
+template <> __device__ inline float to_float(const vec<bf16, 8> &x, int k) {
     unsigned pair;
     memcpy(&pair, &x.e[k & ~1], sizeof pair);
     return __uint_as_float(k & 1 ? pair & 0xffff0000u : pair << 16);
 }
 
-// f<T>(...) of the type that dt names
+// f<T>(...) for the type that dt names
 #define BY_DTYPE(dt, f, ...)                     \
     ((dt) == GPT2_F32    ? f<float>(__VA_ARGS__) \
      : (dt) == GPT2_BF16 ? f<bf16>(__VA_ARGS__)  \
@@ -182,7 +182,7 @@ __device__ inline float warp_max(float x) {
 }
 
 // sum += the vectors at row(i), i = first, first + step, ... < n. N loads are under way before the first is
-// used: where no row is left, they read the last one again, for nothing.
+// used. Where no row is left, they read the last one again and its values are dropped.
 template <int N, class Sum, int W, class Row>
 __device__ inline void add_vectors(Sum (&sum)[W], int first, int n, int step, Row row) {
     for (int i = first; i < n; i += N * step) {
@@ -197,7 +197,7 @@ __device__ inline void add_vectors(Sum (&sum)[W], int first, int n, int step, Ro
 }
 
 // The warps of a block, or teams of them, add x, W values of each lane, to total[at..at+W) one after the
-// other: the same order, the same bits.
+// other, so that the order and the bits are the same each time.
 template <int W>
 __device__ inline void add_by_turns(float *total, int at, const float (&x)[W], int team, int teams) {
     for (int turn = 0; turn < teams; turn++) {

@@ -14,7 +14,8 @@ enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };
 // one shard
 
 static int read_at(FILE *f, const char *path, void *bytes, size_t size, int64_t offset) {
-    for (size_t done = 0; done < size;) {
+    size_t done = 0;
+    while (done < size) {
         ssize_t n = pread(fileno(f), (char *)bytes + done, size - done, offset + (int64_t)done);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return gpt2_fail("%s: cannot read: %s", path, strerror(errno));
@@ -59,16 +60,17 @@ static FILE *open_shard(const char *path, int T, int64_t *num_tokens) {
         gpt2_fail("%s: cannot open the shard: %s", path, strerror(errno));
         return NULL;
     }
-    if ((*num_tokens = check_shard(f, path, T)) >= 0) return f;
-    fclose(f);  // only read from, and the error is known
+    *num_tokens = check_shard(f, path, T);
+    if (*num_tokens >= 0) return f;
+    fclose(f);  // nothing was written, and the error is known
     return NULL;
 }
 
 // --------
 // the order of shards and rows
 
-// A generator of its own for every (seed, epoch, shard); shard -1 is the order of the shards. Mixed as
-// splitmix64 does.
+// Every (seed, epoch, shard) has a generator of its own; shard -1 is the order of the shards. The three
+// numbers are mixed as splitmix64 does.
 static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard) {
     uint64_t x = seed;
     const uint64_t parts[] = { (uint64_t)epoch, (uint64_t)(shard + 1) };
@@ -82,7 +84,7 @@ static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard
 }
 
 static void close_shard(DataLoader *l) {
-    if (l->file) fclose(l->file);  // only read from
+    if (l->file) fclose(l->file);  // nothing was written
     free(l->permutation);
     l->file = NULL;
     l->permutation = NULL;
@@ -92,10 +94,11 @@ static void order_shards(DataLoader *l, int64_t epoch) {
     mt19937 rng;
     uint32_t n = (uint32_t)l->files.gl_pathc;
     seed_order(&rng, l->seed, epoch, -1);
-    if (l->shuffle)
+    if (l->shuffle) {
         mt_permutation(&rng, l->order, n);
-    else
+    } else {
         for (uint32_t i = 0; i < n; i++) l->order[i] = i;
+    }
 }
 
 static int permute_rows(DataLoader *l, uint32_t shard) {
@@ -118,12 +121,16 @@ static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
     order_shards(l, epoch);
     l->open_epoch = epoch;
     l->open_row = 0;
-    for (l->slot = 0; row >= l->open_row + l->rows[l->order[l->slot]]; l->slot++)
+    l->slot = 0;
+    while (row >= l->open_row + l->rows[l->order[l->slot]]) {
         l->open_row += l->rows[l->order[l->slot]];
+        l->slot++;
+    }
 
     uint32_t shard = l->order[l->slot];
     int64_t num_tokens;
-    if (!(l->file = open_shard(l->files.gl_pathv[shard], l->T, &num_tokens))) return -1;
+    l->file = open_shard(l->files.gl_pathv[shard], l->T, &num_tokens);
+    if (!l->file) return -1;
     int failed = 0;
     if ((num_tokens - 1) / l->T != l->rows[shard])
         failed = gpt2_fail("%s: has %lld tokens now, another number than at the start",
@@ -163,8 +170,8 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static int find_shards(DataLoader *l, const char *pattern) {
-    int status = glob(pattern, GLOB_NOSORT, NULL,
-                      &l->files);  // sorted below: the locale must not change the order
+    // Sorted below, because the locale must not change the order.
+    int status = glob(pattern, GLOB_NOSORT, NULL, &l->files);
     if (status == GLOB_NOMATCH) return gpt2_fail("%s: no file matches", pattern);
     if (status)
         return gpt2_fail("%s: cannot look for files: %s", pattern,
@@ -177,9 +184,10 @@ static int find_shards(DataLoader *l, const char *pattern) {
         int64_t num_tokens;
         FILE *f = open_shard(l->files.gl_pathv[i], l->T, &num_tokens);
         if (!f) return -1;
-        fclose(f);  // only read from
+        fclose(f);  // nothing was written
         l->num_tokens += num_tokens;
-        l->num_rows += l->rows[i] = (num_tokens - 1) / l->T;
+        l->rows[i] = (num_tokens - 1) / l->T;
+        l->num_rows += l->rows[i];
     }
     if (l->num_rows < (int64_t)l->ranks * l->B)
         return gpt2_fail("%s: %lld rows of %d tokens, fewer than %d ranks with batch %d take at once; use a "

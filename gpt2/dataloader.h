@@ -1,8 +1,9 @@
 // Token shards in llm.c's format (256 int32: magic 20240520, version 1, count; then uint16 tokens), served as
-// rows of T tokens. A shard of n tokens has (n - 1) / T rows; row i is inputs [i*T, i*T + T) and targets one
-// further. The rows of all shards, one epoch after the other, make one endless stream that depends on seed
-// and files alone: micro-batch m gives rank r the B rows of the stream from (m * ranks + r) * B on. So N
-// ranks see what one rank with N micro-batches would, and no row is left out at the end of a shard.
+// rows of T tokens. A shard of n tokens has (n - 1) / T rows; row i has inputs [i*T, i*T + T), and targets
+// one token further. The rows of all shards, one epoch after the other, make one endless stream that depends
+// only on the seed and the files. Micro-batch m gives rank r the B rows of the stream from (m * ranks + r) *
+// B on, so that N ranks see what one rank with N micro-batches would, and no row is left out at the end of a
+// shard.
 #ifndef GPT2_DATALOADER_H
 #define GPT2_DATALOADER_H
 #include <glob.h>
@@ -10,7 +11,7 @@
 #include <stdio.h>
 
 typedef struct {
-    int rank, ranks, B, T, V;  // V: tokens must be below it
+    int rank, ranks, B, T, V;  // tokens are below V
     int shuffle;               // permute shards per epoch and rows within a shard, by (seed, epoch, shard)
     uint32_t seed;
     glob_t files;        // sorted by name
@@ -20,7 +21,7 @@ typedef struct {
     int64_t epoch, row;  // where the next global micro-batch begins; row counts through the epoch
     // the open shard
     FILE *file;                    // NULL: none
-    int64_t open_epoch, open_row;  // the epoch's row with which it begins
+    int64_t open_epoch, open_row;  // the row of the epoch with which the shard begins
     int slot;                      // its place in `order`
     uint32_t *order;               // (files) the shards of open_epoch
     uint32_t *permutation;         // (rows of the shard), if shuffle
@@ -28,17 +29,17 @@ typedef struct {
     int *inputs, *targets;         // (B, T) each, owned by the loader
 } DataLoader;
 
-// Checks every shard that the pattern matches: magic, version, length, at least one row; and that an epoch
-// has a global micro-batch. 0, or -1 with file, value and hint in gpt2_last_error().
+// Checks every shard that the pattern matches (magic, version, length, at least one row), and that an epoch
+// has a global micro-batch. Returns 0, or -1 with file, value and hint in gpt2_last_error().
 int dataloader_init(DataLoader *l, const char *pattern, int B, int T, int V, int rank, int ranks, int shuffle,
                     uint32_t seed);
-int dataloader_next(
-    DataLoader *l);  // fills inputs and targets; a token >= V is an error that names file, position, value
+// Fills inputs and targets. A token >= V is an error that names file, position and value.
+int dataloader_next(DataLoader *l);
 int dataloader_reset(DataLoader *l);  // back to the first row of epoch 0
 void dataloader_free(DataLoader *l);
 
-// Position, for checkpoints, the same on all ranks and for any number of them. seek refuses one that was
-// taken from an epoch of another length: other files, or another T.
+// The position, for checkpoints; it is the same on all ranks and for any number of them. seek refuses a
+// position in an epoch of another length, which comes from other files or another T.
 typedef struct {
     int64_t epoch, row, num_rows;
 } DataPosition;

@@ -1,4 +1,4 @@
-// CUDA layers at the two ends of the model: the encoder, softmax with cross-entropy, the sum of losses.
+// The CUDA layers at the two ends of the model: the encoder, softmax with cross-entropy, the sum of losses.
 // Tokens and targets come from the host.
 #include <cfloat>
 #include <cmath>
@@ -8,9 +8,13 @@
 
 enum { THREADS = 128, WARPS = THREADS / WARP };
 
-// for sort_by_token: count, then cursor, of each token (zeros between calls); tokens that occur; how many
-// tokens have a count, then where they begin
-static struct { int *count, *tokens, *bucket, rows, Vp; } sorting;
+// Memory of sort_by_token.
+static struct {
+    int *count;   // (Vp) of each token, then its cursor; zeros between calls
+    int *tokens;  // (rows) the tokens that occur
+    int *bucket;  // (rows + 1) how many tokens have this count, then where they begin
+    int rows, Vp;
+} sorting;
 
 void ends_cuda_free(void) {
     staging_free();
@@ -29,8 +33,8 @@ int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes) {
     sorting.bucket = (int *)calloc((size_t)rows + 1, sizeof(int));
     if (!sorting.count || !sorting.tokens || !sorting.bucket)
         return gpt2_fail("encoder: no host memory to sort %d positions by %d tokens", rows, Vp);
-    return staging_plan(4 * (size_t)rows,
-                        scratch_bytes);  // what sort_by_token leaves is the most that any layer sends
+    // No layer sends more than what sort_by_token leaves.
+    return staging_plan(4 * (size_t)rows, scratch_bytes);
 }
 
 static int send(const int **device, const int *host, size_t n) {
@@ -41,20 +45,20 @@ static int send(const int **device, const int *host, size_t n) {
 }
 
 // --------
-// encoder: a warp has one row, or one token, and a strip of WARP * W channels
+// encoder: each warp has one row, or one token, and a strip of WARP * W channels
 
 template <class T, int W> static __global__ void encoder_forward_kernel(T *out, const int *tokens,
                                                                         const T *wte, const T *wpe, int rows,
                                                                         int length, int C) {
     int row = blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * WARP + threadIdx.x % WARP) * W;
     if (row >= rows || c >= C) return;
-    vec<T, W> x = load<W>(wte + (size_t)tokens[row] * C + c),
-              y = load<W>(wpe + (size_t)(row % length) * C + c);
+    vec<T, W> x = load<W>(wte + (size_t)tokens[row] * C + c);
+    vec<T, W> y = load<W>(wpe + (size_t)(row % length) * C + c);
     for (int k = 0; k < W; k++) x.e[k] = from_float<T>(to_float(x, k) + to_float(y, k));
     store(out + (size_t)row * C + c, x);
 }
 
-// wpe's row t: += the sum over b of dout's rows (b, t)
+// dwpe's row t += the sum over b of dout's rows (b, t)
 template <class T, int W>
 static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B, int length, int C) {
     int t = blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * WARP + threadIdx.x % WARP) * W;
@@ -66,8 +70,8 @@ static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B
     store(dwpe + (size_t)t * C + c, x);
 }
 
-// One block a token and strip: its warps share the positions of the token. The strips of a token follow each
-// other, so that the most frequent tokens start first.
+// One block for each token and strip; its warps share the positions of the token. The strips of a token
+// follow each other, so that the most frequent tokens start first.
 template <class T, int W>
 static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout, const int *positions,
                                                    const int *entries, int strips, int C) {
@@ -88,12 +92,12 @@ static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout, const
     store(at, x);
 }
 
-// out: positions (BT), by token and in order; then (token, first, count) of each token that occurs, the most
-// frequent first. Returns how many, -1 on failure. Everything is counted, nothing compared: the time of a few
-// passes over BT.
+// Writes to out the positions (BT), by token and in order, and then (token, first, count) of each token that
+// occurs, the most frequent first. Returns how many occur, or -1 on failure. It counts instead of comparing,
+// and so takes the time of a few passes over BT.
 static int sort_by_token(int *out, const int *inp, int BT) {
-    int *count = sorting.count, *tokens = sorting.tokens, *bucket = sorting.bucket, *entries = out + BT,
-        n = 0;
+    int *count = sorting.count, *tokens = sorting.tokens, *bucket = sorting.bucket, *entries = out + BT;
+    int n = 0;
     for (int i = 0; i < BT; i++) {
         if (inp[i] < 0 || inp[i] >= sorting.Vp)
             return gpt2_fail("encoder: token %d at %d, the vocabulary has %d", inp[i], i, sorting.Vp);
@@ -103,7 +107,7 @@ static int sort_by_token(int *out, const int *inp, int BT) {
     }
     memset(bucket, 0, ((size_t)BT + 1) * sizeof(int));
     for (int i = 0; i < n; i++) bucket[count[tokens[i]]]++;
-    for (int c = BT, at = 0; c > 0; c--) {  // bucket[c]: where tokens that occur c times begin
+    for (int c = BT, at = 0; c > 0; c--) {  // now bucket[c] is where tokens that occur c times begin
         int size = bucket[c];
         bucket[c] = at;
         at += size;
@@ -115,7 +119,8 @@ static int sort_by_token(int *out, const int *inp, int BT) {
     }
     for (int i = 0, first = 0; i < n; i++) {
         int *entry = entries + 3 * (size_t)i;
-        count[entry[0]] = entry[1] = first;
+        entry[1] = first;
+        count[entry[0]] = first;
         first += entry[2];
     }
     for (int i = 0; i < BT; i++) out[count[inp[i]]++] = i;
@@ -161,28 +166,28 @@ int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dou
 }
 
 // --------
-// softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block a row.
+// softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block for each row.
 
-enum {
-    SOFTMAX_THREADS = 768
-};  // two rows at a time on a multiprocessor: those of GPT-2 in bf16 then fit into its L1
+// A multiprocessor then has two rows at a time, and those of GPT-2 in bf16 fit into its L1.
+enum { SOFTMAX_THREADS = 768 };
 
-// of some logits: their largest, and the sum of e^(logit - top)
+// The largest of some logits, and the sum of their e^(logit - top).
 struct Softmax {
     float top, sum;
 };
 
 __device__ static inline Softmax merge(Softmax a, Softmax b) {
-    float top = fmaxf(
-        a.top,
-        b.top);  // products rounded on their own: merge(a, b) and merge(b, a) are the same bits in all lanes
+    float top = fmaxf(a.top, b.top);
+    // Each product is rounded on its own, so that merge(a, b) and merge(b, a) have the same bits in all
+    // lanes.
     return Softmax{ top, __fmul_rn(a.sum, fast_exp(a.top - top)) + __fmul_rn(b.sum, fast_exp(b.top - top)) };
 }
 
 __device__ static inline Softmax merge_warp(Softmax x) {
-    for (int i = WARP / 2; i > 0; i /= 2)
-        x = merge(x,
-                  Softmax{ __shfl_xor_sync(0xffffffffu, x.top, i), __shfl_xor_sync(0xffffffffu, x.sum, i) });
+    for (int i = WARP / 2; i > 0; i /= 2) {
+        Softmax other = { __shfl_xor_sync(0xffffffffu, x.top, i), __shfl_xor_sync(0xffffffffu, x.sum, i) };
+        x = merge(x, other);
+    }
     return x;
 }
 
@@ -195,8 +200,8 @@ __device__ static inline Softmax merge_block(Softmax x) {
     return merge_warp(lane < (int)blockDim.x / WARP ? warps[lane] : Softmax{ -FLT_MAX, 0 });
 }
 
-// Largest and sum in one pass (online softmax, arXiv 1805.02867). The largest starts at a finite value, so
-// that no difference is inf - inf.
+// The largest and the sum in one pass (online softmax, arXiv 1805.02867). The largest starts at a finite
+// value, so that no difference is inf - inf.
 template <class T, int W> __device__ inline Softmax softmax_of(const T *row, int V) {
     Softmax own = { -FLT_MAX, 0 };
 #pragma unroll 2
@@ -218,14 +223,14 @@ template <class T, int W> static __global__ void __launch_bounds__(SOFTMAX_THREA
     softmax_crossentropy_kernel(float *losses, T *logits, float dloss, const int *targets, int V, int Vp) {
     T *row = logits + (size_t)blockIdx.x * Vp;
     int target = targets[blockIdx.x];
-    float hit = to_float(row[target]);  // before the barrier inside softmax_of, writes are behind it
+    float hit = to_float(row[target]);  // read before the barrier in softmax_of; writes come after it
     Softmax s = softmax_of<T, W>(row, V);
     if (threadIdx.x == 0) losses[blockIdx.x] = logf(s.sum) + s.top - hit;
     if (dloss == 0) return;
     float scale = dloss / s.sum;
     int vectors = Vp / W;
-    for (int i = (vectors - 1) / SOFTMAX_THREADS * SOFTMAX_THREADS + threadIdx.x; i >= 0;
-         i -= SOFTMAX_THREADS) {  // L1 has the end
+    int last = (vectors - 1) / SOFTMAX_THREADS * SOFTMAX_THREADS + threadIdx.x;
+    for (int i = last; i >= 0; i -= SOFTMAX_THREADS) {  // from the end of the row, which is still in L1
         int c = i * W;
         if (c >= Vp) continue;
         vec<T, W> x = load<W>(row + c);
@@ -235,7 +240,7 @@ template <class T, int W> static __global__ void __launch_bounds__(SOFTMAX_THREA
             for (int k = 0; k < W; k++) e[k] -= c + k == target ? s.sum : 0;
         }
         for (int k = 0; k < W; k++) x.e[k] = from_float<T>(e[k] * scale);
-        if (c + W > V) {  // 0 beyond V, also where the row has a NaN
+        if (c + W > V) {  // 0 beyond V, even if the row has a NaN
             for (int k = 0; k < W; k++) x.e[k] = c + k < V ? x.e[k] : from_float<T>(0);
         }
         store(row + c, x);
@@ -257,6 +262,7 @@ int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float 
 }
 
 // --------
+// the sum of losses
 
 __device__ static inline double warp_sum(double x) {
     for (int i = WARP / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);

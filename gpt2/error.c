@@ -1,4 +1,4 @@
-// The last failure's sentence, one per thread.
+// The sentence of each thread's last failure.
 #include <stdarg.h>
 #include <stdio.h>
 #include "error.h"
@@ -6,7 +6,7 @@
 static _Thread_local char sentence[1024];
 
 int gpt2_fail(const char *fmt, ...) {
-    char text[sizeof sentence];  // an argument may be the previous sentence
+    char text[sizeof sentence];  // apart, because an argument may be the previous sentence
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);

@@ -12,7 +12,7 @@
 #include "error.h"
 #include "fingerprint.h"
 
-// The file's bytes from `at` on, as many as it has of a block; -1: errno says why.
+// Reads a block from `at` on, or what the file has of it. Returns the number of bytes; -1: errno says why.
 static ssize_t read_block(int fd, char *block, int64_t at) {
     size_t done = 0;
     while (done < FINGERPRINT_BLOCK) {
@@ -30,7 +30,8 @@ static int digest_file(int fd, int64_t size, int blocks, uint64_t *h) {
     int64_t all = (size + FINGERPRINT_BLOCK - 1) / FINGERPRINT_BLOCK, n = all < blocks ? all : blocks;
     int failed = !block;
     *h = XXH3_64bits(&size, sizeof size);
-    for (int64_t i = 0; i < n && !failed; i++) {
+    for (int64_t i = 0; i < n; i++) {
+        if (failed) break;
         int64_t which = n > 1 ? i * (all - 1) / (n - 1) : 0;
         ssize_t bytes = read_block(fd, block, which * FINGERPRINT_BLOCK);
         failed = bytes < 0;
@@ -51,7 +52,7 @@ int fingerprint_of_file(const char *path, int blocks, char text[FINGERPRINT]) {
     else
         snprintf(text, FINGERPRINT, "%lld bytes, digest %016llx", (long long)st.st_size,
                  (unsigned long long)h);
-    close(fd);  // only read from
+    close(fd);  // nothing was written
     return failed ? -1 : 0;
 }
 

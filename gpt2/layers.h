@@ -1,13 +1,13 @@
 // The layers of GPT-2, forward and backward, as a table of functions: one table computes on the CPU, one on a
 // CUDA device. B batch, T sequence length, BT = B*T, C channels, NH heads, OC output channels, V vocabulary,
 // Vp padded vocabulary. Tensors of type `dtype` are fp32, bf16 or (CUDA only) fp16 in memory; arithmetic
-// inside a layer is fp32. Weights' gradients are added to (+=) and are rounded once per call; activations'
-// gradients are written (=) unless a comment says +=. Every function returns 0, or -1 with gpt2_fail's
-// sentence. Same device, same threads, same bits.
+// inside a layer is fp32. A layer adds to weights' gradients (+=) and rounds them once per call; it writes
+// activations' gradients (=) unless a comment says +=. Every function returns 0, or -1 with gpt2_fail's
+// sentence. The same device and the same number of threads give the same bits.
 //
-// Pointers are memory of the device, as the plugin's zero_alloc, zero_param and zero_grad give it, 16-byte
-// aligned at least, unless a comment says host. On CUDA the functions only queue work on the default stream:
-// what they are given on the host may be reused when they return, and only `download` waits.
+// Pointers are device memory, aligned to at least 16 bytes, unless a comment says host. On CUDA the functions
+// only queue work on the default stream, and only `download` waits. Host memory that they were given may be
+// reused as soon as they return.
 #ifndef GPT2_LAYERS_H
 #define GPT2_LAYERS_H
 #include <stddef.h>
@@ -46,21 +46,22 @@ static inline float gpt2_value(gpt2_dtype dt, const void *x, size_t i) {
 typedef struct {
     const char *device;  // "cpu", "cuda"
 
-    // Working memory of the layers, in bytes, for this shape: the caller allocates it (device memory,
-    // 256-byte aligned) and hands it over before the first layer runs. Prepares every matrix product that the
-    // shape needs, so that nothing is allocated inside a step. On CUDA it runs each of them once, in memory
-    // that it frees again: best before the activations are allocated. chunk: most rows of logits at a time.
+    // Prepares every matrix product that the shape needs, so that nothing is allocated inside a step, and
+    // says how many bytes of working memory the layers need. The caller allocates them (device memory,
+    // 256-byte aligned) and hands them over before the first layer runs. On CUDA plan runs each product once,
+    // in memory that it frees again, so it should come before the activations are allocated. chunk: the most
+    // rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
-    int (*use_scratch)(void *scratch);  // lives as long as the layers are used
+    int (*use_scratch)(void *scratch);  // the memory stays in use until free
     void (*free)(void);
-    int (*device_bytes)(size_t *total);  // of the current device, used or not; NULL on a processor
-    int (*has_dtype)(gpt2_dtype dt);     // 1: products of it run in hardware; 0: slowly or not at all
-    // Operations a second of matrix products, measured in about 60 ms; after plan.
+    int (*device_bytes)(size_t *total);  // all memory of the current device; NULL on the processor
+    int (*has_dtype)(gpt2_dtype dt);     // 1: the hardware multiplies it; 0: it is slow or impossible
+    // Measures the operations a second of matrix products, in about 60 ms. Needs plan.
     int (*peak_flops)(gpt2_dtype dt, double *flops);
 
-    int (*download)(void *host, const void *x, size_t bytes);  // waits for all that was queued
+    int (*download)(void *host, const void *x, size_t bytes);  // waits for all queued work
     int (*clear)(void *x, size_t bytes);                       // sets to 0
-    // *total (one double, device memory) = sum of x[0..n) in a fixed order, or += with `add`
+    // *total (one double, device memory) = sum of x[0..n) in a fixed order; += with `add`
     int (*sum)(double *total, const float *x, int n, int add);
 
     // out (B, T, C) = wte[token] + wpe[position]; inp (B, T) on the host
@@ -72,15 +73,15 @@ typedef struct {
     // out (BT, C), mean and rstd (BT)
     int (*layernorm_forward)(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
                              const void *weight, const void *bias, int BT, int C);
-    // residual = inp1 + inp2 and out = layernorm(residual) in one pass; residual may be inp1
+    // residual = inp1 + inp2, out = layernorm(residual), in one pass. residual may be inp1.
     int (*residual_layernorm_forward)(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                       const void *inp1, const void *inp2, const void *weight,
                                       const void *bias, int BT, int C);
-    // dinp_sums (C) = column sums of the finished dinp, as it was rounded; may be NULL
+    // dinp_sums (C) = column sums of dinp after rounding; may be NULL
     int (*layernorm_backward)(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias,
                               float *dinp_sums, const void *dout, const void *inp, const void *weight,
                               const float *mean, const float *rstd, int BT, int C);
-    // dbias (C) += sums: in place of matmul_backward's dbias, where another layer has summed dout's columns
+    // dbias (C) += sums. Replaces matmul_backward's dbias where another layer has summed dout's columns.
     int (*bias_from_sums)(gpt2_dtype dt, void *dbias, const float *sums, int C);
 
     // out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL
@@ -89,20 +90,20 @@ typedef struct {
     // pre (BT, OC) is that product, out (BT, OC) = gelu(pre)
     int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
                                const void *bias, int BT, int C, int OC);
-    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL: inp is
-    // gelu(pre) then; dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below;
-    // dweight (OC, C) = dout^T @ inp; dbias (OC) = column sums of dout. These three are += with `add`, which
+    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL; then inp
+    // is gelu(pre). dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below.
+    // dweight (OC, C) = dout^T @ inp. dbias (OC) = column sums of dout. With `add` these three are +=, which
     // costs 8 to 12 % of the product on a CPU. Both biases may be NULL.
     int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
                            const void *dout, const void *inp, const void *weight, const void *pre, int BT,
                            int C, int OC, int add);
-    // 1: with pre and without add, dinp_bias comes with the product; 0: it takes a pass of its own, and the
-    // layer below may do better
+    // 1: with pre and without add, the product computes dinp_bias as well. 0: it needs a pass of its own, and
+    // the layer below may be cheaper.
     int (*dinp_bias_fused)(gpt2_dtype dt, int BT, int C, int OC);
 
-    // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T) logarithm of each row's softmax
-    // sum, for backward. No (T, T) matrix of all rows of the batch ever exists (FlashAttention, arXiv
-    // 2205.14135).
+    // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T): logarithm of each row's softmax
+    // sum, which backward needs. The (T, T) matrices of the batch never exist all at once (FlashAttention,
+    // arXiv 2205.14135).
     int (*attention_forward)(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
                              int NH);
     int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
@@ -112,46 +113,48 @@ typedef struct {
     int (*gelu_backward)(gpt2_dtype dt, void *dinp, const void *inp, const void *dout,
                          size_t n);  // dinp may be dout
 
-    // logits (rows, Vp) become, in place, the gradient of dloss * sum of losses, when dloss != 0; losses
-    // (rows) are written. Columns V..Vp-1 take no part and get gradient 0. targets (rows) on the host.
+    // Writes losses (rows). If dloss is not 0, replaces logits (rows, Vp) by the gradient of dloss * sum of
+    // losses. Columns V..Vp-1 take no part and get gradient 0. targets (rows) are on the host.
     int (*softmax_crossentropy)(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
                                 int rows, int V, int Vp);
 } Layers;
 
 extern const Layers layers_cpu;
-// NULL where the program was built without CUDA. There must be a device, and the plugin must have chosen it,
-// before plan.
+// NULL where the program was built without CUDA. Before plan, the caller must have chosen a device.
 const Layers *layers_cuda(void);
 
-// How the CUDA layers compute; before plan. tf32: 1: fp32 products round their inputs to TF32. gelu: 0: GELU
-// in kernels of its own, 1: in the forward product, 2: in both products, -1: 2 on Hopper and newer devices,
-// else 0. attention: NULL: cuDNN where it was built in and takes the shape and dtype, else cuBLASLt's
-// products; "cudnn" or "cublaslt": that one, or an error that says why not; "cudnn-fast": cuDNN's backward
-// that adds in whatever order blocks finish: bits may differ from run to run.
+// How the CUDA layers compute. Comes before plan.
+//   tf32       1: fp32 products round their inputs to TF32
+//   gelu       0: GELU has kernels of its own; 1: the forward product computes it; 2: both products do;
+//              -1: 2 on Hopper and newer devices, else 0
+//   attention  NULL: cuDNN where it was built in and takes the shape and dtype, else cuBLASLt's products;
+//              "cudnn" or "cublaslt": that one, or an error that says why not; "cudnn-fast": cuDNN's backward
+//              adds in the order in which blocks finish, so that bits may differ from run to run
 int layers_cuda_options(int tf32, int gelu, const char *attention);
-// Scratch that attention's backward may take, before plan: it goes through the batch in groups of as many
-// rows as fit. One row takes what it needs. 0: the default, 512 MiB for cuDNN and 64 MiB for cuBLASLt.
+// Limits the scratch of attention's backward, which goes through the batch in groups of as many rows as fit;
+// a single row takes what it needs. Comes before plan. 0: the default, 512 MiB for cuDNN and 64 MiB for
+// cuBLASLt.
 void layers_cuda_attention_limit(size_t bytes);
-// What was settled by plan: "cuDNN 9.10.0", with a warning after it where it is cudnn-fast, or "cuBLASLt".
+// What plan chose: "cuDNN 9.10.0", with a warning after it for cudnn-fast, or "cuBLASLt".
 const char *layers_cuda_attention(void);
-// And backward's groups: rows of the batch, the scratch that they take, and its limit.
+// The groups of attention's backward: rows of the batch, the scratch that they take, and its limit.
 typedef struct {
     int rows;
     size_t bytes, limit;
 } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
-// 1: the forward product to OC columns may compute GELU itself, before it rounds what GELU is taken of. GELU
-// made again from what was rounded then has other bits.
+// 1: the forward product to OC columns may compute GELU itself, from values that are not rounded yet. GELU
+// recomputed from the rounded values then has other bits.
 int layers_cuda_gelu_fused(int OC);
 
-// Tuning, before plan: products are computed by the algorithms that a tuning file's text names for this card
-// and library. What the text lacks of the planned products is timed by plan and added, or with may_time 0 an
-// error. name: the file's, for messages. "": a new file; NULL instead of the text: no tuning, plan takes the
-// first of the heuristic's algorithms that runs.
+// Tuning: products use the algorithms that a tuning file's text names for this card and library. Comes before
+// plan, which times the planned products that the text lacks and adds them, or with may_time 0 fails. name is
+// the file's, for messages. An empty text is a new file. A text of NULL means no tuning: plan takes the first
+// of the heuristic's algorithms that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);
-char *layers_cuda_tuned(void);  // after plan: the text with what was added, to be freed
-// the device and the library, as lines of the file name them; NULL: gpt2_fail's sentence
+char *layers_cuda_tuned(void);  // after plan: the text with what was added; the caller frees it
+// The device and the library, as lines of the file name them; NULL with gpt2_fail's sentence.
 const char *layers_cuda_card(void);
 
 #ifdef __cplusplus

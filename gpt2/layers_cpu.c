@@ -7,7 +7,7 @@
 #include "error.h"
 
 // --------
-// scratch: one piece for each thread, then one that the running layer has for itself
+// scratch: one piece for each thread, then one for the layer that runs
 
 static struct {
     int threads;
@@ -27,9 +27,7 @@ static void free_layers(void) {
 }
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
-    if (dt == GPT2_F16) {
-        return gpt2_fail("fp16 needs --device cuda");
-    }
+    if (dt == GPT2_F16) return gpt2_fail("fp16 needs --device cuda");
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1) {
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
                          "positive and NH divide C",
@@ -58,9 +56,7 @@ static int use_scratch(void *memory) {
 
 static int has_dtype(gpt2_dtype dt) {
 #if defined(__x86_64__)
-    if (dt == GPT2_BF16) {
-        return __builtin_cpu_supports("avx512bf16") != 0;  // processors with AMX have it too
-    }
+    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // processors with AMX have it too
 #endif
     return dt == GPT2_F32;
 }
@@ -78,17 +74,13 @@ static int download(void *host, const void *x, size_t bytes) {
 static int clear(void *x, size_t bytes) {
     enum { AT_ONCE = 1 << 16 };
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (size_t i = 0; i < bytes; i += AT_ONCE) {
-        memset((char *)x + i, 0, MIN(bytes - i, (size_t)AT_ONCE));
-    }
+    for (size_t i = 0; i < bytes; i += AT_ONCE) memset((char *)x + i, 0, MIN(bytes - i, (size_t)AT_ONCE));
     return 0;
 }
 
 static int sum_floats(double *total, const float *x, int n, int add) {
     double sum = 0;
-    for (int i = 0; i < n; i++) {
-        sum += x[i];
-    }
+    for (int i = 0; i < n; i++) sum += x[i];
     *total = add ? *total + sum : sum;
     return 0;
 }
@@ -102,9 +94,7 @@ VECTOR void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size
         size_t m = MIN(n - i, (size_t)PIECE);
         const float *row = view(dt, x, at + i, m, buf);
 #pragma omp simd
-        for (size_t j = 0; j < m; j++) {
-            acc[i + j] += row[j];
-        }
+        for (size_t j = 0; j < m; j++) acc[i + j] += row[j];
     }
 }
 
@@ -117,9 +107,7 @@ VECTOR static void add(gpt2_dtype dt, void *out, size_t at, const void *a, size_
         const float *y = view(dt, b, b_at + i, m, b_buf);
         float *sum = target(dt, out, at + i, a_buf);
 #pragma omp simd
-        for (size_t j = 0; j < m; j++) {
-            sum[j] = x[j] + y[j];
-        }
+        for (size_t j = 0; j < m; j++) sum[j] = x[j] + y[j];
         commit(dt, out, at + i, m, sum);
     }
 }
@@ -131,9 +119,7 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
         const float *row = view(dt, x, at + i, m, buf);
         float *sum = target(dt, x, at + i, buf);
 #pragma omp simd
-        for (size_t j = 0; j < m; j++) {
-            sum[j] = row[j] + acc[i + j];
-        }
+        for (size_t j = 0; j < m; j++) sum[j] = row[j] + acc[i + j];
         commit(dt, x, at + i, m, sum);
     }
 }
@@ -144,18 +130,15 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
 static int encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
                            int T, int C) {
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (int bt = 0; bt < B * T; bt++) {
+    for (int bt = 0; bt < B * T; bt++)
         add(dt, out, (size_t)bt * C, wte, (size_t)inp[bt] * C, wpe, (size_t)(bt % T) * C, C);
-    }
     return 0;
 }
 
-// The positions of each token are chained, in order, so that a row of dwte is the work of one thread and is
-// rounded once.
+// The positions of each token are chained in order, so that one thread computes a row of dwte and rounds it
+// once.
 static void chain_tokens(int *first, int *next, const int *inp, int BT) {
-    for (int bt = 0; bt < BT; bt++) {
-        first[inp[bt]] = -1;
-    }
+    for (int bt = 0; bt < BT; bt++) first[inp[bt]] = -1;
     for (int bt = BT - 1; bt >= 0; bt--) {
         next[bt] = first[inp[bt]];
         first[inp[bt]] = bt;
@@ -175,18 +158,14 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
         for (int bt = 0; bt < BT; bt++) {
             if (first[inp[bt]] == bt) {
                 memset(acc, 0, C * sizeof(float));
-                for (int i = bt; i >= 0; i = next[i]) {
-                    accumulate(acc, dt, dout, (size_t)i * C, C);
-                }
+                for (int i = bt; i >= 0; i = next[i]) accumulate(acc, dt, dout, (size_t)i * C, C);
                 add_sums(dt, dwte, (size_t)inp[bt] * C, acc, C);
             }
         }
 #pragma omp for schedule(static)
         for (int t = 0; t < T; t++) {
             memset(acc, 0, C * sizeof(float));
-            for (int b = 0; b < B; b++) {
-                accumulate(acc, dt, dout, ((size_t)b * T + t) * C, C);
-            }
+            for (int b = 0; b < B; b++) accumulate(acc, dt, dout, ((size_t)b * T + t) * C, C);
             add_sums(dt, dwpe, (size_t)t * C, acc, C);
         }
     }
@@ -196,40 +175,32 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
 // --------
 // layernorm
 
-// One row; `rows` has room for 4 of C floats. With inp2, the sum of both is stored in residual first and
-// normalised as it was rounded.
+// One row; `rows` has room for 4 of C floats. With inp2, the sum of both goes to residual first, and what is
+// normalised is the rounded sum.
 VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                  const void *inp1, const void *inp2, const void *weight, const void *bias,
                                  size_t at, int C, float *rows) {
-    if (inp2 != NULL) {
+    if (inp2) {
         const float *x1 = view(dt, inp1, at, C, rows);
         const float *x2 = view(dt, inp2, at, C, rows + C);
         float *sum = target(dt, residual, at, rows);
 #pragma omp simd
-        for (int c = 0; c < C; c++) {
-            sum[c] = x1[c] + x2[c];
-        }
+        for (int c = 0; c < C; c++) sum[c] = x1[c] + x2[c];
         commit(dt, residual, at, C, sum);
     }
-    const float *x = view(dt, inp2 != NULL ? residual : inp1, at, C, rows);
+    const float *x = view(dt, inp2 ? residual : inp1, at, C, rows);
     const float *w = view(dt, weight, 0, C, rows + C);
     const float *b = view(dt, bias, 0, C, rows + 2 * (size_t)C);
     float *y = target(dt, out, at, rows + 3 * (size_t)C);
     float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int c = 0; c < C; c++) {
-        sum += x[c];
-    }
+    for (int c = 0; c < C; c++) sum += x[c];
     float m = sum / C;
 #pragma omp simd reduction(+ : squares)
-    for (int c = 0; c < C; c++) {
-        squares += (x[c] - m) * (x[c] - m);
-    }
+    for (int c = 0; c < C; c++) squares += (x[c] - m) * (x[c] - m);
     float s = 1.0f / sqrtf(squares / C + 1e-5f);
 #pragma omp simd
-    for (int c = 0; c < C; c++) {
-        y[c] = (x[c] - m) * s * w[c] + b[c];
-    }
+    for (int c = 0; c < C; c++) y[c] = (x[c] - m) * s * w[c] + b[c];
     commit(dt, out, at, C, y);
     *mean = m;
     *rstd = s;
@@ -251,7 +222,7 @@ static int layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd,
     return residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
-// One row; dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of
+// One row. dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of
 // C floats.
 VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout,
                                           const void *inp, const float *w, float mean, float rstd, size_t at,
@@ -291,21 +262,19 @@ static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *db
         memset(dw, 0, 3 * row * sizeof(float));
         accumulate(w, dt, weight, 0, row);
         int begin = (int)((int64_t)BT * thread / threads), end = (int)((int64_t)BT * (thread + 1) / threads);
-        for (int bt = begin; bt < end; bt++) {
+        for (int bt = begin; bt < end; bt++)
             layernorm_backward_row(dt, dinp, dw, db, dout, inp, w, mean[bt], rstd[bt], bt * row, C, rows);
-        }
 #pragma omp barrier
 #pragma omp single
         {
             memset(rows, 0, 2 * row * sizeof(float));
-            for (int other = 0; other < threads; other++) {  // always in the order of threads
+            for (int other = 0; other < threads; other++)  // always in the order of threads
                 accumulate(rows, GPT2_F32, thread_scratch(other), 0, 2 * row);
-            }
             add_sums(dt, dweight, 0, rows, row);
             add_sums(dt, dbias, 0, rows + row, row);
         }
     }
-    if (dinp_sums != NULL) {
+    if (dinp_sums) {
         memset(dinp_sums, 0, row * sizeof(float));
         add_column_sums(GPT2_F32, dinp_sums, dt, dinp, BT, C);
     }
@@ -328,17 +297,14 @@ VECTOR static void gelu_forward_piece(gpt2_dtype dt, void *out, const void *inp,
     const float *x = view(dt, inp, at, n, buf);
     float *y = target(dt, out, at, buf);
 #pragma omp simd
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         y[i] = x[i] / (1.0f + exp_f32(-2.0f * GELU_SCALE * x[i] * (1.0f + GELU_CUBE * x[i] * x[i])));
-    }
     commit(dt, out, at, n, y);
 }
 
 int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (size_t i = 0; i < n; i += PIECE) {
-        gelu_forward_piece(dt, out, inp, i, MIN(n - i, (size_t)PIECE));
-    }
+    for (size_t i = 0; i < n; i += PIECE) gelu_forward_piece(dt, out, inp, i, MIN(n - i, (size_t)PIECE));
     return 0;
 }
 
@@ -350,8 +316,8 @@ VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *in
     float *dx = target(dt, dinp, at, buf);
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
-        float v = x[i] < -10.0f ? -10.0f
-                                : x[i];  // beyond +-10 the slope is 0 or 1, and squares could overflow
+        // Beyond +-10 the slope is 0 or 1, and squares could overflow.
+        float v = x[i] < -10.0f ? -10.0f : x[i];
         v = v > 10.0f ? 10.0f : v;
         float s = 1.0f / (1.0f + exp_f32(-2.0f * GELU_SCALE * v * (1.0f + GELU_CUBE * v * v)));
         float slope = s + v * s * (1.0f - s) * (2.0f * GELU_SCALE) * (1.0f + 3.0f * GELU_CUBE * v * v);
@@ -362,25 +328,22 @@ VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *in
 
 int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (size_t i = 0; i < n; i += PIECE) {
+    for (size_t i = 0; i < n; i += PIECE)
         gelu_backward_piece(dt, dinp, inp, dout, i, MIN(n - i, (size_t)PIECE));
-    }
     return 0;
 }
 
 // --------
 // softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
 
-// The row's largest of V logits, from x[at..). A NaN is passed over here; it shows in the sum.
+// The largest of a row's V logits, from x[at..). It skips a NaN, which then shows in the sum.
 VECTOR static float largest(gpt2_dtype dt, const void *x, size_t at, size_t V) {
     float buf[PIECE], top = -INFINITY;
     for (size_t i = 0; i < V; i += PIECE) {
         size_t m = MIN(V - i, (size_t)PIECE);
         const float *row = view(dt, x, at + i, m, buf);
 #pragma omp simd reduction(max : top)
-        for (size_t j = 0; j < m; j++) {
-            top = row[j] > top ? row[j] : top;
-        }
+        for (size_t j = 0; j < m; j++) top = row[j] > top ? row[j] : top;
     }
     return top;
 }
@@ -410,9 +373,7 @@ VECTOR static void scaled(gpt2_dtype dt, void *x, size_t at, const float *e, flo
         size_t m = MIN(V - i, (size_t)PIECE);
         float *out = target(dt, x, at + i, buf);
 #pragma omp simd
-        for (size_t j = 0; j < m; j++) {
-            out[j] = e[i + j] * scale;
-        }
+        for (size_t j = 0; j < m; j++) out[j] = e[i + j] * scale;
         commit(dt, x, at + i, m, out);
     }
     size_t size = gpt2_dtype_size(dt);

@@ -1,4 +1,4 @@
-// The table of the layers on a CUDA device, and their plan. Everything is queued on the default stream.
+// The table of the layers on a CUDA device, and their plan. All work is queued on the default stream.
 #include <limits.h>
 #include "cuda.h"
 
@@ -6,7 +6,7 @@ static void *scratch;
 
 int cuda_check(cudaError_t rc, const char *what) {
     if (rc == cudaSuccess) return 0;
-    cudaGetLastError();  // said here once, not again by the next call
+    cudaGetLastError();  // clears the error, so that the next call does not report it again
     return gpt2_fail("CUDA: %s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
@@ -39,8 +39,8 @@ static int device_bytes(size_t *total) {
     return 0;
 }
 
-// Without memory for it nothing is tried: the activations, which are more than the operands of one product,
-// will not fit either, and that failure can say what would.
+// Without memory it tries nothing. The activations need more than the operands of one product and will not
+// fit either, and that failure can say what would.
 static int try_products(size_t scratch_bytes) {
     void *memory;
     size_t own = (scratch_bytes + 255) / 256 * 256, bytes = own + trial_cuda_bytes();
@@ -57,17 +57,16 @@ static int try_products(size_t scratch_bytes) {
     scratch = memory;
     int tried = trial_cuda((char *)memory + own);
     scratch = NULL;
-    rc = cudaFree(memory);  // after a kernel that failed it fails as well, which says less
+    rc = cudaFree(memory);  // fails as well if a kernel failed, but then that is the error to report
     return tried ? -1 : cuda_check(rc, "cudaFree");
 }
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1 || B > INT_MAX / T)
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
-                         "positive, NH divide C, and B*T "
-                         "fit an int",
+                         "positive, NH divide C, and B*T fit an int",
                          B, T, C, NH, Vp, chunk);
-    release_products();  // attention's graphs stay: they belong to a shape and take long to build
+    release_products();  // attention's graphs stay, because they belong to a shape and take long to build
     int BT = B * T;
     size_t wishes[4] = { 0 };
     if (rows_cuda_plan(dt, C, &wishes[0]) || ends_cuda_plan(BT > chunk ? BT : chunk, Vp, &wishes[1]) ||
@@ -76,7 +75,7 @@ static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
         release();
         return -1;
     }
-    *scratch_bytes = 0;  // the layers run one after the other: what the largest of them needs
+    *scratch_bytes = 0;  // layers run one after the other, so the largest wish counts
     for (int i = 0; i < 4; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
     if (try_products(*scratch_bytes) == 0) return 0;
     release();

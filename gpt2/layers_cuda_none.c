@@ -1,4 +1,4 @@
-// What the trainer finds in place of the CUDA layers where it was built without CUDA.
+// Stands in for the CUDA layers in a build without CUDA.
 #ifndef GPT2_CUDA
 #include "error.h"
 #include "layers.h"

@@ -1,7 +1,7 @@
-// Matrix products by oneDNN. A product of one kind and shape is created once, by plan for the shapes of
-// training, and kept in a table; its working memory is the layers' scratch, so that a step allocates nothing.
-// Operands stay in the layout of the model: measured on AVX-512, transposing or blocking them first gains at
-// most 5 % over oneDNN's own packing.
+// Matrix products by oneDNN. A product of one kind and shape is created once and kept in a table; plan
+// creates those of training. Its working memory is the layers' scratch, so that a step allocates nothing.
+// Operands stay in the layout of the model, because transposing or blocking them first gains at most 5 % over
+// oneDNN's own packing (measured on AVX-512).
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -30,14 +30,13 @@ static struct {
     dnnl_stream_t stream;
     Product table[MAX_PRODUCTS];
     int used;
-    int planned;  // the first ones stay; those that other shapes (sampling) made later are replaced in turn
+    int planned;  // so many stay; later ones, of other shapes (sampling), are replaced in turn
     int turn;
     size_t scratch_bytes;
 } matmul;
 
 // --------
-// oneDNN 2 describes memory in a struct, oneDNN 3 behind a pointer, and primitives are described in one call
-// less
+// oneDNN 2 and 3: version 3 describes memory behind a pointer, and primitives with one call less
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Shape;
@@ -49,8 +48,8 @@ typedef struct {
     int made;
 } Matrix;
 
-// (rows, cols); transposed: stored as (cols, rows). Of the columns of a matrix that is not, one piece of
-// `pieces`.
+// (rows, cols); transposed: stored as (cols, rows). A matrix that is not transposed may be one of `pieces`
+// pieces of columns.
 static dnnl_status_t matrix_init(Matrix *m, gpt2_dtype dt, int rows, int cols, int transposed, int pieces) {
     dnnl_dims_t dims = { rows, cols / pieces };
     dnnl_dims_t strides = { transposed ? 1 : cols, transposed ? rows : 1 };
@@ -74,9 +73,7 @@ static Shape matrix_shape(const Matrix *m) {
 
 static void matrix_free(Matrix *m) {
 #if DNNL_VERSION_MAJOR >= 3
-    if (m->made) {
-        dnnl_memory_desc_destroy(m->desc);
-    }
+    if (m->made) dnnl_memory_desc_destroy(m->desc);
 #endif
     m->made = 0;
 }
@@ -99,50 +96,38 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, con
 
 static void product_free(Product *p) {
     dnnl_memory_t memories[] = { p->left, p->right, p->bias, p->result, p->workspace };
-    for (int i = 0; i < NUM_SLOTS; i++) {
-        if (memories[i] != NULL) {
-            dnnl_memory_destroy(memories[i]);
-        }
-    }
-    if (p->primitive != NULL) {
-        dnnl_primitive_destroy(p->primitive);
-    }
+    for (int i = 0; i < NUM_SLOTS; i++)
+        if (memories[i]) dnnl_memory_destroy(memories[i]);
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
     free(p->own_workspace);
     memset(p, 0, sizeof *p);
 }
 
 static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
     dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (kind != DWEIGHT_ADD || status != dnnl_success) {
-        return status;
-    }
+    if (kind != DWEIGHT_ADD || status != dnnl_success) return status;
     dnnl_post_ops_t sum;
     status = dnnl_post_ops_create(&sum);
-    if (status != dnnl_success) {
-        return status;
-    }
+    if (status != dnnl_success) return status;
 #if DNNL_VERSION_MAJOR >= 3
     status = dnnl_post_ops_append_sum(sum, 1.0f, 0, dnnl_data_type_undef);
 #else
     status = dnnl_post_ops_append_sum(sum, 1.0f);
 #endif
-    if (status == dnnl_success) {
-        status = dnnl_primitive_attr_set_post_ops(attr, sum);  // copies them
-    }
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, sum);  // copies them
     dnnl_post_ops_destroy(sum);
     return status;
 }
 
 // oneDNN's first choice loses up to a quarter of its speed where a right matrix that is not transposed
 // outgrows the cache (512 x 3072 x 768 in fp32: 216 GFLOP/s whole, 257 in two pieces; 512 x 50304 x 768 in
-// bf16: 404 and 466). Columns do not depend on each other: each piece is a product of its own.
+// bf16: 404 and 466). Columns do not depend on each other, so each piece is a product of its own.
 static int column_pieces(gpt2_dtype dt, int inner, int cols) {
     enum { PACKED_BYTES = 5 << 20, LEAST_COLUMNS = 384 };
     int pieces = 1;
     while ((size_t)inner * (cols / pieces) * gpt2_dtype_size(dt) > PACKED_BYTES && cols % (2 * pieces) == 0 &&
-           cols / (2 * pieces) >= LEAST_COLUMNS) {
+           cols / (2 * pieces) >= LEAST_COLUMNS)
         pieces *= 2;
-    }
     return pieces;
 }
 
@@ -154,24 +139,21 @@ static dnnl_status_t shapes(Product *p, Matrix *left, Matrix *right, Matrix *bia
     p->pieces = forward ? 1 : column_pieces(p->dt, inner[p->kind], cols[p->kind]);
     dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind],
                                        p->kind == DWEIGHT || p->kind == DWEIGHT_ADD, 1);
-    if (status == dnnl_success) {
+    if (status == dnnl_success)
         status = matrix_init(right, p->dt, inner[p->kind], cols[p->kind], forward, p->pieces);
-    }
-    if (status == dnnl_success) {
+    if (status == dnnl_success)
         status = matrix_init(result, p->dt, rows[p->kind], cols[p->kind], 0, p->pieces);
-    }
-    if (status == dnnl_success && p->kind == FORWARD_BIAS) {
+    if (status == dnnl_success && p->kind == FORWARD_BIAS)
         status = matrix_init(bias, p->dt, 1, cols[p->kind], 0, 1);
-    }
     return status;
 }
 
-// the memories have no address yet: each call says where its operands are
+// The memories have no address yet, because each call says where its operands are.
 static dnnl_status_t create_memory(dnnl_memory_t *memory, Shape shape) {
-    return shape == NULL ? dnnl_success : dnnl_memory_create(memory, shape, matmul.engine, DNNL_MEMORY_NONE);
+    return !shape ? dnnl_success : dnnl_memory_create(memory, shape, matmul.engine, DNNL_MEMORY_NONE);
 }
 
-static size_t shape_bytes(Shape shape) { return shape == NULL ? 0 : dnnl_memory_desc_get_size(shape); }
+static size_t shape_bytes(Shape shape) { return !shape ? 0 : dnnl_memory_desc_get_size(shape); }
 
 static dnnl_status_t product_finish(Product *p, const_dnnl_primitive_desc_t pd, const Matrix *left,
                                     const Matrix *right, const Matrix *bias, const Matrix *result) {
@@ -181,7 +163,8 @@ static dnnl_status_t product_finish(Product *p, const_dnnl_primitive_desc_t pd, 
     Shape all[] = { matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result),
                     workspace };
     dnnl_status_t status = dnnl_primitive_create(&p->primitive, pd);
-    for (int i = 0; i < NUM_SLOTS && status == dnnl_success; i++) {
+    for (int i = 0; i < NUM_SLOTS; i++) {
+        if (status != dnnl_success) return status;
         status = create_memory(memories[i], all[i]);
     }
     return status;
@@ -192,24 +175,12 @@ static int product_init(Product *p) {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status = shapes(p, &left, &right, &bias, &result);
-    if (status == dnnl_success) {
-        status = dnnl_primitive_attr_create(&attr);
-    }
-    if (status == dnnl_success) {
-        status = attributes(attr, p->kind);
-    }
-    if (status == dnnl_success) {
-        status = describe(&pd, &left, &right, &bias, &result, attr);
-    }
-    if (status == dnnl_success) {
-        status = product_finish(p, pd, &left, &right, &bias, &result);
-    }
-    if (pd != NULL) {
-        dnnl_primitive_desc_destroy(pd);
-    }
-    if (attr != NULL) {
-        dnnl_primitive_attr_destroy(attr);
-    }
+    if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
+    if (status == dnnl_success) status = attributes(attr, p->kind);
+    if (status == dnnl_success) status = describe(&pd, &left, &right, &bias, &result, attr);
+    if (status == dnnl_success) status = product_finish(p, pd, &left, &right, &bias, &result);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (attr) dnnl_primitive_attr_destroy(attr);
     matrix_free(&left);
     matrix_free(&right);
     matrix_free(&bias);
@@ -230,18 +201,14 @@ static int product_init(Product *p) {
 static Product *find(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
     for (int i = 0; i < matmul.used; i++) {
         Product *p = &matmul.table[i];
-        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC &&
-            p->primitive != NULL) {
+        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC && p->primitive)
             return p;
-        }
     }
     return NULL;
 }
 
 static Product *free_slot(void) {
-    if (matmul.used < MAX_PRODUCTS) {
-        return &matmul.table[matmul.used++];
-    }
+    if (matmul.used < MAX_PRODUCTS) return &matmul.table[matmul.used++];
     Product *p = &matmul.table[matmul.planned + matmul.turn];
     matmul.turn = (matmul.turn + 1) % (MAX_PRODUCTS - matmul.planned);
     product_free(p);
@@ -250,9 +217,7 @@ static Product *free_slot(void) {
 
 static Product *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
     Product *p = find(kind, dt, BT, C, OC);
-    if (p != NULL) {
-        return p;
-    }
+    if (p) return p;
     p = free_slot();
     *p = (Product){ .kind = kind, .dt = dt, .BT = BT, .C = C, .OC = OC };
     return product_init(p) == 0 ? p : NULL;
@@ -262,9 +227,7 @@ static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind 
     Kind kinds[] = { forward, DINP, dweight };
     for (int i = 0; i < 3; i++) {
         Product *p = find_or_make(kinds[i], dt, BT, C, OC);
-        if (p == NULL) {
-            return -1;
-        }
+        if (!p) return -1;
         matmul.scratch_bytes = MAX(matmul.scratch_bytes, p->workspace_bytes);
     }
     return 0;
@@ -272,12 +235,10 @@ static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind 
 
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
     dnnl_status_t status = dnnl_engine_create(&matmul.engine, dnnl_cpu, 0);
-    if (status == dnnl_success) {
+    if (status == dnnl_success)
         status = dnnl_stream_create(&matmul.stream, matmul.engine, dnnl_stream_default_flags);
-    }
-    if (status != dnnl_success) {
+    if (status != dnnl_success)
         return gpt2_fail("matmul: oneDNN has no CPU engine here: status %d", (int)status);
-    }
     int rows = MIN(chunk, BT), last = BT % rows;
     if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS, DWEIGHT) != 0 ||
         plan_matmul(dt, BT, C, C, FORWARD_BIAS, DWEIGHT) != 0 ||
@@ -285,39 +246,27 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
         plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS, DWEIGHT) != 0 ||
         plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 ||
         (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD) != 0) ||
-        (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0)) {
+        (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0))
         return -1;
-    }
     matmul.planned = matmul.used;
     *scratch_bytes = matmul.scratch_bytes;
     return 0;
 }
 
 void matmul_free(void) {
-    for (int i = 0; i < matmul.used; i++) {
-        product_free(&matmul.table[i]);
-    }
-    if (matmul.stream != NULL) {
-        dnnl_stream_destroy(matmul.stream);
-    }
-    if (matmul.engine != NULL) {
-        dnnl_engine_destroy(matmul.engine);
-    }
+    for (int i = 0; i < matmul.used; i++) product_free(&matmul.table[i]);
+    if (matmul.stream) dnnl_stream_destroy(matmul.stream);
+    if (matmul.engine) dnnl_engine_destroy(matmul.engine);
     memset(&matmul, 0, sizeof matmul);
 }
 
 // --------
 // running them
 
-// Where the workspace is: the layers' scratch or, for a shape that was not planned and needs more, the
-// product's own.
+// The workspace is the layers' scratch. A shape that was not planned and needs more has one of its own.
 static void *workspace_of(Product *p) {
-    if (p->workspace_bytes <= matmul.scratch_bytes) {
-        return shared_scratch();
-    }
-    if (p->own_workspace == NULL) {
-        p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);
-    }
+    if (p->workspace_bytes <= matmul.scratch_bytes) return shared_scratch();
+    if (!p->own_workspace) p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);
     return p->own_workspace;
 }
 
@@ -333,29 +282,23 @@ static dnnl_status_t execute(Product *p, const void *left, const void *right, co
     int num_args = 0;
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < NUM_SLOTS && status == dnnl_success; i++) {
-        if (slots[i].memory != NULL) {
+        if (slots[i].memory) {
             status = dnnl_memory_set_data_handle(slots[i].memory, (void *)at[i]);
             args[num_args++] = slots[i];
         }
     }
-    if (status == dnnl_success) {
-        status = dnnl_primitive_execute(p->primitive, matmul.stream, num_args, args);
-    }
+    if (status == dnnl_success) status = dnnl_primitive_execute(p->primitive, matmul.stream, num_args, args);
     return status == dnnl_success ? dnnl_stream_wait(matmul.stream) : status;
 }
 
 static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void *left, const void *right,
                     const void *bias, void *result) {
     Product *p = find_or_make(kind, dt, BT, C, OC);
-    if (p == NULL) {
-        return -1;
-    }
+    if (!p) return -1;
     void *workspace = workspace_of(p);
-    if (workspace == NULL) {
-        return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);
-    }
-    size_t piece = (size_t)C / p->pieces *
-                   gpt2_dtype_size(dt);  // bytes; only products with C columns have more than one
+    if (!workspace) return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);
+    // In bytes. Only products with C columns have more than one piece.
+    size_t piece = (size_t)C / p->pieces * gpt2_dtype_size(dt);
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < p->pieces && status == dnnl_success; i++) {
         status = execute(p, left, (const char *)right + i * piece, bias, (char *)result + i * piece,
@@ -367,30 +310,26 @@ static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void 
                            C, (int)status);
 }
 
-// Each column is summed by one thread from top to bottom.
+// One thread sums each column from top to bottom.
 void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC) {
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
     for (int o = 0; o < OC; o += PIECE / 2) {
         float acc[PIECE / 2] = { 0 };
         int n = MIN(OC - o, PIECE / 2);
-        for (int bt = 0; bt < BT; bt++) {
-            accumulate(acc, dt, x, (size_t)bt * OC + o, n);
-        }
+        for (int bt = 0; bt < BT; bt++) accumulate(acc, dt, x, (size_t)bt * OC + o, n);
         add_sums(sums_dt, sums, o, acc, n);
     }
 }
 
 // dbias (OC) = the sums of dout's columns, or += with `add`
 static void column_sums(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC, int add) {
-    if (!add) {
-        memset(dbias, 0, OC * gpt2_dtype_size(dt));
-    }
+    if (!add) memset(dbias, 0, OC * gpt2_dtype_size(dt));
     add_column_sums(dt, dbias, dt, dout, BT, OC);
 }
 
 int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
                        int BT, int C, int OC) {
-    return multiply(bias != NULL ? FORWARD_BIAS : FORWARD, dt, BT, C, OC, inp, weight, bias, out);
+    return multiply(bias ? FORWARD_BIAS : FORWARD, dt, BT, C, OC, inp, weight, bias, out);
 }
 
 int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
@@ -405,18 +344,11 @@ int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweigh
                         int OC, int add) {
     Kind kind = add ? DWEIGHT_ADD : DWEIGHT;
     if (multiply(DINP, dt, BT, C, OC, dout, weight, NULL, dinp) != 0 ||
-        multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0) {
+        multiply(kind, dt, BT, C, OC, dout, inp, NULL, dweight) != 0)
         return -1;
-    }
-    if (dbias != NULL) {
-        column_sums(dt, dbias, dout, BT, OC, add);
-    }
-    if (pre != NULL && cpu_gelu_backward(dt, dinp, pre, dinp, (size_t)BT * C) != 0) {
-        return -1;
-    }
-    if (dinp_bias != NULL) {
-        column_sums(dt, dinp_bias, dinp, BT, C, add);
-    }
+    if (dbias) column_sums(dt, dbias, dout, BT, OC, add);
+    if (pre && cpu_gelu_backward(dt, dinp, pre, dinp, (size_t)BT * C) != 0) return -1;
+    if (dinp_bias) column_sums(dt, dinp_bias, dinp, BT, C, add);
     return 0;
 }
 

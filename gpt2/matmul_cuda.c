@@ -1,11 +1,11 @@
-// Matrix products on CUDA, for the layers: which epilogue of cuBLASLt's goes with which product, and what is
-// done where it has none.
+// The layers' matrix products on CUDA: which epilogue of cuBLASLt goes with which product, and what replaces
+// an epilogue that it lacks.
 #include "cuda.h"
 #include "product_cuda.h"
 
-enum { GELU_MULTIPLE = 8 };  // elements of a row of what GELU's epilogues keep
+enum { GELU_MULTIPLE = 8 };  // the rows that GELU's epilogues keep have a multiple of so many elements
 
-static int gelu_option;  // -ge
+static int gelu_option;  // layers_cuda_options' gelu
 
 void matmul_cuda_options(int tf32, int gelu) {
     product_options(tf32);
@@ -13,9 +13,9 @@ void matmul_cuda_options(int tf32, int gelu) {
 }
 
 // --------
-// a product with its epilogue, or apart
+// a product with its epilogue, or with the epilogue's work done apart
 
-// whether -ge allows this epilogue, and the shape does
+// Returns whether the options and the shape allow this epilogue.
 static int allowed(const Product *p) {
     int level, hopper = 0;
     switch (p->epilogue) {
@@ -48,7 +48,7 @@ static int multiply(const Product *p, const Operands *x) {
     return p->epilogue ? matmul_cuda_apart(p, x) : product_unsupported(p);
 }
 
-// What is left of the epilogue when one thing that it does is done apart.
+// The same product with one task of its epilogue left out.
 Product matmul_cuda_less(const Product *p) {
     Product less = *p;
     less.epilogue = p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? CUBLASLT_EPILOGUE_BIAS
@@ -88,7 +88,8 @@ int matmul_cuda_apart(const Product *p, const Operands *x) {
 int matmul_cuda_prepare(const Product *p) {
     if (!allowed(p)) return 0;
     Kept *kept = product_keep(p);
-    return !kept ? -1 : kept->found || p->epilogue ? 0 : product_unsupported(p);
+    if (!kept) return -1;
+    return kept->found || p->epilogue ? 0 : product_unsupported(p);
 }
 
 int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add,
@@ -159,7 +160,7 @@ int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *in
                                      .workspace = cuda_scratch() });
 }
 
-// The epilogues overwrite bias gradients: what is to be added to is summed apart.
+// The epilogues overwrite bias gradients, so with `add` they are summed apart.
 int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
                          const void *dout, const void *inp, const void *weight, const void *pre, int BT,
                          int C, int OC, int add) {
@@ -190,8 +191,8 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
 // --------
 // before the first step
 
-// Forward and both products of backward, without GELU; with a bias: dweight with and without its gradient,
-// which may be had elsewhere.
+// Plans forward and both products of backward, without GELU. With a bias it plans dweight with and without
+// the bias gradient, which may come from elsewhere.
 static int plan_layer(gpt2_dtype dt, int BT, int C, int OC, int bias) {
     Product products[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0),
                            backward_inp(dt, BT, C, OC, 0), backward_weight(dt, BT, C, OC, 0),

@@ -1,4 +1,4 @@
-// Matrix products on CUDA by cuBLASLt, for the layers that matrices are most of.
+// Matrix products on CUDA by cuBLASLt.
 #ifndef GPT2_MATMUL_CUDA_H
 #define GPT2_MATMUL_CUDA_H
 #include "layers.h"
@@ -7,8 +7,8 @@ extern "C" {
 #endif
 
 // out (rows, cols) = left (rows, depth) @ right (depth, cols), row-major, for each matrix of a batch.
-// Operands start at multiples of 16 bytes or whole rows and matrices of a batch after one. Integers without
-// gaps between them: shapes are compared byte for byte.
+// Operands start at multiples of 16 bytes, or whole rows and matrices of a batch after one. The fields are
+// integers without gaps, because shapes are compared byte for byte.
 typedef struct {
     gpt2_dtype in, out;                   // types of left and right, and of out
     int rows, cols, depth, batch;         // batch 0: one
@@ -18,11 +18,11 @@ typedef struct {
     int epilogue;                         // cublasLtEpilogue_t; 0: none. Attention's have none
 } Product;
 
-// Finds the algorithms of a shape, of which the end of plan settles one; product does both where it was not
-// done. Allocates on the host only.
+// Finds the algorithms of a shape, of which the end of plan settles one. matmul_cuda_product does both for a
+// shape that was not prepared. Allocates on the host only.
 int matmul_cuda_prepare(const Product *p);
 // out = left @ right, or += with `add`. workspace: device memory of matmul_cuda_workspace bytes, 256-byte
-// aligned, used meanwhile.
+// aligned, in use until the product is done.
 int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add,
                         void *workspace);
 int matmul_cuda_workspace(size_t *bytes);  // a multiple of 256

@@ -13,7 +13,7 @@ enum { GPT2_VOCAB = 50257, VOCAB_PADDING = 128 };
 // sizes
 
 int gpt2_config_check(const GPT2Config *config, const char *name) {
-    // the upper ends keep every product of sizes, up to the number of parameters, inside its integer type
+    // The upper ends keep every product of sizes, up to the number of parameters, inside its integer type.
     const struct {
         const char *what;
         int value, max;
@@ -39,24 +39,27 @@ int gpt2_config_check(const GPT2Config *config, const char *name) {
 
 void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TENSORS]) {
     int64_t C = config->channels, Vp = config->padded_vocab_size, maxT = config->max_seq_len;
+    // clang-format off
     const GPT2Tensor table[NUM_PARAMETER_TENSORS] = {
-        [WTE] = { "wte", 0, 0, 2, { Vp, C } },
-        [WPE] = { "wpe", 0, 0, 2, { maxT, C } },
-        [LN1W] = { "ln1w", 0, 1, 1, { C } },
-        [LN1B] = { "ln1b", 0, 1, 1, { C } },
-        [QKVW] = { "qkvw", 0, 1, 2, { 3 * C, C } },
-        [QKVB] = { "qkvb", 0, 1, 1, { 3 * C } },
+        // name, elements (0: computed below), per layer, dimensions, shape
+        [WTE]      = { "wte",      0, 0, 2, { Vp, C } },
+        [WPE]      = { "wpe",      0, 0, 2, { maxT, C } },
+        [LN1W]     = { "ln1w",     0, 1, 1, { C } },
+        [LN1B]     = { "ln1b",     0, 1, 1, { C } },
+        [QKVW]     = { "qkvw",     0, 1, 2, { 3 * C, C } },
+        [QKVB]     = { "qkvb",     0, 1, 1, { 3 * C } },
         [ATTPROJW] = { "attprojw", 0, 1, 2, { C, C } },
         [ATTPROJB] = { "attprojb", 0, 1, 1, { C } },
-        [LN2W] = { "ln2w", 0, 1, 1, { C } },
-        [LN2B] = { "ln2b", 0, 1, 1, { C } },
-        [FCW] = { "fcw", 0, 1, 2, { 4 * C, C } },
-        [FCB] = { "fcb", 0, 1, 1, { 4 * C } },
-        [FCPROJW] = { "fcprojw", 0, 1, 2, { C, 4 * C } },
-        [FCPROJB] = { "fcprojb", 0, 1, 1, { C } },
-        [LNFW] = { "lnfw", 0, 0, 1, { C } },
-        [LNFB] = { "lnfb", 0, 0, 1, { C } },
+        [LN2W]     = { "ln2w",     0, 1, 1, { C } },
+        [LN2B]     = { "ln2b",     0, 1, 1, { C } },
+        [FCW]      = { "fcw",      0, 1, 2, { 4 * C, C } },
+        [FCB]      = { "fcb",      0, 1, 1, { 4 * C } },
+        [FCPROJW]  = { "fcprojw",  0, 1, 2, { C, 4 * C } },
+        [FCPROJB]  = { "fcprojb",  0, 1, 1, { C } },
+        [LNFW]     = { "lnfw",     0, 0, 1, { C } },
+        [LNFB]     = { "lnfb",     0, 0, 1, { C } },
     };
+    // clang-format on
     memcpy(tensors, table, sizeof table);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         tensors[i].elems = tensors[i].n_dims == 2 ? tensors[i].dims[0] * tensors[i].dims[1]
@@ -75,13 +78,15 @@ int64_t gpt2_num_parameters(const GPT2Config *config) {
 // --------
 // descriptors
 
-// A positive decimal number without leading zeros that fits an int; moves the text past it.
+// Reads a positive decimal number without leading zeros that fits an int, and moves the text past it.
 static int parse_number(const char **text, int *value) {
     const char *p = *text;
     int64_t n = 0;
     if (*p < '1' || *p > '9') return 0;
-    for (; *p >= '0' && *p <= '9' && n <= INT_MAX; p++) n = n * 10 + (*p - '0');
-    if (n > INT_MAX) return 0;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        n = n * 10 + (*p - '0');
+        if (n > INT_MAX) return 0;
+    }
     *text = p;
     *value = (int)n;
     return 1;
@@ -97,15 +102,15 @@ static const Size gpt2_sizes[] = {
     { 48, 1600, 25 }, { 60, 1920, 30 }, { 72, 2880, 30 }, { 84, 3456, 36 },
 };
 static const Size gpt3_sizes[] = {
-    // llm.c names one more, c5140 with heads of 128, which do not divide it
+    // llm.c names one more: c5140 with heads of 128, which do not divide it.
     { 6, 384, 6 },    { 12, 768, 12 },  { 24, 1024, 16 }, { 24, 1536, 16 },
     { 24, 2048, 16 }, { 32, 2560, 32 }, { 32, 4096, 32 }, { 96, 12288, 96 },
 };
 
 static int family(GPT2Config *config, const char *descriptor, const char *digits, int gpt3) {
     const Size *sizes = gpt3 ? gpt3_sizes : gpt2_sizes;
-    const char *what = gpt3 ? "channels" : "depth",
-               *known = gpt3 ? "384 768 1024 1536 2048 2560 4096 12288" : "6 12 24 36 48 60 72 84";
+    const char *what = gpt3 ? "channels" : "depth";
+    const char *known = gpt3 ? "384 768 1024 1536 2048 2560 4096 12288" : "6 12 24 36 48 60 72 84";
     int wanted;
     const char *end = digits;
     if (!parse_number(&end, &wanted) || *end)
@@ -138,10 +143,12 @@ static int free_form(GPT2Config *config, const char *descriptor) {
     };
     const char *p = descriptor;
     for (int i = 0; i < COUNT(parts); i++) {
-        if (*p++ != parts[i].letter || !parse_number(&p, parts[i].value))
+        const char *part = p;
+        p++;
+        if (*part != parts[i].letter || !parse_number(&p, parts[i].value))
             return gpt2_fail("model \"%s\": expected '%c' and a positive number (%s), found \"%s\"; write it "
                              "like l4h4c128v512t64",
-                             descriptor, parts[i].letter, parts[i].what, p - 1);
+                             descriptor, parts[i].letter, parts[i].what, part);
     }
     return *p ? gpt2_fail("model \"%s\": \"%s\" follows the last part", descriptor, p) : 0;
 }

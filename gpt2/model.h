@@ -14,31 +14,18 @@ typedef struct {
     int channels;           // C
 } GPT2Config;
 
-// llm.c's order: the order of model files, of digests and of initialisation
+// llm.c's order, which model files, digests and initialisation follow
+// clang-format off
 enum {
-    WTE,
-    WPE,
-    LN1W,
-    LN1B,
-    QKVW,
-    QKVB,
-    ATTPROJW,
-    ATTPROJB,
-    LN2W,
-    LN2B,
-    FCW,
-    FCB,
-    FCPROJW,
-    FCPROJB,
-    LNFW,
-    LNFB,
+    WTE, WPE, LN1W, LN1B, QKVW, QKVB, ATTPROJW, ATTPROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB, LNFW, LNFB,
     NUM_PARAMETER_TENSORS
 };
+// clang-format on
 
 typedef struct {
     const char *name;  // "wte", "qkvw", ...
     int64_t elems;     // elements of one layer's tensor
-    int per_layer;     // 1: there is one for each of the L layers; 0: one in all
+    int per_layer;     // 1: each of the L layers has one; 0: there is one
     int n_dims;        // 1 or 2: a vector, or a matrix (weight decay applies to matrices only)
     int64_t dims[2];   // its shape
 } GPT2Tensor;
@@ -46,35 +33,35 @@ void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TEN
 int64_t gpt2_num_parameters(const GPT2Config *config);
 
 // "d12", "gpt2:d12", "gpt3:c768" as in llm.c (V 50257), or free: "l4h4c128v512t64" = layers, heads, channels,
-// vocabulary, longest sequence. Errors name the descriptor and the part that is wrong (heads not dividing
-// channels, zero, unknown depth). 0 or -1.
+// vocabulary, longest sequence. Returns 0 or -1. Errors name the descriptor and the part that is wrong (heads
+// that do not divide the channels, zero, unknown depth).
 int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor);
-// Sizes that a GPT-2 can have and that leave room for products of them; `name` (a file or a descriptor)
-// begins the error. 0 or -1.
+// Checks that a GPT-2 can have these sizes and that their products fit their types. Returns 0 or -1. `name`
+// (a file or a descriptor) begins the error.
 int gpt2_config_check(const GPT2Config *config, const char *name);
 
-enum { GPT2_PIECE = 1 << 18 };  // elements of the largest piece: 1 MiB in fp32
+enum { GPT2_PIECE = 1 << 18 };  // elements of the largest piece: 1 MiB of fp32
 
 // Receives values of a tensor, layer by layer, in pieces: elements [offset, offset + n) of `tensor` at
 // `layer`, in fp32. Returns 0, or -1 to stop (with gpt2_fail's sentence set).
 typedef int (*gpt2_sink)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values);
-// Gives values, same coordinates.
+// Gives values, in the same coordinates.
 typedef int (*gpt2_source)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values);
 
-// llm.c's own initialisation, bit for bit: mt19937 seed 42, its order of tensors and layers, normal(0, 0.02),
-// residual projections scaled by 1/sqrt(2L), layernorm weights 1, everything else 0, wte rows V..Vp-1 0. The
-// sink sees every element exactly once, in pieces of at most GPT2_PIECE.
+// llm.c's own initialisation, bit for bit: mt19937 with seed 42, llm.c's order of tensors and layers,
+// normal(0, 0.02), residual projections scaled by 1/sqrt(2L), layernorm weights 1, all else 0, and so are
+// wte's rows V..Vp-1. The sink sees every element exactly once, in pieces of at most GPT2_PIECE.
 int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx);
 
-// llm.c model files: 256 int32 header (magic 20240326; version 3 = fp32, 5 = bf16), then the tensors in
-// order, all layers of each. read_header checks magic, version, sane sizes and that the file is exactly as
-// long as it must be. Pieces of at most GPT2_PIECE.
+// llm.c's model files: a header of 256 int32 (magic 20240326; version 3 = fp32, 5 = bf16), then the tensors
+// in order, with all layers of each. read_header checks magic, version, sizes and the exact length of the
+// file. Pieces have at most GPT2_PIECE elements.
 int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype);
 int gpt2_file_read(const char *path, gpt2_sink sink, void *ctx);
-// Writes path atomically (temporary name, fsync, rename; the temporary is removed on failure). `writer` 0:
-// calls the source in the same order and writes nothing, for ranks that only take part in a collective
-// source. For their sake a writer that can write no more (disk full) still calls the source to the end, and
-// then returns -1.
+// Writes path atomically: temporary name, fsync, rename; on failure the temporary file is removed. With
+// `writer` 0 it calls the source in the same order and writes nothing, for ranks that only take part in a
+// collective source. For their sake a writer whose disk is full still calls the source to the end, and then
+// returns -1.
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                     void *ctx, int writer);
 

@@ -14,7 +14,7 @@ enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER = 256 * sizeo
 
 typedef struct {
     const char *path;
-    FILE *file;  // NULL: nothing is written (any more)
+    FILE *file;  // NULL: this rank writes nothing
     gpt2_dtype dtype;
     gpt2_sink sink;      // reading
     gpt2_source source;  // writing
@@ -26,16 +26,19 @@ typedef struct {
 
 typedef int (*Piece)(Stream *s, int tensor, int layer, int64_t offset, int64_t n);
 
-// Every piece of the file, in its order.
+// Visits every piece of the file, in order.
 static int for_each_piece(Stream *s, const GPT2Config *config, Piece piece) {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     gpt2_tensors(config, tensors);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
-        for (int l = 0; l < (tensors[i].per_layer ? config->num_layers : 1); l++)
-            for (int64_t at = 0, n; at < tensors[i].elems; at += n) {
-                n = tensors[i].elems - at < GPT2_PIECE ? tensors[i].elems - at : GPT2_PIECE;
-                if (piece(s, i, l, at, n)) return -1;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        int layers = tensors[i].per_layer ? config->num_layers : 1;
+        for (int l = 0; l < layers; l++) {
+            for (int64_t at = 0; at < tensors[i].elems; at += GPT2_PIECE) {
+                int64_t rest = tensors[i].elems - at;
+                if (piece(s, i, l, at, rest < GPT2_PIECE ? rest : GPT2_PIECE)) return -1;
             }
+        }
+    }
     return 0;
 }
 
@@ -69,8 +72,7 @@ static int parse_header(const char *path, const int32_t *header, GPT2Config *con
     return gpt2_config_check(config, path);
 }
 
-// Opens the file and checks all that can be told without reading the values; the file stands behind its
-// header.
+// Opens the file, checks all that does not need the values, and leaves the position after the header.
 static FILE *open_model(const char *path, GPT2Config *config, gpt2_dtype *dtype) {
     struct stat st;
     int32_t header[256];
@@ -94,7 +96,7 @@ static FILE *open_model(const char *path, GPT2Config *config, gpt2_dtype *dtype)
         gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)st.st_size,
                   (long long)expected, st.st_size < expected ? "cut short" : "too long");
     }
-    fclose(f);  // only read from, and the error is known
+    fclose(f);  // nothing was written, and the error is known
     return NULL;
 }
 
@@ -110,14 +112,16 @@ static int read_piece(Stream *s, int tensor, int layer, int64_t offset, int64_t 
     if (fread(bf16 ? (void *)s->halves : s->values, gpt2_dtype_size(s->dtype), n, s->file) != (size_t)n)
         return gpt2_fail("%s: reading stopped before the end: %s", s->path,
                          errno ? strerror(errno) : "the file was cut short meanwhile");
-    for (int64_t i = 0; bf16 && i < n; i++) s->values[i] = bf16_to_f32(s->halves[i]);
+    if (bf16)
+        for (int64_t i = 0; i < n; i++) s->values[i] = bf16_to_f32(s->halves[i]);
     return s->sink(s->ctx, tensor, layer, offset, n, s->values);
 }
 
 int gpt2_file_read(const char *path, gpt2_sink sink, void *ctx) {
     GPT2Config config;
     Stream s = { .path = path, .sink = sink, .ctx = ctx };
-    if (!(s.file = open_model(path, &config, &s.dtype))) return -1;
+    s.file = open_model(path, &config, &s.dtype);
+    if (!s.file) return -1;
     int failed = stream_buffers(&s) || for_each_piece(&s, &config, read_piece) ? -1 : 0;
     if (fclose(s.file) && !failed) failed = gpt2_fail("%s: %s", path, strerror(errno));
     stream_free(&s);
@@ -127,7 +131,7 @@ int gpt2_file_read(const char *path, gpt2_sink sink, void *ctx) {
 // --------
 // writing
 
-// A failed write does not end the walk: the other ranks wait in the source.
+// A failed write does not end the walk, because the other ranks wait in the source.
 static void write_bytes(Stream *s, const void *bytes, size_t size) {
     if (s->failed || fwrite(bytes, 1, size, s->file) == size) return;
     s->failed = gpt2_fail("%s: cannot write: %s", s->path, strerror(errno));
@@ -137,25 +141,27 @@ static int write_piece(Stream *s, int tensor, int layer, int64_t offset, int64_t
     if (s->source(s->ctx, tensor, layer, offset, n, s->values)) return -1;
     if (!s->file) return 0;
     int bf16 = s->dtype == GPT2_BF16;
-    for (int64_t i = 0; bf16 && i < n; i++) s->halves[i] = f32_to_bf16(s->values[i]);
+    if (bf16)
+        for (int64_t i = 0; i < n; i++) s->halves[i] = f32_to_bf16(s->values[i]);
     write_bytes(s, bf16 ? (void *)s->halves : s->values, n * gpt2_dtype_size(s->dtype));
     return 0;
 }
 
-// A rename is safe on disk only once its directory is.
+// A rename is safe on disk only once its directory is synchronised.
 static int sync_directory_of(const char *path) {
     char *copy = strdup(path);
     if (!copy) return gpt2_fail("%s: no memory", path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY);
-    int failed = fd < 0 || fsync(fd) ? gpt2_fail("%s: written, but its directory cannot be synchronised: %s",
-                                                 path, strerror(errno))
-                                     : 0;
+    int failed = 0;
+    if (fd < 0 || fsync(fd))
+        failed = gpt2_fail("%s: written, but its directory cannot be synchronised: %s", path,
+                           strerror(errno));
     if (fd >= 0) close(fd);  // nothing was written through it
     free(copy);
     return failed;
 }
 
-// Makes the temporary file the file, or removes it.
+// Renames the temporary file to the path, or removes it.
 static int finish_file(Stream *s, const char *temporary, int failed) {
     if (!failed && (fflush(s->file) || fsync(fileno(s->file))))
         failed = gpt2_fail("%s: cannot write: %s", s->path, strerror(errno));
@@ -175,6 +181,21 @@ static void write_header(Stream *s, const GPT2Config *c) {
     write_bytes(s, header, sizeof header);
 }
 
+// Creates the temporary file with its header; the caller frees its name. NULL without memory for the name.
+static char *create_file(Stream *s, const GPT2Config *config) {
+    char *temporary = NULL;
+    if (asprintf(&temporary, "%s.tmp", s->path) < 0) {
+        s->failed = gpt2_fail("%s: no memory for its name", s->path);
+        return NULL;
+    }
+    s->file = fopen(temporary, "wb");
+    if (s->file)
+        write_header(s, config);
+    else
+        s->failed = gpt2_fail("%s: cannot create: %s", temporary, strerror(errno));
+    return temporary;
+}
+
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                     void *ctx, int writer) {
     Stream s = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
@@ -183,16 +204,7 @@ int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype
         stream_free(&s);
         return -1;
     }
-    if (writer) {
-        if (asprintf(&temporary, "%s.tmp", path) < 0) {
-            temporary = NULL;
-            s.failed = gpt2_fail("%s: no memory for its name", path);
-        } else if (!(s.file = fopen(temporary, "wb"))) {
-            s.failed = gpt2_fail("%s: cannot create: %s", temporary, strerror(errno));
-        } else {
-            write_header(&s, config);
-        }
-    }
+    if (writer) temporary = create_file(&s, config);
     int failed = for_each_piece(&s, config, write_piece) || s.failed ? -1 : 0;
     if (s.file) failed = finish_file(&s, temporary, failed);
     free(temporary);

@@ -1,4 +1,4 @@
-// The speed that a step is held against: what oneDNN reaches on this machine with a product that fits into
+// The speed that a step is compared with: what oneDNN reaches on this machine with a product that fits into
 // the caches.
 #include <stdlib.h>
 #include <string.h>
@@ -20,30 +20,26 @@ static double products_per_second(gpt2_dtype dt, void *out, const void *left, co
     double start = now(), seconds = 0;
     int products = 0;
     while (seconds < SLICE_S) {
-        if (cpu_matmul_forward(dt, out, left, right, NULL, SIDE, SIDE, SIDE) != 0) {
-            return 0;
-        }
+        if (cpu_matmul_forward(dt, out, left, right, NULL, SIDE, SIDE, SIDE) != 0) return 0;
         products++;
         seconds = now() - start;
     }
     return products / seconds;
 }
 
-// The best slice, since others may disturb one. A slice is longer than a scheduler's turn: ranks that share a
-// core get a part of it each.
+// Takes the best slice, because other programs may disturb one. A slice is longer than a scheduler's turn, so
+// that ranks that share a core each get a part of it.
 int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     size_t bytes = (size_t)SIDE * SIDE * gpt2_dtype_size(dt);
     char *memory = aligned_alloc(64, 3 * bytes);
-    if (memory == NULL) {
-        return gpt2_fail("no memory for %zu bytes to measure the peak with", 3 * bytes);
-    }
+    if (!memory) return gpt2_fail("no memory for %zu bytes to measure the peak with", 3 * bytes);
     memset(memory, 0x3f, 3 * bytes);  // about 0.75 in either dtype
     double best = 0, rate = 1;
-    for (int i = 0; i <= SLICES && rate > 0; i++) {
+    for (int i = 0; i <= SLICES; i++) {
         rate = products_per_second(dt, memory, memory + bytes, memory + 2 * bytes);
-        if (i > 0 && rate > best) {  // the first one warms up
+        if (rate <= 0) break;
+        if (i > 0 && rate > best)  // the first one warms up
             best = rate;
-        }
     }
     free(memory);
     *flops = best * 2.0 * SIDE * SIDE * SIDE;

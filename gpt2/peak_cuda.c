@@ -1,4 +1,4 @@
-// The speed that a step is held against: what cuBLASLt reaches on this card with a large square product.
+// The speed that a step is compared with: what cuBLASLt reaches on this card with a large square product.
 #include <stdlib.h>
 #include "cuda.h"
 #include "matmul_cuda.h"
@@ -18,8 +18,8 @@ static Product square(gpt2_dtype dt, int side) {
                       .out_ld = side };
 }
 
-// Values of both signs, with random mantissas, in any dtype: on zeros or constants a card draws less power
-// and is faster than in training.
+// Writes values of both signs with random mantissas, in any dtype. On zeros or constants a card draws less
+// power and is faster than in training.
 int cuda_random_values(void *to, size_t bytes) {
     enum { VALUES = 1 << 19 };
     uint16_t *values = malloc(VALUES * sizeof *values);
@@ -30,7 +30,8 @@ int cuda_random_values(void *to, size_t bytes) {
         values[i] = (uint16_t)((random >> 16 & 0x80ff) | 0x3e00);
     }
     cudaError_t rc = cudaSuccess;
-    for (size_t at = 0; at < bytes && rc == cudaSuccess; at += VALUES * sizeof *values) {
+    for (size_t at = 0; at < bytes; at += VALUES * sizeof *values) {
+        if (rc != cudaSuccess) break;
         size_t rest = bytes - at, n = VALUES * sizeof *values;
         rc = cudaMemcpy((char *)to + at, values, n < rest ? n : rest, cudaMemcpyHostToDevice);
     }
@@ -38,7 +39,8 @@ int cuda_random_values(void *to, size_t bytes) {
     return cuda_check(rc, "matrices to measure products with");
 }
 
-// seconds of n products, one after another; matrices: left, right, out, of `bytes` each, and the workspace
+// Measures the seconds of n products, one after another. matrices: left, right, out, of `bytes` each, and the
+// workspace.
 static int time_products(const Product *p, char *matrices, size_t bytes, const cudaEvent_t *events, int n,
                          double *seconds) {
     float ms;
@@ -54,8 +56,8 @@ static int time_products(const Product *p, char *matrices, size_t bytes, const c
     return 0;
 }
 
-// seconds of one product: the best slice, since others may disturb one. Slice -1 warms up, slice 0 is one
-// product.
+// Measures the seconds of one product. Takes the best slice, because other programs may disturb one. Slice -1
+// warms up, and slice 0 is one product.
 static int measure(const Product *p, char *memory, size_t bytes, const cudaEvent_t *events, int slices,
                    double *seconds) {
     double best = 1, slice;
@@ -75,14 +77,15 @@ static int measure_side(gpt2_dtype dt, int side, size_t workspace, int slices, d
     cudaEvent_t events[2] = { NULL, NULL };
     void *memory = NULL;
     int rc = cuda_check(cudaMalloc(&memory, 3 * bytes + workspace), "memory to measure the peak with");
-    for (int i = 0; i < 2 && rc == 0; i++) rc = cuda_check(cudaEventCreate(&events[i]), "cudaEventCreate");
+    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[0]), "cudaEventCreate");
+    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[1]), "cudaEventCreate");
     if (rc == 0) rc = measure(&p, memory, bytes, events, slices, seconds);
     for (int i = 0; i < 2; i++)
         if (events[i] && cuda_check(cudaEventDestroy(events[i]), "cudaEventDestroy") != 0) rc = -1;
     return cuda_check(cudaFree(memory), "cudaFree") != 0 ? -1 : rc;
 }
 
-// The side doubles until a product takes long enough, or memory gets short.
+// Doubles the side until a product takes long enough, or memory gets short.
 int cuda_peak_flops(gpt2_dtype dt, double *flops) {
     size_t workspace, available, total;
     int side = SMALLEST / 2;

@@ -1,5 +1,5 @@
-// Products by cuBLASLt: shapes, algorithms, calls. Without a tuning file the first algorithm of the heuristic
-// that runs is taken, which is the same in every run on the same card with the same library.
+// Products by cuBLASLt: shapes, algorithms, calls. Without a tuning file a product takes the first algorithm
+// of the heuristic that runs, which is the same in every run on the same card with the same library.
 #include <stdlib.h>
 #include <string.h>
 #include "cuda.h"
@@ -25,7 +25,7 @@ static cudaDataType type_of(gpt2_dtype dt) {
     return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// 0, or -1 with the sentence: the call, the shape as cuBLASLt sees it, its own name of the error
+// Returns 0, or -1 with a sentence of the call, the shape as cuBLASLt sees it, and its own name of the error.
 static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
     return gpt2_fail("cuBLASLt: %s: %s, for a product of m %d, n %d, k %d, batch %d in %s, epilogue %d",
@@ -100,7 +100,7 @@ static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
     cublasComputeType_t compute = round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t a = p->right_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->left_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     int64_t aux_ld = p->out_ld;
-    // stands for pointers that are not known yet: only its alignment counts
+    // This stands for pointers that are not known yet; only its alignment counts.
     const void *aligned = (const void *)(uintptr_t)ALIGNMENT;
     LT(p, cublasLtMatmulDescCreate(operation, compute, CUDA_R_32F));
     if (set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) != 0 ||
@@ -112,12 +112,11 @@ static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
         set(p, *operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned) != 0)
         return -1;
     if (!has_aux(p->epilogue)) return 0;
-    return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld) != 0
-               ? -1
-               : set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
+    if (set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld) != 0) return -1;
+    return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
 }
 
-// of pointers to a row or to a matrix of the batch: the largest power of two in their distances
+// The alignment of pointers to rows and matrices of the batch: the largest power of two in their distances.
 static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
     size_t bytes = ((size_t)ld | (size_t)next) * gpt2_dtype_size(dt) | ALIGNMENT;
     return (uint32_t)(bytes & -bytes);
@@ -126,7 +125,7 @@ static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
 static int set_preference(const Product *p, cublasLtMatmulPreference_t preference) {
     uint32_t a = alignment(p->in, p->right_ld, p->right_next), b = alignment(p->in, p->left_ld, p->left_next);
     uint32_t d = alignment(p->out, p->out_ld, p->out_next);
-    // Parts of a sum are added in fp32: the other schemes round them to the output's type on the way.
+    // Parts of a sum are added in fp32. The other schemes round them to the output's type on the way.
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     struct {
         cublasLtMatmulPreferenceAttributes_t name;
@@ -146,7 +145,7 @@ static int set_preference(const Product *p, cublasLtMatmulPreference_t preferenc
     return 0;
 }
 
-// Leaves in the table what the heuristic finds. An epilogue that it refuses is no failure.
+// Keeps what the heuristic finds. An epilogue that it refuses is no failure.
 static int ask_heuristic(Kept *kept, cublasLtMatmulPreference_t preference) {
     const Product *p = &kept->shape;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
@@ -172,7 +171,7 @@ static int find_candidates(Kept *kept) {
     return rc != 0 ? rc : lt_check(p, status, "cublasLtMatmulPreferenceDestroy");
 }
 
-// 1: the tuning file says how this product is computed; 0: it does not
+// Returns 1 if the tuning file says how to compute this product, else 0.
 static int take_tuned(Kept *kept) {
     cublasLtMatmulHeuristicResult_t result;
     int apart, line, rc = tune_find(&kept->shape, &kept->candidates[0], &apart, &line);
@@ -203,7 +202,8 @@ static int make(Kept *kept) {
         make_operation(p, &kept->operation) != 0)
         return -1;
     int tuned = take_tuned(kept);
-    return tuned < 0 ? -1 : tuned ? 0 : find_candidates(kept);
+    if (tuned < 0) return -1;
+    return tuned ? 0 : find_candidates(kept);
 }
 
 Kept *product_keep(const Product *p) {
@@ -212,7 +212,10 @@ Kept *product_keep(const Product *p) {
     if (open_library() != 0) return NULL;
     if (lt.used == lt.size) {
         Kept **table = realloc(lt.table, (lt.size + 64) * sizeof *table);
-        if (table) lt.table = table, lt.size += 64;
+        if (table) {
+            lt.table = table;
+            lt.size += 64;
+        }
     }
     Kept *kept = lt.used < lt.size ? calloc(1, sizeof *kept) : NULL;
     if (!kept) {
@@ -224,7 +227,8 @@ Kept *product_keep(const Product *p) {
         kept_free(kept);
         return NULL;
     }
-    return lt.table[lt.used++] = kept;
+    lt.table[lt.used++] = kept;
+    return kept;
 }
 
 Kept *product_at(int i) { return i < lt.used ? lt.table[i] : NULL; }
@@ -233,7 +237,10 @@ void product_free(void) {
     for (int i = 0; i < lt.used; i++) kept_free(lt.table[i]);
     free(lt.table);
     if (lt.handle) cublasLtDestroy(lt.handle);
-    lt.handle = NULL, lt.table = NULL, lt.used = lt.size = 0;
+    lt.handle = NULL;
+    lt.table = NULL;
+    lt.used = 0;
+    lt.size = 0;
 }
 
 // --------
@@ -269,7 +276,7 @@ int product_run(Kept *kept, const Operands *x) {
             return 0;
         }
         if (kept->settled) return lt_check(&kept->shape, status, "cublasLtMatmul");
-        cudaGetLastError();  // what a refused launch leaves behind is not the next call's
+        cudaGetLastError();  // clears the refused launch's error, so that the next call does not report it
         kept->chosen++;
     }
     kept->found = 0;

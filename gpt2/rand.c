@@ -1,5 +1,5 @@
-// mt19937 and the normal distribution as PyTorch draws them, and the sampler's xorshift*. Bits matter here:
-// the same floats as llm.c's come only from the same operations in the same precision and order.
+// mt19937 and the normal distribution as PyTorch draws them, and the sampler's xorshift*. Only the same
+// operations in the same precision and order give the same floats as llm.c's.
 #include <math.h>
 #include "rand.h"
 
@@ -38,7 +38,7 @@ static double mt_f64(mt19937 *rng) {  // [0, 1), 53 bits
     return (bits & ((1ull << 53) - 1)) * (1.0 / (1ull << 53));
 }
 
-// 16 uniforms, of which 8 are radii and 8 are angles, become 16 normals
+// 16 uniforms, 8 radii and 8 angles, become 16 normals.
 static void normal_block(mt19937 *rng, float data[16], float mean, float std) {
     for (int i = 0; i < 16; i++) data[i] = mt_f32(rng);
     for (int i = 0; i < 8; i++) {
@@ -49,7 +49,7 @@ static void normal_block(mt19937 *rng, float data[16], float mean, float std) {
     }
 }
 
-// fewer than a block: pairs, from doubles
+// Fewer than a block are drawn in pairs, from doubles.
 static void normal_few(mt19937 *rng, float *data, int64_t n, float mean, float std) {
     for (int64_t i = 0; i < n; i += 2) {
         float angle = (float)mt_f64(rng), u = (float)mt_f64(rng);
@@ -74,9 +74,9 @@ void mt_normal(mt19937 *rng, float *data, int64_t n, float mean, float std) {
 
 void mt_permutation(mt19937 *rng, uint32_t *data, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) data[i] = i;
-    for (uint32_t i = n; i-- > 1;) {
-        uint32_t j = mt_u32(rng) % (i + 1), swap = data[i];
-        data[i] = data[j];
+    for (uint32_t left = n; left > 1; left--) {
+        uint32_t j = mt_u32(rng) % left, swap = data[left - 1];
+        data[left - 1] = data[j];
         data[j] = swap;
     }
 }
@@ -91,7 +91,7 @@ uint32_t random_u32(uint64_t *state) {
 float random_f32(uint64_t *state) { return (random_u32(state) >> 8) / 16777216.0f; }
 
 int sample_softmax(const float *logits, int n, float coin) {
-    float largest = logits[0];  // taken off so that no exponential overflows
+    float largest = logits[0];  // subtracted so that no exponential overflows
     for (int i = 1; i < n; i++) largest = fmaxf(largest, logits[i]);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += expf(logits[i] - largest);
@@ -100,5 +100,5 @@ int sample_softmax(const float *logits, int n, float coin) {
         cdf += expf(logits[i] - largest);
         if (target < cdf) return i;
     }
-    return n - 1;  // rounding
+    return n - 1;  // the sum was rounded below the coin
 }

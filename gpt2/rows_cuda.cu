@@ -1,6 +1,6 @@
 // CUDA layers that work row by row or element by element: layernorm, gelu, and the gradients of biases.
-// All of them are bound by memory: 16 bytes a load, rows kept in registers between their passes, several
-// loads in flight in each lane.
+// Memory limits all of them: each load is 16 bytes, rows stay in registers between passes, and each lane has
+// several loads in flight.
 #include "cuda.h"
 
 enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / WARP };
@@ -24,8 +24,8 @@ struct GeluBackward {
     enum { INPUTS = 2 };
     static __device__ float of(float x, float dout) {
         const float scale = 0.7978845608f, cube = 0.044715f;
-        float v = fminf(fmaxf(x, -10.0f),
-                        10.0f);  // beyond +-10 the slope is 0 or 1, and squares could overflow
+        // Beyond +-10 the slope is 0 or 1, and squares could overflow.
+        float v = fminf(fmaxf(x, -10.0f), 10.0f);
         float s = gelu_sigmoid(v);
         float slope = s + v * s * (1.0f - s) * (2.0f * scale) * (1.0f + 3.0f * cube * v * v);
         return dout * (x == x ? slope : x);  // fmaxf drops a NaN
@@ -70,8 +70,8 @@ int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *d
 }
 
 // --------
-// rows: one warp each. N > 0: the row fits into N vectors of each lane's registers; N == 0: it is read again
-// in each pass, from L1 or L2.
+// rows: one warp each. N > 0: the row fits into N vectors of each lane's registers; N == 0: each pass reads
+// it again, from L1 or L2.
 
 enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into the registers of a thread
 
@@ -93,7 +93,7 @@ template <int W, int N, class F> __device__ inline void each_vector(int C, F f) 
     }
 }
 
-// With ADD, the sum of inp1 and inp2 is stored in residual first and normalised as it was rounded.
+// With ADD, the sum of inp1 and inp2 goes to residual first, and what is normalised is the rounded sum.
 template <class T, int W, int N, bool ADD> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1, const T *inp2,
                              const T *weight, const T *bias, int rows, int C) {
@@ -183,7 +183,7 @@ static struct {
     size_t floats;
 } planned;
 
-// room for the sums of `parts` blocks
+// Room for the sums of `parts` blocks.
 static float *partial_sums(size_t parts, size_t columns) {
     if (parts * columns <= planned.floats) return (float *)cuda_scratch();
     gpt2_fail("gradients of %zu columns need sums of %zu floats, the layers were planned for %zu: plan for "
@@ -233,7 +233,8 @@ template <class T, int W, bool NORM> static __global__ void __launch_bounds__(RO
     int first = blockIdx.y * ROW_WARPS + threadIdx.x / WARP, step = gridDim.y * ROW_WARPS;
     if (c < C && !NORM)
         add_vectors<4>(sum, first, rows, step, [&](int row) { return dout + (size_t)row * C + c; });
-    for (int row = first; NORM && c < C && row < rows; row += step) {
+    int end = NORM && c < C ? rows : 0;
+    for (int row = first; row < end; row += step) {
         vec<T, W> dy = load<W>(dout + (size_t)row * C + c), x = load<W>(inp + (size_t)row * C + c);
         for (int k = 0; k < W; k++) {
             sum[k] += to_float(dy, k);
@@ -249,7 +250,7 @@ template <class T, int W, bool NORM> static __global__ void __launch_bounds__(RO
     }
 }
 
-// a (C) and, with NORM, b (C): dweight and dbias; without: dbias and nothing
+// With NORM, a (C) is dweight and b (C) is dbias; without it, a is dbias and b is not used.
 template <class T, bool NORM, class Sum>
 static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const void *inp, const float *mean,
                        const float *rstd, int rows, int C) {
@@ -294,7 +295,7 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
 // whatever C is. partial (blocks, kinds, C) gets the sums of each block: for dweight, for dbias and, with
 // 3 kinds, of the finished dinp.
 
-enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // most in a block
+enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // the most in a block
 
 // Warps that share a row; 0 where they are too many, or where rows do not start at multiples of 16 bytes.
 template <class T> static int warps_a_row(int C) {
@@ -367,7 +368,7 @@ template <class T, int W> static __global__ void __launch_bounds__(TEAMS_THREADS
     }
 }
 
-// Other rows, dinp only: a warp has a row, and reads it again for the second pass.
+// Other rows, dinp only: each warp has a row, which it reads again for the second pass.
 template <class T, int W> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_backward_dinp_kernel(T *dinp, const T *dout, const T *inp, const T *weight, const float *mean,
                                    const float *rstd, int rows, int C) {
@@ -441,7 +442,7 @@ int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbia
 
 // --------
 
-// Blocks that run at once: of layernorm's backward for this C, and of the sums of columns
+// How many blocks run at once: of layernorm's backward for this C, and of the sums of columns.
 template <class T> static int plan_blocks(int C) {
     int device, processors, rows = 0, columns, row_warps = warps_a_row<T>(C);
     CUDA_TRY(cudaGetDevice(&device));

@@ -1,4 +1,4 @@
-// Learning rate of each step, and z-scores of losses and gradient norms over a sliding window.
+// The learning rate of each step, and z-scores of losses and gradient norms over a sliding window.
 #include <math.h>
 #include <string.h>
 #include "error.h"
@@ -23,7 +23,7 @@ int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps
     return 0;
 }
 
-// how far `step` is on the way from one step to another, 0 to 1
+// How far `step` is on the way from one step to another: 0 to 1.
 static float progress(int step, int from, int to) {
     if (step >= to) return 1;
     return (float)(step - from) / (to - from);

@@ -5,11 +5,11 @@
 typedef struct {
     enum { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } kind;
     float lr;              // the highest rate
-    int warmup, steps;     // linear warm-up steps, steps in all
-    float final_fraction;  // rate at the end / lr
+    int warmup, steps;     // steps of linear warm-up; all steps
+    float final_fraction;  // the rate at the end, divided by lr
 } Schedule;
-int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps,
-                  float final_fraction);         // 0 or -1
+// Returns 0 or -1.
+int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps, float final_fraction);
 float schedule_lr(const Schedule *s, int step);  // step counts from 0
 
 #define OUTLIER_WINDOW 128
@@ -19,6 +19,6 @@ typedef struct {
     double sum, sum_sq;
 } OutlierDetector;
 void outlier_init(OutlierDetector *d);
-double outlier_update(OutlierDetector *d, double x);  // z-score; NaN until the window is full
+double outlier_update(OutlierDetector *d, double x);  // returns the z-score, or NaN until the window is full
 
 #endif

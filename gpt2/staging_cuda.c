@@ -1,10 +1,10 @@
 // Tokens and targets on their way to the device: a ring of slots in pinned memory, so that neither side waits
-// for the other. A slot is filled again only when its last copy is through, which it long is when the ring
-// has come round.
+// for the other. A slot is filled again only after its last copy is done, which it normally is long before
+// the ring comes round.
 #include <string.h>
 #include "cuda.h"
 
-enum { SLOTS = 16 };  // more calls than that can be queued only when each of them has few rows
+enum { SLOTS = 16 };  // more calls can be queued only if each of them has few rows
 
 static struct {
     int *pinned, next;

@@ -1,4 +1,4 @@
-// Text files: written under another name first, and renamed once they are on disk.
+// Text files. They are written under another name first, and renamed once they are on disk.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,12 +11,15 @@
 enum { LONGEST_PATH = 4096 };
 
 static char *read_all(FILE *f, const char *path) {
-    size_t n = 0, room = 4096, got;
+    size_t n = 0, room = 4096;
     char *text = malloc(room);
-    while (text && (got = fread(text + n, 1, room - n - 1, f)) > 0) {
+    while (text) {
+        size_t got = fread(text + n, 1, room - n - 1, f);
+        if (got == 0) break;
         n += got;
         if (n + 1 < room) continue;
-        char *larger = realloc(text, room *= 2);
+        room *= 2;
+        char *larger = realloc(text, room);
         if (!larger) free(text);
         text = larger;
     }

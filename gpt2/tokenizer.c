@@ -1,4 +1,4 @@
-// Tokens to bytes. The file is read whole and checked to its last byte; tokens then point into it.
+// Turns tokens into bytes. The file is read whole and checked to its last byte; tokens then point into it.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int check_header(Tokenizer *t, const char *path, const uint32_t *header) 
         return gpt2_fail("%s: tokenizer version %u, expected 1 or 2", path, header[1]);
     t->vocab_size = header[2];
     t->eot_token = (int)header[3];
-    if (header[1] == 1) {  // does not say its end of text: it is GPT-2's
+    if (header[1] == 1) {  // version 1 does not name its end of text, which is GPT-2's
         if (t->vocab_size != GPT2_VOCAB)
             return gpt2_fail("%s: version 1 with a vocabulary of %u, expected %d", path, t->vocab_size,
                              GPT2_VOCAB);
@@ -28,9 +28,9 @@ static int check_header(Tokenizer *t, const char *path, const uint32_t *header) 
     return 0;
 }
 
-// the body: `size` bytes in t->bytes
+// Indexes the body: `size` bytes in t->bytes.
 static int index_tokens(Tokenizer *t, const char *path, int64_t size) {
-    if ((int64_t)t->vocab_size * 2 > size)  // before anything of that size is allocated
+    if ((int64_t)t->vocab_size * 2 > size)  // checked before anything of that size is allocated
         return gpt2_fail("%s: a vocabulary of %u tokens does not fit in %lld bytes: the file is cut short",
                          path, t->vocab_size, (long long)size);
     t->lengths = malloc(t->vocab_size);
@@ -40,8 +40,8 @@ static int index_tokens(Tokenizer *t, const char *path, int64_t size) {
     for (uint32_t i = 0; i < t->vocab_size; i++) {
         if (at >= size || at + 1 + t->bytes[at] > size)
             return gpt2_fail("%s: ends inside token %u of %u", path, i, t->vocab_size);
-        if (!(t->lengths[i] = t->bytes[at]))
-            return gpt2_fail("%s: token %u has length 0, expected at least 1", path, i);
+        t->lengths[i] = t->bytes[at];
+        if (!t->lengths[i]) return gpt2_fail("%s: token %u has length 0, expected at least 1", path, i);
         t->offsets[i] = (uint32_t)(at + 1);
         at += 1 + t->lengths[i];
     }
@@ -63,7 +63,8 @@ static int read_tokens(Tokenizer *t, const char *path, FILE *f) {
         return gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
     if (check_header(t, path, header)) return -1;
     size_t size = st.st_size - HEADER;
-    if (!(t->bytes = malloc(size + 1))) return gpt2_fail("%s: no memory for %zu bytes", path, size);
+    t->bytes = malloc(size + 1);
+    if (!t->bytes) return gpt2_fail("%s: no memory for %zu bytes", path, size);
     if (fread(t->bytes, 1, size, f) != size)
         return gpt2_fail("%s: cannot read %zu bytes of tokens: %s", path, size, strerror(errno));
     return index_tokens(t, path, size);
@@ -88,10 +89,11 @@ const char *tokenizer_decode(const Tokenizer *t, uint32_t token, int *length) {
 void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token) {
     int length = 0;
     const char *text = tokenizer_decode(t, token, &length);
-    for (int i = 0; text && i < length; i++) {
+    if (!text) return;
+    for (int i = 0; i < length; i++) {
         unsigned char c = text[i];
         int control = c < 32 || c == 127, white = c >= '\t' && c <= '\r';
-        if (!control || white) fputc(c, out);  // the caller looks at ferror(out), if it wants to
+        if (!control || white) fputc(c, out);  // the caller may look at ferror(out)
     }
 }
 

@@ -1,5 +1,5 @@
-// Decoding of tokens through llm.c's tokenizer.bin (256 uint32: magic 20240328, version 1 or 2, vocabulary
-// size, end-of-text id; then for each token one length byte and its bytes).
+// Decodes tokens with llm.c's tokenizer.bin: 256 uint32 (magic 20240328, version 1 or 2, vocabulary size,
+// end-of-text id), then for each token one byte with its length, and its bytes.
 #ifndef GPT2_TOKENIZER_H
 #define GPT2_TOKENIZER_H
 #include <stdint.h>
@@ -14,10 +14,10 @@ typedef struct {
 } Tokenizer;
 
 int tokenizer_init(Tokenizer *t, const char *path);  // 0 or -1
-const char *tokenizer_decode(const Tokenizer *t, uint32_t token,
-                             int *length);  // NULL if there is no such token
-void tokenizer_print(const Tokenizer *t, FILE *out,
-                     uint32_t token);  // control bytes other than white space are left out
+// Returns the token's bytes, without a zero at the end, or NULL if there is no such token.
+const char *tokenizer_decode(const Tokenizer *t, uint32_t token, int *length);
+// Leaves out control bytes other than white space.
+void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token);
 void tokenizer_free(Tokenizer *t);
 
 #endif

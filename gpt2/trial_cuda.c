@@ -1,14 +1,14 @@
-// Before the first step each planned product runs once, on memory that is freed again: an algorithm that the
-// heuristic names and the library refuses, or a kernel that fails, shows here. With a tuning file the
-// products that it lacks are timed: the heuristic's candidates, and the product without its epilogue beside
-// kernels of our own.
+// Before the first step each planned product runs once, in memory that is freed again, so that an algorithm
+// that the heuristic names and the library refuses, or a kernel that fails, is found here. With a tuning
+// file, the products that it lacks are timed: the heuristic's candidates, and the product without its
+// epilogue together with kernels of our own.
 #include <math.h>
 #include <stdlib.h>
 #include "cuda.h"
 #include "product_cuda.h"
 
 enum { ROUNDS = 9, MOST_RUNS = 50, CHOICES = CANDIDATES + 1 };
-static const double ROUND_MS = 1;  // the runs of a choice in a round: so long at least
+static const double ROUND_MS = 1;  // the least time of a choice's runs in a round
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -17,7 +17,7 @@ static size_t matrix_bytes(const Product *p, gpt2_dtype dt, int rows, int ld, in
     return padded((before + (size_t)rows * ld) * gpt2_dtype_size(dt));
 }
 
-// The operands of a product in the memory of the trial, one behind the other.
+// The sizes of a product's operands, which follow each other in the memory of the trial.
 typedef struct {
     size_t left, right, out, aux, bias, all;
 } Sizes;
@@ -49,7 +49,7 @@ static int run_choice(Kept *kept, int choice, const Operands *x) {
     return choice < kept->found ? product_run_candidate(kept, choice, x) : matmul_cuda_apart(&kept->shape, x);
 }
 
-// milliseconds of one run, out of `runs`
+// Measures the milliseconds of one run, out of `runs`.
 static int time_runs(Kept *kept, int choice, const Operands *x, const cudaEvent_t *events, int runs,
                      double *ms) {
     float together;
@@ -68,7 +68,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// ms[choice]: the median of rounds in which the choices take turns; INFINITY where a candidate is refused
+// ms[choice] is the median of rounds in which the choices take turns, or INFINITY for a candidate that is
+// refused.
 static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEvent_t *events,
                         double ms[CHOICES]) {
     double rounds[CHOICES][ROUNDS];
@@ -79,7 +80,8 @@ static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEv
         ms[c] = INFINITY;
         if (time_runs(kept, c, x, events, 1, &warm) != 0 || time_runs(kept, c, x, events, 1, &once) != 0) {
             if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed product") != 0) return -1;
-            cudaGetLastError();  // what a refused launch leaves behind is not the next call's
+            cudaGetLastError();  // clears the refused launch's error, so that the next call does not report
+                                 // it
             continue;
         }
         runs[c] = once * MOST_RUNS < ROUND_MS ? MOST_RUNS : once > ROUND_MS ? 1 : (int)ceil(ROUND_MS / once);
@@ -97,7 +99,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEv
 
 static int settle(Kept *kept, char *memory);
 
-// The fastest choice; of equal ones the first.
+// Settles on the fastest choice; of equal ones the first.
 static int tune(Kept *kept, char *memory) {
     const Product *p = &kept->shape;
     int apart = p->epilogue != 0, choices = kept->found + apart, best = 0;
@@ -107,8 +109,9 @@ static int tune(Kept *kept, char *memory) {
     Kept *without = apart ? product_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
-    int rc = cuda_random_values(memory, sizes_of(p).all);  // others have left theirs there
-    for (int i = 0; i < 2 && rc == 0; i++) rc = cuda_check(cudaEventCreate(&events[i]), "cudaEventCreate");
+    int rc = cuda_random_values(memory, sizes_of(p).all);  // earlier products left their results there
+    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[0]), "cudaEventCreate");
+    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[1]), "cudaEventCreate");
     if (rc == 0) rc = time_choices(kept, choices, &x, events, ms);
     for (int i = 0; i < 2; i++)
         if (events[i] && cuda_check(cudaEventDestroy(events[i]), "cudaEventDestroy") != 0) rc = -1;
@@ -126,7 +129,7 @@ static int tune(Kept *kept, char *memory) {
 
 // --------
 
-// What the tuning file names runs here, too: cuBLASLt's check of an algorithm does not promise that it will.
+// Runs what the tuning file names, because cuBLASLt's check of an algorithm does not promise that it runs.
 static int try_tuned(Kept *kept, char *memory) {
     Operands x = operands_in(memory, &kept->shape);
     Product less = matmul_cuda_less(&kept->shape);
@@ -148,7 +151,7 @@ static int settle(Kept *kept, char *memory) {
     Operands x = operands_in(memory, p);
     int rc = product_run(kept, &x);
     if (rc > 0 && p->epilogue == 0) return product_unsupported(p);
-    if (rc > 0) {  // computed apart: by a product that is tried as well
+    if (rc > 0) {  // computed apart, by a product that is tried as well
         Product less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }
@@ -157,18 +160,16 @@ static int settle(Kept *kept, char *memory) {
 
 size_t trial_cuda_bytes(void) {
     size_t most = 0;
-    Kept *kept;
-    for (int i = 0; (kept = product_at(i)); i++) {
-        size_t bytes = sizes_of(&kept->shape).all;
+    for (int i = 0; product_at(i); i++) {
+        size_t bytes = sizes_of(&product_at(i)->shape).all;
         most = bytes > most ? bytes : most;
     }
     return most;
 }
 
 int trial_cuda(void *memory) {
-    Kept *kept;
-    for (int i = 0; (kept = product_at(i));
-         i++)  // where one is computed apart, those that it takes join the table
-        if (settle(kept, memory) != 0) return -1;
+    // The table may grow meanwhile: a product that is computed apart adds those that it needs.
+    for (int i = 0; product_at(i); i++)
+        if (settle(product_at(i), memory) != 0) return -1;
     return 0;
 }

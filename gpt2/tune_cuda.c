@@ -1,6 +1,6 @@
-// The tuning file: for each card, version of cuBLASLt and product the algorithm that was fastest, a line
-// each. cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file
-// handles its text; who reads and writes it is the caller's.
+// The tuning file: a line with the fastest algorithm for each card, version of cuBLASLt and product.
+// cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file handles
+// only the text; the caller reads and writes the file.
 #define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ const char *layers_cuda_card(void) {
     return card;
 }
 
-// Everything that an algorithm depends on.
+// The key names everything that an algorithm depends on.
 static int write_key(const Product *p, char key[KEY]) {
     const char *card = layers_cuda_card();
     if (!card) return -1;
@@ -49,7 +49,7 @@ static int write_key(const Product *p, char key[KEY]) {
     return 0;
 }
 
-// A line without its newline is as it was written.
+// Returns whether a line, without its newline, is as it was written.
 static int is_whole(const char *line, size_t n) {
     static const char mark[] = ", check ";
     char end[32];
@@ -61,7 +61,7 @@ static int is_whole(const char *line, size_t n) {
 
 static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
-// What stands behind the key: 1: an algorithm; 0: "apart"; -1: neither
+// Reads what follows the key. Returns 1: an algorithm; 0: "apart"; -1: neither.
 static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
     unsigned char bytes[sizeof *algorithm];
     if (strncmp(text, "apart ", 6) == 0) return 0;
@@ -97,8 +97,8 @@ int layers_cuda_tune(const char *name, const char *text, int may_time) {
         forget();
         return gpt2_fail("no memory on the host for %s", name);
     }
-    int line = 1;
-    for (const char *at = tuning.text; *at; line++) {
+    const char *at = tuning.text;
+    for (int line = 1; *at; line++) {
         size_t n = strcspn(at, "\n");
         if (at[n] != '\n' || (*at != '#' && !is_whole(at, n))) return damaged(line);
         at += n + 1;
@@ -142,9 +142,11 @@ int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms)
     if (write_key(p, line) != 0) return -1;
     size_t n = strlen(line), bytes = strlen(tuning.text);
     const unsigned char *byte = (const unsigned char *)algorithm;
-    if (!algorithm) n += snprintf(line + n, LINE - n, "apart");
-    for (size_t i = 0; algorithm && i < sizeof *algorithm; i++)
-        n += snprintf(line + n, LINE - n, "%02x", byte[i]);
+    if (algorithm) {
+        for (size_t i = 0; i < sizeof *algorithm; i++) n += snprintf(line + n, LINE - n, "%02x", byte[i]);
+    } else {
+        n += snprintf(line + n, LINE - n, "apart");
+    }
     n += snprintf(line + n, LINE - n, " %.4f ms", ms);
     n += snprintf(line + n, LINE - n, ", check %08x\n", (unsigned)XXH32(line, n, 0));
     char *text = realloc(tuning.text, bytes + n + 1);

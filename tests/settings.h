@@ -1,6 +1,6 @@
-// The table of settings that every ZeRO path is held to: paths x formats x micro-batches x variations. The
-// first two variations are overlap off and on; each of the others moves one more thing away from the
-// defaults.
+// The table of settings under which every ZeRO path must give the same bits: paths x formats x micro-batches
+// x variations. The first two variations are overlap off and on; each of the others moves one more thing away
+// from the defaults.
 #ifndef TESTS_SETTINGS_H
 #define TESTS_SETTINGS_H
 #include <stdio.h>
@@ -14,18 +14,19 @@ typedef struct {
 typedef struct {
     const char *name;
     zero_dtype dtype;
-    int no_master, every;
-} settings_format;  // tried with every so-many-th variation
+    int no_master;
+    int every;  // 3: it is tried with every third variation
+} settings_format;
 typedef struct {
     const char *name;
     int64_t bucket;
     int prefetch, max_open, overlap, poison, shared_window;
     int64_t window_bytes;
-    int direct;  // past the staging at any size
+    int direct;  // 1: past the staging at any size
 } settings_variation;
 
 static const settings_path settings_paths[] = {
-    // the naive path first: the others are compared with it
+    // The naive path comes first, because the others are compared with it.
     { "naive", 0, 1 }, { "stage 0", 0, 0 }, { "stage 1", 1, 0 }, { "stage 2", 2, 0 }, { "stage 3", 3, 0 },
 };
 static const settings_format settings_formats[] = {
@@ -35,24 +36,26 @@ static const settings_format settings_formats[] = {
     { "bf16 without master", ZERO_BF16, 1, 3 },
 };
 static const int settings_micro_batches[] = { 1, 3 };
+// clang-format off
 static const settings_variation settings_variations[] = {
-    // name                  bucket    prefetch  max_open  overlap  poison  shared  window    direct
-    { "defaults", 0, 1, 1, 0, 0, 1, 4 << 20, 0 },
-    { "overlap", 0, 1, 1, 1, 0, 1, 4 << 20, 0 },
-    { "bucket 1", 1, 1, 1, 1, 0, 1, 4 << 20, 0 },
-    { "bucket 5000", 5000, 1, 1, 1, 0, 1, 4 << 20, 0 },
-    { "bucket huge", 1LL << 40, 1, 1, 1, 0, 1, 4 << 20, 0 },
-    { "prefetch 0", 0, 0, 1, 1, 0, 1, 4 << 20, 0 },
-    { "prefetch 3", 0, 3, 1, 1, 0, 1, 4 << 20, 0 },
-    { "max_open 2", 0, 0, 2, 0, 0, 1, 4 << 20, 0 },
-    { "small window", 0, 1, 1, 0, 0, 1, 64 << 10, 0 },
-    { "messages", 0, 1, 1, 0, 0, 0, 4 << 20, 0 },
-    { "messages, overlap", 0, 1, 1, 1, 0, 0, 64 << 10, 0 },
-    { "poison", 0, 3, 1, 1, 1, 1, 4 << 20, 0 },
-    { "poison, bucket huge", 1LL << 40, 1, 1, 0, 1, 1, 4 << 20, 0 },
-    { "direct reads", 0, 1, 1, 1, 1, 1, 64 << 10, 1 },
-    { "unstaged messages", 0, 1, 1, 1, 1, 0, 64 << 10, 1 },
+    // name                  bucket     prefetch  max_open  overlap  poison  shared  window    direct
+    { "defaults",            0,         1,        1,        0,       0,      1,      4 << 20,  0 },
+    { "overlap",             0,         1,        1,        1,       0,      1,      4 << 20,  0 },
+    { "bucket 1",            1,         1,        1,        1,       0,      1,      4 << 20,  0 },
+    { "bucket 5000",         5000,      1,        1,        1,       0,      1,      4 << 20,  0 },
+    { "bucket huge",         1LL << 40, 1,        1,        1,       0,      1,      4 << 20,  0 },
+    { "prefetch 0",          0,         0,        1,        1,       0,      1,      4 << 20,  0 },
+    { "prefetch 3",          0,         3,        1,        1,       0,      1,      4 << 20,  0 },
+    { "max_open 2",          0,         0,        2,        0,       0,      1,      4 << 20,  0 },
+    { "small window",        0,         1,        1,        0,       0,      1,      64 << 10, 0 },
+    { "messages",            0,         1,        1,        0,       0,      0,      4 << 20,  0 },
+    { "messages, overlap",   0,         1,        1,        1,       0,      0,      64 << 10, 0 },
+    { "poison",              0,         3,        1,        1,       1,      1,      4 << 20,  0 },
+    { "poison, bucket huge", 1LL << 40, 1,        1,        0,       1,      1,      4 << 20,  0 },
+    { "direct reads",        0,         1,        1,        1,       1,      1,      64 << 10, 1 },
+    { "unstaged messages",   0,         1,        1,        1,       1,      0,      64 << 10, 1 },
 };
+// clang-format on
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
@@ -64,8 +67,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.numbers.dtype = f->dtype;
     c.numbers.no_master = f->no_master;
     c.numbers.rounding_seed = 1234;
-    c.numbers.initial_scale_power =
-        8;  // where the toy's gradients in fp16 are neither too large nor too small
+    c.numbers.initial_scale_power = 8;  // so that the toy's fp16 gradients neither overflow nor vanish
     c.micro_batches = micro_batches;
     c.reduce_bucket_size = v->bucket;
     c.prefetch = v->prefetch;
@@ -75,7 +77,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.comm.shared_window = v->shared_window;
     c.comm.window_bytes = v->window_bytes;
     c.comm.timeout_s = 60;
-    if (getenv("TEST_SERVER")) {  // the ranks are mpirun's, their messages go by TCP
+    if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and their messages go by TCP
         c.start.method = ZERO_START_TCP;
         c.start.server = getenv("TEST_SERVER");
     }
