@@ -336,10 +336,11 @@ typedef struct {
     Tokenizer tokenizer;
     Schedule schedule;
     TrainerState state;        // what a checkpoint keeps of the trainer
-    int resume_step;           // of the checkpoint that this run goes on from; -1: it is new
+    int resume_step;           // step of the checkpoint that this run goes on from; -1: a new run
     int micro_batches;         // A, of a step
-    long long tokens_at_once;  // of a micro-batch, over all ranks
-    int steps, val_batches;
+    long long tokens_at_once;  // of a micro-batch over all ranks
+    int steps;                 // of the whole run, those before a checkpoint included
+    int val_batches;           // of a validation
     Report report;
 } Trainer;
 
@@ -357,7 +358,7 @@ static void skip_overflow(TrainerState *state, const zero_step_info *info) {
            info->loss_scale, zero_loss_scale(run.z));
 }
 
-// AdamW's update number t, from 1.
+// AdamW's update number t, counted from 1.
 static void update(float lr, int t) {
     zero_hyper hyper = {
         .lr = lr,
@@ -371,7 +372,8 @@ static void update(float lr, int t) {
     zero_check(zero_update(run.z, &hyper));
 }
 
-// Gradients of A micro-batches, their norm, and the update, unless loss or norm are out of the ordinary.
+// Gradients of A micro-batches, their norm, and the update. A loss or a norm that -sl or -sg calls an outlier
+// skips the update.
 static StepResult train_step(Trainer *t) {
     TrainerState *state = &t->state;
     const int updates = run.step - state->overflows;  // so far
@@ -427,7 +429,7 @@ static void open_data(Trainer *t) {
                                  (float)opt.lr_final));
 }
 
-// What needs no other rank, so that most mistakes are found before the ranks wait for each other.
+// What needs no other rank comes first, so that most mistakes are found before the ranks wait for each other.
 static void set_up_alone(Trainer *t, int argc, char **argv) {
     take_launched_ranks();
     parse_options(argc, argv);
@@ -467,7 +469,7 @@ static void begin_or_resume(Trainer *t) {
     print0("resuming at step %d\n", t->state.step);
 }
 
-// Is it time for what happens every so many steps? It also happens at the end.
+// Whether it is time for what happens every so many steps. It also happens at the end.
 static int is_due(const Trainer *t, int every) {
     if (!every) return 0;
     return run.step == t->steps || run.step % every == 0;
@@ -497,10 +499,12 @@ static void train(Trainer *t) {
     }
 }
 
+// Each rank has a file of its own.
 static void write_trace(void) {
-    char path[4200];
-    snprintf(path, sizeof path, run.rank ? "%s.%d" : "%s", opt.trace, run.rank);
-    zero_check(zero_trace_write(run.z, path));
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s.%d", opt.trace, run.rank);
+    if (length >= (int)sizeof path) die("option --trace: the name is too long");
+    zero_check(zero_trace_write(run.z, run.rank ? path : opt.trace));
 }
 
 static void finish(Trainer *t) {

@@ -17,7 +17,7 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) \
 	    -o $@ -lcmocka $(LIBS)
-# These two include the trainer's main file.
+# These two test the trainer itself.
 $(BUILD)/tests/test_gradients $(BUILD)/tests/test_unlike: $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)

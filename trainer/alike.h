@@ -8,7 +8,8 @@
 // by their contents.
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val);
 
-// (collective) Prints what hosts differ in although a run is right with it: the last bits depend on it.
+// (collective) Warns where program, device, instruction set or threads of the ranks differ. A run is right
+// all the same, but its last bits depend on them.
 void note_differences(void);
 
 #endif

@@ -162,7 +162,7 @@ typedef struct {
     int stage, recompute, B;
 } Remedy;
 
-// Bytes of a rank with other values. The tokens of a step stay the same.
+// Bytes of a rank with other values. A smaller batch takes more micro-batches, so a step keeps its tokens.
 static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     config.micro_batches *= model.B / r.B;
     model.B = r.B;
@@ -172,7 +172,7 @@ static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     return plugin_bytes(&model, &config, r.stage) + activation_bytes(&model);
 }
 
-// What the search for a remedy knows.
+// The search for remedies, and what it has found.
 typedef struct {
     const GPT2 *model;
     const zero_config *config;
