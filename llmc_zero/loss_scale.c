@@ -1,5 +1,5 @@
-// The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2), by DeepSpeed's rules
-// for the same settings.
+// The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2). The settings have
+// DeepSpeed's names and follow its rules.
 #include "internal.h"
 #include <math.h>
 

@@ -1,7 +1,7 @@
-// The configuration from a DeepSpeed JSON file and from the environment. One table says what becomes of each
-// key; the rest of the file reads the text, finds the row and says what is wrong. DeepSpeed's reader takes
-// comments and commas before a closing bracket: so does this one, by writing blanks over them, so that line
-// and column in an error are those of the file.
+// The configuration from a DeepSpeed JSON file and from the environment. A table says what becomes of each
+// key; the rest of the file reads the text, finds the row and reports what is wrong. DeepSpeed accepts
+// comments and trailing commas. This reader overwrites them with blanks, so that an error's line and column
+// are the file's.
 #include "../error.h"
 #include "../device/kernels.h"
 #include <errno.h>
@@ -34,7 +34,7 @@ static int set_stage(reader *r, int64_t v) {
     r->config->stage = (int)v;
     return 0;
 }
-// bf16.enabled and fp16.enabled: one of them may be true; where both are false the numbers are fp32.
+// bf16.enabled and fp16.enabled: at most one is true. With both false the numbers are fp32.
 static int set_dtype(reader *r, zero_dtype type, int on) {
     if (on && r->type_chosen)
         return FAIL(r, "true, but bf16 and fp16 exclude each other; keep %s", "one of them");
@@ -74,7 +74,7 @@ static int set_micro_batches(reader *r, int64_t v) {
     r->config->micro_batches = (int)v;
     return 0;
 }
-// 0 means the largest unit to the plugin; to DeepSpeed it means no bucket: every unit alone.
+// For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
 static int set_bucket(reader *r, int64_t v) {
     r->config->reduce_bucket_size = v ? v : 1;
     return 0;
@@ -83,7 +83,7 @@ static int set_overlap(reader *r, int64_t v) {
     r->config->overlap = (int)v;
     return 0;
 }
-// The plugin looks ahead by units, DeepSpeed by elements: taken over is whether to look ahead at all.
+// The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
 static int set_prefetch(reader *r, int64_t v) {
     if (!v || r->config->prefetch < 1) r->config->prefetch = v != 0;
     return 0;
@@ -109,9 +109,9 @@ typedef struct {
 #define OR_AUTO "; remove it or write \"auto\""
 #define NOT_BUILT "not built"
 
-// null and "auto" (a placeholder of Hugging Face's) leave any key out.
+// null and "auto" (a placeholder that Hugging Face uses) count as absent.
 static const row rows[] = {
-    { "", ZERO, BLOCK, .set = set_stage },   // as old files have it, true is stage 1 and false stage 0
+    { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
     { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
     { "", "bf16 optimizer data_types activation_checkpointing checkpoint", .kind = BLOCK },
     { "optimizer", "params", .kind = BLOCK },
@@ -133,7 +133,7 @@ static const row rows[] = {
     { "", "communication_data_type", .only = "\"fp32\"|\"bf16\"|\"fp16\"",
       .why = "gradients travel as fp32, bf16 or fp16" },  // read_wire
 
-    // ---- what the plugin does anyway; not so when another value is asked for
+    // ---- The plugin does this anyway; another value is refused.
     { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
     { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
     { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
@@ -151,8 +151,8 @@ static const row rows[] = {
     { "optimizer.params", "amsgrad", .only = "false", .why = "the update is AdamW" },
     { ZERO, "contiguous_gradients reduce_scatter load_from_fp32_weights ignore_unused_parameters",
       .only = "true", .why = "the plugin always does it" },
-    // DeepSpeed's own 1e5 and 1e9 are let pass: many files spell them out, and memory and traffic are all
-    // that they would change
+    // DeepSpeed's defaults 1e5 and 1e9 are accepted, because many files spell them out, and they would change
+    // only memory and traffic.
     { ZERO, "stage3_param_persistence_threshold", .only = "0|1e5", .why = "no parameter stays resident" },
     { ZERO, "stage3_max_reuse_distance", .only = "0|1e9", .why = "a unit is released after each use" },
     { ZERO, "stage3_max_live_parameters", .only = "1e9",
@@ -161,9 +161,9 @@ static const row rows[] = {
       .why = "the trainer's table says what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table says what is gathered together; remove it" },
 
-    // ---- no effect here: DeepSpeed does not read it or only chooses between ways of its own to the same result (sub_group_size,
-    // all-reduce over many owners); a cap on what is not there (resident parameters); PyTorch, other
-    // optimizers, offload, printing
+    // ---- No effect here. DeepSpeed does not read the key, or it only chooses between DeepSpeed's own ways to
+    // the same result (sub_group_size), caps what does not exist here (resident parameters), or concerns
+    // PyTorch, other optimizers, offload or printing.
     { "", "steps_per_print vocabulary_size", COUNT, .max = NO_LIMIT },
     { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer disable_allgather", .kind = BOOL },
     { "", "log_level seq_parallel_communication_data_type aio", .kind = ANY },
@@ -227,7 +227,7 @@ enum { ROWS = sizeof rows / sizeof *rows, NAME = 64 };  // NAME: longer than any
 
 // -------- finding a row
 
-// Goes through the words of a list: the next one, its length in *n, NULL after the last.
+// Returns the next word of a list and its length in *n, or NULL after the last.
 static const char *next_word(const char **list, size_t *n) {
     const char *word = *list + strspn(*list, " ");
     *n = strcspn(word, " ");
@@ -247,7 +247,7 @@ static const row *find_row(const char *block, const char *name) {
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-// Insertions, deletions and changes that lead from a to b (Levenshtein); both are shorter than NAME.
+// Returns the Levenshtein distance of a and b, which are both shorter than NAME.
 static int edit_distance(const char *a, size_t na, const char *b, size_t nb) {
     int d[NAME];
     for (size_t j = 0; j <= nb; j++) d[j] = (int)j;
@@ -268,8 +268,8 @@ static int is_in_block(const reader *r, const char *block) {
     return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
 }
 
-// The key may be misspelt or in the wrong block: the nearest of all blocks is named, unless more than half of
-// it would change.
+// The key may be misspelt or in the wrong block. The nearest key of all blocks is named, unless more than
+// half of it would change.
 static int fail_unknown(const reader *r, const char *name) {
     char nearest[2 * NAME] = "";
     int best = (int)strlen(name) / 2 + 1;
@@ -291,7 +291,7 @@ static int is_left_out(const json_t *v) {
     return json_is_null(v) || (json_is_string(v) && !strcmp(json_string_value(v), "auto"));
 }
 
-// 1 if v can be taken for true or false: DeepSpeed takes 0, 1, "true" and "false" too.
+// Returns 1 if v can be read as true or false. DeepSpeed takes 0, 1, "true" and "false" too.
 static int is_bool(const json_t *v, int *on) {
     const char *s = json_is_string(v) ? json_string_value(v) : "";
     *on = json_is_true(v) || (json_is_integer(v) && json_integer_value(v) == 1) || !strcasecmp(s, "true");
@@ -324,8 +324,8 @@ static int is_accepted(const json_t *v, const char *accepted) {
     return 0;
 }
 
-// {"enabled": false, ...} is the same as false, {"device": "none", ...} as "none": what else such a block
-// says has no effect then.
+// {"enabled": false, ...} means false and {"device": "none", ...} means "none". The rest of such a block has
+// no effect then.
 static int read_only(reader *r, const row *w, const json_t *v) {
     static const char *const switches[] = { "enabled", "device" };
     const json_t *s = NULL;
@@ -351,8 +351,7 @@ static int read_bool(reader *r, const row *w, const json_t *v) {
     return w->set ? w->set(r, on) : 0;
 }
 
-// Moves r->at to the next key of this name: keys are visited in the order of the file, the first time that
-// the text shows them.
+// Moves r->at to the next key of this name. Keys are visited in the order in which the file has them.
 static void find_line(reader *r, const char *name) {
     size_t n = strlen(name);
     int line = r->line;
@@ -367,7 +366,7 @@ static void find_line(reader *r, const char *name) {
     }
 }
 
-// Passes by the keys inside a value that is not looked into.
+// Skips the keys inside a value that is not read.
 static void skip_keys(reader *r, json_t *v) {
     const char *name;
     json_t *inner;
@@ -422,7 +421,7 @@ static int read_block(reader *r, json_t *block, const char *path) {
 
 enum { LARGEST_FILE = 1 << 20 };
 
-// *text is the caller's to free, also after a failure.
+// The caller frees *text, also after a failure.
 static int read_text(const char *file, char **text, size_t *n) {
     FILE *f = fopen(file, "rb");
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: cannot be opened: %s", file, strerror(errno));
@@ -439,7 +438,7 @@ static int read_text(const char *file, char **text, size_t *n) {
     return 0;
 }
 
-// Where the comment that begins at s ends: s if there is none, NULL if it is never closed.
+// Returns where the comment that begins at s ends: s if none begins, NULL if it is never closed.
 static char *comment_end(char *s) {
     if (*s == '#' || (s[0] == '/' && s[1] == '/')) return s + strcspn(s, "\n");
     if (s[0] != '/' || s[1] != '*') return s;
@@ -448,10 +447,10 @@ static char *comment_end(char *s) {
 }
 
 static void blank_comments_and_commas(char *text) {
-    char *comma = NULL;  // what came before s, blanks and comments apart, if it was a comma
+    char *comma = NULL;  // the last thing before s but blanks and comments, if it was a comma
     for (char *s = text; *s; s++) {
         char *end = comment_end(s);
-        if (!end) return;  // the parser will complain of it
+        if (!end) return;  // the parser reports it
         if (end > s) {
             for (; s < end; s++)
                 if (*s != '\n') *s = ' ';
@@ -469,8 +468,8 @@ static void blank_comments_and_commas(char *text) {
     }
 }
 
-// Gradients travel in the type that they have, which follows from the other settings, or as fp32: nothing
-// rounds them on the way.
+// Gradients travel in their own type, which follows from the other settings, or as fp32. Nothing may round
+// them on the way.
 static int read_wire(reader *r, const json_t *root) {
     zero_config *c = r->config;
     const char *wanted = json_string_value(json_object_get(root, "communication_data_type"));

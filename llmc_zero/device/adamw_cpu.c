@@ -1,5 +1,5 @@
-// AdamW, one expression for every vector width: explicit fmaf, correctly rounded square root and division,
-// nothing else.
+// AdamW as one expression for every vector width: explicit fmaf, and correctly rounded square root and
+// division.
 #include "kernels.h"
 #include "numbers.h"
 #include <math.h>
@@ -35,7 +35,7 @@ ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep
     }
 }
 
-// The noise changes from element to element: without it the same small updates would be lost at every step.
+// The noise differs from element to element, so that small updates are not all lost at every step.
 ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t key, uint32_t first,
                                          int64_t n) {
     for (int64_t i = 0; i < n; i++) low[i] = bf16_round_with(p[i], noise_at(key, first + (uint32_t)i));

@@ -1,5 +1,5 @@
-// The processor as a device: every operation is done when it returns, the host reads all memory. And how a
-// device is chosen.
+// The processor as a device: every operation is done when it returns, and the host reads all memory. The
+// choice between the devices is at the end.
 #include "device.h"
 #include "../error.h"
 #include <errno.h>
@@ -14,7 +14,7 @@ static void *cpu_alloc(device *d, size_t bytes, const char **why) {
         *why = strerror(errno);
         return NULL;
     }
-    madvise(p, bytes, MADV_HUGEPAGE);  // advice only: fewer TLB misses where the system grants it
+    madvise(p, bytes, MADV_HUGEPAGE);  // only advice: saves TLB misses where the system follows it
     return p;
 }
 static void cpu_release(device *d, void *p, size_t bytes) {

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_MAJOR = 8 };  // compute capability 8.0: the kernels are compiled for it and for what is newer
+enum { LEAST_MAJOR = 8 };  // compute capability 8.0; the kernels are compiled for it and newer ones
 
 typedef struct {
     int number;
     cudaStream_t streams[DEVICE_STREAMS];
-    int own_comm;  // those of the plugin were created here: without overlap they are the trainer's
+    int own_comm;  // the plugin's streams were created here; without overlap they are the trainer's
 } cuda_state;
 
 static int failed(cudaError_t rc, const char *what) {
@@ -47,7 +47,7 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
     else
         snprintf(text, sizeof text, "%.1f of the %.1f MiB of %s are free", left / 1048576.0, all / 1048576.0,
                  d->name);
-    cudaGetLastError();  // told here: it must not come up again at the next launch
+    cudaGetLastError();  // this error is reported here, so the next launch must not see it
     return NULL;
 }
 static void cuda_release(device *d, void *p, size_t bytes) {
@@ -187,7 +187,7 @@ int device_cuda_left(size_t *left) {
     return 0;
 }
 
-// The plugin's streams go first where the device has to choose: the next layer waits for them.
+// The plugin's streams have priority, because the next layer waits for them.
 static int open_streams(cuda_state *s, const zero_config *config) {
     int least, greatest;
     s->streams[COMPUTE] = s->streams[COMM] = s->streams[GATHER] = config->cuda_stream;

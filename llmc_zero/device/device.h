@@ -1,41 +1,41 @@
-// Where the big arrays lie and who computes on them: the processor (device/cpu.c) or a CUDA device
-// (device/cuda.c). The engine says what is to be done and on which stream; on the processor it is done when
-// the call returns, on CUDA it is queued, and `wait` waits for it.
-//
-//   COMPUTE   the trainer's stream: what hooks clear, add up and update is ordered with the trainer's own
-//   kernels COMM      the plugin's: copies and sums of the collectives, beside the trainer's kernels GATHER
-//   the plugin's too: gathers by NCCL, beside reductions
-//
-// Events order the two: see progress.c. Every operation gives the same bits on both devices (kernels.h says
-// which).
+// Where the big arrays lie and who computes on them: the processor (cpu.c) or a CUDA device (cuda.c). Callers
+// say what is to be done and on which stream. The processor has done it when the call returns; CUDA queues
+// it, and `wait` waits for it. Every operation gives the same bits on both.
 #ifndef LLMC_ZERO_DEVICE_H
 #define LLMC_ZERO_DEVICE_H
 #include "kernels.h"
 #include "../zero.h"
 
-typedef enum { COMPUTE, COMM, GATHER, DEVICE_STREAMS } device_stream;
+// Streams. Events order them; see tasks.h.
+typedef enum {
+    COMPUTE,  // the trainer's: what hooks clear, add up and update is in order with the trainer's own kernels
+    COMM,     // the plugin's: copies and sums of the collectives, beside the trainer's kernels
+    GATHER,   // the plugin's: gathers by NCCL, beside reductions
+    DEVICE_STREAMS
+} device_stream;
 typedef struct device device;
 
-// Unless a comment says otherwise: 0, or a negative error with the sentence set.
+// Unless a comment says otherwise, each returns 0, or a negative error with the sentence set.
 typedef struct {
-    void *(*alloc)(device *d, size_t bytes,
-                   const char **why);  // zeroed, page-aligned; or NULL and the reason
+    // Returns zeroed, page-aligned memory, or NULL and the reason.
+    void *(*alloc)(device *d, size_t bytes, const char **why);
     void (*release)(device *d, void *p, size_t bytes);
-    int (*pin)(device *d, void *host,
-               size_t bytes);  // host memory that copies may go to and from while the host goes on
+    // Copies to and from pinned host memory run while the host goes on.
+    int (*pin)(device *d, void *host, size_t bytes);
     void (*unpin)(device *d, void *host);
-    int (*enter)(device *d);                  // the calling thread is going to use the device
-    int (*wait)(device *d, device_stream s);  // the host waits until everything queued is done
+    int (*enter)(device *d);  // a thread calls this before it uses the device
+
+    int (*wait)(device *d, device_stream s);  // the host waits until everything queued on s is done
     int (*create_event)(device *d, void **event);
     void (*destroy_event)(device *d, void *event);
     int (*record)(device *d, void *event, device_stream s);
-    int (*order)(device *d, device_stream s,
-                 void *event);  // what is queued on s from here on comes after the event's last record
-    void (*mark)(device *d, const char *what,
-                 const char *name);  // a named range begins, for a profiler; NULL: the last one ends
+    // What is queued on s from here on runs after the event's last record.
+    int (*order)(device *d, device_stream s, void *event);
+    // Begins a named range for a profiler; what NULL: ends the last one.
+    void (*mark)(device *d, const char *what, const char *name);
 
-    int (*copy)(device *d, device_stream s, void *to, const void *from,
-                size_t bytes);  // either may be host memory, pinned if it lives on
+    // Either end may be host memory. It must be pinned if it can change before the copy is done.
+    int (*copy)(device *d, device_stream s, void *to, const void *from, size_t bytes);
     int (*clear)(device *d, device_stream s, void *x, size_t bytes);
     int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x);
     int (*fill_nan)(device *d, device_stream s, void *x, size_t bytes);
@@ -52,34 +52,33 @@ typedef struct {
 
 struct device {
     const device_functions *f;
-    int asynchronous;    // operations are queued, and the host cannot read the memory
-    int untabled;        // ranks that sum_ranks takes without `table`; 0: any number
-    const void **table;  // NULL; or (ranks) memory of the device for sum_ranks, which is then called on one
-                         // stream only
-    int number;          // of the CUDA device; -1: the processor
+    int asynchronous;        // operations are queued, and the host cannot read the memory
+    int untabled;            // so many ranks sum_ranks takes without `table`; 0: any number
+    const void **table;      // (ranks) device memory for sum_ranks, which one stream uses then; NULL: none
+    int number;              // of the CUDA device; -1: the processor
     unsigned char uuid[16];  // of the CUDA device
     char name[128];          // "cpu", "NVIDIA H100 80GB HBM3"
     void *state;             // of the implementation
 };
 
-// The device that the configuration asks for; node_rank chooses among several.
+// Opens the device that the configuration asks for; node_rank chooses among several.
 int device_open(device *d, const zero_config *config, int node_rank);
 void device_close(device *d);
-// The processor: what the host's own memory is handled with, whatever the device.
+// The processor, which handles host memory whatever the device.
 extern device device_host;
 
-// The host's view of n bytes of the device's memory: the memory itself, or `staging`, into which they have
-// been copied. NULL: the sentence is set. The streams have been waited for before.
+// Returns device memory as the host can read it: the memory itself, or `staging` with a copy. NULL: the
+// sentence is set. The caller has waited for the streams that write it.
 const void *device_view(device *d, const void *x, size_t bytes, void *staging);
-// Where the host writes what is to become x: x itself, or `staging`, which device_commit then copies.
+// Returns where the host writes what becomes x: x itself, or `staging`, which device_commit then copies.
 static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;
 }
 int device_commit(device *d, void *x, size_t bytes, const void *staging);
-// Copies from the host's memory, whatever the device, and waits for it.
+// Copies from host memory and waits for it.
 int device_set(device *d, void *to, const void *from, size_t bytes);
 
-// device/cuda.c
+// cuda.c
 int device_cuda_open(device *d, const zero_config *config, int node_rank);
 void device_cuda_close(device *d);
 int device_cuda_count(void);  // see zero_cuda_devices

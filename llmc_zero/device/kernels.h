@@ -1,18 +1,17 @@
 // The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction,
-// no reassociation, explicit fmaf. Each kernel_x of this file runs on the processor; device/kernels_cuda.h
-// has the same for a CUDA device.
+// no reassociation, explicit fmaf. Each kernel_x runs on the processor; kernels_cuda.h has the same for CUDA.
 #ifndef LLMC_ZERO_KERNELS_H
 #define LLMC_ZERO_KERNELS_H
 #include "../zero.h"
 
-// One binary runs everywhere: the loader picks the widest version the processor has. Off under the thread and
-// address sanitizers, whose run time is not ready when the loader picks.
+// One binary runs everywhere: the loader picks the widest version that the processor has. Sanitizers turn
+// this off, because their run time is not ready when the loader picks.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || \
     defined(__SANITIZE_ADDRESS__)
 #define ZERO_CLONES
 #elif __GNUC__ >= 12
 #define ZERO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else  // no levels yet; avx2 alone would leave fmaf to the library
+#else  // This compiler has no levels yet, and with avx2 alone fmaf would be a library call.
 #define ZERO_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #endif
 
@@ -21,53 +20,51 @@ static inline const char *dtype_name(zero_dtype t) {
     return t == ZERO_F32 ? "fp32" : t == ZERO_BF16 ? "bf16" : "fp16";
 }
 
-// to[i] = from[i] in another dtype; rounds to nearest even, NaN stays NaN.
+// to[i] = from[i] in another dtype, rounded to nearest even. NaN stays NaN.
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 
-// The sum of a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once
-// to `to`; add: added to `to`, which is fp32.
+// Sums a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once to
+// `to`. add: adds the result to `to` instead, which is fp32.
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int add);
 
 // to[i] = from[i] (first) or += from[i], in fp32.
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
 
-// Sum of squares in fp64, in a fixed order: blocks of SUM_BLOCK elements, in each of them pieces of
-// SUM_PIECE, in each of these SUM_LANES sums of every SUM_LANES-th element; lanes, pieces and blocks are
-// added in their order. The same bits at any number of threads. Not finite if an element is not: squares of
-// floats cannot overflow a double.
+// Returns the sum of squares in fp64, added in a fixed order, so that the bits are the same at any number of
+// threads. Blocks have SUM_BLOCK elements, pieces of a block SUM_PIECE, and each of a piece's SUM_LANES lanes
+// sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is finite if
+// all elements are, because squares of floats cannot overflow a double.
 enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
-// Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch.
-// Work comes in pieces of a fixed number of elements; first: how many the stretches before this one have.
+// Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch. The
+// work is cut into pieces of a fixed number of elements; `first` is the number of pieces before this stretch.
 typedef struct {
     int64_t offset, elems, first;
 } stretch;
-// list (n): memory of the device. pieces: of all stretches.
+// list (n) is device memory; pieces counts those of all stretches.
 typedef struct {
     const stretch *list;
     int n;
     int64_t pieces;
 } stretches;
 
-enum { CLEAR_CHUNK = 256 };  // elements of a piece where stretches are cleared
+enum { CLEAR_CHUNK = 256 };  // elements of a piece when stretches are cleared
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-// The norm: kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are memory of the
-// device.
+// The norm takes kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are device memory.
 typedef struct {
     stretches parts;
     double *sums;     // (parts) the result
     double *partial;  // (pieces)
-    unsigned *done;   // (parts) pieces that are through; 0 between launches
+    unsigned *done;   // (parts) pieces that are finished; 0 between launches
 } norm_table;
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-// The constants of an update. keep: the factor of a parameter without decay, and with it. noise: for
-// noise_key.
+// The constants of an update. keep[decay] is the factor of the old parameter; noise seeds noise_key.
 typedef struct {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
@@ -75,10 +72,10 @@ typedef struct {
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-// The arrays of an update, with the same elements of a unit in each. g: the mean gradient, times grad_scale.
-// p: the masters; low: where the updated parameters are stored in low_type. low NULL: the parameters are fp32
-// and their own masters, at p. p NULL: there is no master, the parameters live in `low` as bf16 alone and are
-// rounded stochastically.
+// The arrays of an update; all hold the same elements of a unit. g is the mean gradient, which grad_scale
+// multiplies. p has the masters, and low gets the updated parameters in low_type. With low NULL the
+// parameters are fp32 and their own masters, at p. With p NULL there is no master: the parameters are bf16,
+// in low, and are rounded stochastically.
 typedef struct {
     float *p, *m, *v;
     const void *g;
@@ -86,8 +83,8 @@ typedef struct {
     zero_dtype g_type, low_type;
 } adamw_arrays;
 
-// Neighbouring elements of one layer's tensor. offset: where they begin in each of the arrays; inside: in the
-// tensor, from where noise counts. first: the chunks of the segments before this one.
+// Neighbouring elements of one layer's tensor. They begin at `offset` in each array and at `inside` in the
+// tensor, from where noise counts. `first` is the number of chunks before this segment.
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
     int64_t offset, inside, elems, first;
@@ -95,7 +92,7 @@ typedef struct {
 } adamw_segment;
 static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }
 
-// segments (n): memory of the device that updates.
+// segments (n) is memory of the device that updates.
 typedef struct {
     const adamw_segment *segments;
     int n;

@@ -56,8 +56,8 @@ static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
 
 static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
 
-// (x + y) + .. in rank order. A block stays in the nearest cache; the first two ranks are read together, and
-// the last pass scales.
+// Adds (x + y) + .. in rank order. A block stays in the first-level cache: the first two ranks are read
+// together, and the last pass scales.
 ZERO_CLONES static void pair_f32(float *sum, const float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
 }

@@ -1,7 +1,6 @@
-// The kernels of device/kernels_cuda.h. They move memory and little else: a thread takes 4 neighbouring
-// elements, for the norm 16 bytes, in one access where all of them are there and aligned. Compiled with
-// -fmad=false: what is to be one rounding is an fmaf, nothing else is. Of CUDA they use only what tests/cuda/
-// can run on a processor.
+// The kernels of kernels_cuda.h. They are limited by memory: a thread takes 4 neighbouring elements, for the
+// norm 16 bytes, in one access if all are there and aligned. They are compiled with -fmad=false, so that only
+// an explicit fmaf rounds once. They use only the part of CUDA that tests/cuda/ can run on a processor.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 #include "numbers.h"
@@ -30,7 +29,7 @@ template <class T> __device__ inline bool whole(const T *p, int64_t left) {
     return left >= EACH && (uintptr_t)p % sizeof(four<T>) == 0;
 }
 
-// p[0..4) as they are stored: in one access, or those that are there, and 0 behind the end.
+// Loads p[0..4) in one access, or element by element with 0 behind the end.
 template <bool WHOLE, class T> __device__ inline four<T> fetch(const T *p, int64_t left) {
     if constexpr (WHOLE) {
         return *(const four<T> *)p;
@@ -60,7 +59,7 @@ template <class T> __device__ inline void store(T *p, const float x[EACH], int64
         put<false>(p, x, left);
 }
 
-// A thread's first element.
+// The thread's first element.
 __device__ inline int64_t first() { return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EACH; }
 
 template <class K, class... A> cudaError_t launch(cudaStream_t s, int64_t n, K kernel, A... args) {
@@ -79,8 +78,8 @@ template <class To, class From> __global__ void convert(To *to, const From *from
     store(to + i, x, n - i);
 }
 
-// Where the ranks' parts lie: handed over with the launch, or in memory of the device, to which launches of
-// their own bring them.
+// The addresses of the ranks' parts: in the launch's arguments, or in device memory, where launches of their
+// own put them.
 struct listed {
     const void *of[CUDA_LISTED];
 };
@@ -122,8 +121,8 @@ template <class T> __global__ void accumulate(float *to, const T *from, int64_t 
     store(to + i, sum, n - i);
 }
 
-// The last of n elements whose `first` is at most x. The warp's lanes look at 32 places of the list at a
-// time.
+// Returns the last of n elements whose `first` is at most x. The warp's lanes look at 32 places of the list
+// at a time.
 template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     int lane = threadIdx.x % WARP, from = 0;
     while (n > 1) {
@@ -139,17 +138,17 @@ template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
 template <class T> __global__ void clear(T *x, stretches of_x) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     const float none[EACH] = { 0 };
-    if (number >= of_x.pieces) return;  // whole warps do
+    if (number >= of_x.pieces) return;  // true for whole warps
     stretch s = of_x.list[find(of_x.list, of_x.n, number)];
     int64_t begin = (number - s.first) * CLEAR_CHUNK + threadIdx.x % WARP * EACH;
     for (int64_t i = begin; i < begin + CLEAR_CHUNK; i += WARP * EACH)
         store(x + s.offset + i, none, s.elems - i);
 }
 
-// The sum of squares of each part. A block of threads takes a SUM_BLOCK, a few neighbouring threads a piece
-// of it, a thread as many lanes of the piece as 16 bytes hold. Lanes and pieces are added in their order,
-// through shared memory; so are a part's blocks, by the one that ends last.
-enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses that a thread has under way
+// Sums the squares of each part. A block of threads takes SUM_BLOCK elements, a few neighbouring threads one
+// piece of them, and a thread as many of the piece's lanes as 16 bytes hold. Lanes and pieces are added in
+// order through shared memory. The block that finishes last adds the part's blocks in order.
+enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses that a thread has in flight
 template <class T> struct lanes_of {
     enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };  // SHARE a piece
     struct alignas(16) access {
@@ -157,8 +156,8 @@ template <class T> struct lanes_of {
     };
 };
 
-// Adds the squares of RUN elements to each of a thread's lanes; those behind `left` elements are 0. A
-// square is exact, so the fma rounds once, as the processor's addition does.
+// Adds the squares of RUN elements to each of the thread's lanes; elements from `left` on count as 0. A
+// square is exact in fp64, so the fma rounds once, like the processor's addition.
 template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
@@ -175,8 +174,8 @@ template <class T> __device__ inline void add_run(double *sum, const T *x, int64
         }
 }
 
-// lanes[piece][0..SUM_LANES) -> the block's sum, in thread 0. What lies behind the part's end is +0, which
-// changes nothing. A piece has room for one more lane, so that the pieces' lanes lie in different banks.
+// Adds lanes[piece][0..SUM_LANES) to the block's sum, in thread 0. Lanes behind the part's end are +0, which
+// changes nothing. Each piece has one lane of padding, so that pieces lie in different banks.
 typedef double piece_lanes[SUM_LANES + 1];
 __device__ inline double sum_pieces(piece_lanes *lanes) {
     double sum = 0, all = 0;
@@ -190,7 +189,7 @@ __device__ inline double sum_pieces(piece_lanes *lanes) {
     return all;
 }
 
-// The sum of a part's blocks, in thread 0: fetched side by side, some at a time, and added in their order.
+// Adds the sums of a part's blocks in order, in thread 0. Several are fetched at a time.
 __device__ inline double sum_blocks(piece_lanes *room, const double *partial, int64_t blocks, int threads) {
     double all = 0;
     for (int64_t from = 0; from < blocks; from += PIECES) {
@@ -238,9 +237,9 @@ __device__ inline float adamw_element(const adamw_constants &c, float keep, floa
     return fmaf(-c.step_size, *m / denominator, keep * p);
 }
 
-// A warp takes a chunk of a segment, so that a small tensor keeps some warps busy, not blocks. A chunk has
-// two rows, and in each of them a thread 4 neighbours: a warp reads and writes 512 bytes of fp32 in a row,
-// 256 of 16-bit numbers. All reads are under way before the first number is used.
+// A warp takes a chunk of a segment, so that a small tensor occupies warps and not whole blocks. A chunk has
+// two rows, and a thread has 4 neighbours in each: a warp reads and writes 512 contiguous bytes of fp32, or
+// 256 of 16-bit numbers. All reads are issued before the first number is used.
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
 template <class G, class Low> struct chunk {  // from a thread's first element on
     float *master, *m, *v;                    // master NULL: there is none
@@ -293,7 +292,7 @@ template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low
 
 template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arrays a, adamw_table t) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
-    if (number >= t.chunks) return;  // whole warps do
+    if (number >= t.chunks) return;  // true for whole warps
     const adamw_segment s = t.segments[find(t.segments, t.n, number)];
     int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH;
     int64_t first = s.offset + at;
@@ -343,7 +342,7 @@ extern "C" {
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, const stretches *of_x) {
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
-        return launch(s, of_x->pieces * WARP * EACH, clear<T>, (T *)x, *of_x);  // a warp each
+        return launch(s, of_x->pieces * WARP * EACH, clear<T>, (T *)x, *of_x);  // one warp each
     });
 }
 
@@ -398,7 +397,7 @@ cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arr
         using G = typename decltype(g)::t;
         return with(a->low ? a->low_type : ZERO_BF16, [=](auto l) {
             using Low = typename decltype(l)::t;
-            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);  // a warp each
+            return launch(s, t->chunks * WARP * EACH, adamw<G, Low>, *c, *a, *t);  // one warp each
         });
     });
 }

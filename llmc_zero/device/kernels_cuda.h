@@ -1,5 +1,5 @@
-// The arithmetic of the plugin on CUDA: what kernels.h says, queued on a stream, with memory of the device.
-// Return what the launch returned.
+// The arithmetic of kernels.h on CUDA, queued on a stream, with device memory. Each function returns what the
+// launch returned.
 #ifndef LLMC_ZERO_KERNELS_CUDA_H
 #define LLMC_ZERO_KERNELS_CUDA_H
 #include <cuda_runtime_api.h>
@@ -8,14 +8,14 @@
 extern "C" {
 #endif
 
-enum { CUDA_LISTED = 128 };  // addresses that one launch hands over
+enum { CUDA_LISTED = 128 };  // addresses that fit into a launch's arguments
 
 // One launch for all stretches.
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
                          int64_t n);
-// table: NULL, with up to CUDA_LISTED ranks; else room for `ranks` addresses in memory of the device, used
-// until it is done.
+// With up to CUDA_LISTED ranks table may be NULL. Else it is device memory for `ranks` addresses, in use
+// until the kernel is done.
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type,
                            const void *const *parts, const void **table, int ranks, float scale, int64_t n,
                            int add);

@@ -1,5 +1,5 @@
-// bf16, the upper half of a float, and fp16, IEEE's binary16. By integer arithmetic, so that every processor
-// and compiler gives the same bits.
+// bf16, the upper half of a float, and fp16, IEEE's binary16. Conversions use integer arithmetic, so that
+// every processor and compiler gives the same bits.
 #ifndef LLMC_ZERO_NUMBERS_H
 #define LLMC_ZERO_NUMBERS_H
 #include <stdint.h>
@@ -30,12 +30,13 @@ ZERO_INLINE uint16_t bf16_round(float f) {  // to nearest even; a NaN stays one
 // A normal number's exponent moves by 112; a subnormal one is its bits times 2^-24, exactly.
 ZERO_INLINE float fp16_widen(uint16_t x) {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
-    float normal = float_of((rest << 13) + (112u << 23)), subnormal = (float)(int32_t)rest * 0x1p-24f,
-          special = float_of(rest << 13 | 0x7f800000);
+    float normal = float_of((rest << 13) + (112u << 23));
+    float subnormal = (float)(int32_t)rest * 0x1p-24f;
+    float special = float_of(rest << 13 | 0x7f800000);
     return float_of(bits_of(rest >= 0x7c00 ? special : rest >= 0x400 ? normal : subnormal) | sign);
 }
-// To nearest even. From 65520 on: infinity. Below 2^-14 the last place is 2^-24: adding 0.5 lets the float's
-// own addition round there.
+// Rounds to nearest even, from 65520 on to infinity. Below 2^-14 the last place is 2^-24, and adding 0.5 lets
+// the float's own addition round there.
 ZERO_INLINE uint16_t fp16_round(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
     uint32_t normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
