@@ -4,107 +4,17 @@
 #include "net/late.h"
 #include "net/net.h"
 #include "net/sockets.h"
-#include <math.h>
+#include "settings.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-zero_config zero_defaults(void) {
-    return (zero_config){
-        .size = sizeof(zero_config),
-        .stage = 0,
-        .micro_batches = 1,
-        .device = ZERO_CPU,
-        .cuda_device = -1,
-        .prefetch = 1,
-        .max_open = 1,
-        .overlap = 0,
-        .numbers = {
-            .dtype = ZERO_F32,
-            .initial_scale_power = 16,
-            .loss_scale_window = 1000,
-            .hysteresis = 2,
-            .min_loss_scale = 1,
-        },
-        .comm = {
-            .shared_window = 1,
-            .nccl = -1,
-            .timeout_s = 300,
-        },
-        .start = {
-            .method = ZERO_START_AUTO,
-            .rank = -1,
-        },
-        .debug = {
-            .poison = -1,
-        },
-    };
-}
-
-static int check_numbers(const zero_config *c) {
-    if (c->numbers.dtype != ZERO_F32 && c->numbers.dtype != ZERO_BF16 && c->numbers.dtype != ZERO_F16)
-        return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32, ZERO_BF16 or ZERO_F16",
-                         (int)c->numbers.dtype);
-    if (c->numbers.no_master && c->numbers.dtype != ZERO_BF16)
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "no_master with %s: only bf16 parameters are rounded stochastically",
-                         dtype_name(c->numbers.dtype));
-    if (!(c->numbers.loss_scale >= 0) || isinf(c->numbers.loss_scale))
-        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale %g: at least 0, and finite", c->numbers.loss_scale);
-    if (c->numbers.initial_scale_power < 0 || c->numbers.initial_scale_power > 126)
-        return zero_fail(ZERO_ERR_ARGUMENT, "initial_scale_power %d: 0 to 126",
-                         c->numbers.initial_scale_power);
-    if (c->numbers.loss_scale_window < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale_window %d: at least 1", c->numbers.loss_scale_window);
-    if (c->numbers.hysteresis < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "hysteresis %d: at least 1", c->numbers.hysteresis);
-    if (!(c->numbers.min_loss_scale >= 0x1p-126) || isinf(c->numbers.min_loss_scale))
-        return zero_fail(ZERO_ERR_ARGUMENT, "min_loss_scale %g: at least 2^-126, and finite",
-                         c->numbers.min_loss_scale);
-    return 0;
-}
-
-static int check_config(const zero_config *c) {
-    if (!c || c->size != sizeof *c)
-        return zero_fail(
-            ZERO_ERR_ARGUMENT,
-            "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
-    if (c->stage < 0 || c->stage > 3)
-        return zero_fail(ZERO_ERR_ARGUMENT, "stage %d: the stages are 0, 1, 2 and 3", c->stage);
-    if (c->debug.naive && c->stage)
-        return zero_fail(ZERO_ERR_ARGUMENT, "the naive path is plain data parallel: stage 0, not %d",
-                         c->stage);
-    ZERO_TRY(check_numbers(c));
-    if (c->comm.nccl < -1 || c->comm.nccl > 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "nccl %d: -1, 0 or 1", c->comm.nccl);
-    if (c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl))
-        return zero_fail(ZERO_ERR_ARGUMENT, "NCCL is for CUDA devices: device ZERO_CUDA");
-    if (c->comm.reduce_nccl && c->comm.nccl != 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "reduce_nccl needs nccl 1");
-    if (c->device != ZERO_CPU && c->device != ZERO_CUDA)
-        return zero_fail(ZERO_ERR_ARGUMENT, "device %d: ZERO_CPU or ZERO_CUDA", (int)c->device);
-    if (c->debug.naive && c->device == ZERO_CUDA)
-        return zero_fail(ZERO_ERR_ARGUMENT, "the naive path computes on the processor: device ZERO_CPU");
-    if (c->micro_batches < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "micro_batches %d: at least 1", c->micro_batches);
-    if (c->reduce_bucket_size < 0)
-        return zero_fail(ZERO_ERR_ARGUMENT, "reduce_bucket_size %lld: at least 0",
-                         (long long)c->reduce_bucket_size);
-    if (c->prefetch < 0 || c->prefetch > 1024)
-        return zero_fail(ZERO_ERR_ARGUMENT, "prefetch %d: 0 to 1024 units", c->prefetch);
-    if (c->max_open < 1 || c->max_open > 1024)
-        return zero_fail(ZERO_ERR_ARGUMENT, "max_open %d: 1 to 1024 units", c->max_open);
-    if (c->comm.window_bytes && (c->comm.window_bytes < 64 << 10 || c->comm.window_bytes > 16 << 20))
-        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 0, or 64 KiB to 16 MiB",
-                         (long long)c->comm.window_bytes);
-    if (!(c->comm.timeout_s > 0 && c->comm.timeout_s <= 1e6))
-        return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0, at most 1e6", c->comm.timeout_s);
-    if (c->start.method < ZERO_START_AUTO || c->start.method > ZERO_START_FILE)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start.method %d: ZERO_START_AUTO, _MPI, _TCP or _FILE",
-                         (int)c->start.method);
-    if (c->debug.trace_events < 0)
-        return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->debug.trace_events);
-    return 0;
+// The plan, first as the settings ask for it, then as the ranks are really connected: a window may not be
+// possible, NCCL may not be there.
+static int make_plan(zero *z, comm_way way) {
+    plan_rank of = { z->comm.rank, z->comm.ranks_on_node, way };
+    z->comm.planned = z->plan.comm;
+    return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
 static int create_tables(zero *z) {
@@ -116,34 +26,20 @@ static int create_tables(zero *z) {
     z->own_grads = calloc(n, sizeof *z->own_grads);
     if (!z->units || !z->buckets || !z->own_params || !z->own_grads)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
-    size_t norms = (size_t)(z->comm.ranks + 1) * n * sizeof(double), values = VALUES_CHUNK * sizeof(float),
-           low = VALUES_CHUNK * sizeof(uint16_t);
-    size_t staging = z->device.asynchronous ? values : 0, all = values + low + staging + norms;
-    if (!(z->values = memory_alloc_host(&z->memory, ZERO_WORKING, "values in and out", all)))
-        return ZERO_ERR_MEMORY;
+    if (!(z->values = allocate(z, PLAN_VALUES))) return ZERO_ERR_MEMORY;
     z->low_values = (uint16_t *)(z->values + VALUES_CHUNK);
     z->staging = (float *)(z->low_values + VALUES_CHUNK);
-    z->norm_parts = (double *)((char *)z->staging + staging);
-    ZERO_TRY(z->device.f->pin(&z->device, z->values, all));
+    z->norm_parts = (double *)(z->staging + (z->device.asynchronous ? VALUES_CHUNK : 0));
+    ZERO_TRY(z->device.f->pin(&z->device, z->values, z->plan.own[PLAN_VALUES].bytes));
     z->pinned = 1;
     return 0;
 }
 
-// Staging with room for the largest reduction.
-static int stage_reductions(zero *z) {
-    int64_t most = 0;
-    for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
-        if (b->elems > most) most = b->elems;
-    return comm_nccl_stage(&z->comm, &z->memory, &z->config,
-                           most / z->comm.ranks * dtype_bytes(wire_type(z)));
-}
-
 static int create_states(zero *z) {
-    ZERO_TRY(trace_init(&z->trace, z->config.debug.trace_events, &z->memory));
+    ZERO_TRY(trace_init(&z->trace, z->config.debug.trace_events, &z->memory, &z->plan.own[PLAN_TRACE]));
     ZERO_TRY(create_tables(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
-    ZERO_TRY(stage_reductions(z));
     return optimizer_create(z);
 }
 
@@ -265,13 +161,16 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
     ZERO_TRY(comm_agree_opened(&z->comm, check_shared_device(z)));
-    ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
-    ZERO_TRY(open_nccl(z));
-    ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
     ZERO_TRY(
         layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     for (int what = 0; what < STATES; what++)
         z->states[what] = state_of(what, c, &z->layout, z->comm.rank, &z->device);
+    ZERO_TRY(make_plan(z, plan_way(c, z->comm.ranks, z->comm.ranks_on_node)));
+    ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
+    ZERO_TRY(open_nccl(z));
+    ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
+    ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
+    ZERO_TRY(comm_agree_opened(&z->comm, comm_nccl_stage(&z->comm, &z->memory)));
     loss_scale_init(&z->scale, c);
     ZERO_TRY(
         comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));
@@ -307,7 +206,7 @@ static void destroy(zero *z, int clean) {
 int zero_create(zero **out, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units) {
     *out = NULL;
-    ZERO_TRY(check_config(config));
+    ZERO_TRY(settings_check(config));
     zero *z = calloc(1, sizeof *z);
     if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
     z->config = *config;

@@ -2,7 +2,7 @@
 #include "internal.h"
 
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {
-    return memory_alloc(&z->memory, class_, purpose, bytes);
+    return memory_alloc(&z->memory, &(memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, 0 });
 }
 
 int zero_memory(const zero *z, int i, zero_memory_line *line) {
@@ -30,22 +30,45 @@ void zero_get_traffic(zero *z, zero_traffic *t) {
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->gathered_ahead[i];
 }
 
+void zero_get_job(const zero *z, zero_job_info *job) {
+    *job = (zero_job_info){ .comm = z->comm.name,
+                            .device = z->device.name,
+                            .cuda_device = z->device.number,
+                            .ranks_on_host = z->comm.ranks_on_node,
+                            .ranks_on_device = z->ranks_on_device };
+}
+
+void zero_get_plan(const zero *z, zero_plan_info *info) {
+    plan_describe(&z->plan, &z->config, &z->layout, 0, info);
+}
+
+size_t zero_states_bytes(const zero_config *c, int64_t parameters, int ranks, int stage) {
+    return plan_formula(c, parameters, ranks, stage).bytes;
+}
+
+size_t zero_states_formula(const zero *z, int stage) {
+    return zero_states_bytes(&z->config, z->layout.elems, z->comm.ranks, stage);
+}
+
+zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
+    plan p;
+    zero_config c = z->config;
+    zero_plan_info info;
+    c.micro_batches = micro_batches;
+    if (plan_make(&p, &c, &z->layout, &z->plan.of)) return (zero_step_traffic){ 0, 0 };
+    plan_describe(&p, &c, &z->layout, 0, &info);
+    return (zero_step_traffic){ info.traffic.all_gather[ZERO_FOR_STEP],
+                                info.traffic.reduce_scatter[ZERO_FOR_STEP] };
+}
+
 void zero_get_effective(const zero *z, zero_effective *e) {
-    size_t size = dtype_bytes(z->config.numbers.dtype);
-    int64_t bytes = 0;
-    for (int i = 0; uses_buckets(z) && i < 2; i++)
-        if (z->bucket_buffer[i]) bytes += z->layout.largest_bucket * size;
-    for (int i = 0; uses_buckets(z) && i < z->layout.n_units; i++)
-        if (z->own_grads[i]) bytes += z->layout.units[i].padded * size;
-    *e = (zero_effective){ z->layout.largest_bucket,
-                           bytes,
-                           z->layout.elems,
-                           z->n_slots,
-                           z->comm.name,
-                           z->device.name,
-                           z->device.number,
-                           z->comm.ranks_on_node,
-                           z->ranks_on_device };
+    zero_plan_info info;
+    zero_job_info job;
+    zero_get_plan(z, &info);
+    zero_get_job(z, &job);
+    *e = (zero_effective){ info.bucket_elems, info.bucket_bytes, info.parameters,
+                           info.slots,        job.comm,          job.device,
+                           job.cuda_device,   job.ranks_on_host, job.ranks_on_device };
 }
 
 int zero_trace_event(const zero *z, int i, zero_event *e) {

@@ -86,41 +86,25 @@ static int run_reduce(void *ctx, job *j) {
     return rc;
 }
 
-// Gradients are sent from where they lie, not from the wire buffer.
-static int sends_as_they_are(const zero *z) { return wire_type(z) == reduced_type(z); }
-
 static int create_buffers(zero *z) {
     const layout *l = &z->layout;
-    size_t size = dtype_bytes(z->config.numbers.dtype);
-    int sent = sends_as_they_are(z) && z->config.stage >= 2,
-        moves = sent ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
-    int singles = 0;
-    for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
     for (int i = 0; i < 2; i++) {
         z->buffer_bucket[i] = -1;
-        if (i >= singles) continue;
-        size_t bytes = l->largest_bucket * size;
-        z->bucket_buffer[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "buckets", bytes, moves);
+        if (i >= z->plan.own[PLAN_BUCKETS].blocks) continue;
+        z->bucket_buffer[i] = allocate(z, PLAN_BUCKETS);
         if (!z->bucket_buffer[i]) return ZERO_ERR_MEMORY;
     }
     for (int i = 0; i < l->n_units; i++) {
         if (!l->units[i].shared) continue;
-        size_t bytes = l->units[i].padded * size;
-        z->own_grads[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "buckets (units used twice)", bytes,
-                                             moves);
+        z->own_grads[i] = allocate_for_unit(z, PLAN_SHARED_BUCKETS, i);
         if (!z->own_grads[i]) return ZERO_ERR_MEMORY;
     }
     return 0;
 }
 
-// As large as the largest bucket, that of a unit used twice included.
 static int create_wire_buffer(zero *z) {
-    int64_t most = 0;
-    if (sends_as_they_are(z) || z->comm.ranks == 1 || z->config.debug.naive) return 0;
-    for (const layout_bucket *b = z->layout.buckets; b < z->layout.buckets + z->layout.n_buckets; b++)
-        if (b->elems > most) most = b->elems;
-    z->wire_buffer = memory_alloc_moved(&z->memory, ZERO_WORKING, "gradients on the wire, fp32",
-                                        most * sizeof(float), MOVED_BY_REDUCTIONS);
+    if (!z->plan.own[PLAN_WIRE].blocks) return 0;
+    z->wire_buffer = allocate(z, PLAN_WIRE);
     return z->wire_buffer ? 0 : ZERO_ERR_MEMORY;
 }
 
@@ -138,7 +122,7 @@ static int create_cleared(zero *z) {
     int n = last->first_cleared + last->n_cleared;
     stretch *list = calloc(n + 1, sizeof *list), *table;
     if (!list) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of what is cleared");
-    table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", n * sizeof *list);
+    table = allocate(z, PLAN_CLEARED);
     for (int u = 0; u < l->n_units; u++) {
         int first = l->units[u].first_cleared;
         stretches *t = &z->units[u].cleared;
@@ -157,9 +141,7 @@ static int create_cleared(zero *z) {
 int grads_create(zero *z) {
     const layout *l = &z->layout;
     int whole = z->config.stage < 2;
-    int moves = whole && sends_as_they_are(z) ? MOVED_BY_REDUCTIONS : MOVED_BY_NONE;
-    if (z->config.stage == 0) moves |= MOVED_BY_GATHERS;
-    ZERO_TRY(state_create(&z->states[ZERO_GRADIENT], &z->memory, moves));
+    ZERO_TRY(create_state(z, ZERO_GRADIENT));
     if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
     ZERO_TRY(create_wire_buffer(z));
     ZERO_TRY(create_cleared(z));

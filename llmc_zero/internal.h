@@ -7,6 +7,7 @@
 #include "device/kernels.h"
 #include "layout.h"
 #include "memory.h"
+#include "plan.h"
 #include "progress.h"
 #include "schedule.h"
 #include "state.h"
@@ -56,6 +57,7 @@ struct zero {
     device device;
     int ranks_on_device;  // this one among them; 1 on the processor
     layout layout;
+    plan plan;
     memory memory;
     comm comm;
     progress progress;
@@ -98,17 +100,21 @@ static inline state *state_with(zero *z, zero_value what) {
 }
 // fp32 when micro-batches are summed, else the dtype of the parameters.
 static inline zero_dtype grad_type(const zero *z) { return z->states[ZERO_GRADIENT].dtype; }
-static inline int sums_micro_batches(const zero *z) { return z->config.micro_batches > 1; }
-// Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart.
-static inline int uses_buckets(const zero *z) { return z->config.stage >= 2 || sums_micro_batches(z); }
-// The gradients that are reduced: at stages 0 and 1 in place, in the dtype in which they are summed.
-static inline zero_dtype reduced_type(const zero *z) {
-    return z->config.stage < 2 ? grad_type(z) : z->config.numbers.dtype;
+static inline void *allocate(zero *z, plan_item item) { return memory_alloc(&z->memory, &z->plan.own[item]); }
+static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
+    memory_request r = plan_for_unit(&z->plan, item, &z->config, &z->layout, unit);
+    return memory_alloc(&z->memory, &r);
 }
-// How they travel to their sum.
-static inline zero_dtype wire_type(const zero *z) {
-    return z->config.comm.reduce_fp32 ? ZERO_F32 : reduced_type(z);
+static inline int create_state(zero *z, zero_value what) {
+    return state_create(&z->states[what], &z->memory, &z->plan.own[plan_item_of_state(what)]);
 }
+
+// See plan.h.
+static inline int sums_micro_batches(const zero *z) { return plan_sums(&z->config); }
+static inline int uses_buckets(const zero *z) { return plan_uses_buckets(&z->config); }
+static inline zero_dtype reduced_type(const zero *z) { return plan_reduced_type(&z->config); }
+static inline zero_dtype wire_type(const zero *z) { return plan_wire_type(&z->config); }
+
 int params_create(zero *z);
 int params_acquire(zero *z, int unit);  // gathered when it returns; the next ones are on their way
 int params_release(zero *z, int unit);  // and what there is room for now is gathered

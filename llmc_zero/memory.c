@@ -3,24 +3,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int find_line(memory *m, zero_memory_class class_, const char *purpose, zero_tier tier) {
-    for (int i = 0; i < m->n_lines; i++)
-        if (m->lines[i].class_ == class_ && m->lines[i].tier == tier && !strcmp(m->lines[i].purpose, purpose))
-            return i;
+// The line of this class, purpose and tier, or a new one; -1: no memory.
+static int find_line(memory *m, const memory_request *r) {
+    for (int i = 0; i < m->n_lines; i++) {
+        const zero_memory_line *l = &m->lines[i];
+        if (l->class_ == r->class_ && l->tier == r->tier && !strcmp(l->purpose, r->purpose)) return i;
+    }
     zero_memory_line *lines = realloc(m->lines, (m->n_lines + 1) * sizeof *lines);
-    char *name = strdup(purpose);
+    char *name = strdup(r->purpose);
     if (lines) m->lines = lines;
     if (!lines || !name) {
         free(name);
         return -1;
     }
-    m->lines[m->n_lines] = (zero_memory_line){ name, class_, 0, tier };
+    m->lines[m->n_lines] =
+        (zero_memory_line){ .purpose = name, .class_ = r->class_, .tier = r->tier, .moved_by = r->moved_by };
     return m->n_lines++;
 }
 
-static int add_block(memory *m, zero_memory_class class_, const char *purpose, zero_tier tier,
-                     const memory_block *block) {
-    int line = find_line(m, class_, purpose, tier);
+static int add_block(memory *m, const memory_request *r, const memory_block *block) {
+    int line = find_line(m, r);
     memory_block *b = malloc(sizeof *b);
     if (line < 0 || !b) {
         free(b);
@@ -34,48 +36,41 @@ static int add_block(memory *m, zero_memory_class class_, const char *purpose, z
     return 0;
 }
 
-static void *alloc_from(memory *m, device *d, zero_tier tier, zero_memory_class class_, const char *purpose,
-                        size_t bytes, int moves) {
-    size_t page = 4096, rounded = (bytes + page - 1) / page * page;
+size_t memory_whole_pages(size_t bytes) {
+    enum { PAGE = 4096 };
+    size_t pages = (bytes + PAGE - 1) / PAGE;
+    return (pages ? pages : 1) * PAGE;
+}
+
+static int fail_no_memory(const memory *m, const memory_request *r, const char *why) {
+    size_t held = 0;
+    for (int i = 0; i < m->n_lines; i++) held += m->lines[i].bytes;
+    return zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)",
+                     r->purpose, r->bytes / 1048576.0, held / 1048576.0, why);
+}
+
+static device *owner_of(memory *m, const memory_request *r) {
+    if (r->tier == ZERO_HOST) return &device_host;
+    return r->moved_by && m->mover ? m->mover : m->device;
+}
+
+void *memory_alloc(memory *m, const memory_request *r) {
+    device *d = owner_of(m, r);
+    size_t bytes = memory_whole_pages(r->bytes);
     const char *why = "";
-    if (!rounded) rounded = page;
-    void *base = d->f->alloc(d, rounded, &why);
+    void *base = d->f->alloc(d, bytes, &why);
     if (!base) {
-        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", purpose,
-                  bytes / 1048576.0,
-                  (memory_bytes(m, ZERO_STATES) + memory_bytes(m, ZERO_WORKING) +
-                   memory_bytes(m, ZERO_ACTIVATIONS)) /
-                      1048576.0,
-                  why);
+        fail_no_memory(m, r, why);
         return NULL;
     }
-    memory_block block = { .base = base, .bytes = rounded, .owner = d, .moves = moves };
-    if (!add_block(m, class_, purpose, tier, &block)) return base;
-    d->f->release(d, base, rounded);
+    memory_block block = { .base = base, .bytes = bytes, .owner = d, .moved_by = r->moved_by };
+    if (!add_block(m, r, &block)) return base;
+    d->f->release(d, base, bytes);
     return NULL;
 }
 
-void *memory_alloc(memory *m, zero_memory_class class_, const char *purpose, size_t bytes) {
-    return alloc_from(m, m->device, ZERO_DEVICE, class_, purpose, bytes, MOVED_BY_NONE);
-}
-
-void *memory_alloc_moved(memory *m, zero_memory_class class_, const char *purpose, size_t bytes, int moves) {
-    device *from = m->mover && moves ? m->mover : m->device;
-    return alloc_from(m, from, ZERO_DEVICE, class_, purpose, bytes, moves);
-}
-
-static zero_tier host_tier(const memory *m) { return m->device->asynchronous ? ZERO_HOST : ZERO_DEVICE; }
-
-void *memory_alloc_host(memory *m, zero_memory_class class_, const char *purpose, size_t bytes) {
-    return alloc_from(m, &device_host, host_tier(m), class_, purpose, bytes, MOVED_BY_NONE);
-}
-
-int memory_note(memory *m, zero_memory_class class_, const char *purpose, size_t bytes) {
-    return add_block(m, class_, purpose, host_tier(m), &(memory_block){ .bytes = bytes });
-}
-
-int memory_note_device(memory *m, zero_memory_class class_, const char *purpose, size_t bytes) {
-    return add_block(m, class_, purpose, ZERO_DEVICE, &(memory_block){ .bytes = bytes });
+int memory_note(memory *m, const memory_request *r) {
+    return add_block(m, r, &(memory_block){ .bytes = r->bytes });
 }
 
 void memory_free_all(memory *m) {

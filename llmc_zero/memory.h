@@ -4,15 +4,22 @@
 #include "device/device.h"
 #include "zero.h"
 
-// Which collectives read or write the memory in place.
-typedef enum { MOVED_BY_NONE = 0, MOVED_BY_GATHERS = 1, MOVED_BY_REDUCTIONS = 2 } memory_moves;
+// What one allocation asks for. The plugin's own requests are those of its plan (plan.h).
+typedef struct {
+    zero_memory_class class_;
+    const char *purpose;
+    zero_tier tier;  // ZERO_HOST: the host's memory of a run whose device is another
+    size_t bytes;
+    int blocks;    // in a plan: how many allocations of this size; 0: none
+    int moved_by;  // of zero_movers
+} memory_request;
 
 typedef struct memory_block {
     void *base;
     size_t bytes;
     int line;
     device *owner;
-    int moves;  // of memory_moves
+    int moved_by;  // of zero_movers
     struct memory_block *next;
 } memory_block;
 typedef struct {
@@ -23,16 +30,13 @@ typedef struct {
     int n_lines;
 } memory;
 
-// Returns zeroed, page-aligned memory, or NULL with a sentence that says what was asked for and what is held.
-void *memory_alloc(memory *m, zero_memory_class class_, const char *purpose, size_t bytes);
-// The same for memory that collectives move, from the mover if there is one. moves: of memory_moves.
-void *memory_alloc_moved(memory *m, zero_memory_class class_, const char *purpose, size_t bytes, int moves);
-// The same for host memory, whatever the device.
-void *memory_alloc_host(memory *m, zero_memory_class class_, const char *purpose, size_t bytes);
-// Adds bytes to the table that somebody else mapped (the shared window).
-int memory_note(memory *m, zero_memory_class class_, const char *purpose, size_t bytes);
-// The same for device memory (what NCCL took).
-int memory_note_device(memory *m, zero_memory_class class_, const char *purpose, size_t bytes);
+// What the allocator takes for so many bytes: whole pages, at least one.
+size_t memory_whole_pages(size_t bytes);
+// Zeroed, page-aligned. NULL with ZERO_ERR_MEMORY's sentence: what was asked for and what is held. What
+// collectives move comes from the mover, where there is one.
+void *memory_alloc(memory *m, const memory_request *r);
+// Books bytes that somebody else has taken: the shared window, NCCL.
+int memory_note(memory *m, const memory_request *r);
 void memory_free_all(memory *m);
 size_t memory_bytes(const memory *m, zero_memory_class class_);
 

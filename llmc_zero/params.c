@@ -40,27 +40,18 @@ static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
 
 static int create_slots(zero *z) {
     const layout *l = &z->layout;
-    size_t size = dtype_bytes(z->config.numbers.dtype);
-    int singles = 0;
     for (int i = 0; i < l->n_units; i++) {
-        if (!l->units[i].shared) {
-            singles++;
-            continue;
-        }
-        size_t bytes = l->units[i].padded * size;
-        z->own_params[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "slots (units used twice)", bytes,
-                                              MOVED_BY_GATHERS);
+        if (!l->units[i].shared) continue;
+        z->own_params[i] = allocate_for_unit(z, PLAN_SHARED_SLOTS, i);
         if (!z->own_params[i]) return ZERO_ERR_MEMORY;
     }
-    int wanted = z->config.max_open + z->config.prefetch;
-    z->n_slots = wanted < singles ? wanted : singles;
+    z->n_slots = z->plan.own[PLAN_SLOTS].blocks;
     z->slots = calloc(z->n_slots + 1, sizeof *z->slots);
     z->slot_unit = malloc((z->n_slots + 1) * sizeof(int));
     if (!z->slots || !z->slot_unit) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the slots");
     for (int i = 0; i < z->n_slots; i++) {
         z->slot_unit[i] = -1;
-        size_t bytes = l->largest_single * size;
-        z->slots[i] = memory_alloc_moved(&z->memory, ZERO_WORKING, "slots", bytes, MOVED_BY_GATHERS);
+        z->slots[i] = allocate(z, PLAN_SLOTS);
         if (!z->slots[i]) return ZERO_ERR_MEMORY;
     }
     return 0;
@@ -69,9 +60,7 @@ static int create_slots(zero *z) {
 int params_create(zero *z) {
     const layout *l = &z->layout;
     int stage = z->config.stage;
-    // stages 1 and 2 gather in place, stage 3 sends its shards
-    int moves = stage ? MOVED_BY_GATHERS : MOVED_BY_NONE;
-    ZERO_TRY(state_create(&z->states[ZERO_PARAM], &z->memory, moves));
+    ZERO_TRY(create_state(z, ZERO_PARAM));
     if (stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < l->n_units; i++) {
         unit_state *u = &z->units[i];

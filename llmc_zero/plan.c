@@ -1,43 +1,283 @@
-// Memory and traffic by formula, from the settings and the tables alone.
-#include "internal.h"
-#include <math.h>
+// The plan of a rank: its allocations and its traffic.
+#include "plan.h"
+#include "error.h"
+#include "settings.h"
+#include <string.h>
 
-size_t zero_states_bytes(const zero_config *c, int64_t parameters, int ranks, int stage) {
-    int mixed = c->numbers.dtype != ZERO_F32, sums = c->micro_batches > 1;
-    double psi = (double)parameters, n = ranks;
-    double params = mixed ? 2 : 4, grads = sums || !mixed ? 4 : 2,
-           optimizer = mixed && !c->numbers.no_master ? 12 : 8;  // bytes a parameter
-    return (size_t)ceil(psi * (params / (stage == 3 ? n : 1) + grads / (stage >= 2 ? n : 1) +
-                               optimizer / (stage >= 1 ? n : 1)));
+// -------- memory
+
+comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node) {
+    return (comm_way){ .ranks = ranks,
+                       .window = c->comm.shared_window && ranks_on_node == ranks,
+                       .nccl = c->device == ZERO_CUDA && c->comm.nccl != 0 };
 }
 
-size_t zero_states_formula(const zero *z, int stage) {
-    return zero_states_bytes(&z->config, z->layout.elems, z->comm.ranks, stage);
+static memory_request request(zero_memory_class class_, const char *purpose, size_t bytes, int moved_by) {
+    return (memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, moved_by };
 }
+
+// The host's memory, which is the device's own on a processor.
+static memory_request on_host(const zero_config *c, const char *purpose, size_t bytes) {
+    memory_request r = request(ZERO_WORKING, purpose, bytes, ZERO_MOVED_BY_NONE);
+    if (c->device == ZERO_CUDA) r.tier = ZERO_HOST;
+    return r;
+}
+
+static int64_t largest_reduction(const layout *l) {
+    int64_t most = 0;
+    for (const layout_bucket *b = l->buckets; b < l->buckets + l->n_buckets; b++)
+        if (b->elems > most) most = b->elems;
+    return most;
+}
+
+static int units_used_twice(const layout *l) {
+    int n = 0;
+    for (int i = 0; i < l->n_units; i++) n += l->units[i].shared;
+    return n;
+}
+
+static void plan_host_memory(plan *p, const zero_config *c, const layout *l) {
+    size_t values = VALUES_CHUNK * sizeof(float), low = VALUES_CHUNK * sizeof(uint16_t);
+    size_t staging = c->device == ZERO_CUDA ? values : 0;
+    size_t norms = (size_t)(l->ranks + 1) * l->n_units * sizeof(double);
+    p->own[PLAN_VALUES] = on_host(c, "values in and out", values + low + staging + norms);
+    if (c->debug.trace_events)
+        p->own[PLAN_TRACE] = on_host(c, "trace", c->debug.trace_events * sizeof(zero_event));
+}
+
+plan_item plan_item_of_state(zero_value what) {
+    static const plan_item items[STATES] = {
+        [ZERO_PARAM] = PLAN_PARAMETERS, [ZERO_MASTER] = PLAN_MASTERS,     [ZERO_MOMENT1] = PLAN_MOMENT1,
+        [ZERO_MOMENT2] = PLAN_MOMENT2,  [ZERO_GRADIENT] = PLAN_GRADIENTS,
+    };
+    return items[what];
+}
+
+static void plan_state(plan *p, const zero_config *c, const layout *l, zero_value what, int moved_by) {
+    state s = state_of(what, c, l, p->of.rank, NULL);
+    memory_request *r = &p->own[plan_item_of_state(what)];
+    *r = request(ZERO_STATES, s.name, state_bytes(&s), moved_by);
+    r->blocks = s.kept;
+}
+
+// Stages 1 and 2 gather parameters in place, stage 3 sends its shards.
+static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
+    const size_t size = dtype_bytes(c->numbers.dtype);
+    const int gathered = ZERO_MOVED_BY_GATHERS, twice = units_used_twice(l), once = l->n_units - twice;
+    plan_state(p, c, l, ZERO_PARAM, c->stage ? gathered : ZERO_MOVED_BY_NONE);
+    if (c->stage < 3) return;
+    p->own[PLAN_SHARED_SLOTS] = request(ZERO_WORKING, "slots (units used twice)", 0, gathered);
+    p->own[PLAN_SHARED_SLOTS].blocks = twice;
+    int wanted = c->max_open + c->prefetch;
+    p->own[PLAN_SLOTS] = request(ZERO_WORKING, "slots", l->largest_single * size, gathered);
+    p->own[PLAN_SLOTS].blocks = wanted < once ? wanted : once;
+}
+
+// At most two buckets of units used once are under way: one fills, one is reduced.
+static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
+    int singles = 0;
+    for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
+    size_t bytes = l->largest_bucket * dtype_bytes(c->numbers.dtype);
+    p->own[PLAN_BUCKETS] = request(ZERO_WORKING, "buckets", bytes, moved_by);
+    p->own[PLAN_BUCKETS].blocks = singles < 2 ? singles : 2;
+    p->own[PLAN_SHARED_BUCKETS] = request(ZERO_WORKING, "buckets (units used twice)", 0, moved_by);
+    p->own[PLAN_SHARED_BUCKETS].blocks = units_used_twice(l);
+}
+
+// Collectives send gradients from where they lie, or from the wire buffer, where they are widened to fp32. It
+// is as large as the largest bucket, that of a unit used twice included.
+static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
+    const int whole = c->stage < 2, sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
+    const int reduced = sent_as_they_are ? ZERO_MOVED_BY_REDUCTIONS : ZERO_MOVED_BY_NONE;
+    int moved_by = whole ? reduced : ZERO_MOVED_BY_NONE;
+    if (c->stage == 0) moved_by |= ZERO_MOVED_BY_GATHERS;
+    plan_state(p, c, l, ZERO_GRADIENT, moved_by);
+    if (plan_uses_buckets(c)) plan_buckets(p, c, l, whole ? ZERO_MOVED_BY_NONE : reduced);
+    if (sent_as_they_are || l->ranks == 1 || c->debug.naive) return;
+    p->own[PLAN_WIRE] = request(ZERO_WORKING, "gradients on the wire, fp32",
+                                largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
+}
+
+static void plan_optimizer(plan *p, const zero_config *c, const layout *l) {
+    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) plan_state(p, c, l, what, ZERO_MOVED_BY_NONE);
+}
+
+// What the device's kernels go through in one launch: the stretches that are cleared, this rank's part of
+// every unit with room for their sums, and the pieces of tensors that it updates.
+static void plan_tables(plan *p, const zero_config *c, const layout *l) {
+    const char *purpose = "tables of the step";
+    const layout_unit *last = &l->units[l->n_units - 1];
+    size_t cleared = last->first_cleared + last->n_cleared, units = l->n_units, partials = 0;
+    for (int i = 0; i < l->n_units; i++) partials += kernel_sum_squares_partials(l->units[i].shard);
+    size_t norm = units * (sizeof(stretch) + sizeof(unsigned)) + (units + partials) * sizeof(double);
+    size_t pieces = c->stage == 0 ? l->n_places : layout_pieces(l, p->of.rank);
+    p->own[PLAN_CLEARED] = request(ZERO_WORKING, purpose, cleared * sizeof(stretch), 0);
+    p->own[PLAN_NORM] = request(ZERO_WORKING, purpose, norm, 0);
+    p->own[PLAN_UPDATE] = request(ZERO_WORKING, purpose, pieces * sizeof(adamw_segment), 0);
+}
+
+memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit) {
+    memory_request r = p->own[item];
+    r.bytes = l->units[unit].padded * dtype_bytes(c->numbers.dtype);
+    return r;
+}
+
+static int is_by_unit(plan_item item) { return item == PLAN_SHARED_SLOTS || item == PLAN_SHARED_BUCKETS; }
+
+// What the allocator takes for an item.
+static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, const layout *l) {
+    const memory_request *r = &p->own[item];
+    if (!is_by_unit(item)) return r->blocks * memory_whole_pages(r->bytes);
+    size_t bytes = 0;
+    for (int i = 0; r->blocks && i < l->n_units; i++)
+        if (l->units[i].shared) bytes += memory_whole_pages(plan_for_unit(p, item, c, l, i).bytes);
+    return bytes;
+}
+
+// -------- traffic
 
 // How often stage 3 gathers a unit in a micro-batch: at each use that reads it, but once for the last forward
-// use and the backward use that follows it. The tables do not say where a unit's further uses stand: forward
-// is taken to end with the unit that is used again (tied weights), else with the table's last.
-static int gathers_per_pass(const layout *l, int unit) {
-    const layout_unit *u = &l->units[unit];
-    int last = l->n_units - 1;
-    for (int i = l->n_units - 1; i >= 0; i--)
-        if (l->units[i].forward_uses > 1) last = i;
-    return u->forward_uses + u->reading_uses - (unit == last && u->reading_uses > 0);
+// use and the backward use that follows it.
+static int gathers_per_pass(const layout_unit *u, int ends_forward) {
+    return u->forward_uses + u->reading_uses - (ends_forward && u->reading_uses > 0);
 }
 
-zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
-    const layout *l = &z->layout;
-    int stage = z->config.stage;
-    int64_t low = dtype_bytes(z->config.numbers.dtype), sum = dtype_bytes(grad_type(z)),
-            wire = dtype_bytes(wire_type(z)), others = z->comm.ranks - 1;
-    zero_step_traffic t = { 0, 0 };
-    for (int i = 0; i < l->n_units; i++) {
-        int64_t elems = l->units[i].shard * others;
-        t.reduce_scatter += elems * wire * (stage < 2 ? 1 : micro_batches);
-        t.all_gather += stage == 0  ? elems * sum
-                        : stage < 3 ? elems * low
-                                    : elems * low * micro_batches * gathers_per_pass(l, i);
+// The tables do not say where a unit's further uses stand: forward is taken to end with the unit that is used
+// again (tied weights), else with the table's last.
+static int unit_that_ends_forward(const layout *l) {
+    for (int i = 0; i < l->n_units; i++)
+        if (l->units[i].forward_uses > 1) return i;
+    return l->n_units - 1;
+}
+
+// The naive path sends all gradients to everyone.
+static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
+    const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
+                  wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
+    const int ends_forward = unit_that_ends_forward(l);
+    zero_traffic *t = &p->to_each;
+    *t = (zero_traffic){ { 0 }, { 0 }, { 0 } };
+    t->other[ZERO_FOR_SCALARS] = l->n_units * (int64_t)sizeof(double);  // the norm
+    if (c->debug.naive) {
+        t->other[ZERO_FOR_STEP] = l->flat_elems * wire;
+        return;
     }
-    return t;
+    t->reduce_scatter[ZERO_FOR_STEP] = l->shard_elems * wire * (c->stage < 2 ? 1 : A);
+    if (c->stage < 3) {
+        t->all_gather[ZERO_FOR_STEP] = l->shard_elems * (c->stage == 0 ? sum : low);
+        return;
+    }
+    for (int i = 0; i < l->n_units; i++) {
+        const layout_unit *u = &l->units[i];
+        t->all_gather[ZERO_FOR_STEP] += u->shard * low * A * gathers_per_pass(u, i == ends_forward);
+        t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
+    }
+}
+
+static zero_traffic times(const zero_traffic *t, int ranks) {
+    zero_traffic all = *t;
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        all.all_gather[i] *= ranks;
+        all.reduce_scatter[i] *= ranks;
+        all.other[i] *= ranks;
+    }
+    return all;
+}
+
+// -------- the whole
+
+int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of) {
+    *p = (plan){ .of = *of };
+    size_t reduced = largest_reduction(l) / l->ranks * dtype_bytes(plan_wire_type(c));
+    ZERO_TRY(comm_plan(p->comm, c, &of->way, reduced));
+    plan_host_memory(p, c, l);
+    plan_parameters(p, c, l);
+    plan_gradients(p, c, l);
+    plan_optimizer(p, c, l);
+    plan_tables(p, c, l);
+    plan_traffic(p, c, l);
+    return 0;
+}
+
+static void add_line(zero_plan_info *info, const memory_request *r, size_t bytes, int assumed) {
+    if (!r->blocks) return;
+    info->bytes[r->class_] += bytes;
+    for (int i = 0; i < info->n_lines; i++) {
+        zero_memory_line *l = &info->lines[i];
+        if (l->class_ != r->class_ || l->tier != r->tier || strcmp(l->purpose, r->purpose)) continue;
+        l->bytes += bytes;
+        return;
+    }
+    info->lines[info->n_lines++] = (zero_memory_line){ .purpose = r->purpose,
+                                                       .class_ = r->class_,
+                                                       .bytes = bytes,
+                                                       .tier = r->tier,
+                                                       .moved_by = r->moved_by,
+                                                       .assumed = assumed };
+}
+
+// What NCCL takes is noted as measured, and not rounded to pages.
+static void describe_memory(const plan *p, const zero_config *c, const layout *l, int assumed,
+                            zero_plan_info *info) {
+    const int incoming_is_assumed = assumed && c->comm.nccl != 1;
+    for (int i = COMM_WINDOW; i < COMM_NCCL; i++) {
+        const memory_request *r = &p->comm[i];
+        int assumes = i == COMM_WINDOW ? assumed : i == COMM_INCOMING ? incoming_is_assumed : 0;
+        add_line(info, r, r->blocks * memory_whole_pages(r->bytes), assumes);
+    }
+    for (int i = 0; i < PLAN_ITEMS; i++) add_line(info, &p->own[i], bytes_of(p, i, c, l), 0);
+    add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
+}
+
+zero_formula plan_formula(const zero_config *c, int64_t parameters, int ranks, int stage) {
+    zero_config at_stage = *c;
+    zero_formula f = { 0, 0, 0 };
+    at_stage.stage = stage;
+    for (int what = 0; what < STATES; what++) {
+        state s = state_of(what, &at_stage, NULL, 0, NULL);
+        if (s.kept) *(s.sharded ? &f.sharded : &f.whole) += dtype_bytes(s.dtype);
+    }
+    f.bytes = f.whole * parameters + (f.sharded * parameters + ranks - 1) / ranks;
+    return f;
+}
+
+void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan_info *info) {
+    const int others = l->ranks - 1, elsewhere = l->ranks - p->of.ranks_on_node;
+    memset(info, 0, sizeof *info);
+    describe_memory(p, c, l, assumed, info);
+    for (int stage = 0; stage <= 3; stage++)
+        info->formulas[stage] = plan_formula(c, l->elems, l->ranks, stage);
+    info->parameters = l->elems;
+    info->slots = p->own[PLAN_SLOTS].blocks;
+    info->bucket_elems = l->largest_bucket;
+    info->bucket_bytes = p->own[PLAN_BUCKETS].blocks * p->own[PLAN_BUCKETS].bytes;
+    for (int i = 0; p->own[PLAN_SHARED_BUCKETS].blocks && i < l->n_units; i++)
+        if (l->units[i].shared) info->bucket_bytes += plan_for_unit(p, PLAN_SHARED_BUCKETS, c, l, i).bytes;
+    info->traffic = times(&p->to_each, others);
+    info->traffic_between_nodes = times(&p->to_each, elsewhere);
+}
+
+static int check_ranks(int rank, int ranks, int ranks_on_node) {
+    if (ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks: at least 1", ranks);
+    if (ranks_on_node < 1 || ranks_on_node > ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks, %d of them on a node: 1 to %d", ranks,
+                         ranks_on_node, ranks);
+    if (rank >= ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "a plan for rank %d of %d: 0 to %d", rank, ranks, ranks - 1);
+    return 0;
+}
+
+int zero_plan(zero_plan_info *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
+              const zero_unit *units, int n_units, int ranks, int ranks_on_node) {
+    ZERO_TRY(settings_check(config));
+    const int rank = config->start.rank < 0 ? 0 : config->start.rank;
+    ZERO_TRY(check_ranks(rank, ranks, ranks_on_node));
+    plan_rank of = { rank, ranks_on_node, plan_way(config, ranks, ranks_on_node) };
+    layout l;
+    plan p;
+    ZERO_TRY(layout_init(&l, ranks, config->reduce_bucket_size, tensors, n_tensors, units, n_units));
+    int rc = plan_make(&p, config, &l, &of);
+    if (!rc) plan_describe(&p, config, &l, 1, info);
+    layout_free(&l);
+    return rc;
 }

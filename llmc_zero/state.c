@@ -3,8 +3,8 @@
 
 // -------- the device's store: the memory itself
 
-static int device_create(state *s, memory *m, int moves) {
-    s->array = memory_alloc_moved(m, ZERO_STATES, s->name, state_bytes(s), moves);
+static int device_create(state *s, memory *m, const memory_request *planned) {
+    s->array = memory_alloc(m, planned);
     return s->array ? 0 : ZERO_ERR_MEMORY;
 }
 
@@ -63,7 +63,9 @@ size_t state_bytes(const state *s) {
     return s->kept ? elems * dtype_bytes(s->dtype) : 0;
 }
 
-int state_create(state *s, memory *m, int moves) { return s->kept ? s->store->create(s, m, moves) : 0; }
+int state_create(state *s, memory *m, const memory_request *planned) {
+    return s->kept ? s->store->create(s, m, planned) : 0;
+}
 
 // -------- parts
 

@@ -39,8 +39,8 @@ typedef struct {
 
 // Where a state lies. All return 0, or a negative error with the sentence set.
 typedef struct {
-    int (*create)(state *s, memory *m, int moves);  // zeroed
-    int (*open)(state_part *p);                     // sets p->at
+    int (*create)(state *s, memory *m, const memory_request *planned);  // zeroed
+    int (*open)(state_part *p);                                         // sets p->at
     int (*close)(state_part *p);
 } state_store;
 
@@ -61,8 +61,8 @@ struct state {
 // What a configuration makes of a state. The layout and the device must outlive it.
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d);
 size_t state_bytes(const state *s);
-// Returns 0 with the memory allocated, or at once if the state is not kept. moves: of memory_moves.
-int state_create(state *s, memory *m, int moves);
+// Returns 0 with the planned memory allocated, or at once if the state is not kept.
+int state_create(state *s, memory *m, const memory_request *planned);
 
 // Returns 0 with p->at valid until state_close(p). part: a rank, or STATE_WHOLE; only the own rank's of a
 // state that is sharded. Any thread may call it.

@@ -19,8 +19,7 @@ static int create_norm(zero *z) {
         if (grads->array) parts[u].first = blocks;
         blocks += kernel_sum_squares_partials(parts[u].elems);
     }
-    size_t bytes = sizeof parts + (n + blocks) * sizeof(double) + n * sizeof(unsigned);
-    stretch *table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", bytes);
+    stretch *table = allocate(z, PLAN_NORM);
     if (!table) return ZERO_ERR_MEMORY;
     double *sums = (double *)(table + n), *partial = sums + n;
     z->norm = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
@@ -52,7 +51,8 @@ static void add_segments(const zero *z, int unit, int part, adamw_table *t, adam
 }
 
 static int create_update(zero *z) {
-    adamw_segment *segments = calloc(z->layout.n_places, sizeof *segments);
+    size_t bytes = z->plan.own[PLAN_UPDATE].bytes;
+    adamw_segment *segments = calloc(1, bytes + sizeof *segments);  // at least one
     if (!segments) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
@@ -60,8 +60,8 @@ static int create_update(zero *z) {
         add_segments(z, u, updated_part(z), t, segments + n);
         n += t->n;
     }
-    adamw_segment *table = memory_alloc(&z->memory, ZERO_WORKING, "tables of the step", n * sizeof *table);
-    int rc = table ? device_set(&z->device, table, segments, n * sizeof *table) : ZERO_ERR_MEMORY;
+    adamw_segment *table = allocate(z, PLAN_UPDATE);
+    int rc = table ? device_set(&z->device, table, segments, bytes) : ZERO_ERR_MEMORY;
     free(segments);
     if (rc) return rc;
     for (int u = 0; u < z->layout.n_units; u++) {
@@ -72,8 +72,7 @@ static int create_update(zero *z) {
 }
 
 int optimizer_create(zero *z) {
-    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++)
-        ZERO_TRY(state_create(&z->states[what], &z->memory, MOVED_BY_NONE));
+    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(create_state(z, what));
     ZERO_TRY(create_norm(z));
     return create_update(z);
 }

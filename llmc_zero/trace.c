@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-int trace_init(trace *t, int capacity, memory *m) {
+int trace_init(trace *t, int capacity, memory *m, const memory_request *planned) {
     *t = (trace){ .capacity = capacity, .start_s = comm_now() };
     if (!capacity) return 0;
-    t->events = memory_alloc_host(m, ZERO_WORKING, "trace", capacity * sizeof *t->events);
+    t->events = memory_alloc(m, planned);
     return t->events ? 0 : ZERO_ERR_MEMORY;
 }
 

@@ -11,7 +11,7 @@ typedef struct {
     double start_s;  // zero_create: times are seconds since then
 } trace;
 
-int trace_init(trace *t, int capacity, memory *m);
+int trace_init(trace *t, int capacity, memory *m, const memory_request *planned);
 double trace_now(const trace *t);
 // An event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s);

@@ -286,11 +286,15 @@ void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t 
 // the configuration's device, with ZERO_CPU the only tier there is; ZERO_HOST what a CUDA run keeps in the
 // host's memory, to stage what goes to other ranks and to files.
 typedef enum { ZERO_DEVICE, ZERO_HOST } zero_tier;
+// Bits: which collectives read or write memory where it lies.
+typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
 typedef struct {
     const char *purpose;
     zero_memory_class class_;
     size_t bytes;
     zero_tier tier;
+    int moved_by;  // of zero_movers
+    int assumed;   // in a plan: 1: zero_create may find it otherwise, see zero_plan
 } zero_memory_line;
 int zero_memory(const zero *z, int i, zero_memory_line *line);
 // Returns the bytes of a class that this rank holds now, in all tiers.
@@ -348,6 +352,54 @@ typedef struct {
     int ranks_on_device;  // on this rank's CUDA device; 1 on the processor
 } zero_effective;
 void zero_get_effective(const zero *z, zero_effective *e);
+
+// Writes to *job how the ranks of z are connected and what they run on. The strings are valid until
+// zero_destroy.
+typedef struct {
+    const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
+    const char *device;   // "cpu", or the CUDA device's own name
+    int cuda_device;      // its number, -1 on the processor
+    int ranks_on_host;    // on this rank's
+    int ranks_on_device;  // on this rank's CUDA device; 1 on the processor
+} zero_job_info;
+void zero_get_job(const zero *z, zero_job_info *job);
+
+// -------- plan
+
+// Bytes of model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5): for each parameter, whole
+// on every rank and sharded among the ranks. No padding.
+typedef struct {
+    int whole, sharded;
+    size_t bytes;
+} zero_formula;
+
+// What a rank holds and sends.
+enum { ZERO_PLAN_LINES = 24 };
+typedef struct {
+    zero_memory_line lines[ZERO_PLAN_LINES];  // the memory table, but for what the trainer allocates
+    int n_lines;
+    size_t bytes[ZERO_MEMORY_CLASSES];  // of the lines
+    zero_formula formulas[4];           // at stages 0 to 3
+    int64_t parameters;                 // without padding
+    int64_t bucket_elems;               // of the largest bucket of units used once
+    int64_t bucket_bytes;               // of all bucket buffers
+    int slots;                          // stage 3: gathered single-use units there is room for
+    // Bytes that the rank sends: ZERO_FOR_STEP and ZERO_FOR_SCALARS (the norm) in one training step of
+    // config.micro_batches, ZERO_FOR_EVAL in one forward pass; and what of it goes to other nodes. Padding
+    // is included.
+    zero_traffic traffic, traffic_between_nodes;
+} zero_plan_info;
+
+// Returns 0 and in *info the plan by which zero_create allocates with these settings and tables, for rank
+// config.start.rank (-1: rank 0) of `ranks`, of which `ranks_on_node` are on its node; or ZERO_ERR_ARGUMENT.
+// Starts nothing and allocates only small tables. Lines that depend on what is found later are marked as
+// assumed: a shared window (else messages), NCCL (where config.comm.nccl is not 0), and NCCL's own memory,
+// which is measured when it is connected and planned as 0 bytes. At stage 3 forward is taken to end with the
+// unit that is used more than once, as in a net with tied weights; else that unit is gathered once more.
+int zero_plan(zero_plan_info *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
+              const zero_unit *units, int n_units, int ranks, int ranks_on_node);
+// Writes to *info the plan that z was created by, with what NCCL took.
+void zero_get_plan(const zero *z, zero_plan_info *info);
 
 // -------- trace
 

@@ -159,18 +159,22 @@ static inline int copies_most_open(const state *s) {
     return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
 }
 
-static inline int copies_create(state *s, memory *m, int moves) {
+static inline int copies_create(state *s, memory *m, const memory_request *planned) {
     copies_pool *pool = &copies.pools[copies.n_pools];
     int64_t largest = 0;
-    ZERO_TRY(state_on_device.create(s, m, moves));
+    ZERO_TRY(state_on_device.create(s, m, planned));
     for (int u = 0; u < s->layout->n_units; u++)
         if (s->layout->units[u].padded > largest) largest = s->layout->units[u].padded;
     *pool = (copies_pool){ .of = s, .home = s->array, .n_slots = copies_most_open(s) };
     s->array = NULL;
     copies_scramble(pool->home, pool->home, state_bytes(s));
     pool->slot_bytes = largest * dtype_bytes(s->dtype);
+    memory_request slot = *planned;
+    slot.class_ = ZERO_WORKING;
+    slot.purpose = "copies";
+    slot.bytes = pool->slot_bytes;
     for (int i = 0; i < pool->n_slots; i++) {
-        pool->slots[i].memory = memory_alloc_moved(m, ZERO_WORKING, "copies", pool->slot_bytes, moves);
+        pool->slots[i].memory = memory_alloc(m, &slot);
         if (!pool->slots[i].memory) return ZERO_ERR_MEMORY;
         memset(pool->slots[i].memory, COPIES_POISON, pool->slot_bytes);
     }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 #include "check.h"
+#include "plan.h"
 #include "settings.h"
 #include "toy.h"
 
@@ -112,11 +113,32 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
     MUST(zero_update(t->z, &h));
 }
 
+// The plan is what the table holds, and no line of it is held by luck: without NCCL all is known but the
+// window.
+static void check_plan(const zero *z, const zero_config *c) {
+    zero_plan_info planned;
+    zero_job_info job;
+    zero_config own = *c;
+    own.start.rank = checks.rank;
+    zero_get_job(z, &job);
+    MUST(zero_plan(&planned, &own, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks,
+                   job.ranks_on_host));
+    check_that(!*plan_differs(&planned, z), plan_differs(&planned, z), __FILE__, __LINE__);
+    for (int i = 0; i < planned.n_lines; i++) {
+        const zero_memory_line *l = &planned.lines[i];
+        int by_nccl = !strcmp(l->purpose, "NCCL (measured)");
+        int found_later = !strcmp(l->purpose, "shared window") || by_nccl ||
+                          (!strcmp(l->purpose, "bytes of other ranks") && c->comm.nccl != 1);
+        CHECK(l->assumed == found_later && (l->bytes == 0) == by_nccl);
+    }
+}
+
 static outcome train(const zero_config *c) {
     outcome o;
     toy t;
     memset(&o, 0, sizeof o);
     create(&t, c);
+    check_plan(t.z, c);
     for (int step = 1; step < STEPS; step++) {
         zero_step_info info;
         MUST(toy_step(&t, c->micro_batches, step, &info));

@@ -30,6 +30,8 @@ static void direct_from(size_t least) {
     comm_direct_least[COMM_ALL_GATHER] = comm_direct_least[COMM_REDUCE_SCATTER] = comm_unstaged_least = least;
 }
 
+static memory_request planned[COMM_MEMORIES];
+
 static void open_comm(double timeout_s, int64_t window_bytes) {
     static MPI_Comm world;
     zero_config config = zero_defaults();
@@ -39,6 +41,9 @@ static void open_comm(double timeout_s, int64_t window_bytes) {
     config.comm.window_bytes = window_bytes;
     config.comm.shared_window = !messages;
     MUST(comm_connect(&c, &config));
+    comm_way way = { c.ranks, !messages, 0 };
+    MUST(comm_plan(planned, &config, &way, 0));
+    c.planned = planned;
     MUST(comm_open(&c, &config, &device_host, &staging));
 }
 
@@ -50,7 +55,8 @@ static void close_comm(int clean) {
 }
 
 static void *room(size_t bytes) {
-    void *p = memory_alloc(&m, ZERO_WORKING, "test", bytes);
+    void *p = memory_alloc(&m,
+                           &(memory_request){ .class_ = ZERO_WORKING, .purpose = "test", .bytes = bytes });
     MUST(!p);
     return p;
 }

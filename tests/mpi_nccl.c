@@ -66,6 +66,18 @@ static void start_mpi(void) {
 
 static int tabled;  // sums as with more ranks than one launch has room for
 
+static memory_request planned[COMM_MEMORIES];
+
+static void plan(int nccl, size_t reduced_bytes) {
+    comm_way way = { c.ranks, 1, nccl };
+    MUST(comm_plan(planned, &config, &way, reduced_bytes));
+    if (tabled)
+        planned[COMM_ADDRESSES] = (memory_request){
+            .class_ = ZERO_WORKING, .purpose = "addresses", .bytes = c.ranks * sizeof(void *), .blocks = 1
+        };
+    c.planned = planned;
+}
+
 // Up to what works without NCCL.
 static void begin(int cuda_device, double timeout_s) {
     config.device = ZERO_CUDA;
@@ -74,8 +86,8 @@ static void begin(int cuda_device, double timeout_s) {
     config.comm.timeout_s = timeout_s;
     MUST(comm_connect(&c, &config));
     MUST(device_open(&d, &config, c.node_rank));
-    if (tabled) d.untabled = 1;
     m = (memory){ .device = &d };
+    plan(0, 0);
     MUST(comm_open(&c, &config, &d, &m));
     MUST(comm_open_incoming(&c, &m));
 }
@@ -89,7 +101,8 @@ static void end(int clean) {
 }
 
 static void *device_bytes(size_t bytes) {
-    void *p = memory_alloc_moved(&m, ZERO_WORKING, "test", bytes, MOVED_BY_GATHERS | MOVED_BY_REDUCTIONS);
+    int all = ZERO_MOVED_BY_GATHERS | ZERO_MOVED_BY_REDUCTIONS;
+    void *p = memory_alloc(&m, &(memory_request){ ZERO_WORKING, "test", ZERO_DEVICE, bytes, 1, all });
     if (!p) MUST(ZERO_ERR_MEMORY);
     return p;
 }
@@ -318,7 +331,8 @@ static void check_memory(size_t in_use_before) {
     CHECK(nccl && nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.ranks - 1) * ((256u << 10) + RED_ZONE)));
     // and only what is moved is registered, with the communicator that moves it
     for (const memory_block *b = m.blocks; b; b = b->next)
-        moved += b->bytes * (!!(b->moves & MOVED_BY_GATHERS) + !!(b->moves & MOVED_BY_REDUCTIONS));
+        moved += b->bytes *
+                 (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS));
     ((void (*)(size_t *, size_t *))of_stand_in("nccl_stand_in_registered"))(&buffers, &windows);
     CHECK(buffers + windows == moved && moved > 0 && (windows > 0) == comm_nccl_has_windows(&c));
 }
@@ -442,7 +456,8 @@ static void alloc_arrays(int (*rehearse)(void *)) {
     host = malloc(all_elems * c.ranks * sizeof(float));
     host_shards = malloc(all_elems * sizeof(float));
     if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
-    MUST(comm_nccl_stage(&c, &m, &config, all_elems * sizeof(float)));
+    plan(1, all_elems * sizeof(float));
+    MUST(comm_nccl_stage(&c, &m));
     MUST(comm_nccl_prepare(&c, &m, rehearse, NULL));
 }
 
@@ -462,8 +477,9 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     in_use = device_in_use() - in_table();
     MUST(comm_nccl_open(&c, &config, &d, &m));
     if (one_round) config.comm.window_bytes = 0;
+    plan(1, (size_t)1 << 40);
     if (MODES > 1 && one_round && !reduce_nccl)  // more than the device has
-        CHECK(comm_nccl_stage(&c, &m, &config, (size_t)1 << 40) == ZERO_ERR_MEMORY &&
+        CHECK(comm_nccl_stage(&c, &m) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
     alloc_arrays(rehearse_both);
     check_memory(in_use);

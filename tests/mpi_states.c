@@ -151,7 +151,8 @@ static void make_single(single *s) {
     MUST(layout_init(&s->layout, 2, 0, &tensor, 1, units, 3));
     copies_start(1, 1);
     s->moment = state_of(ZERO_MOMENT1, &c, &s->layout, 1, &s->device);
-    MUST(state_create(&s->moment, &s->memory, MOVED_BY_NONE));
+    memory_request planned = { ZERO_STATES, s->moment.name, ZERO_DEVICE, state_bytes(&s->moment), 1, 0 };
+    MUST(state_create(&s->moment, &s->memory, &planned));
 }
 
 static void free_single(single *s) {

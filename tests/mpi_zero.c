@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include "check.h"
+#include "plan.h"
 #include "settings.h"
 #include "toy.h"
 #include "../llmc_zero/comm/comm.h"
@@ -64,12 +65,15 @@ static double states_bytes(const zero_config *c, double psi) {
 
 // Bytes of one step, from elements over psi (N-1)/N: stages 0 and 1 send 1 + 1, stage 2 A + 1, stage 3 A +
 // 2A.
-static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
+typedef struct {
+    int64_t all_gather, reduce_scatter;
+} step_bytes;
+static step_bytes step_traffic(const zero_config *c, int micro_batches) {
     int64_t part = psi_padded() / checks.ranks * (checks.ranks - 1),
             low = c->numbers.dtype == ZERO_F32 ? 4 : 2;
     int64_t sum = c->micro_batches > 1 ? 4 : low, wire = c->comm.reduce_fp32 ? 4 : low,
             sum_wire = c->comm.reduce_fp32 ? 4 : sum;
-    const zero_step_traffic by_stage[] = {
+    const step_bytes by_stage[] = {
         { part * sum, part * sum_wire },
         { part * low, part * sum_wire },
         { part * low, part * wire * micro_batches },
@@ -78,17 +82,30 @@ static zero_step_traffic step_traffic(const zero_config *c, int micro_batches) {
     return by_stage[c->stage];
 }
 
+static int64_t scalars_at_start;  // of creation
+
+// What was planned for a step is what was counted in each.
+static void check_counted(const zero_traffic *planned, const zero_traffic *counted, int steps) {
+    const int p = ZERO_FOR_STEP, s = ZERO_FOR_SCALARS;
+    CHECK(counted->all_gather[p] == planned->all_gather[p] * steps);
+    CHECK(counted->reduce_scatter[p] == planned->reduce_scatter[p] * steps);
+    CHECK(counted->other[p] == planned->other[p] * steps);
+    CHECK(counted->other[s] == planned->other[s] * steps + scalars_at_start);
+}
+
 static void check_traffic(zero *z, const zero_config *c, int micro_batches, int gathers, int reduces) {
     zero_traffic t;
     zero_get_traffic(z, &t);
-    zero_step_traffic want = step_traffic(c, micro_batches), said = zero_expected_traffic(z, micro_batches);
+    step_bytes want = step_traffic(c, micro_batches);
+    zero_plan_info plan;
+    zero_get_plan(z, &plan);
+    check_counted(&plan.traffic, &t, gathers);
     if (c->debug.naive) {  // all of the gradients to everyone, and nothing else
         int wire = c->numbers.dtype != ZERO_F32 && c->micro_batches == 1 && !c->comm.reduce_fp32 ? 2 : 4;
         CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
         return;
     }
-    CHECK(said.all_gather == want.all_gather && said.reduce_scatter == want.reduce_scatter);
     CHECK(t.all_gather[ZERO_FOR_STEP] == want.all_gather * gathers);
     CHECK(t.reduce_scatter[ZERO_FOR_STEP] == want.reduce_scatter * reduces);
     CHECK(t.other[ZERO_FOR_STEP] == 0);
@@ -96,7 +113,10 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
 
 static void check_eval_traffic(zero *z, const zero_config *c) {
     zero_traffic t;
+    zero_plan_info plan;
     zero_get_traffic(z, &t);
+    zero_get_plan(z, &plan);
+    CHECK(t.all_gather[ZERO_FOR_EVAL] == plan.traffic.all_gather[ZERO_FOR_EVAL]);
     int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks *
                     (checks.ranks - 1);  // the embeddings at both ends
     CHECK(t.all_gather[ZERO_FOR_EVAL] ==
@@ -119,9 +139,36 @@ static memory_table memory_now(const zero *z) {
     return m;
 }
 
-static void check_memory(const zero *z, const zero_config *c, const memory_table *after_first_step) {
+// For this rank, without any rank or plugin.
+static zero_plan_info plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
+    zero_plan_info plan;
+    zero_config own = *c;
+    own.start.rank = checks.rank;
+    MUST(zero_plan(&plan, &own, toy_tensors, TOY_TENSORS, units, TOY_UNITS, checks.ranks, ranks_on_node));
+    return plan;
+}
+
+static void check_plan(const zero *z, const zero_config *c, const zero_plan_info *planned) {
+    zero_plan_info now;
+    zero_get_plan(z, &now);
+    check_that(!*plan_differs(planned, z), plan_differs(planned, z), __FILE__, __LINE__);
+    check_that(!*plan_differs(&now, z), plan_differs(&now, z), __FILE__, __LINE__);
+    for (int k = 0; k < ZERO_MEMORY_CLASSES; k++) {
+        CHECK(planned->bytes[k] == zero_memory_bytes(z, (zero_memory_class)k));
+        CHECK(now.bytes[k] == planned->bytes[k]);
+    }
+    CHECK(!memcmp(&now.traffic, &planned->traffic, sizeof now.traffic));
+    CHECK(planned->parameters == psi_exact() && now.bucket_bytes == planned->bucket_bytes);
+    for (int i = 0; i < planned->n_lines; i++)
+        CHECK(planned->lines[i].assumed == !strcmp(planned->lines[i].purpose, "shared window"));
+    if (c->stage == 3)
+        CHECK(now.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
+}
+
+static void check_memory(const zero *z, const zero_config *c, const zero_plan_info *planned,
+                         const memory_table *after_first_step) {
     memory_table now = memory_now(z);
-    size_t held = zero_memory_bytes(z, ZERO_STATES), said = zero_states_formula(z, c->stage), in_table = 0;
+    size_t held = zero_memory_bytes(z, ZERO_STATES), said = planned->formulas[c->stage].bytes, in_table = 0;
     double exact = states_bytes(c, psi_exact());
     double padded = states_bytes(c, psi_padded());
     CHECK(said >= exact && said < exact + 1);
@@ -142,17 +189,14 @@ typedef struct {
 } outcome;
 
 static void check_transport(const zero *z, const zero_config *c) {
-    zero_effective e;
-    zero_get_effective(z, &e);
+    zero_job_info e;
+    zero_get_job(z, &e);
     const char *way = checks.ranks == 1       ? "one rank"
                       : c->comm.shared_window ? "shared window"
                                               : "messages",
                *net = c->start.server ? "tcp" : "mpi";
     CHECK(!strncmp(e.comm, net, 3) && !strncmp(e.comm + 3, ", ", 2) &&
           !strncmp(e.comm + 5, way, strlen(way)));
-    CHECK(e.num_parameters == psi_exact());
-    if (c->stage == 3)
-        CHECK(e.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
 }
 
 static outcome train(const zero_config *c) {
@@ -162,6 +206,13 @@ static outcome train(const zero_config *c) {
     memset(&o, 0, sizeof o);
     MUST(toy_create(&t, c, NULL));
     check_transport(t.z, c);
+    zero_job_info job;
+    zero_traffic at_start;
+    zero_get_job(t.z, &job);
+    zero_get_traffic(t.z, &at_start);
+    scalars_at_start = at_start.other[ZERO_FOR_SCALARS];
+    const zero_plan_info planned = plan_for(c, toy_units, job.ranks_on_host);
+    check_plan(t.z, c, &planned);
     for (int step = 1; step <= STEPS; step++) {
         zero_step_info info;
         MUST(toy_step(&t, c->micro_batches, step, &info));
@@ -178,7 +229,7 @@ static outcome train(const zero_config *c) {
     MUST(zero_hash(t.z, 1, o.full));
     check_traffic(t.z, c, c->micro_batches, STEPS, STEPS);
     check_eval_traffic(t.z, c);
-    check_memory(t.z, c, &first_step);
+    check_memory(t.z, c, &planned, &first_step);
     zero_destroy(t.z);
     CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));  // eval's start differs between ranks
     return o;
@@ -390,13 +441,13 @@ static void check_exact_gradients(void) {
 
 // -------- traffic
 
-static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, zero_step_traffic *said) {
+static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, int64_t *planned) {
     zero_traffic traffic;
     toy t;
     MUST(toy_create(&t, c, units));
     MUST(toy_step(&t, 1, 1, NULL));
     zero_get_traffic(t.z, &traffic);
-    *said = zero_expected_traffic(t.z, 1);
+    *planned = plan_for(c, units, 1).traffic.all_gather[ZERO_FOR_STEP];
     zero_destroy(t.z);
     return traffic.all_gather[ZERO_FOR_STEP];
 }
@@ -406,20 +457,20 @@ static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, ze
 static void check_extra_gather_counts(void) {
     zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
     zero_unit units[TOY_UNITS];
-    zero_step_traffic said;
+    int64_t planned;
     int64_t others = checks.ranks - 1;
     CHECK_SETTING("an extra gather");
-    CHECK(gathered_in_step(&c, NULL, &said) == step_traffic(&c, 1).all_gather);
+    CHECK(gathered_in_step(&c, toy_units, &planned) == step_traffic(&c, 1).all_gather);
     memcpy(units, toy_units, sizeof units);
     units[2].forward_uses = 2;
-    CHECK(gathered_in_step(&c, units, &said) ==
+    CHECK(gathered_in_step(&c, units, &planned) ==
           step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
-    CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
+    CHECK(planned == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     memcpy(units, toy_units, sizeof units);
     units[0].gradient_only_uses = 0;  // the encoder's backward gathers in vain
-    CHECK(gathered_in_step(&c, units, &said) ==
+    CHECK(gathered_in_step(&c, units, &planned) ==
           step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
-    CHECK(said.all_gather == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
+    CHECK(planned == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
 }
 
 // Fewer micro-batches than the most that were announced.
@@ -432,7 +483,7 @@ static void check_fewer_micro_batches(void) {
         CHECK_SETTING("fewer micro-batches, %s", settings_paths[p].name);
         MUST(toy_create(&t, &c, NULL));
         for (int of = 1; of <= 3; of++) {
-            zero_step_traffic want = step_traffic(&c, of);
+            step_bytes want = step_traffic(&c, of);
             zero_get_traffic(t.z, &before);
             MUST(toy_step(&t, of, of, NULL));
             MUST(zero_hash(t.z, 0, hex));

@@ -166,6 +166,7 @@ static comm c;
 static device d;
 static memory m = { .device = &d };
 static zero_config config;
+static memory_request planned[COMM_MEMORIES];
 static int64_t elems, part;  // of the whole buffer, of a rank's part
 static char *full, *shard, *other,
     *host;  // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
@@ -177,8 +178,8 @@ static void must(int rc) {
 }
 
 static char *room(size_t bytes) {
-    char *p = memory_alloc_moved(&m, ZERO_WORKING, "benchmark", bytes,
-                                 MOVED_BY_GATHERS | MOVED_BY_REDUCTIONS);
+    int all = ZERO_MOVED_BY_GATHERS | ZERO_MOVED_BY_REDUCTIONS;
+    char *p = memory_alloc(&m, &(memory_request){ ZERO_WORKING, "benchmark", ZERO_DEVICE, bytes, 1, all });
     if (!p) must(ZERO_ERR_MEMORY);
     return p;
 }
@@ -191,6 +192,14 @@ static void share_cores(void) {
     if (each > bound) each = bound;
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(each > 1 ? each : 1);
 #endif
+}
+
+// In rank order: with staging for the largest reduction.
+static void plan(int nccl) {
+    comm_way way = comm_way_of(&c);
+    way.nccl = nccl;
+    must(comm_plan(planned, &config, &way, opt.most / c.ranks));
+    c.planned = planned;
 }
 
 static void open_ranks(void) {
@@ -209,7 +218,9 @@ static void open_ranks(void) {
     must(comm_connect(&c, &config));
     share_cores();
     must(comm_agree_opened(&c, device_open(&d, &config, c.node_rank)));
+    plan(0);
     must(comm_open(&c, &config, &d, &m));
+    plan(opt.nccl);
     if (opt.way == WINDOW && strstr(c.name, "messages"))
         must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
     for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) comm_direct_least[k] = SIZE_MAX;
@@ -226,8 +237,8 @@ static void alloc_buffers(void) {
     full = room(opt.most);
     shard = room(opt.most);
     other = room(opt.most);
-    if (d.asynchronous && !(host = memory_alloc_host(&m, ZERO_WORKING, "benchmark", opt.most)))
-        must(ZERO_ERR_MEMORY);
+    memory_request on_host = { ZERO_WORKING, "benchmark", ZERO_HOST, opt.most, 1, ZERO_MOVED_BY_NONE };
+    if (d.asynchronous && !(host = memory_alloc(&m, &on_host))) must(ZERO_ERR_MEMORY);
 }
 
 static void close_ranks(void) {
@@ -546,7 +557,7 @@ int main(int argc, char **argv) {
         refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
     open_ranks();
     alloc_buffers();
-    must(comm_nccl_stage(&c, &m, &config, opt.most / c.ranks));
+    must(comm_nccl_stage(&c, &m));
     must(comm_nccl_prepare(&c, &m, rehearse, NULL));
     open_plain();
     if (!c.rank) print_header();

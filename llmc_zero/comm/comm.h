@@ -15,10 +15,6 @@ typedef struct {  // one unit's part in a collective: memory of the device
 } comm_piece;
 
 enum { COMM_HOST = 64 };
-// The staging of collectives through the host, on each rank.
-static inline int64_t comm_staging_bytes(const zero_config *c) {
-    return c->comm.window_bytes ? c->comm.window_bytes : 4 << 20;
-}
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // what traffic is counted as
 
 // What a collective is for: the same on all ranks. Errors name the units, and traffic is counted by purpose.
@@ -60,6 +56,7 @@ struct comm {
     int direct;                       // ranks read each other's memory, on all of them
     int unstaged;                     // messages go from array to array
     char name[160];
+    memory_request *planned;             // (COMM_MEMORIES): what is allocated, from before comm_open on
     size_t scatter_bytes, gather_bytes;  // room in staging: to each rank, to all
     double timeout_s;
     int half;            // of the next exchange
@@ -70,10 +67,37 @@ struct comm {
     void *connection, *state;  // of net, of the transport
 };
 
+// comm/staging.c: what the collectives ask of the allocator, from the settings alone.
+typedef enum {
+    COMM_WINDOW,     // shared memory, which the window maps: only noted
+    COMM_MESSAGES,   // two blocks: what goes out, what comes in
+    COMM_ADDRESSES,  // CUDA, more ranks than one launch takes addresses of
+    COMM_INCOMING,   // CUDA: bytes of the other ranks, to be summed
+    COMM_NCCL,       // what NCCL takes: measured once it is connected, and only noted
+    COMM_MEMORIES
+} comm_memory;
+// How the ranks exchange. A job that runs knows it; a plan assumes what the settings ask for.
+typedef struct {
+    int ranks;
+    int window;  // 1: by shared memory; 0: by messages
+    int nccl;    // 1: parameters and gradients go by NCCL
+} comm_way;
+// reduced_bytes: this rank's part of the largest reduction, as it travels.
+int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
+              size_t reduced_bytes);
+typedef struct {
+    size_t bytes;                        // of the window, or of each of the two buffers of messages
+    size_t scatter_bytes, gather_bytes;  // room in it: to each rank, to all
+} comm_room;
+comm_room comm_window_room(const zero_config *c, int ranks);
+comm_room comm_messages_room(const zero_config *c, int ranks);
+int comm_check_room(const zero_config *c, const comm_room *room, int ranks);
+
 // Connects the ranks (net/start.c); then, once the device is there, opens the transport that the
 // configuration asks for, its staging booked in m.
 int comm_connect(comm *c, const zero_config *config);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
+comm_way comm_way_of(const comm *c);  // the one that was opened
 // The device's memory for what the others sent through the host. Not with NCCL, so once that has been opened.
 int comm_open_incoming(comm *c, memory *m);
 int comm_agree_opened(comm *c, int rc);  // during creation: all ranks fail if one does, with its error

@@ -27,19 +27,15 @@ static int open_transport(comm *c, const zero_config *config, memory *m) {
 static int open_staging(comm *c, const zero_config *config, device *d, memory *m, int *window) {
     *window = open_transport(c, config, m);
     if (*window < 0) return *window;
-    if (c->scatter_bytes < 2 * STAMP_BYTES)
-        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
-                         (long long)comm_staging_bytes(config), c->ranks);
-    if (!d->asynchronous) return 0;
-    if (c->ranks > d->untabled &&
-        !(d->table = memory_alloc(m, ZERO_WORKING, "addresses of ranks' bytes", c->ranks * sizeof *d->table)))
-        return ZERO_ERR_MEMORY;
-    return 0;
+    ZERO_TRY(comm_check_room(config, &(comm_room){ .scatter_bytes = c->scatter_bytes }, c->ranks));
+    if (!c->planned[COMM_ADDRESSES].blocks) return 0;
+    d->table = memory_alloc(m, &c->planned[COMM_ADDRESSES]);
+    return d->table ? 0 : ZERO_ERR_MEMORY;
 }
 
 int comm_open_incoming(comm *c, memory *m) {
     if (c->ranks == 1 || !c->device->asynchronous || c->nccl) return 0;
-    c->incoming = memory_alloc(m, ZERO_WORKING, "bytes of other ranks", c->ranks * c->scatter_bytes);
+    c->incoming = memory_alloc(m, &c->planned[COMM_INCOMING]);
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 

@@ -39,14 +39,15 @@ static const comm_transport messages_transport = { messages_out, messages_in, me
 int comm_messages_open(comm *c, const zero_config *config, memory *m) {
     staging *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the staging");
-    size_t half = (size_t)comm_staging_bytes(config) / 2;
+    comm_room room = comm_messages_room(config, c->ranks);
     c->state = s;
     c->transport = &messages_transport;
     c->unstaged = !c->device->asynchronous;
-    c->scatter_bytes = c->gather_bytes = half / c->ranks / 64 * 64;
-    s->send = memory_alloc_host(m, ZERO_WORKING, "message staging", half);
-    s->receive = memory_alloc_host(m, ZERO_WORKING, "message staging", half);
+    c->scatter_bytes = room.scatter_bytes;
+    c->gather_bytes = room.gather_bytes;
+    s->send = memory_alloc(m, &c->planned[COMM_MESSAGES]);
+    s->receive = memory_alloc(m, &c->planned[COMM_MESSAGES]);
     if (!s->send || !s->receive) return ZERO_ERR_MEMORY;
-    ZERO_TRY(c->device->f->pin(c->device, s->send, half));
-    return c->device->f->pin(c->device, s->receive, half);
+    ZERO_TRY(c->device->f->pin(c->device, s->send, room.bytes));
+    return c->device->f->pin(c->device, s->receive, room.bytes);
 }

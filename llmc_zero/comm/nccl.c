@@ -34,8 +34,7 @@ enum {
     NAMED_POLICY_VERSION = 22900,  // NCCL_CTA_POLICY=ZERO
     MOST_CTAS = 16,
     LEAST_CTAS = 4,
-    MOST_STAGING = 256 << 20,  // bytes, unless window_bytes says how many
-    WATCHED = 256,             // collectives of a lane that the host can be ahead of the device
+    WATCHED = 256,  // collectives of a lane that the host can be ahead of the device
     LOOK_MS = 50
 };
 enum { SYMMETRIC = 1 };  // NCCL_WIN_COLL_SYMMETRIC, which older headers lack
@@ -813,14 +812,11 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     return 0;
 }
 
-int comm_nccl_stage(comm *c, memory *m, const zero_config *config, size_t shard_bytes) {
+int comm_nccl_stage(comm *c, memory *m) {
     nccl_state *n = c->nccl;
     if (!n || n->nccl_sums) return 0;
-    size_t most = MOST_STAGING / c->ranks, wanted = shard_bytes < most ? shard_bytes : most;
-    if (config->comm.window_bytes) wanted = (size_t)config->comm.window_bytes;
-    n->slot_bytes = (wanted + 511) / 512 * 512;
-    n->incoming = memory_alloc_moved(m, ZERO_WORKING, "bytes of other ranks", c->ranks * n->slot_bytes,
-                                     MOVED_BY_REDUCTIONS);
+    n->slot_bytes = c->planned[COMM_INCOMING].bytes / c->ranks;
+    n->incoming = memory_alloc(m, &c->planned[COMM_INCOMING]);
     return n->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
@@ -857,8 +853,8 @@ static int register_moved(nccl_state *n, const memory *m) {
     if (n->failed) rc = relay(n);
     for (const memory_block *b = m->blocks; b && !rc; b = b->next) {
         if (b->owner != m->mover) continue;
-        if (b->moves & MOVED_BY_REDUCTIONS) rc = register_in(n, REDUCE, b);
-        if (b->moves & MOVED_BY_GATHERS && !rc) rc = register_in(n, GATHERING, b);
+        if (b->moved_by & ZERO_MOVED_BY_REDUCTIONS) rc = register_in(n, REDUCE, b);
+        if (b->moved_by & ZERO_MOVED_BY_GATHERS && !rc) rc = register_in(n, GATHERING, b);
     }
     pthread_mutex_unlock(&n->lock);
     return rc;
@@ -929,7 +925,8 @@ int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     ZERO_TRY(comm_agree_opened(c, register_moved(n, m)));
     ZERO_TRY(comm_agree_opened(c, end_rehearsal(n, rehearse(ctx))));
     ZERO_TRY(comm_agree_opened(c, count_taken(n, before)));
-    return memory_note_device(m, ZERO_WORKING, "NCCL (measured)", n->taken);
+    c->planned[COMM_NCCL].bytes = n->taken;
+    return memory_note(m, &c->planned[COMM_NCCL]);
 }
 
 int comm_nccl_has_windows(const comm *c) { return c->nccl && ((const nccl_state *)c->nccl)->windows; }

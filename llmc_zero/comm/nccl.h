@@ -22,13 +22,13 @@
 // allocator. Loads the library. Returns within comm_timeout_s for each of the two communicators; where one
 // rank cannot, all fail with its sentence, as soon as it knows. After an error: comm_nccl_close (clean 0).
 int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m);
-// Books the staging for reductions in m, unless NCCL is to sum: for each rank shard_bytes, this rank's part
-// of the largest bucket as it travels, so that a reduction is one group; all together at most 256 MiB. With
-// window_bytes: that for each rank. A reduction that has no room goes in rounds, each a group of its own.
-// Without c->nccl: nothing; and so below.
-int comm_nccl_stage(comm *c, memory *m, const zero_config *config, size_t shard_bytes);
+// Allocates the planned staging for reductions, unless NCCL sums. It has room for this rank's part of the
+// largest bucket from each rank, so that a reduction is one group, but for 256 MiB at most or as window_bytes
+// says. A reduction that has no room goes in rounds, each a group of its own. Without c->nccl: nothing; and
+// so below.
+int comm_nccl_stage(comm *c, memory *m);
 // (collective) When all memory is there and its numbers do not matter yet. Tells NCCL of the blocks that
-// memory_alloc_moved has given, so that it moves them without copies of its own: all ranks have the same ones
+// the mover has given, so that it moves them without copies of its own: all ranks have the same ones
 // in the same order. Then calls rehearse, which queues each kind of collective once, since NCCL connects
 // ranks only then; and books what NCCL has taken of the device's memory, by the driver's figures: on a GPU
 // that several ranks share, this rank's even part of it. What other programs take meanwhile is counted.
@@ -75,11 +75,9 @@ static inline int comm_nccl_all_gather(comm *c, comm_use use, const comm_piece *
     (void)elem_bytes;
     return ZERO_ERR_MISUSE;
 }
-static inline int comm_nccl_stage(comm *c, memory *m, const zero_config *config, size_t shard_bytes) {
+static inline int comm_nccl_stage(comm *c, memory *m) {
     (void)c;
     (void)m;
-    (void)config;
-    (void)shard_bytes;
     return 0;
 }
 static inline int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {

@@ -106,6 +106,10 @@ static void window_close(comm *c) {
 
 static const comm_transport window_transport = { window_out, window_in, window_exchange, window_close };
 
+comm_way comm_way_of(const comm *c) {
+    return (comm_way){ c->ranks, c->transport == &window_transport, c->nccl != NULL };
+}
+
 int comm_window_first_to_fail(comm *c) {
     if (c->transport != &window_transport) return -1;
     return !atomic_exchange(&((window *)c->state)->ctl->failed, 1);
@@ -168,7 +172,8 @@ int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, s
         return 0;
     }
     snprintf(why, why_bytes, "no shared memory");
-    size_t page = 4096, size = (size_t)comm_staging_bytes(config) / (2 * page) * 2 * page;
+    comm_room room = comm_window_room(config, c->ranks);
+    size_t page = 4096, size = room.bytes;
     size_t head = (sizeof(control) + c->ranks * sizeof(uint32_t) + page - 1) / page * page,
            bytes = head + c->ranks * size;
     void *base = NULL;
@@ -187,8 +192,8 @@ int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, s
     }
     c->state = w;
     c->transport = &window_transport;
-    c->gather_bytes = size / 2;
-    c->scatter_bytes = size / 2 / c->ranks / 64 * 64;
+    c->gather_bytes = room.gather_bytes;
+    c->scatter_bytes = room.scatter_bytes;
     snprintf(c->name, sizeof c->name, "%s, shared window", c->net->name);
-    return memory_note(m, ZERO_WORKING, "shared window", size) ? ZERO_ERR_MEMORY : 1;
+    return memory_note(m, &c->planned[COMM_WINDOW]) ? ZERO_ERR_MEMORY : 1;
 }

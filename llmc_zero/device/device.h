@@ -53,8 +53,8 @@ typedef struct {
 struct device {
     const device_functions *f;
     int asynchronous;        // operations are queued, and the host cannot read the memory
-    int untabled;            // so many ranks sum_ranks takes without `table`; 0: any number
-    const void **table;      // (ranks) device memory for sum_ranks, which one stream uses then; NULL: none
+    const void **table;      // (ranks) device memory for sum_ranks, which one
+                             // stream uses then; NULL: none
     int number;              // of the CUDA device; -1: the processor
     unsigned char uuid[16];  // of the CUDA device
     char name[128];          // "cpu", "NVIDIA H100 80GB HBM3"

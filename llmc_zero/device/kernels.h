@@ -28,6 +28,8 @@ void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const vo
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int add);
 
+enum { CUDA_LISTED = 128 };  // ranks whose addresses one launch on CUDA hands over
+
 // to[i] = from[i] (first) or += from[i], in fp32.
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
 

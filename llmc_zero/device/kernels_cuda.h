@@ -8,8 +8,6 @@
 extern "C" {
 #endif
 
-enum { CUDA_LISTED = 128 };  // addresses that fit into a launch's arguments
-
 // One launch for all stretches.
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,

@@ -1,0 +1,71 @@
+// What the collectives ask of the allocator, from the settings alone.
+#include "comm.h"
+#include "../device/kernels.h"
+#include "../error.h"
+
+enum { MOST_NCCL_STAGING = 256 << 20 };  // bytes for all ranks together, unless window_bytes says how many
+
+static size_t staging_bytes(const zero_config *c) {
+    return c->comm.window_bytes ? (size_t)c->comm.window_bytes : 4 << 20;
+}
+
+static size_t round_down(size_t bytes, size_t unit) { return bytes / unit * unit; }
+
+comm_room comm_window_room(const zero_config *c, int ranks) {
+    enum { PAGE = 4096 };
+    size_t bytes = round_down(staging_bytes(c), 2 * PAGE), half = bytes / 2;
+    return (comm_room){ bytes, round_down(half / ranks, 64), half };
+}
+
+comm_room comm_messages_room(const zero_config *c, int ranks) {
+    size_t half = staging_bytes(c) / 2, part = round_down(half / ranks, 64);
+    return (comm_room){ half, part, part };
+}
+
+int comm_check_room(const zero_config *c, const comm_room *room, int ranks) {
+    if (room->scatter_bytes >= 2 * STAMP_BYTES) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
+                     (long long)staging_bytes(c), ranks);
+}
+
+// A reduction that has no room goes in rounds.
+static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
+    size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
+    if (c->comm.window_bytes) wanted = (size_t)c->comm.window_bytes;
+    return (wanted + 511) / 512 * 512;
+}
+
+static memory_request working(const char *purpose, zero_tier tier, size_t bytes, int blocks) {
+    return (memory_request){ ZERO_WORKING, purpose, tier, bytes, blocks, ZERO_MOVED_BY_NONE };
+}
+
+int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
+              size_t reduced_bytes) {
+    for (int i = 0; i < COMM_MEMORIES; i++) planned[i] = (memory_request){ .blocks = 0 };
+    if (way->ranks == 1) return 0;
+    const int cuda = c->device == ZERO_CUDA, ranks = way->ranks;
+    const zero_tier host = cuda ? ZERO_HOST : ZERO_DEVICE;
+    comm_room room = way->window ? comm_window_room(c, ranks) : comm_messages_room(c, ranks);
+    ZERO_TRY(comm_check_room(c, &room, ranks));
+    // Both are known: where a window cannot be had, messages are used in its place.
+    planned[COMM_WINDOW] = working("shared window", host, comm_window_room(c, ranks).bytes,
+                                   way->window ? 1 : 0);
+    planned[COMM_MESSAGES] = working("message staging", host, comm_messages_room(c, ranks).bytes,
+                                     way->window ? 0 : 2);
+    if (!cuda) return 0;
+
+    const char *incoming = "bytes of other ranks";
+    if (ranks > CUDA_LISTED)
+        planned[COMM_ADDRESSES] = working("addresses of ranks' bytes", ZERO_DEVICE, ranks * sizeof(void *),
+                                          1);
+    if (!way->nccl) {
+        planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, ranks * room.scatter_bytes, 1);
+        return 0;
+    }
+    planned[COMM_NCCL] = working("NCCL (measured)", ZERO_DEVICE, 0, 1);
+    if (c->comm.reduce_nccl) return 0;
+    planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, ranks * nccl_slot_bytes(c, ranks, reduced_bytes),
+                                     1);
+    planned[COMM_INCOMING].moved_by = ZERO_MOVED_BY_REDUCTIONS;
+    return 0;
+}

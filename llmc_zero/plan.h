@@ -1,0 +1,80 @@
+// Every allocation of a rank and every byte that it sends, computed from the settings and the layout alone:
+// for any number of ranks, and before anything exists. zero_create allocates what its plan says, so that plan
+// and memory table cannot differ.
+#ifndef LLMC_ZERO_PLAN_H
+#define LLMC_ZERO_PLAN_H
+#include "comm/comm.h"
+#include "device/kernels.h"
+#include "layout.h"
+#include "memory.h"
+#include "state.h"
+#include "zero.h"
+
+// The allocations, in the order in which creation makes them. Those of the collectives (comm_memory) come
+// first, but for what NCCL takes, which is last.
+typedef enum {
+    PLAN_TRACE,
+    PLAN_VALUES,  // staging of zero_set, zero_get and files; scalars of the norm
+    PLAN_PARAMETERS,
+    PLAN_SHARED_SLOTS,  // stage 3, a block for each unit used more than once: see plan_for_unit
+    PLAN_SLOTS,
+    PLAN_GRADIENTS,
+    PLAN_BUCKETS,
+    PLAN_SHARED_BUCKETS,  // as PLAN_SHARED_SLOTS
+    PLAN_WIRE,
+    PLAN_CLEARED,
+    PLAN_MASTERS,
+    PLAN_MOMENT1,
+    PLAN_MOMENT2,
+    PLAN_NORM,
+    PLAN_UPDATE,
+    PLAN_ITEMS
+} plan_item;
+plan_item plan_item_of_state(zero_value what);
+
+// The rank that a plan is for.
+typedef struct {
+    int rank;
+    int ranks_on_node;
+    comm_way way;
+} plan_rank;
+
+typedef struct {
+    plan_rank of;
+    memory_request comm[COMM_MEMORIES];
+    memory_request own[PLAN_ITEMS];  // each: one block
+    zero_traffic to_each;            // what a training step and an evaluation send to each of the others
+} plan;
+
+// -------- what follows from the settings alone
+
+static inline int plan_sums(const zero_config *c) { return c->micro_batches > 1; }
+// Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart.
+static inline int plan_uses_buckets(const zero_config *c) { return c->stage >= 2 || plan_sums(c); }
+// The gradients that are reduced: at stages 0 and 1 in place, in the type in which they are summed.
+static inline zero_dtype plan_reduced_type(const zero_config *c) {
+    return c->stage < 2 && plan_sums(c) ? ZERO_F32 : c->numbers.dtype;
+}
+// How they travel to their sum.
+static inline zero_dtype plan_wire_type(const zero_config *c) {
+    return c->comm.reduce_fp32 ? ZERO_F32 : plan_reduced_type(c);
+}
+
+// -------- the plan
+
+// The way that the settings ask for: shared memory between ranks of one node, NCCL on CUDA.
+comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
+
+// Returns 0, or ZERO_ERR_ARGUMENT where the staging is too small for the ranks.
+int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
+
+// The block of a unit that is used more than once.
+memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
+
+// Model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5).
+zero_formula plan_formula(const zero_config *c, int64_t parameters, int ranks, int stage);
+
+// assumed: nothing of the plan exists yet (zero_memory_line.assumed).
+void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan_info *info);
+
+#endif

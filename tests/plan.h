@@ -1,0 +1,35 @@
+// Compares a plan with the memory table of a plugin.
+#ifndef TESTS_PLAN_H
+#define TESTS_PLAN_H
+#include <stdio.h>
+#include <string.h>
+#include "../llmc_zero/zero.h"
+
+// What NCCL takes is known once it is measured.
+static inline int plan_line_differs(const zero_memory_line *planned, const zero_memory_line *held) {
+    int measured = planned->assumed && planned->bytes == 0;
+    return strcmp(planned->purpose, held->purpose) || planned->class_ != held->class_ ||
+           planned->tier != held->tier || planned->moved_by != held->moved_by ||
+           (planned->bytes != held->bytes && !measured);
+}
+
+// "" where they agree line by line, else the first line in which they differ. Activations are the trainer's.
+static inline const char *plan_differs(const zero_plan_info *p, const zero *z) {
+    static char text[256];
+    zero_memory_line held;
+    int n = 0;
+    *text = 0;
+    for (int i = 0; !zero_memory(z, i, &held); i++) {
+        if (held.class_ == ZERO_ACTIVATIONS) continue;
+        const zero_memory_line *planned = &p->lines[n++];
+        if (n <= p->n_lines && !plan_line_differs(planned, &held)) continue;
+        snprintf(text, sizeof text, "held: %s, %zu bytes, moved by %d; planned: %s, %zu bytes, moved by %d",
+                 held.purpose, held.bytes, held.moved_by, n > p->n_lines ? "nothing" : planned->purpose,
+                 planned->bytes, planned->moved_by);
+        return text;
+    }
+    if (n != p->n_lines) snprintf(text, sizeof text, "planned and not held: %s", p->lines[n].purpose);
+    return text;
+}
+
+#endif
