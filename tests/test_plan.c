@@ -1,0 +1,348 @@
+// The plan of a rank: lines, traffic and formulas computed by hand; any number of ranks in no time; refusals.
+// tests/mpi_zero.c and mpi_device.c compare plans with what plugins hold and send.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <cmocka.h>
+#include "../llmc_zero/layout.h"
+#include "../llmc_zero/zero.h"
+
+// An embedding of 1000, used at both ends, and three blocks of 5000: with padding 1024 and 5120, at 1, 2 and
+// 4 ranks alike.
+enum { BLOCKS = 3, UNITS = 1 + BLOCKS, PSI = 1000 + BLOCKS * 5000, PADDED = 1024 + BLOCKS * 5120 };
+static const zero_tensor tensors[] = { { "wte", 1, { 1000 }, 1, 0, 1, 0 },
+                                       { "w", 1, { 5000 }, BLOCKS, 1, 1, 0 } };
+static const zero_unit units[UNITS] = {
+    { "embedding", 2, 2, 1 }, { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }
+};
+
+static zero_config config_of(int stage, zero_dtype dtype, int micro_batches) {
+    zero_config c = zero_defaults();
+    c.stage = stage;
+    c.numbers.dtype = dtype;
+    c.micro_batches = micro_batches;
+    return c;
+}
+
+static zero_plan_info plan_of(const zero_config *c, int ranks, int ranks_on_node) {
+    zero_plan_info p;
+    int rc = zero_plan(&p, c, tensors, 2, units, UNITS, ranks, ranks_on_node);
+    if (rc) fail_msg("zero_plan returned %d: %s", rc, zero_last_error());
+    return p;
+}
+
+// -------- memory
+
+typedef struct {
+    const char *purpose;
+    int class_, tier;
+    size_t bytes;
+    int moved_by, assumed;
+} line;
+
+enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
+
+// Ends with a line without purpose; lines of 0 pages are none, but for what NCCL takes.
+static void check_lines(const zero_plan_info *p, const line *want) {
+    int n = 0;
+    size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
+    for (; want->purpose; want++) {
+        if (!want->bytes && strcmp(want->purpose, "NCCL (measured)")) continue;
+        const zero_memory_line *l = &p->lines[n++];
+        if (n > p->n_lines) fail_msg("%s is not planned", want->purpose);
+        assert_string_equal(l->purpose, want->purpose);
+        if (l->bytes != want->bytes) fail_msg("%s: %zu bytes, not %zu", l->purpose, l->bytes, want->bytes);
+        if ((int)l->tier != want->tier || (int)l->class_ != want->class_ || l->moved_by != want->moved_by ||
+            l->assumed != want->assumed)
+            fail_msg("%s: tier %d, class %d, moved by %d, assumed %d", l->purpose, (int)l->tier,
+                     (int)l->class_, l->moved_by, l->assumed);
+        sum[l->class_] += l->bytes;
+    }
+    assert_int_equal(n, p->n_lines);
+    for (int k = 0; k < ZERO_MEMORY_CLASSES; k++) assert_int_equal(sum[k], p->bytes[k]);
+}
+
+enum { PAGE = 4096, W = ZERO_WORKING, S = ZERO_STATES, D = ZERO_DEVICE, H = ZERO_HOST };
+enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the last page: scalars of the norm
+
+// bf16 with masters on two ranks: shards of 8192 elements.
+static void test_lines(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        const zero_config c = config_of(stage, ZERO_BF16, 1);
+        const zero_plan_info p = plan_of(&c, 2, 2);
+        const size_t params = stage == 3 ? 16384 : 32768, grads = stage >= 2 ? 16384 : 32768;
+        const size_t optimizer = stage >= 1 ? 32768 : 65536;
+        const int grads_moved = stage == 0 ? R | G : stage == 1 ? R : 0;
+        const line want[] = {
+            { "shared window", W, D, WINDOW, 0, 1 },
+            { "values in and out", W, D, VALUES, 0, 0 },
+            { "parameters", S, D, params, stage ? G : 0, 0 },
+            { "slots (units used twice)", W, D, stage == 3 ? PAGE : 0, G, 0 },
+            { "slots", W, D, stage == 3 ? 2 * 3 * PAGE : 0, G, 0 },
+            { "gradients", S, D, grads, grads_moved, 0 },
+            { "buckets", W, D, stage >= 2 ? 2 * 3 * PAGE : 0, R, 0 },
+            { "buckets (units used twice)", W, D, stage >= 2 ? PAGE : 0, R, 0 },
+            { "tables of the step", W, D, 3 * PAGE, 0, 0 },
+            { "master weights", S, D, optimizer, 0, 0 },
+            { "first moment", S, D, optimizer, 0, 0 },
+            { "second moment", S, D, optimizer, 0, 0 },
+            { NULL, 0, 0, 0, 0, 0 },
+        };
+        check_lines(&p, want);
+        assert_int_equal(p.parameters, PSI);
+        assert_int_equal(p.slots, stage == 3 ? 2 : 0);
+        assert_int_equal(p.bucket_elems, 5120);
+        assert_int_equal(p.bucket_bytes, stage >= 2 ? 2 * 5120 * 2 + 1024 * 2 : 0);
+    }
+}
+
+// What only some settings have: fp32 on the wire, sums of micro-batches, messages, a trace.
+static void test_other_lines(void **state) {
+    (void)state;
+    zero_config c = config_of(2, ZERO_BF16, 4);
+    c.comm.reduce_fp32 = 1;
+    c.comm.shared_window = 0;
+    c.debug.trace_events = 100;
+    const line want[] = {
+        { "message staging", W, D, WINDOW, 0, 0 },
+        { "trace", W, D, PAGE, 0, 0 },
+        { "values in and out", W, D, VALUES, 0, 0 },
+        { "parameters", S, D, 32768, G, 0 },
+        { "gradients, summed in fp32", S, D, 32768, 0, 0 },
+        { "buckets", W, D, 2 * 3 * PAGE, 0, 0 },
+        { "buckets (units used twice)", W, D, PAGE, 0, 0 },
+        { "gradients on the wire, fp32", W, D, 5120 * 4, R, 0 },
+        { "tables of the step", W, D, 3 * PAGE, 0, 0 },
+        { "master weights", S, D, 32768, 0, 0 },
+        { "first moment", S, D, 32768, 0, 0 },
+        { "second moment", S, D, 32768, 0, 0 },
+        { NULL, 0, 0, 0, 0, 0 },
+    };
+    zero_plan_info p = plan_of(&c, 2, 2);
+    check_lines(&p, want);
+    c.comm.shared_window = 1;  // of no use between nodes
+    p = plan_of(&c, 2, 1);
+    check_lines(&p, want);
+}
+
+// Below stage 2 a sum over micro-batches keeps this micro-batch's gradients apart, and nothing is widened.
+static void test_lines_with_sums(void **state) {
+    (void)state;
+    zero_config c = config_of(1, ZERO_BF16, 2);
+    c.comm.reduce_fp32 = 1;
+    const line want[] = {
+        { "shared window", W, D, WINDOW, 0, 1 },
+        { "values in and out", W, D, VALUES, 0, 0 },
+        { "parameters", S, D, 32768, G, 0 },
+        { "gradients, summed in fp32", S, D, 65536, R, 0 },
+        { "buckets", W, D, 2 * 3 * PAGE, 0, 0 },
+        { "buckets (units used twice)", W, D, PAGE, 0, 0 },
+        { "tables of the step", W, D, 3 * PAGE, 0, 0 },
+        { "master weights", S, D, 32768, 0, 0 },
+        { "first moment", S, D, 32768, 0, 0 },
+        { "second moment", S, D, 32768, 0, 0 },
+        { NULL, 0, 0, 0, 0, 0 },
+    };
+    const zero_plan_info p = plan_of(&c, 2, 2);
+    check_lines(&p, want);
+}
+
+// A plan for CUDA needs no device.
+static void test_cuda_lines(void **state) {
+    (void)state;
+    zero_config c = config_of(1, ZERO_BF16, 1);
+    c.device = ZERO_CUDA;
+    for (int nccl = -1; nccl <= 1; nccl++) {
+        c.comm.nccl = nccl;
+        const size_t incoming = nccl ? 3 * PAGE : 2 << 20;  // a bucket's part from each rank; half a window
+        const line want[] = {
+            { "shared window", W, H, WINDOW, 0, 1 },
+            { "bytes of other ranks", W, D, incoming, nccl ? R : 0, nccl != 1 },
+            { "values in and out", W, H, VALUES + (1 << 18), 0, 0 },
+            { "parameters", S, D, 32768, G, 0 },
+            { "gradients", S, D, 32768, R, 0 },
+            { "tables of the step", W, D, 3 * PAGE, 0, 0 },
+            { "master weights", S, D, 32768, 0, 0 },
+            { "first moment", S, D, 32768, 0, 0 },
+            { "second moment", S, D, 32768, 0, 0 },
+            { nccl ? "NCCL (measured)" : NULL, W, D, 0, 0, 1 },
+            { NULL, 0, 0, 0, 0, 0 },
+        };
+        const zero_plan_info p = plan_of(&c, 2, 2);
+        check_lines(&p, want);
+    }
+}
+
+// -------- formulas
+
+static void test_formulas(void **state) {
+    (void)state;
+    static const struct {
+        zero_dtype dtype;
+        int no_master, micro_batches, whole[4], sharded[4];
+    } rows[] = {
+        { ZERO_BF16, 0, 1, { 16, 4, 2, 0 }, { 0, 12, 14, 16 } },
+        { ZERO_BF16, 0, 2, { 18, 6, 2, 0 }, { 0, 12, 16, 18 } },
+        { ZERO_BF16, 1, 1, { 12, 4, 2, 0 }, { 0, 8, 10, 12 } },
+        { ZERO_BF16, 1, 2, { 14, 6, 2, 0 }, { 0, 8, 12, 14 } },
+        { ZERO_F32, 0, 1, { 16, 8, 4, 0 }, { 0, 8, 12, 16 } },
+        { ZERO_F32, 0, 2, { 16, 8, 4, 0 }, { 0, 8, 12, 16 } },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            zero_config c = config_of(0, rows[i].dtype, rows[i].micro_batches);
+            c.numbers.no_master = rows[i].no_master;
+            const zero_plan_info p = plan_of(&c, ranks, ranks);
+            for (int stage = 0; stage <= 3; stage++) {
+                const zero_formula *f = &p.formulas[stage];
+                const int whole = rows[i].whole[stage], sharded = rows[i].sharded[stage];
+                assert_true(f->whole == whole && f->sharded == sharded);
+                assert_int_equal(f->bytes, whole * PSI + (sharded * PSI + ranks - 1) / ranks);
+            }
+        }
+}
+
+// -------- traffic
+
+// On four ranks a shard of the embedding has 256 elements, of a block 1280. To each of the three others.
+static void test_traffic(void **state) {
+    (void)state;
+    enum { SHARD = PADDED / 4, BLOCK = BLOCKS * 1280, EMBEDDING = 256 };
+    const zero_purpose step = ZERO_FOR_STEP;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int A = 1; A <= 3; A += 2) {
+            const zero_config c = config_of(stage, ZERO_BF16, A);
+            const zero_plan_info p = plan_of(&c, 4, 2);
+            const int sum = A > 1 ? 4 : 2;
+            const int64_t gathered[] = { SHARD * sum, SHARD * 2, SHARD * 2, 2 * SHARD * 2 * A };
+            const int64_t reduced[] = { SHARD * sum, SHARD * sum, SHARD * 2 * A, SHARD * 2 * A };
+            const int64_t eval = stage == 3 ? (BLOCK + 2 * EMBEDDING) * 2 : 0;
+            const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;
+            assert_int_equal(all->all_gather[step], 3 * gathered[stage]);
+            assert_int_equal(between->all_gather[step], 2 * gathered[stage]);
+            assert_int_equal(all->reduce_scatter[step], 3 * reduced[stage]);
+            assert_int_equal(between->reduce_scatter[step], 2 * reduced[stage]);
+            assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
+            assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * UNITS * sizeof(double));
+            assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * UNITS * sizeof(double));
+            assert_int_equal(all->other[step], 0);
+        }
+    zero_config naive = config_of(0, ZERO_BF16, 1);
+    naive.debug.naive = 1;
+    assert_int_equal(plan_of(&naive, 4, 4).traffic.other[step], 3 * PADDED * 2);
+    assert_int_equal(plan_of(&naive, 1, 1).traffic.other[step], 0);
+}
+
+// -------- size
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+static long peak_kib(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_maxrss;
+}
+
+// 130 billion parameters on 128 ranks, and far more units and ranks than anyone has: nothing of their size is
+// allocated, and nothing is done for each pair of units or for each rank.
+static void test_large(void **state) {
+    (void)state;
+    static const struct {
+        int blocks, ranks;
+        int64_t rows;
+        size_t most_kib;
+    } sizes[] = { { 100, 128, 50304, 4 << 10 }, { 20000, 4096, 1000, 32 << 10 } };
+    static zero_unit many[20001] = { { "embedding", 2, 2, 1 } };
+    enum { C = 10240 };
+    for (int i = 1; i <= 20000; i++) many[i] = (zero_unit){ "block", 1, 1, 0 };
+    for (int i = 0; i < 2; i++) {
+        const int L = sizes[i].blocks;
+        const zero_tensor model[] = { { "wte", 2, { sizes[i].rows, C }, 1, 0, 1, 1 },
+                                      { "ln", 1, { 13 * C }, L, 1, 0, 0 },
+                                      { "w", 2, { 12 * C, C }, L, 1, 1, 1 } };
+        const int64_t psi = sizes[i].rows * C + L * (12LL * C * C + 13 * C);
+        const long before = peak_kib();
+        const double start = now();
+        for (int stage = 0; stage <= 3; stage++) {
+            zero_config c = config_of(stage, ZERO_BF16, 1);
+            c.start.rank = sizes[i].ranks - 1;
+            zero_plan_info p;
+            assert_int_equal(zero_plan(&p, &c, model, 3, many, 1 + L, sizes[i].ranks, 8), 0);
+            assert_int_equal(p.parameters, psi);
+            const double held = (double)p.bytes[ZERO_STATES], formula = (double)p.formulas[stage].bytes;
+            assert_true(held >= formula && held < 1.01 * formula + 5 * PAGE);
+        }
+        if (now() - start > 2) fail_msg("four plans took %.1f s", now() - start);
+        if (peak_kib() - before > (long)sizes[i].most_kib)
+            fail_msg("%d units took %ld KiB", L, peak_kib() - before);
+    }
+}
+
+// -------- pieces of tensors
+
+static void test_cuts(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 9; ranks++) {
+        layout l;
+        assert_int_equal(layout_init(&l, ranks, 0, tensors, 2, units, UNITS), 0);
+        for (int first = 0; first < ranks; first++)
+            for (int last = first; last < ranks; last++) {
+                int64_t want = 0;
+                for (int u = 0; u < UNITS; u++)
+                    for (int i = 0; i < l.units[u].n_places; i++)
+                        for (int part = first; part <= last; part++) {
+                            const layout_place *p = &l.places[l.units[u].first_place + i];
+                            int64_t from, n;
+                            layout_intersect(&l.units[u], part, p->offset, p->elems, &from, &n);
+                            want += n > 0;
+                        }
+                assert_int_equal(layout_cuts(&l, first, last), want);
+            }
+        layout_free(&l);
+    }
+}
+
+// -------- refusals
+
+static void refused(const zero_config *c, int n_units, int ranks, int ranks_on_node, const char *names) {
+    zero_plan_info p;
+    assert_int_equal(zero_plan(&p, c, tensors, 2, units, n_units, ranks, ranks_on_node), ZERO_ERR_ARGUMENT);
+    if (!strstr(zero_last_error(), names)) fail_msg("\"%s\" does not name \"%s\"", zero_last_error(), names);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    zero_config c = config_of(3, ZERO_F32, 1);
+    refused(&c, UNITS, 0, 1, "0 ranks");
+    refused(&c, UNITS, 4, 0, "0 of them on a node");
+    refused(&c, UNITS, 4, 5, "5 of them on a node");
+    refused(&c, UNITS - 1, 4, 4, "there are only 3 units");
+    c.start.rank = 4;
+    refused(&c, UNITS, 4, 4, "rank 4 of 4");
+    c.start.rank = -1;
+    c.stage = 4;
+    refused(&c, UNITS, 4, 4, "stage 4");
+    c.stage = 3;
+    c.comm.window_bytes = 64 << 10;
+    refused(&c, UNITS, 1000, 8, "window_bytes 65536: too small for 1000 ranks");
+}
+
+int main(void) {
+    const struct CMUnitTest plan_tests[] = {
+        cmocka_unit_test(test_lines),           cmocka_unit_test(test_other_lines),
+        cmocka_unit_test(test_lines_with_sums), cmocka_unit_test(test_cuda_lines),
+        cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
+        cmocka_unit_test(test_large),           cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
+}
