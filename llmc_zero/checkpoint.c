@@ -317,8 +317,8 @@ static int round_masters(zero *z, int unit) {
 
 // Own parts have been read. Parameters with masters are rounded from them, and what this stage keeps whole is
 // gathered.
-static int run_complete(void *ctx, job *j) {
-    (void)j;
+static int run_complete(void *ctx, task *k) {
+    (void)k;
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_units; u++) {
         if (z->states[ZERO_MASTER].kept) ZERO_TRY(round_masters(z, u));
@@ -347,5 +347,5 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);
     if (z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0) z->scale = h.scale;
-    return progress_run(&z->progress, run_complete, z);
+    return tasks_run(&z->tasks, run_complete, z);
 }

@@ -106,6 +106,19 @@ static int queues_only(const zero *z) {
     return z->device.asynchronous && (z->comm.ranks == 1 || z->comm.nccl);
 }
 
+static int run_nothing(void *ctx, task *k) {
+    (void)ctx;
+    (void)k;
+    return 0;
+}
+
+// The empty task starts the thread for collectives now, so that all ranks fail where one gets none.
+static int open_lanes(zero *z) {
+    unsigned threads = z->config.overlap && !queues_only(z) ? LANE_BIT(LANE_COLLECTIVES) : 0;
+    ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
+    return tasks_run(&z->tasks, run_nothing, NULL);
+}
+
 // Where NCCL was not asked for but may be used, a reason against it is no failure; it is told in the
 // transport's name, without the advice.
 static int open_nccl(zero *z) {
@@ -172,22 +185,21 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
     ZERO_TRY(comm_agree_opened(&z->comm, comm_nccl_stage(&z->comm, &z->memory)));
     loss_scale_init(&z->scale, c);
-    ZERO_TRY(
-        comm_agree_opened(&z->comm, progress_start(&z->progress, &z->device, c->overlap && !queues_only(z))));
-    z->progress.trace = &z->trace;
+    ZERO_TRY(comm_agree_opened(&z->comm, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));
     return prepare_nccl(z);
 }
 
 static void destroy(zero *z, int clean) {
-    progress_stop(&z->progress);
-    if (z->comm.nccl) comm_nccl_close(&z->comm, clean && !z->progress.failed);
-    comm_close(&z->comm, clean && !z->progress.failed);
-    for (int i = 0; z->units && i < z->layout.n_units; i++)
-        progress_forget(&z->progress, &z->units[i].gather);
+    tasks_close(&z->tasks);
+    if (z->comm.nccl) comm_nccl_close(&z->comm, clean && !z->tasks.failed);
+    comm_close(&z->comm, clean && !z->tasks.failed);
+    for (int i = 0; z->units && i < z->layout.n_units; i++) tasks_forget(&z->tasks, &z->units[i].gather);
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
-        progress_forget(&z->progress, &z->buckets[i].reduce);
+        tasks_forget(&z->tasks, &z->buckets[i].reduce);
+        tasks_forget(&z->tasks, &z->buckets[i].gather);
         free(z->buckets[i].pieces);
+        free(z->buckets[i].units);
     }
     free(z->units);
     free(z->buckets);

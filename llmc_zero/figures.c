@@ -18,15 +18,15 @@ typedef struct {
     zero *z;
     zero_traffic *traffic;
 } traffic_request;
-static int run_traffic(void *ctx, job *j) {
-    (void)j;
+static int run_traffic(void *ctx, task *k) {
+    (void)k;
     traffic_request *r = ctx;
     *r->traffic = r->z->comm.traffic;
     return 0;
 }
 void zero_get_traffic(zero *z, zero_traffic *t) {
     traffic_request s = { z, t };
-    if (progress_run(&z->progress, run_traffic, &s)) *t = z->comm.traffic;
+    if (tasks_run(&z->tasks, run_traffic, &s)) *t = z->comm.traffic;
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->gathered_ahead[i];
 }
 

@@ -1,4 +1,4 @@
-// Gradients: get, ready, reduce. A unit's gradient is final at its last post_backward; when all units of a
+// Gradients: opened at a unit's first pre_backward, final at its last post_backward. When all units of a
 // bucket are final the bucket's reduction starts, while backward goes on with the other buffer. Where the
 // reduced gradients end: stage 0 everywhere, stage 1 in this rank's part of the whole buffer, stages 2 and 3
 // in the shard, added to those of earlier micro-batches.
@@ -6,85 +6,113 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Stage 0: what was reduced goes to everyone, after the reduction and before what comes after the job. Its
-// events have been used by now or will be recorded again.
-static int gather_reduced(zero *z, job *j, size_t elem_bytes) {
-    bucket_state *b = &z->buckets[j->index];
-    device *d = &z->device;
-    ZERO_TRY(d->f->record(d, j->done, COMM));
-    ZERO_TRY(d->f->order(d, z->comm.gather_stream, j->done));
-    ZERO_TRY(comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces, elem_bytes));
-    ZERO_TRY(d->f->record(d, j->ready, z->comm.gather_stream));
-    return d->f->order(d, COMM, j->ready);
-}
-
-// To their sum: as they are, or widened on the way. One wire buffer does: reductions follow one another on
-// their stream.
-static int reduce_scatter(zero *z, const bucket_state *b) {
-    device *d = &z->device;
-    zero_dtype from = reduced_type(z);
-    if (!z->wire_buffer)
-        return comm_reduce_scatter(&z->comm, b->use, b->pieces, b->n_pieces, from, grad_type(z), b->add);
-    comm_piece wide[b->n_pieces];
-    float *at = (float *)z->wire_buffer;
-    for (int i = 0; i < b->n_pieces; i++) {
-        const comm_piece *p = &b->pieces[i];
-        int64_t elems = p->elems * z->comm.ranks;
-        ZERO_TRY(
-            d->f->accumulate(d, COMM, at, from, p->full, elems, 1));  // the first: nothing is added to it
-        wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
-        at += elems;
-    }
-    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, wide, b->n_pieces, ZERO_F32, grad_type(z), b->add));
-    return z->config.debug.poison
-               ? d->f->fill_nan(d, COMM, z->wire_buffer, (at - (float *)z->wire_buffer) * sizeof(float))
-               : 0;
-}
+// -------- the reduction of a bucket: one task, at stage 0 two
 
 // Stages 2 and 3 put the sum into this rank's shard, or add it to that. Stages 0 and 1 reduce in place.
-static int open_sums(zero *z, int bucket, state_part *parts, int *n) {
-    bucket_state *b = &z->buckets[bucket];
+static int open_sums(zero *z, bucket_state *b, device_stream stream, state_part *parts) {
     state *grads = &z->states[ZERO_GRADIENT];
     state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
-    *n = 0;
-    for (int u = b->last_unit; u >= b->first_unit; u--) {
-        if (z->layout.units[u].bucket != bucket) continue;
-        comm_piece *piece = &b->pieces[*n];
-        state_part *part = &parts[*n];
-        ZERO_TRY(state_open(part, grads, COMM, u, state_held(grads), intent));
-        ++*n;
-        piece->shard = state_own(part);
-        if (!grads->sharded) piece->full = part->at;
+    for (int i = 0; i < b->n_pieces; i++) {
+        ZERO_TRY(state_open(&parts[i], grads, stream, b->units[i], state_held(grads), intent));
+        b->pieces[i].shard = state_own(&parts[i]);
+        if (!grads->sharded) b->pieces[i].full = parts[i].at;
     }
     return 0;
 }
 
-static int reduce_bucket(zero *z, job *j) {
-    bucket_state *b = &z->buckets[j->index];
-    state_part parts[b->n_pieces];
-    int n;
-    int rc = open_sums(z, j->index, parts, &n);
-    if (!rc) rc = reduce_scatter(z, b);
-    if (!rc && z->config.stage == 0) rc = gather_reduced(z, j, dtype_bytes(reduced_type(z)));
-    return state_close_after(rc, parts, n);
+// Into the wire buffer, as fp32. One buffer does, since reductions follow one another on their stream.
+static int widen(zero *z, const bucket_state *b, comm_piece *wide) {
+    device *d = &z->device;
+    float *at = (float *)z->wire_buffer;
+    for (int i = 0; i < b->n_pieces; i++) {
+        const comm_piece *p = &b->pieces[i];
+        int64_t elems = p->elems * z->comm.ranks;
+        // 1: the first summand, which replaces what is there
+        ZERO_TRY(d->f->accumulate(d, COMM, at, reduced_type(z), p->full, elems, 1));
+        wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
+        at += elems;
+    }
+    return 0;
 }
 
-static int run_reduce(void *ctx, job *j) {
+// What was reduced is used up, unless it was reduced in place.
+static int poison_reduced(zero *z, const bucket_state *b) {
+    device *d = &z->device;
+    size_t size = dtype_bytes(reduced_type(z)), wide = 0;
+    for (int i = 0; i < b->n_pieces; i++) {
+        int64_t elems = b->pieces[i].elems * z->comm.ranks;
+        wide += elems * sizeof(float);
+        if (z->config.stage >= 2) ZERO_TRY(d->f->fill_nan(d, COMM, b->pieces[i].full, elems * size));
+    }
+    return z->wire_buffer ? d->f->fill_nan(d, COMM, z->wire_buffer, wide) : 0;
+}
+
+static int reduce_opened(zero *z, const bucket_state *b) {
+    const comm_piece *pieces = b->pieces;
+    comm_piece wide[b->n_pieces];
+    zero_dtype type = reduced_type(z);
+    if (z->wire_buffer) {
+        ZERO_TRY(widen(z, b, wide));
+        pieces = wide;
+        type = ZERO_F32;
+    }
+    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type, grad_type(z), b->add));
+    return z->config.debug.poison ? poison_reduced(z, b) : 0;
+}
+
+static void trace_reduction(zero *z, const bucket_state *b, task_lane lane) {
+    for (int i = 0; i < b->n_pieces; i++)
+        trace_add(&z->trace, ZERO_EV_REDUCE, b->units[i], traced_lane(z, lane), b->began_s);
+}
+
+static int run_reduce(void *ctx, task *k) {
     zero *z = ctx;
-    bucket_state *b = &z->buckets[j->index];
-    double start = trace_now(&z->trace);
-    int whole = z->config.stage < 2;  // reduced in place
-    size_t size = dtype_bytes(reduced_type(z));
-    int rc = reduce_bucket(z, j);
-    for (int i = 0; z->config.debug.poison && !whole && i < b->n_pieces; i++)
-        if (!rc)
-            rc = z->device.f->fill_nan(&z->device, COMM, b->pieces[i].full,
-                                       b->pieces[i].elems * z->comm.ranks * size);
-    for (int i = 0; i < z->layout.n_units; i++)
-        if (z->layout.units[i].bucket == j->index)
-            trace_add(&z->trace, ZERO_EV_REDUCE, i, z->config.overlap, start);
+    bucket_state *b = &z->buckets[k->index];
+    state_part sums[b->n_pieces];
+    memset(sums, 0, sizeof sums);
+    b->began_s = trace_now(&z->trace);
+    int rc = open_sums(z, b, k->stream, sums);
+    if (!rc) rc = reduce_opened(z, b);
+    rc = state_close_after(rc, sums, b->n_pieces);
+    if (z->config.stage > 0) trace_reduction(z, b, k->lane);
     return rc;
 }
+
+// Stage 0: everyone gets all of what was reduced.
+static int run_gather_sums(void *ctx, task *k) {
+    zero *z = ctx;
+    bucket_state *b = &z->buckets[k->index];
+    state_part sums[b->n_pieces];
+    memset(sums, 0, sizeof sums);
+    int rc = open_sums(z, b, k->stream, sums);
+    if (!rc) rc = comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces, dtype_bytes(grad_type(z)));
+    rc = state_close_after(rc, sums, b->n_pieces);
+    trace_reduction(z, b, k->lane);
+    return rc;
+}
+
+static int start_reduction(zero *z, bucket_state *b, int64_t *counter) {
+    int first = b->units[b->n_pieces - 1], last = b->units[0];
+    b->use = (comm_use){ ZERO_FOR_STEP, first, last - first + 1, counter };
+    ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer)));
+    return z->config.stage == 0 ? tasks_submit(&z->tasks, &b->gather, AFTER(&b->reduce)) : 0;
+}
+
+static int wait_for_reduction(zero *z, bucket_state *b) {
+    return tasks_wait(&z->tasks, z->config.stage == 0 ? &b->gather : &b->reduce);
+}
+
+int grads_rehearse(zero *z, int bucket, int64_t *counter) {
+    ZERO_TRY(start_reduction(z, &z->buckets[bucket], counter));
+    return wait_for_reduction(z, &z->buckets[bucket]);
+}
+
+int grads_wait(zero *z) {
+    for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(wait_for_reduction(z, &z->buckets[i]));
+    return 0;
+}
+
+// -------- creation
 
 static int create_buffers(zero *z) {
     const layout *l = &z->layout;
@@ -146,20 +174,26 @@ int grads_create(zero *z) {
     ZERO_TRY(create_wire_buffer(z));
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) {
-        z->buckets[i].reduce = (job){ .run = run_reduce, .ctx = z, .index = i };
-        if (!(z->buckets[i].pieces = calloc(l->buckets[i].n_units, sizeof(comm_piece))))
-            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
-        ZERO_TRY(progress_prepare(&z->progress, &z->buckets[i].reduce, COMM));
+        bucket_state *b = &z->buckets[i];
+        b->reduce = (task){ .run = run_reduce, .ctx = z, .lane = LANE_COLLECTIVES, .index = i };
+        b->gather = (task){ .run = run_gather_sums, .ctx = z, .lane = LANE_COLLECTIVES, .index = i };
+        b->pieces = calloc(l->buckets[i].n_units, sizeof *b->pieces);
+        b->units = calloc(l->buckets[i].n_units, sizeof *b->units);
+        if (!b->pieces || !b->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
+        ZERO_TRY(tasks_prepare(&z->tasks, &b->reduce, COMM));
+        ZERO_TRY(tasks_prepare(&z->tasks, &b->gather, z->comm.gather_stream));
     }
     for (int i = l->n_units - 1; i >= 0; i--) {
         bucket_state *b = &z->buckets[l->units[i].bucket];
         char *full = whole ? NULL : bucket_memory(z, i);  // what is in the state is known once it is open
+        b->units[b->n_pieces] = i;
         b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, l->units[i].shard };
-        b->first_unit = b->reduce.unit = i;
-        if (b->n_pieces == 1) b->last_unit = i;
+        b->reduce.unit = b->gather.unit = i;
     }
     return 0;
 }
+
+// -------- in backward
 
 static int is_full(const zero *z, int bucket) {
     return z->buckets[bucket].filled == z->layout.buckets[bucket].n_units;
@@ -182,7 +216,7 @@ static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket, own = z->own_grads[unit] != NULL;
     int *holder = &z->buffer_bucket[z->layout.buckets[bucket].buffer], before = own ? bucket : *holder;
     if (!own && before == bucket && !is_full(z, bucket)) return 0;
-    if (before >= 0) ZERO_TRY(progress_wait(&z->progress, &z->buckets[before].reduce));
+    if (before >= 0) ZERO_TRY(wait_for_reduction(z, &z->buckets[before]));
     if (!own) *holder = bucket;
     z->buckets[bucket].filled = 0;
     return 0;
@@ -228,10 +262,6 @@ static int add_to_sum(zero *z, int unit) {
     return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }
 
-static comm_use use_of(const bucket_state *b, int64_t *counter) {
-    return (comm_use){ ZERO_FOR_STEP, b->first_unit, b->last_unit - b->first_unit + 1, counter };
-}
-
 int grads_finish(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     bucket_state *b = &z->buckets[u->bucket];
@@ -243,21 +273,7 @@ int grads_finish(zero *z, int unit) {
     b->filled++;
     if (b->filled < n_units || z->config.debug.naive || (z->config.stage < 2 && !last)) return 0;
     b->add = z->config.stage >= 2 && z->micro > 0;
-    b->use = use_of(b, NULL);
-    return progress_submit(&z->progress, &b->reduce);
-}
-
-int grads_rehearse(zero *z, int bucket, int64_t *counter) {
-    bucket_state *b = &z->buckets[bucket];
-    b->use = use_of(b, counter);
-    ZERO_TRY(progress_submit(&z->progress, &b->reduce));
-    return progress_wait(&z->progress, &b->reduce);
-}
-
-int grads_wait(zero *z) {
-    for (int i = 0; i < z->layout.n_buckets; i++)
-        ZERO_TRY(progress_wait(&z->progress, &z->buckets[i].reduce));
-    return 0;
+    return start_reduction(z, b, NULL);
 }
 
 int grads_begin_step(zero *z) {

@@ -8,9 +8,9 @@
 #include "layout.h"
 #include "memory.h"
 #include "plan.h"
-#include "progress.h"
 #include "schedule.h"
 #include "state.h"
+#include "tasks.h"
 #include "trace.h"
 #include "zero.h"
 
@@ -25,23 +25,28 @@ typedef struct {
     int slot;                  // which slot holds it; -1: none, or the unit's own
     int for_next_pass;         // stage 3: gathered for a pass that had not begun
     int64_t gathered_ahead;    // bytes of that gather; the pass that uses them is not known yet
-    job gather;
+    task gather;
     char *gather_to;  // stage 3: where the whole unit goes; NULL: it is gathered in place
     comm_use gather_use;
     // gradients (grads.c)
     char *grads;  // this micro-batch's, from the first pre_backward to the last post_backward; else NULL
     state_part opened_grads;  // where backward adds to the state itself: what grads points into
     stretches cleared;        // of it, before backward
-    adamw_table update;       // what this rank updates of the unit (step.c)
+    // the update (step.c)
+    adamw_table update;  // what this rank updates of the unit
+    task adamw;
 } unit_state;
 
 typedef struct {
-    comm_piece *pieces;  // (n_units of the bucket)
-    int n_pieces, first_unit, last_unit;
-    int filled;  // units whose gradients are final
-    int add;     // stages 2, 3: this micro-batch is added to the sum of the earlier ones
+    int n_pieces;
+    int *units;          // (n_pieces) in backward's order
+    comm_piece *pieces;  // (n_pieces) what of each unit is reduced
+    int filled;          // units whose gradients are final
+    int add;             // stages 2, 3: this micro-batch is added to the sum of the earlier ones
     comm_use use;
-    job reduce;
+    task reduce;
+    task gather;     // stage 0: what was reduced goes to everyone
+    double began_s;  // the reduction, for the trace
 } bucket_state;
 
 // The loss scale: steps seen, the last one that overflowed (-1: none), overflows left before the scale
@@ -60,7 +65,7 @@ struct zero {
     plan plan;
     memory memory;
     comm comm;
-    progress progress;
+    tasks tasks;
     trace trace;
     unit_state *units;      // (n_units)
     bucket_state *buckets;  // (n_buckets)
@@ -90,6 +95,7 @@ struct zero {
     double grad_norm;
     int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
+    adamw_constants adamw;                          // of the update under way
     schedule schedule;                              // of the uses that read parameters
     int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
@@ -114,6 +120,10 @@ static inline int sums_micro_batches(const zero *z) { return plan_sums(&z->confi
 static inline int uses_buckets(const zero *z) { return plan_uses_buckets(&z->config); }
 static inline zero_dtype reduced_type(const zero *z) { return plan_reduced_type(&z->config); }
 static inline zero_dtype wire_type(const zero *z) { return plan_wire_type(&z->config); }
+// The lane that the trace shows an event on: without overlap all is done by the trainer.
+static inline int traced_lane(const zero *z, task_lane lane) {
+    return z->config.overlap ? lane : LANE_TRAINER;
+}
 
 int params_create(zero *z);
 int params_acquire(zero *z, int unit);  // gathered when it returns; the next ones are on their way

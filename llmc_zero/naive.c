@@ -53,8 +53,8 @@ static int reduce_all(zero *z, char *theirs, float *sum) {
     return 0;
 }
 
-static int run_naive(void *ctx, job *j) {
-    (void)j;
+static int run_naive(void *ctx, task *k) {
+    (void)k;
     zero *z = ctx;
     char *theirs = malloc(CHUNK * dtype_bytes(wire_type(z)));
     float *sum = malloc(CHUNK * sizeof(float));
@@ -65,7 +65,7 @@ static int run_naive(void *ctx, job *j) {
     return rc;
 }
 
-int naive_reduce(zero *z) { return progress_run(&z->progress, run_naive, z); }
+int naive_reduce(zero *z) { return tasks_run(&z->tasks, run_naive, z); }
 
 typedef struct {
     uint32_t update;  // for noise_key

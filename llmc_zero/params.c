@@ -17,17 +17,17 @@ static comm_use use_for(zero_purpose purpose, int unit) {
     return (comm_use){ .purpose = purpose, .unit = unit, .units = 1 };
 }
 
-static int run_gather(void *ctx, job *j) {
+static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
-    unit_state *u = &z->units[j->index];
+    unit_state *u = &z->units[k->index];
     state_part own;
     double start = trace_now(&z->trace);
-    ZERO_TRY(open_source(z, j->index, &own));
+    ZERO_TRY(open_source(z, k->index, &own));
     comm_piece piece = { u->gather_to ? u->gather_to : own.at, state_own(&own),
-                         z->layout.units[j->index].shard };
+                         z->layout.units[k->index].shard };
     int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, dtype_bytes(z->config.numbers.dtype));
     rc = state_close_after(rc, &own, 1);
-    trace_add(&z->trace, ZERO_EV_GATHER, j->index, z->config.overlap, start);
+    trace_add(&z->trace, ZERO_EV_GATHER, k->index, traced_lane(z, k->lane), start);
     return rc;
 }
 
@@ -65,8 +65,8 @@ int params_create(zero *z) {
     for (int i = 0; i < l->n_units; i++) {
         unit_state *u = &z->units[i];
         u->slot = -1;
-        u->gather = (job){ .run = run_gather, .ctx = z, .index = i, .unit = i };
-        ZERO_TRY(progress_prepare(&z->progress, &u->gather, z->comm.gather_stream));
+        u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
+        ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
     }
     return 0;
 }
@@ -99,11 +99,18 @@ static int find_slot(zero *z, int evict, int *rc) {
     for (int i = 0; evict && i < z->n_slots; i++) {
         int holder = z->slot_unit[i];
         if (is_open(&z->units[holder])) continue;
-        *rc = progress_wait(&z->progress, &z->units[holder].gather);
+        *rc = tasks_wait(&z->tasks, &z->units[holder].gather);
         if (!*rc) *rc = drop(z, holder);
         return i;
     }
     return -1;
+}
+
+// After the unit's update, and after all that the trainer has queued: that may still read what is in the
+// slot.
+static int submit_gather(zero *z, unit_state *u, comm_use use) {
+    u->gather_use = use;
+    return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
 }
 
 // Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: the unit
@@ -128,8 +135,7 @@ static int start_gather(zero *z, int unit, comm_use use, int evict) {
         u->params = z->slots[slot];
     }
     u->gather_to = u->params;
-    u->gather_use = use;
-    return progress_submit(&z->progress, &u->gather);
+    return submit_gather(z, u, use);
 }
 
 // Stage 3: the unit that the next training pass begins with, for which there may be no room. Its bytes are
@@ -169,10 +175,10 @@ int params_rehearse(zero *z, int unit, int64_t *counter) {
     unit_state *u = &z->units[unit];
     char *full = z->own_params[unit];
     if (z->config.stage == 3) u->gather_to = full ? full : z->slots[unit % z->n_slots];
-    u->gather_use = use_for(ZERO_FOR_STEP, unit);
-    u->gather_use.counter = counter;
-    ZERO_TRY(progress_submit(&z->progress, &u->gather));
-    return progress_wait(&z->progress, &u->gather);
+    comm_use use = use_for(ZERO_FOR_STEP, unit);
+    use.counter = counter;
+    ZERO_TRY(submit_gather(z, u, use));
+    return tasks_wait(&z->tasks, &u->gather);
 }
 
 // What is left of the last pass is dropped, so that every pass gathers what the formula says.
@@ -180,7 +186,7 @@ int params_begin_pass(zero *z) {
     for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
         unit_state *u = &z->units[i];
         if (!u->params || u->for_next_pass) continue;
-        ZERO_TRY(progress_wait(&z->progress, &u->gather));
+        ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
         ZERO_TRY(drop(z, i));
     }
     return 0;
@@ -191,7 +197,7 @@ int params_acquire(zero *z, int unit) {
     if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, use_for(purpose_of_pass(z), unit), 1));
     ZERO_TRY(schedule_use(&z->schedule, unit));  // second: a use that is refused does not enter the order
     ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
-    ZERO_TRY(progress_wait(&z->progress, &u->gather));
+    ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
     count_gather(z, u, purpose_of_pass(z));
     if (z->config.stage == 3 || u->params) return 0;
     ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
@@ -223,18 +229,17 @@ int params_updated(zero *z, int unit) {
     if (z->config.stage == 3)
         return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
     if (z->config.stage == 0 || z->comm.ranks == 1) return 0;
-    z->units[unit].gather_use = use_for(ZERO_FOR_STEP, unit);
-    return progress_submit(&z->progress, &z->units[unit].gather);
+    return submit_gather(z, &z->units[unit], use_for(ZERO_FOR_STEP, unit));
 }
 
 int params_complete(zero *z) {
-    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
     return wait_for_device(z, COMPUTE);
 }
 
 int params_drop_all(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(progress_wait(&z->progress, &z->units[i].gather));
+        ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
         if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));
     }
     return 0;

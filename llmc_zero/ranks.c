@@ -20,14 +20,14 @@ typedef struct {
     size_t bytes;
 } scalar_request;
 
-static int run_barrier(void *ctx, job *j) {
-    (void)j;
+static int run_barrier(void *ctx, task *k) {
+    (void)k;
     return comm_barrier(&((zero *)ctx)->comm);
 }
-int zero_barrier(zero *z) { return progress_run(&z->progress, run_barrier, z); }
+int zero_barrier(zero *z) { return tasks_run(&z->tasks, run_barrier, z); }
 
-static int run_sum(void *ctx, job *j) {
-    (void)j;
+static int run_sum(void *ctx, task *k) {
+    (void)k;
     scalar_request *s = ctx;
     comm *c = &s->z->comm;
     double all[c->ranks * s->n];
@@ -43,11 +43,11 @@ int zero_sum(zero *z, double *values, int n) {
     ZERO_TRY(comm_nccl_failed(
         &z->comm));  // the values may come from what a collective that has failed left behind
     scalar_request s = { .z = z, .values = values, .n = n };
-    return progress_run(&z->progress, run_sum, &s);
+    return tasks_run(&z->tasks, run_sum, &s);
 }
 
-static int run_broadcast(void *ctx, job *j) {
-    (void)j;
+static int run_broadcast(void *ctx, task *k) {
+    (void)k;
     scalar_request *s = ctx;
     return comm_broadcast(&s->z->comm, comm_for_scalars, s->root, s->data, s->bytes);
 }
@@ -55,7 +55,7 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     if (root < 0 || root >= z->comm.ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.ranks);
     scalar_request s = { .z = z, .root = root, .data = data, .bytes = bytes };
-    return progress_run(&z->progress, run_broadcast, &s);
+    return tasks_run(&z->tasks, run_broadcast, &s);
 }
 
 int zero_first_to_fail(zero *z) {

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+static int run_adamw(void *ctx, task *k);
+
 // -------- tables, made once at creation
 
 // This rank's part of every unit's gradients, and room for their sums. Where the gradients are one array the
@@ -66,6 +68,7 @@ static int create_update(zero *z) {
     if (rc) return rc;
     for (int u = 0; u < z->layout.n_units; u++) {
         z->units[u].update.segments = table;
+        z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = LANE_TRAINER, .index = u, .unit = u };
         table += z->units[u].update.n;
     }
     return 0;
@@ -84,8 +87,8 @@ typedef struct {
     double *mine, *all;
     int n;
 } share_request;
-static int run_share(void *ctx, job *j) {
-    (void)j;
+static int run_share(void *ctx, task *k) {
+    (void)k;
     share_request *s = ctx;
     return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
 }
@@ -128,7 +131,7 @@ static int global_norm(zero *z, double *squares) {
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
     share_request s = { z, mine, all, n };
-    ZERO_TRY(progress_run(&z->progress, run_share, &s));
+    ZERO_TRY(tasks_run(&z->tasks, run_share, &s));
     for (int u = 0; u < n; u++)
         for (int r = 0; r < z->comm.ranks; r++) sum += all[r * n + u];
     *squares = sum;
@@ -183,7 +186,11 @@ static int open_unit(zero *z, int unit, state_part parts[STATES]) {
     return 0;
 }
 
-static int update_unit(zero *z, int unit, const adamw_constants *c) {
+// The unit's AdamW, on the trainer's stream.
+static int run_adamw(void *ctx, task *k) {
+    zero *z = ctx;
+    int unit = k->index;
+    double start = trace_now(&z->trace);
     state_part parts[STATES] = { 0 };
     int own_master = z->config.numbers.dtype == ZERO_F32;
     device *d = z->states[ZERO_MOMENT1].updater;
@@ -197,21 +204,21 @@ static int update_unit(zero *z, int unit, const adamw_constants *c) {
         .g_type = grad_type(z),
         .low_type = z->config.numbers.dtype,
     };
-    if (!rc) rc = d->f->adamw(d, COMPUTE, c, &a, &z->units[unit].update);
-    return state_close_after(rc, parts, STATES);
+    if (!rc) rc = d->f->adamw(d, COMPUTE, &z->adamw, &a, &z->units[unit].update);
+    rc = state_close_after(rc, parts, STATES);
+    trace_add(&z->trace, ZERO_EV_UPDATE, unit, traced_lane(z, k->lane), start);
+    return rc;
 }
 
-// In the order of forward, so that what forward needs first is on its way while the other units are updated.
+// One task for each unit, in the order of forward, so that what forward needs first is gathered while the
+// other units are updated. The norm is known: zero_reduce waited for it.
 static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
-    const adamw_constants c = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     const int *order = schedule_begin_update(&z->schedule);
+    z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     for (int i = 0; i < z->layout.n_units; i++) {
-        int u = order[i];
-        double start = trace_now(&z->trace);
-        ZERO_TRY(update_unit(z, u, &c));
-        trace_add(&z->trace, ZERO_EV_UPDATE, u, 0, start);
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].adamw, AFTER_NOTHING));
         schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, u));
+        ZERO_TRY(params_updated(z, order[i]));
     }
     return 0;
 }

@@ -105,8 +105,8 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     return state_close_after(get_pieces(g, &p, from, at, n, to), &p, 1);
 }
 
-static int run_get(void *ctx, job *j) {
-    (void)j;
+static int run_get(void *ctx, task *k) {
+    (void)k;
     get_request *g = ctx;
     zero *z = g->z;
     int unit = layout_unit_of(&z->layout, g->place);
@@ -120,13 +120,13 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_complete(z));
     get_request g = { z, state_with(z, what), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT };
-    return progress_run(&z->progress, run_get, &g);
+    return tasks_run(&z->tasks, run_get, &g);
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
     if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
     get_request g = { z, state_with(z, what), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
-    ZERO_TRY(progress_run(&z->progress, run_get, &g));
+    ZERO_TRY(tasks_run(&z->tasks, run_get, &g));
     *out = XXH3_64bits_digest(state);
     return 0;
 }

@@ -12,7 +12,6 @@
 #include <unistd.h>
 #include "../llmc_zero/net/late.h"
 #include "../llmc_zero/error.h"
-#include "../llmc_zero/progress.h"
 
 enum { RANKS = 200 };
 static char hosts[RANKS][COMM_HOST];
@@ -69,27 +68,6 @@ static void many_ranks(void **state) {
     assert_non_null(strstr(zero_last_error(), "in another order"));
 }
 
-static int fail_at_length(void *text, job *j) {
-    (void)j;
-    return zero_fail(ZERO_ERR_COMM, "%s", (char *)text);
-}
-
-// The same from the progress thread, at the wait for it and ever after.
-static void whole_sentence(void **state) {
-    (void)state;
-    char text[900];
-    progress p;
-    memset(text, 'x', sizeof text - 1);
-    text[sizeof text - 1] = 0;
-    assert_int_equal(progress_start(&p, &device_host, 1), 0);
-    for (int i = 0; i < 2; i++) {
-        zero_fail(0, "-");
-        assert_int_equal(progress_run(&p, fail_at_length, text), ZERO_ERR_COMM);
-        assert_string_equal(zero_last_error(), text);
-    }
-    progress_stop(&p);
-}
-
 static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
 static void stopped(void **state) {
@@ -116,6 +94,6 @@ static void stopped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_and_collectives), cmocka_unit_test(many_ranks),
-                                        cmocka_unit_test(whole_sentence), cmocka_unit_test(stopped) };
+                                        cmocka_unit_test(stopped) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,200 @@
+#include "tasks.h"
+#include "error.h"
+#include <stdio.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+// -------- one task
+
+// With the lock held: until that submission of k has run. The trace shows who waited.
+static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane who) {
+    const lane *l = &t->lanes[k->lane];
+    if (l->finished >= number) return;
+    double start = t->trace ? trace_now(t->trace) : 0;
+    while (l->finished < number) pthread_cond_wait(&t->done, &t->lock);
+    if (t->trace) trace_add(t->trace, ZERO_EV_WAIT, k->unit, who, start);
+}
+
+// What is queued on `stream`, up to the event, comes before k's work: k's stream waits for the event. A task
+// of the host's has no stream, so the host waits.
+static int order_after(tasks *t, const task *k, device_stream stream, void *event) {
+    device *d = t->device;
+    int is_queued = k->done || k->lane == LANE_TRAINER;
+    if (!is_queued) return d->f->wait(d, stream);
+    return event ? d->f->order(d, k->stream, event) : 0;
+}
+
+static int order_after_needs(tasks *t, const task *k) {
+    for (int i = 0; i < k->n_needs; i++) {
+        const task *need = k->needs[i].task;
+        if (need->done) ZERO_TRY(order_after(t, k, need->stream, need->done));
+    }
+    return k->needs_trainer ? order_after(t, k, COMPUTE, k->ready) : 0;
+}
+
+static int run_on_stream(tasks *t, task *k) {
+    device *d = t->device;
+    ZERO_TRY(order_after_needs(t, k));
+    ZERO_TRY(k->run(k->ctx, k));
+    return k->done ? d->f->record(d, k->done, k->stream) : 0;
+}
+
+// With the lock held.
+static void fail_all(tasks *t, int rc) {
+    if (t->failed) return;
+    t->failed = rc;
+    snprintf(t->error, sizeof t->error, "%s", zero_last_error());
+}
+
+// With the lock held, which is free while the task runs.
+static void run_task(tasks *t, task *k, task_lane who) {
+    for (int i = 0; i < k->n_needs; i++) wait_until_run(t, k->needs[i].task, k->needs[i].number, who);
+    k->rc = t->failed;
+    if (t->failed) return;
+    pthread_mutex_unlock(&t->lock);
+    int rc = run_on_stream(t, k);
+    pthread_mutex_lock(&t->lock);
+    k->rc = rc;
+    if (rc) fail_all(t, rc);
+}
+
+static int relay(const tasks *t, const task *k) { return k->rc ? zero_fail(t->failed, "%s", t->error) : 0; }
+
+// -------- lanes
+
+static void *lane_loop(void *arg) {
+    lane *l = arg;
+    tasks *t = l->of;
+#ifdef _OPENMP
+    omp_set_num_threads(1);  // the other cores are busy with the trainer's layers
+#endif
+    int rc = t->device->f->enter(t->device);
+    pthread_mutex_lock(&t->lock);
+    if (rc) fail_all(t, rc);
+    for (;;) {
+        while (!l->first && !t->closing) pthread_cond_wait(&l->work, &t->lock);
+        task *k = l->first;
+        if (!k) break;
+        run_task(t, k, k->lane);
+        l->first = k->next;
+        l->finished++;  // k is its owner's again
+        pthread_cond_broadcast(&t->done);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+static int start_thread(tasks *t, task_lane number) {
+    static const char *const names[LANES] = { "the trainer", "collectives", "copies", "files",
+                                              "the processor's AdamW" };
+    lane *l = &t->lanes[number];
+    if (!l->may_have_thread || l->started) return 0;
+    int rc = pthread_create(&l->thread, NULL, lane_loop, l);
+    if (rc)
+        return zero_fail(ZERO_ERR_MEMORY, "the thread for %s does not start: %s", names[number],
+                         strerror(rc));
+    l->started = 1;
+    return 0;
+}
+
+int tasks_open(tasks *t, device *d, trace *tr, unsigned threads) {
+    *t = (tasks){ .device = d, .trace = tr, .trainer = { .lane = LANE_TRAINER } };
+    int rc = pthread_mutex_init(&t->lock, NULL);
+    if (!rc) rc = pthread_cond_init(&t->done, NULL);
+    for (int i = 0; i < LANES; i++) {
+        lane *l = &t->lanes[i];
+        l->of = t;
+        l->may_have_thread = threads >> i & 1;
+        if (!rc) rc = pthread_cond_init(&l->work, NULL);
+    }
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the lanes for tasks do not open: %s", strerror(rc));
+    t->opened = 1;
+    return 0;
+}
+
+void tasks_close(tasks *t) {
+    if (!t->opened) return;
+    pthread_mutex_lock(&t->lock);
+    t->closing = 1;
+    for (int i = 0; i < LANES; i++) pthread_cond_signal(&t->lanes[i].work);
+    pthread_mutex_unlock(&t->lock);
+    for (int i = 0; i < LANES; i++) {
+        if (t->lanes[i].started) pthread_join(t->lanes[i].thread, NULL);
+        pthread_cond_destroy(&t->lanes[i].work);
+    }
+    pthread_cond_destroy(&t->done);
+    pthread_mutex_destroy(&t->lock);
+    t->opened = 0;
+}
+
+// -------- submitting and waiting
+
+int tasks_prepare(tasks *t, task *k, device_stream s) {
+    k->stream = s;
+    ZERO_TRY(t->device->f->create_event(t->device, &k->ready));
+    return t->device->f->create_event(t->device, &k->done);
+}
+
+void tasks_forget(tasks *t, task *k) {
+    t->device->f->destroy_event(t->device, k->ready);
+    t->device->f->destroy_event(t->device, k->done);
+    k->ready = k->done = NULL;
+}
+
+// What a task of the trainer's lane did and queued is part of what the trainer has done so far.
+static int note_needs(tasks *t, task *k, const task *const *needs) {
+    k->n_needs = k->needs_trainer = 0;
+    for (; *needs; needs++) {
+        if ((*needs)->lane == LANE_TRAINER)
+            k->needs_trainer = 1;
+        else if (k->n_needs == TASK_NEEDS)
+            return zero_fail(ZERO_ERR_MISUSE, "a task needs more than %d others", TASK_NEEDS);
+        else {
+            k->needs[k->n_needs].task = *needs;
+            k->needs[k->n_needs++].number = (*needs)->number;
+        }
+    }
+    return k->needs_trainer && k->ready ? t->device->f->record(t->device, k->ready, COMPUTE) : 0;
+}
+
+static void append(lane *l, task *k) {
+    k->next = NULL;
+    if (l->first)
+        l->last->next = k;
+    else
+        l->first = k;
+    l->last = k;
+}
+
+int tasks_submit(tasks *t, task *k, const task *const *needs) {
+    lane *l = &t->lanes[k->lane];
+    ZERO_TRY(note_needs(t, k, needs));
+    ZERO_TRY(start_thread(t, k->lane));
+    pthread_mutex_lock(&t->lock);
+    k->number = ++l->submitted;
+    if (l->may_have_thread) {
+        append(l, k);
+        pthread_cond_signal(&l->work);
+    } else {
+        run_task(t, k, LANE_TRAINER);
+        l->finished++;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return l->may_have_thread ? 0 : relay(t, k);
+}
+
+int tasks_wait(tasks *t, task *k) {
+    pthread_mutex_lock(&t->lock);
+    wait_until_run(t, k, k->number, LANE_TRAINER);
+    pthread_mutex_unlock(&t->lock);
+    ZERO_TRY(relay(t, k));
+    return k->done ? t->device->f->order(t->device, COMPUTE, k->done) : 0;
+}
+
+int tasks_run(tasks *t, int (*run)(void *, task *), void *ctx) {
+    task k = { .run = run, .ctx = ctx, .lane = LANE_COLLECTIVES, .unit = -1 };
+    ZERO_TRY(tasks_submit(t, &k, AFTER_NOTHING));
+    return tasks_wait(t, &k);
+}

@@ -1,0 +1,480 @@
+// Tasks on lanes: order, dependencies across lanes, threads, failures, and what a device with streams is
+// told.
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "../llmc_zero/error.h"
+#include "../llmc_zero/tasks.h"
+
+enum { ALL = (1u << LANES) - 1, MOST = 400, HANGS_AFTER_S = 30 };
+static tasks t;
+static memory m = { .device = &device_host };
+static trace tr;
+
+static void open_lanes(unsigned threads) {
+    alarm(HANGS_AFTER_S);
+    assert_int_equal(tasks_open(&t, &device_host, NULL, threads & ~LANE_BIT(LANE_TRAINER)), 0);
+}
+
+static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
+
+// Some tasks end only once the gate is open.
+static int gate;
+static void shut(void) { __atomic_store_n(&gate, 0, __ATOMIC_SEQ_CST); }
+static void let_go(void) { __atomic_store_n(&gate, 1, __ATOMIC_SEQ_CST); }
+static void pass_gate(void) {
+    while (!__atomic_load_n(&gate, __ATOMIC_SEQ_CST)) nap_ms(1);
+}
+
+// Tasks that write down when they ran.
+static int when[MOST], clock_now;
+static int run_note(void *ctx, task *k) {
+    (void)ctx;
+    when[k->index] = __atomic_add_fetch(&clock_now, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+static int run_held(void *ctx, task *k) {
+    pass_gate();
+    return run_note(ctx, k);
+}
+static task note(task_lane lane, int index) {
+    when[index] = 0;
+    return (task){ .run = run_note, .lane = lane, .index = index, .unit = index };
+}
+static task held(task_lane lane, int index) {
+    task k = note(lane, index);
+    k.run = run_held;
+    return k;
+}
+
+static void fifo(void **state) {
+    (void)state;
+    for (unsigned threads = 0; threads <= ALL; threads += ALL) {
+        task k[50];
+        open_lanes(threads);
+        clock_now = 0;
+        for (int i = 0; i < 50; i++) {
+            k[i] = note(LANE_COLLECTIVES, i);
+            assert_int_equal(tasks_submit(&t, &k[i], AFTER_NOTHING), 0);
+        }
+        assert_int_equal(tasks_wait(&t, &k[49]), 0);
+        for (int i = 0; i < 50; i++) assert_int_equal(when[i], i + 1);
+        tasks_close(&t);
+    }
+}
+
+// Slow tasks on two lanes, a third that needs both, and so on; lanes that need nothing wait for nobody.
+static void across_lanes(void **state) {
+    (void)state;
+    open_lanes(ALL);
+    shut();
+    task read = held(LANE_IO, 0), copy = held(LANE_COPIES, 1), update = note(LANE_PROCESSOR, 2),
+         gather = note(LANE_COLLECTIVES, 3), write = note(LANE_IO, 4), first = note(LANE_COLLECTIVES, 5);
+    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &copy, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &update, AFTER(&copy, &read, &t.trainer)), 0);
+    assert_int_equal(tasks_submit(&t, &first, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &gather, AFTER(&update)), 0);
+    assert_int_equal(tasks_submit(&t, &write, AFTER(&gather)), 0);
+    assert_int_equal(tasks_wait(&t, &first), 0);
+    let_go();
+    assert_int_equal(tasks_wait(&t, &write), 0);
+    assert_true(when[0] < when[2] && when[1] < when[2]);
+    assert_true(when[2] < when[3] && when[3] < when[4]);
+    tasks_close(&t);
+}
+
+static int run_nap_and_note(void *ctx, task *k) {
+    nap_ms(100);
+    return run_note(ctx, k);
+}
+
+// A task of the trainer's lane runs where it is submitted, so only once what it needs has run.
+static void trainer_needs_a_lane(void **state) {
+    (void)state;
+    open_lanes(ALL);
+    task read = note(LANE_IO, 0), update = note(LANE_TRAINER, 1);
+    read.run = run_nap_and_note;
+    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &update, AFTER(&read)), 0);
+    assert_true(when[0] && when[0] < when[1]);
+    tasks_close(&t);
+}
+
+// A row of tasks, each on some lane, that need up to three earlier ones and mix what those have computed.
+// Every choice of threads computes the same.
+static uint64_t result[MOST];
+static int needs_of[MOST][3];
+static int run_mix(void *ctx, task *k) {
+    (void)ctx;
+    uint64_t x = k->index + 1;
+    for (int i = 0; i < 3; i++)
+        if (needs_of[k->index][i] >= 0) x = x * 0x9e3779b97f4a7c15 + result[needs_of[k->index][i]];
+    result[k->index] = x;
+    return 0;
+}
+
+static uint64_t mix_all(unsigned threads) {
+    static task k[MOST];
+    uint64_t sum = 0, random = 1;
+    open_lanes(threads);
+    for (int i = 0; i < MOST; i++) {
+        const task *needs[4] = { NULL };
+        int n = 0;
+        result[i] = 0;
+        for (int j = 0; j < 3; j++) {
+            random = random * 6364136223846793005 + 1442695040888963407;
+            needs_of[i][j] = (int)(random >> 33) % (i + 1) - 1;
+            if (needs_of[i][j] >= 0) needs[n++] = &k[needs_of[i][j]];
+        }
+        k[i] = (task){ .run = run_mix, .lane = (task_lane)((random >> 40) % LANES), .index = i, .unit = i };
+        assert_int_equal(tasks_submit(&t, &k[i], needs), 0);
+    }
+    for (int i = 0; i < MOST; i++) assert_int_equal(tasks_wait(&t, &k[i]), 0);
+    tasks_close(&t);
+    for (int i = 0; i < MOST; i++) sum = sum * 31 + result[i];
+    return sum;
+}
+
+static void same_results(void **state) {
+    (void)state;
+    uint64_t expected = mix_all(0);
+    for (unsigned threads = 1; threads <= ALL; threads++) assert_true(mix_all(threads) == expected);
+}
+
+// A need is the last submission so far. Here the needed task is submitted again, after the one that needs it,
+// before that one has begun.
+static void submitted_again(void **state) {
+    (void)state;
+    open_lanes(ALL);
+    shut();
+    task read = note(LANE_IO, 0), slow = held(LANE_COLLECTIVES, 1), gather = note(LANE_COLLECTIVES, 2);
+    assert_int_equal(tasks_submit(&t, &slow, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &gather, AFTER(&read)), 0);
+    assert_int_equal(tasks_wait(&t, &read), 0);
+    assert_int_equal(tasks_submit(&t, &read, AFTER(&gather)), 0);
+    let_go();
+    assert_int_equal(tasks_wait(&t, &read), 0);
+    assert_true(when[1] < when[2] && when[2] < when[0]);
+    tasks_close(&t);
+}
+
+static void too_many_needs(void **state) {
+    (void)state;
+    open_lanes(ALL);
+    task a = note(LANE_IO, 0), b = note(LANE_COPIES, 1);
+    assert_int_equal(tasks_submit(&t, &b, AFTER(&a, &a, &a, &a, &t.trainer)), 0);
+    assert_int_equal(tasks_wait(&t, &b), 0);
+    assert_int_equal(tasks_submit(&t, &b, AFTER(&a, &a, &a, &a, &a)), ZERO_ERR_MISUSE);
+    tasks_close(&t);
+}
+
+static int threads_now(void) {
+    DIR *d = opendir("/proc/self/task");
+    assert_non_null(d);
+    int n = -2;  // . and ..
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+static void threads_where_there_is_work(void **state) {
+    (void)state;
+    task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
+    open_lanes(ALL);
+    assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING),
+                     0);  // with the first thread a sanitizer starts its own
+    tasks_close(&t);
+    nap_ms(100);  // a thread that has ended is still seen for a moment
+    int before = threads_now();
+    open_lanes(ALL);
+    assert_int_equal(threads_now(), before);
+    assert_int_equal(tasks_submit(&t, &update, AFTER_NOTHING), 0);
+    assert_int_equal(threads_now(), before);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING), 0);
+        assert_int_equal(tasks_wait(&t, &io), 0);
+        assert_int_equal(threads_now(), before + 1);
+    }
+    assert_int_equal(tasks_submit(&t, &copy, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_wait(&t, &copy), 0);
+    assert_int_equal(threads_now(), before + 2);
+    tasks_close(&t);
+    while (threads_now() != before) nap_ms(1);
+    open_lanes(0);
+    assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING), 0);
+    assert_int_equal(threads_now(), before);
+    tasks_close(&t);
+}
+
+static void close_runs_what_is_queued(void **state) {
+    (void)state;
+    task k[40];
+    open_lanes(ALL);
+    for (int i = 0; i < 40; i++) {
+        k[i] = note(i % 2 ? LANE_IO : LANE_COPIES, i);
+        assert_int_equal(tasks_submit(&t, &k[i], i ? AFTER(&k[i - 1]) : AFTER_NOTHING), 0);
+    }
+    tasks_close(&t);
+    for (int i = 0; i < 40; i++) assert_true(when[i] && (!i || when[i - 1] < when[i]));
+}
+
+// -------- failures
+
+static int run_fail(void *sentence, task *k) {
+    (void)k;
+    return zero_fail(ZERO_ERR_COMM, "%s", (char *)sentence);
+}
+
+static int run_fail_held(void *sentence, task *k) {
+    pass_gate();
+    return run_fail(sentence, k);
+}
+
+static void gives(int rc, const char *sentence) {
+    assert_int_equal(rc, ZERO_ERR_COMM);
+    assert_string_equal(zero_last_error(), sentence);
+}
+
+// In the middle of two lanes' work: what has run stays well, what is running runs to its end, nothing else
+// begins, on no lane.
+static void failure(void **state) {
+    (void)state;
+    open_lanes(ALL);
+    shut();
+    task before = note(LANE_COLLECTIVES, 0), behind = note(LANE_COLLECTIVES, 1), running = held(LANE_IO, 2),
+         queued = note(LANE_IO, 3), after = note(LANE_COPIES, 4), late = note(LANE_PROCESSOR, 5),
+         own = note(LANE_TRAINER, 6), started = note(LANE_IO, 7);
+    task broken = { .run = run_fail, .ctx = "the cable is cut", .lane = LANE_COLLECTIVES };
+    assert_int_equal(tasks_submit(&t, &before, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &started, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &running, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &queued, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_wait(&t, &started), 0);
+    nap_ms(50);  // `running` is next on its lane
+    assert_int_equal(tasks_submit(&t, &broken, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &behind, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &after, AFTER(&broken)), 0);
+    gives(tasks_wait(&t, &after), "the cable is cut");
+    gives(tasks_wait(&t, &broken), "the cable is cut");
+    gives(tasks_wait(&t, &behind), "the cable is cut");
+    let_go();
+    assert_int_equal(tasks_wait(&t, &before), 0);
+    assert_int_equal(tasks_wait(&t, &running), 0);
+    gives(tasks_wait(&t, &queued), "the cable is cut");
+    assert_int_equal(tasks_submit(&t, &late, AFTER_NOTHING), 0);
+    gives(tasks_wait(&t, &late), "the cable is cut");
+    gives(tasks_submit(&t, &own, AFTER_NOTHING), "the cable is cut");
+    assert_true(when[0] && when[2]);
+    assert_false(when[1] || when[3] || when[4] || when[5] || when[6]);
+    tasks_close(&t);
+}
+
+// Two lanes fail: the sentence is that of the first.
+static void first_failure(void **state) {
+    (void)state;
+    open_lanes(ALL);
+    shut();
+    task first = { .run = run_fail, .ctx = "the cause", .lane = LANE_IO };
+    task second = { .run = run_fail_held, .ctx = "a consequence", .lane = LANE_COPIES };
+    assert_int_equal(tasks_submit(&t, &second, AFTER_NOTHING), 0);
+    nap_ms(50);  // it has begun
+    assert_int_equal(tasks_submit(&t, &first, AFTER_NOTHING), 0);
+    gives(tasks_wait(&t, &first), "the cause");
+    let_go();
+    gives(tasks_wait(&t, &second), "the cause");
+    tasks_close(&t);
+}
+
+static void failure_without_threads(void **state) {
+    (void)state;
+    open_lanes(0);
+    task broken = { .run = run_fail, .ctx = "no such file", .lane = LANE_IO }, other = note(LANE_COPIES, 1);
+    gives(tasks_submit(&t, &broken, AFTER_NOTHING), "no such file");
+    gives(tasks_submit(&t, &other, AFTER(&broken)), "no such file");
+    gives(tasks_wait(&t, &other), "no such file");
+    assert_false(when[1]);
+    tasks_close(&t);
+}
+
+static void close_after_a_failure(void **state) {
+    (void)state;
+    task k[20];
+    open_lanes(ALL);
+    shut();
+    task broken = { .run = run_fail_held, .ctx = "over", .lane = LANE_IO };
+    assert_int_equal(tasks_submit(&t, &broken, AFTER_NOTHING), 0);
+    for (int i = 0; i < 20; i++) {
+        k[i] = note(i % 2 ? LANE_IO : LANE_COPIES, i);
+        assert_int_equal(tasks_submit(&t, &k[i], AFTER(&broken)), 0);
+    }
+    let_go();
+    tasks_close(&t);
+    for (int i = 0; i < 20; i++) assert_false(when[i]);
+}
+
+// However long, at the wait for it and ever after.
+static void whole_sentence(void **state) {
+    (void)state;
+    char text[900];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    open_lanes(ALL);
+    for (int i = 0; i < 2; i++) {
+        zero_fail(0, "-");
+        gives(tasks_run(&t, run_fail, text), text);
+    }
+    tasks_close(&t);
+}
+
+// -------- the trace
+
+static int waits(task_lane who, int unit) {
+    int n = 0;
+    for (int i = 0; i < tr.used; i++) {
+        const zero_event *e = &tr.events[i];
+        n += e->kind == ZERO_EV_WAIT && e->thread == (int)who && e->unit == unit && e->end_s > e->start_s;
+    }
+    return n;
+}
+
+// The trace shows who waited for what: the trainer, or another lane.
+static void traced_waits(void **state) {
+    (void)state;
+    alarm(HANGS_AFTER_S);
+    assert_int_equal(trace_init(&tr, 16, &m,
+                                &(memory_request){ ZERO_WORKING, "trace", ZERO_DEVICE,
+                                                   16 * sizeof(zero_event), 1, 0 }),
+                     0);
+    assert_int_equal(tasks_open(&t, &device_host, &tr, LANE_BIT(LANE_IO) | LANE_BIT(LANE_COPIES)), 0);
+    task read = note(LANE_IO, 7), copy = note(LANE_COPIES, 8), own = note(LANE_TRAINER, 9);
+    read.run = run_nap_and_note;
+    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &copy, AFTER(&read)), 0);
+    assert_int_equal(tasks_wait(&t, &copy), 0);
+    assert_int_equal(tasks_wait(&t, &copy), 0);  // this time there is nothing to wait for
+    assert_int_equal(tr.used, 2);
+    assert_int_equal(waits(LANE_COPIES, 7), 1);
+    assert_int_equal(waits(LANE_TRAINER, 8), 1);
+    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
+    assert_int_equal(tasks_submit(&t, &own, AFTER(&read)), 0);
+    assert_int_equal(waits(LANE_TRAINER, 7), 1);
+    tasks_close(&t);
+    memory_free_all(&m);
+}
+
+// -------- a device with streams, of which only what it is told is kept
+
+static char told[256];
+static int events;
+static void tell(const char *what, int number, device_stream s) {
+    size_t n = strlen(told);
+    snprintf(told + n, sizeof told - n, "%s%s%d%c", n ? " " : "", what, number, "CMG"[s]);
+}
+static int create_event(device *d, void **event) {
+    (void)d;
+    *event = (void *)(intptr_t)++events;
+    return 0;
+}
+static void destroy_event(device *d, void *event) {
+    (void)d;
+    events -= event != NULL;
+}
+static int record(device *d, void *event, device_stream s) {
+    (void)d;
+    tell("record", (int)(intptr_t)event, s);
+    return 0;
+}
+static int order(device *d, device_stream s, void *event) {
+    (void)d;
+    tell("order", (int)(intptr_t)event, s);
+    return 0;
+}
+static int wait_for_stream(device *d, device_stream s) {
+    (void)d;
+    tell("wait", 0, s);
+    return 0;
+}
+static int run_tell(void *ctx, task *k) {
+    (void)ctx;
+    tell("run", k->index, k->stream);
+    return 0;
+}
+static void is_told(const char *expected) {
+    assert_string_equal(told, expected);
+    told[0] = 0;
+}
+
+// C, M and G are the streams COMPUTE, COMM and GATHER. Events: 1 and 2 are the reduction's, 3 and 4 the
+// gather's, the first of each for the trainer's stream and the second for its own.
+static void device_with_streams(void **state) {
+    (void)state;
+    for (unsigned threads = 0; threads <= ALL; threads += ALL) {
+        device_functions f = *device_host.f;
+        f.create_event = create_event;
+        f.destroy_event = destroy_event;
+        f.record = record;
+        f.order = order;
+        f.wait = wait_for_stream;
+        device d = { .f = &f, .asynchronous = 1 };
+        task reduce = { .run = run_tell, .lane = LANE_COLLECTIVES, .index = 1 },
+             gather = { .run = run_tell, .lane = LANE_COLLECTIVES, .index = 2 },
+             adamw = { .run = run_tell, .lane = LANE_TRAINER, .index = 3 },
+             save = { .run = run_tell, .lane = LANE_IO, .index = 4 };
+        alarm(HANGS_AFTER_S);
+        assert_int_equal(tasks_open(&t, &d, NULL, threads & ~LANE_BIT(LANE_TRAINER)), 0);
+        assert_int_equal(tasks_prepare(&t, &reduce, COMM), 0);
+        assert_int_equal(tasks_prepare(&t, &gather, GATHER), 0);
+        told[0] = 0;
+        // the host waits for neither, and the gather not for the trainer
+        assert_int_equal(tasks_submit(&t, &reduce, AFTER(&t.trainer)), 0);
+        assert_int_equal(tasks_submit(&t, &gather, AFTER(&reduce)), 0);
+        assert_int_equal(tasks_wait(&t, &gather), 0);
+        is_told("record1C order1M run1M record2M order2G run2G record4G order4C");
+        // the trainer's lane needs no event of its own: the next task needs what the trainer has queued
+        assert_int_equal(tasks_submit(&t, &adamw, AFTER(&reduce)), 0);
+        assert_int_equal(tasks_submit(&t, &gather, AFTER(&adamw)), 0);
+        assert_int_equal(tasks_wait(&t, &gather), 0);
+        is_told("order2C run3C record3C order3G run2G record4G order4C");
+        // the host waits for the stream where the task is the host's own
+        assert_int_equal(tasks_submit(&t, &save, AFTER(&gather)), 0);
+        assert_int_equal(tasks_wait(&t, &save), 0);
+        is_told("wait0G run4C");
+        assert_int_equal(tasks_submit(&t, &save, AFTER(&adamw)), 0);
+        assert_int_equal(tasks_wait(&t, &save), 0);
+        is_told("wait0C run4C");
+        tasks_forget(&t, &reduce);
+        tasks_forget(&t, &gather);
+        assert_int_equal(events, 0);
+        tasks_close(&t);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_where_there_is_work),
+        cmocka_unit_test(fifo),
+        cmocka_unit_test(across_lanes),
+        cmocka_unit_test(trainer_needs_a_lane),
+        cmocka_unit_test(same_results),
+        cmocka_unit_test(submitted_again),
+        cmocka_unit_test(too_many_needs),
+        cmocka_unit_test(close_runs_what_is_queued),
+        cmocka_unit_test(failure),
+        cmocka_unit_test(first_failure),
+        cmocka_unit_test(failure_without_threads),
+        cmocka_unit_test(close_after_a_failure),
+        cmocka_unit_test(whole_sentence),
+        cmocka_unit_test(traced_waits),
+        cmocka_unit_test(device_with_streams),
+    };
+    return cmocka_run_group_tests_name("tasks", tests, NULL, NULL) != 0;
+}
