@@ -14,7 +14,7 @@ has() { grep -qE -- "$2" "$dir/$1"; }                                         # 
 
 # copy_patch FOLDER: the script and what it copies, in $dir/FOLDER; $patch is that one then.
 copy_patch() {
-    mkdir -p "$dir/$1/scripts" && cp -R llmc_zero LICENSE "$dir/$1" && cp "$patch" "$dir/$1/scripts/patch_llmc"
+    mkdir -p "$dir/$1/scripts" && cp -R llmc_zero LICENSE "$dir/$1" && cp -R "$patch" "$patch.d" "$dir/$1/scripts"
     patch=$dir/$1/scripts/patch_llmc
 }
 commit() { git -C "$1" -c user.name=test -c user.email=test@localhost commit -qam test; }
@@ -502,7 +502,7 @@ test_half_done() {
     local patch=$patch
     checkout tree
     copy_patch copy
-    sed -i 's/push @renamed, \$f;/& die "the disk is gone\\n" if @renamed == 2;/' "$patch"
+    sed -i 's/push @renamed, \$f;/& die "the disk is gone\\n" if @renamed == 2;/' "$patch.d/checkout.pl"
     refused 'a disk that fails half way' 'the disk is gone; nothing was changed' "$dir/tree"
 }
 
@@ -531,7 +531,7 @@ forks() {
     local file edit pattern
     while IFS='|' read -r file edit pattern; do
         [ -n "$file" ] || continue
-        checkout tree
+        "${tree:-checkout}" "${version:-tree}"
         sed -i "$edit" "$dir/tree/$file"
         if git -C "$dir/tree" diff --quiet; then begin "fork.$edit"; need 'changes nothing' false; end; continue; fi
         commit "$dir/tree"
@@ -568,6 +568,11 @@ train_gpt2.c|s/dataloader_init(&train, "/dataloader_init(loaders, "/|dataloader_
 train_gpt2.c|s/num_tokens . (B\*T)/num_batches/|num_batches
 train_gpt2.c|s/^        gpt2_backward(&model);/        step_back(\&model);/|gpt2_backward follows gpt2_forward
 train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|grads_memory is used where
+train_gpt2.c|s/^    freadCheck(model->params_memory.*/    fseek(file, 4, SEEK_CUR);\n&/|"fseek.*SEEK_CUR.;" is not what llm.c has
+train_gpt2.c|s/params.upb + l . 2.C;/params.upb + l * 2*C + 1;/|gpt2_forward.*the start of the layer
+train_gpt2.c|s/l < L; l++/l < L; l += 2/|gpt2_forward.*looked for a loop over the layers
+train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|continue leaves a layer
+train_gpt2.c|s/^    free(model->params_memory);/    save(model->params_memory);\n&/|params_memory is used where
 llmc/dataloader.h|s/int process_rank, int num_processes,//|knows no ranks
 llmc/dataloader.h|s/7 + process_rank/7/|dataloader_init.*manual_seed
 Makefile|s/\$^/train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
@@ -605,12 +610,130 @@ Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|looked for the r
 FORKS
 }
 
+# Forks that train otherwise: another optimizer, or other steps. Their patched trainers would compile and run, with other losses.
+ADAMW='is not what llm.c has here .nearest: tests/fake_llmc.. The plugin only has llm.c.s AdamW'
+test_other_training() {
+    forks <<FORKS
+train_gpt2.c|s/(m \/ (sqrtf(v) + eps) + weight_decay/(g + weight_decay/|train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
+train_gpt2.c|s/sqrtf(v) + eps)/sqrtf(v + eps))/|train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
+train_gpt2.c|s/^        float g = model.*/&\n        if (g > 1.0f) { g = 1.0f; }/|in gpt2_update.., "if .g > 1.0f. ." $ADAMW
+train_gpt2.c|s/^    for (size_t i = 0; i < n; i++) {/    for (size_t i = model->param_sizes[0]; i < n; i++) {/|in gpt2_update.., "for .size_t i = model->param_sizes.0.; i < n; i... ." $ADAMW
+train_gpt2.c|s/^        model->params_memory\[i\] -=.*/&\n        model->params_memory[i] *= 0.99f;/|"model->params_memory.i. .= 0.99f;" $ADAMW
+train_gpt2.c|/^        v .= 1.0f - powf/d|"model->params_memory.*$ADAMW
+train_gpt2.c|/^        model->params_memory\[i\] -=/d|in gpt2_update.., "}" $ADAMW
+train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/eps/g|in gpt2_update.., "model->params_memory.*$ADAMW
+train_gpt2.c|s/^        gpt2_forward(&model, train.*/&\n&/|gpt2_forward is called a second time before gpt2_backward
+train_gpt2.c|s/^        gpt2_backward(&model);/&\n&/|gpt2_backward is called a second time in main
+train_gpt2.c|s/^        gpt2_update(.*/&\n&/|gpt2_update is called a second time in main
+train_gpt2.c|s/^        gpt2_update(.*/        for (int i = 0; i < 2; i++) {\n&\n        }/|gpt2_update stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_backward(.*/        for (int i = 0; i < 2; i++) gpt2_backward(\&model);/|gpt2_backward stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_update(/        if (step % 2) gpt2_update(/|gpt2_update stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_zero_grad(/        if (step % 2) gpt2_zero_grad(/|gpt2_zero_grad stands under a condition or in a loop
+train_gpt2.c|/^        gpt2_zero_grad(/d|looked for a call of gpt2_zero_grad
+train_gpt2.c|/^        gpt2_backward(&model);/{h;d};/^        gpt2_update(/G|gpt2_update comes before gpt2_backward
+train_gpt2.c|s/^        gpt2_update(/        if (model.mean_loss > 9.0f) { continue; }\n&/|continue leaves the step between its forward pass and its update
+train_gpt2.c|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1); }\n&/|gpt2_update is called here too
+train_gpt2.c|s/^        gpt2_update(/        clip_gradients(\&model, 1.0f);\n&/|the model is given to clip_gradients.., which this file does not define
+train_gpt2.c|s/^        gpt2_update(/        void* all = \&model;\n&/|the model is used as a whole
+train_gpt2.c|s/^        gpt2_update(/        printf("%f", model.grads_memory[0]);\n&/|grads_memory is used where
+FORKS
+    forks --cuda <<FORKS
+llmc/adamw.cuh|s/^        p -= .*/        p -= lr * g;/|llmc/adamw.cuh:[0-9]+: "p -= lr . g;" $ADAMW
+llmc/adamw.cuh|s/powf(beta2, t))) + eps)/powf(beta2, t)) + eps))/|llmc/adamw.cuh:[0-9]+: "p -= lr .*$ADAMW
+llmc/adamw.cuh|s/^        float g = .*/&\n        g = fminf(g, 1.0f);/|llmc/adamw.cuh:[0-9]+: "g = fminf.g, 1.0f.;" $ADAMW
+llmc/global_norm.cuh|s/\*out += .*/*out = fmaxf(*out, fabsf((float)x[s * stride + i]));/|llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
+llmc/zero.cuh|s/return value; }/return 2 * value; }/|llmc/zero.cuh:[0-9]+: in multi_gpu_cpu_float_sum.., "return 2 . value;"
+train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue; }\n&/|in gpt2_update.., "if .i == 0. ." $ADAMW
+train_gpt2.cu|s/return sqrtf(squares);/return squares;/|in gpt2_calculate_grad_norm.., "return squares;" is not what llm.c has
+train_gpt2.cu|s/grad_clip \/ grad_norm : 1.0f/grad_clip \/ (grad_norm + 1e-6f) : 1.0f/|looked for float grad_scale = .grad_norm > grad_clip. . grad_clip / grad_norm : 1.0f
+train_gpt2.cu|s/^        float grad_norm = .*/&\n        grad_norm *= 0.5f;/|grad_norm is changed after gpt2_calculate_grad_norm
+train_gpt2.cu|s/^            gpt2_update(/            grad_scale *= 0.5f;\n&/|looked for between the norm and the update only
+train_gpt2.cu|s/^            float grad_clip = /        }\n        if (step % 2) {\n&/|looked for between the norm and the update only
+train_gpt2.cu|s/^            gpt2_backward_and_reduce(.*/&\n&/|gpt2_backward_and_reduce is called a second time in main
+train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|gpt2_forward is called a second time before gpt2_backward_and_reduce
+train_gpt2.cu|s/^            gpt2_update(.*/&\n&/|gpt2_update is called a second time in main
+train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (micro_step > 0) gpt2_backward_and_reduce(/|gpt2_backward_and_reduce stands under a condition
+train_gpt2.cu|s/micro_step < grad_accum_steps; micro_step++/micro_step < grad_accum_steps; micro_step += 2/|looked for a loop over the micro-batches
+train_gpt2.cu|s/grad_accum_steps, micro_step);/grad_accum_steps, 0);/|the loop's own numbers
+train_gpt2.cu|s/^        float grad_norm = /        for (int i = 0; i < 2; i++) gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|gpt2_calculate_grad_norm is called a second time
+train_gpt2.cu|s/    if (micro_step == 0) {/    if (micro_step >= 0) {/|looked for if .micro_step == 0.
+train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|looked for all gradients, and each once, in pointers
+train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|looked for only the sizes, and multi_gpu_async_reduce_gradient
+train_gpt2.cu|s/^    cudaCheck(cudaStreamDestroy/#ifdef MULTI_GPU\n    synchronize();\n#endif\n&/|#ifdef MULTI_GPU" is not what llm.c has here .* It is not compiled with the plugin
+train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, state_file);/|in save_state.., "fwriteCheck.*and nothing else
+train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, sizeof(int), 1, state_file);/|in load_state.., "freadCheck.*and nothing else
+train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);\n&/|in write_checkpoint.., "write_log.step.;".*All ranks would run this block
+train_gpt2.cu|s/^            safe_printf("sample:");/&\n            fprintf(stderr, "sample\\\\n");/|fprintf.. in the block that samples
+train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/|the model is given to clip_gradients.., which this file does not define
+FORKS
+}
+
+# Forks that train as llm.c does.
+test_same_training() {
+    local file edit
+    while IFS='|' read -r file edit; do
+        begin "same.$edit"
+        checkout tree
+        sed -i "$edit" "$dir/tree/$file"
+        need 'changes nothing' not git -C "$dir/tree" diff --quiet
+        commit "$dir/tree"
+        "$patch" "$dir/tree" --cuda >/dev/null 2>"$dir/refused"; local status=$?
+        need "$(cat "$dir/refused")" [ $status = 0 ]
+        end
+    done <<'FORKS'
+train_gpt2.c|s/^        float g = .*/        \/\/ the gradient\n\n        float\n            g = model->grads_memory [i] ; \/* of i *\//
+train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/slope/g
+train_gpt2.c|/^void gpt2_update/,/^}/{s/\<m\>/first/g;s/\<v\>/second/g;s/\<n\>/count/g}
+train_gpt2.c|s/^        gpt2_update(&model, 1e-2f/        float rate = step < 3 ? 1e-3f : 1e-2f;\n        printf("loss %f\\n", model.mean_loss);\n        gpt2_update(\&model, rate/
+train_gpt2.c|s/^        gpt2_forward(&model, train/        gpt2_zero_grad(\&model);\n&/;/^        gpt2_zero_grad(&model);$/d
+train_gpt2.c|s/l < L; l++/l < L; ++l/
+llmc/adamw.cuh|s/\<g\>/slope/g;s/^        m.at. = /        \/\/ the first moment\n&/
+train_gpt2.cu|s/float grad_clip = 1.0f;/float grad_clip = 0.5f; \/\/ less/
+train_gpt2.cu|s/(i == 0 || i == 1 || i == 4 || i == 6)/(i == 0 || i == 4 || i == 6)/
+FORKS
+}
+
+# LLMC=folder of a clone of llm.c: versions of its own trainers are patched, and its own update, changed, is refused.
+test_llmc_versions() {
+    local commit
+    if ! git -C "${LLMC:-/none}" rev-parse -q --verify f1e2ace >/dev/null 2>&1; then
+        skip llmc.versions 'no LLMC=folder of a clone of llm.c'
+        return
+    fi
+    for commit in cc4bed0 ff14b08 4d77ece 'a794bcb --cuda' '0d52d2a --cuda' 'e6856bc --cuda' 'f1e2ace --cuda'; do
+        begin "llmc.version $commit"
+        llmc_version "${commit%% *}"
+        # shellcheck disable=SC2086
+        "$patch" "$dir/tree" ${commit#"${commit%% *}"} >/dev/null 2>"$dir/refused"; local status=$?
+        need "$(cat "$dir/refused")" [ $status = 0 ]
+        end
+    done
+    tree=llmc_version version=f1e2ace forks --cuda <<'FORKS'
+train_gpt2.c|s/(m_hat \/ (sqrtf(v_hat) + eps) + weight_decay \* param)/grad/|train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here .nearest: cc4bed0, 2024-06-01.. The plugin only has
+train_gpt2.c|s/sqrtf(v_hat) + eps)/sqrtf(v_hat + eps))/|train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here
+llmc/adamw.cuh|s/sqrtf(v) + eps)/sqrtf(v + eps))/|llmc/adamw.cuh:[0-9]+: "float param = .*llm.c has here .nearest: a794bcb, 2024-07-28
+llmc/adamw.cuh|s/return fma(weight, end, fma(-weight, start, start));/return start;/|llmc/adamw.cuh:[0-9]+: "return start;" is not what llm.c has here
+llmc/global_norm.cuh|s/accumulator += .*/accumulator += fabsf((float)data[i]);/|llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
+train_gpt2.cu|s/^        if (init_from_master_only) {/        if (i == 0) { continue; }\n&/|in gpt2_update.., "if .i == 0. ." is not what llm.c has here
+train_gpt2.cu|s/i > 13))/i > 12))/|looked for the numbers of the tensors outside the layers
+FORKS
+}
+# A fresh clone at a commit, in the place of the stand-in's checkout.
+llmc_version() {
+    rm -rf "${dir:?}/tree"
+    git clone -q "$LLMC" "$dir/tree" && git -C "$dir/tree" checkout -q "$1"
+}
+
 if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     skip patch 'no git or no perl'
     echo '0 passed, 0 failed, 1 skipped'
     exit 0
 fi
-if [ "${1:-}" = llmc ]; then test_llmc; finish patch; exit; fi          # alone, for scripts/check.sh
+if [ $# -gt 0 ]; then                                                   # some alone: llmc for scripts/check.sh
+    for part; do "test_$part"; done
+    finish patch
+    exit
+fi
 test_patch
 test_cuda_patch
 test_cuda_training
@@ -626,4 +749,7 @@ test_odd_folder
 test_half_done
 test_unwritable
 test_forks
+test_other_training
+test_same_training
+test_llmc_versions
 finish patch

@@ -14,8 +14,12 @@ the layernorm that the next one begins with. Its kernels run on the processor.
 #include "llmc/dataloader.h"
 #include "llmc/cuda_common.h"
 #include "llmc/cuda_utils.cuh"
-// encoder_forward, layernorm_forward, fused_residual_forward5, matmul_forward_cublaslt, fused_classifier, adamw_update, ...
+// encoder_forward, layernorm_forward, fused_residual_forward5, matmul_forward_cublaslt, fused_classifier, ...
 #include "llmc/kernels.cuh"
+// adamw_update
+#include "llmc/adamw.cuh"
+// global_norm_squared
+#include "llmc/global_norm.cuh"
 // MultiGpuConfig, multi_gpu_config, printf0, set_zero_configs, multi_gpu_async_reduce_gradient
 #include "llmc/zero.cuh"
 

@@ -1,4 +1,5 @@
-// What a CUDA trainer's kernels compute, on the processor and in plain loops: sums in fp32, results rounded to floatX.
+// What a CUDA trainer's kernels compute, on the processor and in plain loops: sums in fp32, results rounded
+// to floatX.
 #ifndef KERNELS_CUH
 #define KERNELS_CUH
 #include <math.h>
@@ -9,13 +10,16 @@ inline float gelu_slope(float x) {
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3 * 0.044715f * x * x);
 }
 
-inline void encoder_forward(floatX *out, const int *inp, const floatX *wte, const floatX *wpe, int B, int T, int C, cudaStream_t) {
+inline void encoder_forward(floatX *out, const int *inp, const floatX *wte, const floatX *wpe, int B, int T,
+                            int C, cudaStream_t) {
     for (int bt = 0; bt < B * T; bt++) {
-        for (int i = 0; i < C; i++) { out[bt * C + i] = (floatX)((float)wte[inp[bt] * C + i] + (float)wpe[bt % T * C + i]); }
+        for (int i = 0; i < C; i++) {
+            out[bt * C + i] = (floatX)((float)wte[inp[bt] * C + i] + (float)wpe[bt % T * C + i]);
+        }
     }
 }
-inline void encoder_backward(floatX *dwte, floatX *dwpe, floatX *, int *, int4 *, const floatX *dout, const int *inp, const int *,
-                             int B, int T, int C, unsigned, cudaStream_t) {
+inline void encoder_backward(floatX *dwte, floatX *dwpe, floatX *, int *, int4 *, const floatX *dout,
+                             const int *inp, const int *, int B, int T, int C, unsigned, cudaStream_t) {
     for (int bt = 0; bt < B * T; bt++) {
         for (int i = 0; i < C; i++) {
             floatX *te = dwte + inp[bt] * C + i, *pe = dwpe + bt % T * C + i;
@@ -25,24 +29,34 @@ inline void encoder_backward(floatX *dwte, floatX *dwpe, floatX *, int *, int4 *
     }
 }
 
-inline void layernorm_forward(floatX *out, float *mean, float *rstd, floatX *x, const floatX *w, const floatX *b, int B, int T, int C,
-                              cudaStream_t) {
+inline void layernorm_forward(floatX *out, float *mean, float *rstd, floatX *x, const floatX *w,
+                              const floatX *b, int B, int T, int C, cudaStream_t) {
     for (int bt = 0; bt < B * T; bt++) {
         float m = 0, v = 0;
-        for (int i = 0; i < C; i++) { m += (float)x[bt * C + i] / C; }
-        for (int i = 0; i < C; i++) { v += ((float)x[bt * C + i] - m) * ((float)x[bt * C + i] - m) / C; }
+        for (int i = 0; i < C; i++) {
+            m += (float)x[bt * C + i] / C;
+        }
+        for (int i = 0; i < C; i++) {
+            v += ((float)x[bt * C + i] - m) * ((float)x[bt * C + i] - m) / C;
+        }
         mean[bt] = m;
         rstd[bt] = 1.0f / sqrtf(v + 1e-5f);
-        for (int i = 0; i < C; i++) { out[bt * C + i] = (floatX)(((float)x[bt * C + i] - m) * rstd[bt] * (float)w[i] + (float)b[i]); }
+        for (int i = 0; i < C; i++) {
+            out[bt * C + i] = (floatX)(((float)x[bt * C + i] - m) * rstd[bt] * (float)w[i] + (float)b[i]);
+        }
     }
 }
-inline void fused_residual_forward5(floatX *sum, floatX *out, float *mean, float *rstd, const floatX *a, const floatX *x, const floatX *w,
-                                    const floatX *b, int N, int C, cudaStream_t stream) {
-    for (int i = 0; i < N * C; i++) { sum[i] = (floatX)((float)a[i] + (float)x[i]); }
+inline void fused_residual_forward5(floatX *sum, floatX *out, float *mean, float *rstd, const floatX *a,
+                                    const floatX *x, const floatX *w, const floatX *b, int N, int C,
+                                    cudaStream_t stream) {
+    for (int i = 0; i < N * C; i++) {
+        sum[i] = (floatX)((float)a[i] + (float)x[i]);
+    }
     layernorm_forward(out, mean, rstd, sum, w, b, N, 1, C, stream);
 }
-inline void layernorm_backward(floatX *dx, floatX *dw, floatX *db, float *, const floatX *dout, const floatX *x, const floatX *w,
-                               const float *mean, const float *rstd, int B, int T, int C, cudaStream_t) {
+inline void layernorm_backward(floatX *dx, floatX *dw, floatX *db, float *, const floatX *dout,
+                               const floatX *x, const floatX *w, const float *mean, const float *rstd, int B,
+                               int T, int C, cudaStream_t) {
     for (int bt = 0; bt < B * T; bt++) {
         float sum = 0, dot = 0;
         for (int i = 0; i < C; i++) {
@@ -60,75 +74,75 @@ inline void layernorm_backward(floatX *dx, floatX *dw, floatX *db, float *, cons
 }
 
 // out (BT, OC) = x (BT, C) w (OC, C)^T + b; with pre_gelu, that one is it and out its gelu
-inline void matmul_forward_cublaslt(floatX *out, floatX *x, floatX *w, floatX *b, int B, int T, int C, int OC, cudaStream_t,
-                                    floatX *pre_gelu = NULL, int = 1) {
+inline void matmul_forward_cublaslt(floatX *out, floatX *x, floatX *w, floatX *b, int B, int T, int C, int OC,
+                                    cudaStream_t, floatX *pre_gelu = NULL, int = 1) {
     for (int bt = 0; bt < B * T; bt++) {
         for (int o = 0; o < OC; o++) {
             float sum = b ? (float)b[o] : 0.0f;
-            for (int i = 0; i < C; i++) { sum += (float)x[bt * C + i] * (float)w[o * C + i]; }
-            if (pre_gelu) { pre_gelu[bt * OC + o] = (floatX)sum; }
+            for (int i = 0; i < C; i++) {
+                sum += (float)x[bt * C + i] * (float)w[o * C + i];
+            }
+            if (pre_gelu) {
+                pre_gelu[bt * OC + o] = (floatX)sum;
+            }
             out[(size_t)bt * OC + o] = (floatX)(pre_gelu ? gelu((float)pre_gelu[bt * OC + o]) : sum);
         }
     }
 }
-inline void matmul_backward(floatX *dx, floatX *dw, floatX *db, floatX *dout, floatX *x, floatX *w, float *, int B, int T, int C, int OC,
-                            cudaStream_t, floatX *pre_gelu = NULL, int = 1) {
+inline void matmul_backward(floatX *dx, floatX *dw, floatX *db, floatX *dout, floatX *x, floatX *w, float *,
+                            int B, int T, int C, int OC, cudaStream_t, floatX *pre_gelu = NULL, int = 1) {
     for (int o = 0; o < OC && db; o++) {
         float sum = (float)db[o];
-        for (int bt = 0; bt < B * T; bt++) { sum += (float)dout[bt * OC + o]; }
+        for (int bt = 0; bt < B * T; bt++) {
+            sum += (float)dout[bt * OC + o];
+        }
         db[o] = (floatX)sum;
     }
     for (int o = 0; o < OC; o++) {
         for (int i = 0; i < C; i++) {
             float sum = (float)dw[o * C + i];
-            for (int bt = 0; bt < B * T; bt++) { sum += (float)dout[(size_t)bt * OC + o] * (float)x[bt * C + i]; }
+            for (int bt = 0; bt < B * T; bt++) {
+                sum += (float)dout[(size_t)bt * OC + o] * (float)x[bt * C + i];
+            }
             dw[o * C + i] = (floatX)sum;
         }
     }
     for (int bt = 0; bt < B * T; bt++) {
         for (int i = 0; i < C; i++) {
             float sum = 0;
-            for (int o = 0; o < OC; o++) { sum += (float)dout[(size_t)bt * OC + o] * (float)w[o * C + i]; }
+            for (int o = 0; o < OC; o++) {
+                sum += (float)dout[(size_t)bt * OC + o] * (float)w[o * C + i];
+            }
             dx[bt * C + i] = (floatX)(pre_gelu ? sum * gelu_slope((float)pre_gelu[bt * C + i]) : sum);
         }
     }
 }
 
 // losses (B, T) += cross entropy; in training the logits (B, T, P), of which V count, become their gradients
-template<typename Write>
-inline void fused_classifier(floatX *logits, float *losses, float dloss, const int *targets, int B, int T, int V, int P, Write write,
-                             cudaStream_t) {
+template <typename Write> inline void fused_classifier(floatX *logits, float *losses, float dloss,
+                                                       const int *targets, int B, int T, int V, int P,
+                                                       Write write, cudaStream_t) {
     for (int bt = 0; bt < B * T; bt++) {
         floatX *row = logits + (size_t)bt * P;
         float most = -INFINITY, sum = 0;
-        for (int v = 0; v < V; v++) { most = fmaxf(most, (float)row[v]); }
-        for (int v = 0; v < V; v++) { sum += expf((float)row[v] - most); }
+        for (int v = 0; v < V; v++) {
+            most = fmaxf(most, (float)row[v]);
+        }
+        for (int v = 0; v < V; v++) {
+            sum += expf((float)row[v] - most);
+        }
         losses[bt] -= (float)row[targets[bt]] - most - logf(sum);
-        for (int v = 0; v < V && write; v++) { row[v] = (floatX)((expf((float)row[v] - most) / sum - (v == targets[bt])) * dloss); }
+        for (int v = 0; v < V && write; v++) {
+            row[v] = (floatX)((expf((float)row[v] - most) / sum - (v == targets[bt])) * dloss);
+        }
     }
 }
 
 inline void global_sum_deterministic(float *result, const float *values, int n, cudaStream_t) {
     float sum = 0;
-    for (int i = 0; i < n; i++) { sum += values[i]; }
+    for (int i = 0; i < n; i++) {
+        sum += values[i];
+    }
     *result = sum;
-}
-inline void global_norm_squared(float *out, const floatX *x, size_t n, ptrdiff_t stride, int slices, int, bool reset, cudaStream_t) {
-    if (reset) { *out = 0; }
-    for (int s = 0; s < slices; s++) {
-        for (size_t i = 0; i < n; i++) { *out += (float)x[s * stride + i] * (float)x[s * stride + i]; }
-    }
-}
-inline void adamw_update(floatX *params, float *master, floatX *grads, float *m, float *v, size_t n, ptrdiff_t stride, ptrdiff_t, ptrdiff_t,
-                         int slices, float lr, float beta1, float beta2, int t, float eps, float wd, float scale, unsigned, cudaStream_t) {
-    for (size_t i = 0; i < n * slices; i++) {
-        size_t at = i / n * stride + i % n;
-        float g = scale * (float)grads[at], p = master ? master[at] : (float)params[at];
-        m[at] = beta1 * m[at] + (1.0f - beta1) * g;
-        v[at] = beta2 * v[at] + (1.0f - beta2) * g * g;
-        p -= lr * (m[at] / (1.0f - powf(beta1, t)) / (sqrtf(v[at] / (1.0f - powf(beta2, t))) + eps) + wd * p);
-        params[at] = (floatX)p;
-        if (master) { master[at] = p; }
-    }
 }
 #endif

@@ -1,0 +1,144 @@
+# The checkout of llm.c: what it must be like, its files, and writing all edits or none.
+use strict;
+use warnings;
+use File::Basename qw(basename);
+use File::Path qw(remove_tree);
+use File::Temp qw(tempdir);
+
+our ($ROOT, %FILE);
+our %files;             # name -> the file as read, its mask and its edits; for a trainer also what read_tensors() found
+our ($dir, $cuda, $no_git);
+
+# What git prints, undef if it fails.
+sub git {
+    open my $out, '-|', 'git', '-C', $dir, @_ or stop("git: $!");
+    my @lines = <$out>;
+    close $out or return undef;
+    return join '', @lines;
+}
+
+sub read_whole {
+    my ($path) = @_;
+    open my $in, '<:raw', $path or die "$path: $!\n";
+    local $/;
+    my $text = <$in>;
+    close $in or die "$path: $!\n";
+    return $text;
+}
+
+sub write_whole {
+    my ($path, $text, $mode) = @_;
+    open my $out, '>:raw', $path or die "$path: $!\n";
+    print $out $text or die "$path: $!\n";
+    close $out or die "$path: $!\n";
+    chmod $mode & 07777, $path or die "$path: $!\n";
+}
+
+sub load {
+    my ($name) = @_;
+    my $path = "$dir/$name";
+    -f $path or stop("$path: no such file: $dir has to be a checkout of llm.c from June 2024 on, which has llmc/");
+    my $mode = (stat _)[2];
+    my $text = eval { read_whole($path) };
+    defined $text or stop($@);
+    my $mask = $name eq $FILE{makefile} ? $text : masked($text);
+    return $files{$name} = { name => $name, path => $path, mode => $mode, text => $text, mask => $mask };
+}
+
+sub load_to_edit {
+    my ($name) = @_;
+    my $f = load($name);
+    $f->{mode} & 0200 or stop("$f->{path}: is read-only; nothing was changed");
+}
+
+sub check_top {
+    my $prefix = git('rev-parse', '--show-prefix');
+    defined $prefix or stop("$dir: git finds no checkout there; give a clone of llm.c, or a copy and --no-git");
+    $prefix =~ /^\s*$/ or stop("$dir: a folder inside a checkout; give the checkout's top folder");
+}
+
+sub check_unchanged {
+    my $status = git('status', '--porcelain', '--untracked-files=no');
+    defined $status or stop("$dir: git status failed");
+    my $changed = join ', ', $status =~ /^...(.*)$/mg;
+    $changed eq '' or stop("$dir: has changes that are not committed ($changed); commit or stash them first");
+}
+
+sub check_checkout {
+    -d $dir or stop("$dir: no such folder");
+    check_top() if !$no_git;
+    load_to_edit($_) for @FILE{qw(trainer loader makefile)}, $cuda ? $FILE{cuda} : ();
+    check_not_patched();
+    check_unchanged() if !$no_git;
+    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: is there already; remove it first");
+}
+
+sub check_not_patched {
+    my $patched = $files{ $FILE{trainer} }{text} =~ /LLMC_ZERO/
+        && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ && -d "$dir/llmc_zero";
+    return if !$patched;
+    $cuda && $files{ $FILE{cuda} }{text} !~ /LLMC_ZERO/
+        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then give --cuda");
+    print "$dir is already patched; nothing was changed\n";
+    exit 0;
+}
+
+sub print_diff {
+    my $temporary = tempdir(CLEANUP => 1);
+    $| = 1;
+    for my $f (map { $files{$_} } sort keys %files) {
+        my $path = "$temporary/" . basename($f->{name});
+        write_whole($path, $f->{new}, 0644);
+        my @labels = ('--label', "a/$f->{name}", '--label', "b/$f->{name}");
+        my $status = system('diff', '-u', @labels, $f->{path}, $path) >> 8;
+        $status < 2 or stop("diff failed");
+    }
+}
+
+# A folder with the folders in it.
+sub copy_folder {
+    my ($from, $to) = @_;
+    opendir my $folder, $from or die "$from: $!\n";
+    my @names = grep { !/^\./ } readdir $folder;
+    mkdir $to or die "$to: $!\n";
+    for my $name (sort @names) {
+        if (-d "$from/$name") { copy_folder("$from/$name", "$to/$name") }
+        else { write_whole("$to/$name", read_whole("$from/$name"), 0644) }
+    }
+}
+
+sub copy_plugin {
+    my ($to) = @_;
+    copy_folder("$ROOT/llmc_zero", $to);
+    write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
+}
+
+# Everything is written under temporary names first, then renamed. If anything fails, the tree is put back as
+# it was.
+sub commit_edits {
+    my @changed = map { $files{$_} } grep { $files{$_}{new} ne $files{$_}{text} } sort keys %files;
+    my ($plugin, $new, @renamed) = ("$dir/llmc_zero", ".new.$$");
+    local @SIG{qw(INT TERM HUP)} = ('IGNORE') x 3;
+    my $done = eval {
+        copy_plugin("$plugin$new");
+        write_whole("$_->{path}$new", $_->{new}, $_->{mode}) for @changed;
+        rename "$plugin$new", $plugin or die "$plugin: $!\n";
+        for my $f (@changed) {
+            rename "$f->{path}$new", $f->{path} or die "$f->{path}: $!\n";
+            push @renamed, $f;
+        }
+        1;
+    };
+    return if $done;
+    my $why = $@;
+    for my $f (@renamed) {
+        eval { write_whole("$f->{path}$new", $f->{text}, $f->{mode}); rename "$f->{path}$new", $f->{path} or die }
+            or stop("$why$f->{path}: cannot be put back; git checkout restores it");
+    }
+    unlink map { "$_->{path}$new" } @changed;
+    remove_tree($plugin, "$plugin$new");
+    chomp $why;
+    stop("$why; nothing was changed");
+}
+
+1;

@@ -1,0 +1,102 @@
+# Noting edits and applying them: whole lines are added between lines, by offset.
+use strict;
+use warnings;
+
+# Code that uses what the plugin holds, and that an edit has taken care of.
+sub understood { my ($f, $range) = @_; push @{ $f->{understood} }, $range }
+sub is_understood {
+    my ($f, $at) = @_;
+    return scalar grep { contains($_, $at) } @{ $f->{understood} || [] };
+}
+
+sub guarded { my ($code) = @_; return "#ifdef LLMC_ZERO\n$code#endif\n" }
+
+sub indented {
+    my ($f, $range, @lines) = @_;
+    my ($indent) = substr($f->{text}, line_start($f, $range->{from})) =~ /^([ \t]*)/;
+    return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @lines;
+}
+
+sub insert {
+    my ($f, $at, $code) = @_;
+    push @{ $f->{edits} }, { at => $at, code => $code, what => $f->{what} };
+}
+
+# The second insertion of an edit: the report names the edit once.
+sub insert_second {
+    my ($f, $at, $code) = @_;
+    push @{ $f->{edits} }, { at => $at, code => $code };
+}
+
+# Where the lines of a range start and end. Nothing else may stand on them, since lines are added between
+# lines.
+sub own_lines {
+    my ($f, $range) = @_;
+    my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
+    my $others = mask_of($f, { from => $start, to => $range->{from} }) . mask_of($f, { from => $range->{to}, to => $end });
+    my ($first) = substr($f->{text}, $range->{from}) =~ /^([^\n]*)/;
+    $others =~ /\S/ and missing($f, { from => $range->{from} }, "this on lines of its own: $first");
+    return ($start, $end);
+}
+
+sub before {
+    my ($f, $range, @lines) = @_;
+    my ($start) = own_lines($f, $range);
+    insert($f, $start, guarded(indented($f, $range, @lines)));
+}
+
+sub after {
+    my ($f, $range, @lines) = @_;
+    my (undef, $end) = own_lines($f, $range);
+    insert($f, $end, guarded(indented($f, $range, @lines)));
+}
+
+# The lines of the range stay as they are, in the #else.
+sub instead {
+    my ($f, $range, @lines) = @_;
+    my $code = trimmed($f, $range);
+    my ($start, $end) = own_lines($f, $code);
+    insert($f, $start, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
+    insert_second($f, $end, "#endif\n");
+    understood($f, { from => $start, to => $end });
+}
+
+# The lines of the range are for the original alone.
+sub without {
+    my ($f, $range) = @_;
+    my ($start, $end) = own_lines($f, $range);
+    insert($f, $start, "#ifndef LLMC_ZERO\n");
+    insert_second($f, $end, "#endif\n");
+    understood($f, { from => $start, to => $end });
+}
+
+# The same for several places, each with its {new} lines: neighbours share one #ifdef.
+sub instead_each {
+    my ($f, @places) = @_;
+    while (my $first = shift @places) {
+        my ($last, @lines) = ($first, $first->{new});
+        while (@places && mask_of($f, between($last, $places[0])) =~ /^[ \t]*\n[ \t]*$/) {
+            $last = shift @places;
+            push @lines, $last->{new};
+        }
+        instead($f, span($first, $last), @lines);
+    }
+}
+
+# The edited text; {report} gets file, line and purpose of each edit, by the lines of the edited file.
+sub edited {
+    my ($f) = @_;
+    my ($result, $done) = ('', 0);
+    my @edits = @{ $f->{edits} || [] };
+    for my $i (sort { $edits[$a]{at} <=> $edits[$b]{at} || $a <=> $b } 0 .. $#edits) {
+        my $edit = $edits[$i];
+        $result .= substr $f->{text}, $done, $edit->{at} - $done;
+        $done = $edit->{at};
+        my $line = line_of($result, length $result);
+        push @{ $f->{report} }, "$f->{name}:$line: $edit->{what}" if $edit->{what};
+        $result .= $edit->{code};
+    }
+    return $result . substr $f->{text}, $done;
+}
+
+1;

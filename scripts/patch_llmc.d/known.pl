@@ -1,0 +1,129 @@
+# Comparing code that an edit replaces with what llm.c has had in its place.
+#
+# llm.c's code itself is not kept here. known_forms has, for each place and each version that llm.c has had of
+# it, a digest of every statement: of its tokens, with the names of local variables replaced by numbers.
+# Comments, white space and the names of locals may therefore differ; nothing else may.
+use strict;
+use warnings;
+
+our ($HERE, $learn);
+my %forms;              # place -> [ { label, digests } ]
+
+sub read_forms {
+    my $path = "$HERE/known_forms";
+    open my $in, '<', $path or stop("$path: $!");
+    my $form;
+    while (<$in>) {
+        next if /^#/ || !/\S/;
+        if (/^(\S+) (.+)$/) {
+            $form = { label => $2, digests => [] };
+            push @{ $forms{$1} }, $form;
+        } else {
+            push @{ $form->{digests} }, split;
+        }
+    }
+    close $in or stop("$path: $!");
+}
+
+# FNV-1a of 64 bits, folded to 8 hexadecimal digits. (Digest::MD5 is not in perl-base.)
+sub digest {
+    my ($text) = @_;
+    use integer;
+    my $hash = -3750763034362895579;
+    for my $byte (unpack 'C*', $text) {
+        $hash ^= $byte;
+        $hash *= 1099511628211;
+    }
+    return sprintf '%08x', ($hash ^ ($hash >> 32)) & 0xffffffff;
+}
+
+my $TYPE = qr/^(?:float|floatX|double|int|unsigned|long|size_t|ptrdiff_t|bool|char|ShardInfo|u?int\d+_t)$/;
+
+# The names that are declared in these tokens: TYPE, perhaps with * or const, and a name after it.
+sub declared {
+    my (@tokens) = @_;
+    my %names;
+    for my $i (0 .. $#tokens) {
+        next if $tokens[$i]{text} !~ $TYPE;
+        my $name = $i + 1;
+        $name++ while $name < $#tokens && $tokens[$name]{text} =~ /^(?:\*|const)$/;
+        next if $name >= $#tokens || $tokens[$name]{text} !~ /^[A-Za-z_]\w*$/ || $tokens[$name]{text} =~ $TYPE;
+        $names{ $tokens[$name]{text} } = 1 if $tokens[$name + 1]{text} =~ /^[=;,)\[]$/;
+    }
+    return \%names;
+}
+
+# Two conditions on the numbers of tensors may name other numbers than llm.c's: decayed() and
+# outside_by_number() read them.
+sub normal {
+    my ($statement) = @_;
+    $statement =~ s/\( (\S+) == \d+(?: \|\| \1 == \d+)* \) \? weight_decay/DECAYED ? weight_decay/;
+    $statement =~ s/\( (\S+) < \d+ \|\| \1 > \d+ \)/OUTSIDE/;
+    return $statement;
+}
+
+# The statements of a range, as { at, text, digest }.
+sub normal_statements {
+    my ($f, $range) = @_;
+    my @statements = statements($f, $range);
+    my $locals = declared(map { @$_ } @statements);
+    my ($last, %number) = (0);
+    my @result;
+    for my $tokens (@statements) {
+        my @words = map { $_->{text} } @$tokens;
+        for my $i (0 .. $#words) {
+            my $is_field = $i > 0 && $words[$i - 1] =~ /^(?:->|\.)$/;
+            next if $is_field || !$locals->{ $words[$i] };
+            $number{ $words[$i] } //= ++$last;
+            $words[$i] = "\$$number{ $words[$i] }";
+        }
+        push @result, { at => $tokens->[0]{at}, digest => digest(normal("@words")), tokens => $tokens };
+    }
+    return @result;
+}
+
+# How many statements of a form the fork has too, from the first one on.
+sub in_common {
+    my ($statements, $digests) = @_;
+    my $n = 0;
+    $n++ while $n < @$statements && $n < @$digests && $statements->[$n]{digest} eq $digests->[$n];
+    return $n;
+}
+
+# The range, if llm.c has had it like this in one of its versions; else the script ends with the first
+# statement that is in none of them. $effect says what the patched trainer would do instead.
+sub known {
+    my ($f, $range, $place, $effect) = @_;
+    my @statements = normal_statements($f, $range);
+    if ($learn) {
+        print join(' ', $place, map { $_->{digest} } @statements), "\n";
+        return $range;
+    }
+    read_forms() if !%forms;
+    my ($nearest, $most) = (undef, -1);
+    for my $form (@{ $forms{$place} || [] }) {
+        my $n = in_common(\@statements, $form->{digests});
+        return $range if $n == @statements && $n == @{ $form->{digests} };
+        ($nearest, $most) = ($form, $n) if $n > $most;
+    }
+    defined $nearest or stop("known_forms has nothing for $place");
+    differs($f, $range, $effect, $nearest, $statements[$most]);
+}
+
+sub differs {
+    my ($f, $range, $effect, $nearest, $first) = @_;
+    my $where = $range->{function} ? "in $range->{function}(), " : '';
+    my $found = $first ? '"' . shown($f, $first->{tokens}) . '"' : 'the end';
+    refuse($f, $first ? $first->{at} : $range->{to},
+           "${where}$found is not what llm.c has here (nearest: $nearest->{label}). $effect");
+}
+
+sub shown {
+    my ($f, $tokens) = @_;
+    my $last = $tokens->[-1];
+    my $text = text_of($f, { from => $tokens->[0]{at}, to => $last->{at} + length $last->{text} });
+    $text = join ' ', split ' ', $text;
+    return length $text > 100 ? substr($text, 0, 97) . '...' : $text;
+}
+
+1;

@@ -1,0 +1,207 @@
+# Reading C by its structure. A range is { from, to }: offsets into the text of a file. Places are found in
+# the mask, a copy of the text whose comments and strings are blank, so that only code can match.
+use strict;
+use warnings;
+
+our $GUIDE = 'docs/porting.md shows how to make the edits by hand';
+
+sub stop {
+    my ($sentence) = @_;
+    print STDERR "patch_llmc: $sentence\n";
+    exit 1;
+}
+
+# Ends the script with file, line and sentence: nothing has been written by then.
+sub refuse {
+    my ($f, $at, $sentence) = @_;
+    stop("$f->{name}:" . line_of($f->{text}, $at) . ": $sentence. Nothing was changed; $GUIDE");
+}
+
+sub missing {
+    my ($f, $in, $wanted) = @_;
+    my $where = $in->{function} ? "in $in->{function}()" : line_of($f->{text}, $in->{from});
+    my $between = $in->{function} ? ': ' : ':';
+    stop("$f->{name}$between$where: looked for $wanted, which is not there. Nothing was changed; $GUIDE");
+}
+
+sub line_of {
+    my ($text, $at) = @_;
+    return 1 + (substr($text, 0, $at) =~ tr/\n//);
+}
+
+sub line_start {
+    my ($f, $at) = @_;
+    return 0 if $at == 0;
+    return 1 + rindex($f->{text}, "\n", $at - 1);
+}
+
+sub line_end {
+    my ($f, $at) = @_;
+    my $end = index $f->{text}, "\n", $at;
+    return $end < 0 ? length $f->{text} : $end + 1;
+}
+
+sub text_of { my ($f, $range) = @_; return substr $f->{text}, $range->{from}, $range->{to} - $range->{from} }
+sub mask_of { my ($f, $range) = @_; return substr $f->{mask}, $range->{from}, $range->{to} - $range->{from} }
+
+sub whole { my ($f) = @_; return { from => 0, to => length $f->{mask} } }
+sub span { my ($first, $last) = @_; return { from => $first->{from}, to => $last->{to} } }
+sub between { my ($first, $last) = @_; return { from => $first->{to}, to => $last->{from} } }
+sub rest { my ($done, $in) = @_; return { %$in, from => $done->{to} } }
+sub within { my ($range, $in) = @_; return { %$range, function => $in->{function} } }
+sub contains { my ($range, $at) = @_; return $range->{from} <= $at && $at < $range->{to} }
+
+# Without the blanks at its ends, and without what is left of the line of a brace that opens it.
+sub trimmed {
+    my ($f, $range) = @_;
+    my ($text, $mask) = (text_of($f, $range), mask_of($f, $range));
+    my $before = $mask =~ /^([ \t]*\n)/ ? length $1 : 0;
+    $before += length $1 if substr($text, $before) =~ /^(\s+)/;
+    my $after = $text =~ /(\s+)\z/ ? length $1 : 0;
+    return { %$range, from => $range->{from} + $before, to => $range->{to} - $after };
+}
+
+# Without the comments and blanks at its end.
+sub code_only {
+    my ($f, $range) = @_;
+    my ($blank) = mask_of($f, $range) =~ /(\s*)\z/;
+    return { %$range, to => $range->{to} - length $blank };
+}
+
+my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
+my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
+
+# Every offset stays where it is.
+sub masked {
+    my ($text) = @_;
+    $text =~ s{^(\#include[^\n]*)|($COMMENT|$STRING)}{ $1 // $2 =~ s/[^\n]/ /gr }gme;
+    return $text;
+}
+
+# All places in a range where the pattern matches, with what its groups caught as {1}, {2}, ...; none ends the
+# script.
+sub find_all {
+    my ($f, $in, $pattern, $wanted) = @_;
+    my @found = find_any($f, $in, $pattern);
+    missing($f, $in, $wanted) unless @found;
+    return @found;
+}
+
+sub find {
+    my ($first) = find_all(@_);
+    return $first;
+}
+
+sub find_any {
+    my ($f, $in, $pattern) = @_;
+    my $part = mask_of($f, $in);
+    my @found;
+    while ($part =~ /$pattern/g) {
+        my $match = { from => $in->{from} + $-[0], to => $in->{from} + $+[0], function => $in->{function} };
+        for my $group (1 .. $#-) {
+            my $caught = defined $-[$group];
+            $match->{$group} = $caught ? substr($f->{text}, $in->{from} + $-[$group], $+[$group] - $-[$group]) : '';
+        }
+        push @found, $match;
+    }
+    return @found;
+}
+
+# The inside of the braces that open at $at.
+sub braces {
+    my ($f, $at) = @_;
+    my $end = end_of_block($f, $at);
+    defined $end or stop("$f->{name}:" . line_of($f->{text}, $at) . ": this { is never closed");
+    return { from => $at + 1, to => $end };
+}
+
+# Where the block ends that opens at $at, or that $at is inside of; undef if nowhere.
+sub end_of_block {
+    my ($f, $at) = @_;
+    my $depth = substr($f->{mask}, $at, 1) eq '{' ? 0 : 1;
+    pos($f->{mask}) = $at;
+    while ($f->{mask} =~ /([{}])/g) {
+        $depth += $1 eq '{' ? 1 : -1;
+        return pos($f->{mask}) - 1 if $depth == 0;
+    }
+    return undef;
+}
+
+# Where the block opens that $at is inside of; -1 outside of all braces.
+sub start_of_block {
+    my ($f, $at) = @_;
+    my $depth = 0;
+    for (my $i = $at - 1; $i >= 0; $i--) {
+        my $c = substr $f->{mask}, $i, 1;
+        $depth++ if $c eq '}';
+        next if $c ne '{';
+        return $i if $depth == 0;
+        $depth--;
+    }
+    return -1;
+}
+
+# The body of a function; its parameters are in {parameters}{NAME} then.
+sub function {
+    my ($f, $name) = @_;
+    my $head = find($f, whole($f), qr/^\w[\w \t*]*\b$name\s*\(([^)]*)\)\s*(?=\{)/m, "the function $name");
+    $f->{parameters}{$name} = $head->{1};
+    return { %{ braces($f, $head->{to}) }, function => $name };
+}
+
+# A function with the head of its definition, of which the parameters may have parentheses of their own.
+sub definition {
+    my ($f, $name) = @_;
+    my $head = find($f, whole($f), qr/^\w?[\w \t*]*\b$name\s*\([^{};]*\)\s*(?=\{)/m, "the function $name");
+    my $body = braces($f, $head->{to});
+    return { from => $head->{from}, to => $body->{to} + 1, function => $name };
+}
+
+# The statement around a place.
+sub statement {
+    my ($f, $place) = @_;
+    my ($before) = substr($f->{mask}, 0, $place->{from}) =~ /([^;{}]*)\z/;
+    $before =~ s/^\s+//;
+    my $end = index $f->{mask}, ';', $place->{to};
+    return { from => $place->{from} - length $before, to => $end + 1 };
+}
+
+my $LINE = qr/^[ \t]*#(?:\\\n|[^\n])*/m;
+my $OPERATOR = qr{<<<|>>>|<<=|>>=|\.\.\.|->|\+\+|--|<<|>>|&&|\|\||::|[-+*/%&|^!=<>]=};
+my $TOKEN = qr/$STRING|\w[\w.]*|$OPERATOR|./s;
+
+# The tokens of a range, as { text, at }: no comments, no white space, and each preprocessor line as one
+# token.
+sub tokens {
+    my ($f, $range) = @_;
+    my $text = text_of($f, $range);
+    my @found;
+    while ($text =~ /\G(?:($LINE)|\s|$COMMENT|($TOKEN))/gm) {
+        my ($line, $token, $at) = ($1, $2, $range->{from} + $-[0]);
+        if (defined $line) {
+            $line =~ s/$COMMENT|\\\n/ /g;
+            $token = join ' ', split ' ', $line;
+        }
+        push @found, { text => $token, at => $at } if defined $token;
+    }
+    return @found;
+}
+
+# The tokens in groups: up to each brace, and up to each semicolon outside of parentheses.
+sub statements {
+    my ($f, $range) = @_;
+    my ($depth, @all, @now) = (0);
+    for my $token (tokens($f, $range)) {
+        my $text = $token->{text};
+        push @now, $token;
+        $depth++ if $text eq '(';
+        $depth-- if $text eq ')';
+        next unless $text =~ /^[{}#]/ || $text eq ';' && $depth == 0;
+        push @all, [@now];
+        @now = ();
+    }
+    push @all, [@now] if @now;
+    return @all;
+}
+
+1;

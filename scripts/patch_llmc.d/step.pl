@@ -1,0 +1,179 @@
+# What a step of training is: one forward and one backward pass, or a loop of micro-batches over both, then
+# one update; and who else gets hold of the model.
+use strict;
+use warnings;
+
+sub calls {
+    my ($f, $in, $name) = @_;
+    return find_any($f, $in, qr/(?<![\w.>])$name\s*\(/);
+}
+
+
+my $KNOWN_STEPS = 'the plugin knows steps with one forward pass, one backward pass and one update';
+
+# The one call of a function in a range.
+sub only_call {
+    my ($f, $in, $name) = @_;
+    my @calls = calls($f, $in, $name);
+    @calls or missing($f, $in, "a call of $name");
+    @calls == 1
+        or refuse($f, $calls[1]{from}, "$name is called a second time in $in->{function}(); $KNOWN_STEPS");
+    $calls[0]{name} = $name;
+    return $calls[0];
+}
+
+# A call has to be a statement of its own, directly in the block.
+sub directly_in {
+    my ($f, $block, @calls) = @_;
+    for my $call (@calls) {
+        my $is_statement = statement($f, $call)->{from} == $call->{from};
+        $is_statement && start_of_block($f, $call->{from}) == $block
+            or refuse($f, $call->{from},
+                      "$call->{name} stands under a condition or in a loop of its own; $KNOWN_STEPS");
+    }
+}
+
+sub in_order {
+    my ($f, @calls) = @_;
+    for my $i (1 .. $#calls) {
+        my ($first, $second) = @calls[$i - 1, $i];
+        $first->{from} < $second->{from}
+            or refuse($f, $second->{from}, "$second->{name} comes before $first->{name}");
+    }
+}
+
+# A step that is left before its update would stay open in the plugin.
+sub runs_through {
+    my ($f, $range) = @_;
+    my ($jump) = find_any($f, $range, qr/\b(continue|break|goto|return)\b/);
+    $jump and refuse($f, $jump->{from}, "$jump->{1} leaves the step between its forward pass and its update");
+}
+
+# Whether the backward pass follows in the block that this call of gpt2_forward stands in.
+sub trains {
+    my ($f, $call) = @_;
+    my $end = end_of_block($f, $call->{to}) // length $f->{mask};
+    return mask_of($f, { from => $call->{to}, to => $end }) =~ /\bgpt2_backward(?:_and_reduce)?\b/;
+}
+
+sub training_pass {
+    my ($f, $in, $backward) = @_;
+    my @passes = grep { trains($f, $_) } calls($f, $in, 'gpt2_forward');
+    @passes or missing($f, $in, "one block in which $backward follows gpt2_forward");
+    @passes == 1 or refuse($f, $passes[1]{from}, "gpt2_forward is called a second time before $backward; $KNOWN_STEPS");
+    $passes[0]{name} = 'gpt2_forward';
+    return $passes[0];
+}
+
+# Outside of these functions, and of code that an edit replaces, nothing may run passes or updates.
+sub called_nowhere_else {
+    my ($f, $functions, @names) = @_;
+    for my $name (@names) {
+        for my $call (calls($f, whole($f), $name)) {
+            my $line = mask_of($f, { from => line_start($f, $call->{from}), to => $call->{from} });
+            next if $line =~ /^[A-Za-z_][\w \t*]*$/;               # its declaration or definition
+            next if is_understood($f, $call->{from}) || grep { contains($_, $call->{from}) } @$functions;
+            refuse($f, $call->{from}, "$name is called here too; $KNOWN_STEPS");
+        }
+    }
+}
+
+# train_gpt2.c: forward, zero_grad, backward and update, all directly in one block.
+sub plain_step {
+    my ($f, $main) = @_;
+    my $forward = training_pass($f, $main, 'gpt2_backward');
+    my $backward = only_call($f, $main, 'gpt2_backward');
+    my $clear = only_call($f, $main, 'gpt2_zero_grad');
+    my $update = only_call($f, $main, 'gpt2_update');
+    directly_in($f, start_of_block($f, $forward->{from}), $forward, $clear, $backward, $update);
+    in_order($f, $forward, $backward, $update);
+    in_order($f, $clear, $backward);
+    runs_through($f, between($forward, $update));
+    called_nowhere_else($f, [$main], qw(gpt2_forward gpt2_backward gpt2_update));
+}
+
+# train_gpt2.cu: a loop of micro-batches over forward and backward; the norm; conditions under which the step
+# is skipped; in their last else the clipped update.
+sub accumulated_step {
+    my ($f, $main) = @_;
+    my $forward = training_pass($f, $main, 'gpt2_backward_and_reduce');
+    my $backward = only_call($f, $main, 'gpt2_backward_and_reduce');
+    my $norm = only_call($f, $main, 'gpt2_calculate_grad_norm');
+    my $update = only_call($f, $main, 'gpt2_update');
+    my $loop = start_of_block($f, $backward->{from});
+    directly_in($f, $loop, $forward, $backward);
+    in_order($f, $forward, $backward, $norm, $update);
+    over_micro_batches($f, $main, $loop, $backward);
+    start_of_block($f, $norm->{from}) == start_of_block($f, $loop)
+        or refuse($f, $norm->{from}, "$norm->{name} stands under a condition or in a loop of its own; $KNOWN_STEPS");
+    skipped_or_clipped($f, $main, $norm, $update);
+    runs_through($f, between($forward, $update));
+    called_nowhere_else($f, [$main, function($f, 'gpt2_validate')], 'gpt2_forward', $backward->{name}, $update->{name});
+}
+
+# for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++) {
+sub over_micro_batches {
+    my ($f, $main, $open, $backward) = @_;
+    my $counted = qr/(?<!\w)for\s*\(\s*int\s+(\w+)\s*=\s*0\s*;\s*\g1\s*<\s*(\w+)\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)\s*\)\s*\z/;
+    my $wanted = 'a loop over the micro-batches: for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++)';
+    my $for = find($f, { %$main, to => $open }, $counted, "$wanted around $backward->{name}");
+    my ($step, $steps) = @$for{1, 2};
+    find($f, statement($f, $backward), qr/,\s*$steps\s*,\s*$step\s*\)\s*;/,
+         "$backward->{name}(..., $steps, $step), the loop's own numbers");
+}
+
+# Between the norm and the update: if (... > skip_update_...) { ... } else if ... else { the clipping by the
+# norm; update }
+sub skipped_or_clipped {
+    my ($f, $main, $norm, $update) = @_;
+    my $result = find($f, statement($f, $norm), qr/^float\s+(\w+)\s*=/, 'float NORM = gpt2_calculate_grad_norm(...);')->{1};
+    my $between = within(between(statement($f, $norm), $update), $main);
+    my ($changed) = find_any($f, $between, qr/&\s*$result\b|\b$result\s*(?:[-+*\/]?=(?!=)|\+\+|--)/);
+    $changed and refuse($f, $changed->{from}, "$result is changed after $norm->{name}, and the plugin clips by its own norm");
+
+    my $skip = qr/if\s*\([^{};]*>\s*skip_update_\w+\s*\)\s*\{[^{}]*\}\s*else\s*/;
+    my $scale = qr/float\s+grad_scale\s*=\s*\(\s*$result\s*>\s*grad_clip\s*\)\s*\?\s*grad_clip\s*\/\s*$result\s*:\s*1\.0f\s*;/;
+    find($f, $between, qr/float\s+grad_clip\s*=/, 'float grad_clip = ...;');
+    find($f, $between, qr/$scale/, "float grad_scale = ($result > grad_clip) ? grad_clip / $result : 1.0f;");
+    find($f, $between, qr/\A[^{}]*?(?<!\w)(?:$skip)+\{\s*float\s+grad_clip\s*=[^;{}]*;\s*$scale\s*\z/,
+         'between the norm and the update only: if (... > skip_update_...) {...} else {, grad_clip and grad_scale');
+}
+
+# The model, by any name, may only be given to functions of this file, where check_nothing_else() sees what
+# they do with it. What others would find there are null pointers.
+sub model_stays_here {
+    my ($f) = @_;
+    my %names = map { $_->{1} => 1 } find_any($f, whole($f), qr/\bGPT2\s*[*&]?\s*(\w+)\s*[;,)=]/);
+    my $any = join '|', sort keys %names;
+    my $library = qr/^(?:memset|memcpy|sizeof)$/;
+    for my $use (find_any($f, whole($f), qr/(?<![\w.>])(?:$any)\b(?!\s*(?:\.|->|\())/)) {
+        my $before = substr $f->{mask}, 0, $use->{from};
+        next if $before =~ /\bGPT2\s*[*&]?\s*\z/ || is_understood($f, $use->{from});
+        my $call = call_around($f, $use->{from});
+        next if $call =~ $library || $call ne '' && defines($f, $call);
+        my $to = $call eq '' ? 'used as a whole' : "given to $call(), which this file does not define";
+        refuse($f, $use->{from}, "the model is $to: its parameters and gradients are in the plugin, not in the model");
+    }
+}
+
+# The name of the function in whose arguments a place is; '' if in none.
+sub call_around {
+    my ($f, $at) = @_;
+    my $depth = 0;
+    for (my $i = $at - 1; $i >= 0; $i--) {
+        my $c = substr $f->{mask}, $i, 1;
+        return '' if $c =~ /[;{}]/;
+        $depth++ if $c eq ')';
+        next if $c ne '(';
+        return substr($f->{mask}, 0, $i) =~ /(\w+)\s*\z/ ? $1 : '' if $depth == 0;
+        $depth--;
+    }
+    return '';
+}
+
+sub defines {
+    my ($f, $name) = @_;
+    return $f->{defines}{$name} //= scalar find_any($f, whole($f), qr/^\w[\w \t*&<>:]*\b$name\s*\([^;{}]*\)\s*\{/m);
+}
+
+1;

@@ -1,0 +1,472 @@
+# The code that is added: C for the two trainers, and rules for the Makefile. Whatever changes in zero.h changes here, and in
+# the lines that trainer.pl and cuda_trainer.pl give to before(), after() and instead().
+use strict;
+use warnings;
+
+# A list, six to a line.
+sub wrapped {
+    my @items = @_;
+    my $lines = '';
+    $lines .= '    ' . join(', ', splice @items, 0, 6) . ",\n" while @items;
+    return $lines;
+}
+
+sub unit_of { my ($f, $name) = @_; return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
+
+# What both trainers get.
+sub shared_check {
+    return <<'END';
+// An error is told once and ends all ranks: who is to speak ends the others as they wait; one that is still there then has failed alone.
+static void z_refuse(const char *format, ...) {
+    va_list args;
+    if (!zero_first_to_fail(z)) sleep(3);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n");
+    zero_end_all(z, 1);
+}
+static void z_check(int rc) {
+    if (rc != 0) z_refuse("%s", zero_last_error());
+}
+END
+}
+sub shared_layers {
+    return <<'END';
+static int z_layers(int tensor, int L) { return z_table[tensor].unit == Z_BLOCKS ? L : 1; }
+END
+}
+# Of what the ranks have read.
+sub shared_same {
+    return <<'END';
+// The ranks compare what they have read: all parameters, and of each data file its name and first 64 KiB, the header with its size too.
+static uint64_t z_params_read; // a digest
+static void z_digest(uint64_t *digest, const void *data, size_t words) { // FNV-1a, of 4 bytes at a time
+    for (size_t i = 0; i < words; i++) {
+        uint32_t word;
+        memcpy(&word, (const char*)data + i * sizeof(word), sizeof(word));
+        *digest = (*digest ^ word) * 0x100000001b3;
+    }
+}
+static void z_same_data(const char *name, size_t B, size_t T, const char *pattern) {
+    static uint32_t block[1 << 14];
+    char line[1024];
+    glob_t files;
+    if (glob(pattern, 0, NULL, &files) != 0) z_refuse("%s: there is no such data file any more", pattern);
+    snprintf(line, sizeof(line), "parameters = digest %016llx\n%s = B %zu, T %zu, %zu data files", (unsigned long long)z_params_read, name,
+             B, T, (size_t)files.gl_pathc);
+    z_check(zero_require_same(z, line));
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        const char *path = files.gl_pathv[i], *slash = strrchr(path, '/');
+        uint64_t first = 0;
+        FILE *file = fopenCheck(path, "rb");
+        memset(block, 0, sizeof(block));
+        if (fread(block, 1, sizeof(block), file) == 0) z_refuse("%s: cannot be read", path);
+        fcloseCheck(file);
+        z_digest(&first, block, sizeof(block) / sizeof(*block));
+        snprintf(line, sizeof(line), "%s, file %zu = %.255s, digest %016llx", name, i, slash ? slash + 1 : path, (unsigned long long)first);
+        z_check(zero_require_same(z, line));
+    }
+    globfree(&files);
+}
+END
+}
+sub shared_print_memory {
+    return <<'END';
+static void z_print_memory(int stage) {
+    static const char *const classes[] = { "model states", "working", "activations" };
+    zero_memory_line line;
+    zero_effective e;
+    double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0, working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
+    zero_get_effective(z, &e);
+    printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z), e.comm);
+    for (int i = 0; zero_memory(z, i, &line) == 0; i++) {
+        printf("  %-12s  %-28s %8.1f MiB\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
+    }
+    printf("  model states %.1f, working %.1f, together %.1f MiB\n", states, working, states + working);
+}
+END
+}
+
+sub helpers {
+    my ($f) = @_;
+    my $enum = wrapped(map { number($_) } @{ $f->{tensors} });
+    my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ' }' } @{ $f->{tensors} });
+    my ($check, $layers, $same, $print_memory) = (shared_check(), shared_layers(), shared_same(), shared_print_memory());
+    return <<"END";
+// ----------------------------------------------------------------------------
+// ZeRO: the plugin holds parameters, gradients and moments. Its settings are in the environment: ZERO_STAGE=0..3, 3 if not given, and
+// ZERO_CONFIG=file, a DeepSpeed JSON. Run as mpirun -np 2 ./train_gpt2
+#include <glob.h>
+#include <stdarg.h>
+#include "llmc_zero/zero.h"
+
+static zero *z;
+enum { // the tensors, as in ParameterTensors
+${enum}    Z_TENSORS
+};
+enum { Z_EMBEDDING, Z_BLOCKS }; // the units: all tensors outside the layers; layer l is unit Z_BLOCKS + l
+static const struct { const char *name; int unit; } z_table[Z_TENSORS] = {
+${rows}};
+
+$check
+// Only rank 0 prints, but what any other rank says before it ends with an error is seen too.
+static int z_launch_rank(void) { return zero_launched().rank; }
+static char z_said[256];
+static void z_printf(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (z_launch_rank() == 0) vprintf(format, args);
+    else vsnprintf(z_said, sizeof(z_said), format, args);
+    va_end(args);
+}
+static void z_exit(int status) {
+    if (status == 0) exit(0);
+    fflush(stdout);
+    if (z_launch_rank() > 0) {
+        sleep(3); // rank 0, which has said it if it failed too, ends this one meanwhile
+        fprintf(stderr, "rank %d: %s", z_launch_rank(), z_said);
+    }
+    zero_end_all(z, status);
+}
+#define printf(...) z_printf(__VA_ARGS__)
+#define exit(status) z_exit(status)
+
+static float *z_param(int tensor, int layer) {
+    float *param = (float *)zero_param(z, tensor, layer);
+    z_check(param == NULL);
+    return param;
+}
+static float *z_grad(int tensor, int layer) {
+    float *grad = (float *)zero_grad(z, tensor, layer);
+    z_check(grad == NULL);
+    return grad;
+}
+
+$layers
+$same
+$print_memory
+static void z_create(const size_t *sizes, int L) {
+    zero_config config = zero_defaults();
+    zero_tensor tensors[Z_TENSORS];
+    zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
+    for (int t = 0; t < Z_TENSORS; t++) { // weight decay on all, as in gpt2_update
+        int layers = z_layers(t, L);
+        tensors[t] = (zero_tensor){ z_table[t].name, 1, { (int64_t)sizes[t] / layers }, layers, z_table[t].unit, 1, 0 };
+    }
+    units[Z_EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 }; // encoder and head; the encoder's backward reads no parameters
+    for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = (zero_unit){ "block", 1, 1, 0 }; }
+    config.stage = 3;
+    z_check(zero_config_from_env(&config));
+    if (config.numbers.dtype != ZERO_F32 || config.micro_batches != 1)
+        z_refuse("ZERO_CONFIG: this trainer computes in fp32, one micro-batch a step: no bf16, gradient_accumulation_steps 1");
+    z_check(zero_create(&z, &config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
+    free(units);
+    z_print_memory(config.stage);
+}
+
+// The parameters, from where the file stands: in pieces, so that no rank ever holds the model.
+static void z_load(FILE *file, const size_t *sizes, int L) {
+    static float piece[1 << 16];
+    for (int t = 0; t < Z_TENSORS; t++) {
+        int64_t elems = (int64_t)sizes[t] / z_layers(t, L), room = sizeof(piece) / sizeof(*piece);
+        for (int l = 0; l < z_layers(t, L); l++) {
+            for (int64_t at = 0, n; at < elems; at += n) {
+                n = elems - at < room ? elems - at : room;
+                freadCheck(piece, sizeof(float), n, file);
+                z_digest(&z_params_read, piece, n);
+                z_check(zero_set(z, ZERO_PARAM, t, l, at, n, piece));
+            }
+        }
+    }
+}
+
+static float z_mean(float value) {
+    double sum = value;
+    z_check(zero_sum(z, &sum, 1));
+    return (float)(sum / zero_ranks(z));
+}
+
+static void z_finish(void) {
+    char hash[17];
+    z_check(zero_hash(z, 0, hash));
+    printf("params_hash %s\\n", hash);
+    zero_destroy(z);
+    z = NULL;
+}
+// ----------------------------------------------------------------------------
+END
+}
+
+sub cuda_13 {
+    return <<'END';
+#if CUDART_VERSION >= 13000 // takes a cudaMemLocation; this is what it was before
+static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMemoryAdvise advice, int device) {
+    cudaMemLocation location = {};
+    location.type = device == cudaCpuDeviceId ? cudaMemLocationTypeHost : cudaMemLocationTypeDevice;
+    location.id = device == cudaCpuDeviceId ? 0 : device;
+    return cudaMemAdvise(memory, bytes, advice, location);
+}
+#endif
+END
+}
+
+# Which tensors the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay : 0.0f;"
+sub decayed {
+    my ($f) = @_;
+    my $in = function($f, 'gpt2_update');
+    my $wd = find($f, $in, qr/=\s*\(([^()?;]*)\)\s*\?\s*weight_decay\s*:\s*0\.0f\s*;/, '(i == NUMBER || ...) ? weight_decay : 0.0f;');
+    my @numbers = $wd->{1} =~ /\bi\s*==\s*(\d+)/g;
+    $wd->{1} =~ /^\s*i\s*==\s*\d+(?:\s*\|\|\s*i\s*==\s*\d+)*\s*$/ && !grep { $_ > $#{ $f->{tensors} } } @numbers
+        or missing($f, $wd, 'numbers of tensors: (i == NUMBER || ...) ? weight_decay : 0.0f;');
+    return { map { $f->{tensors}[$_] => 1 } @numbers };
+}
+
+sub cuda_helpers {
+    my ($f) = @_;
+    my $decayed = decayed($f);
+    my $enum = wrapped(map { number($_) } @{ $f->{tensors} });
+    my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ', ' . ($decayed->{$_} // 0) . ' }' } @{ $f->{tensors} });
+    my ($check, $layers, $same, $print_memory) = (shared_check(), shared_layers(), shared_same(), shared_print_memory());
+    return <<"END";
+// ----------------------------------------------------------------------------
+// ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z is its stage; ZERO_CONFIG=file, a DeepSpeed
+// JSON, has further settings. Run as mpirun -np 2 ./train_gpt2cu -z 3; or with -pi, -pn and -pr, as without ZeRO
+#define OMPI_SKIP_MPICXX 1 // C++ bindings, which the C library does not have
+#define MPICH_SKIP_MPICXX 1
+#include <glob.h>
+#include <map>
+#include <mpi.h>
+#include "llmc_zero/zero.h"
+#if defined(ENABLE_FP16)
+#error "PRECISION=FP16: this trainer has no loss scale, without which fp16 gradients vanish; build with PRECISION=BF16 or FP32"
+#endif
+
+static zero *z;
+static zero_config z_config;
+enum { // the tensors, as in ParameterTensors
+${enum}    Z_TENSORS
+};
+enum { Z_EMBEDDING, Z_BLOCKS }; // the units: all tensors outside the layers; layer l is unit Z_BLOCKS + l
+static const struct { const char *name; int unit, decay; } z_table[Z_TENSORS] = {
+${rows}};
+enum { Z_STATE_VERSION = 1001 }; // of a state file beside which moments and masters are in one of the plugin
+enum { Z_PIECE = 1 << 20 }; // elements that go to and from the plugin at once
+
+$check
+static floatX *z_param(int tensor, int layer) {
+    floatX *param = (floatX *)zero_param(z, tensor, layer);
+    z_check(param == NULL);
+    return param;
+}
+static floatX *z_grad(int tensor, int layer) {
+    floatX *grad = (floatX *)zero_grad(z, tensor, layer);
+    z_check(grad == NULL);
+    return grad;
+}
+
+$layers
+$same
+$print_memory
+// Who this rank is, and its GPU: with MPI by its number on its node, else by -pg, so that ranks may share one.
+static int z_rank_on_node(int ranks) {
+    int provided, rank = 0, world = 0;
+    MPI_Comm node;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED)
+        z_refuse("MPI_Init_thread does not give MPI_THREAD_SERIALIZED, which the plugin needs");
+    if (MPI_Comm_size(MPI_COMM_WORLD, &world) != MPI_SUCCESS || world != ranks)
+        z_refuse("the launcher started %d ranks, MPI knows of %d: start with mpirun, or add -pi tcp or -pi fs", ranks, world);
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS ||
+        MPI_Comm_rank(node, &rank) != MPI_SUCCESS || MPI_Comm_free(&node) != MPI_SUCCESS)
+        z_refuse("MPI does not tell which ranks are on this node");
+    return rank;
+}
+static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip, char *fs_path, char *init_method) {
+    MultiGpuConfig config = {};
+    zero_launch_info launched = zero_launched();
+    int on_node = launched.ranks_on_node, devices;
+    z_config = zero_defaults();
+    int tcp = strcmp(init_method, "tcp") == 0, fs = strcmp(init_method, "fs") == 0;
+    config.process_rank = launched.rank;
+    config.num_processes = launched.ranks;
+    if (!tcp && !fs && strcmp(init_method, "mpi") != 0) z_refuse("-pi %s: mpi, tcp or fs", init_method);
+    cudaCheck(cudaGetDeviceCount(&devices));
+    if (tcp || fs) {
+        z_config.start.method = tcp ? ZERO_START_TCP : ZERO_START_FILE;
+        z_config.start.server = *server_ip ? server_ip : NULL;
+        z_config.start.file = *fs_path ? fs_path : NULL;
+        if (num_processes > 1 || config.num_processes == 1) { // else a launcher says it
+            z_config.start.rank = config.process_rank = process_rank;
+            z_config.start.ranks = config.num_processes = num_processes;
+        }
+        if (gpus_per_node < 1) z_refuse("-pg %d: at least 1", gpus_per_node);
+        config.local_device_idx = config.process_rank % gpus_per_node;
+        if (config.local_device_idx >= devices)
+            z_refuse("-pg %d: rank %d would take GPU %d, and this machine has %d: give -pg %d, then ranks share GPUs, or start fewer ranks on it",
+                     gpus_per_node, config.process_rank, config.local_device_idx, devices, devices);
+    } else if (num_processes != 1 && num_processes != config.num_processes)
+        z_refuse("-pn %d: this is one of %d ranks; start with mpirun -np %d, or add -pi tcp or -pi fs", num_processes, config.num_processes, num_processes);
+    else if (config.num_processes > 1) {
+        z_config.start.method = ZERO_START_MPI;
+        config.local_device_idx = z_rank_on_node(config.num_processes) % devices;
+        if (on_node > devices && config.process_rank == 0)
+            printf("note: %d ranks on rank 0's machine, GPUs that it sees there: %d; ranks that share one take turns on it\\n",
+                   on_node, devices);
+    }
+    cudaCheck(cudaSetDevice(config.local_device_idx));
+    return config;
+}
+static void z_finish(void) {
+    char hash[17];
+    int mpi = z_config.start.method == ZERO_START_MPI; // which z_start() has initialised
+    z_check(zero_hash(z, 0, hash));
+    printf0("params_hash %s\\n", hash);
+    zero_destroy(z);
+    z = NULL;
+    if (mpi && MPI_Finalize() != MPI_SUCCESS) z_refuse("MPI_Finalize failed");
+}
+static float z_sum(float value) {
+    double sum = value;
+    z_check(zero_sum(z, &sum, 1));
+    return (float)sum;
+}
+#define multi_gpu_config_init(...) z_start(__VA_ARGS__)
+#define multi_gpu_cpu_float_sum(value, config) z_sum(value)
+#define multi_gpu_barrier(config) z_check(zero_barrier(z))
+#define set_zero_configs(config, stage, parameters) ((config)->zero_stage = (stage))
+
+// As given: sorted, of several the last. But a rank may have -p* and paths of its own; what it reads there is compared later.
+static void z_same_options(int argc, char **argv) {
+    static std::string lines;
+    std::map<std::string, std::string> given;
+    for (int i = 1; i + 1 < argc; i += 2) { given[argv[i]] = argv[i + 1]; }
+    for (const auto &option : given) {
+        const std::string &name = option.first, &value = option.second;
+        if (name[1] == 'p' || name == "-i" || name == "-j") continue;
+        int path = name == "-o" || (name == "-e" && value.find(".bin") != std::string::npos);
+        lines += name + " = " + (path ? "a path" : value) + "\\n";
+    }
+    z_config.start.same = lines.c_str();
+}
+static void z_configure(int stage, int micro_batches, int use_master_weights) {
+    zero_dtype dtype = PRECISION_MODE == PRECISION_FP32 ? ZERO_F32 : ZERO_BF16;
+    z_config.stage = stage;
+    z_config.device = ZERO_CUDA;
+    z_config.cuda_device = multi_gpu_config.local_device_idx;
+    z_config.cuda_stream = main_stream;
+    z_config.numbers.dtype = dtype;
+    z_config.numbers.no_master = dtype == ZERO_BF16 && !use_master_weights;
+    z_config.micro_batches = micro_batches;
+    z_config.max_open = 2; // the end of a block computes the first layernorm of the next
+    z_check(zero_config_from_env(&z_config));
+    if (z_config.stage != stage)
+        z_refuse("-z %d, but ZERO_STAGE or ZERO_CONFIG asks for stage %d: give the same, or leave it to -z", stage, z_config.stage);
+    if (z_config.numbers.dtype != dtype) z_refuse("ZERO_CONFIG: another precision than this program was built with; build with another PRECISION");
+    if (z_config.micro_batches != micro_batches)
+        z_refuse("ZERO_CONFIG: gradient_accumulation_steps %d, but -d, -b and -t make it %d", z_config.micro_batches, micro_batches);
+}
+static void z_create(const size_t *sizes, int L) {
+    zero_tensor tensors[Z_TENSORS];
+    zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
+    for (int t = 0; t < Z_TENSORS; t++) {
+        int layers = z_layers(t, L);
+        tensors[t] = { z_table[t].name, 1, { (int64_t)sizes[t] / layers }, layers, z_table[t].unit, z_table[t].decay, 0 };
+    }
+    units[Z_EMBEDDING] = { "embedding", 2, 2, 1 }; // encoder and head; the encoder's backward reads no parameters
+    for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = { "block", 1, 1, 0 }; }
+    z_check(zero_create(&z, &z_config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
+    free(units);
+    if (multi_gpu_config.process_rank == 0) { z_print_memory(z_config.stage); }
+}
+
+// All parameters in the order of llm.c's model files, in pieces, so that no rank ever holds the model.
+template<typename Piece>
+static void z_each_piece(const size_t *sizes, int L, Piece piece) {
+    for (int t = 0; t < Z_TENSORS; t++) {
+        int64_t elems = (int64_t)sizes[t] / z_layers(t, L);
+        for (int l = 0; l < z_layers(t, L); l++) {
+            for (int64_t at = 0; at < elems; at += Z_PIECE) { piece(t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE); }
+        }
+    }
+}
+static floatX z_raw[Z_PIECE];
+static float z_values[Z_PIECE];
+static void z_set_piece(int t, int l, int64_t at, int64_t n, const floatX *from) {
+    for (int64_t i = 0; i < n; i++) { z_values[i] = (float)from[i]; }
+    z_digest(&z_params_read, z_values, n);
+    z_check(zero_set(z, ZERO_PARAM, t, l, at, n, z_values));
+}
+static void z_read_params(FILE *file, const size_t *sizes, int L) {
+    z_each_piece(sizes, L, [&](int t, int l, int64_t at, int64_t n) {
+        freadCheck(z_raw, sizeof(floatX), n, file);
+        z_set_piece(t, l, at, n, z_raw);
+    });
+}
+static void z_set_params(const floatX *from, const size_t *sizes, int L) {
+    z_each_piece(sizes, L, [&](int t, int l, int64_t at, int64_t n) {
+        z_set_piece(t, l, at, n, from);
+        from += n;
+    });
+}
+static void z_write_params(FILE *file, const size_t *sizes, int L) {
+    z_each_piece(sizes, L, [&](int t, int l, int64_t at, int64_t n) {
+        z_check(zero_get(z, ZERO_PARAM, t, l, at, n, z_values));
+        for (int64_t i = 0; i < n; i++) { z_raw[i] = (floatX)z_values[i]; }
+        fwriteCheck(z_raw, sizeof(floatX), n, file);
+    });
+}
+
+// The plugin's file of a rank: beside the state file, under its name and .zero
+static std::string z_state_path(const char *filename) { return std::string(filename) + ".zero"; }
+static void z_save(const char *filename, int step) { z_check(zero_save(z, z_state_path(filename).c_str(), &step, sizeof(step))); }
+static void z_load(const char *filename, int step) {
+    int saved_at = -1;
+    z_check(zero_load(z, z_state_path(filename).c_str(), &saved_at, sizeof(saved_at)));
+    if (saved_at != step) z_refuse("%s is of step %d, %s.zero of step %d", filename, step, filename, saved_at);
+}
+static void z_remove_state(const char *filename) { remove(z_state_path(filename).c_str()); }
+static void z_check_state(const int *header, const char *filename) {
+    if (header[0] != 20240527 || header[1] != Z_STATE_VERSION)
+        z_refuse("%s: not written with ZeRO: its moments are laid out for llm.c's own optimizer; start from the model file, with -e",
+                 filename);
+    if (header[2] != zero_ranks(z))
+        z_refuse("%s: saved by %d ranks; resume with mpirun -np %d, srun -n %d or -pn %d", filename, header[2], header[2], header[2],
+                 header[2]);
+}
+// ----------------------------------------------------------------------------
+END
+}
+
+sub make_rules {
+    return <<'END';
+
+# ZeRO: the plugin in llmc_zero/, for train_gpt2 only
+include llmc_zero/zero.mk
+train_gpt2: CFLAGS += -DLLMC_ZERO
+train_gpt2: LDLIBS += $(ZERO_LIBS)
+train_gpt2: $(ZERO_LIB)
+REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/llmc_zero/,flags *.[od] */*.[od])) \
+    $(ZERO_LIB)
+END
+}
+
+sub cuda_make_rules {
+    return <<'END';
+
+# ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a folder of its own; nvcc gets the host's flags in its way
+ZERO_FOR_CUDA := $(ZERO_BUILD)/cuda/libllmc_zero.a
+ZERO_COMMA := ,
+.PHONY: $(ZERO_FOR_CUDA)
+$(ZERO_FOR_CUDA):
+	@$(MAKE) --no-print-directory -f llmc_zero/zero.mk ZERO_CUDA=yes ZERO_NVCC=$(NVCC) ZERO_BUILD=$(ZERO_BUILD)/cuda $@
+train_gpt2cu: override NVCC_FLAGS += -DLLMC_ZERO
+train_gpt2cu: override NVCC_INCLUDES += $(filter -I% -D%,$(ZERO_MPI))
+train_gpt2cu: override NVCC_LDLIBS += $(patsubst -f%,-Xcompiler -f%,$(patsubst -pthread,-lpthread,\
+    $(subst -Wl$(ZERO_COMMA),-Xlinker ,$(ZERO_LIBS))))
+train_gpt2cu: $(ZERO_FOR_CUDA)
+REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/cuda/llmc_zero/,flags *.[od] */*.[od])) \
+    $(ZERO_FOR_CUDA)
+END
+}
+
+1;

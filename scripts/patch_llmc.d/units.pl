@@ -1,0 +1,180 @@
+# Edits that both trainers need: hooks around the uses of units, and pointers from the plugin between them.
+use strict;
+use warnings;
+
+our (%files, %FILE);
+
+sub number { my ($name) = @_; return 'Z_' . uc $name }
+
+sub pointer {
+    my ($struct, $name, $layer) = @_;
+    return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $layer)";
+}
+
+# Fields of ParameterTensors in their order. A tensor is in every layer if its size has the number of layers
+# as a factor; {of_layer} is the rest of its size.
+sub read_tensors {
+    my ($f) = @_;
+    my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
+                      'the struct ParameterTensors');
+    my $tensors = $f->{tensors} = [ $struct->{1} =~ /floatX?\s*\*\s*(\w+)\s*;/g ];
+    understood($f, $struct);
+    my $in = function($f, 'fill_in_parameter_sizes');
+    my $L = find($f, $in, qr/\b(\w+)\s*=\s*config\.num_layers\s*;/, 'VARIABLE = config.num_layers;')->{1};
+    my @sizes = find_all($f, $in, qr/param_sizes\[(\d+)\]\s*=\s*([^;]*);/, 'param_sizes[NUMBER] = SIZE;');
+    my $last = $#$tensors;
+    join(' ', sort { $a <=> $b } map { $_->{1} } @sizes) eq join(' ', 0 .. $last)
+        or missing($f, $in, "sizes 0 to $last, one for each field of ParameterTensors");
+    for my $size (@sizes) {
+        my $name = $tensors->[$size->{1}];
+        my @factors = factors($size->{2});
+        my @rest = grep { $_ ne $L } @factors;
+        $f->{in_blocks}{$name} = @rest < @factors;
+        $f->{of_layer}{$name} = "@rest";
+    }
+    my $body = function($f, 'malloc_and_point_parameters');
+    my @order = map { $_->{1} } find_all($f, $body, qr/&params->(\w+)/, '&params->NAME');
+    "@order" eq "@$tensors" or missing($f, $body, 'the tensors in the order of the fields of ParameterTensors');
+    understood($f, $body);
+}
+
+# The factors of a product, sorted; of anything else the tokens as one factor.
+sub factors {
+    my ($product) = @_;
+    my @factors = $product =~ /\w+/g;
+    return sort @factors if $product =~ /^[\w\s*()]*$/ && $product !~ /\w\s*\(|\)\s*\w|\w\s+\w/;
+    return join '', split ' ', $product;
+}
+
+# A unit's tensors all have pointers that are asked for anew. So a function's copies of the model's
+# ParameterTensors start empty here, and are filled where a unit is open.
+sub local_tensors {
+    my ($f, $in) = @_;
+    my @copies = find_all($f, $in, qr/ParameterTensors\s+(params|grads)\s*=\s*model->\g1\s*;/,
+                          'ParameterTensors params = model->params;');
+    $_->{new} = "ParameterTensors $_->{1} = {0};" for @copies;
+    instead_each($f, @copies);
+}
+
+# Statements that name tensors of one unit: the lines around them, and pointers to the tensors.
+sub use_of_unit {
+    my ($f, $uses, $layer, $before, $after) = @_;
+    my (%seen, @pointers);
+    for my $use (@$uses) {
+        my ($struct, $name) = @$use{1, 2};
+        next if $seen{"$struct.$name"}++;
+        push @pointers, "$struct.$name = " . pointer($struct, $name, $layer) . ';';
+    }
+    my $statements = span(statement($f, $uses->[0]), statement($f, $uses->[-1]));
+    before($f, $statements, @$before, @pointers);
+    after($f, $statements, @$after) if @$after;
+    understood($f, $statements);
+}
+
+sub uses_in {
+    my ($f, $in) = @_;
+    return find_all($f, $in, qr/\b(params|grads)\.(\w+)/, 'params.NAME or grads.NAME outside the loop over the layers');
+}
+
+sub outside_layers {
+    my ($f, $use) = @_;
+    exists $f->{in_blocks}{$use->{2}} && !$f->{in_blocks}{$use->{2}}
+        or missing($f, $use, "$use->{1}.$use->{2} to be a tensor outside the layers");
+}
+
+# One use of the embedding unit: hooks around all statements of the range that name a tensor outside the
+# layers.
+sub embedding_use {
+    my ($f, $in, $way) = @_;
+    my @uses = uses_in($f, $in);
+    outside_layers($f, $_) for @uses;
+    my @hooks = map { "z_check(zero_${_}_$way(z, Z_EMBEDDING));" } qw(pre post);
+    use_of_unit($f, \@uses, 0, [$hooks[0]], [$hooks[1]]);
+}
+
+# The loop over the layers: hooks at its ends, and its pointers to a layer's parameters and gradients from the
+# plugin.
+sub layer_use {
+    my ($f, $in, $way) = @_;
+    my $loop = layer_loop($f, $in);
+    my $l = $loop->{layer};
+    layer_pointers($f, $loop, $l, $l, "z_check(zero_pre_$way(z, Z_BLOCKS + $l));\n");
+    after($f, trimmed($f, $loop), "z_check(zero_post_$way(z, Z_BLOCKS + $l));");
+}
+
+# Pointers of a layer: those of the range that the pattern $index finds; $layer is how the layer is written.
+sub layer_pointers {
+    my ($f, $in, $index, $layer, $hook) = @_;
+    my $declaration = qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*/;
+    my @pointers = find_all($f, $in, qr/$declaration(params|grads)\.(\w+)\s*\+\s*$index(?!\w)([^;]*);/,
+                            "float* NAME = params.TENSOR + $layer * ...;");
+    for my $p (@pointers) {
+        my ($type, $name, $struct, $tensor, $size) = @$p{1 .. 5};
+        $f->{in_blocks}{$tensor} or missing($f, $p, "$struct.$tensor to be a tensor of each layer");
+        my @factors = factors($size =~ s/^\s*\*//r);
+        "@factors" eq $f->{of_layer}{$tensor}
+            or missing($f, $p, "$struct.$tensor + $layer * ($f->{of_layer}{$tensor} as factors), the start of the layer");
+        $p->{new} = "$type $name = " . pointer($struct, $tensor, $layer) . ';';
+    }
+    $pointers[0]{new} = ($hook // '') . $pointers[0]{new};
+    instead_each($f, @pointers);
+}
+
+# The hooks stand at the ends of its body, so every layer has to come by there.
+sub layer_loop {
+    my ($f, $in) = @_;
+    my $L = find($f, $in, qr/\b(\w+)\s*=\s*model->config\.num_layers\s*;/, 'VARIABLE = model->config.num_layers;')->{1};
+    my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
+    my $down = $L . '\s*-\s*1\s*;\s*\g1\s*>=\s*0\s*;\s*(?:\g1\s*--|--\s*\g1)';
+    my $for = find($f, $in, qr/\bfor\s*\(\s*int\s+(\w+)\s*=\s*(?:$up|$down)\s*\)\s*(?=\{)/,
+                   "a loop over the layers: for (int l = 0; l < $L; l++) {, or from $L-1 down");
+    my $body = within(braces($f, $for->{to}), $in);
+    my ($jump) = find_any($f, $body, qr/\b(continue|break|goto|return)\b/);
+    $jump and refuse($f, $jump->{from}, "$jump->{1} leaves a layer before the hook at its end");
+    return { %$body, layer => $for->{1}, layers => $L, start => $for->{from} };
+}
+
+sub before_loop { my ($f, $in) = @_; return { %$in, to => layer_loop($f, $in)->{start} } }
+sub after_loop { my ($f, $in) = @_; return { %$in, from => layer_loop($f, $in)->{to} } }
+
+# Where dataloader_init takes the rank and the number of ranks.
+sub loader_arguments {
+    my $f = $files{ $FILE{loader} };
+    function($f, 'dataloader_init');
+    my @names = map { /(\w+)\s*$/ ? $1 : '' } split /,/, $f->{parameters}{dataloader_init};
+    my ($rank) = grep { $names[$_] eq 'process_rank' } 0 .. $#names;
+    my ($ranks) = grep { $names[$_] eq 'num_processes' } 0 .. $#names;
+    defined $rank && defined $ranks
+        or stop("$f->{name}: dataloader_init has no parameters process_rank and num_processes: this data loader knows no "
+                . 'ranks (llm.c before June 2024); take a newer llm.c');
+    return ($rank, $ranks);
+}
+
+# The statements that compare what the ranks have read: the parameters, and the files of the data loaders that
+# these calls initialise.
+sub compare_inputs {
+    my ($f, @calls) = @_;
+    my @lines;
+    for my $call (@calls) {
+        $call->{1} =~ /^\s*&(\w+)\s*,\s*([^,]+?)\s*,/ or missing($f, $call, 'dataloader_init(&LOADER, PATTERN, ...);');
+        push @lines, "z_same_data(\"$1\", $1.B, $1.T, $2);";
+    }
+    return join "\n", @lines;
+}
+
+# Nothing else may use the memory that the plugin now holds. Freeing it where it is NULL, and seeing that it
+# is NULL, do no harm.
+sub check_nothing_else {
+    my ($f) = @_;
+    understood($f, $_) for find_any($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/),
+        find_any($f, function($f, 'gpt2_free'), qr/(?:free\s*\(|cudaFreeCheck\s*\(\s*&)\s*model->\w+\s*\)\s*;/);
+    my $memory = qr/\b(?:(?:params|grads|m|v)_memory|master_weights)\b(?!\s*=\s*NULL|\s*==\s*nullptr\s*\)\s*;)/;
+    for my $use (find_any($f, whole($f), qr/\b(?:params|grads)\.\w+|(?:->|\.)(?:params|grads)\b|$memory/)) {
+        next if is_understood($f, $use->{from});
+        refuse($f, $use->{from}, text_of($f, $use) . ' is used where this script does not expect it, and the plugin, '
+               . 'which now holds it, would not be asked');
+    }
+    model_stays_here($f);
+}
+
+1;
