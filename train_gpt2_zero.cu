@@ -18,7 +18,7 @@
 #include "gpt2/dataloader.h"
 // defines: gpt2_dtype, Layers
 #include "gpt2/layers.h"
-// defines: GPT2Config, GPT2Tensor, WTE..LNFB
+// defines: GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
 #include "gpt2/model.h"
 // defines: random_f32, sample_softmax
 #include "gpt2/rand.h"
@@ -28,7 +28,7 @@
 #include "gpt2/tokenizer.h"
 // defines: zero_*
 #include "llmc_zero/zero.h"
-// defines: GPT2, ENCODED..LOGITS, act, block_activations, allocate_activations
+// defines: GPT2, act, block_activations, allocate_activations
 #include "trainer/activations.h"
 // defines: must_be_same, note_differences
 #include "trainer/alike.h"

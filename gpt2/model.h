@@ -32,6 +32,51 @@ typedef struct {
 void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TENSORS]);
 int64_t gpt2_num_parameters(const GPT2Config *config);
 
+// What a forward pass keeps for backward, and the buffers that both work in. They have the model's dtype, but
+// for the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary.
+enum {
+    ENCODED,         // (B, T, C)
+    LN1,             // (L, B, T, C); (B, T, C) where backward recomputes it
+    QKV,             // (L, B, T, 3C)
+    ATTY,            // (L, B, T, C)
+    RESIDUAL2,       // (L, B, T, C)
+    LN2,             // (L, B, T, C); (B, T, C) where backward recomputes it
+    FCH,             // (L, B, T, 4C)
+    FCH_GELU,        // (L, B, T, 4C); (B, T, 4C) where backward recomputes it
+    RESIDUAL3,       // (L, B, T, C)
+    LN1_MEAN,        // (L, B, T) float
+    LN1_RSTD,        // (L, B, T) float
+    LN2_MEAN,        // (L, B, T) float
+    LN2_RSTD,        // (L, B, T) float
+    LSE,             // (L, B, NH, T) float
+    LNF,             // (B, T, C)
+    LNF_MEAN,        // (B, T) float
+    LNF_RSTD,        // (B, T) float
+    LOSSES,          // (B, T) float
+    LOSS_SUM,        // (1) double: the sum of the losses over all passes of a step or of a validation
+    SCRATCH_BTC,     // (B, T, C)
+    DRESIDUAL,       // (B, T, C)
+    DRESIDUAL_SUMS,  // (C) float: sums of dresidual's columns
+    DL_BTC,          // (B, T, C)
+    DL_BT4C,         // (B, T, 4C)
+    LOGITS,          // (chunk, Vp)
+    NUM_ACTIVATIONS
+};
+typedef struct {
+    const char *name;  // "encoded", "ln1", ...
+    int layers;        // 1, or L
+    size_t bytes;      // of one layer
+} GPT2Activation;
+// What a run is made of besides the model's sizes.
+typedef struct {
+    gpt2_dtype dtype;
+    int B, T;
+    int recompute;  // in backward: 0 nothing, 1 GELU, 2 layernorms too
+    int chunk;      // rows of logits that exist at a time
+} GPT2Run;
+// The table by which activations are counted and allocated. It allocates nothing itself.
+void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]);
+
 // "d12", "gpt2:d12", "gpt3:c768" as in llm.c (V 50257), or free: "l4h4c128v512t64" = layers, heads, channels,
 // vocabulary, longest sequence. Returns 0 or -1. Errors name the descriptor and the part that is wrong (heads
 // that do not divide the channels, zero, unknown depth).

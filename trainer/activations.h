@@ -5,38 +5,6 @@
 #include "../gpt2/layers.h"
 #include "../gpt2/model.h"
 
-// What a forward pass keeps for backward, and the buffers that both work in. They have the model's dtype, but
-// for the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary.
-enum {
-    ENCODED,         // (B, T, C)
-    LN1,             // (L, B, T, C); (B, T, C) where backward recomputes it
-    QKV,             // (L, B, T, 3C)
-    ATTY,            // (L, B, T, C)
-    RESIDUAL2,       // (L, B, T, C)
-    LN2,             // (L, B, T, C); (B, T, C) where backward recomputes it
-    FCH,             // (L, B, T, 4C)
-    FCH_GELU,        // (L, B, T, 4C); (B, T, 4C) where backward recomputes it
-    RESIDUAL3,       // (L, B, T, C)
-    LN1_MEAN,        // (L, B, T) float
-    LN1_RSTD,        // (L, B, T) float
-    LN2_MEAN,        // (L, B, T) float
-    LN2_RSTD,        // (L, B, T) float
-    LSE,             // (L, B, NH, T) float
-    LNF,             // (B, T, C)
-    LNF_MEAN,        // (B, T) float
-    LNF_RSTD,        // (B, T) float
-    LOSSES,          // (B, T) float
-    LOSS_SUM,        // (1) double: the sum of the losses over all passes of a step or of a validation
-    SCRATCH_BTC,     // (B, T, C)
-    DRESIDUAL,       // (B, T, C)
-    DRESIDUAL_SUMS,  // (C) float: sums of dresidual's columns
-    DL_BTC,          // (B, T, C)
-    DL_BT4C,         // (B, T, 4C)
-    LOGITS,          // (chunk, Vp)
-    LAYERS_SCRATCH,  // (scratch_bytes) what the layers work in
-    NUM_ACTIVATIONS
-};
-
 typedef struct {
     GPT2Config config;
     gpt2_dtype dtype;
@@ -53,6 +21,12 @@ typedef struct {
 
 // Bytes of `rows` rows of logits.
 size_t logits_bytes(const GPT2 *model, size_t rows);
+
+// What is allocated for the activations, by name.
+void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]);
+// Bytes of one of them, all its layers together, as the plugin counts them.
+size_t activation_pages(const GPT2Activation *a);
+#define SCRATCH_OF_LAYERS "scratch of the layers"  // its line of the memory table
 
 // Bytes of all activations together, as the plugin counts them. What is not settled yet (chunk,
 // scratch_bytes) is 0 and counts nothing.
