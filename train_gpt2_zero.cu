@@ -77,26 +77,37 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
     };
 }
 
-// Creates run.z. Ranks that are not given the same end here.
-static zero_config create_plugin(const GPT2 *model, int micro_batches, const char *same) {
+// Forward uses the embeddings in the encoder and in the head, backward in the head and in the encoder, which
+// only adds to gradients.
+static void describe_to_plugin(GPT2 *model) {
     const int L = model->config.num_layers;
-    zero_tensor tensors[NUM_PARAMETER_TENSORS];
-    zero_unit units[1 + L];
-    char names[L][24];
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) tensors[i] = describe_tensor(model, i);
-    // Forward uses the embeddings in the encoder and in the head, backward in the head and in the encoder,
-    // which only adds to gradients.
-    units[EMBEDDING] =
+    PluginTables *t = &model->tables;
+    t->n_units = 1 + L;
+    t->units = malloc_check(t->n_units * sizeof *t->units);
+    t->names = malloc_check(t->n_units * sizeof *t->names);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) t->tensors[i] = describe_tensor(model, i);
+    t->units[EMBEDDING] =
         (zero_unit){ .name = "embedding", .forward_uses = 2, .backward_uses = 2, .gradient_only_uses = 1 };
     for (int l = 0; l < L; l++) {
-        snprintf(names[l], sizeof names[l], "block %d", l);
-        units[block(l)] = (zero_unit){ .name = names[l], .forward_uses = 1, .backward_uses = 1 };
+        char *name = t->names[block(l)];
+        snprintf(name, sizeof *t->names, "block %d", l);
+        t->units[block(l)] = (zero_unit){ .name = name, .forward_uses = 1, .backward_uses = 1 };
     }
+}
 
+static void free_tables(GPT2 *model) {
+    free(model->tables.units);
+    free(model->tables.names);
+}
+
+// Creates run.z. Ranks that are not given the same end here.
+static zero_config create_plugin(GPT2 *model, int micro_batches, const char *same) {
+    describe_to_plugin(model);
+    const PluginTables *t = &model->tables;
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.same = same;
     run.creating = 1;
-    int rc = zero_create(&run.z, &config, tensors, NUM_PARAMETER_TENSORS, units, 1 + L);
+    int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
     zero_check(rc);
     if (run.rank != zero_rank(run.z) || run.ranks != zero_ranks(run.z))
@@ -515,6 +526,7 @@ static void finish(Trainer *t) {
     tokenizer_free(&t->tokenizer);
     run.layers->free();
     zero_destroy(run.z);
+    free_tables(&t->model);
 }
 
 int main(int argc, char **argv) {

@@ -42,35 +42,6 @@ void zero_get_plan(const zero *z, zero_plan_info *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
 }
 
-size_t zero_states_bytes(const zero_config *c, int64_t parameters, int ranks, int stage) {
-    return plan_formula(c, parameters, ranks, stage).bytes;
-}
-
-size_t zero_states_formula(const zero *z, int stage) {
-    return zero_states_bytes(&z->config, z->layout.elems, z->comm.ranks, stage);
-}
-
-zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches) {
-    plan p;
-    zero_config c = z->config;
-    zero_plan_info info;
-    c.micro_batches = micro_batches;
-    if (plan_make(&p, &c, &z->layout, &z->plan.of)) return (zero_step_traffic){ 0, 0 };
-    plan_describe(&p, &c, &z->layout, 0, &info);
-    return (zero_step_traffic){ info.traffic.all_gather[ZERO_FOR_STEP],
-                                info.traffic.reduce_scatter[ZERO_FOR_STEP] };
-}
-
-void zero_get_effective(const zero *z, zero_effective *e) {
-    zero_plan_info info;
-    zero_job_info job;
-    zero_get_plan(z, &info);
-    zero_get_job(z, &job);
-    *e = (zero_effective){ info.bucket_elems, info.bucket_bytes, info.parameters,
-                           info.slots,        job.comm,          job.device,
-                           job.cuda_device,   job.ranks_on_host, job.ranks_on_device };
-}
-
 int zero_trace_event(const zero *z, int i, zero_event *e) {
     int n = z->trace.used < z->trace.capacity ? z->trace.used : z->trace.capacity;
     if (i < 0 || i >= n) return zero_fail(ZERO_ERR_ARGUMENT, "the trace holds %d events", n);

@@ -229,7 +229,8 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }
 
-zero_formula plan_formula(const zero_config *c, int64_t parameters, int ranks, int stage) {
+// Model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5).
+static zero_formula formula(const zero_config *c, int64_t parameters, int ranks, int stage) {
     zero_config at_stage = *c;
     zero_formula f = { 0, 0, 0 };
     at_stage.stage = stage;
@@ -245,9 +246,9 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     const int others = l->ranks - 1, elsewhere = l->ranks - p->of.ranks_on_node;
     memset(info, 0, sizeof *info);
     describe_memory(p, c, l, assumed, info);
-    for (int stage = 0; stage <= 3; stage++)
-        info->formulas[stage] = plan_formula(c, l->elems, l->ranks, stage);
+    for (int stage = 0; stage <= 3; stage++) info->formulas[stage] = formula(c, l->elems, l->ranks, stage);
     info->parameters = l->elems;
+    info->nccl_bytes = p->comm[COMM_NCCL].bytes;
     info->slots = p->own[PLAN_SLOTS].blocks;
     info->bucket_elems = l->largest_bucket;
     info->bucket_bytes = p->own[PLAN_BUCKETS].blocks * p->own[PLAN_BUCKETS].bytes;

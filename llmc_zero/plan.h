@@ -71,9 +71,6 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
 // The block of a unit that is used more than once.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
-// Model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5).
-zero_formula plan_formula(const zero_config *c, int64_t parameters, int ranks, int stage);
-
 // assumed: nothing of the plan exists yet (zero_memory_line.assumed).
 void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan_info *info);
 

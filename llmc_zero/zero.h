@@ -106,7 +106,7 @@ typedef struct {
                            // needed, 4 MiB, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: through shared memory where all ranks are on one node; 0: by messages
     int nccl;              // ZERO_CUDA: 1: NCCL; 0: through the host; -1: NCCL where it can be used, else
-               // zero_effective.comm says why not. docs/nccl.md has versions, limits, its failures
+                           // zero_job_info.comm says why not. docs/nccl.md has versions, limits, its failures
     int reduce_nccl;   // 1, with nccl 1: NCCL sums in its own order, and bits depend on it; 0: in rank order
     int reduce_fp32;   // 1: 16-bit gradients travel as fp32: the same bits for twice the bytes, but with
                        // reduce_nccl NCCL then sums in fp32
@@ -299,13 +299,6 @@ typedef struct {
 int zero_memory(const zero *z, int i, zero_memory_line *line);
 // Returns the bytes of a class that this rank holds now, in all tiers.
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
-// Returns the bytes of model states that the formula (ZeRO, arXiv 1910.02054, section 5) gives a rank at
-// `stage`, 0 to 3, which need not be the one in use, with these tables, ranks, dtype and micro-batches; no
-// padding.
-size_t zero_states_formula(const zero *z, int stage);
-// The same before there is a plugin: for a configuration (of it dtype, no_master and micro_batches count),
-// parameters and ranks.
-size_t zero_states_bytes(const zero_config *config, int64_t parameters, int ranks, int stage);
 // Returns 0 and in *left the bytes that this process can still get of the configuration's device (of the CUDA
 // device that is current; of the processor's memory what the system calls available), or ZERO_ERR_DEVICE,
 // ZERO_ERR_IO.
@@ -329,30 +322,6 @@ typedef struct {
         other[ZERO_TRAFFIC_PURPOSES];
 } zero_traffic;
 void zero_get_traffic(zero *z, zero_traffic *t);
-// Returns the bytes, padding included, that a rank sends in a training step of this many micro-batches, from
-// the tables alone (ZeRO, section 7; the naive path, which sends everything to everybody, excepted). At stage
-// 3 it takes the forward pass to end with the unit that is used more than once, if there is one, as in a net
-// with tied weights; where it does not, that unit is gathered once more.
-typedef struct {
-    int64_t all_gather, reduce_scatter;
-} zero_step_traffic;
-zero_step_traffic zero_expected_traffic(const zero *z, int micro_batches);
-
-// Writes to *e what was settled at creation, for the trainer's start table. The string is valid until
-// zero_destroy.
-typedef struct {
-    int64_t bucket_elems, bucket_bytes;  // largest bucket in effect, and the bytes of all bucket buffers
-    int64_t num_parameters;              // without padding
-    int slots;                           // stage 3: gathered single-use units there is room for
-    const char *comm;  // "self", "mpi, shared window", the same "and direct reads", "mpi, messages (...why)",
-                       // "tcp, ..", "nccl .."
-    const char *device;   // "cpu", or the CUDA device's own name
-    int cuda_device;      // its number, -1 on the processor
-    int ranks_on_host;    // on this rank's
-    int ranks_on_device;  // on this rank's CUDA device; 1 on the processor
-} zero_effective;
-void zero_get_effective(const zero *z, zero_effective *e);
-
 // Writes to *job how the ranks of z are connected and what they run on. The strings are valid until
 // zero_destroy.
 typedef struct {
@@ -384,6 +353,7 @@ typedef struct {
     int64_t bucket_elems;               // of the largest bucket of units used once
     int64_t bucket_bytes;               // of all bucket buffers
     int slots;                          // stage 3: gathered single-use units there is room for
+    size_t nccl_bytes;                  // taken by NCCL: measured at creation, and 0 before
     // Bytes that the rank sends: ZERO_FOR_STEP and ZERO_FOR_SCALARS (the norm) in one training step of
     // config.micro_batches, ZERO_FOR_EVAL in one forward pass; and what of it goes to other nodes. Padding
     // is included.

@@ -421,14 +421,14 @@ static void check_devices(void) {
     for (int number = -1; number < devices; number++)
         for (int stage = 0; stage < 4; stage++) {
             zero_config c = simple(ZERO_CUDA, stage, 1), plain = simple(ZERO_CPU, stage, 1);
-            zero_effective e;
+            zero_job_info e;
             toy t;
             CHECK_SETTING("device %d of %d, stage %d", number, devices, stage);
             c.cuda_device = number;
             outcome want = train(&plain), got = train(&c);
             CHECK(!strcmp(got.full, want.full) && !strcmp(got.params, want.params));
             create(&t, &c);
-            zero_get_effective(t.z, &e);
+            zero_get_job(t.z, &e);
             CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
             int sharing = 0;
             for (int r = 0; r < checks.ranks; r++) sharing += number >= 0 || r % devices == e.cuda_device;

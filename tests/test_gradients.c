@@ -180,6 +180,7 @@ static void stop(void) {
     dataloader_free(&loader);
     run.layers->free();
     zero_destroy(run.z);
+    free_tables(&model);
     run.z = NULL;
 }
 

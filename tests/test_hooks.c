@@ -557,10 +557,10 @@ static void test_slots(void **state) {
     zero_config c = config_of(3);
     c.prefetch = 0;
     for (c.max_open = 1; c.max_open <= 3; c.max_open++) {
-        zero_effective e;
+        zero_plan_info plan;
         make(&c);
-        zero_get_effective(t.z, &e);
-        assert_int_equal(e.slots, c.max_open);
+        zero_get_plan(t.z, &plan);
+        assert_int_equal(plan.slots, c.max_open);
         WORKS(zero_begin_eval(t.z));
         WORKS(zero_pre_forward(t.z, 0));  // has room of its own
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));

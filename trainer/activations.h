@@ -4,11 +4,22 @@
 #include <stddef.h>
 #include "../gpt2/layers.h"
 #include "../gpt2/model.h"
+// defines: zero_tensor, zero_unit
+#include "../llmc_zero/zero.h"
+
+// The model as the plugin knows it.
+typedef struct {
+    zero_tensor tensors[NUM_PARAMETER_TENSORS];
+    int n_units;
+    zero_unit *units;   // (n_units)
+    char (*names)[24];  // (n_units)
+} PluginTables;
 
 typedef struct {
     GPT2Config config;
     gpt2_dtype dtype;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    PluginTables tables;  // (describe_to_plugin)
     int B, T;
     int recompute;         // in backward: 0 nothing, 1 GELU, 2 layernorms too
     int chunk;             // rows of logits that exist at a time

@@ -104,9 +104,9 @@ void note_differences(void) {
     note_difference("program", text);
 
     if (on_cuda()) {
-        zero_effective e;
-        zero_get_effective(run.z, &e);
-        snprintf(text, sizeof text, "%s", e.device);
+        zero_job_info job;
+        zero_get_job(run.z, &job);
+        snprintf(text, sizeof text, "%s", job.device);
         note_difference("device", text);
         return;
     }

@@ -10,21 +10,26 @@
 // --------
 // what a rank would hold
 
-// Model states and working buffers, as in the memory table, but for small ones.
-static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
-    int64_t parameters = gpt2_num_parameters(&model->config), in_block = 0, working = 0;
-    int64_t size = gpt2_dtype_size(model->dtype);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
-        if (model->tensors[i].per_layer) in_block += model->tensors[i].elems;
-    int64_t embeddings = parameters - in_block * model->config.num_layers;
-    int64_t largest = in_block > embeddings ? in_block : embeddings;
-    int buckets = stage >= 2 || config->micro_batches > 1;
-    int wire = config->comm.reduce_fp32 && size == 2 && run.ranks > 1 &&
-               (stage >= 2 || config->micro_batches == 1);
-    if (buckets) working += (2 * in_block + embeddings) * size;
-    if (wire) working += largest * sizeof(float);
-    if (stage == 3) working += ((1 + config->prefetch) * in_block + embeddings) * size;  // slots
-    return zero_states_bytes(config, parameters, run.ranks, stage) + working;
+zero_plan_info plan_of(const GPT2 *model, const zero_config *config) {
+    const PluginTables *t = &model->tables;
+    zero_plan_info plan;
+    zero_check(zero_plan(&plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
+                         run.ranks_on_host));
+    return plan;
+}
+
+// Bytes that the plugin takes of the device's memory. What NCCL takes is not among them.
+size_t device_bytes_of(const zero_plan_info *plan) {
+    size_t bytes = 0;
+    for (int i = 0; i < plan->n_lines; i++)
+        if (plan->lines[i].tier == ZERO_DEVICE) bytes += plan->lines[i].bytes;
+    return bytes;
+}
+
+static size_t plugin_bytes(const GPT2 *model, zero_config config, int stage) {
+    config.stage = stage;
+    zero_plan_info plan = plan_of(model, &config);
+    return device_bytes_of(&plan);
 }
 
 // Activations at this level, without the logits and the layers' scratch.
@@ -37,9 +42,9 @@ static size_t buffer_bytes(GPT2 model, int recompute) {
 
 // Ranks that share a device share its memory evenly. Nothing is known of the others before there is a plugin.
 static int ranks_on_device(void) {
-    zero_effective e = { .ranks_on_device = 1 };
-    if (run.z) zero_get_effective(run.z, &e);
-    return e.ranks_on_device;
+    zero_job_info job = { .ranks_on_device = 1 };
+    if (run.z) zero_get_job(run.z, &job);
+    return job.ranks_on_device;
 }
 
 // The rank's part of its device, used or not.
@@ -50,15 +55,18 @@ static size_t device_bytes(void) {
 }
 
 // What a device has left with nothing recomputed at the stage that takes most. It follows from the size of
-// the device, the model and the batch alone, and not from the stage or from what is free at the moment, so
-// that bits may depend on it. An eighth of the device is for the CUDA context, NCCL and the layers' scratch.
+// the device, the model and the batch alone, and not from the stage, from what is free at the moment or from
+// settings that change no bits, so that bits may depend on it. An eighth of the device is for the CUDA
+// context, NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
-    zero_config plain = *config;
-    plain.prefetch = 1;  // these two take memory and change no bits
-    plain.comm.reduce_fp32 = 0;
+    zero_config plain = zero_defaults();
+    plain.device = config->device;
+    plain.micro_batches = config->micro_batches;
+    plain.numbers = config->numbers;
+    plain.comm.nccl = 0;
     size_t device = device_bytes(), largest = 0;
     for (int stage = 0; stage <= 3; stage++) {
-        size_t bytes = plugin_bytes(model, &plain, stage);
+        size_t bytes = plugin_bytes(model, plain, stage);
         if (bytes > largest) largest = bytes;
     }
     size_t taken = largest + buffer_bytes(*model, 0) + device / 8;
@@ -162,6 +170,13 @@ typedef struct {
     int stage, recompute, B;
 } Remedy;
 
+// Known once the ranks are connected.
+static size_t taken_by_nccl(void) {
+    zero_plan_info plan = { .nccl_bytes = 0 };
+    if (run.z) zero_get_plan(run.z, &plan);
+    return plan.nccl_bytes;
+}
+
 // Bytes of a rank with other values. A smaller batch takes more micro-batches, so a step keeps its tokens.
 static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     config.micro_batches *= model.B / r.B;
@@ -169,7 +184,7 @@ static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     model.recompute = r.recompute;
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
     plan_layers(&model, parts_of_head(&model, &config));
-    return plugin_bytes(&model, &config, r.stage) + activation_bytes(&model);
+    return plugin_bytes(&model, config, r.stage) + taken_by_nccl() + activation_bytes(&model);
 }
 
 // The search for remedies, and what it has found.
@@ -264,29 +279,38 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
 // --------
 // the memory table
 
-static void print_class(zero_memory_class class_, const char *name) {
-    zero_memory_line line;
-    for (int i = 0; !zero_memory(run.z, i, &line); i++) {
-        if (line.class_ != class_) continue;
-        const char *where = line.tier == ZERO_HOST ? "  on the host" : "";
-        print0("  %-12s %-24s %7.1f%s\n", name, line.purpose, mib(line.bytes), where);
+static void print_class(const MemoryTable *t, zero_memory_class class_, const char *name) {
+    for (int i = 0; i < t->n_lines; i++) {
+        const zero_memory_line *line = &t->lines[i];
+        if (line->class_ != class_) continue;
+        const char *where = line->tier == ZERO_HOST ? "  on the host" : "";
+        print0("  %-12s %-24s %7.1f%s\n", name, line->purpose, mib(line->bytes), where);
     }
 }
 
-void print_memory(void) {
-    double states = zero_memory_bytes(run.z, ZERO_STATES), working = zero_memory_bytes(run.z, ZERO_WORKING),
-           activations = zero_memory_bytes(run.z, ZERO_ACTIVATIONS);
-    double everything_on_every_rank = zero_states_formula(run.z, 0);
+void print_memory_table(const MemoryTable *t, const zero_plan_info *plan) {
+    double bytes[ZERO_MEMORY_CLASSES] = { 0 };
+    for (int i = 0; i < t->n_lines; i++) bytes[t->lines[i].class_] += t->lines[i].bytes;
+    double states = bytes[ZERO_STATES], working = bytes[ZERO_WORKING], activations = bytes[ZERO_ACTIVATIONS];
+    double everything_on_every_rank = plan->formulas[0].bytes;
     print0("memory of a rank                          MiB\n");
-    print_class(ZERO_STATES, "model states");
-    print_class(ZERO_WORKING, "working");
-    print_class(ZERO_ACTIVATIONS, "activations");
+    print_class(t, ZERO_STATES, "model states");
+    print_class(t, ZERO_WORKING, "working");
+    print_class(t, ZERO_ACTIVATIONS, "activations");
     print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
-           mib(states), mib(zero_states_formula(run.z, opt.stage)), mib(working), mib(activations),
+           mib(states), mib(plan->formulas[opt.stage].bytes), mib(working), mib(activations),
            mib(states + working + activations));
     print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
            "of that\n",
            mib(everything_on_every_rank), opt.stage, 100 * states / everything_on_every_rank);
+}
+
+void print_memory(void) {
+    MemoryTable t = { .n_lines = 0 };
+    zero_plan_info plan;
+    while (t.n_lines < MEMORY_LINES && !zero_memory(run.z, t.n_lines, &t.lines[t.n_lines])) t.n_lines++;
+    zero_get_plan(run.z, &plan);
+    print_memory_table(&t, &plan);
 }
 
 size_t host_bytes(void) {

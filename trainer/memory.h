@@ -13,6 +13,18 @@ void settle_memory(GPT2 *model, const zero_config *config);
 // held, and which stage, recompute and batch would make the run fit.
 void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
 
+// What a rank would hold and send with these settings, its number and that of the ranks as in `run`.
+zero_plan_info plan_of(const GPT2 *model, const zero_config *config);
+// Bytes of the device in it. What NCCL takes is not known before it is connected.
+size_t device_bytes_of(const zero_plan_info *plan);
+
+enum { MEMORY_LINES = ZERO_PLAN_LINES + 2 };  // the plugin's and the activations'
+typedef struct {
+    zero_memory_line lines[MEMORY_LINES];
+    int n_lines;
+} MemoryTable;
+// Prints the table, and beside its sums the formulas of the plan.
+void print_memory_table(const MemoryTable *t, const zero_plan_info *plan);
 // Prints the memory table of this rank.
 void print_memory(void);
 

@@ -6,10 +6,10 @@
 #include "options.h"
 #include "run.h"
 
-static void print_model(const GPT2 *model, const zero_effective *e, int resume_step) {
+static void print_model(const GPT2 *model, int resume_step) {
     const GPT2Config *c = &model->config;
     print0("model      %s: %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n",
-           resume_step >= 0 ? "checkpoint" : opt.model, (long long)e->num_parameters, c->num_layers,
+           resume_step >= 0 ? "checkpoint" : opt.model, (long long)gpt2_num_parameters(c), c->num_layers,
            c->num_heads, c->channels, c->vocab_size, c->max_seq_len);
 }
 
@@ -19,14 +19,15 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
            model->T, run.ranks, micro_batches, tokens, steps);
 }
 
-static void print_numbers(const GPT2 *model, const zero_effective *e) {
+static void print_numbers(const GPT2 *model, const zero_job_info *job) {
     const char *weights = opt.master ? " with fp32 master weights" : " without master weights";
     if (model->dtype == GPT2_F32) weights = "";
     const char *how_chosen = opt.recompute < 0 && on_cuda() ? " (the lowest that memory allows)" : "";
     print0("numbers    %s%s, recompute %d%s, ", dtype_name(model->dtype), weights, model->recompute,
            how_chosen);
     if (on_cuda())
-        print0("on %s (device %d), attention by %s\n", e->device, e->cuda_device, layers_cuda_attention());
+        print0("on %s (device %d), attention by %s\n", job->device, job->cuda_device,
+               layers_cuda_attention());
     else
         print0("%d thread%s a rank\n", run.threads, run.threads == 1 ? "" : "s");
 }
@@ -45,42 +46,44 @@ static void print_cuda(const GPT2 *model) {
            backward.bytes > backward.limit ? ", which one row exceeds" : "");
 }
 
-static void print_zero(const zero_effective *e) {
+static void print_zero(const zero_job_info *job) {
     const char *overlap = strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off";
     if (run.overlap) overlap = "on";
     print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage,
-           opt.naive ? " (naive path)" : "", e->comm, overlap, opt.prefetch);
+           opt.naive ? " (naive path)" : "", job->comm, overlap, opt.prefetch);
 }
 
-static void print_hosts(const zero_effective *e) {
-    if (e->ranks_on_host != run.ranks)
-        print0("hosts      %d of the %d ranks are on rank 0's\n", e->ranks_on_host, run.ranks);
-    if (!opt.threads && e->ranks_on_host != run.ranks_on_host)
+static void print_hosts(const zero_job_info *job) {
+    if (job->ranks_on_host != run.ranks)
+        print0("hosts      %d of the %d ranks are on rank 0's\n", job->ranks_on_host, run.ranks);
+    if (!opt.threads && job->ranks_on_host != run.ranks_on_host)
         print0("threads    were settled for %d rank%s on a host: say it with -pg %d, or --threads\n",
-               run.ranks_on_host, run.ranks_on_host == 1 ? "" : "s", e->ranks_on_host);
+               run.ranks_on_host, run.ranks_on_host == 1 ? "" : "s", job->ranks_on_host);
 }
 
-static void print_traffic(const zero_effective *e, int micro_batches) {
-    zero_step_traffic traffic = zero_expected_traffic(run.z, micro_batches);
-    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)e->bucket_elems, mib(e->bucket_bytes),
-           e->slots);
+static void print_traffic(void) {
+    zero_plan_info plan;
+    zero_get_plan(run.z, &plan);
+    int64_t gathers = plan.traffic.all_gather[ZERO_FOR_STEP];
+    int64_t reductions = plan.traffic.reduce_scatter[ZERO_FOR_STEP];
+    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
+           mib(plan.bucket_bytes), plan.slots);
     if (!opt.naive)
         print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
-               mib(traffic.all_gather + traffic.reduce_scatter), mib(traffic.all_gather),
-               mib(traffic.reduce_scatter));
+               mib(gathers + reductions), mib(gathers), mib(reductions));
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32"))
         print0("wire       gradients travel to their sum as fp32\n");
 }
 
 void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step) {
-    zero_effective e;
-    zero_get_effective(run.z, &e);
-    print_model(model, &e, resume_step);
+    zero_job_info job;
+    zero_get_job(run.z, &job);
+    print_model(model, resume_step);
     print_batch(model, micro_batches, steps);
-    print_numbers(model, &e);
+    print_numbers(model, &job);
     if (on_cuda()) print_cuda(model);
-    print_zero(&e);
-    print_hosts(&e);
-    print_traffic(&e, micro_batches);
+    print_zero(&job);
+    print_hosts(&job);
+    print_traffic();
     print_memory();
 }

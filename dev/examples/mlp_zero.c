@@ -148,6 +148,7 @@ int main(int argc, char **argv) {
         step = 0;
     char path[32], hash[17];
     double seen[2] = { 0, 0 };
+    zero_plan_info plan;
     zero_config config = zero_defaults();
     if (argc != 1 && !save && !resume) fail("usage: mlp_zero [save | resume]");
     check(zero_config_from_env(&config));
@@ -179,11 +180,12 @@ int main(int argc, char **argv) {
         run_pass(STEPS * A + i, 0, 0, seen);  // rows that it has not trained on
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
+    zero_get_plan(z, &plan);
     if (speaks)
         printf("%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes a rank (formula "
                "%zu), working %zu\n"
                "params_hash %s\n",
                NEW, seen[0] / NEW, 100 * seen[1] / NEW, zero_memory_bytes(z, ZERO_STATES),
-               zero_states_formula(z, config.stage), zero_memory_bytes(z, ZERO_WORKING), hash);
+               plan.formulas[config.stage].bytes, zero_memory_bytes(z, ZERO_WORKING), hash);
     zero_destroy(z);
 }

@@ -76,10 +76,10 @@ sub shared_print_memory {
 static void z_print_memory(int stage) {
     static const char *const classes[] = { "model states", "working", "activations" };
     zero_memory_line line;
-    zero_effective e;
+    zero_job_info job;
     double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0, working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
-    zero_get_effective(z, &e);
-    printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z), e.comm);
+    zero_get_job(z, &job);
+    printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z), job.comm);
     for (int i = 0; zero_memory(z, i, &line) == 0; i++) {
         printf("  %-12s  %-28s %8.1f MiB\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
     }
