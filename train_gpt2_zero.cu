@@ -46,6 +46,8 @@
 #include "trainer/memory.h"
 // defines: opt, parse_options
 #include "trainer/options.h"
+// defines: print_plan
+#include "trainer/plan.h"
 // defines: Report, StepResult, report_*, now
 #include "trainer/report.h"
 // defines: run (the plugin, ranks, step), print0
@@ -451,8 +453,18 @@ static void set_up_alone(Trainer *t, int argc, char **argv) {
     t->resume_step = checkpoint_to_resume();
     describe_model(&t->model, t->resume_step);
     divide_batch(t);
+}
+
+static void open_files(Trainer *t) {
     open_data(t);
     open_folder(t->resume_step >= 0);
+}
+
+static void plan_only(Trainer *t) {
+    describe_to_plugin(&t->model);
+    print_plan(&t->model, t->micro_batches);
+    run.layers->free();
+    free_tables(&t->model);
 }
 
 // Connects the ranks and allocates everything: nothing is allocated inside a step.
@@ -532,6 +544,11 @@ static void finish(Trainer *t) {
 int main(int argc, char **argv) {
     static Trainer t;
     set_up_alone(&t, argc, argv);
+    if (opt.plan) {
+        plan_only(&t);
+        return 0;
+    }
+    open_files(&t);
     set_up_together(&t);
     begin_or_resume(&t);
     print_start(&t.model, t.micro_batches, t.steps, t.resume_step);

@@ -57,7 +57,7 @@ one_core() {
     done
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run example 240 tests/test_example.sh "$build/mlp_zero"
-    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic options zero_config input_files not_finite unlike disk_full dying launch
+    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config input_files not_finite unlike disk_full dying launch
 }
 waiting() {
     run start 180 tests/start.sh "$trainer"

@@ -338,6 +338,78 @@ test_memory() {
     done
 }
 
+# ------------------------------------------------------------------------------------------------------------------- plan
+
+# plan NAME ARGUMENT...: what --plan prints, under NAME. It may take no more memory than a small program does, and reads no data.
+plan() {
+    local name=$1
+    shift
+    (ulimit -v 1500000; timeout 10 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@") >"$dir/$name.screen" 2>&1
+}
+memory_table() { sed -n '/^memory of a rank/,/plain data parallel/p' "$dir/$1.screen"; }
+in_plan() { grep -qE -- "$2" "$dir/$1.screen"; }
+
+# same_table NAME NP ARGUMENT...: the plan's table is the one that a run prints, and so is what it sends.
+same_table() {
+    local np=$2 gathers
+    begin "$1"
+    shift 2
+    need 'did not run' train "$np" planned -x 0 "$@"
+    need 'no plan' plan plan --plan-ranks "$np" "$@"
+    need 'no table' [ "$(memory_table plan | wc -l)" -gt 8 ]
+    need "tables differ: $(diff <(memory_table planned) <(memory_table plan) | head -n 4 | tr '\n' ' ')" \
+        [ "$(memory_table planned)" = "$(memory_table plan)" ]
+    gathers=$(sed -nE 's/^traffic .*gathers ([0-9.]+).*/\1/p' "$dir/planned.screen")
+    need "a step's gathers are not the run's, $gathers" in_plan plan "step: gathers +$gathers\$"
+    end
+}
+
+test_plan() {
+    local np stage
+    for np in 1 2 3; do
+        for stage in 0 1 2 3; do same_table "plan.stage $stage on $np ranks" $np --dtype bf16 -z $stage; done
+    done
+    same_table 'plan.micro-batches, buckets, messages' 2 --dtype fp32 -z 2 -d 384 --bucket 20000 --messages 1 -r 2 --trace "$dir/planned.json"
+    same_table 'plan.fp32 on the wire, prefetch' 3 --dtype bf16 -z 3 --comm-type fp32 --prefetch 2 -r 0
+
+    # 124475904 parameters with GPT-2's padded vocabulary: 7P = 831.0 MiB.
+    begin 'plan.formulas'
+    need 'no plan in bf16' plan formulas -e d12 -t 64 --dtype bf16 --plan-ranks 4 -z 1
+    need '16P' in_plan formulas '^  0  16P +1899\.4 '
+    need '4P + 12P/N' in_plan formulas '^  1  4P \+ 12P/N +831\.0 '
+    need '2P + 14P/N' in_plan formulas '^  2  2P \+ 14P/N +652\.9 '
+    need '16P/N' in_plan formulas '^  3  16P/N +474\.8 '
+    need 'no plan in fp32' plan formulas -e d12 -t 64 --dtype fp32 --plan-ranks 4
+    need '8P + 8P/N' in_plan formulas '^  1  8P \+ 8P/N +1187\.1 '
+    need 'no plan without masters' plan formulas -e d12 -t 64 --dtype bf16 -w 0 -d 1024 --plan-ranks 4
+    need '6P + 8P/N' in_plan formulas '^  1  6P \+ 8P/N +949\.7 '
+    end
+
+    begin 'plan.131 billion parameters on 128 ranks'
+    local start=$SECONDS
+    need 'no plan' plan large -e l105h96c10176v50257t2048 -t 2048 -b 1 --dtype bf16 --plan-ranks 128 -pg 8 -o "$dir/not_made"
+    need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 3 ]
+    need 'not its parameters' in_plan large ' 131020874304 parameters'
+    need 'not its states' in_plan large '^  3  16P/N +15618\.9 +15619\.1 '
+    need 'nothing goes to other hosts' in_plan large 'step: reductions +247953\.14 +234286\.44$'
+    need 'a folder was made' [ ! -e "$dir/not_made" ]
+    end
+
+    begin 'plan.of a model file'
+    need 'no model file' train 1 planned -x 1 -n 1
+    need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
+    need 'no plan' plan descriptor --plan-ranks 2
+    need 'another table' [ "$(memory_table file)" = "$(memory_table descriptor)" ]
+    end
+
+    begin 'plan.for the ranks that were started'
+    run 2 20 "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
+    need 'not once, for two ranks' [ "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" = 1 ]
+    end
+    refused 'plan.--plan-ranks alone' 0 '--plan-ranks 4' 'add --plan' -- --plan-ranks 4
+    refused 'plan.window too small for the ranks' 0 'window_bytes 65536: too small for 1000 ranks' -- --plan --plan-ranks 1000 --window 65536
+}
+
 # -------------------------------------------------------------------------------------------------------------- bad input
 
 # refused NAME NP PATTERN... -- ARGUMENT...: fails within seconds, with one message that has all the patterns in it.
@@ -385,7 +457,7 @@ test_options() {
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
     refused 'bad.no master weights' 0 '-w 0' '--dtype bf16' -- -w 0 --dtype fp32
     local option
-    for option in --plan --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
+    for option in --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
     refused 'bad.heads' 2 'l2h3c32v257t32' '32 channels' '3 heads' -- -e l2h3c32v257t32
     refused 'bad.descriptor' 0 'l2h2c32' -- -e l2h2c32
     refused 'bad.depth' 0 'd13' -- -e d13
@@ -618,7 +690,7 @@ test_launch() {
 
 # ------------------------------------------------------------------------------------------------------------------------
 
-for group in "${@:-bits resume files outputs traffic memory options zero_config input_files not_finite unlike disk_full dying launch}"; do
+for group in "${@:-bits resume files outputs traffic memory plan options zero_config input_files not_finite unlike disk_full dying launch}"; do
     for g in $group; do since=$EPOCHREALTIME; "test_$g" || failed=$((failed + 1)); awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"; done
 done
 finish trainer

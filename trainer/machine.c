@@ -56,6 +56,7 @@ void settle_ranks(void) {
     zero_start start = start_method();
     check_start_options(start);
     if (opt.processes) take_process_numbers(start);
+    if (opt.plan_ranks) run.ranks = run.ranks_on_host = opt.plan_ranks;
     if (opt.ranks_a_host) run.ranks_on_host = opt.ranks_a_host < run.ranks ? opt.ranks_a_host : run.ranks;
 }
 

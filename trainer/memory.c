@@ -116,27 +116,29 @@ static void plan_layers(GPT2 *model, int parts) {
 // --------
 // the level of recompute
 
-enum { MOST_RECOMPUTE = 2 };
-
 // The lowest level whose activations fit into what the device has left once the plugin holds its own memory.
 // A thirty-second of the device stays free: kernels are loaded and NCCL connects later, and allocations
 // leave gaps. Where the forward product computes GELU itself, level 0 has other bits than the others, so it
 // is taken only where it fits at every stage.
-static int lowest_recompute(const GPT2 *model, const zero_config *config) {
-    size_t left, reserve = device_bytes() / 32;
+static int lowest_recompute(const GPT2 *model, const zero_config *config, size_t left) {
+    size_t reserve = device_bytes() / 32;
     GPT2 tried = *model;
     tried.recompute = 0;
     if (layers_cuda_gelu_fused(4 * model->config.channels)) {
         if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
         tried.recompute = 1;
     }
-    zero_check(zero_memory_left(config, &left));
-    left /= ranks_on_device();
     while (tried.recompute < MOST_RECOMPUTE) {
         if (activation_bytes(&tried) + reserve <= left) break;
         tried.recompute++;
     }
     return tried.recompute;
+}
+
+static size_t memory_left(const zero_config *config) {
+    size_t left;
+    zero_check(zero_memory_left(config, &left));
+    return left / ranks_on_device();
 }
 
 // The largest of the ranks' numbers, each from 0 to `most`, which is at most 64.
@@ -159,7 +161,25 @@ void settle_memory(GPT2 *model, const zero_config *config) {
     // Ranks that share a device have freed what they tried products in.
     if (on_cuda()) zero_check(zero_barrier(run.z));
     if (model->recompute >= 0) return;
-    model->recompute = on_cuda() ? largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE) : 1;
+    if (!on_cuda()) {
+        model->recompute = 1;
+        return;
+    }
+    int lowest = lowest_recompute(model, config, memory_left(config));
+    model->recompute = largest_of_ranks(lowest, MOST_RECOMPUTE);
+}
+
+void settle_memory_alone(GPT2 *model, const zero_config *config) {
+    int parts = parts_of_head(model, config);
+    if (!on_cuda()) {
+        plan_layers(model, parts);
+        if (model->recompute < 0) model->recompute = 1;
+        return;
+    }
+    model->chunk = rows_of_part(model, parts);
+    if (model->recompute >= 0) return;
+    size_t left = memory_left(config), taken = plugin_bytes(model, *config, config->stage);
+    model->recompute = lowest_recompute(model, config, taken < left ? left - taken : 0);
 }
 
 // --------

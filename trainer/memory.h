@@ -9,6 +9,11 @@
 // before the activations are allocated. All ranks take what the one with the least memory needs.
 void settle_memory(GPT2 *model, const zero_config *config);
 
+// The same for --plan, without other ranks. On CUDA it leaves the layers' scratch out, for which they would
+// run products.
+void settle_memory_alone(GPT2 *model, const zero_config *config);
+enum { MOST_RECOMPUTE = 2 };  // levels of recompute are 0 to 2
+
 // Ends the run after the plugin has returned ZERO_ERR_MEMORY or no activation: says what was asked for and
 // held, and which stage, recompute and batch would make the run fit.
 void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));

@@ -118,7 +118,10 @@ const Option option_table[] = {
       "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--zero-config", TEXT, &opt.zero_config, 0, 0,
       "DeepSpeed JSON; it goes before --bucket, --prefetch, --overlap; others must agree" },
-    { "--plan", NOT_BUILT, NULL, 0, 0, "" },
+    { "--plan", FLAG, &opt.plan, 0, 0,
+      "print what a rank would hold and send, at every stage; start and allocate nothing" },
+    { "--plan-ranks", INT, &opt.plan_ranks, 1, 1 << 20,
+      "with --plan: for so many ranks, -pg of them on a host (default: those started)" },
     { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" },
     { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
 
@@ -182,7 +185,7 @@ const Option option_table[] = {
     { "-pr", INT, &opt.process_rank, -1, 1 << 20,
       "tcp, fs: number of this one, from 0 (default -1: as the launcher says)" },
     { "-pg", INT, &opt.ranks_a_host, 0, 1 << 20,
-      "tcp, fs: ranks on a host (default 0: as the launcher says, else all)" },
+      "tcp, fs, --plan: ranks on a host (default 0: as the launcher says, else all)" },
     { "-ps", TEXT, &opt.server, 0, 0,
       "tcp: host or host:port of rank 0 (default: the launcher's; port 12345)" },
     { "-pf", TEXT, &opt.start_file, 0, 0, "fs: a path that all hosts see, of a file or a folder" },
@@ -250,6 +253,7 @@ static double parse_number(const Option *o, const char *text) {
 static void set_option(const Option *o, const char *text) {
     switch (o->kind) {
     case HEADING:
+    case FLAG:
         break;
     case TEXT:
         *(const char **)o->value = text;
@@ -299,23 +303,28 @@ static void check_combinations(void) {
     if (opt.naive && opt.stage)
         die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
             opt.stage < 0 ? 3 : opt.stage);
+    if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
     if ((opt.checkpoint_every || opt.resume) && !opt.output)
         die("options -n and -y need a folder: add -o FOLDER");
 }
 
 void parse_options(int argc, char **argv) {
     // This comes first, since any option may be refused.
-    for (int i = 1; i + 1 < argc; i += 2)
+    for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) die_silently_before_create();
-    for (int i = 1; i < argc; i += 2) {
+    for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             usage();
             exit(EXIT_SUCCESS);
         }
         const Option *o = find_option(argv[i]);
         if (o->kind == NOT_BUILT && !*o->help) die("option %s: not built yet", argv[i]);
+        if (o->kind == FLAG) {
+            *(int *)o->value = 1;
+            continue;
+        }
         if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
-        set_option(o, argv[i + 1]);
+        set_option(o, argv[++i]);
     }
     check_choices();
     check_combinations();

@@ -37,6 +37,7 @@ typedef struct {
     double comm_timeout;
     int naive;
     const char *zero_config;  // NULL: no file
+    int plan, plan_ranks;     // plan_ranks 0: not given
     // output and checkpoints
     const char *output;                                        // -o; NULL: no folder
     int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
@@ -69,6 +70,7 @@ void parse_options(int argc, char **argv);
 typedef enum {
     HEADING,
     TEXT,          // value: const char *
+    FLAG,          // value: int, set to 1; it takes no value on the command line
     INT,           // value: int
     REAL,          // value: double
     NOTHING_HERE,  // accepted, without effect

@@ -1,0 +1,168 @@
+#include "plan.h"
+#include <stdio.h>
+#include <string.h>
+#include "die.h"
+#include "machine.h"
+#include "memory.h"
+#include "options.h"
+#include "run.h"
+#include "settings.h"
+
+static void print_what(const GPT2 *model, const zero_config *config, const zero_plan_info *plan,
+                       int micro_batches) {
+    const GPT2Config *c = &model->config;
+    long long tokens = (long long)model->B * model->T * run.ranks * micro_batches;
+    const char *weights = config->numbers.no_master ? " without master weights" : " with fp32 master weights";
+    print0("plan       stage %d%s for %d rank%s, %d on a host; nothing is started or allocated\n",
+           config->stage, config->debug.naive ? " (naive path)" : "", run.ranks, run.ranks == 1 ? "" : "s",
+           run.ranks_on_host);
+    print0("model      %s: %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.model,
+           (long long)plan->parameters, c->num_layers, c->num_heads, c->channels, c->vocab_size,
+           c->max_seq_len);
+    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step\n", model->B, model->T,
+           run.ranks, micro_batches, tokens);
+    print0("numbers    %s%s, recompute %d, logits in parts of %d rows\n", dtype_name(model->dtype),
+           model->dtype == GPT2_F32 ? "" : weights, model->recompute, model->chunk);
+    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan->bucket_elems,
+           mib(plan->bucket_bytes), plan->slots);
+}
+
+// --------
+// memory
+
+// The lines that a run's table has: the plugin's, and those of the activations.
+static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
+    MemoryTable t = { .n_lines = plan->n_lines };
+    memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
+    GPT2 without_scratch = *model;
+    without_scratch.scratch_bytes = 0;
+    size_t activations = activation_bytes(&without_scratch), all = activation_bytes(model);
+    t.lines[t.n_lines++] =
+        (zero_memory_line){ .purpose = "activations", .class_ = ZERO_ACTIVATIONS, .bytes = activations };
+    if (!model->scratch_bytes) return t;
+    t.lines[t.n_lines++] = (zero_memory_line){ .purpose = SCRATCH_OF_LAYERS,
+                                               .class_ = ZERO_ACTIVATIONS,
+                                               .bytes = all - activations };
+    return t;
+}
+
+// What only a run can know.
+static void print_assumptions(const zero_plan_info *plan) {
+    for (int i = 0; i < plan->n_lines; i++) {
+        const zero_memory_line *l = &plan->lines[i];
+        if (!l->assumed) continue;
+        if (l->bytes)
+            print0("  %s: as configured; a run may find that there is none\n", l->purpose);
+        else
+            print0("  %s: not counted; a run measures it\n", l->purpose);
+    }
+    if (on_cuda())
+        print0("  %s: not counted; cuBLASLt and cuDNN say it when a run starts\n", SCRATCH_OF_LAYERS);
+}
+
+static void print_moves(const zero_plan_info *plan) {
+    static const char *const names[] = {
+        [ZERO_MOVED_BY_GATHERS] = "gathers",
+        [ZERO_MOVED_BY_REDUCTIONS] = "reductions",
+        [ZERO_MOVED_BY_GATHERS | ZERO_MOVED_BY_REDUCTIONS] = "gathers and reductions",
+    };
+    print0("moved by collectives\n");
+    for (int i = 0; i < plan->n_lines; i++) {
+        const zero_memory_line *l = &plan->lines[i];
+        if (l->moved_by) print0("  %-27s %s\n", l->purpose, names[l->moved_by]);
+    }
+}
+
+static void print_activations(const GPT2 *model) {
+    GPT2Activation table[NUM_ACTIVATIONS];
+    activation_table(model, table);
+    print0("activations of a rank, recompute %d           MiB\n", model->recompute);
+    for (int i = 0; i < NUM_ACTIVATIONS; i++)
+        print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
+               mib(activation_pages(&table[i])));
+}
+
+// --------
+// the four stages beside each other
+
+// "4P + 12P/N", as in the papers.
+static const char *formula_text(const zero_formula *f) {
+    static char text[48];
+    int n = 0;
+    if (f->whole) n += snprintf(text, sizeof text, "%dP", f->whole);
+    if (f->sharded) snprintf(text + n, sizeof text - n, "%s%dP/N", f->whole ? " + " : "", f->sharded);
+    return text;
+}
+
+// What this machine has left for a rank; 0: unknown. Each rank on CUDA is taken to have a device of its own.
+static size_t room_of_rank(const zero_config *config) {
+    size_t left;
+    if (zero_memory_left(config, &left)) return 0;
+    return on_cuda() ? left : left / run.ranks_on_host;
+}
+
+static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
+    zero_config at_stage = *config;
+    at_stage.stage = stage;
+    at_stage.debug.naive = config->debug.naive && stage == 0;
+    const zero_plan_info plan = plan_of(model, &at_stage);
+    const zero_formula *f = &plan.formulas[stage];
+    print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
+           mib(plan.bytes[ZERO_STATES]), mib(plan.bytes[ZERO_WORKING]));
+    GPT2 tried = *model;
+    for (tried.recompute = 0; tried.recompute <= MOST_RECOMPUTE; tried.recompute++) {
+        size_t activations = activation_bytes(&tried);
+        double together = (double)plan.bytes[ZERO_STATES] + plan.bytes[ZERO_WORKING] + activations;
+        int fits = device_bytes_of(&plan) + activations < room;
+        print0(" %10.1f%s", mib(together), fits ? "*" : " ");
+    }
+    print0("\n");
+}
+
+static void print_stages(const GPT2 *model, const zero_config *config) {
+    const size_t room = room_of_rank(config);
+    print0(
+        "stages, MiB of a rank (P parameters, N ranks)                     with activations at recompute\n");
+    print0("     formula            bytes      states     working           0          1          2\n");
+    for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
+    if (room)
+        print0("  * fits into the %.0f MiB that this %s has left for each of %d rank%s\n", mib(room),
+               on_cuda() ? "device" : "machine", on_cuda() ? 1 : run.ranks_on_host,
+               on_cuda() || run.ranks_on_host == 1 ? "" : "s");
+}
+
+// --------
+// traffic
+
+static void print_sent(const char *what, int64_t bytes, int64_t between_nodes) {
+    print0("  %-34s %11.2f", what, mib(bytes));
+    if (run.ranks_on_host < run.ranks) print0(" %11.2f", mib(between_nodes));
+    print0("\n");
+}
+
+static void print_sent_traffic(const zero_plan_info *plan) {
+    const zero_traffic *all = &plan->traffic, *between = &plan->traffic_between_nodes;
+    const zero_purpose step = ZERO_FOR_STEP, eval = ZERO_FOR_EVAL, scalars = ZERO_FOR_SCALARS;
+    print0("sent by a rank                             MiB%s\n",
+           run.ranks_on_host < run.ranks ? "  to other hosts" : "");
+    print_sent("step: gathers", all->all_gather[step], between->all_gather[step]);
+    print_sent("step: reductions", all->reduce_scatter[step], between->reduce_scatter[step]);
+    if (all->other[step]) print_sent("step: gradients to everyone", all->other[step], between->other[step]);
+    print_sent("step: scalars of the norm", all->other[scalars], between->other[scalars]);
+    print_sent("validation batch: gathers", all->all_gather[eval], between->all_gather[eval]);
+}
+
+void print_plan(GPT2 *model, int micro_batches) {
+    zero_config config = plugin_settings(model->dtype, micro_batches);
+    config.start.rank = 0;
+    settle_memory_alone(model, &config);
+    const zero_plan_info plan = plan_of(model, &config);
+    const MemoryTable table = table_of(model, &plan);
+    print_what(model, &config, &plan, micro_batches);
+    print_memory_table(&table, &plan);
+    print_assumptions(&plan);
+    print_moves(&plan);
+    print_activations(model);
+    print_stages(model, &config);
+    print_sent_traffic(&plan);
+}
