@@ -31,7 +31,7 @@ typedef struct {
 typedef struct copies_request {
     copies_pool *pool;
     state_part part;
-    char *bytes;  // a copy to be filled, or one that goes home and is freed then
+    char *bytes;  // the copy to be filled, on the device; or, closing, what it held, on the host, freed then
     int closing, served;
     struct copies_request *next;
 } copies_request;
@@ -39,9 +39,10 @@ typedef struct copies_request {
 static struct {
     int params, grads;  // how many parts of them may be open at a time; of the other states: one
     copies_pool pools[COPIES_STATES];
-    int n_pools, started, stopping;
+    int n_pools, stopping;
     long opened, late;
-    char breach[256];  // the first one
+    char breach[256];   // the first one
+    char *view, *made;  // a copy's bytes on the host: as they are, and as they are going to be
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -83,14 +84,30 @@ static inline char *copies_home(const copies_pool *pool, const state_part *p) {
            layout_offset(p->of->layout, p->unit, part, p->of->sharded) * dtype_bytes(p->of->dtype);
 }
 
+// The host's view of memory of the device, and the way back. They end the program where the device fails.
+static inline const char *copies_seen(device *d, const char *x, size_t n) {
+    const char *view = device_view(d, x, n, copies.view);
+    if (!view) abort();
+    return view;
+}
+static inline void copies_set(device *d, char *x, const char *bytes, size_t n) {
+    if (device_set(d, x, bytes, n)) abort();
+}
+
 static inline void copies_scramble(char *to, const char *from, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] = (char)(from[i] ^ COPIES_SCRAMBLED);
 }
 
-static inline int copies_is_poison(const char *x, size_t n) {
+static inline int copies_is_poison(device *d, const char *x, size_t n) {
+    const char *bytes = copies_seen(d, x, n);
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)x[i] != COPIES_POISON) return 0;
+        if ((unsigned char)bytes[i] != COPIES_POISON) return 0;
     return 1;
+}
+
+static inline void copies_poison(device *d, char *x, size_t n) {
+    memset(copies.made, COPIES_POISON, n);
+    copies_set(d, x, copies.made, n);
 }
 
 static inline int copies_overlap(const state_part *a, const state_part *b) {
@@ -101,18 +118,21 @@ static inline int copies_overlap(const state_part *a, const state_part *b) {
 // -------- the thread
 
 static inline void copies_serve(copies_request *r) {
+    device *d = r->part.of->device;
     size_t n = copies_bytes(&r->part);
     char *home = copies_home(r->pool, &r->part);
+    if (d->f->enter(d)) abort();
     if (!r->closing) {
-        if (r->part.intent != STATE_WRITE) copies_scramble(r->bytes, home, n);
-        return;
-    }
-    if (r->part.intent != STATE_READ) {
-        copies_scramble(home, r->bytes, n);
+        if (r->part.intent == STATE_WRITE) return;
+        copies_scramble(copies.made, copies_seen(d, home, n), n);
+        copies_set(d, r->bytes, copies.made, n);
         return;
     }
     copies_scramble(r->bytes, r->bytes, n);
-    if (memcmp(r->bytes, home, n)) copies_breach(&r->part, "written, but opened for reading");
+    if (r->part.intent != STATE_READ)
+        copies_set(d, home, r->bytes, n);
+    else if (memcmp(r->bytes, copies_seen(d, home, n), n))
+        copies_breach(&r->part, "written, but opened for reading");
 }
 
 static inline void *copies_loop(void *unused) {
@@ -159,6 +179,15 @@ static inline int copies_most_open(const state *s) {
     return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
 }
 
+// All of it, which has just been cleared.
+static inline void copies_scramble_home(const state *s, char *home) {
+    char *bytes = calloc(1, state_bytes(s));
+    if (!bytes) abort();
+    copies_scramble(bytes, bytes, state_bytes(s));
+    copies_set(s->device, home, bytes, state_bytes(s));
+    free(bytes);
+}
+
 static inline int copies_create(state *s, memory *m, const memory_request *planned) {
     copies_pool *pool = &copies.pools[copies.n_pools];
     int64_t largest = 0;
@@ -167,16 +196,19 @@ static inline int copies_create(state *s, memory *m, const memory_request *plann
         if (s->layout->units[u].padded > largest) largest = s->layout->units[u].padded;
     *pool = (copies_pool){ .of = s, .home = s->array, .n_slots = copies_most_open(s) };
     s->array = NULL;
-    copies_scramble(pool->home, pool->home, state_bytes(s));
+    copies_scramble_home(s, pool->home);
     pool->slot_bytes = largest * dtype_bytes(s->dtype);
     memory_request slot = *planned;
     slot.class_ = ZERO_WORKING;
     slot.purpose = "copies";
     slot.bytes = pool->slot_bytes;
+    copies.view = realloc(copies.view, largest * sizeof(float));
+    copies.made = realloc(copies.made, largest * sizeof(float));
+    if (!copies.view || !copies.made) abort();
     for (int i = 0; i < pool->n_slots; i++) {
         pool->slots[i].memory = memory_alloc(m, &slot);
         if (!pool->slots[i].memory) return ZERO_ERR_MEMORY;
-        memset(pool->slots[i].memory, COPIES_POISON, pool->slot_bytes);
+        copies_poison(s->device, pool->slots[i].memory, pool->slot_bytes);
     }
     copies.n_pools++;
     return 0;
@@ -195,7 +227,8 @@ static inline int copies_choose(copies_pool *pool, const state_part *p, copies_s
             return copies_breach(p, "opened while it is open, one of the two for writing");
     }
     if (!*chosen) return copies_breach(p, "too many parts are open");
-    if (!copies_is_poison((*chosen)->memory, pool->slot_bytes)) return copies_written_late(pool);
+    if (!copies_is_poison(p->of->device, (*chosen)->memory, pool->slot_bytes))
+        return copies_written_late(pool);
     return 0;
 }
 
@@ -216,7 +249,7 @@ static inline int copies_open_locked(state_part *p) {
 
 static inline int copies_open(state_part *p) {
     device *d = p->of->device;
-    ZERO_TRY(d->f->wait(d, p->on));  // poison and bytes are written by the host
+    ZERO_TRY(d->f->wait(d, p->on));
     pthread_mutex_lock(&copies.lock);
     int rc = copies_open_locked(p);
     pthread_mutex_unlock(&copies.lock);
@@ -224,6 +257,7 @@ static inline int copies_open(state_part *p) {
 }
 
 static inline int copies_close_locked(state_part *p) {
+    device *d = p->of->device;
     copies_pool *pool = copies_pool_of(p->of);
     copies_slot *slot = NULL;
     size_t n = copies_bytes(p);
@@ -231,13 +265,14 @@ static inline int copies_close_locked(state_part *p) {
         if (pool->slots[i].part.of && pool->slots[i].memory == p->at) slot = &pool->slots[i];
     if (!slot || slot->part.unit != p->unit || slot->part.part != p->part)
         return copies_breach(p, "closed, but not open");
-    if (!copies_is_poison(slot->memory + n, pool->slot_bytes - n))
+    if (!copies_is_poison(d, slot->memory + n, pool->slot_bytes - n))
         return copies_breach(p, "written behind its end");
     copies_request *r = malloc(sizeof *r);
     char *bytes = malloc(n);
     if (!r || !bytes) abort();
-    *r = (copies_request){ .pool = pool, .part = *p, .bytes = memcpy(bytes, slot->memory, n), .closing = 1 };
-    memset(slot->memory, COPIES_POISON, n);
+    memcpy(bytes, copies_seen(d, slot->memory, n), n);
+    *r = (copies_request){ .pool = pool, .part = *p, .bytes = bytes, .closing = 1 };
+    copies_poison(d, slot->memory, n);
     slot->part.of = NULL;
     copies_post(r);
     return 0;
@@ -280,21 +315,26 @@ static inline int copies_left_open(void) {
         for (int k = 0; k < copies.pools[i].n_slots; k++) {
             copies_slot *s = &copies.pools[i].slots[k];
             open += s->part.of != NULL;
-            if (!s->part.of && !copies_is_poison(s->memory, copies.pools[i].slot_bytes))
+            if (!s->part.of &&
+                !copies_is_poison(copies.pools[i].of->device, s->memory, copies.pools[i].slot_bytes))
                 copies_written_late(&copies.pools[i]);
         }
     pthread_mutex_unlock(&copies.lock);
     return open;
 }
 
-// Before the memory of the states is freed.
-static inline void copies_stop(void) {
+// Before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing where states are
+// not copied.
+static inline int copies_stop(void) {
+    if (state_default_store != &copies_store) return 0;
+    int open = copies_left_open();
     pthread_mutex_lock(&copies.lock);
     copies.stopping = 1;
     pthread_cond_signal(&copies.work);
     pthread_mutex_unlock(&copies.lock);
     pthread_join(copies.thread, NULL);
     state_default_store = &state_on_device;
+    return open;
 }
 
 #endif

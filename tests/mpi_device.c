@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 #include "check.h"
+#include "copies.h"
 #include "plan.h"
 #include "settings.h"
 #include "toy.h"
@@ -151,6 +152,7 @@ static outcome train(const zero_config *c) {
     last_step(&t, c, &o);
     MUST(zero_hash(t.z, 1, o.full));
     MUST(zero_hash(t.z, 0, o.params));
+    CHECK(copies_stop() == 0);
     zero_destroy(t.z);
     return o;
 }
@@ -225,6 +227,23 @@ static void check_point(const point *p) {
     CHECK(!memcmp(got.gradient, want->gradient, sizeof got.gradient));
 }
 
+// With the states copied in and out (copies.h): a part that is closed too early, or on another stream than
+// the one that uses it, gives other bits.
+static void check_copied(const point *p) {
+    zero_config c = config_of(p);
+    const outcome *want = on_processor(p);
+    CHECK_SETTING("copied states, stage %d, %s, %d micro-batches, overlap %d, %s", c.stage,
+                  settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap,
+                  manners[p->at[MANNER]].mode);
+    int bucket_units = c.reduce_bucket_size > TOY_LARGEST ? TOY_BLOCKS : 1;
+    set_manner(&manners[p->at[MANNER]]);
+    copies_start(3, (c.stage < 2 ? 2 : 0) + bucket_units);
+    outcome got = train(&c);
+    if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
+    CHECK(!copies.breach[0] && copies.opened > 100);
+    CHECK(!memcmp(&got, want, sizeof got));
+}
+
 static int every;
 
 static void check_combinations(void) {
@@ -246,6 +265,7 @@ static void check_some(void) {
                 point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2,
                               (n + overlap) % 2, n / 5 % 3, m, (n + n / 8) % 2 } };
                 check_point(&p);
+                check_copied(&p);
             }
 }
 
