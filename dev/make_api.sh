@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h and zero_job.h.
 # Usage: dev/make_api.sh [FILE]
-# A line `// -------- title` becomes a heading, a comment with the declarations under it an entry, and a comment
-# alone a paragraph.
+# A line `// -------- title` becomes a heading, a comment with the declarations under it an entry, and a
+# comment alone a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 to=${1:-docs/api.md}

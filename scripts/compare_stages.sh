@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss, digest of the parameters.
-# Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the built-in small model
-# The runs are left in build/compare/stage0 .. stage3 (or OUT=folder), for make plots. TRAINER=program runs another one.
-# Status 1: the digests differ where they must not. With gradient accumulation (-d) stages 0 and 1 must agree, and 2 and 3.
+# Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss,
+# digest of the parameters.
+# Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
+# built-in small model The runs are left in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
+# TRAINER=program runs another one. Status 1: the digests differ where they must not. With gradient
+# accumulation (-d) stages 0 and 1 must agree, and 2 and 3.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -15,20 +17,24 @@ for option in "$@"; do case $option in
 esac; done
 [ -x "$trainer" ] || fail "$trainer is not there: make train_gpt2_zero"
 
-value() { sed -nE "s/.*\"$1\": \"?([^\",}]*).*/\1/p" "$folder/summary.json"; }        # of a key of the run's summary
-batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }                         # a number of the line about the batch
+# of a key of the run's summary
+value() { sed -nE "s/.*\"$1\": \"?([^\",}]*).*/\1/p" "$folder/summary.json"; }
+# a number of the line about the batch
+batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 
 mkdir -p "$out"
 rows=() hashes=()
 for stage in 0 1 2 3; do
     folder=$out/stage$stage
     [ ! -t 2 ] || printf '\rstage %d ...' $stage >&2
-    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 "$@" -z $stage -o "$folder" >"$folder.screen" 2>&1 </dev/null || {
+    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 "$@" -z $stage -o "$folder" \
+        >"$folder.screen" 2>&1 </dev/null || {
         grep -a '^train_gpt2_zero: ' "$folder.screen" >&2 || tail -n 3 "$folder.screen" >&2
         fail "stage $stage failed; all it said is in $folder.screen"
     }
     hashes+=("$(value params_hash)")
-    rows+=("$stage $(value model_state_bytes) $(value working_bytes) $(value activation_bytes) $(value all_gather) $(value reduce_scatter)\
+    rows+=("$stage $(value model_state_bytes) $(value working_bytes) $(value activation_bytes) $(value \
+        all_gather) $(value reduce_scatter)\
  $(value all_reduce) $(batch '([0-9]+) tokens a step') $(value tokens_per_s) $(value loss) ${hashes[stage]}")
 done
 [ ! -t 2 ] || printf '\r            \r' >&2

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make demo: a GPT-2 of 0.8 million parameters learns to write stories, under ZeRO-3 on two ranks, in about a minute.
-# make demo TEXT=my.txt: the same from your own text, byte by byte; its first tenth, at most 100000 bytes, is for validation.
+# make demo: a GPT-2 of 0.8 million parameters learns to write stories, under ZeRO-3 on two ranks, in about a
+# minute. make demo TEXT=my.txt: the same from your own text, byte by byte; its first tenth, at most 100000
+# bytes, is for validation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -10,15 +11,21 @@ if [ -n "${TEXT:-}" ]; then
     least=10500 # validation takes a tenth, and two ranks take 1024 tokens at once
     [ -f "$TEXT" ] || { echo "TEXT=$TEXT: there is no such file" >&2; exit 1; }
     size=$(stat -L -c %s "$TEXT")
-    [ "$size" -ge $least ] || { echo "TEXT=$TEXT: $size bytes of text are too few to train on; give at least $least" >&2; exit 1; }
+    [ "$size" -ge $least ] || {
+        echo "TEXT=$TEXT: $size bytes of text are too few to train on; give at least $least" >&2
+        exit 1
+    }
     mkdir -p data
-    build/make_tokens -o data/demo --documents paragraph --val $((size < 1000000 ? size / 10 : 100000)) "$TEXT"
+    build/make_tokens -o data/demo --documents paragraph --val $((size < 1000000 ? size / 10 : 100000)) \
+        "$TEXT"
     data=" -i data/demo_train.bin -j data/demo_val.bin --tokenizer data/demo_tokenizer.bin"
 fi
 rm -rf "$out"
 mkdir -p build
-command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o $out$data"
+command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o "\
+"$out$data"
 echo "\$ $command"
-# On a terminal the trainer draws a bar. Elsewhere each step prints a line: a screenful is enough, all of them are in $out/main.log.
+# On a terminal the trainer draws a bar. Elsewhere each step prints a line: a screenful is enough, all of them
+# are in $out/main.log.
 if [ -t 1 ]; then $command; else $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'; fi
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

@@ -4,13 +4,15 @@
 #   tinyshakespeare     data/tiny_shakespeare_train.bin, _val.bin: 338028 tokens
 #   tinystories         data/tinystories_train.bin, _val.bin: 2.2 GB of text, made into tokens here
 #   fineweb[:N]         data/fineweb_val_000000.bin and the first N of 103 training shards (1), 200 MB each
-#   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB each
+#   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
+#                       each
 #   gpt2:124M           data/gpt2_124M.bin, 498 MB; gpt2:124M_bf16: data/gpt2_124M_bf16.bin, 249 MB
-# The same command goes on where it was interrupted, and checks what is there. From https://huggingface.co, or LLMC_ZERO_MIRROR, a URL.
+# The same command goes on where it was interrupted, and checks what is there. From https://huggingface.co, or
+# LLMC_ZERO_MIRROR, a URL.
 #
-# Checksums: those written here are of files that were compared. For the others the server's own is taken where it sends one
-# (X-Linked-Etag, for large files); without, size and header are all that can be checked. Every file's SHA-256 is noted beside it, in
-# NAME.sha256, and later runs check against that.
+# Checksums: those written here are of files that were compared. For the others the server's own is taken
+# where it sends one (X-Linked-Etag, for large files); without, size and header are all that can be checked.
+# Every file's SHA-256 is noted beside it, in NAME.sha256, and later runs check against that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mirror=${LLMC_ZERO_MIRROR:-https://huggingface.co}
@@ -28,7 +30,8 @@ expected_size() {
     case ${h[0]:-} in
         20240520) echo $((1024 + 2 * h[2])) ;;                  # tokens
         20240326) local T=${h[2]} L=${h[4]} C=${h[6]} V=${h[7]} # a model
-                  echo $((1024 + (V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C) * (h[1] == 3 ? 4 : 2))) ;;
+                  echo $((1024 + (V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C) * (h[1] == 3 ? 4 : 2))) \
+                      ;;
         20240328) ;;                                            # a tokenizer
         *) echo "no header" ;;
     esac
@@ -42,7 +45,10 @@ fault() {
         expected="no header"
         [ "$size" -lt 1024 ] || expected=$(expected_size "$file")
         [ "$expected" != "no header" ] || { echo "it is not in one of llm.c's formats"; return; }
-        [ "${expected:-$size}" = "$size" ] || { echo "it has $size bytes, but its header stands for $expected"; return; }
+        [ "${expected:-$size}" = "$size" ] || {
+            echo "it has $size bytes, but its header stands for $expected"
+            return
+        }
     fi
     [ -z "$sum" ] && return
     is=$(checksum "$file")
@@ -50,12 +56,15 @@ fault() {
 }
 
 # The SHA-256 that the server gives for a file, or nothing.
-server_sum() { curl -sI --max-time 30 "$1" | tr -d '\r' | sed -nE 's/^x-linked-etag: *"?([0-9a-f]{64})"?$/\1/Ip' || true; }
+server_sum() {
+    curl -sI --max-time 30 "$1" | tr -d '\r' | sed -nE 's/^x-linked-etag: *"?([0-9a-f]{64})"?$/\1/Ip' || true
+}
 
 # curl's exit status in words.
 reason() {
     case $1 in
-        5|6|7|28|35) echo "no network, or $mirror does not answer; the same command goes on where this one stopped" ;;
+        5|6|7|28|35) echo \
+            "no network, or $mirror does not answer; the same command goes on where this one stopped" ;;
         18|52|55|56|92) echo "the connection broke; the same command goes on where this one stopped" ;;
         22|37) echo "there is no such file, or it may not be read" ;;
         23) echo "cannot write to $data/; is the disk full?" ;;
@@ -63,10 +72,12 @@ reason() {
         *) echo "curl ended with status $1" ;;
     esac
 }
-# transfer URL PART: goes on with PART, or begins it. A PART that is whole already is what the server answers with 416.
+# transfer URL PART: goes on with PART, or begins it. A PART that is whole already is what the server answers
+# with 416.
 transfer() {
     local status=0 code
-    code=$(curl -fL "$meter" --connect-timeout 20 --speed-time 60 -C - -o "$2" -w '%{http_code}' "$1") || status=$?
+    code=$(curl -fL "$meter" --connect-timeout 20 --speed-time 60 -C - -o "$2" -w '%{http_code}' "$1") ||
+        status=$?
     [ "$status" = 0 ] || [ "$code" = 416 ] || die "$1: $(reason "$status")"
 }
 
@@ -83,20 +94,29 @@ fetch() {
         [ -n "$sum" ] || sum=$(server_sum "$url")
         transfer "$url" "$file.part"
         wrong=$(fault "$file.part" "$name" "$sum")
-        [ -z "$wrong" ] || { rm -f "$file.part"; die "$url: $wrong; what was downloaded is removed, run this again"; }
+        [ -z "$wrong" ] || {
+            rm -f "$file.part"
+            die "$url: $wrong; what was downloaded is removed, run this again"
+        }
         mv "$file.part" "$file"
-        echo "$file: $(stat -c %s "$file") bytes, $([ -n "$sum" ] && echo 'SHA-256 as expected' || echo 'no SHA-256 known to compare with')"
+        echo "$file: $(stat -c %s "$file") bytes, $([ -n "$sum" ] && echo 'SHA-256 as expected' || echo \
+            'no SHA-256 known to compare with')"
     fi
-    [ -e "$file.sha256" ] || (cd "$data" && sha256sum "$name" >"$name.sha256.tmp" && mv "$name.sha256.tmp" "$name.sha256")
+    [ -e "$file.sha256" ] || (cd "$data" && sha256sum "$name" >"$name.sha256.tmp" && mv "$name.sha256.tmp" \
+        "$name.sha256")
 }
 
 pack=datasets/karpathy/llmc-starter-pack/resolve/main
-tokenizer() { fetch $pack/gpt2_tokenizer.bin 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13; }
+tokenizer() {
+    fetch $pack/gpt2_tokenizer.bin 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13
+}
 
 # shards NAME REPOSITORY COUNT MOST: the validation shard and COUNT training shards.
 shards() {
     local i
-    if ! [[ $3 =~ ^[1-9][0-9]{0,3}$ ]] || [ "$3" -gt "$4" ]; then die "$1: $3 shards: expected a number from 1 to $4"; fi
+    if ! [[ $3 =~ ^[1-9][0-9]{0,3}$ ]] || [ "$3" -gt "$4" ]; then
+        die "$1: $3 shards: expected a number from 1 to $4"
+    fi
     fetch "datasets/$2/resolve/main/$1_val_000000.bin"
     for ((i = 1; i <= $3; i++)); do fetch "datasets/$2/resolve/main/$1_train_$(printf %06d "$i").bin"; done
 }
@@ -106,8 +126,10 @@ tinystories() {
     fetch datasets/roneneldan/TinyStories/resolve/main/$text-valid.txt
     fetch datasets/roneneldan/TinyStories/resolve/main/$text-train.txt
     [ -x "$tool" ] || make --no-print-directory "$tool"
-    "$tool" -o "$data/tinystories" --tokenizer "$data/gpt2_tokenizer.bin" --documents mark --val 100% "$data/$text-valid.txt"
-    "$tool" -o "$data/tinystories" --tokenizer "$data/gpt2_tokenizer.bin" --documents mark --val 0 "$data/$text-train.txt"
+    "$tool" -o "$data/tinystories" --tokenizer "$data/gpt2_tokenizer.bin" --documents mark --val 100% \
+        "$data/$text-valid.txt"
+    "$tool" -o "$data/tinystories" --tokenizer "$data/gpt2_tokenizer.bin" --documents mark --val 0 \
+        "$data/$text-train.txt"
 }
 
 get() {
@@ -116,15 +138,21 @@ get() {
     case $1 in
         tokenizer) tokenizer ;;
         tinyshakespeare)
-            fetch $pack/tiny_shakespeare_train.bin 8a70606be574040c26d225694f5f9759973b419852d22f7fe5c118e1b359dcc8
-            fetch $pack/tiny_shakespeare_val.bin fe99db720dc7c83e694806d4e047a952909411da1daccde4ccc2e55f40882a62 ;;
+            fetch $pack/tiny_shakespeare_train.bin \
+                8a70606be574040c26d225694f5f9759973b419852d22f7fe5c118e1b359dcc8
+            fetch $pack/tiny_shakespeare_val.bin \
+                fe99db720dc7c83e694806d4e047a952909411da1daccde4ccc2e55f40882a62 ;;
         tinystories) tinystories ;;
         fineweb|fineweb:*) shards fineweb kjj0/fineweb10B-gpt2 "$count" 103 ;;
-        fineweb-edu|fineweb-edu:*) shards edu_fineweb karpathy/fineweb-edu-100B-gpt2-token-shards "$count" 1001 ;;
+        fineweb-edu|fineweb-edu:*) shards edu_fineweb karpathy/fineweb-edu-100B-gpt2-token-shards "$count" \
+            1001 ;;
         gpt2:124M|gpt2:124M_bf16) fetch "$pack/gpt2_$count.bin" ;;
         gpt2:355M|gpt2:774M|gpt2:1558M)
-            die "$1: is not published in llm.c's format; llm.c's train_gpt2.py --model gpt2-medium, gpt2-large or gpt2-xl writes it" ;;
-        *) die "$1: unknown; expected tokenizer, tinyshakespeare, tinystories, fineweb[:N], fineweb-edu[:N], gpt2:124M, gpt2:124M_bf16" ;;
+            die "$1: is not published in llm.c's format; llm.c's train_gpt2.py --model gpt2-medium, "\
+"gpt2-large or gpt2-xl writes it" ;;
+        *) die \
+            "$1: unknown; expected tokenizer, tinyshakespeare, tinystories, fineweb[:N], fineweb-edu[:N], "\
+"gpt2:124M, gpt2:124M_bf16" ;;
     esac
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Puts the headers of cuDNN's C++ frontend under third_party/cudnn_frontend/, where cudnn.h is on this machine and they are not there yet.
-# Only headers are used: 1.18 is the last version that does not also need NVRTC at link time.
+# Puts the headers of cuDNN's C++ frontend under third_party/cudnn_frontend/, where cudnn.h is on this machine
+# and they are not there yet. Only headers are used: 1.18 is the last version that does not also need NVRTC at
+# link time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=1.18.0
@@ -17,8 +18,10 @@ mkdir -p third_party
 work=$(mktemp -d third_party/.cudnn_frontend.XXXXXX)   # beside the target: moving it there is one step
 trap 'rm -rf "$work"' EXIT
 from_wheel() {
-    python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 --implementation cp \
-        --dest "$work" nvidia-cudnn-frontend==$version && python3 -m zipfile -e "$work"/nvidia_cudnn_frontend-*.whl "$work/source"
+    python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: \
+        --python-version 3.11 --implementation cp \
+        --dest "$work" nvidia-cudnn-frontend==$version &&
+        python3 -m zipfile -e "$work"/nvidia_cudnn_frontend-*.whl "$work/source"
 }
 from_git() {
     rm -rf "$work/source"
@@ -28,7 +31,8 @@ from_git() {
 { from_wheel || from_git; } >"$work/log" 2>&1 || true
 if ! [ -e "$work/source/include/cudnn_frontend.h" ]; then
     why=$(tail -n 1 "$work/log")
-    echo "cuDNN's frontend $version could not be fetched with pip or git ($why): put its include/ into $target by hand" >&2
+    echo "cuDNN's frontend $version could not be fetched with pip or git ($why): put its include/ into "\
+"$target by hand" >&2
     exit 1
 fi
 mkdir "$work/ready"

@@ -1,7 +1,8 @@
 # To be sourced before mpirun: what Open MPI needs to be told on one machine.
 # Root, the usual user of a container, is refused unless both of these are set.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# hwloc looks for graphics cards behind X displays on "localhost": where no name server answers for it, each start takes 5 s.
+# hwloc looks for graphics cards behind X displays on "localhost": where no name server answers for it, each
+# start takes 5 s.
 export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}
 # All ranks are on this machine: without a look for network cards a run starts in half the time.
 export OMPI_MCA_pml=${OMPI_MCA_pml:-ob1}

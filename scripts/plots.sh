@@ -1,39 +1,48 @@
 #!/usr/bin/env bash
-# Draws loss.png, step_time.png and memory.png of one run, or of the runs in a folder side by side. Needs gnuplot.
-# Usage: scripts/plots.sh [FOLDER]      a folder that the trainer's -o has filled, or a folder of such folders; the pictures go into it.
+# Draws loss.png, step_time.png and memory.png of one run, or of the runs in a folder side by side. Needs
+# gnuplot.
+# Usage: scripts/plots.sh [FOLDER]      a folder that the trainer's -o has filled, or a folder of such
+# folders; the pictures go into it.
 #                                       Default: build/compare, which scripts/compare_stages.sh fills
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build/compare}
 fail() { echo "plots.sh: $*" >&2; exit 1; }
 command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnuplot-nox'
-[ -d "$folder" ] || fail "$folder is not there: scripts/compare_stages.sh makes the default one, the trainer's -o one of your own"
+[ -d "$folder" ] || fail \
+    "$folder is not there: scripts/compare_stages.sh makes the default one, the trainer's -o one of your own"
 if [ -f "$folder/summary.json" ]; then runs=("$folder"); else runs=("$folder"/*/); fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 value() { sed -nE "s/.*\"$2\": ([0-9]+).*/\1/p" "$1/summary.json"; }
-# Of run N, from 0: file N.steps (step, loss, ms), lines in the file validation (step, loss, N), a line in memory (label, bytes by class).
+# Of run N, from 0: file N.steps (step, loss, ms), lines in the file validation (step, loss, N), a line in
+# memory (label, bytes by class).
 n=0
 for run in "${runs[@]}"; do
     run=${run%/}
     for file in summary.json metrics.jsonl main.log; do
         [ -f "$run/$file" ] || fail "$run has no $file: it is not the folder of a finished run"
     done
-    sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+),.*"ms": ([0-9.]+).*/\1 \2 \3/p' "$run/metrics.jsonl" >"$work/$n.steps"
-    [ "$(wc -l <"$work/$n.steps")" -ge 7 ] || fail "$run/metrics.jsonl has fewer than 7 steps: too few to draw"
+    sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+),.*"ms": ([0-9.]+).*/\1 \2 \3/p' "$run/metrics.jsonl" \
+        >"$work/$n.steps"
+    [ "$(wc -l <"$work/$n.steps")" -ge 7 ] ||
+        fail "$run/metrics.jsonl has fewer than 7 steps: too few to draw"
     sed -nE "s/^s:([0-9]+) tel:(.*)/\1 \2 $n/p" "$run/main.log" >>"$work/validation"
-    echo "\"$(basename "$run" | sed -E 's/^stage([0-9])$/stage \1/')\" $(value "$run" model_state_bytes) $(value "$run" working_bytes)" \
+    echo "\"$(basename "$run" | sed -E 's/^stage([0-9])$/stage \1/')\" $(value "$run" \
+        model_state_bytes) $(value "$run" working_bytes)" \
         "$(value "$run" activation_bytes)" >>"$work/memory"
     n=$((n + 1))
 done
 
 dots=
 if [ -s "$work/validation" ]; then
-    dots=", '$work/validation' using 1:2:(1.2 + 1.5 * wider(\$3)):(color(\$3)) with points pt 7 ps variable lc variable notitle"
+    dots=", '$work/validation' using 1:2:(1.2 + 1.5 * wider(\$3)):(color(\$3)) with points pt 7 ps variable "\
+"lc variable notitle"
     dots="$dots, keyentry with points pt 7 ps 1.2 lc rgb '#555555' title 'dots: validation'"
 fi
-# Curves that lie on each other, as those of stages 0 to 3 do, stay visible: the first is drawn widest, the last thinnest.
+# Curves that lie on each other, as those of stages 0 to 3 do, stay visible: the first is drawn widest, the
+# last thinnest.
 gnuplot - <<END || fail "gnuplot could not draw $folder"
 set terminal pngcairo noenhanced size 900,540 font "DejaVu Sans,12" background "white"
 set linetype 1 lc rgb "#0072b2"; set linetype 2 lc rgb "#e69f00"; set linetype 3 lc rgb "#009e73"; set linetype 4 lc rgb "#d55e00"

@@ -8,9 +8,16 @@ passed=0 failed=0 skipped=0
 begin() { name=$1; why=; }
 need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }
 end() {
-    if [ -z "$why" ]; then echo "ok $name"; passed=$((passed + 1)); else echo "FAIL $name: $why"; failed=$((failed + 1)); fi
+    if [ -z "$why" ]; then
+        echo "ok $name"
+        passed=$((passed + 1))
+    else
+        echo "FAIL $name: $why"
+        failed=$((failed + 1))
+    fi
 }
 skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }       # NAME REASON
 not() { ! "$@"; }
-number() { awk "BEGIN { exit !($1) }"; }                        # a condition on numbers that need not be whole
+# a condition on numbers that need not be whole
+number() { awk "BEGIN { exit !($1) }"; }
 finish() { echo "$1: $passed passed, $failed failed, $skipped skipped"; [ "$failed" = 0 ]; }

@@ -1,33 +1,45 @@
-# To be sourced: hosts on one machine, network namespaces with names and addresses of their own, joined by a bridge. Needs root.
-#   hosts_make N    hosts 0 to N-1: host I is hostI at 10.77.7.(I+1), its link to the others port I; 1, and the reason in $hosts_why, if not
+# To be sourced: hosts on one machine, network namespaces with names and addresses of their own, joined by a
+# bridge. Needs root.
+#   hosts_make N    hosts 0 to N-1: host I is hostI at 10.77.7.(I+1), its link to the others port I; 1, and
+#                   the reason in $hosts_why, if not
 #   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (from inside)    hosts_end
 #   hosts_limit RATE    no host sends more bits a second than this, as tc writes them (2gbit), or unlimited
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 
 hosts_end() {
-    for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done      # its end of the pair goes with it
+    # its end of the pair goes with it
+    for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
     ip netns del ${hosts_tag}sw 2>/dev/null
 }
 # The bridge has a namespace too, so that nothing of the machine's own network is touched.
 hosts_try() {
-    ip netns add ${hosts_tag}sw && ip -n ${hosts_tag}sw link add $hosts_bridge type bridge && ip -n ${hosts_tag}sw link set $hosts_bridge up || return 1
+    ip netns add ${hosts_tag}sw && ip -n ${hosts_tag}sw link add $hosts_bridge type bridge &&
+        ip -n ${hosts_tag}sw link set $hosts_bridge up || return 1
     for ((i = 0; i < $1; i++)); do
         hosts_n=$((i + 1))
-        ip netns add $hosts_tag$i && ip -n $hosts_tag$i link add eth0 type veth peer name port$i netns ${hosts_tag}sw &&
-        ip -n ${hosts_tag}sw link set port$i master $hosts_bridge up && ip -n $hosts_tag$i addr add 10.77.7.$((i + 1))/24 dev eth0 &&
+        ip netns add $hosts_tag$i &&
+            ip -n $hosts_tag$i link add eth0 type veth peer name port$i netns ${hosts_tag}sw &&
+        ip -n ${hosts_tag}sw link set port$i master $hosts_bridge up &&
+        ip -n $hosts_tag$i addr add 10.77.7.$((i + 1))/24 dev eth0 &&
         ip -n $hosts_tag$i link set lo up && ip -n $hosts_tag$i link set eth0 up || return 1
     done
 }
 hosts_make() {
     local log; log=$(mktemp)
     if [ "$(id -u)" != 0 ]; then hosts_why="only root can make network namespaces"
-    elif ! command -v ip >/dev/null || ! command -v unshare >/dev/null; then hosts_why="needs ip (iproute2) and unshare (util-linux)"
-    elif ! hosts_try "$1" 2>"$log"; then hosts_why="cannot make network namespaces: $(head -n 1 "$log")"; hosts_end; fi
+    elif ! command -v ip >/dev/null ||
+        ! command -v unshare >/dev/null; then hosts_why="needs ip (iproute2) and unshare (util-linux)"
+    elif ! hosts_try "$1" 2>"$log"; then hosts_why="cannot make network namespaces: $(head -n 1 "$log")"; \
+        hosts_end; fi
     rm -f "$log"
     [ -z "$hosts_why" ]
 }
 # shellcheck disable=SC2016
-hosts_run() { local i=$1; shift; exec ip netns exec "$hosts_tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"; }
+hosts_run() {
+    local i=$1
+    shift
+    exec ip netns exec "$hosts_tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
+}
 hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {
     local i

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# A rank of an MPI run dies (kill -9) or is stopped (SIGSTOP) at any moment: the job ends in time, says so once, and leaves nothing behind;
-# one that goes on within the limit changes nothing. Takes minutes. Usage: tests/kills.sh TRAINER [RUNS [SEED]]   (30 of each, seed 1)
+# A rank of an MPI run dies (kill -9) or is stopped (SIGSTOP) at any moment: the job ends in time, says so
+# once, and leaves nothing behind;
+# one that goes on within the limit changes nothing. Takes minutes. Usage: tests/kills.sh TRAINER [RUNS
+# [SEED]]   (30 of each, seed 1)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "$1") || exit 1
@@ -14,11 +16,13 @@ limit=3 start_limit=13          # of a collective; of MPI's own start
 collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
 host=$(hostname)
 small=(-e l2h2c32v257t32 -n 20 -nk 3) large=(-e l1h4c640v257t32)    # large enough for direct reads
-common=(--device cpu --dtype fp32 -i data/stories_train.bin -j data/stories_val.bin -b 1 -u 0 -v 0 -s 0 -k constant --threads 1
+common=(--device cpu --dtype fp32 -i data/stories_train.bin -j data/stories_val.bin -b 1 -u 0 -v 0 -s 0 -k \
+    constant --threads 1
         --comm-timeout $limit --hash full)
 export OMP_NUM_THREADS=1 OMPI_MCA_btl_vader_backing_directory=$dir/shm TMPDIR=$dir/tmp
 
-# Every setting once, in random order: "RANKS MODE STAGE OVERLAP". Not in a subshell: there, random numbers are others each time.
+# Every setting once, in random order: "RANKS MODE STAGE OVERLAP". Not in a subshell: there, random numbers
+# are others each time.
 shuffle() {
     local np mode stage overlap i j
     settings=()
@@ -41,7 +45,8 @@ start() {
     # shellcheck disable=SC2016
     timeout -k 2 60 mpirun --oversubscribe -np "$np" bash -c 'echo $$ >"$0/pid.new.$OMPI_COMM_WORLD_RANK"
         mv "$0/pid.new.$OMPI_COMM_WORLD_RANK" "$0/pid.$OMPI_COMM_WORLD_RANK"; exec "$@"' \
-        "$dir" "$trainer" "${common[@]}" "${args[@]}" -o "$dir/out" "$@" >"$dir/screen" 2>&1 </dev/null & job=$!
+        "$dir" "$trainer" "${common[@]}" "${args[@]}" -o "$dir/out" "$@" >"$dir/screen" 2>&1 \
+        </dev/null & job=$!
 }
 await() { local i; for ((i = 0; i < 400; i++)); do "$@" && return 0; sleep 0.05; done; return 1; }
 step_5() { grep -aqs '^step *5/' "$dir/screen"; }
@@ -61,17 +66,21 @@ resumes() {     # NP MODE STAGE
     local last
     last=$(ls "$dir/out" 2>/dev/null | sed -n 's/^DONE_0*//p' | sort -n | tail -n 1)
     [ -n "$last" ] || return 0
-    timeout -k 2 60 mpirun --oversubscribe -np "$1" "$trainer" "${common[@]}" "${small[@]}" -z "$3" -o "$dir/out" -y 1 -x "$last" \
-        >"$dir/resumed" 2>&1 </dev/null && grep -q "^resuming at step $last$" "$dir/resumed" && checked=$((checked + 1))
+    timeout -k 2 60 mpirun --oversubscribe -np "$1" "$trainer" "${common[@]}" "${small[@]}" -z "$3" \
+        -o "$dir/out" -y 1 -x "$last" \
+        >"$dir/resumed" 2>&1 </dev/null && grep -q "^resuming at step $last$" "$dir/resumed" &&
+        checked=$((checked + 1))
 }
 messages() { grep -ac '^train_gpt2_zero: ' "$dir/screen"; }
 message() { grep -am 1 '^train_gpt2_zero: ' "$dir/screen"; }
 
 # one SIGNAL NP MODE STAGE OVERLAP: at a random moment of the start, or of the steps
 one() {
-    local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay=$((RANDOM % 1200)) pid since status took most
+    local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay=$((RANDOM % 1200)) pid \
+        since status took most
     delay=$(awk "BEGIN { print $delay / 1000 }")
-    begin "$signal rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] && echo its start || echo step 5)"
+    begin "$signal rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] && echo its \
+        start || echo step 5)"
     start "$2" "$3" "$4" "$5" -x 1000000
     if [ $early = 1 ]; then await ranks_started "$np"; else await step_5; fi || need 'it did not start' false
     sleep "$delay"
@@ -99,7 +108,8 @@ await_end() { local i; for ((i = 0; i < 40; i++)); do nothing_runs && return 0; 
 says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed it first, by a direct read
     local gone="^train_gpt2_zero: step [0-9]+: .* rank $1 \(host $host\) in ($collective): it is gone\$"
     case $(messages) in
-        0) need 'no notice of mpirun' grep -aqE "process rank $1 with PID [0-9]+ on node $host exited on signal 9" "$dir/screen" ;;
+        0) need 'no notice of mpirun' grep \
+            -aqE "process rank $1 with PID [0-9]+ on node $host exited on signal 9" "$dir/screen" ;;
         1) need 'the message does not say who is gone, when, and where' grep -aqE "$gone" "$dir/screen" ;;
         *) need "$(messages) messages" false ;;
     esac
@@ -109,9 +119,11 @@ says_STOP() {
     need "$(messages) messages of the trainer" [ "$(messages)" = 1 ]
     if grep -aq '^step ' "$dir/screen"; then
         need 'the message does not say when, who, and what for' grep -aqE \
-            "^train_gpt2_zero: step [0-9]+: rank $others \(host $host\) waited $limit s in ($collective) for rank $1 \(host $host\): " "$dir/screen"
+            "^train_gpt2_zero: step [0-9]+: rank $others \(host $host\) waited $limit s in ($collective) "\
+"for rank $1 \(host $host\): " "$dir/screen"
     else        # MPI does not say who has not come to its start
-        need 'the message does not say who waited' grep -aqE "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited" "$dir/screen"
+        need 'the message does not say who waited' grep \
+            -aqE "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited" "$dir/screen"
     fi
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Hosts on one machine: three network namespaces with names and addresses of their own, joined by a bridge. Their ranks meet and exchange
-# over it, and a link that is cut in the middle ends them all. Needs root. Usage: tests/net_namespaces.sh TEST_NET
+# Hosts on one machine: three network namespaces with names and addresses of their own, joined by a bridge.
+# Their ranks meet and exchange over it, and a link that is cut in the middle ends them all. Needs root.
+# Usage: tests/net_namespaces.sh TEST_NET
 set -u
 program=$(realpath "$1")
 skip() { echo "skip net_namespaces: $1"; echo "0 passed, 0 failed, 1 skipped"; exit 0; }
@@ -29,7 +30,15 @@ start() {
         pids+=($!); r=$((r + 1))
     done
 }
-check() { if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED $2"; cat "$work"/[0-9]; fi; }
+check() {
+    if [ "$1" = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED $2"
+        cat "$work"/[0-9]
+    fi
+}
 all_say() { [ "$(grep -lE "$1" "$work"/[0-9] | wc -l)" = ${#pids[@]} ]; }
 # Waits for the ranks, so many seconds at most; sets `took`.
 await() {
@@ -53,14 +62,22 @@ grep -q "node_rank 1 of 2" "$work/1"; check $? "by file, two ranks on a host: pl
 # The cut leaves host 2 without a way out; nothing tells the ranks. They allow a host 3 s of silence.
 start 10.77.7.1:21002 0 15 0 1 2; sleep 1.5; hosts_link 2 down
 await 5; check $? "cut link: no end after 3 + 2 s"; echo "       cut link: all ranks ended after $took s"
-for i in 0 1; do grep -qE "rank 2 \(host host2\)( is gone|.*ended)" "$work/$i"; check $? "cut link: rank $i does not name rank 2"; done
+for i in 0 1; do
+    grep -qE "rank 2 \(host host2\)( is gone|.*ended)" "$work/$i"
+    check $? "cut link: rank $i does not name rank 2"
+done
 grep -qE "rank [01] \(host host[01]\) is gone" "$work/2"; check $? "cut link: rank 2 does not say who is gone"
 
 # The same from inside, the host itself takes its network down; and the connections are idle, as beside NCCL.
 hosts_link 2 up
 start 10.77.7.1:21003 -1 15 0 1 2; sleep 1.5; hosts_network 1 down
-await 5; check $? "network of host 1 down: no end after 3 + 2 s"; echo "       network down: all ranks ended after $took s"
-for i in 0 2; do grep -qE "rank 1 \(host host1\)( is gone|.*ended)" "$work/$i"; check $? "network down: rank $i does not name rank 1"; done
+await 5
+check $? "network of host 1 down: no end after 3 + 2 s"
+echo "       network down: all ranks ended after $took s"
+for i in 0 2; do
+    grep -qE "rank 1 \(host host1\)( is gone|.*ended)" "$work/$i"
+    check $? "network down: rank $i does not name rank 1"
+done
 
 hosts_network 1 up; hosts_link 2 down
 start 10.77.7.1:21004 1 2 0 1 2; await 20; check $? "unreachable host: no end"

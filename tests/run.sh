@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
+# Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh
+# BUILD_FOLDER TRAINER [short]
 #   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
 #   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
 #   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
-#   mpi_direct  ranks that read each other's memory                test_gpu_check.sh  the script for machines with a card
+#   mpi_direct  ranks that read each other's memory                test_gpu_check.sh  the script for machines
+#               with a card
 #   mpi_same    ranks that are not given the same
-#   start.sh    ranks that find each other without MPI, on one host and on several (network namespaces, where root)
-#   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with --device cuda
+#   start.sh    ranks that find each other without MPI, on one host and on several (network namespaces, where
+#               root)
+#   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with
+#               --device cuda
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
-#   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several machines
-#   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the format
+#   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several
+#                    machines
+#   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the
+#                      format
 #   short       leaves the shell scripts and stand-in/ out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -34,14 +40,24 @@ run() {
     if [ $status = 124 ] || [ $status = 137 ]; then f=$((f + 1)); echo "HANG   $name: no end after $limit s"
     elif [ $status != 0 ] && [ "$f" = 0 ]; then f=1; fi
     if [ $status = 0 ] && [ "$p" = 0 ] && [ "$s" = 0 ]; then f=1; echo "$name: ran no test" >>"$log"; fi
-    if [ "$f" != 0 ] || [ $status != 0 ]; then echo "FAILED $name (status $status, $((SECONDS - start)) s); the end of $log:"; tail -n 25 "$log" | sed 's/^/    /'
+    if [ "$f" != 0 ] || [ $status != 0 ]; then \
+        echo "FAILED $name (status $status, $((SECONDS - start)) s); the end of $log:"; tail -n 25 "$log" |
+        sed 's/^/    /'
     else printf 'ok     %-22s %4d passed, %d skipped, %d s\n' "$name" "$p" "$s" $((SECONDS - start)); fi
     grep -h '^skip ' "$log" | sed 's/^/       /'
     add "$p" "$f" "$s"
 }
 
-# Lanes run beside the rest and report when they have ended: what times nothing, and takes one core or mostly waits.
-lane() { rm -f "$logs/$1.sum"; { passed=0 failed=0 skipped=0; "$1"; echo "$passed $failed $skipped" >"$logs/$1.sum"; } >"$logs/$1.out" 2>&1 & }
+# Lanes run beside the rest and report when they have ended: what times nothing, and takes one core or mostly
+# waits.
+lane() {
+    rm -f "$logs/$1.sum"
+    {
+        passed=0 failed=0 skipped=0
+        "$1"
+        echo "$passed $failed $skipped" >"$logs/$1.sum"
+    } >"$logs/$1.out" 2>&1 &
+}
 end_lanes() {
     local p f s
     wait
@@ -57,7 +73,8 @@ one_core() {
     done
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run example 240 tests/test_example.sh "$build/mlp_zero"
-    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config input_files not_finite unlike disk_full dying launch
+    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
+        input_files not_finite unlike disk_full dying launch
 }
 waiting() {
     run start 180 tests/start.sh "$trainer"
@@ -82,7 +99,8 @@ free_port() {
 stand_in=$build/stand-in
 [ -n "$short" ] || { lane one_core; lane waiting; }
 for t in "$build"/tests/test_*; do
-    case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac       # half a minute of waits: make check runs them
+    # half a minute of waits: make check runs them
+    case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 bash -c "on_ranks $np $build/tests/mpi_zero"; done
@@ -97,7 +115,8 @@ if [ -z "$short" ]; then
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run terminal 120 tests/test_terminal.sh "$trainer"
     end_lanes one_core waiting
-    run trainer.memory 120 tests/trainer.sh "$trainer" memory           # alone, since it looks at what the system has
+    # alone, since it looks at what the system has
+    run trainer.memory 120 tests/trainer.sh "$trainer" memory
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Ranks that find each other without MPI, as a user meets it: same bits, launchers' variables, bad input, ranks that die or stop, several
-# hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...     KILLS=30: so many ranks killed and stopped, at random instants
+# Ranks that find each other without MPI, as a user meets it: same bits, launchers' variables, bad input,
+# ranks that die or stop, several
+# hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...     KILLS=30: so many ranks killed and
+# stopped, at random instants
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
@@ -26,7 +28,8 @@ free_port() {
 }
 # Before a group of ranks; what rank R says is in $dir/R.
 fresh() { stop_all; rm -f "$dir"/[0-9] "$dir"/[0-9].*; free_port; }
-# start R ARGUMENT...: rank R, in the background. $launcher: a function that runs it somewhere else, $variables: of its environment.
+# start R ARGUMENT...: rank R, in the background. $launcher: a function that runs it somewhere else,
+# $variables: of its environment.
 launcher='' variables=()
 start() {
     local r=$1
@@ -49,15 +52,17 @@ all_succeed() { for s in "${status[@]}"; do [ "$s" = 0 ] || return 1; done; }
 all_fail() { for s in "${status[@]}"; do [ "$s" != 0 ] || return 1; done; }
 hash_of() { grep -ao 'params_hash [0-9a-f]* | state_hash [0-9a-f]*' "$1" | tail -n 1; }
 
-# ------------------------------------------------------------------------------------------------------------------- bits
+# ---- bits
 
 # What mpirun's ranks end with; run once for each number of them.
 reference() {
     grep -qs params_hash "$dir/mpi.$1" ||
-        OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 >"$dir/mpi.$1" 2>&1 </dev/null
+        OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 \
+        >"$dir/mpi.$1" 2>&1 </dev/null
     hash_of "$dir/mpi.$1"
 }
-# same NAME RANKS ARGUMENT...: ranks that get these arguments, with PORT replaced, end with the bits of mpirun's.
+# same NAME RANKS ARGUMENT...: ranks that get these arguments, with PORT replaced, end with the bits of
+# mpirun's.
 same() {
     local ranks=$2 r now expected
     begin "$1"
@@ -81,9 +86,10 @@ test_bits() {
     same 'start.bits one rank' 1 -pi tcp
 }
 
-# -------------------------------------------------------------------------------------------------- launchers' variables
+# ---- launchers' variables
 
-# launched NAME VARIABLE...: two ranks that know who they are by these, with %R and %P replaced; $arguments are the trainer's.
+# launched NAME VARIABLE...: two ranks that know who they are by these, with %R and %P replaced; $arguments
+# are the trainer's.
 arguments=()
 launched() {
     local r expected
@@ -106,35 +112,43 @@ launched() {
 }
 test_launchers() {
     launched 'start.launchers RANK and WORLD_SIZE' RANK=%R WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%P
-    launched 'start.launchers srun' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0 \
+    launched 'start.launchers srun' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_JOB_ID=%P \
+        SLURM_STEP_ID=0 \
         SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
-    launched 'start.launchers srun --mpi=pmi2' PMI_RANK=%R PMI_SIZE=2 SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 \
+    launched 'start.launchers srun --mpi=pmi2' PMI_RANK=%R PMI_SIZE=2 SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 \
+        SLURM_NTASKS=2 \
         SLURM_JOB_ID=%P SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
     free_port
     local agent=$port held                                  # torchrun's own listens at MASTER_PORT
-    "$trainer" "${small[@]}" -x 4 -pi tcp -ps "127.0.0.1:$agent" --comm-timeout 60 -pn 2 -pr 0 >"$dir/agent" 2>&1 </dev/null &
+    "$trainer" "${small[@]}" -x 4 -pi tcp -ps "127.0.0.1:$agent" --comm-timeout 60 -pn 2 -pr 0 >"$dir/agent" \
+        2>&1 </dev/null &
     held=$!
     disown                                                  # none of the ranks that are waited for
-    launched 'start.launchers torchrun, by srun --mpi=pmix' RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost \
-        MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True PMIX_RANK=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 \
+    launched 'start.launchers torchrun, by srun --mpi=pmix' RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
+        MASTER_ADDR=localhost \
+        MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True PMIX_RANK=0 \
+        SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 \
         SLURM_JOB_ID=%P
     begin "start.launchers torchrun's port was in use"
     need "$(cat "$dir/agent")" kill -9 "$held"
     end
     arguments=(-pi fs -pf "$dir/slurm.%P")
-    launched 'start.launchers srun, by file' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0
+    launched 'start.launchers srun, by file' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=%P \
+        SLURM_STEP_ID=0
     arguments=()
     begin 'start.launchers mpirun, by TCP'
     fresh
-    timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port >"$dir/0" 2>&1 </dev/null
+    timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port \
+        >"$dir/0" 2>&1 </dev/null
     need 'not by TCP' grep -q 'tcp, shared window' "$dir/0"
     need 'other bits than with MPI' [ "$(hash_of "$dir/0")" = "$(reference 2)" ]
     end
 }
 
-# -------------------------------------------------------------------------------------------------------------- bad input
+# ---- bad input
 
-# refused NAME SECONDS SENTENCE ARGUMENTS-OF-RANK-0 [ARGUMENTS-OF-RANK-1..]: all ranks end by then, not well; one says it.
+# refused NAME SECONDS SENTENCE ARGUMENTS-OF-RANK-0 [ARGUMENTS-OF-RANK-1..]: all ranks end by then, not well;
+# one says it.
 refused() {
     local seconds=$2 sentence=$3 r=0 line
     begin "$1"
@@ -149,49 +163,70 @@ refused() {
     need "no end after $seconds s" end_all "$seconds"
     need 'a rank ended well' all_fail
     need "nobody says it, but: $(says | head -n 2)" [ -n "$(says)" ]
-    need "another sentence: $(says | grep -vE "$sentence" | head -n 1)" [ -z "$(says | grep -vE "$sentence")" ]
+    need "another sentence: $(says | grep -vE "$sentence" | head -n 1)" [ \
+        -z "$(says | grep -vE "$sentence")" ]
     need "$(says | wc -l) times" say_once
     end
 }
 with_little_memory() { (ulimit -v 400000; exec "$@"); }
 test_refused() {
     local tcp='-pi tcp -ps 127.0.0.1:PORT --comm-timeout 3'
-    refused 'start.refused other numbers of ranks' 10 'rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2' "$tcp -pn 2 -pr 0" "$tcp -pn 3 -pr 1"
-    refused 'start.refused two of the same number' 10 'two processes say that they are rank 1' "$tcp -pn 3 -pr 0" "$tcp -pn 3 -pr 1" "$tcp -pn 3 -pr 1"
-    refused 'start.refused ranks that differ' 10 'rank 2 .* has -b = 4 and rank 0 .* has -b = 2' "$tcp -pn 4 -pr 0" "$tcp -pn 4 -pr 1" \
+    refused 'start.refused other numbers of ranks' 10 \
+        'rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2' "$tcp -pn 2 -pr 0" "$tcp -pn 3 -pr 1"
+    refused 'start.refused two of the same number' 10 'two processes say that they are rank 1' \
+        "$tcp -pn 3 -pr 0" "$tcp -pn 3 -pr 1" "$tcp -pn 3 -pr 1"
+    refused 'start.refused ranks that differ' 10 'rank 2 .* has -b = 4 and rank 0 .* has -b = 2' \
+        "$tcp -pn 4 -pr 0" "$tcp -pn 4 -pr 1" \
         "$tcp -pn 4 -pr 2 -b 4" "$tcp -pn 4 -pr 3"
     mkdir "$dir/a" "$dir/b"
-    refused 'start.refused checkpoints in two folders' 10 'rank 1 .* has -o = another folder and rank 0 .* has -o = the folder that rank 0 writes to' \
-        "$tcp -pn 2 -pr 0 -x 4 -n 2 -o $dir/a --comm-timeout 8" "$tcp -pn 2 -pr 1 -x 4 -n 2 -o $dir/b --comm-timeout 8"
+    refused 'start.refused checkpoints in two folders' 10 \
+        'rank 1 .* has -o = another folder and rank 0 .* has -o = the folder that rank 0 writes to' \
+        "$tcp -pn 2 -pr 0 -x 4 -n 2 -o $dir/a --comm-timeout 8" \
+        "$tcp -pn 2 -pr 1 -x 4 -n 2 -o $dir/b --comm-timeout 8"
     begin 'start.refused checkpoints in two folders leave nothing'
-    need "$(find "$dir/b")" [ -z "$(find "$dir/a" "$dir/b" -name '.*' ! -path "$dir/[ab]" -o -name '*state*')" ]
+    need "$(find "$dir/b")" [ \
+        -z "$(find "$dir/a" "$dir/b" -name '.*' ! -path "$dir/[ab]" -o -name '*state*')" ]
     end
-    refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' "$tcp -pn 3 -pr 2"
+    refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' \
+        "$tcp -pn 3 -pr 2"
     refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
-    refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
+    refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' \
+        "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
     refused 'start.refused no address' 5 'server \(-ps\), the address of rank 0' '-pi tcp -pn 2 -pr 0'
-    refused 'start.refused an address that is none' 5 '"127.0.0.1:99999" is no address of rank 0' '-pi tcp -ps 127.0.0.1:99999 -pn 2 -pr 1'
+    refused 'start.refused an address that is none' 5 '"127.0.0.1:99999" is no address of rank 0' \
+        '-pi tcp -ps 127.0.0.1:99999 -pn 2 -pr 1'
     refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: it goes with -pi tcp' '-ps 127.0.0.1'
-    refused 'start.refused -pf with tcp' 5 'option -pf /tmp: it goes with -pi fs' '-pi tcp -pf /tmp -pn 2 -pr 0'
+    refused 'start.refused -pf with tcp' 5 'option -pf /tmp: it goes with -pi fs' \
+        '-pi tcp -pf /tmp -pn 2 -pr 0'
     refused 'start.refused no file' 5 'option -pi fs: add -pf' '-pi fs -pn 2 -pr 0'
-    refused 'start.refused file in a folder that is not there' 5 '/nowhere/meet' '-pi fs -pf /nowhere/meet -pn 2 -pr 0 --comm-timeout 3'
-    refused 'start.refused -pn without -pr' 5 'options -pn 2 and -pr -1: give both' '-pi tcp -ps 127.0.0.1 -pn 2'
-    refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
-    refused 'start.refused no launcher' 5 'no launcher says which rank this is .* give rank \(-pr\) and ranks \(-pn\)' '-pi tcp -ps 127.0.0.1'
-    refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' '-pn 2 -pr 0'
-    refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is not one of auto, mpi, tcp, fs" '-pi nccl'
+    refused 'start.refused file in a folder that is not there' 5 '/nowhere/meet' \
+        '-pi fs -pf /nowhere/meet -pn 2 -pr 0 --comm-timeout 3'
+    refused 'start.refused -pn without -pr' 5 'options -pn 2 and -pr -1: give both' \
+        '-pi tcp -ps 127.0.0.1 -pn 2'
+    refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' \
+        '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
+    refused 'start.refused no launcher' 5 \
+        'no launcher says which rank this is .* give rank \(-pr\) and ranks \(-pn\)' '-pi tcp -ps 127.0.0.1'
+    refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' \
+        '-pn 2 -pr 0'
+    refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is not one of auto, mpi, tcp, fs" \
+        '-pi nccl'
     variables=(RANK=0 WORLD_SIZE=1 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7)
-    refused "start.refused a RANK that all of srun's tasks have" 5 'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
+    refused "start.refused a RANK that all of srun's tasks have" 5 \
+        'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
     variables=(RANK=0 WORLD_SIZE=2)
-    refused 'start.refused no MASTER_ADDR' 5 '2 ranks, but where rank 0 is, .* \(-pi tcp -ps\), or MASTER_ADDR and MASTER_PORT' '-z 3'
+    refused 'start.refused no MASTER_ADDR' 5 \
+        '2 ranks, but where rank 0 is, .* \(-pi tcp -ps\), or MASTER_ADDR and MASTER_PORT' '-z 3'
     variables=(WORLD_SIZE=2)
     refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
     variables=()
     begin "start.refused a RANK that all of mpirun's ranks have"
     fresh
-    RANK=0 WORLD_SIZE=1 timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -pi tcp -ps 127.0.0.1:$port \
+    RANK=0 WORLD_SIZE=1 timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -pi tcp \
+        -ps 127.0.0.1:$port \
         >"$dir/0" 2>&1 </dev/null
-    need "$(cat "$dir/0")" grep -q 'RANK=0 and WORLD_SIZE=1, but mpirun started this as task . of 2: unset both' "$dir/0"
+    need "$(cat "$dir/0")" grep \
+        -q 'RANK=0 and WORLD_SIZE=1, but mpirun started this as task . of 2: unset both' "$dir/0"
     need "$(says)" say_once
     end
     begin 'start.refused a file that is something else'
@@ -201,14 +236,17 @@ test_refused() {
     start 0 -x 4 -pi fs -pf "$dir/precious" -pn 2 -pr 0
     need 'no end' end_all 5
     need 'it ended well' all_fail
-    need "$(says)" grep -q "rendezvous file $dir/precious (-pf): something is there that is no rendezvous file" "$dir/0"
+    need "$(says)" grep -q \
+        "rendezvous file $dir/precious (-pf): something is there that is no rendezvous file" "$dir/0"
     need 'the file has changed' [ "$(cat "$dir"/precious*)" = 'precious data' ]
     end
     if with_little_memory "$trainer" --help >/dev/null 2>&1; then
         begin 'start.refused too little memory on one rank'
         status=()
         fresh
-        for r in 3 2 0; do start $r -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr $r; done
+        for r in 3 2 0; do
+            start $r -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr $r
+        done
         launcher=with_little_memory
         start 1 -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr 1
         launcher=
@@ -217,7 +255,8 @@ test_refused() {
         need "$(says)" say_once
         need "$(says)" grep -qE 'rank 1 \(host .*\): no memory for ' <(says)
         end
-    else skip 'start.refused too little memory on one rank' 'the program does not start under ulimit -v (AddressSanitizer)'; fi
+    else skip 'start.refused too little memory on one rank' \
+        'the program does not start under ulimit -v (AddressSanitizer)'; fi
     begin 'start.refused port in use'
     status=()
     fresh
@@ -244,29 +283,42 @@ test_refused() {
     end
 }
 
-# ------------------------------------------------------------------------------------------------- ranks that die or stop
+# ---- ranks that die or stop
 
 # Files of 8 KiB at most; the screen, which is one here, is not meant.
 on_full_disk() (set -o pipefail; bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' full "$@" 2>&1 | cat)
 wait_for() { for _ in $(seq 400); do grep -aqE "$1" "$dir/0" && return 0; sleep 0.02; done; return 1; }
 wait_for_step() { wait_for "^step *$1/"; }
-# lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a second after step 3. All end, one speaks.
+# lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a
+# second after step 3. All end, one speaks.
 lose() {
-    local signal=$1 seconds=$2 ranks=$3 victim=$4 delay=$5 r limit=60       # a rank's death is noticed, without a limit
+    # a rank's death is noticed, without a limit
+    local signal=$1 seconds=$2 ranks=$3 victim=$4 delay=$5 r limit=60
     [ "$signal" = KILL ] || limit=2
     shift 5
     status=()
     fresh
-    for ((r = 0; r < ranks; r++)); do start $r -x 1000000 -pi tcp -ps 127.0.0.1:$port --comm-timeout $limit -pn "$ranks" -pr "$r" "$@"; done
+    for ((r = 0; r < ranks; r++)); do
+        start $r -x 1000000 -pi tcp -ps 127.0.0.1:$port --comm-timeout $limit -pn "$ranks" -pr "$r" "$@"
+    done
     need "step 3 was not reached: $(says)" wait_for_step 3
     sleep "$(printf '0.%02d' "$delay")"
     kill -"$signal" "${pids[victim]}" 2>/dev/null
-    if [ "$signal" = STOP ]; then                           # nobody can end a rank that is stopped; when it goes on, it ends itself
+    # nobody can end a rank that is stopped; when it goes on, it ends itself
+    if [ "$signal" = STOP ]; then
         local stopped=${pids[victim]}
         unset "pids[victim]"
-        for _ in $(seq $((seconds * 20))); do [ "$(jobs -rp | grep -cvx "$stopped")" = 0 ] && break; sleep 0.05; done
+        for _ in $(seq $((seconds * 20))); do
+            [ "$(jobs -rp | grep -cvx "$stopped")" = 0 ] && break
+            sleep 0.05
+        done
         need "ranks left after $seconds s" [ "$(jobs -rp | grep -cvx "$stopped")" = 0 ]
-        for r in "${!pids[@]}"; do kill -0 "${pids[r]}" 2>/dev/null || { wait "${pids[r]}" 2>/dev/null; status[r]=$?; }; done
+        for r in "${!pids[@]}"; do
+            kill -0 "${pids[r]}" 2>/dev/null || {
+                wait "${pids[r]}" 2>/dev/null
+                status[r]=$?
+            }
+        done
         need "$(says | wc -l) messages: $(says)" say_once
         kill -CONT "$stopped" 2>/dev/null
         pids[victim]=$stopped
@@ -274,18 +326,23 @@ lose() {
     need "no end after $seconds s" end_all "$seconds"
     need 'a rank ended well' all_fail
     need "$(says | wc -l) messages: $(says)" say_once
-    need "rank $victim and its host are not named: $(says)" grep -qE "rank $victim \(host $(hostname)\)" <(says)
+    need "rank $victim and its host are not named: $(says)" grep -qE "rank $victim \(host $(hostname)\)" \
+        <(says)
     local in=' in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)'
     [ "$signal" = STOP ] || in="($in|at unit [0-9]+, in no collective)"
     need "what it was waited for in is not named: $(says)" grep -qE "step [0-9]+: .*$in" <(says)
 }
 test_lost() {
-    local n=${KILLS:-3} i r seed=${SEED:-$RANDOM} signals=(KILL STOP) ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
+    local n=${KILLS:-3} i r seed=${SEED:-$RANDOM} signals=(KILL STOP) \
+        ways=('' '--messages 1' '--messages 1 --overlap 1' '--overlap 1')
     RANDOM=$seed
     for ((i = 0; i < n; i++)); do
-        local ranks=$((2 + RANDOM % 3)) stage=$((RANDOM % 4)) way=${ways[(i + i / 2) % 4]} signal=${signals[i % 2]} delay=$((RANDOM % 60))
+        local ranks=$((2 + RANDOM % 3)) stage=$((RANDOM % 4)) way=${ways[(i + i / 2) % 4]} \
+            signal=${signals[i % 2]} delay=$((RANDOM % 60))
         local victim=$((RANDOM % ranks))
-        begin "start.lost $i: $signal to rank $victim of $ranks, stage $stage $way, after 0.$delay s (SEED=$seed)"
+        begin \
+            "start.lost $i: $signal to rank $victim of $ranks, stage $stage $way, after 0.$delay s "\
+"(SEED=$seed)"
         # shellcheck disable=SC2086
         lose $signal 8 $ranks $victim $delay -z $stage $way
         end
@@ -312,7 +369,9 @@ test_lost() {
         begin "start.lost killed while it starts: rank $victim of 4, after $delay ms (SEED=$seed)"
         status=()
         fresh
-        for r in 3 2 1 0; do start $r -x 1000000 -z 3 -pi tcp -ps 127.0.0.1:$port --comm-timeout 3 -pn 4 -pr $r; done
+        for r in 3 2 1 0; do
+            start $r -x 1000000 -z 3 -pi tcp -ps 127.0.0.1:$port --comm-timeout 3 -pn 4 -pr $r
+        done
         sleep "$(printf '0.%03d' "$delay")"
         kill -KILL "${pids[victim]}"
         need 'no end' end_all 10
@@ -342,7 +401,7 @@ test_lost() {
     end
 }
 
-# ---------------------------------------------------------------------------------------------------------- several hosts
+# ---- several hosts
 
 on_host() { hosts_run "$host" "$@"; }
 # on_hosts RANKS ARGUMENT...: rank R runs on host R.
@@ -361,15 +420,19 @@ mpirun_on_hosts() {
     local ranks=$1 list=10.77.7.1:1 i
     shift
     for ((i = 2; i <= ranks; i++)); do list=$list,10.77.7.$i:1; done
-    printf '%s\n' '#!/bin/bash' ". $PWD/tests/hosts.sh" "hosts_tag=$hosts_tag" 'i=$((${1##*.} - 1)); shift; hosts_run $i sh -c "$*"' >"$dir/rsh"
+    printf '%s\n' '#!/bin/bash' ". $PWD/tests/hosts.sh" "hosts_tag=$hosts_tag" \
+        'i=$((${1##*.} - 1)); shift; hosts_run $i sh -c "$*"' >"$dir/rsh"
     chmod +x "$dir/rsh"
-    (hosts_run 0 timeout 60 mpirun --mca plm_rsh_agent "$dir/rsh" --mca plm_rsh_no_tree_spawn 1 -np "$ranks" --host $list \
+    (hosts_run 0 timeout 60 mpirun --mca plm_rsh_agent "$dir/rsh" --mca plm_rsh_no_tree_spawn 1 -np "$ranks" \
+        --host $list \
         "$trainer" "${small[@]}" "$@" </dev/null)
 }
 sent_by_host() { (hosts_run "$1" cat /sys/class/net/eth0/statistics/tx_bytes); }
 host_pid() {                                                # of the trainer on that host, or nothing
     local p
-    for p in $(ip netns pids "$hosts_tag$1"); do [ "$(readlink "/proc/$p/exe")" = "$trainer" ] && echo "$p"; done
+    for p in $(ip netns pids "$hosts_tag$1"); do
+        [ "$(readlink "/proc/$p/exe")" = "$trainer" ] && echo "$p"
+    done
 }
 test_hosts() {
     hosts_make 3 || { skip start.hosts "$hosts_why"; return; }
@@ -392,7 +455,8 @@ test_hosts() {
     local before; before=$(sent_by_host 2)
     mpirun_on_hosts 3 -x 40 -z 3 >"$dir/0" 2>&1
     # 0.16 MiB a step
-    need "host 2 has sent $(($(sent_by_host 2) - before)) bytes" [ $(($(sent_by_host 2) - before)) -gt 6400000 ]
+    need "host 2 has sent $(($(sent_by_host 2) - before)) bytes" [ $(($(sent_by_host 2) - before)) \
+        -gt 6400000 ]
     mpirun_on_hosts 3 -x 4 -z 3 >"$dir/0" 2>&1
     need "$(tail -n 3 "$dir/0")" grep -q 'mpi, messages (ranks on several nodes)' "$dir/0"
     need "other bits than on one host: $(tail -n 1 "$dir/0")" [ "$(hash_of "$dir/0")" = "$(reference 3)" ]
@@ -407,7 +471,11 @@ test_hosts() {
         need 'no end after 10 s' end_all 10
         need 'it ended well' all_fail
         need "rank 2 or its host is not named: $(cat "$dir/0")" grep -qE 'rank 2.*(host2|10.77.7.3)' "$dir/0"
-        if [ $signal = KILL ]; then need "both speak: $(says)" [ -z "$(says)" ]; else need "$(says | wc -l) messages: $(says)" say_once; fi
+        if [ $signal = KILL ]; then
+            need "both speak: $(says)" [ -z "$(says)" ]
+        else
+            need "$(says | wc -l) messages: $(says)" say_once
+        fi
         need 'a rank is left' [ -z "$(host_pid 0)$(host_pid 1)$(host_pid 2)" ]
         end
     done
@@ -423,7 +491,8 @@ test_hosts() {
     hosts_link 1 down
     on_hosts 2 -x 4 -pi tcp -ps 10.77.7.1:21009 --comm-timeout 2
     need 'no end after 8 s' end_all 8
-    need "$(cat "$dir/0")" grep -q 'rank 1 of 2 did not come within 2 s: rank 0 waited at 10.77.7.1:21009 (host host0)' "$dir/0"
+    need "$(cat "$dir/0")" grep \
+        -q 'rank 1 of 2 did not come within 2 s: rank 0 waited at 10.77.7.1:21009 (host host0)' "$dir/0"
     need "$(cat "$dir/1")" grep -q 'at 10.77.7.1:21009' "$dir/1"
     hosts_link 1 up
     end
@@ -433,7 +502,8 @@ test_hosts() {
     hosts_link 2 down
     need 'no end after 8 s' end_all 8
     need "$(cat "$dir/0" "$dir/1")" grep -qhE 'rank 2 \(host host2\)' "$dir/0" "$dir/1"
-    need "two of the ranks that see each other speak: $(cat "$dir/0" "$dir/1" | grep -a ^train_gpt2)" [ "$(cat "$dir/0" "$dir/1" | grep -ac '^train_gpt2_zero: ')" = 1 ]
+    need "two of the ranks that see each other speak: $(cat "$dir/0" "$dir/1" | grep -a ^train_gpt2)" [ \
+        "$(cat "$dir/0" "$dir/1" | grep -ac '^train_gpt2_zero: ')" = 1 ]
     end
 }
 
@@ -444,7 +514,10 @@ test_threads() {
         begin "start.threads messages $way"
         status=()
         fresh
-        for r in 0 1; do start $r -e l3h2c32v257t32 -x 6 -v 3 -m 2 -z 3 --overlap 1 --messages $way -pi tcp -ps 127.0.0.1:$port -pn 2 -pr $r; done
+        for r in 0 1; do
+            start $r -e l3h2c32v257t32 -x 6 -v 3 -m 2 -z 3 --overlap 1 --messages $way -pi tcp \
+                -ps 127.0.0.1:$port -pn 2 -pr $r
+        done
         need 'no end' end_all 100
         need "$(cat "$dir/0" "$dir/1")" all_succeed
         need "$(grep -h -A12 WARNING "$dir/0" "$dir/1")" [ -z "$(grep -h WARNING "$dir/0" "$dir/1")" ]

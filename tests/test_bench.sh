@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# dev/bench/comm from outside: its table, that it finds what is wrong, its options. No time is held against anything.
+# dev/bench/comm from outside: its table, that it finds what is wrong, its options. No time is held against
+# anything.
 # Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
 set -u
@@ -12,11 +13,16 @@ cd "$dir" || exit 1
 export OMP_NUM_THREADS=1 CUDA_STAND_IN_DEVICES=3
 
 # bench RANKS PROGRAM OPTIONS...
-bench() { local ranks=$1; shift; timeout -k 2 30 mpirun --oversubscribe -np "$ranks" "$@" >out 2>err </dev/null; }
+bench() {
+    local ranks=$1
+    shift
+    timeout -k 2 30 mpirun --oversubscribe -np "$ranks" "$@" >out 2>err </dev/null
+}
 shown() { "$@" || { cat out err; return 1; }; }
 
-# RANKS TYPE ROWS: the rows of the table against what was asked for ("way+" or "way-" for each: with or without a library's own collective
-# beside it), and their numbers against each other, as far as their digits go.
+# RANKS TYPE ROWS: the rows of the table against what was asked for ("way+" or "way-" for each: with or
+# without a library's own collective beside it), and their numbers against each other, as far as their digits
+# go.
 rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
         BEGIN { half = 0.0051 }                             # of the last digit
@@ -53,7 +59,7 @@ check_tables() {
     done
 }
 
-# ------------------------------------------------------------------------------------------------------------------- tables
+# ---- tables
 
 short='-b 64K -e 64K -n 3 -w 1'
 check_tables "$comm" <<CASES
@@ -84,9 +90,10 @@ need 'fails' shown bench 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
 need "sizes: $(cat out)" [ "$(awk '!/^#/ { printf "%s ", $2 }' out)" = '65536 131072 262144 524288 1048576 ' ]
 end
 
-# -------------------------------------------------------------------------------------------------------------------- wrong
+# ---- wrong
 
-# Beneath the program: the last byte of each long message is not what was sent, and MPI's own all-gather moves nothing.
+# Beneath the program: the last byte of each long message is not what was sent, and MPI's own all-gather moves
+# nothing.
 cat >break.c <<'C'
 #include <mpi.h>
 enum { LONG = 4096 };
@@ -101,7 +108,8 @@ C
 if mpicc -shared -fPIC break.c -o break.so 2>err; then
     begin 'wrong.messages'
     need 'ends well' not bench 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
-    need "counts $(awk '!/^#/ { print $9 }' out | xargs)" [ "$(awk '!/^#/ { print $9 }' out | xargs)" = '2 2 1' ]
+    need "counts $(awk '!/^#/ { print $9 }' out | xargs)" [ "$(awk '!/^#/ { print $9 }' out | xargs)" \
+        = '2 2 1' ]
     need 'the last line' says '# 3 rows, 3 of them wrong'
     end
     begin 'wrong.what the window is compared with'
@@ -111,11 +119,13 @@ if mpicc -shared -fPIC break.c -o break.so 2>err; then
     end
 else skip wrong 'there is no mpicc'; fi
 
-# ------------------------------------------------------------------------------------------------------------------ options
+# ---- options
 
 begin 'options.--help'
 need 'fails' eval '"$comm" --help >out'
-for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm --reduce; do need "$o is missing" says "  $o "; done
+for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm --reduce; do
+    need "$o is missing" says "  $o "
+done
 end
 
 while IFS='|' read -r options sentence; do
@@ -152,7 +162,7 @@ need 'is taken' not bench 2 "$comm" -b 64
 need "says: $(cat err)" says 'comm: -b 64: less than 128 elements for each of 2 ranks'
 end
 
-# ------------------------------------------------------------------------------------------------------- CUDA, on the stand-in
+# ---- CUDA, on the stand-in
 
 if [ -n "$stand_in" ]; then
     short='-b 64K -e 64K -n 1 -w 0 -m 2 --device cuda'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# dev/examples/mlp_zero.c as a porter meets it, zero.h compiled alone, and docs/ against the code. Usage: tests/test_example.sh EXAMPLE
+# dev/examples/mlp_zero.c as a porter meets it, zero.h compiled alone, and docs/ against the code. Usage:
+# tests/test_example.sh EXAMPLE
 set -u
 cd "$(dirname "$0")/.." || exit 1
 example=$(realpath "${1:?Usage: tests/test_example.sh EXAMPLE}") || exit 1
@@ -9,21 +10,28 @@ unset ZERO_STAGE ZERO_CONFIG ZERO_POISON
 
 . tests/cases.sh
 
-# run NP [NAME=VALUE]... [ARGUMENT]: the example on NP ranks (0: without mpirun) in $dir; what it says is in $dir/screen.
+# run NP [NAME=VALUE]... [ARGUMENT]: the example on NP ranks (0: without mpirun) in $dir; what it says is in
+# $dir/screen.
 run() {
     local launcher=(mpirun --oversubscribe -np "$1") settings=()
     [ "$1" = 0 ] && launcher=()
     shift
     while [[ ${1:-} == *=* ]]; do settings+=("$1"); shift; done
-    (cd "$dir" && env "${settings[@]}" timeout -k 2 60 "${launcher[@]}" "$example" "$@" >screen 2>&1 </dev/null)
+    (cd "$dir" && env "${settings[@]}" timeout -k 2 60 "${launcher[@]}" "$example" "$@" >screen 2>&1 \
+        </dev/null)
 }
 runs() { run "$@" || why="${why:+$why; }$*: did not run: $(head -n 3 "$dir/screen")"; }
-value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$dir/screen" | tail -n 1; }     # the number or digest behind these words
+# the number or digest behind these words
+value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$dir/screen" | tail -n 1; }
 losses() { sed -nE 's/^step.*loss ([0-9.]+).*/\1/p' "$dir/screen"; }
 # The first loss to its last printed digit; later ones as far as rounding lets them part.
-close_losses() { paste "$1" "$2" | awk '{ d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 } END { exit bad || NR < 6 }'; }
+close_losses() {
+    paste "$1" "$2" | awk \
+        '{ d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 } END '\
+'{ exit bad || NR < 6 }'
+}
 
-# ---------------------------------------------------------------------------------------------------------------- the numbers
+# ---- the numbers
 
 # same NP SETTING STAGE...: these stages end with the same parameters, with ZERO_POISON too, and have learnt.
 same() {
@@ -33,7 +41,8 @@ same() {
         for poison in 0 1; do
             runs "$np" "ZERO_STAGE=$stage" "ZERO_POISON=$poison" "$setting"
             first=${first:-$(value params_hash)}
-            need "stage $stage, poison $poison: params_hash '$(value params_hash)', the first had '$first'" [ "$(value params_hash)" = "${first:-none}" ]
+            need "stage $stage, poison $poison: params_hash '$(value params_hash)', the first had '$first'" \
+                [ "$(value params_hash)" = "${first:-none}" ]
             need "stage $stage: $(value 'loss [0-9.]+,') % right" number "0$(value 'loss [0-9.]+,') > 95"
         done
     done
@@ -46,7 +55,10 @@ for np in 0 1 2 3; do
     end
 done
 begin 'example.the loss does not depend on the number of ranks'
-for np in 1 2 3; do need "$np ranks: $(tail -n 1 "$dir/losses.$np"), one: $(tail -n 1 "$dir/losses.0")" close_losses "$dir/losses.$np" "$dir/losses.0"; done
+for np in 1 2 3; do
+    need "$np ranks: $(tail -n 1 "$dir/losses.$np"), one: $(tail -n 1 "$dir/losses.0")" close_losses \
+        "$dir/losses.$np" "$dir/losses.0"
+done
 end
 begin 'example.nor on micro-batches'
 echo '{ "gradient_accumulation_steps": 2 }' >"$dir/two.json"
@@ -60,17 +72,19 @@ runs 2 ZERO_STAGE=0
 whole=$(value 'model states')
 runs 2 ZERO_STAGE=3
 need "$(value 'model states') of $whole bytes" number "0$(value 'model states') < 0.6 * 0$whole"
-need "$(value 'model states') bytes, the formula says $(value formula)" number "0$(value 'model states') < 1.2 * 0$(value formula)"
+need "$(value 'model states') bytes, the formula says $(value formula)" number \
+    "0$(value 'model states') < 1.2 * 0$(value formula)"
 end
 begin 'example.saved, and resumed at another stage'
 runs 2 ZERO_STAGE=1 save
 straight=$(value params_hash)
 runs 2 ZERO_STAGE=3 resume
-need "params_hash '$(value params_hash)', straight '$straight'" [ "$(value params_hash)" = "${straight:-none}" ]
+need "params_hash '$(value params_hash)', straight '$straight'" [ "$(value params_hash)" \
+    = "${straight:-none}" ]
 need 'it did not start in the middle' [ "$(losses | wc -l)" = 3 ]
 end
 
-# ------------------------------------------------------------------------------------------------------- what it must refuse
+# ---- what it must refuse
 
 # refused PATTERN NP [NAME=VALUE]... [ARGUMENT]: ends with an error that one rank tells and that matches.
 refused() {
@@ -94,7 +108,7 @@ refused 'mlp_zero.state.0: saved by rank 0 of 2' 3 ZERO_STAGE=3 resume
 printf x | dd of="$dir/mlp_zero.state.1" bs=1 seek=5000 conv=notrunc status=none
 refused 'mlp_zero.state.1: damaged' 2 ZERO_STAGE=3 resume
 
-# ------------------------------------------------------------------------------------------------------------ zero.h and docs/
+# ---- zero.h and docs/
 
 # alone NAME COMPILER ARGUMENT...: zero.h compiles by itself, without a warning.
 alone() {
@@ -106,12 +120,17 @@ alone() {
     end
 }
 alone C11 "${CC:-cc}" -std=c11 -x c
-if command -v "${CXX:-c++}" >/dev/null; then alone C++17 "${CXX:-c++}" -std=c++17 -x c++; else skip 'zero.h.alone as C++17' 'no C++ compiler'; fi
+if command -v "${CXX:-c++}" >/dev/null; then
+    alone C++17 "${CXX:-c++}" -std=c++17 -x c++
+else
+    skip 'zero.h.alone as C++17' 'no C++ compiler'
+fi
 
 begin 'docs.api.md is made from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is not what dev/make_api.sh makes of zero.h: run it' cmp -s "$dir/api.md" docs/api.md
-for function in $(cat llmc_zero/zero.h llmc_zero/zero_job.h | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
+for function in $(cat llmc_zero/zero.h llmc_zero/zero_job.h | grep -oE '^[a-z].*\(' | grep -oE \
+    'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done
 end

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh without a GPU: nvidia-smi, nvcc, make, mpirun, Python, ncu, nsys, compute-sanitizer and the trainer are scripts that
-# answer as the real ones do, so that limits, checks and every number of the table can be held against what was put in.
-# Usage: tests/test_gpu_check.sh [TRAINER]      TRAINER: built with CUDA=stand-in, for a run whose losses and digests are real
+# scripts/gpu_check.sh without a GPU: nvidia-smi, nvcc, make, mpirun, Python, ncu, nsys, compute-sanitizer and
+# the trainer are scripts that answer as the real ones do, so that limits, checks and every number of the
+# table can be held against what was put in.
+# Usage: tests/test_gpu_check.sh [TRAINER]      TRAINER: built with CUDA=stand-in, for a run whose losses and
+# digests are real
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/cases.sh
@@ -12,7 +14,7 @@ tree=$dir/tree                                                  # without what m
 mkdir "$tree" && ln -s "$PWD"/* "$tree" && rm -f "$tree/third_party" "$tree/dev"
 mkdir "$tree/dev" && ln -s "$PWD"/dev/* "$tree/dev" && rm -f "$tree/dev/gpu_model.sh"
 
-# ---------------------------------------------------------------------------------------------------------------- the fakes
+# ---- the fakes
 
 export FAKE=$dir/fake
 mkdir "$FAKE"
@@ -34,7 +36,8 @@ fake cuda/bin/nvcc <<'END'
 echo 'Cuda compilation tools, release 13.0, V13.0.88'
 END
 FAKE_CC=$(command -v cc); export FAKE_CC
-# FAKE_MISSING: headers that are only in C_INCLUDE_PATH. The toolkit's are not looked for on this machine, nor is NCCL's.
+# FAKE_MISSING: headers that are only in C_INCLUDE_PATH. The toolkit's are not looked for on this machine, nor
+# is NCCL's.
 fake cc <<'END'
 case "$*" in *' -E -' | *' -M -') ;; *) exec "$FAKE_CC" "$@" ;; esac
 code=$(cat) header=${code#*<} header=${header%>*}
@@ -199,7 +202,8 @@ esac
 echo "$@" >"$FAKE/torch_arguments"
 echo '{"torch": "2.9.0", "step_ms": 2.1, "tokens_per_s": 120000.0, "loss": 9.5, "memory_mib": 4000.5}'
 END
-# As ncu --csv --page raw --print-units base writes it: what a run launches at its start, and in each of its steps.
+# As ncu --csv --page raw --print-units base writes it: what a run launches at its start, and in each of its
+# steps.
 fake ncu <<'END'
 [ -z "${FAKE_NO_COUNTERS:-}" ] || { echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1; }
 echo "$*" >"$FAKE/ncu_arguments"
@@ -245,15 +249,16 @@ shift 6 || exit 1
 END
 export PATH=$FAKE:$PATH
 
-# check STATUS SETTING... [-- ARGUMENT...]: gpu_check.sh with small settings ends with STATUS; its screen is in $dir/screen, its files in
-# $dir/out, which with KEEP=yes are still those of the call before
+# check STATUS SETTING... [-- ARGUMENT...]: gpu_check.sh with small settings ends with STATUS; its screen is
+# in $dir/screen, its files in $dir/out, which with KEEP=yes are still those of the call before
 check() {
     local expected=$1 status settings=()
     shift
     while [ $# -gt 0 ] && [ "$1" != -- ]; do settings+=("$1"); shift; done
     shift
     [ -n "${KEEP:-}" ] || rm -rf "$dir/out"
-    env B=4 T=64 STEPS=20 SIZES=d24:4 SIZE_STEPS=3 GPU_CHECK_OUT="$dir/out" LLMC="$dir/llm.c" "${settings[@]}" \
+    env B=4 T=64 STEPS=20 SIZES=d24:4 SIZE_STEPS=3 GPU_CHECK_OUT="$dir/out" LLMC="$dir/llm.c" \
+        "${settings[@]}" \
         timeout -k 2 200 "$tree/scripts/gpu_check.sh" "$@" >"$dir/screen" 2>&1
     status=$?
     [ $status = "$expected" ] && return
@@ -261,14 +266,26 @@ check() {
     return 1
 }
 says() { grep -qF -- "$1" "$dir/screen" || { echo "--- not said: $1"; return 1; }; }
-listed() { sed -n "/^$1:/,/^[A-Z].*:\$/p" "$dir/out/results.md" | grep -qE -- "^- $2" || { echo "--- not under $1: $2"; return 1; }; }
+listed() {
+    sed -n "/^$1:/,/^[A-Z].*:\$/p" "$dir/out/results.md" | grep -qE -- "^- $2" || {
+        echo "--- not under $1: $2"
+        return 1
+    }
+}
 cell() {    # ROW COLUMN of the table
     awk -F'\t' -v row="$1" -v c="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == c) at = i }
         $2 == row { print $at }' "$dir/out/results.tsv"
 }
-is() { local got; got=$(cell "$1" "$2"); [ "$got" = "$3" ] || { echo "--- $1, $2: '$got', expected '$3'"; return 1; }; }
+is() {
+    local got
+    got=$(cell "$1" "$2")
+    [ "$got" = "$3" ] || {
+        echo "--- $1, $2: '$got', expected '$3'"
+        return 1
+    }
+}
 
-# --------------------------------------------------------------------------------------------------------------- no usable GPU
+# ---- no usable GPU
 
 refused() {     # NAME SENTENCE SETTING...
     begin "gpu_check.$1"
@@ -280,10 +297,13 @@ refused() {     # NAME SENTENCE SETTING...
     end
 }
 without=$dir/without; mkdir "$without"
-for tool in bash env timeout dirname awk sed head realpath grep; do ln -s "$(command -v $tool)" "$without/$tool"; done
+for tool in bash env timeout dirname awk sed head realpath grep; do
+    ln -s "$(command -v $tool)" "$without/$tool"
+done
 refused 'no nvidia-smi' "nvidia-smi is not there; install NVIDIA's driver" PATH="$without"
 refused 'no driver' "nvidia-smi -i 0: NVIDIA-SMI has failed because it couldn't communicate" FAKE_NO_DRIVER=1
-refused 'old card' 'NVIDIA H100 80GB HBM3 has compute capability 7.5, and 8.0 or more is needed' FAKE_CAPABILITY=7.5
+refused 'old card' 'NVIDIA H100 80GB HBM3 has compute capability 7.5, and 8.0 or more is needed' \
+    FAKE_CAPABILITY=7.5
 refused 'old driver' 'driver 580.65.06 is for CUDA up to 12.4, and nvcc is 13.0' FAKE_DRIVER_CUDA=12.4
 
 begin 'gpu_check.settings that cannot be'
@@ -294,19 +314,23 @@ need 'too few steps' check 1 STEPS=2
 mkdir "$dir/others" && echo theirs >"$dir/others/their.log"
 need 'too few steps of larger models' check 1 SIZE_STEPS=2
 need 'no such part' check 1 -- train wheel
-need 'its sentence' says "'wheel' is no part; the parts are: build train torch nccl sanitize sizes profile sweep"
+need 'its sentence' says \
+    "'wheel' is no part; the parts are: build train torch nccl sanitize sizes profile sweep"
 need 'no kit' check 1 -- --kit "$dir/none"
 need 'a folder of others' check 1 GPU_CHECK_OUT="$dir/others"
 need 'its sentence' says "GPU_CHECK_OUT=$dir/others: there are files, and not those of an earlier run"
 end
 
-# ------------------------------------------------------------------------------------------------------------------ a full run
+# ---- a full run
 
 begin 'gpu_check.a full run'
-need 'it failed' check 0 OUT="$dir/others" RESULTS="$dir/copies" FAKE_OPTIONS=' cudnn-fast --tune --attention-workspace'
+need 'it failed' check 0 OUT="$dir/others" RESULTS="$dir/copies" \
+    FAKE_OPTIONS=' cudnn-fast --tune --attention-workspace'
 need 'files of an OUT that is not for it' [ "$(cat "$dir"/others/*)" = theirs ]
-need 'the attention' says "GELU fusion 2, attention: cuBLASLt, cuDNN's frontend is not in third_party/; data: random tokens."
-need 'the attention, before the build' says "CAREFUL: cuDNN's frontend is not in third_party/, so attention is measured without cuDNN"
+need 'the attention' says \
+    "GELU fusion 2, attention: cuBLASLt, cuDNN's frontend is not in third_party/; data: random tokens."
+need 'the attention, before the build' says \
+    "CAREFUL: cuDNN's frontend is not in third_party/, so attention is measured without cuDNN"
 need "pip's NCCL" grep -qE '^versions .* NCCL 2\.30\.7, its header 2\.27\.1$' "$dir/out/machine.txt"
 need "pip's NCCL for the compiler" [ "$(cat "$FAKE/include_path")" = "$wheels/nccl/include" ]
 while IFS=: read -r run rate ms share own seen to_zero loss hash; do
@@ -344,32 +368,43 @@ need 'memcheck' says 'memcheck-test_layers_cuda: done'
 need 'a larger model' is 'd24, B 4: ours, stage 3' tokens/s 97000
 need 'a larger model: ratio' is 'd24, B 4: ours, stage 3' 'to stage 0' 0.970
 need 'a larger model: llm.c' is 'd24, B 4: llm.c, without cuDNN' tokens/s 100000
-need 'a larger model: steps' grep -q ' -e d24 -t 64 -d 256 .* -z 3 -b 4 -x 3 ' "$dir/out/runs/d24-b4-zero-3.1/arguments"
+need 'a larger model: steps' grep -q ' -e d24 -t 64 -d 256 .* -z 3 -b 4 -x 3 ' \
+    "$dir/out/runs/d24-b4-zero-3.1/arguments"
 need 'sweep' is 'sweep: --tune' 'to stage 0' 1.000
 need 'aim tokens, --tune' says '- tokens/s at stage 0 on one H200 with --tune, aim >= 600000: 100000, not met'
 need 'what was tuned comes with the logs' grep -q '^\./tuned\.txt$' <(tar -tzf "$dir/copies/logs.tar.gz")
-need 'sweep: its option' grep -q -- " --attention cublaslt --tune $dir/out/tuned.txt -z 0 " "$dir/out/runs/sweep-tune.1/arguments"
+need 'sweep: its option' grep -q -- " --attention cublaslt --tune $dir/out/tuned.txt -z 0 " \
+    "$dir/out/runs/sweep-tune.1/arguments"
 need 'sweep: only cuDNN has a workspace' [ ! -e "$dir/out/runs/sweep-workspace-512.1" ]
 need 'phases' grep -qE '^forward block +3\.000$' "$dir/out/phases.txt"
 need 'phases, update' grep -qE '^update +0\.500$' "$dir/out/phases.txt"
 need 'kernels among the phases' [ "$(wc -l <"$dir/out/phases.txt")" = 2 ]
 need 'kernels of a step' cmp "$dir/out/kernels.tsv" <(printf '%s\t%s\t%s\t%s\t%s\n' \
-    nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTN 2 4.000000 200000000 100000000 norm_kernel 1 0.500000 0 1000000 \
+    nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTN 2 4.000000 200000000 100000000 norm_kernel 1 0.500000 0 \
+    1000000 \
     'cast<float, bf16>' 1 0.007000 8192 4096 'start_kernel<float, (int)8>' 1 0.002000 0 0)
 need 'kernels, all' says 'kernels: 5 launches of a step, 4.51 ms on the card'
 need 'kernels, a line' says ' 4.000  88.7%      2     300.0       75  nvjet_hsh'
-need "ncu's command" grep -qE -- '^--clock-control none .* --attention cublaslt -z 0 -b 4 -x 1 ' "$FAKE/ncu_arguments"
-need 'a command of ours' grep -q ' --device cuda --dtype bf16 .* -e d12 -t 64 -d 256 -i [^ ]*/tokens.bin .* -r 0 -ge 2 --attention cublaslt --comm host -z 3 -b 2 '\
+need "ncu's command" grep -qE -- '^--clock-control none .* --attention cublaslt -z 0 -b 4 -x 1 ' \
+    "$FAKE/ncu_arguments"
+need 'a command of ours' grep \
+    -q \
+    ' --device cuda --dtype bf16 .* -e d12 -t 64 -d 256 -i [^ ]*/tokens.bin .* -r 0 -ge 2 --attention '\
+'cublaslt --comm host -z 3 -b 2 '\
 '-x 20 --hash full' "$dir/out/runs/zero-3-2ranks.1/arguments"
 need "llm.c's command" grep -q '^-e d24 -t 64 -d 256 .* -r 0 -ge 2 -b 4 -x 3 -z 0 ' "$FAKE/llmc_arguments"
-need 'llm.c, patched' says 'llm.c with the plugin: stages 0 to 3 end with params_hash 00000000000000c1, last loss 9.260000 on 2 ranks, 9.250000 without it'
+need 'llm.c, patched' says \
+    'llm.c with the plugin: stages 0 to 3 end with params_hash 00000000000000c1, last loss 9.260000 on 2 '\
+'ranks, 9.250000 without it'
 for z in 0 1 2 3; do
-    need "llm.c, patched, stage $z" grep -q "^ranks 1 -e d12 -t 64 -d 256 .* -b 4 -x 20 -z $z " "$FAKE/patched_arguments"
+    need "llm.c, patched, stage $z" grep -q "^ranks 1 -e d12 -t 64 -d 256 .* -b 4 -x 20 -z $z " \
+        "$FAKE/patched_arguments"
 done
 need 'llm.c, patched, two ranks' grep -q '^ranks 2 .* -b 2 -x 20 -z 3 ' "$FAKE/patched_arguments"
 need 'the checkout is as it was' diff -r tests/fake_llmc "$dir/llm.c"
 need 'PyTorch, its first steps beside the build' [ -e "$FAKE/warm" ]
-need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' "$FAKE/torch_arguments"
+need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' \
+    "$FAKE/torch_arguments"
 need 'NCCL' listed Skipped 'NCCL: ranks 0 and 1 are on one GPU of h, .* NCCL 2.28.9 needs one for each; '
 need 'NCCL, its failures' not grep -q 'a rank is' "$dir/screen"
 need 'the tokens' [ "$(stat -c %s "$dir/out/tokens.bin")" = $((1024 + 2 * (4 * 64 * 21 + 1))) ]
@@ -381,19 +416,28 @@ end
 
 begin 'gpu_check.a second call repeats nothing'
 cp "$dir/out/results.tsv" "$dir/before"
-runs() { find "$dir/out/runs" -name arguments -newer "$dir/before" | sed 's|.*/runs/||; s|/.*||' | sort | paste -sd' '; }
-KEEP=yes need 'it failed' check 0 FAKE_OPTIONS=' cudnn-fast --tune --attention-workspace' -- build train torch sizes
+runs() {
+    find "$dir/out/runs" -name arguments -newer "$dir/before" | sed 's|.*/runs/||; s|/.*||' | sort |
+        paste -sd' '
+}
+KEEP=yes need 'it failed' check 0 FAKE_OPTIONS=' cudnn-fast --tune --attention-workspace' -- build train \
+    torch sizes
 need 'runs again' [ -z "$(runs)" ]
 need 'built again' [ "$(wc -l <"$FAKE/builds")" = 1 ]
 need 'other results' diff "$dir/before" "$dir/out/results.tsv"
 ln -s "$PWD/dev/gpu_model.sh" "$tree/dev"
 KEEP=yes need 'the model' check 0 -- --again profile
-need 'its arguments' grep -q '^    d12, 124475904 parameters, B 4, T 64, bf16, on one H100, stage 0, recompute 0' "$dir/out/results.md"
-need 'what was measured' grep -qE '^    products, all of them +[0-9]+ +2 +[0-9.]+ +4\.000 +[0-9.]+ +[0-9.]+ +0\.300 ' "$dir/out/results.md"
+need 'its arguments' grep \
+    -q '^    d12, 124475904 parameters, B 4, T 64, bf16, on one H100, stage 0, recompute 0' \
+    "$dir/out/results.md"
+need 'what was measured' grep \
+    -qE '^    products, all of them +[0-9]+ +2 +[0-9.]+ +4\.000 +[0-9.]+ +[0-9.]+ +0\.300 ' \
+    "$dir/out/results.md"
 need 'it still says that nothing was measured' not grep -q 'no card has been measured' "$dir/out/results.md"
 while IFS=: read -r title known; do
     KEEP=yes need "$title" check 0 FAKE_CARD="$title" -- --again profile
-    need "$title: its sentence" listed Skipped "the model of a step: dev/gpu_model.sh has none: .* --card $known: must be h200 or h100"
+    need "$title: its sentence" listed Skipped \
+        "the model of a step: dev/gpu_model.sh has none: .* --card $known: must be h200 or h100"
     need "$title: another card's model" [ ! -e "$dir/out/model.txt" ]
 done <<'END'
 NVIDIA A100-SXM4-80GB:a100
@@ -405,7 +449,8 @@ need 'runs of that part' [ "$(runs)" = 'd24-b4-zero-0.1 d24-b4-zero-3.1' ]
 need 'the rows of others' is 'ours, stage 3' tokens/s 102000
 mkdir "$dir/moved" && mv "$dir"/others/* "$dir/moved" && rm -rf "$dir/out" && mv "$dir/moved" "$dir/out"
 touch "$dir/before"
-KEEP=yes need 'another machine, from the logs' check 0 FAKE_OPTIONS=' cudnn-fast --tune --attention-workspace' -- train sizes
+KEEP=yes need 'another machine, from the logs' check 0 \
+    FAKE_OPTIONS=' cudnn-fast --tune --attention-workspace' -- train sizes
 need 'runs again there' [ -z "$(runs)" ]
 need 'built there' [ "$(wc -l <"$FAKE/builds")" = 2 ]
 need 'the table there' is 'ours, stage 3' tokens/s 102000
@@ -418,7 +463,7 @@ for pair in 16376:4 143771:64; do
 done
 end
 
-# ------------------------------------------------------------------------------------------------------------------------ NCCL
+# ---- NCCL
 
 nccl() {    # NAME CARDS NCCL'S-SETTINGS TIME-LIMIT SETTING...
     begin "gpu_check.NCCL, $1"
@@ -430,8 +475,11 @@ nccl() {    # NAME CARDS NCCL'S-SETTINGS TIME-LIMIT SETTING...
     need 'its row' is 'ours, stage 3, 2 ranks, NCCL' tokens/s 20000
     need 'sum' says "NCCL's own sum: losses differ by 0 at most"
     need 'tests' says 'mpi_nccl: 8 passed'
-    need 'killed' grep -qE 'NCCL, a rank is killed: over after [0-2] s; mpirun noticed that process rank 1 ' "$dir/screen"
-    need 'stopped' grep -qE 'NCCL, a rank is stopped: over after [0-2] s; train_gpt2_zero: rank 0 on h: the all-gather' "$dir/screen"
+    need 'killed' grep -qE 'NCCL, a rank is killed: over after [0-2] s; mpirun noticed that process rank 1 ' \
+        "$dir/screen"
+    need 'stopped' grep -qE \
+        'NCCL, a rank is stopped: over after [0-2] s; train_gpt2_zero: rank 0 on h: the all-gather' \
+        "$dir/screen"
     need 'bench' says 'NCCL, dev/bench/comm: 4 rows, 0 of them wrong'
     need 'its command' grep -q -- ' -b 4 .* --comm nccl --reduce nccl$' "$dir/out/runs/nccl-reduce/arguments"
     end
@@ -439,28 +487,35 @@ nccl() {    # NAME CARDS NCCL'S-SETTINGS TIME-LIMIT SETTING...
 nccl 'two cards' 5,3 '   ' 10 CUDA_VISIBLE_DEVICES=5,3
 nccl 'one card from 2.30 on' 0 '1 8 ' 30 FAKE_NCCL_230=1
 
-# ---------------------------------------------------------------------------------------------------- what a machine lacks: the kit
+# ---- what a machine lacks: the kit
 
 mkdir -p "$dir/kit"/{include,nccl,llm.c,deb/DEBIAN,deb/usr/include,deb/usr/bin}
-printf 'Package: libjansson-dev\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: for a test\n' \
+printf \
+    'Package: libjansson-dev\nVersion: 1\nArchitecture: all\nMaintainer: nobody '\
+'<nobody@localhost>\nDescription: for a test\n' \
     >"$dir/kit/deb/DEBIAN/control"
-touch "$dir/kit/deb/usr/include/jansson.h" "$dir/kit/deb/usr/bin/orterun" "$dir/kit/include/cudnn.h" "$dir/kit/nccl/libnccl.so.2"
+touch "$dir/kit/deb/usr/include/jansson.h" "$dir/kit/deb/usr/bin/orterun" "$dir/kit/include/cudnn.h" \
+    "$dir/kit/nccl/libnccl.so.2"
 touch "$wheels/cudnn/lib"/libcudnn{,_graph}.so.9
 cp -r "$dir/llm.c"/* "$dir/kit/llm.c"
 mkdir "$dir/kit/include/nvtx3" && touch "$dir/kit/include/nvtx3/nvToolsExt.h"
 mkdir -p "$dir/kit/cudnn_frontend/include" && touch "$dir/kit/cudnn_frontend/include/cudnn_frontend.h"
 mkdir "$dir/few"
 for tool in /bin/* /usr/bin/*; do
-    case ${tool##*/} in ssh | rsh | git) ;; *) [ -e "$dir/few/${tool##*/}" ] || ln -s "$tool" "$dir/few/" ;; esac
+    case ${tool##*/} in ssh | rsh | git) ;; *) [ -e "$dir/few/${tool##*/}" ] ||
+        ln -s "$tool" "$dir/few/" ;; esac
 done
 if dpkg-deb -b "$dir/kit/deb" "$dir/kit/libjansson-dev_1_all.deb" >/dev/null 2>&1; then
     begin 'gpu_check.a kit, where there is neither ssh nor git'
-    need 'it failed' check 0 LLMC= PATH="$FAKE:$dir/few" FAKE_NO_TORCH=1 FAKE_MISSING='jansson.h nvtx3/nvToolsExt.h' FAKE_NCCL_230=1 ROUNDS=1 \
+    need 'it failed' check 0 LLMC= PATH="$FAKE:$dir/few" FAKE_NO_TORCH=1 \
+        FAKE_MISSING='jansson.h nvtx3/nvToolsExt.h' FAKE_NCCL_230=1 ROUNDS=1 \
         FAKE_OPTIONS=' cudnn-fast --attention-workspace' -- --kit "$dir/kit" build train nccl sweep
     need 'its packages' grep -q "$dir/out/kit/usr/include:" "$FAKE/include_path"
     need 'the name mpirun' [ "$(readlink "$dir/out/kit/bin/mpirun")" = ../usr/bin/orterun ]
-    need "pip's cuDNN, the kit's header" [ "$(cd "$dir/out/cudnn" && echo */*)" = 'include/cudnn.h lib/libcudnn.so.9 lib/libcudnn_graph.so.9' ]
-    need 'cuDNN for the linker of llm.c' [ "$(readlink "$dir/out/links/libcudnn.so")" = "$wheels/cudnn/lib/libcudnn.so.9" ]
+    need "pip's cuDNN, the kit's header" [ "$(cd "$dir/out/cudnn" && echo */*)" \
+        = 'include/cudnn.h lib/libcudnn.so.9 lib/libcudnn_graph.so.9' ]
+    need 'cuDNN for the linker of llm.c' [ "$(readlink "$dir/out/links/libcudnn.so")" \
+        = "$wheels/cudnn/lib/libcudnn.so.9" ]
     need 'it is loaded from its own folder' grep -q ":$wheels/cudnn/lib" "$dir/out/runs/nccl-0/nccl"
     need 'and its folder' grep -q "$dir/out/links" "$FAKE/library_path"
     need 'its NCCL' grep -q "^1 8 RING $dir/kit/nccl:" "$dir/out/runs/nccl-0/nccl"
@@ -468,11 +523,14 @@ if dpkg-deb -b "$dir/kit/deb" "$dir/kit/libjansson-dev_1_all.deb" >/dev/null 2>&
     need 'its llm.c' is 'llm.c, without cuDNN' runs 1
     need 'its llm.c, patched' says 'llm.c with the plugin: stages 0 to 3 end with params_hash'
     need 'Open MPI looks for ssh' grep -q '^/bin/true$' "$FAKE/agent"
-    need 'the source' grep -qE '^source +not a git checkout, digest of the files [0-9a-f]{8};' "$dir/out/machine.txt"
+    need 'the source' grep -qE '^source +not a git checkout, digest of the files [0-9a-f]{8};' \
+        "$dir/out/machine.txt"
     need 'sweep, attention' grep -q ' --attention cudnn-fast -z 0 ' "$dir/out/runs/sweep-fast.1/arguments"
-    need 'sweep, workspace' grep -q ' --attention cudnn --attention-workspace 1536 -z 0 ' "$dir/out/runs/sweep-workspace-1536.1/arguments"
+    need 'sweep, workspace' grep -q ' --attention cudnn --attention-workspace 1536 -z 0 ' \
+        "$dir/out/runs/sweep-workspace-1536.1/arguments"
     need 'sweep, what is not there' listed Skipped 'sweep: this trainer has no --tune'
-    KEEP=yes need 'cuDNN that refuses' check 1 LLMC= FAKE_MISSING='jansson.h' FAKE_REFUSES=cudnn ROUNDS=1 -- --again --kit "$dir/kit" build sweep
+    KEEP=yes need 'cuDNN that refuses' check 1 LLMC= FAKE_MISSING='jansson.h' FAKE_REFUSES=cudnn ROUNDS=1 -- \
+        --again --kit "$dir/kit" build sweep
     need 'its sentence' listed FAILED 'first-cudnn: failed with status 1'
     need 'what is measured then' grep -q ' --attention cublaslt -z 0 ' "$dir/out/runs/sweep-plain.1/arguments"
     need 'the head' grep -q ', attention: cuBLASLt; ' "$dir/out/results.md"
@@ -482,12 +540,13 @@ else
 fi
 rm "$wheels/cudnn/lib"/*
 
-# ------------------------------------------------------------------------------------------------------- calls that end before all is done
+# ---- calls that end before all is done
 
 begin 'gpu_check.the budget is spent'
 need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 -- build
 KEEP=yes need 'it ended otherwise' check 3 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 BUDGET_S=9 FAKE_HANG=peak -- train
-need 'what was cut' listed 'Left for the next call' "peak.1: (cut at the end of this call's 9 s|[0-4] of 9 s are left)"
+need 'what was cut' listed 'Left for the next call' \
+    "peak.1: (cut at the end of this call's 9 s|[0-4] of 9 s are left)"
 need 'what is left' listed 'Left for the next call' 'zero-3.1: [0-9] of 9 s are left, it may take 15'
 need 'no failure' not grep -q '^FAILED' "$dir/out/results.md"
 touch "$dir/before"
@@ -497,13 +556,14 @@ need 'the peak' says '- percent of peak at stage 0, aim >= 60: '
 need 'nothing is left' not grep -q '^Left' "$dir/out/results.md"
 end
 begin 'gpu_check.other sources'
-echo '# changed' >"$dir/changed" && cat Makefile >>"$dir/changed" && rm "$tree/Makefile" && mv "$dir/changed" "$tree/Makefile"
+echo '# changed' >"$dir/changed" && cat Makefile >>"$dir/changed" && rm "$tree/Makefile" &&
+    mv "$dir/changed" "$tree/Makefile"
 KEEP=yes need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 -- build
 need 'the earlier results' grep -q 'ours, stage 3' "$dir/out/earlier-1/results.md"
 need 'rows of another trainer' [ -z "$(cell 'ours, stage 3' runs)" ]
 end
 
-# -------------------------------------------------------------------------------------------------------------- what goes wrong
+# ---- what goes wrong
 
 # wrong NAME SENTENCE[|SENTENCE]... SETTING... with the parts in PARTS
 wrong() {
@@ -514,7 +574,8 @@ wrong() {
     need 'wrong status' check 1 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 "${@:3}" -- ${PARTS:-build}
     for sentence in "${sentences[@]}"; do
         need "not said: $sentence" says "$sentence"
-        need "not under FAILED: $sentence" grep -qF -- "- $sentence" <(sed -n '/^FAILED:/,$p' "$dir/out/results.md")
+        need "not under FAILED: $sentence" grep -qF -- "- $sentence" \
+            <(sed -n '/^FAILED:/,$p' "$dir/out/results.md")
     done
     end
 }
@@ -523,17 +584,21 @@ begin 'gpu_check.what failed is repeated where its part is named'
 touch "$dir/before"
 KEEP=yes need 'it ended otherwise' check 3 LLMC= FAKE_NO_TORCH=1 BUDGET_S=1
 need 'it is repeated where no part is named' [ "$dir/before" -nt "$dir/out/test_layers_cuda.log" ]
-printf '#!/bin/sh\necho "[  PASSED  ] 1 test(s)."\n' | tee "$dir/out/build/tests"/{test_layers_cuda,test_device,mpi_device} >/dev/null
+printf '#!/bin/sh\necho "[  PASSED  ] 1 test(s)."\n' |
+    tee "$dir/out/build/tests"/{test_layers_cuda,test_device,mpi_device} >/dev/null
 KEEP=yes need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 -- build
 need 'still a failure' not grep -q '^FAILED' "$dir/out/results.md"
 end
-wrong 'a test that skips on a card' 'test_device: ran no test on the card: skip test_device: there is no driver' FAKE_TEST=skipping
+wrong 'a test that skips on a card' \
+    'test_device: ran no test on the card: skip test_device: there is no driver' FAKE_TEST=skipping
 wrong 'a build that fails' 'build: failed with status 2' FAKE_BUILD='no such header'
-PARTS='build train' wrong 'tests that cannot be built; other bits; llm.c with the plugin: other bits and another loss' \
+PARTS='build train' wrong \
+    'tests that cannot be built; other bits; llm.c with the plugin: other bits and another loss' \
     'build: failed with status 2|'\
 'same bits, stages 0 to 3, one rank: NO, 2 different digests in 4 runs|'\
 'llm.c with the plugin: stages 0 to 3 do not end with the same params_hash|'\
-'llm.c with the plugin, patched-0: last loss 9.400000, without it 9.250000' FAKE_PATCHED_HASH=2 FAKE_PATCHED_LOSS=9.400000 FAKE_HASH=zero-2.1 LLMC="$dir/llm.c" FAKE_TEST=missing
+'llm.c with the plugin, patched-0: last loss 9.400000, without it 9.250000' FAKE_PATCHED_HASH=2 \
+FAKE_PATCHED_LOSS=9.400000 FAKE_HASH=zero-2.1 LLMC="$dir/llm.c" FAKE_TEST=missing
 PARTS='build train sanitize' wrong 'other losses, an error in memory, a run that hangs' \
     'GPU and CPU, bf16, 20 steps: losses differ by 0.03, 0.02 is allowed|'\
 'memcheck-test_layers_cuda: failed with status 9|zero-2.1: cut, no end after 2 s|'\
@@ -549,14 +614,19 @@ end
 PARTS=nccl wrong "NCCL's bits, its sum, ranks left behind, said twice" \
     'same bits, 2 ranks on card 0,1, NCCL and through the host: NO, others than host-0: nccl-2|'\
 "NCCL's own sum: losses differ by 0.03, 0.02 is allowed|NCCL, a rank is killed: processes still run after |"\
-"NCCL, a rank is stopped: 2 sentences of the trainer's|same bits, d12 on 2 ranks by NCCL: NO, 2 different digests in 4 runs" \
-    FAKE_CARDS=2 FAKE_HASH=nccl-2 FAKE_SUM=.53 FAKE_DRIFT=.5 FAKE_LEFT=gone FAKE_SENTENCES=2 FAKE_OTHER=zero-3-2ranks-nccl.1 COMM_TIMEOUT_S=1
+"NCCL, a rank is stopped: 2 sentences of the trainer's|same bits, d12 on 2 ranks by NCCL: NO, 2 different "\
+"digests in 4 runs" \
+    FAKE_CARDS=2 FAKE_HASH=nccl-2 FAKE_SUM=.53 FAKE_DRIFT=.5 FAKE_LEFT=gone FAKE_SENTENCES=2 \
+    FAKE_OTHER=zero-3-2ranks-nccl.1 COMM_TIMEOUT_S=1
 begin 'gpu_check.no rank is left'
 need 'one runs' not pgrep -f "bash $dir/out/train_gpt2_zero .* --comm-timeout"
 end
-wrong 'no build' 'missing here: mpi.h (libopenmpi-dev), oneapi/dnnl/dnnl.h (libdnnl-dev), jansson.h (libjansson-dev), '\
-'xxhash.h (libxxhash-dev), cmocka.h (libcmocka-dev), cublasLt.h (NVIDIA'"'s cuda-toolkit), so that nothing can be built and measured. "\
-'scripts/install_deps.sh installs' FAKE_MISSING='mpi.h oneapi/dnnl/dnnl.h jansson.h xxhash.h cmocka.h cublasLt.h'
+wrong 'no build' \
+    'missing here: mpi.h (libopenmpi-dev), oneapi/dnnl/dnnl.h (libdnnl-dev), jansson.h (libjansson-dev), '\
+'xxhash.h (libxxhash-dev), cmocka.h (libcmocka-dev), cublasLt.h (NVIDIA'"'s cuda-toolkit), so that nothing "\
+"can be built and measured. "\
+'scripts/install_deps.sh installs' \
+FAKE_MISSING='mpi.h oneapi/dnnl/dnnl.h jansson.h xxhash.h cmocka.h cublasLt.h'
 begin 'gpu_check.no build, and nothing tried'
 need 'a build' [ ! -e "$dir/out/build.log" ]
 end
@@ -572,10 +642,14 @@ need 'the bench' says 'NCCL, dev/bench/comm: 4 rows, 0 of them wrong'
 need 'other failures' [ "$(sed -n '/^FAILED:/,$p' "$dir/out/results.md" | grep -c '^- ')" = 3 ]
 end
 begin 'gpu_check.what a machine cannot do is skipped'
-mkdir -p "$tree/third_party/cudnn_frontend/include" && touch "$tree/third_party/cudnn_frontend/include/cudnn_frontend.h"
-need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 FAKE_MEMCHECK='========= Error: Device not supported. Please refer to' \
-    FAKE_NCCL='rank 1 on h: NCCL 2.21.5 is too old; 2.26 or newer is needed' FAKE_NO_COUNTERS=1 SIZES='d24:8 d48:16' FAKE_FITS=2
-need 'memcheck, once' [ "$(grep -c '^- memcheck-test_.*: ========= Error: Device not supported' "$dir/out/results.md")" = 1 ]
+mkdir -p "$tree/third_party/cudnn_frontend/include" &&
+    touch "$tree/third_party/cudnn_frontend/include/cudnn_frontend.h"
+need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 ROUNDS=1 \
+    FAKE_MEMCHECK='========= Error: Device not supported. Please refer to' \
+    FAKE_NCCL='rank 1 on h: NCCL 2.21.5 is too old; 2.26 or newer is needed' FAKE_NO_COUNTERS=1 \
+    SIZES='d24:8 d48:16' FAKE_FITS=2
+need 'memcheck, once' [ "$(grep -c '^- memcheck-test_.*: ========= Error: Device not supported' \
+    "$dir/out/results.md")" = 1 ]
 need 'NCCL' listed Skipped 'NCCL: rank 1 on h: NCCL 2.21.5 is too old; '
 need 'PyTorch' listed Skipped 'PyTorch is not here, or cannot use the card: ModuleNotFoundError: torch'
 need 'counters' listed Skipped 'ncu-0: ==ERROR== ERR_NVGPUCTRPERM'
@@ -584,26 +658,32 @@ need 'what does not fit' listed Skipped 'd24-b4-zero-0.1: .* 10.0 of the 20.0 Mi
 need 'what fits' is 'd48, B 2: ours, stage 3' tokens/s 97000
 end
 
-# --------------------------------------------------------------------------------------- losses and digests of the real trainer
+# ---- losses and digests of the real trainer
 
-if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -s 0 -ge 0 >/dev/null 2>&1; then
+if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -s 0 -ge 0 >/dev/null 2>&1; \
+    then
     begin 'gpu_check.the real trainer on the stand-in'
-    need 'it failed' check 0 OMP_NUM_THREADS=1 LLMC= FAKE_NO_TORCH=1 FAKE_NO_WHEELS=1 CUDA=stand-in FAKE_TRAINER="$(realpath "$stand_in")" \
-        MODEL=l2h2c32v257t32 T=32 STEPS=3 ROUNDS=1 SMALL=l2h2c16v257t16 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2 COMM_TIMEOUT_S=3 -- build train nccl sweep
+    need 'it failed' check 0 OMP_NUM_THREADS=1 LLMC= FAKE_NO_TORCH=1 FAKE_NO_WHEELS=1 CUDA=stand-in \
+        FAKE_TRAINER="$(realpath "$stand_in")" \
+        MODEL=l2h2c32v257t32 T=32 STEPS=3 ROUNDS=1 SMALL=l2h2c16v257t16 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2 \
+        COMM_TIMEOUT_S=3 -- build train nccl sweep
     need 'sweep, --tune' is 'sweep: --tune' runs 1
-    need 'sweep, what was timed' grep -q '^tuning .*/tuned.txt, with what was timed just now$' "$dir/out/sweep-tuning.log"
+    need 'sweep, what was timed' grep -q '^tuning .*/tuned.txt, with what was timed just now$' \
+        "$dir/out/sweep-tuning.log"
     need 'sweep, what was read' grep -q '^tuning .*/tuned.txt$' "$dir/out/sweep-tune.1.log"
     need 'stages' says 'same bits, stages 0 to 3, one rank: yes'
     need 'ranks' says 'same bits, stages 0 and 3, two ranks: yes'
     need 'NCCL' says 'same bits, 2 ranks on card 0,1, NCCL and through the host: yes, stages 0 to 3'
     need 'NCCL, killed' grep -qE 'NCCL, a rank is killed: over after ' "$dir/screen"
-    need 'NCCL, stopped' grep -qE 'NCCL, a rank is stopped: over after .* (did not|waited 3 s in) ' "$dir/screen"
+    need 'NCCL, stopped' grep -qE 'NCCL, a rank is stopped: over after .* (did not|waited 3 s in) ' \
+        "$dir/screen"
     need 'a peak' number "$(sed -n 's/^Peak, measured: \([0-9.]*\) .*/\1/p' "$dir/out/results.md") > 0"
     need 'a loss' number "$(cell 'ours, stage 3' loss) > 5"
     need 'a share' number "$(cell 'ours, stage 0' '% of peak') > 0"
     end
 else
-    skip 'gpu_check.the real trainer' "$stand_in is not there or takes no --device cuda: make CUDA=stand-in BUILD=build/stand-in builds it"
+    skip 'gpu_check.the real trainer' \
+        "$stand_in is not there or takes no --device cuda: make CUDA=stand-in BUILD=build/stand-in builds it"
 fi
 begin 'gpu_check.no rank is bound to a core'
 need 'bound' [ ! -e "$FAKE/bound" ]

@@ -94,12 +94,14 @@ need 'each unit is gathered twice' is 'plugin: gathers' $WRITTEN $((2 * 2 * P)) 
 need 'and reduced once, seven eighths of it from others' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
 need 'AdamW of an eighth' is 'plugin: AdamW' $READ $((14 * P / 8)) 9
 need 'a gather of each unit for forward and for backward' is 'plugin: gathers' $LAUNCHES $((2 * (L + 1))) 0
-need 'the first block is waited for' is 'plugin: gathers, exposed' $WRITTEN $((2 * (12 * 1600 * 1600 + 13 * 1600))) 9
+need 'the first block is waited for' is 'plugin: gathers, exposed' $WRITTEN \
+    $((2 * (12 * 1600 * 1600 + 13 * 1600))) 9
 need 'a reduction is one group' is 'plugin: reductions' $LAUNCHES $((L + 1)) 0
 need 'sums' sums_hold
 model --model d48 --card h100 --ranks 8 --stage 3 --before
 need 'before: in rounds of 4 MiB' is 'plugin: reductions' $LAUNCHES \
-    $((L * ((2 * (12 * 1600 * 1600 + 13 * 1600) / 8 + 4194303) / 4194304) + (2 * (50304 + 1024 + 2) * 1600 / 8 + 4194303) / 4194304)) 0
+    $((L * ((2 * (12 * 1600 * 1600 + 13 * 1600) / 8 + 4194303) / 4194304) + (2 * (50304 + 1024 + 2) * 1600 / \
+    8 + 4194303) / 4194304)) 0
 need 'before: two units are waited for' is 'plugin: gathers, exposed' $LAUNCHES 2 0
 model --model d48 --card h100 --ranks 8 --stage 1
 need 'stage 1: gathered once' is 'plugin: gathers' $WRITTEN $((2 * P)) 9

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/multi_node/ on this machine: three steps by each recipe, which must end in the same bits; for ssh and Slurm, scripts that stand for
-# them. The ssh recipe also on network namespaces as hosts, where there can be some; and its ends: an error, Ctrl-C, kill -9, a lost host.
+# scripts/multi_node/ on this machine: three steps by each recipe, which must end in the same bits; for ssh
+# and Slurm, scripts that stand for them. The ssh recipe also on network namespaces as hosts, where there can
+# be some; and its ends: an error, Ctrl-C, kill -9, a lost host.
 # Usage: tests/test_multi_node.sh TRAINER [GROUP]...      groups: same refused ends hosts
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -14,8 +15,8 @@ export TRY=1 ARGUMENTS='--device cpu --dtype fp32 --threads 1 --overlap 0' OMP_N
 mkdir "$dir/bin" "$dir/tmp"
 trap 'hosts_end; rm -rf "$dir"' EXIT
 
-# ssh [OPTION]... HOST COMMAND: on this machine, or on a host of tests/hosts.sh. Like sshd, it has the command run by a shell, whose input
-# ends with its own, or when it is gone.
+# ssh [OPTION]... HOST COMMAND: on this machine, or on a host of tests/hosts.sh. Like sshd, it has the command
+# run by a shell, whose input ends with its own, or when it is gone.
 cat >"$dir/bin/ssh" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
@@ -38,7 +39,8 @@ while kill -0 $session 2>/dev/null; do
 done
 wait $session
 END
-# sbatch [OPTION]... SCRIPT [ARGUMENT]...: runs it at once, as Slurm would, from a copy. srun COMMAND...: the tasks.
+# sbatch [OPTION]... SCRIPT [ARGUMENT]...: runs it at once, as Slurm would, from a copy. srun COMMAND...: the
+# tasks.
 cat >"$dir/bin/sbatch" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do case $1 in --nodes=*) nodes=${1#*=} ;; --ntasks-per-node=*) tasks=${1#*=} ;; esac; shift; done
@@ -65,11 +67,19 @@ processes() {
     local p name
     for p in $(grep -alF "$TRAINER" /proc/[0-9]*/cmdline 2>/dev/null); do
         p=${p%/cmdline}
-        grep -aqF "TMPDIR=$TMPDIR" "$p/environ" 2>/dev/null && read -r name 2>/dev/null <"$p/comm" && [ "$name" != grep ] && echo "${p#/proc/}"
+        grep -aqF "TMPDIR=$TMPDIR" "$p/environ" 2>/dev/null && read -r name 2>/dev/null <"$p/comm" &&
+            [ "$name" != grep ] && echo "${p#/proc/}"
     done
 }
 left() { for p in $(processes); do tr '\0' ' ' <"/proc/$p/cmdline"; echo; done 2>/dev/null; }
-nothing_runs() { local i; for ((i = 0; i < 50; i++)); do [ -z "$(processes)" ] && return 0; sleep 0.1; done; return 1; }
+nothing_runs() {
+    local i
+    for ((i = 0; i < 50; i++)); do
+        [ -z "$(processes)" ] && return 0
+        sleep 0.1
+    done
+    return 1
+}
 # recipe SECONDS NAME COMMAND...: its screen is $dir/NAME, its status $status
 recipe() {
     local limit=$1 screen=$dir/$2 since=$EPOCHREALTIME
@@ -84,7 +94,7 @@ port() {        # a free one, below those that the system gives away
 }
 shown() { [ -z "$why" ] || tail -n 12 "$dir/$1" | sed 's/^/    /'; }
 
-# ------------------------------------------------------------------------------------------------------------- the same bits
+# ---- the same bits
 
 hash=
 # trained NAME: with the same bits as the first one
@@ -121,7 +131,8 @@ test_same() {
     begin 'whole.begins, and goes on'
     for steps in 2 3; do
         port
-        TRY=0 SHARED=$dir/shared ARGUMENTS+=" -e l1h1c32v257t1024 -b 1 -d 2048 -m 1 -s 0 -x $steps" EVERY=2 recipe 40 whole "$recipes/run_gpt2_1558M_ssh.sh"
+        TRY=0 SHARED=$dir/shared ARGUMENTS+=" -e l1h1c32v257t1024 -b 1 -d 2048 -m 1 -s 0 -x $steps" EVERY=2 \
+            recipe 40 whole "$recipes/run_gpt2_1558M_ssh.sh"
         need "to step $steps: status $status" [ "$status" = 0 ]
     done
     need 'it did not go on' grep -q 'resuming at step 2$' "$dir/whole"
@@ -129,7 +140,7 @@ test_same() {
     shown whole; end
 }
 
-# ------------------------------------------------------------------------------------------------------------- refused
+# ---- refused
 
 test_refused() {
     begin 'refused.ranks that do not divide a step'
@@ -144,7 +155,8 @@ test_refused() {
     for bad in '-b x' '-i none.bin'; do
         begin "refused.$bad, told once by ssh"
         port
-        GPUS=2 HOSTS='localhost 127.0.0.1' ARGUMENTS="$ARGUMENTS $bad" recipe 20 bad "$recipes/run_gpt2_1558M_ssh.sh"
+        GPUS=2 HOSTS='localhost 127.0.0.1' ARGUMENTS="$ARGUMENTS $bad" recipe 20 bad \
+            "$recipes/run_gpt2_1558M_ssh.sh"
         need "status $status" [ "$status" = 2 ]
         need "$(cat "$dir/bad")" [ "$(grep -c 'train_gpt2_zero: ' "$dir/bad")" = 1 ]
         need "$(cat "$dir/bad")" grep -q "localhost: train_gpt2_zero: .*'\?${bad#* }" "$dir/bad"
@@ -152,11 +164,12 @@ test_refused() {
     done
     begin 'refused.sbatch without the numbers'
     SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SLURM_NTASKS=1 recipe 5 bare bash "$recipes/run_gpt2_1558M.sbatch"
-    need "status $status: $(cat "$dir/bare")" grep -q 'Slurm gave 1 tasks, settings.sh stands for 2' "$dir/bare"
+    need "status $status: $(cat "$dir/bare")" grep -q 'Slurm gave 1 tasks, settings.sh stands for 2' \
+        "$dir/bare"
     end
 }
 
-# ------------------------------------------------------------------------------------------------------------- how it ends
+# ---- how it ends
 
 # begin_run ARGUMENT...: a long run on two hosts, in the background; waits for its third step
 run=("$recipes/run_gpt2_1558M_ssh.sh")
@@ -165,7 +178,8 @@ begin_run() {
     # in the background a shell ignores Ctrl-C, and so would what it starts
     # shellcheck disable=SC2016
     setsid env --default-signal=INT bash -c 'echo $$ >"$0"; exec "$@"' "$dir/pid" \
-        env GPUS=1 ARGUMENTS="$ARGUMENTS -x 1000000 $*" HOSTS="${two:-localhost 127.0.0.1}" "${run[@]}" >"$dir/long" 2>&1 & job=$!
+        env GPUS=1 ARGUMENTS="$ARGUMENTS -x 1000000 $*" HOSTS="${two:-localhost 127.0.0.1}" "${run[@]}" \
+        >"$dir/long" 2>&1 & job=$!
     local i
     for ((i = 0; i < 200; i++)); do grep -qs 'step    3/' "$dir/long" && return; sleep 0.1; done
     need 'it did not start' false
@@ -173,7 +187,12 @@ begin_run() {
 wait_for_job() {        # sets status and took
     local i since=$EPOCHREALTIME
     for ((i = 0; i < 400; i++)); do kill -0 $job 2>/dev/null || break; sleep 0.1; done
-    [ $i -lt 400 ] || { need 'it hangs' false; kill -TERM "$(cat "$dir/pid")"; sleep 5; kill -9 $job 2>/dev/null; }
+    [ $i -lt 400 ] || {
+        need 'it hangs' false
+        kill -TERM "$(cat "$dir/pid")"
+        sleep 5
+        kill -9 $job 2>/dev/null
+    }
     wait $job 2>/dev/null; status=$?
     took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
 }
@@ -189,7 +208,10 @@ rank_pid() {    # RANK: by its last option, or by mpirun's variable
     local p name
     for p in $(processes); do
         read -r name <"/proc/$p/comm" && [ "$name" = "$(basename "$TRAINER" | cut -c 1-15)" ] || continue
-        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" || tr '\0' ' ' <"/proc/$p/cmdline" | grep -q -- " -pr $1 \$"; then echo "$p"; fi
+        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" ||
+            tr '\0' ' ' <"/proc/$p/cmdline" | grep -q -- " -pr $1 \$"; then
+            echo "$p"
+        fi
     done
 }
 
@@ -199,7 +221,8 @@ test_ends() {
     kill -9 "$(rank_pid 1)"
     wait_for_job
     need "$(messages) messages" [ "$(messages)" = 1 ]
-    need 'the message does not name the rank' grep -qE 'train_gpt2_zero: (step [0-9]+: )?rank 1 \(host .*\) is gone' "$dir/long"
+    need 'the message does not name the rank' grep \
+        -qE 'train_gpt2_zero: (step [0-9]+: )?rank 1 \(host .*\) is gone' "$dir/long"
     need "status $status" [ $status != 0 ]
     ended "$status" 12
     begin 'end.Ctrl-C: all end'
@@ -220,14 +243,15 @@ test_ends() {
     ended 137 12
     begin 'end.a host that cannot be reached'
     port
-    ARGUMENTS+=' --comm-timeout 1.5' HOSTS='localhost nowhere' GPUS=1 recipe 40 nowhere "$recipes/run_gpt2_1558M_ssh.sh"
+    ARGUMENTS+=' --comm-timeout 1.5' HOSTS='localhost nowhere' GPUS=1 recipe 40 nowhere \
+        "$recipes/run_gpt2_1558M_ssh.sh"
     need "status $status" [ "$status" != 0 -a "$status" != 124 ]
     need 'it does not say which' grep -q '^nowhere: ssh: .*No route' "$dir/nowhere"
     need "took $took s" number "$took < 20"
     shown nowhere; end
 }
 
-# ------------------------------------------------------------------------------------------------------------- hosts
+# ---- hosts
 
 test_hosts() {
     if hosts_make 2; then
@@ -242,7 +266,8 @@ test_hosts() {
         done
         begin 'hosts.two, mpirun'
         # shellcheck disable=SC2016
-        from_0=(bash -c '. tests/hosts.sh; hosts_tag=$HOSTS_TAG; hosts_run 0 "$@"' - "$recipes/run_gpt2_1558M_mpi.sh")
+        from_0=(bash -c '. tests/hosts.sh; hosts_tag=$HOSTS_TAG; hosts_run 0 "$@"' - \
+            "$recipes/run_gpt2_1558M_mpi.sh")
         HOSTS=$two GPUS=1 recipe 40 hosts_mpi "${from_0[@]}"
         need 'not on two hosts' grep -q 'mpi, messages (ranks on several nodes)' "$dir/hosts_mpi"
         trained hosts_mpi
@@ -253,21 +278,24 @@ test_hosts() {
         wait_for_job
         need "$(messages) messages" [ "$(messages)" = 1 ]
         need 'the message does not name ranks and hosts' grep -qE \
-            '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s in an? .* for rank 1 \(host host1\): ' "$dir/long"
+            '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s in an? .* for rank 1 \(host '\
+'host1\): ' "$dir/long"
         ended "$status" 12
         begin 'hosts.mpirun, a rank is killed: all end'
         begin_run --comm-timeout 20
         kill -9 "$(rank_pid 1)"
         wait_for_job
         need "$(messages) messages" [ "$(messages)" -le 1 ]
-        need 'nobody names it' grep -qE 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)' "$dir/long"
+        need 'nobody names it' grep \
+            -qE 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)' "$dir/long"
         ended "$status" 12
         begin 'hosts.a host is cut off: all end, and it is named'
         run=("$recipes/run_gpt2_1558M_ssh.sh")
         begin_run --comm-timeout 4
         hosts_link 1 down
         wait_for_job
-        need "not named: $(grep -a train_gpt2_zero: "$dir/long")" grep -qE '^10.77.7.1: train_gpt2_zero: .*rank 1 \(host host1\)' "$dir/long"
+        need "not named: $(grep -a train_gpt2_zero: "$dir/long")" grep \
+            -qE '^10.77.7.1: train_gpt2_zero: .*rank 1 \(host host1\)' "$dir/long"
         ended 1 15
     else skip 'hosts' "$hosts_why"; fi
 }

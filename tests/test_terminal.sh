@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh. Usage: tests/test_terminal.sh TRAINER
-# util-linux's `script` is the terminal: stdout of what it runs is one, and what is written there comes out.
+# What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh. Usage:
+# tests/test_terminal.sh TRAINER util-linux's `script` is the terminal: stdout of what it runs is one, and
+# what is written there comes out.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
@@ -13,10 +14,13 @@ unset COLUMNS ZERO_POISON
 model="-e l2h2c32v257t32 -b 2 -u 0 --threads 1 --overlap 0 --dtype fp32"
 small="$model -x 60 -v 30 -m 1 -s 0"
 two="mpirun --oversubscribe -np 2"
-bar='^step +[0-9]+/60 \[#*\.*\] loss [0-9.]+ \| +[0-9]+:[0-9]{2} left \| +[0-9]+ tok/s \| +[0-9]+ % of peak *$'
-line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-9a-z]+z\)\| lr [-0-9.e]+ \| [0-9.]+ ms \| [0-9]+ tok/s$'
+bar='^step +[0-9]+/60 \[#*\.*\] loss [0-9.]+ \| +[0-9]+:[0-9]{2} left \| +[0-9]+ tok/s \| +[0-9]+ % of peak '\
+'*$'
+line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-9a-z]+z\)\| lr [-0-9.e]+ \| '\
+'[0-9.]+ ms \| [0-9]+ tok/s$'
 
-# on_terminal COLUMNS COMMAND: what the terminal gets is in $dir/raw, and in $dir/screen with every rewriting as a line of its own.
+# on_terminal COLUMNS COMMAND: what the terminal gets is in $dir/raw, and in $dir/screen with every rewriting
+# as a line of its own.
 on_terminal() {
     timeout -k 2 30 script -qec "stty cols $1; $2" /dev/null </dev/null >"$dir/raw" || return 1
     tr '\r' '\n' <"$dir/raw" | sed '/^$/d' >"$dir/screen"
@@ -25,7 +29,7 @@ count() { grep -caE -- "$1" "$dir/screen"; }
 widest() { grep -aE '^step' "$dir/screen" | wc -L; }
 hash_of() { grep -aoE 'params_hash [0-9a-f]{16}' "$1"; }
 
-# ----------------------------------------------------------------------------------------------------------- with a terminal
+# ---- with a terminal
 
 bar_shown() {   # NAME COMMAND
     local since=$EPOCHREALTIME
@@ -36,7 +40,8 @@ bar_shown() {   # NAME COMMAND
     need "$(count "$bar") drawings" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
     need "$(widest) columns" [ "$(widest)" -le 99 ]
     need 'validation losses are not above it' [ "$(count '^val loss [0-9.]+$')" = 3 ]
-    need 'the last drawing is not the full bar' grep -qE '^step +60/60 \[#+\] ' <(grep -aE '^step' "$dir/screen" | tail -n 1)
+    need 'the last drawing is not the full bar' grep -qE '^step +60/60 \[#+\] ' \
+        <(grep -aE '^step' "$dir/screen" | tail -n 1)
     need 'it is not left standing' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$dir/screen")
     need 'no peak' grep -qE '^peak +[1-9][0-9]* GFLOP/s' "$dir/screen"
     end
@@ -51,7 +56,8 @@ test_terminal() {
     need 'did not run with --progress lines' on_terminal 100 "$two $TRAINER $small --progress lines"
     need 'no lines' [ "$(count "$line")" = 60 ]
     need 'a bar' [ "$(count '\[#')" = 0 ]
-    need "$(hash_of "$dir/screen"), with a bar $(cat "$dir/hash")" [ "$(hash_of "$dir/screen")" = "$(cat "$dir/hash")" ]
+    need "$(hash_of "$dir/screen"), with a bar $(cat "$dir/hash")" [ "$(hash_of "$dir/screen")" \
+        = "$(cat "$dir/hash")" ]
     end
     begin 'bar.fits the width'
     for columns in 20 40 60 80 120; do
@@ -74,7 +80,7 @@ test_terminal() {
     end
 }
 
-# -------------------------------------------------------------------------------------------------------- without a terminal
+# ---- without a terminal
 
 lines_shown() {     # NAME COMMAND...
     begin "lines.$1"
@@ -93,28 +99,33 @@ test_lines() {
     lines_shown 'two ranks' $two "$TRAINER" $small
     begin 'bar.asked for without a terminal'
     # shellcheck disable=SC2086
-    need 'did not run' env COLUMNS=60 timeout -k 2 30 $two "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 </dev/null
+    need 'did not run' env COLUMNS=60 timeout -k 2 30 $two "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
+        </dev/null
     tr '\r' '\n' <"$dir/raw" >"$dir/screen"
     need 'no bar' [ "$(count '^step +60/60')" -ge 1 ]
     need "$(widest) columns" [ "$(widest)" -lt 60 ]
     end
     begin 'bar.a wrong choice is refused'
     "$TRAINER" --progress colour >"$dir/screen" 2>&1 && why='accepted'
-    need 'the message does not say what there is' [ "$(count "option --progress: 'colour' is not one of auto, bar, lines")" = 1 ]
+    need 'the message does not say what there is' [ \
+        "$(count "option --progress: 'colour' is not one of auto, bar, lines")" = 1 ]
     end
 }
 
-# --------------------------------------------------------------------------------------------------------------------- help
+# ---- help
 
 test_help() {
     local option
     begin 'help.every option, grouped, readable'
     need 'status' "$TRAINER" --help >"$dir/screen"
     need "a line of $(wc -L <"$dir/screen") columns" [ "$(wc -L <"$dir/screen")" -le 100 ]
-    need 'groups' [ "$(grep -cE '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' "$dir/screen")" = 6 ]
+    need 'groups' [ "$(grep -cE \
+        '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' \
+        "$dir/screen")" = 6 ]
     need 'no example' [ "$(grep -c '^  .*\./train_gpt2_zero ' "$dir/screen")" = 3 ]
     # the table in the source, without options that are not built at all and so have no help text
-    grep -E '^ *\{ "-[a-z0-9-]+", [A-Z_]+,' trainer/options.c | grep -v ', "" },$' | cut -d'"' -f2 >"$dir/options"
+    grep -E '^ *\{ "-[a-z0-9-]+", [A-Z_]+,' trainer/options.c | grep -v ', "" },$' |
+        cut -d'"' -f2 >"$dir/options"
     need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
     while read -r option; do
         need "no $option" grep -qE -- "^  $option +[^ ]|accepted:.* $option( |\$)" "$dir/screen"
@@ -122,7 +133,7 @@ test_help() {
     end
 }
 
-# ------------------------------------------------------------------------------------------------- compare_stages.sh, plots.sh
+# ---- compare_stages.sh, plots.sh
 
 compare() { OUT=$dir/compare timeout -k 2 60 scripts/compare_stages.sh "$@" >"$dir/screen" 2>&1 </dev/null; }
 row='^ +[0-3]( +[0-9]+\.[0-9]+){7}  [0-9a-f]{16}$'
@@ -145,7 +156,8 @@ test_compare() {
     end
     begin 'compare.other bits are noticed'
     # shellcheck disable=SC2016
-    printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" >"$dir/liar"
+    printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
+        >"$dir/liar"
     chmod +x "$dir/liar"
     # shellcheck disable=SC2086
     TRAINER=$dir/liar compare 2 $model -x 3 && why='status 0'
@@ -158,7 +170,10 @@ test_compare() {
     end
 }
 
-png() { [ "$(head -c 8 "$1" 2>/dev/null | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] && [ "$(wc -c <"$1")" -gt 4000 ]; }
+png() {
+    [ "$(head -c 8 "$1" 2>/dev/null | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] &&
+        [ "$(wc -c <"$1")" -gt 4000 ]
+}
 
 plots() {   # NAME FOLDER
     local picture
@@ -191,7 +206,7 @@ test_plots() {
     end
 }
 
-# ------------------------------------------------------------------------------------------------------------------------
+# ----
 
 if command -v script >/dev/null; then test_terminal; else skip terminal 'no script (util-linux)'; fi
 test_lines

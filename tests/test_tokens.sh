@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Own text: build/make_tokens against tests/tokens_reference.c, its files, its errors; and scripts/download.sh from a folder as mirror.
+# Own text: build/make_tokens against tests/tokens_reference.c, its files, its errors; and scripts/download.sh
+# from a folder as mirror.
 # Usage: tests/test_tokens.sh MAKE_TOKENS [GROUP]...
 # TINY_SHAKESPEARE=FOLDER, with its text, its shards and GPT-2's tokenizer, adds the comparison with these.
 set -u
@@ -20,9 +21,10 @@ count() { tokens "$1" | wc -l; }
 shown() { tokens "$@" | awk '{ printf "%s", $1 == 256 ? "#" : $1 == 10 ? "/" : sprintf("%c", $1) }'; }
 
 bpe=(--tokenizer tokenizer.bin)
-./reference tokenizer tokenizer.bin && ./reference text text.txt && printf "the\n\nother\n" >other.txt || exit 1
+./reference tokenizer tokenizer.bin && ./reference text text.txt && printf "the\n\nother\n" >other.txt ||
+    exit 1
 
-# ----------------------------------------------------------------------------------------------------------------- tokens
+# ---- tokens
 
 test_tokens() {
     local kind text want piece
@@ -32,7 +34,8 @@ test_tokens() {
         printf "${text//<>/<|endoftext|>}" >in.txt
         need 'failed' make_tokens -o out --documents "$kind" --val 0 in.txt
         need "is $(shown out_train.bin), expected $want" [ "$(shown out_train.bin)" = "$want" ]
-        need "with small pieces: $(cat screen)" make_tokens -o small --documents "$kind" --val 0 --piece 1 in.txt
+        need "with small pieces: $(cat screen)" make_tokens -o small --documents "$kind" --val 0 --piece 1 \
+            in.txt
         need "with small pieces $(shown small_train.bin)" cmp -s out_train.bin small_train.bin
         end
     done <<'CASES'
@@ -53,14 +56,16 @@ CASES
     need 'failed' make_tokens -o out --val 0 in.txt
     need "is $(tokens out_train.bin | xargs)" [ "$(tokens out_train.bin | xargs)" = '256 255 0 128 13' ]
     need "the header is $(header out_train.bin)" [ "$(header out_train.bin)" = ' 20240520 1 5' ]
-    need "the tokenizer's is $(header out_tokenizer.bin)" [ "$(header out_tokenizer.bin)" = ' 20240328 2 257' ]
+    need "the tokenizer's is $(header out_tokenizer.bin)" [ "$(header out_tokenizer.bin)" \
+        = ' 20240328 2 257' ]
     need 'the tokenizer has another size' [ "$(stat -c %s out_tokenizer.bin)" = $((1024 + 512 + 14)) ]
     end
 
     begin 'tokens.bpe, two files'
     ./reference encode tokenizer.bin text.txt other.txt >want
     need 'failed' make_tokens -o bpe "${bpe[@]}" --val 0 text.txt other.txt
-    need "differ: $(diff want <(tokens bpe_train.bin) | head -n 4 | xargs)" cmp -s want <(tokens bpe_train.bin)
+    need "differ: $(diff want <(tokens bpe_train.bin) | head -n 4 | xargs)" cmp -s want \
+        <(tokens bpe_train.bin)
     need 'too few' [ "$(wc -l <want)" -gt 10000 ]
     end
 
@@ -74,7 +79,8 @@ CASES
     begin 'tokens.bpe by paragraphs and marks, in small pieces'
     for kind in paragraph mark; do
         need "$kind failed" make_tokens -o bpe "${bpe[@]}" --val 0 --documents $kind text.txt
-        need "$kind failed in pieces" make_tokens -o piece "${bpe[@]}" --val 0 --documents $kind --piece 3 text.txt
+        need "$kind failed in pieces" make_tokens -o piece "${bpe[@]}" --val 0 --documents $kind --piece 3 \
+            text.txt
         need "$kind: they differ" cmp -s bpe_train.bin piece_train.bin
         need "$kind: one document" [ "$(tokens bpe_train.bin | grep -c '^256$')" -gt 20 ]
     done
@@ -83,7 +89,8 @@ CASES
     begin 'tokens.a word of a million bytes'
     head -c 1000003 /dev/zero | tr '\0' a >in.txt
     need 'failed' timeout 20 "$tool" -o out "${bpe[@]}" --val 0 in.txt >screen 2>&1
-    need "is $(tokens out_train.bin | uniq -c | xargs)" [ "$(tokens out_train.bin | uniq -c | xargs)" = '1 256 250000 263 1 279' ]
+    need "is $(tokens out_train.bin | uniq -c | xargs)" [ "$(tokens out_train.bin | uniq -c | xargs)" \
+        = '1 256 250000 263 1 279' ]
     end
 
     # 120 MB of text in 100 MB of address space
@@ -93,16 +100,20 @@ CASES
     need "says $(cat screen)" grep -q '^out: 120000000 bytes' screen
     end
 
-    if [ -z "${TINY_SHAKESPEARE:-}" ]; then skip 'tokens.tinyshakespeare' 'TINY_SHAKESPEARE does not name a folder with it'; return; fi
+    if [ -z "${TINY_SHAKESPEARE:-}" ]; then
+        skip 'tokens.tinyshakespeare' 'TINY_SHAKESPEARE does not name a folder with it'
+        return
+    fi
     begin 'tokens.tinyshakespeare'
-    need 'failed' make_tokens -o tiny --tokenizer "$TINY_SHAKESPEARE/gpt2_tokenizer.bin" --documents paragraph --val 32768 \
+    need 'failed' make_tokens -o tiny --tokenizer "$TINY_SHAKESPEARE/gpt2_tokenizer.bin" \
+        --documents paragraph --val 32768 \
         "$TINY_SHAKESPEARE/tiny_shakespeare.txt"
     need 'validation differs' cmp "$TINY_SHAKESPEARE/tiny_shakespeare_val.bin" tiny_val.bin
     need 'training differs' cmp "$TINY_SHAKESPEARE/tiny_shakespeare_train.bin" tiny_train.bin
     end
 }
 
-# ----------------------------------------------------------------------------------------------------------------- shards
+# ---- shards
 
 test_shards() {
     local all=$dir/all_train.bin
@@ -116,7 +127,9 @@ test_shards() {
 
     begin 'shards.validation in %'
     need 'failed' make_tokens -o out --val 25% text.txt
-    need "validation has $(count out_val.bin)" [ "$(count out_val.bin)" = $((1 + 1 + $(stat -c %s text.txt) / 4)) ]  # and end-of-text
+    # and end-of-text
+    need "validation has $(count out_val.bin)" [ "$(count out_val.bin)" \
+        = $((1 + 1 + $(stat -c %s text.txt) / 4)) ]
     need 'they are not the whole' cmp -s <(tokens "$all") <(tokens out_val.bin out_train.bin)
     need '10 % failed' make_tokens -o out "${bpe[@]}" text.txt
     need 'in pieces it failed' make_tokens -o piece --piece 5 "${bpe[@]}" text.txt
@@ -138,7 +151,8 @@ test_shards() {
     exec 3>slow                                     # its reading end is open from here on; it waits for more
     head -c 4096 text.txt >&3
     while [ ! -e stopped_val.bin.tmp ] && kill -0 $job; do sleep 0.01; done
-    for i in 1 2 3 4; do kill -INT $job 2>/dev/null; sleep 0.05; done         # more than once: the first may come just before it begins to wait
+    # more than once: the first may come just before it begins to wait
+    for i in 1 2 3 4; do kill -INT $job 2>/dev/null; sleep 0.05; done
     wait $job
     need 'status is not 1' [ $? = 1 ]
     exec 3>&-
@@ -162,7 +176,7 @@ test_shards() {
     end
 }
 
-# ----------------------------------------------------------------------------------------------------------------- errors
+# ---- errors
 
 left() { echo x_*; }                                                           # what a failed run has left
 
@@ -228,8 +242,10 @@ abc.txt|usage: make_tokens
 CASES
 
     begin 'errors.disk full'
-    need 'was taken' not bash -c 'trap "" XFSZ; ulimit -f 100; "$@"' full "$tool" -o x word.txt >../screen 2>&1
-    need "says: $(cat ../screen)" grep -qE '^make_tokens: x_(val|train).bin.tmp: cannot write: File too large' ../screen
+    need 'was taken' not bash -c 'trap "" XFSZ; ulimit -f 100; "$@"' full "$tool" -o x word.txt >../screen \
+        2>&1
+    need "says: $(cat ../screen)" grep \
+        -qE '^make_tokens: x_(val|train).bin.tmp: cannot write: File too large' ../screen
     need "left: $(left)" [ "$(left)" = 'x_*' ]
     end
     cd ..
@@ -242,15 +258,19 @@ CASES
     end
 }
 
-# -------------------------------------------------------------------------------------------------------------- downloads
+# ---- downloads
 
 # get ARGUMENT...: a download into data/, its last line in screen.
-get() { LLMC_ZERO_MIRROR=file://$dir/mirror DATA=$dir/data MAKE_TOKENS=$tool timeout 30 "$download" "$@" >screen 2>&1; }
+get() {
+    LLMC_ZERO_MIRROR=file://$dir/mirror DATA=$dir/data MAKE_TOKENS=$tool timeout 30 "$download" "$@" >screen \
+        2>&1
+}
 shows() { grep -qF -- "$1" screen; }
 
 test_downloads() {
     if ! command -v curl >/dev/null; then skip downloads 'there is no curl'; return; fi
-    local shards=mirror/datasets/kjj0/fineweb10B-gpt2/resolve/main pack=mirror/datasets/karpathy/llmc-starter-pack/resolve/main file
+    local shards=mirror/datasets/kjj0/fineweb10B-gpt2/resolve/main \
+        pack=mirror/datasets/karpathy/llmc-starter-pack/resolve/main file
     mkdir -p $shards $pack
     make_tokens -o $shards/fineweb --shard 5000 --val 4000 text.txt
     make_tokens -o out --val 0 text.txt
@@ -258,7 +278,9 @@ test_downloads() {
     begin 'downloads.shards, and again'
     need "failed: $(cat screen)" get fineweb:2
     need "files: $(echo data/*)" [ "$(echo data/* | wc -w)" = 6 ]
-    for file in val_000000 train_000001 train_000002; do need "$file differs" cmp -s $shards/fineweb_$file.bin data/fineweb_$file.bin; done
+    for file in val_000000 train_000001 train_000002; do
+        need "$file differs" cmp -s $shards/fineweb_$file.bin data/fineweb_$file.bin
+    done
     rm -r mirror/datasets/kjj0
     need "again failed: $(cat screen)" get fineweb:2
     need "says: $(cat screen)" shows 'fineweb_train_000002.bin: is there'
@@ -282,7 +304,11 @@ test_downloads() {
     begin 'downloads.resumed'
     cp out_train.bin $pack/gpt2_124M.bin
     rm -rf data && mkdir data
-    { head -c 1024 out_train.bin; tail -c +1025 out_train.bin | head -c 1976 | tr e E; } >data/gpt2_124M.bin.part     # its own bytes
+    # its own bytes
+    {
+        head -c 1024 out_train.bin
+        tail -c +1025 out_train.bin | head -c 1976 | tr e E
+    } >data/gpt2_124M.bin.part
     cp data/gpt2_124M.bin.part first
     tail -c +3001 out_train.bin | cat first - >joined
     get gpt2:124M
@@ -303,12 +329,14 @@ test_downloads() {
     begin 'downloads.wrong checksum'
     cp tokenizer.bin $pack/gpt2_tokenizer.bin
     need 'was taken' not get tokenizer
-    need "says: $(cat screen)" shows 'expected 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13'
+    need "says: $(cat screen)" shows \
+        'expected 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13'
     need "left: $(echo data/*)" [ "$(echo data/*)" = 'data/*' ]
     end
 
     begin 'downloads.no network'
-    no_proxy='*' LLMC_ZERO_MIRROR=http://127.0.0.1:9 DATA=$dir/data timeout 30 "$download" fineweb >screen 2>&1 </dev/null
+    no_proxy='*' LLMC_ZERO_MIRROR=http://127.0.0.1:9 DATA=$dir/data timeout 30 "$download" fineweb >screen \
+        2>&1 </dev/null
     need 'status is not 1' [ $? = 1 ]
     need "says: $(cat screen)" shows 'no network, or http://127.0.0.1:9 does not answer'
     need 'more than a sentence' [ "$(wc -l <screen)" = 1 ]
@@ -328,16 +356,21 @@ fineweb-edu:1002|1002 shards: expected a number from 1 to 1001
 gpt2:1558M|is not published in llm.c's format
 CASES
 
-    if [ -z "${TINY_SHAKESPEARE:-}" ]; then skip downloads.tinystories 'TINY_SHAKESPEARE names no folder with a tokenizer'; return; fi
+    if [ -z "${TINY_SHAKESPEARE:-}" ]; then
+        skip downloads.tinystories 'TINY_SHAKESPEARE names no folder with a tokenizer'
+        return
+    fi
     begin 'downloads.tinystories'
     local stories=mirror/datasets/roneneldan/TinyStories/resolve/main
     mkdir -p $stories
     cp "$TINY_SHAKESPEARE/gpt2_tokenizer.bin" $pack
-    printf 'One day.\n<|endoftext|>\nOne more.\n' | tee $stories/TinyStoriesV2-GPT4-train.txt >$stories/TinyStoriesV2-GPT4-valid.txt
+    printf 'One day.\n<|endoftext|>\nOne more.\n' |
+        tee $stories/TinyStoriesV2-GPT4-train.txt >$stories/TinyStoriesV2-GPT4-valid.txt
     need "failed: $(cat screen)" get tinystories
     for file in train val; do
         need "$file is $(tokens data/tinystories_$file.bin | xargs)" \
-            [ "$(tokens data/tinystories_$file.bin | xargs)" = '50256 3198 1110 13 198 50256 3198 517 13 198' ]
+            [ "$(tokens data/tinystories_$file.bin | xargs)" \
+            = '50256 3198 1110 13 198 50256 3198 517 13 198' ]
     done
     end
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The trainer as a user meets it: bits, resume, files, traffic, memory, bad input, dying ranks. Usage: tests/trainer.sh TRAINER [GROUP]...
-# Small models, a few steps, all files in a folder of its own; every command has a time limit, and one that reaches it has failed.
+# The trainer as a user meets it: bits, resume, files, traffic, memory, bad input, dying ranks. Usage:
+# tests/trainer.sh TRAINER [GROUP]... Small models, a few steps, all files in a folder of its own; every
+# command has a time limit, and one that reaches it has failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
@@ -9,38 +10,45 @@ shift
 
 . tests/cases.sh
 
-# ---------------------------------------------------------------------------------------------------------- cases and runs
+# ---- cases and runs
 
 small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
 data=(--device cpu -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
 
-# run NP LIMIT ARGUMENT...: the trainer on NP ranks (0: without mpirun) for LIMIT seconds at most; each rank notes its process id.
-# $wrap is shell code that a rank runs first; it may use $rank. $bind: to what mpirun binds ranks.
+# run NP LIMIT ARGUMENT...: the trainer on NP ranks (0: without mpirun) for LIMIT seconds at most; each rank
+# notes its process id. $wrap is shell code that a rank runs first; it may use $rank. $bind: to what mpirun
+# binds ranks.
 wrap='' bind=''
 run() {
     local np=$1 limit=$2 launcher=()
     shift 2
     [ "$np" = 0 ] || launcher=(mpirun --oversubscribe ${bind:+--bind-to "$bind"} -np "$np")
     # shellcheck disable=SC2016
-    timeout -k 2 "$limit" "${launcher[@]}" bash -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
+    timeout -k 2 "$limit" "${launcher[@]}" bash \
+        -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
         exec \"\$0\" \"\$@\"" "$trainer" "${data[@]}" "$@" </dev/null
 }
 # train NP NAME ARGUMENT...: a short run that must succeed, with its output folder and its screen under NAME.
 train() {
     local np=$1 out=$dir/$2 status
     shift 2
-    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac      # a run that does not resume wants a folder without checkpoints
+    # a run that does not resume wants a folder without checkpoints
+    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac
     run "$np" 30 "${small[@]}" -o "$out" "$@" >"$out.screen" 2>&1; status=$?
     [ $status = 0 ] && return 0
     echo "--- status $status of: $*"; tail -n 12 "$out.screen"
     return 1
 }
-value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }      # of a key of a run's summary
-result() { echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" grad_norm)"; }
+# of a key of a run's summary
+value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }
+result() {
+    echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" grad_norm)"
+}
 bytes_of() { stat -c %s "$1"; }
-table() { sed -nE "s/.*$2 ([0-9.]+)[, ].*/\1/p" "$dir/$1.screen" | tail -n 1; }      # MiB in the line under the memory table
+# MiB in the line under the memory table
+table() { sed -nE "s/.*$2 ([0-9.]+)[, ].*/\1/p" "$dir/$1.screen" | tail -n 1; }
 
-# ------------------------------------------------------------------------------------------------------------------- bits
+# ---- bits
 
 # same NAME NP COMMON VARIANT...: every variant must end with the bits of the first.
 same() {
@@ -63,30 +71,40 @@ close_to() { number "($1 - $2) ^ 2 <= ($3 * $2) ^ 2"; }
 test_bits() {
     local dtype
     for dtype in fp32 bf16; do
-        same "bits.$dtype.2 ranks" 2 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3' '-z 0 --overlap 1' '-z 1 --overlap 1' \
-            '-z 2 --overlap 1' '-z 3 --overlap 1' '-z 2 --bucket 1' '-z 2 --bucket 1e9' '-z 3 --bucket 1 --overlap 1' '-z 3 --prefetch 0' \
-            '-z 3 --prefetch 3 --overlap 1' '-z 1 --messages 1' '-z 3 --messages 1 --overlap 1' '-z 3 --window 65536' '-z 0 --comm-type fp32' \
+        same "bits.$dtype.2 ranks" 2 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3' \
+            '-z 0 --overlap 1' '-z 1 --overlap 1' \
+            '-z 2 --overlap 1' '-z 3 --overlap 1' '-z 2 --bucket 1' '-z 2 --bucket 1e9' \
+            '-z 3 --bucket 1 --overlap 1' '-z 3 --prefetch 0' \
+            '-z 3 --prefetch 3 --overlap 1' '-z 1 --messages 1' '-z 3 --messages 1 --overlap 1' \
+            '-z 3 --window 65536' '-z 0 --comm-type fp32' \
             '-z 3 --comm-type fp32 --overlap 1'
-        same "bits.$dtype.3 ranks" 3 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3 --overlap 1' '-z 3 --messages 1'
-        same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' '-z 1' '-z 1 --overlap 1'
+        same "bits.$dtype.3 ranks" 3 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' \
+            '-z 3 --overlap 1' '-z 3 --messages 1'
+        same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' \
+            '-z 1' '-z 1 --overlap 1'
         cp -r "$dir/bits" "$dir/low"
-        same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' '-z 3' '-z 3 --overlap 1 --bucket 1'
+        same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' '-z 3' \
+            '-z 3 --overlap 1 --bucket 1'
         begin "bits.$dtype.accumulation, across the pairs"
-        need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" "$(value bits loss)" "$([ $dtype = fp32 ] && echo 1e-5 || echo 1e-3)"
+        need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" \
+            "$(value bits loss)" "$([ $dtype = fp32 ] && echo 1e-5 || echo 1e-3)"
         rm -rf "$dir/low"
         end
     done
     same 'bits.poison' 2 '-z 3' '-r 1' '-r 0'
-    ZERO_POISON=1 same 'bits.poison is never read' 2 '--dtype fp32' '-z 0 --naive 1' '-z 3' '-z 2 --overlap 1 -r 2' '-z 1'
-    same 'bits.validation and samples change nothing' 2 '-z 3' '-v 0' '-v 1 -m 2 -s 1 -g 4' '-v 1 -m 1 --overlap 1'
+    ZERO_POISON=1 same 'bits.poison is never read' 2 '--dtype fp32' '-z 0 --naive 1' '-z 3' \
+        '-z 2 --overlap 1 -r 2' '-z 1'
+    same 'bits.validation and samples change nothing' 2 '-z 3' '-v 0' '-v 1 -m 2 -s 1 -g 4' \
+        '-v 1 -m 1 --overlap 1'
     begin 'bits.two ranks see what one sees in two micro-batches'
     need 'two ranks did not run' train 2 two --dtype fp32 -x 1
     need 'one rank did not run' train 0 one --dtype fp32 -x 1 -d 128
-    need "losses $(value two loss) and $(value one loss)" close_to "$(value two loss)" "$(value one loss)" 1e-6
+    need "losses $(value two loss) and $(value one loss)" close_to "$(value two loss)" "$(value one loss)" \
+        1e-6
     end
 }
 
-# ----------------------------------------------------------------------------------------------------------------- resume
+# ---- resume
 
 checkpoints() { (cd "$dir/$1" && echo DONE_*); }
 flip_byte() {   # FILE OFFSET
@@ -103,7 +121,8 @@ test_resume() {
         need 'ten steps did not run' train 2 straight --dtype $dtype -z 2 -x 10
         need 'ten steps with checkpoints did not run' train 2 halves --dtype $dtype -z 2 -x 10 -n 5
         need 'checkpoints changed the numbers' [ "$(result halves)" = "$(result straight)" ]
-        rm -f "$dir"/halves/DONE_00000010       # as after a crash while step 10 was being saved: the one before counts
+        # as after a crash while step 10 was being saved: the one before counts
+        rm -f "$dir"/halves/DONE_00000010
         need 'the last five did not run' train 2 halves --dtype $dtype -z 3 -x 10 -n 5 -y 1
         need 'it did not start at step 5' grep -q 'resuming at step 5' "$dir/halves.screen"
         need "$(result halves), straight $(result straight)" [ "$(result halves)" = "$(result straight)" ]
@@ -122,7 +141,8 @@ test_resume() {
 
     begin 'resume.checkpoints are not overwritten without -y'
     need 'it was not refused' not run 2 30 "${small[@]}" -o "$dir/halves2" -x 1 >"$dir/again.screen" 2>&1
-    need 'the message does not say why' grep -q 'holds a checkpoint at step 10; -y 1 resumes it' "$dir/again.screen"
+    need 'the message does not say why' grep -q 'holds a checkpoint at step 10; -y 1 resumes it' \
+        "$dir/again.screen"
     need 'the log was touched' cmp -s "$dir/straight/main.log" "$dir/halves2/main.log"
     end
 
@@ -140,13 +160,15 @@ test_resume() {
     cp -r "$dir/saved" "$dir/good"
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
 
-    refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' 'mpirun -np 2, .* or -pn 2$' -- -x 6 -y 1 -o "$dir/saved"
+    refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' \
+        'mpirun -np 2, .* or -pn 2$' -- -x 6 -y 1 -o "$dir/saved"
     begin 'resume.fewer ranks'
     need 'accepted' not train 0 saved -x 6 -y 1 >/dev/null
     need 'the message does not name the ranks' grep -q 'of 2.*of 1.*-np 2' "$dir/saved.screen"
     end
     truncate -s -100 "$state"
-    refused 'resume.state file cut short' 2 'state_00000004_00001.bin' 'truncated|damaged' -- -x 6 -y 1 -o "$dir/saved"
+    refused 'resume.state file cut short' 2 'state_00000004_00001.bin' 'truncated|damaged' -- -x 6 -y 1 \
+        -o "$dir/saved"
     restore; flip_byte "$state" 5000
     refused 'resume.one bit wrong' 2 'state_00000004_00001.bin' 'damaged' -- -x 6 -y 1 -o "$dir/saved"
     restore; rm "$state"
@@ -154,17 +176,21 @@ test_resume() {
     restore
     need 'did not run' train 2 other -e l1h2c32v257t32 -x 1 -n 1
     cp "$dir/other/model_00000001.bin" "$dir/saved/model_00000004.bin"
-    refused 'resume.model file of another model' 2 'state_00000004' 'another model' -- -x 6 -y 1 -o "$dir/saved"
+    refused 'resume.model file of another model' 2 'state_00000004' 'another model' -- -x 6 -y 1 \
+        -o "$dir/saved"
     restore
-    refused 'resume.another dtype' 2 'state_00000004' 'dtype' -- -x 6 -y 1 -o "$dir/saved" --dtype "$([ "$(value good dtype)" = bf16 ] && echo fp32 || echo bf16)"
+    refused 'resume.another dtype' 2 'state_00000004' 'dtype' -- -x 6 -y 1 -o "$dir/saved" \
+        --dtype "$([ "$(value good dtype)" = bf16 ] && echo fp32 || echo bf16)"
     begin 'resume.a second run'
     need 'did not run' train 2 second -l 1e-3 -x 4 -n 4
     end
     cp "$dir/second/state_00000004_00001.bin" "$state"
-    refused 'resume.a state file of another run' 2 'rank 1 .* a state file of another save than rank 0 .*: give all ranks the files of one' \
+    refused 'resume.a state file of another run' 2 \
+        'rank 1 .* a state file of another save than rank 0 .*: give all ranks the files of one' \
         'state_00000004_00001.bin and .*state_00000004_00000.bin' -- -x 6 -n 2 -y 1 -o "$dir/saved"
     cp "$dir/good/state_00000002_00001.bin" "$state"
-    refused 'resume.a state file of another step' 2 'another save than rank 0' 'state_00000004_00001.bin' -- -x 6 -n 2 -y 1 -o "$dir/saved"
+    refused 'resume.a state file of another step' 2 'another save than rank 0' 'state_00000004_00001.bin' -- \
+        -x 6 -n 2 -y 1 -o "$dir/saved"
     begin 'resume.nothing was written'
     need "checkpoints: $(checkpoints saved)" [ "$(checkpoints saved)" = 'DONE_00000002 DONE_00000004' ]
     restore
@@ -177,7 +203,7 @@ test_resume() {
     end
 }
 
-# ---------------------------------------------------------------------------------------------------- model files, outputs
+# ---- model files, outputs
 
 test_files() {
     local dtype version
@@ -185,21 +211,28 @@ test_files() {
         begin "files.$dtype.a saved model starts a run"
         version=$([ $dtype = fp32 ] && echo 3 || echo 5)
         need 'did not run' train 2 first --dtype $dtype -x 3 -n 3 -v 3 -m 3
-        need 'its header is not llm.c'\''s' [ "$(od -An -tu4 -N 32 -w32 "$dir/first/model_00000003.bin" | tr -s ' ')" = " 20240326 $version 32 257 2 2 32 384" ]
-        need 'did not start from it' train 2 second --dtype $dtype -e "$dir/first/model_00000003.bin" -x 0 -v 1 -m 3
-        need "validation loss $(value second val_loss), saved at $(value first val_loss)" [ "$(value second val_loss)" = "$(value first val_loss)" ]
+        need 'its header is not llm.c'\''s' [ \
+            "$(od -An -tu4 -N 32 -w32 "$dir/first/model_00000003.bin" | tr -s ' ')" \
+            = " 20240326 $version 32 257 2 2 32 384" ]
+        need 'did not start from it' train 2 second --dtype $dtype -e "$dir/first/model_00000003.bin" -x 0 \
+            -v 1 -m 3
+        need "validation loss $(value second val_loss), saved at $(value first val_loss)" [ \
+            "$(value second val_loss)" = "$(value first val_loss)" ]
         need 'other parameters' [ "$(value second params_hash)" = "$(value first params_hash)" ]
         end
     done
     begin 'files.a bf16 model starts a run in fp32'
     need 'did not start from it' train 2 second --dtype fp32 -e "$dir/first/model_00000003.bin" -x 0 -v 1 -m 3
-    need "validation loss $(value second val_loss), in bf16 $(value first val_loss)" close_to "$(value second val_loss)" "$(value first val_loss)" 1e-3
+    need "validation loss $(value second val_loss), in bf16 $(value first val_loss)" close_to \
+        "$(value second val_loss)" "$(value first val_loss)" 1e-3
     end
 }
 
-# Strings, numbers and names become letters, complete objects one letter; what is left of valid JSON is that one.
+# Strings, numbers and names become letters, complete objects one letter; what is left of valid JSON is that
+# one.
 valid_json() {
-    [ "$(tr -d '\n' <"$1" | sed -E 's/"[^"\\]*"/S/g; s/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/V/g; s/null|true|false/V/g; s/ //g
+    [ "$(tr -d '\n' <"$1" | sed -E \
+        's/"[^"\\]*"/S/g; s/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/V/g; s/null|true|false/V/g; s/ //g
         :again; s/S:[SV]/P/g; s/\{P(,P)*\}/V/g; tagain')" = V ]
 }
 
@@ -208,11 +241,13 @@ test_outputs() {
     begin 'outputs.summary.json'
     need 'did not run' train 2 out -x 4 -v 2 -m 2 -z 3
     need 'is not valid JSON' valid_json "$dir/out/summary.json"
-    for key in steps ranks stage dtype device loss val_loss grad_norm params_hash state_hash tokens_per_s model_state_bytes working_bytes \
+    for key in steps ranks stage dtype device loss val_loss grad_norm params_hash state_hash tokens_per_s \
+        model_state_bytes working_bytes \
         activation_bytes comm_bytes all_gather reduce_scatter all_reduce host_bytes nvme_bytes; do
         need "lacks $key" grep -q "\"$key\": " "$dir/out/summary.json"
     done
-    need 'wrong facts' [ "$(value out steps) $(value out ranks) $(value out stage) $(value out device) $(value out host_bytes)" = '4 2 3 cpu 0' ]
+    need 'wrong facts' [ "$(value out steps) $(value out ranks) $(value out stage) $(value out \
+        device) $(value out host_bytes)" = '4 2 3 cpu 0' ]
     need 'a speed of 0' number "$(value out tokens_per_s) > 0"
     need 'temporary files are left' [ -z "$(ls "$dir"/out/*.tmp 2>/dev/null)" ]
     end
@@ -222,13 +257,19 @@ test_outputs() {
         n=$((n + 1))
         echo "$line" >"$dir/line"
         need "line $n is not valid JSON" valid_json "$dir/line"
-        need "line $n: $line" grep -qE "^\{\"step\": $n, \"loss\": [0-9.]+, \"grad_norm\": [0-9.]+, \"lr\": [0-9.e-]+, \"ms\": [0-9.]+, \"tokens_per_s\": [0-9.]+\}$" "$dir/line"
+        need "line $n: $line" grep \
+            -qE \
+            "^\{\"step\": $n, \"loss\": [0-9.]+, \"grad_norm\": [0-9.]+, \"lr\": [0-9.e-]+, \"ms\": "\
+"[0-9.]+, \"tokens_per_s\": [0-9.]+\}$" "$dir/line"
     done <"$dir/out/metrics.jsonl"
     need 'the last loss is not that of the summary' grep -qF "\"loss\": $(value out loss)," "$dir/line"
     end
     begin 'outputs.main.log as llm.c writes it'
-    need 'lines' [ "$(cut -d' ' -f1,2 "$dir/out/main.log" | cut -d: -f1,2 | tr '\n' ' ')" = 's:0 tel s:0 trl s:1 trl s:2 tel s:2 trl s:3 trl s:4 tel ' ]
-    need 'format' not grep -qvE '^s:[0-9]+ (tel:[0-9]+\.[0-9]{4}|trl:[0-9]+\.[0-9]{4} lr:0\.[0-9]{6} norm:[0-9]+\.[0-9]{2})$' "$dir/out/main.log"
+    need 'lines' [ "$(cut -d' ' -f1,2 "$dir/out/main.log" | cut -d: -f1,2 | tr '\n' ' ')" \
+        = 's:0 tel s:0 trl s:1 trl s:2 tel s:2 trl s:3 trl s:4 tel ' ]
+    need 'format' not grep -qvE \
+        '^s:[0-9]+ (tel:[0-9]+\.[0-9]{4}|trl:[0-9]+\.[0-9]{4} lr:0\.[0-9]{6} norm:[0-9]+\.[0-9]{2})$' \
+        "$dir/out/main.log"
     end
     begin 'outputs.never validates, never samples'
     need 'did not run' train 2 quiet -v 0 -s 0
@@ -240,13 +281,16 @@ test_outputs() {
     end
     begin 'outputs.options without effect say so, once'
     need 'did not run' train 2 out -ge 1 -f 1 -lg 5
-    for key in '-ge 1' '-f 1' '-lg 5'; do need "$key" [ "$(grep -c -- "option $key: no effect" "$dir/out.screen")" = 1 ]; done
+    for key in '-ge 1' '-f 1' '-lg 5'; do
+        need "$key" [ "$(grep -c -- "option $key: no effect" "$dir/out.screen")" = 1 ]
+    done
     end
 }
 
-# ---------------------------------------------------------------------------------------------------------------- traffic
+# ---- traffic
 
-# Elements of all shards of a rank for l2h2c32v257t32: tensors begin at multiples of 128 elements, shards are multiples of 128.
+# Elements of all shards of a rank for l2h2c32v257t32: tensors begin at multiples of 128 elements, shards are
+# multiples of 128.
 shard_elems() {
     awk -v N="$1" 'function up(x) { return int((x + 127) / 128) * 128 }
         function unit(list,   n, t, i, end) { n = split(list, t, " "); for (i = 1; i <= n; i++) end = up(end + t[i]); return up(int((end + N - 1) / N)) }
@@ -260,12 +304,16 @@ test_traffic() {
         begin "traffic.$dtype.$np ranks"
         for A in 1 3; do for stage in 0 1 2 3; do
             [ $np$A = 33 ] && continue
-            need "stage $stage did not run" train $np sent -z $stage --dtype $dtype -d $((2 * 32 * np * A)) -x 2 -v 2 -m 1 -n 2
+            need "stage $stage did not run" train $np sent -z $stage --dtype $dtype -d $((2 * 32 * np * A)) \
+                -x 2 -v 2 -m 1 -n 2
             sent=$(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce)))
-            # bytes an element of each half of an all-reduce, or reduce-scatter and gather; sums of micro-batches are fp32
+            # bytes an element of each half of an all-reduce, or reduce-scatter and gather; sums of
+            # micro-batches are fp32
             sum=$([ $A = 1 ] && echo "$size" || echo 4)
-            case $stage in 0) factor=$((2 * sum)) ;; 1) factor=$((sum + size)) ;; 2) factor=$(((A + 1) * size)) ;; 3) factor=$((3 * A * size)) ;; esac
-            need "stage $stage with $A micro-batches: $sent bytes, formula $((factor * (np - 1) * $(shard_elems $np)))" \
+            case $stage in 0) factor=$((2 * sum)) ;; 1) factor=$((sum + size)) ;; 2) \
+                factor=$(((A + 1) * size)) ;; 3) factor=$((3 * A * size)) ;; esac
+            need "stage $stage with $A micro-batches: $sent bytes, formula $((factor * (np - 1) * \
+                $(shard_elems $np)))" \
                 [ "$sent" = $((factor * (np - 1) * $(shard_elems $np))) ]
         done; done
         end
@@ -275,21 +323,24 @@ test_traffic() {
         need "stage $stage did not run" train 2 sent -z $stage --dtype bf16 -x 2 --comm-type fp32
         sent=$(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce)))
         factor=$([ $stage = 3 ] && echo 8 || echo 6)        # bytes an element: 4 to the sum, 2 in a gather
-        need "stage $stage: $sent bytes, formula $((factor * $(shard_elems 2)))" [ "$sent" = $((factor * $(shard_elems 2))) ]
+        need "stage $stage: $sent bytes, formula $((factor * $(shard_elems 2)))" [ "$sent" \
+            = $((factor * $(shard_elems 2))) ]
         need 'not told' grep -q '^wire .*fp32' "$dir/sent.screen"
     done
     end
     begin 'traffic.one rank'
     need 'did not run' train 0 sent -x 2
-    need 'sends' [ $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))) = 0 ]
+    need 'sends' [ $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))) \
+        = 0 ]
     end
 }
 
-# ----------------------------------------------------------------------------------------------------------------- memory
+# ---- memory
 
-# pss NP NAME ARGUMENT...: trains, and leaves in $peak the largest Pss of a rank in KiB, looked at from outside. Of a page that ranks share
-# each has its part of it only while all have it: a look counts if every rank still has the window after it. At the end of a run the last
-# rank to go has the others' windows and the libraries all to itself.
+# pss NP NAME ARGUMENT...: trains, and leaves in $peak the largest Pss of a rank in KiB, looked at from
+# outside. Of a page that ranks share each has its part of it only while all have it: a look counts if every
+# rank still has the window after it. At the end of a run the last rank to go has the others' windows and the
+# libraries all to itself.
 pss() {
     local np=$1 out=$2 job pid key kib r most
     shift 2
@@ -300,7 +351,9 @@ pss() {
         most=0
         for ((r = 0; r < np; r++)); do
             read -r pid 2>/dev/null <"$dir/pid.$r" || continue
-            while read -r key kib _; do [ "$key" = Pss: ] && [ "$kib" -gt "$most" ] && most=$kib; done 2>/dev/null <"/proc/$pid/smaps_rollup"
+            while read -r key kib _; do
+                [ "$key" = Pss: ] && [ "$kib" -gt "$most" ] && most=$kib
+            done 2>/dev/null <"/proc/$pid/smaps_rollup"
         done
         for ((r = 0; r < np; r++)); do
             read -r pid 2>/dev/null <"$dir/pid.$r" && grep -qs 'memfd:llmc_zero' "/proc/$pid/maps" || most=0
@@ -311,40 +364,50 @@ pss() {
     wait $job
 }
 
-# The program itself, its libraries, MPI and the products that oneDNN has compiled are no part of the table. The smallest model, which has
-# all of them, is their measure: what it takes beyond its own table is allowed to the large one too. Its window is small because pages of
-# it that are never touched would be in its table and not in its Pss.
+# The program itself, its libraries, MPI and the products that oneDNN has compiled are no part of the table.
+# The smallest model, which has all of them, is their measure: what it takes beyond its own table is allowed
+# to the large one too. Its window is small because pages of it that are never touched would be in its table
+# and not in its Pss.
 test_memory() {
     local stage baseline together limit
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
     begin 'memory.the smallest model'
     local most=0
     for _ in 1 2 3; do          # short runs: one look in time may miss the moment
-        need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params --window 65536
+        need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 300 --dtype fp32 -z 0 --hash params \
+            --window 65536
         [ "$peak" -gt $most ] && most=$peak
     done
     baseline=$(awk "BEGIN { print int($most - 1024 * $(table least together)) }")
-    need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" -le 16384 ]
+    need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" \
+        -le 16384 ]
     end
     for stage in 0 3; do
         begin "memory.stage $stage"
         need 'did not run' pss 4 large -e l6h4c256v257t32 -b 1 -x 12 --dtype fp32 -z $stage --hash params
         together=$(table large together)
         limit=$(awk "BEGIN { print int(1024 * $together * 1.1 + $baseline) }")
-        echo "   stage $stage: Pss of a rank at most $peak KiB, table $together MiB, the program itself $baseline KiB"
-        need "a rank takes $peak KiB, the table has $together MiB, allowed are $limit KiB" [ "$peak" -le "$limit" ]
-        need "$peak KiB are less than the model states" [ $((peak * 1024)) -ge "$(value large model_state_bytes)" ]
+        echo "   stage $stage: Pss of a rank at most $peak KiB, table $together MiB, the program itself "\
+"$baseline KiB"
+        need "a rank takes $peak KiB, the table has $together MiB, allowed are $limit KiB" [ "$peak" \
+            -le "$limit" ]
+        need "$peak KiB are less than the model states" [ $((peak * 1024)) \
+            -ge "$(value large model_state_bytes)" ]
         end
     done
 }
 
-# ------------------------------------------------------------------------------------------------------------------- plan
+# ---- plan
 
-# plan NAME ARGUMENT...: what --plan prints, under NAME. It may take no more memory than a small program does, and reads no data.
+# plan NAME ARGUMENT...: what --plan prints, under NAME. It may take no more memory than a small program does,
+# and it reads no data.
 plan() {
     local name=$1
     shift
-    (ulimit -v 1500000; timeout 10 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@") >"$dir/$name.screen" 2>&1
+    (
+        ulimit -v 1500000
+        timeout 10 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@"
+    ) >"$dir/$name.screen" 2>&1
 }
 memory_table() { sed -n '/^memory of a rank/,/plain data parallel/p' "$dir/$1.screen"; }
 in_plan() { grep -qE -- "$2" "$dir/$1.screen"; }
@@ -369,7 +432,8 @@ test_plan() {
     for np in 1 2 3; do
         for stage in 0 1 2 3; do same_table "plan.stage $stage on $np ranks" $np --dtype bf16 -z $stage; done
     done
-    same_table 'plan.micro-batches, buckets, messages' 2 --dtype fp32 -z 2 -d 384 --bucket 20000 --messages 1 -r 2 --trace "$dir/planned.json"
+    same_table 'plan.micro-batches, buckets, messages' 2 --dtype fp32 -z 2 -d 384 --bucket 20000 \
+        --messages 1 -r 2 --trace "$dir/planned.json"
     same_table 'plan.fp32 on the wire, prefetch' 3 --dtype bf16 -z 3 --comm-type fp32 --prefetch 2 -r 0
 
     # 124475904 parameters with GPT-2's padded vocabulary: 7P = 831.0 MiB.
@@ -387,7 +451,8 @@ test_plan() {
 
     begin 'plan.131 billion parameters on 128 ranks'
     local start=$SECONDS
-    need 'no plan' plan large -e l105h96c10176v50257t2048 -t 2048 -b 1 --dtype bf16 --plan-ranks 128 -pg 8 -o "$dir/not_made"
+    need 'no plan' plan large -e l105h96c10176v50257t2048 -t 2048 -b 1 --dtype bf16 \
+        --plan-ranks 128 -pg 8 -o "$dir/not_made"
     need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 3 ]
     need 'not its parameters' in_plan large ' 131020874304 parameters'
     need 'not its states' in_plan large '^  3  16P/N +15618\.9 +15619\.1 '
@@ -407,13 +472,14 @@ test_plan() {
     need 'not once, for two ranks' [ "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" = 1 ]
     end
     refused 'plan.--plan-ranks alone' 0 '--plan-ranks 4' 'add --plan' -- --plan-ranks 4
-    refused 'plan.window too small for the ranks' 0 'window_bytes 65536: too small for 1000 ranks' -- --plan --plan-ranks 1000 --window 65536
+    refused 'plan.window too small for the ranks' 0 'window_bytes 65536: too small for 1000 ranks' -- \
+        --plan --plan-ranks 1000 --window 65536
 }
 
-# -------------------------------------------------------------------------------------------------------------- bad input
+# ---- bad input
 
-# refused NAME NP PATTERN... -- ARGUMENT...: fails within seconds, with one message that has all the patterns in it.
-# grep -a: where a rank aborts, Open MPI 5 writes zero bytes between the lines.
+# refused NAME NP PATTERN... -- ARGUMENT...: fails within seconds, with one message that has all the patterns
+# in it. grep -a: where a rank aborts, Open MPI 5 writes zero bytes between the lines.
 refused() {
     local np=$2 patterns=() pattern status start=$SECONDS
     begin "$1"
@@ -425,7 +491,9 @@ refused() {
     need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 6 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
     need "$(wc -l <"$dir/message") messages" [ "$(wc -l <"$dir/message")" = 1 ]
-    for pattern in "${patterns[@]}"; do need "no '$pattern' in: $(head -n 1 "$dir/message")" grep -aqE -- "$pattern" "$dir/message"; done
+    for pattern in "${patterns[@]}"; do
+        need "no '$pattern' in: $(head -n 1 "$dir/message")" grep -aqE -- "$pattern" "$dir/message"
+    done
     end
 }
 
@@ -450,14 +518,17 @@ test_options() {
     else refused 'bad.device' 2 '--device cuda' -- --device cuda; fi
     refused 'bad.fp16 on a CPU' 0 '--dtype fp16' '--device cuda' -- --dtype fp16 --device cpu
     refused 'bad.attention on a CPU' 0 '--attention cudnn' '--device cuda' -- --attention cudnn --device cpu
-    refused 'bad.its workspace on a CPU' 0 '--attention-workspace 8' '--device cuda' -- --attention-workspace 8 --device cpu
+    refused 'bad.its workspace on a CPU' 0 '--attention-workspace 8' '--device cuda' -- \
+        --attention-workspace 8 --device cpu
     refused 'bad.no such attention' 0 "'fast'" 'auto, cudnn, cudnn-fast, cublaslt' -- --attention fast
     refused 'bad.no such recompute' 0 'option -r: 3' '-1 to 2' -- -r 3
     refused 'bad.tuning on a CPU' 0 '--tune products.txt' '--device cuda' -- --tune products.txt --device cpu
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
     refused 'bad.no master weights' 0 '-w 0' '--dtype bf16' -- -w 0 --dtype fp32
     local option
-    for option in --offload-optimizer --offload-param; do refused "bad.$option" 0 "$option" 'not built yet' -- $option 1; done
+    for option in --offload-optimizer --offload-param; do
+        refused "bad.$option" 0 "$option" 'not built yet' -- $option 1
+    done
     refused 'bad.heads' 2 'l2h3c32v257t32' '32 channels' '3 heads' -- -e l2h3c32v257t32
     refused 'bad.descriptor' 0 'l2h2c32' -- -e l2h2c32
     refused 'bad.depth' 0 'd13' -- -e d13
@@ -465,22 +536,29 @@ test_options() {
 
 test_zero_config() {
     local json=$dir/zero.json
-    echo '{ "zero_optimization": { "stage": 2, "reduce_bucket_size": 5e3 }, "bf16": { "enabled": true } }  // as DeepSpeed takes it' >"$json"
+    echo '{ "zero_optimization": { "stage": 2, "reduce_bucket_size": 5e3 }, "bf16": { "enabled": true } }  '\
+'// as DeepSpeed takes it' >"$json"
     begin 'zero config.its settings are used'
     need 'did not run' train 2 config --dtype bf16 --zero-config "$json"
     need 'the options did not run' train 2 options --dtype bf16 -z 2 --bucket 5000
     need "stage $(value config stage)" [ "$(value config stage)" = 2 ]
     need 'other results than the same options have' [ "$(result config)" = "$(result options)" ]
-    need 'other buckets' [ "$(grep '^buckets' "$dir/config.screen")" = "$(grep '^buckets' "$dir/options.screen")" ]
+    need 'other buckets' [ "$(grep '^buckets' "$dir/config.screen")" \
+        = "$(grep '^buckets' "$dir/options.screen")" ]
     end
-    refused 'zero config.another stage than -z' 2 'zero.json' 'stage 2' '-z for 3' -- --dtype bf16 -z 3 --zero-config "$json"
-    refused 'zero config.another dtype' 2 'zero.json' 'bf16' '--dtype bf16' -- --dtype fp32 --zero-config "$json"
+    refused 'zero config.another stage than -z' 2 'zero.json' 'stage 2' '-z for 3' -- --dtype bf16 -z 3 \
+        --zero-config "$json"
+    refused 'zero config.another dtype' 2 'zero.json' 'bf16' '--dtype bf16' -- --dtype fp32 \
+        --zero-config "$json"
     echo '{ "bf16": { "enabled": true }, "communication_data_type": "bf16" }' >"$json"
-    refused 'zero config.another type on the wire' 2 'zero.json' 'communication_data_type' '--comm-type' -- --dtype bf16 --comm-type fp32 --zero-config "$json"
+    refused 'zero config.another type on the wire' 2 'zero.json' 'communication_data_type' '--comm-type' -- \
+        --dtype bf16 --comm-type fp32 --zero-config "$json"
     echo '{ "gradient_accumulation_steps": 2 }' >"$json"
-    refused 'zero config.other micro-batches' 2 'zero.json' 'gradient_accumulation_steps is 2' '1 micro' -- --zero-config "$json"
+    refused 'zero config.other micro-batches' 2 'zero.json' 'gradient_accumulation_steps is 2' '1 micro' -- \
+        --zero-config "$json"
     echo '{ "zero_optimisation": { "stage": 2 } }' >"$json"
-    refused 'zero config.unknown key' 2 'zero.json:1' 'zero_optimisation' 'nearest.*zero_optimization' -- --zero-config "$json"
+    refused 'zero config.unknown key' 2 'zero.json:1' 'zero_optimisation' 'nearest.*zero_optimization' -- \
+        --zero-config "$json"
     refused 'zero config.no file' 0 'nowhere.json' 'No such file' -- --zero-config "$dir/nowhere.json"
 }
 
@@ -492,7 +570,15 @@ int32() {   # little-endian
     done
 }
 # shard FILE MAGIC VERSION TOKENS_SAID TOKENS_THERE: all tokens are 1
-shard() { { int32 "$2" "$3" "$4"; head -c 1012 /dev/zero; for ((i = 0; i < $5; i += 2)); do printf '\x01\0\x01\0'; done; } >"$1"; }
+shard() {
+    {
+        int32 "$2" "$3" "$4"
+        head -c 1012 /dev/zero
+        for ((i = 0; i < $5; i += 2)); do
+            printf '\x01\0\x01\0'
+        done
+    } >"$1"
+}
 
 test_input_files() {
     local f=$dir/shard.bin
@@ -529,34 +615,42 @@ test_not_finite() {
     begin 'not finite.a checkpoint before'
     need 'did not run' train 2 nan --dtype fp32 -x 2 -n 2
     end
-    refused 'not finite.loss' 2 'step [0-9]+' 'not finite' 'rank [01]' -- --dtype fp32 -l 1000 -c 1000 --clip 0 -k constant -x 30 -y 1 -o "$dir/nan"
+    refused 'not finite.loss' 2 'step [0-9]+' 'not finite' 'rank [01]' -- --dtype fp32 -l 1000 -c 1000 \
+        --clip 0 -k constant -x 30 -y 1 -o "$dir/nan"
     begin 'not finite.the last checkpoint stays'
     need 'it does not load' train 2 nan --dtype fp32 -x 3 -y 1
     need 'it is not that of step 2' grep -q 'resuming at step 2' "$dir/nan.screen"
     end
 }
 
-# ------------------------------------------------------------------------------------- ranks that are not started alike
+# ---- ranks that are not started alike
 
 # What is compared is for test_unlike and mpi_same; here, what a user sees of it.
 # odd RANK CODE: what that rank does before it starts; CODE may change its arguments, $@, and its environment.
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
-# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: all ranks are told, once, that RANK has THEIRS and rank 0 has OURS.
+# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: all ranks are told, once, that RANK has THEIRS and rank 0
+# has OURS.
 unlike() {
     local name=$1 np=$2 rank=$3 theirs=$5 ours=$6
     odd "$rank" "$4"
     shift 6
-    refused "unlike.$name" "$np" "^train_gpt2_zero: rank $rank \\(host [^ ]+\\) has $theirs and rank 0 \\(host [^ ]+\\) has $ours; it must be the same" -- "$@"
+    refused "unlike.$name" "$np" \
+        "^train_gpt2_zero: rank $rank \\(host [^ ]+\\) has $theirs and rank 0 \\(host [^ ]+\\) has $ours; "\
+"it must be the same" -- "$@"
     wrap=
 }
 
 test_unlike() {
-    local add='set -- "$@"' file='a file of [0-9]+ bytes, digest [0-9a-f]{16}' shard='shard 0 = one.bin, 3024 bytes, digest [0-9a-f]{16}' what
+    local add='set -- "$@"' file='a file of [0-9]+ bytes, digest [0-9a-f]{16}' \
+        shard='shard 0 = one.bin, 3024 bytes, digest [0-9a-f]{16}' what
     unlike 'batch' 2 1 "$add -b 8" '-b = 8' '-b = 2'
-    unlike 'learning rate of the last rank, by messages' 3 2 "$add -l 1e-4" '-l = 0.0001' '-l = 0.003' --messages 1
-    unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = not given' -pi tcp -ps "127.0.0.1:$((20000 + RANDOM % 10000))"
+    unlike 'learning rate of the last rank, by messages' 3 2 "$add -l 1e-4" '-l = 0.0001' '-l = 0.003' \
+        --messages 1
+    unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = not given' -pi tcp \
+        -ps "127.0.0.1:$((20000 + RANDOM % 10000))"
     echo '{ "zero_optimization": { "reduce_bucket_size": 5000 } }' >"$dir/zero.json"
-    unlike 'what --zero-config says' 2 1 "$add --zero-config $dir/zero.json" 'reduce_bucket_size = 5000' 'reduce_bucket_size = 0'
+    unlike 'what --zero-config says' 2 1 "$add --zero-config $dir/zero.json" 'reduce_bucket_size = 5000' \
+        'reduce_bucket_size = 0'
 
     mkdir -p "$dir/a" "$dir/b"
     shard "$dir/a/one.bin" 20240520 1 1000 1000
@@ -567,7 +661,9 @@ test_unlike() {
     cp "$dir/saved/model_00000001.bin" "$dir/a/first.bin"
     cp "$dir/a/first.bin" "$dir/b/copy.bin"
     need 'did not run' train 2 alike -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
-    odd 1 "$add -i '$dir/b/o*.bin' -e $dir/b/copy.bin --overlap 1 --trace $dir/trace.json --progress lines -o $dir/alike.1; export ZERO_POISON=1"
+    odd 1 \
+        "$add -i '$dir/b/o*.bin' -e $dir/b/copy.bin --overlap 1 --trace $dir/trace.json --progress lines -o "\
+"$dir/alike.1; export ZERO_POISON=1"
     need 'files and settings of its own: did not run' train 2 own -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
     wrap=
     need "$(result own), with the same $(result alike)" [ "$(result own)" = "$(result alike)" ]
@@ -576,18 +672,25 @@ test_unlike() {
     flip_byte "$dir/b/one.bin" 2000
     unlike 'a token' 2 1 "$add -i '$dir/b/o*.bin'" "-i, $shard" "-i, $shard" -i "$dir/a/o*.bin"
     flip_byte "$dir/b/copy.bin" 20000
-    unlike 'a weight of the model file' 2 1 "$add -e $dir/b/copy.bin" "-e = $file" "-e = $file" -e "$dir/a/first.bin"
-    unlike 'checkpoints of two runs' 2 1 "$add -o $dir/second" "model_00000001.bin in -o = $file" "model_00000001.bin in -o = $file" \
+    unlike 'a weight of the model file' 2 1 "$add -e $dir/b/copy.bin" "-e = $file" "-e = $file" \
+        -e "$dir/a/first.bin"
+    unlike 'checkpoints of two runs' 2 1 "$add -o $dir/second" "model_00000001.bin in -o = $file" \
+        "model_00000001.bin in -o = $file" \
         -y 1 -o "$dir/saved"
-    unlike 'only one finds a checkpoint' 2 1 "$add -o $dir/saved" 'last checkpoint in -o = step 1' 'last checkpoint in -o = none' -y 1 -o "$dir/none"
+    unlike 'only one finds a checkpoint' 2 1 "$add -o $dir/saved" 'last checkpoint in -o = step 1' \
+        'last checkpoint in -o = none' -y 1 -o "$dir/none"
 
     begin 'unlike.another build, threads, instruction set: a warning each'
-    odd 1 "cp \"\$0\" $dir/built; echo >>$dir/built; ONEDNN_MAX_CPU_ISA=SSE41 exec $dir/built \"\$@\" --threads 2"
+    odd 1 \
+        "cp \"\$0\" $dir/built; echo >>$dir/built; ONEDNN_MAX_CPU_ISA=SSE41 exec $dir/built \"\$@\" "\
+"--threads 2"
     need 'did not run' train 2 noted --dtype fp32
     wrap=
     for what in program threads 'instruction set'; do
-        [ "$what" = 'instruction set' ] && ! grep -qs avx2 /proc/cpuinfo && continue        # the processor has only that one
-        need "$what" [ "$(grep -cE "^warning: rank 1 \(host [^ ]+\) has $what = .* and rank 0 \(host [^ ]+\) has $what = .*; the last bits" "$dir/noted.screen")" = 1 ]
+        # the processor has only that one
+        [ "$what" = 'instruction set' ] && ! grep -qs avx2 /proc/cpuinfo && continue
+        need "$what" [ "$(grep -cE \
+            "^warning: rank 1 \(host [^ ]+\) has $what = .* and rank 0 \(host [^ ]+\) has $what = .*; the last bits" "$dir/noted.screen")" = 1 ]
     done
     end
 }
@@ -601,7 +704,8 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
     need 'the unhindered run did not run' train "$2" unhindered "${size[@]}" -k constant -x 2
     end
     wrap="[ \$rank != $3 ] || { trap '' XFSZ; ulimit -f $4; };"
-    refused "disk full.$1" "$2" "$7" 'File too large' -- "${size[@]}" -k constant -x 2 -n 1 -y 1 -o "$dir/full"
+    refused "disk full.$1" "$2" "$7" 'File too large' -- "${size[@]}" -k constant -x 2 -n 1 -y 1 \
+        -o "$dir/full"
     wrap=
     begin "disk full.$1.nothing half done, nothing lost"
     need "complete: $(checkpoints full)" [ "$(checkpoints full)" = DONE_00000001 ]
@@ -613,13 +717,14 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
 }
 
 test_disk_full() {
-    # the limit must leave room for what MPI and the window keep in /dev/shm, so that these models are larger than others here
+    # the limit must leave room for what MPI and the window keep in /dev/shm, so that these models are larger
+    # than others here
     disk_full 'model file' 2 0 20480 l4h4c384v257t32 fp32 model_00000002.bin
     disk_full 'state of rank 1' 2 1 20480 l4h4c384v257t32 bf16 state_00000002_00001.bin
     disk_full 'one rank' 0 0 256 l2h2c64v257t32 fp32 model_00000002.bin
 }
 
-# ------------------------------------------------------------------------------------------------------------ dying ranks
+# ---- dying ranks
 
 wait_for_steps() {  # SCREEN
     local i
@@ -629,7 +734,8 @@ wait_for_steps() {  # SCREEN
     done
     return 1
 }
-# one_stops NAME SIGNAL SECONDS ARGUMENT...: a rank of a long run gets the signal; the job must end with an error within SECONDS.
+# one_stops NAME SIGNAL SECONDS ARGUMENT...: a rank of a long run gets the signal; the job must end with an
+# error within SECONDS.
 one_stops() {
     local signal=$2 limit=$3 job pid status start
     begin "$1"
@@ -640,7 +746,11 @@ one_stops() {
     read -r pid <"$dir/pid.1"
     start=$EPOCHREALTIME
     kill -"$signal" "$pid"
-    if [ "$signal" = STOP ]; then while kill -0 $job 2>/dev/null && number "$EPOCHREALTIME - $start < $limit + 2"; do sleep 0.05; done; fi
+    if [ "$signal" = STOP ]; then
+        while kill -0 $job 2>/dev/null && number "$EPOCHREALTIME - $start < $limit + 2"; do
+            sleep 0.05
+        done
+    fi
     kill -KILL "$pid" 2>/dev/null
     wait $job; status=$?
     read -r pid <"$dir/pid.0"
@@ -648,8 +758,12 @@ one_stops() {
     need "took $(awk "BEGIN { print $EPOCHREALTIME - $start }") s" number "$EPOCHREALTIME - $start < $limit"
     need "status $status" [ $status != 0 -a $status != 124 ]
     if [ "$signal" = STOP ]; then
-        need "$(grep -ac '^train_gpt2_zero: ' "$dir/dying") messages" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/dying")" = 1 ]
-        need "the message does not say what was waited for: $(grep -am 1 '^train_gpt2_zero: ' "$dir/dying")" grep -aqE '^train_gpt2_zero: step [0-9]+: rank [02] \(host [^ ]+\) waited 2 s in an? .* for rank 1 \(host [^ ]+\): ' "$dir/dying"
+        need "$(grep -ac '^train_gpt2_zero: ' "$dir/dying") messages" [ \
+            "$(grep -ac '^train_gpt2_zero: ' "$dir/dying")" = 1 ]
+        need "the message does not say what was waited for: $(grep -am 1 '^train_gpt2_zero: ' "$dir/dying")" \
+            grep -aqE \
+            '^train_gpt2_zero: step [0-9]+: rank [02] \(host [^ ]+\) waited 2 s in an? .* for rank 1 \(host '\
+'[^ ]+\): ' "$dir/dying"
     fi
     end
 }
@@ -662,7 +776,7 @@ test_dying() {
     one_stops 'dying.one rank hangs, overlap' STOP 8 --comm-timeout 2 --overlap 1
 }
 
-# --------------------------------------------------------------------------------------------------------------- launching
+# ---- launching
 
 test_launch() {
     begin 'launch.without mpirun'
@@ -676,7 +790,8 @@ test_launch() {
     bind=core        # Open MPI 4 does so by itself, Open MPI 5 not with --oversubscribe
     need 'did not run' train 1 bound --threads 0
     bind=
-    need "said $(grep -c 'rank is bound to 1 of' "$dir/bound.screen") times" [ "$(grep -c 'rank is bound to 1 of' "$dir/bound.screen")" = 1 ]
+    need "said $(grep -c 'rank is bound to 1 of' "$dir/bound.screen") times" [ \
+        "$(grep -c 'rank is bound to 1 of' "$dir/bound.screen")" = 1 ]
     need 'not one thread' grep -q ', 1 thread a rank' "$dir/bound.screen"
     need 'said although it does not' train 0 unbound --threads 0
     need 'said although it does not' not grep -q 'rank is bound' "$dir/unbound.screen"
@@ -685,12 +800,19 @@ test_launch() {
     need 'did not run' train 2 fits -x 30 -z 3
     need 'did not run' train 4 crowded -x 30 -z 3
     end
-    awk "BEGIN { printf \"   a step takes %.2f ms on 2 ranks, %.2f ms on 4 ranks on $(nproc) cores\\n\", 128e3 / $(value fits tokens_per_s), 256e3 / $(value crowded tokens_per_s) }"
+    awk "BEGIN { printf \"   a step takes %.2f ms on 2 ranks, %.2f ms on 4 ranks on $(nproc) cores\\n\", "\
+"128e3 / $(value fits tokens_per_s), 256e3 / $(value crowded tokens_per_s) }"
 }
 
-# ------------------------------------------------------------------------------------------------------------------------
+# ----
 
-for group in "${@:-bits resume files outputs traffic memory plan options zero_config input_files not_finite unlike disk_full dying launch}"; do
-    for g in $group; do since=$EPOCHREALTIME; "test_$g" || failed=$((failed + 1)); awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"; done
+all_groups='bits resume files outputs traffic memory plan options zero_config input_files not_finite unlike
+            disk_full dying launch'
+for group in "${@:-$all_groups}"; do
+    for g in $group; do
+        since=$EPOCHREALTIME
+        "test_$g" || failed=$((failed + 1))
+        awk "BEGIN { printf \"   $g: %.1f s\\n\", $EPOCHREALTIME - $since }"
+    done
 done
 finish trainer

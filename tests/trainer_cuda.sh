@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The trainer with --device cuda. Where there is no card: built with the CUDA run time's stand-in (tests/cuda/), which runs the kernels on
-# the processor and reorders what nothing orders. Usage: tests/trainer_cuda.sh TRAINER
+# The trainer with --device cuda. Where there is no card: built with the CUDA run time's stand-in
+# (tests/cuda/), which runs the kernels on the processor and reorders what nothing orders. Usage:
+# tests/trainer_cuda.sh TRAINER
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
@@ -10,7 +11,8 @@ export OMP_NUM_THREADS=1
 
 model=(-e l2h2c64v257t32 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 
-# train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in. $through: what starts the trainer.
+# train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in.
+# $through: what starts the trainer.
 env='' through=()
 train() {
     local out=$dir/$1 np=$2 launcher=()
@@ -23,13 +25,17 @@ train() {
     return 1
 }
 value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }
-bits() { echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" val_loss) $(value "$1" grad_norm)"; }
+bits() {
+    echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" \
+        val_loss) $(value "$1" grad_norm)"
+}
 losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | tr '\n' ' '; }
 # The largest difference between two lists of numbers is below $3.
 within() { awk -v a="$1" -v b="$2" -v most="$3" 'BEGIN { n = split(a, x); if (!n || n != split(b, y)) exit 1
     for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d < 0) d = -d; if (d > most) exit 1 } }'; }
 
-# same NAME NP VARIANT...: all variants end with the bits of the first. A variant: variables of the stand-in, a colon, arguments.
+# same NAME NP VARIANT...: all variants end with the bits of the first. A variant: variables of the stand-in,
+# a colon, arguments.
 same() {
     local np=$2 first='' now variant i=0
     begin "$1"
@@ -40,21 +46,28 @@ same() {
         need "$variant: did not run" train "same$i" "$np" --device cuda ${variant#*:}
         now=$(bits "same$i"); rm -rf "$dir/same$i"
         first=${first:-$now}
-        need "$variant: $now, the first had $first" [ "${#now}" -gt 50 ] && need "$variant: $now, the first had $first" [ "$now" = "$first" ]
+        need "$variant: $now, the first had $first" [ "${#now}" -gt 50 ] &&
+            need "$variant: $now, the first had $first" [ "$now" = "$first" ]
     done
     env=''
     end
 }
 
-same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' 'ZERO_POISON=1:--dtype bf16 -z 1' \
+same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' \
+    'ZERO_POISON=1:--dtype bf16 -z 1' \
     ':--dtype bf16 -z 2' ':--dtype bf16 -z 3' \
-    'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival:--dtype bf16 -z 2' 'CUDA_STAND_IN=lag:--dtype bf16 -z 3 --prefetch 2' \
-    'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' ':--dtype bf16 -z 3 -r 2'
-same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0 --comm host' 'CUDA_STAND_IN=rival:--dtype bf16 -z 1 --comm host' \
+    'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival:--dtype bf16 -z 2' \
+    'CUDA_STAND_IN=lag:--dtype bf16 -z 3 --prefetch 2' \
+    'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' \
+    ':--dtype bf16 -z 3 -r 2'
+same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0 --comm host' \
+    'CUDA_STAND_IN=rival:--dtype bf16 -z 1 --comm host' \
     'CUDA_STAND_IN=lag:--dtype bf16 -z 2 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3 --comm host' \
     'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1 --comm host' \
-    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0 --comm host' 'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --comm nccl' \
-    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' 'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2' \
+    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0 --comm host' \
+    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --comm nccl' \
+    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' \
+    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2' \
     'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lazy:--dtype bf16 -z 2 --comm nccl --comm-type fp32'
 begin 'NCCL is taken where it can be, and told'
 need 'not by itself' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/same9.screen"
@@ -63,10 +76,13 @@ need 'did not run' train ring 2 --device cuda --dtype fp32 --comm nccl --reduce 
 need 'did not run' train ranked 2 --device cuda --dtype fp32 --comm nccl
 env=''
 need 'its own order is not told' grep -aq '^ZeRO  .*nccl, bits depend on it' "$dir/ring.screen"
-need "loss $(value ring loss), in rank order $(value ranked loss)" within "$(value ring loss)" "$(value ranked loss)" 1e-4
+need "loss $(value ring loss), in rank order $(value ranked loss)" within "$(value ring loss)" \
+    "$(value ranked loss)" 1e-4
 end
-same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' 'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
-same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
+same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' \
+    'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
+same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' \
+    'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
 
 # What follows the device's memory. Older devices have a smaller workspace for products; the stand-in's memory
 # is a multiple of 2 MiB.
@@ -114,7 +130,8 @@ need '-r 0 is not taken' grep -aq '^numbers .* recompute 0, on ' "$dir/asked.scr
 env=''
 end
 
-# Nothing recomputed fits at stage 3 and not at stage 0: with GELU in the product both must take the same bits.
+# Nothing recomputed fits at stage 3 and not at stage 0: with GELU in the product both must take the same
+# bits.
 begin 'the level of recompute leaves the bits alone where GELU is fused'
 wide=(--device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -x 1 -v 0 -ge 2 --comm host)
 env="$small CUDA_STAND_IN_DEVICES=2"
@@ -176,15 +193,18 @@ begin 'the scratch of attention'
 wide=(--device cuda --dtype bf16 -e l1h8c64v257t128 -b 4 -x 1 -v 0 --attention cublaslt)
 told() { grep -a '^attention' "$dir/$1.screen" | sed 's/.*backward takes //'; }
 need 'did not run' train rows4 1 "${wide[@]}"
-need "$(told rows4)" [ "$(told rows4)" = '4 of 4 rows of the batch at a time: 6.0 MiB of scratch, limit 64 MiB' ]
+need "$(told rows4)" [ "$(told rows4)" \
+    = '4 of 4 rows of the batch at a time: 6.0 MiB of scratch, limit 64 MiB' ]
 need 'a limit: did not run' train rows2 1 "${wide[@]}" --attention-workspace 4
-need "$(told rows2)" [ "$(told rows2)" = '2 of 4 rows of the batch at a time: 3.0 MiB of scratch, limit 4 MiB' ]
+need "$(told rows2)" [ "$(told rows2)" \
+    = '2 of 4 rows of the batch at a time: 3.0 MiB of scratch, limit 4 MiB' ]
 need 'less than a row: did not run' train rows1 1 "${wide[@]}" --attention-workspace 1
 need "$(told rows1)" [ "$(told rows1)" = \
     '1 of 4 rows of the batch at a time: 1.5 MiB of scratch, limit 1 MiB, which one row exceeds' ]
 need 'other bits' [ "$(bits rows1) $(bits rows2)" = "$(bits rows4) $(bits rows4)" ]
 end
-same 'same bits with bias gradients by the products of GELU' 1 ':--dtype bf16 -z 0 -ge 2' 'CUDA_STAND_IN=lag:--dtype bf16 -z 3 -ge 2' \
+same 'same bits with bias gradients by the products of GELU' 1 ':--dtype bf16 -z 0 -ge 2' \
+    'CUDA_STAND_IN=lag:--dtype bf16 -z 3 -ge 2' \
     'CUDA_STAND_IN=rival:--dtype bf16 -z 2 -ge 2'
 
 begin 'the losses of the processor'
@@ -194,14 +214,19 @@ for dtype in fp32 bf16; do
 done
 need 'cuda, GELU in the products' train cuda_ge2 1 --device cuda --dtype bf16 -x 6 -ge 2
 need 'cuda, default -ge, fp16' train cuda_fp16 1 --device cuda --dtype fp16 -x 6 -ge -1
-need "fp32: $(losses cuda_fp32), on a processor $(losses cpu_fp32)" within "$(losses cuda_fp32)" "$(losses cpu_fp32)" 1e-4
-need "bf16: $(losses cuda_bf16), on a processor $(losses cpu_bf16)" within "$(losses cuda_bf16)" "$(losses cpu_bf16)" 0.02
-need "-ge 2: $(losses cuda_ge2), apart $(losses cuda_bf16)" within "$(losses cuda_ge2)" "$(losses cuda_bf16)" 0.01
-need "fp16: $(losses cuda_fp16), fp32 $(losses cuda_fp32)" within "$(losses cuda_fp16)" "$(losses cuda_fp32)" 0.01
+need "fp32: $(losses cuda_fp32), on a processor $(losses cpu_fp32)" within "$(losses cuda_fp32)" \
+    "$(losses cpu_fp32)" 1e-4
+need "bf16: $(losses cuda_bf16), on a processor $(losses cpu_bf16)" within "$(losses cuda_bf16)" \
+    "$(losses cpu_bf16)" 0.02
+need "-ge 2: $(losses cuda_ge2), apart $(losses cuda_bf16)" within "$(losses cuda_ge2)" \
+    "$(losses cuda_bf16)" 0.01
+need "fp16: $(losses cuda_fp16), fp32 $(losses cuda_fp32)" within "$(losses cuda_fp16)" \
+    "$(losses cuda_fp32)" 0.01
 for dtype in fp32 bf16; do          # rows of 33 numbers: biases in 16 bits are added apart
     need "33 channels, $dtype, cpu" train "odd_cpu_$dtype" 1 --device cpu --dtype $dtype -e l2h3c33v257t32
     need "33 channels, $dtype, cuda" train "odd_$dtype" 1 --device cuda --dtype $dtype -ge 2 -e l2h3c33v257t32
-    need "33 channels, $dtype: $(losses odd_$dtype), on a processor $(losses odd_cpu_$dtype)" within "$(losses odd_$dtype)" \
+    need "33 channels, $dtype: $(losses odd_$dtype), on a processor $(losses odd_cpu_$dtype)" within \
+        "$(losses odd_$dtype)" \
         "$(losses odd_cpu_$dtype)" "$([ $dtype = fp32 ] && echo 1e-4 || echo 0.02)"
 done
 need 'device in summary.json' [ "$(value cuda_bf16 device) $(value cpu_bf16 device)" = 'cuda cpu' ]
@@ -209,7 +234,8 @@ end
 
 begin 'the host waits only at the end of a step, and nothing is allocated in one'
 env=CUDA_STAND_IN_COUNT=1
-need 'did not run' train steps6 1 --device cuda --dtype bf16 -x 6 -v 0         # staging is a ring: all of it has been used then
+# staging is a ring: all of it has been used then
+need 'did not run' train steps6 1 --device cuda --dtype bf16 -x 6 -v 0
 need 'did not run' train steps8 1 --device cuda --dtype bf16 -x 8 -v 0
 env=''
 count() { sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" "$dir/$1.screen" | tail -n 1; }
@@ -224,7 +250,8 @@ begin 'tuning: the fastest is chosen and kept, and all ranks take the choice of 
 need 'did not run' train untuned 1 --device cuda --dtype bf16
 env=CUDA_STAND_IN_FASTEST=3
 need 'timing: did not run' train timed 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/products.txt"
-need 'not algorithm 3' [ "$(grep -c ' = 03000000' "$dir/products.txt")" = "$(grep -vc '^#' "$dir/products.txt")" ]
+need 'not algorithm 3' [ "$(grep -c ' = 03000000' "$dir/products.txt")" \
+    = "$(grep -vc '^#' "$dir/products.txt")" ]
 need 'the same bits as without' [ "$(value timed params_hash)" != "$(value untuned params_hash)" ]
 cp "$dir/products.txt" "$dir/kept.txt"
 env='CUDA_STAND_IN_FASTEST=4 CUDA_STAND_IN_COUNT=1'
@@ -234,19 +261,23 @@ need "bits $(bits kept), when they were timed $(bits timed)" [ "$(bits kept)" = 
 launches=$(count kept launches)
 env='CUDA_STAND_IN_COUNT=1'
 need 'without a file: did not run' train counted 1 --device cuda --dtype bf16 -ge 2 -z 0
-need "$launches launches, without a file $(count counted launches): something is timed" [ "$launches" -le "$(count counted launches)" ]
+need "$launches launches, without a file $(count counted launches): something is timed" [ "$launches" \
+    -le "$(count counted launches)" ]
 env='CUDA_STAND_IN_FASTEST=2:40'
 need 'apart: did not run' train apart 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/apart.txt"
 need 'no product apart' grep -q ' epilogue 208 = apart ' "$dir/apart.txt"
 # shellcheck disable=SC2016
-printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_FASTEST=4 >"$dir/odd_one"
+printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_FASTEST=4 \
+    >"$dir/odd_one"
 chmod +x "$dir/odd_one"
 through=("$dir/odd_one")
 env=CUDA_STAND_IN_FASTEST=3
 need 'two ranks: did not run' train two 2 --device cuda --dtype bf16 -ge 2 --comm host --tune "$dir/two.txt"
 through=()
-need 'two ranks: not the choices of rank 0' [ "$(sed 's/ [0-9.]* ms, .*//' "$dir/two.txt" | sort)" = "$(sed 's/ [0-9.]* ms, .*//' "$dir/products.txt" | sort)" ]
-need 'two ranks with the file: did not run' train two_kept 2 --device cuda --dtype bf16 -ge 2 --comm host --tune "$dir/two.txt" -z 2
+need 'two ranks: not the choices of rank 0' [ "$(sed 's/ [0-9.]* ms, .*//' "$dir/two.txt" | sort)" \
+    = "$(sed 's/ [0-9.]* ms, .*//' "$dir/products.txt" | sort)" ]
+need 'two ranks with the file: did not run' train two_kept 2 --device cuda --dtype bf16 -ge 2 --comm host \
+    --tune "$dir/two.txt" -z 2
 need "two ranks: $(bits two), with the file $(bits two_kept)" [ "$(bits two)" = "$(bits two_kept)" ]
 env=CUDA_STAND_IN_REFUSED=3         # all ranks take algorithm 3 by themselves
 need 'algorithm 3: did not run' train two_third 2 --device cuda --dtype bf16 -ge 2 --comm host
@@ -254,21 +285,27 @@ need "two ranks: $(bits two), with algorithm 3 $(bits two_third)" [ "$(bits two)
 env=''
 end
 begin 'tuning: a rank with another library, and one without the option'
-printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_CUBLASLT=130200 >"$dir/odd_one"
+printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_CUBLASLT=130200 \
+    >"$dir/odd_one"
 through=("$dir/odd_one")
-need 'another library: it runs' not train unlike 2 --device cuda --dtype bf16 --comm host --tune "$dir/two.txt" >/dev/null
-need "$(tail -n 2 "$dir/unlike.screen")" grep -aq 'has what --tune times on = "CUDA stand-in .* cuBLASLt 130200 and rank 0 ' "$dir/unlike.screen"
+need 'another library: it runs' not train unlike 2 --device cuda --dtype bf16 --comm host \
+    --tune "$dir/two.txt" >/dev/null
+need "$(tail -n 2 "$dir/unlike.screen")" grep \
+    -aq 'has what --tune times on = "CUDA stand-in .* cuBLASLt 130200 and rank 0 ' "$dir/unlike.screen"
 # shellcheck disable=SC2016
-printf '#!/bin/bash\nif [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec "$@"; else exec "$@" --tune %s; fi\n' "$dir/two.txt" >"$dir/odd_one"
+printf '#!/bin/bash\nif [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec "$@"; else exec "$@" --tune %s; fi\n' \
+    "$dir/two.txt" >"$dir/odd_one"
 need 'one without the option: it runs' not train unlike 2 --device cuda --dtype bf16 --comm host >/dev/null
-need "$(tail -n 2 "$dir/unlike.screen")" grep -aq 'has --tune = not given and rank 0 .* has --tune = a file' "$dir/unlike.screen"
+need "$(tail -n 2 "$dir/unlike.screen")" grep -aq 'has --tune = not given and rank 0 .* has --tune = a file' \
+    "$dir/unlike.screen"
 through=()
 end
 
 begin 'a checkpoint of one device goes on on the other'
 need 'on cuda' train whole 2 --device cuda --comm host --dtype fp32 -x 4 -n 2 -k constant
 need 'on a processor' train other 2 --device cpu --dtype fp32 -x 2 -n 2 -k constant
-need 'the state of a processor, on cuda' train other 2 --device cuda --comm host --dtype fp32 -x 4 -y 1 -k constant
+need 'the state of a processor, on cuda' train other 2 --device cuda --comm host --dtype fp32 -x 4 -y 1 \
+    -k constant
 need 'losses differ' within "$(value whole loss)" "$(value other loss)" 1e-4
 end
 
@@ -286,7 +323,8 @@ end
 seen() {
     local name=$1 status
     # shellcheck disable=SC2016
-    printf '#!/bin/bash\ngpus=(%s)\nCUDA_VISIBLE_DEVICES=${gpus[OMPI_COMM_WORLD_RANK]} exec "$@"\n' "${*:2}" >"$dir/sees"
+    printf '#!/bin/bash\ngpus=(%s)\nCUDA_VISIBLE_DEVICES=${gpus[OMPI_COMM_WORLD_RANK]} exec "$@"\n' "${*:2}" \
+        >"$dir/sees"
     chmod +x "$dir/sees"
     through=("$dir/sees")
     train "$name" 2 --device cuda; status=$?
@@ -299,13 +337,16 @@ need 'did not run' seen own 5 2
 need 'not by NCCL' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/own.screen"
 env='CUDA_STAND_IN_DEVICES=8 CUDA_STAND_IN_MIG=1'
 need 'MIG: did not run' seen mig 5 2
-need 'MIG: by NCCL, which refuses that' grep -aq '^ZeRO  .*shared window (no NCCL: ranks 0 and 1 are on one GPU of ' "$dir/mig.screen"
+need 'MIG: by NCCL, which refuses that' grep \
+    -aq '^ZeRO  .*shared window (no NCCL: ranks 0 and 1 are on one GPU of ' "$dir/mig.screen"
 need "through the host $(bits mig), by NCCL $(bits own)" [ "$(bits mig)" = "$(bits own)" ]
 end
 # shared NAME RANKS WORDS: the run under NAME ended with that
 shared() {
-    need "$(tail -n 3 "$dir/$1.screen")" grep -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3: start no more there "\
-'than it has, let each see one of its own \(CUDA_VISIBLE_DEVICES, srun .*\), or say that they share \(--comm host' "$dir/$1.screen"
+    need "$(tail -n 3 "$dir/$1.screen")" grep \
+        -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3: start no more there "\
+'than it has, let each see one of its own \(CUDA_VISIBLE_DEVICES, srun .*\), or say that they share '\
+'\(--comm host' "$dir/$1.screen"
     need "$1: more than one message" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/$1.screen")" = 1 ]
 }
 begin 'ranks on one GPU'
@@ -329,16 +370,21 @@ refused() {
     shift
     begin "$name"
     # shellcheck disable=SC2086
-    env $env timeout -k 2 60 "$trainer" "${model[@]}" --device cuda "$@" >"$dir/refused" 2>&1 </dev/null; status=$?
+    env $env timeout -k 2 60 "$trainer" "${model[@]}" --device cuda "$@" >"$dir/refused" 2>&1 </dev/null
+    status=$?
     need "status $status" [ $status != 0 ] && need 'a crash or a time-out' [ $status -lt 124 ]
-    for word in "${words[@]}"; do need "no '$word' in: $(tail -n 2 "$dir/refused")" grep -aqF -- "$word" "$dir/refused"; done
+    for word in "${words[@]}"; do
+        need "no '$word' in: $(tail -n 2 "$dir/refused")" grep -aqF -- "$word" "$dir/refused"
+    done
     env=''
     end
 }
 env=CUDA_STAND_IN_DEVICES=0 refused 'no device' 'option --device cuda' 'no CUDA device' --
 env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
-env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' 'What would fit' -- --dtype bf16 -b 8
-env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' 'activations' 'What would fit: -b' -- --dtype bf16 -b 64
+env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' \
+    'What would fit' -- --dtype bf16 -b 8
+env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' \
+    'activations' 'What would fit: -b' -- --dtype bf16 -b 64
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
 env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is too large' \
     'What would fit: -r 1, or -b 32 -d 2048' -- --dtype bf16 -e l6h2c64v257t32 -b 64 -r 0
@@ -349,8 +395,10 @@ need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v2
 env=''
 end
 sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
-refused 'a tuning file that is damaged' 'damaged.txt, line 3: damaged: delete the line' -- --tune "$dir/damaged.txt"
-refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- --tune "$dir/nowhere/products.txt"
+refused 'a tuning file that is damaged' 'damaged.txt, line 3: damaged: delete the line' -- \
+    --tune "$dir/damaged.txt"
+refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- \
+    --tune "$dir/nowhere/products.txt"
 env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a product of' --
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The trainer and NCCL: what loads the library, what is said where it cannot be used, and that a collective that does not end ends the job
-# with one sentence. Where there is no card: built with stand-ins for CUDA and NCCL (tests/cuda/).
-# Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer of the usual build, of which a run on the processor is looked at
+# The trainer and NCCL: what loads the library, what is said where it cannot be used, and that a collective
+# that does not end ends the job with one sentence. Where there is no card: built with stand-ins for CUDA and
+# NCCL (tests/cuda/).
+# Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer of the usual build, of which a run on the
+# processor is looked at
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
@@ -9,9 +11,11 @@ other=$(realpath "${2:-$trainer}") || exit 1
 . scripts/mpi_env.sh
 . tests/cases.sh
 export OMP_NUM_THREADS=1
-model=(-e l2h2c64v257t32 -b 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3 --progress lines)
+model=(-e l2h2c64v257t32 -b 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3 --progress \
+    lines)
 
-# train NAME TRAINER NP SETTING... -- ARGUMENT...: its screen in NAME.screen, its status in $status. SETTING: of the environment.
+# train NAME TRAINER NP SETTING... -- ARGUMENT...: its screen in NAME.screen, its status in $status. SETTING:
+# of the environment.
 train() {
     local name=$1 program=$2 np=$3 settings=()
     shift 3
@@ -23,20 +27,32 @@ train() {
 }
 ran() { [ $status = 0 ] || { echo "--- status $status:"; tail -n 5 "$dir/$1.screen"; return 1; }; }
 hashes() { grep -ao 'params_hash .*' "$dir/$1.screen"; }
-says() { grep -aqE -- "$2" "$dir/$1.screen" || { echo "--- $1 does not say: $2"; tail -n 5 "$dir/$1.screen"; return 1; }; }
+says() {
+    grep -aqE -- "$2" "$dir/$1.screen" || {
+        echo "--- $1 does not say: $2"
+        tail -n 5 "$dir/$1.screen"
+        return 1
+    }
+}
 # The program's own sentence stands there once, and is this one.
 ended() {
     [ $status != 0 ] && [ $status -lt 124 ] || { echo "--- $1: status $status"; return 1; }
-    [ "$(grep -ac 'train_gpt2_zero: ' "$dir/$1.screen")" = 1 ] || { echo "--- $1: not one sentence"; tail -n 5 "$dir/$1.screen"; return 1; }
+    [ "$(grep -ac 'train_gpt2_zero: ' "$dir/$1.screen")" = 1 ] || {
+        echo "--- $1: not one sentence"
+        tail -n 5 "$dir/$1.screen"
+        return 1
+    }
     says "$1" "train_gpt2_zero: .*$2"
 }
 
-# ------------------------------------------------------------------------------------------------------------------- loaded
+# ---- loaded
 
-loads() {       # NAME TRAINER NP SETTING... -- ARGUMENT...: what of CUDA its processes load is in NAME.libraries
+# NAME TRAINER NP SETTING... -- ARGUMENT...: what of CUDA its processes load is in NAME.libraries
+loads() {
     train "$1" "$2" "$3" LD_DEBUG=libs LD_DEBUG_OUTPUT="$dir/$1.debug" "${@:4}"
     ran "$1" || return
-    sed -nE 's/.*calling init: .*\/(lib(nccl|cuda|cudart|cublas|cublasLt|nvidia)[-.][^/]*)$/\1/p' "$dir/$1".debug.* |
+    sed -nE 's/.*calling init: .*\/(lib(nccl|cuda|cudart|cublas|cublasLt|nvidia)[-.][^/]*)$/\1/p' \
+        "$dir/$1".debug.* |
         sort -u >"$dir/$1.libraries"
     rm -f "$dir/$1".debug.*
 }
@@ -54,21 +70,27 @@ need 'nobody loads it' grep -qx libnccl.so.2 "$dir/nccl.libraries"
 need "$(hashes nccl), through the host $(hashes host)" [ "$(hashes nccl)" = "$(hashes host)" ]
 end
 
-# --------------------------------------------------------------------------------------------------------- other libraries
+# ---- other libraries
 
 # with LIBRARY NAME NP ARGUMENT...: the folder LIBRARY goes before all others
-with() { train "$2" "$trainer" "$3" CUDA_STAND_IN_DEVICES=2 LD_LIBRARY_PATH="$dir/$1:${LD_LIBRARY_PATH:-}" -- --device cuda "${@:4}"; }
+with() {
+    train "$2" "$trainer" "$3" CUDA_STAND_IN_DEVICES=2 LD_LIBRARY_PATH="$dir/$1:${LD_LIBRARY_PATH:-}" -- \
+        --device cuda "${@:4}"
+}
 mkdir "$dir"/{none,old,plain,own}
 echo nothing >"$dir/none/libnccl.so.2"
 begin 'a library that cannot be loaded'
 with none none_nccl 2 --comm nccl
-need '--comm nccl' ended none_nccl 'rank 0 on [^ ]+: libnccl.so.2 cannot be loaded: .*; install .*libnccl2.*LD_LIBRARY_PATH'
+need '--comm nccl' ended none_nccl \
+    'rank 0 on [^ ]+: libnccl.so.2 cannot be loaded: .*; install .*libnccl2.*LD_LIBRARY_PATH'
 with none none_auto 2
 need '--comm auto does not run' ran none_auto
-need 'no reason' says none_auto '^ZeRO .*shared window \(no NCCL: rank 0 on [^ ]+: libnccl.so.2 cannot be loaded: [^;]*\), overlap'
+need 'no reason' says none_auto \
+    '^ZeRO .*shared window \(no NCCL: rank 0 on [^ ]+: libnccl.so.2 cannot be loaded: [^;]*\), overlap'
 end
 begin 'a library without what is needed'
-echo 'int ncclGetVersion(int *v) { *v = 20400; return 0; }' | ${CC:-cc} -shared -fPIC -x c - -o "$dir/old/libnccl.so.2"
+echo 'int ncclGetVersion(int *v) { *v = 20400; return 0; }' |
+    ${CC:-cc} -shared -fPIC -x c - -o "$dir/old/libnccl.so.2"
 with old old 2 --comm nccl
 need 'its sentence' ended old 'libnccl.so.2 has no ncclAllGather: it is too old'
 end
@@ -81,21 +103,25 @@ end
 
 own=$(ldconfig -p 2>/dev/null | sed -n 's/.*libnccl\.so\.2 .*=> //p' | head -n 1)
 if [ -z "$own" ]; then skip "NVIDIA's library" 'libnccl.so.2 is not on this machine'
-elif [ -e /dev/nvidiactl ]; then skip "NVIDIA's library" 'here is a card, and the streams are those of the stand-in'
+elif [ -e /dev/nvidiactl ]; then skip "NVIDIA's library" \
+    'here is a card, and the streams are those of the stand-in'
 else
     begin "NVIDIA's library has what is needed, and its failure is told"
     ln -s "$own" "$dir/own/libnccl.so.2"
     with own own 2 --comm nccl
-    need 'its sentence' ended own 'rank [01] on [^ ]+: ncclCommInitRankConfig failed; NCCL says: unhandled cuda error'
+    need 'its sentence' ended own \
+        'rank [01] on [^ ]+: ncclCommInitRankConfig failed; NCCL says: unhandled cuda error'
     end
 fi
 
-# ------------------------------------------------------------------------------------------------------------ too few GPUs
+# ---- too few GPUs
 
 begin 'fewer GPUs than ranks'
 train few "$trainer" 3 CUDA_STAND_IN_DEVICES=2 -- --device cuda --comm nccl
-need '--comm nccl' ended few 'ranks 0 and 2 are on one GPU of [^ ]+, which has 2 for 3 ranks, and NCCL 2\.28\.9 needs one for each; '\
-'start at most 2 ranks there, or let the bytes go through the host \(--comm host, .*NCCL_MULTI_RANK_GPU_ENABLE=1'
+need '--comm nccl' ended few \
+    'ranks 0 and 2 are on one GPU of [^ ]+, which has 2 for 3 ranks, and NCCL 2\.28\.9 needs one for each; '\
+'start at most 2 ranks there, or let the bytes go through the host \(--comm host, '\
+'.*NCCL_MULTI_RANK_GPU_ENABLE=1'
 end
 begin 'ranks of one GPU through NCCL 2.30'
 train many "$trainer" 2 CUDA_STAND_IN_NCCL_VERSION=23007 -- --device cuda --comm nccl
@@ -104,29 +130,39 @@ need 'not through NCCL' says many '^ZeRO .*, nccl, summed in rank order,'
 need "$(hashes many), through the host $(hashes host)" [ "$(hashes many)" = "$(hashes host)" ]
 end
 
-# ----------------------------------------------------------------------------------------------------------- rank in trouble
+# ---- rank in trouble
 
-# ZERO_POISON: what a gather that was broken off has not written is NaN. The loss must not be what is complained of.
+# ZERO_POISON: what a gather that was broken off has not written is NaN. The loss must not be what is
+# complained of.
 in_trouble() {  # NAME SETTING SENTENCE [OPTION]...
     begin "$1"
-    train trouble "$trainer" 2 ZERO_POISON=1 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL="$2" -- --device cuda --comm nccl --comm-timeout 2 \
+    train trouble "$trainer" 2 ZERO_POISON=1 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL="$2" -- \
+        --device cuda --comm nccl --comm-timeout 2 \
         "${@:4}"
     need 'its end' ended trouble "rank [01] on $(hostname): the $3"
     end
 }
-# The start has run each unit's reduction and gather once: six collectives, or five with two units in one bucket.
-in_trouble 'a gather that does not end' hang:1:9 'all-gather of unit 2 \(collective 9\): did not end within 2 s'
-in_trouble 'a gather that does not end at the start' hang:1:5 'all-gather of unit 1 \(collective 5\): did not end within 2 s'
-in_trouble 'a reduction that does not end, the last unit first' hang:1:7 'reduce-scatter of unit 2 \(collective 7\): did not end' -z 2
-in_trouble 'a reduction of several units' hang:1:6 'reduce-scatter of units 1 to 2 \(collective 6\): did not end' -z 2 --bucket 100000000
+# The start has run each unit's reduction and gather once: six collectives, or five with two units in one
+# bucket.
+in_trouble 'a gather that does not end' hang:1:9 \
+    'all-gather of unit 2 \(collective 9\): did not end within 2 s'
+in_trouble 'a gather that does not end at the start' hang:1:5 \
+    'all-gather of unit 1 \(collective 5\): did not end within 2 s'
+in_trouble 'a reduction that does not end, the last unit first' hang:1:7 \
+    'reduce-scatter of unit 2 \(collective 7\): did not end' -z 2
+in_trouble 'a reduction of several units' hang:1:6 \
+    'reduce-scatter of units 1 to 2 \(collective 6\): did not end' -z 2 --bucket 100000000
 in_trouble 'a collective that fails' error:1:13 \
     '[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL says: unhandled system error: as '
 # stuck NAME SETTING: a gather that does not end, and neither does the abort
 stuck() {
     begin "$1"
-    train stuck "$trainer" 2 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL=hang:1:9 "$2" -- --device cuda --comm nccl --comm-timeout 2
+    train stuck "$trainer" 2 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL=hang:1:9 "$2" -- --device cuda \
+        --comm nccl --comm-timeout 2
     need "status $status" [ $status != 0 ] && need 'a time-out' [ $status -lt 124 ]
-    need 'its sentence' says stuck '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 9\): did not end within 2 s: .*; and NCCL '\
+    need 'its sentence' says stuck \
+        '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 9\): did not end within 2 s: '\
+'.*; and NCCL '\
 'did not abort within 2 s: the job ends'
     need 'not once' [ "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" = 1 ]
     end
@@ -140,18 +176,22 @@ need 'not told' says windows '^ZeRO .*, nccl, summed in rank order, symmetric wi
 need "$(hashes windows), without $(hashes nccl)" [ "$(hashes windows)" = "$(hashes nccl)" ]
 end
 
-# stopped NAME OPERATION SENTENCE COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1, whose number is then in the file
-# `pid`, stops before its k-th operation: the others name it, in one sentence, soon after their limit
+# stopped NAME OPERATION SENTENCE COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1,
+# whose number is then in the file `pid`, stops before its k-th operation: the others name it, in one
+# sentence, soon after their limit
 stopped() {
     begin "$1"
-    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$2 "${@:4}" >"$dir/stopped.screen" 2>&1 </dev/null; status=$?
+    CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$2 "${@:4}" >"$dir/stopped.screen" 2>&1 </dev/null
+    status=$?
     { kill -KILL "$(cat "$dir/pid")"; wait; } 2>/dev/null
     need 'the sentence' ended stopped "$3\$"
     end
 }
-in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within 2 s: .*; no word from rank 1 "
+in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within 2 s: "\
+".*; no word from rank 1 "
 in_step+="\(host $(hostname)\)"
-at_start="rank [02] \(host $(hostname)\) waited 2 s in an all-gather of scalars for rank 1 \(host $(hostname)\): .*"
+at_start="rank [02] \(host $(hostname)\) waited 2 s in an all-gather of scalars for rank 1 \(host "\
+"$(hostname)\): .*"
 cat >"$dir/rank" <<END
 #!/bin/bash
 [ \$1 != 1 ] || echo \$\$ >"$dir/pid"
@@ -167,12 +207,15 @@ by_file() {
     wait "${pids[2]}"
     return $status
 }
-stopped 'a rank that is stopped, under mpirun' 20 "$in_step" timeout -k 2 60 mpirun --oversubscribe -np 3 "$dir/mpi_rank"
+stopped 'a rank that is stopped, under mpirun' 20 "$in_step" timeout -k 2 60 mpirun --oversubscribe -np 3 \
+    "$dir/mpi_rank"
 stopped 'a rank that is stopped, without a launcher' 20 "$in_step" by_file
-stopped 'a rank that is stopped at its first collective' 1 "$at_start" timeout -k 2 60 mpirun --oversubscribe -np 3 "$dir/mpi_rank"
+stopped 'a rank that is stopped at its first collective' 1 "$at_start" timeout -k 2 60 mpirun \
+    --oversubscribe -np 3 "$dir/mpi_rank"
 begin 'a rank that dies, without a launcher'
 for r in 0 1; do
-    CUDA_STAND_IN_DEVICES=2 timeout -k 2 60 "$trainer" "${model[@]}" -pi fs -pn 2 -pr $r -pf "$dir/start" --device cuda --comm nccl \
+    CUDA_STAND_IN_DEVICES=2 timeout -k 2 60 "$trainer" "${model[@]}" -pi fs -pn 2 -pr $r -pf "$dir/start" \
+        --device cuda --comm nccl \
         -x 1000000 --comm-timeout 60 >"$dir/dies$r.screen" 2>&1 </dev/null & pids[r]=$!
 done
 for ((i = 0; i < 300; i++)); do grep -aqs '^step ' "$dir/dies0.screen" && break; sleep 0.1; done
@@ -181,6 +224,7 @@ read -r child <"/proc/${pids[1]}/task/${pids[1]}/children"
 { kill -KILL "$child"; wait "${pids[1]}"; } 2>/dev/null
 wait "${pids[0]}"; status=$?
 need "only after $((SECONDS - began)) s" [ $((SECONDS - began)) -lt 20 ]
-need 'the sentence' ended dies0 ".*rank 1 \(host $(hostname)\) is gone: "      # by NCCL's watchdog, or where a sum of losses waits
+# by NCCL's watchdog, or where a sum of losses waits
+need 'the sentence' ended dies0 ".*rank 1 \(host $(hostname)\) is gone: "
 end
 finish trainer_nccl

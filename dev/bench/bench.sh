@@ -18,12 +18,15 @@ model="-e d12 -b 2 -t 256 -r 0 -v 0 -s 0"   # like the peers, nothing is recompu
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | head -n 1; }
 record() { printf '%s\n' "$1" >>"$out"; }
 has() { if grep -qw "$1" /proc/cpuinfo; then echo ", $2"; fi; }
-machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) cores$(has avx512_bf16 'AVX-512 BF16')$(has amx_bf16 AMX)"
+machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) "\
+"cores$(has avx512_bf16 'AVX-512 BF16')$(has amx_bf16 AMX)"
 echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
 
 ours() {  # stage dtype
     mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x "$steps" -o "$work/run" >"$work/log" || { cat "$work/log"; exit 1; }
-    record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": $(field tokens_per_s "$work/run/summary.json"), \"params_hash\": \"$(field params_hash "$work/run/summary.json")\"}"
+    record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": "\
+"$(field tokens_per_s "$work/run/summary.json"), \"params_hash\": "\
+"\"$(field params_hash "$work/run/summary.json")\"}"
 }
 peer() {  # framework dtype; single: one process with the threads and the batch of both
     local ranks=2
@@ -43,7 +46,9 @@ for round in $(seq "$rounds"); do
     done
 done
 
-median() { sed -n "/\"name\": \"$1\", \"dtype\": \"$2\"/s/.*\"tokens_per_s\": \([0-9.]*\).*/\1/p" "$out" | sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
+median() { sed -n "/\"name\": \"$1\", \"dtype\": \"$2\"/s/.*\"tokens_per_s\": "\
+"\([0-9.]*\).*/\1/p" "$out" | sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + '\
+'x[int(NR / 2) + 1]) / 2 }'; }
 printf '\n%-28s %12s %12s\n' "tokens/s, GPT-2 124M, 2 ranks" bf16 fp32
 for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
     b=$(median $name bf16) f=$(median $name fp32)
@@ -52,11 +57,19 @@ done
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
 best() { dtype=$1; shift; for p in "$@"; do median "$p" "$dtype"; done | sort -n | tail -n 1; }     # dtype peer...
 over() { ratio "$(median zero-3 "$1")" "$(best "$@")"; }                                               # stage 3 over the best of them
-printf '%-28s %12s %12s\n' "stage 3 / stage 0" "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
-record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf16\": \"$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")\", \"stage3_to_stage0_fp32\": \"$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")\", \"stage3_to_zero3_peers_bf16\": \"$(over bf16 fsdp2 deepspeed)\", \"stage3_to_zero3_peers_fp32\": \"$(over fp32 fsdp2 deepspeed)\", \"stage3_to_all_peers_bf16\": \"$(over bf16 fsdp2 deepspeed ddp single)\", \"stage3_to_all_peers_fp32\": \"$(over fp32 fsdp2 deepspeed ddp single)\"}"
+printf '%-28s %12s %12s\n' "stage 3 / stage "\
+"0" "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
+record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf16\": "\
+"\"$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")\", \"stage3_to_stage0_fp32\": "\
+"\"$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")\", \"stage3_to_zero3_peers_bf16\": "\
+"\"$(over bf16 fsdp2 deepspeed)\", \"stage3_to_zero3_peers_fp32\": \"$(over fp32 fsdp2 deepspeed)\", "\
+"\"stage3_to_all_peers_bf16\": \"$(over bf16 fsdp2 deepspeed ddp single)\", \"stage3_to_all_peers_fp32\": "\
+"\"$(over fp32 fsdp2 deepspeed ddp single)\"}"
 if [ -n "$peers" ]; then
-    printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / fsdp2, deepspeed" "$(over bf16 fsdp2 deepspeed)" "$(over fp32 fsdp2 deepspeed)"
-    printf '%-28s %12s %12s   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)\n' "stage 3 / the best of all" "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
+    printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / fsdp2, "\
+"deepspeed" "$(over bf16 fsdp2 deepspeed)" "$(over fp32 fsdp2 deepspeed)"
+    printf '%-28s %12s %12s   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)\n' "stage 3 / the best of "\
+"all" "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
 fi
 
 # ---- memory, seen from outside: peak Pss of a rank against the table it printed; a run of its own, since looking costs time

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What overlap hides, without a card: a training step on two hosts with a slow network, without overlap, with it,
-# and with it where the network has no limit. The hosts are network namespaces on this machine, with one rank of
-# one thread each, and the ranks use TCP. Prints the median step; the share of the network's time that is hidden,
-# (without - with) / (without - unlimited); and, from the trace, which collectives rank 0's trainer waits for.
-# JSON lines are added to build/bench.jsonl. Needs root, and ip and tc (iproute2).
+# What overlap hides, without a card: a training step on two hosts with a slow network, without overlap, with
+# it, and with it where the network has no limit. The hosts are network namespaces on this machine, with one
+# rank of one thread each, and the ranks use TCP. Prints the median step; the share of the network's time that
+# is hidden, (without - with) / (without - unlimited); and, from the trace, which collectives rank 0's trainer
+# waits for. JSON lines are added to build/bench.jsonl. Needs root, and ip and tc (iproute2).
 #   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; several builds take turns
 #   RATE=2gbit    what a host can send    STAGE=3    OPTIONS="--prefetch 2"    for all runs
 #   ROUNDS=1      runs of each kind       STEPS=8    of a run; the first two do not count
@@ -44,8 +44,8 @@ run() {
 times() { sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/out/metrics.jsonl" | tail -n +3 >>"$work/$1"; }
 
 # exposed NAME: shares the trainer's waits out among the collectives that were under way, and adds lines
-# "UNIT:WHAT:MS A STEP" to $work/NAME; WHAT is "gather 1" for the unit's first gather in a step, "gather 2" for its
-# second. A step lasts from update to update, since the first gather starts there.
+# "UNIT:WHAT:MS A STEP" to $work/NAME; WHAT is "gather 1" for the unit's first gather in a step, "gather 2"
+# for its second. A step lasts from update to update, since the first gather starts there.
 exposed() {
     awk -F'"' '
         function number(key,    after) {

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# How time and memory of a step grow with the work: layers, length of a row, ranks. GPT-2 of 768 channels, stage 3, one row a rank.
-# work: floating-point operations of the products and of attention, relative to the first row of a block; time / work should stay level
-# or fall. Prints tables; JSON lines are added to build/bench.jsonl. DTYPE=bf16|fp32 (default: as the trainer chooses)   STEPS=6
+# How time and memory of a step grow with the work: layers, length of a row, ranks. GPT-2 of 768 channels,
+# stage 3, one row a rank. work: floating-point operations of the products and of attention, relative to the
+# first row of a block; time / work should stay level
+# or fall. Prints tables; JSON lines are added to build/bench.jsonl. DTYPE=bf16|fp32 (default: as the trainer
+# chooses)   STEPS=6
 set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
@@ -10,12 +12,16 @@ trap 'rm -rf "$work"' EXIT
 
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$work/run/summary.json" | head -n 1; }
 
-# row RANKS LAYERS T B: runs the model, prints a line; the first line of a table leaves its work and time in $work/first
+# row RANKS LAYERS T B: runs the model, prints a line; the first line of a table leaves its work and time in
+# $work/first
 row() {
-    mpirun --oversubscribe -np "$1" ./train_gpt2_zero -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 --dtype "$dtype" -v 0 -s 0 \
+    mpirun --oversubscribe -np "$1" ./train_gpt2_zero -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 \
+        --dtype "$dtype" -v 0 -s 0 \
         -x "$steps" -o "$work/run" >"$work/log" || { cat "$work/log"; exit 1; }
-    awk -v np="$1" -v L="$2" -v T="$3" -v tokens="$(($1 * $3 * $4))" -v rate="$(field tokens_per_s)" -v states="$(field model_state_bytes)" \
-        -v working="$(field working_bytes)" -v activations="$(field activation_bytes)" -v first="$work/first" -v json="$out" '
+    awk -v np="$1" -v L="$2" -v T="$3" -v tokens="$(($1 * $3 * $4))" -v rate="$(field tokens_per_s)" \
+        -v states="$(field model_state_bytes)" \
+        -v working="$(field working_bytes)" -v activations="$(field activation_bytes)" \
+        -v first="$work/first" -v json="$out" '
         BEGIN {
             C = 768; ms = tokens / rate * 1e3; MiB = 1048576
             flops = tokens * (6 * (12 * L * C * C + 50304 * C) + 6 * L * C * T)     # products; attention: causal, half of 12 L C T
@@ -29,7 +35,8 @@ row() {
         }'
 }
 table() {
-    printf '\n%s\n%6s %6s %6s %10s %8s %8s %11s %10s %10s %12s\n' "$1" ranks layers T "step ms" work time "time/work" "states MiB" working activations
+    printf '\n%s\n%6s %6s %6s %10s %8s %8s %11s %10s %10s %12s\n' "$1" ranks layers T "step ms" work time \
+        "time/work" "states MiB" working activations
     rm -f "$work/first"
 }
 

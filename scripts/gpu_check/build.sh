@@ -4,7 +4,8 @@
 
 # A digest of what is built from: files carried here anew have other times.
 sources() {
-    find Makefile train_gpt2_zero.cu trainer llmc_zero gpt2 tests dev/bench/comm.c -type f ! -name '*.sh' -print0 | sort -z | xargs -0 cat |
+    find Makefile train_gpt2_zero.cu trainer llmc_zero gpt2 tests dev/bench/comm.c -type f ! -name '*.sh' \
+        -print0 | sort -z | xargs -0 cat |
         cksum | awk '{ printf "%08x", $1 }'
 }
 
@@ -27,7 +28,10 @@ make_llmc() {       # FOLDER ARGUMENT...
         make -C "$1" NO_MULTI_GPU=1 GPU_COMPUTE_CAPABILITY="${capability/./}" "${@:2}"
 }
 # llm.c from a copy, so that the checkout stays as it is.
-copy_llmc() { rm -rf "$1" && mkdir "$1" && cp -r "$llmc"/{Makefile,train_gpt2.c,train_gpt2.cu,llmc} "$1" && chmod -R u+w "$1"; }
+copy_llmc() {
+    rm -rf "$1" && mkdir "$1" && cp -r "$llmc"/{Makefile,train_gpt2.c,train_gpt2.cu,llmc} "$1" &&
+        chmod -R u+w "$1"
+}
 # With cuDNN where its frontend is and the build succeeds.
 compile_llmc() {
     if [ -n "$frontend" ]; then
@@ -42,7 +46,8 @@ build_llmc() {
     local utils=$out/llm.c/llmc/cuda_utils.cuh
     copy_llmc "$out/llm.c" || return
     if [ "${cuda%%.*}" -ge 13 ] && [ -e "$utils" ]; then
-        sed -i '/cudaMemAdvise(/s/, cudaCpuDeviceId)/, cudaMemLocation({ cudaMemLocationTypeHost, 0 }))/' "$utils"
+        sed -i '/cudaMemAdvise(/s/, cudaCpuDeviceId)/, cudaMemLocation({ cudaMemLocationTypeHost, 0 }))/' \
+            "$utils"
     fi
     compile_llmc "$out/llm.c"
 }
@@ -82,17 +87,23 @@ know_sources() {
 }
 # Starts what has not been built from these sources. Ours goes first; without cmocka there are no tests.
 begin_builds() {
-    local test why arch="-gencode arch=compute_${capability/./},code=[sm_${capability/./},compute_${capability/./}]"
+    local test why \
+        arch="-gencode arch=compute_${capability/./},code=[sm_${capability/./},compute_${capability/./}]"
     local programs=("$build/bench/comm")
-    local make_it=(make --no-print-directory -k -j "$cores" CUDA="${CUDA:-yes}" BUILD="$build" TRAINER="$trainer")
+    local make_it=(make --no-print-directory -k -j "$cores" CUDA="${CUDA:-yes}" BUILD="$build" \
+        TRAINER="$trainer")
     [ -z "$began" ] || return 0
     began=yes
     make_tokens || { problem tokens "no random tokens could be written to $data"; return 1; }
     why=$(why_no_cudnn)
-    [ -z "$why" ] || say "CAREFUL: $why, so attention is measured without cuDNN; scripts/fetch_cudnn_frontend.sh fetches the frontend," \
+    [ -z "$why" ] || say \
+        "CAREFUL: $why, so attention is measured without cuDNN; scripts/fetch_cudnn_frontend.sh fetches the "\
+"frontend," \
         "or copy third_party/ from where it is; CUDNN_HOME=folder names cuDNN"
     if has_header cmocka.h; then
-        for test in tests/{test,mpi}_{*cuda*,*device*}.c; do [ ! -e "$test" ] || tests+=("$(basename "$test" .c)"); done
+        for test in tests/{test,mpi}_{*cuda*,*device*}.c; do
+            [ ! -e "$test" ] || tests+=("$(basename "$test" .c)")
+        done
         programs+=("${tests[@]/#/$build/tests/}" "$build/tests/mpi_nccl")
     fi
     [ -z "$frontend" ] || make_it+=(FRONTEND="$frontend/include")
@@ -100,7 +111,8 @@ begin_builds() {
     if ! built ours "$trainer.built"; then
         rm -f "$trainer.built" "$build"/tests/*.built
         # Each program's stamp says that it is linked, while others are still being built.
-        background build 900 "${make_it[@]}" --eval '%.built: % ; @touch $@' "$trainer.built" "${programs[@]/%/.built}"
+        background build 900 "${make_it[@]}" --eval '%.built: % ; @touch $@' "$trainer.built" \
+            "${programs[@]/%/.built}"
     fi
     export out llmc cuda cuda_home capability python data model B T
     export -f make_llmc copy_llmc compile_llmc build_llmc build_patched warm_pytorch
@@ -148,7 +160,8 @@ ready() {
     elif [ -n "${attention:-}" ]; then return 0
     else
         attention=cudnn
-        step first-cudnn 90 15 "$trainer" "${train[@]}" "${task[@]}" --attention cudnn -z 0 -b "$B" -x 2 --progress lines
+        step first-cudnn 90 15 "$trainer" "${train[@]}" "${task[@]}" --attention cudnn -z 0 -b "$B" -x 2 \
+            --progress lines
         case $? in
             0) ;;
             126) return 1 ;;
@@ -156,10 +169,12 @@ ready() {
         esac
     fi
     if [ $attention = cublaslt ]; then
-        step first-cublaslt 90 15 "$trainer" "${train[@]}" "${task[@]}" --attention cublaslt -z 0 -b "$B" -x 2 --progress lines || return
+        step first-cublaslt 90 15 "$trainer" "${train[@]}" "${task[@]}" --attention cublaslt -z 0 -b "$B" \
+            -x 2 --progress lines || return
     fi
     read_model "$out/first-$attention.log"
-    set_fact attention "$(sed -nE 's/^numbers .*attention by (.*)/\1/p' "$out/first-$attention.log")${why:+, $why}"
+    set_fact attention "$(sed -nE 's/^numbers .*attention by (.*)/\1/p' \
+        "$out/first-$attention.log")${why:+, $why}"
 }
 
 # A test that skips for want of a card has failed: here is one. Single checks of a program may skip: some need
@@ -168,7 +183,8 @@ gpu_test() {        # NAME COMMAND...
     local name=$1 log=$out/$1.log passed
     shift
     step "$name" 120 10 "$@" || return
-    passed=$(sed -nE 's/.*\[  PASSED  \] ([0-9]+) test.*/\1/p; s/.*[ :]([0-9]+) passed, 0 failed.*/\1/p' "$log" |
+    passed=$(sed -nE 's/.*\[  PASSED  \] ([0-9]+) test.*/\1/p; s/.*[ :]([0-9]+) passed, 0 failed.*/\1/p' \
+        "$log" |
         awk '{ n += $1 } END { print n + 0 }')
     if [ "$passed" = 0 ] || grep -q "^skip $name:" "$log"; then
         problem "$name" "$name: ran no test on the card: $(grep -m1 '^skip' "$log" || echo "see $name.log")"
@@ -201,11 +217,13 @@ compare_with_cpu() {
     local on difference what='GPU and CPU, bf16, 20 steps'
     local small=(-e "${SMALL:-l4h4c128v257t64}" -b 8 -x 20 -z 0 "${gentle[@]}" --progress lines)
     for on in cpu cuda; do
-        step "small-$on" 60 10 "$trainer" "${train[@]}" "${small[@]}" --device $on -o "$out/runs/small-$on" || return
+        step "small-$on" 60 10 "$trainer" "${train[@]}" "${small[@]}" --device $on -o "$out/runs/small-$on" ||
+            return
     done
     difference=$(losses_apart small-cpu small-cuda 20)
     if [ -z "$difference" ]; then problem losses 'GPU and CPU: 20 losses of each were expected'
-    elif number "$difference <= 0.02"; then check losses "$what: losses differ by $difference at most (0.02 is allowed)"
+    elif number "$difference <= 0.02"; then check losses \
+        "$what: losses differ by $difference at most (0.02 is allowed)"
     else problem losses "$what: losses differ by $difference, 0.02 is allowed"; fi
 }
 

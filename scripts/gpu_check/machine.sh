@@ -12,8 +12,11 @@ find_card() {
     IFS=, read -r card_name card_mib driver capability clock watts <<<"${line//, /,}"
     number "${capability:-0} >= 8" ||
         no_gpu "$card_name has compute capability ${capability:-unknown}, and 8.0 or more is needed"
-    command -v nvcc >/dev/null || PATH=$PATH:$(dirname "$(ls -d /usr/local/cuda/bin/nvcc /usr/local/cuda*/bin/nvcc 2>/dev/null | head -n 1)")
-    command -v nvcc >/dev/null || no_gpu "nvcc is not there; install the CUDA toolkit, or put its bin folder into PATH"
+    command -v nvcc >/dev/null ||
+        PATH=$PATH:$(dirname "$(ls -d /usr/local/cuda/bin/nvcc /usr/local/cuda*/bin/nvcc 2>/dev/null | head \
+        -n 1)")
+    command -v nvcc >/dev/null ||
+        no_gpu "nvcc is not there; install the CUDA toolkit, or put its bin folder into PATH"
     cuda_home=$(realpath "$(command -v nvcc)")
     cuda_home=${cuda_home%/bin/nvcc}
     # The profiler and the sanitizer come with the toolkit, but not always into PATH.
@@ -24,7 +27,9 @@ find_card() {
     have=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p')
     cuda=$need
     [ "${have%%.*}" -ge "${need%%.*}" ] 2>/dev/null || [ -z "$have" ] ||
-        no_gpu "driver $driver is for CUDA up to $have, and nvcc is $need; install a newer driver or an older toolkit"
+        no_gpu \
+        "driver $driver is for CUDA up to $have, and nvcc is $need; install a newer driver or an older "\
+"toolkit"
     export PATH CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=$card
 }
 # For NCCL: a card for each of four or two ranks; one card is for two ranks.
@@ -53,12 +58,15 @@ has_header() {
     printf '#include <%s>\n' "$1" | ${CC:-cc} $mpi_flags -I"$cuda_home/include" -x c -E - >/dev/null 2>&1
 }
 has_library() {     # whether the linker finds it
-    ${CC:-cc} -shared -nostdlib -o "$out/links/probe" -L"$cuda_home/lib64" -L"$cuda_home/lib64/stubs" -L"$cuda_home/lib" "-l$1" 2>/dev/null
+    ${CC:-cc} -shared -nostdlib -o "$out/links/probe" -L"$cuda_home/lib64" -L"$cuda_home/lib64/stubs" \
+        -L"$cuda_home/lib" "-l$1" 2>/dev/null
 }
 
 find_wheels() {
     local base
-    while read -r base; do wheels+=("$base"/*/); done < <("$python" -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
+    while read -r base; do
+        wheels+=("$base"/*/)
+    done < <("$python" -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
     wheels=("${wheels[@]%/}")
 }
 # A header that the compiler does not find: its folder among pip's or the kit's is looked into last.
@@ -79,7 +87,8 @@ library_file() {
             [ ! -e "$file" ] || { echo "$file"; return; }
         done
     done
-    PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | sed -n "s/.*lib$1\\.so\\.[0-9]* .*=> //p" | head -n 1 | grep .
+    PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | sed -n "s/.*lib$1\\.so\\.[0-9]* .*=> //p" |
+        head -n 1 | grep .
 }
 # A library for which the linker wants the name without a version, which only packages for development bring.
 find_library() {
@@ -126,12 +135,15 @@ find_needs() {
     # Loaded by the runs that use it: the kit's, or else pip's where no other is found. The stand-in finds its
     # own.
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
-    if [ "${CUDA:-yes}" != stand-in ] && name=$(first ${kit:+"$kit/nccl/libnccl.so.2"} "${wheels[@]/%//lib/libnccl.so.2}"); then
+    if [ "${CUDA:-yes}" != stand-in ] &&
+        name=$(first ${kit:+"$kit/nccl/libnccl.so.2"} "${wheels[@]/%//lib/libnccl.so.2}"); then
         nccl_folder=${name%/*}
     fi
     append LIBRARY_PATH "$out/links"
-    frontend=$(first third_party/cudnn_frontend/include/cudnn_frontend.h ${kit:+"$kit/cudnn_frontend/include/cudnn_frontend.h"} \
-        "$llmc/cudnn-frontend/include/cudnn_frontend.h" "${HOME:-}/cudnn-frontend/include/cudnn_frontend.h") &&
+    frontend=$(first third_party/cudnn_frontend/include/cudnn_frontend.h \
+        ${kit:+"$kit/cudnn_frontend/include/cudnn_frontend.h"} \
+        "$llmc/cudnn-frontend/include/cudnn_frontend.h" \
+        "${HOME:-}/cudnn-frontend/include/cudnn_frontend.h") &&
         frontend=$(realpath "${frontend%/include/*}")
     export frontend
 }
@@ -146,14 +158,17 @@ unpack_kit() {
     if [ ! -e "$root/unpacked" ]; then
         rm -rf "$root"
         mkdir -p "$root/bin"
-        for package in "$kit"/*.deb; do dpkg -x "$package" "$root" || bad "--kit $kit: dpkg cannot unpack $package"; done
+        for package in "$kit"/*.deb; do
+            dpkg -x "$package" "$root" || bad "--kit $kit: dpkg cannot unpack $package"
+        done
         # Names that a package's scripts would have made.
         [ ! -e "$root/usr/bin/orterun" ] || ln -s ../usr/bin/orterun "$root/bin/mpirun"
         [ ! -e "$root/usr/bin/opal_wrapper" ] || ln -s ../usr/bin/opal_wrapper "$root/bin/mpicc"
         touch "$root/unpacked"
     fi
     say "the packages of $kit are unpacked in $root"
-    command -v mpirun >/dev/null || export OPAL_PREFIX=$root/usr OMPI_MCA_mca_base_component_show_load_errors=0
+    command -v mpirun >/dev/null ||
+        export OPAL_PREFIX=$root/usr OMPI_MCA_mca_base_component_show_load_errors=0
     append PATH "$root/bin"
     append PATH "$root/usr/bin"
     for folder in "$root"/usr/include "$root"/usr/include/*-linux-gnu; do
@@ -171,14 +186,18 @@ missing() {
     local what package mpi_flags
     mpi_flags=$(mpicc --showme:compile 2>/dev/null)
     while read -r what package; do
-        case $what in *.h) has_header "$what" ;; *) command -v "$what" >/dev/null ;; esac || echo "$what ($package)"
-    done < <(printf '%s\n' 'make make' "${CC:-cc} gcc" 'g++ g++' 'mpirun openmpi-bin' 'mpicc libopenmpi-dev' 'mpi.h libopenmpi-dev' \
-        'oneapi/dnnl/dnnl.h libdnnl-dev' 'jansson.h libjansson-dev' 'xxhash.h libxxhash-dev' 'cmocka.h libcmocka-dev')
+        case $what in *.h) has_header "$what" ;; *) command -v "$what" >/dev/null ;; esac ||
+            echo "$what ($package)"
+    done < <(printf '%s\n' 'make make' "${CC:-cc} gcc" 'g++ g++' 'mpirun openmpi-bin' 'mpicc libopenmpi-dev' \
+        'mpi.h libopenmpi-dev' \
+        'oneapi/dnnl/dnnl.h libdnnl-dev' 'jansson.h libjansson-dev' 'xxhash.h libxxhash-dev' \
+        'cmocka.h libcmocka-dev')
 }
 # Without cmocka only the tests are left out.
 look_for_needs() {
     local list status=0 what
-    list=$(printf %s "$lacking${lacking:+$'\n'}"; for what in cublasLt.h nvtx3/nvToolsExt.h; do has_header $what || echo "$what (NVIDIA's cuda-toolkit)"; done)
+    list=$(printf %s "$lacking${lacking:+$'\n'}"; for what in cublasLt.h nvtx3/nvToolsExt.h; do has_header \
+        $what || echo "$what (NVIDIA's cuda-toolkit)"; done)
     forget needs
     [ -n "$list" ] || return 0
     what='so that nothing can be built and measured'
@@ -188,7 +207,9 @@ look_for_needs() {
         status=0
     fi
     list=$(paste -sd, <<<"$list")
-    problem needs "missing here: ${list//,/, }, $what. scripts/install_deps.sh installs Debian's packages; without a network, --kit names \
+    problem needs \
+        "missing here: ${list//,/, }, $what. scripts/install_deps.sh installs Debian's packages; without a "\
+"network, --kit names \
 a folder of them, and of headers"
     return $status
 }
@@ -204,7 +225,8 @@ why_no_cudnn() {
 
 version() {         # of a library, from its header: HEADER PREFIX
     local file
-    file=$(printf '#include <%s>\n' "$1" | ${CC:-cc} -I"${CUDNN_HOME:-$cuda_home}/include" -I"$cuda_home/include" -x c -M - 2>/dev/null |
+    file=$(printf '#include <%s>\n' "$1" | ${CC:-cc} -I"${CUDNN_HOME:-$cuda_home}/include" \
+        -I"$cuda_home/include" -x c -M - 2>/dev/null |
         tr ' ' '\n' | grep -m1 "/$1\$") || { echo none; return; }
     awk -v p="$2" '$1 == "#define" && index($2, p) == 1 { v[substr($2, length(p) + 1)] = $3 }
         END { print v["MAJOR"] "." v["MINOR"] "." v["PATCH"] v["PATCHLEVEL"] }' "$file"
@@ -229,7 +251,9 @@ END
 describe_machine() {
     local used commit
     used=$(smi memory.used)
-    if commit=$(git rev-parse --short HEAD 2>/dev/null); then git diff --quiet HEAD || commit+=', changed since'; fi
+    if commit=$(git rev-parse --short HEAD 2>/dev/null); then
+        git diff --quiet HEAD || commit+=', changed since'
+    fi
     cat >"$out/machine.txt" <<END
 card      $card_name, compute capability $capability, $card_mib MiB, SM clock up to $clock MHz, power limit $watts W, driver $driver
 versions  CUDA $cuda, cuBLASLt $(version cublas_api.h CUBLAS_VER_), cuDNN $(version cudnn_version.h CUDNN_), \

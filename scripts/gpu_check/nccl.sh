@@ -30,14 +30,17 @@ nccl_bits() {
         expected=${expected:-$(digests $run)}
         [ "$(digests $run)" = "$expected" ] || different+=" $run"
     done
-    if [ -z "$different" ]; then check nccl-bits "same bits, $ranks ranks on $where, NCCL and through the host: yes, stages 0 to 3"
-    else problem nccl-bits "same bits, $ranks ranks on $where, NCCL and through the host: NO, others than host-0:$different"; fi
+    if [ -z "$different" ]; then check nccl-bits \
+        "same bits, $ranks ranks on $where, NCCL and through the host: yes, stages 0 to 3"
+    else problem nccl-bits \
+        "same bits, $ranks ranks on $where, NCCL and through the host: NO, others than host-0:$different"; fi
 }
 nccl_reduce() {
     local difference
     nccl_run nccl-reduce -z 2 --comm nccl --reduce nccl || return
     difference=$(losses_apart nccl-reduce nccl-2 10)
-    if number "${difference:-1} <= 0.02"; then check nccl-sum "NCCL's own sum: losses differ by $difference at most (0.02 is allowed)"
+    if number "${difference:-1} <= 0.02"; then check nccl-sum \
+        "NCCL's own sum: losses differ by $difference at most (0.02 is allowed)"
     else problem nccl-sum "NCCL's own sum: losses differ by ${difference:-no number}, 0.02 is allowed"; fi
 }
 # 124M by NCCL: on one card with the bits of the two ranks that went through the host.
@@ -52,7 +55,8 @@ nccl_model() {
     fi
     wrapper=("${on_cards[@]}")
     for stage in 0 3; do
-        ours "zero-$stage-${ranks}ranks-nccl.1" "$stage" "$ranks" "ours, stage $stage, $ranks ranks, NCCL" --comm nccl
+        ours "zero-$stage-${ranks}ranks-nccl.1" "$stage" "$ranks" "ours, stage $stage, $ranks ranks, NCCL" \
+            --comm nccl
     done
     wrapper=()
     same "$model on $ranks ranks by NCCL" ${#bits[@]} "${bits[*]}"
@@ -60,7 +64,11 @@ nccl_model() {
 
 alive() {           # a zombie is not: it waits for a parent that need not look
     local pid state
-    for pid; do ! { read -r _ _ state _ <"/proc/$pid/stat"; } 2>/dev/null || [ "$state" = Z ] || return 0; done
+    for pid; do
+        ! {
+            read -r _ _ state _ <"/proc/$pid/stat"
+        } 2>/dev/null || [ "$state" = Z ] || return 0
+    done
     return 1
 }
 gone() { ! alive "$@"; }
@@ -95,8 +103,10 @@ trouble() {
     say "$name ..."
     rm -f "$out"/pid.*
     # shellcheck disable=SC2016
-    "${on_cards[@]}" "${mpirun[@]}" "$ranks" bash -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$out/pid" \
-        "${nccl_program[@]}" -z 3 -x 1000000 --comm nccl --comm-timeout "$comm_timeout_s" >"$log" 2>&1 </dev/null &
+    "${on_cards[@]}" "${mpirun[@]}" "$ranks" bash -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"' \
+        "$out/pid" \
+        "${nccl_program[@]}" -z 3 -x 1000000 --comm nccl --comm-timeout "$comm_timeout_s" >"$log" 2>&1 \
+        </dev/null &
     job=$!
     await $((left < 60 ? left : 60)) stepped_or_gone "$name"
     mapfile -t pids < <(cat "$out"/pid.* 2>/dev/null)
@@ -122,7 +132,8 @@ trouble() {
         return
     fi
     end_step "$name" 0
-    check "$name" "$what: over after $((SECONDS - began)) s; $(grep -m1 -oE 'train_gpt2_zero: .*|mpirun noticed .*' "$log")"
+    check "$name" "$what: over after $((SECONDS - began)) s; $(grep -m1 -oE \
+        'train_gpt2_zero: .*|mpirun noticed .*' "$log")"
 }
 
 part_nccl() {
@@ -137,7 +148,8 @@ part_nccl() {
         on_cards+=(NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS="${NCCL_MAX_CTAS:-8}")
         comm_timeout_s=${COMM_TIMEOUT_S:-30}
     fi
-    nccl_program=("$trainer" "${train[@]}" -e "${SMALL:-l4h4c128v257t64}" -b $((8 / ranks)) "${gentle[@]}" --progress lines)
+    nccl_program=("$trainer" "${train[@]}" -e "${SMALL:-l4h4c128v257t64}" -b $((8 / ranks)) "${gentle[@]}" \
+        --progress lines)
     nccl_trainer=("${mpirun[@]}" "$ranks" "${nccl_program[@]}")
     nccl_is_here || return 0
     nccl_bits && nccl_reduce
@@ -148,6 +160,7 @@ part_nccl() {
     trouble KILL 'NCCL, a rank is killed' 0
     trouble STOP 'NCCL, a rank is stopped' 1
     nccl_part nccl-bench "${mpirun[@]}" "$ranks" "$build/bench/comm" --device cuda --comm nccl -e 16M -n 5 &&
-        check nccl-bench "NCCL, dev/bench/comm: $(sed -n '$s/^# //p' "$out/nccl-bench.log"), see nccl-bench.log"
+        check nccl-bench "NCCL, dev/bench/comm: $(sed -n '$s/^# //p' \
+        "$out/nccl-bench.log"), see nccl-bench.log"
     return 0
 }

@@ -51,8 +51,10 @@ patched() {
             ranks=2
             launcher=("${mpirun[@]}" 2)
         fi
-        step "$name" "$run_s" 15 env LD_LIBRARY_PATH="$cuda_home/lib64:$cuda_home/lib:$LD_LIBRARY_PATH" "${launcher[@]}" \
-            "$out/llm.c-zero/train_gpt2cu" "${task[@]}" -b $((B / ranks)) -x "$steps" -z "$stage" -v 1000000 -m 1 -s 0 -h 0 || return
+        step "$name" "$run_s" 15 env LD_LIBRARY_PATH="$cuda_home/lib64:$cuda_home/lib:$LD_LIBRARY_PATH" \
+            "${launcher[@]}" \
+            "$out/llm.c-zero/train_gpt2cu" "${task[@]}" -b $((B / ranks)) -x "$steps" -z "$stage" -v 1000000 \
+            -m 1 -s 0 -h 0 || return
         digest=$(sed -nE 's/^params_hash ([0-9a-f]+)$/\1/p' "$out/$name.log")
         loss=$(llmc_losses "$out/$name.log" | tail -n 1)
         first=${first:-$digest}
@@ -62,9 +64,12 @@ patched() {
             problem "$name-loss" "llm.c with the plugin, $name: last loss ${loss:--}, without it ${plain:--}"
     done
     if [ $bits = yes ]; then
-        check patched "llm.c with the plugin: stages 0 to 3 end with params_hash $first, last loss $loss on 2 ranks, ${plain:--} without it"
+        check patched \
+            "llm.c with the plugin: stages 0 to 3 end with params_hash $first, last loss $loss on 2 ranks, "\
+"${plain:--} without it"
     else
-        problem patched 'llm.c with the plugin: stages 0 to 3 do not end with the same params_hash, see patched-*.log'
+        problem patched \
+            'llm.c with the plugin: stages 0 to 3 do not end with the same params_hash, see patched-*.log'
     fi
 }
 
@@ -74,7 +79,8 @@ part_torch() {
     card_alone
     forget pytorch
     if ! grep -qs '^PyTorch is [0-9]' "$out/pytorch-first.log"; then
-        skip pytorch "PyTorch is not here, or cannot use the card: $(grep -v '^PyTorch is not' "$out/pytorch-first.log" | tail -n 1)"
+        skip pytorch "PyTorch is not here, or cannot use the card: $(grep -v '^PyTorch is not' \
+            "$out/pytorch-first.log" | tail -n 1)"
         return 0
     fi
     set_task "$model" "$B" "$steps" ''
@@ -148,12 +154,15 @@ part_sweep() {
     sweep plain 'as in the table above'
     if has_option --tune; then
         # The first run times the products' algorithms and keeps what it finds; the second one reads that.
-        step sweep-tuning "$run_s" 30 "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" --tune "$out/tuned.txt" -z 0 \
+        step sweep-tuning "$run_s" 30 "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" \
+            --tune "$out/tuned.txt" -z 0 \
             -b "$B" -x 1 --progress lines &&
             sweep tune '--tune' --tune "$out/tuned.txt"
     fi
     if has_option --attention-workspace && [ "$attention" = cudnn ]; then
-        for mib in 256 512 1536 4096; do sweep "workspace-$mib" "--attention-workspace $mib" --attention-workspace $mib; done
+        for mib in 256 512 1536 4096; do
+            sweep "workspace-$mib" "--attention-workspace $mib" --attention-workspace $mib
+        done
     fi
     if has_option cudnn-fast && [ "$attention" = cudnn ]; then
         attention=cudnn-fast sweep fast '--attention cudnn-fast'

@@ -3,8 +3,8 @@
 
 metrics=gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum
 
-# ncu's raw CSV in base units, among what the program prints: kernel, launches, ns, bytes read, bytes written. A name ends before its
-# arguments; the parentheses of a template's, as in <float, (int)8>, are part of it.
+# ncu's raw CSV in base units, among what the program prints: kernel, launches, ns, bytes read, bytes written.
+# A name ends before its arguments; the parentheses of a template's, as in <float, (int)8>, are part of it.
 kernels() {
     awk '
         function fields(line,   n, part) {
@@ -77,14 +77,16 @@ kernel_table() {
         }' "$1"
 }
 
-# Clocks stay as they are, and caches as the kernels before left them. No --log-file: why ncu cannot measure here
-# would go there too.
+# Clocks stay as they are, and caches as the kernels before left them. No --log-file: why ncu cannot measure
+# here would go there too.
 profile_kernels() {
-    local n ncu=(ncu --clock-control none --cache-control none --metrics $metrics --csv --page raw --print-units base)
+    local n ncu=(ncu --clock-control none --cache-control none --metrics $metrics --csv --page raw \
+        --print-units base)
     local cannot='ERR_NVGPUCTRPERM|Failed to (initialize|load)|LibraryNotLoaded'
     command -v ncu >/dev/null || { skip ncu 'kernels: ncu is not there'; return; }
     for n in 0 1; do
-        step "ncu-$n" 240 60 "${ncu[@]}" --launch-count "$kernel_limit" "$trainer" "${train[@]}" "${task[@]}" \
+        step "ncu-$n" 240 60 "${ncu[@]}" --launch-count "$kernel_limit" "$trainer" "${train[@]}" \
+            "${task[@]}" \
             --attention "$attention" -z 0 -b "$B" -x $n --progress lines || return
     done
     one_step "$out/ncu-0.log" "$out/ncu-1.log" >"$out/kernels.tsv"
@@ -93,8 +95,10 @@ profile_kernels() {
         return
     fi
     n=$(grep -c '^"[0-9]' "$out/ncu-1.log")
-    if [ "$n" -ge "$kernel_limit" ]; then problem kernels "kernels: ncu stopped after $n, so the step is not whole"
-    else check kernels "kernels: $(awk -F'\t' '{ n += $2; ms += $3 } END { printf "%d launches of a step, %.2f ms on the card", n, ms }' \
+    if [ "$n" -ge "$kernel_limit" ]; then problem kernels \
+        "kernels: ncu stopped after $n, so the step is not whole"
+    else check kernels "kernels: $(awk -F'\t' \
+        '{ n += $2; ms += $3 } END { printf "%d launches of a step, %.2f ms on the card", n, ms }' \
         "$out/kernels.tsv"), one after another under ncu"; fi
     kernel_table "$out/kernels.tsv" >"$out/kernels.txt"
     compare_with_model
@@ -111,7 +115,8 @@ compare_with_model() {
     forget model
     known=$(grep -oiE '[ahb][0-9]{3}' <<<"$card_name" | head -n 1)
     known=${known,,}
-    bash dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 --card "${known:-$card_name}" \
+    bash dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 \
+        --card "${known:-$card_name}" \
         --measured "$out/kernels.tsv" >"$out/model.log" 2>&1 && mv "$out/model.log" "$out/model.txt" ||
         skip model "the model of a step: dev/gpu_model.sh has none: $(tail -n 1 "$out/model.log")"
 }
@@ -124,9 +129,11 @@ profile_phases() {
         return
     fi
     rm -f "$out"/phases.nsys-rep "$out"/phases.sqlite
-    step nsys 90 30 nsys profile -t cuda,nvtx -s none -o "$out/phases" "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" \
+    step nsys 90 30 nsys profile -t cuda,nvtx -s none -o "$out/phases" "$trainer" "${train[@]}" "${task[@]}" \
+        --attention "$attention" \
         -z 3 -b "$B" -x 10 --progress lines || return
-    step phases 60 10 nsys stats --format csv -r nvtx_gpu_proj_sum,cuda_gpu_kern_sum "$out/phases.nsys-rep" || return
+    step phases 60 10 nsys stats --format csv -r nvtx_gpu_proj_sum,cuda_gpu_kern_sum "$out/phases.nsys-rep" ||
+        return
     awk -F, '
         { gsub(/"/, "") }
         /^Range,/ { for (i = 1; i <= NF; i++) if ($i == "Total Proj Time (ns)") at = i; next }

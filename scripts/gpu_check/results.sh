@@ -2,7 +2,10 @@
 # results.tsv and results.md, from what $out/state holds.
 
 # A / B, with DIGITS
-ratio() { awk -v a="${1:-0}" -v b="${2:-0}" -v n="${3:-3}" 'BEGIN { if (a > 0 && b > 0) printf "%.*f", n, a / b; else printf "-" }'; }
+ratio() {
+    awk -v a="${1:-0}" -v b="${2:-0}" -v n="${3:-3}" \
+        'BEGIN { if (a > 0 && b > 0) printf "%.*f", n, a / b; else printf "-" }'
+}
 
 # For awk: the median of a list of numbers, "-" of none
 median_of='
@@ -93,17 +96,23 @@ block() { [ ! -s "$2" ] || { printf '\n%s\n\n' "$1"; sed 's/^/    /' "$2"; }; } 
 report() {
     local sizes
     sed 's/^/    /' "$out/machine.txt"
-    printf '\n%s, B %s, T %s, bf16, nothing recomputed, GELU fusion %s, attention: %s; data: %s.\n' "$model" "$B" "$T" "$ge" \
+    printf '\n%s, B %s, T %s, bf16, nothing recomputed, GELU fusion %s, attention: %s; data: %s.\n' "$model" \
+        "$B" "$T" "$ge" \
         "$(fact attention)" "${DATA:-random tokens}"
-    printf '%s steps a run, of which the first two do not count; medians of the runs, which went in turn.\n' "$steps"
-    printf 'Peak, measured: %s GFLOP/s. Work of a token: 6 P + 12 L C T, P parameters without the positions.\n\n' "$(fact peak)"
+    printf '%s steps a run, of which the first two do not count; medians of the runs, which went in turn.\n' \
+        "$steps"
+    printf \
+        'Peak, measured: %s GFLOP/s. Work of a token: 6 P + 12 L C T, P parameters without the '\
+'positions.\n\n' "$(fact peak)"
     markdown train
     aims
     sizes=$(markdown 'd[0-9]+')
     [ -z "$sizes" ] || printf '\nLarger models, %s steps a run:\n\n%s\n' "$size_steps" "$sizes"
     sizes=$(markdown sweep)
     [ -z "$sizes" ] || printf '\n%s at stage 0, one setting after another:\n\n%s\n' "$model" "$sizes"
-    printf '\nMemory is that of the card: our own count is the table of the start times the ranks, without what CUDA itself takes;\n'
+    printf \
+        '\nMemory is that of the card: our own count is the table of the start times the ranks, without '\
+'what CUDA itself takes;\n'
     printf "llm.c's is what CUDA says is in use.\n"
     block 'A step at stage 0 on the card, as measured by ncu beside the model:' "$out/model.txt"
     block 'Kernels of a step at stage 0 (ncu; bytes from and to the card'"'s memory):" "$out/kernels.txt"
@@ -125,5 +134,6 @@ publish() {
 # Everything but what is large and can be made again.
 pack_logs() {
     [ -n "$copies" ] || return 0
-    (cd "$out" && tar -czf "$copies/logs.tar.gz" --exclude=used.mib state runs machine.txt ./*.log ./*.mib ./*.txt 2>/dev/null)
+    (cd "$out" && tar -czf "$copies/logs.tar.gz" --exclude=used.mib state runs machine.txt ./*.log ./*.mib \
+        ./*.txt 2>/dev/null)
 }

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # A training run of ours, of llm.c and of PyTorch, each with its row in $out/state/rows.tsv:
-#   key, group, row, title, tokens/s, loss, own MiB, MiB seen, params_hash, state_hash, B * T, operations a token
+#   key, group, row, title, tokens/s, loss, own MiB, MiB seen, params_hash, state_hash, B * T, operations a
+#   token
 
 # Not one core for each rank, which is what it does with two: a rank has threads that wait on the network and
 # the card.
@@ -12,15 +13,19 @@ set_task() {
     rows=$2
     run_steps=$3
     group=$4
-    task=(-e "$1" -t "$T" -d $((rows * T)) -i "$data" -j "$data" -l 3e-4 -u 0 -q 1 -r 0 -ge "$ge")      # of both trainers
+    # of both trainers
+    task=(-e "$1" -t "$T" -d $((rows * T)) -i "$data" -j "$data" -l 3e-4 -u 0 -q 1 -r 0 -ge "$ge")
 }
 read_model() {      # LOG of ours
-    local longest rest='parameters, L ([0-9]+), NH ([0-9]+), C ([0-9]+), V ([0-9]+), longest sequence ([0-9]+)'
+    local longest \
+        rest='parameters, L ([0-9]+), NH ([0-9]+), C ([0-9]+), V ([0-9]+), longest sequence ([0-9]+)'
     read -r P L NH C V longest < <(sed -nE "s/^model .*: ([0-9]+) $rest.*/\1 \2 \3 \4 \5 \6/p" "$1")
     P=$((${P:-0} - ${longest:-0} * ${C:-0}))
 }
 value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$1"; }     # of a key in a JSON file
-digests() { echo "$(value "$out/runs/$1/summary.json" params_hash) $(value "$out/runs/$1/summary.json" state_hash)"; }
+digests() {
+    echo "$(value "$out/runs/$1/summary.json" params_hash) $(value "$out/runs/$1/summary.json" state_hash)"
+}
 llmc_losses() { sed -nE 's/^step .* loss ([0-9.]+) .*/\1/p' "$1"; }
 
 # run NAME COMMAND...: a training run; NAME.mib: the card's memory while it ran, over what was used before
@@ -29,7 +34,8 @@ run() {
     shift
     if [ -z "$(status_of_step "$name")" ] && [ $((budget - SECONDS)) -ge 15 ]; then
         before=$(smi memory.used)
-        nvidia-smi -i "$card" --query-gpu=memory.used --format=csv,noheader,nounits -lms 250 >"$out/used.mib" 2>/dev/null &
+        nvidia-smi -i "$card" --query-gpu=memory.used --format=csv,noheader,nounits -lms 250 \
+            >"$out/used.mib" 2>/dev/null &
         look=$!
     fi
     step "$name" "$run_s" 15 "$@"
@@ -38,7 +44,8 @@ run() {
         kill $look
         wait $look 2>/dev/null
         look=''
-        sort -n "$out/used.mib" | awk -v b="${before:-0}" '{ x = $1 - b } END { print NR ? x : "-" }' >"$out/$name.mib"
+        sort -n "$out/used.mib" |
+            awk -v b="${before:-0}" '{ x = $1 - b } END { print NR ? x : "-" }' >"$out/$name.mib"
     fi
     return $status
 }
@@ -59,12 +66,16 @@ ours() {
         launcher=("${mpirun[@]}" "$n")
         [[ " $* " = *' --comm '* ]] || shared=(--comm host)
     fi
-    run "$name" "${wrapper[@]}" "${launcher[@]}" "$trainer" "${train[@]}" "${task[@]}" --attention "$attention" "${shared[@]}" "$@" \
+    run "$name" "${wrapper[@]}" "${launcher[@]}" "$trainer" "${train[@]}" "${task[@]}" \
+        --attention "$attention" "${shared[@]}" "$@" \
         -z "$stage" -b $((rows / n)) -x "$run_steps" --hash full --progress lines -o "$folder" || return
     read_model "$out/$name.log"
-    for key in model_state_bytes working_bytes activation_bytes; do own=$((own + $(value "$summary" $key))); done
+    for key in model_state_bytes working_bytes activation_bytes; do
+        own=$((own + $(value "$summary" $key)))
+    done
     # shellcheck disable=SC2046
-    record "$name" "${name%.*}" "$title" "$(value "$summary" tokens_per_s)" "$(value "$summary" loss)" $((own * n / 1048576)) \
+    record "$name" "${name%.*}" "$title" "$(value "$summary" tokens_per_s)" "$(value "$summary" loss)" \
+        $((own * n / 1048576)) \
         $(digests "$name")
 }
 wrapper=()          # what goes before mpirun
@@ -72,12 +83,15 @@ wrapper=()          # what goes before mpirun
 run_llmc() {        # ROUND; validation only at the start and the end: -v 0 would divide by zero there
     local name=${group:+$group-}llm.c.$1 log ms
     log=$out/$name.log
-    run "$name" env LD_LIBRARY_PATH="$cuda_home/lib64:$cuda_home/lib:$LD_LIBRARY_PATH" "$out/llm.c/train_gpt2cu" "${task[@]}" \
+    run "$name" env LD_LIBRARY_PATH="$cuda_home/lib64:$cuda_home/lib:$LD_LIBRARY_PATH" \
+        "$out/llm.c/train_gpt2cu" "${task[@]}" \
         -b "$rows" -x "$run_steps" -z 0 -v 1000000 -m 1 -s 0 -h 0 || return
     ms=$(sed -nE 's/^step .*\| ([0-9.]+) ms \|.*/\1/p' "$log" | tail -n +3 | median)
     [ -n "$ms" ] || { problem "$name" "$name: no line about a step in $name.log"; return 1; }
-    record "$name" "${name%.*}" "${group:+$group, B $rows: }llm.c, $llmc_how" "$(ratio $((rows * T * 1000)) "$ms" 1)" \
-        "$(llmc_losses "$log" | tail -n 1)" "$(sed -nE 's/^device memory usage: ([0-9]+) MiB.*/\1/p' "$log")" - -
+    record "$name" "${name%.*}" "${group:+$group, B $rows: }llm.c, $llmc_how" \
+        "$(ratio $((rows * T * 1000)) "$ms" 1)" \
+        "$(llmc_losses "$log" | tail -n 1)" \
+        "$(sed -nE 's/^device memory usage: ([0-9]+) MiB.*/\1/p' "$log")" - -
 }
 # Whether llm.c is here; it waits for its build.
 llmc_is_here() {
@@ -94,9 +108,11 @@ pytorch_shape() { echo "--layers $L --heads $NH --channels $C --vocabulary $(((V
 run_pytorch() {     # ROUND
     local name=pytorch.$1 log=$out/pytorch.$1.log
     # shellcheck disable=SC2046
-    run "$name" env LD_LIBRARY_PATH="$plain_libraries" "$python" dev/bench/torch_gpt2_gpu.py "$data" "$B" "$T" "$steps" \
+    run "$name" env LD_LIBRARY_PATH="$plain_libraries" "$python" dev/bench/torch_gpt2_gpu.py "$data" "$B" \
+        "$T" "$steps" \
         $(pytorch_shape) || return
-    record "$name" pytorch "PyTorch $(value "$log" torch), compiled" "$(value "$log" tokens_per_s)" "$(value "$log" loss)" \
+    record "$name" pytorch "PyTorch $(value "$log" torch), compiled" "$(value "$log" tokens_per_s)" \
+        "$(value "$log" loss)" \
         "$(value "$log" memory_mib)" - -
 }
 export TORCHINDUCTOR_CACHE_DIR=$out/inductor TRITON_CACHE_DIR=$out/inductor/triton
@@ -121,6 +137,7 @@ same() {
     different=$(hashes "$3" | sort -u | wc -l)
     if [ "$n" -lt "$2" ] && [ -n "$unfinished" ]; then return 0
     elif [ "$n" -lt "$2" ]; then problem "same $1" "same bits, $1: not checked, $n of $2 runs ended"
-    elif [ "$different" = 1 ]; then check "same $1" "same bits, $1: yes, params_hash and state_hash of $n runs"
+    elif [ "$different" = 1 ]; then check "same $1" \
+        "same bits, $1: yes, params_hash and state_hash of $n runs"
     else problem "same $1" "same bits, $1: NO, $different different digests in $n runs, see results.tsv"; fi
 }

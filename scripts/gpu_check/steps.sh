@@ -1,16 +1,21 @@
 # shellcheck shell=bash
 # Steps with time limits, jobs in the background, and what is kept of both between calls in $out/state:
-#   steps.tsv  part, step, status: what has ended        notes.tsv  kind, key, sentence: the lists of results.md
+#   steps.tsv  part, step, status: what has ended        notes.tsv  kind, key, sentence: the lists of
+#              results.md
 #   rows.tsv   a training run a line                     facts.tsv  key, value
 
 say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 number() { awk "BEGIN { exit !($1) }"; }        # a condition on numbers that need not be whole
-median() { sort -n | awk '{ x[NR] = $1 } END { if (NR) printf "%.10g", (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
+median() {
+    sort -n | awk \
+        '{ x[NR] = $1 } END { if (NR) printf "%.10g", (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
+}
 
 # drop FILE COLUMN VALUE: the lines of a table of the state whose column has this value
 drop() {
     [ -e "$out/state/$1" ] || return 0
-    awk -F'\t' -v c="$2" -v value="$3" '$c != value' "$out/state/$1" >"$out/state/new" && mv "$out/state/new" "$out/state/$1"
+    awk -F'\t' -v c="$2" -v value="$3" '$c != value' "$out/state/$1" >"$out/state/new" &&
+        mv "$out/state/new" "$out/state/$1"
 }
 # put FILE COLUMN FIELD...: a line, in place of the one with the same field in this column
 put() {
@@ -49,7 +54,8 @@ start_part() {
     while read -r key; do
         forget "$key"
         drop steps.tsv 2 "$key"
-    done < <(awk -F'\t' -v part="$part" -v again="$again" '$1 == part && (again || $3 != 0) { print $2 }' "$out/state/steps.tsv" 2>/dev/null)
+    done < <(awk -F'\t' -v part="$part" -v again="$again" '$1 == part && (again || $3 != 0) { print $2 }' \
+        "$out/state/steps.tsv" 2>/dev/null)
 }
 status_of_step() { awk -F'\t' -v name="$1" '$2 == name { print $3 }' "$out/state/steps.tsv" 2>/dev/null; }
 end_step() { put steps.tsv 2 "$part" "$1" "$2"; }
@@ -127,7 +133,8 @@ await_job() {
     case $status in
         0) say "$1: done" ;;
         124 | 137)
-            if [ "${limits[$1]}" -ge "$budget" ]; then later "$1" "$1: cut at the end of this call's $budget s"
+            if [ "${limits[$1]}" -ge "$budget" ]; then later "$1" \
+                "$1: cut at the end of this call's $budget s"
             else problem "$1" "$1: cut, no end in its time, see $1.log"; fi ;;
         *) tell_failure "$1" $status ;;
     esac

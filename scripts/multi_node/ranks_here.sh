@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine; each gets -pr and its number, from FIRST on. They are
-# ended when one of them fails, and when the input ends: then whoever started this is gone. For run_gpt2_1558M_ssh.sh.
+# ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine; each gets -pr and its
+# number, from FIRST on. They are ended when one of them fails, and when the input ends: then whoever started
+# this is gone. For run_gpt2_1558M_ssh.sh.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . scripts/multi_node/await.sh
@@ -11,7 +12,8 @@ end_all() {
     trap '' INT TERM HUP
     local running
     kill -9 "$watch" 2>/dev/null
-    mapfile -t running < <(jobs -rp)                    # the number of one that has ended may be another's by now
+    # the number of one that has ended may be another's by now
+    mapfile -t running < <(jobs -rp)
     [ ${#running[@]} = 0 ] || kill "${running[@]}"
     await_all 30 "${running[@]}"
     mapfile -t running < <(jobs -rp)
@@ -29,8 +31,10 @@ for ((rank = first; rank < first + count; rank++)); do
 done
 await "${pids[@]}"
 for i in "${!pids[@]}"; do
-    [ $status -le 128 ] || [ "${pids[i]}" != "$failed" ] || echo "rank $((first + i)) was ended by signal $((status - 128))" >&2
+    [ $status -le 128 ] || [ "${pids[i]}" != "$failed" ] ||
+        echo "rank $((first + i)) was ended by signal $((status - 128))" >&2
 done
-[ $status = 0 ] || [ $status = 2 ] || await_all 100 "${pids[@]}"        # the others end by themselves, having said why; 2: they would repeat it
+# the others end by themselves, having said why; 2: they would repeat it
+[ $status = 0 ] || [ $status = 2 ] || await_all 100 "${pids[@]}"
 end_all
 exit $status

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # GPT-2 1558M on several machines by plain ssh, without MPI and Slurm. Settings: settings.sh. It needs a login
-# without password on every machine. START=fs: the ranks meet by a file in $SHARED, where rank 0's machine has no port that others reach.
-# What a machine says comes with its name before it. When one ends with an error, or at Ctrl-C, all are ended.
+# without password on every machine. START=fs: the ranks meet by a file in $SHARED, where rank 0's machine has
+# no port that others reach. What a machine says comes with its name before it. When one ends with an error,
+# or at Ctrl-C, all are ended.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/settings.sh"
@@ -13,7 +14,8 @@ case ${START:-tcp} in
 esac
 environment=(); for name in "${passed_on[@]}"; do environment+=("$name=${!name}"); done
 
-# The ranks of a machine run until this pipe closes, even where this process is killed: only it holds the end that is written to.
+# The ranks of a machine run until this pipe closes, even where this process is killed: only it holds the end
+# that is written to.
 work=$(mktemp -d) || exit 1
 mkfifo "$work/alive" || exit 1
 sessions=()
@@ -24,12 +26,14 @@ trap 'echo "$(basename "$0"): stopped" >&2; exit 130' INT TERM
 for ((i = 0; i < ${#hosts[@]}; i++)); do
     command=(env "${environment[@]}" bash "$here/ranks_here.sh" $((i * GPUS)) "$GPUS"
              "$trainer" "${start[@]}" -pn "$ranks" -pg "$GPUS" "${arguments[@]}")
-    ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "${hosts[i]}" "${command[*]@Q}" <"$work/alive" \
+    ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "${hosts[i]}" "${command[*]@Q}" \
+        <"$work/alive" \
         > >(exec sed -u "s/^/${hosts[i]//\//\\/}: /") 2>&1 &
     sessions+=($!)
 done
 exec 9>"$work/alive"
 
 await "${sessions[@]}"
-[ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"    # the others end by themselves, having said why; 2: they would repeat it
+# the others end by themselves, having said why; 2: they would repeat it
+[ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"
 exit $status
