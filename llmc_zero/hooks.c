@@ -1,4 +1,4 @@
-// The hooks and the accessors. The rules of use are checked here; params.c, grads.c and step.c do the work.
+// The hooks and the accessors. They check the rules of use; params.c, grads.c and step.c do the work.
 #include "internal.h"
 #include "net/late.h"
 #include "net/net.h"
@@ -24,27 +24,6 @@ static int check_hook(zero *z, int unit) {
         return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin_train or zero_begin_eval comes first",
                          unit, z->layout.units[unit].name);
     return check_ranks(z, unit);
-}
-
-int check_closed(const zero *z, const char *caller) {
-    for (int i = 0; i < z->layout.n_units; i++)
-        if (z->units[i].forward_open || z->units[i].backward_open)
-            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) is still open", caller, i,
-                             z->layout.units[i].name);
-    return 0;
-}
-
-int check_uses_done(const zero *z, const char *caller) {
-    for (int i = 0; i < z->layout.n_units; i++) {
-        const layout_unit *l = &z->layout.units[i];
-        const unit_state *u = &z->units[i];
-        int forward = u->forward_done < l->forward_uses;
-        if (forward || u->backward_done < l->backward_uses)
-            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses", caller, i,
-                             l->name, forward ? u->forward_done : u->backward_done,
-                             forward ? l->forward_uses : l->backward_uses, forward ? "forward" : "backward");
-    }
-    return 0;
 }
 
 static int check_micro_batch(const zero *z, int micro, int of) {
@@ -163,17 +142,6 @@ int zero_post_backward(zero *z, int unit) {
     trace_add(&z->trace, ZERO_EV_BACKWARD, unit, 0, u->opened_s);
     ZERO_TRY(params_release(z, unit));
     return u->backward_done == z->layout.units[unit].backward_uses ? grads_finish(z, unit) : 0;
-}
-
-const layout_place *find_place(const zero *z, int tensor, int layer) {
-    const layout_place *p = layout_find(&z->layout, tensor, layer);
-    if (p) return p;
-    if (tensor < 0 || tensor >= z->layout.n_tensors)
-        zero_fail(ZERO_ERR_MISUSE, "tensor %d: there are tensors 0 to %d", tensor, z->layout.n_tensors - 1);
-    else
-        zero_fail(ZERO_ERR_MISUSE, "tensor %s has no layer %d, only 0 to %d", z->layout.tensors[tensor].name,
-                  layer, z->layout.tensors[tensor].layers - 1);
-    return NULL;
 }
 
 void *zero_param(zero *z, int tensor, int layer) {

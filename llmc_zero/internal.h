@@ -161,6 +161,7 @@ int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 int naive_reduce(zero *z);  // the oracle: see naive.c
 int naive_update(zero *z, const zero_hyper *h, double grad_scale);
 
+// rules.c
 const layout_place *find_place(const zero *z, int tensor, int layer);  // or NULL with the sentence set
 int check_closed(const zero *z, const char *caller);                   // no unit is open
 int check_uses_done(const zero *z, const char *caller);  // no use of this micro-batch is missing

@@ -2,10 +2,12 @@
 // failure.
 #ifndef LLMC_ZERO_JOB_H
 #define LLMC_ZERO_JOB_H
-#include "zero.h"
+#include <stddef.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct zero zero;  // of zero.h, which includes this file
 
 // What the launcher (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE) says in the environment; without one, rank 0
 // of 1.

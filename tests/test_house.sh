@@ -12,11 +12,12 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same compat/
 updates:  params grads step naive checkpoint values figures loss_scale
-states:   internal state schedule plan ranks
-tasks:    tasks progress layout
+states:   internal rules state schedule plan settings ranks
+tasks:    tasks layout
 data:     comm/ store/
+memory:   memory trace
 places:   device/ net/
-common:   memory trace error zero.h zero_job.h
+common:   error clock zero.h zero_job.h
 END
 
 # The places of the plugin that write to the screen or end the process: file, symbol, reason.
@@ -75,13 +76,16 @@ good_tree() {
     tree=$dir/tree
     rm -rf "$tree"
     plant llmc_zero/zero.h <<<'#include <stdint.h>'
+    plant llmc_zero/error.h <<<'int error_set(void);'
+    plant llmc_zero/error.c <<<'#include "error.h"
+int error_set(void) { return 0; }'
     plant llmc_zero/memory.h <<<'int memory_alloc(void);'
     plant llmc_zero/memory.c <<<'#include "memory.h"
 int memory_alloc(void) { return 0; }'
     plant llmc_zero/net/net.h <<<'int net_open(void);'
-    plant llmc_zero/net/mpi.c <<<'#include "../memory.h"
+    plant llmc_zero/net/mpi.c <<<'#include "../error.h"
 #include "net.h"
-int net_open(void) { return memory_alloc(); }'
+int net_open(void) { return error_set(); }'
     plant llmc_zero/params.h <<<'int params_open(void);'
     plant llmc_zero/params.c <<<'#include "memory.h"
 #include "net/net.h"
