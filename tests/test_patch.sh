@@ -565,7 +565,7 @@ train_gpt2.c|s/float weight_decay, int t/float decay, int t/|a parameter weight_
 train_gpt2.c|s/free(model->params_memory);/;/|gpt2_free.*free\(model->params_memory\)
 train_gpt2.c|s/B, T, 0, 1, 1);/B, T, rank, ranks, 1);/|rank 0 of 1
 train_gpt2.c|s/dataloader_init(&train, "/dataloader_init(loaders, "/|dataloader_init.&LOADER, PATTERN
-train_gpt2.c|s/num_tokens . (B\*T)/num_batches/|num_batches
+train_gpt2.c|s/num_tokens . (B\*T)/num_batches/|num_tokens
 train_gpt2.c|s/^        gpt2_backward(&model);/        step_back(\&model);/|gpt2_backward follows gpt2_forward
 train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|grads_memory is used where
 train_gpt2.c|s/^    freadCheck(model->params_memory.*/    fseek(file, 4, SEEK_CUR);\n&/|"fseek.*SEEK_CUR.;" is not what llm.c has
@@ -658,10 +658,10 @@ train_gpt2.cu|s/grad_accum_steps, micro_step);/grad_accum_steps, 0);/|the loop's
 train_gpt2.cu|s/^        float grad_norm = /        for (int i = 0; i < 2; i++) gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|gpt2_calculate_grad_norm is called a second time
 train_gpt2.cu|s/    if (micro_step == 0) {/    if (micro_step >= 0) {/|looked for if .micro_step == 0.
 train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|looked for all gradients, and each once, in pointers
-train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|looked for only the sizes, and multi_gpu_async_reduce_gradient
+train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|looked for only sizes, and multi_gpu_async_reduce_gradient
 train_gpt2.cu|s/^    cudaCheck(cudaStreamDestroy/#ifdef MULTI_GPU\n    synchronize();\n#endif\n&/|#ifdef MULTI_GPU" is not what llm.c has here .* It is not compiled with the plugin
-train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, state_file);/|in save_state.., "fwriteCheck.*and nothing else
-train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, sizeof(int), 1, state_file);/|in load_state.., "freadCheck.*and nothing else
+train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, state_file);/|in save_state.., "fwriteCheck.*and nothing else would be done
+train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, sizeof(int), 1, state_file);/|in load_state.., "freadCheck.*and nothing else would be done
 train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);\n&/|in write_checkpoint.., "write_log.step.;".*All ranks would run this block
 train_gpt2.cu|s/^            safe_printf("sample:");/&\n            fprintf(stderr, "sample\\\\n");/|fprintf.. in the block that samples
 train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/|the model is given to clip_gradients.., which this file does not define

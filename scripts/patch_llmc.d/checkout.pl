@@ -6,7 +6,7 @@ use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
 our ($ROOT, %FILE);
-our %files;             # name -> the file as read, its mask and its edits; for a trainer also what read_tensors() found
+our %files;             # name -> the file as read, its mask, its edits, and what is known of it
 our ($dir, $cuda, $no_git);
 
 # What git prints, undef if it fails.
@@ -37,7 +37,7 @@ sub write_whole {
 sub load {
     my ($name) = @_;
     my $path = "$dir/$name";
-    -f $path or stop("$path: no such file: $dir has to be a checkout of llm.c from June 2024 on, which has llmc/");
+    -f $path or stop("$path: no such file: $dir has to be a checkout of llm.c from June 2024 on");
     my $mode = (stat _)[2];
     my $text = eval { read_whole($path) };
     defined $text or stop($@);
@@ -53,7 +53,8 @@ sub load_to_edit {
 
 sub check_top {
     my $prefix = git('rev-parse', '--show-prefix');
-    defined $prefix or stop("$dir: git finds no checkout there; give a clone of llm.c, or a copy and --no-git");
+    defined $prefix
+        or stop("$dir: git finds no checkout there; give a clone of llm.c, or a copy and --no-git");
     $prefix =~ /^\s*$/ or stop("$dir: a folder inside a checkout; give the checkout's top folder");
 }
 
@@ -78,7 +79,8 @@ sub check_not_patched {
         && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ && -d "$dir/llmc_zero";
     return if !$patched;
     $cuda && $files{ $FILE{cuda} }{text} !~ /LLMC_ZERO/
-        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then give --cuda");
+        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then give "
+                 . '--cuda');
     print "$dir is already patched; nothing was changed\n";
     exit 0;
 }
@@ -132,8 +134,11 @@ sub commit_edits {
     return if $done;
     my $why = $@;
     for my $f (@renamed) {
-        eval { write_whole("$f->{path}$new", $f->{text}, $f->{mode}); rename "$f->{path}$new", $f->{path} or die }
-            or stop("$why$f->{path}: cannot be put back; git checkout restores it");
+        my $back = eval {
+            write_whole("$f->{path}$new", $f->{text}, $f->{mode});
+            rename "$f->{path}$new", $f->{path};
+        };
+        $back or stop("$why$f->{path}: cannot be put back; git checkout restores it");
     }
     unlink map { "$_->{path}$new" } @changed;
     remove_tree($plugin, "$plugin$new");

@@ -8,9 +8,10 @@ my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
 
 # What is not called any more under the plugin: it has to be llm.c's. An update changed there would be lost
 # without a word.
+my $OWN_NORM = 'The plugin would clip by its own norm, that of all gradients';
 our @replaced = (
     [ 'llmc/adamw.cuh', '', 'adamw', $ONLY_ADAMW . 'llmc/adamw.cuh' ],
-    [ 'llmc/global_norm.cuh', '', 'global_norm', 'The plugin would clip by its own norm, that of all gradients' ],
+    [ 'llmc/global_norm.cuh', '', 'global_norm', $OWN_NORM ],
     map { [ 'llmc/zero.cuh', $_, $_, "The plugin would do this in the place of $_()" ] }
         qw(multi_gpu_async_reduce_gradient multi_gpu_cpu_float_sum),
 );
@@ -26,104 +27,95 @@ sub check_replaced {
 our @cuda_edits = (
     [ $CUDA, '', 'CUDA 13 has another cudaMemAdvise', sub {
         my ($f, $in) = @_;
-        my $include = find($f, $in, qr/^#include\s+"llmc\/cuda_utils\.cuh"/m, '#include "llmc/cuda_utils.cuh"');
+        my $include = find($f, $in, qr/^#include\s+"llmc\/cuda_utils\.cuh"/m,
+                           '#include "llmc/cuda_utils.cuh"');
         before($f, $include, cuda_13());
     } ],
     [ $CUDA, '', 'the ranks are connected by the plugin, not by NCCL', sub {
         my ($f, $in) = @_;
-        before($f, find($f, $in, qr/^#include\s+"llmc\/zero\.cuh"/m, '#include "llmc/zero.cuh"'), '#undef MULTI_GPU');
+        my $include = find($f, $in, qr/^#include\s+"llmc\/zero\.cuh"/m, '#include "llmc/zero.cuh"');
+        before($f, $include, '#undef MULTI_GPU');
     } ],
     [ $CUDA, '', 'the plugin, its tensor table, the ranks', sub {
         my ($f, $in) = @_;
-        my $stream = find($f, $in, qr/^cudaStream_t\s+main_stream\s*;/m, 'cudaStream_t main_stream;');
-        after($f, $stream, cuda_helpers($f));
+        after($f, find_code($f, $in, 'cudaStream_t main_stream;'), cuda_helpers($f));
     } ],
     [ $CUDA, 'gpt2_allocate_weights', 'the plugin holds the parameters', sub {
         my ($f, $in) = @_;
-        my $allocate = find($f, $in, qr/model->params_memory\s*=\s*malloc_and_point_parameters\s*\([^;]*;/,
-                            'model->params_memory = malloc_and_point_parameters(...);');
-        instead($f, $allocate, 'z_create(model->param_elements, model->config.num_layers);');
+        instead($f, find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);'),
+                'z_create(model->param_elements, model->config.num_layers);');
     } ],
     [ $CUDA, 'gpt2_allocate_state', 'and the gradients', sub {
         my ($f, $in) = @_;
-        my $print = find($f, $in, qr/printf0\s*\(/, 'printf0(...);');
-        my $allocate = find($f, $in, qr/model->grads_memory\s*=\s*malloc_and_point_parameters\s*\([^;]*;/,
-                            'model->grads_memory = malloc_and_point_parameters(...);');
-        known($f, within(span($print, $allocate), $in), 'cuda.allocate_gradients',
-              'The plugin would allocate the gradients, and do nothing else');
-        without($f, span($print, $allocate));
+        my $print = find_code($f, $in, 'printf0(');
+        my $allocate = find_code($f, $in, 'model->grads_memory = malloc_and_point_parameters(...);');
+        my $all = within(span($print, $allocate), $in);
+        known($f, $all, 'cuda.allocate_gradients', nothing_but('allocate gradients'));
+        without($f, $all);
     } ],
     [ $CUDA, 'gpt2_allocate_state', 'and the moments and masters', sub {
         my ($f, $in) = @_;
         my $first = find($f, $in, qr/int\s+memory_status\s*=|size_t\s+shard_num_parameters\s*=/,
                          'size_t shard_num_parameters = ...;');
-        my $next = find($f, rest($first, $in), qr/size_t\s+free\s*,\s*total\s*;/, 'size_t free, total;');
-        my $states = code_only($f, within({ from => $first->{from}, to => $next->{from} }, $in));
-        known($f, $states, 'cuda.allocate_states', 'The plugin would allocate moments and masters, and do nothing else');
-        without($f, $states);
+        my $next = find_code($f, rest($first, $in), 'size_t free, total;');
+        my $all = code_only($f, within({ from => $first->{from}, to => $next->{from} }, $in));
+        known($f, $all, 'cuda.allocate_states', nothing_but('allocate its own states'));
+        without($f, $all);
     } ],
     [ $CUDA, 'gpt2_write_to_checkpoint', 'all ranks give their part, rank 0 writes', sub {
         my ($f, $in) = @_;
-        my $open = find($f, $in, qr/FILE\s*\*\s*(\w+)\s*=\s*fopenCheck\s*\(\s*(\w+)\s*,[^;]*;/,
-                        'FILE *FILE = fopenCheck(PATH, "wb");');
+        my $open = find_code($f, $in, 'FILE *<file> = fopenCheck(<path>, ...);');
         my ($file, $path) = @$open{1, 2};
-        instead($f, $open, "FILE *$file = "
-                . "fopenCheck(multi_gpu_config.process_rank == 0 ? $path : \"/dev/null\", \"wb\");");
-        my $write = find($f, $in, qr/device_to_file\s*\(\s*$file\s*,\s*model->params_memory\b[^;]*;/,
-                         "device_to_file($file, model->params_memory, ...);");
+        my $own = "multi_gpu_config.process_rank == 0 ? $path : \"/dev/null\"";
+        instead($f, $open, "FILE *$file = fopenCheck($own, \"wb\");");
+        my $write = find_code($f, $in, "device_to_file($file, model->params_memory, ...);");
         instead($f, $write, "z_write_params($file, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt2_build_from_checkpoint', 'the parameters go to the plugin piece by piece', sub {
+    [ $CUDA, 'gpt2_build_from_checkpoint', 'the parameters go to the plugin in pieces', sub {
         my ($f, $in) = @_;
-        my $assert = find($f, $in, qr/assert\s*\(\s*model->params_memory\s*!=\s*NULL\s*\)\s*;/,
-                          'assert(model->params_memory != NULL);');
-        my $read = find($f, rest($assert, $in), qr/file_to_device\s*\(\s*model->params_memory\s*,\s*(\w+)[^;]*;/,
-                        'file_to_device(model->params_memory, FILE, ...);');
-        known($f, within(span($assert, $read), $in), 'cuda.read_parameters',
-              'The plugin would read all parameters from here on, and do nothing else');
-        instead($f, span($assert, $read), "z_read_params($read->{1}, model->param_elements, model->config.num_layers);");
+        my $assert = find_code($f, $in, 'assert(model->params_memory != NULL);');
+        my $read = find_code($f, rest($assert, $in), 'file_to_device(model->params_memory, <file>, ...);');
+        my $both = within(span($assert, $read), $in);
+        known($f, $both, 'cuda.read_parameters', nothing_but('read all parameters'));
+        instead($f, $both, "z_read_params($read->{1}, model->param_elements, model->config.num_layers);");
     } ],
     [ $CUDA, 'gpt_build_from_descriptor', 'likewise the random ones', sub {
         my ($f, $in) = @_;
-        my $copy = find($f, $in, qr/cudaCheck\s*\(\s*cudaMemcpy\s*\(\s*model->params_memory\s*,\s*(\w+)[^;]*;/,
-                        'cudaCheck(cudaMemcpy(model->params_memory, MEMORY, ...));');
+        my $copy = find_code($f, $in, 'cudaCheck(cudaMemcpy(model->params_memory, <memory>, ...));');
         instead($f, $copy, "z_set_params($copy->{1}, model->param_elements, model->config.num_layers);");
     } ],
     [ $CUDA, 'gpt2_forward', 'the model is there when the plugin is', sub {
         my ($f, $in) = @_;
-        my $check = find($f, $in, qr/if\s*\(\s*model->params_memory\s*==\s*NULL\s*\)\s*\{/,
-                         'if (model->params_memory == NULL) {');
-        instead($f, $check, 'if (z == NULL) {');
+        instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
     } ],
-    [ $CUDA, 'gpt2_forward', 'parameters outside the loop: pointers while their unit is open', \&local_tensors ],
+    [ $CUDA, 'gpt2_forward', 'pointers outside the loop while their unit is open', \&local_tensors ],
     [ $CUDA, 'gpt2_forward', 'a layer is a unit, which the end of the one before opens', \&fused_forward ],
     [ $CUDA, 'gpt2_validate', 'an evaluation, which all ranks run', sub {
         my ($f, $in) = @_;
-        my $pass = find($f, $in, qr/\bgpt2_forward\s*\([^;]*;/, 'gpt2_forward(...);');
-        before($f, $pass, 'z_check(zero_begin_eval(z));');
+        before($f, find_code($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
     } ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'the gradients are there when the plugin is', sub {
         my ($f, $in) = @_;
-        my $check = find($f, $in, qr/if\s*\(\s*model->grads_memory\s*==\s*nullptr\s*\)\s*\{/,
-                         'if(model->grads_memory == nullptr) {');
-        instead($f, $check, 'if (z == NULL) {');
-        my $clear = find($f, $in, qr/cudaCheck\s*\(\s*cudaMemsetAsync\s*\(\s*model->grads_memory\b[^;]*;/,
-                         'cudaCheck(cudaMemsetAsync(model->grads_memory, ...));');
+        instead($f, find_code($f, $in, 'if (model->grads_memory == nullptr) {'), 'if (z == NULL) {');
+        my $clear = find_code($f, $in, 'cudaCheck(cudaMemsetAsync(model->grads_memory, ...));');
         cleared_at_first($f, $in, $clear);
         without($f, $clear);
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'pointers of the embeddings while their unit is open', \&local_tensors ],
+    [ $CUDA, 'gpt2_backward_and_reduce', 'pointers of the embeddings while their unit is open',
+      \&local_tensors ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the head', sub {
         embedding_use($_[0], before_loop(@_), 'backward');
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'a layer is a unit, whose end reduces its gradients', \&fused_backward ],
+    [ $CUDA, 'gpt2_backward_and_reduce', 'a layer is a unit, whose end reduces its gradients',
+      \&fused_backward ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'its use by the encoder; the loss is the mean over the ranks',
       \&last_of_backward ],
     [ $CUDA, 'gpt2_calculate_grad_norm', 'the norm is that of the reduction', sub {
         my ($f, $in) = @_;
         outside_by_number($f, $in);
-        known($f, $in, 'cuda.norm', 'The plugin would clip by its own norm, that of all gradients');
-        instead($f, $in, 'zero_step_info info;', 'z_check(zero_reduce(z, &info));', 'return (float)info.grad_norm;');
+        known($f, $in, 'cuda.norm', $OWN_NORM);
+        my $reduce = 'z_check(zero_reduce(z, &info));';
+        instead($f, $in, 'zero_step_info info;', $reduce, 'return (float)info.grad_norm;');
     } ],
     [ $CUDA, 'gpt2_update', 'the update by the plugin, which clips', sub {
         my ($f, $in) = @_;
@@ -137,90 +129,91 @@ our @cuda_edits = (
     } ],
     [ $CUDA, 'save_state', 'moments and masters are in a file of the plugin', sub {
         my ($f, $in) = @_;
-        my $version = find($f, $in, qr/state_header\[1\]\s*=[^;]*;/, 'state_header[1] = VERSION;');
-        instead($f, $version, 'state_header[1] = Z_STATE_VERSION;');
-        my @writes = find_all($f, $in, qr/device_to_file\s*\([^;]*;/, 'device_to_file(...);');
-        my $first = find($f, $in, qr/size_t\s+shard_num_parameters\b[^;]*;/, 'size_t shard_num_parameters = ...;');
-        my $last = $writes[-1];
+        instead($f, find_code($f, $in, 'state_header[1] = ...;'), 'state_header[1] = Z_STATE_VERSION;');
+        my $first = find_code($f, $in, 'size_t shard_num_parameters ...;');
+        my $last = (find_all_code($f, $in, 'device_to_file(...);'))[-1];
         my $closed = find($f, rest($last, $in), qr/\S/, 'the end of the block');
         $last = $closed if text_of($f, $closed) eq '}';                 # of if(model->use_master_weights) {
-        known($f, within(span($first, $last), $in), 'cuda.save_states',
-              'The plugin would save moments and masters, and nothing else');
-        instead($f, span($first, $last), 'z_save(filename, step);');
+        my $all = within(span($first, $last), $in);
+        known($f, $all, 'cuda.save_states', nothing_but('save its own states'));
+        instead($f, $all, 'z_save(filename, step);');
     } ],
     [ $CUDA, 'load_state', 'and come from it', sub {
         my ($f, $in) = @_;
-        my $magic = find($f, $in, qr/assert\s*\(\s*state_header\[0\]\s*==/, 'assert(state_header[0] == MAGIC);');
-        my $version = find($f, $in, qr/assert\s*\(\s*state_header\[1\]\s*==[^;]*;/, 'assert(state_header[1] == VERSION);');
-        known($f, within(span($magic, $version), $in), 'cuda.check_state', 'These checks would be replaced');
-        instead($f, span($magic, $version), 'z_check_state(state_header, filename);');
-        my $size = find($f, $in, qr/size_t\s+shard_num_parameters\b[^;]*;/, 'size_t shard_num_parameters = ...;');
-        without($f, $size);
-        my $state = find($f, $in, qr/model->init_state\s*=\s*false\s*;/, 'model->init_state = false;');
-        my $next = find($f, rest($state, $in), qr/loader->should_shuffle\s*=/, 'loader->should_shuffle = ...;');
-        my $states = code_only($f, within({ from => $state->{from}, to => $next->{from} }, $in));
-        known($f, $states, 'cuda.load_states', 'The plugin would load moments and masters, and nothing else');
-        instead($f, $states, 'z_load(filename, *step);');
+        my $magic = find_code($f, $in, 'assert(state_header[0] ==');
+        my $version = find_code($f, $in, 'assert(state_header[1] == ...);');
+        my $checks = within(span($magic, $version), $in);
+        known($f, $checks, 'cuda.check_state', nothing_but('check magic number and version'));
+        instead($f, $checks, 'z_check_state(state_header, filename);');
+        without($f, find_code($f, $in, 'size_t shard_num_parameters ...;'));
+        my $state = find_code($f, $in, 'model->init_state = false;');
+        my $next = find_code($f, rest($state, $in), 'loader->should_shuffle =');
+        my $all = code_only($f, within({ from => $state->{from}, to => $next->{from} }, $in));
+        known($f, $all, 'cuda.load_states', nothing_but('load its own states'));
+        instead($f, $all, 'z_load(filename, *step);');
     } ],
     [ $CUDA, 'write_checkpoint', 'a checkpoint of the model is written by all ranks', sub {
         my ($f, $in) = @_;
         my $if = find($f, $in, qr/if\s*\(\s*rank\s*==\s*0\s*\)\s*\{(?=[^{}]*\bgpt2_write_to_checkpoint\b)/,
                       'if (rank == 0) { ... gpt2_write_to_checkpoint(...);');
-        known($f, within(braces($f, $if->{to} - 1), $in), 'cuda.write_model', 'All ranks would run this block');
+        my $block = within(braces($f, $if->{to} - 1), $in);
+        known($f, $block, 'cuda.write_model', 'All ranks would run this block');
         instead($f, $if, '{');
     } ],
     [ $CUDA, 'delete_checkpoint', 'the file of the plugin goes with it', sub {
         my ($f, $in) = @_;
-        my @removed = find_all($f, $in, qr/remove\s*\(\s*filename_buffer\s*\)\s*;/, 'remove(filename_buffer);');
-        my ($state) = grep { substr($f->{text}, 0, $_->{from}) =~ /"%s\/state_[^"\n]*"[^\n]*\s*\z/ } @removed;
+        my @removed = find_all_code($f, $in, 'remove(filename_buffer);');
+        my $name = qr/"%s\/state_[^"\n]*"[^\n]*\s*\z/;
+        my ($state) = grep { substr($f->{text}, 0, $_->{from}) =~ $name } @removed;
         $state or missing($f, $in, 'remove(filename_buffer); after the name of a state_ file');
         after($f, $state, 'z_remove_state(filename_buffer);');
     } ],
     [ $CUDA, 'main', 'what the plugin needs to know of the options', sub {
         my ($f, $in) = @_;
-        find($f, $in, qr/\bint\s+$_\b/, "int $_") for qw(zero_stage use_master_weights);
+        find_code($f, $in, "int $_") for qw(zero_stage use_master_weights);
         require_parameters($f, $in, qw(argc argv));
-        my $steps = find($f, $in, qr/int\s+grad_accum_steps\s*=[^;]*;/, 'int grad_accum_steps = ...;');
-        after($f, $steps, 'z_same_options(argc, argv);',
+        after($f, find_code($f, $in, 'int grad_accum_steps = ...;'), 'z_same_options(argc, argv);',
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
     [ $CUDA, 'main', 'all ranks have read the same', sub {
         my ($f, $in) = @_;
-        my @calls = find_all($f, $in, qr/dataloader_init\s*\(([^;]*)\)\s*;/, 'dataloader_init(...);');
+        my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
         after($f, $calls[-1], compare_inputs($f, @calls));
     } ],
     [ $CUDA, 'main', 'what the other ranks do is in the plugin: start, sums, barrier, end', sub {
         my ($f, $in) = @_;
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
-        before($f, find($f, $in, qr/multi_gpu_config_free\s*\([^;]*;/, 'multi_gpu_config_free(...);'), 'z_finish();');
+        before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_finish();');
     } ],
     [ $CUDA, 'main', 'what pass it is', sub {
         my ($f, $in) = @_;
-        my $backward = find($f, $in, qr/gpt2_backward_and_reduce\s*\([^;]*?(\w+)\s*,\s*(\w+)\s*\)\s*;/,
-                            'gpt2_backward_and_reduce(..., STEPS, STEP);');
-        for my $pass (find_all($f, $in, qr/\bgpt2_forward\s*\([^;]*;/, 'gpt2_forward(...);')) {
-            my $begin = trains($f, $pass) ? "zero_begin_train(z, $backward->{2}, $backward->{1})" : 'zero_begin_eval(z)';
+        my $backward = find_code($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
+        my ($steps, $step) = @$backward{1, 2};
+        for my $pass (find_all_code($f, $in, 'gpt2_forward(...);')) {
+            my $begin = trains($f, $pass) ? "zero_begin_train(z, $step, $steps)" : 'zero_begin_eval(z)';
             before($f, statement($f, $pass), "z_check($begin);");
         }
     } ],
     [ $CUDA, 'main', 'all ranks sample, rank 0 prints', \&sampling ],
     [ $CUDA, 'main', 'a step that is skipped is discarded', sub {
         my ($f, $in) = @_;
-        my @skips = find_all($f, $in, qr/\S[^\n]*>\s*skip_update_\w+\s*\)\s*\{/, 'if (... > skip_update_...) {');
+        my @skips = find_all($f, $in, qr/\S[^\n]*>\s*skip_update_\w+\s*\)\s*\{/,
+                             'if (... > skip_update_...) {');
         after($f, $_, '    z_check(zero_discard(z));') for @skips;
     } ],
     [ $CUDA, 'main', 'the plugin is told the largest norm, not the factor', sub {
         my ($f, $in) = @_;
         accumulated_step($f, $in);
-        my $update = find($f, $in, qr/gpt2_update\s*\([^;]*\bgrad_scale\b[^;]*;/, 'gpt2_update(..., grad_scale, ...);');
+        my $update = find_code($f, $in, 'gpt2_update(..., grad_scale, ...);');
         instead($f, $update, text_of($f, $update) =~ s/\bgrad_scale\b/grad_clip/r);
     } ],
     [ $MAKEFILE, '', 'train_gpt2cu is built with the plugin', sub {
         my ($f, $in) = @_;
         my $has = join '', map { "(?=[^\\n]*\\\$\\($_\\))" } qw(NVCC_FLAGS NVCC_INCLUDES NVCC_LDLIBS);
         find($f, $in, qr/^train_gpt2cu:[^\n]*\btrain_gpt2\.cu\b[^\n]*\n\t$has[^\n]*\$\^/m,
-             'the rule "train_gpt2cu: train_gpt2.cu" with $(NVCC_FLAGS), $^, $(NVCC_INCLUDES) and $(NVCC_LDLIBS)');
+             'the rule "train_gpt2cu: train_gpt2.cu" with $(NVCC_FLAGS), $^, $(NVCC_INCLUDES) and '
+             . '$(NVCC_LDLIBS)');
         insert($f, $f->{edits}[-1]{at}, cuda_make_rules());             # below those of the other trainer
     } ],
 );
@@ -266,11 +259,13 @@ sub first_layernorm {
     my @encoder = grep { !$f->{in_blocks}{$_->{2}} } @uses;
     my @layernorm = grep { $f->{in_blocks}{$_->{2}} } @uses;
     @encoder && @layernorm && $encoder[-1]{to} < $layernorm[0]{from}
-        or missing($f, $in, 'before the loop over the layers a use of the embeddings, then one of the first layernorm');
+        or missing($f, $in, 'before the loop over the layers a use of the embeddings, then one of the first '
+                   . 'layernorm');
     outside_layers($f, $_) for @encoder;
     use_of_unit($f, \@encoder, 0, ['z_check(zero_pre_forward(z, Z_EMBEDDING));'],
                 ['z_check(zero_post_forward(z, Z_EMBEDDING));']);
-    use_of_unit($f, \@layernorm, 0, ['z_check(zero_pre_forward(z, Z_BLOCKS)); // until the end of layer 0'], []);
+    my $open = 'z_check(zero_pre_forward(z, Z_BLOCKS)); // until the end of layer 0';
+    use_of_unit($f, \@layernorm, 0, [$open], []);
 }
 
 # Its loop backwards: the reduction at the end of a layer's gradients is the plugin's.
@@ -279,9 +274,10 @@ sub fused_backward {
     my $loop = layer_loop($f, $in);
     my $l = $loop->{layer};
     my $reduce = reduction($f, $loop);
-    my @gradients = map { $_->{1} } find_all($f, $loop, qr/(\w+)\s*=\s*grads\./, 'pointers to the gradients of a layer');
+    my @gradients = map { $_->{1} } find_all_code($f, $loop, '<gradient> = grads.');
     reduces_all($f, $reduce->{inside}, @gradients);
-    layer_pointers($f, { %$loop, to => $reduce->{from} }, $l, $l, "z_check(zero_pre_backward(z, Z_BLOCKS + $l));\n");
+    my $pointers = { %$loop, to => $reduce->{from} };
+    layer_pointers($f, $pointers, $l, $l, "z_check(zero_pre_backward(z, Z_BLOCKS + $l));\n");
     instead($f, $reduce, "z_check(zero_post_backward(z, Z_BLOCKS + $l));");
 }
 
@@ -290,7 +286,7 @@ sub reduction {
     my ($f, $in) = @_;
     my $if = find($f, $in, qr/if\s*\(\s*last_step\s*\)\s*(?=\{)/, 'if(last_step) {');
     my $inside = within(braces($f, $if->{to}), $in);
-    find($f, $inside, qr/multi_gpu_async_reduce_gradient\s*\(/, 'multi_gpu_async_reduce_gradient(...);');
+    find_code($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
     return { from => $if->{from}, to => $inside->{to} + 1, inside => $inside };
 }
 
@@ -299,10 +295,10 @@ sub reduces_all {
     my ($f, $range, @gradients) = @_;
     my $list = find($f, $range, qr/\A\s*floatX\s*\*\s*const\s+(\w+)\[\]\s*=\s*\{([\w\s.,]*)\}\s*;/,
                     'floatX* const pointers[] = {...}; at its start');
-    my $call = "multi_gpu_async_reduce_gradient\\s*\\(\\s*$list->{1}\\s*,\\s*\\g1\\s*,\\s*&multi_gpu_config\\s*,"
-        . '\s*main_stream\s*\)\s*;';
-    find($f, rest($list, $range), qr/\A\s*const\s+size_t\s+(\w+)\[\]\s*=\s*\{[\w\s,*]*\}\s*;\s*$call\s*\z/,
-         "only the sizes, and multi_gpu_async_reduce_gradient($list->{1}, ..., &multi_gpu_config, main_stream);");
+    my $call = '\s*\(\s*' . $list->{1} . '\s*,\s*\g1\s*,\s*&multi_gpu_config\s*,\s*main_stream\s*\)\s*;';
+    my $sizes = qr/const\s+size_t\s+(\w+)\[\]\s*=\s*\{[\w\s,*]*\}\s*;/;
+    find($f, rest($list, $range), qr/\A\s*$sizes\s*multi_gpu_async_reduce_gradient$call\s*\z/,
+         "only sizes, and multi_gpu_async_reduce_gradient($list->{1}, ..., &multi_gpu_config, main_stream);");
     my $reduced = join ' ', sort split /[\s,]+/, $list->{2} =~ s/^\s+//r;
     my $wanted = join ' ', sort @gradients;
     $reduced eq $wanted or missing($f, $list, "all gradients, and each once, in $list->{1}: $wanted");
@@ -314,13 +310,12 @@ sub last_of_backward {
     my $reduce = reduction($f, $after);
     embedding_use($f, { %$after, to => $reduce->{from} }, 'backward');
     my $inside = $reduce->{inside};
-    my $pointers = find($f, $inside, qr/floatX\s*\*\s*const\s+\w+\[\]\s*=/, 'floatX* const pointers[] = {...};');
-    my $call = find($f, $inside, qr/multi_gpu_async_reduce_gradient\s*\([^;]*;/,
-                    'multi_gpu_async_reduce_gradient(...);');
+    my $pointers = find_code($f, $inside, 'floatX* const <pointers>[] = {...};');
+    my $call = find_code($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
     my $reduced = within(span($pointers, $call), $in);
     reduces_all($f, $reduced, map { "grads.$_" } grep { !$f->{in_blocks}{$_} } @{ $f->{tensors} });
     without($f, $reduced);
-    my $mean = find($f, rest($reduce, $in), qr/model->mean_loss\s*\/=[^;]*;/, 'model->mean_loss /= ...;');
+    my $mean = find_code($f, rest($reduce, $in), 'model->mean_loss /= ...;');
     after($f, $mean, 'model->mean_loss = z_sum(model->mean_loss) / zero_ranks(z);');
 }
 
@@ -331,7 +326,8 @@ sub check_nccl {
         next if is_understood($f, $if->{from});
         my $rest = { from => $if->{from}, to => length $f->{mask} };
         my $endif = find($f, $rest, qr/^[ \t]*#[ \t]*endif\b[^\n]*/m, '#endif');
-        known($f, span($if, $endif), 'cuda.nccl', 'It is not compiled with the plugin, which does not use llm.c\'s NCCL');
+        known($f, span($if, $endif), 'cuda.nccl',
+              'It is not compiled with the plugin, which connects the ranks itself');
     }
 }
 
@@ -341,18 +337,23 @@ sub outside_by_number {
     my ($f, $in) = @_;
     for my $test (find_any($f, $in, qr/\bi\s*<\s*(\d+)\s*\|\|\s*i\s*>\s*(\d+)/)) {
         my $tensors = $f->{tensors};
-        my @wrong = grep { ($_ < $test->{1} || $_ > $test->{2}) == $f->{in_blocks}{ $tensors->[$_] } } 0 .. $#$tensors;
-        @wrong and missing($f, $test, 'the numbers of the tensors outside the layers: i < NUMBER || i > NUMBER');
+        for my $i (0 .. $#$tensors) {
+            my $said = $i < $test->{1} || $i > $test->{2};
+            $said != $f->{in_blocks}{ $tensors->[$i] }
+                or missing($f, $test, 'the numbers of the tensors outside the layers');
+        }
     }
 }
 
 sub sampling {
     my ($f, $in) = @_;
-    my $if = find($f, $in, qr/if\s*\(\s*multi_gpu_config\.process_rank\s*==\s*0\s*&&\s*(sample_every\b[^\n]*)/,
+    my $condition = qr/multi_gpu_config\.process_rank\s*==\s*0\s*&&\s*(sample_every\b[^\n]*)/;
+    my $if = find($f, $in, qr/if\s*\(\s*$condition/,
                   'if (multi_gpu_config.process_rank == 0 && sample_every ...');
     my $block = within(braces($f, index $f->{mask}, '{', $if->{to}), $in);
-    my ($writes) = find_any($f, $block, qr/\b(f(?:printf|write|puts|putc|open)\w*|puts|putchar|write|exit)\s*\(/);
-    $writes and refuse($f, $writes->{from}, "$writes->{1}() in the block that samples, which all ranks would run");
+    my $output = qr/\b(f(?:printf|write|puts|putc|open)\w*|puts|putchar|write|exit)\s*\(/;
+    my ($writes) = find_any($f, $block, $output);
+    $writes and refuse($f, $writes->{from}, "$writes->{1}() in the block that samples, which all ranks run");
     my @prints = find_all($f, $block, qr/\b(?:safe_)?printf\s*\([^;]*;/, 'printf(...);');
     $_->{new} = 'if (multi_gpu_config.process_rank == 0) { ' . text_of($f, $_) . ' }' for @prints;
     instead($f, $if, "if ($if->{1}");

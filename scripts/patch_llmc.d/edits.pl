@@ -33,7 +33,8 @@ sub insert_second {
 sub own_lines {
     my ($f, $range) = @_;
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
-    my $others = mask_of($f, { from => $start, to => $range->{from} }) . mask_of($f, { from => $range->{to}, to => $end });
+    my $others = mask_of($f, { from => $start, to => $range->{from} })
+        . mask_of($f, { from => $range->{to}, to => $end });
     my ($first) = substr($f->{text}, $range->{from}) =~ /^([^\n]*)/;
     $others =~ /\S/ and missing($f, { from => $range->{from} }, "this on lines of its own: $first");
     return ($start, $end);

@@ -47,8 +47,10 @@ sub declared {
         next if $tokens[$i]{text} !~ $TYPE;
         my $name = $i + 1;
         $name++ while $name < $#tokens && $tokens[$name]{text} =~ /^(?:\*|const)$/;
-        next if $name >= $#tokens || $tokens[$name]{text} !~ /^[A-Za-z_]\w*$/ || $tokens[$name]{text} =~ $TYPE;
-        $names{ $tokens[$name]{text} } = 1 if $tokens[$name + 1]{text} =~ /^[=;,)\[]$/;
+        next if $name >= $#tokens;
+        my $text = $tokens[$name]{text};
+        next if $text !~ /^[A-Za-z_]\w*$/ || $text =~ $TYPE;
+        $names{$text} = 1 if $tokens[$name + 1]{text} =~ /^[=;,)\[]$/;
     }
     return \%names;
 }
@@ -109,6 +111,8 @@ sub known {
     defined $nearest or stop("known_forms has nothing for $place");
     differs($f, $range, $effect, $nearest, $statements[$most]);
 }
+
+sub nothing_but { my ($work) = @_; return "The plugin would $work, and nothing else would be done" }
 
 sub differs {
     my ($f, $range, $effect, $nearest, $first) = @_;

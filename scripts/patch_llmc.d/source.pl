@@ -99,12 +99,39 @@ sub find_any {
     while ($part =~ /$pattern/g) {
         my $match = { from => $in->{from} + $-[0], to => $in->{from} + $+[0], function => $in->{function} };
         for my $group (1 .. $#-) {
-            my $caught = defined $-[$group];
-            $match->{$group} = $caught ? substr($f->{text}, $in->{from} + $-[$group], $+[$group] - $-[$group]) : '';
+            my ($from, $to) = ($-[$group], $+[$group]);
+            $match->{$group} = defined $from ? substr($f->{text}, $in->{from} + $from, $to - $from) : '';
         }
         push @found, $match;
     }
     return @found;
+}
+
+# The same for a piece of C. White space may differ, ... stands for anything up to a semicolon, <name> for a word
+# that is caught, and <...> for anything that is caught. A message quotes it as it is.
+sub find_code {
+    my ($f, $in, $code) = @_;
+    return find($f, $in, like($code), $code);
+}
+
+sub find_all_code {
+    my ($f, $in, $code) = @_;
+    return find_all($f, $in, like($code), $code);
+}
+
+my %WILD = ('...' => '[^;]*?', '<...>' => '([^;]*?)');
+
+sub like {
+    my ($code) = @_;
+    my ($pattern, $last) = ('', '');
+    for my $token ($code =~ /<\w+>|<\.\.\.>|\.\.\.|\w+|\S/g) {
+        my $is_word = $token =~ /^(?:\w|<\w)/;
+        $pattern .= $is_word && $last =~ /\w>?$/ ? '\s+' : '\s*' if $last ne '';
+        $pattern .= $WILD{$token} // ($token =~ /^<\w+>$/ ? '(\w+)' : quotemeta $token);
+        $last = $token;
+    }
+    return qr/(?<!\w)$pattern(?!\w)/ if $last =~ /^\w/;
+    return $code =~ /^[\w<]/ ? qr/(?<!\w)$pattern/ : qr/$pattern/;
 }
 
 # The inside of the braces that open at $at.

@@ -60,7 +60,9 @@ sub training_pass {
     my ($f, $in, $backward) = @_;
     my @passes = grep { trains($f, $_) } calls($f, $in, 'gpt2_forward');
     @passes or missing($f, $in, "one block in which $backward follows gpt2_forward");
-    @passes == 1 or refuse($f, $passes[1]{from}, "gpt2_forward is called a second time before $backward; $KNOWN_STEPS");
+    @passes == 1
+        or refuse($f, $passes[1]{from},
+                  "gpt2_forward is called a second time before $backward; $KNOWN_STEPS");
     $passes[0]{name} = 'gpt2_forward';
     return $passes[0];
 }
@@ -105,18 +107,22 @@ sub accumulated_step {
     in_order($f, $forward, $backward, $norm, $update);
     over_micro_batches($f, $main, $loop, $backward);
     start_of_block($f, $norm->{from}) == start_of_block($f, $loop)
-        or refuse($f, $norm->{from}, "$norm->{name} stands under a condition or in a loop of its own; $KNOWN_STEPS");
+        or refuse($f, $norm->{from},
+                  "$norm->{name} stands under a condition or in a loop of its own; $KNOWN_STEPS");
     skipped_or_clipped($f, $main, $norm, $update);
     runs_through($f, between($forward, $update));
-    called_nowhere_else($f, [$main, function($f, 'gpt2_validate')], 'gpt2_forward', $backward->{name}, $update->{name});
+    my @allowed = ($main, function($f, 'gpt2_validate'));
+    called_nowhere_else($f, \@allowed, qw(gpt2_forward gpt2_backward_and_reduce gpt2_update));
 }
 
 # for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++) {
 sub over_micro_batches {
     my ($f, $main, $open, $backward) = @_;
-    my $counted = qr/(?<!\w)for\s*\(\s*int\s+(\w+)\s*=\s*0\s*;\s*\g1\s*<\s*(\w+)\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)\s*\)\s*\z/;
-    my $wanted = 'a loop over the micro-batches: for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++)';
-    my $for = find($f, { %$main, to => $open }, $counted, "$wanted around $backward->{name}");
+    my $plus_1 = '(?:\g1\s*\+\+|\+\+\s*\g1)';
+    my $for = find($f, { %$main, to => $open },
+                   qr/(?<!\w)for\s*\(\s*int\s+(\w+)\s*=\s*0\s*;\s*\g1\s*<\s*(\w+)\s*;\s*$plus_1\s*\)\s*\z/,
+                   "a loop over the micro-batches around $backward->{name}: "
+                   . 'for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++) {');
     my ($step, $steps) = @$for{1, 2};
     find($f, statement($f, $backward), qr/,\s*$steps\s*,\s*$step\s*\)\s*;/,
          "$backward->{name}(..., $steps, $step), the loop's own numbers");
@@ -126,17 +132,20 @@ sub over_micro_batches {
 # norm; update }
 sub skipped_or_clipped {
     my ($f, $main, $norm, $update) = @_;
-    my $result = find($f, statement($f, $norm), qr/^float\s+(\w+)\s*=/, 'float NORM = gpt2_calculate_grad_norm(...);')->{1};
+    my $result = find_code($f, statement($f, $norm), 'float <norm> = gpt2_calculate_grad_norm(...);')->{1};
     my $between = within(between(statement($f, $norm), $update), $main);
     my ($changed) = find_any($f, $between, qr/&\s*$result\b|\b$result\s*(?:[-+*\/]?=(?!=)|\+\+|--)/);
-    $changed and refuse($f, $changed->{from}, "$result is changed after $norm->{name}, and the plugin clips by its own norm");
+    $changed
+        and refuse($f, $changed->{from}, "$result is changed after $norm->{name}; the plugin clips by its own norm");
 
     my $skip = qr/if\s*\([^{};]*>\s*skip_update_\w+\s*\)\s*\{[^{}]*\}\s*else\s*/;
-    my $scale = qr/float\s+grad_scale\s*=\s*\(\s*$result\s*>\s*grad_clip\s*\)\s*\?\s*grad_clip\s*\/\s*$result\s*:\s*1\.0f\s*;/;
-    find($f, $between, qr/float\s+grad_clip\s*=/, 'float grad_clip = ...;');
-    find($f, $between, qr/$scale/, "float grad_scale = ($result > grad_clip) ? grad_clip / $result : 1.0f;");
+    my $clips = "float grad_scale = ($result > grad_clip) ? grad_clip / $result : 1.0f;";
+    my $scale = like($clips);
+    find_code($f, $between, 'float grad_clip = ...;');
+    find_code($f, $between, $clips);
     find($f, $between, qr/\A[^{}]*?(?<!\w)(?:$skip)+\{\s*float\s+grad_clip\s*=[^;{}]*;\s*$scale\s*\z/,
-         'between the norm and the update only: if (... > skip_update_...) {...} else {, grad_clip and grad_scale');
+         'between the norm and the update only: if (... > skip_update_...) {...} else {, grad_clip and '
+         . 'grad_scale');
 }
 
 # The model, by any name, may only be given to functions of this file, where check_nothing_else() sees what
@@ -152,7 +161,7 @@ sub model_stays_here {
         my $call = call_around($f, $use->{from});
         next if $call =~ $library || $call ne '' && defines($f, $call);
         my $to = $call eq '' ? 'used as a whole' : "given to $call(), which this file does not define";
-        refuse($f, $use->{from}, "the model is $to: its parameters and gradients are in the plugin, not in the model");
+        refuse($f, $use->{from}, "the model is $to: its parameters and gradients are in the plugin");
     }
 }
 
@@ -173,7 +182,8 @@ sub call_around {
 
 sub defines {
     my ($f, $name) = @_;
-    return $f->{defines}{$name} //= scalar find_any($f, whole($f), qr/^\w[\w \t*&<>:]*\b$name\s*\([^;{}]*\)\s*\{/m);
+    my $head = qr/^\w[\w \t*&<>:]*\b$name\s*\([^;{}]*\)\s*\{/m;
+    return $f->{defines}{$name} //= scalar find_any($f, whole($f), $head);
 }
 
 1;

@@ -34,7 +34,8 @@ sub read_tensors {
     }
     my $body = function($f, 'malloc_and_point_parameters');
     my @order = map { $_->{1} } find_all($f, $body, qr/&params->(\w+)/, '&params->NAME');
-    "@order" eq "@$tensors" or missing($f, $body, 'the tensors in the order of the fields of ParameterTensors');
+    "@order" eq "@$tensors"
+        or missing($f, $body, 'the tensors in the order of the fields of ParameterTensors');
     understood($f, $body);
 }
 
@@ -73,7 +74,8 @@ sub use_of_unit {
 
 sub uses_in {
     my ($f, $in) = @_;
-    return find_all($f, $in, qr/\b(params|grads)\.(\w+)/, 'params.NAME or grads.NAME outside the loop over the layers');
+    return find_all($f, $in, qr/\b(params|grads)\.(\w+)/,
+                    'params.NAME or grads.NAME outside the loop over the layers');
 }
 
 sub outside_layers {
@@ -113,7 +115,8 @@ sub layer_pointers {
         $f->{in_blocks}{$tensor} or missing($f, $p, "$struct.$tensor to be a tensor of each layer");
         my @factors = factors($size =~ s/^\s*\*//r);
         "@factors" eq $f->{of_layer}{$tensor}
-            or missing($f, $p, "$struct.$tensor + $layer * ($f->{of_layer}{$tensor} as factors), the start of the layer");
+            or missing($f, $p, "$struct.$tensor + $layer times the factors $f->{of_layer}{$tensor}, "
+                       . 'the start of the layer');
         $p->{new} = "$type $name = " . pointer($struct, $tensor, $layer) . ';';
     }
     $pointers[0]{new} = ($hook // '') . $pointers[0]{new};
@@ -123,7 +126,7 @@ sub layer_pointers {
 # The hooks stand at the ends of its body, so every layer has to come by there.
 sub layer_loop {
     my ($f, $in) = @_;
-    my $L = find($f, $in, qr/\b(\w+)\s*=\s*model->config\.num_layers\s*;/, 'VARIABLE = model->config.num_layers;')->{1};
+    my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
     my $down = $L . '\s*-\s*1\s*;\s*\g1\s*>=\s*0\s*;\s*(?:\g1\s*--|--\s*\g1)';
     my $for = find($f, $in, qr/\bfor\s*\(\s*int\s+(\w+)\s*=\s*(?:$up|$down)\s*\)\s*(?=\{)/,
@@ -145,8 +148,8 @@ sub loader_arguments {
     my ($rank) = grep { $names[$_] eq 'process_rank' } 0 .. $#names;
     my ($ranks) = grep { $names[$_] eq 'num_processes' } 0 .. $#names;
     defined $rank && defined $ranks
-        or stop("$f->{name}: dataloader_init has no parameters process_rank and num_processes: this data loader knows no "
-                . 'ranks (llm.c before June 2024); take a newer llm.c');
+        or stop("$f->{name}: dataloader_init has no parameters process_rank and num_processes: this data "
+                . 'loader knows no ranks (llm.c before June 2024); take a newer llm.c');
     return ($rank, $ranks);
 }
 
@@ -156,7 +159,8 @@ sub compare_inputs {
     my ($f, @calls) = @_;
     my @lines;
     for my $call (@calls) {
-        $call->{1} =~ /^\s*&(\w+)\s*,\s*([^,]+?)\s*,/ or missing($f, $call, 'dataloader_init(&LOADER, PATTERN, ...);');
+        $call->{1} =~ /^\s*&(\w+)\s*,\s*([^,]+?)\s*,/
+            or missing($f, $call, 'dataloader_init(&LOADER, PATTERN, ...);');
         push @lines, "z_same_data(\"$1\", $1.B, $1.T, $2);";
     }
     return join "\n", @lines;
@@ -167,12 +171,14 @@ sub compare_inputs {
 sub check_nothing_else {
     my ($f) = @_;
     understood($f, $_) for find_any($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/),
-        find_any($f, function($f, 'gpt2_free'), qr/(?:free\s*\(|cudaFreeCheck\s*\(\s*&)\s*model->\w+\s*\)\s*;/);
-    my $memory = qr/\b(?:(?:params|grads|m|v)_memory|master_weights)\b(?!\s*=\s*NULL|\s*==\s*nullptr\s*\)\s*;)/;
+        find_any($f, function($f, 'gpt2_free'),
+                 qr/(?:free\s*\(|cudaFreeCheck\s*\(\s*&)\s*model->\w+\s*\)\s*;/);
+    my $null = qr/\s*=\s*NULL|\s*==\s*nullptr\s*\)\s*;/;
+    my $memory = qr/\b(?:(?:params|grads|m|v)_memory|master_weights)\b(?!$null)/;
     for my $use (find_any($f, whole($f), qr/\b(?:params|grads)\.\w+|(?:->|\.)(?:params|grads)\b|$memory/)) {
         next if is_understood($f, $use->{from});
-        refuse($f, $use->{from}, text_of($f, $use) . ' is used where this script does not expect it, and the plugin, '
-               . 'which now holds it, would not be asked');
+        refuse($f, $use->{from}, text_of($f, $use) . ' is used where this script does not expect it, and the '
+               . 'plugin, which now holds it, would not be asked');
     }
     model_stays_here($f);
 }
