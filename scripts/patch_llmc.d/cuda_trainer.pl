@@ -331,6 +331,19 @@ sub check_nccl {
     }
 }
 
+# Which tensors the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay : 0.0f;"
+sub decayed {
+    my ($f) = @_;
+    my $in = function($f, 'gpt2_update');
+    my $wd = find($f, $in, qr/=\s*\(([^()?;]*)\)\s*\?\s*weight_decay\s*:\s*0\.0f\s*;/,
+                  '(i == NUMBER || ...) ? weight_decay : 0.0f;');
+    my @numbers = $wd->{1} =~ /\bi\s*==\s*(\d+)/g;
+    my $is_list = $wd->{1} =~ /^\s*i\s*==\s*\d+(?:\s*\|\|\s*i\s*==\s*\d+)*\s*$/;
+    $is_list && !grep { $_ > $#{ $f->{tensors} } } @numbers
+        or missing($f, $wd, 'numbers of tensors: (i == NUMBER || ...) ? weight_decay : 0.0f;');
+    return { map { $f->{tensors}[$_] => 1 } @numbers };
+}
+
 # Where the optimizer and the norm treat the tensors outside the layers in another way, it has to be these
 # tensors: i < NUMBER || i > NUMBER
 sub outside_by_number {

@@ -107,8 +107,8 @@ sub find_any {
     return @found;
 }
 
-# The same for a piece of C. White space may differ, ... stands for anything up to a semicolon, <name> for a word
-# that is caught, and <...> for anything that is caught. A message quotes it as it is.
+# The same for a piece of C. White space may differ, ... stands for anything up to a semicolon, <name> for a
+# word that is caught, and <...> for anything that is caught. A message quotes it as it is.
 sub find_code {
     my ($f, $in, $code) = @_;
     return find($f, $in, like($code), $code);

@@ -136,7 +136,8 @@ sub skipped_or_clipped {
     my $between = within(between(statement($f, $norm), $update), $main);
     my ($changed) = find_any($f, $between, qr/&\s*$result\b|\b$result\s*(?:[-+*\/]?=(?!=)|\+\+|--)/);
     $changed
-        and refuse($f, $changed->{from}, "$result is changed after $norm->{name}; the plugin clips by its own norm");
+        and refuse($f, $changed->{from},
+                   "$result is changed after $norm->{name}; the plugin clips by its own norm");
 
     my $skip = qr/if\s*\([^{};]*>\s*skip_update_\w+\s*\)\s*\{[^{}]*\}\s*else\s*/;
     my $clips = "float grad_scale = ($result > grad_clip) ? grad_clip / $result : 1.0f;";

@@ -1,5 +1,6 @@
-# The code that is added: C for the two trainers, and rules for the Makefile. Whatever changes in zero.h changes here, and in
-# the lines that trainer.pl and cuda_trainer.pl give to before(), after() and instead().
+# The code that is added: C for the two trainers, and rules for the Makefile. When zero.h changes, this
+# file changes, and so do the lines that trainer.pl, cuda_trainer.pl and units.pl give to before(), after() and
+# instead().
 use strict;
 use warnings;
 
@@ -16,7 +17,8 @@ sub unit_of { my ($f, $name) = @_; return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 
 # What both trainers get.
 sub shared_check {
     return <<'END';
-// An error is told once and ends all ranks: who is to speak ends the others as they wait; one that is still there then has failed alone.
+// An error is printed once and ends all ranks. The rank that speaks ends the others while they wait; a rank
+// that is still there after that has failed alone.
 static void z_refuse(const char *format, ...) {
     va_list args;
     if (!zero_first_to_fail(z)) sleep(3);
@@ -39,7 +41,8 @@ END
 # Of what the ranks have read.
 sub shared_same {
     return <<'END';
-// The ranks compare what they have read: all parameters, and of each data file its name and first 64 KiB, the header with its size too.
+// The ranks compare what they have read: all parameters, and of each data file the name and the first 64 KiB,
+// in which the header has its size.
 static uint64_t z_params_read; // a digest
 static void z_digest(uint64_t *digest, const void *data, size_t words) { // FNV-1a, of 4 bytes at a time
     for (size_t i = 0; i < words; i++) {
@@ -53,8 +56,8 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
     char line[1024];
     glob_t files;
     if (glob(pattern, 0, NULL, &files) != 0) z_refuse("%s: there is no such data file any more", pattern);
-    snprintf(line, sizeof(line), "parameters = digest %016llx\n%s = B %zu, T %zu, %zu data files", (unsigned long long)z_params_read, name,
-             B, T, (size_t)files.gl_pathc);
+    snprintf(line, sizeof(line), "parameters = digest %016llx\n%s = B %zu, T %zu, %zu data files",
+             (unsigned long long)z_params_read, name, B, T, (size_t)files.gl_pathc);
     z_check(zero_require_same(z, line));
     for (size_t i = 0; i < files.gl_pathc; i++) {
         const char *path = files.gl_pathv[i], *slash = strrchr(path, '/');
@@ -64,7 +67,8 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
         if (fread(block, 1, sizeof(block), file) == 0) z_refuse("%s: cannot be read", path);
         fcloseCheck(file);
         z_digest(&first, block, sizeof(block) / sizeof(*block));
-        snprintf(line, sizeof(line), "%s, file %zu = %.255s, digest %016llx", name, i, slash ? slash + 1 : path, (unsigned long long)first);
+        snprintf(line, sizeof(line), "%s, file %zu = %.255s, digest %016llx", name, i,
+                 slash ? slash + 1 : path, (unsigned long long)first);
         z_check(zero_require_same(z, line));
     }
     globfree(&files);
@@ -77,9 +81,11 @@ static void z_print_memory(int stage) {
     static const char *const classes[] = { "model states", "working", "activations" };
     zero_memory_line line;
     zero_job_info job;
-    double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0, working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
+    double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0;
+    double working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
     zero_get_job(z, &job);
-    printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z), job.comm);
+    printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z),
+           job.comm);
     for (int i = 0; zero_memory(z, i, &line) == 0; i++) {
         printf("  %-12s  %-28s %8.1f MiB\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
     }
@@ -92,11 +98,12 @@ sub helpers {
     my ($f) = @_;
     my $enum = wrapped(map { number($_) } @{ $f->{tensors} });
     my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ' }' } @{ $f->{tensors} });
-    my ($check, $layers, $same, $print_memory) = (shared_check(), shared_layers(), shared_same(), shared_print_memory());
+    my ($check, $layers, $same) = (shared_check(), shared_layers(), shared_same());
+    my $print_memory = shared_print_memory();
     return <<"END";
 // ----------------------------------------------------------------------------
-// ZeRO: the plugin holds parameters, gradients and moments. Its settings are in the environment: ZERO_STAGE=0..3, 3 if not given, and
-// ZERO_CONFIG=file, a DeepSpeed JSON. Run as mpirun -np 2 ./train_gpt2
+// ZeRO: the plugin holds parameters, gradients and moments. Its settings are in the environment:
+// ZERO_STAGE=0..3, by default 3, and ZERO_CONFIG=file, a DeepSpeed JSON. Run as mpirun -np 2 ./train_gpt2
 #include <glob.h>
 #include <stdarg.h>
 #include "llmc_zero/zero.h"
@@ -154,12 +161,14 @@ static void z_create(const size_t *sizes, int L) {
         int layers = z_layers(t, L);
         tensors[t] = (zero_tensor){ z_table[t].name, 1, { (int64_t)sizes[t] / layers }, layers, z_table[t].unit, 1, 0 };
     }
-    units[Z_EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 }; // encoder and head; the encoder's backward reads no parameters
+    // used by encoder and head; the encoder's backward reads no parameters
+    units[Z_EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 };
     for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = (zero_unit){ "block", 1, 1, 0 }; }
     config.stage = 3;
     z_check(zero_config_from_env(&config));
     if (config.numbers.dtype != ZERO_F32 || config.micro_batches != 1)
-        z_refuse("ZERO_CONFIG: this trainer computes in fp32, one micro-batch a step: no bf16, gradient_accumulation_steps 1");
+        z_refuse("ZERO_CONFIG: this trainer computes in fp32, one micro-batch a step: no bf16, "
+                 "gradient_accumulation_steps 1");
     z_check(zero_create(&z, &config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
     free(units);
     z_print_memory(config.stage);
@@ -201,7 +210,8 @@ END
 sub cuda_13 {
     return <<'END';
 #if CUDART_VERSION >= 13000 // takes a cudaMemLocation; this is what it was before
-static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMemoryAdvise advice, int device) {
+static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMemoryAdvise advice,
+                                        int device) {
     cudaMemLocation location = {};
     location.type = device == cudaCpuDeviceId ? cudaMemLocationTypeHost : cudaMemLocationTypeDevice;
     location.id = device == cudaCpuDeviceId ? 0 : device;
@@ -211,27 +221,19 @@ static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMe
 END
 }
 
-# Which tensors the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay : 0.0f;"
-sub decayed {
-    my ($f) = @_;
-    my $in = function($f, 'gpt2_update');
-    my $wd = find($f, $in, qr/=\s*\(([^()?;]*)\)\s*\?\s*weight_decay\s*:\s*0\.0f\s*;/, '(i == NUMBER || ...) ? weight_decay : 0.0f;');
-    my @numbers = $wd->{1} =~ /\bi\s*==\s*(\d+)/g;
-    $wd->{1} =~ /^\s*i\s*==\s*\d+(?:\s*\|\|\s*i\s*==\s*\d+)*\s*$/ && !grep { $_ > $#{ $f->{tensors} } } @numbers
-        or missing($f, $wd, 'numbers of tensors: (i == NUMBER || ...) ? weight_decay : 0.0f;');
-    return { map { $f->{tensors}[$_] => 1 } @numbers };
-}
-
 sub cuda_helpers {
     my ($f) = @_;
     my $decayed = decayed($f);
     my $enum = wrapped(map { number($_) } @{ $f->{tensors} });
-    my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ', ' . ($decayed->{$_} // 0) . ' }' } @{ $f->{tensors} });
-    my ($check, $layers, $same, $print_memory) = (shared_check(), shared_layers(), shared_same(), shared_print_memory());
+    my $row = sub { return "{ \"$_[0]\", " . unit_of($f, $_[0]) . ', ' . ($decayed->{$_[0]} // 0) . ' }' };
+    my $rows = wrapped(map { $row->($_) } @{ $f->{tensors} });
+    my ($check, $layers, $same) = (shared_check(), shared_layers(), shared_same());
+    my $print_memory = shared_print_memory();
     return <<"END";
 // ----------------------------------------------------------------------------
-// ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z is its stage; ZERO_CONFIG=file, a DeepSpeed
-// JSON, has further settings. Run as mpirun -np 2 ./train_gpt2cu -z 3; or with -pi, -pn and -pr, as without ZeRO
+// ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z is its stage;
+// ZERO_CONFIG=file, a DeepSpeed JSON, has further settings. Run as mpirun -np 2 ./train_gpt2cu -z 3, or with
+// -pi, -pn and -pr as without ZeRO.
 #define OMPI_SKIP_MPICXX 1 // C++ bindings, which the C library does not have
 #define MPICH_SKIP_MPICXX 1
 #include <glob.h>
@@ -239,7 +241,7 @@ sub cuda_helpers {
 #include <mpi.h>
 #include "llmc_zero/zero.h"
 #if defined(ENABLE_FP16)
-#error "PRECISION=FP16: this trainer has no loss scale, without which fp16 gradients vanish; build with PRECISION=BF16 or FP32"
+#error "PRECISION=FP16: this trainer has no loss scale, so gradients vanish; build with PRECISION=BF16/FP32"
 #endif
 
 static zero *z;
@@ -268,20 +270,23 @@ static floatX *z_grad(int tensor, int layer) {
 $layers
 $same
 $print_memory
-// Who this rank is, and its GPU: with MPI by its number on its node, else by -pg, so that ranks may share one.
+// Who this rank is, and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
 static int z_rank_on_node(int ranks) {
     int provided, rank = 0, world = 0;
     MPI_Comm node;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED)
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS ||
+        provided < MPI_THREAD_SERIALIZED)
         z_refuse("MPI_Init_thread does not give MPI_THREAD_SERIALIZED, which the plugin needs");
     if (MPI_Comm_size(MPI_COMM_WORLD, &world) != MPI_SUCCESS || world != ranks)
-        z_refuse("the launcher started %d ranks, MPI knows of %d: start with mpirun, or add -pi tcp or -pi fs", ranks, world);
+        z_refuse("the launcher started %d ranks, MPI knows of %d: start with mpirun, or add -pi tcp or "
+                 "-pi fs", ranks, world);
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS ||
         MPI_Comm_rank(node, &rank) != MPI_SUCCESS || MPI_Comm_free(&node) != MPI_SUCCESS)
         z_refuse("MPI does not tell which ranks are on this node");
     return rank;
 }
-static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip, char *fs_path, char *init_method) {
+static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip,
+                              char *fs_path, char *init_method) {
     MultiGpuConfig config = {};
     zero_launch_info launched = zero_launched();
     int on_node = launched.ranks_on_node, devices;
@@ -302,15 +307,18 @@ static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_
         if (gpus_per_node < 1) z_refuse("-pg %d: at least 1", gpus_per_node);
         config.local_device_idx = config.process_rank % gpus_per_node;
         if (config.local_device_idx >= devices)
-            z_refuse("-pg %d: rank %d would take GPU %d, and this machine has %d: give -pg %d, then ranks share GPUs, or start fewer ranks on it",
+            z_refuse("-pg %d: rank %d would take GPU %d, and this machine has %d: give -pg %d, then ranks "
+                     "share GPUs, or start fewer ranks on it",
                      gpus_per_node, config.process_rank, config.local_device_idx, devices, devices);
     } else if (num_processes != 1 && num_processes != config.num_processes)
-        z_refuse("-pn %d: this is one of %d ranks; start with mpirun -np %d, or add -pi tcp or -pi fs", num_processes, config.num_processes, num_processes);
+        z_refuse("-pn %d: this is one of %d ranks; start with mpirun -np %d, or add -pi tcp or -pi fs",
+                 num_processes, config.num_processes, num_processes);
     else if (config.num_processes > 1) {
         z_config.start.method = ZERO_START_MPI;
         config.local_device_idx = z_rank_on_node(config.num_processes) % devices;
         if (on_node > devices && config.process_rank == 0)
-            printf("note: %d ranks on rank 0's machine, GPUs that it sees there: %d; ranks that share one take turns on it\\n",
+            printf("note: %d ranks on rank 0's machine, GPUs that it sees there: %d; ranks that share one "
+                   "take turns on it\\n",
                    on_node, devices);
     }
     cudaCheck(cudaSetDevice(config.local_device_idx));
@@ -335,7 +343,8 @@ static float z_sum(float value) {
 #define multi_gpu_barrier(config) z_check(zero_barrier(z))
 #define set_zero_configs(config, stage, parameters) ((config)->zero_stage = (stage))
 
-// As given: sorted, of several the last. But a rank may have -p* and paths of its own; what it reads there is compared later.
+// The options as given, sorted; of several the last counts. A rank may have -p* and paths of its own: what it
+// reads there is compared later.
 static void z_same_options(int argc, char **argv) {
     static std::string lines;
     std::map<std::string, std::string> given;
@@ -360,19 +369,25 @@ static void z_configure(int stage, int micro_batches, int use_master_weights) {
     z_config.max_open = 2; // the end of a block computes the first layernorm of the next
     z_check(zero_config_from_env(&z_config));
     if (z_config.stage != stage)
-        z_refuse("-z %d, but ZERO_STAGE or ZERO_CONFIG asks for stage %d: give the same, or leave it to -z", stage, z_config.stage);
-    if (z_config.numbers.dtype != dtype) z_refuse("ZERO_CONFIG: another precision than this program was built with; build with another PRECISION");
+        z_refuse("-z %d, but ZERO_STAGE or ZERO_CONFIG asks for stage %d: give the same, or leave it to -z",
+                 stage, z_config.stage);
+    if (z_config.numbers.dtype != dtype)
+        z_refuse("ZERO_CONFIG: another precision than this program was built with; build with another "
+                 "PRECISION");
     if (z_config.micro_batches != micro_batches)
-        z_refuse("ZERO_CONFIG: gradient_accumulation_steps %d, but -d, -b and -t make it %d", z_config.micro_batches, micro_batches);
+        z_refuse("ZERO_CONFIG: gradient_accumulation_steps %d, but -d, -b and -t make it %d",
+                 z_config.micro_batches, micro_batches);
 }
 static void z_create(const size_t *sizes, int L) {
     zero_tensor tensors[Z_TENSORS];
     zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
     for (int t = 0; t < Z_TENSORS; t++) {
         int layers = z_layers(t, L);
-        tensors[t] = { z_table[t].name, 1, { (int64_t)sizes[t] / layers }, layers, z_table[t].unit, z_table[t].decay, 0 };
+        int64_t elems = (int64_t)sizes[t] / layers;
+        tensors[t] = { z_table[t].name, 1, { elems }, layers, z_table[t].unit, z_table[t].decay, 0 };
     }
-    units[Z_EMBEDDING] = { "embedding", 2, 2, 1 }; // encoder and head; the encoder's backward reads no parameters
+    // used by encoder and head; the encoder's backward reads no parameters
+    units[Z_EMBEDDING] = { "embedding", 2, 2, 1 };
     for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = { "block", 1, 1, 0 }; }
     z_check(zero_create(&z, &z_config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
     free(units);
@@ -385,7 +400,9 @@ static void z_each_piece(const size_t *sizes, int L, Piece piece) {
     for (int t = 0; t < Z_TENSORS; t++) {
         int64_t elems = (int64_t)sizes[t] / z_layers(t, L);
         for (int l = 0; l < z_layers(t, L); l++) {
-            for (int64_t at = 0; at < elems; at += Z_PIECE) { piece(t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE); }
+            for (int64_t at = 0; at < elems; at += Z_PIECE) {
+                piece(t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE);
+            }
         }
     }
 }
@@ -418,20 +435,23 @@ static void z_write_params(FILE *file, const size_t *sizes, int L) {
 
 // The plugin's file of a rank: beside the state file, under its name and .zero
 static std::string z_state_path(const char *filename) { return std::string(filename) + ".zero"; }
-static void z_save(const char *filename, int step) { z_check(zero_save(z, z_state_path(filename).c_str(), &step, sizeof(step))); }
+static void z_save(const char *filename, int step) {
+    z_check(zero_save(z, z_state_path(filename).c_str(), &step, sizeof(step)));
+}
 static void z_load(const char *filename, int step) {
     int saved_at = -1;
     z_check(zero_load(z, z_state_path(filename).c_str(), &saved_at, sizeof(saved_at)));
-    if (saved_at != step) z_refuse("%s is of step %d, %s.zero of step %d", filename, step, filename, saved_at);
+    if (saved_at != step)
+        z_refuse("%s is of step %d, %s.zero of step %d", filename, step, filename, saved_at);
 }
 static void z_remove_state(const char *filename) { remove(z_state_path(filename).c_str()); }
 static void z_check_state(const int *header, const char *filename) {
     if (header[0] != 20240527 || header[1] != Z_STATE_VERSION)
-        z_refuse("%s: not written with ZeRO: its moments are laid out for llm.c's own optimizer; start from the model file, with -e",
-                 filename);
+        z_refuse("%s: not written with ZeRO: its moments are laid out for llm.c's own optimizer; start from "
+                 "the model file, with -e", filename);
     if (header[2] != zero_ranks(z))
-        z_refuse("%s: saved by %d ranks; resume with mpirun -np %d, srun -n %d or -pn %d", filename, header[2], header[2], header[2],
-                 header[2]);
+        z_refuse("%s: saved by %d ranks; resume with mpirun -np %d, srun -n %d or -pn %d", filename,
+                 header[2], header[2], header[2], header[2]);
 }
 // ----------------------------------------------------------------------------
 END
@@ -453,12 +473,14 @@ END
 sub cuda_make_rules {
     return <<'END';
 
-# ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a folder of its own; nvcc gets the host's flags in its way
+# ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a folder of its own. nvcc gets the host's flags
+# in its own form.
 ZERO_FOR_CUDA := $(ZERO_BUILD)/cuda/libllmc_zero.a
 ZERO_COMMA := ,
 .PHONY: $(ZERO_FOR_CUDA)
 $(ZERO_FOR_CUDA):
-	@$(MAKE) --no-print-directory -f llmc_zero/zero.mk ZERO_CUDA=yes ZERO_NVCC=$(NVCC) ZERO_BUILD=$(ZERO_BUILD)/cuda $@
+	@$(MAKE) --no-print-directory -f llmc_zero/zero.mk ZERO_CUDA=yes ZERO_NVCC=$(NVCC) \
+	    ZERO_BUILD=$(ZERO_BUILD)/cuda $@
 train_gpt2cu: override NVCC_FLAGS += -DLLMC_ZERO
 train_gpt2cu: override NVCC_INCLUDES += $(filter -I% -D%,$(ZERO_MPI))
 train_gpt2cu: override NVCC_LDLIBS += $(patsubst -f%,-Xcompiler -f%,$(patsubst -pthread,-lpthread,\
