@@ -1,6 +1,6 @@
 # The code that is added: C for the two trainers, and rules for the Makefile. When zero.h changes, this
-# file changes, and so do the lines that trainer.pl, cuda_trainer.pl and units.pl give to before(), after() and
-# instead().
+# file changes, and so do the lines that trainer.pl, cuda_trainer.pl and units.pl give to before(), after()
+# and instead().
 use strict;
 use warnings;
 
@@ -159,7 +159,8 @@ static void z_create(const size_t *sizes, int L) {
     zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
     for (int t = 0; t < Z_TENSORS; t++) { // weight decay on all, as in gpt2_update
         int layers = z_layers(t, L);
-        tensors[t] = (zero_tensor){ z_table[t].name, 1, { (int64_t)sizes[t] / layers }, layers, z_table[t].unit, 1, 0 };
+        int64_t elems = (int64_t)sizes[t] / layers;
+        tensors[t] = (zero_tensor){ z_table[t].name, 1, { elems }, layers, z_table[t].unit, 1, 0 };
     }
     // used by encoder and head; the encoder's backward reads no parameters
     units[Z_EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 };
