@@ -4,7 +4,6 @@
 // on every device, so a file saved at one loads at another. Parameters that have masters are not saved: they
 // are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of
 // them: files with other numbers were not saved together.
-#include "net/late.h"
 #include "internal.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -277,7 +276,7 @@ static int check_same_save(zero *z, const char *path, uint64_t number) {
                        "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all "
                        "ranks the files of "
                        "one; these are %s and %s",
-                       c->rank, comm_host(c, c->rank), comm_host(c, 0), path, first.path);
+                       c->rank, net_host(c->net, c->rank), net_host(c->net, 0), path, first.path);
     return agree(z, rc);
 }
 

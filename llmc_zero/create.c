@@ -1,8 +1,7 @@
 // zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
 #include "internal.h"
 #include "comm/nccl.h"
-#include "net/late.h"
-#include "net/net.h"
+#include "net/failure.h"
 #include "net/sockets.h"
 #include "settings.h"
 #include <stdio.h>
@@ -12,7 +11,7 @@
 // The plan, first as the settings ask for it, then as the ranks are really connected: a window may not be
 // possible, NCCL may not be there.
 static int make_plan(zero *z, comm_way way) {
-    plan_rank of = { z->comm.rank, z->comm.ranks_on_node, way };
+    plan_rank of = { z->comm.rank, z->net.ranks_on_node, way };
     z->comm.planned = z->plan.comm;
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
@@ -62,7 +61,7 @@ static int first_with_device_of(const device_card *all, int r) {
     return first;
 }
 
-static int fail_shared_device(const comm *c, const device_card *all, int first, int other) {
+static int fail_shared_device(const net *c, const device_card *all, int first, int other) {
     int ranks = 0, devices = 0;
     for (int r = 0; r < c->ranks; r++) {
         if (all[r].machine != all[other].machine) continue;
@@ -75,13 +74,13 @@ static int fail_shared_device(const comm *c, const device_card *all, int first, 
                      "has, let each see one of its own (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or "
                      "say that they share (--comm host, "
                      "nccl 0: what they exchange then goes through the host's memory)",
-                     first, other, comm_host(c, other), ranks, devices, devices == 1 ? "" : "s");
+                     first, other, net_host(c, other), ranks, devices, devices == 1 ? "" : "s");
 }
 
 // Counts the ranks on this one's device. Ranks that share a device take turns on it, which is slow: unless
 // all of them have asked for it, that is an error.
 static int check_shared_device(zero *z) {
-    const comm *c = &z->comm;
+    net *c = &z->net;
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     char host[NET_NAME];
     device_card own = { .machine = net_machine(host),
@@ -90,7 +89,7 @@ static int check_shared_device(zero *z) {
     z->ranks_on_device = 1;
     if (c->ranks == 1 || z->config.device != ZERO_CUDA) return 0;
     memcpy(own.uuid, z->device.uuid, sizeof own.uuid);
-    ZERO_TRY(comm_net_gather(&z->comm, &own, all, sizeof own));
+    ZERO_TRY(net_gather(&z->net, &own, all, sizeof own));
     z->ranks_on_device = 0;
     for (int r = 0; r < c->ranks; r++) z->ranks_on_device += have_one_device(&all[r], &own);
     for (int r = 0; r < c->ranks && z->config.comm.nccl < 0; r++) {
@@ -125,7 +124,7 @@ static int open_nccl(zero *z) {
     const zero_config *c = &z->config;
     comm *ranks = &z->comm;
     if (!c->comm.nccl || c->device != ZERO_CUDA || ranks->ranks == 1) return 0;
-    int rc = comm_agree_opened(ranks, comm_nccl_open(ranks, c, &z->device, &z->memory));
+    int rc = failure_agree(&z->net, comm_nccl_open(ranks, c, &z->device, &z->memory));
     if (!rc) {
         ranks->gather_stream = GATHER;
         const char *sums = c->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
@@ -170,22 +169,23 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     c->overlap = c->overlap != 0;
     z->memory.device = &z->device;
     z->device = device_host;
-    ZERO_TRY(comm_connect(&z->comm, c));
+    ZERO_TRY(net_start(&z->net, c));
+    comm_join(&z->comm, &z->net);
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
-    ZERO_TRY(comm_agree_opened(&z->comm, device_open(&z->device, c, z->comm.node_rank)));
-    ZERO_TRY(comm_agree_opened(&z->comm, check_shared_device(z)));
+    ZERO_TRY(failure_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
+    ZERO_TRY(failure_agree(&z->net, check_shared_device(z)));
     ZERO_TRY(
         layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     for (int what = 0; what < STATES; what++)
         z->states[what] = state_of(what, c, &z->layout, z->comm.rank, &z->device);
-    ZERO_TRY(make_plan(z, plan_way(c, z->comm.ranks, z->comm.ranks_on_node)));
+    ZERO_TRY(make_plan(z, plan_way(c, z->comm.ranks, z->net.ranks_on_node)));
     ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
     ZERO_TRY(open_nccl(z));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
-    ZERO_TRY(comm_agree_opened(&z->comm, comm_open_incoming(&z->comm, &z->memory)));
-    ZERO_TRY(comm_agree_opened(&z->comm, comm_nccl_stage(&z->comm, &z->memory)));
+    ZERO_TRY(failure_agree(&z->net, comm_open_incoming(&z->comm, &z->memory)));
+    ZERO_TRY(failure_agree(&z->net, comm_nccl_stage(&z->comm, &z->memory)));
     loss_scale_init(&z->scale, c);
-    ZERO_TRY(comm_agree_opened(&z->comm, open_lanes(z)));
+    ZERO_TRY(failure_agree(&z->net, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));
     return prepare_nccl(z);
 }
@@ -193,7 +193,8 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 static void destroy(zero *z, int clean) {
     tasks_close(&z->tasks);
     if (z->comm.nccl) comm_nccl_close(&z->comm, clean && !z->tasks.failed);
-    comm_close(&z->comm, clean && !z->tasks.failed);
+    comm_close(&z->comm);
+    net_close(&z->net, clean && !z->tasks.failed);
     for (int i = 0; z->units && i < z->layout.n_units; i++) tasks_forget(&z->tasks, &z->units[i].gather);
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
         tasks_forget(&z->tasks, &z->buckets[i].reduce);
@@ -223,9 +224,7 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
     z->config = *config;
     int rc = create(z, tensors, n_tensors, units, n_units);
-    const comm_net *net = z->comm.net;
-    if (rc && net && net->lower && zero_failure_shared_as() < 0)
-        zero_fail_shared(rc, net->lower(&z->comm));  // a rank is gone: all see it
+    if (rc && z->net.f && zero_last_failure()->lower < 0) zero_failed_after(failure_lower(&z->net));
     if (rc)
         destroy(z, 0);
     else

@@ -34,7 +34,7 @@ void zero_get_job(const zero *z, zero_job_info *job) {
     *job = (zero_job_info){ .comm = z->comm.name,
                             .device = z->device.name,
                             .cuda_device = z->device.number,
-                            .ranks_on_host = z->comm.ranks_on_node,
+                            .ranks_on_host = z->net.ranks_on_node,
                             .ranks_on_device = z->ranks_on_device };
 }
 

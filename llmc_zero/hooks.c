@@ -1,20 +1,17 @@
 // The hooks and the accessors. They check the rules of use; params.c, grads.c and step.c do the work.
 #include "internal.h"
-#include "net/late.h"
-#include "net/net.h"
+#include "clock.h"
 #include <stdio.h>
 
 // Not only where its bytes are missed: a step of many micro-batches may have no collective for minutes.
 static int check_ranks(zero *z, int unit) {
-    const comm_net *net = z->comm.net;
-    double now = comm_now();
-    if (!net || !net->lost || now - z->looked < 0.1) return 0;
+    double now = clock_now();
+    if (now - z->looked < 0.1) return 0;
     z->looked = now;
-    if (net->lost(&z->comm, NULL) < 0) return 0;
-    char why[512];
-    snprintf(why, sizeof why, "%s", zero_last_error());
-    return zero_fail(ZERO_ERR_COMM, "%s, noticed by rank %d (host %s) at unit %d, in no collective", why,
-                     z->comm.rank, comm_host(&z->comm, z->comm.rank), unit);
+    char tail[160];
+    snprintf(tail, sizeof tail, ", noticed by rank %d (host %s) at unit %d, in no collective", z->net.rank,
+             net_host(&z->net, z->net.rank), unit);
+    return failure_lost(&z->net, tail) < 0 ? 0 : ZERO_ERR_COMM;
 }
 
 static int check_hook(zero *z, int unit) {

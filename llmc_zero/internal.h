@@ -7,6 +7,7 @@
 #include "device/kernels.h"
 #include "layout.h"
 #include "memory.h"
+#include "net/failure.h"
 #include "plan.h"
 #include "schedule.h"
 #include "state.h"
@@ -64,6 +65,7 @@ struct zero {
     layout layout;
     plan plan;
     memory memory;
+    net net;
     comm comm;
     tasks tasks;
     trace trace;
@@ -153,7 +155,8 @@ int loss_scale_step(loss_scale *s, const zero_config *c,
 
 int wait_for_device(
     zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
-int agree(zero *z, int rc);     // all ranks fail if one does, with the sentence of the lowest one that failed
+voice voice_of_ranks(zero *z);  // through the collectives, in their order
+int agree(zero *z, int rc);     // if one rank has failed, all fail with the failure of the lowest that has
 
 // same.c: all ranks were given rank 0's settings and tables, or all fail
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);

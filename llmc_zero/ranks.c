@@ -1,15 +1,11 @@
 // What a trainer needs of its ranks: sums, broadcasts, barriers, and one end for all of them after a failure.
 #include "internal.h"
 #include "comm/nccl.h"
-#include "net/late.h"
-#include "net/net.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "net/failure.h"
+#include "clock.h"
 
-int zero_rank(const zero *z) { return z->comm.rank; }
-int zero_ranks(const zero *z) { return z->comm.ranks; }
+int zero_rank(const zero *z) { return z->net.rank; }
+int zero_ranks(const zero *z) { return z->net.ranks; }
 
 typedef struct {
     zero *z;
@@ -19,6 +15,17 @@ typedef struct {
     void *data;
     size_t bytes;
 } scalar_request;
+
+typedef struct {
+    zero *z;
+    double mine, *all;
+} share_request;
+
+static int run_share(void *ctx, task *k) {
+    (void)k;
+    share_request *s = ctx;
+    return comm_share(&s->z->comm, comm_for_scalars, &s->mine, s->all, 1);
+}
 
 static int run_barrier(void *ctx, task *k) {
     (void)k;
@@ -58,54 +65,38 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     return tasks_run(&z->tasks, run_broadcast, &s);
 }
 
-int zero_first_to_fail(zero *z) {
-    if (z) {
-        const comm_net *net = z->comm.net;
-        int first = comm_window_first_to_fail(&z->comm);
-        if (net) first = net->first_to_fail(&z->comm, first);
-        if (first >= 0) return first;
-        double turn = comm_turn_s(z->comm.rank);  // without a window: in turn, the first ends the others
-        nanosleep(&(struct timespec){ (time_t)turn, (long)((turn - (time_t)turn) * 1e9) }, NULL);
-        return 1;
-    }
-    int shared_as = zero_failure_shared_as();
-    if (shared_as > 0 && !comm_mpi_launched()) {  // nobody else ends this rank; rank 0 speaks first
-        nanosleep(&(struct timespec){ 1, 0 }, NULL);
-        zero_end_all(NULL, 1);
-    }
-    return shared_as == 0 || zero_launched().rank == 0;
-}
-
 int wait_for_device(zero *z, device_stream s) {
     ZERO_TRY(z->device.f->wait(&z->device, s));
     return z->comm.nccl ? comm_nccl_failed(&z->comm) : 0;
 }
 
-// All ranks fail if one does, with the error of the lowest rank that failed; where others did not, it is
-// named.
-int agree(zero *z, int rc) {
-    comm *c = &z->comm;
-    struct {
-        int rc;
-        char sentence[512];
-    } mine = { rc, "" }, first = { 0, "" };
-    double failed = rc != 0;
-    if (rc) snprintf(mine.sentence, sizeof mine.sentence, "%s", zero_last_error());
-    int comm_rc = zero_sum(z, &failed, 1), who = 0;
-    for (int r = 0; !comm_rc && failed && !first.rc && r < c->ranks; r++) {
-        first = mine;
-        who = r;
-        comm_rc = zero_broadcast(z, r, &first, sizeof first);
-    }
-    if (comm_rc || !failed) return comm_rc ? comm_rc : rc;
-    if (failed < c->ranks && strncmp(first.sentence, "rank ", 5))
-        zero_fail(first.rc, "rank %d (host %s): %s", who, comm_host(c, who), first.sentence);
-    else
-        zero_fail(first.rc, "%s", first.sentence);
-    return zero_fail_shared(first.rc, c->rank);
+// -------- failure
+
+// By the collectives, so that it has its place in their order.
+static int share(void *ctx, double mine, double *all) {
+    zero *z = ctx;
+    share_request s = { z, mine, all };
+    ZERO_TRY(comm_nccl_failed(&z->comm));
+    return tasks_run(&z->tasks, run_share, &s);
+}
+static int broadcast(void *ctx, int root, void *data, size_t bytes) {
+    return zero_broadcast(ctx, root, data, bytes);
+}
+voice voice_of_ranks(zero *z) { return (voice){ z, share, broadcast }; }
+int agree(zero *z, int rc) { return failure_agree_by(voice_of_ranks(z), &z->net, rc); }
+
+// There is no plugin, or one that failed while it was created. If the ranks know of each other's failure the
+// lowest speaks. If not, each may be the only one that failed: rank 0 speaks at once, and the others speak if
+// no launcher has ended them by then.
+static void __attribute__((noreturn)) end_unconnected(int status, const char *sentence) {
+    enum { MOST_TURNS = 20 };
+    int rank = zero_launched().rank, lower = zero_last_failure()->lower;
+    if (lower > 0) clock_nap(net_launched_by_mpi() ? 3 : 1);
+    if (lower < 0 && rank > 0) clock_nap(3 + 0.3 * (rank < MOST_TURNS ? rank : MOST_TURNS));
+    failure_end(NULL, status, lower > 0 ? NULL : sentence);
 }
 
-void zero_end_all(zero *z, int status) {
-    if (z && z->comm.net) z->comm.net->abort(&z->comm, status);
-    exit(status);
+void zero_end_job(zero *z, int status, const char *sentence) {
+    if (z) failure_end(&z->net, status, sentence);
+    end_unconnected(status, sentence);
 }

@@ -1,7 +1,6 @@
 // Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has
 // another text names the first line that differs, and all ranks fail with the sentence of the lowest of them.
-#include "net/late.h"
-#include "net/net.h"
+#include "net/failure.h"
 #include "internal.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,50 +36,40 @@ static const char *quote(char quoted[QUOTED], const char *line, int has) {
     return quoted;
 }
 
-static int compare(const comm *c, const char *mine, const char *first, const char *hint) {
+static int compare(const net *c, const char *mine, const char *first, const char *hint) {
     char own[QUOTED], other[QUOTED];
     while (same_line(mine, first)) mine = next(mine), first = next(first);
     if (!*mine && !*first) return 0;
     int both = *mine && *first && same_name(mine, first), here = both || (*mine && !has_name(first, mine)),
         there = both || !here;
-    return zero_fail(ZERO_ERR_ARGUMENT, "rank %d (host %s) %s and rank 0 (host %s) %s%s", c->rank,
-                     comm_host(c, c->rank), quote(own, here ? mine : first, here), comm_host(c, 0),
-                     quote(other, there ? first : mine, there), hint);
+    return zero_fail_rank(ZERO_ERR_ARGUMENT, c->rank, net_host(c, c->rank), " %s and rank 0 (host %s) %s%s",
+                          quote(own, here ? mine : first, here), net_host(c, 0),
+                          quote(other, there ? first : mine, there), hint);
 }
 
 // -------- through the ranks
 
-typedef struct {  // how they talk: as they connect, or later
-    zero *z;
-    int (*broadcast)(zero *z, void *data, size_t bytes);  // rank 0's
-    int (*agree)(zero *z, int rc);                        // all fail if one does, with the lowest one's error
-    const char *hint;                                     // ends the sentence
-} means;
-
-// mine NULL: there was no memory for it.
-static int same(const means *m, const char *mine) {
+// mine NULL: there was no memory for it. hint ends the sentence.
+static int same(voice v, const net *n, const char *mine, const char *hint) {
     int64_t bytes = mine ? (int64_t)strlen(mine) : 0;
     char *first = NULL;
-    ZERO_TRY(m->broadcast(m->z, &bytes, sizeof bytes));
+    ZERO_TRY(v.broadcast(v.ctx, 0, &bytes, sizeof bytes));
     if (bytes < 0 || bytes > MOST_BYTES)
         return zero_fail(ZERO_ERR_ARGUMENT, "rank 0 has %lld bytes for the ranks to compare: at most %d",
                          (long long)bytes, MOST_BYTES);
     int rc = mine && (first = calloc(1, (size_t)bytes + 1))
                  ? 0
                  : zero_fail(ZERO_ERR_MEMORY, "out of memory for what the ranks compare");
-    if (!rc && m->z->comm.rank == 0) memcpy(first, mine, (size_t)bytes);
-    rc = m->agree(m->z, rc);
-    if (!rc && bytes) rc = m->broadcast(m->z, first, (size_t)bytes);
-    if (!rc) rc = m->agree(m->z, compare(&m->z->comm, mine, first, m->hint));
+    if (!rc && n->rank == 0) memcpy(first, mine, (size_t)bytes);
+    rc = failure_agree_by(v, n, rc);
+    if (!rc && bytes) rc = v.broadcast(v.ctx, 0, first, (size_t)bytes);
+    if (!rc) rc = failure_agree_by(v, n, compare(n, mine, first, hint));
     free(first);
     return rc;
 }
 
-static int broadcast_late(zero *z, void *data, size_t bytes) { return zero_broadcast(z, 0, data, bytes); }
-
 int zero_require_same(zero *z, const char *lines) {
-    const means m = { z, broadcast_late, agree, "" };
-    return z->comm.ranks == 1 ? 0 : same(&m, lines);
+    return z->net.ranks == 1 ? 0 : same(voice_of_ranks(z), &z->net, lines, "");
 }
 
 // -------- what zero_create is given
@@ -179,16 +168,10 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
     return NULL;
 }
 
-static int broadcast_early(zero *z, void *data, size_t bytes) {
-    return comm_net_broadcast_text(&z->comm, data, (int)bytes);
-}
-static int agree_early(zero *z, int rc) { return comm_agree_opened(&z->comm, rc); }
-
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
-    const means m = { z, broadcast_early, agree_early, "; it must be the same on all ranks" };
-    if (z->comm.ranks == 1) return 0;
+    if (z->net.ranks == 1) return 0;
     char *text = describe(&z->config, tensors, n_tensors, units, n_units);
-    int rc = same(&m, text);
+    int rc = same(voice_of_net(&z->net), &z->net, text, "; it must be the same on all ranks");
     free(text);
     return rc;
 }

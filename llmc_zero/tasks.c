@@ -45,7 +45,7 @@ static int run_on_stream(tasks *t, task *k) {
 static void fail_all(tasks *t, int rc) {
     if (t->failed) return;
     t->failed = rc;
-    snprintf(t->error, sizeof t->error, "%s", zero_last_error());
+    t->failure = *zero_last_failure();
 }
 
 // With the lock held, which is free while the task runs.
@@ -60,7 +60,7 @@ static void run_task(tasks *t, task *k, task_lane who) {
     if (rc) fail_all(t, rc);
 }
 
-static int relay(const tasks *t, const task *k) { return k->rc ? zero_fail(t->failed, "%s", t->error) : 0; }
+static int relay(const tasks *t, const task *k) { return k->rc ? zero_fail_again(&t->failure) : 0; }
 
 // -------- lanes
 

@@ -13,6 +13,7 @@
 #define LLMC_ZERO_TASKS_H
 #include "device/device.h"
 #include "trace.h"
+#include "zero.h"
 #include <pthread.h>
 
 // The lane's number is its thread's number in traces.
@@ -66,8 +67,8 @@ typedef struct tasks {
     pthread_mutex_t lock;
     pthread_cond_t done;  // some lane has finished a task
     lane lanes[LANES];
-    int failed;  // the first failure's code, and its sentence
-    char error[1024];
+    int failed;  // the first failure's code, and the failure itself
+    zero_failure failure;
 } tasks;
 
 #define LANE_BIT(lane) (1u << (lane))

@@ -1,5 +1,5 @@
 #include "trace.h"
-#include "comm/comm.h"
+#include "clock.h"
 #include "error.h"
 #include <errno.h>
 #include <limits.h>
@@ -7,13 +7,13 @@
 #include <string.h>
 
 int trace_init(trace *t, int capacity, memory *m, const memory_request *planned) {
-    *t = (trace){ .capacity = capacity, .start_s = comm_now() };
+    *t = (trace){ .capacity = capacity, .start_s = clock_now() };
     if (!capacity) return 0;
     t->events = memory_alloc(m, planned);
     return t->events ? 0 : ZERO_ERR_MEMORY;
 }
 
-double trace_now(const trace *t) { return comm_now() - t->start_s; }
+double trace_now(const trace *t) { return clock_now() - t->start_s; }
 
 void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s) {
     if (!t->capacity) return;

@@ -50,6 +50,15 @@ enum {
 };
 // Returns the sentence of the calling thread's last failure, "" before the first; valid until the next one.
 const char *zero_last_error(void);
+// Returns the same failure in fields.
+typedef struct {
+    int code;             // ZERO_ERR_*; 0: nothing has failed yet
+    int rank, unit;       // the rank that the sentence names first, and the unit it failed at; -1: none
+    int lower;            // how many lower ranks have failed with this sentence; -1: not known
+    char setting[48];     // of zero_config, "comm.nccl", or several with blanks between them; "": none
+    char sentence[1024];  // zero_last_error()
+} zero_failure;
+const zero_failure *zero_last_failure(void);
 
 // -------- tensors and units
 

@@ -32,17 +32,15 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 // b) has threads = 8 and rank 0 (host a) has threads = 4". What must be alike before there is a plugin goes
 // into config.same. Allowed at any time.
 int zero_require_same(zero *z, const char *lines);
-// After a failure: returns 1 on the rank that is to print, 0 on the others; z may be NULL. With a shared
-// window the first rank that calls it gets the 1, and others that wait in a collective fail. Without one the
-// ranks cannot agree: rank r returns 1 after r * 0.2 s, from the 15th on little more than 3 s, by when
-// zero_end_all of an earlier one has most likely ended it. Connected by TCP, a rank that hears that another
-// one has ended the job ends here, with that one's status, as MPI's launcher would end it. With NULL the
-// launcher's rank 0 gets the 1; without MPI, where zero_create has failed on all ranks, the lowest that is
-// left, and the others end here a second later.
-int zero_first_to_fail(zero *z);
-// Ends all ranks of the job with this exit status, and does not return. z may be NULL: then this process
-// exits, and the launcher ends the others where status is not 0 (srun with --kill-on-bad-exit).
-void zero_end_all(zero *z, int status);
+// Ends all ranks of the job after a failure, with this exit status, and does not return. One rank writes the
+// sentence and a newline to stderr: the lowest that has failed, or the one that knows best which rank hangs.
+// NULL: nothing is written. All ranks end within seconds, with and without a launcher. z may be NULL, before
+// zero_create or after it has failed. A program's check of a call: if (rc) zero_end_job(z, 1,
+// zero_last_error());
+#ifdef __GNUC__
+__attribute__((noreturn))
+#endif
+void zero_end_job(zero *z, int status, const char *sentence);
 
 #ifdef __cplusplus
 }

@@ -20,6 +20,7 @@
 enum { PIECES = 4, LARGE = 8 << 20 };  // bytes of a part that is copied past the caches
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
 
+static net ranks;
 static comm c;
 static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 static memory m = { .device = &device_host }, staging = { .device = &device_host };
@@ -40,7 +41,8 @@ static void open_comm(double timeout_s, int64_t window_bytes) {
     config.comm.timeout_s = timeout_s;
     config.comm.window_bytes = window_bytes;
     config.comm.shared_window = !messages;
-    MUST(comm_connect(&c, &config));
+    MUST(net_start(&ranks, &config));
+    comm_join(&c, &ranks);
     comm_way way = { c.ranks, !messages, 0 };
     MUST(comm_plan(planned, &config, &way, 0));
     c.planned = planned;
@@ -48,7 +50,8 @@ static void open_comm(double timeout_s, int64_t window_bytes) {
 }
 
 static void close_comm(int clean) {
-    comm_close(&c, clean);
+    comm_close(&c);
+    net_close(&ranks, clean);
     memory_free_all(&m);
     memory_free_all(&staging);
     m.device = staging.device = &device_host;

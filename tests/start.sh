@@ -192,7 +192,8 @@ test_refused() {
     refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
     refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' \
         "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
-    refused 'start.refused no address' 5 'server \(-ps\), the address of rank 0' '-pi tcp -pn 2 -pr 0'
+    refused 'start.refused no address' 5 'start.server, the address of rank 0 .* is missing .*\(-ps\)$' \
+        '-pi tcp -pn 2 -pr 0'
     refused 'start.refused an address that is none' 5 '"127.0.0.1:99999" is no address of rank 0' \
         '-pi tcp -ps 127.0.0.1:99999 -pn 2 -pr 1'
     refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: it goes with -pi tcp' '-ps 127.0.0.1'
@@ -206,7 +207,8 @@ test_refused() {
     refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' \
         '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
     refused 'start.refused no launcher' 5 \
-        'no launcher says which rank this is .* give rank \(-pr\) and ranks \(-pn\)' '-pi tcp -ps 127.0.0.1'
+        'start.rank and start.ranks are missing: no launcher says which rank this is .*\(-pr, -pn\)$' \
+        '-pi tcp -ps 127.0.0.1'
     refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' \
         '-pn 2 -pr 0'
     refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is not one of auto, mpi, tcp, fs" \

@@ -22,9 +22,9 @@ END
 
 # The places of the plugin that write to the screen or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'
-llmc_zero/ranks.c      exit    zero_end_all ends the job for a program, as zero.h says
-llmc_zero/net/tcp.c    _exit   a rank ends when another one has ended the job, after all streams are flushed
-llmc_zero/comm/nccl.c  stderr  NCCL did not abort, and the thread that could return an error waits in it for ever
+llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program, as zero_job.h says
+llmc_zero/net/tcp.c      _exit  the same where other ranks are connected: no handler may wait for them
+llmc_zero/net/mpi.c      _exit  the same after MPI has been finalised
 END
 
 # ---- the tree

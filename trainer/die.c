@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "../gpt2/error.h"
+#include "../llmc_zero/zero_job.h"
+#include "setting_names.h"
 
 // Exit status before the ranks have met. It tells who started them not to wait for the other ranks' messages.
 enum { ALONE = 2 };
@@ -13,54 +15,54 @@ static int silent_before_create;
 
 void die_silently_before_create(void) { silent_before_create = 1; }
 
-// The rank that speaks ends this one during the wait. Before the ranks are connected the speaker may be the
-// one that is missing, so they take turns.
-static void leave_the_message_to_another_rank(void) {
-    int turn = run.rank < 20 ? run.rank : 20;
-    usleep(run.z ? 3000000 : 3000000 + 300000 * turn);
+// What stands before a sentence: the rank, unless the sentence is about ranks; then the step.
+static void name_the_place(char *place, size_t size, int names_a_rank) {
+    *place = 0;
+    if (names_a_rank && run.step >= 0) snprintf(place, size, "step %d: ", run.step + 1);
+    if (!names_a_rank && run.ranks > 1 && (run.z || run.rank)) snprintf(place, size, "rank %d: ", run.rank);
 }
 
-// What stands before the sentence. The plugin's sentences about ranks name them, and get the step instead.
-static void name_the_place(char *place, size_t size, const char *sentence) {
-    int names_ranks = strstr(sentence, "rank ") != NULL;
-    *place = 0;
-    if (names_ranks && run.step >= 0)
-        snprintf(place, size, "step %d: ", run.step + 1);
-    else if (!names_ranks && run.ranks > 1 && (run.z || run.rank))
-        snprintf(place, size, "rank %d: ", run.rank);
+static void end_job(const char *sentence, int names_a_rank) {
+    char line[2300], place[32];
+    int connecting = run.z || run.creating;
+    // Without a launcher only -pr tells that another rank will complain about the same option.
+    if (!connecting && silent_before_create) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
+    name_the_place(place, sizeof place, names_a_rank);
+    // A bar keeps its line.
+    snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, sentence);
+    zero_end_job(run.z, connecting ? EXIT_FAILURE : ALONE, line);
 }
 
 void die(const char *fmt, ...) {
-    char sentence[2048], place[32];
+    char sentence[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(sentence, sizeof sentence, fmt, args);
     va_end(args);
+    end_job(sentence, 0);
+    abort();
+}
 
-    int connecting = run.z || run.creating;
-    int speaks = zero_first_to_fail(run.z) && (connecting || !silent_before_create);
-    if (!speaks) leave_the_message_to_another_rank();
-    // A rank that is still there without a plugin has failed alone, and most often so have all others.
-    if (speaks || !run.z) {
-        name_the_place(place, sizeof place, sentence);
-        fflush(stdout);
-        // One write, so that other ranks' output cannot come between. A bar keeps its line.
-        fprintf(stderr, "%strain_gpt2_zero: %s%s\n", run.peak_flops > 0 ? "\n" : "", place, sentence);
-    }
-    zero_end_all(run.z, connecting ? EXIT_FAILURE : ALONE);
+void die_of_plugin(const zero_failure *f, const char *more) {
+    char options[64], sentence[2048];
+    options_of_settings(f->setting, options, sizeof options);
+    snprintf(sentence, sizeof sentence, *options ? "%s (%s)%s" : "%s%s%s", f->sentence, options, more);
+    end_job(sentence, f->rank >= 0);
     abort();
 }
 
 void zero_check(int rc) {
-    if (rc) die("%s", zero_last_error());
+    if (rc) die_of_plugin(zero_last_failure(), "");
 }
 
+// A sentence that gpt2/ has passed on from the plugin is still the plugin's.
 void gpt2_check(int rc) {
+    if (rc && !strcmp(gpt2_last_error(), zero_last_error())) zero_check(rc);
     if (rc) die("%s", gpt2_last_error());
 }
 
 void *not_null(void *p) {
-    if (!p) die("%s", zero_last_error());
+    zero_check(!p);
     return p;
 }
 

@@ -6,6 +6,8 @@
 
 // Prints "train_gpt2_zero: " and the sentence to stderr, on one rank of the job, and ends all ranks.
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+// The same with the plugin's sentence, the options that it is about, and more.
+void die_of_plugin(const zero_failure *f, const char *more) __attribute__((noreturn));
 
 // -pr of the command line says that this is not rank 0, so it is silent when the options are wrong.
 void die_silently_before_create(void);

@@ -275,12 +275,11 @@ static size_t bytes_held(void) {
 }
 
 void out_of_memory(const GPT2 *model, const zero_config *config) {
-    char failure[512];
-    snprintf(failure, sizeof failure, "%s", zero_last_error());
+    zero_failure failure = *zero_last_failure();
     if (run.z) print_memory();
 
     Search s = { model, config, 0, { config->stage, model->recompute, model->B }, "" };
-    if (zero_memory_left(config, &s.room)) die("%s", failure);
+    if (zero_memory_left(config, &s.room)) die_of_plugin(&failure, "");
     s.room /= ranks_on_device();
     if (run.z) s.room += bytes_held();
     if (s.now.recompute < 0) s.now.recompute = on_cuda() ? MOST_RECOMPUTE : 1;  // it is not settled yet
@@ -293,7 +292,9 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (!*s.list)
         strcpy(s.list, " neither a higher stage, nor -r 2, nor a smaller -b: the model needs more ranks or "
                        "larger devices");
-    die("%s; a rank can have %.0f MiB. What would fit:%s", failure, mib(s.room), s.list);
+    char advice[1024];
+    snprintf(advice, sizeof advice, "; a rank can have %.0f MiB. What would fit:%s", mib(s.room), s.list);
+    die_of_plugin(&failure, advice);
 }
 
 // --------

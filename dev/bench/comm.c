@@ -16,9 +16,11 @@
 // collective after the timed ones. copy: as many bytes from one buffer to another, on all ranks at once. mpi,
 // nccl: that library's own collective on as many bytes; it sums where the plugin takes the mean, and MPI has
 // no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
+#include "llmc_zero/clock.h"
 #include "llmc_zero/comm/comm.h"
 #include "llmc_zero/comm/nccl.h"
 #include "llmc_zero/error.h"
+#include "llmc_zero/net/failure.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>
@@ -162,6 +164,7 @@ static void read_options(int argc, char **argv) {
 
 // -------- ranks, device, memory
 
+static net ranks;
 static comm c;
 static device d;
 static memory m = { .device = &d };
@@ -188,7 +191,7 @@ static char *room(size_t bytes) {
 // for a core.
 static void share_cores(void) {
 #ifdef _OPENMP
-    int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / c.ranks_on_node;
+    int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks.ranks_on_node;
     if (each > bound) each = bound;
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(each > 1 ? each : 1);
 #endif
@@ -215,9 +218,10 @@ static void open_ranks(void) {
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
     config.comm.shared_window = opt.way != MESSAGES;
     config.comm.reduce_nccl = opt.reduce_nccl;
-    must(comm_connect(&c, &config));
+    must(net_start(&ranks, &config));
+    comm_join(&c, &ranks);
     share_cores();
-    must(comm_agree_opened(&c, device_open(&d, &config, c.node_rank)));
+    must(failure_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
     plan(0);
     must(comm_open(&c, &config, &d, &m));
     plan(opt.nccl);
@@ -228,7 +232,7 @@ static void open_ranks(void) {
         must(comm_open_incoming(&c, &m));
         return;
     }
-    must(comm_agree_opened(&c, comm_nccl_open(&c, &config, &d, &m)));
+    must(failure_agree(&ranks, comm_nccl_open(&c, &config, &d, &m)));
     c.gather_stream = GATHER;
     snprintf(c.name, sizeof c.name, "nccl, summed %s", opt.reduce_nccl ? "by it" : "in rank order");
 }
@@ -244,7 +248,8 @@ static void alloc_buffers(void) {
 static void close_ranks(void) {
     comm_nccl_close(&c, 1);
     memory_free_all(&m);
-    comm_close(&c, 1);
+    comm_close(&c);
+    net_close(&ranks, 1);
     device_close(&d);
 }
 
@@ -453,10 +458,10 @@ static int peer_differs(const collective *k) {
 static double round_of(operation run) {
     double took, slowest;
     MPI_Barrier(MPI_COMM_WORLD);
-    double start = comm_now();
+    double start = clock_now();
     for (size_t i = 0; i < opt.batch; i++) must(run());
     must(wait());
-    took = (comm_now() - start) / (double)opt.batch;
+    took = (clock_now() - start) / (double)opt.batch;
     MPI_Allreduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
 }

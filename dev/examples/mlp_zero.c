@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "llmc_zero/zero.h"
 
 enum {
@@ -44,9 +43,9 @@ static float *x, *act[L + 1], *logits, *dlogits,
     *dact[2];  // act[l], dact[l % 2] (n, H): what enters layer l, and its gradient
 
 static void fail(const char *sentence) {
-    if (!zero_first_to_fail(z)) sleep(3);  // the rank that speaks ends this one meanwhile
-    fprintf(stderr, "mlp_zero: %s\n", sentence);
-    zero_end_all(z, 1);
+    char line[1100];
+    snprintf(line, sizeof line, "mlp_zero: %s", sentence);
+    zero_end_job(z, 1, line);  // one rank writes it to stderr, and all ranks end
 }
 static void check(int rc) {
     if (rc) fail(zero_last_error());

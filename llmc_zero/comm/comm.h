@@ -6,6 +6,7 @@
 #define LLMC_ZERO_COMM_H
 #include "../device/device.h"
 #include "../memory.h"
+#include "../net/net.h"
 #include "../zero.h"
 
 typedef struct {  // one unit's part in a collective: memory of the device
@@ -14,7 +15,6 @@ typedef struct {  // one unit's part in a collective: memory of the device
     int64_t elems;
 } comm_piece;
 
-enum { COMM_HOST = 64 };
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // what traffic is counted as
 
 // What a collective is for: the same on all ranks. Errors name the units, and traffic is counted by purpose.
@@ -25,27 +25,24 @@ typedef struct {
         *counter;  // counts the bytes sent in place of the traffic of this purpose; NULL: the traffic does
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
-typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } comm_exchange;
 
 typedef struct comm comm;
-struct comm_net;
 typedef struct {
     // Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it. half: 0
     // or 1, in turn.
-    char *(*out)(comm *c, comm_exchange x, int half, int dest);
-    const char *(*in)(comm *c, comm_exchange x, int half, int src);
+    char *(*out)(comm *c, exchange_kind x, int half, int dest);
+    const char *(*in)(comm *c, exchange_kind x, int half, int src);
     // All ranks' `bytes` (to each rank, for SCATTER; to all, else) change hands. When it returns, the
     // previous exchange's other half is free.
-    int (*exchange)(comm *c, comm_exchange x, int half, int root, size_t bytes);
+    int (*exchange)(comm *c, exchange_kind x, int half, int root, size_t bytes);
     void (*close)(comm *c);
 } comm_transport;
 
 // One group of ranks with a connection of its own.
 struct comm {
-    int rank, ranks, node_rank, ranks_on_node, node_ranks_all;  // node_ranks_all: every rank is on this node
-    const struct comm_net *net;  // what connects the ranks (net/net.h); NULL: one rank, started alone
-    char (*hosts)[COMM_HOST];    // (ranks): the name of each rank's machine; NULL where net is
-    device *device;              // whose memory the pieces are in
+    net *net;  // the ranks, and what connects them
+    int rank, ranks;
+    device *device;  // whose memory the pieces are in
     char
         *incoming;  // (ranks, scatter_bytes) of the device: what the host's staging held for it, to be summed
     const comm_transport *transport;  // NULL: one rank
@@ -58,13 +55,12 @@ struct comm {
     char name[160];
     memory_request *planned;             // (COMM_MEMORIES): what is allocated, from before comm_open on
     size_t scatter_bytes, gather_bytes;  // room in staging: to each rank, to all
-    double timeout_s;
-    int half;            // of the next exchange
-    uint32_t exchanges;  // done so far
+    int half;                            // of the next exchange
+    uint32_t exchanges;                  // done so far
     zero_traffic traffic;
-    comm_use use;              // of the collective under way
-    const char *part_of;       // its name, for errors; NULL: the exchange's own name says it
-    void *connection, *state;  // of net, of the transport
+    comm_use use;         // of the collective under way
+    const char *part_of;  // its name, for errors; NULL: the exchange's own name says it
+    void *state;          // of the transport
 };
 
 // comm/staging.c: what the collectives ask of the allocator, from the settings alone.
@@ -93,15 +89,14 @@ comm_room comm_window_room(const zero_config *c, int ranks);
 comm_room comm_messages_room(const zero_config *c, int ranks);
 int comm_check_room(const zero_config *c, const comm_room *room, int ranks);
 
-// Connects the ranks (net/start.c); then, once the device is there, opens the transport that the
-// configuration asks for, its staging booked in m.
-int comm_connect(comm *c, const zero_config *config);
+// The group is all ranks of n. Then, once the device is there, opens the transport that the configuration
+// asks for, its staging booked in m.
+void comm_join(comm *c, net *n);
 int comm_open(comm *c, const zero_config *config, device *d, memory *m);
 comm_way comm_way_of(const comm *c);  // the one that was opened
 // The device's memory for what the others sent through the host. Not with NCCL, so once that has been opened.
 int comm_open_incoming(comm *c, memory *m);
-int comm_agree_opened(comm *c, int rc);  // during creation: all ranks fail if one does, with its error
-void comm_close(comm *c, int clean);     // clean 0: after a failure, so nothing collective
+void comm_close(comm *c);
 
 // Queued on the device's COMM stream, gathers on gather_stream: done there, not yet for the host, when these
 // two return. shard of piece = mean over ranks of their full's part of this rank: summed in rank order in
@@ -141,9 +136,9 @@ extern size_t comm_unstaged_least;  // bytes of a piece, over all ranks' parts, 
 // transports
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why,
                      size_t why_bytes);  // 1: opened; 0: cannot, and why
-int comm_window_first_to_fail(comm *c);  // -1: there is no window to agree through
 int comm_messages_open(comm *c, const zero_config *config, memory *m);
 
-double comm_now(void);  // seconds, monotonic
+// What an exchange that is part of the collective under way serves.
+net_use comm_net_use(const comm *c);
 
 #endif

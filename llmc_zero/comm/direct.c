@@ -7,8 +7,9 @@
 // system-call filter forbids it; Yama does so between ranks where kernel.yama.ptrace_scope is not 0. A trial
 // at the start tells. What forbids it is not worked around: then the window does all. An administrator who
 // wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
-#include "../net/late.h"
-#include "../net/net.h"
+#include "comm.h"
+#include "../net/failure.h"
+#include "../clock.h"
 #include "../error.h"
 #include "../device/kernels.h"
 #include <errno.h>
@@ -40,9 +41,9 @@ static int large_pages_granted(void) {
 }
 
 static int fail_to_read(const comm *c, int src, int error) {
-    char in[COMM_WHERE];
+    char in[NET_WHERE];
     return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s", c->rank,
-                     src, comm_host(c, src), comm_where(c, EXCHANGE_GATHER, in),
+                     src, net_host(c->net, src), net_where(comm_net_use(c), EXCHANGE_GATHER, in),
                      error == ESRCH ? "it is gone" : strerror(error));
 }
 
@@ -61,7 +62,7 @@ static int read_from(const comm *c, int src, int64_t pid, char *to, int64_t from
 // Every rank reads from every other what that one announced; a process of another container would not have it
 // there.
 static int others_readable(comm *c) {
-    int64_t mine[] = { getpid(), 0, (int64_t)(comm_now() * 1e9) }, theirs[3];
+    int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
     const int64_t *all[c->ranks];
     mine[1] = (intptr_t)mine;
     ZERO_TRY(comm_announce(c, COMM_OTHER, 0, mine, 3, all));
@@ -69,7 +70,7 @@ static int others_readable(comm *c) {
     for (int r = 0; r < c->ranks && readable; r++)
         readable = !read_from(c, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) &&
                    !memcmp(theirs, all[r], sizeof theirs);
-    return comm_net_agree(c, readable);  // nobody reads `mine` any more
+    return net_least(c->net, readable);  // nobody reads `mine` any more
 }
 
 int comm_direct_open(comm *c) {

@@ -1,17 +1,10 @@
 #include "nccl.h"
-#include "../net/net.h"
+#include "../net/failure.h"
 #include "../error.h"
 #include "../device/kernels.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-double comm_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 // 1: a window, 0: messages
 static int open_transport(comm *c, const zero_config *config, memory *m) {
@@ -39,42 +32,27 @@ int comm_open_incoming(comm *c, memory *m) {
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
-// All ranks fail if one does, with the error of the lowest that failed; told by c->net, since a transport is
-// what may be missing.
-int comm_agree_opened(comm *c, int rc) {
-    if (c->ranks == 1) return rc;
-    struct {
-        int rc;
-        char sentence[508];
-    } first = { rc, "" };
-    char *text[c->ranks];
-    if (rc) snprintf(first.sentence, sizeof first.sentence, "%s", zero_last_error());
-    int lowest = comm_net_agree(c, rc ? c->rank : c->ranks);
-    if (lowest < 0 || lowest == c->ranks) return lowest < 0 ? lowest : 0;
-    for (int r = 0; r < c->ranks; r++) text[r] = (char *)&first;
-    ZERO_TRY(c->net->exchange(c, EXCHANGE_ROOT, lowest, text, text, sizeof first));
-    comm_net_agree(c, 0);  // nobody leaves, which would look like the failure, before all know of it
-    return zero_fail_shared(zero_fail(first.rc, "%s", first.sentence), c->rank);
-}
+void comm_join(comm *c, net *n) { *c = (comm){ .net = n, .rank = n->rank, .ranks = n->ranks }; }
 
 int comm_open(comm *c, const zero_config *config, device *d, memory *m) {
     c->device = d;
     c->gather_stream = COMM;
     if (c->ranks == 1) {
-        if (c->net) snprintf(c->name, sizeof c->name, "%s, one rank", c->net->name);
+        snprintf(c->name, sizeof c->name, c->net->f ? "%s, one rank" : "%s", c->net->name);
         return 0;
     }
     int window = 0;
-    ZERO_TRY(comm_agree_opened(c, open_staging(c, config, d, m, &window)));
+    ZERO_TRY(failure_agree(c->net, open_staging(c, config, d, m, &window)));
     return window ? comm_direct_open(c) : 0;
 }
 
-void comm_close(comm *c, int clean) {
+void comm_close(comm *c) {
     if (c->transport) c->transport->close(c);
-    if (c->net) c->net->close(c, clean);
     c->transport = NULL;
-    c->net = NULL;
-    c->hosts = NULL;
+}
+
+net_use comm_net_use(const comm *c) {
+    return (net_use){ .name = c->part_of, .unit = c->use.unit, .units = c->use.units };
 }
 
 void comm_count(comm *c, comm_kind kind, size_t bytes) {
@@ -91,17 +69,17 @@ typedef struct {
     int64_t bytes;
 } stamp;
 
-static stamp stamp_of(const comm *c, comm_exchange x, int root, size_t bytes) {
+static stamp stamp_of(const comm *c, exchange_kind x, int root, size_t bytes) {
     return (
         stamp){ c->exchanges, x, root, c->use.unit, c->use.units, (int32_t)c->use.purpose, (int64_t)bytes };
 }
 
-static char *out_stamped(comm *c, comm_exchange x, int dest, int root, size_t bytes) {
+static char *out_stamped(comm *c, exchange_kind x, int dest, int root, size_t bytes) {
     stamp s = stamp_of(c, x, root, bytes);
     return (char *)memcpy(c->transport->out(c, x, c->half, dest), &s, sizeof s) + STAMP_BYTES;
 }
 
-static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
+static int check_stamp(comm *c, exchange_kind x, int src, const stamp *mine) {
     stamp s;
     memcpy(&s, c->transport->in(c, x, c->half ^ 1, src), sizeof s);
     if (!memcmp(&s, mine, sizeof s)) return 0;
@@ -117,7 +95,7 @@ static int check_stamp(comm *c, comm_exchange x, int src, const stamp *mine) {
 
 // Before it the host's staging holds what goes out, and nothing on the device reads what came in with the
 // exchange before: with NCCL the device does not use that staging at all. bytes: what the stamp says.
-static int exchange_for(comm *c, comm_exchange x, int root, size_t bytes, size_t carried) {
+static int exchange_for(comm *c, exchange_kind x, int root, size_t bytes, size_t carried) {
     stamp mine = stamp_of(c, x, root, bytes);
     if (!c->nccl) ZERO_TRY(c->device->f->wait(c->device, COMM));
     ZERO_TRY(c->transport->exchange(c, x, c->half, root, x == EXCHANGE_BARRIER ? 0 : STAMP_BYTES + carried));
@@ -128,7 +106,7 @@ static int exchange_for(comm *c, comm_exchange x, int root, size_t bytes, size_t
     return 0;
 }
 
-static int exchange(comm *c, comm_exchange x, int root, size_t bytes) {
+static int exchange(comm *c, exchange_kind x, int root, size_t bytes) {
     return exchange_for(c, x, root, bytes, bytes);
 }
 

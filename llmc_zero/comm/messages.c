@@ -1,5 +1,5 @@
 // The transport between nodes: packed bytes go out and come in as messages, half of the staging for each.
-#include "../net/net.h"
+#include "comm.h"
 #include "../error.h"
 #include <stdlib.h>
 
@@ -7,22 +7,22 @@ typedef struct {
     char *send, *receive;
 } staging;
 
-static char *messages_out(comm *c, comm_exchange x, int half, int dest) {
+static char *messages_out(comm *c, exchange_kind x, int half, int dest) {
     (void)half;
     return ((staging *)c->state)->send + (x == EXCHANGE_SCATTER ? dest * c->scatter_bytes : 0);
 }
-static const char *messages_in(comm *c, comm_exchange x, int half, int src) {
+static const char *messages_in(comm *c, exchange_kind x, int half, int src) {
     (void)half;
     return ((staging *)c->state)->receive + (x == EXCHANGE_ROOT ? 0 : src * c->scatter_bytes);
 }
 
-static int messages_exchange(comm *c, comm_exchange x, int half, int root, size_t bytes) {
+static int messages_exchange(comm *c, exchange_kind x, int half, int root, size_t bytes) {
     char *send[c->ranks], *receive[c->ranks];
     for (int r = 0; r < c->ranks; r++) {
         send[r] = messages_out(c, x, half, r);
         receive[r] = (char *)messages_in(c, x, half, r);
     }
-    return c->net->exchange(c, x, root, send, receive, bytes);
+    return net_exchange(c->net, x, comm_net_use(c), root, send, receive, bytes);
 }
 
 static void messages_close(comm *c) {

@@ -11,8 +11,8 @@
 #ifdef ZERO_HAVE_NCCL
 #define XXH_INLINE_ALL
 #include "nccl.h"
-#include "../net/late.h"
-#include "../net/net.h"
+#include "../net/failure.h"
+#include "../clock.h"
 #include "../error.h"
 #include "../device/kernels_cuda.h"
 #include "nccl_library.h"
@@ -71,6 +71,7 @@ typedef struct {
     enum { OWN_FAULT, REMOTE_FAULT, TIME_OUT } cause;  // of the failure
     int asked;                                         // the others, who is still there
     ncclResult_t aborted;                              // what NCCL said of that
+    int unit;                                          // that the failure is about; -1: none
     char sentence[1000];
     size_t names_at;  // in the sentence, where NCCL's words begin
     pthread_t watchdog;
@@ -89,7 +90,7 @@ typedef struct {
 
 // -------- failures
 
-static const char *host_of(const nccl_state *n, int rank) { return n->c->hosts[rank]; }
+static const char *host_of(const nccl_state *n, int rank) { return net_host(n->c->net, rank); }
 static const char *kind_name(comm_kind kind) {
     return kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter";
 }
@@ -117,49 +118,51 @@ static void *run_abort(void *state) {
     return NULL;
 }
 
-static int relay(const nccl_state *n) { return zero_fail(ZERO_ERR_COMM, "%s", n->sentence); }
+static int relay(const nccl_state *n) {
+    zero_failure f = { .code = ZERO_ERR_COMM, .rank = n->c->rank, .unit = n->unit, .lower = -1 };
+    snprintf(f.sentence, sizeof f.sentence, "%s", n->sentence);
+    return zero_fail_again(&f);
+}
 
 // In which NCCL has to end what it runs.
-static double abort_s(const nccl_state *n) { return n->c->timeout_s < 10 ? n->c->timeout_s : 10; }
+static double abort_s(const nccl_state *n) { return n->c->net->timeout_s < 10 ? n->c->net->timeout_s : 10; }
 
-// The caller may be in a wait for the device that nothing ends, so nobody else can say it.
+// The caller may be in a wait for the device that nothing ends, so no other thread can end the job.
 static void end_job(nccl_state *n) {
-    comm *c = n->c;
+    char sentence[1200];
     if (!n->failed)
-        snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s", c->rank, host_of(n, c->rank),
+        snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s", n->c->rank, host_of(n, n->c->rank),
                  zero_last_error());
     relay(n);
-    int first = c->net->first_to_fail(c, comm_window_first_to_fail(c));
-    if (first <= 0) net_nap(first ? comm_turn_s(c->rank) : 2);
-    if (first)
-        fprintf(stderr, "llmc_zero: %s; and NCCL did not abort within %.3g s: the job ends\n", n->sentence,
-                abort_s(n));
-    c->net->abort(c, 1);
+    snprintf(sentence, sizeof sentence, "llmc_zero: %s; and NCCL did not abort within %.3g s: the job ends",
+             n->sentence, abort_s(n));
+    failure_end(n->c->net, 1, sentence);
 }
 
 // Both communicators, so that the streams go on.
 static void abort_within_limit(nccl_state *n) {
     pthread_t thread;
-    double until = comm_now() + abort_s(n);
+    double until = clock_now() + abort_s(n);
     if (pthread_create(&thread, NULL, run_abort, n)) {
         run_abort(n);
         return;
     }
     while (pthread_tryjoin_np(thread, NULL)) {
-        if (comm_now() > until) end_job(n);
-        net_nap(1e-3);
+        if (clock_now() > until) end_job(n);
+        clock_nap(1e-3);
     }
 }
 
 // The first failure is kept; w: the collective it is about.
 static int fail(nccl_state *n, const collective *w, const char *what, const char *said) {
-    char about[96] = "", units[COMM_UNITS];
+    char about[96] = "", units[NET_UNITS];
     if (n->failed) return relay(n);
     if (w)
         snprintf(about, sizeof about, "the %s of %s (collective %lld): ", kind_name(w->kind),
-                 comm_units(&w->use, units), (long long)w->number);
+                 net_units(w->use.unit, w->use.units, units), (long long)w->number);
     snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s%s", n->c->rank, host_of(n, n->c->rank),
              about, what);
+    n->unit = w && w->use.units ? w->use.unit : -1;
     n->names_at = strlen(n->sentence);
     if (*said)
         snprintf(n->sentence + n->names_at, sizeof n->sentence - n->names_at, "; NCCL says: %.400s", said);
@@ -172,20 +175,16 @@ static int fail(nccl_state *n, const collective *w, const char *what, const char
     return relay(n);
 }
 
-// Why a collective does not end, NCCL cannot tell; who says nothing any more, the ranks can.
+// NCCL cannot say which rank stalled, so the ranks ask each other. The answer comes before NCCL's own words.
 static void name_silent(nccl_state *n) {
     comm *c = n->c;
-    int late = 0, any = 0;
-    char heard[c->ranks], silent[c->ranks], list[COMM_LIST], words[sizeof n->sentence];
-    if (c->net->give_up(c, n->cause == TIME_OUT, heard)) return;
-    for (int r = 0; r < c->ranks; r++) {
-        late |= heard[r] == HEARD_LATE;
-        any |= silent[r] = heard[r] == HEARD_NOTHING;
-    }
-    if (!late || !any) return;  // one that only knows of a fault may be the first to know
+    char silent[c->ranks], list[NET_LIST], words[sizeof n->sentence];
+    int asked = failure_ask(c->net, n->cause == TIME_OUT, silent);
+    if (!asked) return;
     memcpy(words, n->sentence + n->names_at, sizeof n->sentence - n->names_at);
-    snprintf(n->sentence + n->names_at, sizeof n->sentence - n->names_at, "; no word from %s%s",
-             comm_list(c, silent, list), words);
+    snprintf(n->sentence + n->names_at, sizeof n->sentence - n->names_at, "; %s%s%s",
+             asked > 0 ? "no word from " : "", asked > 0 ? net_list(c->net, silent, list) : zero_last_error(),
+             words);
 }
 
 // To the caller, whose thread alone exchanges with the other ranks.
@@ -248,20 +247,20 @@ static int fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     if (rc == ncclInProgress)
         snprintf(what, sizeof what,
                  "%s did not end within %g s: another rank died, hangs, or does something else", n->call,
-                 n->c->timeout_s);
+                 n->c->net->timeout_s);
     else
         snprintf(what, sizeof what, "%s failed", n->call);
     return fail_in_nccl(n, l, n->current, what, rc);
 }
 
 // Another rank is known to be gone: sooner than NCCL notices, if it does.
-static int is_one_lost(const nccl_state *n) { return n->c->net->lost && n->c->net->lost(n->c, NULL) >= 0; }
+static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
 
 // Until the calls are done, which for work on a stream means: it is on the stream.
 static int settle(nccl_state *n, const lane *l) {
-    double now = comm_now(), limit = now + n->c->timeout_s, look_at = now + LOOK_MS * 1e-3;
+    double now = clock_now(), limit = now + n->c->net->timeout_s, look_at = now + LOOK_MS * 1e-3;
     ncclResult_t rc = n->rc;
-    while (rc == ncclInProgress && (now = comm_now()) < limit) {
+    while (rc == ncclInProgress && (now = clock_now()) < limit) {
         sched_yield();
         rc = progress_of(n, l);
         if (rc != ncclInProgress || now < look_at) continue;
@@ -293,7 +292,7 @@ static int look_at_queue(nccl_state *n, lane *l) {
         if (rc == cudaErrorNotReady && !w->began) {
             rc = cudaEventQuery(w->begin);
             if (rc == cudaSuccess) {
-                w->began = comm_now();
+                w->began = clock_now();
                 rc = cudaErrorNotReady;
             }
         } else if (rc == cudaSuccess) {
@@ -302,11 +301,11 @@ static int look_at_queue(nccl_state *n, lane *l) {
         }
         if (rc != cudaErrorNotReady) return fail_in_cuda(n, w, "cudaEventQuery", rc);
         cudaGetLastError();  // "not ready" is no error to come up again
-        if (!w->began || comm_now() - w->began <= n->c->timeout_s) return 0;
+        if (!w->began || clock_now() - w->began <= n->c->net->timeout_s) return 0;
         char what[160];
         snprintf(what, sizeof what,
                  "did not end within %g s: another rank died, hangs, or is in another collective",
-                 n->c->timeout_s);
+                 n->c->net->timeout_s);
         const char *last = ncclGetLastError(l->comm);
         n->cause = TIME_OUT;
         return fail(n, w, what, last ? last : "");
@@ -335,7 +334,7 @@ static void *watch(void *state) {
     if (stop) fail(n, NULL, "the thread that watches over NCCL cannot use the device: ", zero_last_error());
     pthread_mutex_unlock(&n->lock);
     while (!stop) {
-        net_nap(LOOK_MS * 1e-3);
+        clock_nap(LOOK_MS * 1e-3);
         pthread_mutex_lock(&n->lock);
         stop = n->stop || look(n);
         pthread_mutex_unlock(&n->lock);
@@ -349,7 +348,7 @@ static int begin(nccl_state *n, lane *l, comm_kind kind, comm_use use, collectiv
     pthread_mutex_lock(&n->lock);
     while (!n->failed && l->next - l->first == WATCHED && !look(n)) {
         pthread_mutex_unlock(&n->lock);
-        net_nap(1e-3);
+        clock_nap(1e-3);
         pthread_mutex_lock(&n->lock);
     }
     if (n->failed) return relay(n);
@@ -691,11 +690,11 @@ static int worst_of(comm *c, double mine, double *worst, int *who) {
 // say.
 static int connect_together(nccl_state *n, const lane *l) {
     comm *c = n->c;
-    double limit = comm_now() + c->timeout_s, mine = BUSY, worst = BUSY;
+    double limit = clock_now() + c->net->timeout_s, mine = BUSY, worst = BUSY;
     int who = 0;
-    for (; worst == BUSY; net_nap(2e-3)) {
+    for (; worst == BUSY; clock_nap(2e-3)) {
         ncclResult_t rc = progress_of(n, l);
-        mine = !rc ? DONE : rc != ncclInProgress ? FAILED : comm_now() < limit ? BUSY : LATE;
+        mine = !rc ? DONE : rc != ncclInProgress ? FAILED : clock_now() < limit ? BUSY : LATE;
         ZERO_TRY(worst_of(c, mine, &worst, &who));
     }
     if (worst == DONE) return 0;
@@ -797,6 +796,7 @@ int comm_nccl_open(comm *c, const zero_config *config, device *d, memory *m) {
     if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
     c->device = d;
     n->c = c;
+    n->unit = -1;
     pthread_mutex_init(&n->lock, NULL);
     n->nccl_sums = config->comm.reduce_nccl;
     ZERO_TRY(comm_barrier(c));  // no rank allocates
@@ -904,7 +904,7 @@ static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
     char sentence[1000] = "";
-    for (; worst == BUSY; net_nap(2e-3)) {
+    for (; worst == BUSY; clock_nap(2e-3)) {
         int failed = rehearsal_failed(n, rc, sentence);
         int share = worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who);
         if (share && failed) return fail_after(sentence);
@@ -921,10 +921,10 @@ int comm_nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     if (!n) return 0;
     ZERO_TRY(comm_nccl_failed(c));
     ZERO_TRY(comm_barrier(c));  // no rank allocates
-    ZERO_TRY(comm_agree_opened(c, bytes_left(&before)));
-    ZERO_TRY(comm_agree_opened(c, register_moved(n, m)));
-    ZERO_TRY(comm_agree_opened(c, end_rehearsal(n, rehearse(ctx))));
-    ZERO_TRY(comm_agree_opened(c, count_taken(n, before)));
+    ZERO_TRY(failure_agree(c->net, bytes_left(&before)));
+    ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
+    ZERO_TRY(failure_agree(c->net, end_rehearsal(n, rehearse(ctx))));
+    ZERO_TRY(failure_agree(c->net, count_taken(n, before)));
     c->planned[COMM_NCCL].bytes = n->taken;
     return memory_note(m, &c->planned[COMM_NCCL]);
 }

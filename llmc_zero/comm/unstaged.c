@@ -1,7 +1,7 @@
 // Between hosts large buffers go straight from the arrays onto the network, and from it into them: through
 // staging each byte would be copied twice more. What comes in to be summed waits for that in staging. Sums,
 // their order and the traffic are the same.
-#include "../net/net.h"
+#include "comm.h"
 #include "../error.h"
 #include "../device/kernels.h"
 #include <string.h>
@@ -28,7 +28,7 @@ static int gather_piece(comm *c, const comm_piece *p, size_t elem_bytes) {
             send[r] = p->shard + at;
             receive[r] = p->full + r * bytes + at;
         }
-        ZERO_TRY(c->net->exchange(c, EXCHANGE_GATHER, 0, send, receive, n));
+        ZERO_TRY(net_exchange(c->net, EXCHANGE_GATHER, comm_net_use(c), 0, send, receive, n));
         comm_count(c, COMM_ALL_GATHER, (c->ranks - 1) * n);
     }
     if (own != p->shard) memcpy(own, p->shard, bytes);
@@ -52,7 +52,7 @@ static int reduce_run(comm *c, const comm_piece *p, int64_t pos, int64_t n, zero
         receive[r] = (char *)c->transport->in(c, EXCHANGE_SCATTER, c->half, r);
         parts[r] = r == c->rank ? send[r] : receive[r];
     }
-    ZERO_TRY(c->net->exchange(c, EXCHANGE_SCATTER, 0, send, receive, n * size));
+    ZERO_TRY(net_exchange(c->net, EXCHANGE_SCATTER, comm_net_use(c), 0, send, receive, n * size));
     comm_count(c, COMM_REDUCE_SCATTER, (c->ranks - 1) * n * size);
     kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, c->ranks,
                      1.0f / c->ranks, n, add);

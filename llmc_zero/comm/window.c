@@ -1,8 +1,8 @@
 // The transport of one node: every rank has a window of shared memory, two halves used in turn. An exchange
 // is one barrier: before it a rank writes its own window, after it the others read there. A half is written
 // again only after the barrier that follows, when nobody reads it any more.
-#include "../net/late.h"
-#include "../net/net.h"
+#include "comm.h"
+#include "../net/failure.h"
 #include "../error.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 typedef struct {
-    _Atomic uint32_t arrived, generation, failed;
+    _Atomic uint32_t arrived, generation;
     _Atomic uint32_t
         waits[];  // (ranks): the generation whose end each rank has come to wait for: to tell who has not
 } control;
@@ -33,15 +33,15 @@ typedef struct {
 
 static size_t half_bytes(const window *w) { return w->window / 2; }
 
-static char *slot(comm *c, comm_exchange x, int half, int owner, int reader) {
+static char *slot(comm *c, exchange_kind x, int half, int owner, int reader) {
     window *w = c->state;
     return w->base + owner * w->window + half * half_bytes(w) +
            (x == EXCHANGE_SCATTER ? reader * c->scatter_bytes : 0);
 }
-static char *window_out(comm *c, comm_exchange x, int half, int dest) {
+static char *window_out(comm *c, exchange_kind x, int half, int dest) {
     return slot(c, x, half, c->rank, dest);
 }
-static const char *window_in(comm *c, comm_exchange x, int half, int src) {
+static const char *window_in(comm *c, exchange_kind x, int half, int src) {
     return slot(c, x, half, src, c->rank);
 }
 
@@ -51,35 +51,31 @@ static void pause_cpu(void) {
 #endif
 }
 
-static int fail_late(const comm *c, comm_exchange x, uint32_t generation) {
+static int fail_late(const comm *c, exchange_kind x, uint32_t generation) {
     const window *w = c->state;
     char missing[c->ranks];
     for (int r = 0; r < c->ranks; r++) missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
-    return comm_fail_late(c, x, missing);
+    return failure_late(c->net, comm_net_use(c), x, missing);
 }
 
-static int wait_for(comm *c, comm_exchange x, uint32_t generation) {
+static int wait_for(comm *c, exchange_kind x, uint32_t generation) {
     window *w = c->state;
     for (int i = 0; i < w->spins; i++) {
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         pause_cpu();
     }
-    comm_patience patience = comm_start_waiting();
+    patience p = patience_start();
     for (;;) {
         struct timespec nap = { 0, 100000000 };
-        double waited = comm_waited(&patience);
-        syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL,
-                0);                                 // any return: look again
-        int failed = atomic_load(&w->ctl->failed);  // in this order: a rank that came here, went on and
-                                                    // failed then is no failure here
+        double waited = patience_waited(&p);
+        syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
-        if (failed) return zero_fail(ZERO_ERR_COMM, "another rank failed");
-        if (c->net->lost && c->net->lost(c, &x) >= 0) return ZERO_ERR_COMM;
-        if (waited > c->timeout_s) return fail_late(c, x, generation);
+        ZERO_TRY(failure_lost_in(c->net, comm_net_use(c), x));
+        if (waited > c->net->timeout_s) return fail_late(c, x, generation);
     }
 }
 
-static int window_exchange(comm *c, comm_exchange x, int half, int root, size_t bytes) {
+static int window_exchange(comm *c, exchange_kind x, int half, int root, size_t bytes) {
     (void)half;
     (void)root;
     (void)bytes;
@@ -108,11 +104,6 @@ static const comm_transport window_transport = { window_out, window_in, window_e
 
 comm_way comm_way_of(const comm *c) {
     return (comm_way){ c->ranks, c->transport == &window_transport, c->nccl != NULL };
-}
-
-int comm_window_first_to_fail(comm *c) {
-    if (c->transport != &window_transport) return -1;
-    return !atomic_exchange(&((window *)c->state)->ctl->failed, 1);
 }
 
 // Rank 0's descriptor of the memory, as others open it: without a name of its own, none is left wherever a
@@ -156,18 +147,18 @@ static int open_shared(const shared_file *f) {
 static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_bytes) {
     shared_file f = { "", 0, 0 };
     int fd = c->rank ? -1 : make_shared(bytes, &f, why, why_bytes);
-    ZERO_TRY(comm_net_broadcast_text(c, (char *)&f, sizeof f));
+    ZERO_TRY(net_broadcast(c->net, 0, &f, sizeof f));
     if (c->rank) fd = open_shared(&f);
     int ok = fd >= 0 && (*base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED;
-    int mine = ok, all = comm_net_agree(c, ok);
+    int mine = ok, all = net_least(c->net, ok);
     if (fd >= 0) close(fd);
     if (!all && mine) munmap(*base, bytes);
-    ZERO_TRY(comm_net_broadcast_text(c, why, (int)why_bytes));
+    ZERO_TRY(net_broadcast(c->net, 0, why, why_bytes));
     return all;
 }
 
 int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes) {
-    if (!c->node_ranks_all) {
+    if (!c->net->on_one_node) {
         snprintf(why, why_bytes, "ranks on several nodes");
         return 0;
     }

@@ -1,46 +1,101 @@
-// What connects the ranks, below the transports: MPI (net/mpi.c), or TCP between all of them (net/tcp.c).
-// It starts them, carries what a transport has no shared memory for, and ends them together.
-#ifndef LLMC_ZERO_COMM_NET_H
-#define LLMC_ZERO_COMM_NET_H
-#include "../comm/comm.h"
+// The ranks of a job, connected by MPI (net/mpi.c) or by TCP (net/tcp.c), or one rank alone.
+#ifndef LLMC_ZERO_NET_H
+#define LLMC_ZERO_NET_H
 #include "rendezvous.h"
+#include "../zero.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 
-enum { HEARD_NOTHING, HEARD, HEARD_LATE };  // of a rank; it is there; its time was over too
+enum { NET_HOST = 64, NET_SENTENCE = 640 };  // bytes of a machine's name; of a sentence that ranks exchange
+typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
-typedef struct comm_net {
-    const char *name;
-    // `bytes` from send[r] to each rank r and from each into receive[r]; ROOT: only from root to the others.
-    int (*exchange)(comm *c, comm_exchange x, int root, char *const *send, char *const *receive,
-                    size_t bytes);
-    // Without waiting: the number of a rank that is known to be gone, or to have ended the job, with the
-    // sentence set; -1: none. Any thread. in: what it is waited for in; NULL: the caller says so. NULL: who
-    // connects the ranks sees to it.
-    int (*lost)(comm *c, const comm_exchange *in);
-    // This rank waits no longer for something that does not come through here; c->timeout_s were over, or
-    // not. Tells the others, and hears for comm_hear_s at most what they say. From then on there are no
-    // exchanges. Returns 0; else nothing is known. Only where no exchange is under way. heard[r]:
-    int (*give_up)(comm *c, int timed_out, char *heard);
-    // See zero_first_to_fail. first: what the ranks' shared memory says of it, -1: there is none. Returns -1
-    // where nothing more is known: then ranks take turns.
-    int (*first_to_fail)(comm *c, int first);
-    // After a failure of this rank that the others see too: tells them, and returns how many lower ranks have
-    // failed as well, of which the lowest speaks. NULL: the launcher ends all at the first's end.
-    int (*lower)(comm *c);
-    void (*abort)(comm *c, int status);  // ends all ranks of the job; does not return
-    void (*close)(comm *c, int clean);   // clean 0: after a failure, and the others are told
-} comm_net;
+// What an exchange serves, for the sentence of an error.
+typedef struct {
+    const char *name;  // the collective, "a reduce-scatter"; NULL: named after the kind of the exchange
+    int unit, units;   // the first unit it is about, and how many; 0: it moves scalars
+} net_use;
 
-// These connect the ranks and set net, rank, ranks, hosts, node_rank, ranks_on_node and node_ranks_all.
-// c->timeout_s is set before. After an error: net->close, where net is set.
-int comm_mpi_open(comm *c, const zero_config *config);
-int comm_mpi_launched(void);  // 1 under a launcher that MPI knows
-extern const comm_net comm_tcp_net;
-int comm_tcp_open(comm *c, const rendezvous_settings *s);
+// What ranks tell each other about failures, beside the exchanges: see net/failure.h.
+typedef enum { NOTE_LATE, NOTE_END, NOTE_GOODBYE, NOTES } note_kind;
+typedef struct {
+    int32_t kind;
+    int32_t root, status;      // END: the rank that ended the job, and its exit status
+    int32_t timed_out;         // LATE
+    uint32_t exchange;         // LATE: how many exchanges the sender has begun
+    char words[NET_SENTENCE];  // END: the sentence of rank `root`
+} net_note;
 
-// net/net.c, by exchange
-int comm_net_gather(comm *c, const void *mine, void *all,
-                    size_t bytes);       // all (ranks * bytes): each rank's mine
-int comm_net_agree(comm *c, int value);  // the least of the ranks' values, from 0 on; negative: error
-int comm_net_broadcast_text(comm *c, char *text, int bytes);  // rank 0's
+typedef struct {      // what this rank knows of another one
+    int gone, error;  // its connection ended without GOODBYE; errno, or 0
+    int left;         // it has said GOODBYE: it ended in order
+    int ended;        // it has said END
+    int late;         // it has said LATE, with:
+    int timed_out;
+    uint32_t exchange;
+    int ahead;  // a message of it has come that is not due yet, so it is running
+} net_peer;
+
+enum { NET_WAITING, NET_MOVED, NET_DONE };  // of a step of an exchange
+typedef struct net net;
+
+// What MPI and TCP each do in their own way. Calls are made with the lock held.
+typedef struct {
+    // An exchange: `bytes` from send[r] to each rank r, and from each into receive[r]; ROOT: only from root
+    // to the others. It begins, and then takes steps that do not wait, with rests in between that may be as
+    // long as 50 ms. A step returns one of NET_*, or an error.
+    int (*begin)(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
+    int (*step)(net *n);
+    void (*rest)(net *n, double idle_s);         // idle_s: since something last moved
+    void (*pending)(net *n, char *missing);      // missing[r]: the exchange still waits for rank r
+    void (*abandon)(net *n);                     // the caller's memory is no longer touched
+    void (*tell)(net *n, const net_note *note);  // starts to send it to all who are there
+    int (*telling)(net *n);                      // a note is still on its way
+    void (*look)(net *n);                        // takes the notes that have come, into peers
+    int watched;                                 // 1: a launcher ends all ranks when one dies; else ranks
+                                                 // look after each other, from any thread
+    void (*end)(net *n, int status) __attribute__((noreturn));  // ends this rank; watched: all ranks
+    void (*close)(net *n, int clean);
+} net_functions;
+
+struct net {
+    int rank, ranks, node_rank, ranks_on_node;
+    int on_one_node;          // every rank is on this node
+    const char *name;         // "mpi", "tcp", "self"
+    const net_functions *f;   // NULL: one rank, started alone
+    char (*hosts)[NET_HOST];  // (ranks): the name of each rank's machine
+    double timeout_s;         // of a wait for the other ranks
+    void *connection;         // of f
+    uint32_t exchanges;       // begun
+    // failure (net/failure.c)
+    pthread_mutex_t lock;        // of the thread that talks to the others
+    net_peer *peers;             // (ranks)
+    atomic_int ending;           // this rank ends the job: another thread's exchange returns
+    int closed, failed, told;    // there are no exchanges any more; `failure` says why; END has been said
+    zero_failure failure;        // of this rank, which every later exchange returns
+    int speaks;                  // 1: this rank tells of the failure, 0: another one does; -1: not known
+    int ended_by, ended_status;  // the rank that has ended the job; -1: none
+    char ended_why[NET_SENTENCE];
+};
+
+// (collective) Connects the ranks as the configuration or the launcher says (net/start.c). After an error:
+// net_close(n, 0).
+int net_start(net *n, const zero_config *config);
+void net_close(net *n, int clean);  // clean 0: after a failure, of which the others are told
+
+// (collective) From one thread at a time. After a failure every later exchange returns the same error.
+int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
+                 size_t bytes);
+int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks * bytes): each rank's
+int net_least(net *n, int value);  // the least of the ranks' values, from 0 on; negative: an error
+int net_broadcast(net *n, int root, void *data, size_t bytes);
+const char *net_host(const net *n, int rank);
+
+// For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates what is
+// known of each rank.
+int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks);
+int net_open_mpi(net *n, const zero_config *config);
+int net_launched_by_mpi(void);  // 1 under a launcher that MPI knows
+int net_open_tcp(net *n, const rendezvous_settings *s);
 
 #endif

@@ -4,6 +4,7 @@
 //   it is me rank r -> rank 0   REPORT   nothing, or what went wrong        rank 0 -> all      GO or FAILED
 // Rank 0 thus knows every failure first and tells it to all.
 #include "rendezvous.h"
+#include "../clock.h"
 #include "../error.h"
 #include "rendezvous_file.h"
 #include "sockets.h"
@@ -99,7 +100,7 @@ static void fail(meeting *m, const char *fmt, ...) {
 
 static int say(const meeting *m, int fd, int kind, const void *data, size_t bytes) {
     head h = { MAGIC, (uint32_t)kind, (uint32_t)bytes, PROTOCOL, m->run };
-    double until = comm_now() + ANSWER_S;
+    double until = clock_now() + ANSWER_S;
     int rc = net_write(fd, &h, sizeof h, until);
     return rc ? rc : net_write(fd, data, bytes, until);
 }
@@ -157,7 +158,7 @@ static guest *let_in(meeting *m, int fd, int rank) {
         *oldest = m->guests[--m->n];
     }
     guest *g = &m->guests[m->n++];
-    *g = (guest){ .fd = fd, .rank = rank, .since = comm_now() };
+    *g = (guest){ .fd = fd, .rank = rank, .since = clock_now() };
     return g;
 }
 
@@ -191,7 +192,7 @@ static void lost(meeting *m, guest *g) {
 
 // Waits until `until` at most for something to happen, and sees to all that has.
 static void look(meeting *m, double until) {
-    int fd, wait_ms = (int)((until - comm_now()) * 1e3) + 1, n = m->n;
+    int fd, wait_ms = (int)((until - clock_now()) * 1e3) + 1, n = m->n;
     m->polls[n] = (struct pollfd){ m->listener, POLLIN, 0 };
     for (int i = 0; i < n; i++) m->polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
     if (poll(m->polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms > 500 ? 500 : wait_ms) < 0 && errno != EINTR)
@@ -204,7 +205,7 @@ static void look(meeting *m, double until) {
             lost(m, g);
         else if (heard)
             take(m, g);
-        else if (g->rank < 0 && comm_now() - g->since > STRANGER_S)
+        else if (g->rank < 0 && clock_now() - g->since > STRANGER_S)
             leave(g);
     }
     int kept = 0;
@@ -259,7 +260,7 @@ static void sit_down(meeting *m, guest *g) {
     net_to_bytes(&from, s->address);
     memcpy(s->host, h->host, sizeof s->host);
     m->here++;
-    if (h->left_s > 0 && comm_now() + h->left_s < m->deadline) m->deadline = comm_now() + h->left_s;
+    if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
     if (!*m->failure && say(m, g->fd, WELCOME, NULL, 0)) lost(m, g);
 }
 
@@ -305,14 +306,14 @@ static void take_report(meeting *m, guest *g) {
 
 // All who are there are told; for a moment also those who come now, since nobody would answer them any more.
 static void tell_failure(meeting *m) {
-    double until = comm_now() + LINGER_S;
+    double until = clock_now() + LINGER_S;
     for (;;) {
         for (int i = 0; i < m->n; i++) {
             if (m->guests[i].rank < 0 || m->guests[i].told) continue;
             say_text(m, m->guests[i].fd, FAILED, m->failure);
             m->guests[i].told = 1;
         }
-        if (m->here == m->s->ranks || comm_now() > until || comm_now() > m->deadline) return;
+        if (m->here == m->s->ranks || clock_now() > until || clock_now() > m->deadline) return;
         look(m, until);
     }
 }
@@ -337,16 +338,16 @@ static void receive_all(meeting *m) {
     int others = m->s->ranks - 1;
     while (m->here <= others && !*m->failure) {
         look(m, m->deadline);
-        if (m->here <= others && comm_now() > m->deadline)
+        if (m->here <= others && clock_now() > m->deadline)
             fail(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)",
                  name_ranks(m, not_here, list), m->s->ranks, m->s->timeout_s, m->where, m->seats[0].host);
     }
-    m->roster->left_s = m->deadline - comm_now() > 1 ? m->deadline - comm_now() : 1;
-    double until = comm_now() + m->roster->left_s + GRACE_S;
+    m->roster->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
+    double until = clock_now() + m->roster->left_s + GRACE_S;
     tell_all(m, ROSTER, m->roster, roster_bytes(m));
     while (m->reports < others && !*m->failure) {
         look(m, until);
-        if (m->reports < others && comm_now() > until)
+        if (m->reports < others && clock_now() > until)
             fail(m,
                  "%s: no word of being connected to the others within %.3g s, though all %d ranks were "
                  "there: stopped, or a host "
@@ -402,7 +403,7 @@ static int greet(meeting *m, search *s, int fd, double until) {
     const seat *me = &m->seats[m->s->rank];
     hello h = { .job = m->s->job,
                 .node = me->node,
-                .left_s = m->deadline - comm_now(),
+                .left_s = m->deadline - clock_now(),
                 .rank = m->s->rank,
                 .ranks = m->s->ranks,
                 .pid = me->pid,
@@ -438,7 +439,7 @@ static int greet(meeting *m, search *s, int fd, double until) {
 
 static int try_address(meeting *m, search *s, const net_address *to) {
     char text[NET_NAME];
-    double now = comm_now();
+    double now = clock_now();
     int fd = net_connect(to, now + 3 < m->deadline ? now + 3 : m->deadline);
     if (fd < 0) {
         snprintf(s->why, sizeof s->why, "%s: %s", net_text(to, text), strerror(-fd));
@@ -483,9 +484,9 @@ static int find_rank_0(meeting *m) {
         int n = candidates(m, &s, at), fd = -1;
         for (int i = 0; i < n && fd < 0 && !*m->failure; i++) fd = try_address(m, &s, &at[i]);
         if (fd >= 0) return fd;
-        if (!*m->failure && comm_now() + pause > m->deadline) not_found(m, &s);
+        if (!*m->failure && clock_now() + pause > m->deadline) not_found(m, &s);
         if (*m->failure) return -1;
-        net_nap(pause);
+        clock_nap(pause);
     }
 }
 
@@ -503,7 +504,7 @@ static void wait_for_roster(meeting *m, int fd) {
         m->told = !rc;
     } else if (!rc)
         rc = -EBADMSG;
-    if (rc && comm_now() >= until)
+    if (rc && clock_now() >= until)
         fail(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", m->s->rank, m->where,
              m->s->timeout_s);
     else if (rc == -ECONNRESET)
@@ -531,7 +532,7 @@ static void connect_to_lower(meeting *m, double until) {
     for (int r = 1; r < me && !*m->failure; r++) {
         char text[NET_NAME];
         net_address to = address_of(m, r);
-        double limit = comm_now() + CONNECT_S;
+        double limit = clock_now() + CONNECT_S;
         int fd = m->sockets[r] = net_connect(&to, limit < until ? limit : until),
             rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
         if (!rc) rc = say(m, fd, MESH, &me, sizeof me);
@@ -561,7 +562,7 @@ static void take_verdict(meeting *m, guest *g) {
 
 static void join_mesh(meeting *m) {
     int higher = m->s->ranks - 1 - m->s->rank;
-    double until = comm_now() + m->roster->left_s;
+    double until = clock_now() + m->roster->left_s;
     char list[400];
     m->here = 0;
     // it may speak meanwhile: a copy, for the guests are closed at the end
@@ -570,14 +571,14 @@ static void join_mesh(meeting *m) {
     connect_to_lower(m, until);
     while (m->here < higher && !*m->failure && !m->verdict) {
         look(m, until);
-        if (m->here < higher && comm_now() > until)
+        if (m->here < higher && clock_now() > until)
             fail(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", m->s->rank,
                  name_ranks(m, not_connected, list));
     }
     if (!m->verdict) say_text(m, m->sockets[0], REPORT, m->failure);
     for (until += GRACE_S + 1; !m->verdict && !*m->failure;) {
         look(m, until);
-        if (comm_now() > until)
+        if (clock_now() > until)
             fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
     }
 }
@@ -699,14 +700,14 @@ static int meet(meeting *m) {
         ZERO_TRY(be_rank_0(m));
     if (!*m->failure) return 0;
     int rc = zero_fail(ZERO_ERR_COMM, "%s", m->failure);
-    return m->told ? zero_fail_shared(rc, s->rank) : rc;
+    return m->told ? zero_failed_after(s->rank) : rc;
 }
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
     ZERO_TRY(check_settings(settings));
     rendezvous_settings s = *settings;
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
-    meeting m = { .s = &s, .sockets = sockets, .listener = -1, .deadline = comm_now() + s.timeout_s };
+    meeting m = { .s = &s, .sockets = sockets, .listener = -1, .deadline = clock_now() + s.timeout_s };
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
     int rc = meet(&m);
     for (int i = 0; i < m.n; i++)

@@ -1,5 +1,6 @@
 #define XXH_INLINE_ALL
 #include "sockets.h"
+#include "../clock.h"
 #include "../error.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,11 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-void net_nap(double seconds) {
-    struct timespec t = { (time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9) };
-    nanosleep(&t, NULL);
-}
 
 // -------- addresses
 
@@ -162,7 +158,7 @@ int net_accept(int listener) {
 
 int net_wait(int fd, int events, double deadline) {
     for (;;) {
-        double left = deadline - comm_now();
+        double left = deadline - clock_now();
         struct pollfd p = { fd, (short)events, 0 };
         int n = poll(&p, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
         if (n > 0) return 0;

@@ -21,8 +21,6 @@ enum { NET_PORT = 12345 };  // of rank 0 where none is given, as in llm.c
 // This machine, until it is started again: its name is in host. Of two containers or network namespaces with
 // names of their own, each is one.
 uint64_t net_machine(char host[NET_NAME]);
-double comm_now(void);  // of comm.c: seconds, monotonic; what deadlines are in
-void net_nap(double seconds);
 
 // Takes "host:port", "[address]:port", or either without the port, apart; 0, or ZERO_ERR_ARGUMENT with the
 // sentence.

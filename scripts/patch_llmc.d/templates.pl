@@ -17,16 +17,14 @@ sub unit_of { my ($f, $name) = @_; return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 
 # What both trainers get.
 sub shared_check {
     return <<'END';
-// An error is printed once and ends all ranks. The rank that speaks ends the others while they wait; a rank
-// that is still there after that has failed alone.
+// All ranks end after an error, and one of them writes the sentence.
 static void z_refuse(const char *format, ...) {
+    char sentence[1200];
     va_list args;
-    if (!zero_first_to_fail(z)) sleep(3);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(sentence, sizeof(sentence), format, args);
     va_end(args);
-    fprintf(stderr, "\n");
-    zero_end_all(z, 1);
+    zero_end_job(z, 1, sentence);
 }
 static void z_check(int rc) {
     if (rc != 0) z_refuse("%s", zero_last_error());
@@ -128,13 +126,11 @@ static void z_printf(const char *format, ...) {
     va_end(args);
 }
 static void z_exit(int status) {
+    char sentence[300];
     if (status == 0) exit(0);
-    fflush(stdout);
-    if (z_launch_rank() > 0) {
-        sleep(3); // rank 0, which has said it if it failed too, ends this one meanwhile
-        fprintf(stderr, "rank %d: %s", z_launch_rank(), z_said);
-    }
-    zero_end_all(z, status);
+    z_said[strcspn(z_said, "\n")] = 0;
+    snprintf(sentence, sizeof(sentence), "rank %d: %s", z_launch_rank(), z_said);
+    zero_end_job(z, status, z_launch_rank() > 0 ? sentence : NULL); // rank 0 has printed its own
 }
 #define printf(...) z_printf(__VA_ARGS__)
 #define exit(status) z_exit(status)

@@ -1,0 +1,18 @@
+// Time: what waits, deadlines and the trace are measured in.
+#ifndef LLMC_ZERO_CLOCK_H
+#define LLMC_ZERO_CLOCK_H
+#include <time.h>
+
+// Seconds of a clock that is never set.
+static inline double clock_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static inline void clock_nap(double seconds) {
+    struct timespec t = { (time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9) };
+    nanosleep(&t, NULL);
+}
+
+#endif

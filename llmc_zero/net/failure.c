@@ -1,0 +1,359 @@
+#include "failure.h"
+#include "../clock.h"
+#include "../error.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double hear_s = 0.5;    // late ranks hear of each other
+static const double farewell_s = 1;  // a note reaches the other machines
+static const double claim_s = 1;     // a lower rank answers END
+static const double speaker_s = 3;   // the rank that speaks has spoken
+
+// -------- waiting
+
+patience patience_start(void) { return (patience){ 0, clock_now() }; }
+
+double patience_waited(patience *p) {
+    const double most = 0.2;  // between two looks of a process that is not stopped
+    double now = clock_now(), since = now - p->last;
+    p->last = now;
+    return p->waited += since < most ? since : most;
+}
+
+// -------- words
+
+const char *exchange_name(exchange_kind x) {
+    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter",
+                                         [EXCHANGE_GATHER] = "an all-gather",
+                                         [EXCHANGE_ROOT] = "a broadcast",
+                                         [EXCHANGE_BARRIER] = "a barrier" };
+    return names[x];
+}
+
+const char *net_units(int unit, int units, char text[NET_UNITS]) {
+    snprintf(text, NET_UNITS, units > 1 ? "units %d to %d" : "unit %d", unit, unit + units - 1);
+    return text;
+}
+
+const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
+    char units[NET_UNITS];
+    const char *name = use.name ? use.name : exchange_name(x);
+    if (x == EXCHANGE_BARRIER && !use.name)
+        snprintf(text, NET_WHERE, "%s", name);
+    else if (!use.units)
+        snprintf(text, NET_WHERE, "%s of scalars", name);
+    else
+        snprintf(text, NET_WHERE, "%s of %s", name, net_units(use.unit, use.units, units));
+    return text;
+}
+
+const char *net_list(const net *n, const char *chosen, char list[NET_LIST]) {
+    int more = 0;
+    *list = 0;
+    for (int r = 0; r < n->ranks; r++) {
+        size_t used = strlen(list);
+        if (!chosen[r]) continue;
+        if (used > NET_LIST - 110)
+            more++;
+        else
+            snprintf(list + used, NET_LIST - used, "%srank %d (host %s)", used ? ", " : "", r,
+                     net_host(n, r));
+    }
+    size_t used = strlen(list);
+    if (more) snprintf(list + used, NET_LIST - used, " and %d more", more);
+    return list;
+}
+
+// -------- ranks that are gone, or have ended the job
+
+void failure_take(net *n, int from, const net_note *note) {
+    net_peer *p = &n->peers[from];
+    if (note->kind == NOTE_GOODBYE) p->left = 1;
+    if (note->kind == NOTE_LATE) {
+        p->late = 1;
+        p->timed_out = note->timed_out;
+        p->exchange = note->exchange;
+    }
+    if (note->kind != NOTE_END) return;
+    p->ended = 1;
+    if (n->ended_by >= 0 && note->root >= n->ended_by) return;
+    n->ended_by = note->root;
+    n->ended_status = note->status;
+    snprintf(n->ended_why, sizeof n->ended_why, "%s", note->words);
+}
+
+static int lost_rank(const net *n) {
+    if (n->ended_by >= 0) return n->ended_by;
+    for (int r = 0; r < n->ranks; r++)
+        if (n->peers[r].gone) return r;
+    return -1;
+}
+
+static int fail_lost(const net *n, int r, const char *tail) {
+    if (n->ended_by >= 0) return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended_why);
+    int error = n->peers[r].error;
+    char why[128] = "its connection ended";
+    if (error == ETIMEDOUT)
+        snprintf(why, sizeof why, "nothing came from its host any more (%s)", strerror(error));
+    else if (error && error != ECONNRESET && error != EPIPE)
+        snprintf(why, sizeof why, "%s", strerror(error));
+    return zero_fail_rank(ZERO_ERR_COMM, r, net_host(n, r), " is gone: %s%s", why, tail);
+}
+
+int failure_seen(const net *n, net_use use, exchange_kind x) {
+    int r = lost_rank(n);
+    char tail[192], where[NET_WHERE];
+    if (r < 0) return 0;
+    snprintf(tail, sizeof tail, " while rank %d (host %s) waited for it in %s", n->rank, net_host(n, n->rank),
+             net_where(use, x, where));
+    fail_lost(n, r, tail);
+    return zero_failed_at_unit(use.units ? use.unit : -1);
+}
+
+// 1: the lock is taken, and what the others have said is known. Not where a launcher ends all ranks, nor
+// while another thread is in an exchange: that one sees it.
+static int look_around(net *n) {
+    if (!n->f || n->f->watched || pthread_mutex_trylock(&n->lock)) return 0;
+    n->f->look(n);
+    return 1;
+}
+
+int failure_lost_in(net *n, net_use use, exchange_kind x) {
+    if (!look_around(n)) return 0;
+    int rc = failure_seen(n, use, x);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+int failure_lost(net *n, const char *tail) {
+    if (!look_around(n)) return -1;
+    int r = lost_rank(n);
+    if (r >= 0) fail_lost(n, r, tail);
+    pthread_mutex_unlock(&n->lock);
+    return r;
+}
+
+// -------- states: failed, late
+
+int failure_keep(net *n) {
+    n->failure = *zero_last_failure();
+    n->closed = n->failed = 1;
+    return n->failure.code;
+}
+
+static int is_silent(const net *n, int r) {
+    const net_peer *p = &n->peers[r];
+    return r != n->rank && !p->late && !p->ahead;
+}
+
+// Says LATE, and listens to what the others say. With the lock held.
+static void ask(net *n, int timed_out) {
+    net_note note = { .kind = NOTE_LATE, .timed_out = timed_out, .exchange = n->exchanges };
+    int first = n->rank, silent = 1;
+    uint32_t earliest = n->exchanges;
+    n->f->abandon(n);
+    n->closed = 1;
+    n->f->tell(n, &note);
+    for (patience p = patience_start(); silent && n->ended_by < 0 && patience_waited(&p) < hear_s;) {
+        n->f->look(n);
+        clock_nap(1e-3);
+        silent = 0;
+        for (int r = 0; r < n->ranks; r++) silent |= is_silent(n, r) && !n->peers[r].gone;
+    }
+    for (int r = 0; r < n->ranks; r++) {
+        const net_peer *p = &n->peers[r];
+        if (!p->late || p->exchange > earliest || (p->exchange == earliest && r > first)) continue;
+        earliest = p->exchange;
+        first = r;
+    }
+    n->speaks = first == n->rank;
+}
+
+int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
+    char silent[n->ranks], list[NET_LIST], where[NET_WHERE];
+    int any = 0;
+    pthread_mutex_lock(&n->lock);
+    ask(n, 1);
+    for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && is_silent(n, r);
+    if (n->ended_by >= 0)
+        failure_seen(n, use, x);
+    else
+        zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
+                       " waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
+                       n->timeout_s, net_where(use, x, where), net_list(n, any ? silent : missing, list));
+    zero_failed_at_unit(use.units ? use.unit : -1);
+    failure_keep(n);
+    pthread_mutex_unlock(&n->lock);
+    return ZERO_ERR_COMM;
+}
+
+int failure_ask(net *n, int timed_out, char *silent) {
+    int late = timed_out, any = 0;
+    pthread_mutex_lock(&n->lock);
+    if (!n->failed && n->ended_by < 0) ask(n, timed_out);
+    int ended = n->ended_by >= 0;
+    if (ended) fail_lost(n, n->ended_by, "");
+    for (int r = 0; r < n->ranks; r++) {
+        late |= n->peers[r].late && n->peers[r].timed_out;
+        any |= silent[r] = is_silent(n, r);
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (ended) return ZERO_ERR_COMM;
+    return late && any;  // a rank that knows of a fault without having waited may be the first to know
+}
+
+// -------- all ranks fail with one failure
+
+static int share_by_net(void *ctx, double mine, double *all) {
+    return net_gather(ctx, &mine, all, sizeof mine);
+}
+static int broadcast_by_net(void *ctx, int root, void *data, size_t bytes) {
+    return net_broadcast(ctx, root, data, bytes);
+}
+voice voice_of_net(net *n) { return (voice){ n, share_by_net, broadcast_by_net }; }
+
+int failure_agree_by(voice v, const net *n, int rc) {
+    if (n->ranks == 1) return rc;
+    zero_failure first = *zero_last_failure();
+    double all[n->ranks];
+    int failed = 0, lowest = n->ranks;
+    ZERO_TRY(v.share(v.ctx, rc != 0, all));
+    for (int r = n->ranks - 1; r >= 0; r--) {
+        if (!all[r]) continue;
+        failed++;
+        lowest = r;
+    }
+    if (!failed) return 0;
+    ZERO_TRY(v.broadcast(v.ctx, lowest, &first, sizeof first));
+    zero_fail_again(&first);
+    if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
+    return zero_failed_after(n->rank);
+}
+
+int failure_agree(net *n, int rc) {
+    rc = failure_agree_by(voice_of_net(n), n, rc);
+    if (!rc || n->ranks == 1) return rc;
+    zero_failure f = *zero_last_failure();
+    net_least(n, 0);  // a rank that left before all know of the failure would look like the cause
+    return zero_fail_again(&f);
+}
+
+// -------- states: ending, ended
+
+void failure_tell_all(net *n, const net_note *note) {
+    n->f->tell(n, note);
+    for (patience p = patience_start(); n->f->telling(n) && patience_waited(&p) < farewell_s;) {
+        n->f->look(n);
+        clock_nap(200e-6);
+    }
+}
+
+void failure_tell_end(net *n, int status) {
+    net_note note = { .kind = NOTE_END, .root = n->rank, .status = status };
+    const char *why = n->failed ? n->failure.sentence : zero_last_error();
+    if (n->told++) return;
+    snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
+    if (n->ended_by >= 0) {
+        note.root = n->ended_by;
+        note.status = n->ended_status;
+        memcpy(note.words, n->ended_why, sizeof note.words);
+    }
+    failure_tell_all(n, &note);
+}
+
+// Takes the lock. An exchange that another thread is in ends for it.
+static void take_over(net *n) {
+    n->ending = 1;
+    pthread_mutex_lock(&n->lock);
+    n->f->abandon(n);
+    n->closed = 1;
+    n->f->look(n);
+}
+
+static void listen(net *n) {
+    clock_nap(1e-3);
+    n->f->look(n);
+}
+
+// Most often one of the first ranks fails too, and in a job of a thousand nobody should wait for minutes.
+static double turn_s(const net *n) {
+    int before = 0;
+    if (n->speaks >= 0) return n->speaks ? 0 : speaker_s;
+    for (int r = 0; r < n->rank; r++) before += !n->peers[r].gone && !n->peers[r].left;
+    return before < 15 ? before * 0.2 : 3 + (before - 15) * 5e-3;
+}
+
+// A lower rank has said END too: wait_for_lower gives them a second to do so.
+static int has_lower_ended(const net *n) { return n->ended_by >= 0 && n->ended_by < n->rank; }
+static void wait_for_lower(net *n) {
+    int left = n->speaks != 1;
+    for (double until = clock_now() + claim_s; left && !has_lower_ended(n) && clock_now() < until;) {
+        listen(n);
+        left = 0;
+        for (int r = 0; r < n->rank; r++)
+            left |= !n->peers[r].ended && !n->peers[r].gone && !n->peers[r].left;
+    }
+}
+
+int failure_speaks(net *n, int status) {
+    take_over(n);
+    for (double start = clock_now(); n->ended_by < 0 && clock_now() - start < turn_s(n);) listen(n);
+    int heard = n->ended_by >= 0;
+    failure_tell_end(n, status);
+    if (!heard) wait_for_lower(n);
+    int speaks = !heard && !has_lower_ended(n);
+    pthread_mutex_unlock(&n->lock);
+    return speaks;
+}
+
+int failure_lower(net *n) {
+    int lower = 0;
+    if (n->speaks >= 0) return !n->speaks;
+    take_over(n);
+    failure_tell_end(n, 1);
+    for (double until = clock_now() + claim_s; clock_now() < until;) {
+        int left = 0;
+        listen(n);
+        for (int r = 0; r < n->rank; r++) left |= !n->peers[r].ended && !n->peers[r].gone;
+        if (!left) break;
+    }
+    for (int r = 0; r < n->rank; r++) lower += n->peers[r].ended;
+    pthread_mutex_unlock(&n->lock);
+    return lower;
+}
+// Launchers kill a rank that has not ended when another one does, so the rank that speaks ends first.
+static void wait_for_speaker(net *n) {
+    pthread_mutex_lock(&n->lock);
+    const net_peer *speaker = &n->peers[n->ended_by];
+    for (double until = clock_now() + speaker_s; !speaker->gone && !speaker->left && clock_now() < until;)
+        listen(n);
+    pthread_mutex_unlock(&n->lock);
+}
+
+// In one write, so that what other ranks write does not come in between.
+static void say(const char *sentence) {
+    char line[4096];
+    if (!sentence) return;
+    fflush(NULL);
+    snprintf(line, sizeof line - 1, "%s", sentence);
+    strcat(line, "\n");
+    ssize_t written = write(STDERR_FILENO, line, strlen(line));
+    (void)written;  // there is nobody left to tell
+}
+
+void failure_end(net *n, int status, const char *sentence) {
+    if (!n || !n->f) {
+        say(sentence);
+        exit(status);
+    }
+    if (failure_speaks(n, status)) {
+        say(sentence);
+    } else {
+        wait_for_speaker(n);
+        status = n->ended_status;
+    }
+    n->f->end(n, status);
+}
