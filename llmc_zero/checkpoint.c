@@ -5,6 +5,8 @@
 // are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of
 // them: files with other numbers were not saved together.
 #include "internal.h"
+#include "params.h"
+#include "uses.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <libgen.h>
@@ -153,9 +155,7 @@ static int finish_file(stream *s, uint64_t number, const char *path) {
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
-    if (z->begun)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_save: inside a training step; finish the step first");
-    ZERO_TRY(check_closed(z, "zero_save"));
+    ZERO_TRY(uses_outside_step(z, "zero_save"));
     ZERO_TRY(params_complete(z));
     char temporary[PATH_MAX];
     stream s = { 0 };
@@ -330,9 +330,7 @@ static int run_complete(void *ctx, task *k) {
 }
 
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
-    if (z->begun)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_load: inside a training step; finish the step first");
-    ZERO_TRY(check_closed(z, "zero_load"));
+    ZERO_TRY(uses_outside_step(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     stream s = { .path = path };

@@ -1,4 +1,7 @@
 // zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
+#include "grads.h"
+#include "params.h"
+#include "step.h"
 #include "internal.h"
 #include "comm/nccl.h"
 #include "net/failure.h"
@@ -39,7 +42,7 @@ static int create_states(zero *z) {
     ZERO_TRY(create_tables(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
-    return optimizer_create(z);
+    return step_create(z);
 }
 
 // What tells whether two ranks have one device, whatever number it has for each. MIG's instances of a GPU

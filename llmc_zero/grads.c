@@ -2,6 +2,7 @@
 // bucket are final the bucket's reduction starts, while backward goes on with the other buffer. Where the
 // reduced gradients end: stage 0 everywhere, stage 1 in this rank's part of the whole buffer, stages 2 and 3
 // in the shard, added to those of earlier micro-batches.
+#include "grads.h"
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 // The hooks and the accessors. They check the rules of use; params.c, grads.c and step.c do the work.
+#include "grads.h"
+#include "params.h"
+#include "uses.h"
 #include "internal.h"
 #include "clock.h"
 #include <stdio.h>
@@ -24,7 +27,7 @@ static int check_hook(zero *z, int unit) {
 }
 
 static int check_micro_batch(const zero *z, int micro, int of) {
-    ZERO_TRY(check_closed(z, "zero_begin_train"));
+    ZERO_TRY(uses_closed(z, "zero_begin_train"));
     if (of < 1 || of > z->config.micro_batches || micro < 0 || micro >= of)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_begin_train: micro-batch %d of %d; the configuration allows %d", micro, of,
@@ -34,7 +37,7 @@ static int check_micro_batch(const zero *z, int micro, int of) {
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_begin_train: micro-batch %d of %d does not follow micro-batch %d of %d", micro,
                          of, z->micro, z->micro_of);
-    return check_uses_done(z, "zero_begin_train");
+    return uses_done(z, "zero_begin_train");
 }
 
 static int begin_pass(zero *z, zero_mode mode, int is_last) {
@@ -66,7 +69,7 @@ int zero_begin_train(zero *z, int micro, int of) {
 }
 
 int zero_begin_eval(zero *z) {
-    ZERO_TRY(check_closed(z, "zero_begin_eval"));
+    ZERO_TRY(uses_closed(z, "zero_begin_eval"));
     if (z->begun)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_begin_eval: an evaluation inside a training step; finish the step first");
@@ -142,7 +145,7 @@ int zero_post_backward(zero *z, int unit) {
 }
 
 void *zero_param(zero *z, int tensor, int layer) {
-    const layout_place *p = find_place(z, tensor, layer);
+    const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     int unit = layout_unit_of(&z->layout, p);
     const unit_state *u = &z->units[unit];
@@ -155,7 +158,7 @@ void *zero_param(zero *z, int tensor, int layer) {
 }
 
 void *zero_grad(zero *z, int tensor, int layer) {
-    const layout_place *p = find_place(z, tensor, layer);
+    const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     int unit = layout_unit_of(&z->layout, p);
     const unit_state *u = &z->units[unit];

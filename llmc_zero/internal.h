@@ -1,4 +1,4 @@
-// The state behind a `zero *`, and what the files of the plugin ask of each other.
+// What is behind a `zero *`.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
 #include "comm/comm.h"
@@ -6,6 +6,7 @@
 #include "error.h"
 #include "device/kernels.h"
 #include "layout.h"
+#include "loss_scale.h"
 #include "memory.h"
 #include "net/failure.h"
 #include "plan.h"
@@ -49,14 +50,6 @@ typedef struct {
     task gather;     // stage 0: what was reduced goes to everyone
     double began_s;  // the reduction, for the trace
 } bucket_state;
-
-// The loss scale: steps seen, the last one that overflowed (-1: none), overflows left before the scale
-// halves.
-typedef struct {
-    double value;
-    int64_t steps, last_overflow;
-    int left;
-} loss_scale;
 
 struct zero {
     zero_config config;
@@ -127,32 +120,6 @@ static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
 }
 
-int params_create(zero *z);
-int params_acquire(zero *z, int unit);  // gathered when it returns; the next ones are on their way
-int params_release(zero *z, int unit);  // and what there is room for now is gathered
-int params_complete(zero *z);           // no gather is under way, and the device has done its work
-// Stages 1 to 3, at creation: its gather, of zeros; counter gets the bytes.
-int params_rehearse(zero *z, int unit, int64_t *counter);
-int params_drop_all(zero *z);           // no gather is under way; stage 3: nothing is held any more
-int params_begin_pass(zero *z);         // stage 3: only what was gathered for it is held
-int params_updated(zero *z, int unit);  // its AdamW is done or queued: it may be gathered
-
-int grads_create(zero *z);
-int grads_check(const zero *z, int unit);  // backward may come here now
-int grads_open(zero *z, int unit);         // clears what backward adds to in the unit's gradient
-int grads_finish(zero *z, int unit);       // into the bucket
-int grads_wait(zero *z);                   // all reductions are done
-int grads_begin_step(zero *z);             // what an unfinished step has collected is dropped
-// At creation: the bucket's reduction, of zeros; counter gets the bytes.
-int grads_rehearse(zero *z, int bucket, int64_t *counter);
-
-int optimizer_create(zero *z);  // masters, moments and the tables of the step, once there are gradients
-
-// loss_scale.c
-void loss_scale_init(loss_scale *s, const zero_config *c);
-int loss_scale_step(loss_scale *s, const zero_config *c,
-                    int overflow);  // ZERO_ERR_ARGUMENT: an overflow at the smallest scale
-
 int wait_for_device(
     zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
 voice voice_of_ranks(zero *z);  // through the collectives, in their order
@@ -160,13 +127,5 @@ int agree(zero *z, int rc);     // if one rank has failed, all fail with the fai
 
 // same.c: all ranks were given rank 0's settings and tables, or all fail
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
-
-int naive_reduce(zero *z);  // the oracle: see naive.c
-int naive_update(zero *z, const zero_hyper *h, double grad_scale);
-
-// rules.c
-const layout_place *find_place(const zero *z, int tensor, int layer);  // or NULL with the sentence set
-int check_closed(const zero *z, const char *caller);                   // no unit is open
-int check_uses_done(const zero *z, const char *caller);  // no use of this micro-batch is missing
 
 #endif

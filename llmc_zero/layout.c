@@ -169,7 +169,15 @@ void layout_free(layout *l) {
 }
 
 const layout_place *layout_find(const layout *l, int tensor, int layer) {
-    if (tensor < 0 || tensor >= l->n_tensors || layer < 0 || layer >= l->tensors[tensor].layers) return NULL;
+    if (tensor < 0 || tensor >= l->n_tensors) {
+        zero_fail(ZERO_ERR_MISUSE, "tensor %d: there are tensors 0 to %d", tensor, l->n_tensors - 1);
+        return NULL;
+    }
+    const zero_tensor *t = &l->tensors[tensor];
+    if (layer < 0 || layer >= t->layers) {
+        zero_fail(ZERO_ERR_MISUSE, "tensor %s has no layer %d, only 0 to %d", t->name, layer, t->layers - 1);
+        return NULL;
+    }
     return &l->places[l->place_of[l->first_place_of_tensor[tensor] + layer]];
 }
 

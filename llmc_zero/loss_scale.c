@@ -1,6 +1,7 @@
 // The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2). The settings have
 // DeepSpeed's names and follow its rules.
-#include "internal.h"
+#include "loss_scale.h"
+#include "error.h"
 #include <math.h>
 
 void loss_scale_init(loss_scale *s, const zero_config *c) {

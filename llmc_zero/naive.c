@@ -2,6 +2,7 @@
 // rank sends all of its gradients to everyone at the end of backward, and every rank updates every parameter.
 // It is the first lesson, and the oracle that the tests hold every other path against, bit for bit; so it
 // shares no reduction and no AdamW kernel with them.
+#include "naive.h"
 #include "internal.h"
 #include "device/numbers.h"
 #include <math.h>

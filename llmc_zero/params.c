@@ -2,6 +2,7 @@
 // post hook. The units that come next along the recorded order are gathered ahead, across the end of a
 // micro-batch and across the update too. At stages 1 and 2 parameters are always whole, and a unit is
 // gathered in place as soon as it is updated.
+#include "params.h"
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>

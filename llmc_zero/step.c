@@ -1,5 +1,10 @@
 // The step: global norm, clipping, and AdamW on the parts that this rank owns.
+#include "step.h"
+#include "grads.h"
 #include "internal.h"
+#include "naive.h"
+#include "params.h"
+#include "uses.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -74,7 +79,7 @@ static int create_update(zero *z) {
     return 0;
 }
 
-int optimizer_create(zero *z) {
+int step_create(zero *z) {
     for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(create_state(z, what));
     ZERO_TRY(create_norm(z));
     return create_update(z);
@@ -144,8 +149,8 @@ static int check_complete(const zero *z) {
     if (z->micro != z->micro_of - 1)
         return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run",
                          z->micro + 1, z->micro_of);
-    ZERO_TRY(check_closed(z, "zero_reduce"));
-    return check_uses_done(z, "zero_reduce");
+    ZERO_TRY(uses_closed(z, "zero_reduce"));
+    return uses_done(z, "zero_reduce");
 }
 
 int zero_reduce(zero *z, zero_step_info *info) {

@@ -1,6 +1,8 @@
 // Values in and out, and digests: streaming, piece by piece from the rank that owns them, so that nothing is
 // ever gathered whole.
 #include "internal.h"
+#include "params.h"
+#include "uses.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,20 +10,20 @@
 
 static int check_range(const zero *z, const char *caller, zero_value what, int tensor, int layer,
                        int64_t offset, int64_t n, const layout_place **place) {
-    const layout_place *p = *place = find_place(z, tensor, layer);
+    const layout_place *p = *place = layout_find(&z->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
     const char *name = z->layout.tensors[tensor].name;
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): %lld elements from %lld on, but it has %lld", caller,
                          name, (long long)n, (long long)offset, (long long)p->elems);
-    if (what == ZERO_GRADIENT)
-        return z->reduced ? 0
-                          : zero_fail(ZERO_ERR_MISUSE,
-                                      "%s(%s): gradients are there between zero_reduce and zero_update",
-                                      caller, name);
-    return z->begun ? zero_fail(ZERO_ERR_MISUSE, "%s(%s): inside a training step; finish the step first",
-                                caller, name)
-                    : check_closed(z, caller);
+    if (what != ZERO_GRADIENT) {
+        char call[160];
+        snprintf(call, sizeof call, "%s(%s)", caller, name);
+        return uses_outside_step(z, call);
+    }
+    if (z->reduced) return 0;
+    return zero_fail(ZERO_ERR_MISUSE, "%s(%s): gradients are there between zero_reduce and zero_update",
+                     caller, name);
 }
 
 // Writes what this rank holds of n elements of a place.
@@ -134,9 +136,7 @@ static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t 
 int zero_hash(zero *z, int full, char hex[17]) {
     static const zero_value wanted[2][3] = { { ZERO_PARAM }, { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 } };
     int n_wanted = full ? 3 : 1, n = 0, rc = 0;
-    if (z->begun)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_hash: inside a training step; finish the step first");
-    ZERO_TRY(check_closed(z, "zero_hash"));
+    ZERO_TRY(uses_outside_step(z, "zero_hash"));
     ZERO_TRY(params_complete(z));
     XXH3_state_t *state = XXH3_createState();
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);

@@ -7,6 +7,7 @@
 #   mpi_direct  ranks that read each other's memory                test_gpu_check.sh  the script for machines
 #               with a card
 #   mpi_same    ranks that are not given the same
+#   mpi_states  who uses a model state opens and closes it: a store of copies shows who does not
 #   start.sh    ranks that find each other without MPI, on one host and on several (network namespaces, where
 #               root)
 #   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with
@@ -105,6 +106,7 @@ for t in "$build"/tests/test_*; do
 done
 for np in 1 2 3 4; do run "mpi_zero.$np" 120 bash -c "on_ranks $np $build/tests/mpi_zero"; done
 for np in 2 3 4; do run "mpi_direct.$np" 60 bash -c "on_ranks $np $build/tests/mpi_direct"; done
+for np in 1 2 3; do run "mpi_states.$np" 120 bash -c "on_ranks $np $build/tests/mpi_states"; done
 for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"

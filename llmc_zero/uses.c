@@ -1,7 +1,7 @@
-// The rules of use that several callers check.
+#include "uses.h"
 #include "internal.h"
 
-int check_closed(const zero *z, const char *caller) {
+int uses_closed(const zero *z, const char *caller) {
     for (int i = 0; i < z->layout.n_units; i++)
         if (z->units[i].forward_open || z->units[i].backward_open)
             return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) is still open", caller, i,
@@ -9,7 +9,7 @@ int check_closed(const zero *z, const char *caller) {
     return 0;
 }
 
-int check_uses_done(const zero *z, const char *caller) {
+int uses_done(const zero *z, const char *caller) {
     for (int i = 0; i < z->layout.n_units; i++) {
         const layout_unit *l = &z->layout.units[i];
         const unit_state *u = &z->units[i];
@@ -22,13 +22,8 @@ int check_uses_done(const zero *z, const char *caller) {
     return 0;
 }
 
-const layout_place *find_place(const zero *z, int tensor, int layer) {
-    const layout_place *p = layout_find(&z->layout, tensor, layer);
-    if (p) return p;
-    if (tensor < 0 || tensor >= z->layout.n_tensors)
-        zero_fail(ZERO_ERR_MISUSE, "tensor %d: there are tensors 0 to %d", tensor, z->layout.n_tensors - 1);
-    else
-        zero_fail(ZERO_ERR_MISUSE, "tensor %s has no layer %d, only 0 to %d", z->layout.tensors[tensor].name,
-                  layer, z->layout.tensors[tensor].layers - 1);
-    return NULL;
+int uses_outside_step(const zero *z, const char *caller) {
+    if (z->begun)
+        return zero_fail(ZERO_ERR_MISUSE, "%s: inside a training step; finish the step first", caller);
+    return uses_closed(z, caller);
 }
