@@ -103,13 +103,112 @@ static int wait_for_reduction(zero *z, bucket_state *b) {
     return tasks_wait(&z->tasks, z->config.stage == 0 ? &b->gather : &b->reduce);
 }
 
-int grads_rehearse(zero *z, int bucket, int64_t *counter) {
-    ZERO_TRY(start_reduction(z, &z->buckets[bucket], counter));
-    return wait_for_reduction(z, &z->buckets[bucket]);
-}
-
 int grads_wait(zero *z) {
     for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(wait_for_reduction(z, &z->buckets[i]));
+    return 0;
+}
+
+// -------- in backward: opened, and finished into a bucket
+
+static char *bucket_memory(const zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    if (z->own_grads[unit]) return z->own_grads[unit];
+    return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] +
+           u->bucket_offset * dtype_bytes(z->config.numbers.dtype);
+}
+
+static int is_full(const zero *z, int bucket) {
+    return z->buckets[bucket].filled == z->layout.buckets[bucket].n_units;
+}
+
+int grads_check(const zero *z, int unit) {
+    int bucket = z->layout.units[unit].bucket, before = z->buffer_bucket[z->layout.buckets[bucket].buffer];
+    if (!uses_buckets(z) || z->own_grads[unit] || before == bucket || before < 0 || is_full(z, before))
+        return 0;
+    return zero_fail(
+        ZERO_ERR_MISUSE,
+        "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
+        "backward goes through units in the reverse of the table's order",
+        unit, z->layout.units[unit].name);
+}
+
+// Makes the unit's bucket the one that fills its buffer, once what was in the buffer has been reduced. A
+// shared unit has a buffer of its own.
+static int claim_buffer(zero *z, int unit) {
+    int bucket = z->layout.units[unit].bucket;
+    int *holder = &z->buffer_bucket[z->layout.buckets[bucket].buffer];
+    if (z->own_grads[unit])
+        holder = &bucket;
+    else if (*holder == bucket && !is_full(z, bucket))
+        return 0;  // it is filling it
+    if (*holder >= 0) ZERO_TRY(wait_for_reduction(z, &z->buckets[*holder]));
+    *holder = bucket;
+    z->buckets[bucket].filled = 0;
+    return 0;
+}
+
+// With poison, a gradient that the trainer says it writes, and does not, is NaN.
+static int clear_gradient(zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    const layout_range *only = &z->layout.cleared[u->first_cleared];
+    size_t size = dtype_bytes(z->config.numbers.dtype);
+    char *grads = z->units[unit].grads;
+    device *d = &z->device;
+    if (z->config.debug.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, grads, u->padded * size));
+    if (u->n_cleared == 1) return d->f->clear(d, COMPUTE, grads + only->offset * size, only->elems * size);
+    return d->f->clear_stretches(d, COMPUTE, z->config.numbers.dtype, grads, &z->units[unit].cleared);
+}
+
+int grads_open(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    if (uses_buckets(z)) {
+        ZERO_TRY(claim_buffer(z, unit));
+        u->grads = bucket_memory(z, unit);
+    } else {
+        state *grads = &z->states[ZERO_GRADIENT];
+        ZERO_TRY(state_open(&u->opened_grads, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
+        u->grads = u->opened_grads.at;
+    }
+    return clear_gradient(z, unit);
+}
+
+// Stages 0 and 1: this micro-batch's gradient goes to the sum of the earlier ones, or is the first.
+static int add_to_sum(zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    device *d = &z->device;
+    zero_dtype type = z->config.numbers.dtype;
+    char *grads = z->units[unit].grads;
+    int first = z->micro == 0;
+    state_part sum;
+    ZERO_TRY(state_open(&sum, &z->states[ZERO_GRADIENT], COMPUTE, unit, STATE_WHOLE,
+                        first ? STATE_WRITE : STATE_CHANGE));
+    int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);
+    ZERO_TRY(state_close_after(rc, &sum, 1));
+    return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
+}
+
+int grads_finish(zero *z, int unit) {
+    int bucket = z->layout.units[unit].bucket;
+    bucket_state *b = &z->buckets[bucket];
+    // stages 0 and 1 reduce once a step, 2 and 3 with each micro-batch
+    int is_last = z->micro == z->micro_of - 1, reduces = z->config.stage >= 2 || is_last;
+    if (z->config.stage < 2 && sums_micro_batches(z)) ZERO_TRY(add_to_sum(z, unit));
+    ZERO_TRY(state_close(&z->units[unit].opened_grads));
+    z->units[unit].grads = NULL;
+    b->filled++;
+    if (!is_full(z, bucket) || !reduces || z->config.debug.naive) return 0;
+    b->add = z->config.stage >= 2 && z->micro > 0;
+    return start_reduction(z, b, NULL);
+}
+
+int grads_begin_step(zero *z) {
+    ZERO_TRY(grads_wait(z));
+    for (int i = 0; i < z->layout.n_units; i++) {
+        ZERO_TRY(state_close(&z->units[i].opened_grads));
+        z->units[i].grads = NULL;
+    }
+    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
+    z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
     return 0;
 }
 
@@ -135,13 +234,6 @@ static int create_wire_buffer(zero *z) {
     if (!z->plan.own[PLAN_WIRE].blocks) return 0;
     z->wire_buffer = allocate(z, PLAN_WIRE);
     return z->wire_buffer ? 0 : ZERO_ERR_MEMORY;
-}
-
-static char *bucket_memory(const zero *z, int unit) {
-    const layout_unit *u = &z->layout.units[unit];
-    if (z->own_grads[unit]) return z->own_grads[unit];
-    return z->bucket_buffer[z->layout.buckets[u->bucket].buffer] +
-           u->bucket_offset * dtype_bytes(z->config.numbers.dtype);
 }
 
 // For each unit that is cleared in several stretches.
@@ -182,7 +274,7 @@ int grads_create(zero *z) {
         b->units = calloc(l->buckets[i].n_units, sizeof *b->units);
         if (!b->pieces || !b->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
         ZERO_TRY(tasks_prepare(&z->tasks, &b->reduce, COMM));
-        ZERO_TRY(tasks_prepare(&z->tasks, &b->gather, z->comm.gather_stream));
+        if (z->config.stage == 0) ZERO_TRY(tasks_prepare(&z->tasks, &b->gather, z->comm.gather_stream));
     }
     for (int i = l->n_units - 1; i >= 0; i--) {
         bucket_state *b = &z->buckets[l->units[i].bucket];
@@ -194,96 +286,7 @@ int grads_create(zero *z) {
     return 0;
 }
 
-// -------- in backward
-
-static int is_full(const zero *z, int bucket) {
-    return z->buckets[bucket].filled == z->layout.buckets[bucket].n_units;
-}
-
-int grads_check(const zero *z, int unit) {
-    int bucket = z->layout.units[unit].bucket, before = z->buffer_bucket[z->layout.buckets[bucket].buffer];
-    if (!uses_buckets(z) || z->own_grads[unit] || before == bucket || before < 0 || is_full(z, before))
-        return 0;
-    return zero_fail(
-        ZERO_ERR_MISUSE,
-        "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
-        "backward goes through units in the reverse of the table's order",
-        unit, z->layout.units[unit].name);
-}
-
-// Makes the unit's bucket the one that fills its buffer: what was in there must have been reduced. A shared
-// unit's buffer is its own.
-static int claim_buffer(zero *z, int unit) {
-    int bucket = z->layout.units[unit].bucket, own = z->own_grads[unit] != NULL;
-    int *holder = &z->buffer_bucket[z->layout.buckets[bucket].buffer], before = own ? bucket : *holder;
-    if (!own && before == bucket && !is_full(z, bucket)) return 0;
-    if (before >= 0) ZERO_TRY(wait_for_reduction(z, &z->buckets[before]));
-    if (!own) *holder = bucket;
-    z->buckets[bucket].filled = 0;
-    return 0;
-}
-
-// With poison, a gradient that the trainer says it writes, and does not, is NaN.
-static int clear(zero *z, int unit) {
-    const layout_unit *u = &z->layout.units[unit];
-    const layout_range *only = &z->layout.cleared[u->first_cleared];
-    size_t size = dtype_bytes(z->config.numbers.dtype);
-    char *grads = z->units[unit].grads;
-    device *d = &z->device;
-    if (z->config.debug.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, grads, u->padded * size));
-    if (u->n_cleared == 1) return d->f->clear(d, COMPUTE, grads + only->offset * size, only->elems * size);
-    return d->f->clear_stretches(d, COMPUTE, z->config.numbers.dtype, grads, &z->units[unit].cleared);
-}
-
-int grads_open(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (uses_buckets(z)) {
-        ZERO_TRY(claim_buffer(z, unit));
-        u->grads = bucket_memory(z, unit);
-    } else {
-        state *grads = &z->states[ZERO_GRADIENT];
-        ZERO_TRY(state_open(&u->opened_grads, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
-        u->grads = u->opened_grads.at;
-    }
-    return clear(z, unit);
-}
-
-// Stages 0 and 1: this micro-batch's gradient goes to the sum of the earlier ones, or is the first.
-static int add_to_sum(zero *z, int unit) {
-    const layout_unit *u = &z->layout.units[unit];
-    device *d = &z->device;
-    zero_dtype type = z->config.numbers.dtype;
-    char *grads = z->units[unit].grads;
-    int first = z->micro == 0;
-    state_part sum;
-    ZERO_TRY(state_open(&sum, &z->states[ZERO_GRADIENT], COMPUTE, unit, STATE_WHOLE,
-                        first ? STATE_WRITE : STATE_CHANGE));
-    int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);
-    ZERO_TRY(state_close_after(rc, &sum, 1));
-    return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
-}
-
-int grads_finish(zero *z, int unit) {
-    const layout_unit *u = &z->layout.units[unit];
-    bucket_state *b = &z->buckets[u->bucket];
-    int last = z->micro == z->micro_of - 1, n_units = z->layout.buckets[u->bucket].n_units;
-    if (z->config.stage < 2 && sums_micro_batches(z)) ZERO_TRY(add_to_sum(z, unit));
-    ZERO_TRY(state_close(&z->units[unit].opened_grads));
-    z->units[unit].grads = NULL;
-    if (!uses_buckets(z) && b->filled == n_units) b->filled = 0;  // a new step
-    b->filled++;
-    if (b->filled < n_units || z->config.debug.naive || (z->config.stage < 2 && !last)) return 0;
-    b->add = z->config.stage >= 2 && z->micro > 0;
-    return start_reduction(z, b, NULL);
-}
-
-int grads_begin_step(zero *z) {
-    ZERO_TRY(grads_wait(z));
-    for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(state_close(&z->units[i].opened_grads));
-        z->units[i].grads = NULL;
-    }
-    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
-    z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
-    return 0;
+int grads_rehearse(zero *z, int bucket, int64_t *counter) {
+    ZERO_TRY(start_reduction(z, &z->buckets[bucket], counter));
+    return wait_for_reduction(z, &z->buckets[bucket]);
 }

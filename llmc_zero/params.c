@@ -1,11 +1,21 @@
 // Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
-// post hook. The units that come next along the recorded order are gathered ahead, across the end of a
-// micro-batch and across the update too. At stages 1 and 2 parameters are always whole, and a unit is
-// gathered in place as soon as it is updated.
+// post hook. The units that come next in the schedule are gathered ahead, across the end of a micro-batch and
+// across the update too. At stages 1 and 2 parameters are always whole, and a unit is gathered in place as
+// soon as it is updated.
 #include "params.h"
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
+
+// -------- the gather of a unit
+
+static comm_use use_for(zero_purpose purpose, int unit) {
+    return (comm_use){ .purpose = purpose, .unit = unit, .units = 1 };
+}
+
+static comm_use use_in_pass(const zero *z, int unit) {
+    return use_for(z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP, unit);
+}
 
 // Stage 3 sends this rank's shard. Stages 1 and 2 complete the unit in place.
 static int open_source(zero *z, int unit, state_part *own) {
@@ -14,30 +24,217 @@ static int open_source(zero *z, int unit, state_part *own) {
     return state_open(own, params, z->comm.gather_stream, unit, state_held(params), intent);
 }
 
-static comm_use use_for(zero_purpose purpose, int unit) {
-    return (comm_use){ .purpose = purpose, .unit = unit, .units = 1 };
-}
-
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     unit_state *u = &z->units[k->index];
-    state_part own;
     double start = trace_now(&z->trace);
+    state_part own;
     ZERO_TRY(open_source(z, k->index, &own));
-    comm_piece piece = { u->gather_to ? u->gather_to : own.at, state_own(&own),
-                         z->layout.units[k->index].shard };
+    comm_piece piece = {
+        .full = u->gather_to ? u->gather_to : own.at,
+        .shard = state_own(&own),
+        .elems = z->layout.units[k->index].shard,
+    };
     int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, dtype_bytes(z->config.numbers.dtype));
     rc = state_close_after(rc, &own, 1);
     trace_add(&z->trace, ZERO_EV_GATHER, k->index, traced_lane(z, k->lane), start);
     return rc;
 }
 
-// The gather for the next pass has ended, and a pass of this purpose is the one.
+// After the unit's update, and after all that the trainer has queued: that may still read what is in the
+// slot.
+static int submit_gather(zero *z, unit_state *u, comm_use use) {
+    u->gather_use = use;
+    return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
+}
+
+// The unit's gather has ended. If it was for the next pass, this is the purpose that its bytes are counted
+// for.
 static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
     z->gathered_ahead[purpose] += u->gathered_ahead;
     u->gathered_ahead = 0;
     u->for_next_pass = 0;
 }
+
+// -------- slots: stage 3
+
+static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
+
+static int drop(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
+    char *params = u->params;
+    count_gather(z, u, ZERO_FOR_STEP);  // gathered for nothing
+    if (u->slot >= 0) z->slot_unit[u->slot] = -1;
+    u->slot = -1;
+    u->params = NULL;
+    return z->config.debug.poison ? z->device.f->fill_nan(&z->device, COMPUTE, params, bytes) : 0;
+}
+
+static int find_free_slot(const zero *z) {
+    for (int i = 0; i < z->n_slots; i++)
+        if (z->slot_unit[i] < 0) return i;
+    return -1;
+}
+
+// With no slot free: one whose unit was gathered ahead, and that nobody has opened.
+static int find_idle_slot(const zero *z) {
+    for (int i = 0; i < z->n_slots; i++)
+        if (!is_open(&z->units[z->slot_unit[i]])) return i;
+    return -1;
+}
+
+static int slots_are_open(const zero *z) {
+    for (int i = 0; i < z->n_slots; i++)
+        if (z->slot_unit[i] >= 0 && is_open(&z->units[z->slot_unit[i]])) return 1;
+    return 0;
+}
+
+static int free_idle_slot(zero *z, int for_unit, int *slot) {
+    *slot = find_idle_slot(z);
+    if (*slot < 0)
+        return zero_fail(
+            ZERO_ERR_MISUSE,
+            "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
+            "max_open above %d",
+            for_unit, z->layout.units[for_unit].name, z->n_slots, z->config.max_open);
+    int holder = z->slot_unit[*slot];
+    ZERO_TRY(tasks_wait(&z->tasks, &z->units[holder].gather));
+    return drop(z, holder);
+}
+
+// Sets u->params to the unit's own memory or to a slot. Without `must` it stays NULL where no slot is free.
+static int find_room(zero *z, int unit, int must) {
+    unit_state *u = &z->units[unit];
+    u->params = z->own_params[unit];
+    if (u->params) return 0;
+    int slot = find_free_slot(z);
+    if (slot < 0 && must) ZERO_TRY(free_idle_slot(z, unit, &slot));
+    if (slot < 0) return 0;
+    z->slot_unit[slot] = unit;
+    u->slot = slot;
+    u->params = z->slots[slot];
+    return 0;
+}
+
+// -------- gathering ahead: stage 3
+
+// Starts the unit's gather if it needs one. Without `must` a lack of room is no failure: the unit is only not
+// gathered ahead.
+static int start_gather(zero *z, int unit, comm_use use, int must) {
+    unit_state *u = &z->units[unit];
+    if (u->params) return 0;
+    ZERO_TRY(find_room(z, unit, must));
+    if (!u->params) return 0;
+    u->gather_to = u->params;
+    return submit_gather(z, u, use);
+}
+
+// The unit that the next training pass begins with. Its bytes are counted apart, since what kind of pass will
+// use them is not known yet.
+static int gather_for_next_pass(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    if (u->params || !z->config.prefetch) return 0;
+    comm_use use = use_for(ZERO_FOR_STEP, unit);
+    use.counter = &u->gathered_ahead;
+    ZERO_TRY(start_gather(z, unit, use, 0));
+    u->for_next_pass = u->params != NULL;
+    return 0;
+}
+
+// Gathers what comes next: `prefetch` units after the one that is using its slot or, where none is, will do
+// so next. A unit with room of its own does not count, since it takes no slot from the others. The first unit
+// of the next micro-batch follows when all units of this one have been opened.
+static int look_ahead(zero *z, int slot_in_use) {
+    int left = z->config.prefetch + !slot_in_use;
+    if (!z->config.prefetch) return 0;
+    schedule_walk w = schedule_ahead(&z->schedule);
+    while (schedule_next(&w) && w.what == SCHEDULED_USE) {
+        if (w.next_pass) return z->schedule.left ? 0 : gather_for_next_pass(z, w.unit);
+        if (!z->own_params[w.unit]) left--;
+        if (left < 0) return 0;
+        ZERO_TRY(start_gather(z, w.unit, use_in_pass(z, w.unit), 0));
+    }
+    return 0;
+}
+
+// -------- get and release
+
+static int open_whole(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    if (u->params) return 0;
+    ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
+    u->params = u->opened_params.at;
+    return 0;
+}
+
+int params_acquire(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    comm_use use = use_in_pass(z, unit);
+    int sharded = z->config.stage == 3;
+    if (sharded) ZERO_TRY(start_gather(z, unit, use, 1));
+    ZERO_TRY(schedule_use(&z->schedule, unit));  // not before: a use that is refused does not enter the order
+    if (sharded) ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
+    ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
+    count_gather(z, u, use.purpose);
+    return sharded ? 0 : open_whole(z, unit);
+}
+
+// Backward starts with the unit whose forward ends last, so that one is not gathered twice in a row.
+static int kept_for_backward(const zero *z, int unit) {
+    const unit_state *u = &z->units[unit];
+    return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done &&
+           z->layout.units[unit].reading_uses > 0;
+}
+
+int params_release(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    if (is_open(u) || !u->params) return 0;
+    if (z->config.stage < 3) {
+        u->params = NULL;
+        return state_close(&u->opened_params);
+    }
+    if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
+    ZERO_TRY(drop(z, unit));
+    return look_ahead(z, slots_are_open(z));  // there is room now
+}
+
+// What is left of the last pass is dropped, so that every pass gathers what the formula says.
+int params_begin_pass(zero *z) {
+    if (z->config.stage < 3) return 0;
+    for (int i = 0; i < z->layout.n_units; i++) {
+        unit_state *u = &z->units[i];
+        if (!u->params || u->for_next_pass) continue;
+        ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
+        ZERO_TRY(drop(z, i));
+    }
+    return 0;
+}
+
+// -------- around the update
+
+int params_updated(zero *z, int unit) {
+    if (z->config.stage == 0) return 0;
+    if (z->config.stage == 3)
+        return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
+    if (z->comm.ranks == 1) return 0;
+    return submit_gather(z, &z->units[unit], use_for(ZERO_FOR_STEP, unit));
+}
+
+int params_complete(zero *z) {
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
+    return wait_for_device(z, COMPUTE);
+}
+
+int params_drop_all(zero *z) {
+    for (int i = 0; i < z->layout.n_units; i++) {
+        ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
+        if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));
+    }
+    return 0;
+}
+
+// -------- creation
 
 static int create_slots(zero *z) {
     const layout *l = &z->layout;
@@ -59,115 +256,13 @@ static int create_slots(zero *z) {
 }
 
 int params_create(zero *z) {
-    const layout *l = &z->layout;
-    int stage = z->config.stage;
     ZERO_TRY(create_state(z, ZERO_PARAM));
-    if (stage == 3) ZERO_TRY(create_slots(z));
-    for (int i = 0; i < l->n_units; i++) {
+    if (z->config.stage == 3) ZERO_TRY(create_slots(z));
+    for (int i = 0; i < z->layout.n_units; i++) {
         unit_state *u = &z->units[i];
         u->slot = -1;
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
-    }
-    return 0;
-}
-
-static int drop(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    char *params = u->params;
-    count_gather(z, u, ZERO_FOR_STEP);  // gathered for nothing
-    if (u->slot >= 0) z->slot_unit[u->slot] = -1;
-    u->slot = -1;
-    u->params = NULL;
-    return z->config.debug.poison
-               ? z->device.f->fill_nan(&z->device, COMPUTE, params,
-                                       z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype))
-               : 0;
-}
-
-static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
-
-static zero_purpose purpose_of_pass(const zero *z) {
-    return z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP;
-}
-
-// A slot for the unit: a free one, or, if evict, one that holds a unit gathered ahead that nobody has opened.
-// -1: none.
-static int find_slot(zero *z, int evict, int *rc) {
-    *rc = 0;
-    for (int i = 0; i < z->n_slots; i++)
-        if (z->slot_unit[i] < 0) return i;
-    for (int i = 0; evict && i < z->n_slots; i++) {
-        int holder = z->slot_unit[i];
-        if (is_open(&z->units[holder])) continue;
-        *rc = tasks_wait(&z->tasks, &z->units[holder].gather);
-        if (!*rc) *rc = drop(z, holder);
-        return i;
-    }
-    return -1;
-}
-
-// After the unit's update, and after all that the trainer has queued: that may still read what is in the
-// slot.
-static int submit_gather(zero *z, unit_state *u, comm_use use) {
-    u->gather_use = use;
-    return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
-}
-
-// Stage 3: starts the unit's gather if it needs one. Without `evict` a lack of room is no failure: the unit
-// is only not gathered ahead.
-static int start_gather(zero *z, int unit, comm_use use, int evict) {
-    unit_state *u = &z->units[unit];
-    if (u->params) return 0;
-    if (z->own_params[unit])
-        u->params = z->own_params[unit];
-    else {
-        int rc, slot = find_slot(z, evict, &rc);
-        if (rc) return rc;
-        if (slot < 0 && !evict) return 0;
-        if (slot < 0)
-            return zero_fail(
-                ZERO_ERR_MISUSE,
-                "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
-                "max_open above %d",
-                unit, z->layout.units[unit].name, z->n_slots, z->config.max_open);
-        z->slot_unit[slot] = unit;
-        u->slot = slot;
-        u->params = z->slots[slot];
-    }
-    u->gather_to = u->params;
-    return submit_gather(z, u, use);
-}
-
-// Stage 3: the unit that the next training pass begins with, for which there may be no room. Its bytes are
-// counted apart, since what kind of pass will use them is not known yet.
-static int gather_for_next_pass(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (u->params || !z->config.prefetch) return 0;
-    comm_use use = use_for(ZERO_FOR_STEP, unit);
-    use.counter = &u->gathered_ahead;
-    ZERO_TRY(start_gather(z, unit, use, 0));
-    u->for_next_pass = u->params != NULL;
-    return 0;
-}
-
-static int slots_are_open(const zero *z) {
-    for (int i = 0; i < z->n_slots; i++)
-        if (z->slot_unit[i] >= 0 && is_open(&z->units[z->slot_unit[i]])) return 1;
-    return 0;
-}
-
-// Gathers what comes next: `prefetch` units after the one that is using its slot or, where none is, will do
-// so next. A unit with room of its own does not count, since it takes no slot from the others. The first unit
-// of the next micro-batch follows when all units of this one have been opened.
-static int look_ahead(zero *z, int slot_in_use) {
-    int left = z->config.prefetch + !slot_in_use;
-    if (z->config.stage < 3 || !z->config.prefetch) return 0;
-    schedule_walk w = schedule_ahead(&z->schedule);
-    while (schedule_next(&w) && w.what == SCHEDULED_USE) {
-        if (w.next_pass) return z->schedule.left ? 0 : gather_for_next_pass(z, w.unit);
-        if (!z->own_params[w.unit] && !left--) return 0;
-        ZERO_TRY(start_gather(z, w.unit, use_for(purpose_of_pass(z), w.unit), 0));
     }
     return 0;
 }
@@ -180,68 +275,4 @@ int params_rehearse(zero *z, int unit, int64_t *counter) {
     use.counter = counter;
     ZERO_TRY(submit_gather(z, u, use));
     return tasks_wait(&z->tasks, &u->gather);
-}
-
-// What is left of the last pass is dropped, so that every pass gathers what the formula says.
-int params_begin_pass(zero *z) {
-    for (int i = 0; z->config.stage == 3 && i < z->layout.n_units; i++) {
-        unit_state *u = &z->units[i];
-        if (!u->params || u->for_next_pass) continue;
-        ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
-        ZERO_TRY(drop(z, i));
-    }
-    return 0;
-}
-
-int params_acquire(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (z->config.stage == 3) ZERO_TRY(start_gather(z, unit, use_for(purpose_of_pass(z), unit), 1));
-    ZERO_TRY(schedule_use(&z->schedule, unit));  // second: a use that is refused does not enter the order
-    ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
-    ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
-    count_gather(z, u, purpose_of_pass(z));
-    if (z->config.stage == 3 || u->params) return 0;
-    ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
-    u->params = u->opened_params.at;
-    return 0;
-}
-
-// The unit whose forward ends last is the one that backward starts with: it is kept, not gathered twice in a
-// row.
-static int kept_for_backward(const zero *z, int unit) {
-    const unit_state *u = &z->units[unit];
-    return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done &&
-           z->layout.units[unit].reading_uses > 0;
-}
-
-int params_release(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (is_open(u) || !u->params) return 0;
-    if (z->config.stage < 3) {
-        u->params = NULL;
-        return state_close(&u->opened_params);
-    }
-    if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
-    ZERO_TRY(drop(z, unit));
-    return look_ahead(z, slots_are_open(z));  // there is room now
-}
-
-int params_updated(zero *z, int unit) {
-    if (z->config.stage == 3)
-        return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
-    if (z->config.stage == 0 || z->comm.ranks == 1) return 0;
-    return submit_gather(z, &z->units[unit], use_for(ZERO_FOR_STEP, unit));
-}
-
-int params_complete(zero *z) {
-    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
-    return wait_for_device(z, COMPUTE);
-}
-
-int params_drop_all(zero *z) {
-    for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
-        if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));
-    }
-    return 0;
 }
