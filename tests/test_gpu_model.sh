@@ -114,7 +114,7 @@ end
 
 # Kernels of the sources, as a profiler would show them: each has its place in the model.
 begin 'every kernel of the sources has its place'
-cat gpt2/*.cu llmc_zero/*.cu | tr '\n' ' ' | grep -oE '__global__ [^{;]*' |
+cat gpt2/*.cu llmc_zero/*/*.cu | tr '\n' ' ' | grep -oE '__global__ [^{;]*' |
     sed 's/__launch_bounds__([^)]*)//; s/ *(.*//; s/.* //' | sort -u >"$dir/kernels"
 need 'the sources have kernels' [ "$(wc -l <"$dir/kernels")" -gt 12 ]
 awk '{ print "void " $1 "<bf16, 8>(bf16 *)\t1\t0.5\t1000\t1000" }' "$dir/kernels" >"$dir/profile.tsv"

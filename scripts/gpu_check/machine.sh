@@ -255,7 +255,8 @@ describe_machine() {
         git diff --quiet HEAD || commit+=', changed since'
     fi
     cat >"$out/machine.txt" <<END
-card      $card_name, compute capability $capability, $card_mib MiB, SM clock up to $clock MHz, power limit $watts W, driver $driver
+card      $card_name, compute capability $capability, $card_mib MiB, \
+SM clock up to $clock MHz, power limit $watts W, driver $driver
 versions  CUDA $cuda, cuBLASLt $(version cublas_api.h CUBLAS_VER_), cuDNN $(version cudnn_version.h CUDNN_), \
 NCCL $(nccl_library), its header $(version nccl.h NCCL_)
 host      $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $cores cores
