@@ -1,4 +1,4 @@
-// What happened when: a fixed array of events that both threads append to.
+// What happened when: a fixed array of events, to which the trainer's thread and those of lanes append.
 #ifndef LLMC_ZERO_TRACE_H
 #define LLMC_ZERO_TRACE_H
 #include "memory.h"
@@ -7,7 +7,7 @@
 typedef struct {
     zero_event *events;
     int capacity;
-    int used;        // counts on past capacity: later events are dropped; taken atomically
+    int used;        // taken atomically; counts on past capacity, and those events are dropped
     double start_s;  // zero_create: times are seconds since then
 } trace;
 

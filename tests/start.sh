@@ -350,7 +350,7 @@ test_lost() {
         end
     done
     for way in '--messages 1' '' '--messages 0 -z 2'; do
-        begin "start.lost a rank that fails by itself, between collectives of the progress thread $way"
+        begin "start.lost a rank that fails by itself, between collectives of their thread $way"
         status=()
         fresh
         rm -rf "$dir/full"
@@ -509,7 +509,7 @@ test_hosts() {
     end
 }
 
-# For a program built with ThreadSanitizer, which Open MPI is not: the progress thread with several ranks.
+# For a program built with ThreadSanitizer, which Open MPI is not: the thread for collectives, with several ranks.
 test_threads() {
     local way r
     for way in 0 1; do
