@@ -1,9 +1,9 @@
-// Save and load. One file a rank: a header, the trainer's bytes, then for each unit this rank's part of the
-// masters (or of the parameters, where they are their own masters) and of both moments, all fp32, then the
-// number of the save, then the XXH3-64 of everything before. What is written is the same at every stage and
-// on every device, so a file saved at one loads at another. Parameters that have masters are not saved: they
-// are the rounded masters. The number is the same in the files of all ranks and is made of what is in all of
-// them: files with other numbers were not saved together.
+// Save and load. Each rank has a file: a header, the trainer's bytes, then for each unit this rank's part of
+// the masters (or of the parameters, where they are their own masters) and of both moments, all in fp32, then
+// the number of the save, then the XXH3-64 of everything before. The contents are the same at every stage and
+// on every device, so a file saved at one loads at another. Parameters that have masters are not saved, since
+// they are the rounded masters. The number is made of what is in the files of all ranks and is the same in
+// all of them, so files with different numbers were not saved together.
 #include "internal.h"
 #include "params.h"
 #include "uses.h"
@@ -102,7 +102,7 @@ static int start_digest(stream *s) {
                : zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
 }
 
-// Beside `path`, all that comes before the number of the save.
+// Writes all that comes before the number of the save, to a temporary file beside `path`.
 static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *path, const void *user,
                       size_t user_bytes) {
     if (snprintf(temporary, PATH_MAX, "%s.tmp", path) >= PATH_MAX)
@@ -117,8 +117,8 @@ static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *
     return fflush(s->f) ? zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno)) : 0;
 }
 
-// All ranks' digests so far, added up as halves, whose sums a double holds exactly. Nothing is drawn: equal
-// saves are equal files.
+// Adds up all ranks' digests so far, in halves, so that a double holds the sums exactly. No random number is
+// used: equal saves are equal files.
 static int number_of_save(zero *z, const stream *s, uint64_t *number) {
     uint64_t own = XXH3_64bits_digest(s->digest);
     double sums[2] = { (double)(own >> 32), (double)(own & UINT32_MAX) };
@@ -166,7 +166,7 @@ int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     if (s.f) fclose(s.f);  // it has failed
     if (s.path) unlink(s.path);
     XXH3_freeState(s.digest);
-    return agree(z, rc);  // nobody ends the others before they have cleaned up
+    return agree(z, rc);  // waits until all have cleaned up, since a program ends the others on failure
 }
 
 static int take(stream *s, void *data, size_t bytes) {
@@ -190,7 +190,7 @@ static int check_ranks(const stream *s, const file_header *h, const file_header 
     return 0;
 }
 
-// The number of the save and the digest; version 2 had the digest alone.
+// What follows the states: the number of the save and the digest; in version 2 the digest alone.
 static size_t trailer_bytes(const file_header *h) { return (h->version == 2 ? 1 : 2) * sizeof(uint64_t); }
 
 static int check_header(const zero *z, stream *s, size_t user_bytes, file_header *header) {
@@ -225,7 +225,7 @@ static int check_header(const zero *z, stream *s, size_t user_bytes, file_header
     return 0;
 }
 
-// Reads the file once against its digest before a byte of it is believed.
+// Reads the whole file once and compares its digest, before anything in it is used.
 static int check_digest(zero *z, stream *s) {
     struct stat st;
     uint64_t stored;
@@ -244,7 +244,7 @@ static int check_digest(zero *z, stream *s) {
     return 0;
 }
 
-// 0 in a file that has none.
+// A file of version 2 has none: the number is 0.
 static int take_number(stream *s, const file_header *h, uint64_t *number) {
     if (trailer_bytes(h) == sizeof(uint64_t)) return 0;
     if (fseeko(s->f, -(off_t)trailer_bytes(h), SEEK_END))
@@ -261,7 +261,7 @@ static int open_own(zero *z, stream *s, size_t user_bytes, file_header *h, uint6
     return fseeko(s->f, sizeof *h, SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
 }
 
-// Each file is good for itself; were they saved together? The paths come last: a long sentence is cut.
+// Each file is good; all of them must come from one save. The paths come last, since a long sentence is cut.
 static int check_same_save(zero *z, const char *path, uint64_t number) {
     struct {
         uint64_t number;
@@ -290,7 +290,7 @@ static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
     return visit_parts(z, STATE_WRITE, s, take_piece);
 }
 
-// Every rank's part of a unit to all ranks. Nothing else is on the device, so it may wait.
+// Gathers a unit on all ranks, and waits: nothing else runs on the device.
 static int gather_now(zero *z, state *s, int unit) {
     const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
     state_part p;
@@ -314,8 +314,8 @@ static int round_masters(zero *z, int unit) {
     return state_close_after(state_close_after(rc, &master, 1), &low, 1);
 }
 
-// Own parts have been read. Parameters with masters are rounded from them, and what this stage keeps whole is
-// gathered.
+// Every rank has read its own parts. Rounds parameters from their masters and gathers what this stage keeps
+// whole.
 static int run_complete(void *ctx, task *k) {
     (void)k;
     zero *z = ctx;
@@ -336,8 +336,8 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     stream s = { .path = path };
     file_header h = { .scale = z->scale };
     uint64_t number = 0;
-    int rc = agree(z, open_own(z, &s, user_bytes, &h,
-                               &number));  // nothing changes on any rank before all files are good
+    // nothing changes on any rank before all files are good
+    int rc = agree(z, open_own(z, &s, user_bytes, &h, &number));
     if (!rc) rc = check_same_save(z, path, number);
     if (!rc) rc = agree(z, read_own(z, &s, user, user_bytes));
     if (s.f) fclose(s.f);

@@ -6,7 +6,8 @@
 #include "clock.h"
 #include <stdio.h>
 
-// Not only where its bytes are missed: a step of many micro-batches may have no collective for minutes.
+// Looks for ranks that are gone outside collectives too: a step of many micro-batches may have none for
+// minutes.
 static int check_ranks(zero *z, int unit) {
     double now = clock_now();
     if (now - z->looked < 0.1) return 0;

@@ -97,8 +97,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-// What is between the tensors that backward writes whole, padding included: units of other shapes may have
-// had the memory before.
+// Clears what lies between the tensors that backward writes whole. Padding is included, since a unit of
+// another shape may have used the memory before.
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -115,8 +115,8 @@ static void place_cleared(layout *l) {
     }
 }
 
-// Units into buckets: backward's order, the fewest consecutive units that reach the size; a shared unit,
-// whose gradient lives through most of backward, is a bucket by itself.
+// Puts units into buckets in backward's order: the fewest consecutive units that reach the size. A shared
+// unit is a bucket by itself, since its gradient lives through most of backward.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {
@@ -183,7 +183,7 @@ const layout_place *layout_find(const layout *l, int tensor, int layer) {
 
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
                       int64_t *n) {
-    int64_t lo = rank * u->shard, hi = lo + u->shard;
+    int64_t lo = layout_before(u, rank), hi = lo + u->shard;
     if (lo < begin) lo = begin;
     if (hi > begin + count) hi = begin + count;
     *from = lo;

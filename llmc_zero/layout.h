@@ -1,10 +1,10 @@
-// Pure geometry: tensors -> units -> padded flat buffers -> shards -> buckets. The only place that computes
-// an offset.
+// Pure geometry: tensors -> units -> padded flat buffers -> shards -> buckets, for any number of ranks. Every
+// offset is computed here.
 //
 //   unit    | tensor | tensor | .. | pad |        every tensor starts at a multiple of ALIGN_ELEMS
 //   shards  |  rank 0  |  rank 1  |  ..  |        N equal contiguous parts of the padded unit
 //
-// A flat buffer that holds all units holds them one after the other; a flat buffer of shards holds one shard
+// A flat buffer of all units holds them one after the other. A flat buffer of shards holds one rank's shard
 // of each unit.
 #ifndef LLMC_ZERO_LAYOUT_H
 #define LLMC_ZERO_LAYOUT_H
@@ -30,8 +30,8 @@ typedef struct {
     int64_t base, shard_base;      // where the unit starts in a flat buffer of all units, of all shards
     int first_place, n_places;
     int first_cleared, n_cleared;
-    int bucket;             // which one takes its gradients
-    int64_t bucket_offset;  // where in it, elements
+    int bucket;             // the one that takes its gradients
+    int64_t bucket_offset;  // of its gradients in the bucket, in elements
 } layout_unit;
 
 typedef struct {
@@ -46,7 +46,7 @@ typedef struct {
     zero_tensor *tensors;
     layout_unit *units;
     layout_place *places;             // unit by unit
-    layout_range *cleared;            // unit by unit: its gradient but for tensors that backward writes
+    layout_range *cleared;            // unit by unit: its gradient except the tensors that backward writes
     int *first_place_of_tensor;       // (n_tensors + 1) into place_of: tensor-major
     int *place_of;                    // (n_places) tensor-major index -> index into places
     layout_bucket *buckets;           // in the order in which backward fills them
@@ -69,11 +69,13 @@ static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;
 }
 
-// Where part `part` of a unit starts in a flat array of all units; sharded: in one of a rank's shards, where
-// only that rank's parts are.
+// The elements of a unit before part `part`.
+static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
+// Where part `part` of a unit starts in a flat buffer of all units; sharded: in a flat buffer of one rank's
+// shards, which has only that rank's parts.
 static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
     const layout_unit *u = &l->units[unit];
-    return sharded ? u->shard_base : u->base + part * u->shard;
+    return sharded ? u->shard_base : u->base + layout_before(u, part);
 }
 
 // The part [*from, *from + *n) of elements [begin, begin + count) of a unit that lies in rank's shard,

@@ -91,20 +91,22 @@ int state_close_after(int rc, state_part *parts, int n) {
     return rc;
 }
 
+int64_t state_before(const state *s, int unit, int part) {
+    return part == STATE_WHOLE ? 0 : layout_before(&s->layout->units[unit], part);
+}
+
 char *state_own(const state_part *p) {
     const state *s = p->of;
-    int64_t before = p->part == STATE_WHOLE ? s->rank * s->layout->units[p->unit].shard : 0;
+    int64_t before = state_before(s, p->unit, s->rank) - state_before(s, p->unit, p->part);
     return p->at + before * dtype_bytes(s->dtype);
 }
 
 void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
                      int64_t *n) {
-    const layout_unit *u = &s->layout->units[unit];
     *from = begin;
     *n = count;
-    if (part == STATE_WHOLE) return;
-    layout_intersect(u, part, begin, count, from, n);
-    *from -= part * u->shard;
+    if (part != STATE_WHOLE) layout_intersect(&s->layout->units[unit], part, begin, count, from, n);
+    *from -= state_before(s, unit, part);
 }
 
 // -------- values

@@ -77,6 +77,8 @@ int state_close_after(int rc, state_part *parts, int n);
 static inline int state_held(const state *s) { return s->sharded ? s->rank : STATE_WHOLE; }
 // This rank's part inside an open one, which is that part or the whole unit.
 char *state_own(const state_part *p);
+// The elements of the unit before the part; 0 for STATE_WHOLE.
+int64_t state_before(const state *s, int unit, int part);
 // Of elements [begin, begin + count) of the unit those that are in `part`: *n of them, from *from on, counted
 // inside the part. *n = 0: none.
 void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,

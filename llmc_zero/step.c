@@ -12,8 +12,9 @@ static int run_adamw(void *ctx, task *k);
 
 // -------- tables, made once at creation
 
-// This rank's part of every unit's gradients, and room for their sums. Where the gradients are one array the
-// table is for one launch, with offsets in that array; else unit u's launch uses its u-th part alone.
+// A stretch for this rank's part of each unit's gradients, and room for the sums. Where the gradients are one
+// array, one launch goes through the table, with offsets in that array. Else there is a launch for each unit,
+// which uses the unit's stretch alone.
 static int create_norm(zero *z) {
     const state *grads = &z->states[ZERO_GRADIENT];
     const layout *l = &z->layout;
@@ -36,16 +37,17 @@ static int create_norm(zero *z) {
 // What this rank updates of a unit: its part; at stage 0, where every rank updates everything, all of it.
 static int updated_part(const zero *z) { return z->config.stage == 0 ? STATE_WHOLE : z->comm.rank; }
 
-// Adds what part `part` of a unit has of each tensor, and nothing of its padding. Offsets are counted from
-// the start of the part.
+// Adds what part `part` of a unit has of each tensor, without its padding. Offsets are counted from the start
+// of the part, so that they hold in every state.
 static void add_segments(const zero *z, int unit, int part, adamw_table *t, adamw_segment *segments) {
     const layout_unit *u = &z->layout.units[unit];
+    const state *moments = &z->states[ZERO_MOMENT1];
+    int64_t before = state_before(moments, unit, part);
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
         const layout_place *p = &z->layout.places[i];
         int64_t at, n;
-        state_intersect(&z->states[ZERO_MOMENT1], unit, part, p->offset, p->elems, &at, &n);
+        state_intersect(moments, unit, part, p->offset, p->elems, &at, &n);
         if (!n) continue;
-        int64_t before = part == STATE_WHOLE ? 0 : part * u->shard;
         segments[t->n++] = (adamw_segment){ .offset = at,
                                             .inside = before + at - p->offset,
                                             .elems = n,
@@ -98,7 +100,7 @@ static int run_share(void *ctx, task *k) {
     return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
 }
 
-// The sum of squares of one unit's part, into the place that the launch for all would use.
+// The sum of squares of one unit's part goes where the launch for all units would put it.
 static int sum_unit(zero *z, int unit, int64_t blocks_before) {
     const norm_table *all = &z->norm;
     device *d = &z->device;
@@ -126,8 +128,8 @@ static int sum_squares(zero *z) {
     return 0;
 }
 
-// fp64 sums of squares of every (unit, rank) part, added in that order on all ranks: the same norm at every
-// stage.
+// Every (unit, rank) part has a sum of squares in fp64. All ranks add them in that order, so that the norm
+// has the same bits at every stage.
 static int global_norm(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = z->norm_parts, *all = mine + n, sum = 0;
@@ -179,7 +181,7 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
     return 0;
 }
 
-// All states of the unit. Parameters with masters are only written: they are the rounded masters.
+// Opens all states of the unit. Parameters with masters are only written: they become the rounded masters.
 static int open_unit(zero *z, int unit, state_part parts[STATES]) {
     for (int what = 0; what < STATES; what++) {
         state *s = &z->states[what];
@@ -236,9 +238,9 @@ static int end_step(zero *z) {
 int zero_update(zero *z, const zero_hyper *h) {
     ZERO_TRY(check_hyper(z, h));
     if (z->overflow) return zero_discard(z);
-    double start = trace_now(&z->trace),
-           scale = h->grad_clip > 0 && z->grad_norm > h->grad_clip ? h->grad_clip / z->grad_norm : 1;
-    scale /= z->scale.value;
+    double start = trace_now(&z->trace);
+    int clips = h->grad_clip > 0 && z->grad_norm > h->grad_clip;
+    double scale = (clips ? h->grad_clip / z->grad_norm : 1) / z->scale.value;
     ZERO_TRY(params_drop_all(z));
     z->device.f->mark(&z->device, "update", "");
     int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_all(z, h, scale);

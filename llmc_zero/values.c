@@ -1,4 +1,4 @@
-// Values in and out, and digests: streaming, piece by piece from the rank that owns them, so that nothing is
+// Values in and out, and digests. They stream piece by piece from the rank that owns them, so that nothing is
 // ever gathered whole.
 #include "internal.h"
 #include "params.h"
@@ -30,11 +30,11 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
 static int set_stored(zero *z, state *s, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
     int unit = layout_unit_of(&z->layout, p), held = state_held(s);
-    int64_t at, len, before = held == STATE_WHOLE ? 0 : held * z->layout.units[unit].shard;
+    int64_t at, len;
     state_part part;
     state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
     if (!len) return 0;
-    values += before + at - p->offset - offset;
+    values += state_before(s, unit, held) + at - p->offset - offset;
     ZERO_TRY(state_open(&part, s, COMM, unit, held, STATE_CHANGE));
     return state_close_after(state_write(&part, at, len, values, z->staging), &part, 1);
 }
@@ -52,8 +52,8 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     return what == ZERO_PARAM && master->kept ? set_stored(z, master, p, offset, n, values) : 0;
 }
 
-// n elements of a place from `offset` on, on every rank. They go to `values`; with a digest, piece by piece
-// through z->values into it.
+// Asks for n elements of a place, from `offset` on, on every rank. They go to `values`, or, where there is a
+// digest, through z->values into that.
 typedef struct {
     zero *z;
     state *state;
@@ -64,12 +64,12 @@ typedef struct {
     zero_purpose purpose;
 } get_request;
 
-// The bytes as they are stored.
+// The digest is of the bytes as they are stored.
 static int update_digest(const get_request *g, const float *values, int64_t n) {
     const void *bytes = values;
     zero_dtype stored = g->state->dtype;
     if (stored != ZERO_F32) {
-        kernel_convert(stored, g->z->low_values, ZERO_F32, values, n);  // exact: they came from there
+        kernel_convert(stored, g->z->low_values, ZERO_F32, values, n);  // exact, since they were widened
         bytes = g->z->low_values;
     }
     if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
@@ -77,8 +77,8 @@ static int update_digest(const get_request *g, const float *values, int64_t n) {
     return 0;
 }
 
-// Elements [at, at + n) of a part. p: open on this rank, or NULL: they come from rank `from`. from -1: every
-// rank has them.
+// Gets elements [at, at + n) of a part from rank `from`, piece by piece; -1: every rank reads its own. p: the
+// part where this rank reads it, else NULL.
 static int get_pieces(const get_request *g, const state_part *p, int from, int64_t at, int64_t n, float *to) {
     zero *z = g->z;
     const comm_use use = { .purpose = g->purpose, .unit = layout_unit_of(&z->layout, g->place), .units = 1 };
@@ -92,16 +92,14 @@ static int get_pieces(const get_request *g, const state_part *p, int from, int64
     return 0;
 }
 
-// What lies in a part, or in the whole unit, whose elements are up to date on rank `from`, or -1: on every
-// rank.
+// Gets what lies in a part, or in the whole unit, from rank `from`; -1: every rank reads its own.
 static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;
     int64_t at, n, begin = g->place->offset + g->offset;
     state_part p;
     state_intersect(g->state, unit, part, begin, g->n, &at, &n);
     if (!n) return 0;
-    int64_t before = part == STATE_WHOLE ? 0 : part * z->layout.units[unit].shard;
-    float *to = g->digest ? z->values : g->values + before + at - begin;
+    float *to = g->digest ? z->values : g->values + state_before(g->state, unit, part) + at - begin;
     if (from >= 0 && from != z->comm.rank) return get_pieces(g, NULL, from, at, n, to);
     ZERO_TRY(state_open(&p, g->state, COMM, unit, part, STATE_READ));
     return state_close_after(get_pieces(g, &p, from, at, n, to), &p, 1);
