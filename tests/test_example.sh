@@ -139,8 +139,17 @@ awk '/^```/ { quote = $0 == "```c"; next } quote && NF && $0 != "..."' docs/port
 need 'it quotes nothing' [ -s "$dir/quoted" ]
 strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
 need "not in mlp_zero.c: $strange" [ -z "$strange" ]
-for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' docs/porting.md | sort -u); do
-    need "no $word in zero.h" grep -qw "$word" llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero.mk
-done
 end
+public=(llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero.mk llmc_zero/compat/deepspeed.c)
+folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
+for document in README.md docs/porting.md docs/details.md; do
+    begin "$document.names that are there"
+    for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$document" | sort -u); do
+        [ -e "llmc_zero/$word.h" ] || need "no $word in zero.h" grep -qw "$word" "${public[@]}"
+    done
+    for file in $(grep -oE "\`$folder[A-Za-z0-9_./]+\`" "$document" | tr -d '`' | sort -u); do
+        need "no $file" [ -e "$file" ]
+    done
+    end
+done
 finish example
