@@ -152,4 +152,10 @@ for document in README.md docs/porting.md docs/details.md; do
     done
     end
 done
+begin 'README.md.the plugin it draws is the one there is'
+for file in $(sed -n '/^llmc_zero\//,/^gpt2\//p' README.md | grep -oE '\b[a-z_]+\.(c|h|mk)\b'); do
+    need "no llmc_zero/$file" [ -e "llmc_zero/$file" ]
+done
+for folder in llmc_zero/*/; do need "no word of $folder" grep -q "^  $(basename "$folder")/" README.md; done
+end
 finish example
