@@ -186,9 +186,11 @@ int tasks_submit(tasks *t, task *k, const task *const *needs) {
 }
 
 int tasks_wait(tasks *t, task *k) {
-    pthread_mutex_lock(&t->lock);
-    wait_until_run(t, k, k->number, LANE_TRAINER);
-    pthread_mutex_unlock(&t->lock);
+    if (t->lanes[k->lane].may_have_thread) {
+        pthread_mutex_lock(&t->lock);
+        wait_until_run(t, k, k->number, LANE_TRAINER);
+        pthread_mutex_unlock(&t->lock);
+    }
     ZERO_TRY(relay(t, k));
     return k->done ? t->device->f->order(t->device, COMPUTE, k->done) : 0;
 }
