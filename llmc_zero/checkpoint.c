@@ -41,8 +41,8 @@ static uint64_t geometry_digest(const layout *l) {
 static file_header header_of(const zero *z, size_t user_bytes) {
     file_header h = { .version = FILE_VERSION,
                       .scale = z->scale,
-                      .ranks = z->comm.ranks,
-                      .rank = z->comm.rank,
+                      .ranks = z->comm.group.ranks,
+                      .rank = z->comm.group.rank,
                       .dtype = z->config.numbers.dtype,
                       .geometry = geometry_digest(&z->layout),
                       .elems = z->layout.elems,
@@ -84,7 +84,7 @@ static int visit_parts(zero *z, state_intent intent, stream *file, piece_visitor
     for (int u = 0; u < z->layout.n_units; u++)
         for (int i = 0; i < SAVED; i++) {
             state_part p;
-            ZERO_TRY(state_open(&p, state_with(z, saved[i]), COMM, u, z->comm.rank, intent));
+            ZERO_TRY(state_open(&p, state_with(z, saved[i]), COMM, u, z->comm.group.rank, intent));
             ZERO_TRY(state_close_after(visit_pieces(z, &p, file, fn), &p, 1));
         }
     return 0;
@@ -276,7 +276,7 @@ static int check_same_save(zero *z, const char *path, uint64_t number) {
                        "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all "
                        "ranks the files of "
                        "one; these are %s and %s",
-                       c->rank, net_host(c->net, c->rank), net_host(c->net, 0), path, first.path);
+                       c->group.rank, net_host(c->net, c->group.rank), net_host(c->net, 0), path, first.path);
     return agree(z, rc);
 }
 

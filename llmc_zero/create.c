@@ -3,7 +3,6 @@
 #include "params.h"
 #include "step.h"
 #include "internal.h"
-#include "comm/nccl.h"
 #include "net/failure.h"
 #include "net/sockets.h"
 #include "settings.h"
@@ -14,8 +13,7 @@
 // The plan, first as the settings ask for it, then as the ranks are really connected: a window may not be
 // possible, NCCL may not be there.
 static int make_plan(zero *z, comm_way way) {
-    plan_rank of = { z->comm.rank, z->net.ranks_on_node, way };
-    z->comm.planned = z->plan.comm;
+    plan_rank of = { z->net.rank, z->net.ranks_on_node, way };
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
@@ -103,11 +101,6 @@ static int check_shared_device(zero *z) {
     return 0;
 }
 
-// One rank, and ranks with NCCL, on a CUDA device only queue work: no thread is needed for that.
-static int queues_only(const zero *z) {
-    return z->device.asynchronous && (z->comm.ranks == 1 || z->comm.nccl);
-}
-
 static int run_nothing(void *ctx, task *k) {
     (void)ctx;
     (void)k;
@@ -116,50 +109,18 @@ static int run_nothing(void *ctx, task *k) {
 
 // The empty task starts the thread for collectives now, so that all ranks fail where one gets none.
 static int open_lanes(zero *z) {
-    unsigned threads = z->config.overlap && !queues_only(z) ? LANE_BIT(LANE_COLLECTIVES) : 0;
+    unsigned threads = z->config.overlap && !z->comm.only_queues ? LANE_BIT(LANE_COLLECTIVES) : 0;
     ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
     return tasks_run(&z->tasks, run_nothing, NULL);
 }
 
-// Where NCCL was not asked for but may be used, a reason against it is no failure; it is told in the
-// transport's name, without the advice.
-static int open_nccl(zero *z) {
-    const zero_config *c = &z->config;
-    comm *ranks = &z->comm;
-    if (!c->comm.nccl || c->device != ZERO_CUDA || ranks->ranks == 1) return 0;
-    int rc = failure_agree(&z->net, comm_nccl_open(ranks, c, &z->device, &z->memory));
-    if (!rc) {
-        ranks->gather_stream = GATHER;
-        const char *sums = c->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
-        const char *windows = comm_nccl_has_windows(ranks) ? ", symmetric windows" : "";
-        snprintf(ranks->name, sizeof ranks->name, "nccl%s%s", sums, windows);
-        return 0;
-    }
-    comm_nccl_close(ranks, 0);
-    z->memory.mover = NULL;
-    if (c->comm.nccl > 0) return rc;
-    const char *why = zero_last_error();
-    size_t n = strlen(ranks->name), length = strcspn(why, ";"),
-           room = sizeof ranks->name - n - sizeof " (no NCCL: )";
-    snprintf(ranks->name + n, sizeof ranks->name - n, " (no NCCL: %.*s)",
-             (int)(length < room ? length : room), why);
-    return 0;
-}
-
-// Each of a step's collectives once, on what is still zeros: NCCL connects the ranks for it, and a step then
-// finds it connected.
+// Runs each of a step's collectives once, on what is still zeros. What it sends is not reported.
 static int rehearse(void *ctx) {
     zero *z = ctx;
     int64_t not_reported = 0;
     for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(grads_rehearse(z, i, &not_reported));
     if (z->config.stage == 0) return 0;
     for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i, &not_reported));
-    return 0;
-}
-
-static int prepare_nccl(zero *z) {
-    ZERO_TRY(comm_nccl_prepare(&z->comm, &z->memory, rehearse, z));
-    z->trace.used = 0;
     return 0;
 }
 
@@ -173,31 +134,30 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->memory.device = &z->device;
     z->device = device_host;
     ZERO_TRY(net_start(&z->net, c));
-    comm_join(&z->comm, &z->net);
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(failure_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
     ZERO_TRY(failure_agree(&z->net, check_shared_device(z)));
     ZERO_TRY(
-        layout_init(&z->layout, z->comm.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
+        layout_init(&z->layout, z->net.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     for (int what = 0; what < STATES; what++)
-        z->states[what] = state_of(what, c, &z->layout, z->comm.rank, &z->device);
-    ZERO_TRY(make_plan(z, plan_way(c, z->comm.ranks, z->net.ranks_on_node)));
-    ZERO_TRY(comm_open(&z->comm, c, &z->device, &z->memory));
-    ZERO_TRY(open_nccl(z));
+        z->states[what] = state_of(what, c, &z->layout, z->net.rank, &z->device);
+    ZERO_TRY(make_plan(z, plan_way(c, z->net.ranks, z->net.ranks_on_node)));
+    ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
-    ZERO_TRY(failure_agree(&z->net, comm_open_incoming(&z->comm, &z->memory)));
-    ZERO_TRY(failure_agree(&z->net, comm_nccl_stage(&z->comm, &z->memory)));
+    ZERO_TRY(failure_agree(&z->net, comm_stage(&z->comm, &z->memory)));
     loss_scale_init(&z->scale, c);
     ZERO_TRY(failure_agree(&z->net, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));
-    return prepare_nccl(z);
+    ZERO_TRY(comm_prepare(&z->comm, &z->memory, rehearse, z));
+    z->trace.used = 0;  // the rehearsal is no part of the run
+    return 0;
 }
 
 static void destroy(zero *z, int clean) {
     tasks_close(&z->tasks);
-    if (z->comm.nccl) comm_nccl_close(&z->comm, clean && !z->tasks.failed);
-    comm_close(&z->comm);
-    net_close(&z->net, clean && !z->tasks.failed);
+    clean = clean && !z->tasks.failed;
+    comm_close(&z->comm, clean);
+    net_close(&z->net, clean);
     for (int i = 0; z->units && i < z->layout.n_units; i++) tasks_forget(&z->tasks, &z->units[i].gather);
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
         tasks_forget(&z->tasks, &z->buckets[i].reduce);

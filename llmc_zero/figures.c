@@ -56,5 +56,5 @@ int zero_trace_write(zero *z, const char *path) {
     for (int i = 0; i < z->layout.n_units; i++) names[i] = z->layout.units[i].name;
     ZERO_TRY(grads_wait(z));
     ZERO_TRY(params_complete(z));
-    return trace_write(&z->trace, path, z->comm.rank, names, z->layout.n_units);
+    return trace_write(&z->trace, path, z->comm.group.rank, names, z->layout.n_units);
 }

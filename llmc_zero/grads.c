@@ -27,7 +27,7 @@ static int widen(zero *z, const bucket_state *b, comm_piece *wide) {
     float *at = (float *)z->wire_buffer;
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
-        int64_t elems = p->elems * z->comm.ranks;
+        int64_t elems = p->elems * z->comm.group.ranks;
         // 1: the first summand, which replaces what is there
         ZERO_TRY(d->f->accumulate(d, COMM, at, reduced_type(z), p->full, elems, 1));
         wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
@@ -41,7 +41,7 @@ static int poison_reduced(zero *z, const bucket_state *b) {
     device *d = &z->device;
     size_t size = dtype_bytes(reduced_type(z)), wide = 0;
     for (int i = 0; i < b->n_pieces; i++) {
-        int64_t elems = b->pieces[i].elems * z->comm.ranks;
+        int64_t elems = b->pieces[i].elems * z->comm.group.ranks;
         wide += elems * sizeof(float);
         if (z->config.stage >= 2) ZERO_TRY(d->f->fill_nan(d, COMM, b->pieces[i].full, elems * size));
     }

@@ -22,13 +22,14 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
 
 static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sum) {
     zero_dtype wire = wire_type(z), type = grad_type(z);
-    for (int r = 0; r < z->comm.ranks; r++) {
-        for (int64_t i = 0; i < n && r == z->comm.rank; i++) store(wire, theirs, i, load(type, grads, i));
+    for (int r = 0; r < z->comm.group.ranks; r++) {
+        for (int64_t i = 0; i < n && r == z->comm.group.rank; i++)
+            store(wire, theirs, i, load(type, grads, i));
         ZERO_TRY(comm_broadcast(&z->comm, use, r, theirs, n * dtype_bytes(wire)));
         for (int64_t i = 0; i < n; i++)
             sum[i] = r == 0 ? load(wire, theirs, i) : sum[i] + load(wire, theirs, i);
     }
-    for (int64_t i = 0; i < n; i++) store(type, grads, i, sum[i] * (1.0f / z->comm.ranks));
+    for (int64_t i = 0; i < n; i++) store(type, grads, i, sum[i] * (1.0f / z->comm.group.ranks));
     return 0;
 }
 

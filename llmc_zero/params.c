@@ -217,7 +217,7 @@ int params_updated(zero *z, int unit) {
     if (z->config.stage == 0) return 0;
     if (z->config.stage == 3)
         return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
-    if (z->comm.ranks == 1) return 0;
+    if (z->comm.group.ranks == 1) return 0;
     return submit_gather(z, &z->units[unit], use_for(ZERO_FOR_STEP, unit));
 }
 

@@ -1,6 +1,5 @@
 // What a trainer needs of its ranks: sums, broadcasts, barriers, and one end for all of them after a failure.
 #include "internal.h"
-#include "comm/nccl.h"
 #include "net/failure.h"
 #include "clock.h"
 
@@ -37,18 +36,17 @@ static int run_sum(void *ctx, task *k) {
     (void)k;
     scalar_request *s = ctx;
     comm *c = &s->z->comm;
-    double all[c->ranks * s->n];
+    double all[c->group.ranks * s->n];
     ZERO_TRY(comm_share(c, comm_for_scalars, s->values, all, s->n));
     for (int i = 0; i < s->n; i++) {
         s->values[i] = all[i];
-        for (int r = 1; r < c->ranks; r++) s->values[i] += all[r * s->n + i];
+        for (int r = 1; r < c->group.ranks; r++) s->values[i] += all[r * s->n + i];
     }
     return 0;
 }
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
-    ZERO_TRY(comm_nccl_failed(
-        &z->comm));  // the values may come from what a collective that has failed left behind
+    ZERO_TRY(comm_failed(&z->comm));  // the values may come from what a failed collective left behind
     scalar_request s = { .z = z, .values = values, .n = n };
     return tasks_run(&z->tasks, run_sum, &s);
 }
@@ -59,15 +57,15 @@ static int run_broadcast(void *ctx, task *k) {
     return comm_broadcast(&s->z->comm, comm_for_scalars, s->root, s->data, s->bytes);
 }
 int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
-    if (root < 0 || root >= z->comm.ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.ranks);
+    if (root < 0 || root >= z->comm.group.ranks)
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.group.ranks);
     scalar_request s = { .z = z, .root = root, .data = data, .bytes = bytes };
     return tasks_run(&z->tasks, run_broadcast, &s);
 }
 
 int wait_for_device(zero *z, device_stream s) {
     ZERO_TRY(z->device.f->wait(&z->device, s));
-    return z->comm.nccl ? comm_nccl_failed(&z->comm) : 0;
+    return comm_failed(&z->comm);
 }
 
 // -------- failure
@@ -76,7 +74,7 @@ int wait_for_device(zero *z, device_stream s) {
 static int share(void *ctx, double mine, double *all) {
     zero *z = ctx;
     share_request s = { z, mine, all };
-    ZERO_TRY(comm_nccl_failed(&z->comm));
+    ZERO_TRY(comm_failed(&z->comm));
     return tasks_run(&z->tasks, run_share, &s);
 }
 static int broadcast(void *ctx, int root, void *data, size_t bytes) {

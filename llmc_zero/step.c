@@ -35,7 +35,7 @@ static int create_norm(zero *z) {
 }
 
 // What this rank updates of a unit: its part; at stage 0, where every rank updates everything, all of it.
-static int updated_part(const zero *z) { return z->config.stage == 0 ? STATE_WHOLE : z->comm.rank; }
+static int updated_part(const zero *z) { return z->config.stage == 0 ? STATE_WHOLE : z->comm.group.rank; }
 
 // Adds what part `part` of a unit has of each tensor, without its padding. Offsets are counted from the start
 // of the part, so that they hold in every state.
@@ -140,7 +140,7 @@ static int global_norm(zero *z, double *squares) {
     share_request s = { z, mine, all, n };
     ZERO_TRY(tasks_run(&z->tasks, run_share, &s));
     for (int u = 0; u < n; u++)
-        for (int r = 0; r < z->comm.ranks; r++) sum += all[r * n + u];
+        for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * n + u];
     *squares = sum;
     return 0;
 }

@@ -100,7 +100,7 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     state_intersect(g->state, unit, part, begin, g->n, &at, &n);
     if (!n) return 0;
     float *to = g->digest ? z->values : g->values + state_before(g->state, unit, part) + at - begin;
-    if (from >= 0 && from != z->comm.rank) return get_pieces(g, NULL, from, at, n, to);
+    if (from >= 0 && from != z->comm.group.rank) return get_pieces(g, NULL, from, at, n, to);
     ZERO_TRY(state_open(&p, g->state, COMM, unit, part, STATE_READ));
     return state_close_after(get_pieces(g, &p, from, at, n, to), &p, 1);
 }
@@ -111,7 +111,7 @@ static int run_get(void *ctx, task *k) {
     zero *z = g->z;
     int unit = layout_unit_of(&z->layout, g->place);
     if (!g->state->own_only) return get_part(g, unit, STATE_WHOLE, -1);
-    for (int part = 0; part < z->comm.ranks; part++) ZERO_TRY(get_part(g, unit, part, part));
+    for (int part = 0; part < z->comm.group.ranks; part++) ZERO_TRY(get_part(g, unit, part, part));
     return 0;
 }
 

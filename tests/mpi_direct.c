@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
-#include "../llmc_zero/comm/comm.h"
+#include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/device/kernels.h"
 #include "../llmc_zero/device/numbers.h"
 
@@ -28,7 +28,7 @@ static memory m = { .device = &device_host }, staging = { .device = &device_host
 static int messages;  // instead of the window
 
 static void direct_from(size_t least) {
-    comm_direct_least[COMM_ALL_GATHER] = comm_direct_least[COMM_REDUCE_SCATTER] = comm_unstaged_least = least;
+    host_direct_least[COMM_ALL_GATHER] = host_direct_least[COMM_REDUCE_SCATTER] = host_unstaged_least = least;
 }
 
 static memory_request planned[COMM_MEMORIES];
@@ -42,20 +42,20 @@ static void open_comm(double timeout_s, int64_t window_bytes) {
     config.comm.window_bytes = window_bytes;
     config.comm.shared_window = !messages;
     MUST(net_start(&ranks, &config));
-    comm_join(&c, &ranks);
-    comm_way way = { c.ranks, !messages, 0 };
+    comm_way way = { ranks.ranks, !messages, 0 };
     MUST(comm_plan(planned, &config, &way, 0));
-    c.planned = planned;
-    MUST(comm_open(&c, &config, &device_host, &staging));
+    MUST(comm_open(&c, &ranks, &config, &device_host, &staging, planned));
 }
 
 static void close_comm(int clean) {
-    comm_close(&c);
+    comm_close(&c, clean);
     net_close(&ranks, clean);
     memory_free_all(&m);
     memory_free_all(&staging);
     m.device = staging.device = &device_host;
 }
+
+static int reads_directly(void) { return c.host && c.host->direct; }
 
 static void *room(size_t bytes) {
     void *p = memory_alloc(&m,
@@ -161,11 +161,11 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
                           (long long)window_bytes >> 10, direct);
             direct_from(direct ? 0 : SIZE_MAX);
             open_comm(20, window_bytes);
-            int past = direct && c.ranks > 1;
-            for (comm_kind kind = 0; kind < COMM_OTHER; kind++)
-                CHECK(comm_goes_direct(&c, kind, 1, n) == (past && !messages));
-            CHECK(comm_goes_unstaged(&c, 1, n) == (past && messages));
-            for (int i = 0; i < n; i++) sent += elems[i] * (c.ranks - 1) * (int64_t)dtype_bytes(full);
+            int past = direct && c.host;
+            for (comm_kind kind = 0; c.host && kind < COMM_OTHER; kind++)
+                CHECK(host_goes_direct(&c, kind, 1, n) == (past && !messages));
+            if (c.host) CHECK(host_goes_unstaged(&c, 1, n) == (past && messages));
+            for (int i = 0; i < n; i++) sent += elems[i] * (c.group.ranks - 1) * (int64_t)dtype_bytes(full);
             buffers b = new_buffers(n, elems, full, shard, cases[k].in_place);
             CHECK(reduce(&b, full, shard, cases[k].add) == 0);
             CHECK(c.traffic.reduce_scatter[ZERO_FOR_STEP] == sent);
@@ -231,7 +231,7 @@ static void check_failures(void) {
         open_comm(1, 4 << 20);
         int64_t elems = 5000;
         int last = checks.ranks - 1, rc = 0;
-        size_t total = elems * c.ranks * sizeof(float);
+        size_t total = elems * c.group.ranks * sizeof(float);
         buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
         double start = MPI_Wtime();
         if (checks.rank < last && f == AWAY_REDUCE)
@@ -245,9 +245,9 @@ static void check_failures(void) {
             MUST(mprotect(unmapped, 1 << 20, PROT_NONE));
             int64_t mine[2] = { f == GONE ? ended_process() : getpid(),
                                 (intptr_t)(f == GONE ? b.pieces[0].shard : unmapped) };
-            const int64_t *all[c.ranks];
-            c.use = for_unit;
-            MUST(comm_announce(&c, COMM_ALL_GATHER, total, mine, 2, all));
+            const int64_t *all[c.group.ranks];
+            const comm_call call = { for_unit, COMM_ALL_GATHER, "an all-gather" };
+            MUST(host_announce(&c, &call, total, mine, 2, all));
         }
         CHECK(rc == (last && (checks.rank < last || f == OTHER_KIND) ? ZERO_ERR_COMM : 0));
         if (rc) {
@@ -270,7 +270,7 @@ static int run_killed(void) {
     open_comm(2, 4 << 20);
     int64_t elems = LARGE / 4, done = 0;
     buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
-    int rc = 0, victim = checks.ranks / 2, direct = c.direct;
+    int rc = 0, victim = checks.ranks / 2, direct = reads_directly();
     struct itimerval timer = { .it_value = { 0, 300000 } };
     if (checks.rank == victim) {
         signal(SIGALRM, SIG_DFL);
@@ -294,7 +294,7 @@ int main(int argc, char **argv) {
     if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return 1;
     checks_begin();
     open_comm(20, 4 << 20);
-    int can = c.direct || checks.ranks == 1;
+    int can = reads_directly() || checks.ranks == 1;
     close_comm(1);
     if (!can && !checks.rank)
         printf("skip mpi_direct: ranks may not read each other's memory here, or there are no large pages\n");

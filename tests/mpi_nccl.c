@@ -23,6 +23,7 @@ int main(void) {
 }
 #else
 #include "../llmc_zero/clock.h"
+#include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_library.h"
 #include "../llmc_zero/device/numbers.h"
@@ -71,13 +72,12 @@ static int tabled;  // sums as with more ranks than one launch has room for
 static memory_request planned[COMM_MEMORIES];
 
 static void plan(int nccl, size_t reduced_bytes) {
-    comm_way way = { c.ranks, 1, nccl };
+    comm_way way = { ranks.ranks, 1, nccl };
     MUST(comm_plan(planned, &config, &way, reduced_bytes));
     if (tabled)
         planned[COMM_ADDRESSES] = (memory_request){
-            .class_ = ZERO_WORKING, .purpose = "addresses", .bytes = c.ranks * sizeof(void *), .blocks = 1
+            .class_ = ZERO_WORKING, .purpose = "addresses", .bytes = ranks.ranks * sizeof(void *), .blocks = 1
         };
-    c.planned = planned;
 }
 
 // Up to what works without NCCL.
@@ -87,19 +87,19 @@ static void begin(int cuda_device, double timeout_s) {
     config.comm.window_bytes = ROUND;
     config.comm.timeout_s = timeout_s;
     MUST(net_start(&ranks, &config));
-    comm_join(&c, &ranks);
     MUST(device_open(&d, &config, ranks.node_rank));
     m = (memory){ .device = &d };
     plan(0, 0);
-    MUST(comm_open(&c, &config, &d, &m));
-    MUST(comm_open_incoming(&c, &m));
+    zero_config without = config;
+    without.comm.nccl = 0;
+    MUST(comm_open(&c, &ranks, &without, &d, &m, planned));
+    MUST(comm_stage(&c, &m));
 }
 
 static void end(int clean) {
-    comm_nccl_close(&c, clean);
+    comm_close(&c, clean);
     CHECK(!c.nccl);
     memory_free_all(&m);
-    comm_close(&c);
     net_close(&ranks, clean);
     device_close(&d);
 }
@@ -137,8 +137,8 @@ static set set_of(const shape *s) {
     set t = { .elems = 0 };
     size_t size = dtype_bytes(s->type), shard_size = dtype_bytes(s->shard_type);
     for (int i = 0; i < s->n; i++) {
-        char *full = fulls + t.elems * c.ranks * size;
-        char *own = full + c.rank * piece_elems[i] * size;
+        char *full = fulls + t.elems * c.group.ranks * size;
+        char *own = full + c.group.rank * piece_elems[i] * size;
         t.pieces[i] = (comm_piece){ full, s->apart ? shards + t.elems * shard_size : own, piece_elems[i] };
         t.elems += piece_elems[i];
     }
@@ -158,7 +158,7 @@ static float get(zero_dtype type, const void *from, int64_t i) {
 
 // The numbers of rank `rank`: of very different size, so that the order in which they are summed shows.
 static void fill(const shape *s, int rank) {
-    int64_t n = all_elems * c.ranks;
+    int64_t n = all_elems * c.group.ranks;
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = noise_at(77 + rank, (uint32_t)i);
         put(s->type, host, i, ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f));
@@ -176,13 +176,10 @@ static void take_shards(const shape *s, const set *t, char *to) {
 
 // -------- same bits
 
+static const comm_functions *by(int nccl) { return nccl ? &comm_nccl_functions : &comm_host_functions; }
+
 static int reduce(const shape *s, const set *t, int by_nccl) {
-    void *nccl = c.nccl;
-    if (!by_nccl) c.nccl = NULL;
-    int rc = (by_nccl ? comm_nccl_reduce_scatter : comm_reduce_scatter)(&c, for_unit, t->pieces, s->n,
-                                                                        s->type, s->shard_type, s->add);
-    c.nccl = nccl;
-    return rc;
+    return by(by_nccl)->reduce_scatter(&c, for_unit, t->pieces, s->n, s->type, s->shard_type, s->add);
 }
 // and until it is done
 static void reduced(const shape *s, const set *t, int by_nccl) {
@@ -191,12 +188,7 @@ static void reduced(const shape *s, const set *t, int by_nccl) {
 }
 
 static int gather(const shape *s, const set *t, int by_nccl) {
-    void *nccl = c.nccl;
-    if (!by_nccl) c.nccl = NULL;
-    int rc = (by_nccl ? comm_nccl_all_gather : comm_all_gather)(&c, for_unit, t->pieces, s->n,
-                                                                dtype_bytes(s->type));
-    c.nccl = nccl;
-    return rc;
+    return by(by_nccl)->all_gather(&c, for_unit, t->pieces, s->n, dtype_bytes(s->type));
 }
 
 static void gathered(const shape *s, const set *t, int by_nccl) {
@@ -212,30 +204,30 @@ static void check_reduce(const shape *s, char *expected, char *got) {
     set t = set_of(s);
     size_t bytes = t.elems * dtype_bytes(s->shard_type);
     int64_t before = sent(COMM_REDUCE_SCATTER);
-    fill(s, c.rank);
+    fill(s, c.group.rank);
     reduced(s, &t, 0);
     take_shards(s, &t, expected);
     int64_t between = sent(COMM_REDUCE_SCATTER);
-    fill(s, c.rank);
+    fill(s, c.group.rank);
     reduced(s, &t, 1);
     take_shards(s, &t, got);
-    MUST(comm_nccl_failed(&c));
+    MUST(comm_failed(&c));
     CHECK(!memcmp(expected, got, bytes));
     CHECK(sent(COMM_REDUCE_SCATTER) - between == between - before);
 }
 
 static void check_gather(const shape *s, char *expected, char *got) {
     set t = set_of(s);
-    size_t bytes = t.elems * c.ranks * dtype_bytes(s->type);
+    size_t bytes = t.elems * c.group.ranks * dtype_bytes(s->type);
     int64_t before = sent(COMM_ALL_GATHER);
-    fill(s, c.rank);
+    fill(s, c.group.rank);
     gathered(s, &t, 0);
     to_host(expected, fulls, bytes);
     int64_t between = sent(COMM_ALL_GATHER);
-    fill(s, c.rank);
+    fill(s, c.group.rank);
     gathered(s, &t, 1);
     to_host(got, fulls, bytes);
-    MUST(comm_nccl_failed(&c));
+    MUST(comm_failed(&c));
     CHECK(!memcmp(expected, got, bytes));
     CHECK(sent(COMM_ALL_GATHER) - between == between - before);
 }
@@ -245,27 +237,28 @@ static void check_gather(const shape *s, char *expected, char *got) {
 static void check_both(char *expected, char *got) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
-    size_t size = t.elems * 2, full = size * c.ranks;
+    size_t size = t.elems * 2, full = size * c.group.ranks;
     char *other = fulls + full;  // fulls has room for fp32
     set u = t;
     for (int i = 0; i < s.n; i++) u.pieces[i].full += full;
-    fill(&s, c.rank);
+    fill(&s, c.group.rank);
     gathered(&s, &u, 0);
     reduced(&s, &t, 0);
     take_shards(&s, &t, expected);
     to_host(expected + size, other, full);
     for (int round = 0; round < 3; round++) {
         long waits[2], allocations[2];
-        fill(&s, c.rank);
+        fill(&s, c.group.rank);
         counts(&waits[0], &allocations[0]);
         // the gather reads the shards, so the sums go into full
-        for (int i = 0; i < s.n; i++) t.pieces[i].shard = t.pieces[i].full + c.rank * t.pieces[i].elems * 2;
+        for (int i = 0; i < s.n; i++)
+            t.pieces[i].shard = t.pieces[i].full + c.group.rank * t.pieces[i].elems * 2;
         MUST(reduce(&s, &t, 1));
         MUST(gather(&s, &u, 1));
         counts(&waits[1], &allocations[1]);
         CHECK(waits[0] == waits[1] && allocations[0] == allocations[1]);
-        MUST(d.f->wait(&d, (c.rank + round) % 2 ? COMM : GATHER));
-        MUST(d.f->wait(&d, (c.rank + round) % 2 ? GATHER : COMM));
+        MUST(d.f->wait(&d, (c.group.rank + round) % 2 ? COMM : GATHER));
+        MUST(d.f->wait(&d, (c.group.rank + round) % 2 ? GATHER : COMM));
         take_shards(&s, &t, got);
         to_host(got + size, other, full);
         CHECK(!memcmp(expected, got, size + full));
@@ -275,11 +268,11 @@ static void check_both(char *expected, char *got) {
 // More than the watchdog's list has room for.
 static void check_many(void) {
     shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
-    comm_piece p = { fulls, fulls + c.rank * 512, 128 };
-    fill(&s, c.rank);
-    for (int i = 0; i < 600; i++) MUST(comm_nccl_all_gather(&c, for_unit, &p, 1, 4));
+    comm_piece p = { fulls, fulls + c.group.rank * 512, 128 };
+    fill(&s, c.group.rank);
+    for (int i = 0; i < 600; i++) MUST(comm_all_gather(&c, for_unit, &p, 1, 4));
     MUST(d.f->wait(&d, GATHER));
-    MUST(comm_nccl_failed(&c));
+    MUST(comm_failed(&c));
 }
 
 static int rehearse_both(void *ctx) {
@@ -332,7 +325,8 @@ static void check_memory(size_t in_use_before) {
     CHECK(device_in_use() - in_use_before == in_table());
     CHECK(nccl && nccl->tier == ZERO_DEVICE && nccl->class_ == ZERO_WORKING);
     // two communicators, each connected with all the others
-    CHECK(nccl && nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.ranks - 1) * ((256u << 10) + RED_ZONE)));
+    CHECK(nccl &&
+          nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.group.ranks - 1) * ((256u << 10) + RED_ZONE)));
     // and only what is moved is registered, with the communicator that moves it
     for (const memory_block *b = m.blocks; b; b = b->next)
         moved += b->bytes *
@@ -348,7 +342,7 @@ static long aborts_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stan
 static void check_groups(int rounds) {
     shape s = { MOST_PIECES, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
-    fill(&s, c.rank);
+    fill(&s, c.group.rank);
     long before = groups_so_far();
     gathered(&s, &t, 1);
     CHECK(groups_so_far() - before == 1);
@@ -375,15 +369,15 @@ static void check_work_ahead(void) {
     for (int i = 0; i < 250; i++) MUST(d.f->clear(&d, COMPUTE, fulls, 512));
     MUST(d.f->record(&d, event, COMPUTE));
     MUST(d.f->order(&d, GATHER, event));
-    comm_piece p = { fulls, fulls + c.rank * 512, 128 };
-    MUST(comm_nccl_all_gather(&c, for_unit, &p, 1, 4));
+    comm_piece p = { fulls, fulls + c.group.rank * 512, 128 };
+    MUST(comm_all_gather(&c, for_unit, &p, 1, 4));
     double start = clock_now();
     while (clock_now() - start < 1.5 * ranks.timeout_s) {
-        CHECK(!comm_nccl_failed(&c));
+        CHECK(!comm_failed(&c));
         usleep(200000);
     }
     MUST(d.f->wait(&d, GATHER));
-    MUST(comm_nccl_failed(&c));
+    MUST(comm_failed(&c));
     d.f->destroy_event(&d, event);
 #endif
 }
@@ -407,26 +401,26 @@ static void check_ring(char *expected, char *got) {
         set t = set_of(&s);
         CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, apart %d, added %d", (int)s.type,
                       (int)s.shard_type, s.apart, s.add);
-        fill(&s, c.rank);
+        fill(&s, c.group.rank);
         reduced(&s, &t, 0);
         take_shards(&s, &t, expected);
-        fill(&s, c.rank);
+        fill(&s, c.group.rank);
         reduced(&s, &t, 1);
         take_shards(&s, &t, got);
         int64_t far = 0;
         for (int64_t i = 0; i < t.elems; i++) {
             double a = get(s.shard_type, expected, i), b = get(s.shard_type, got, i), size = a < 0 ? -a : a;
-            double limit = 2048 * c.ranks * unit[s.type] + (s.add ? (double)i * 0x1p-22
-                                                            : s.type != s.shard_type
-                                                                ? size * unit[s.shard_type]
-                                                                : 0);
+            double limit = 2048 * c.group.ranks * unit[s.type] + (s.add ? (double)i * 0x1p-22
+                                                                  : s.type != s.shard_type
+                                                                      ? size * unit[s.shard_type]
+                                                                      : 0);
             far += !(a - b <= limit && b - a <= limit);
             different += a != b;
         }
         CHECK(!far);
     }
     CHECK_SETTING("NCCL sums in another order");
-    CHECK(c.ranks < 3 || MODES == 1 || different > 0);
+    CHECK(c.group.ranks < 3 || MODES == 1 || different > 0);
 }
 
 static void check_all_shapes(char *expected, char *got) {
@@ -455,14 +449,14 @@ static void check_all_shapes(char *expected, char *got) {
 
 static void alloc_arrays(int (*rehearse)(void *)) {
     for (int i = 0; i < MOST_PIECES; i++) all_elems += piece_elems[i];
-    fulls = device_bytes(all_elems * c.ranks * sizeof(float));
+    fulls = device_bytes(all_elems * c.group.ranks * sizeof(float));
     shards = device_bytes(all_elems * sizeof(float));
-    host = malloc(all_elems * c.ranks * sizeof(float));
+    host = malloc(all_elems * c.group.ranks * sizeof(float));
     host_shards = malloc(all_elems * sizeof(float));
     if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
     plan(1, all_elems * sizeof(float));
-    MUST(comm_nccl_stage(&c, &m));
-    MUST(comm_nccl_prepare(&c, &m, rehearse, NULL));
+    MUST(comm_stage(&c, &m));
+    MUST(comm_prepare(&c, &m, rehearse, NULL));
 }
 
 static void free_arrays(void) {
@@ -479,16 +473,16 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d", reduce_nccl, overlap, one_round);
     begin(-1, 30.0);
     in_use = device_in_use() - in_table();
-    MUST(comm_nccl_open(&c, &config, &d, &m));
+    MUST(comm_open_nccl(&c, &config, &m));
     if (one_round) config.comm.window_bytes = 0;
     plan(1, (size_t)1 << 40);
     if (MODES > 1 && one_round && !reduce_nccl)  // more than the device has
-        CHECK(comm_nccl_stage(&c, &m) == ZERO_ERR_MEMORY &&
+        CHECK(comm_stage(&c, &m) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
     alloc_arrays(rehearse_both);
     check_memory(in_use);
     if (!reduce_nccl) check_groups(one_round ? 1 : 2);
-    size_t bytes = all_elems * (c.ranks + 1) * sizeof(float);
+    size_t bytes = all_elems * (c.group.ranks + 1) * sizeof(float);
     char *expected = malloc(bytes), *got = malloc(bytes);
     if (!expected || !got) MUST(ZERO_ERR_MEMORY);
     if (reduce_nccl)
@@ -574,13 +568,13 @@ static double until_failure(int dies) {
     double start = 0;
     int rc = 0;
     for (int i = 1; i < TRIES && !rc; i++) {
-        if (dies && c.rank == VICTIM && i == FAILS_AT) raise(SIGKILL);
+        if (dies && c.group.rank == VICTIM && i == FAILS_AT) raise(SIGKILL);
         start = clock_now();
         comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 100 + i, .units = 1 };
-        rc = i % 2 ? comm_nccl_all_gather(&c, use, t.pieces, s.n, 2)
-                   : comm_nccl_reduce_scatter(&c, use, t.pieces, s.n, s.type, s.shard_type, s.add);
+        rc = i % 2 ? comm_all_gather(&c, use, t.pieces, s.n, 2)
+                   : comm_reduce_scatter(&c, use, t.pieces, s.n, s.type, s.shard_type, s.add);
         if (!rc) rc = d.f->wait(&d, i % 2 ? GATHER : COMM);
-        if (!rc) rc = comm_nccl_failed(&c);
+        if (!rc) rc = comm_failed(&c);
     }
     CHECK(rc == ZERO_ERR_COMM);
     return clock_now() - start;
@@ -593,18 +587,17 @@ static void check_sentence(const char *said, int silent) {
     snprintf(named, sizeof named, "; no word from rank %d (host %s)", VICTIM, host);
     set t = set_of(&(shape){ 1, 1, ZERO_BF16, ZERO_BF16, 0 });
     snprintf(first, sizeof first, "%s", zero_last_error());
-    snprintf(who, sizeof who, "rank %d on ", c.rank);
+    snprintf(who, sizeof who, "rank %d on ", c.group.rank);
     CHECK(!strncmp(first, who, strlen(who)));
     CHECK(strstr(first, " of unit 10") && strstr(first, "(collective "));
     CHECK(strstr(first, said) != NULL);
     CHECK(!strstr(first, "no word from ") == !silent && !strstr(first, named) == !silent);
-    CHECK(comm_nccl_all_gather(&c, for_unit, t.pieces, 1, 2) == ZERO_ERR_COMM &&
+    CHECK(comm_all_gather(&c, for_unit, t.pieces, 1, 2) == ZERO_ERR_COMM &&
           !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_reduce_scatter(&c, for_unit, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
+    CHECK(comm_reduce_scatter(&c, for_unit, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
           !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    CHECK(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM &&
-          !strcmp(first, zero_last_error()));
+    CHECK(comm_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    CHECK(comm_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
     fprintf(stderr, "  %s\n", first);
 }
 
@@ -616,11 +609,11 @@ static void check_failure(const char *what, const char *mode) {
     snprintf(asked, sizeof asked, "%s:%d:%d", what, VICTIM, FAILS_AT);
     on_rank(-1, "CUDA_STAND_IN_NCCL", asked);
     begin(-1, 2.0);
-    MUST(comm_nccl_open(&c, &config, &d, &m));
+    MUST(comm_open_nccl(&c, &config, &m));
     alloc_arrays(rehearse_nothing);
     double took = until_failure(!strcmp(what, "kill"));
     CHECK(took < 2.0 + 3.0);
-    int own_error = !strcmp(what, "error") && c.rank == VICTIM;
+    int own_error = !strcmp(what, "error") && c.group.rank == VICTIM;
     CHECK(!own_error || took < 1.0);
     check_sentence(own_error ? "unhandled system error: as CUDA_STAND_IN_NCCL asks"
                              : "did not end within 2 s",
@@ -628,9 +621,9 @@ static void check_failure(const char *what, const char *mode) {
     if (!strcmp(what, "error") && !own_error)  // rank VICTIM has said why it ended
         CHECK(strstr(zero_last_error(), "; rank 1 ended the job: rank 1 on ") &&
               strstr(zero_last_error(), "unhandled system error: as CUDA_STAND_IN_NCCL asks"));
-    comm_nccl_close(&c, 0);
+    comm_close_nccl(&c, 0);
     if (!strcmp(what, "kill")) {
-        if (!checks.failed) printf("rank %d has ended well, after %.1f s\n", c.rank, took);
+        if (!checks.failed) printf("rank %d has ended well, after %.1f s\n", c.group.rank, took);
         fflush(stdout);
         sleep(3);  // mpirun ends the others once one is gone without MPI_Finalize
         _exit(0);
@@ -678,20 +671,19 @@ static void check_start(const char *what, int victim, const char *name, const ch
     begin(cuda_device, 2.0);
     cuda_stand_in_settings();
     double start = clock_now();
-    int rc = comm_nccl_open(&c, &config, &d, &m);
+    int rc = comm_open_nccl(&c, &config, &m);
     if (!says)
         CHECK(rc == 0);
     else {
-        const char *expected = c.rank == victim ? victim_says : says;
+        const char *expected = c.group.rank == victim ? victim_says : says;
         CHECK(rc < 0 && strstr(zero_last_error(), expected));
         if (!strstr(zero_last_error(), expected)) fprintf(stderr, "  %s\n", zero_last_error());
     }
     CHECK(clock_now() - start < 2.0 * 2 + 3.0);
-    comm_nccl_close(&c, says == NULL);
+    comm_close(&c, says == NULL);
     unsetenv(name);
     cuda_stand_in_settings();
     memory_free_all(&m);
-    comm_close(&c);
     net_close(&ranks, 1);
     device_close(&d);
 }
@@ -716,11 +708,11 @@ static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
     begin(0, 2.0);
-    MUST(comm_nccl_open(&c, &config, &d, &m));
-    MUST(comm_nccl_prepare(&c, &m, rehearse_nothing, NULL));
+    MUST(comm_open_nccl(&c, &config, &m));
+    MUST(comm_prepare(&c, &m, rehearse_nothing, NULL));
     for (int i = 0; i < m.n_lines; i++)
         if (strstr(m.lines[i].purpose, "NCCL"))
-            CHECK(m.lines[i].bytes == 2 * ((64 << 10) + RED_ZONE) / (size_t)c.ranks);
+            CHECK(m.lines[i].bytes == 2 * ((64 << 10) + RED_ZONE) / (size_t)c.group.ranks);
     end(1);
     unsetenv("CUDA_STAND_IN_NCCL_VERSION");
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");

@@ -8,7 +8,7 @@
 #include "copies.h"
 #include "settings.h"
 #include "toy.h"
-#include "../llmc_zero/comm/comm.h"
+#include "../llmc_zero/comm/host.h"
 
 enum { STEPS = 3, EVAL_AFTER = 1 };
 
@@ -98,8 +98,8 @@ static void check_setting(const settings_path *path, const settings_format *form
     settings_name(name, sizeof name, path, format, micro_batches, v);
     CHECK_SETTING("copies, %.140s", name);
     start_copies(&c, v);
-    for (int kind = 0; kind < COMM_OTHER; kind++) comm_direct_least[kind] = v->direct ? 0 : SIZE_MAX;
-    comm_unstaged_least = v->direct ? 0 : SIZE_MAX;
+    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = v->direct ? 0 : SIZE_MAX;
+    host_unstaged_least = v->direct ? 0 : SIZE_MAX;
     outcome o = train(&c, with_files);
     if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
     CHECK(!copies.breach[0]);

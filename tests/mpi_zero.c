@@ -14,6 +14,7 @@
 #include "settings.h"
 #include "toy.h"
 #include "../llmc_zero/internal.h"
+#include "../llmc_zero/comm/host.h"
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
 
@@ -241,8 +242,8 @@ static void check_close(const outcome *o, const outcome *naive, double tolerance
 
 // Past the staging: collectives of every size, or of none.
 static void read_directly(int all) {
-    comm_unstaged_least = all ? 0 : SIZE_MAX;
-    for (int kind = 0; kind < COMM_OTHER; kind++) comm_direct_least[kind] = all ? 0 : SIZE_MAX;
+    host_unstaged_least = all ? 0 : SIZE_MAX;
+    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;
 }
 
 // Without accumulation all paths agree bit for bit; with it naive = 0 = 1 and 2 = 3, which agree but for

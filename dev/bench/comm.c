@@ -17,8 +17,7 @@
 // nccl: that library's own collective on as many bytes; it sums where the plugin takes the mean, and MPI has
 // no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
 #include "llmc_zero/clock.h"
-#include "llmc_zero/comm/comm.h"
-#include "llmc_zero/comm/nccl.h"
+#include "llmc_zero/comm/host.h"
 #include "llmc_zero/error.h"
 #include "llmc_zero/net/failure.h"
 #include "llmc_zero/device/kernels.h"
@@ -198,12 +197,7 @@ static void share_cores(void) {
 }
 
 // In rank order: with staging for the largest reduction.
-static void plan(int nccl) {
-    comm_way way = comm_way_of(&c);
-    way.nccl = nccl;
-    must(comm_plan(planned, &config, &way, opt.most / c.ranks));
-    c.planned = planned;
-}
+static void plan(comm_way way) { must(comm_plan(planned, &config, &way, opt.most / ranks.ranks)); }
 
 static void open_ranks(void) {
     MPI_Comm world = MPI_COMM_WORLD;
@@ -217,24 +211,18 @@ static void open_ranks(void) {
         config.start.mpi_comm = &world;
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
     config.comm.shared_window = opt.way != MESSAGES;
+    config.comm.nccl = opt.nccl;
     config.comm.reduce_nccl = opt.reduce_nccl;
     must(net_start(&ranks, &config));
-    comm_join(&c, &ranks);
     share_cores();
     must(failure_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
-    plan(0);
-    must(comm_open(&c, &config, &d, &m));
-    plan(opt.nccl);
+    plan((comm_way){ .ranks = ranks.ranks, .window = opt.way != MESSAGES });
+    must(comm_open(&c, &ranks, &config, &d, &m, planned));
+    plan(comm_way_of(&c));
     if (opt.way == WINDOW && strstr(c.name, "messages"))
         must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
-    for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) comm_direct_least[k] = SIZE_MAX;
-    if (!opt.nccl || c.ranks == 1) {
-        must(comm_open_incoming(&c, &m));
-        return;
-    }
-    must(failure_agree(&ranks, comm_nccl_open(&c, &config, &d, &m)));
-    c.gather_stream = GATHER;
-    snprintf(c.name, sizeof c.name, "nccl, summed %s", opt.reduce_nccl ? "by it" : "in rank order");
+    for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) host_direct_least[k] = SIZE_MAX;
+    must(failure_agree(&ranks, comm_stage(&c, &m)));
 }
 
 static void alloc_buffers(void) {
@@ -246,9 +234,8 @@ static void alloc_buffers(void) {
 }
 
 static void close_ranks(void) {
-    comm_nccl_close(&c, 1);
+    comm_close(&c, 1);
     memory_free_all(&m);
-    comm_close(&c);
     net_close(&ranks, 1);
     device_close(&d);
 }
@@ -260,7 +247,7 @@ static int exact;  // the numbers' sums are the same in any order and type; else
 
 static float value(int rank, int64_t i) {
     uint32_t u = noise_at(rank, (uint32_t)i);
-    int span = 256 / c.ranks;  // bf16 holds every whole number up to 256
+    int span = 256 / c.group.ranks;  // bf16 holds every whole number up to 256
     span = span > 15 ? 15 : span < 1 ? 1 : span;
     return exact ? ((int)(u % (2 * span + 1)) - span) / 8.0f
                  : ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f);
@@ -302,7 +289,7 @@ static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_
 // As large as they will be: NCCL then connects for all sizes.
 static int rehearse(void *ctx) {
     (void)ctx;
-    part = (int64_t)(opt.most / bytes_of(1)) / c.ranks;
+    part = (int64_t)(opt.most / bytes_of(1)) / c.group.ranks;
     ZERO_TRY(all_gather());
     return reduce_scatter();
 }
@@ -353,9 +340,10 @@ static void open_plain(void) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
     if (!c.nccl) return;
-    if (!c.rank) must(said("ncclGetUniqueId", ncclGetUniqueId(&id)));
+    if (!c.group.rank) must(said("ncclGetUniqueId", ncclGetUniqueId(&id)));
     MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-    must(said("ncclCommInitRankConfig", ncclCommInitRankConfig(&plain, c.ranks, id, c.rank, &config)));
+    must(said("ncclCommInitRankConfig",
+              ncclCommInitRankConfig(&plain, c.group.ranks, id, c.group.rank, &config)));
     for (int i = 0; i < BUFFERS && ncclCommRegister; i++)
         must(said("ncclCommRegister", ncclCommRegister(plain, buffers[i], opt.most, &registered[i])));
 }
@@ -399,7 +387,7 @@ static const char *peer_name(void) { return c.nccl ? "nccl" : "mpi"; }
 
 static int wait(void) {
     for (device_stream s = COMPUTE; s < DEVICE_STREAMS; s++) ZERO_TRY(d.f->wait(&d, s));
-    return comm_nccl_failed(&c);
+    return comm_failed(&c);
 }
 
 // What goes in is new, and all that may come out is NaN.
@@ -410,8 +398,8 @@ static void fill(const collective *k) {
     must(d.f->fill_nan(&d, COMM, shard, bytes_of(part)));
     must(d.f->fill_nan(&d, COMM, other, bytes_of(elems)));
     must(wait());
-    if (k->kind == COMM_OTHER && c.rank) return;  // the root's come out
-    for (int64_t i = 0; i < n; i++) put(values, i, stored(value(c.rank, i)));
+    if (k->kind == COMM_OTHER && c.group.rank) return;  // the root's come out
+    for (int64_t i = 0; i < n; i++) put(values, i, stored(value(c.group.rank, i)));
     must(device_commit(&d, from, bytes_of(n), host));
 }
 
@@ -419,7 +407,7 @@ static uint32_t expected(const collective *k, int64_t i, float scale) {
     float sum = 0;
     if (k->kind == COMM_ALL_GATHER) return stored(value((int)(i / part), i % part));
     if (k->kind == COMM_OTHER) return stored(value(0, i));
-    for (int r = 0; r < c.ranks; r++) sum += number(stored(value(r, c.rank * part + i)));
+    for (int r = 0; r < c.group.ranks; r++) sum += number(stored(value(r, c.group.rank * part + i)));
     return stored(sum * scale);
 }
 
@@ -439,7 +427,7 @@ static long long wrong_after(const collective *k, operation run, char *to, float
 
 static long long wrong_of_ours(const collective *k) {
     exact = opt.reduce_nccl;
-    return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.ranks);
+    return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.group.ranks);
 }
 
 // A comparison with something else would say nothing. 1 if it is.
@@ -447,7 +435,7 @@ static int peer_differs(const collective *k) {
     if (!peer_of(k)) return 0;
     exact = 1;
     long long wrong = wrong_after(k, peer_of(k), k->kind == COMM_OTHER ? full : other, 1);
-    if (wrong && !c.rank)
+    if (wrong && !c.group.rank)
         fprintf(stderr, "comm: %s by %s: %lld wrong elements\n", k->name, peer_name(), wrong);
     return wrong != 0;
 }
@@ -496,16 +484,16 @@ static void measure(const collective *k, double *medians) {
 
 static const char *way(const collective *k) {
     if (c.nccl) return "nccl";
-    if (c.ranks == 1) return "self";
-    if (k->kind != COMM_OTHER && comm_goes_direct(&c, k->kind, bytes_of(elems), 1)) return "direct";
-    if (k->kind != COMM_OTHER && comm_goes_unstaged(&c, bytes_of(elems), 1)) return "unstaged";
+    if (c.group.ranks == 1) return "self";
+    if (k->kind != COMM_OTHER && host_goes_direct(&c, k->kind, bytes_of(elems), 1)) return "direct";
+    if (k->kind != COMM_OTHER && host_goes_unstaged(&c, bytes_of(elems), 1)) return "unstaged";
     return strstr(c.name, "messages") ? "messages" : "window";
 }
 
 static void print_header(void) {
     char peer[16];
     snprintf(peer, sizeof peer, "%s us", peer_name());
-    printf("# %d ranks, %s; memory of %s\n", c.ranks, c.name, d.name);
+    printf("# %d ranks, %s; memory of %s\n", c.group.ranks, c.name, d.name);
     for (int i = 0; i < m.n_lines; i++)
         if (c.nccl) printf("# %s: %.1f MiB\n", m.lines[i].purpose, (double)m.lines[i].bytes / 1048576);
     printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type",
@@ -522,7 +510,7 @@ static void print_other(double time, double ours) {
 
 static void print_row(const collective *k, const double *medians, long long wrong) {
     double size = bytes_of(elems), algbw = size / medians[OURS] * 1e-9;
-    double bus = k->kind == COMM_OTHER ? c.ranks > 1 : (c.ranks - 1.0) / c.ranks;
+    double bus = k->kind == COMM_OTHER ? c.group.ranks > 1 : (c.group.ranks - 1.0) / c.group.ranks;
     printf("  %-14s %11.0f %11lld %-5s %-8s", k->name, size, (long long)elems, dtype_name(opt.dtype), way(k));
     printf(" %10.2f %10.2f %10.2f %8lld", medians[OURS] * 1e6, algbw, algbw * bus, wrong);
     print_other(medians[COPY], medians[OURS]);
@@ -535,16 +523,16 @@ static void print_row(const collective *k, const double *medians, long long wron
 // shards are.
 static int row(const collective *k, size_t bytes) {
     double medians[CONTENDERS];
-    part = (int64_t)(bytes / bytes_of(1)) / c.ranks / 128 * 128;
-    elems = part * c.ranks;
+    part = (int64_t)(bytes / bytes_of(1)) / c.group.ranks / 128 * 128;
+    elems = part * c.group.ranks;
     if (!part)
         must(zero_fail(ZERO_ERR_ARGUMENT, "-b %zu: less than 128 elements for each of %d ranks", bytes,
-                       c.ranks));
+                       c.group.ranks));
     fill(k);
     measure(k, medians);
     long long wrong = wrong_of_ours(k);
     int differs = peer_differs(k);
-    if (!c.rank) print_row(k, medians, wrong);
+    if (!c.group.rank) print_row(k, medians, wrong);
     return wrong || differs;
 }
 
@@ -562,16 +550,15 @@ int main(int argc, char **argv) {
         refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
     open_ranks();
     alloc_buffers();
-    must(comm_nccl_stage(&c, &m));
-    must(comm_nccl_prepare(&c, &m, rehearse, NULL));
+    must(comm_prepare(&c, &m, rehearse, NULL));
     open_plain();
-    if (!c.rank) print_header();
+    if (!c.group.rank) print_header();
     for (int k = ALL_GATHER; k < COLLECTIVES; k++) {
         if (opt.only ? opt.only != k : opt.cuda && k == BROADCAST) continue;
         for (size_t bytes = opt.least; bytes <= opt.most; bytes *= opt.factor, rows++)
             failed += row(&collectives[k], bytes);
     }
-    if (!c.rank) printf("# %d rows, %d of them wrong\n", rows, failed);
+    if (!c.group.rank) printf("# %d rows, %d of them wrong\n", rows, failed);
     close_plain();
     close_ranks();
     MPI_Finalize();

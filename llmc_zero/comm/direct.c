@@ -1,17 +1,18 @@
-// Direct reads: beside a window, ranks copy large buffers straight out of each other's memory
-// (process_vm_readv), once instead of into the window and out of it. Sums, their order and the traffic are
-// the same. The kernel looks up each page it reads, so this pays with pages of 2 MiB and from
-// comm_direct_least on; below that, and with 4 KiB pages, the window is faster.
+// Direct reads: ranks on one node copy large buffers straight out of each other's memory (process_vm_readv),
+// once instead of into the window and out of it. Sums, their order and the traffic are the same. The kernel
+// looks up each page it reads, so this pays with pages of 2 MiB and from host_direct_least on; below that,
+// and with 4 KiB pages, the window is faster.
 //
 // Linux lets a process read another one of the same user, unless a security module or the container's
 // system-call filter forbids it; Yama does so between ranks where kernel.yama.ptrace_scope is not 0. A trial
-// at the start tells. What forbids it is not worked around: then the window does all. An administrator who
-// wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
-#include "comm.h"
+// at the start shows whether reads work. If they are forbidden, the window carries everything. An
+// administrator who wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container
+// CAP_SYS_PTRACE.
+#include "../device/kernels.h"
+#include "../error.h"
 #include "../net/failure.h"
 #include "../clock.h"
-#include "../error.h"
-#include "../device/kernels.h"
+#include "host.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +23,7 @@
 #include <emmintrin.h>
 #endif
 
-size_t comm_direct_least[COMM_OTHER] = { 4 << 20, 16 << 20 };
+size_t host_direct_least[COMM_OTHER] = { 4 << 20, 16 << 20 };
 
 // On 2 MiB pages the first touches of 2 MiB take one fault (under AddressSanitizer 64 more, for its shadow);
 // on 4 KiB pages, 512.
@@ -40,18 +41,20 @@ static int large_pages_granted(void) {
     return !failed && after.ru_minflt - before.ru_minflt < 128;
 }
 
-static int fail_to_read(const comm *c, int src, int error) {
+static int fail_to_read(const comm *c, const comm_call *call, int src, int error) {
     char in[NET_WHERE];
-    return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s", c->rank,
-                     src, net_host(c->net, src), net_where(comm_net_use(c), EXCHANGE_GATHER, in),
+    return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s",
+                     c->group.rank, src, net_host(c->net, src),
+                     net_where(host_net_use(call), EXCHANGE_GATHER, in),
                      error == ESRCH ? "it is gone" : strerror(error));
 }
 
-static int read_from(const comm *c, int src, int64_t pid, char *to, int64_t from, size_t bytes) {
+static int read_from(const comm *c, const comm_call *call, int src, int64_t pid, char *to, int64_t from,
+                     size_t bytes) {
     while (bytes) {
         struct iovec local = { to, bytes }, remote = { (void *)(intptr_t)from, bytes };
         ssize_t n = process_vm_readv((pid_t)pid, &local, 1, &remote, 1, 0);
-        if (n <= 0) return fail_to_read(c, src, errno);
+        if (n <= 0) return fail_to_read(c, call, src, errno);
         to += n;
         from += n;
         bytes -= n;
@@ -59,44 +62,48 @@ static int read_from(const comm *c, int src, int64_t pid, char *to, int64_t from
     return 0;
 }
 
-// Every rank reads from every other what that one announced; a process of another container would not have it
-// there.
+// Every rank reads what every other one has announced. A process of another container, which has the same
+// number there, would not hold these bytes.
 static int others_readable(comm *c) {
+    const comm_call call = { comm_for_scalars, COMM_OTHER, NULL };
     int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
-    const int64_t *all[c->ranks];
+    const int64_t *all[c->group.ranks];
     mine[1] = (intptr_t)mine;
-    ZERO_TRY(comm_announce(c, COMM_OTHER, 0, mine, 3, all));
+    ZERO_TRY(host_announce(c, &call, 0, mine, 3, all));
     int readable = large_pages_granted();
-    for (int r = 0; r < c->ranks && readable; r++)
-        readable = !read_from(c, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) &&
+    for (int r = 0; r < c->group.ranks; r++) {
+        if (!readable) break;
+        readable = !read_from(c, &call, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) &&
                    !memcmp(theirs, all[r], sizeof theirs);
-    return net_least(c->net, readable);  // nobody reads `mine` any more
+    }
+    return net_least(c->net, readable);  // from here on nobody reads `mine`
 }
 
-int comm_direct_open(comm *c) {
+int host_direct_open(comm *c) {
     if (c->device->asynchronous) return 0;
     int all = others_readable(c);
     if (all < 0) return all;
-    c->direct = all;
+    c->host->direct = all;
     if (all) strcat(c->name, " and direct reads");
     return 0;
 }
 
-int comm_goes_direct(const comm *c, comm_kind kind, size_t total, int n) {
-    return c->direct && total >= comm_direct_least[kind] &&
-           (1 + n) * sizeof(int64_t) <= c->gather_bytes - STAMP_BYTES;
+int host_goes_direct(const comm *c, comm_kind kind, size_t total, int n) {
+    return c->host->direct && total >= host_direct_least[kind] &&
+           (1 + n) * sizeof(int64_t) <= c->host->gather_bytes - STAMP_BYTES;
 }
 
 // all[r] = rank r's process, then the addresses of what the others read of its pieces
-static int announce_pieces(comm *c, comm_kind kind, const comm_piece *p, int n, size_t total,
+static int announce_pieces(comm *c, const comm_call *call, const comm_piece *p, int n, size_t total,
                            const int64_t **all) {
     int64_t mine[1 + n];
     mine[0] = getpid();
-    for (int i = 0; i < n; i++) mine[1 + i] = (intptr_t)(kind == COMM_ALL_GATHER ? p[i].shard : p[i].full);
-    return comm_announce(c, kind, total, mine, 1 + n, all);
+    for (int i = 0; i < n; i++)
+        mine[1 + i] = (intptr_t)(call->kind == COMM_ALL_GATHER ? p[i].shard : p[i].full);
+    return host_announce(c, call, total, mine, 1 + n, all);
 }
 
-// Large copies go past the caches: the lines written need not be read first.
+// Large copies go past the caches, so that the lines written need not be read first.
 static void copy_own(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     enum { STREAMED = 8 << 20, LINE = 64 };
@@ -110,59 +117,65 @@ static void copy_own(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-int comm_direct_gather(comm *c, const comm_piece *pieces, int n, size_t elem_bytes, size_t total) {
-    const int64_t *all[c->ranks];
-    ZERO_TRY(announce_pieces(c, COMM_ALL_GATHER, pieces, n, total, all));
-    for (int k = 1; k < c->ranks; k++) {  // each rank starts at another one
-        int r = (c->rank + k) % c->ranks;
+int host_direct_gather(comm *c, const comm_call *call, const comm_piece *pieces, int n, size_t elem_bytes,
+                       size_t total) {
+    const int64_t *all[c->group.ranks];
+    ZERO_TRY(announce_pieces(c, call, pieces, n, total, all));
+    for (int k = 1; k < c->group.ranks; k++) {  // each rank starts with another one
+        int r = (c->group.rank + k) % c->group.ranks;
         for (int i = 0; i < n; i++) {
             size_t bytes = pieces[i].elems * elem_bytes;
-            ZERO_TRY(read_from(c, r, all[r][0], pieces[i].full + r * bytes, all[r][1 + i], bytes));
-            comm_count(c, COMM_ALL_GATHER, bytes);  // what r reads of us is what we read of r
+            char *to = pieces[i].full + r * bytes;
+            ZERO_TRY(read_from(c, call, r, all[r][0], to, all[r][1 + i], bytes));
+            comm_count(c, call->use, call->kind,
+                       bytes);  // what r reads of us is what we read of r
         }
     }
     for (int i = 0; i < n; i++) {
         size_t bytes = pieces[i].elems * elem_bytes;
-        char *own = pieces[i].full + c->rank * bytes;
+        char *own = pieces[i].full + c->group.rank * bytes;
         if (own != pieces[i].shard) copy_own(own, pieces[i].shard, bytes);
     }
-    return comm_barrier(c);  // from here on shards may change
+    return host_barrier(c, call);  // from here on shards may change
 }
 
 // Elements [pos, pos + len) of this rank's part: the others' are read into scratch, then summed while the
 // cache holds them.
-static int reduce_run(comm *c, const comm_piece *p, int i, int64_t pos, int64_t len, zero_dtype full_type,
-                      zero_dtype shard_type, int add, const int64_t *const *all, char *scratch) {
-    size_t size = dtype_bytes(full_type), at = (c->rank * p->elems + pos) * size;
-    const void *parts[c->ranks];
-    for (int r = 0; r < c->ranks; r++) {
-        if (r == c->rank) {
+static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int i, int64_t pos, int64_t len,
+                      zero_dtype full_type, zero_dtype shard_type, int add, const int64_t *const *all,
+                      char *scratch) {
+    int own = c->group.rank, ranks = c->group.ranks;
+    size_t size = dtype_bytes(full_type), at = (own * p->elems + pos) * size;
+    const void *parts[ranks];
+    for (int r = 0; r < ranks; r++) {
+        if (r == own) {
             parts[r] = p->full + at;
             continue;
         }
-        ZERO_TRY(read_from(c, r, all[r][0], scratch, all[r][1 + i] + (int64_t)at, len * size));
-        comm_count(c, COMM_REDUCE_SCATTER, len * size);
+        ZERO_TRY(read_from(c, call, r, all[r][0], scratch, all[r][1 + i] + (int64_t)at, len * size));
+        comm_count(c, call->use, call->kind, len * size);
         parts[r] = scratch;
         scratch += len * size;
     }
-    kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, c->ranks,
-                     1.0f / c->ranks, len, add);
+    kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, ranks,
+                     1.0f / ranks, len, add);
     return 0;
 }
 
-int comm_direct_reduce(comm *c, const comm_piece *pieces, int n, zero_dtype full_type, zero_dtype shard_type,
-                       int add, size_t total) {
+int host_direct_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n, zero_dtype full_type,
+                       zero_dtype shard_type, int add, size_t total) {
     enum { CACHED = 512 << 10 };
-    const int64_t *all[c->ranks];
-    ZERO_TRY(announce_pieces(c, COMM_REDUCE_SCATTER, pieces, n, total, all));
-    char *scratch = c->transport->out(c, EXCHANGE_GATHER, c->half,
-                                      0);  // this rank's, free until the next exchange that carries bytes
-    size_t room = c->gather_bytes < CACHED ? c->gather_bytes : CACHED;
-    int64_t most = room / (c->ranks - 1) / 64 * 64 / dtype_bytes(full_type);
+    struct comm_host *h = c->host;
+    const int64_t *all[c->group.ranks];
+    ZERO_TRY(announce_pieces(c, call, pieces, n, total, all));
+    // this rank's own staging, which is free until the next exchange that carries bytes
+    char *scratch = h->transport->out(c, EXCHANGE_GATHER, h->half, 0);
+    size_t room = h->gather_bytes < CACHED ? h->gather_bytes : CACHED;
+    int64_t most = room / (c->group.ranks - 1) / 64 * 64 / dtype_bytes(full_type);
     for (int i = 0; i < n; i++)
         for (int64_t pos = 0; pos < pieces[i].elems; pos += most) {
             int64_t left = pieces[i].elems - pos, len = left < most ? left : most;
-            ZERO_TRY(reduce_run(c, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
+            ZERO_TRY(reduce_run(c, call, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
         }
-    return comm_barrier(c);  // from here on full may change
+    return host_barrier(c, call);  // from here on full may change
 }

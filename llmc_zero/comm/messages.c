@@ -1,6 +1,7 @@
-// The transport between nodes: packed bytes go out and come in as messages, half of the staging for each.
-#include "comm.h"
+// The transport between nodes: packed bytes travel as messages. Half of the staging is for what goes out,
+// half for what comes in.
 #include "../error.h"
+#include "host.h"
 #include <stdlib.h>
 
 typedef struct {
@@ -8,46 +9,53 @@ typedef struct {
 } staging;
 
 static char *messages_out(comm *c, exchange_kind x, int half, int dest) {
+    const staging *s = c->host->state;
     (void)half;
-    return ((staging *)c->state)->send + (x == EXCHANGE_SCATTER ? dest * c->scatter_bytes : 0);
-}
-static const char *messages_in(comm *c, exchange_kind x, int half, int src) {
-    (void)half;
-    return ((staging *)c->state)->receive + (x == EXCHANGE_ROOT ? 0 : src * c->scatter_bytes);
+    return s->send + (x == EXCHANGE_SCATTER ? dest * c->host->scatter_bytes : 0);
 }
 
-static int messages_exchange(comm *c, exchange_kind x, int half, int root, size_t bytes) {
-    char *send[c->ranks], *receive[c->ranks];
-    for (int r = 0; r < c->ranks; r++) {
+static const char *messages_in(comm *c, exchange_kind x, int half, int src) {
+    const staging *s = c->host->state;
+    (void)half;
+    return s->receive + (x == EXCHANGE_ROOT ? 0 : src * c->host->scatter_bytes);
+}
+
+static int messages_exchange(comm *c, const comm_call *call, exchange_kind x, int half, int root,
+                             size_t bytes) {
+    char *send[c->group.ranks], *receive[c->group.ranks];
+    for (int r = 0; r < c->group.ranks; r++) {
         send[r] = messages_out(c, x, half, r);
         receive[r] = (char *)messages_in(c, x, half, r);
     }
-    return net_exchange(c->net, x, comm_net_use(c), root, send, receive, bytes);
+    return net_exchange(c->net, x, host_net_use(call), root, send, receive, bytes);
 }
 
 static void messages_close(comm *c) {
-    staging *s = c->state;
-    if (s->send) c->device->f->unpin(c->device, s->send);
-    if (s->receive) c->device->f->unpin(c->device, s->receive);
+    device *d = c->device;
+    staging *s = c->host->state;
+    if (s->send) d->f->unpin(d, s->send);
+    if (s->receive) d->f->unpin(d, s->receive);
     free(s);
-    c->state = NULL;
 }
 
-static const comm_transport messages_transport = { messages_out, messages_in, messages_exchange,
-                                                   messages_close };
+static const comm_transport messages_transport = {
+    .out = messages_out, .in = messages_in, .exchange = messages_exchange, .close = messages_close
+};
 
-int comm_messages_open(comm *c, const zero_config *config, memory *m) {
+int host_open_messages(comm *c, const zero_config *config, memory *m) {
+    device *d = c->device;
+    struct comm_host *h = c->host;
     staging *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the staging");
-    comm_room room = comm_messages_room(config, c->ranks);
-    c->state = s;
-    c->transport = &messages_transport;
-    c->unstaged = !c->device->asynchronous;
-    c->scatter_bytes = room.scatter_bytes;
-    c->gather_bytes = room.gather_bytes;
+    comm_room room = comm_messages_room(config, c->group.ranks);
+    h->state = s;
+    h->transport = &messages_transport;
+    h->unstaged = !d->asynchronous;
+    h->scatter_bytes = room.scatter_bytes;
+    h->gather_bytes = room.gather_bytes;
     s->send = memory_alloc(m, &c->planned[COMM_MESSAGES]);
     s->receive = memory_alloc(m, &c->planned[COMM_MESSAGES]);
     if (!s->send || !s->receive) return ZERO_ERR_MEMORY;
-    ZERO_TRY(c->device->f->pin(c->device, s->send, room.bytes));
-    return c->device->f->pin(c->device, s->receive, room.bytes);
+    ZERO_TRY(d->f->pin(d, s->send, room.bytes));
+    return d->f->pin(d, s->receive, room.bytes);
 }

@@ -1,5 +1,5 @@
 // What the collectives ask of the allocator, from the settings alone.
-#include "comm.h"
+#include "host.h"
 #include "../device/kernels.h"
 #include "../error.h"
 

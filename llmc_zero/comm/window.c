@@ -1,9 +1,9 @@
-// The transport of one node: every rank has a window of shared memory, two halves used in turn. An exchange
-// is one barrier: before it a rank writes its own window, after it the others read there. A half is written
-// again only after the barrier that follows, when nobody reads it any more.
-#include "comm.h"
-#include "../net/failure.h"
+// The transport on one node: every rank has a window of shared memory, whose two halves are used in turn. An
+// exchange is one barrier: before it a rank writes its own window, after it the others read there. A half is
+// written again only after the next barrier, when nobody reads it any more.
 #include "../error.h"
+#include "../net/failure.h"
+#include "host.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,8 +20,8 @@
 
 typedef struct {
     _Atomic uint32_t arrived, generation;
-    _Atomic uint32_t
-        waits[];  // (ranks): the generation whose end each rank has come to wait for: to tell who has not
+    // (ranks) The generation whose end each rank has come to wait for: it tells which rank has not come.
+    _Atomic uint32_t waits[];
 } control;
 
 typedef struct {
@@ -34,15 +34,15 @@ typedef struct {
 static size_t half_bytes(const window *w) { return w->window / 2; }
 
 static char *slot(comm *c, exchange_kind x, int half, int owner, int reader) {
-    window *w = c->state;
+    window *w = c->host->state;
     return w->base + owner * w->window + half * half_bytes(w) +
-           (x == EXCHANGE_SCATTER ? reader * c->scatter_bytes : 0);
+           (x == EXCHANGE_SCATTER ? reader * c->host->scatter_bytes : 0);
 }
 static char *window_out(comm *c, exchange_kind x, int half, int dest) {
-    return slot(c, x, half, c->rank, dest);
+    return slot(c, x, half, c->group.rank, dest);
 }
 static const char *window_in(comm *c, exchange_kind x, int half, int src) {
-    return slot(c, x, half, src, c->rank);
+    return slot(c, x, half, src, c->group.rank);
 }
 
 static void pause_cpu(void) {
@@ -51,15 +51,15 @@ static void pause_cpu(void) {
 #endif
 }
 
-static int fail_late(const comm *c, exchange_kind x, uint32_t generation) {
-    const window *w = c->state;
-    char missing[c->ranks];
-    for (int r = 0; r < c->ranks; r++) missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
-    return failure_late(c->net, comm_net_use(c), x, missing);
+static int fail_late(const comm *c, const comm_call *call, exchange_kind x, uint32_t generation) {
+    const window *w = c->host->state;
+    char missing[c->group.ranks];
+    for (int r = 0; r < c->group.ranks; r++) missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
+    return failure_late(c->net, host_net_use(call), x, missing);
 }
 
-static int wait_for(comm *c, exchange_kind x, uint32_t generation) {
-    window *w = c->state;
+static int wait_for(comm *c, const comm_call *call, exchange_kind x, uint32_t generation) {
+    window *w = c->host->state;
     for (int i = 0; i < w->spins; i++) {
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         pause_cpu();
@@ -70,21 +70,22 @@ static int wait_for(comm *c, exchange_kind x, uint32_t generation) {
         double waited = patience_waited(&p);
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
-        ZERO_TRY(failure_lost_in(c->net, comm_net_use(c), x));
-        if (waited > c->net->timeout_s) return fail_late(c, x, generation);
+        ZERO_TRY(failure_lost_in(c->net, host_net_use(call), x));
+        if (waited > c->net->timeout_s) return fail_late(c, call, x, generation);
     }
 }
 
-static int window_exchange(comm *c, exchange_kind x, int half, int root, size_t bytes) {
+static int window_exchange(comm *c, const comm_call *call, exchange_kind x, int half, int root,
+                           size_t bytes) {
     (void)half;
     (void)root;
     (void)bytes;
-    window *w = c->state;
+    window *w = c->host->state;
     uint32_t generation = atomic_load_explicit(&w->ctl->generation, memory_order_acquire);
-    int last = atomic_fetch_add_explicit(&w->ctl->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)c->ranks;
-    if (!last) {
-        atomic_store_explicit(&w->ctl->waits[c->rank], generation + 1, memory_order_relaxed);
-        return wait_for(c, x, generation);
+    uint32_t arrived = 1 + atomic_fetch_add_explicit(&w->ctl->arrived, 1, memory_order_acq_rel);
+    if (arrived < (uint32_t)c->group.ranks) {
+        atomic_store_explicit(&w->ctl->waits[c->group.rank], generation + 1, memory_order_relaxed);
+        return wait_for(c, call, x, generation);
     }
     atomic_store_explicit(&w->ctl->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&w->ctl->generation, generation + 1, memory_order_release);
@@ -93,21 +94,18 @@ static int window_exchange(comm *c, exchange_kind x, int half, int root, size_t 
 }
 
 static void window_close(comm *c) {
-    window *w = c->state;
+    window *w = c->host->state;
     c->device->f->unpin(c->device, w->base);
     munmap(w->ctl, w->mapped);
     free(w);
-    c->state = NULL;
 }
 
-static const comm_transport window_transport = { window_out, window_in, window_exchange, window_close };
+static const comm_transport window_transport = {
+    .out = window_out, .in = window_in, .exchange = window_exchange, .is_window = 1, .close = window_close
+};
 
-comm_way comm_way_of(const comm *c) {
-    return (comm_way){ c->ranks, c->transport == &window_transport, c->nccl != NULL };
-}
-
-// Rank 0's descriptor of the memory, as others open it: without a name of its own, none is left wherever a
-// rank dies.
+// Rank 0's descriptor of the memory, as the others open it. The memory has no name of its own, so none is
+// left behind when a rank dies.
 typedef struct {
     char path[48];
     uint64_t device, inode;
@@ -118,8 +116,8 @@ static int same_file(int fd, const shared_file *f) {
     return !fstat(fd, &s) && (uint64_t)s.st_dev == f->device && (uint64_t)s.st_ino == f->inode;
 }
 
-// With its space reserved, so that a lack of memory shows here and not as a bus error later. Returns the
-// descriptor.
+// Reserves the space, so that a lack of memory shows here and not as a bus error later. Returns the
+// descriptor, or -1 and why.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
     int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
     struct stat s;
@@ -136,7 +134,7 @@ static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes
     return -1;
 }
 
-// In another container, rank 0's path may be there and be that of something else.
+// In another container, rank 0's path may lead to something else.
 static int open_shared(const shared_file *f) {
     int fd = *f->path ? open(f->path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0 || same_file(fd, f)) return fd;
@@ -146,9 +144,9 @@ static int open_shared(const shared_file *f) {
 
 static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_bytes) {
     shared_file f = { "", 0, 0 };
-    int fd = c->rank ? -1 : make_shared(bytes, &f, why, why_bytes);
+    int fd = c->group.rank ? -1 : make_shared(bytes, &f, why, why_bytes);
     ZERO_TRY(net_broadcast(c->net, 0, &f, sizeof f));
-    if (c->rank) fd = open_shared(&f);
+    if (c->group.rank) fd = open_shared(&f);
     int ok = fd >= 0 && (*base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED;
     int mine = ok, all = net_least(c->net, ok);
     if (fd >= 0) close(fd);
@@ -157,34 +155,39 @@ static int map_shared(comm *c, size_t bytes, void **base, char *why, size_t why_
     return all;
 }
 
-int comm_window_open(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes) {
+int host_open_window(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes) {
+    struct comm_host *h = c->host;
+    int ranks = c->group.ranks;
     if (!c->net->on_one_node) {
         snprintf(why, why_bytes, "ranks on several nodes");
         return 0;
     }
     snprintf(why, why_bytes, "no shared memory");
-    comm_room room = comm_window_room(config, c->ranks);
+    comm_room room = comm_window_room(config, ranks);
     size_t page = 4096, size = room.bytes;
-    size_t head = (sizeof(control) + c->ranks * sizeof(uint32_t) + page - 1) / page * page,
-           bytes = head + c->ranks * size;
+    size_t head = (sizeof(control) + ranks * sizeof(uint32_t) + page - 1) / page * page,
+           bytes = head + ranks * size;
     void *base = NULL;
     int mapped = map_shared(c, bytes, &base, why, why_bytes);
     if (mapped <= 0) return mapped;
     window *w = malloc(sizeof *w);
     if (!w) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the window");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *w = (window){ base, (char *)base + head, size, bytes,
-                   c->ranks * (1 + config->overlap) > cores ? 100 : 4000 };
-    int rc = c->device->f->pin(c->device, w->base, c->ranks * size);
+    *w = (window){ .ctl = base,
+                   .base = (char *)base + head,
+                   .window = size,
+                   .mapped = bytes,
+                   .spins = ranks * (1 + config->overlap) > cores ? 100 : 4000 };
+    int rc = c->device->f->pin(c->device, w->base, ranks * size);
     if (rc) {
         munmap(base, bytes);
         free(w);
         return rc;
     }
-    c->state = w;
-    c->transport = &window_transport;
-    c->gather_bytes = room.gather_bytes;
-    c->scatter_bytes = room.scatter_bytes;
+    h->state = w;
+    h->transport = &window_transport;
+    h->gather_bytes = room.gather_bytes;
+    h->scatter_bytes = room.scatter_bytes;
     snprintf(c->name, sizeof c->name, "%s, shared window", c->net->name);
     return memory_note(m, &c->planned[COMM_WINDOW]) ? ZERO_ERR_MEMORY : 1;
 }

@@ -1,0 +1,64 @@
+// Which implementation the ranks use, and the count of what they send.
+#include "comm.h"
+#include "../error.h"
+#include "../net/failure.h"
+#include "host.h"
+#include "nccl.h"
+#include <stdio.h>
+#include <string.h>
+
+void comm_count(comm *c, comm_use use, comm_kind kind, size_t bytes) {
+    int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
+    int64_t *counter = use.counter ? use.counter : &kinds[kind][use.purpose];
+    *counter += (int64_t)bytes;
+}
+
+static void name_nccl(comm *c, const zero_config *config) {
+    const char *sums = config->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
+    const char *windows = comm_nccl_has_windows(c) ? ", symmetric windows" : "";
+    snprintf(c->name, sizeof c->name, "nccl%s%s", sums, windows);
+}
+
+// Adds to the name why there is no NCCL, as the last error says it, without its advice.
+static void name_lack_of_nccl(comm *c) {
+    const char *why = zero_last_error();
+    size_t n = strlen(c->name), length = strcspn(why, ";"), room = sizeof c->name - n - sizeof " (no NCCL: )";
+    if (length > room) length = room;
+    snprintf(c->name + n, sizeof c->name - n, " (no NCCL: %.*s)", (int)length, why);
+}
+
+// Where NCCL may be used but was not asked for, a reason against it is no failure: the host serves, and the
+// name tells why.
+static int open_nccl(comm *c, const zero_config *config, memory *m) {
+    int rc = failure_agree(c->net, comm_open_nccl(c, config, m));
+    if (!rc) {
+        name_nccl(c, config);
+        return 0;
+    }
+    comm_close_nccl(c, 0);
+    m->mover = NULL;
+    if (config->comm.nccl > 0) return rc;
+    name_lack_of_nccl(c);
+    return 0;
+}
+
+int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned) {
+    *c = (comm){ .net = ranks,
+                 .group = { ranks->rank, ranks->ranks },
+                 .device = d,
+                 .gather_stream = COMM,
+                 .planned = planned };
+    if (c->group.ranks == 1) return comm_open_self(c);
+    ZERO_TRY(comm_open_host(c, config, m));
+    return config->comm.nccl && config->device == ZERO_CUDA ? open_nccl(c, config, m) : 0;
+}
+
+comm_way comm_way_of(const comm *c) {
+    int window = c->host && c->host->transport->is_window;
+    return (comm_way){ .ranks = c->group.ranks, .window = window, .nccl = c->nccl != NULL };
+}
+
+void comm_close(comm *c, int clean) {
+    if (c->f && c->f->close) c->f->close(c, clean);
+    c->f = NULL;
+}

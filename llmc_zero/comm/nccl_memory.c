@@ -1,0 +1,194 @@
+// Memory that NCCL moves: its allocator, the buffers that it is told of so that it moves them without copies
+// of its own, and what it takes of the device for itself.
+#ifdef ZERO_HAVE_NCCL
+#include "../clock.h"
+#include "../net/failure.h"
+#include "host.h"
+#include "nccl_state.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SYMMETRIC = 1 };  // NCCL_WIN_COLL_SYMMETRIC, which older headers lack
+
+// -------- the allocator
+
+// As the device's own, but memory that NCCL can reach from other GPUs and from the network.
+static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
+    static _Thread_local char text[160];
+    void *p = NULL;
+    ncclResult_t rc = ncclMemAlloc(&p, bytes);
+    *why = text;
+    if (rc) {
+        const char *last = ncclGetLastError(NULL);
+        int known = last && *last;
+        snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", ncclGetErrorString(rc), known ? ": " : "",
+                 known ? last : "");
+        cudaGetLastError();  // told here, so it must not be found again at the next launch
+        return NULL;
+    }
+    if (!d->f->clear(d, COMPUTE, p, bytes) && !d->f->wait(d, COMPUTE)) return p;
+    snprintf(text, sizeof text, "%.159s", zero_last_error());
+    ncclMemFree(p);
+    return NULL;
+}
+
+static void release_for_nccl(device *d, void *p, size_t bytes) {
+    (void)d;
+    (void)bytes;
+    ncclMemFree(p);
+}
+
+void nccl_set_mover(comm *c, memory *m) {
+    c->mover_functions = *c->device->f;
+    c->mover_functions.alloc = alloc_for_nccl;
+    c->mover_functions.release = release_for_nccl;
+    c->mover = *c->device;
+    c->mover.f = &c->mover_functions;
+    m->mover = &c->mover;
+}
+
+// A reduction that has no room goes in rounds, each a group of its own.
+int nccl_stage(comm *c, memory *m) {
+    nccl_state *n = c->nccl;
+    if (n->nccl_sums) return 0;
+    n->slot_bytes = c->planned[COMM_INCOMING].bytes / c->group.ranks;
+    n->incoming = memory_alloc(m, &c->planned[COMM_INCOMING]);
+    return n->incoming ? 0 : ZERO_ERR_MEMORY;
+}
+
+// -------- what NCCL takes
+
+int nccl_bytes_left(size_t *left) {
+    size_t all;
+    cudaError_t rc = cudaMemGetInfo(left, &all);
+    if (rc == cudaSuccess) return 0;
+    return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaMemGetInfo: %s", cudaGetErrorString(rc));
+}
+
+// On a GPU that several ranks share, the driver's figure is that of all of them, and each books an even part.
+// Before and now, none of them allocates.
+int nccl_count_taken(nccl_state *n, size_t before) {
+    size_t left;
+    ZERO_TRY(nccl_bytes_left(&left));
+    if (left < before) n->taken += (before - left) / n->sharing;
+    return 0;
+}
+
+// -------- registered buffers
+
+// The call may return at once and go on all the same.
+static int register_window(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
+    ASK(n, ncclCommWindowRegister, l->comm, b->base, b->bytes, handle, SYMMETRIC);
+    if (!n->rc) n->rc = ncclInProgress;
+    return nccl_settle(n, l);
+}
+
+// A refusal does not matter: NCCL then copies through buffers of its own.
+static int register_buffer(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
+    if (!ncclCommRegister || !ncclCommDeregister) return 0;
+    ASK(n, ncclCommRegister, l->comm, b->base, b->bytes, handle);
+    if (n->rc != ncclInProgress) n->rc = ncclSuccess;
+    return nccl_settle(n, l);
+}
+
+static int register_in(nccl_state *n, int i, const memory_block *b) {
+    registration *more = realloc(n->registered, (n->n_registered + 1) * sizeof *more);
+    if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
+    n->registered = more;
+    registration *r = &more[n->n_registered];
+    *r = (registration){ .lane = i, .is_window = n->windows && i == GATHERING };
+    ZERO_TRY((r->is_window ? register_window : register_buffer)(n, &n->lanes[i], b, &r->handle));
+    if (r->handle) n->n_registered++;
+    return 0;
+}
+
+// Each block with the communicator that moves it.
+static int register_block(nccl_state *n, const memory_block *b) {
+    if (b->moved_by & ZERO_MOVED_BY_REDUCTIONS) ZERO_TRY(register_in(n, REDUCE, b));
+    if (b->moved_by & ZERO_MOVED_BY_GATHERS) ZERO_TRY(register_in(n, GATHERING, b));
+    return 0;
+}
+
+// All ranks have the same blocks in the same order.
+static int register_moved(nccl_state *n, const memory *m) {
+    int rc = 0;
+    pthread_mutex_lock(&n->lock);
+    if (n->failed) rc = nccl_relay(n);
+    for (const memory_block *b = m->blocks; b; b = b->next)
+        if (!rc && b->owner == m->mover) rc = register_block(n, b);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+int nccl_deregister_all(nccl_state *n) {
+    while (n->n_registered) {
+        const registration *r = &n->registered[--n->n_registered];
+        lane *l = &n->lanes[r->lane];
+        if (r->is_window)
+            ASK(n, ncclCommWindowDeregister, l->comm, r->handle);
+        else
+            ASK(n, ncclCommDeregister, l->comm, r->handle);
+        ZERO_TRY(nccl_settle(n, l));
+    }
+    return 0;
+}
+
+// -------- the rehearsal
+
+// Whether this rank's part has failed: rc says so, or the thread that watches has found it since. The failure
+// is kept in *why.
+static int rehearsal_failed(nccl_state *n, int rc, zero_failure *why) {
+    pthread_mutex_lock(&n->lock);
+    int failed = rc || n->failed;
+    if (!rc && failed) nccl_relay(n);
+    pthread_mutex_unlock(&n->lock);
+    if (failed && !why->code) *why = *zero_last_failure();
+    return failed;
+}
+
+static int are_lanes_done(const nccl_state *n) {
+    int done = 1;
+    for (const lane *l = n->lanes; l < n->lanes + LANES; l++)
+        done &= cudaStreamQuery(l->stream) == cudaSuccess;
+    cudaGetLastError();  // "not ready" must not be found again as an error; the watching thread sees others
+    return done;
+}
+
+// The last error came after a failure, and says which rank does not answer any more.
+static int fail_after(zero_failure *why) {
+    size_t used = strlen(why->sentence);
+    snprintf(why->sentence + used, sizeof why->sentence - used, "; %s", zero_last_error());
+    return zero_fail_again(why);
+}
+
+// Returns when what was queued has been done on all ranks. A failure of one is told at once: meanwhile no
+// rank waits for the device, which only NCCL's own limit would end on the others.
+static int end_rehearsal(nccl_state *n, int rc) {
+    double worst = BUSY;
+    int who = 0;
+    zero_failure why = { .code = 0 };
+    for (; worst == BUSY; clock_nap(2e-3)) {
+        int failed = rehearsal_failed(n, rc, &why);
+        int share = nccl_worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who);
+        if (share && failed) return fail_after(&why);
+        ZERO_TRY(share);
+    }
+    if (worst == DONE) return 0;
+    return failure_agree(n->c->net, who == n->c->group.rank ? zero_fail_again(&why) : 0);
+}
+
+// NCCL connects ranks at their first collective of a kind: the rehearsal lets it do so here.
+int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
+    nccl_state *n = c->nccl;
+    size_t before = 0;
+    ZERO_TRY(nccl_failed(c));
+    ZERO_TRY(comm_barrier(c));  // no rank allocates
+    ZERO_TRY(failure_agree(c->net, nccl_bytes_left(&before)));
+    ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
+    ZERO_TRY(end_rehearsal(n, rehearse(ctx)));
+    ZERO_TRY(failure_agree(c->net, nccl_count_taken(n, before)));
+    c->planned[COMM_NCCL].bytes = n->taken;
+    return memory_note(m, &c->planned[COMM_NCCL]);
+}
+#endif

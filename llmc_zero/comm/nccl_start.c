@@ -1,0 +1,264 @@
+// Whether these ranks can use NCCL, and how their communicators come about. One rank may lack what another
+// has, so all compare what they have before the first call that only all ranks together can make: then all
+// fail at once, with the sentence of one of them.
+#ifdef ZERO_HAVE_NCCL
+#define XXH_INLINE_ALL
+#include "../clock.h"
+#include "../net/failure.h"
+#include "../net/sockets.h"
+#include "host.h"
+#include "nccl_state.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+cudaStream_t device_cuda_stream(device *d, device_stream s);
+
+enum {
+    // NCCL_LAUNCH_ORDER_IMPLICIT is there; from 2.22 on a group aborts two communicators at once
+    LEAST_VERSION = 22600,
+    MULTI_RANK_VERSION = 23000,    // NCCL_MULTI_RANK_GPU_ENABLE
+    COPY_ENGINE_VERSION = 22800,   // NCCL_CTA_POLICY=2
+    NAMED_POLICY_VERSION = 22900,  // NCCL_CTA_POLICY=ZERO
+    MOST_CTAS = 16,
+    LEAST_CTAS = 4
+};
+
+// -------- what a rank has
+
+// What the ranks tell each other.
+typedef struct {
+    double version, gpu_high, gpu_low;
+    double device;   // several MIG instances are on one GPU
+    double gpus;     // that the rank sees
+    double shares;   // whether it lets NCCL put several ranks on one GPU
+    double windows;  // whether gathers go between symmetric windows
+} introduction;
+
+static const char *host_of(const nccl_state *n, int rank) { return net_host(n->c->net, rank); }
+
+// NCCL's own check for shared GPUs goes by the same: the host (its name and boot, or NCCL_HOSTID) and the
+// GPU's place on its bus.
+static uint64_t gpu_hash(const char *bus_id) {
+    const char *id = getenv("NCCL_HOSTID");
+    char host[NET_NAME];
+    uint64_t machine = id && *id ? XXH3_64bits(id, strlen(id)) : net_machine(host);
+    return XXH3_64bits_withSeed(bus_id, strlen(bus_id), machine);
+}
+
+// As many bits as a double holds.
+static double device_hash(const device *d) {
+    char host[NET_NAME];
+    return (double)(XXH3_64bits_withSeed(d->uuid, sizeof d->uuid, net_machine(host)) >> 11);
+}
+
+static void version_name(char name[32], double version) {
+    int v = (int)version;
+    snprintf(name, 32, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+}
+
+// Ranks that share a GPU wait for each other's turns on it, so they share one only where it was asked for.
+static int may_share(const zero_config *config) {
+    const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return v && *v ? atoi(v) != 0 : config->comm.nccl > 0;
+}
+
+// NCCL gathers by copy engines only between symmetric windows. What goes between windows waits without a look
+// at the abort flag (NCCL 2.27 to 2.30, its kernels for windows too), so an abort does not end it, and the
+// whole job has to end (nccl_watch.c). So windows are registered only where NCCL was told to use copy
+// engines.
+static int wants_windows(int version) {
+    const char *policy = getenv("NCCL_CTA_POLICY");
+    if (!policy || version < COPY_ENGINE_VERSION) return 0;
+    if (!ncclCommWindowRegister || !ncclCommWindowDeregister) return 0;
+    return !strcmp(policy, "2") || (version >= NAMED_POLICY_VERSION && strcasestr(policy, "ZERO"));
+}
+
+static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
+    char bus_id[64], name[32];
+    int gpus = 0;
+    ZERO_TRY(nccl_load());
+    ncclResult_t rc = ncclGetVersion(&n->version);
+    if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", ncclGetErrorString(rc));
+    own->version = n->version;
+    version_name(name, n->version);
+    if (n->version < LEAST_VERSION)
+        return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.26 or newer is needed", name);
+    cudaError_t cuda = cudaGetDeviceCount(&gpus);
+    if (cuda == cudaSuccess) cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
+    if (cuda != cudaSuccess)
+        return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaDeviceGetPCIBusId: %s", cudaGetErrorString(cuda));
+    uint64_t h = gpu_hash(bus_id);
+    own->gpu_high = (double)(h >> 32);
+    own->gpu_low = (double)(h & 0xffffffff);
+    own->gpus = gpus;
+    own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
+    own->windows = wants_windows(n->version);
+    own->device = device_hash(n->c->device);
+    return nccl_bytes_left(&n->left);
+}
+
+// With this rank's name before the sentence of an error.
+static int look_at_self_by_name(nccl_state *n, const zero_config *config, introduction *own) {
+    char why[500];
+    int rank = n->c->net->rank, rc = look_at_self(n, config, own);
+    if (!rc) return 0;
+    snprintf(why, sizeof why, "%s", zero_last_error());
+    return zero_fail_rank(rc, rank, NULL, " on %s: %s", host_of(n, rank), why);
+}
+
+// -------- what all ranks have
+
+static int on_one_gpu(const introduction *a, const introduction *b) {
+    return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low;
+}
+
+// Ranks i and r are on one GPU. NCCL refuses that before 2.30, and from then on unless it is told to share.
+static int refuse_sharing(const nccl_state *n, const introduction *all, int i, int r) {
+    char version[32], most[64] = "give each a GPU of its own";
+    int ranks = 0, gpus = 0, old = n->version < MULTI_RANK_VERSION;
+    for (int k = 0; k < n->c->group.ranks; k++) {
+        if (strcmp(host_of(n, k), host_of(n, r))) continue;
+        ranks++;
+        if (all[k].gpus > gpus) gpus = (int)all[k].gpus;
+    }
+    version_name(version, n->version);
+    if (gpus < ranks)
+        snprintf(most, sizeof most, "start at most %d rank%s there", gpus, gpus == 1 ? "" : "s");
+    return zero_fail(ZERO_ERR_COMM,
+                     "ranks %d and %d are on one GPU of %s, which has %d for %d ranks, and "
+                     "NCCL %s %s; %s, "
+                     "or let the bytes go through the host (--comm host, nccl 0), or %s",
+                     i, r, host_of(n, r), gpus, ranks, version,
+                     old ? "needs one for each" : "was not told to share it", most,
+                     old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
+                         : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
+}
+
+static int refuse_versions(const nccl_state *n, const introduction *all, int r) {
+    char first[32], other[32];
+    version_name(first, all[0].version);
+    version_name(other, all[r].version);
+    return zero_fail(ZERO_ERR_COMM, "rank 0 on %s has NCCL %s and rank %d on %s %s: they must be the same",
+                     host_of(n, 0), first, r, host_of(n, r), other);
+}
+
+static int refuse_policies(const nccl_state *n, int asks, int other) {
+    return zero_fail(ZERO_ERR_COMM,
+                     "NCCL_CTA_POLICY asks for copy engines on rank %d (host "
+                     "%s), but not on rank %d "
+                     "(host %s): set it alike on all ranks",
+                     asks, host_of(n, asks), other, host_of(n, other));
+}
+
+static int compare(nccl_state *n, const introduction *all) {
+    int sharing = 0, shares = 1, own = n->c->group.rank, ranks = n->c->group.ranks;
+    for (int r = 0; r < ranks; r++) {
+        shares &= all[r].shares != 0;
+        n->sharing += all[r].device == all[own].device;
+    }
+    for (int r = 0; r < ranks; r++) {
+        if (all[r].version != all[0].version) return refuse_versions(n, all, r);
+        if (all[r].windows != all[0].windows)
+            return refuse_policies(n, all[0].windows ? 0 : r, all[0].windows ? r : 0);
+        for (int i = 0; i < r; i++) {
+            if (!on_one_gpu(&all[i], &all[r])) continue;
+            if (!shares) return refuse_sharing(n, all, i, r);
+            sharing = 1;
+        }
+    }
+    if (sharing) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    n->windows = all[0].windows != 0;
+    return 0;
+}
+
+static int introduce(nccl_state *n, const zero_config *config) {
+    comm *c = n->c;
+    introduction own = { 0 }, all[c->group.ranks];
+    const int count = sizeof own / sizeof(double);
+    ZERO_TRY(failure_agree(c->net, look_at_self_by_name(n, config, &own)));
+    ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, (double *)&own, (double *)all, count));
+    return compare(n, all);
+}
+
+// -------- the communicators
+
+// Rank 0 makes the names under which the ranks find each other.
+static int make_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
+    if (n->c->group.rank) return 0;
+    for (int i = 0; i < LANES; i++) {
+        ncclResult_t rc = ncclGetUniqueId(&ids[i]);
+        if (rc)
+            return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s: %s", ncclGetErrorString(rc),
+                             ncclGetLastError(NULL));
+    }
+    return 0;
+}
+
+int nccl_worst_of(comm *c, double mine, double *worst, int *who) {
+    double all[c->group.ranks];
+    ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, &mine, all, 1));
+    *who = 0;
+    for (int r = 1; r < c->group.ranks; r++)
+        if (all[r] > all[*who]) *who = r;
+    *worst = all[*who];
+    return 0;
+}
+
+// Returns when the communicator is there on all ranks. If one cannot, all fail at once, with its sentence.
+static int connect_together(nccl_state *n, const lane *l) {
+    comm *c = n->c;
+    double limit = clock_now() + c->net->timeout_s, worst = BUSY;
+    int who = 0;
+    for (; worst == BUSY; clock_nap(2e-3)) {
+        ncclResult_t rc = nccl_progress_of(n, l);
+        double mine = FAILED;
+        if (!rc) mine = DONE;
+        if (rc == ncclInProgress) mine = clock_now() < limit ? BUSY : LATE;
+        ZERO_TRY(nccl_worst_of(c, mine, &worst, &who));
+    }
+    if (worst == DONE) return 0;
+    return failure_agree(c->net, who == c->group.rank ? nccl_fail_to_settle(n, l, n->rc) : 0);
+}
+
+// A channel is a CTA, so an SM that the trainer's kernels lack while a collective runs. Sends and receives
+// connect every channel with every peer, and a connection over NVLink or PCIe has buffers of 0.5 + 4.7 MiB +
+// NCCL_BUFFSIZE: by NCCL's defaults, up to 32 channels and 4 MiB, 2.2 GiB for 8 GPUs. With 2 MiB, so 8 MiB a
+// connection as the driver rounds, and these limits it is 0.9 GiB for 8 ranks of one NVLink domain, 2 GiB for
+// 64. Over a network the peers share a channel's buffers. NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment
+// take precedence.
+static int most_ctas(const nccl_state *n, int lane) {
+    int most = MOST_CTAS;
+    if (lane != REDUCE || n->nccl_sums) return most;  // only neighbours of rings and trees are connected
+    for (int ranks = 8; ranks < n->c->group.ranks && most > LEAST_CTAS; ranks *= 2) most /= 2;
+    return most;
+}
+
+static int connect_lanes(nccl_state *n) {
+    static const device_stream streams[LANES] = { [REDUCE] = COMM, [GATHERING] = GATHER };
+    comm *c = n->c;
+    ncclUniqueId ids[LANES];
+    // Kernels of two communicators run on one GPU in the order in which the host queues them, which is the
+    // same on all ranks.
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    setenv("NCCL_BUFFSIZE", "2097152", 0);
+    ZERO_TRY(failure_agree(c->net, make_ids(n, ids)));
+    ZERO_TRY(comm_host_functions.broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
+    for (int i = 0; i < LANES; i++) {
+        lane *l = &n->lanes[i];
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        config.maxCTAs = most_ctas(n, i);
+        l->stream = device_cuda_stream(c->device, streams[i]);
+        ASK(n, ncclCommInitRankConfig, &l->comm, c->group.ranks, ids[i], c->group.rank, &config);
+        ZERO_TRY(connect_together(n, l));
+    }
+    return 0;
+}
+
+int nccl_connect(nccl_state *n, const zero_config *config) {
+    ZERO_TRY(introduce(n, config));
+    return connect_lanes(n);
+}
+#endif

@@ -1,0 +1,336 @@
+// When NCCL does not go on: how long its calls and collectives may take, who notices, and how all ranks get
+// out of it.
+//
+// NCCL can only end what it runs by an abort of its communicators. Who finds the failure, a call or the
+// thread that watches, keeps one sentence and aborts both of them; from then on every call fails with that
+// sentence. The first caller that hears of it takes up to half a second longer if a limit was over or another
+// rank was at fault: NCCL cannot say which rank stalled, so the ranks ask each other (net/net.h, give_up). If
+// NCCL does not abort within timeout_s or 10 s, whoever waits for a stream waits for ever: then, and nowhere
+// else, the library writes the sentence to stderr itself and ends the job.
+#ifdef ZERO_HAVE_NCCL
+#include "../clock.h"
+#include "../net/failure.h"
+#include "nccl_state.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOK_MS = 50 };
+
+// -------- the abort
+
+// Both in one group: NCCL frees memory while it aborts one, and that waits for what the other still runs.
+// Returns what NCCL does.
+static ncclResult_t abort_lanes(nccl_state *n) {
+    // without a communicator, the library may not even be loaded
+    if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;
+    ncclResult_t rc = ncclGroupStart();
+    for (int i = 0; i < LANES; i++) {
+        if (!rc && n->lanes[i].comm) rc = ncclCommAbort(n->lanes[i].comm);
+        n->lanes[i].comm = NULL;
+    }
+    ncclResult_t end = ncclGroupEnd();
+    if (!rc) rc = end;
+    return rc == ncclInProgress ? ncclSuccess : rc;
+}
+
+static void *run_abort(void *state) {
+    nccl_state *n = state;
+    device *d = n->c->device;
+    d->f->enter(d);  // may fail after an error of CUDA; NCCL is asked all the same
+    n->aborted = abort_lanes(n);
+    return NULL;
+}
+
+int nccl_relay(const nccl_state *n) {
+    zero_failure f = { .code = ZERO_ERR_COMM, .rank = n->c->net->rank, .unit = n->unit, .lower = -1 };
+    snprintf(f.sentence, sizeof f.sentence, "%s", n->sentence);
+    return zero_fail_again(&f);
+}
+
+// How long NCCL may take to abort.
+static double abort_s(const nccl_state *n) {
+    double timeout_s = n->c->net->timeout_s;
+    return timeout_s < 10 ? timeout_s : 10;
+}
+
+// The caller may be in a wait for the device that nothing ends, so no other thread can end the job.
+static void end_job(nccl_state *n) {
+    net *ranks = n->c->net;
+    char sentence[1200];
+    if (!n->failed)
+        snprintf(n->sentence, sizeof n->sentence, "rank %d on %s: %s", ranks->rank,
+                 net_host(ranks, ranks->rank), zero_last_error());
+    nccl_relay(n);
+    snprintf(sentence, sizeof sentence, "llmc_zero: %s; and NCCL did not abort within %.3g s: the job ends",
+             n->sentence, abort_s(n));
+    failure_end(ranks, 1, sentence);
+}
+
+void nccl_abort(nccl_state *n) {
+    pthread_t thread;
+    double until = clock_now() + abort_s(n);
+    if (pthread_create(&thread, NULL, run_abort, n)) {
+        run_abort(n);
+        return;
+    }
+    while (pthread_tryjoin_np(thread, NULL)) {
+        if (clock_now() > until) end_job(n);
+        clock_nap(1e-3);
+    }
+}
+
+// -------- the sentence
+
+static const char *kind_name(comm_kind kind) {
+    return kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter";
+}
+
+int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *said) {
+    char about[96] = "", units[NET_UNITS], *text = n->sentence;
+    const net *ranks = n->c->net;
+    const size_t room = sizeof n->sentence;
+    if (n->failed) return nccl_relay(n);
+    if (w)
+        snprintf(about, sizeof about, "the %s of %s (collective %lld): ", kind_name(w->kind),
+                 net_units(w->use.unit, w->use.units, units), (long long)w->number);
+    snprintf(text, room, "rank %d on %s: %s%s", ranks->rank, net_host(ranks, ranks->rank), about, what);
+    n->unit = w && w->use.units ? w->use.unit : -1;
+    n->names_at = strlen(text);
+    if (*said) snprintf(text + n->names_at, room - n->names_at, "; NCCL says: %.400s", said);
+    n->failed = 1;
+    nccl_abort(n);
+    size_t used = strlen(text);
+    if (n->aborted)
+        snprintf(text + used, room - used, "; and NCCL could not abort: %s", ncclGetErrorString(n->aborted));
+    return nccl_relay(n);
+}
+
+// NCCL cannot say which rank stalled, so the ranks ask each other. The answer comes before NCCL's own words.
+static void name_silent(nccl_state *n) {
+    net *ranks = n->c->net;
+    char silent[ranks->ranks], list[NET_LIST], words[sizeof n->sentence], *at = n->sentence + n->names_at;
+    const size_t room = sizeof n->sentence - n->names_at;
+    int asked = failure_ask(ranks, n->cause == TIME_OUT, silent);
+    if (!asked) return;
+    memcpy(words, at, room);
+    if (asked > 0)
+        snprintf(at, room, "; no word from %s%s", net_list(ranks, silent, list), words);
+    else
+        snprintf(at, room, "; %s%s", zero_last_error(), words);
+}
+
+// Relays the failure to a caller, whose thread is the only one that exchanges with the other ranks.
+static int report(nccl_state *n) {
+    if (n->cause != OWN_FAULT && !n->asked++) name_silent(n);
+    return nccl_relay(n);
+}
+
+static const collective *oldest(const nccl_state *n) {
+    const collective *w = NULL;
+    for (const lane *l = n->lanes; l < n->lanes + LANES; l++) {
+        const collective *own = l->first < l->next ? &l->queue[l->first % WATCHED] : NULL;
+        if (own && (!w || own->number < w->number)) w = own;
+    }
+    return w;
+}
+
+static int fail_in_nccl(nccl_state *n, const lane *l, const collective *w, const char *what,
+                        ncclResult_t rc) {
+    char said[400];
+    const char *last = ncclGetLastError(l->comm);
+    int known = last && *last;
+    snprintf(said, sizeof said, "%s%s%s", ncclGetErrorString(rc), known ? ": " : "", known ? last : "");
+    return nccl_fail(n, w, what, said);
+}
+
+static int fail_in_cuda(nccl_state *n, const collective *w, const char *call, cudaError_t rc) {
+    char what[160];
+    snprintf(what, sizeof what, "CUDA: %s: %s (%s)", call, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return nccl_fail(n, w, what, "");
+}
+
+// -------- calls of NCCL
+
+ncclResult_t nccl_progress_of(nccl_state *n, const lane *l) {
+    ncclResult_t asked = ncclSuccess;
+    if (n->rc == ncclInProgress) asked = ncclCommGetAsyncError(l->comm, &n->rc);
+    if (asked) n->rc = asked;
+    return n->rc;
+}
+
+// rc: an error, or ncclInProgress where the time is over.
+static failure_cause cause_of(ncclResult_t rc) {
+    return rc == ncclInProgress ? TIME_OUT : rc == ncclRemoteError ? REMOTE_FAULT : OWN_FAULT;
+}
+
+int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
+    char what[160];
+    n->rc = ncclSuccess;
+    if (!n->failed) n->cause = cause_of(rc);
+    if (rc == ncclInProgress)
+        snprintf(what, sizeof what,
+                 "%s did not end within %g s: another rank died, hangs, or does "
+                 "something else",
+                 n->call, n->c->net->timeout_s);
+    else
+        snprintf(what, sizeof what, "%s failed", n->call);
+    return fail_in_nccl(n, l, n->current, what, rc);
+}
+
+// The ranks may know of one that is gone sooner than NCCL notices, if it does.
+static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
+
+int nccl_settle(nccl_state *n, const lane *l) {
+    double now = clock_now(), limit = now + n->c->net->timeout_s, look_at = now + LOOK_MS * 1e-3;
+    ncclResult_t rc = n->rc;
+    while (rc == ncclInProgress) {
+        now = clock_now();
+        if (now >= limit) break;
+        sched_yield();
+        rc = nccl_progress_of(n, l);
+        if (rc != ncclInProgress || now < look_at) continue;
+        look_at = now + LOOK_MS * 1e-3;
+        if (!is_one_lost(n)) continue;
+        n->rc = ncclSuccess;
+        return nccl_fail(n, n->current, zero_last_error(), "");
+    }
+    return rc ? nccl_fail_to_settle(n, l, rc) : 0;
+}
+
+int nccl_end_group(nccl_state *n, lane *l) {
+    ncclResult_t rc = ncclGroupEnd();
+    if (!n->rc || n->rc == ncclInProgress) {
+        n->rc = rc;
+        n->call = "ncclGroupEnd";
+    }
+    return nccl_settle(n, l);
+}
+
+// -------- the thread that watches
+
+static int fail_late(nccl_state *n, const lane *l, const collective *w) {
+    char what[160];
+    const char *last = ncclGetLastError(l->comm);
+    snprintf(what, sizeof what,
+             "did not end within %g s: another rank died, hangs, or is in "
+             "another collective",
+             n->c->net->timeout_s);
+    n->cause = TIME_OUT;
+    return nccl_fail(n, w, what, last ? last : "");
+}
+
+// The time of a collective runs from when its `begin` was seen done: a long computation before it on its
+// stream does not count.
+static int look_at_queue(nccl_state *n, lane *l) {
+    for (; l->first < l->next; l->first++) {
+        collective *w = &l->queue[l->first % WATCHED];
+        cudaError_t rc = cudaEventQuery(w->end);
+        if (rc == cudaErrorNotReady && !w->began) {
+            rc = cudaEventQuery(w->begin);
+            if (rc == cudaSuccess) {
+                w->began = clock_now();
+                rc = cudaErrorNotReady;
+            }
+        } else if (rc == cudaSuccess)
+            continue;
+        if (rc != cudaErrorNotReady) return fail_in_cuda(n, w, "cudaEventQuery", rc);
+        cudaGetLastError();  // "not ready" must not be found again as an error
+        if (!w->began || clock_now() - w->began <= n->c->net->timeout_s) return 0;
+        return fail_late(n, l, w);
+    }
+    return 0;
+}
+
+static int look(nccl_state *n) {
+    if (n->failed) return nccl_relay(n);
+    if (is_one_lost(n)) return nccl_fail(n, oldest(n), zero_last_error(), "");
+    for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
+    for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
+        ncclResult_t state = ncclSuccess, rc = ncclCommGetAsyncError(l->comm, &state);
+        if (!rc) rc = state;
+        if (!rc || rc == ncclInProgress) continue;
+        n->cause = cause_of(rc);
+        return fail_in_nccl(n, l, oldest(n), "another rank, or the way to it, failed", rc);
+    }
+    return 0;
+}
+
+static void *watch(void *state) {
+    nccl_state *n = state;
+    int stop = n->c->device->f->enter(n->c->device);
+    pthread_mutex_lock(&n->lock);
+    if (stop)
+        nccl_fail(n, NULL, "the thread that watches over NCCL cannot use the device: ", zero_last_error());
+    pthread_mutex_unlock(&n->lock);
+    while (!stop) {
+        clock_nap(LOOK_MS * 1e-3);
+        pthread_mutex_lock(&n->lock);
+        stop = n->stop || look(n);
+        pthread_mutex_unlock(&n->lock);
+    }
+    return NULL;
+}
+
+int nccl_watch(nccl_state *n) {
+    int rc = pthread_create(&n->watchdog, NULL, watch, n);
+    if (rc) return zero_fail(ZERO_ERR_COMM, "no thread can be started to watch over NCCL: %s", strerror(rc));
+    n->watching = 1;
+    return 0;
+}
+
+void nccl_stop_watching(nccl_state *n) {
+    if (!n->watching) return;
+    pthread_mutex_lock(&n->lock);
+    n->stop = 1;
+    pthread_mutex_unlock(&n->lock);
+    pthread_join(n->watchdog, NULL);
+    n->watching = 0;
+}
+
+// -------- a collective from its first call to its last
+
+// The host can be WATCHED collectives ahead of the device, which is about as many as CUDA itself queues.
+int nccl_begin(nccl_state *n, lane *l, comm_kind kind, comm_use use, collective **out) {
+    pthread_mutex_lock(&n->lock);
+    while (!n->failed && l->next - l->first == WATCHED) {
+        if (look(n)) break;
+        pthread_mutex_unlock(&n->lock);
+        clock_nap(1e-3);
+        pthread_mutex_lock(&n->lock);
+    }
+    if (n->failed) return nccl_relay(n);
+    collective *w = &l->queue[l->next % WATCHED];
+    *out = w;
+    n->current = w;
+    w->kind = kind;
+    w->use = use;
+    w->number = ++n->collectives;
+    w->began = 0;
+    cudaError_t rc = cudaEventRecord(w->begin, l->stream);
+    return rc == cudaSuccess ? 0 : fail_in_cuda(n, w, "cudaEventRecord", rc);
+}
+
+int nccl_finish(nccl_state *n, lane *l, collective *w, int rc) {
+    if (!rc) {
+        cudaError_t recorded = cudaEventRecord(w->end, l->stream);
+        if (recorded == cudaSuccess)
+            l->next++;
+        else
+            rc = fail_in_cuda(n, w, "cudaEventRecord", recorded);
+    }
+    n->current = NULL;
+    if (rc && n->failed) rc = report(n);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+int nccl_failed(comm *c) {
+    nccl_state *n = c->nccl;
+    pthread_mutex_lock(&n->lock);
+    int rc = n->failed ? report(n) : 0;
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+#endif
