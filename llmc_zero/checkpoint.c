@@ -269,14 +269,13 @@ static int check_same_save(zero *z, const char *path, uint64_t number) {
     } first = { .number = number };
     snprintf(first.path, sizeof first.path, "%s", path);
     ZERO_TRY(zero_broadcast(z, 0, &first, sizeof first));
-    const comm *c = &z->comm;
+    const net *ranks = &z->net;
     int rc = 0;
     if (first.number != number)
-        rc = zero_fail(ZERO_ERR_IO,
-                       "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all "
-                       "ranks the files of "
-                       "one; these are %s and %s",
-                       c->group.rank, net_host(c->net, c->group.rank), net_host(c->net, 0), path, first.path);
+        rc = zero_fail_rank(ZERO_ERR_IO, ranks->rank, net_host(ranks, ranks->rank),
+                            " has a state file of another save than rank 0 (host %s): give all ranks the "
+                            "files of one; these are %s and %s",
+                            net_host(ranks, 0), path, first.path);
     return agree(z, rc);
 }
 
