@@ -180,7 +180,7 @@ static int check_ranks(const stream *s, const file_header *h, const file_header 
     if (h->ranks != want->ranks)
         return zero_fail(ZERO_ERR_IO,
                          "%s: saved by rank %u of %u, this is rank %u of %u; resume with mpirun -np %u, srun "
-                         "-n %u or -pn %u",
+                         "-n %u or start.ranks %u",
                          s->path, h->rank, h->ranks, want->rank, want->ranks, h->ranks, h->ranks, h->ranks);
     if (h->rank != want->rank)
         return zero_fail(

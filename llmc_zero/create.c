@@ -69,13 +69,13 @@ static int fail_shared_device(const net *c, const device_card *all, int first, i
         ranks++;
         devices += first_with_device_of(all, r) == r;
     }
-    return zero_fail(ZERO_ERR_ARGUMENT,
-                     "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s: start no more "
-                     "there than it "
-                     "has, let each see one of its own (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or "
-                     "say that they share (--comm host, "
-                     "nccl 0: what they exchange then goes through the host's memory)",
-                     first, other, net_host(c, other), ranks, devices, devices == 1 ? "" : "s");
+    zero_fail(ZERO_ERR_ARGUMENT, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s",
+              first, other, net_host(c, other), ranks, devices, devices == 1 ? "" : "s");
+    zero_failed_advice(
+        "start no more there than it has, let each see one of its own (CUDA_VISIBLE_DEVICES, srun "
+        "--gpus-per-task=1), or say that they share by comm.nccl 0: what they exchange then goes "
+        "through the host's memory");
+    return zero_failed_by_setting("comm.nccl");
 }
 
 // Counts the ranks on this one's device. Ranks that share a device take turns on it, which is slow: unless

@@ -13,6 +13,7 @@ static int keep(zero_failure f, const char *fmt, va_list args) {
     size_t used = strlen(f.sentence);
     f.unit = f.lower = -1;
     vsnprintf(f.sentence + used, sizeof f.sentence - used, fmt, args);
+    f.reason = (int)strlen(f.sentence);
     last = f;
     return f.code;
 }
@@ -56,11 +57,28 @@ int zero_failed_at_unit(int unit) {
     return last.code;
 }
 
+int zero_failed_by_setting(const char *setting) {
+    snprintf(last.setting, sizeof last.setting, "%s", setting);
+    return last.code;
+}
+
+int zero_failed_advice(const char *fmt, ...) {
+    size_t used = strlen(last.sentence), room = sizeof last.sentence - used;
+    va_list args;
+    if (room < 3) return last.code;
+    memcpy(last.sentence + used, "; ", 3);
+    va_start(args, fmt);
+    vsnprintf(last.sentence + used + 2, room - 2, fmt, args);
+    va_end(args);
+    return last.code;
+}
+
 int zero_failed_on(int rank, const char *host) {
     if (last.rank >= 0) return last.code;
     zero_failure f = last;
     f.rank = rank;
     snprintf(f.sentence, sizeof f.sentence, "rank %d (host %s): %.900s", rank, host, last.sentence);
+    f.reason += (int)(strlen(f.sentence) - strlen(last.sentence));
     return zero_fail_again(&f);
 }
 

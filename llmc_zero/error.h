@@ -18,6 +18,9 @@ int zero_fail_again(const zero_failure *f);  // a failure of another rank, of an
 
 // What is known of the last failure besides; each returns its code.
 int zero_failed_at_unit(int unit);
+int zero_failed_by_setting(const char *setting);  // of zero_config; the sentence stays as it is
+int zero_failed_advice(const char *fmt, ...)
+    __attribute__((format(printf, 1, 2)));       // adds "; " and what to do
 int zero_failed_on(int rank, const char *host);  // puts "rank R (host H): " before a sentence without a rank
 int zero_failed_after(int lower);                // so many lower ranks have failed with the same sentence
 

@@ -218,7 +218,7 @@ test_refused() {
         'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
     variables=(RANK=0 WORLD_SIZE=2)
     refused 'start.refused no MASTER_ADDR' 5 \
-        '2 ranks, but where rank 0 is, .* \(-pi tcp -ps\), or MASTER_ADDR and MASTER_PORT' '-z 3'
+        'start.server is missing: the launcher has started 2 ranks, .* or MASTER_ADDR and MASTER_PORT, .*\(-ps, -pf\)$' '-z 3'
     variables=(WORLD_SIZE=2)
     refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
     variables=()
@@ -239,7 +239,7 @@ test_refused() {
     need 'no end' end_all 5
     need 'it ended well' all_fail
     need "$(says)" grep -q \
-        "rendezvous file $dir/precious (-pf): something is there that is no rendezvous file" "$dir/0"
+        "start.file $dir/precious: something is there that is no rendezvous file" "$dir/0"
     need 'the file has changed' [ "$(cat "$dir"/precious*)" = 'precious data' ]
     end
     if with_little_memory "$trainer" --help >/dev/null 2>&1; then

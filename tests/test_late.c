@@ -110,8 +110,30 @@ static void stopped(void **state) {
     assert_int_equal(status, 0);
 }
 
+// A failure is kept in fields, and what is added to it later does not change what was said first.
+static void fields(void **state) {
+    (void)state;
+    const zero_failure *f = zero_last_failure();
+    assert_int_equal(zero_fail(ZERO_ERR_IO, "the disk is full"), ZERO_ERR_IO);
+    assert_true(f->rank == -1 && f->unit == -1 && f->lower == -1 && !*f->setting);
+    assert_int_equal(zero_failed_advice("remove %d files", 3), ZERO_ERR_IO);
+    assert_int_equal(zero_failed_on(2, "node2"), ZERO_ERR_IO);
+    assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
+    assert_int_equal(f->reason, strlen("rank 2 (host node2): the disk is full"));
+    assert_int_equal(f->rank, 2);
+    zero_failed_on(1, "node1");  // a sentence that names a rank keeps it
+    assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
+    assert_int_equal(zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks", " %d: below %d", -3, 0),
+                     ZERO_ERR_ARGUMENT);
+    assert_string_equal(f->sentence, "start.rank -3: below 0");
+    assert_string_equal(f->setting, "start.rank start.ranks");
+    zero_fail(ZERO_ERR_IO, "%s, again", zero_last_error());  // made of the last one
+    assert_string_equal(f->sentence, "start.rank -3: below 0, again");
+    assert_string_equal(f->setting, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_and_collectives), cmocka_unit_test(many_ranks),
-                                        cmocka_unit_test(stopped) };
+                                        cmocka_unit_test(stopped), cmocka_unit_test(fields) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -331,9 +331,9 @@ static void settings_that_cannot_be(void **state) {
     } bad[] = {
         { 4, 4, "h:1", NULL, "rank 4 of 4", 1 },
         { -1, 4, "h:1", NULL, "rank -1 of 4", 1 },
-        { 0, 2, NULL, NULL, "2 ranks need one of", 1 },
-        { 0, 2, "h:1", "f", "2 ranks need one of", 1 },
-        { 0, 2, "h:1", NULL, "time limit of 0 s", 0 },
+        { 0, 2, NULL, NULL, "a file that all 2 ranks see, is needed: one of the two", 1 },
+        { 0, 2, "h:1", "f", "a file that all 2 ranks see, is needed: one of the two", 1 },
+        { 0, 2, "h:1", NULL, "comm.timeout_s 0: above 0", 0 },
         { 0, 2, "host:", NULL, "\"host:\" is no address of rank 0", 1 },
         { 1, 2, "host:0", NULL, "\"host:0\" is no address of rank 0", 1 },
         { 1, 2, "::1:80", NULL, "\"::1:80\" is no address", 1 },
@@ -476,8 +476,7 @@ static void bad_files(void **state) {
     snprintf(name, sizeof name, "%s/no/meet", folder);
     plan_ranks(2, NULL, name, 0.5);
     run(2, 3);
-    snprintf(words, sizeof words,
-             "rank 0 cannot write the rendezvous file %s (-pf): No such file or directory", name);
+    snprintf(words, sizeof words, "start.file %s: rank 0 cannot write it: No such file or directory", name);
     all_say(0, 1, words, 0.5);
     snprintf(words, sizeof words, "there was no file %s within", name);
     all_say(1, 2, words, 1.5);
@@ -487,7 +486,7 @@ static void bad_files(void **state) {
     start(1, 2);
     assert_int_equal(end_children(2, 3), 0);
     snprintf(words, sizeof words,
-             "cannot use the rendezvous file %s (-pf): it is no rendezvous file: name another", path);
+             "cannot use the rendezvous file %s: it is no rendezvous file: name another in start.file", path);
     all_say(1, 2, words, 1.5);
 }
 
@@ -648,7 +647,8 @@ static void from_environment(void **state) {
     ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
     s = (rendezvous_settings){ 0 };
     assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
-    assert_non_null(strstr(zero_last_error(), "2 ranks, but where rank 0 is, the launcher does not say"));
+    assert_non_null(
+        strstr(zero_last_error(), "the launcher has started 2 ranks, but does not say where rank 0 is"));
     s.server = "here:1";
     assert_int_equal(rendezvous_from_env(&s), 1);
     assert_string_equal(s.server, "here:1");

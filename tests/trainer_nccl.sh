@@ -82,11 +82,11 @@ echo nothing >"$dir/none/libnccl.so.2"
 begin 'a library that cannot be loaded'
 with none none_nccl 2 --comm nccl
 need '--comm nccl' ended none_nccl \
-    'rank 0 on [^ ]+: libnccl.so.2 cannot be loaded: .*; install .*libnccl2.*LD_LIBRARY_PATH'
+    'rank 0 \(host [^ ]+\): libnccl.so.2 cannot be loaded: .*; install .*libnccl2.*LD_LIBRARY_PATH'
 with none none_auto 2
 need '--comm auto does not run' ran none_auto
 need 'no reason' says none_auto \
-    '^ZeRO .*shared window \(no NCCL: rank 0 on [^ ]+: libnccl.so.2 cannot be loaded: [^;]*\), overlap'
+    '^ZeRO .*shared window \(no NCCL: rank 0 \(host [^ ]+\): libnccl.so.2 cannot be loaded: [^;]*\), overlap'
 end
 begin 'a library without what is needed'
 echo 'int ncclGetVersion(int *v) { *v = 20400; return 0; }' |

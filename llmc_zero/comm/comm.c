@@ -19,12 +19,12 @@ static void name_nccl(comm *c, const zero_config *config) {
     snprintf(c->name, sizeof c->name, "nccl%s%s", sums, windows);
 }
 
-// Adds to the name why there is no NCCL, as the last error says it, without its advice.
+// Adds to the name why there is no NCCL: the last failure's sentence without its advice.
 static void name_lack_of_nccl(comm *c) {
-    const char *why = zero_last_error();
-    size_t n = strlen(c->name), length = strcspn(why, ";"), room = sizeof c->name - n - sizeof " (no NCCL: )";
-    if (length > room) length = room;
-    snprintf(c->name + n, sizeof c->name - n, " (no NCCL: %.*s)", (int)length, why);
+    const zero_failure *why = zero_last_failure();
+    int n = (int)strlen(c->name), room = (int)(sizeof c->name - sizeof " (no NCCL: )") - n;
+    int length = why->reason < room ? why->reason : room;
+    snprintf(c->name + n, sizeof c->name - (size_t)n, " (no NCCL: %.*s)", length, why->sentence);
 }
 
 // Where NCCL may be used but was not asked for, a reason against it is no failure: the host serves, and the

@@ -12,18 +12,17 @@ int nccl_load(void) {
     static void *library;
     if (library) return 0;
     void *opened = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!opened)
-        return zero_fail(
-            ZERO_ERR_COMM,
-            LIBRARY
-            " cannot be loaded: %s; install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the "
-            "folder that has it",
-            dlerror());
-#define FIND(name)                                             \
-    if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) \
-        return zero_fail(ZERO_ERR_COMM,                        \
-                         LIBRARY " has no nccl" #name          \
-                                 ": it is too old; install NVIDIA's package libnccl2, 2.26 or newer");
+    if (!opened) {
+        zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s", dlerror());
+        return zero_failed_advice(
+            "install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the folder that "
+            "has it");
+    }
+#define FIND(name)                                                                     \
+    if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) {                       \
+        zero_fail(ZERO_ERR_COMM, LIBRARY " has no nccl" #name ": it is too old");      \
+        return zero_failed_advice("install NVIDIA's package libnccl2, 2.26 or newer"); \
+    }
     NCCL_FUNCTIONS(FIND)
 #undef FIND
     *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");

@@ -126,14 +126,13 @@ static int refuse_sharing(const nccl_state *n, const introduction *all, int i, i
     version_name(version, n->version);
     if (gpus < ranks)
         snprintf(most, sizeof most, "start at most %d rank%s there", gpus, gpus == 1 ? "" : "s");
-    return zero_fail(ZERO_ERR_COMM,
-                     "ranks %d and %d are on one GPU of %s, which has %d for %d ranks, and "
-                     "NCCL %s %s; %s, "
-                     "or let the bytes go through the host (--comm host, nccl 0), or %s",
-                     i, r, host_of(n, r), gpus, ranks, version,
-                     old ? "needs one for each" : "was not told to share it", most,
-                     old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
-                         : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
+    zero_fail(ZERO_ERR_COMM,
+              "ranks %d and %d are on one GPU of %s, which has %d for %d ranks, and NCCL %s %s", i, r,
+              host_of(n, r), gpus, ranks, version, old ? "needs one for each" : "was not told to share it");
+    zero_failed_advice("%s, or let the bytes go through the host (comm.nccl 0), or %s", most,
+                       old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
+                           : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
+    return zero_failed_by_setting("comm.nccl");
 }
 
 static int refuse_versions(const nccl_state *n, const introduction *all, int r) {

@@ -466,8 +466,8 @@ static void not_found(meeting *m, const search *s) {
              "host sees another folder",
              set->rank, m->file, set->timeout_s);
     else if (!s->c.run)
-        fail(m, "rank %d cannot use the rendezvous file %s (-pf): %s: name another", set->rank, m->file,
-             s->why);
+        fail(m, "rank %d cannot use the rendezvous file %s: %s: name another in start.file", set->rank,
+             m->file, s->why);
     else
         fail(m,
              "rank %d: the rendezvous file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and "
@@ -618,7 +618,7 @@ static int open_server(meeting *m) {
         return zero_fail(
             ZERO_ERR_COMM,
             "rank 0 (host %s) cannot listen at port %d, which is in use, by another job perhaps (ss -ltnp "
-            "shows it): give another port (-ps host:port, or MASTER_PORT)",
+            "shows it): give another port, in start.server or MASTER_PORT",
             m->seats[0].host, port);
     if (m->listener < 0)
         return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at %s: %s", m->seats[0].host,
@@ -667,15 +667,15 @@ static int check_settings(const rendezvous_settings *s) {
         return zero_fail(ZERO_ERR_ARGUMENT, "rank %d of %d: the ranks are 0 to the number of ranks less 1",
                          s->rank, s->ranks);
     if (s->ranks > 1 && !s->server == !s->file)
-        return zero_fail(
-            ZERO_ERR_ARGUMENT,
-            "%d ranks need one of: the address of rank 0 as host:port (-ps), a file that all of them see "
-            "(-pf)",
+        return zero_fail_setting(
+            ZERO_ERR_ARGUMENT, "start.server start.file",
+            ", the address of rank 0 as host:port, or start.file, a file that all %d ranks see, "
+            "is needed: one of the two",
             s->ranks);
     if (s->file && strlen(s->file) > PATH_MAX - 64)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rendezvous file %.60s... (-pf): too long a name", s->file);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file", " %.60s...: too long a name", s->file);
     if (!(s->timeout_s > 0))
-        return zero_fail(ZERO_ERR_ARGUMENT, "time limit of %g s for start-up: above 0", s->timeout_s);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.timeout_s", " %g: above 0", s->timeout_s);
     return s->ranks > 1 && s->server ? net_split(s->server, host, sizeof host, &port) : 0;
 }
 
@@ -699,8 +699,9 @@ static int meet(meeting *m) {
     else
         ZERO_TRY(be_rank_0(m));
     if (!*m->failure) return 0;
-    int rc = zero_fail(ZERO_ERR_COMM, "%s", m->failure);
-    return m->told ? zero_failed_after(s->rank) : rc;
+    zero_failure f = { .code = ZERO_ERR_COMM, .rank = s->rank, .unit = -1, .lower = m->told ? s->rank : -1 };
+    snprintf(f.sentence, sizeof f.sentence, "%s", m->failure);
+    return zero_fail_again(&f);
 }
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {

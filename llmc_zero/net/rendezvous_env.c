@@ -136,10 +136,11 @@ int rendezvous_from_env(rendezvous_settings *s) {
         else if (slurm && !own && job)
             slurm_server(server, sizeof server, found.job);
         if (!*server)
-            return zero_fail(
-                ZERO_ERR_ARGUMENT,
-                "%d ranks, but where rank 0 is, the launcher does not say: give its address as host:port "
-                "(-pi tcp -ps), or MASTER_ADDR and MASTER_PORT, or a file that all ranks see (-pi fs -pf)",
+            return zero_fail_setting(
+                ZERO_ERR_ARGUMENT, "start.server start.file",
+                " is missing: the launcher has started %d ranks, but does not say where rank 0 is: give its "
+                "address "
+                "as host:port, or MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks see",
                 found.ranks);
         found.server = server;
     }

@@ -135,16 +135,15 @@ int card_write(const char *path, card *c) {
     int error = put_card(path, c);
     if (!error) return 0;
     if (error == EBADMSG)
-        return zero_fail(ZERO_ERR_IO,
-                         "rendezvous file %s (-pf): something is there that is no rendezvous file, and stays "
-                         "as it is: name a "
-                         "file that does not exist",
-                         path);
-    return zero_fail(ZERO_ERR_IO,
-                     "rank 0 cannot write the rendezvous file %s (-pf): %s: name one in a folder that all "
-                     "hosts see and may "
-                     "write",
-                     path, strerror(error));
+        return zero_fail_setting(
+            ZERO_ERR_IO, "start.file",
+            " %s: something is there that is no rendezvous file, and stays as it is: name a "
+            "file that does not exist",
+            path);
+    return zero_fail_setting(
+        ZERO_ERR_IO, "start.file",
+        " %s: rank 0 cannot write it: %s: name one in a folder that all hosts see and may write", path,
+        strerror(error));
 }
 
 int card_read(const char *path, card *c) {
