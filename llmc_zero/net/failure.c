@@ -314,16 +314,12 @@ int failure_lower(net *n) {
     if (n->speaks >= 0) return !n->speaks;
     take_over(n);
     failure_tell_end(n, 1);
-    for (double until = clock_now() + claim_s; clock_now() < until;) {
-        int left = 0;
-        listen(n);
-        for (int r = 0; r < n->rank; r++) left |= !n->peers[r].ended && !n->peers[r].gone;
-        if (!left) break;
-    }
+    wait_for_lower(n);
     for (int r = 0; r < n->rank; r++) lower += n->peers[r].ended;
     pthread_mutex_unlock(&n->lock);
     return lower;
 }
+
 // Launchers kill a rank that has not ended when another one does, so the rank that speaks ends first.
 static void wait_for_speaker(net *n) {
     pthread_mutex_lock(&n->lock);

@@ -57,8 +57,8 @@ voice voice_of_net(net *n);
 int failure_agree_by(voice v, const net *n, int rc);
 int failure_agree(net *n, int rc);
 
-// This rank has failed and its program cannot use the ranks any more: returns how many lower ranks have
-// failed as well, of which the lowest is to speak.
+// This rank has failed and its program cannot use the ranks any more. Returns how many lower ranks are known
+// to have failed as well; 0: this one is to speak.
 int failure_lower(net *n);
 // 1: this rank is the one to speak. It tells the others that the job is over.
 int failure_speaks(net *n, int status);
