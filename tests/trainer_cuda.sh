@@ -388,7 +388,17 @@ env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device'
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
 env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is too large' \
     'What would fit: -r 1, or -b 32 -d 2048' -- --dtype bf16 -e l6h2c64v257t32 -b 64 -r 0
+# Buckets as large as the model leave no room for what would fit with small ones.
+deep=(--dtype bf16 -e l24h2c64v257t32 -d 512 -z 0 -r 0)
+env=CUDA_STAND_IN_MEMORY=60000000 refused 'the batch is too large' \
+    'What would fit: -b 1 -d 512' -- "${deep[@]}" -b 8
+env=CUDA_STAND_IN_MEMORY=60000000 refused 'buckets leave no room' 'neither a higher stage, nor -r 2' -- \
+    "${deep[@]}" -b 8 --bucket 1e9
 begin 'what would fit fits'
+env=CUDA_STAND_IN_MEMORY=60000000
+need '-b 1: did not run' train fits_small 1 --device cuda "${deep[@]}" -x 0 -b 1
+need '-b 1 runs with large buckets' not \
+    train fits_large 1 --device cuda "${deep[@]}" -x 0 -b 1 --bucket 1e9 >/dev/null
 env=CUDA_STAND_IN_MEMORY=$((64 << 20))
 need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 64 -r 1
 need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 32 -d 2048 -r 0
