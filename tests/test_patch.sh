@@ -526,17 +526,21 @@ test_unwritable() {
     end
 }
 
-# Forks: a place that is no longer as expected. File | sed command | what the message has to say.
+# joined: standard input, where a line that ends in \ goes on after the blanks of the next one.
+joined() { sed -e ':more' -e '/\\$/ { N; s/\\\n *//; b more' -e '}'; }
+# Forks: a place that is no longer as expected. File | sed command | what the message has to say, in which $ADAMW
+# stands for that variable.
 forks() {
     local file edit pattern
     while IFS='|' read -r file edit pattern; do
         [ -n "$file" ] || continue
+        pattern=${pattern//'$ADAMW'/$ADAMW}
         "${tree:-checkout}" "${version:-tree}"
         sed -i "$edit" "$dir/tree/$file"
         if git -C "$dir/tree" diff --quiet; then begin "fork.$edit"; need 'changes nothing' false; end; continue; fi
         commit "$dir/tree"
         refused "$file: $edit" "$pattern" "$dir/tree" "$@"
-    done
+    done < <(joined)
 }
 test_forks() {
     forks <<'FORKS'
@@ -544,20 +548,33 @@ train_gpt2.c|s/"llmc.utils.h"/"llmc\/others.h"/|looked for #include "llmc/utils.
 train_gpt2.c|s/} ParameterTensors;/} Parameters;/|looked for the struct ParameterTensors
 train_gpt2.c|s/void fill_in_parameter_sizes/void sizes/|looked for the function fill_in_parameter_sizes
 train_gpt2.c|s/    param_sizes\[5\] = C;//|fill_in_parameter_sizes.*looked for sizes 0 to 5
-train_gpt2.c|s/    param_sizes\[5\] = C;/    param_sizes[6] = C;/|fill_in_parameter_sizes.*looked for sizes 0 to 5
+train_gpt2.c|s/    param_sizes\[5\] = C;/    param_sizes[6] = C;/|\
+    fill_in_parameter_sizes.*looked for sizes 0 to 5
 train_gpt2.c|s/    if (model->grads_memory != NULL) {/    {/|gpt2_zero_grad.*grads_memory != NULL
-train_gpt2.c|s/&params->wte, &params->upw/\&params->upw, \&params->wte/|order of the fields of ParameterTensors
-train_gpt2.c|s/model->params_memory = malloc_and_point/model->params_memory = read_and_point/|gpt2_build_from_checkpoint.*params_memory = malloc
-train_gpt2.c|s/freadCheck(model->params_memory/freadAll(model->params_memory/|gpt2_build_from_checkpoint.*freadCheck
-train_gpt2.c|s/if (model->params_memory == NULL)/if (!model->params_memory)/|gpt2_forward.*params_memory == NULL
-train_gpt2.c|s/ParameterTensors params = model->params; \/\/.*/ParameterTensors *params = \&model->params;/|gpt2_forward.*ParameterTensors params
+train_gpt2.c|s/&params->wte, &params->upw/\&params->upw, \&params->wte/|\
+    order of the fields of ParameterTensors
+train_gpt2.c|s/model->params_memory = malloc_and_point/model->params_memory = read_and_point/|\
+    gpt2_build_from_checkpoint.*params_memory = malloc
+train_gpt2.c|s/freadCheck(model->params_memory/freadAll(model->params_memory/|\
+    gpt2_build_from_checkpoint.*freadCheck
+train_gpt2.c|s/if (model->params_memory == NULL)/if (!model->params_memory)/|\
+    gpt2_forward.*params_memory == NULL
+train_gpt2.c|s/ParameterTensors params = model->params; \/\/.*/ParameterTensors *params = \&model->params;/|\
+    gpt2_forward.*ParameterTensors params
 train_gpt2.c|s/L = model->config.num_layers/L = layers(model)/|gpt2_forward.*num_layers
-train_gpt2.c|s/for (int l = 0; l < L; l++) {/for (int n = 1; n <= L; n++) {/|gpt2_forward.*looked for a loop over the layers
-train_gpt2.c|s/for (int l = L-1; l >= 0; l--) {/for (int n = 0; n < (int)L; n++) {/|gpt2_backward.*looked for a loop over the layers
-train_gpt2.c|s/float\* l_upw = params.upw + l \* 2\*C \* C;/float* l_upw = layer(params.upw, l);/|params.upw is used where
-train_gpt2.c|s/float\* l_upb = params.upb + l \* 2\*C;/& x += 0;/|looked for this on lines of its own: float\* l_upw
-train_gpt2.c|s/mix_forward(l_stream, l_hidden, x, l_upw/mix_forward(l_stream, l_hidden, x, params.upw + l*2*C*C/|params.upw is used where
-train_gpt2.c|s/scale_forward(acts.scaled, last, params.gain/scale_forward(acts.scaled, last, params.downw/|params.downw to be a tensor outside the layers
+train_gpt2.c|s/for (int l = 0; l < L; l++) {/for (int n = 1; n <= L; n++) {/|\
+    gpt2_forward.*looked for a loop over the layers
+train_gpt2.c|s/for (int l = L-1; l >= 0; l--) {/for (int n = 0; n < (int)L; n++) {/|\
+    gpt2_backward.*looked for a loop over the layers
+train_gpt2.c|s/float\* l_upw = params.upw + l \* 2\*C \* C;/float* l_upw = layer(params.upw, l);/|\
+    params.upw is used where
+train_gpt2.c|s/float\* l_upb = params.upb + l \* 2\*C;/& x += 0;/|\
+    looked for this on lines of its own: float\* l_upw
+train_gpt2.c|s/mix_forward(l_stream, l_hidden, x, l_upw/mix_forward(l_stream, l_hidden, x, params.upw + \
+    l*2*C*C/|\
+    params.upw is used where
+train_gpt2.c|s/scale_forward(acts.scaled, last, params.gain/scale_forward(acts.scaled, last, params.downw/|\
+    params.downw to be a tensor outside the layers
 train_gpt2.c|s/model->mean_loss = loss;/set_loss(model, loss);/|gpt2_forward.*model->mean_loss
 train_gpt2.c|s/model->grads_memory == NULL/!model->grads_memory/|gpt2_backward.*grads_memory == NULL
 train_gpt2.c|s/void gpt2_update(/void adamw(/;s/gpt2_update(&/adamw(\&/|looked for the function gpt2_update
@@ -567,12 +584,15 @@ train_gpt2.c|s/B, T, 0, 1, 1);/B, T, rank, ranks, 1);/|rank 0 of 1
 train_gpt2.c|s/dataloader_init(&train, "/dataloader_init(loaders, "/|dataloader_init.&LOADER, PATTERN
 train_gpt2.c|s/num_tokens . (B\*T)/num_batches/|num_tokens
 train_gpt2.c|s/^        gpt2_backward(&model);/        step_back(\&model);/|gpt2_backward follows gpt2_forward
-train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|grads_memory is used where
-train_gpt2.c|s/^    freadCheck(model->params_memory.*/    fseek(file, 4, SEEK_CUR);\n&/|"fseek.*SEEK_CUR.;" is not what llm.c has
+train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|\
+    grads_memory is used where
+train_gpt2.c|s/^    freadCheck(model->params_memory.*/    fseek(file, 4, SEEK_CUR);\n&/|\
+    "fseek.*SEEK_CUR.;" is not what llm.c has
 train_gpt2.c|s/params.upb + l . 2.C;/params.upb + l * 2*C + 1;/|gpt2_forward.*the start of the layer
 train_gpt2.c|s/l < L; l++/l < L; l += 2/|gpt2_forward.*looked for a loop over the layers
 train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|continue leaves a layer
-train_gpt2.c|s/^    free(model->params_memory);/    save(model->params_memory);\n&/|params_memory is used where
+train_gpt2.c|s/^    free(model->params_memory);/    save(model->params_memory);\n&/|\
+    params_memory is used where
 llmc/dataloader.h|s/int process_rank, int num_processes,//|knows no ranks
 llmc/dataloader.h|s/7 + process_rank/7/|dataloader_init.*manual_seed
 Makefile|s/\$^/train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
@@ -582,21 +602,30 @@ FORKS
 train_gpt2.cu|s/"llmc.zero.cuh"/"llmc\/others.cuh"/|looked for #include "llmc/zero.cuh"
 train_gpt2.cu|s/^cudaStream_t main_stream/cudaStream_t stream/|looked for cudaStream_t main_stream
 train_gpt2.cu|s/i == 6) . weight_decay/i > 5) ? weight_decay/|numbers of tensors
-train_gpt2.cu|s/model->grads_memory = malloc_and_point/model->grads_memory = get_and_point/|gpt2_allocate_state.*grads_memory = malloc
+train_gpt2.cu|s/model->grads_memory = malloc_and_point/model->grads_memory = get_and_point/|\
+    gpt2_allocate_state.*grads_memory = malloc
 train_gpt2.cu|s/size_t free, total;/size_t left;/|gpt2_allocate_state.*looked for size_t free, total
-train_gpt2.cu|s/device_to_file(file, model->params_memory/all_to_file(file, model->params_memory/|gpt2_write_to_checkpoint.*device_to_file
-train_gpt2.cu|s/file_to_device(model->params_memory/file_to_all(model->params_memory/|gpt2_build_from_checkpoint.*file_to_device
-train_gpt2.cu|s/cudaMemcpy(model->params_memory/copy(model->params_memory/|gpt_build_from_descriptor.*cudaMemcpy
-train_gpt2.cu|s/acts.encoded, params.ln1w, params.ln1b/acts.encoded, params.lnfw, params.lnfb/|then one of the first layernorm
+train_gpt2.cu|s/device_to_file(file, model->params_memory/all_to_file(file, model->params_memory/|\
+    gpt2_write_to_checkpoint.*device_to_file
+train_gpt2.cu|s/file_to_device(model->params_memory/file_to_all(model->params_memory/|\
+    gpt2_build_from_checkpoint.*file_to_device
+train_gpt2.cu|s/cudaMemcpy(model->params_memory/copy(model->params_memory/|\
+    gpt_build_from_descriptor.*cudaMemcpy
+train_gpt2.cu|s/acts.encoded, params.ln1w, params.ln1b/acts.encoded, params.lnfw, params.lnfb/|\
+    then one of the first layernorm
 train_gpt2.cu|s/if(l+1 != L) {/if(l < L - 1) {/|gpt2_forward.*looked for if .l . 1 != L
 train_gpt2.cu|s/params.ln1w + (l + 1) \* C/layer(params.ln1w, l + 1)/|params.ln1w is used where
-train_gpt2.cu|s/^    encoder_backward(grads.wte/    clip(grads.upw); encoder_backward(grads.wte/|grads.upw to be a tensor outside the layers
-train_gpt2.cu|s/multi_gpu_async_reduce_gradient(/reduce(/|gpt2_backward_and_reduce.*multi_gpu_async_reduce_gradient
-train_gpt2.cu|s/memset(model->m_memory/clear(model->m_memory/;s/void gpt2_update(/void adamw(/|the function gpt2_update
+train_gpt2.cu|s/^    encoder_backward(grads.wte/    clip(grads.upw); encoder_backward(grads.wte/|\
+    grads.upw to be a tensor outside the layers
+train_gpt2.cu|s/multi_gpu_async_reduce_gradient(/reduce(/|\
+    gpt2_backward_and_reduce.*multi_gpu_async_reduce_gradient
+train_gpt2.cu|s/memset(model->m_memory/clear(model->m_memory/;s/void gpt2_update(/void adamw(/|\
+    the function gpt2_update
 train_gpt2.cu|s/float grad_scale, int t/float scale, int t/|a parameter grad_scale of gpt2_update
 train_gpt2.cu|s/state_header\[1\] = 1;/state_header[3] = 1;/|save_state.*state_header
 train_gpt2.cu|s/assert(state_header\[1\] == 1)/check(state_header)/|load_state.*looked for assert.state_header
-train_gpt2.cu|s/    gpt2_write_to_checkpoint(model/    write_model(model/|write_checkpoint.*gpt2_write_to_checkpoint
+train_gpt2.cu|s/    gpt2_write_to_checkpoint(model/    write_model(model/|\
+    write_checkpoint.*gpt2_write_to_checkpoint
 train_gpt2.cu|s/state_%08d_%05d/optimizer_%08d_%05d/|delete_checkpoint.*after the name of a state_ file
 train_gpt2.cu|s/int grad_accum_steps = total/int steps = total/|main.*looked for int grad_accum_steps
 train_gpt2.cu|s/int main(int argc, char \*argv..)/int main(int n, char **argv)/|a parameter argc of main
@@ -605,66 +634,109 @@ train_gpt2.cu|s/multi_gpu_config.process_rank == 0 .. sample_every/sample_every/
 train_gpt2.cu|s/> skip_update_[a-z]*)/> limit)/|main.*skip_update_
 train_gpt2.cu|s/float grad_clip = 1.0f;/const double grad_clip = 1;/|main.*looked for float grad_clip
 train_gpt2.cu|s/^        float grad_norm = .*/&\n        log(model.grads_memory);/|grads_memory is used where
-train_gpt2.cu|s/gpt2_forward(&model, train_loader/forward(\&model, train_loader/|one block in which gpt2_backward_and_reduce
-Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|looked for the rule "train_gpt2cu: train_gpt2.cu"
+train_gpt2.cu|s/gpt2_forward(&model, train_loader/forward(\&model, train_loader/|\
+    one block in which gpt2_backward_and_reduce
+Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|\
+    looked for the rule "train_gpt2cu: train_gpt2.cu"
 FORKS
 }
 
 # Forks that train otherwise: another optimizer, or other steps. Their patched trainers would compile and run, with other losses.
 ADAMW='is not what llm.c has here .nearest: tests/fake_llmc.. The plugin only has llm.c.s AdamW'
 test_other_training() {
-    forks <<FORKS
-train_gpt2.c|s/(m \/ (sqrtf(v) + eps) + weight_decay/(g + weight_decay/|train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
-train_gpt2.c|s/sqrtf(v) + eps)/sqrtf(v + eps))/|train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
-train_gpt2.c|s/^        float g = model.*/&\n        if (g > 1.0f) { g = 1.0f; }/|in gpt2_update.., "if .g > 1.0f. ." $ADAMW
-train_gpt2.c|s/^    for (size_t i = 0; i < n; i++) {/    for (size_t i = model->param_sizes[0]; i < n; i++) {/|in gpt2_update.., "for .size_t i = model->param_sizes.0.; i < n; i... ." $ADAMW
-train_gpt2.c|s/^        model->params_memory\[i\] -=.*/&\n        model->params_memory[i] *= 0.99f;/|"model->params_memory.i. .= 0.99f;" $ADAMW
+    forks <<'FORKS'
+train_gpt2.c|s/(m \/ (sqrtf(v) + eps) + weight_decay/(g + weight_decay/|\
+    train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
+train_gpt2.c|s/sqrtf(v) + eps)/sqrtf(v + eps))/|\
+    train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
+train_gpt2.c|s/^        float g = model.*/&\n        if (g > 1.0f) { g = 1.0f; }/|\
+    in gpt2_update.., "if .g > 1.0f. ." $ADAMW
+train_gpt2.c|s/^    for (size_t i = 0; i < n; i++) {/    for (size_t i = model->param_sizes[0]; i < n; i++) \
+    {/|\
+    in gpt2_update.., "for .size_t i = model->param_sizes.0.; i < n; i... ." $ADAMW
+train_gpt2.c|s/^        model->params_memory\[i\] -=.*/&\n        model->params_memory[i] *= 0.99f;/|\
+    "model->params_memory.i. .= 0.99f;" $ADAMW
 train_gpt2.c|/^        v .= 1.0f - powf/d|"model->params_memory.*$ADAMW
 train_gpt2.c|/^        model->params_memory\[i\] -=/d|in gpt2_update.., "}" $ADAMW
 train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/eps/g|in gpt2_update.., "model->params_memory.*$ADAMW
-train_gpt2.c|s/^        gpt2_forward(&model, train.*/&\n&/|gpt2_forward is called a second time before gpt2_backward
+train_gpt2.c|s/^        gpt2_forward(&model, train.*/&\n&/|\
+    gpt2_forward is called a second time before gpt2_backward
 train_gpt2.c|s/^        gpt2_backward(&model);/&\n&/|gpt2_backward is called a second time in main
 train_gpt2.c|s/^        gpt2_update(.*/&\n&/|gpt2_update is called a second time in main
-train_gpt2.c|s/^        gpt2_update(.*/        for (int i = 0; i < 2; i++) {\n&\n        }/|gpt2_update stands under a condition or in a loop
-train_gpt2.c|s/^        gpt2_backward(.*/        for (int i = 0; i < 2; i++) gpt2_backward(\&model);/|gpt2_backward stands under a condition or in a loop
-train_gpt2.c|s/^        gpt2_update(/        if (step % 2) gpt2_update(/|gpt2_update stands under a condition or in a loop
-train_gpt2.c|s/^        gpt2_zero_grad(/        if (step % 2) gpt2_zero_grad(/|gpt2_zero_grad stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_update(.*/        for (int i = 0; i < 2; i++) {\n&\n        }/|\
+    gpt2_update stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_backward(.*/        for (int i = 0; i < 2; i++) gpt2_backward(\&model);/|\
+    gpt2_backward stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_update(/        if (step % 2) gpt2_update(/|\
+    gpt2_update stands under a condition or in a loop
+train_gpt2.c|s/^        gpt2_zero_grad(/        if (step % 2) gpt2_zero_grad(/|\
+    gpt2_zero_grad stands under a condition or in a loop
 train_gpt2.c|/^        gpt2_zero_grad(/d|looked for a call of gpt2_zero_grad
-train_gpt2.c|/^        gpt2_backward(&model);/{h;d};/^        gpt2_update(/G|gpt2_update comes before gpt2_backward
-train_gpt2.c|s/^        gpt2_update(/        if (model.mean_loss > 9.0f) { continue; }\n&/|continue leaves the step between its forward pass and its update
-train_gpt2.c|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1); }\n&/|gpt2_update is called here too
-train_gpt2.c|s/^        gpt2_update(/        clip_gradients(\&model, 1.0f);\n&/|the model is given to clip_gradients.., which this file does not define
+train_gpt2.c|/^        gpt2_backward(&model);/{h;d};/^        gpt2_update(/G|\
+    gpt2_update comes before gpt2_backward
+train_gpt2.c|s/^        gpt2_update(/        if (model.mean_loss > 9.0f) { continue; }\n&/|\
+    continue leaves the step between its forward pass and its update
+train_gpt2.c|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1); }\n&/|\
+    gpt2_update is called here too
+train_gpt2.c|s/^        gpt2_update(/        clip_gradients(\&model, 1.0f);\n&/|\
+    the model is given to clip_gradients.., which this file does not define
 train_gpt2.c|s/^        gpt2_update(/        void* all = \&model;\n&/|the model is used as a whole
-train_gpt2.c|s/^        gpt2_update(/        printf("%f", model.grads_memory[0]);\n&/|grads_memory is used where
+train_gpt2.c|s/^        gpt2_update(/        printf("%f", model.grads_memory[0]);\n&/|\
+    grads_memory is used where
 FORKS
-    forks --cuda <<FORKS
+    forks --cuda <<'FORKS'
 llmc/adamw.cuh|s/^        p -= .*/        p -= lr * g;/|llmc/adamw.cuh:[0-9]+: "p -= lr . g;" $ADAMW
 llmc/adamw.cuh|s/powf(beta2, t))) + eps)/powf(beta2, t)) + eps))/|llmc/adamw.cuh:[0-9]+: "p -= lr .*$ADAMW
-llmc/adamw.cuh|s/^        float g = .*/&\n        g = fminf(g, 1.0f);/|llmc/adamw.cuh:[0-9]+: "g = fminf.g, 1.0f.;" $ADAMW
-llmc/global_norm.cuh|s/\*out += .*/*out = fmaxf(*out, fabsf((float)x[s * stride + i]));/|llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
-llmc/zero.cuh|s/return value; }/return 2 * value; }/|llmc/zero.cuh:[0-9]+: in multi_gpu_cpu_float_sum.., "return 2 . value;"
-train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue; }\n&/|in gpt2_update.., "if .i == 0. ." $ADAMW
-train_gpt2.cu|s/return sqrtf(squares);/return squares;/|in gpt2_calculate_grad_norm.., "return squares;" is not what llm.c has
-train_gpt2.cu|s/grad_clip \/ grad_norm : 1.0f/grad_clip \/ (grad_norm + 1e-6f) : 1.0f/|looked for float grad_scale = .grad_norm > grad_clip. . grad_clip / grad_norm : 1.0f
-train_gpt2.cu|s/^        float grad_norm = .*/&\n        grad_norm *= 0.5f;/|grad_norm is changed after gpt2_calculate_grad_norm
-train_gpt2.cu|s/^            gpt2_update(/            grad_scale *= 0.5f;\n&/|looked for between the norm and the update only
-train_gpt2.cu|s/^            float grad_clip = /        }\n        if (step % 2) {\n&/|looked for between the norm and the update only
-train_gpt2.cu|s/^            gpt2_backward_and_reduce(.*/&\n&/|gpt2_backward_and_reduce is called a second time in main
-train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|gpt2_forward is called a second time before gpt2_backward_and_reduce
+llmc/adamw.cuh|s/^        float g = .*/&\n        g = fminf(g, 1.0f);/|\
+    llmc/adamw.cuh:[0-9]+: "g = fminf.g, 1.0f.;" $ADAMW
+llmc/global_norm.cuh|s/\*out += .*/*out = fmaxf(*out, fabsf((float)x[s * stride + i]));/|\
+    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
+llmc/zero.cuh|s/return value; }/return 2 * value; }/|\
+    llmc/zero.cuh:[0-9]+: in multi_gpu_cpu_float_sum.., "return 2 . value;"
+train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue; }\n&/|\
+    in gpt2_update.., "if .i == 0. ." $ADAMW
+train_gpt2.cu|s/return sqrtf(squares);/return squares;/|\
+    in gpt2_calculate_grad_norm.., "return squares;" is not what llm.c has
+train_gpt2.cu|s/grad_clip \/ grad_norm : 1.0f/grad_clip \/ (grad_norm + 1e-6f) : 1.0f/|\
+    looked for float grad_scale = .grad_norm > grad_clip. . grad_clip / grad_norm : 1.0f
+train_gpt2.cu|s/^        float grad_norm = .*/&\n        grad_norm *= 0.5f;/|\
+    grad_norm is changed after gpt2_calculate_grad_norm
+train_gpt2.cu|s/^            gpt2_update(/            grad_scale *= 0.5f;\n&/|\
+    looked for between the norm and the update only
+train_gpt2.cu|s/^            float grad_clip = /        }\n        if (step % 2) {\n&/|\
+    looked for between the norm and the update only
+train_gpt2.cu|s/^            gpt2_backward_and_reduce(.*/&\n&/|\
+    gpt2_backward_and_reduce is called a second time in main
+train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|\
+    gpt2_forward is called a second time before gpt2_backward_and_reduce
 train_gpt2.cu|s/^            gpt2_update(.*/&\n&/|gpt2_update is called a second time in main
-train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (micro_step > 0) gpt2_backward_and_reduce(/|gpt2_backward_and_reduce stands under a condition
-train_gpt2.cu|s/micro_step < grad_accum_steps; micro_step++/micro_step < grad_accum_steps; micro_step += 2/|looked for a loop over the micro-batches
+train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (micro_step > 0) \
+    gpt2_backward_and_reduce(/|\
+    gpt2_backward_and_reduce stands under a condition
+train_gpt2.cu|s/micro_step < grad_accum_steps; micro_step++/micro_step < grad_accum_steps; micro_step += 2/|\
+    looked for a loop over the micro-batches
 train_gpt2.cu|s/grad_accum_steps, micro_step);/grad_accum_steps, 0);/|the loop's own numbers
-train_gpt2.cu|s/^        float grad_norm = /        for (int i = 0; i < 2; i++) gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|gpt2_calculate_grad_norm is called a second time
+train_gpt2.cu|s/^        float grad_norm = /        for (int i = 0; i < 2; i++) \
+    gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|\
+    gpt2_calculate_grad_norm is called a second time
 train_gpt2.cu|s/    if (micro_step == 0) {/    if (micro_step >= 0) {/|looked for if .micro_step == 0.
-train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|looked for all gradients, and each once, in pointers
-train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|looked for only sizes, and multi_gpu_async_reduce_gradient
-train_gpt2.cu|s/^    cudaCheck(cudaStreamDestroy/#ifdef MULTI_GPU\n    synchronize();\n#endif\n&/|#ifdef MULTI_GPU" is not what llm.c has here .* It is not compiled with the plugin
-train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, state_file);/|in save_state.., "fwriteCheck.*and nothing else would be done
-train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, sizeof(int), 1, state_file);/|in load_state.., "freadCheck.*and nothing else would be done
-train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);\n&/|in write_checkpoint.., "write_log.step.;".*All ranks would run this block
-train_gpt2.cu|s/^            safe_printf("sample:");/&\n            fprintf(stderr, "sample\\\\n");/|fprintf.. in the block that samples
-train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/|the model is given to clip_gradients.., which this file does not define
+train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|\
+    looked for all gradients, and each once, in pointers
+train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|\
+    looked for only sizes, and multi_gpu_async_reduce_gradient
+train_gpt2.cu|s/^    cudaCheck(cudaStreamDestroy/#ifdef MULTI_GPU\n    synchronize();\n#endif\n&/|\
+    #ifdef MULTI_GPU" is not what llm.c has here .* It is not compiled with the plugin
+train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, \
+    state_file);/|\
+    in save_state.., "fwriteCheck.*and nothing else would be done
+train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, sizeof(int), 1, state_file);/|\
+    in load_state.., "freadCheck.*and nothing else would be done
+train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);\n&/|\
+    in write_checkpoint.., "write_log.step.;".*All ranks would run this block
+train_gpt2.cu|s/^            safe_printf("sample:");/&\n            fprintf(stderr, "sample\\n");/|\
+    fprintf.. in the block that samples
+train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/|\
+    the model is given to clip_gradients.., which this file does not define
 FORKS
 }
 
@@ -680,17 +752,21 @@ test_same_training() {
         "$patch" "$dir/tree" --cuda >/dev/null 2>"$dir/refused"; local status=$?
         need "$(cat "$dir/refused")" [ $status = 0 ]
         end
-    done <<'FORKS'
-train_gpt2.c|s/^        float g = .*/        \/\/ the gradient\n\n        float\n            g = model->grads_memory [i] ; \/* of i *\//
+    done < <(joined <<'FORKS'
+train_gpt2.c|s/^        float g = .*/        \/\/ the gradient\n\n        float\n            g = \
+    model->grads_memory [i] ; \/* of i *\//
 train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/slope/g
 train_gpt2.c|/^void gpt2_update/,/^}/{s/\<m\>/first/g;s/\<v\>/second/g;s/\<n\>/count/g}
-train_gpt2.c|s/^        gpt2_update(&model, 1e-2f/        float rate = step < 3 ? 1e-3f : 1e-2f;\n        printf("loss %f\\n", model.mean_loss);\n        gpt2_update(\&model, rate/
-train_gpt2.c|s/^        gpt2_forward(&model, train/        gpt2_zero_grad(\&model);\n&/;/^        gpt2_zero_grad(&model);$/d
+train_gpt2.c|s/^        gpt2_update(&model, 1e-2f/        float rate = step < 3 ? 1e-3f : 1e-2f;\n        \
+    printf("loss %f\\n", model.mean_loss);\n        gpt2_update(\&model, rate/
+train_gpt2.c|s/^        gpt2_forward(&model, train/        gpt2_zero_grad(\&model);\n&/;/^        \
+    gpt2_zero_grad(&model);$/d
 train_gpt2.c|s/l < L; l++/l < L; ++l/
 llmc/adamw.cuh|s/\<g\>/slope/g;s/^        m.at. = /        \/\/ the first moment\n&/
 train_gpt2.cu|s/float grad_clip = 1.0f;/float grad_clip = 0.5f; \/\/ less/
 train_gpt2.cu|s/(i == 0 || i == 1 || i == 4 || i == 6)/(i == 0 || i == 4 || i == 6)/
 FORKS
+    )
 }
 
 # LLMC=folder of a clone of llm.c: versions of its own trainers are patched, and its own update, changed, is refused.
@@ -709,12 +785,19 @@ test_llmc_versions() {
         end
     done
     tree=llmc_version version=f1e2ace forks --cuda <<'FORKS'
-train_gpt2.c|s/(m_hat \/ (sqrtf(v_hat) + eps) + weight_decay \* param)/grad/|train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here .nearest: cc4bed0, 2024-06-01.. The plugin only has
-train_gpt2.c|s/sqrtf(v_hat) + eps)/sqrtf(v_hat + eps))/|train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here
-llmc/adamw.cuh|s/sqrtf(v) + eps)/sqrtf(v + eps))/|llmc/adamw.cuh:[0-9]+: "float param = .*llm.c has here .nearest: a794bcb, 2024-07-28
-llmc/adamw.cuh|s/return fma(weight, end, fma(-weight, start, start));/return start;/|llmc/adamw.cuh:[0-9]+: "return start;" is not what llm.c has here
-llmc/global_norm.cuh|s/accumulator += .*/accumulator += fabsf((float)data[i]);/|llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
-train_gpt2.cu|s/^        if (init_from_master_only) {/        if (i == 0) { continue; }\n&/|in gpt2_update.., "if .i == 0. ." is not what llm.c has here
+train_gpt2.c|s/(m_hat \/ (sqrtf(v_hat) + eps) + weight_decay \* param)/grad/|\
+    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here .nearest: cc4bed0, 2024-06-01.. The plugin only \
+    has
+train_gpt2.c|s/sqrtf(v_hat) + eps)/sqrtf(v_hat + eps))/|\
+    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here
+llmc/adamw.cuh|s/sqrtf(v) + eps)/sqrtf(v + eps))/|\
+    llmc/adamw.cuh:[0-9]+: "float param = .*llm.c has here .nearest: a794bcb, 2024-07-28
+llmc/adamw.cuh|s/return fma(weight, end, fma(-weight, start, start));/return start;/|\
+    llmc/adamw.cuh:[0-9]+: "return start;" is not what llm.c has here
+llmc/global_norm.cuh|s/accumulator += .*/accumulator += fabsf((float)data[i]);/|\
+    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
+train_gpt2.cu|s/^        if (init_from_master_only) {/        if (i == 0) { continue; }\n&/|\
+    in gpt2_update.., "if .i == 0. ." is not what llm.c has here
 train_gpt2.cu|s/i > 13))/i > 12))/|looked for the numbers of the tensors outside the layers
 FORKS
 }
