@@ -128,7 +128,7 @@ static void z_printf(const char *format, ...) {
 static void z_exit(int status) {
     char sentence[300];
     if (status == 0) exit(0);
-    z_said[strcspn(z_said, "\n")] = 0;
+    z_said[strcspn(z_said, "\\n")] = 0;
     snprintf(sentence, sizeof(sentence), "rank %d: %s", z_launch_rank(), z_said);
     zero_end_job(z, status, z_launch_rank() > 0 ? sentence : NULL); // rank 0 has printed its own
 }
@@ -468,7 +468,7 @@ END
 }
 
 sub cuda_make_rules {
-    return <<'END';
+    my $rules = <<'END';
 
 # ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a folder of its own. nvcc gets the host's flags
 # in its own form.
@@ -476,8 +476,8 @@ ZERO_FOR_CUDA := $(ZERO_BUILD)/cuda/libllmc_zero.a
 ZERO_COMMA := ,
 .PHONY: $(ZERO_FOR_CUDA)
 $(ZERO_FOR_CUDA):
-	@$(MAKE) --no-print-directory -f llmc_zero/zero.mk ZERO_CUDA=yes ZERO_NVCC=$(NVCC) \
-	    ZERO_BUILD=$(ZERO_BUILD)/cuda $@
+<tab>@$(MAKE) --no-print-directory -f llmc_zero/zero.mk ZERO_CUDA=yes ZERO_NVCC=$(NVCC) \
+<tab>    ZERO_BUILD=$(ZERO_BUILD)/cuda $@
 train_gpt2cu: override NVCC_FLAGS += -DLLMC_ZERO
 train_gpt2cu: override NVCC_INCLUDES += $(filter -I% -D%,$(ZERO_MPI))
 train_gpt2cu: override NVCC_LDLIBS += $(patsubst -f%,-Xcompiler -f%,$(patsubst -pthread,-lpthread,\
@@ -486,6 +486,7 @@ train_gpt2cu: $(ZERO_FOR_CUDA)
 REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/cuda/llmc_zero/,flags *.[od] */*.[od])) \
     $(ZERO_FOR_CUDA)
 END
+    return $rules =~ s/^<tab>/\t/gmr;
 }
 
 1;
