@@ -35,8 +35,14 @@ run() {
     timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null; status=$?
     # our own closing line, or cmocka's
     read -r p f s < <(awk '
-        match($0, /[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/) { split(substr($0, RSTART), w, /[ ,]+/); p += w[1]; f += w[3]; s += w[5]; seen = 1 }
-        /\[  PASSED  \] [0-9]+ test/ { p += $4; seen = 1 }  /\[  FAILED  \] [0-9]+ test/ { f += $4 }  /\[  SKIPPED \] [0-9]+ test/ { s += $4 }
+        match($0, /[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/) {
+            split(substr($0, RSTART), w, /[ ,]+/)
+            p += w[1]; f += w[3]; s += w[5]
+            seen = 1
+        }
+        /\[  PASSED  \] [0-9]+ test/ { p += $4; seen = 1 }
+        /\[  FAILED  \] [0-9]+ test/ { f += $4 }
+        /\[  SKIPPED \] [0-9]+ test/ { s += $4 }
         END { print p + 0, (seen ? f + 0 : 0), s + 0 }' "$log")
     if [ $status = 124 ] || [ $status = 137 ]; then f=$((f + 1)); echo "HANG   $name: no end after $limit s"
     elif [ $status != 0 ] && [ "$f" = 0 ]; then f=1; fi

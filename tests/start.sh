@@ -509,7 +509,8 @@ test_hosts() {
     end
 }
 
-# For a program built with ThreadSanitizer, which Open MPI is not: the thread for collectives, with several ranks.
+# For a program built with ThreadSanitizer, which Open MPI is not: the thread for collectives, with several
+# ranks.
 test_threads() {
     local way r
     for way in 0 1; do

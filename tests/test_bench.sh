@@ -27,7 +27,8 @@ rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
         BEGIN { half = 0.0051 }                             # of the last digit
         function ratio_is(r, over, over_half, under) {
-            return r >= (over - over_half) / (under + half) - half && (under <= half || r <= (over + over_half) / (under - half) + half)
+            if (r < (over - over_half) / (under + half) - half) return 0
+            return under <= half || r <= (over + over_half) / (under - half) + half
         }
         function hold(ok, what) { if (!ok) { print "row " n ": " what ": " $0; bad = 1 } }
         BEGIN { expected = split(rows, want, " ") }
@@ -43,7 +44,12 @@ rows_hold() {
             hold(ratio_is($11, $10, half, $6), "ratio of copy")
             hold(!peer || ratio_is($13, $12, half, $6), "ratio of the library")
         }
-        END { if (n != expected) { print n + 0 " rows, not " expected; bad = 1 }; exit bad }' out >table || { cat table; return 1; }
+        END {
+            if (n != expected) { print n + 0 " rows, not " expected; bad = 1 }
+            exit bad
+        }' out >table && return
+    cat table
+    return 1
 }
 says() { grep -qF -- "$1" out err; }
 

@@ -22,13 +22,18 @@ cp -r tests/fake_llmc "$dir/llm.c"                              # which the real
 fake() { { echo '#!/usr/bin/env bash'; cat; } >"$FAKE/$1"; chmod +x "$FAKE/$1"; }
 
 fake nvidia-smi <<'END'
-[ -z "${FAKE_NO_DRIVER:-}" ] || { echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."; exit 9; }
+if [ -n "${FAKE_NO_DRIVER:-}" ]; then
+    echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    exit 9
+fi
+card="${FAKE_CARD:-NVIDIA H100 80GB HBM3}, ${FAKE_MIB:-81559}, 580.65.06"
+driver='NVIDIA-SMI 580.65.06    Driver Version: 580.65.06'
 case "$*" in
-    *name,*) echo "${FAKE_CARD:-NVIDIA H100 80GB HBM3}, ${FAKE_MIB:-81559}, 580.65.06, ${FAKE_CAPABILITY:-9.0}, 1980, 700.00" ;;
+    *name,*) echo "$card, ${FAKE_CAPABILITY:-9.0}, 1980, 700.00" ;;
     *-lms*) echo 500; echo 2500; touch "$FAKE/looked"; sleep 60 & trap 'kill $!; exit' TERM; wait ;;
     *memory.used*) echo 500 ;;
     *index,*) for ((i = 0; i < ${FAKE_CARDS:-1}; i++)); do echo "$i, 9.0"; done ;;
-    *) echo "| NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: ${FAKE_DRIVER_CUDA:-13.0} |" ;;
+    *) echo "| $driver    CUDA Version: ${FAKE_DRIVER_CUDA:-13.0} |" ;;
 esac
 END
 mkdir -p "$FAKE"/cuda/{bin,include} && ln -s cuda/bin/nvcc "$FAKE/nvcc"
@@ -65,14 +70,17 @@ while [ $# -gt 0 ]; do case $1 in
 esac; done
 export FAKE_RANKS
 case "$*" in *--comm-timeout*) echo "$*" >"$FAKE/trouble" ;; *) exec "$@" ;; esac
-# a run that loses a rank: mpirun ends one that is killed, and a run of NCCL ends by itself when one is stopped
+# For a run that loses a rank: mpirun ends one that is killed, and a run of NCCL ends by itself when one is
+# stopped.
 pids=()
 for ((r = 0; r < FAKE_RANKS; r++)); do OMPI_COMM_WORLD_RANK=$r "$@" & pids+=($!); done
 while sleep 0.1; do for r in "${!pids[@]}"; do
     read -r _ _ state _ 2>/dev/null <"/proc/${pids[r]}/stat" || state=gone
     case $state in
         gone) echo "mpirun noticed that process rank $r exited on signal 9 (Killed)." ;;
-        T) for ((i = 0; i < ${FAKE_SENTENCES:-1}; i++)); do echo 'train_gpt2_zero: rank 0 on h: the all-gather did not end'; done ;;
+        T) for ((i = 0; i < ${FAKE_SENTENCES:-1}; i++)); do
+               echo 'train_gpt2_zero: rank 0 on h: the all-gather did not end'
+           done ;;
         *) continue ;;
     esac
     [ "${FAKE_LEFT:-}" = "$state" ] || kill -9 "${pids[@]}" 2>/dev/null
@@ -96,11 +104,15 @@ while [ $# -gt 0 ]; do
         */tests/*)
             mkdir -p "$BUILD/tests"
             [ "${FAKE_TEST:-}" != missing ] || { echo 'no cmocka'; status=2; shift; continue; }
-            sed "s/NAME/${made##*/}/" "$FAKE/${FAKE_TEST:-passing}_test" >"$made"; chmod +x "$made"; touch "$1" ;;
+            sed "s/NAME/${made##*/}/" "$FAKE/${FAKE_TEST:-passing}_test" >"$made"
+            chmod +x "$made"
+            touch "$1" ;;
         "${TRAINER:-}.built")
             echo "${C_INCLUDE_PATH:-}" >"$FAKE/include_path"; echo "${LIBRARY_PATH:-}" >"$FAKE/library_path"
             echo built >>"$FAKE/builds"
-            cp "${FAKE_TRAINER:-$FAKE/trainer}" "$made"; touch "$1"; echo 'found: CUDA yes without cuDNN and with NCCL; compiler cc' ;;
+            cp "${FAKE_TRAINER:-$FAKE/trainer}" "$made"
+            touch "$1"
+            echo 'found: CUDA yes without cuDNN and with NCCL; compiler cc' ;;
     esac
     shift
 done
@@ -129,27 +141,36 @@ fake trainer <<'END'
 args=" $*" ranks=${FAKE_RANKS:-1}
 while [ $# -gt 1 ]; do
     case $1 in
-        -z) z=$2 ;; -o) o=$2 ;; -x) x=$2 ;; -b) b=$2 ;; --device) on=$2 ;; --progress) how=$2 ;; --comm) comm=$2 ;;
+        -z) z=$2 ;; -o) o=$2 ;; -x) x=$2 ;; -b) b=$2 ;;
+        --device) on=$2 ;; --progress) how=$2 ;; --comm) comm=$2 ;;
         --attention) attention=$2 ;; --tune) touch "$2" ;;
     esac
     shift 2
 done
 [ "$how${FAKE_HANG:-}" != barpeak ] || exec sleep 60
-[ "$how" = lines ] || { printf 'peak       400000 GFLOP/s in products of bf16 matrices, measured on all ranks at once\n'; exit; }
+if [ "$how" != lines ]; then
+    echo 'peak       400000 GFLOP/s in products of bf16 matrices, measured on all ranks at once'
+    exit
+fi
 if [ -n "${FAKE_REFUSES:-}" ] && [ "${attention:-}" = "$FAKE_REFUSES" ]; then
     echo "train_gpt2_zero: cuDNN refuses attention" >&2
     exit 1
 fi
 if [ -n "${FAKE_FITS:-}" ] && [[ ${o:-} = *-b*-* ]] && [ "$b" -gt "$FAKE_FITS" ]; then
-    echo 'train_gpt2_zero: activations: 1000.0 MiB cannot be had: 10.0 of the 20.0 MiB of NVIDIA H100 are free' >&2
+    echo 'train_gpt2_zero: activations: 1000.0 MiB cannot be had:' \
+        '10.0 of the 20.0 MiB of NVIDIA H100 are free' >&2
     exit 1
 fi
 [ "${FAKE_HANG:-}" != "$z" ] || { echo 'here it hangs'; sleep 60 & trap 'kill $!; exit 1' TERM; wait; }
 if [ "${comm:-}" = nccl ] && [ -z "${FAKE_NCCL_230:-}" ] && [[ $CUDA_VISIBLE_DEVICES != *,* ]]; then
-    echo "train_gpt2_zero: ${FAKE_NCCL:-ranks 0 and 1 are on one GPU of h, which has 1, and NCCL 2.28.9 needs one for each; start 1}" >&2
+    refusal='ranks 0 and 1 are on one GPU of h, which has 1, and NCCL 2.28.9 needs one for each; start 1'
+    echo "train_gpt2_zero: ${FAKE_NCCL:-$refusal}" >&2
     exit 1
 fi
-[[ -z "${FAKE_NO_START:-}" || $args != *--comm-timeout* ]] || { echo 'train_gpt2_zero: rank 0 on h: no communicator'; exit 1; }
+if [[ -n "${FAKE_NO_START:-}" && $args = *--comm-timeout* ]]; then
+    echo 'train_gpt2_zero: rank 0 on h: no communicator'
+    exit 1
+fi
 while [ "$x" -gt 1000 ]; do echo "step    1/$x | loss 5"; sleep 0.1; done
 echo "model      d12: 124475904 parameters, L 12, NH 12, C 768, V 50257, longest sequence 1024"
 case ${attention:-} in cudnn*) by='cuDNN 9.28' ;; *) by=cuBLASLt ;; esac
@@ -172,14 +193,18 @@ hash=00000000000000a$ranks
 cat >"$o/summary.json" <<JSON
 {"steps": $x, "ranks": $ranks, "stage": $z, "dtype": "bf16", "device": "cuda",
  "loss": 9.125, "val_loss": null, "grad_norm": 1, "params_hash": "$hash", "state_hash": "b$hash",
- "tokens_per_s": $rate.00, "model_state_bytes": 1048576000, "working_bytes": 104857600, "activation_bytes": 52428800,
- "host_bytes": 0, "nvme_bytes": 0}
+ "tokens_per_s": $rate.00, "model_state_bytes": 1048576000, "working_bytes": 104857600,
+ "activation_bytes": 52428800, "host_bytes": 0, "nvme_bytes": 0}
 JSON
 END
 fake llmc_trainer <<'END'
+step_line() {       # STEP LOSS MS
+    echo "step    $1/30 | loss $2 (+nanz)| norm 1.0000 (+nanz)| lr 3.00e-04 | $3 ms" \
+        "| 1.0% bf16 MFU | 90000 tok/s"
+}
 if [ -e "${0%/*}/patched" ]; then
     [[ "$*" =~ \ -z\ (.) ]]; echo "ranks ${FAKE_RANKS:-1} $*" >>"$FAKE/patched_arguments"
-    echo "step    30/30 | loss ${FAKE_PATCHED_LOSS:-9.260000} (+nanz)| norm 1.0000 (+nanz)| lr 3.00e-04 | 3.00 ms | 1.0% bf16 MFU | 90000 tok/s"
+    step_line 30 "${FAKE_PATCHED_LOSS:-9.260000}" 3.00
     hash=00000000000000c1
     [ "${BASH_REMATCH[1]}" != "${FAKE_PATCHED_HASH:-}" ] || hash=00000000000000c2
     echo "params_hash $hash"; exit
@@ -188,14 +213,15 @@ fi
 echo 'device memory usage: 3000 MiB / 81559 MiB'
 printf "%s\n" "$*" >"$FAKE/llmc_arguments"
 for ms in 90.00 80.00 2.56 2.50 2.60; do
-    echo "step    1/30 | loss 9.250000 (+nanz)| norm 1.0000 (+nanz)| lr 3.00e-04 | $ms ms | 1.0% bf16 MFU | 90000 tok/s"
+    step_line 1 9.250000 "$ms"
 done
 END
 fake python3 <<'END'
 case "$*" in
     -) cat >/dev/null; [[ $LD_LIBRARY_PATH = *nccl/lib* ]] && echo 2.30.7; exit ;;
     -c*nvidia*) [ -n "${FAKE_NO_WHEELS:-}" ] || echo "$FAKE/nvidia"; exit ;;
-    -c*) [ -z "${FAKE_NO_TORCH:-}" ] || { echo 'ModuleNotFoundError: torch' >&2; exit 1; }; echo 'PyTorch is 2.9.0'; exit ;;
+    -c*) [ -z "${FAKE_NO_TORCH:-}" ] || { echo 'ModuleNotFoundError: torch' >&2; exit 1; }
+         echo 'PyTorch is 2.9.0'; exit ;;
     *' 1') touch "$FAKE/warm"; exit ;;
 esac
 . "$FAKE/until_looked_at"
@@ -205,17 +231,22 @@ END
 # As ncu --csv --page raw --print-units base writes it: what a run launches at its start, and in each of its
 # steps.
 fake ncu <<'END'
-[ -z "${FAKE_NO_COUNTERS:-}" ] || { echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1; }
+if [ -n "${FAKE_NO_COUNTERS:-}" ]; then
+    echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'
+    exit 1
+fi
 echo "$*" >"$FAKE/ncu_arguments"
 while [ $# -gt 1 ]; do case $1 in -x) x=$2; shift ;; esac; shift; done
 id=0
 kernel() {      # NAME NS READ WRITTEN
-    echo "\"$id\",\"77\",\"train_gpt2_zero\",\"h\",\"$1\",\"1\",\"7\",\"(256, 1, 1)\",\"(96, 1, 1)\",\"0\",\"9.0\",\"$3\",\"$4\",\"$2\""
+    echo "\"$id\",\"77\",\"train_gpt2_zero\",\"h\",\"$1\",\"1\",\"7\",\"(256, 1, 1)\",\"(96, 1, 1)\","`
+        `"\"0\",\"9.0\",\"$3\",\"$4\",\"$2\""
     id=$((id + 1))
 }
 echo '==PROF== Connected to process 77'
 echo "numbers    bf16 with fp32 master weights, recompute 0, on NVIDIA H100 (device 0), attention by cuBLASLt"
-echo '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",'`
+echo '"ID","Process ID","Process Name","Host Name","Kernel Name",'`
+    `'"Context","Stream","Block Size","Grid Size","Device","CC",'`
     `'"dram__bytes_read.sum","dram__bytes_write.sum","gpu__time_duration.sum"'
 echo '"","","","","","","","","","","","byte","byte","ns"'
 kernel 'void cast<float, bf16>(bf16 *, const float *, long)' '5,000' 4,096 2,048

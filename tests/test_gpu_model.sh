@@ -131,20 +131,20 @@ row() {
 # shellcheck disable=SC2053
 shows() { [[ $(row "$1") == $2 ]] || { echo "$1: $(row "$1"), not $2"; return 1; }; }
 begin 'a profile beside the model'
-cat >"$dir/profile.tsv" <<'END'
-kernel	launches	ms	read	written
-void layernorm_forward_kernel<bf16, 8, 3, true>(bf16 *, bf16 *, float *)	24	2.500	4.8e9	4.8e9
-void <unnamed>::adamw<<unnamed>::bf16, <unnamed>::bf16>(adamw_constants, long)	13	1.000	1.75e9	1.75e9
-nvjet_hsh_256x128_64x4_2x1_v_bz_coopA_TNT	30	20	3e9	3e9
-sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64	45	40	3e9	3e9
-cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_kernel0_0	12	4.25	3.6e9	1.2e9
-cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_17_kernel0_0	12	14	1e9	1e9
-void cudnn::fusion::compute_dot_do_o_specialized<true, __nv_bfloat16, 128, 64>(Params)	12	1	1e9	0
-ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)	3	0.5	0	0
-ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)	4	0.75	0	0
-[CUDA memset]	62	0.125	0	2e6
-[CUDA memcpy Host-to-Device]	3	0.0625	0	1e6
-void strange_kernel<float>(float *)	7	0.375	5e6	6e6
+tr '|' '\t' >"$dir/profile.tsv" <<'END'
+kernel|launches|ms|read|written
+void layernorm_forward_kernel<bf16, 8, 3, true>(bf16 *, bf16 *, float *)|24|2.500|4.8e9|4.8e9
+void <unnamed>::adamw<<unnamed>::bf16, <unnamed>::bf16>(adamw_constants, long)|13|1.000|1.75e9|1.75e9
+nvjet_hsh_256x128_64x4_2x1_v_bz_coopA_TNT|30|20|3e9|3e9
+sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64|45|40|3e9|3e9
+cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_kernel0_0|12|4.25|3.6e9|1.2e9
+cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_17_kernel0_0|12|14|1e9|1e9
+void cudnn::fusion::compute_dot_do_o_specialized<true, __nv_bfloat16, 128, 64>(Params)|12|1|1e9|0
+ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)|3|0.5|0|0
+ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)|4|0.75|0|0
+[CUDA memset]|62|0.125|0|2e6
+[CUDA memcpy Host-to-Device]|3|0.0625|0|1e6
+void strange_kernel<float>(float *)|7|0.375|5e6|6e6
 END
 need 'the model takes it' model --measured "$dir/profile.tsv"
 read -r _ _ layernorm _ <<<"$(row 'layernorm, with residual too')"

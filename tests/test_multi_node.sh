@@ -43,16 +43,21 @@ END
 # tasks.
 cat >"$dir/bin/sbatch" <<'END'
 #!/usr/bin/env bash
-while [ "${1#-}" != "$1" ]; do case $1 in --nodes=*) nodes=${1#*=} ;; --ntasks-per-node=*) tasks=${1#*=} ;; esac; shift; done
+while [ "${1#-}" != "$1" ]; do
+    case $1 in --nodes=*) nodes=${1#*=} ;; --ntasks-per-node=*) tasks=${1#*=} ;; esac
+    shift
+done
 cp "$1" "$SPOOL/slurm_script"; shift
-export SLURM_JOB_ID=4711$$ SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NUM_NODES=$nodes SLURM_NTASKS=$((nodes * tasks)) SLURM_NTASKS_PER_NODE=$tasks
+export SLURM_JOB_ID=4711$$ SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NUM_NODES=$nodes
+export SLURM_NTASKS=$((nodes * tasks)) SLURM_NTASKS_PER_NODE=$tasks
 export SLURM_JOB_NODELIST=localhost
 cd "$SPOOL" && exec bash ./slurm_script "$@"
 END
 cat >"$dir/bin/srun" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do shift; done
-export SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURM_STEP_TASKS_PER_NODE=$SLURM_NTASKS
+export SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost
+export SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURM_STEP_TASKS_PER_NODE=$SLURM_NTASKS
 pids=() worst=0
 for ((i = 0; i < SLURM_NTASKS; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids+=($!); done
 for pid in "${pids[@]}"; do wait "$pid" || worst=$?; done

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# scripts/patch_llmc on a stand-in for llm.c (tests/fake_llmc): what it changes, that the patched trainer trains, what it refuses.
+# Tests scripts/patch_llmc on a stand-in for llm.c (tests/fake_llmc): what it changes, that the patched
+# trainer trains, and what it refuses.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 patch=$PWD/scripts/patch_llmc fake=$PWD/tests/fake_llmc
 . scripts/mpi_env.sh
 export OMP_NUM_THREADS=1
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1      # a user's own settings, signing for one, are not the test's
+# A user's own settings, signing for one, must not reach the tests.
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON MAKEFLAGS MAKELEVEL
 
 . tests/cases.sh
@@ -14,20 +16,26 @@ has() { grep -qE -- "$2" "$dir/$1"; }                                         # 
 
 # copy_patch FOLDER: the script and what it copies, in $dir/FOLDER; $patch is that one then.
 copy_patch() {
-    mkdir -p "$dir/$1/scripts" && cp -R llmc_zero LICENSE "$dir/$1" && cp -R "$patch" "$patch.d" "$dir/$1/scripts"
+    mkdir -p "$dir/$1/scripts"
+    cp -R llmc_zero LICENSE "$dir/$1" && cp -R "$patch" "$patch.d" "$dir/$1/scripts"
     patch=$dir/$1/scripts/patch_llmc
 }
 commit() { git -C "$1" -c user.name=test -c user.email=test@localhost commit -qam test; }
 # checkout NAME: a fresh stand-in, committed.
 checkout() {
     rm -rf "${dir:?}/$1"
-    mkdir "$dir/$1" && cp -R "$fake/." "$dir/$1" && git -C "$dir/$1" init -q && git -C "$dir/$1" add . && commit "$dir/$1"
+    mkdir "$dir/$1" && cp -R "$fake/." "$dir/$1" || return
+    git -C "$dir/$1" init -q && git -C "$dir/$1" add . && commit "$dir/$1"
 }
 # Every file and folder with its rights and contents, git's own apart.
 state() { (cd "$1" && find . -path ./.git -prune -o -printf '%p %m\n' -type f -exec sha256sum {} + | sort); }
-build() { (cd "$dir/$1" && shift && make --no-print-directory "$@") >"$dir/make" 2>&1 || { tail -n 5 "$dir/make"; return 1; }; }
+build() {
+    (cd "$dir/$1" && shift && make --no-print-directory "$@") >"$dir/make" 2>&1 && return
+    tail -n 5 "$dir/make"
+    return 1
+}
 
-# ------------------------------------------------------------------------------------------------------------ what it changes
+# ---- what it changes
 
 test_patch() {
     local file line
@@ -47,7 +55,8 @@ test_patch() {
     sed -i '/^llmc_zero\/: /d' "$dir/places" "$dir/report"
     need 'the report is not that of the dry run' cmp -s "$dir/places" "$dir/report"
     while IFS=: read -r file line _; do
-        need "$file:$line is no edit" grep -qE '^#(ifdef LLMC_ZERO| ZeRO:)' <(sed -n "$line{/./p};$((line + 1))p" "$dir/patched/$file")
+        need "$file:$line is no edit" grep -qE '^#(ifdef LLMC_ZERO| ZeRO:)' \
+            <(sed -n "$line{/./p};$((line + 1))p" "$dir/patched/$file")
     done <"$dir/places"
     need "$(wc -l <"$dir/places") places" [ "$(wc -l <"$dir/places")" -ge 25 ]
     need "not the whole plugin" diff -rq --exclude=LICENSE llmc_zero "$dir/patched/llmc_zero"
@@ -60,9 +69,11 @@ test_patch() {
     begin 'patch.without LLMC_ZERO it is the original'
     git -C "$dir/plain" checkout -q .
     for file in train_gpt2.c test_gpt2.c llmc/dataloader.h; do
-        need "$file" cmp -s <(cd "$dir/plain" && cc -E -P -x c $file) <(cd "$dir/patched" && cc -E -P -x c $file)
+        need "$file" cmp -s <(cd "$dir/plain" && cc -E -P -x c $file) \
+            <(cd "$dir/patched" && cc -E -P -x c $file)
     done
-    need 'and with it too' not cmp -s <(cc -E -P "$dir/plain/train_gpt2.c") <(cc -DLLMC_ZERO -E -P "$dir/patched/train_gpt2.c")
+    need 'and with it too' not cmp -s <(cc -E -P "$dir/plain/train_gpt2.c") \
+        <(cc -DLLMC_ZERO -E -P "$dir/patched/train_gpt2.c")
     end
 
     begin 'patch.make all, and the other programs as before'
@@ -82,33 +93,38 @@ test_patch() {
     end
 }
 
-# -------------------------------------------------------------------------------------------------------------- that it trains
+# ---- that it trains
 
 # losses NAME: the losses and the sample of a run, a number or token a line.
 losses() { sed -nE 's/^(val loss|step [0-9]+: train loss|sample:) *//p' "$dir/$1" | tr ' ' '\n'; }
 # The largest difference of two runs' losses; 99 if they are not as many, or too few.
 difference() {
     paste <(losses "$1") <(losses "$2") |
-        awk 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print (bad || NR < 15) ? 99 : most + 0 }'
+        awk 'NF != 2 { bad = 1 }
+            { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d }
+            END { print (bad || NR < 15) ? 99 : most + 0 }'
 }
-# run NP NAME [VARIABLE=VALUE]...: the patched trainer on NP ranks (0: without mpirun), its screen under NAME, the Pss of its ranks, as
-# looked at from time to time, under NAME.pss.RANK. ASTRAY=RANK: that rank runs in the folder astray, with the program there.
+# run NP NAME [VARIABLE=VALUE]...: runs the patched trainer on NP ranks (0: without mpirun). Its screen is
+# under NAME, the Pss of its ranks, looked at from time to time, under NAME.pss.RANK. With ASTRAY=RANK that
+# rank runs in the folder astray, with the program there.
 run() {
     local np=$1 out=$2 launcher=()
     shift 2
     [ "$np" = 0 ] || launcher=(mpirun --oversubscribe -np "$np")
     # shellcheck disable=SC2016
     (cd "$dir/patched" && env "$@" timeout -k 2 100 "${launcher[@]}" bash -c '
-        (while grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) >"$0.pss.${OMPI_COMM_WORLD_RANK:-0}" 2>/dev/null &
+        (while grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) \
+            >"$0.pss.${OMPI_COMM_WORLD_RANK:-0}" 2>/dev/null &
         [ "${OMPI_COMM_WORLD_RANK:-0}" != "${ASTRAY:-}" ] || cd ../astray || exit
         exec ./train_gpt2' "$dir/$out") >"$dir/$out" 2>&1 </dev/null
 }
 train() { run "$@" || { tail -n 5 "$dir/$2"; return 1; }; }
 digest() { sed -n 's/^params_hash //p' "$dir/$1"; }
 
-# ---------------------------------------------------------------------------------------------------------- the CUDA trainer
+# ---- the CUDA trainer
 
-# Its stand-in computes on the processor; the patched one is told to, and its Makefile not to ask for a CUDA compiler.
+# Its stand-in computes on the processor; the patched one is told to, and its Makefile not to ask for a CUDA
+# compiler.
 on_the_processor() {
     sed -i 's/z_config.device = ZERO_CUDA;/z_config.device = ZERO_CPU;/' "$dir/cuda/train_gpt2.cu"
     sed -i 's/ ZERO_CUDA=yes / ZERO_CUDA=no /' "$dir/cuda/Makefile"
@@ -131,13 +147,16 @@ test_cuda_patch() {
         need "$file is not as in the dry run" cmp -s "$dir/original/$file" "$dir/cuda/$file"
     done
     while IFS=: read -r file line _; do
-        need "$file:$line is no edit" grep -qE '^#(ifn?def LLMC_ZERO| ZeRO)' <(sed -n "$line{/./p};$((line + 1))p" "$dir/cuda/$file")
+        need "$file:$line is no edit" grep -qE '^#(ifn?def LLMC_ZERO| ZeRO)' \
+            <(sed -n "$line{/./p};$((line + 1))p" "$dir/cuda/$file")
     done < <(grep -v '^llmc_zero/: ' "$dir/report")
     need 'not enough places' [ "$(grep -c '^train_gpt2.cu:' "$dir/report")" -ge 55 ]
-    need 'every rank writes the model file' grep -q 'process_rank == 0 ? path : "/dev/null"' "$dir/cuda/train_gpt2.cu"
+    need 'every rank writes the model file' \
+        grep -q 'process_rank == 0 ? path : "/dev/null"' "$dir/cuda/train_gpt2.cu"
     need 'train_gpt2.c is another' cmp -s "$dir/patched/train_gpt2.c" "$dir/cuda/train_gpt2.c"
-    need 'weight decay is not that of the update' [ "$(echo $(sed -nE 's/"([a-z0-9]+)", Z_[A-Z]+, 1/\n:\1\n/gp' "$dir/cuda/train_gpt2.cu" |
-        grep '^:'))" = ':wte :wpe :upw :downw' ]
+    need 'weight decay is not that of the update' [ "$(echo $(
+        sed -nE 's/"([a-z0-9]+)", Z_[A-Z]+, 1/\n:\1\n/gp' "$dir/cuda/train_gpt2.cu" | grep '^:'
+    ))" = ':wte :wpe :upw :downw' ]
     end
 
     begin 'cuda.without LLMC_ZERO it is the original'
@@ -172,7 +191,8 @@ test_cuda_patch() {
     end
 }
 
-# cuda NP NAME [VARIABLE=VALUE]... [OPTION VALUE]...: the patched CUDA trainer on NP ranks (0: without mpirun), its screen under NAME.
+# cuda NP NAME [VARIABLE=VALUE]... [OPTION VALUE]...: runs the patched CUDA trainer on NP ranks (0: without
+# mpirun). Its screen is under NAME.
 # ASTRAY=OPTIONS: rank 1 has these too.
 cuda() {
     local np=$1 out=$2 launcher=() set=(ZERO_POISON=1)
@@ -187,9 +207,13 @@ cuda() {
 # same_run NAME NAME: losses, norms and samples agree.
 same_run() {
     local most
-    numbers() { sed -nE 's/ norm/ /; s/^(val loss|step [0-9]+: train loss|sample:) *//p' "$dir/$1" | tr -s ' ' '\n'; }
+    numbers() {
+        sed -nE 's/ norm/ /; s/^(val loss|step [0-9]+: train loss|sample:) *//p' "$dir/$1" | tr -s ' ' '\n'
+    }
     most=$(paste <(numbers "$1") <(numbers "$2") |
-        awk 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print (bad || NR < 30) ? 99 : most + 0 }')
+        awk 'NF != 2 { bad = 1 }
+            { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d }
+            END { print (bad || NR < 30) ? 99 : most + 0 }')
     number "$most < 1e-4" || { echo "   $1 and $2 differ by $most"; false; }
 }
 
@@ -206,7 +230,8 @@ test_cuda_training() {
         need 'failed' cuda 2 "cuda.$stage" -b 2 -d 128 -z $stage
         need 'is not the run of the original' same_run cuda.plain "cuda.$stage"
         need 'is not that stage' has "cuda.$stage" "^ZeRO stage $stage on 2 ranks by mpi, shared window"
-        need 'ranks share a GPU silently' has "cuda.$stage" "^note: 2 ranks on rank 0's machine, GPUs that it sees there: 1; "
+        need 'ranks share a GPU silently' \
+            has "cuda.$stage" "^note: 2 ranks on rank 0's machine, GPUs that it sees there: 1; "
         need 'not each line once' [ "$(grep -cE '^(step 3|sample:)' "$dir/cuda.$stage")" = 4 ]
         # with several micro-batches the sums of stages 2 and 3 are others
         if [ $stage = 0 ] || [ $stage = 2 ]; then first=$(digest "cuda.$stage"); fi
@@ -214,7 +239,8 @@ test_cuda_training() {
         end
     done
     begin 'cuda.train.stage 3, nothing gathered ahead and by no thread'
-    echo '{ "zero_optimization": { "overlap_comm": false, "stage3_prefetch_bucket_size": 0 } }' >"$dir/config.json"
+    echo '{ "zero_optimization": { "overlap_comm": false, "stage3_prefetch_bucket_size": 0 } }' \
+        >"$dir/config.json"
     need 'failed' cuda 2 cuda.bare ZERO_CONFIG="$dir/config.json" -b 2 -d 128 -z 3
     need "digest $(digest cuda.bare), not $first" [ "$(digest cuda.bare)" = "$first" ]
     end
@@ -251,7 +277,8 @@ test_cuda_checkpoints() {
     mkdir "$dir/cuda/log" "$dir/original/log"
     need 'failed' cuda 2 cuda.whole -b 2 -d 128 -z 2 -x 9 -n 2 -o log
     files=$(cd "$dir/cuda/log" && echo *)
-    need "files: $files" [ "$files" = "$(echo DONE_0000000{2,4,6,8} model_0000000{6,8}.bin state_0000000{6,8}_0000{0,1}.bin{,.zero})" ]
+    need "files: $files" [ "$files" = "$(echo DONE_0000000{2,4,6,8} model_0000000{6,8}.bin \
+        state_0000000{6,8}_0000{0,1}.bin{,.zero})" ]
     need 'failed to resume' cuda 2 cuda.resumed -b 2 -d 128 -z 3 -x 9 -y 6 -o log
     need 'no digest' has cuda.whole '^params_hash '
     need 'ends elsewhere' [ "$(digest cuda.whole)" = "$(digest cuda.resumed)" ]
@@ -260,13 +287,18 @@ test_cuda_checkpoints() {
     begin 'cuda.checkpoint.the original reads the model file, and the patched trainer its own'
     (cd "$dir/original" && ./train_gpt2cu -e "$dir/cuda/log/model_00000006.bin" -x 0) >"$dir/cuda.read" 2>&1
     need 'failed' cuda 0 cuda.own -e log/model_00000006.bin -x 0
-    values=$(for file in whole:3 read:1 own:1; do sed -n 's/^val loss //p' "$dir/cuda.${file%:*}" | sed -n "${file#*:}p"; done | sort -g)
-    need "losses $values" number "$(echo "$values" | awk '{ v[NR] = $1 } END { print NR == 3 && v[3] - v[1] < 1e-5 }')"
+    values=$(for file in whole:3 read:1 own:1; do
+        sed -n 's/^val loss //p' "$dir/cuda.${file%:*}" | sed -n "${file#*:}p"
+    done | sort -g)
+    need "losses $values" number \
+        "$(echo "$values" | awk '{ v[NR] = $1 } END { print NR == 3 && v[3] - v[1] < 1e-5 }')"
     end
     (cd "$dir/original" && ./train_gpt2cu -d 128 -x 3 -n 2 -o log) >/dev/null 2>&1
     cp "$dir"/original/log/*00000002* "$dir/cuda/log"
-    refuses 'a state file of the original' 'state_00000002_00000.bin: not written with ZeRO' 0 -x 4 -y 2 -o log
-    refuses 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2, srun -n 2 or -pn 2' 0 -x 9 -y 6 -o log
+    refuses 'a state file of the original' 'state_00000002_00000.bin: not written with ZeRO' \
+        0 -x 4 -y 2 -o log
+    refuses 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2, srun -n 2 or -pn 2' \
+        0 -x 9 -y 6 -o log
     cp "$dir/cuda/log/state_00000008_00000.bin.zero" "$dir/cuda/log/state_00000006_00000.bin.zero"
     cp "$dir/cuda/log/state_00000008_00001.bin.zero" "$dir/cuda/log/state_00000006_00001.bin.zero"
     refuses 'files of two checkpoints' 'is of step 6, .*zero of step 8' 2 -b 2 -x 9 -y 6 -o log
@@ -276,7 +308,10 @@ test_cuda_checkpoints() {
 
 # LLMC=folder of a clone of llm.c: its own trainer is patched and, where there is nvcc, compiled and linked.
 test_llmc() {
-    if [ -z "${LLMC:-}" ] || ! command -v nvcc >/dev/null; then skip cuda.llmc 'no nvcc, or no LLMC=folder of a clone of llm.c'; return; fi
+    if [ -z "${LLMC:-}" ] || ! command -v nvcc >/dev/null; then
+        skip cuda.llmc 'no nvcc, or no LLMC=folder of a clone of llm.c'
+        return
+    fi
     begin 'cuda.llmc.without LLMC_ZERO it is the original'
     need 'no clone' git clone -q "$LLMC" "$dir/original_llmc"
     need 'no clone' git clone -q "$LLMC" "$dir/llmc"
@@ -290,7 +325,10 @@ test_llmc() {
     need 'is not there' [ -x "$dir/llmc/train_gpt2cu" ]
     end
 }
-preprocessed_cuda() { (cd "$dir/$1" && nvcc -E -w -DENABLE_BF16 -D__LINE__=0 -arch=sm_90 train_gpt2.cu 2>/dev/null | grep -vE '^(#|[[:space:]]*$)'); }
+preprocessed_cuda() {
+    (cd "$dir/$1" && nvcc -E -w -DENABLE_BF16 -D__LINE__=0 -arch=sm_90 train_gpt2.cu 2>/dev/null |
+        grep -vE '^(#|[[:space:]]*$)')
+}
 
 # said PATTERN [TIMES]: the ranks have said it once, or at least once and at most TIMES; in the file told.
 said() {
@@ -308,22 +346,30 @@ refuses() {
 }
 test_cuda_failures() {
     refuses 'a start that there is not' '-pi nccl: mpi, tcp or fs' 0 -pi nccl
-    refuses 'a start by TCP without an address' 'server.*, the address of rank 0 as host:port, is missing' 0 -pi tcp -pn 2 -pr 0
-    refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would take GPU 7, and this machine has' 0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
-    refuses 'another number of ranks than started' '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
+    refuses 'a start by TCP without an address' \
+        'server.*, the address of rank 0 as host:port, is missing' 0 -pi tcp -pn 2 -pr 0
+    refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would take GPU 7, and this machine has' \
+        0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
+    refuses 'another number of ranks than started' \
+        '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     refuses 'a stage that there is not' 'stage 4: the stages are' 0 -z 4
     refuses 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
-    refuses 'another precision' 'another precision than this program was built with' 0 ZERO_CONFIG="$dir/config.json"
+    refuses 'another precision' 'another precision than this program was built with' \
+        0 ZERO_CONFIG="$dir/config.json"
     echo '{ "gradient_accumulation_steps": 3 }' >"$dir/config.json"
-    refuses 'another number of micro-batches' 'steps 3, but -d, -b and -t make it 2' 0 ZERO_CONFIG="$dir/config.json" -d 128
+    refuses 'another number of micro-batches' 'steps 3, but -d, -b and -t make it 2' \
+        0 ZERO_CONFIG="$dir/config.json" -d 128
 }
 
-# differs NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: rank 1 of 3 has LINE, as ASTRAY says, rank 0 has OTHER.
+# differs NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: rank 1 of 3 has LINE, as ASTRAY says, and
+# rank 0 has OTHER.
 differs() { refuses "on rank 1, $1" "^rank 1 .host [^)]*. has $2 and rank 0 .host [^)]*. has $3" 3 "${@:4}"; }
 test_cuda_same() {
     local tokens='loader, file 0 = tiny_tokens.bin,' folder rank1
-    for folder in copy astray; do mkdir "$dir/cuda/$folder" && cp "$dir/cuda/tiny_tokens.bin" "$dir/cuda/$folder"; done
+    for folder in copy astray; do
+        mkdir "$dir/cuda/$folder" && cp "$dir/cuda/tiny_tokens.bin" "$dir/cuda/$folder"
+    done
     differs 'the batch' '-b = 4' '-b = 2' ASTRAY='-b 4' -b 2
     differs 'an option more' '-sl = 4' 'no -sl' ASTRAY='-sl 4'
     begin 'cuda.same.order of options, and paths'
@@ -333,8 +379,10 @@ test_cuda_same() {
     printf x | dd of="$dir/cuda/astray/tiny_tokens.bin" bs=1 seek=3000 conv=notrunc status=none
     differs 'the training data' "train_$tokens .*" "train_$tokens .*" ASTRAY='-i astray/tiny_tokens.bin'
     differs 'the validation data' "val_$tokens .*" "val_$tokens .*" ASTRAY='-j astray/tiny_tokens.bin'
-    differs 'the number of data files' 'train_loader = .* 2 data files' 'train_loader = .* 1 data files' ASTRAY='-i [ac]*/tiny_tokens.bin'
-    differs 'the model file' 'parameters = digest .*' 'parameters = digest .*' ASTRAY='-e log/model_00000008.bin' -e log/model_00000006.bin
+    differs 'the number of data files' 'train_loader = .* 2 data files' 'train_loader = .* 1 data files' \
+        ASTRAY='-i [ac]*/tiny_tokens.bin'
+    differs 'the model file' 'parameters = digest .*' 'parameters = digest .*' \
+        ASTRAY='-e log/model_00000008.bin' -e log/model_00000006.bin
     begin 'cuda.same.by TCP it is said once'
     local port=$((20000 + RANDOM % 10000))
     (cuda 0 told.1 -z 2 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 1 -pg 1) & rank1=$!
@@ -359,11 +407,13 @@ test_training() {
     for stage in 0 1 2 3; do
         begin "train.stage $stage, half the rows on each of 2 ranks"
         need 'failed' train 2 "zero.$stage" ZERO_STAGE=$stage ZERO_POISON=1
-        need "losses differ by $(difference one "zero.$stage")" number "$(difference one "zero.$stage") < 1e-4"
+        need "losses differ by $(difference one "zero.$stage")" \
+            number "$(difference one "zero.$stage") < 1e-4"
         need 'is not that stage' has "zero.$stage" "^ZeRO stage $stage on 2 ranks by mpi, shared window"
         need 'not each line once' [ "$(grep -c 'step 3: train loss' "$dir/zero.$stage")" = 1 ]
         first=${first:-$(digest "zero.$stage")}
-        need "digest $(digest "zero.$stage"), at stage 0 $first" [ "$(digest "zero.$stage")" = "${first:-none}" ]
+        need "digest $(digest "zero.$stage"), at stage 0 $first" \
+            [ "$(digest "zero.$stage")" = "${first:-none}" ]
         end
     done
     begin 'train.stage 3 unless asked otherwise, by file too'
@@ -379,7 +429,9 @@ test_training() {
 told_of_rank_1() {
     local stage file files=(train_gpt2 tiny_model.bin tiny_tokens.bin config.json)
     mkdir "$dir/astray"
-    astray() {          # NAME LINE OTHER [VARIABLE=VALUE]...: rank 1 of 3 has LINE, rank 0 has OTHER; then as before
+    # NAME LINE OTHER [VARIABLE=VALUE]...: rank 1 of 3 has LINE, rank 0 has OTHER. Afterwards they are alike
+    # again.
+    astray() {
         told "on rank 1, $1" "^rank 1 .host [^)]*. has $2 and rank 0 .host [^)]*. has $3" 3 ASTRAY=1 "${@:4}"
         for file in "${files[@]}"; do cp "$dir/patched/$file" "$dir/astray"; done
     }
@@ -396,8 +448,8 @@ told_of_rank_1() {
     astray 'a program for another batch' 'train = B 4, T 16, .*' 'train = B 2, T 16, .*'
 }
 
-# told NAME PATTERN NP [VARIABLE=VALUE]...: the patched trainer must fail and say so, within its time; once, or at most TIMES times, for a
-# check of llm.c's own that speaks on every rank.
+# told NAME PATTERN NP [VARIABLE=VALUE]...: the patched trainer must fail and say so, within its time; once,
+# or at most TIMES times, for a check of llm.c's own that speaks on every rank.
 told() {
     local pattern=$2
     begin "told.$1"
@@ -425,7 +477,7 @@ test_failures() {
     told 'no model file on rank 1 alone' 'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=1
 }
 
-# What the system sees of a rank against the table: 16 layers of 256 channels, so that the layers are most of it.
+# What the system sees of a rank against the table. 16 layers of 256 channels make the layers most of it.
 test_memory() {
     local stage seen=() table=()
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
@@ -433,17 +485,21 @@ test_memory() {
     (cd "$dir/patched" && ./make_files 16 64 16 256)
     for stage in 0 3; do
         need "stage $stage failed" train 2 "memory.$stage" ZERO_STAGE=$stage
-        seen[stage]=$(cat "$dir/memory.$stage".pss.* | awk '$2 > most { most = $2 } END { print most / 1024 }')
+        seen[stage]=$(cat "$dir/memory.$stage".pss.* |
+            awk '$2 > most { most = $2 } END { print most / 1024 }')
         table[stage]=$(sed -nE 's/.*together ([0-9.]+) MiB/\1/p' "$dir/memory.$stage")
-        need "stage $stage: more beside the table than activations, MPI and the program" number "${seen[stage]} - ${table[stage]} < 12"
+        need "stage $stage: more beside the table than activations, MPI and the program" \
+            number "${seen[stage]} - ${table[stage]} < 12"
     done
-    echo "   a rank takes ${seen[0]} and ${seen[3]} MiB at stages 0 and 3, the tables say ${table[0]} and ${table[3]}"
-    need 'the difference is not that of the tables' number "(${seen[0]} - ${seen[3]}) / (${table[0]} - ${table[3]}) > 0.9 &&
+    echo "   a rank takes ${seen[0]} and ${seen[3]} MiB at stages 0 and 3," \
+        "the tables say ${table[0]} and ${table[3]}"
+    need 'the difference is not that of the tables' number \
+        "(${seen[0]} - ${seen[3]}) / (${table[0]} - ${table[3]}) > 0.9 &&
         (${seen[0]} - ${seen[3]}) / (${table[0]} - ${table[3]}) < 1.1"
     end
 }
 
-# ------------------------------------------------------------------------------------------------------------- what it refuses
+# ---- what it refuses
 
 # refused NAME PATTERN FOLDER [OPTION]...: an error with the pattern in it, and not one byte changed.
 refused() {
@@ -453,7 +509,8 @@ refused() {
     "$patch" ${folder:+"$folder"} "${@:4}" >"$dir/refused" 2>&1; local status=$?
     need "status $status" [ $status = 1 ]
     need "no '$pattern' in: $(cat "$dir/refused")" has refused "$pattern"
-    need "$(wc -l <"$dir/refused") lines" [ "$(wc -l <"$dir/refused")" -le 2 ]          # git may have said something too
+    # git may have said something too
+    need "$(wc -l <"$dir/refused") lines" [ "$(wc -l <"$dir/refused")" -le 2 ]
     need 'the tree changed' cmp -s "$dir/before" <(state "$dir/tree")
     end
 }
@@ -506,11 +563,15 @@ test_half_done() {
     refused 'a disk that fails half way' 'the disk is gone; nothing was changed' "$dir/tree"
 }
 
-# A folder that cannot be written to: noticed when half of the files have been prepared. Root can write everywhere, so not as root.
+# A folder that cannot be written to is noticed when half of the files have been prepared. Root can write
+# everywhere, so this does not run as root.
 test_unwritable() {
     local as=() patch=$patch
     if [ "$(id -u)" = 0 ]; then
-        command -v setpriv >/dev/null || { skip 'refused.a folder that cannot be written to' 'no setpriv'; return; }
+        if ! command -v setpriv >/dev/null; then
+            skip 'refused.a folder that cannot be written to' 'no setpriv'
+            return
+        fi
         as=(setpriv --reuid=65534 --clear-groups --inh-caps=-all)
         copy_patch 'x [y] {z}'           # that user need not see the folder of this one
     fi
@@ -528,8 +589,8 @@ test_unwritable() {
 
 # joined: standard input, where a line that ends in \ goes on after the blanks of the next one.
 joined() { sed -e ':more' -e '/\\$/ { N; s/\\\n *//; b more' -e '}'; }
-# Forks: a place that is no longer as expected. File | sed command | what the message has to say, in which $ADAMW
-# stands for that variable.
+# Forks: a place that is no longer as expected. File | sed command | what the message has to say, in which
+# $ADAMW stands for that variable.
 forks() {
     local file edit pattern
     while IFS='|' read -r file edit pattern; do
@@ -537,7 +598,12 @@ forks() {
         pattern=${pattern//'$ADAMW'/$ADAMW}
         "${tree:-checkout}" "${version:-tree}"
         sed -i "$edit" "$dir/tree/$file"
-        if git -C "$dir/tree" diff --quiet; then begin "fork.$edit"; need 'changes nothing' false; end; continue; fi
+        if git -C "$dir/tree" diff --quiet; then
+            begin "fork.$edit"
+            need 'changes nothing' false
+            end
+            continue
+        fi
         commit "$dir/tree"
         refused "$file: $edit" "$pattern" "$dir/tree" "$@"
     done < <(joined)
@@ -641,7 +707,8 @@ Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|\
 FORKS
 }
 
-# Forks that train otherwise: another optimizer, or other steps. Their patched trainers would compile and run, with other losses.
+# Forks that train otherwise: another optimizer, or other steps. Their patched trainers would compile and run,
+# with other losses.
 ADAMW='is not what llm.c has here .nearest: tests/fake_llmc.. The plugin only has llm.c.s AdamW'
 test_other_training() {
     forks <<'FORKS'
@@ -769,14 +836,16 @@ FORKS
     )
 }
 
-# LLMC=folder of a clone of llm.c: versions of its own trainers are patched, and its own update, changed, is refused.
+# LLMC=folder of a clone of llm.c: versions of its own trainers are patched, and its own update, changed, is
+# refused.
 test_llmc_versions() {
     local commit
     if ! git -C "${LLMC:-/none}" rev-parse -q --verify f1e2ace >/dev/null 2>&1; then
         skip llmc.versions 'no LLMC=folder of a clone of llm.c'
         return
     fi
-    for commit in cc4bed0 ff14b08 4d77ece 'a794bcb --cuda' '0d52d2a --cuda' 'e6856bc --cuda' 'f1e2ace --cuda'; do
+    for commit in cc4bed0 ff14b08 4d77ece \
+        'a794bcb --cuda' '0d52d2a --cuda' 'e6856bc --cuda' 'f1e2ace --cuda'; do
         begin "llmc.version $commit"
         llmc_version "${commit%% *}"
         # shellcheck disable=SC2086
@@ -812,7 +881,8 @@ if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     echo '0 passed, 0 failed, 1 skipped'
     exit 0
 fi
-if [ $# -gt 0 ]; then                                                   # some alone: llmc for scripts/check.sh
+# Parts may be run alone: scripts/check.sh runs llmc.
+if [ $# -gt 0 ]; then
     for part; do "test_$part"; done
     finish patch
     exit
