@@ -11,7 +11,8 @@ trap 'rm -f "$to.tmp"' EXIT
 awk '
 BEGIN {
     print "# API of llmc_zero\n"
-    print "Made from `llmc_zero/zero.h` and `llmc_zero/zero_job.h` by `dev/make_api.sh`. [porting.md](porting.md)"
+    made_from = "Made from `llmc_zero/zero.h` and `llmc_zero/zero_job.h` by `dev/make_api.sh`."
+    print made_from " [porting.md](porting.md)"
     print "shows how a trainer uses it, [details.md](details.md) says what each rule means in detail.\n"
 }
 

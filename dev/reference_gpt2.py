@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Makes tests/reference_gpt2.bin: a tiny GPT-2 computed by PyTorch in float64, which tests/test_gradients.c is held against.
+"""Makes tests/reference_gpt2.bin, against which tests/test_gradients.c compares: a tiny GPT-2 computed by
+PyTorch in float64.
 
     pip install torch numpy && python3 dev/reference_gpt2.py tests/reference_gpt2.bin
 
-The model is written here from the paper's description and shares nothing with the C code but the order of the tensors. The file, all
-little-endian: 16 int32 (magic, version, longest sequence, V, Vp, L, NH, C, B, T, steps, 5 x 0), 8 float32 (lr, beta1, beta2, eps, weight
-decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V);
-loss before each step and after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters and
-gradients are in llm.c's order, all layers of a tensor together. At the end llm.c's initialisation of another model, as torch draws it:
-6 int32 (longest sequence, V, Vp, L, NH, C), its parameters.
+The model is written here from the paper's description and shares nothing with the C code but the order of the
+tensors. The file is little-endian: 16 int32 (magic, version, longest sequence, V, Vp, L, NH, C, B, T, steps,
+5 x 0), 8 float32 (lr, beta1, beta2, eps, weight decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens
+b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V); loss before each step and
+after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters
+and gradients are in llm.c's order, all layers of a tensor together. At the end is llm.c's initialisation of
+another model, as torch draws it: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters.
 """
 import math
 import sys
@@ -18,12 +20,14 @@ import torch
 
 MAGIC, VERSION = 20251121, 1
 B, T, STEPS = 2, 9, 3
-LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-4, 0.1, 1.0    # eps so large that rounding in gradients near 0 is no step
+# eps is so large that rounding in gradients near 0 makes no step.
+LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-4, 0.1, 1.0
 
 
 class Config:
     def __init__(self, layers, heads, channels, vocab, longest):
-        self.layers, self.heads, self.channels, self.vocab, self.longest = layers, heads, channels, vocab, longest
+        self.layers, self.heads, self.channels = layers, heads, channels
+        self.vocab, self.longest = vocab, longest
         self.padded = (vocab + 127) // 128 * 128
 
 
@@ -34,7 +38,8 @@ def shapes(c):
         "wte": ((c.padded, n), False), "wpe": ((c.longest, n), False),
         "ln1w": ((n,), True), "ln1b": ((n,), True), "qkvw": ((3 * n, n), True), "qkvb": ((3 * n,), True),
         "attprojw": ((n, n), True), "attprojb": ((n,), True), "ln2w": ((n,), True), "ln2b": ((n,), True),
-        "fcw": ((4 * n, n), True), "fcb": ((4 * n,), True), "fcprojw": ((n, 4 * n), True), "fcprojb": ((n,), True),
+        "fcw": ((4 * n, n), True), "fcb": ((4 * n,), True),
+        "fcprojw": ((n, 4 * n), True), "fcprojb": ((n,), True),
         "lnfw": ((n,), False), "lnfb": ((n,), False),
     }
 
@@ -68,7 +73,7 @@ def logits_of(p, inputs, c):
 
 
 def random_parameters(c):
-    """Nothing is 0 or 1, so that every term of every gradient matters; float32 values, computed with in float64."""
+    """float32 values, computed with in float64. None is 0 or 1, so every term of every gradient matters."""
     generator = torch.Generator().manual_seed(1)
     p = {}
     for name, (shape, per_layer) in shapes(c).items():
@@ -128,11 +133,12 @@ def main(path):
         optimizer.step()
     assert min(norms) > CLIP, "the reference must exercise clipping"
 
-    small = Config(layers=2, heads=2, channels=10, vocab=37, longest=7)     # sizes that are no multiples of 16
+    small = Config(layers=2, heads=2, channels=10, vocab=37, longest=7)     # sizes are not multiples of 16
     ints = lambda *x: np.array(x, dtype="<i4").tobytes()
     floats = lambda x: np.asarray(x, dtype="<f4").tobytes()
     with open(path, "wb") as f:
-        f.write(ints(MAGIC, VERSION, c.longest, c.vocab, c.padded, c.layers, c.heads, c.channels, B, T, STEPS, 0, 0, 0, 0, 0))
+        f.write(ints(MAGIC, VERSION, c.longest, c.vocab, c.padded, c.layers, c.heads, c.channels, B, T, STEPS,
+                     0, 0, 0, 0, 0))
         f.write(floats([LR, BETA1, BETA2, EPS, DECAY, CLIP, 0, 0]))
         f.write(ints(*tokens.tolist()))
         for x in (start, first_logits.numpy().ravel(), losses, norms, gradients, flat(p)):

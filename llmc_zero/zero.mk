@@ -71,8 +71,8 @@ $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# One object, in which only what zero.h declares is visible, so that the plugin's inner names cannot clash with
-# a trainer's.
+# One object, in which only what zero.h declares is visible, so that the plugin's inner names cannot clash
+# with a trainer's.
 ZERO_ALL := $(ZERO_BUILD)/llmc_zero/all.o
 $(ZERO_LIB): $(ZERO_OBJ)
 	$(ZERO_Q)$(LD) -r --force-group-allocation $^ -o $(ZERO_ALL)

@@ -43,7 +43,8 @@ grep -E '^(model|batch|numbers) ' "$folder.screen"
 printf '%s\n' '' '       memory of a rank, MiB                         sent a step,    median' \
     'stage   states  working  activations  together    MiB a rank   step, ms       loss  params_hash'
 printf '%s\n' "${rows[@]}" | awk '{ M = 1048576
-    printf "%5d %8.1f %8.1f %12.1f %9.1f %13.2f ", $1, $2 / M, $3 / M, $4 / M, ($2 + $3 + $4) / M, ($5 + $6 + $7) / M
+    printf "%5d %8.1f %8.1f %12.1f ", $1, $2 / M, $3 / M, $4 / M
+    printf "%9.1f %13.2f ", ($2 + $3 + $4) / M, ($5 + $6 + $7) / M
     printf "%10.2f %10.6f  %s\n", $9 ? 1000 * $8 / $9 : 0, $10, $11 }'
 echo
 micro=$(batch '([0-9]+) micro-batches')

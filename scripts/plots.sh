@@ -45,7 +45,8 @@ fi
 # last thinnest.
 gnuplot - <<END || fail "gnuplot could not draw $folder"
 set terminal pngcairo noenhanced size 900,540 font "DejaVu Sans,12" background "white"
-set linetype 1 lc rgb "#0072b2"; set linetype 2 lc rgb "#e69f00"; set linetype 3 lc rgb "#009e73"; set linetype 4 lc rgb "#d55e00"
+set linetype 1 lc rgb "#0072b2"; set linetype 2 lc rgb "#e69f00"
+set linetype 3 lc rgb "#009e73"; set linetype 4 lc rgb "#d55e00"
 set linetype 5 lc rgb "#56b4e9"; set linetype 6 lc rgb "#cc79a7"
 set border 3 lc rgb "#555555"; set tics nomirror out; set grid ytics lc rgb "#dddddd" lt 1
 set key top right reverse Left samplen 3
@@ -64,11 +65,13 @@ set title "Memory of a rank"; unset xlabel; set ylabel "MiB"; set xrange [-0.7:r
 set style fill solid 1 noborder; set boxwidth 0.55; set offsets 0, 0, graph 0.1, 0
 M = 1048576.0
 plot "$work/memory" using 0:((\$2+\$3+\$4)/M):xtic(1) with boxes lt 3 title "activations", \
-     "" using 0:((\$2+\$3)/M) with boxes lt 2 title "working buffers", "" using 0:(\$2/M) with boxes lt 1 title "model states", \
+     "" using 0:((\$2+\$3)/M) with boxes lt 2 title "working buffers", \
+     "" using 0:(\$2/M) with boxes lt 1 title "model states", \
      "" using 0:((\$2+\$3+\$4)/M):(sprintf("%.1f", (\$2+\$3+\$4)/M)) with labels offset 0,0.7 notitle
 
 set output "$work/step_time.png"
-set title "Step time without the first two steps (box: the middle half, whiskers: all but outliers)"; set ylabel "ms"
+set title "Step time without the first two steps (box: the middle half, whiskers: all but outliers)"
+set ylabel "ms"
 set style boxplot nooutliers; set style fill solid 0.5 border -1; set boxwidth 0.4; unset key
 do for [i=0:runs-1] {
     stats steps(i) every ::2 using 3 nooutput

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# make bench: speed and memory of a training step of GPT-2 124M, 2 ranks x 1 thread, batch 2 x 256 tokens each, AdamW and clipping in
-# the step. Prints a table with ratios; JSON lines go to build/bench.jsonl.
-#   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2, DeepSpeed ZeRO-3, DDP and PyTorch in one process then run in turn
-#                           with ours, and the ratios to the fastest are printed
-# Then AdamW and the collectives against memory, the hooks on their own, what overlap hides between two hosts (as root),
-# and how a step grows with layers, rows and ranks.
-#   ROUNDS=3                each program so many times, in turn; medians are quoted       STEPS=8       steps of a run
+# make bench: measures speed and memory of a training step of GPT-2 124M on 2 ranks of 1 thread, batch 2 x 256
+# tokens each, with AdamW and clipping in the step. Prints a table with ratios and writes JSON lines to
+# build/bench.jsonl.
+#   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2, DeepSpeed ZeRO-3, DDP and PyTorch in
+#                           one process then run in turn with ours, and the ratios to the fastest are printed
+#   ROUNDS=3                runs of each program, in turn; medians are quoted
+#   STEPS=8                 steps of a run
+# Then it measures AdamW and the collectives against memory, the hooks on their own, what overlap hides
+# between two hosts (as root), and how a step grows with layers, rows and ranks.
 set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
@@ -23,7 +25,11 @@ machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) "\
 echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
 
 ours() {  # stage dtype
-    mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x "$steps" -o "$work/run" >"$work/log" || { cat "$work/log"; exit 1; }
+    if ! mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x "$steps" \
+        -o "$work/run" >"$work/log"; then
+        cat "$work/log"
+        exit 1
+    fi
     record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": "\
 "$(field tokens_per_s "$work/run/summary.json"), \"params_hash\": "\
 "\"$(field params_hash "$work/run/summary.json")\"}"
@@ -32,8 +38,9 @@ peer() {  # framework dtype; single: one process with the threads and the batch 
     local ranks=2
     [ "$1" != single ] || ranks=1
     OMP_NUM_THREADS=$((2 / ranks)) PATH="$(dirname "$peers"):$PATH" timeout 300 \
-        "$peers" -m torch.distributed.run --nproc-per-node $ranks dev/bench/peers.py "$1" "$2" $((4 / ranks)) 256 "$steps" \
-        2>"$work/peer.err" | grep '^{' >>"$out" || { echo "peer $1 $2 failed:"; tail -n 3 "$work/peer.err"; }
+        "$peers" -m torch.distributed.run --nproc-per-node $ranks \
+        dev/bench/peers.py "$1" "$2" $((4 / ranks)) 256 "$steps" 2>"$work/peer.err" |
+        grep '^{' >>"$out" || { echo "peer $1 $2 failed:"; tail -n 3 "$work/peer.err"; }
 }
 
 for round in $(seq "$rounds"); do
@@ -55,10 +62,16 @@ for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
     [ -z "$b$f" ] || printf '%-28s %12s %12s\n' "$name" "${b:--}" "${f:--}"
 done
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
-best() { dtype=$1; shift; for p in "$@"; do median "$p" "$dtype"; done | sort -n | tail -n 1; }     # dtype peer...
-over() { ratio "$(median zero-3 "$1")" "$(best "$@")"; }                                               # stage 3 over the best of them
-printf '%-28s %12s %12s\n' "stage 3 / stage "\
-"0" "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
+# best DTYPE PEER...: the speed of the fastest of them. over DTYPE PEER...: stage 3 relative to it.
+best() {
+    dtype=$1
+    shift
+    for p in "$@"; do median "$p" "$dtype"; done | sort -n | tail -n 1
+}
+over() { ratio "$(median zero-3 "$1")" "$(best "$@")"; }
+printf '%-28s %12s %12s\n' "stage 3 / stage 0" \
+    "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" \
+    "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
 record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf16\": "\
 "\"$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")\", \"stage3_to_stage0_fp32\": "\
 "\"$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")\", \"stage3_to_zero3_peers_bf16\": "\
@@ -66,13 +79,14 @@ record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf1
 "\"stage3_to_all_peers_bf16\": \"$(over bf16 fsdp2 deepspeed ddp single)\", \"stage3_to_all_peers_fp32\": "\
 "\"$(over fp32 fsdp2 deepspeed ddp single)\"}"
 if [ -n "$peers" ]; then
-    printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / fsdp2, "\
-"deepspeed" "$(over bf16 fsdp2 deepspeed)" "$(over fp32 fsdp2 deepspeed)"
-    printf '%-28s %12s %12s   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)\n' "stage 3 / the best of "\
-"all" "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
+    printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / fsdp2, deepspeed" \
+        "$(over bf16 fsdp2 deepspeed)" "$(over fp32 fsdp2 deepspeed)"
+    printf '%-28s %12s %12s   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)\n' "stage 3 / the best of all" \
+        "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
 fi
 
-# ---- memory, seen from outside: peak Pss of a rank against the table it printed; a run of its own, since looking costs time
+# ---- memory, seen from outside: the peak Pss of a rank against the table it printed. It has a run of its
+# own, since looking costs time.
 printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
 for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
     set -- $run
@@ -93,8 +107,11 @@ for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
     record "{\"name\": \"memory\", \"stage\": $1, \"dtype\": \"$2\", \"peak_pss_mib\": $3, \"table_mib\": $4}"
 done
 
-# ---- more ranks than cores: the same batch for each rank, so twice the ranks are twice the work
-small() { mpirun --oversubscribe -np "$1" ./train_gpt2_zero -x 60 -v 0 -s 0 -o "$work/small$1" >/dev/null && field tokens_per_s "$work/small$1/summary.json"; }
+# ---- more ranks than cores: each rank has the same batch, so twice the ranks have twice the work
+small() {
+    mpirun --oversubscribe -np "$1" ./train_gpt2_zero -x 60 -v 0 -s 0 -o "$work/small$1" >/dev/null &&
+        field tokens_per_s "$work/small$1/summary.json"
+}
 two=$(small 2) four=$(small 4)
 times=$(awk -v a="$two" -v b="$four" 'BEGIN { printf "%.2f", 2 * a / b }')
 printf '\nstep of 4 ranks / step of 2 ranks, small model: %s (aim: under 3)\n' "$times"
@@ -102,7 +119,14 @@ record "{\"name\": \"oversubscribed\", \"step_ratio_4_to_2\": $times}"
 
 # ---- from the command to the first loss of a small model
 begin=$(date +%s.%N)
-first=$(mpirun --oversubscribe -np 2 ./train_gpt2_zero -x 1 -v 0 -s 0 | while read -r line; do case "$line" in step*) echo "$(date +%s.%N) - $begin" | awk '{ printf "%.2f", $1 - $3 }'; break ;; esac; done)
+first=$(mpirun --oversubscribe -np 2 ./train_gpt2_zero -x 1 -v 0 -s 0 | while read -r line; do
+    case "$line" in
+        step*)
+            echo "$(date +%s.%N) - $begin" | awk '{ printf "%.2f", $1 - $3 }'
+            break
+            ;;
+    esac
+done)
 echo
 echo "from the command to the first loss, small model: ${first:?no loss came} s (aim: under 1)"
 record "{\"name\": \"first_loss\", \"seconds\": $first}"
@@ -110,13 +134,20 @@ record "{\"name\": \"first_loss\", \"seconds\": $first}"
 # ---- the plugin's kernels and collectives against memory, and its hooks on their own
 echo
 build/bench/adamw
-[ -z "$peers" ] || PATH="$(dirname "$peers"):$PATH" "$peers" dev/bench/peers_adamw.py 2>"$work/peer.err" || tail -n 3 "$work/peer.err"
+if [ -n "$peers" ]; then
+    PATH="$(dirname "$peers"):$PATH" "$peers" dev/bench/peers_adamw.py 2>"$work/peer.err" ||
+        tail -n 3 "$work/peer.err"
+fi
 echo
 for dtype in bf16 fp32; do
-    OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm --dtype $dtype >"$work/comm" || { cat "$work/comm"; exit 1; }
+    if ! OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm --dtype $dtype >"$work/comm"; then
+        cat "$work/comm"
+        exit 1
+    fi
     cat "$work/comm"
     awk '!/^#/ {
-        printf "{\"name\": \"%s\", \"dtype\": \"%s\", \"way\": \"%s\", \"bytes\": %s, \"us\": %s, \"busbw_gb_per_s\": %s, ", $1, $4, $5, $2, $6, $8
+        printf "{\"name\": \"%s\", \"dtype\": \"%s\", \"way\": \"%s\", ", $1, $4, $5
+        printf "\"bytes\": %s, \"us\": %s, \"busbw_gb_per_s\": %s, ", $2, $6, $8
         printf "\"copy_ratio\": %s, \"mpi_ratio\": %s}\n", $11, $13 == "-" ? "null" : $13
     }' "$work/comm" >>"$out"
 done

@@ -1,12 +1,14 @@
 """The peers' side of dev/bench/bench.sh: the training step of a GPT-2 in PyTorch, for one framework, on CPUs.
 
     torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS
-    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework; one process that has all threads and the whole batch)
+    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework: one process that has all threads and
+               the whole batch)
     DTYPE  fp32 | bf16 (ddp and single: fp32 parameters under autocast)
 
-The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is compared with. One JSON line comes
-out: median step without the first two in seconds, tokens/s over all ranks, first and last loss, seconds from the start of the process to
-the first loss. Needs torch, and deepspeed for the last framework.
+The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is
+compared with. It prints one JSON line: the median step without the first two in seconds, tokens/s over all
+ranks, the first and the last loss, and the seconds from the start of the process to the first loss. It needs
+torch, and deepspeed for that framework.
 """
 import json
 import os
@@ -14,7 +16,10 @@ import statistics
 import sys
 import time
 
-BORN = time.time() - float(open("/proc/uptime").read().split()[0]) + int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+# The time of this process's start: field 22 of stat counts clock ticks since the machine's.
+UPTIME = float(open("/proc/uptime").read().split()[0])
+START_TICKS = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
+BORN = time.time() - UPTIME + START_TICKS / os.sysconf("SC_CLK_TCK")
 
 import torch
 import torch.distributed as dist
@@ -80,7 +85,9 @@ def make_step():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         model, mesh = GPT2(), init_device_mesh("cpu", (dist.get_world_size(),))
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if dtype == "bf16" else MixedPrecisionPolicy()
+        policy = MixedPrecisionPolicy()
+        if dtype == "bf16":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in model.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -90,8 +97,10 @@ def make_step():
         return plain_step(model, adamw(model.parameters()), dtype == "bf16")
     import deepspeed
     model = GPT2()
-    config = {"train_micro_batch_size_per_gpu": B, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0, "steps_per_print": 10**9,
-              "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95]}}, "bf16": {"enabled": dtype == "bf16"},
+    config = {"train_micro_batch_size_per_gpu": B, "gradient_accumulation_steps": 1,
+              "gradient_clipping": 1.0, "steps_per_print": 10**9,
+              "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95]}},
+              "bf16": {"enabled": dtype == "bf16"},
               "zero_optimization": {"stage": 3, "overlap_comm": True, "contiguous_gradients": True}}
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 
@@ -114,6 +123,8 @@ for i in range(steps):
         first = time.time() - BORN
 if dist.get_rank() == 0:
     median = statistics.median(times[2:])
-    print(json.dumps({"name": framework, "dtype": dtype, "step_s": round(median, 4), "tokens_per_s": round(B * T * dist.get_world_size() / median, 1),
-                      "loss": [losses[0], losses[-1]], "first_loss_s": round(first, 2)}), flush=True)
+    rate = B * T * dist.get_world_size() / median
+    print(json.dumps({"name": framework, "dtype": dtype, "step_s": round(median, 4),
+                      "tokens_per_s": round(rate, 1), "loss": [losses[0], losses[-1]],
+                      "first_loss_s": round(first, 2)}), flush=True)
 dist.destroy_process_group()

@@ -1,9 +1,9 @@
-"""What build/bench/comm --tcp is held against: the collectives of Gloo, with which PyTorch connects ranks on CPUs.
+"""The peers' side of build/bench/comm --tcp: the collectives of Gloo, with which PyTorch connects CPU ranks.
 
     torchrun --nproc-per-node 2 dev/bench/peers_comm.py [BYTES]...
 
-As there: the size is that of the whole buffer, of which each rank owns a part; the time is that of the slowest rank, the median over the
-rounds after those that warm up. Needs torch.
+As in build/bench/comm, the size is that of the whole buffer, of which each rank owns a part, and the time is
+the slowest rank's, the median over the rounds after the warm-up. It needs torch.
 """
 import statistics
 import sys

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# How time and memory of a step grow with the work: layers, length of a row, ranks. GPT-2 of 768 channels,
-# stage 3, one row a rank. work: floating-point operations of the products and of attention, relative to the
-# first row of a block; time / work should stay level
-# or fall. Prints tables; JSON lines are added to build/bench.jsonl. DTYPE=bf16|fp32 (default: as the trainer
-# chooses)   STEPS=6
+# Measures how time and memory of a step grow with the work: layers, length of a row, ranks. GPT-2 of 768
+# channels, stage 3, one row a rank. work is the floating-point operations of the products and of attention,
+# relative to the first row of a block; time / work should stay level or fall. Prints tables and adds JSON
+# lines to build/bench.jsonl.
+#   DTYPE=bf16|fp32   default: as the trainer chooses
+#   STEPS=6           steps of a run
 set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
@@ -12,25 +13,31 @@ trap 'rm -rf "$work"' EXIT
 
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$work/run/summary.json" | head -n 1; }
 
-# row RANKS LAYERS T B: runs the model, prints a line; the first line of a table leaves its work and time in
-# $work/first
+# row RANKS LAYERS T B: runs the model and prints a line. The first line of a table leaves its work and time
+# in $work/first.
 row() {
-    mpirun --oversubscribe -np "$1" ./train_gpt2_zero -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 \
-        --dtype "$dtype" -v 0 -s 0 \
-        -x "$steps" -o "$work/run" >"$work/log" || { cat "$work/log"; exit 1; }
+    if ! mpirun --oversubscribe -np "$1" ./train_gpt2_zero -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 \
+        --dtype "$dtype" -v 0 -s 0 -x "$steps" -o "$work/run" >"$work/log"; then
+        cat "$work/log"
+        exit 1
+    fi
     awk -v np="$1" -v L="$2" -v T="$3" -v tokens="$(($1 * $3 * $4))" -v rate="$(field tokens_per_s)" \
         -v states="$(field model_state_bytes)" \
         -v working="$(field working_bytes)" -v activations="$(field activation_bytes)" \
         -v first="$work/first" -v json="$out" '
         BEGIN {
             C = 768; ms = tokens / rate * 1e3; MiB = 1048576
-            flops = tokens * (6 * (12 * L * C * C + 50304 * C) + 6 * L * C * T)     # products; attention: causal, half of 12 L C T
+            # The products, and attention, which is causal: half of 12 L C T.
+            flops = tokens * (6 * (12 * L * C * C + 50304 * C) + 6 * L * C * T)
             if ((getline line <first) > 0) split(line, f, " ")
             else { f[1] = flops; f[2] = ms; print flops, ms >first }
-            printf "%6d %6d %6d %10.1f %8.2f %8.2f %11.2f %10.1f %10.1f %12.1f\n", np, L, T, ms, flops / f[1], ms / f[2],
-                   ms / f[2] / (flops / f[1]), states / MiB, working / MiB, activations / MiB
-            printf "{\"name\": \"scale\", \"ranks\": %d, \"layers\": %d, \"T\": %d, \"step_ms\": %.1f, \"work\": %.3f, \"time\": %.3f, " \
-                   "\"state_mib\": %.1f, \"working_mib\": %.1f, \"activation_mib\": %.1f}\n", np, L, T, ms, flops / f[1], ms / f[2],
+            work = flops / f[1]
+            time = ms / f[2]
+            printf "%6d %6d %6d %10.1f %8.2f %8.2f %11.2f ", np, L, T, ms, work, time, time / work
+            printf "%10.1f %10.1f %12.1f\n", states / MiB, working / MiB, activations / MiB
+            printf "{\"name\": \"scale\", \"ranks\": %d, \"layers\": %d, \"T\": %d, ", np, L, T >>json
+            printf "\"step_ms\": %.1f, \"work\": %.3f, \"time\": %.3f, ", ms, work, time >>json
+            printf "\"state_mib\": %.1f, \"working_mib\": %.1f, \"activation_mib\": %.1f}\n",
                    states / MiB, working / MiB, activations / MiB >>json
         }'
 }

@@ -1,11 +1,14 @@
-"""PyTorch's side of scripts/gpu_check.sh: the training step of GPT-2 on one GPU, compiled, bf16 by autocast, fp32 weights.
+"""PyTorch's side of scripts/gpu_check.sh: the training step of GPT-2 on one GPU, compiled, with bf16 by
+autocast and fp32 weights.
 
-    torch_gpt2_gpu.py TOKENS B T STEPS [--layers 12] [--heads 12] [--channels 768] [--vocabulary 50304] [--device cuda]
+    torch_gpt2_gpu.py TOKENS B T STEPS [--layers 12] [--heads 12] [--channels 768] [--vocabulary 50304]
+                      [--device cuda]
 
-TOKENS is a pattern of llm.c's token shards. A step is forward, backward, clipping of the gradient norm at 1.0, fused AdamW and reading the
-loss, as in the trainers that it is compared with; attention is scaled_dot_product_attention (FlashAttention or cuDNN, as PyTorch chooses).
-One JSON line comes out: the median step of STEPS after a few that compile and warm up, tokens/s, the last loss, and the most memory that
-PyTorch's allocator had reserved. Needs torch 2.1 or newer.
+TOKENS is a pattern of llm.c's token shards. A step is forward, backward, clipping of the gradient norm at
+1.0, fused AdamW and reading the loss, as in the trainers that it is compared with. Attention is
+scaled_dot_product_attention (FlashAttention or cuDNN, as PyTorch chooses). It prints one JSON line: the
+median step of STEPS after a few that compile and warm up, tokens/s, the last loss, and the most memory that
+PyTorch's allocator had reserved. It needs torch 2.1 or newer.
 """
 import argparse
 import glob
@@ -37,7 +40,8 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
 
     def forward(self, x):                                       # (B, T, C)
-        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, NH, C // NH).permute(2, 0, 3, 1, 4)     # (B, NH, T, C / NH) each
+        qkv = self.qkv(self.norm1(x)).view(B, T, 3, NH, C // NH)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)                    # (B, NH, T, C / NH) each
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(B, T, C))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -67,7 +71,8 @@ def batches():
     shards = [open(path, "rb").read() for path in sorted(glob.glob(args.tokens))]
     if not shards:
         raise SystemExit(f"torch_gpt2_gpu.py: no file matches {args.tokens}")
-    data = torch.cat([torch.frombuffer(bytearray(s), dtype=torch.int16, offset=header) for s in shards]).long() & 0xffff
+    data = torch.cat([torch.frombuffer(bytearray(s), dtype=torch.int16, offset=header) for s in shards])
+    data = data.long() & 0xffff
     if len(data) <= B * T:
         raise SystemExit(f"torch_gpt2_gpu.py: {args.tokens}: {len(data)} tokens, a batch takes {B * T + 1}")
     while True:
@@ -81,7 +86,8 @@ torch.set_float32_matmul_precision("high")
 on_cuda = torch.device(args.device).type == "cuda"
 model = GPT2().to(args.device)
 compiled = torch.compile(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0,
+                              fused=True)
 times, source = [], batches()
 for step in range(WARM_UP + args.steps):
     start = time.perf_counter()
@@ -97,5 +103,6 @@ for step in range(WARM_UP + args.steps):
     times.append(time.perf_counter() - start)
 median = statistics.median(times[WARM_UP:])
 reserved = torch.cuda.max_memory_reserved() if on_cuda else 0
-print(json.dumps({"torch": torch.__version__, "step_ms": round(1e3 * median, 3), "tokens_per_s": round(B * T / median, 1),
-                  "loss": round(last, 6), "memory_mib": round(reserved / 2**20, 1)}), flush=True)
+print(json.dumps({"torch": torch.__version__, "step_ms": round(1e3 * median, 3),
+                  "tokens_per_s": round(B * T / median, 1), "loss": round(last, 6),
+                  "memory_mib": round(reserved / 2**20, 1)}), flush=True)

@@ -161,8 +161,8 @@ static const row rows[] = {
       .why = "the trainer's table says what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table says what is gathered together; remove it" },
 
-    // ---- No effect here. DeepSpeed does not read the key, or it only chooses between DeepSpeed's own ways to
-    // the same result (sub_group_size), caps what does not exist here (resident parameters), or concerns
+    // ---- No effect here. DeepSpeed does not read the key, or it only chooses between DeepSpeed's own ways
+    // to the same result (sub_group_size), caps what does not exist here (resident parameters), or concerns
     // PyTorch, other optimizers, offload or printing.
     { "", "steps_per_print vocabulary_size", COUNT, .max = NO_LIMIT },
     { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer disable_allgather", .kind = BOOL },

@@ -46,14 +46,21 @@ kernels() {
             in_bytes[name] += number(field[at["dram__bytes_read.sum"]])
             out_bytes[name] += number(field[at["dram__bytes_write.sum"]])
         }
-        END { for (name in count) printf "%s\t%d\t%.0f\t%.0f\t%.0f\n", name, count[name], ns[name], in_bytes[name], out_bytes[name] }' "$1"
+        END {
+            for (k in count)
+                printf "%s\t%d\t%.0f\t%.0f\t%.0f\n", k, count[k], ns[k], in_bytes[k], out_bytes[k]
+        }' "$1"
 }
 # One step: what a run of one step launches, less what a run of none does at its start. ms instead of ns; the
 # longest first. Two measurements of the same start differ a little: less than nothing is nothing.
 one_step() {        # LOG-OF-NONE LOG-OF-ONE
     { kernels "$1" | sed 's/^/-\t/'; kernels "$2" | sed 's/^/+\t/'; } | awk -F'\t' '
         function least(x) { return x > 0 ? x : 0 }
-        { sign = $1 == "+" ? 1 : -1; n[$2] += sign * $3; ns[$2] += sign * $4; r[$2] += sign * $5; w[$2] += sign * $6 }
+        {
+            sign = $1 == "+" ? 1 : -1
+            n[$2] += sign * $3; ns[$2] += sign * $4
+            r[$2] += sign * $5; w[$2] += sign * $6
+        }
         END {
             for (k in n)
                 if (n[k] > 0)
@@ -70,10 +77,12 @@ kernel_table() {
             for (i = 1; i <= NR && i <= 30; i++) {
                 split(line[i], x, "\t")
                 moved = x[4] + x[5]
-                printf "%9.3f %5.1f%% %6d %9.1f %8.0f  %.90s\n", x[3], 100 * x[3] / ms, x[2], moved / 1e6, speed(moved, x[3]), x[1]
+                printf "%9.3f %5.1f%% %6d ", x[3], 100 * x[3] / ms, x[2]
+                printf "%9.1f %8.0f  %.90s\n", moved / 1e6, speed(moved, x[3]), x[1]
             }
             if (NR > 30) printf "%9s %6s %6s %9s %8s  and %d more\n", "", "", "", "", "", NR - 30
-            printf "%9.3f %5.1f%% %6s %9.1f %8.0f  all, one after another\n", ms, 100, "", bytes / 1e6, speed(bytes, ms)
+            printf "%9.3f %5.1f%% %6s ", ms, 100, ""
+            printf "%9.1f %8.0f  all, one after another\n", bytes / 1e6, speed(bytes, ms)
         }' "$1"
 }
 
@@ -139,7 +148,8 @@ profile_phases() {
         /^Range,/ { for (i = 1; i <= NF; i++) if ($i == "Total Proj Time (ns)") at = i; next }
         NF < 3 || /Total Time/ { at = 0 }
         at { name = $1; sub(/^:/, "", name); sub(/ [0-9]*$/, "", name); ns[name] += $at }
-        END { for (name in ns) printf "%-28s %8.3f\n", name, ns[name] / 10e6 }' "$out/phases.log" | sort >"$out/phases.txt"
+        END { for (name in ns) printf "%-28s %8.3f\n", name, ns[name] / 10e6 }' "$out/phases.log" |
+        sort >"$out/phases.txt"
     [ -s "$out/phases.txt" ] || skip phases 'phases: nsys named no ranges, see phases.log'
 }
 

@@ -21,11 +21,15 @@ median_of='
 table() {
     awk -F'\t' -v OFS='\t' -v peak="$(fact peak)" "$median_of"'
         function add(list, value) { return value ~ /^[0-9.]+$/ ? list " " value : list }
-        BEGIN { print "group", "run", "runs", "tokens/s", "ms a step", "% of peak", "MiB, own count", "MiB, nvidia-smi", "to stage 0", "loss", "params_hash" }
+        BEGIN {
+            print "group", "run", "runs", "tokens/s", "ms a step", "% of peak", "MiB, own count",
+                "MiB, nvidia-smi", "to stage 0", "loss", "params_hash"
+        }
         {
             if (!($3 in runs)) order[++n] = $3
             runs[$3]++; group[$3] = $2; title[$3] = $4; tokens[$3] = $11; flops[$3] = $12
-            rate[$3] = add(rate[$3], $5); loss[$3] = add(loss[$3], $6); own[$3] = add(own[$3], $7); seen[$3] = add(seen[$3], $8)
+            rate[$3] = add(rate[$3], $5); loss[$3] = add(loss[$3], $6)
+            own[$3] = add(own[$3], $7); seen[$3] = add(seen[$3], $8)
             hash[$3] = $9
             if ($2 != "sweep" && $3 ~ /zero-0$/) zero[$2] = add(zero[$2], $5)
             if ($3 == "sweep-plain") zero[$2] = add(zero[$2], $5)
@@ -38,8 +42,8 @@ table() {
                 ms = fast > 0 ? sprintf("%.2f", tokens[k] * 1000 / fast) : "-"
                 share = peak > 0 && fast > 0 ? sprintf("%.1f", fast * flops[k] / peak / 1e7) : "-"
                 beside = first > 0 && fast > 0 ? sprintf("%.3f", fast / first) : "-"
-                print group[k], title[k], runs[k], sprintf("%.0f", fast), ms, share, median(own[k]), median(seen[k]), beside,
-                    median(loss[k]), hash[k]
+                print group[k], title[k], runs[k], sprintf("%.0f", fast), ms, share, median(own[k]),
+                    median(seen[k]), beside, median(loss[k]), hash[k]
             }
         }' "$out/state/rows.tsv"
 }
@@ -69,7 +73,8 @@ markdown() {        # GROUPS: the rows of these as a table
 aims() {
     awk -F'\t' -v peak="$(fact peak)" "$median_of"'
         function aim(what, value, digits, least, inclusive,   met, text) {
-            met = value == "" ? "not measured" : value > least || (inclusive && value == least) ? "met" : "not met"
+            met = value > least || (inclusive && value == least) ? "met" : "not met"
+            if (value == "") met = "not measured"
             text = value == "" ? "-" : sprintf("%.*f", digits, value)
             printf "- %s, aim %s %s: %s, %s\n", what, inclusive ? ">=" : ">", least, text, met
         }

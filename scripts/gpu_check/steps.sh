@@ -24,7 +24,8 @@ put() {
         BEGIN { n = split(ENVIRON["line"], field, FS) }
         $c != field[c] { print; next }
         !told { print ENVIRON["line"]; told = 1 }
-        END { if (!told) print ENVIRON["line"] }' "$out/state/$1" >"$out/state/new" && mv "$out/state/new" "$out/state/$1"
+        END { if (!told) print ENVIRON["line"] }' "$out/state/$1" >"$out/state/new" &&
+        mv "$out/state/new" "$out/state/$1"
 }
 fact() { awk -F'\t' -v key="$1" '$1 == key { print $2 }' "$out/state/facts.tsv" 2>/dev/null; }
 set_fact() { put facts.tsv 1 "$1" "$2"; }

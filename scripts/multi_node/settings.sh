@@ -1,16 +1,24 @@
-# What the recipes here share; they source it. Change HOSTS, GPUS and SHARED. Each setting may also come from the environment:
+# What the recipes here share; they source it. Change HOSTS, GPUS and SHARED. Each setting may also come from
+# the environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
-HOSTS=${HOSTS:-"node1 node2"}       # the machines, as ssh knows them, rank 0 on the first; with Slurm only how many there are matters
+
+# The machines, as ssh knows them, rank 0 on the first. With Slurm only their number matters.
+HOSTS=${HOSTS:-"node1 node2"}
 GPUS=${GPUS:-8}                     # GPUs of each machine: one rank for each
-SHARED=${SHARED:-/shared/gpt2}      # a folder that all machines see under this path: data/ in it, checkpoints go there
+# A folder that all machines see under this path. data/ is in it, checkpoints go there.
+SHARED=${SHARED:-/shared/gpt2}
 
 # What llm.c's run has, or what is usual.
-STAGE=${STAGE:-1}                   # 1: least traffic; 3, where a GPU has too little memory: all model states are divided among the ranks
-BATCH=${BATCH:-16}                  # rows of 1024 tokens at once on a GPU, at most; llm.c's for 80 GB, not tried here
+
+# 1 has the least traffic. 3 partitions all model states across the ranks, for GPUs with too little memory.
+STAGE=${STAGE:-1}
+# Rows of 1024 tokens that a GPU computes at once, at most. llm.c's figure for 80 GB, not tried here.
+BATCH=${BATCH:-16}
 PORT=${PORT:-12345}                 # of rank 0's machine, for the start by TCP
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command goes on from the last one
 EVERY=${EVERY:-1000}                # steps from checkpoint to checkpoint
-TRY=${TRY:-0}                       # 1: three steps of a tiny model on whatever is there, GPUs or not, to test the cluster; writes nothing
+# 1: three steps of a tiny model on whatever is there, GPUs or not, to test the cluster. It writes nothing.
+TRY=${TRY:-0}
 ARGUMENTS=${ARGUMENTS:-}            # further options of the trainer
 
 root=${root:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
@@ -23,14 +31,17 @@ ranks=$((${#hosts[@]} * GPUS))
 [ -x "$trainer" ] || stop "$trainer is not there: make train_gpt2_zero"
 
 if [ "$TRY" = 1 ]; then
-    # the same bits at the end on any machines, if they have the same kind of processors or GPUs: compare params_hash
-    arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1 --progress lines
-               -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
+    # The bits at the end are the same on any machines with the same kind of processors or GPUs: compare
+    # params_hash.
+    arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1
+               --progress lines -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else
     # llm.c's figures for GPT-2 1558M: 2^20 tokens a step, 32000 steps
-    [ $((1024 % ranks)) = 0 ] || stop "$ranks ranks: a step has 1024 rows of 1024 tokens, which so many ranks cannot share evenly"
+    [ $((1024 % ranks)) = 0 ] ||
+        stop "$ranks ranks: a step has 1024 rows of 1024 tokens, which so many ranks cannot share evenly"
     [ "$BATCH" -le $((1024 / ranks)) ] || BATCH=$((1024 / ranks))
-    arguments=(-e d48 -i "$SHARED/data/edu_fineweb_train_*.bin" -j "$SHARED/data/edu_fineweb_val_*.bin" -o "$OUT"
+    arguments=(-e d48 -i "$SHARED/data/edu_fineweb_train_*.bin" -j "$SHARED/data/edu_fineweb_val_*.bin"
+               -o "$OUT"
                -b "$BATCH" -t 1024 -d 1048576 -x 32000 -l 6e-4 -k cosine -u 700 -q 0.1 -c 0.1 -z "$STAGE"
                -v 250 -m 20 -s 5000 -n "$EVERY" -nk 3 -y 1 --progress lines)
 fi
@@ -39,4 +50,7 @@ read -ra further <<<"$ARGUMENTS"
 arguments+=("${further[@]}")
 
 # Variables that the ranks on other machines need as well.
-passed_on=(); for name in $(compgen -e); do case $name in NCCL_* | OMP_NUM_THREADS | LD_LIBRARY_PATH) passed_on+=("$name") ;; esac; done
+passed_on=()
+for name in $(compgen -e); do
+    case $name in NCCL_* | OMP_NUM_THREADS | LD_LIBRARY_PATH) passed_on+=("$name") ;; esac
+done
