@@ -1,10 +1,11 @@
-// What tests/test_tokens.sh compares make_tokens with: the same tokens, worked out in the slowest and
-// simplest way.
+// The reference for tests/test_tokens.sh: computes the tokens that make_tokens should write, in the slowest
+// and simplest way.
 //
-//     tokens_reference tokenizer FILE [bytes] [tokens]    a made-up tokenizer: the first `bytes` single bytes
-//     (256), `tokens` tokens in all tokens_reference text FILE                          a text of awkward
-//     pieces tokens_reference encode TOKENIZER TEXT...           the tokens of these files, a number a line,
-//     end-of-text before each file
+//     tokens_reference tokenizer FILE [bytes] [tokens]    makes up a tokenizer: the first `bytes` single
+//                                                         bytes (256), `tokens` tokens in all
+//     tokens_reference text FILE                          writes a text of awkward pieces
+//     tokens_reference encode TOKENIZER TEXT...           prints the tokens of these files, a number a line,
+//                                                         with end-of-text before each file
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,11 +4,12 @@
 //     make_stories DIR [--bytes N]
 //
 // DIR/stories_train.bin      about N bytes of text (4000000), as a token shard: one token a byte, end-of-text
-// (256) before each story DIR/stories_val.bin        about 100000 bytes more, the same for every N; no story
-// is in both files, nor twice in one DIR/stories_tokenizer.bin  the 257 tokens, for decoding
+//                            (256) before each story
+// DIR/stories_val.bin        about 100000 bytes more, the same for every N
+// DIR/stories_tokenizer.bin  the 257 tokens, for decoding
 //
-// Made so that a tiny model learns to write readable sentences within a minute: simple grammar, few forms,
-// many words.
+// No story is in both files, nor twice in one. The grammar is simple, the forms are few and the words many,
+// so that a tiny model learns to write readable sentences within a minute.
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>

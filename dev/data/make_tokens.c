@@ -1,13 +1,14 @@
 // Turns text into token shards, for training on it.
 //
-//     make_tokens -o data/my my.txt                                       one token a byte; also writes
-//     data/my_tokenizer.bin make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt        GPT-2's
-//     tokens
+//     make_tokens -o data/my my.txt
+//         One token a byte; also writes data/my_tokenizer.bin.
+//     make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt
+//         GPT-2's tokens.
 //
 // data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are
 // data/my_val_000000.bin and data/my_train_000001.bin and so on. The end-of-text token stands before each
-// document. The text is read in pieces and may be larger than memory. Files appear under their names when all
-// of them are written.
+// document. The text is read in pieces and may be larger than memory. The files get their names when all of
+// them are written.
 #include <errno.h>
 #include <getopt.h>
 #include <glob.h>

@@ -1,10 +1,12 @@
-// A complete trainer on llmc_zero of a network that is no GPT-2: it learns on which of two spirals a point of
+// A complete trainer on llmc_zero of a network other than GPT-2: it learns on which of two spirals a point of
 // the plane lies. It uses zero.h, libc and libm only, and computes in fp32; docs/porting.md goes through it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
-//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]      save: the state after half of the steps, into
-//     mlp_zero.state.RANK x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) ->
-//     logits (n);   n: rows of a micro-batch
+//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
+//         save: saves the state after half of the steps into mlp_zero.state.RANK; resume: goes on from there.
+//
+// x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
+// n: rows of a micro-batch
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,27 +1,33 @@
 // A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values
-// that this project uses, and their rules. It is a library of NCCL's name, libnccl.so.2, and loaded as that
-// is. Ranks meet in a file in /dev/shm. Work lies on its stream until the other ranks' has come, while the
-// calling threads go on.
+// that this project uses, and their rules. It is a library of NCCL's name, libnccl.so.2, and is loaded as
+// NCCL is. Ranks meet in a file in /dev/shm. Work stays on its stream until the other ranks' work has come,
+// while the calling threads go on.
 //
-// Stricter than it need be, so that tests see what a cluster would punish: on a non-blocking communicator a
-// call's work is on its stream only after ncclCommGetAsyncError has been asked, and another call before that
-// is ncclInvalidUsage; a send ends when it has been received; a rank that dies is not noticed; memory must be
-// the device's; all work of a communicator is on one stream; ncclReduceScatter adds in ring order and rounds
-// each time. What differs between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both;
-// work that moves nothing for a time limit is an asynchronous ncclRemoteError; an abort, or the end of a
-// group of them, waits for all that the device still runs. Only memory of ncclMemAlloc can be registered, and
-// it is given back after it has been deregistered, which comes before the end. A window is registered with
-// the same size on all ranks; the call returns ncclSuccess before that is done, as NCCL 2.28 does. A gather
-// between symmetric windows is at the same place of its window on all ranks, and an abort does not end it:
-// NCCL's copy engines and its kernels for such memory do not look for one. A communicator takes device
-// memory, and more for each rank that it first sends to or receives from. Variables:
-//   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over the communicators it has; a
-//   group is one) never moves CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
+// It is stricter than necessary, so that tests find what would fail on a cluster:
+// - On a non-blocking communicator a call's work is on its stream only after ncclCommGetAsyncError has been
+//   called. Another call before that is ncclInvalidUsage.
+// - A send ends when it has been received.
+// - A rank that dies is not noticed.
+// - Memory must be the device's, and all work of a communicator is on one stream.
+// - ncclReduceScatter adds in ring order and rounds each time.
+// - A difference between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both.
+// - Work that moves nothing for a time limit is an asynchronous ncclRemoteError.
+// - An abort, or the end of a group of them, waits for all that the device still runs.
+// - Only memory of ncclMemAlloc can be registered. It is freed after it has been deregistered, which comes
+//   before the communicator's end. A window is registered with the same size on all ranks; the call returns
+//   ncclSuccess before that is done, as in NCCL 2.28.
+// - A gather between symmetric windows is at the same place of its window on all ranks. An abort does not end
+//   it, because NCCL's copy engines and its kernels for such memory do not look for one.
+// - A communicator takes device memory, and more for each rank that it first sends to or receives from.
+// Variables:
+//   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over its communicators; a group is
+//                                        one) never moves
+//   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
 //   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
 //   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
 //   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
-//   CUDA_STAND_IN_NCCL_VERSION=n         what ncclGetVersion says: 23000 or more understands
-//   NCCL_MULTI_RANK_GPU_ENABLE
+//   CUDA_STAND_IN_NCCL_VERSION=n         the answer of ncclGetVersion: 23000 or more understands
+//                                        NCCL_MULTI_RANK_GPU_ENABLE
 #ifndef CUDA_STAND_IN_NCCL_H
 #define CUDA_STAND_IN_NCCL_H
 #include <limits.h>

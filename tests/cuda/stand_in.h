@@ -1,28 +1,31 @@
 // How the stand-in for CUDA behaves, and what a test can ask it.
 //
-// Work on a stream is queued and runs later, as on a card; when, is chosen by CUDA_STAND_IN in the
-// environment:
+// Work on a stream is queued and runs later, as on a card. CUDA_STAND_IN in the environment chooses when:
 //   eager (default)  as soon as the stream's waits allow
 //   lazy             only when someone waits for it, and then only what that wait needs
-//   rival            the default stream lazily, all others eagerly: shows a side stream that does not wait
-//   for the computation lag              the default stream eagerly, all others lazily: shows a computation
-//   that does not wait for a side stream
-// A query that finds work unfinished runs one operation of it, so that asking again and again comes to an
-// end. Streams never wait for each other but through events: the default stream too is like one made with
+//   rival            the default stream lazily, all others eagerly: a side stream that does not wait for the
+//                    computation gives wrong results
+//   lag              the default stream eagerly, all others lazily: a computation that does not wait for a
+//                    side stream gives wrong results
+// A query that finds work unfinished runs one operation of it, so that repeated queries come to an end.
+// Streams wait for each other only through events: the default stream, too, is like one made with
 // cudaStreamNonBlocking.
 //
-// Device memory is 0xff bytes (NaN) when new and cannot be touched by the host (SIGSEGV). Other variables:
-//   CUDA_STAND_IN_DEVICES=n      devices, default 1; 0: cudaErrorNoDevice
-//   CUDA_VISIBLE_DEVICES=i,j     of these only those, in this order, as on cards: numbers; the list ends at
-//   one that is not there CUDA_STAND_IN_MIG=1          the devices are MIG's instances of one card: they have
-//   one bus id CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90 CUDA_STAND_IN_MEMORY=bytes   of a
-//   device, default 2 GiB CUDA_STAND_IN_PROTECT=0      the host may touch device memory: faster
-//   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first: shows a missing
-//   barrier that the usual order hides CUDA_STAND_IN_FAIL=name:k    the k-th call of an API function fails;
-//   kernels: launch:k CUDA_STAND_IN_REFUSED=n      of the 8 algorithms that cuBLASLt offers for a product the
-//   first n are refused when they are to run CUDA_STAND_IN_FASTEST=k[:ms] work takes a time that only events
-//   show: products 10 ms by algorithm k, more by the
-//                                others, and with an epilogue ms more; kernels 5 ms
+// Device memory is 0xff bytes (NaN) when new, and the host cannot touch it (SIGSEGV). Other variables:
+//   CUDA_STAND_IN_DEVICES=n      number of devices, default 1; 0: cudaErrorNoDevice
+//   CUDA_VISIBLE_DEVICES=i,j     only these of them, in this order, as on cards: numbers; the list ends at
+//                                the first that does not exist
+//   CUDA_STAND_IN_MIG=1          the devices are MIG instances of one card: they have one bus id
+//   CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90
+//   CUDA_STAND_IN_MEMORY=bytes   memory of a device, default 2 GiB
+//   CUDA_STAND_IN_PROTECT=0      the host may touch device memory: faster
+//   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first: finds a missing
+//                                barrier that the usual order hides
+//   CUDA_STAND_IN_FAIL=name:k    the k-th call of an API function fails; for kernels launch:k
+//   CUDA_STAND_IN_REFUSED=n      the first n of the 8 algorithms that cuBLASLt offers for a product are
+//                                refused when they should run
+//   CUDA_STAND_IN_FASTEST=k[:ms] work takes a time that only events show: products take 10 ms by algorithm k,
+//                                longer by the others, and ms more with an epilogue; kernels take 5 ms
 //   CUDA_STAND_IN_CUBLASLT=n     cuBLASLt's version, default 130100
 //   CUDA_STAND_IN_COUNT=1        counts are printed to stderr at exit
 #ifndef CUDA_STAND_IN_H
