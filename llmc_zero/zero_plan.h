@@ -1,0 +1,133 @@
+// Memory, traffic and traces: planned before anything exists, and counted while it runs. Part of zero.h,
+// which includes this file at its end.
+#ifndef LLMC_ZERO_PLAN_INFO_H
+#define LLMC_ZERO_PLAN_INFO_H
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// -------- memory and traffic
+
+// Model states (parameters, gradients, optimizer state), the plugin's working buffers, the trainer's
+// activations; last, their number.
+typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
+
+// Returns zeroed memory of the configuration's device, 4096-byte aligned (256 on CUDA), or NULL with the
+// sentence set. It is counted under class and purpose, so that the memory table is complete; zero_destroy
+// frees it.
+void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
+// Where memory lies: on the configuration's device, which with ZERO_CPU is all there is; or what a CUDA run
+// keeps on the host, to stage what goes to other ranks and to files.
+typedef enum { ZERO_DEVICE, ZERO_HOST } zero_tier;
+// Bits: which collectives read or write memory in place.
+typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
+typedef struct {
+    const char *purpose;
+    zero_memory_class class_;
+    size_t bytes;
+    zero_tier tier;
+    int moved_by;  // of zero_movers
+    int assumed;   // in a plan: 1: zero_create may find it otherwise, see zero_plan
+} zero_memory_line;
+// Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one
+// class, purpose and tier are one line, whose string is valid until zero_destroy.
+int zero_memory(const zero *z, int i, zero_memory_line *line);
+// Returns the bytes of a class that this rank holds now, in all tiers.
+size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
+// Returns 0 and in *left the bytes that this process can still get of the configuration's device: the current
+// CUDA device, or what the system calls available memory. ZERO_ERR_DEVICE, ZERO_ERR_IO.
+int zero_memory_left(const zero_config *config, size_t *left);
+
+// What a rank sends bytes for; the last is the number of the others.
+typedef enum {
+    ZERO_FOR_STEP,
+    ZERO_FOR_EVAL,
+    ZERO_FOR_CHECKPOINT,
+    ZERO_FOR_HASH,
+    ZERO_FOR_SCALARS,
+    ZERO_TRAFFIC_PURPOSES
+} zero_purpose;
+typedef struct {
+    int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES],
+        other[ZERO_TRAFFIC_PURPOSES];
+} zero_traffic;
+// Writes to *t the bytes that this rank has sent since zero_create, counted where they are copied or sent.
+// Waits for what is under way. docs/details.md says which purpose a gather ahead belongs to.
+void zero_get_traffic(zero *z, zero_traffic *t);
+typedef struct {
+    const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
+    const char *device;   // "cpu", or the CUDA device's own name
+    int cuda_device;      // its number, -1 on the processor
+    int ranks_on_host;    // on this rank's
+    int ranks_on_device;  // on this rank's CUDA device; 1 on the processor
+} zero_job_info;
+// Writes to *job how the ranks are connected and what they run on. Its strings are valid until zero_destroy.
+void zero_get_job(const zero *z, zero_job_info *job);
+
+// -------- plan
+
+// Bytes of model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5): for each parameter, whole
+// on every rank and sharded among the ranks. No padding.
+typedef struct {
+    int whole, sharded;
+    size_t bytes;
+} zero_formula;
+
+// What a rank holds and sends.
+enum { ZERO_PLAN_LINES = 24 };
+typedef struct {
+    zero_memory_line lines[ZERO_PLAN_LINES];  // the memory table, but for what the trainer allocates
+    int n_lines;
+    size_t bytes[ZERO_MEMORY_CLASSES];  // of the lines
+    zero_formula formulas[4];           // at stages 0 to 3
+    int64_t parameters;                 // without padding
+    int64_t bucket_elems;               // of the largest bucket of units used once
+    int64_t bucket_bytes;               // of all bucket buffers
+    int slots;                          // stage 3: gathered single-use units there is room for
+    size_t nccl_bytes;                  // taken by NCCL: measured at creation, and 0 before
+    // Bytes that the rank sends: ZERO_FOR_STEP and ZERO_FOR_SCALARS (the norm) in one training step of
+    // config.micro_batches, ZERO_FOR_EVAL in one forward pass; and what of it goes to other nodes. Padding
+    // is included.
+    zero_traffic traffic, traffic_between_nodes;
+} zero_plan_info;
+
+// Returns 0 and in *info the plan by which zero_create allocates with these settings and tables, for rank
+// config.start.rank (-1: rank 0) of `ranks`, of which `ranks_on_node` are on its node; or ZERO_ERR_ARGUMENT.
+// Starts nothing and allocates only small tables. Lines that depend on what is found later are marked as
+// assumed: a shared window, NCCL, and NCCL's own memory, which is measured once it is connected and planned
+// as 0 bytes.
+int zero_plan(zero_plan_info *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
+              const zero_unit *units, int n_units, int ranks, int ranks_on_node);
+// Writes to *info the plan that z was created by, with what NCCL took.
+void zero_get_plan(const zero *z, zero_plan_info *info);
+
+// -------- trace
+
+// An event that has ended; on CUDA its work has been queued. docs/details.md says what each kind covers.
+typedef enum {
+    ZERO_EV_FORWARD,
+    ZERO_EV_BACKWARD,
+    ZERO_EV_GATHER,
+    ZERO_EV_REDUCE,
+    ZERO_EV_UPDATE,
+    ZERO_EV_WAIT,
+    ZERO_EV_KINDS
+} zero_event_kind;
+typedef struct {
+    zero_event_kind kind;
+    int unit;
+    int thread;             // 0: the trainer's, 1: the one for collectives
+    double start_s, end_s;  // since zero_create
+} zero_event;
+// Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after
+// the last. Only debug.trace_events are kept. With overlap, only between steps and after a zero_barrier.
+int zero_trace_event(const zero *z, int i, zero_event *e);
+// Returns 0 when this rank's events are in the file `path`, as JSON for chrome://tracing or Perfetto; the
+// path differs from rank to rank. Waits for collectives. A file that cannot be written is ZERO_ERR_IO, and
+// not left half-written.
+int zero_trace_write(zero *z, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
