@@ -127,8 +127,8 @@ int host_direct_gather(comm *c, const comm_call *call, const comm_piece *pieces,
             size_t bytes = pieces[i].elems * elem_bytes;
             char *to = pieces[i].full + r * bytes;
             ZERO_TRY(read_from(c, call, r, all[r][0], to, all[r][1 + i], bytes));
-            comm_count(c, call->use, call->kind,
-                       bytes);  // what r reads of us is what we read of r
+            // what r reads of us is what we read of r
+            comm_count(c, call->use, call->kind, bytes);
         }
     }
     for (int i = 0; i < n; i++) {

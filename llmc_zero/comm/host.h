@@ -56,8 +56,8 @@ void comm_close_host(comm *c, int clean);
 enum { STAMP_BYTES = 64 };
 // Where this rank's bytes for `dest` go, after the stamp. root: EXCHANGE_ROOT's.
 char *host_out(comm *c, const comm_call *call, exchange_kind x, int dest, int root, size_t bytes);
-const char *host_in(comm *c, exchange_kind x, int half,
-                    int src);  // those of an exchange in that half
+// Those of an exchange in that half.
+const char *host_in(comm *c, exchange_kind x, int half, int src);
 // Exchanges and checks the stamps.
 int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes);
 // The ranks tell each other n numbers, under a stamp that says of which collective and how many bytes it

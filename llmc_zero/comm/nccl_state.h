@@ -79,14 +79,14 @@ typedef struct comm_nccl {
         }                                            \
     } while (0)
 
-ncclResult_t nccl_progress_of(nccl_state *n,
-                              const lane *l);  // what has become of the calls
+// What has become of the calls.
+ncclResult_t nccl_progress_of(nccl_state *n, const lane *l);
 // Returns when the calls are done, which for work on a stream means that it is on the stream.
 int nccl_settle(nccl_state *n, const lane *l);
-int nccl_fail_to_settle(nccl_state *n, const lane *l,
-                        ncclResult_t rc);  // with rc, which is not success
-int nccl_end_group(nccl_state *n,
-                   lane *l);  // ncclGroupEnd, which must follow whatever failed in between
+// With rc, which is not success.
+int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc);
+// NcclGroupEnd, which must follow whatever failed in between.
+int nccl_end_group(nccl_state *n, lane *l);
 
 // -------- a collective from its first call to its last (nccl_watch.c)
 
@@ -107,8 +107,8 @@ int nccl_failed(comm *c);
 
 // -------- start (nccl_start.c)
 
-int nccl_connect(nccl_state *n,
-                 const zero_config *config);  // checks all ranks, and connects the lanes
+// Checks all ranks, and connects the lanes.
+int nccl_connect(nccl_state *n, const zero_config *config);
 // How far a rank is. nccl_worst_of: the worst of all, and the first rank that says so.
 enum { DONE, BUSY, LATE, FAILED };
 int nccl_worst_of(comm *c, double mine, double *worst, int *who);

@@ -145,8 +145,8 @@ static int gather_round(comm *c, const comm_call *call, device *d, const chain *
     for (int r = 0; r < c->group.ranks; r++) {
         if (r == c->group.rank) continue;
         ZERO_TRY(unpack(c, d, r, host_in(c, EXCHANGE_GATHER, half, r), ch, pos, n, size));
-        comm_count(c, call->use, call->kind,
-                   n * size);  // what r copied to us is what we copied to r
+        // What r copied to us is what we copied to r.
+        comm_count(c, call->use, call->kind, n * size);
     }
     return 0;
 }
