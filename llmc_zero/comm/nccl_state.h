@@ -79,13 +79,13 @@ typedef struct comm_nccl {
         }                                            \
     } while (0)
 
-// What has become of the calls.
+// Returns what has become of the calls.
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l);
 // Returns when the calls are done, which for work on a stream means that it is on the stream.
 int nccl_settle(nccl_state *n, const lane *l);
-// With rc, which is not success.
+// Fails with rc, which is not success.
 int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc);
-// NcclGroupEnd, which must follow whatever failed in between.
+// Calls ncclGroupEnd, which must follow whatever failed in between.
 int nccl_end_group(nccl_state *n, lane *l);
 
 // -------- a collective from its first call to its last (nccl_watch.c)

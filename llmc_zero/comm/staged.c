@@ -85,23 +85,20 @@ static int sum_round(comm *c, const chain *ch, int64_t pos, int64_t n, const cha
     return 0;
 }
 
-static int reduce_round(comm *c, const comm_call *call, const chain *ch, int64_t pos, int64_t n,
-                        zero_dtype full_type, zero_dtype shard_type, int add) {
+int host_staged_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n_pieces,
+                       zero_dtype full_type, zero_dtype shard_type, int add) {
+    const chain ch = chain_of(pieces, n_pieces);
     size_t size = dtype_bytes(full_type);
-    int half = c->host->half;
+    int64_t chunk = (c->host->scatter_bytes - STAMP_BYTES) / size;
     const char *others[c->group.ranks];
-    ZERO_TRY(pack(c, call, ch, pos, n, size));
-    ZERO_TRY(host_exchange(c, call, EXCHANGE_SCATTER, 0, n * size));
-    ZERO_TRY(receive(c, half, n * size, others));
-    return sum_round(c, ch, pos, n, others, full_type, shard_type, add);
-}
-
-int host_staged_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n, zero_dtype full_type,
-                       zero_dtype shard_type, int add) {
-    const chain ch = chain_of(pieces, n);
-    int64_t chunk = (c->host->scatter_bytes - STAMP_BYTES) / dtype_bytes(full_type);
-    for (int64_t pos = 0; pos < ch.total; pos += chunk)
-        ZERO_TRY(reduce_round(c, call, &ch, pos, least(ch.total - pos, chunk), full_type, shard_type, add));
+    for (int64_t pos = 0; pos < ch.total; pos += chunk) {
+        int64_t n = least(ch.total - pos, chunk);
+        int half = c->host->half;
+        ZERO_TRY(pack(c, call, &ch, pos, n, size));
+        ZERO_TRY(host_exchange(c, call, EXCHANGE_SCATTER, 0, n * size));
+        ZERO_TRY(receive(c, half, n * size, others));
+        ZERO_TRY(sum_round(c, &ch, pos, n, others, full_type, shard_type, add));
+    }
     return 0;
 }
 
