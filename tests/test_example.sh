@@ -129,7 +129,8 @@ fi
 begin 'docs.api.md is made from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is not what dev/make_api.sh makes of zero.h: run it' cmp -s "$dir/api.md" docs/api.md
-for function in $(cat llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero_plan.h | grep -oE '^[a-z].*\(' | grep -oE \
+headers=(llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero_plan.h)
+for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE \
     'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done
@@ -140,7 +141,7 @@ need 'it quotes nothing' [ -s "$dir/quoted" ]
 strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
 need "not in mlp_zero.c: $strange" [ -z "$strange" ]
 end
-public=(llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero_plan.h llmc_zero/zero.mk llmc_zero/compat/deepspeed.c)
+public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/compat/deepspeed.c)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
 for document in README.md docs/porting.md docs/details.md; do
     begin "$document.names that are there"

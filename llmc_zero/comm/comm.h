@@ -101,7 +101,7 @@ typedef struct {
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes);
 
-// -------- opening and closing
+// -------- opening and closing (comm/open.c)
 
 // (collective) Opens the implementation that the configuration asks for between the ranks of `ranks`, with
 // the memory planned for the way that the settings ask for. The plan is made again for comm_way_of before
@@ -111,7 +111,11 @@ comm_way comm_way_of(const comm *c);  // the one that was opened
 void comm_close(comm *c, int clean);
 
 // Counts bytes sent.
-void comm_count(comm *c, comm_use use, comm_kind kind, size_t bytes);
+static inline void comm_count(comm *c, comm_use use, comm_kind kind, size_t bytes) {
+    int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
+    int64_t *counter = use.counter ? use.counter : &kinds[kind][use.purpose];
+    *counter += (int64_t)bytes;
+}
 
 // -------- the table's functions, with the defaults of the optional ones
 

@@ -50,7 +50,7 @@ extern const comm_functions comm_host_functions;
 int comm_open_host(comm *c, const zero_config *config, memory *m);
 void comm_close_host(comm *c, int clean);
 
-// -------- exchanges (host.c)
+// -------- exchanges (exchange.c)
 
 // A stamp goes before the bytes of every exchange, and says which collective they belong to.
 enum { STAMP_BYTES = 64 };

@@ -7,6 +7,7 @@
 // since staging has room for the largest bucket's shards (nccl_stage).
 #ifdef ZERO_HAVE_NCCL
 #include "host.h"
+#include "nccl.h"
 #include "nccl_state.h"
 #include <stdlib.h>
 #include <string.h>

@@ -195,16 +195,6 @@ static int make_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     return 0;
 }
 
-int nccl_worst_of(comm *c, double mine, double *worst, int *who) {
-    double all[c->group.ranks];
-    ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, &mine, all, 1));
-    *who = 0;
-    for (int r = 1; r < c->group.ranks; r++)
-        if (all[r] > all[*who]) *who = r;
-    *worst = all[*who];
-    return 0;
-}
-
 // Returns when the communicator is there on all ranks. If one cannot, all fail at once, with its sentence.
 static int connect_together(nccl_state *n, const lane *l) {
     comm *c = n->c;

@@ -3,7 +3,7 @@
 #define LLMC_ZERO_COMM_NCCL_STATE_H
 #include "../device/kernels_cuda.h"
 #include "../error.h"
-#include "nccl.h"
+#include "comm.h"
 #include "nccl_library.h"
 #include <pthread.h>
 
@@ -105,14 +105,14 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
 int nccl_relay(const nccl_state *n);  // fails with the sentence of the first failure
 int nccl_failed(comm *c);
 
-// -------- start (nccl_start.c)
-
-// Checks all ranks, and connects the lanes.
-int nccl_connect(nccl_state *n, const zero_config *config);
 // How far a rank is. nccl_worst_of: the worst of all, and the first rank that says so.
 enum { DONE, BUSY, LATE, FAILED };
 int nccl_worst_of(comm *c, double mine, double *worst, int *who);
 
+// -------- start (nccl_start.c)
+
+// Checks all ranks, and connects the lanes.
+int nccl_connect(nccl_state *n, const zero_config *config);
 // -------- memory (nccl_memory.c)
 
 int nccl_bytes_left(size_t *left);  // of the device

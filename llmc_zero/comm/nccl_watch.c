@@ -10,6 +10,7 @@
 #ifdef ZERO_HAVE_NCCL
 #include "../clock.h"
 #include "../net/failure.h"
+#include "host.h"
 #include "nccl_state.h"
 #include <sched.h>
 #include <stdio.h>
@@ -333,5 +334,17 @@ int nccl_failed(comm *c) {
     int rc = n->failed ? report(n) : 0;
     pthread_mutex_unlock(&n->lock);
     return rc;
+}
+
+// -------- how far all ranks are
+
+int nccl_worst_of(comm *c, double mine, double *worst, int *who) {
+    double all[c->group.ranks];
+    ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, &mine, all, 1));
+    *who = 0;
+    for (int r = 1; r < c->group.ranks; r++)
+        if (all[r] > all[*who]) *who = r;
+    *worst = all[*who];
+    return 0;
 }
 #endif

@@ -1,4 +1,4 @@
-// Which implementation the ranks use, and the count of what they send.
+// The choice of the implementation that the ranks use.
 #include "comm.h"
 #include "../error.h"
 #include "../net/failure.h"
@@ -6,12 +6,6 @@
 #include "nccl.h"
 #include <stdio.h>
 #include <string.h>
-
-void comm_count(comm *c, comm_use use, comm_kind kind, size_t bytes) {
-    int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
-    int64_t *counter = use.counter ? use.counter : &kinds[kind][use.purpose];
-    *counter += (int64_t)bytes;
-}
 
 static void name_nccl(comm *c, const zero_config *config) {
     const char *sums = config->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
