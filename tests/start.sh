@@ -218,7 +218,7 @@ test_refused() {
         'RANK=0 and WORLD_SIZE=1, but srun started this as task 1 of 2' '-z 3'
     variables=(RANK=0 WORLD_SIZE=2)
     refused 'start.refused no MASTER_ADDR' 5 \
-        'start.server is missing: the launcher has started 2 ranks, .* MASTER_ADDR and MASTER_PORT,.*-ps, -pf\)$' \
+        'start.server is missing: the launcher has started 2 ranks, .* MASTER_PORT,.*-ps, -pf\)$' \
         '-z 3'
     variables=(WORLD_SIZE=2)
     refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
