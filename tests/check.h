@@ -13,7 +13,7 @@ static struct {
     char setting[160];
 } checks;
 
-enum { CHECK_PRINTED = 20 };  // failures a rank prints; the rest is only counted
+enum { CHECK_PRINTED = 20 };  // A rank prints so many failures and only counts the rest.
 
 static inline void check_that(int ok, const char *expression, const char *file, int line) {
     checks.checks++;
@@ -26,7 +26,7 @@ static inline void check_that(int ok, const char *expression, const char *file, 
 }
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 
-// What must work for the test to go on at all: if it does not, all ranks end.
+// For a call without which the test cannot go on: if it fails, all ranks end.
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
     checks.checks++;
     if (!rc) return;

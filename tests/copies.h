@@ -1,8 +1,8 @@
 // A store for tests (llmc_zero/state.h) in which a state that is used against its rules gives other bits or a
-// breach, a sentence that says what was done. Nobody gets the memory in which a state lies: its bytes are
+// breach: a sentence that says what was done. No caller gets the memory in which a state lies. Its bytes are
 // scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules allow. A
-// thread of its own serves one request after the other, some of them late. A closed copy is NaN at once, its
-// way home takes longer.
+// thread serves one request after the other, some of them late. A closed copy becomes NaN at once and is
+// written back later.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
 #include <pthread.h>
@@ -17,7 +17,7 @@ enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POIS
 
 typedef struct {
     char *memory;
-    state_part part;  // what is open in it; of NULL: nothing
+    state_part part;  // the part that is open in it; with `of` NULL it is free
 } copies_slot;
 
 typedef struct {
@@ -31,18 +31,19 @@ typedef struct {
 typedef struct copies_request {
     copies_pool *pool;
     state_part part;
-    char *bytes;  // the copy to be filled, on the device; or, closing, what it held, on the host, freed then
+    char *bytes;  // opening: the copy to fill, on the device; closing: the copy's bytes, on the host, which
+                  // the thread frees
     int closing, served;
     struct copies_request *next;
 } copies_request;
 
 static struct {
-    int params, grads;  // how many parts of them may be open at a time; of the other states: one
+    int params, grads;  // how many of their parts may be open at a time; the other states have one
     copies_pool pools[COPIES_STATES];
     int n_pools, stopping;
     long opened, late;
     char breach[256];   // the first one
-    char *view, *made;  // a copy's bytes on the host: as they are, and as they are going to be
+    char *view, *made;  // a copy's bytes on the host: as they are, and as they will be
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -51,7 +52,7 @@ static struct {
              .work = PTHREAD_COND_INITIALIZER,
              .done = PTHREAD_COND_INITIALIZER };
 
-// With the lock held, as all that follow up to copies_serve.
+// This function and all that follow up to copies_serve are called with the lock held.
 static inline int copies_breach(const state_part *p, const char *what) {
     if (!copies.breach[0])
         snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of->name, p->unit,
@@ -59,7 +60,7 @@ static inline int copies_breach(const state_part *p, const char *what) {
     return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
 }
 
-// Who wrote it cannot be told.
+// The breach cannot name the writer.
 static inline int copies_written_late(const copies_pool *pool) {
     if (!copies.breach[0])
         snprintf(copies.breach, sizeof copies.breach, "%s: a copy was written after it was closed",
@@ -84,7 +85,7 @@ static inline char *copies_home(const copies_pool *pool, const state_part *p) {
            layout_offset(p->of->layout, p->unit, part, p->of->sharded) * dtype_bytes(p->of->dtype);
 }
 
-// The host's view of memory of the device, and the way back. They end the program where the device fails.
+// These copy memory of the device to the host and back. They end the program if the device fails.
 static inline const char *copies_seen(device *d, const char *x, size_t n) {
     const char *view = device_view(d, x, n, copies.view);
     if (!view) abort();
@@ -179,7 +180,7 @@ static inline int copies_most_open(const state *s) {
     return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
 }
 
-// All of it, which has just been cleared.
+// Scrambles the whole state, which has just been cleared.
 static inline void copies_scramble_home(const state *s, char *home) {
     char *bytes = calloc(1, state_bytes(s));
     if (!bytes) abort();
@@ -295,7 +296,7 @@ static const state_store copies_store = {
 
 // -------- for the test
 
-// From here on states are copied. params, grads: how many parts of them may be open at a time.
+// From this call on, states are copied. params, grads: how many of their parts may be open at a time.
 static inline void copies_start(int params, int grads) {
     copies.params = params;
     copies.grads = grads;
@@ -306,7 +307,7 @@ static inline void copies_start(int params, int grads) {
     if (pthread_create(&copies.thread, NULL, copies_loop, NULL)) abort();
 }
 
-// Returns how many parts are open, once everything that was asked for is done.
+// Waits until all requests are done, and returns how many parts are open.
 static inline int copies_left_open(void) {
     int open = 0;
     pthread_mutex_lock(&copies.lock);
@@ -323,8 +324,8 @@ static inline int copies_left_open(void) {
     return open;
 }
 
-// Before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing where states are
-// not copied.
+// To be called before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing if
+// states are not copied.
 static inline int copies_stop(void) {
     if (state_default_store != &copies_store) return 0;
     int open = copies_left_open();

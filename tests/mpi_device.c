@@ -1,7 +1,7 @@
 // The plugin on a CUDA device between ranks, against the same run on the processor: mpirun -np N mpi_device,
-// for any N. The toy's kernels are queued on the trainer's stream and nobody waits for them, so that work
-// which is not ordered gives other bits: on a card by luck, on the stand-in (tests/cuda/), whose streams run
-// as early or as late as their events allow, for certain.
+// for any N. The toy's kernels are queued on the trainer's stream and not waited for, so that work without an
+// order gives other bits: perhaps on a card, certainly on the stand-in (tests/cuda/), whose streams run as
+// early or as late as their events allow.
 //   mpi_device            a choice of settings in which each value of each is met with every stage
 //   mpi_device N          every N-th of all combinations; 1: all 27648
 #include <stdint.h>
@@ -83,21 +83,23 @@ typedef struct {
     float eval, gradient[33];
 } outcome;
 
-// What a trainer gives up halfway: gathers and reductions are under way, and must not arrive in what comes
-// next.
+// A pass that the trainer abandons halfway, with gathers and reductions under way. Their results must not
+// reach the next pass.
 static void give_up_passes(toy *t, const zero_config *c) {
     MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
-    for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--)
-        MUST(zero_pre_forward(t->z, u));  // what is ahead gives way
-    for (int u = TOY_UNITS - 1; c->prefetch && u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
+    if (c->prefetch) {
+        // Gathers that were started ahead give up their room.
+        for (int u = TOY_UNITS - 1; u > TOY_UNITS - 3; u--) MUST(zero_pre_forward(t->z, u));
+        for (int u = TOY_UNITS - 1; u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
+    }
     MUST(toy_forward(t, 1));
     MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
     MUST(toy_train(t, 0, c->micro_batches));
 }
 
-// The last step is zero_reduce, a look at a gradient, and zero_update: the others are zero_step.
+// The last step is zero_reduce, a read of a gradient, and zero_update. The others are zero_step.
 static void last_step(toy *t, const zero_config *c, outcome *o) {
     zero_hyper h = { .lr = 1e-2f,
                      .beta1 = 0.9f,
@@ -114,8 +116,7 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
     MUST(zero_update(t->z, &h));
 }
 
-// The plan is what the table holds, and no line of it is held by luck: without NCCL all is known but the
-// window.
+// The plan must equal the memory table line by line. Without NCCL the plan knows everything but the window.
 static void check_plan(const zero *z, const zero_config *c) {
     zero_plan_info planned;
     zero_job_info job;
@@ -139,7 +140,7 @@ static outcome train(const zero_config *c) {
     toy t;
     memset(&o, 0, sizeof o);
     create(&t, c);
-    if (state_default_store == &state_on_device) check_plan(t.z, c);  // copies have more
+    if (state_default_store == &state_on_device) check_plan(t.z, c);  // the store of copies takes more memory
     for (int step = 1; step < STEPS; step++) {
         zero_step_info info;
         MUST(toy_step(&t, c->micro_batches, step, &info));
@@ -159,7 +160,7 @@ static outcome train(const zero_config *c) {
 
 // -------- same bits
 
-// Everything that a setting is made of, as one number in mixed radix.
+// A setting as one number in mixed radix.
 typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, MANNER, WIDE, AXES } axis;
 static const int sizes[AXES] = { 4, SETTINGS_COUNT(settings_formats), 2, 2, 3, 2, 2,
                                  3, SETTINGS_COUNT(manners),          2 };
@@ -191,7 +192,7 @@ static zero_config config_of(const point *p) {
     return c;
 }
 
-// The processor's run, once for each stage, format and number of micro-batches.
+// The run on the processor, made once for each stage, format and number of micro-batches.
 static const outcome *on_processor(const point *p) {
     static struct {
         int there;
@@ -256,7 +257,7 @@ static void check_combinations(void) {
     }
 }
 
-// Every stage, overlap and manner; the others take turns, each at a pace of its own.
+// Runs every stage, overlap and manner. The other choices take turns, each with a period of its own.
 static void check_some(void) {
     int n = 0;
     for (int stage = 0; stage < 4; stage++)
@@ -308,7 +309,7 @@ static void load_at(zero_device device, int stage, int format, const char *path,
     MUST(zero_hash(t.z, 1, hex));
     CHECK(!strcmp(hex, saved));
     MUST(toy_step(&t, 1, 2, NULL));
-    MUST(zero_load(t.z, path, NULL, 0));  // and at once the kernels find it there
+    MUST(zero_load(t.z, path, NULL, 0));  // the kernels that follow must read it
     MUST(toy_step(&t, 1, 3, NULL));
     MUST(zero_hash(t.z, 1, hex));
     CHECK(!strcmp(hex, end));
@@ -344,12 +345,13 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-// What is set in the midst of a pass, while units are on their way, is what comes back, and what the kernels
-// read next.
+// A value that is set during a pass, while gathers are under way, is read back and is what the kernels read
+// next.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER
-                                                                    : ZERO_PARAM;  // that sets the parameter
+    int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master
+                   ? ZERO_MASTER
+                   : ZERO_PARAM;  // setting the master sets the parameter
     float a = 0;
     toy t;
     create(&t, c);
@@ -389,8 +391,7 @@ static void check_all_values(void) {
 
 // -------- one rank fails
 
-// A call that fails on the last rank alone, while the plugin is created: all ranks have its error, and at
-// once.
+// A call fails on the last rank alone while the plugin is created: all ranks return its error at once.
 static void check_one_fails(void) {
 #ifdef CUDA_STAND_IN
     static const char *const calls[] = {
@@ -431,7 +432,8 @@ static void check_one_fails(void) {
 
 // -------- several devices
 
-// Ranks on several devices: each takes the one with its number, or all the one that is asked for.
+// Ranks on several devices: each takes the device of its own number, or all take the one that the setting
+// names.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "2", 1);
@@ -458,8 +460,8 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-// By NCCL, every other time between symmetric windows. Nothing waits on the host then: only events order what
-// is gathered.
+// NCCL moves the bytes, every other time between symmetric windows. The host does not wait then: only events
+// order the gathers.
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN
@@ -485,7 +487,7 @@ static void check_nccl(void) {
 
 // -------- small units
 
-// Where units are smaller than the ranks are many, some ranks have padding and nothing else.
+// If units are smaller than the number of ranks, some ranks hold only padding.
 static void train_small(const zero_config *c, char full[17]) {
     enum { TENSORS = 3, UNITS = 3 };
     static const zero_tensor tensors[TENSORS] = {
@@ -545,8 +547,8 @@ static void check_small_units(void) {
     }
 }
 
-// NCCL adds two ranks' gradients like the plugin; but in bf16 it rounds their sum before micro-batches are
-// added up at stages 2 and 3, in fp32 it does not.
+// NCCL adds two ranks' gradients as the plugin does. In bf16, however, it rounds their sum before
+// micro-batches are added up at stages 2 and 3; in fp32 it does not.
 static void check_sum_of_two(void) {
 #ifdef ZERO_HAVE_NCCL
     if (checks.ranks != 2 || zero_cuda_devices() < 2) return;

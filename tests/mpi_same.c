@@ -1,6 +1,6 @@
-// Ranks that are given different settings, tables or lines: mpirun -np N mpi_same, N at least 2. One rank
-// after the other is the odd one; every case must end with the same sentence on all ranks, which names both
-// ranks, what differs, and both values. What may differ must not change a bit. TEST_SERVER=host:port: the
+// Ranks with different settings, tables or lines: mpirun -np N mpi_same, N at least 2. Each rank in turn is
+// the odd one. Every case must end with the same sentence on all ranks, which names both ranks, the
+// difference, and both values. Settings that may differ must not change a bit. With TEST_SERVER=host:port the
 // ranks connect by TCP.
 #include <stddef.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "check.h"
 #include "toy.h"
 
-static int odd;  // the rank that is given something else
+static int odd;  // the rank whose setting, table or line is another
 static char host[64];
 static const char *tcp;  // where rank 0 listens; NULL: the ranks are connected by MPI
 static const char *const hint = "; it must be the same on all ranks";
@@ -28,7 +28,10 @@ static given usual(void) {
     g.config.numbers.dtype = ZERO_BF16;
     g.config.overlap = 0;
     g.config.comm.timeout_s = 60;
-    if (tcp) g.config.start.method = ZERO_START_TCP, g.config.start.server = tcp;
+    if (tcp) {
+        g.config.start.method = ZERO_START_TCP;
+        g.config.start.server = tcp;
+    }
     memcpy(g.tensors, toy_tensors, sizeof g.tensors);
     memcpy(g.units, toy_units, sizeof g.units);
     return g;
@@ -57,7 +60,7 @@ static void refused(const given *g, const char *theirs, const char *ours) {
 }
 
 #define DECIDED(field) (decided[offsetof(zero_config, field)] = 1)
-// All ranks are given what `all` makes of the usual, the odd one then what `change` makes of that.
+// `all` changes the default case on all ranks, then `change` changes it on the odd one.
 #define DIFFERS_IN(all, change, theirs, ours)        \
     do {                                             \
         given g = usual();                           \
@@ -208,8 +211,8 @@ static void check_free(void) {
         FREE(debug.trace_events, 10);
         FREE(start.mpi_comm, tcp ? NULL : &world);
         FREE(start.method, tcp ? ZERO_START_TCP : ZERO_START_MPI);
-        if (!tcp)
-            FREE(start.rank, (g.config.start.ranks = checks.ranks, odd));  // there, it would be another job
+        if (!tcp)  // there, another number of ranks would be another job
+            FREE(start.rank, (g.config.start.ranks = checks.ranks, odd));
         DECIDED(start.rank);
         DECIDED(start.ranks);
         FREE(start.server, tcp ? tcp : "a:1");
@@ -276,12 +279,12 @@ static void check_lines(int shared, int overlap) {
     MUST(zero_require_same(t.z, text));
     if (checks.rank == odd) text[LONG - 3] = '2';
     expect(zero_require_same(t.z, text), "last = 2", "last = 1", "");
-    MUST(toy_step(&t, 1, 1, NULL));  // it all changed nothing
+    MUST(toy_step(&t, 1, 1, NULL));  // none of this changed anything
     zero_destroy(t.z);
     free(text);
 }
 
-// Every rank has another value: the lowest that differs from rank 0 is named.
+// Every rank has a value of its own: the error names the lowest rank that differs from rank 0.
 static void check_lowest(void) {
     given g = usual();
     char lines[32], theirs[32];

@@ -22,7 +22,7 @@ typedef struct {
 
 static char folder[64];
 
-// What a trainer gives up halfway leaves gradients open.
+// A pass that the trainer abandons halfway leaves gradients open.
 static void give_up(toy *t) {
     MUST(zero_begin_train(t->z, 0, 1));
     MUST(toy_start(t, 0.1f));
@@ -85,8 +85,9 @@ static outcome train(const zero_config *c, int with_files) {
 
 static int bucket_units(const settings_variation *v) { return v->bucket > TOY_LARGEST ? TOY_BLOCKS : 1; }
 
-// As few as the rules allow. A unit of the parameters is in use while another is gathered. The gradients of
-// the embeddings are open through backward, those of a block beside them, while one bucket is reduced.
+// The pool has room for as few parts as the rules allow. One unit of the parameters is in use while another
+// is gathered. The gradients of the embeddings are open throughout backward, beside those of a block, while
+// one bucket is reduced.
 static void start_copies(const zero_config *c, const settings_variation *v) {
     copies_start(2, (c->stage < 2 ? 2 : 0) + bucket_units(v));
 }
@@ -163,7 +164,9 @@ static void check_kept_rules(single *s) {
         MUST(state_open(&p, &s->moment, COMPUTE, 1, 1, round ? STATE_READ : STATE_CHANGE));
         float *x = (float *)p.at;
         CHECK(x[511] == (round ? 512 : 0));
-        for (int i = 0; i < 512 && !round; i++) x[i] = i + 1;
+        if (!round) {
+            for (int i = 0; i < 512; i++) x[i] = i + 1;
+        }
         MUST(state_close(&p));
         CHECK(isnan(x[511]) && isnan(x[0]));
     }
@@ -190,7 +193,7 @@ typedef enum {
     BREACHES
 } breach;
 
-// Opens this rank's part of unit 0 and closes it, with one breach on the way.
+// Opens this rank's part of unit 0 and closes it, with one breach in between.
 static void commit(single *s, breach what) {
     state_part p;
     MUST(state_open(&p, &s->moment, COMPUTE, 0, 1, STATE_READ));

@@ -1,5 +1,5 @@
 // The plugin between ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits;
-// memory and traffic are what the formulas, written anew here, say; files survive and damage is seen;
+// memory and traffic equal the formulas, which are written anew here; files survive and damage is detected;
 // collectives overlap with computing.
 //   mpi_zero NAME         one check: "same bits", "no memory" ..
 //   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
@@ -52,7 +52,7 @@ static double states_bytes(const zero_config *c, double psi) {
     static const struct {
         int whole, shared_out;
     } bytes[5][4] = {
-        // of each parameter: on every rank, and 1/N on each
+        // bytes of each parameter: replicated on every rank, partitioned across the ranks
         { { 16, 0 }, { 4, 12 }, { 2, 14 }, { 0, 16 } },  // mixed precision
         { { 18, 0 }, { 6, 12 }, { 2, 16 }, { 0, 18 } },  // mixed precision, micro-batches summed in fp32
         { { 12, 0 }, { 4, 8 }, { 2, 10 }, { 0, 12 } },   // without master weights
@@ -85,7 +85,7 @@ static step_bytes step_traffic(const zero_config *c, int micro_batches) {
 
 static int64_t scalars_at_start;  // of creation
 
-// What was planned for a step is what was counted in each.
+// The traffic planned for a step equals the traffic counted in each.
 static void check_counted(const zero_traffic *planned, const zero_traffic *counted, int steps) {
     const int p = ZERO_FOR_STEP, s = ZERO_FOR_SCALARS;
     CHECK(counted->all_gather[p] == planned->all_gather[p] * steps);
@@ -101,7 +101,7 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
     zero_plan_info plan;
     zero_get_plan(z, &plan);
     check_counted(&plan.traffic, &t, gathers);
-    if (c->debug.naive) {  // all of the gradients to everyone, and nothing else
+    if (c->debug.naive) {  // every rank sends all its gradients to all others, and nothing else
         int wire = c->numbers.dtype != ZERO_F32 && c->micro_batches == 1 && !c->comm.reduce_fp32 ? 2 : 4;
         CHECK(t.other[ZERO_FOR_STEP] == psi_padded() * (checks.ranks - 1) * wire * reduces);
         CHECK(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
@@ -140,7 +140,7 @@ static memory_table memory_now(const zero *z) {
     return m;
 }
 
-// For this rank, without any rank or plugin.
+// The plan for this rank, made without other ranks or a plugin.
 static zero_plan_info plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
     zero_plan_info plan;
     zero_config own = *c;
@@ -240,14 +240,14 @@ static void check_close(const outcome *o, const outcome *naive, double tolerance
     for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
 }
 
-// Past the staging: collectives of every size, or of none.
+// Direct reads instead of staging: for collectives of every size, or of none.
 static void read_directly(int all) {
     host_unstaged_least = all ? 0 : SIZE_MAX;
     for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;
 }
 
-// Without accumulation all paths agree bit for bit; with it naive = 0 = 1 and 2 = 3, which agree but for
-// rounding.
+// Without accumulation all paths agree bit for bit. With accumulation naive = 0 = 1 and 2 = 3, and the two
+// groups differ only by rounding.
 static void check_format(const settings_format *format, int micro_batches) {
     outcome naive = { 0 }, reference = { 0 };
     for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
@@ -280,7 +280,7 @@ static void check_same_bits(void) {
 
 // -------- fp32 on the wire
 
-// The same bits as without it, and the traffic that train() expects then.
+// fp32 on the wire gives the same bits, and the traffic that train() expects for it.
 static void check_wide(const outcome *want, const settings_path *path, const settings_format *format,
                        int micro_batches, const settings_variation *v) {
     char name[sizeof checks.setting];
@@ -315,7 +315,7 @@ static void check_wire_bits(void) {
             }
 }
 
-// The buffer for it: of the size of the largest bucket, and only where gradients are widened.
+// The buffer for it has the size of the largest bucket, and exists only if gradients are widened.
 static void check_wire_buffer(zero_config c, const zero_tensor *tensors, const zero_unit *units, int n_units,
                               int64_t largest_bucket) {
     int sums = c.stage < 2 && c.micro_batches > 1,
@@ -383,8 +383,8 @@ static int expected_integer(int tensor, int layer, int64_t i, int micro_batches)
 
 static int own_master(const zero_config *c) { return c->numbers.dtype == ZERO_F32 || c->numbers.no_master; }
 
-// How many values of all tensors are not the mean gradient, or, for parameters, not the initial ones. Adds
-// the squares up.
+// Returns how many values of all tensors differ from the mean gradient, or, for parameters, from the initial
+// values. Adds up the squares.
 static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what, double *squares) {
     static float got[TOY_LARGEST];
     double scale = what == ZERO_GRADIENT ? zero_loss_scale(t->z) : 1;
@@ -453,8 +453,8 @@ static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, in
     return traffic.all_gather[ZERO_FOR_STEP];
 }
 
-// The count can tell: a block that is used once more in forward is one gather more, and so is a use that need
-// not have been announced.
+// The count is exact: one more use of a block in forward is one more gather, and so is a use that was
+// announced without need.
 static void check_extra_gather_counts(void) {
     zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
     zero_unit units[TOY_UNITS];
@@ -468,13 +468,13 @@ static void check_extra_gather_counts(void) {
           step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     CHECK(planned == step_traffic(&c, 1).all_gather + unit_padded(2) / checks.ranks * others * 4);
     memcpy(units, toy_units, sizeof units);
-    units[0].gradient_only_uses = 0;  // the encoder's backward gathers in vain
+    units[0].gradient_only_uses = 0;  // the encoder's backward now gathers without need
     CHECK(gathered_in_step(&c, units, &planned) ==
           step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
     CHECK(planned == step_traffic(&c, 1).all_gather + unit_padded(0) / checks.ranks * others * 4);
 }
 
-// Fewer micro-batches than the most that were announced.
+// A step with fewer micro-batches than the announced maximum.
 static void check_fewer_micro_batches(void) {
     for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
         zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 3, &settings_variations[1]);
@@ -497,9 +497,9 @@ static void check_fewer_micro_batches(void) {
     }
 }
 
-// An update starts a gather for the pass that comes next. Whatever comes, each pass counts its own gathers,
-// and what zero_set puts out of date is gathered once more. The bits are those of prefetch 0, where no gather
-// is that early.
+// An update starts a gather for the next pass. Whatever that pass is, each pass counts its own gathers, and a
+// unit that zero_set makes stale is gathered once more. The bits are those of prefetch 0, which never gathers
+// that early.
 typedef struct {
     char full[17];
     float evals[2];
@@ -570,8 +570,8 @@ static void check_other_passes(void) {
         }
 }
 
-// Below stage 3 forward is not collective: each rank may go through the units in an order of its own. What
-// the update gathers has one order on all ranks all the same.
+// Below stage 3 forward is not collective, so each rank may use the units in an order of its own. The update
+// still gathers in one order on all ranks.
 static void train_in_own_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -627,7 +627,7 @@ static void check_load_at(const zero_config *c, const char *name, const char sav
     user_data user = { 0 };
     path_of(path, name, checks.rank);
     MUST(toy_create(&t, c, NULL));
-    steps(&t, 1, 1);  // what was there before must not shine through
+    steps(&t, 1, 1);  // values from before the load must not remain
     MUST(zero_load(t.z, path, &user, sizeof user));
     CHECK(user.step == 2 && !strcmp(user.note, "of the trainer"));
     MUST(zero_hash(t.z, 1, hex));
@@ -726,7 +726,7 @@ static void check_damage(toy *t, int stage, damage what) {
     MUST(zero_hash(t->z, 1, after));
     CHECK(rc == (what == INTACT ? 0 : ZERO_ERR_IO));
     CHECK(user.step == (what == INTACT ? 2 : 7));
-    CHECK(!strcmp(after, what == INTACT ? saved : before));  // a load that fails changes nothing, on no rank
+    CHECK(!strcmp(after, what == INTACT ? saved : before));  // a failed load changes nothing on any rank
     if (what != INTACT) CHECK(strstr(zero_last_error(), names[what]));
 }
 
@@ -770,7 +770,7 @@ static void save_as(toy *t, const char *name, const user_data *user) {
     MUST(zero_save(t->z, path, user, sizeof *user));
 }
 
-// One rank has a file of another save: all say so, naming both files, and nothing has changed.
+// One rank has a file of another save: all ranks return an error that names both files, and nothing changes.
 static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) {
     char path[PATH_BYTES], theirs[PATH_BYTES], first[PATH_BYTES], host[64] = "", before[17], after[17],
                                                                   sentence[1024];
@@ -793,7 +793,7 @@ static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) 
     CHECK(!strcmp(after, before) && user.step == 7);
 }
 
-// A state file as version 2 had it: without the number of the save.
+// Writes a state file of version 2, which lacks the number of the save.
 static void make_version_2(const char *from, const char *to) {
     enum { VERSION_AT = 8, NUMBER = 8 };
     static char bytes[8 << 20];
@@ -839,9 +839,11 @@ static void check_mixed_saves(void) {
     save_as(&t, "noted", &noted);  // only the last rank's own bytes differ
     steps(&t, 2, 2);
     save_as(&t, "later", &user);
-    for (int odd = 0; odd < checks.ranks && checks.ranks > 1; odd++) {
-        refuse_mixed(&t, "save", "later", odd);
-        refuse_mixed(&t, "save", "noted", odd);
+    if (checks.ranks > 1) {
+        for (int odd = 0; odd < checks.ranks; odd++) {
+            refuse_mixed(&t, "save", "later", odd);
+            refuse_mixed(&t, "save", "noted", odd);
+        }
     }
     CHECK_SETTING("equal saves are equal files");
     path_of(path, checks.rank ? "save" : "again", checks.rank);
@@ -912,7 +914,7 @@ static void check_values(const zero_config *c) {
     MUST(toy_eval(&t));
     steps(&t, 1, 1);
     MUST(zero_begin_eval(t.z));
-    MUST(toy_forward(&t, 0));  // the next units are on their way, and must not arrive after zero_set
+    MUST(toy_forward(&t, 0));  // gathers of the next units are under way, and must not arrive after zero_set
     for (int w = 0; w < 4; w++)
         for (int k = 0; k < TOY_TENSORS; k++)
             for (int l = 0; l < toy_tensors[k].layers; l++) {
@@ -986,13 +988,15 @@ static void check_values_and_scalars(void) {
 
 // -------- overlap
 
-// How often an event of kind `a` of a unit goes on during one of kind `b` of another.
+// Counts how often an event of kind `a` of one unit overlaps an event of kind `b` of another.
 static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
     int n = 0;
     zero_event x, y;
-    for (int i = 0; !zero_trace_event(z, i, &x); i++)
-        for (int j = 0; x.kind == a && !zero_trace_event(z, j, &y); j++)
+    for (int i = 0; !zero_trace_event(z, i, &x); i++) {
+        if (x.kind != a) continue;
+        for (int j = 0; !zero_trace_event(z, j, &y); j++)
             n += y.kind == b && y.unit != x.unit && x.start_s < y.end_s && y.start_s < x.end_s;
+    }
     return n;
 }
 
@@ -1012,7 +1016,7 @@ static int events_so_far(const zero *z) {
     return n;
 }
 
-// Backward of one micro-batch: when a block is released, the next gather starts before the block's reduction.
+// In backward of one micro-batch, the release of a block starts the next gather before the block's reduction.
 static void check_order_in_backward(const zero *z, int from, int prefetch, int another_follows) {
     int at = event_of(z, from, ZERO_EV_BACKWARD, TOY_UNITS - 1);
     for (int unit = TOY_UNITS - 1; unit > 0; unit--) {
@@ -1062,8 +1066,8 @@ static int waits(const zero *z) {
     return n;
 }
 
-// The blocks compute for some milliseconds, the ranks unequally, as they do; so a collective takes long
-// enough to be met.
+// The blocks compute for some milliseconds, and not equally long on all ranks, so that a collective takes
+// long enough to overlap.
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 2; stage <= 3; stage++) {
@@ -1080,17 +1084,18 @@ static void check_overlap(void) {
             int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
             int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
             int waited = check_any(waits(t.z) > 0);
-            if (checks.ranks > 1 || !overlap)
-                CHECK(reduces == overlap && gathers == overlap);  // one rank only copies, in no time
-            if (checks.ranks > 1 || !overlap) CHECK(waited == overlap);
+            if (checks.ranks > 1 || !overlap) {  // one rank's collective is only a copy, and too short
+                CHECK(reduces == overlap && gathers == overlap);
+                CHECK(waited == overlap);
+            }
             zero_destroy(t.z);
         }
 }
 
 // -------- timeout
 
-// The last rank stays away from a barrier: the others say so in time, and from then on refuse without
-// waiting.
+// The last rank stays away from a barrier. The others report that in time, and then refuse further calls
+// without waiting.
 static void check_timeout(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
@@ -1121,8 +1126,7 @@ static void check_timeout(void) {
         }
 }
 
-// The last rank stays away from the first step, whose first collective at stage 2 is the last units'
-// reduction.
+// The last rank stays away from the first step. Its first collective at stage 2 is the last units' reduction.
 static void check_units_named(void) {
     static const struct {
         int64_t bucket;
@@ -1158,7 +1162,7 @@ static void check_no_communicator(void) {
     CHECK(strstr(zero_last_error(), "mpi_comm points to MPI_COMM_NULL"));
 }
 
-// Ranks that open different units: nobody takes another unit's bytes for its own.
+// Ranks open different units: none of them takes another unit's bytes for its own.
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
@@ -1187,8 +1191,8 @@ static size_t address_space(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-// The last rank may take so many bytes more, the others any number: all fail, in time, and say what the last
-// one lacks.
+// Only so many more bytes are available on the last rank, and any number on the others. All ranks fail in
+// time with the last rank's shortage.
 static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
     static const zero_unit unit = { "all", 1, 1, 0 };
     struct rlimit free_, limit;

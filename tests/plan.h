@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-// What NCCL takes is known once it is measured.
+// NCCL's memory is known only after it has been measured.
 static inline int plan_line_differs(const zero_memory_line *planned, const zero_memory_line *held) {
     int measured = planned->assumed && planned->bytes == 0;
     return strcmp(planned->purpose, held->purpose) || planned->class_ != held->class_ ||
@@ -13,7 +13,8 @@ static inline int plan_line_differs(const zero_memory_line *planned, const zero_
            (planned->bytes != held->bytes && !measured);
 }
 
-// "" where they agree line by line, else the first line in which they differ. Activations are the trainer's.
+// Returns "" if plan and table agree line by line, else the first line in which they differ. Activations are
+// the trainer's.
 static inline const char *plan_differs(const zero_plan_info *p, const zero *z) {
     static char text[256];
     zero_memory_line held;

@@ -1,5 +1,4 @@
-// Ranks as child processes of a test: what each of them reports lies in memory that the test shares with
-// them.
+// Ranks as child processes of a test. Each reports into memory that it shares with the test.
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #include <arpa/inet.h>
@@ -18,8 +17,8 @@
 enum { MOST_RANKS = 16 };
 typedef struct {
     int rc, reported, value;  // value: the body's own
-    int fds;                  // that are open at the end and were not before
-    double seconds;           // from its start, or from where the body says
+    int fds;                  // open at the end and not before
+    double seconds;           // from its start, or from the time that the body sets
     char sentence[1024];
 } outcome;
 static outcome *outcomes;  // of the children
@@ -68,7 +67,7 @@ static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx)
     exit(0);
 }
 
-// Waits for the children's end; those that take longer than `limit` seconds are killed and counted.
+// Waits until the children end. Those that take longer than `limit` seconds are killed and counted.
 static inline int end_children(int n, double limit) {
     double until = now() + limit;
     int hung = 0;
@@ -90,7 +89,7 @@ static inline int end_children(int n, double limit) {
     return hung;
 }
 
-// A port that nobody has, outside those that the system gives away by itself.
+// Returns a free port outside the range that the system assigns by itself.
 static inline int free_port(void) {
     static int next;
     for (;;) {
@@ -104,7 +103,7 @@ static inline int free_port(void) {
     }
 }
 
-// A connection to this machine's port; waits until someone listens, for 3 s at most.
+// Returns a connection to this machine's port. Waits until someone listens, for 3 s at most.
 static inline int knock(int port) {
     struct sockaddr_in a = { .sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),

@@ -15,7 +15,7 @@ typedef struct {
     const char *name;
     zero_dtype dtype;
     int no_master;
-    int every;  // 3: it is tried with every third variation
+    int every;  // 3: tried with every third variation only
 } settings_format;
 typedef struct {
     const char *name;

@@ -1,5 +1,5 @@
 // The configuration from a DeepSpeed file and from the environment: what each text sets, and what the errors
-// of refused texts name.
+// name when a text is refused.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,8 +20,8 @@ static void write_file(const char *text, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-// The settings that a file may change. Here they differ from what most texts ask for, so that a change that
-// is missing is seen too.
+// The settings that a file may change. They start with values that most texts do not ask for, so that a
+// missing change is found too.
 typedef struct {
     int stage;
     zero_dtype dtype;
@@ -103,7 +103,7 @@ static const struct {
     { "{\"optimizer\": {\"type\": \"adamw\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", "
       "\"adam_w_mode\": true}}}",
       { SAME } },
-    // what the plugin does anyway, and what is switched off
+    // features that the plugin always has, and features that are switched off
     { Z("\"contiguous_gradients\": true, \"reduce_scatter\": true, \"allgather_partitions\": false, "
         "\"sub_group_size\": 1e9"),
       { SAME } },
@@ -123,7 +123,7 @@ static const struct {
       { SAME } },
     { "{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"checkpoint\": {\"tag_validation\": \"Warn\"}}",
       { SAME } },
-    // fp16, however its rows and those of bf16 stand
+    // fp16, in any order of its keys and those of bf16
     { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": false}}", { 2, ZERO_F16, 3, 777, 4, 7 } },
     { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}}", { 2, ZERO_BF16, 3, 777, 4, 7 } },
     { "{\"fp16\": true}", { 2, ZERO_F16, 3, 777, 4, 7 } },
@@ -135,7 +135,7 @@ static const struct {
       { SAME } },
     { "{\"log_level\": [[\"a\", \"b\"], [1, 2], {\"c\": 3, \"d\": 4}]}", { SAME } },
     { "{\"log_level\": \"\\\"#\\\\\", \"gradient_accumulation_steps\": 2}", { 2, ZERO_F32, 2, 777, 4, 7 } },
-    // as the Hugging Face trainer's example for stage 3 has it, without offload and scheduler
+    // the Hugging Face trainer's example for stage 3, without offload and scheduler
     { "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"initial_scale_power\": 16}, \"bf16\": "
       "{\"enabled\": \"auto\"},"
       "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": "
@@ -180,7 +180,7 @@ static void test_loss_scale(void **state) {
                 same.numbers.min_loss_scale == 1);  // DeepSpeed's defaults
 }
 
-// A look-ahead in elements means one unit at least, where the program had none.
+// A look-ahead in elements means at least one unit if the program had none.
 static void test_prefetch_at_least_one(void **state) {
     (void)state;
     zero_config c = zero_defaults();
@@ -218,7 +218,7 @@ static const struct {
     { "{\"optimizer\": {\"type\": \"Lion\"}}", "optimizer.type: \"Lion\"|AdamW" },
     { "{\"optimizer\": {\"params\": {\"adam_w_mode\": false}}}", "adam_w_mode: false" },
     { "{\"scheduler\": {\"type\": \"WarmupLR\"}}", "scheduler: {\"type\":\"WarmupLR\"}|the trainer" },
-    // not built, or not what the plugin does
+    // features that the plugin does not have
     { "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
       "bf16.enabled: true|exclude each other" },
     { "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
@@ -271,7 +271,7 @@ static const struct {
     // usual mistakes
     { Z("\"aio\": {\"queue_depth\": 8}"), "zero_optimization.aio|top level" },
     { "{\"bfloat16\": {\"enabled\": true}}", "bfloat16|called bf16" },
-    // line of the key, whatever comes before it
+    // the line of the key, after any text before it
     { "{\n/* a\n b */ \"comet\": {\"enabled\": false,\n \"stage\": 1},\n # \"stage\": "
       "1\n\"zero_optimization\":\n{\n\"stage\"\n: 9}}",
       ":8: zero_optimization.stage: 9" },
@@ -307,7 +307,7 @@ static void test_refused(void **state) {
     }
 }
 
-// What comes before the mistake is not taken over either.
+// Settings that stand before the mistake are not taken over either.
 static void test_all_or_nothing(void **state) {
     (void)state;
     const char *text = "{\"gradient_accumulation_steps\": 8, \"bf16\": {\"enabled\": true}, "
@@ -320,7 +320,7 @@ static void test_all_or_nothing(void **state) {
 
 // -------- how gradients travel
 
-// Gradients are as parameters, but sums of micro-batches, which is what travels at stages 0 and 1, fp32.
+// Gradients have the parameters' type. Sums over micro-batches, which are sent at stages 0 and 1, are fp32.
 static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtype wanted, int first) {
     static const char *const names[] = { "fp32", "bf16", "fp16" }, *const is[] = { "false", "true" };
     char key[64], others[200], text[2 * sizeof others + 5], words[120];

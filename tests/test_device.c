@@ -1,6 +1,6 @@
 // The plugin's device, in one process: the CUDA kernels against those of the processor, bit for bit; what a
-// step may not do (wait, allocate); memory and where it is counted; what is missing or fails. Without CUDA:
-// that it says so.
+// step must not do (wait, allocate); memory and where it is counted; what is missing or fails. Without CUDA:
+// the error that says so.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -110,7 +110,7 @@ static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
-// The same numbers on both sides, with a margin around them that nobody may touch.
+// The same numbers on both sides, with a margin around them that no kernel may touch.
 typedef struct {
     char *host, *device;
     zero_dtype type;
@@ -137,18 +137,23 @@ static array make(zero_dtype type, int64_t n) {
 static void *on_host(const array *a, int64_t offset) { return a->host + offset * dtype_bytes(a->type); }
 static void *on_device(const array *a, int64_t offset) { return a->device + offset * dtype_bytes(a->type); }
 
-// All bits are equal; of a NaN only that it is one: a card has a NaN of its own.
-static void finish(array *a, const char *what) {
-    size_t bytes = (a->n + 2 * MARGIN) * dtype_bytes(a->type);
-    char *got = malloc(bytes);
-    assert_non_null(got);
-    CUDA_WORKS(cudaMemcpy(got, a->device, bytes, cudaMemcpyDeviceToHost));
-    for (int64_t i = 0; memcmp(got, a->host, bytes) && i < a->n + 2 * MARGIN; i++) {
+// All bits must be equal. A NaN need only be a NaN, because a card has a NaN of its own.
+static void same_elements(const array *a, const char *got, const char *what) {
+    for (int64_t i = 0; i < a->n + 2 * MARGIN; i++) {
         float x = toy_load(a->type, got, i), y = toy_load(a->type, a->host, i);
         if (bits_of(x) != bits_of(y) && !(isnan(x) && isnan(y)))
             fail_msg("%s, %s, %lld elements: element %lld is %a, not %a", what, dtype_name(a->type),
                      (long long)a->n, (long long)i - MARGIN, x, y);
     }
+}
+
+// Compares the device's array with the host's, and frees both.
+static void finish(array *a, const char *what) {
+    size_t bytes = (a->n + 2 * MARGIN) * dtype_bytes(a->type);
+    char *got = malloc(bytes);
+    assert_non_null(got);
+    CUDA_WORKS(cudaMemcpy(got, a->device, bytes, cudaMemcpyDeviceToHost));
+    if (memcmp(got, a->host, bytes)) same_elements(a, got, what);
     free(got);
     free(a->host);
     CUDA_WORKS(cudaFree(a->device));
@@ -163,7 +168,7 @@ static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
 static void check_convert(int64_t n, int64_t offset) {
     for (int from = 0; from < DTYPES; from++)
         for (int to = 0; to < DTYPES; to++) {
-            if (from && to && from != to) continue;  // nobody asks for it
+            if (from && to && from != to) continue;  // the plugin never needs it
             array x = make(dtypes[from], n), y = make(dtypes[to], n);
             kernel_convert(dtypes[to], on_host(&y, offset), dtypes[from], on_host(&x, offset + 1), n);
             CUDA_WORKS(cuda_convert(NULL, dtypes[to], on_device(&y, offset), dtypes[from],
@@ -210,7 +215,7 @@ static void check_accumulate(int64_t n, int64_t offset) {
         }
 }
 
-// The parts' sums of squares, twice: the second launch finds the counters as the first did.
+// The parts' sums of squares, twice: the second launch must find the counters as the first did.
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
     for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
@@ -246,8 +251,8 @@ static void check_sum_squares(int64_t n, int64_t offset) {
     for (int k = 0; k < DTYPES; k++)
         for (int clean = 0; clean < 2; clean++) {
             array x = make(dtypes[k], n);
-            for (int64_t i = 0; clean && i < n + 2 * MARGIN; i++)
-                if (!isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
+            for (int64_t i = 0; i < n + 2 * MARGIN; i++)
+                if (clean && !isfinite(toy_load(dtypes[k], x.host, i))) toy_store(dtypes[k], x.host, i, 1);
             CUDA_WORKS(cudaMemcpy(x.device, x.host, (n + 2 * MARGIN) * dtype_bytes(dtypes[k]),
                                   cudaMemcpyHostToDevice));
             stretch one = { offset, n, 0 };
@@ -256,7 +261,7 @@ static void check_sum_squares(int64_t n, int64_t offset) {
         }
 }
 
-// Many parts in one launch, of one block and of several, in no order of places.
+// Many parts in one launch, some of one block and some of several, their places in no order.
 static void check_many_parts(void) {
     enum { PARTS = 77 };
     for (int k = 0; k < DTYPES; k++) {
@@ -347,7 +352,7 @@ static void check_adamw(int64_t n, int64_t offset) {
         for (int low = 0; low < 4; low++) adamw_case(dtypes[k], low, n, offset, low & 2 ? 1 : 0.37);
 }
 
-// Tensors of all sizes, cut where a rank's part ends. What is between them stays as it is.
+// Tensors of all sizes, cut where a rank's part ends. The elements between them must not change.
 static void check_segments(zero_dtype g_type, int low, int n) {
     adamw_segment segments[n];
     int64_t at = 0;
@@ -371,7 +376,7 @@ static void test_adamw_segments(void **state) {
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
 
-// Stretches of all sizes, not aligned either: what is between them stays as it is.
+// Stretches of all sizes, some of them not aligned. The elements between them must not change.
 static void check_clear_stretches(zero_dtype type, int n) {
     stretch list[n], *on_cuda;
     stretches t = { NULL, n, 0 };
@@ -441,7 +446,7 @@ static void sum_many_ranks(zero_dtype type, int ranks, int to_add, const void **
     kernel_sum_ranks(ZERO_F32, on_host(&to, MARGIN), type, host, ranks, 1.0f / ranks, N, to_add);
     CUDA_WORKS(cuda_sum_ranks(NULL, ZERO_F32, on_device(&to, MARGIN), type, device, table, ranks,
                               1.0f / ranks, N, to_add));
-    memset(device, 0, sizeof device);  // the list is the caller's again
+    memset(device, 0, sizeof device);  // the caller may reuse the list
     finish(&to, "sum of many ranks");
     finish(&x, "its source");
 }
@@ -503,7 +508,7 @@ static void test_memory(void **state) {
     assert_non_null(x);
     assert_int_equal((uintptr_t)x % 256, 0);
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // for the default stream too
+    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // also as the default stream reads them
     for (int i = 0; !zero_memory(t.z, i, &line); i++) {
         by_tier[line.tier] += line.bytes;
         if (line.class_ == ZERO_STATES) {
@@ -552,7 +557,7 @@ static void test_out_of_memory(void **state) {
 }
 
 #ifdef CUDA_STAND_IN
-// With one rank the host waits for the device once in a step: for the norm.
+// With one rank the host waits for the device once in a step, for the norm.
 static void test_no_waits_in_a_step(void **state) {
     (void)state;
     for (int stage = 0; stage < 4; stage++)
@@ -589,8 +594,8 @@ static long launches(void) {
     return n;
 }
 
-// However many tensors there are: one launch for the norm, one for the update of each unit, which is gathered
-// after its own.
+// For any number of tensors there is one launch for the norm, and one for the update of each unit. A unit is
+// gathered after its own update.
 static void test_launches_of_a_step(void **state) {
     (void)state;
     for (int stage = 0; stage < 4; stage++)
@@ -611,7 +616,7 @@ static void test_launches_of_a_step(void **state) {
         }
 }
 
-// What backward adds to is in several places of a unit: one launch clears them all.
+// The gradients that backward adds to lie in several places of a unit. One launch clears them all.
 static void test_launches_of_clearing(void **state) {
     (void)state;
     for (int stage = 0; stage < 3; stage++) {
@@ -656,8 +661,8 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL, 0);
 }
 
-// Whichever call fails, and whichever time: the error comes out, with its sentence, and zero_destroy gives
-// everything back.
+// Any call may fail, at any of its times: the caller gets the error and its sentence, and zero_destroy frees
+// everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {
@@ -666,7 +671,7 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
         set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
         set("CUDA_STAND_IN_FAIL", NULL);
-        if (rc < 0) {  // above 0: the toy's own
+        if (rc < 0) {  // an error above 0 is the toy's own
             if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY)
                 fail_msg("%s: %d (%s)", fail, rc, zero_last_error());
             const char *said = zero_last_error();

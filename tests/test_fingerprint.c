@@ -1,5 +1,5 @@
-// Fingerprints of files: the same for the same contents under any path, another one for other contents, as
-// far as they are looked at.
+// Fingerprints of files: the same for the same contents under any path, and another one if a part that is
+// read differs.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static char *filled(size_t n) {
     return bytes;
 }
 
-// Files of at most `blocks` blocks, whole; a larger one at its first and last block.
+// Files of at most `blocks` blocks are read whole, larger ones only at their first and last block.
 static void test_contents(void **state) {
     (void)state;
     static const struct {
@@ -76,7 +76,7 @@ static void test_contents(void **state) {
     }
 }
 
-// Zeros at the end and no bytes at all are told apart by the digest too.
+// The digest also tells zeros at the end from no bytes at all.
 static void test_lengths(void **state) {
     (void)state;
     char zeros[17] = { 0 }, seen[18][17];
@@ -88,7 +88,7 @@ static void test_lengths(void **state) {
     }
 }
 
-// Words that change places, and high bits of two words: what a sum or a product alone would not see.
+// Words that change places, and high bits of two words: a sum or a product alone would miss them.
 static void test_order(void **state) {
     (void)state;
     uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };

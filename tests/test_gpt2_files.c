@@ -25,11 +25,11 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 // --------
-// a folder of its own, and files in it
+// the test's own folder, and files in it
 
 static char folder[] = "/tmp/test_gpt2_files.XXXXXX";
 
-static const char *in_folder(const char *name) {  // valid until the call after the next
+static const char *in_folder(const char *name) {  // the result is valid until the second call after this one
     static char paths[2][512];
     static int turn;
     turn = !turn;
@@ -37,7 +37,7 @@ static const char *in_folder(const char *name) {  // valid until the call after 
     return paths[turn];
 }
 
-static void remove_files(const char *ending) {  // files of the folder whose name ends so
+static void remove_files(const char *ending) {  // removes the folder's files whose names end with `ending`
     DIR *d = opendir(folder);
     assert_non_null(d);
     for (struct dirent *e; (e = readdir(d));) {
@@ -225,7 +225,7 @@ static void test_descriptors(void **state) {
     }
 }
 
-// A whole small model in memory, tensor by tensor, with a count of how often each element came.
+// A small model in memory, tensor by tensor, and how often each element was read or written.
 typedef struct {
     GPT2Config config;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
@@ -292,7 +292,10 @@ static void test_init(void **state) {
         int64_t n = m.tensors[i].elems * (m.tensors[i].per_layer ? m.config.num_layers : 1);
         int64_t drawn = i == WTE ? 2100 * 132 : n;
         double sum = 0, squares = 0;
-        for (int64_t j = 0; j < drawn; j++) sum += m.values[i][j], squares += m.values[i][j] * m.values[i][j];
+        for (int64_t j = 0; j < drawn; j++) {
+            sum += m.values[i][j];
+            squares += m.values[i][j] * m.values[i][j];
+        }
         for (int64_t j = drawn; j < n; j++) assert_true(m.values[i][j] == 0);
         double mean = sum / drawn, std = sqrt(squares / drawn - mean * mean);
         double expected = m.tensors[i].n_dims == 1        ? 0
@@ -306,8 +309,8 @@ static void test_init(void **state) {
     model_free(&m);
 }
 
-// llm.c draws wte at once, first of all; here it comes in pieces, and the last must not be shorter than a
-// block of normals
+// llm.c draws wte first and in one call. Here it comes in pieces, of which the last must not be shorter than
+// a block of normals.
 static void test_init_in_pieces(void **state) {
     (void)state;
     static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1",
@@ -334,8 +337,7 @@ static void test_model_file(void **state) {
     Model m, back;
     model_new(&m, descriptor);
     assert_int_equal(gpt2_init(&m.config, take, &m), 0);
-    for (int pass = 0; pass < 3;
-         pass++) {  // fp32; bf16, which rounds; bf16 of what bf16 gave, which changes nothing
+    for (int pass = 0; pass < 3; pass++) {  // fp32; bf16, which rounds; bf16 again, which changes nothing
         gpt2_dtype dtype = pass ? GPT2_BF16 : GPT2_F32, found;
         char path[256];
         snprintf(path, sizeof path, "%s", in_folder("model.bin"));
@@ -357,7 +359,10 @@ static void test_model_file(void **state) {
                 else
                     assert_true(is == was);
             }
-        if (pass < 2) model_free(&m), m = back;
+        if (pass < 2) {
+            model_free(&m);
+            m = back;
+        }
     }
     back.pieces_left = 5;
     assert_error(gpt2_file_read(in_folder("model.bin"), take, &back), "full");
@@ -416,7 +421,7 @@ static void test_failing_model_write(void **state) {
     m.pieces_left = 7;
     assert_error(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1), "dry");
 
-    // a full disk: the source is still asked for every piece, since other ranks may take part in it
+    // a full disk: the source is still called for every piece, because other ranks may take part in it
     m.pieces_left = 1000;
     assert_int_equal(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 0), 0);
     int64_t pieces = 1000 - m.pieces_left;
@@ -441,7 +446,7 @@ static void test_failing_model_write(void **state) {
 // --------
 // the data loader
 
-// Shards of n tokens, counting up through all of them, so that each row's first token says which row it is.
+// Shards of n tokens that count up across all shards, so that a row's first token identifies it.
 static void write_shard(const char *name, uint32_t first, uint32_t n) {
     uint32_t header[256] = { 20240520, 1, n };
     uint16_t tokens[2000];
@@ -460,7 +465,7 @@ static void write_three_shards(void) {
 
 enum { T = 10, V = 2000, ROWS = 22 };
 
-// first tokens of the rows that `ranks` ranks read with batch B, in their global order
+// reads the first tokens of the rows that `ranks` ranks get with batch B, in their global order
 static void read_rows(int ranks, int B, int shuffle, uint32_t seed, int skip, int *rows, int n) {
     for (int rank = 0; rank < ranks; rank++) {
         DataLoader l;
@@ -602,7 +607,7 @@ static void test_bad_shards(void **state) {
     assert_return_code(symlink("nowhere", in_folder("s_00.shard")), errno);
     assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 0, 1, 1, 42), "s_00.shard");
 
-    // what happens to the files later
+    // damage to the files after the loader has opened them
     write_three_shards();
     assert_int_equal(dataloader_init(&l, in_folder("*.shard"), 10, T, 200, 0, 1, 0, 42), 0);
     assert_int_equal(dataloader_next(&l), 0);
@@ -713,7 +718,7 @@ static void test_outliers(void **state) {
     outlier_init(&d);
     for (int i = 0; i < OUTLIER_WINDOW; i++) assert_true(isnan(outlier_update(&d, i % 2 ? 1 : -1)));
     assert_float_equal(outlier_update(&d, -1), -1, 0.05);
-    double z = outlier_update(&d, 100);  // against a window that holds itself: at most sqrt(n - 1)
+    double z = outlier_update(&d, 100);  // the window includes the value itself, so z is at most sqrt(n - 1)
     assert_true(z > 11 && z < 11.3);
     for (int i = 0; i < OUTLIER_WINDOW; i++) outlier_update(&d, 5);
     assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // no spread, no outlier
@@ -724,7 +729,7 @@ static void test_text_files(void **state) {
     (void)state;
     const char *path = in_folder("some.txt");
     char *text = text_file_read(path), *longer = malloc(100001);
-    assert_string_equal(text, "");  // there is none yet
+    assert_string_equal(text, "");  // the file does not exist yet
     free(text);
     memset(longer, 'x', 100000);
     longer[100000] = 0;

@@ -1,5 +1,5 @@
-// The trainer's forward and backward pass, hooks and AdamW as they are shipped: against finite differences of
-// its own loss, and against tests/reference_gpt2.bin, which an independent implementation made
+// The shipped trainer's forward and backward pass, hooks and AdamW, against finite differences of its own
+// loss, and against tests/reference_gpt2.bin, which comes from an independent implementation
 // (dev/reference_gpt2.py). One process, no mpirun.
 #include <float.h>
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include <cmocka.h>
 #include "../llmc_zero/zero.h"
 
-// A gradient can be read until its unit's last post_backward, so the trainer's calls of it come by here
-// first.
+// A gradient can be read until its unit's last post_backward, so the trainer's calls of that hook go through
+// this file first.
 static int capture_post_backward(zero *z, int unit);
 #define zero_post_backward capture_post_backward
 #define TESTING
@@ -163,7 +163,7 @@ static void start(Setting s) {
     FOR_EACH_TENSOR(i, l) captured[i][l] = malloc_check(model.tensors[i].elems * sizeof(float));
     write_shard(shard);
     gpt2_check(dataloader_init(&loader, shard, model.B, model.T, model.config.vocab_size, 0, 1, 0, 0));
-    gpt2_check(dataloader_next(&loader));  // opens the shard: from here on its name is not needed
+    gpt2_check(dataloader_next(&loader));  // this opens the shard, so its name is no longer needed
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
     zero_config config = create_plugin(&model, s.micro_batches, NULL);
@@ -184,7 +184,7 @@ static void stop(void) {
     run.z = NULL;
 }
 
-// Loss and gradients, captured, of one step; the step is still to be finished.
+// Computes and captures loss and gradients of one step. The caller finishes the step.
 static double gradients(zero_step_info *info) {
     FOR_EACH_TENSOR(i, l) memset(captured[i][l], 0, model.tensors[i].elems * sizeof(float));
     embedding_uses = 0;
@@ -203,7 +203,7 @@ static double uniform(void) {  // in [-1, 1)
     return (double)(random_state >> 8) / (1 << 23) - 1;
 }
 
-// d loss / dx along a direction, from central differences at x and 2x: what the loss's third derivative does
+// d loss / dx along a direction, from central differences at x and 2x, so that the loss's third derivative
 // cancels.
 static double difference(int i, int l, const double *direction, double x) {
     size_t n = model.tensors[i].elems;
@@ -221,8 +221,8 @@ static double difference(int i, int l, const double *direction, double x) {
     return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
 }
 
-// The directions of norm 1: the gradient's own, which finds a wrong size; two that know nothing of it, which
-// find a wrong element; and the largest and a random element alone. Vocabulary padding is no parameter.
+// The directions have norm 1: the gradient's own finds a wrong size; two random ones find a wrong element;
+// and the largest and a random element alone. Vocabulary padding is not a parameter.
 enum { DIRECTIONS = 5 };
 static void direction(double *d, const float *g, size_t n, size_t live, int which) {
     double norm = 0;
@@ -237,8 +237,8 @@ static void direction(double *d, const float *g, size_t n, size_t live, int whic
     for (size_t j = 0; j < n; j++) d[j] /= sqrt(norm);
 }
 
-// `worst`: the largest error, relative to the derivative or, where the direction happens to be almost level,
-// to what is usual for one.
+// `worst`: the largest error, relative to the derivative or, if the loss is almost level in the direction, to
+// a usual derivative.
 static void check_tensor(int i, int l, double *worst) {
     size_t n = model.tensors[i].elems,
            live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
@@ -355,7 +355,7 @@ static void check_logits(const Tolerance *tolerance) {
         }
 }
 
-// What sampling sees: the first row, one token longer each time.
+// Samples as the trainer does: the first row, one token longer each time.
 static void check_next_logits(const Tolerance *tolerance) {
     int V = model.config.vocab_size;
     float *logits = malloc_check(V * sizeof(float));
@@ -377,7 +377,8 @@ static void check_against_reference(Setting s) {
     zero_step_info info;
     int L = ref.config.num_layers;
     start(s);
-    if (s.micro_batches == 1 && !s.chunk) check_logits(tolerance);  // else the buffer holds some rows only
+    if (s.micro_batches == 1 && !s.chunk)
+        check_logits(tolerance);  // otherwise the buffer holds only some rows
     check_next_logits(tolerance);
     check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0],
                 tolerance->loss);

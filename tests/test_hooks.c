@@ -1,5 +1,5 @@
-// The rules of use, in one process: each misuse is refused with its code and names what was misused, and
-// leaves the plugin usable; poison; the recorded order of units.
+// The rules of use, in one process: each misuse is refused with its code, the error names what was misused,
+// and the plugin stays usable; poison; the recorded order of units.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,7 +69,7 @@ static void backward_all(void) {
     backward(0);
 }
 
-// Runs a test at every stage, and that the plugin still trains after it.
+// Runs a test at every stage, and checks that the plugin still trains after it.
 static void at_every_stage(void (*test)(void)) {
     static const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
     for (int stage = 0; stage <= 3; stage++)
@@ -218,7 +218,7 @@ static void begin_rules(void) {
     WORKS(zero_begin_train(t.z, 1, 2));
     MISUSE(zero_begin_train(t.z, 1, 2), "micro-batch 1 of 2 does not follow");
 }
-// what reads all values wants every unit closed, in an evaluation too
+// functions that read all values need every unit closed, during an evaluation too
 static void closed_rules(void) {
     char hex[17];
     WORKS(zero_begin_eval(t.z));
@@ -293,7 +293,7 @@ static void inside_step(void) {
     WORKS(zero_begin_eval(t.z));
     WORKS(zero_pre_forward(t.z, 2));
     MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x),
-           "unit 2 (block 1) is still open");  // nobody changes what is being read
+           "unit 2 (block 1) is still open");  // values that are being read cannot be set
     MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "unit 2 (block 1) is still open");
     WORKS(zero_post_forward(t.z, 2));
     WORKS(zero_begin_train(t.z, 0, 1));
@@ -358,8 +358,8 @@ static void test_not_finite(void **state) {
     }
 }
 
-// What backward adds to is 0 at the first pre_backward of a micro-batch, and what it writes is NaN with
-// poison; both keep their contents until the last post_backward.
+// A gradient that backward adds to is 0 at the first pre_backward of a micro-batch. One that it writes is NaN
+// with poison. Both keep their contents until the last post_backward.
 static void test_gradient_is_cleared(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -425,7 +425,8 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
 }
 
 // Units of different shapes take turns in the two buffers: where one has a written tensor, another has
-// padding, or adds. With poison, a tensor that was to be written and was not shows in the norm.
+// padding, or a tensor that is added to. With poison, a tensor that backward should have written makes the
+// norm NaN.
 static void test_written_gradients(void **state) {
     (void)state;
     enum { TENSORS = 7, UNITS = 5 };
@@ -452,7 +453,8 @@ static void test_written_gradients(void **state) {
                     assert_true(norm_of_ones(tensors, TENSORS, UNITS, -1, &finite) == sqrt(ones));
                     assert_int_equal(finite, 1);
                 }
-                for (int k = 0; poison && k < TENSORS; k++) {
+                if (!poison) continue;
+                for (int k = 0; k < TENSORS; k++) {
                     norm_of_ones(tensors, TENSORS, UNITS, k, &finite);
                     assert_int_equal(finite, !tensors[k].written);
                 }
@@ -525,8 +527,8 @@ static void test_scalars_refused(void **state) {
 
 // -------- slots
 
-// Two buffers take the buckets in turn: the third unit from the end cannot begin while the last one still
-// fills the first buffer. Refused, it has gathered nothing: at stage 3 there is still room for another.
+// Two buffers take the buckets in turn, so the third unit from the end cannot begin while the last one still
+// fills the first buffer. A refused unit gathers nothing: at stage 3 there is still room for another.
 static void test_backward_order(void **state) {
     (void)state;
     zero_config c = config_of(2);
@@ -583,7 +585,7 @@ static int all_nan(const float *p, int64_t n) {
     return 1;
 }
 
-// These tests keep pointers on purpose: what they show afterwards must not look like numbers.
+// These tests keep pointers on purpose: the memory behind them must then hold no plausible numbers.
 static void test_poisoned_parameters(void **state) {
     (void)state;
     zero_config c = config_of(3);
@@ -652,7 +654,7 @@ static void test_poison_from_environment(void **state) {
 
 // -------- the recorded order
 
-static int next_event;  // of the trace, that nobody has looked at
+static int next_event;  // the first event of the trace that was not looked at
 
 // The start of the unit's use, or the end of its gather, among the events since the last look; -1: none.
 static double when(zero_event_kind kind, int unit) {
@@ -691,10 +693,10 @@ static void test_order_is_relearnt(void **state) {
     c.debug.trace_events = 1000;
     make(&c);
     next_event = 0;
-    assert_int_equal(prefetched_in_pass(table), 0);  // nothing is known yet
+    assert_int_equal(prefetched_in_pass(table), 0);  // no order is recorded yet
     assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
-    assert_in_range(prefetched_in_pass(other), 0, TOY_UNITS - 2);  // another order: right all the same
-    assert_int_equal(prefetched_in_pass(other), TOY_UNITS - 1);    // and known the next time
+    assert_in_range(prefetched_in_pass(other), 0, TOY_UNITS - 2);  // another order is still correct
+    assert_int_equal(prefetched_in_pass(other), TOY_UNITS - 1);    // and is recorded for the next time
     assert_in_range(prefetched_in_pass(table), 0, TOY_UNITS - 2);
     assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
 }
@@ -762,7 +764,7 @@ static void test_release_gathers_the_next(void **state) {
 }
 
 // A unit that is used more than once has room of its own, so it need not wait until the last block leaves its
-// slot: its gather follows that of the last block, which is into the slot that unit 2 leaves.
+// slot. Its gather follows the last block's, which goes into the slot that unit 2 leaves.
 static void test_own_room_is_used_early(void **state) {
     (void)state;
     make_traced();

@@ -1,5 +1,5 @@
-// The plugin's arithmetic: every kernel against a plain reference, bit for bit where it promises bits, at 1
-// to 3 threads.
+// The plugin's arithmetic: every kernel against a plain reference, bit for bit where the kernel promises it,
+// with 1 to 3 threads.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -241,7 +241,8 @@ static void test_noisy_rounding_exact(void **state) {
 
 static void test_noisy_rounding_keeps(void **state) {
     (void)state;
-    for (uint32_t upper = 0; upper < 1 << 16; upper++) {  // what bf16 holds, infinity too, is not touched
+    for (uint32_t upper = 0; upper < 1 << 16;
+         upper++) {  // numbers that bf16 holds, infinity included, do not change
         uint16_t rounded = bf16_round_with(float_of(upper << 16), random_bits());
         assert_int_equal(rounded, isnan(float_of(upper << 16)) ? upper | 0x40 : upper);
     }
@@ -380,7 +381,7 @@ static void test_sum_ranks(void **state) {
     }
 }
 
-// The order shows: (1 + 2^25) - 2^25 is 0 in fp32 in this order and 1 in the other.
+// The order matters: (1 + 2^25) - 2^25 is 0 in fp32 in this order and 1 in the other.
 static void test_sum_ranks_order(void **state) {
     (void)state;
     float a = 1, b = 0x1p25f, c = -0x1p25f, sum;
@@ -489,7 +490,7 @@ static void release(state_arrays *a) {
     free(a->low);
 }
 
-// The formula of zero.h in double.
+// The formula in zero.h, computed in double.
 static void reference_adamw(const zero_hyper *h, double scale, int decay, double *p, double *m, double *v,
                             double g) {
     g *= scale;
@@ -595,7 +596,7 @@ static void test_adamw_keeps_nan(void **state) {
     }
 }
 
-// A gradient of 0 from the start moves nothing but by decay.
+// With a gradient that was always 0, only weight decay changes the parameter.
 static void test_adamw_zero_gradient(void **state) {
     (void)state;
     const zero_hyper h = {
@@ -610,7 +611,7 @@ static void test_adamw_zero_gradient(void **state) {
     assert_true(fabs(p - 2 * 0.999) < 1e-6);
 }
 
-// Segments lie where each says, and nothing beside them changes.
+// Each segment is updated at its place, and nothing beside the segments changes.
 enum { PLACES = 5000, SEGMENTS = 3 };
 static void segments_case(low_kind low) {
     const zero_hyper h = {

@@ -1,4 +1,5 @@
-// What is said of ranks that have not come, and that a process that was itself stopped has not waited.
+// The sentences about ranks that are late, and that time in which the process itself was stopped does not
+// count as waiting.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +17,7 @@
 enum { RANKS = 200 };
 static char hosts[RANKS][NET_HOST];
 
-// Ranks that say nothing.
+// Silent ranks.
 static void do_nothing(net *n) { (void)n; }
 static void tell_nobody(net *n, const net_note *note) {
     (void)n;
@@ -28,7 +29,7 @@ static net some_ranks(int ranks) {
     static net_peer peers[RANKS];
     for (int r = 0; r < ranks; r++) {
         snprintf(hosts[r], NET_HOST, "node%d", r);
-        peers[r] = (net_peer){ .gone = 1 };  // it is not waited for
+        peers[r] = (net_peer){ .gone = 1 };  // no rank waits for it
     }
     return (net){ .rank = 1,
                   .ranks = ranks,
@@ -68,7 +69,7 @@ static void ranks_and_collectives(void **state) {
          "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);
 }
 
-// A long list ends with how many more there are, and the sentence still has its end.
+// A long list ends with the number of further ranks, and the sentence is complete.
 static void many_ranks(void **state) {
     (void)state;
     net n = some_ranks(RANKS);

@@ -50,7 +50,7 @@ static void free_tensors(void) {
     layers_cpu.free();
 }
 
-// frees all tensors after a look at their guards
+// checks the guards of all tensors and frees them
 static void release(void) {
     for (int i = 0; i < num_blocks; i++) {
         size_t end = (blocks[i].bytes + 2 * GUARD - 1) / GUARD * GUARD;
@@ -61,7 +61,7 @@ static void release(void) {
     free_tensors();
 }
 
-// what a failed test left behind must not fail the next one
+// tensors that a failed test left behind must not fail the next one
 static int start(void **state) {
     (void)state;
     free_tensors();
@@ -341,7 +341,7 @@ static void encoder(gpt2_dtype dt, int B, int T, int C, int V) {
     double *y = doubles(n), *dte = values(dwte), *dpe = values(dwpe);
     int *inp = guarded(sizeof(int) * B * T);
     for (int bt = 0; bt < B * T; bt++) {
-        inp[bt] = bt % 3 ? abs((int)(uniform() * V)) % V : V - 1;  // one token often
+        inp[bt] = bt % 3 ? abs((int)(uniform() * V)) % V : V - 1;  // one token is frequent
         for (int c = 0; c < C; c++) {
             size_t i = (size_t)bt * C + c, te = (size_t)inp[bt] * C + c, pe = (size_t)(bt % T) * C + c;
             y[i] = get(wte, te) + get(wpe, pe);
@@ -405,7 +405,7 @@ static double layernorm_loss(const double *x, const void *ctx) {
     return loss;
 }
 
-// A bias from the sums of dinp has the bits that matmul_backward gives it from dinp itself.
+// A bias gradient from the sums of dinp has the bits that matmul_backward computes from dinp itself.
 static void check_dinp_sums(gpt2_dtype dt, Tensor sums, Tensor dinp, int BT, int C) {
     double *expected = doubles(C);
     for (size_t i = 0; i < dinp.n; i++) {
@@ -460,7 +460,7 @@ static void layernorm(gpt2_dtype dt, int BT, int C) {
     release();
 }
 
-// bit for bit a sum that is rounded, and the layernorm of what it was rounded to
+// bit for bit equal to the rounded sum, and the layernorm of that rounded sum
 static void residual_layernorm(gpt2_dtype dt, int BT, int C) {
     plan(dt, 1, BT, C, 1, 16, BT);
     size_t n = (size_t)BT * C;
@@ -528,7 +528,7 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
         matmul_backward(dt, dx.p, NULL, dw2.p, with_bias ? db2.p : NULL, dy.p, x.p, w.p, NULL, BT, C, OC, 1));
     check_same("matmul dweight", dw, dw2);
     check_same("matmul dbias", db, db2);
-    // without `add` what was there does not matter, and it is what += makes of zeros
+    // without `add` the old contents do not matter, and the result is that of += on zeros
     Tensor over = copy(dw), added = copy(dw), over_bias = copy(db), added_bias = copy(db);
     memset(added.p, 0, w.n * gpt2_dtype_size(dt));
     memset(added_bias.p, 0, OC * gpt2_dtype_size(dt));
@@ -538,7 +538,7 @@ static void matmul(gpt2_dtype dt, int BT, int C, int OC, int with_bias) {
     check_same("matmul dbias, overwritten", over_bias, added_bias);
 }
 
-// The product and GELU after it, and the backward of both, are bit for bit what they are apart.
+// The fused product and GELU, and their fused backward, give the bits of the separate functions.
 static void matmul_gelu(gpt2_dtype dt, int BT, int C, int OC) {
     Tensor x = tensor(dt, (size_t)BT * C, 2), w = tensor(dt, (size_t)OC * C, 1), b = tensor(dt, OC, 1);
     Tensor pre = tensor(dt, (size_t)BT * OC, 1), y = tensor(dt, pre.n, 1), pre2 = tensor(dt, pre.n, 1),
@@ -558,7 +558,7 @@ static void matmul_gelu(gpt2_dtype dt, int BT, int C, int OC) {
     check_same("matmul dinp times gelu's slope", dx, dx2);
     check_same("matmul dweight beside it", dw, dw2);
     check_same("matmul dbias beside it", db, db2);
-    // the column sums of dinp are what the layer below, (BT, C) @ (C, OC), would make of them
+    // the column sums of dinp are the bias gradient of the layer below, (BT, C) @ (C, OC)
     for (int add = 0; add < 2; add++) {
         Tensor sums = tensor(dt, OC, 1), below = copy(sums);
         Tensor dx3 = tensor(dt, x.n, 1), dw3 = tensor(dt, w.n, 1);
@@ -596,7 +596,7 @@ static void test_matmul(void **state) {
     for_all_settings(matmul_shapes);
 }
 
-// more unplanned shapes than the table holds: planned and unplanned ones stay right
+// more unplanned shapes than the table holds: planned and unplanned shapes still give the right result
 static void matmul_many(gpt2_dtype dt) {
     plan(dt, 1, 8, 8, 1, 16, 8);
     for (int rows = 1; rows <= 40; rows++) {
@@ -756,7 +756,7 @@ static void test_attention(void **state) {
     for_all_settings(attention_shapes);
 }
 
-// scores of +-1000: the softmax must neither overflow nor lose its row
+// scores of +-1000: the softmax must neither overflow nor give a row of zeros
 static void attention_extremes(gpt2_dtype dt) {
     int T = 67, C = 16;
     plan(dt, 1, T, C, 1, 16, T);

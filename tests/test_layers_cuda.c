@@ -165,7 +165,7 @@ static void plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) 
     ok(layers_cuda()->use_scratch(scratch[1]));
 }
 
-// For tests without products, which plan would try: rows and ends only.
+// For tests without products, so that plan tries none: rows and ends only.
 static void plan_ends(gpt2_dtype dt, int B, int T, int C, int Vp) {
     free_scratch();
     size_t bytes, rows, ends;
@@ -180,7 +180,7 @@ static void plan_ends(gpt2_dtype dt, int B, int T, int C, int Vp) {
     ok(layers_cuda()->use_scratch(scratch[1]));
 }
 
-// the table of a run; the device's scratch is full of NaN in the first, of zeros in the second
+// the function table of a run; the device's scratch is full of NaN in the first run, of zeros in the second
 static const Layers *start(int run) {
     if (run != CPU) cuda(cudaMemset(scratch[1], run == CUDA ? 0xff : 0, scratch_bytes));
     return on(run);
@@ -238,7 +238,7 @@ static void check_layernorm(gpt2_dtype dt, int BT, int C) {
     release();
 }
 
-// a tensor that has in each run what t has there
+// a tensor with the values of t in each run
 static Tensor *copy_of(const Tensor *t) {
     Tensor *c = tensor(t->dt, t->n, 1);
     for (int run = 0; run < RUNS; run++) {
@@ -323,7 +323,7 @@ static void check_elementwise(gpt2_dtype dt, size_t n) {
     release();
 }
 
-// what the CPU does in matmul_backward, here by itself
+// the part of the CPU's matmul_backward for dbias alone
 static void check_bias(gpt2_dtype dt, int BT, int OC) {
     Tensor *dbias = tensor(dt, OC, 1), *dout = tensor(dt, (size_t)BT * OC, 1);
     for (int c = 0; c < OC; c++) {
@@ -406,8 +406,10 @@ static void check_crossentropy(gpt2_dtype dt, int rows, int V, int Vp, float dlo
     plan(dt, 1, 1, 1, 1, Vp, rows);
     void *x = malloc(n * 4);
     for (size_t i = 0; i < n; i++) put(dt, x, i, 8 * uniform());
-    for (int c = 1; special && c < V; c++) put(dt, x, (size_t)Vp + c, c % 300 ? -INFINITY : 1.0);
-    if (special) put(dt, x, V / 2, NAN);
+    if (special) {
+        for (int c = 1; c < V; c++) put(dt, x, (size_t)Vp + c, c % 300 ? -INFINITY : 1.0);
+        put(dt, x, V / 2, NAN);
+    }
     Tensor *logits = tensor_of(dt, n, x), *losses = tensor(GPT2_F32, rows, 1);
     free(x);
     int *targets = malloc(rows * sizeof(int));
@@ -421,8 +423,9 @@ static void check_crossentropy(gpt2_dtype dt, int rows, int V, int Vp, float dlo
     check("losses", losses, special ? 1e-4 : SLACK);  // in the special row a small difference of logits
     check(dloss ? "gradients of logits" : "untouched logits", logits, dloss ? SLACK : 0);
     void *gradients = downloaded(logits, CUDA);
-    for (int r = 0; dloss && r < rows; r++) {
-        for (int c = V; c < Vp; c++) assert_true(get(dt, gradients, (size_t)r * Vp + c) == 0);
+    if (dloss) {
+        for (int r = 0; r < rows; r++)
+            for (int c = V; c < Vp; c++) assert_true(get(dt, gradients, (size_t)r * Vp + c) == 0);
     }
     free(gradients);
     release();
@@ -467,7 +470,7 @@ static void sums(void **state) {
     }
 }
 
-// Arrays of the host may be reused at once: what is queued must have its own copy, for more calls than there
+// Arrays on the host may be reused at once, so queued work must have its own copy, for more calls than there
 // are slots.
 static void staging(void **state) {
     (void)state;
@@ -614,7 +617,7 @@ static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
     check("dweight added", dw2, twice);
     check("dbias", db, SLACK);
     check("dbias added", db2, twice);
-    check("dinp's column sums", inp_db, 2 * twice);  // a library may sum what it has not rounded yet
+    check("dinp's column sums", inp_db, 2 * twice);  // a library may sum values before it rounds them
     check("dinp's column sums added", inp_db2, 2 * twice);
     release();
 }
@@ -658,7 +661,7 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, int C, int OC, int fus
     return after - before;
 }
 
-// forward's result, to be freed
+// returns forward's result, which the caller frees
 static void *product_bits(gpt2_dtype dt, int BT, int C, int OC) {
     random_state = 7;
     Tensor *out = tensor(dt, (size_t)BT * OC, 1), *inp = tensor(dt, (size_t)BT * C, 1);
@@ -690,7 +693,7 @@ static void epilogues(void **state) {
 #endif
 }
 
-// An algorithm that the heuristic names and the library refuses gives way to the next, when plan tries it.
+// If the library refuses an algorithm that its heuristic names, plan tries the next one.
 static void refused_algorithms(void **state) {
     (void)state;
 #ifdef CUDA_STAND_IN
@@ -701,7 +704,7 @@ static void refused_algorithms(void **state) {
     void *first = product_bits(GPT2_F32, BT, C, OC);
     set("CUDA_STAND_IN_REFUSED", "1");
     plan(GPT2_F32, BT, 1, C, 1, 8, 1);
-    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has made its choice
+    set("CUDA_STAND_IN_REFUSED", "0");  // this comes too late: plan has chosen
     void *second = product_bits(GPT2_F32, BT, C, OC);
     assert_memory_not_equal(first, second, n);  // the second algorithm adds up in another order
     check_matmul(GPT2_F32, 2, 7, 8, 16);
@@ -713,7 +716,7 @@ static void refused_algorithms(void **state) {
     if (!strstr(gpt2_last_error(), "no algorithm, for a product of m ")) fail_msg("%s", gpt2_last_error());
     set("CUDA_STAND_IN_REFUSED", "0");
     plan(GPT2_F32, BT, 1, C, 1, 8, 1);
-    // what has run once is not replaced: other bits without a word
+    // an algorithm that has run is not replaced, because the bits would change silently
     set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     Tensor *x = tensor(GPT2_F32, BT * OC, 1);
     assert_int_equal(layers_cuda()->matmul_forward(GPT2_F32, x->mem[CUDA], x->mem[CUDA], x->mem[CUDA],
@@ -752,7 +755,10 @@ static char *tuned(const char *fastest) {
 
 static int count(const char *text, const char *word) {
     int n = 0;
-    while ((text = strstr(text, word))) n++, text += strlen(word);
+    while ((text = strstr(text, word))) {
+        n++;
+        text += strlen(word);
+    }
     return n;
 }
 
@@ -770,7 +776,7 @@ static char *changed(const char *text, const char *to, int mend) {
     return copy;
 }
 
-// `text` without the first line that has `word`, to be freed
+// `text` without the first line that has `word`; the caller frees it
 static char *without_line(const char *text, const char *word) {
     char *copy = strdup(text), *line = strstr(copy, word);
     assert_non_null(line);
@@ -807,7 +813,8 @@ static void tuning(void **state) {
     void *bits = product_bits(GPT2_F32, TB * TT, TC, 3 * TC);
     assert_memory_not_equal(bits, untuned, n);
 
-    // with the file: nothing is timed nor asked for, and the choice is the same, whatever is the fastest now
+    // with the file nothing is timed and no heuristic is called, and the choice stays, whichever algorithm is
+    // the fastest now
     set("CUDA_STAND_IN_FASTEST", "4");
     long asked = cuda_stand_in_heuristics();
     for (int may_time = 0; may_time < 2; may_time++) {
@@ -821,16 +828,16 @@ static void tuning(void **state) {
     }
     assert_int_equal(cuda_stand_in_heuristics(), asked);
 
-    // epilogues that cost more than kernels of our own, and those that cost less
+    // epilogues that are slower than separate kernels, and faster ones
     char *apart = tuned("2:30");
     assert_int_equal(count(apart, " = apart "), with_epilogue);
     assert_int_equal(count(apart, " = 02000000"), lines - with_epilogue);
     plan_tuned(apart, 0);
     assert_int_equal(layers_cuda()->dinp_bias_fused(GPT2_F32, TB * TT, 4 * TC, TC), 0);
-    ok(layers_cuda_tune("tuned.txt", apart, 1));  // other logits are to be timed
+    ok(layers_cuda_tune("tuned.txt", apart, 1));  // this times other logits
     check_matmul(GPT2_F32, 2, TB * TT, TC, 4 * TC);
 
-    // what a product apart takes, here DGELU, is timed where its line is gone
+    // a product without its epilogue, here DGELU, is timed if its line is missing
     char *less = without_line(apart, " epilogue 192 = ");
     assert_int_equal(count(less, " epilogue 192 = "), 0);
     plan_tuned(less, 1);
@@ -839,7 +846,7 @@ static void tuning(void **state) {
     assert_int_equal(count(less, " epilogue 192 = "), 1);
     free(less);
 
-    // an algorithm of the file that the library's check lets pass and that does not run
+    // an algorithm in the file that passes the library's check and then does not run
     set("CUDA_STAND_IN_REFUSED", "4");
     expect_tune_error(text, 0,
                       "tuned.txt, line 3: cuBLASLt refuses this algorithm (cuBLASLt: "
@@ -852,7 +859,7 @@ static void tuning(void **state) {
     set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
-    // another version of the library: its lines are others; they are added, or missing
+    // another version of the library has lines of its own; they are added, or missing
     set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     set("CUDA_STAND_IN_FASTEST", "5");
@@ -861,7 +868,7 @@ static void tuning(void **state) {
     assert_true(strncmp(both, text, strlen(text)) == 0 && count(both, " cuBLASLt 130200 ") == lines);
     unsetenv("CUDA_STAND_IN_CUBLASLT");
 
-    // files that are not what was written
+    // damaged files
     char *spoilt[] = { changed(text, "04", 0), changed(text, "63", 1), changed(text, "0g", 1), strdup(text),
                        strdup("model: gpt2\n") };
     spoilt[3][strlen(text) - 3] = 0;
@@ -920,7 +927,7 @@ static void attention(void **state) {
     }
 }
 
-// The batch in groups: as many rows as the limit allows, and the bits of the whole batch at once.
+// The batch in groups of as many rows as the limit allows gives the bits of the whole batch at once.
 static void attention_limit(void **state) {
     (void)state;
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
@@ -954,7 +961,7 @@ static void attention_limit(void **state) {
     ok(layers_cuda_options(0, 0, NULL));
 }
 
-// How cuDNN's backward comes to its groups, for which no library is needed.
+// How cuDNN's backward chooses its groups. This needs no library.
 static void fewer_rows(void **state) {
     (void)state;
     const size_t mib = 1 << 20;
@@ -978,7 +985,7 @@ static void attention_options(void **state) {
     size_t bytes;
     expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
     ok(layers_cuda_options(0, 0, NULL));
-    ok(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));  // auto: fp32 is none of cuDNN's
+    ok(layers_cuda()->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));  // auto: cuDNN has no fp32
     assert_string_equal(layers_cuda_attention(), "cuBLASLt");
     static const char *const words[] = { "cudnn", "cudnn-fast" };
     for (int i = 0; i < 2; i++) {
@@ -991,7 +998,7 @@ static void attention_options(void **state) {
 
 // --------
 
-// a test that failed leaves nothing to the next one
+// a failed test leaves nothing behind for the next one
 static int clean(void **state) {
     (void)state;
     release();
@@ -1013,7 +1020,8 @@ static void skipped(void **state) {
 
 int main(void) {
     setenv("CUDA_STAND_IN", "lazy",
-           0);  // on the CPU: work runs as late as it may, so that a buffer reused too early shows
+           0);  // on the CPU, work runs as late as allowed, so that a buffer that is reused too early gives
+                // wrong results
     omp_set_num_threads(1);  // small shapes
     int devices = 0;
     cudaError_t rc = cudaGetDeviceCount(&devices);

@@ -70,8 +70,8 @@ static void for_all_layouts(void (*check)(const model *m, const layout *l, int64
             }
 }
 
-// Each element of a unit is cleared, or of a tensor that backward writes: never both. Neighbours are
-// cleared together.
+// Each element of a unit is either cleared or belongs to a tensor that backward writes, never both.
+// Neighbours are cleared together.
 static void check_cleared(const model *m, const layout *l, int64_t size) {
     (void)size;
     int next = 0;
@@ -86,9 +86,11 @@ static void check_cleared(const model *m, const layout *l, int64_t size) {
             for (int64_t i = r->offset; i < r->offset + r->elems; i++) times[i]++;
             end = r->offset + r->elems;
         }
-        for (const layout_place *p = l->places + u->first_place; p < l->places + u->first_place + u->n_places;
-             p++)
-            for (int64_t i = 0; m->tensors[p->tensor].written && i < p->elems; i++) times[p->offset + i]++;
+        const layout_place *places = l->places + u->first_place;
+        for (const layout_place *p = places; p < places + u->n_places; p++) {
+            if (!m->tensors[p->tensor].written) continue;
+            for (int64_t i = 0; i < p->elems; i++) times[p->offset + i]++;
+        }
         for (int64_t i = 0; i < u->padded; i++) assert_int_equal(times[i], 1);
         free(times);
     }
@@ -152,7 +154,7 @@ static void check_shards(const model *m, const layout *l, int64_t size) {
         assert_int_equal(u->padded, u->shard * l->ranks);
         assert_int_equal(u->shard % ALIGN_ELEMS, 0);
         assert_true(u->padded >= end &&
-                    (u->shard - ALIGN_ELEMS) * l->ranks < end);  // as much padding as needed, no more
+                    (u->shard - ALIGN_ELEMS) * l->ranks < end);  // no more padding than needed
         assert_int_equal(u->base, flat);
         assert_int_equal(u->shard_base, shards);
         assert_int_equal(u->shared, m->units[i].forward_uses > 1 || m->units[i].backward_uses > 1);
@@ -212,7 +214,7 @@ static void check_buckets(const model *m, const layout *l, int64_t size) {
             continue;
         }
         assert_false(b->shared);
-        if (u->bucket != bucket) {  // the one before was full, and only with its last unit
+        if (u->bucket != bucket) {  // the bucket before was full, and became so with its last unit
             assert_true(bucket < 0 || filled >= wanted);
             assert_int_equal(b->buffer, single++ % 2);
             bucket = u->bucket;

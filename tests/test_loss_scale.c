@@ -1,5 +1,4 @@
-// fp16's loss scale: the rule against one written anew from DeepSpeed's description, and what a step does
-// with it.
+// fp16's loss scale: the rule, against one written anew from DeepSpeed's description, and its use in a step.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +14,8 @@
 
 // -------- the rule
 
-// An overflow uses up hysteresis, then halves; s steps without one since the last, s a multiple of the
-// window, double.
+// An overflow first uses up the hysteresis, then halves the scale. The scale doubles when the number of steps
+// since the last overflow is a multiple of the window.
 typedef struct {
     double scale;
     long it, last;
@@ -83,8 +82,8 @@ static void test_rule(void **state) {
                     }
 }
 
-// Window 3, hysteresis 2, written out: the first doubling comes with the fourth clean step, the first
-// overflow only skips.
+// Window 3 and hysteresis 2, written out: the first doubling comes with the fourth clean step, and the first
+// overflow only skips the step.
 static void test_rule_by_hand(void **state) {
     (void)state;
     static const struct {
@@ -142,7 +141,7 @@ static int end(void **state) {
 // fp16 holds it at every scale used.
 static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) % 17 - 8) / 64; }
 
-// As a trainer does it: its loss is multiplied by the scale, so that its gradients are.
+// A trainer multiplies its loss by the scale, and so scales its gradients.
 static void passes(int step, int overflow) {
     works(zero_begin_train(z, 0, 1));
     works(zero_pre_forward(z, 0));
@@ -161,7 +160,7 @@ static double true_norm(int step) {
     return sqrt(sum);
 }
 
-// The three ways a step ends: the first two are the same but for an overflow's being seen by the trainer.
+// The three ways in which a step ends. The first two differ only in that the trainer sees an overflow.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
 static int end_step(way w, int t, zero_step_info *info) {
     zero_hyper h = plain;
@@ -222,7 +221,7 @@ static void test_smallest_scale_is_an_error(void **state) {
     }
 }
 
-// A clean step that is thrown away is a step without overflow all the same.
+// A clean step that the trainer throws away still counts as a step without overflow.
 static void test_window_through_steps(void **state) {
     (void)state;
     zero_config c = fp16_config();
@@ -250,8 +249,8 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
     works(zero_hash(z, 1, hex));
 }
 
-// The scale is a power of two and fp16 holds the gradients: not a bit depends on it, clipped or not, nor on
-// whether it moves.
+// The scale is a power of two and fp16 holds the gradients, so no bit depends on the scale or its changes,
+// with or without clipping.
 static void test_scale_leaves_no_trace(void **state) {
     (void)state;
     for (int micro = 1; micro <= 2; micro++)
@@ -275,7 +274,7 @@ static void test_scale_leaves_no_trace(void **state) {
         }
 }
 
-// Clipping looks at the norm without the scale: a first moment from beta1 = 0 is the clipped gradient.
+// Clipping uses the norm without the scale: with beta1 = 0 the first moment is the clipped gradient.
 static void test_clips_what_is_unscaled(void **state) {
     (void)state;
     zero_config c = fp16_config();
@@ -336,7 +335,7 @@ static void test_other_types_have_none(void **state) {
     }
 }
 
-// The whole automaton is in the file: after the load the same steps give the same scales.
+// The file holds the whole state of the scale: after the load the same steps give the same scales.
 static void test_saved_and_restored(void **state) {
     (void)state;
     static const int later[] = { 1, 0, 0, 0, 0, 1, 1, 0, 0, 0 };
@@ -367,7 +366,7 @@ static void test_saved_and_restored(void **state) {
         works(end_step(STEP, 5 + i, NULL));
         assert_true(zero_loss_scale(z) == want[i]);
     }
-    c.numbers.loss_scale = 32;  // a fixed scale stays what the configuration says
+    c.numbers.loss_scale = 32;  // a fixed scale stays at the configured value
     make(&c);
     works(zero_load(z, path, NULL, 0));
     assert_true(zero_loss_scale(z) == 32);

@@ -1,6 +1,6 @@
-// Messages between ranks over TCP, each rank a process: contents, and every way in which a rank can end while
-// others wait for it. As `test_net host RANK RANKS SERVER_OR_FILE SECONDS LIMIT` it is one rank of
-// tests/net_namespaces.sh.
+// Messages between ranks over TCP, each rank a process: their contents, and every way in which a rank can end
+// while others wait for it. Called as `test_net host RANK RANKS SERVER_OR_FILE SECONDS LIMIT` it is one rank
+// of tests/net_namespaces.sh.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,9 +14,9 @@
 static const net_use unit_7 = { .unit = 7, .units = 1 };
 static char server[64];
 static outcome *o;
-static double *ready, *event;  // shared: when rank 0 was under way, when the test did its deed
+static double *ready, *event;  // shared: when rank 0 was under way, and when the test caused the failure
 
-static int said = -1;  // a file: what the ranks have written to stderr
+static int said = -1;  // a file with the ranks' stderr
 
 static int fresh(void **state) {
     (void)state;
@@ -37,7 +37,7 @@ static void end_job(net *c, int status) {
     dup2(said, STDERR_FILENO);
     failure_end(c, status, sentence);
 }
-// The rank that has spoken; -1: not exactly one has.
+// Returns the rank that has reported the failure; -1 unless exactly one has.
 static int speaker(void) {
     char text[512] = "", more;
     int rank = -1;
@@ -102,8 +102,8 @@ static void free_buffers(buffers *b, int n) {
     }
 }
 
-// One exchange; returns how many bytes are not as MPI's point-to-point messages would leave them, those
-// outside included.
+// Runs one exchange. Returns how many bytes, inside and outside the message, differ from those that MPI's
+// point-to-point messages would leave.
 static int try_exchange(net *c, buffers *b, exchange_kind x, int root, size_t bytes, int round, int *rc) {
     int wrong = 0;
     for (int r = 0; r < c->ranks; r++) {
@@ -133,7 +133,7 @@ static void all_sizes(int rank, void *ctx) {
              !c.on_one_node;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes && !rc; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
-            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // now one is late, now another
+            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // the ranks are late in turn
             size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
             wrong += try_exchange(&c, &b, (exchange_kind)x, round % p->ranks, bytes, round, &rc);
             round++;
@@ -146,7 +146,7 @@ static void all_sizes(int rank, void *ctx) {
     wrong += net_least(&c, rank != p->ranks - 1) != 0;
     wrong += net_least(&c, (rank + 2) % p->ranks + 5) != 5;
     wrong += failure_lost(&c, "") != -1;
-    if (rank % 2) {  // the others have gone then, in order
+    if (rank % 2) {  // by then the others have ended in good order
         nap(0.05);
         wrong += failure_lost(&c, "") != -1;
     }
@@ -175,7 +175,7 @@ static void slow_reader(int rank, void *ctx) {
         if (rank) nap(0.05);
         o[rank].value += try_exchange(&c, &b, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
     }
-    if (rank && !rc) {  // and what is one call too many says so
+    if (rank && !rc) {  // and one more call is an error
         nap(0.05);
         if (!try_exchange(&c, &b, EXCHANGE_BARRIER, 0, 0, 0, &other))
             o[rank].value += strstr(zero_last_error(), "rank 0 (host") == NULL ||
@@ -194,8 +194,8 @@ static void orderly_end(void **state) {
     all_well(2);
 }
 
-// Rank 1 comes later than a silent host would be given up, and its socket has no room for what rank 0 sends:
-// it is late, not gone.
+// Rank 1 comes after the time at which a silent host is given up, and its socket has no room for rank 0's
+// bytes: it counts as late, not as gone.
 static void come_late(int rank, void *ctx) {
     const plan *p = ctx;
     rendezvous_settings s = {
@@ -290,7 +290,7 @@ static void killed_at_any_moment(void **state) {
             if (r == p.who) continue;
             says(r, words);
             says(r, "is gone: its connection ended while rank");
-            int teller, seer;  // whoever hears of it from another is told whom it comes from
+            int teller, seer;  // a rank that hears of the failure from another learns which rank failed
             const char *seen = strstr(o[r].sentence, "while rank ");
             if (sscanf(o[r].sentence, "rank %d ended the job", &teller) == 1 &&
                 strstr(o[r].sentence, "ended the job"))
@@ -319,7 +319,7 @@ static void stopped(void **state) {
     }
 }
 
-// Rank 2 ends the job while rank 0 waits for it, and rank 1 computes, which hears of it from rank 0 first.
+// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Rank 1 hears of it from rank 0 first.
 static void end_it(int rank, void *ctx) {
     const plan *p = ctx;
     net c;
@@ -353,8 +353,8 @@ static void ended_by_one(void **state) {
     }
 }
 
-// Rank 1 gives up in the middle of a message that rank 0 has not begun to read; rank 0 does not take the rest
-// of it for data.
+// Rank 1 gives up in the middle of a message that rank 0 has not begun to read. Rank 0 must not take what
+// follows for data.
 static void half_a_message(int rank, void *ctx) {
     const plan *p = ctx;
     net c;
@@ -385,7 +385,7 @@ static void ended_in_a_message(void **state) {
     says(1, "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
 }
 
-// All fail at once, since rank 3 is stopped: one speaks.
+// All ranks fail at once because rank 3 is stopped, and one of them reports it.
 static void one_speaks(int rank, void *ctx) {
     const plan *p = ctx;
     net c;
@@ -409,8 +409,8 @@ static void told_once(void **state) {
     assert_true(speaker() >= 0 && speaker() < 3);
 }
 
-// A rank dies in the middle of zero_create: there is no plugin to ask who speaks. Of those left the lowest
-// does, the others end.
+// A rank dies in the middle of zero_create, when there is no plugin yet to choose who reports it. The lowest
+// remaining rank reports it, the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
     zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
@@ -467,7 +467,7 @@ static void told_once_before_there_is_a_plugin(void **state) {
     }
 }
 
-// A program that sets who it is, and leaves the start to the plugin.
+// A program that sets its rank, and leaves the start to the plugin.
 static void create_by_itself(int rank, void *ctx) {
     const plan *p = ctx;
     zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
@@ -527,7 +527,8 @@ static void end_beside(int rank, void *ctx) {
         net_close(&c, 0);
     } else if (!rc) {
         nap(1);
-        for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&c, 1);  // what rank 0 said before, it has said
+        for (int i = 0; i < 2 && rc >= 0; i++)
+            rc = net_least(&c, 1);  // what rank 0 sent before its end still arrives
         snprintf(o[1].sentence, sizeof o[1].sentence, "%s", zero_last_error());
         net_close(&c, 0);
     }
@@ -544,8 +545,8 @@ static void ended_beside_an_exchange(void **state) {
     if (!strstr(o[1].sentence, "rank 0 ended the job")) fail_msg("\"%s\"", o[1].sentence);
 }
 
-// The END of the job lies behind messages that nobody is waiting for: whoever fails meanwhile hears it and is
-// silent.
+// The END of the job lies behind messages that no rank waits for. A rank that fails meanwhile reads it and
+// stays silent.
 static void end_behind(int rank, void *ctx) {
     const plan *p = ctx;
     net c;
@@ -569,8 +570,8 @@ static void ended_behind_messages(void **state) {
     if (statuses[1] != 7) fail_msg("rank 1 ended with status %d: it did not hear rank 0", statuses[1]);
 }
 
-// What was received into is the caller's again: a rank that fails by itself, while another is ahead, writes
-// nothing there any more.
+// The receive buffer belongs to the caller again: a rank that fails by itself, while another is ahead, writes
+// nothing more into it.
 static void fail_behind(int rank, void *ctx) {
     enum { FEW = 64, MANY = 200000 };
     net c;
@@ -603,7 +604,7 @@ static void failed_behind(void **state) {
         fail_msg("rank 0: %s", o[0].sentence);
 }
 
-// Time in which a rank does not run is none in which it could speak.
+// Time in which a rank does not run does not count as time in which it could report.
 static void pause_long(int signal) {
     (void)signal;
     nap(1.3);
@@ -616,7 +617,7 @@ static void say_slowly(int rank, void *ctx) {
         struct itimerval timer = { .it_value = { 0, 100 } };
         signal(SIGALRM, pause_long);
         zero_fail(ZERO_ERR_IO, "the disk of rank 1 is full");
-        c.speaks = 1;  // as after a wait that took too long: its turn is now
+        c.speaks = 1;  // as after a wait that took too long: it is this rank's turn to report
         if (rc || setitimer(ITIMER_REAL, &timer, NULL)) exit(4);
         end_job(&c, 7);
     }
@@ -634,7 +635,7 @@ static void said_slowly(void **state) {
     says(0, "rank 1 ended the job: the disk of rank 1 is full");
 }
 
-// A rank that has no message to wait for, as with NCCL, asks.
+// A rank that waits for no message, as with NCCL, asks the others.
 static void ask(int rank, void *ctx) {
     const plan *p = ctx;
     net c;
@@ -666,7 +667,7 @@ static void asked(void **state) {
     says(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
 }
 
-// -------- of a script
+// -------- a rank of a script
 
 // Exchanges for so many seconds; 0: until it fails; below 0: only asks who is lost, until one is. LIMIT: of
 // start-up. Prints where it runs, and what became of it.

@@ -1,5 +1,5 @@
-// The plan of a rank: lines, traffic and formulas computed by hand; any number of ranks in no time; refusals.
-// tests/mpi_zero.c and mpi_device.c compare plans with what plugins hold and send.
+// The plan of a rank: lines, traffic and formulas computed by hand; planning for very many ranks in a short
+// time; refusals. tests/mpi_zero.c and mpi_device.c compare plans with the memory and traffic of plugins.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ typedef struct {
 
 enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
 
-// Ends with a line without purpose; lines of 0 pages are none, but for what NCCL takes.
+// The list ends with a line without purpose. Lines of 0 pages do not exist, except NCCL's own.
 static void check_lines(const zero_plan_info *p, const line *want) {
     int n = 0;
     size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
@@ -102,7 +102,7 @@ static void test_lines(void **state) {
     }
 }
 
-// What only some settings have: fp32 on the wire, sums of micro-batches, messages, a trace.
+// Lines that only some settings have: fp32 on the wire, sums of micro-batches, messages, a trace.
 static void test_other_lines(void **state) {
     (void)state;
     zero_config c = config_of(2, ZERO_BF16, 4);
@@ -126,7 +126,7 @@ static void test_other_lines(void **state) {
     };
     zero_plan_info p = plan_of(&c, 2, 2);
     check_lines(&p, want);
-    c.comm.shared_window = 1;  // of no use between nodes
+    c.comm.shared_window = 1;  // without effect between nodes
     p = plan_of(&c, 2, 1);
     check_lines(&p, want);
 }
@@ -210,7 +210,8 @@ static void test_formulas(void **state) {
 
 // -------- traffic
 
-// On four ranks a shard of the embedding has 256 elements, of a block 1280. To each of the three others.
+// On four ranks a shard of the embedding has 256 elements, one of a block 1280. Each is sent to the three
+// other ranks.
 static void test_traffic(void **state) {
     (void)state;
     enum { SHARD = PADDED / 4, BLOCK = BLOCKS * 1280, EMBEDDING = 256 };
@@ -252,8 +253,8 @@ static long peak_kib(void) {
     return u.ru_maxrss;
 }
 
-// 130 billion parameters on 128 ranks, and far more units and ranks than anyone has: nothing of their size is
-// allocated, and nothing is done for each pair of units or for each rank.
+// 130 billion parameters on 128 ranks, and far more units and ranks than exist anywhere: planning allocates
+// nothing of their size, and does no work for each pair of units or for each rank.
 static void test_large(void **state) {
     (void)state;
     static const struct {
@@ -289,7 +290,8 @@ static void test_large(void **state) {
 
 // -------- pieces of tensors
 
-// By the elements that lie in each rank's part: 9 ranks cut the block of 5000 into parts of 640.
+// A rank has a piece of each tensor of which elements lie in its part: 9 ranks cut the block of 5000 into
+// parts of 640.
 static void test_pieces(void **state) {
     (void)state;
     layout l;

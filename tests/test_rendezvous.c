@@ -1,5 +1,5 @@
-// How ranks find each other by an address or a file, each rank a process: what works, and what each mistake
-// says, within its limit.
+// How ranks find each other by an address or a file, each rank a process: what works, and the sentence of
+// each mistake, within its time limit.
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -38,7 +38,7 @@ static int fresh(void **state) {
     return 0;
 }
 
-// Everybody tells everybody a number that both can compute.
+// Every rank sends every other a number that both can compute.
 static int talk(int rank, int ranks, const int *sockets) {
     double until = now() + 5;
     for (int r = 0; r < ranks; r++) {
@@ -90,7 +90,7 @@ static void run(int n, double limit) {
     assert_int_equal(end_children(n, limit), 0);
 }
 
-// Everybody failed, with this in its sentence, in this time, and left nothing open.
+// Checks that every rank failed in this time, with these words in its sentence, and left nothing open.
 static void all_say(int from, int n, const char *words, double limit) {
     for (int i = from; i < n; i++) {
         if (!o[i].rc || !strstr(o[i].sentence, words))
@@ -183,7 +183,7 @@ static void two_hosts(void **state) {
     plan_ranks(3, server, NULL, 10);
     for (int i = 0; i < 3; i++) start_child(i, named_rank, plans);
     assert_int_equal(end_children(3, 12), 0);
-    if (statuses[0] == 77) skip();  // only root can name a host
+    if (statuses[0] == 77) skip();  // only root can set a host's name
     for (int i = 0; i < 3; i++) {
         assert_int_equal(o[i].rc, 0);
         assert_int_equal(o[i].value, i == 2 ? 4 : 3);
@@ -198,7 +198,7 @@ static void twice_the_same_rank(void **state) {
     plan_ranks(4, server, NULL, 5);
     plans[3].s.rank = 2;
     for (int i = 0; i < 4; i++)
-        plans[i].delay = i == 3 ? 0.2 : i == 1 ? 0.4 : 0;  // rank 1 comes when it is known already
+        plans[i].delay = i == 3 ? 0.2 : i == 1 ? 0.4 : 0;  // rank 1 comes when the mistake is known already
     start(0, 4);
     snprintf(first, sizeof first, "pid %d", children[2]);
     snprintf(second, sizeof second, "pid %d", children[3]);
@@ -224,7 +224,7 @@ static void missing(void **state) {
 static void earliest_limit(void **state) {
     (void)state;
     plan_ranks(3, server, NULL, 1.5);
-    plans[0].delay = 0.8;  // and still rank 1 learns in its own time who is missing
+    plans[0].delay = 0.8;  // and rank 1 still learns within its own time which rank is missing
     start(0, 2);
     assert_int_equal(end_children(2, 5), 0);
     all_say(0, 2, "rank 2 of 3 did not come within 1.5 s", 1.9);
@@ -266,7 +266,7 @@ static void other_job(void **state) {
     plans[3].s.job = 8;
     plans[2].delay = 0.3;
     run(4, 8);
-    all_say(3, 4, "belongs to another job (7, this one is 8)", 1);  // and the others do not care
+    all_say(3, 4, "belongs to another job (7, this one is 8)", 1);  // and the other ranks are not affected
     all_met(3);
 }
 static void a_rank_that_ends(void **state) {
@@ -284,7 +284,7 @@ static void a_rank_that_ends(void **state) {
     assert_int_equal(end_children(3, 6), 0);
     all_say(1, 3, "has ended while the ranks were connecting", 3);
 }
-// Rank `victim` of three is stopped when it has come and the last one has not.
+// Rank `victim` of three is stopped after it has come and before the last one comes.
 static void stop_one(int victim, int last) {
     fresh(NULL);
     plan_ranks(3, server, NULL, 1.5);
@@ -366,7 +366,7 @@ static void strangers(void **state) {
                           odd_message[7] = { 0x4c5a5256, 77, 4, 1 };
     static const uint32_t other_magic[44] = {
         0x12345678, 1, 152, 1, 0, 0, 7
-    };  // else like a hello of this job
+    };  // otherwise like a hello of this job
     plan_ranks(3, server, NULL, 8);
     plans[1].delay = plans[2].delay = 1;
     start(0, 3);
@@ -507,7 +507,7 @@ static void folders(void **state) {
     }
 }
 
-// What a user may have under that name by mistake is as it was, and nothing is left beside it.
+// A file of the user's under that name does not change, and nothing is left beside it.
 static void check_kept(const char *name, const char *text, int n) {
     struct stat before, after;
     char got[512] = "";
@@ -550,7 +550,7 @@ static void files_of_the_user(void **state) {
     unlink(path);
 }
 
-// A file that takes the place of a card while rank 0 replaces or removes it.
+// A foreign file takes the place of rank 0's card while rank 0 replaces or removes it.
 static char mine[64];
 static double put_after;
 static void *put_mine(void *ctx) {
@@ -666,7 +666,7 @@ static void from_environment(void **state) {
     int one = port_of(s.server);
     setenv("SLURM_STEP_ID", "1", 1);
     assert_int_equal(rendezvous_from_env(&again), 1);
-    assert_int_not_equal(port_of(again.server), one);  // two steps of one job do not meet
+    assert_int_not_equal(port_of(again.server), one);  // two steps of one job have different ports
     assert_true(again.job != s.job && again.job && s.job);
     ENV("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "123", "SLURM_LAUNCH_NODE_IPADDR",
         "10.1.1.1");
@@ -691,7 +691,7 @@ static void slurm_lists(void **state) {
     }
 }
 
-// torchrun's agent listens at MASTER_PORT itself, unless it is told not to.
+// torchrun's agent listens at MASTER_PORT itself, unless its settings say otherwise.
 static void torchrun(void **state) {
     (void)state;
     char ports[3][320];
@@ -739,7 +739,7 @@ static void variables_of_a_script(void **state) {
     assert_int_equal(rendezvous_from_env(&s), 1);
 }
 
-// What MPI is for, and who one is then: the same answer for both.
+// Whether MPI starts the ranks, and which rank this is then: both have the same answer.
 static void launchers(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,4 @@
-// The order of uses and of the update, without any ranks: recorded, learnt anew, and walked ahead with any
+// The order of uses and of the update, without ranks: recorded, recorded anew, and walked ahead to any
 // distance.
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void pass(zero_mode mode, const int *units, int is_last) {
     use_all(units);
 }
 
-// What comes next, as far as `distance`: "u" a use, "U" an update, "n" a use by the next pass.
+// Checks what comes next, up to `distance`: "u" a use, "U" an update, "n" a use by the next pass.
 static void comes(int distance, const char *expected) {
     char seen[256];
     int n = 0;
@@ -61,7 +61,7 @@ static void recorded(void **state) {
     comes(TO_THE_END, "");
     schedule_begin_pass(&s, ZERO_TRAIN, length(there_and_back), 0);
     for (const int *unit = there_and_back; *unit >= 0; unit++) {
-        comes(TO_THE_END, "");  // the first pass knows only what was
+        comes(TO_THE_END, "");  // the first pass knows no future uses
         assert_int_equal(schedule_use(&s, *unit), 0);
     }
     assert_int_equal(schedule_first_use(&s), 0);
@@ -73,7 +73,7 @@ static void recorded(void **state) {
     comes(4, "u2u0u2u1");
 }
 
-// Every distance gives the beginning of the same row, across the end of a micro-batch.
+// Every distance gives a prefix of the same row, also across the end of a micro-batch.
 static void distances(void **state) {
     (void)state;
     static const char row[] = "u2u0u2u1n0n1n2n0n2n1";
@@ -128,7 +128,7 @@ static void other_order(void **state) {
     schedule_begin_pass(&s, ZERO_TRAIN, length(other), 0);
     assert_int_equal(schedule_use(&s, 0), 0);
     comes(TO_THE_END, "u1u2u0u2u1n0n1n2n0n2n1");
-    assert_int_equal(schedule_use(&s, 2), 0);  // the rest is forgotten, and the end not in sight
+    assert_int_equal(schedule_use(&s, 2), 0);  // the rest of the record is dropped, and the end is unknown
     comes(TO_THE_END, "");
     use_all(other + 2);
     comes(TO_THE_END, "n0n2n1n0n1n2");
@@ -141,7 +141,7 @@ static void shorter_pass(void **state) {
     static const int shorter[] = { 0, 1, -1 };
     pass(ZERO_EVAL, ups, 0);
     pass(ZERO_EVAL, shorter, 0);
-    comes(TO_THE_END, "u2u3u4");  // as long as it may still come
+    comes(TO_THE_END, "u2u3u4");  // while these uses may still come
     schedule_begin_pass(&s, ZERO_EVAL, length(shorter), 0);
     comes(TO_THE_END, "u0u1");
 }
@@ -153,7 +153,7 @@ static void modes(void **state) {
     pass(ZERO_TRAIN, there_and_back, 1);
     updates_in("01234");
     pass(ZERO_EVAL, evaluation, 1);
-    comes(TO_THE_END, "");  // what follows it is not known
+    comes(TO_THE_END, "");  // its successor is not known
     schedule_begin_pass(&s, ZERO_EVAL, length(evaluation), 1);
     comes(TO_THE_END, "u4u3");
     schedule_begin_pass(&s, ZERO_TRAIN, length(there_and_back), 1);

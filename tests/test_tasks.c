@@ -1,5 +1,5 @@
-// Tasks on lanes: order, dependencies across lanes, threads, failures, and what a device with streams is
-// told.
+// Tasks on lanes: order, dependencies across lanes, threads, failures, and the calls to a device with
+// streams.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,7 +70,8 @@ static void fifo(void **state) {
     }
 }
 
-// Slow tasks on two lanes, a third that needs both, and so on; lanes that need nothing wait for nobody.
+// Slow tasks on two lanes, a third that needs both, and so on. Tasks without needs do not wait for other
+// lanes.
 static void across_lanes(void **state) {
     (void)state;
     open_lanes(ALL);
@@ -96,7 +97,7 @@ static int run_nap_and_note(void *ctx, task *k) {
     return run_note(ctx, k);
 }
 
-// A task of the trainer's lane runs where it is submitted, so only once what it needs has run.
+// A task of the trainer's lane runs inside its submission, which therefore waits for the tasks that it needs.
 static void trainer_needs_a_lane(void **state) {
     (void)state;
     open_lanes(ALL);
@@ -149,8 +150,8 @@ static void same_results(void **state) {
     for (unsigned threads = 1; threads <= ALL; threads++) assert_true(mix_all(threads) == expected);
 }
 
-// A need is the last submission so far. Here the needed task is submitted again, after the one that needs it,
-// before that one has begun.
+// A need means the last submission so far. Here the needed task is submitted again after the task that needs
+// it, and before that one has begun.
 static void submitted_again(void **state) {
     (void)state;
     open_lanes(ALL);
@@ -191,7 +192,7 @@ static void threads_where_there_is_work(void **state) {
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
     open_lanes(ALL);
     assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING),
-                     0);  // with the first thread a sanitizer starts its own
+                     0);  // a sanitizer starts a thread of its own with the first one
     tasks_close(&t);
     nap_ms(100);  // a thread that has ended is still seen for a moment
     int before = threads_now();
@@ -244,8 +245,8 @@ static void gives(int rc, const char *sentence) {
     assert_string_equal(zero_last_error(), sentence);
 }
 
-// In the middle of two lanes' work: what has run stays well, what is running runs to its end, nothing else
-// begins, on no lane.
+// A failure in the middle of two lanes' work: tasks that have run stay valid, a running task runs to its end,
+// and no other task begins on any lane.
 static void failure(void **state) {
     (void)state;
     open_lanes(ALL);
@@ -278,7 +279,7 @@ static void failure(void **state) {
     tasks_close(&t);
 }
 
-// Two lanes fail: the sentence is that of the first.
+// Two lanes fail: the sentence is the first failure's.
 static void first_failure(void **state) {
     (void)state;
     open_lanes(ALL);
@@ -321,7 +322,7 @@ static void close_after_a_failure(void **state) {
     for (int i = 0; i < 20; i++) assert_false(when[i]);
 }
 
-// However long, at the wait for it and ever after.
+// The sentence is whole, however long, at the wait for the task and at every later call.
 static void whole_sentence(void **state) {
     (void)state;
     char text[900];
@@ -371,7 +372,7 @@ static void traced_waits(void **state) {
     memory_free_all(&m);
 }
 
-// -------- a device with streams, of which only what it is told is kept
+// -------- a device with streams that only records its calls
 
 static char told[256];
 static int events;
@@ -434,7 +435,7 @@ static void device_with_streams(void **state) {
         assert_int_equal(tasks_prepare(&t, &reduce, COMM), 0);
         assert_int_equal(tasks_prepare(&t, &gather, GATHER), 0);
         told[0] = 0;
-        // the host waits for neither, and the gather not for the trainer
+        // the host waits for neither, and the gather does not wait for the trainer
         assert_int_equal(tasks_submit(&t, &reduce, AFTER(&t.trainer)), 0);
         assert_int_equal(tasks_submit(&t, &gather, AFTER(&reduce)), 0);
         assert_int_equal(tasks_wait(&t, &gather), 0);
@@ -444,7 +445,7 @@ static void device_with_streams(void **state) {
         assert_int_equal(tasks_submit(&t, &gather, AFTER(&adamw)), 0);
         assert_int_equal(tasks_wait(&t, &gather), 0);
         is_told("order2C run3C record3C order3G run2G record4G order4C");
-        // the host waits for the stream where the task is the host's own
+        // the host waits for the stream if the task runs on the host
         assert_int_equal(tasks_submit(&t, &save, AFTER(&gather)), 0);
         assert_int_equal(tasks_wait(&t, &save), 0);
         is_told("wait0G run4C");

@@ -1,6 +1,6 @@
-// What the trainer has its ranks compare: every option but a few, the model, the data; by contents, not by
-// paths. One process makes two texts of must_be_same, as two ranks would. That ranks compare them, and what
-// they say then, is for mpi_same and trainer.sh.
+// What the trainer's ranks compare: every option but a few, the model and the data, by contents and not by
+// paths. One process makes two texts of must_be_same, as two ranks would. mpi_same and trainer.sh test that
+// ranks compare them, and the sentences that follow.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static const char *path_of(const char *name) {
 
 enum { TOKENS = 1000 };
 
-// A shard whose token `other` is another one; -1: none is.
+// Writes a shard in which token `other` differs; -1: none.
 static void write_shard(const char *name, int tokens, int other) {
     int32_t header[256] = { 20240520, 1, tokens };
     FILE *f = fopen(path_of(name), "wb");
@@ -54,7 +54,8 @@ static char *text_now(void) {
     return text;
 }
 
-// How the first line begins in which what is now set differs from the usual; "" if none does.
+// Returns the beginning of the first line in which the current settings differ from the usual ones; "" if
+// none does.
 static const char *difference(void) {
     static char line[512];
     Options now = opt;
@@ -105,7 +106,7 @@ static int is_free(const char *name) {
     return 0;
 }
 
-// Every option of the table, also one that comes later: its line, unless it is known that ranks may differ in
+// Every option of the table, also one added later, has a line, unless ranks are known to be free to differ in
 // it.
 static void test_options(void **state) {
     int compared = 0;
@@ -118,7 +119,8 @@ static void test_options(void **state) {
         else if (o->kind == INT)
             *(int *)o->value += 1;
         else if (o->kind == REAL)
-            *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;  // below it: not given
+            *(double *)o->value = fmax(*(double *)o->value, o->min) +
+                                  1e-3;  // below it the option counts as not given
         else
             continue;
         snprintf(line, sizeof line, "%s = ", o->name);
@@ -143,7 +145,7 @@ static void test_values(void **state) {
     assert_string_equal(difference(), "-k = linear");
 }
 
-// What "auto" came to.
+// The values that "auto" became.
 static void test_settled(void **state) {
     (void)state;
     model.dtype = GPT2_BF16;
@@ -157,7 +159,7 @@ static void test_settled(void **state) {
 
 static void test_model(void **state) {
     (void)state;
-    model.config.num_heads = 8;  // in no table of the plugin's
+    model.config.num_heads = 8;  // the plugin's tables do not have it
     assert_string_equal(difference(), "model = L 4, NH 8, C 128, V 257, longest sequence 64");
     begin(state);
     opt.model = "l4h4c128v257t64 ";
@@ -209,7 +211,7 @@ static void test_data(void **state) {
     assert_int_equal(rename(path_of("same/train_2.bin"), path_of("same/train_2b.bin")), 0);
     opt.train_data = path_of("same/train_*.bin");
     named("-i, shard 2 = train_2b.bin, 3024 bytes");
-    opt.val_every = 0;  // then it is not read
+    opt.val_every = 0;  // then the validation data is not read
     opt.val_data = path_of("train_0.bin");
     named("-v = 0");
 }

@@ -14,8 +14,8 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 typedef enum { LETTER, NUMBER, SPACE, OTHER } Kind;
 
-// All characters that the text is made of. The separator U+180E and the controls are no white space, the
-// accent is no letter.
+// All characters of the text. The separator U+180E and the controls are not white space, and the accent is
+// not a letter.
 static const struct {
     const char *text;
     Kind kind;
@@ -77,8 +77,8 @@ static const char *const pieces[] = { " ",    " ",     "  ",     "\n",     "\n\n
                                       "   a", " \n a", "1212",   " 12",    "<|endoftext|>", "!._",
                                       "日本" };
 
-// The merged tokens, in the order in which they were "found": some overlap, some cannot be reached, one is
-// there twice.
+// The merged tokens, in the order in which they were "found". Some overlap, some cannot be reached, and one
+// occurs twice.
 static const char *const merged[] = { "he",       " t",       "th",           " the", "the",  "aa",
                                       "aaaa",     "hehe",     "re",           "ere",  "'l",   "'ll",
                                       "\xc3\xa9", "\xe6\xbc", "\xe6\xbc\xa2", "12",   "1212", "  ",
@@ -167,7 +167,7 @@ static int token_of(const unsigned char *bytes, int n) {
     return -1;
 }
 
-// Joins the pair with the smallest token as long as there is one; prints what is left.
+// Joins the pair with the smallest token while there is one, and prints the remaining tokens.
 static void encode_word(const unsigned char *word, int n) {
     int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
         parts = n;  // part i: bytes [start[i], start[i + 1])
@@ -176,7 +176,9 @@ static void encode_word(const unsigned char *word, int n) {
         int best = -1, at = 0;
         for (int i = 0; i + 1 < parts; i++) {
             int token = token_of(word + start[i], start[i + 2] - start[i]);
-            if (token >= 0 && (best < 0 || token < best)) best = token, at = i;
+            if (token < 0 || (best >= 0 && token >= best)) continue;
+            best = token;
+            at = i;
         }
         if (best < 0) break;
         memmove(start + at + 1, start + at + 2, (size_t)(parts - at - 1) * sizeof *start);
@@ -204,7 +206,10 @@ static int word_length(const unsigned char *p, const unsigned char *end) {
     for (int i = 0; i < COUNT(suffixes); i++)
         if (!strncmp((const char *)p, suffixes[i], strlen(suffixes[i]))) return (int)strlen(suffixes[i]);
     const unsigned char *run = p + (*p == ' ' && p + 1 < end && kind(p + 1) != SPACE), *q = run, *last = run;
-    while (q < end && kind(q) == kind(run)) last = q, q += width(q);
+    while (q < end && kind(q) == kind(run)) {
+        last = q;
+        q += width(q);
+    }
     return (int)((kind(run) == SPACE && q < end && last > p ? last : q) - p);
 }
 

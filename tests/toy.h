@@ -1,7 +1,7 @@
 // A toy network that drives the plugin's hooks: one unit used at both ends, as GPT-2's embeddings are, and
-// blocks of tensors of odd sizes. Its activation is a chain through every parameter read, its gradients are
+// blocks of tensors of odd sizes. Its activation is a chain through every parameter read. Its gradients are
 // nonlinear in the gathered parameters, the activation, the rank, the micro-batch and the place, so that any
-// mix-up of values shows in the end.
+// mix-up of values changes the result.
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 #include <math.h>
@@ -50,7 +50,7 @@ static inline float toy_initial(int tensor, int layer, int64_t i) {
     return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f;
 }
 
-// What is left of x in memory.
+// Rounds x to the type in which memory holds it.
 static inline float toy_rounded(zero_dtype dtype, float x) {
     return dtype == ZERO_F32 ? x : dtype == ZERO_BF16 ? bf16_widen(bf16_round(x)) : fp16_widen(fp16_round(x));
 }

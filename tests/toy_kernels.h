@@ -40,8 +40,8 @@ ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void
     toy_store(u->dtype, g, i, (u->writes ? 0.0f : toy_load(u->dtype, g, i)) + u->loss_scale * y);
 }
 
-// The toy where the processor does not reach the memory: each function queues its work on a stream and waits
-// for nothing. They return 0, or the error of the launch. The activation is one float of the device.
+// The toy on memory that the processor cannot reach: each function queues its work on a stream and does not
+// wait. It returns 0, or the error of the launch. The activation is one float on the device.
 typedef struct {
     int (*start)(void *stream, float *activation, float value);
     int (*read)(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n);

@@ -1,6 +1,6 @@
-// The AdamW kernel against memory: build/bench/adamw [million elements]. A kernel that only moves the same 28
-// bytes an element (reads and writes p, m and v; reads g in bf16 and writes the bf16 parameter, or reads g in
-// fp32) runs in turn with it. ratio: its time over AdamW's.
+// Measures the AdamW kernel against memory: build/bench/adamw [million elements]. A kernel that only moves
+// the same 28 bytes an element (reads and writes p, m and v; reads g in bf16 and writes the bf16 parameter,
+// or reads g in fp32) runs in turn with it. ratio: its time over AdamW's.
 #include "llmc_zero/device/kernels.h"
 #include <omp.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
     const adamw_constants c = adamw_prepare(&h, 1, 1);
     double steps[ROUNDS], moves[ROUNDS];
     omp_set_num_threads(threads);
-    for (int i = -1; i < ROUNDS; i++) {  // one to warm up, overwritten by the first
+    for (int i = -1; i < ROUNDS; i++) {  // the first round warms up, and the second overwrites its times
         double start = now();
         kernel_adamw(&c,
                      &(adamw_arrays){ p, m, v, g, low_precision ? low : NULL,
@@ -94,8 +94,8 @@ int main(int argc, char **argv) {
     float *p = room(n * 4), *m = room(n * 4), *v = room(n * 4);
     void *g = room(n * 4);
     uint16_t *low = room(n * 2);
-    memset(g, 0x3c, n * 4);  // 0.0115 in either type; written, so that it is memory of its own and not the
-                             // system's page of zeros
+    memset(g, 0x3c, n * 4);  // 0.0115 in either type. Writing gives it memory of its own instead of the
+                             // system's page of zeros.
     memset(low, 0, n * 2);
     for (int64_t i = 0; i < n; i++) {
         p[i] = (float)(i % 97) * 0.01f;

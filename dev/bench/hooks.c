@@ -1,6 +1,6 @@
-// What the hooks themselves cost: a step of a GPT-2-like table, 1 + LAYERS units with 16 tensors, through all
-// hooks and accessors, with tensors so small that nothing is moved or computed. build/bench/hooks [layers];
-// one rank, stages 0 to 3.
+// Measures the cost of the hooks alone: a step of a GPT-2-like table, 1 + LAYERS units with 16 tensors,
+// through all hooks and accessors, with tensors so small that moving and computing cost nothing.
+// build/bench/hooks [layers] runs one rank at stages 0 to 3.
 #include "llmc_zero/zero.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     int prev, next;
     uint32_t token, joined;
-} Part;  // of the word at hand; joined: what it and the next make, or NONE
+} Part;  // of the current word; joined: the token that it makes with the next, or NONE
 
 struct Bpe {
     pcre2_code *pattern;
@@ -32,7 +32,7 @@ struct Bpe {
     uint16_t byte_token[256];
     Pair *pairs;  // hash table, open addressing
     uint32_t pair_mask;
-    Word *cache;     // (CACHE) a word lies at its hash, and stays until another one comes
+    Word *cache;     // (CACHE) a word lies at its hash until another one replaces it
     Part *parts;     // (BPE_MAX_WORD)
     uint64_t *heap;  // (3 * BPE_MAX_WORD) joined << 32 | index of the left part: the smallest token first,
                      // then the leftmost
@@ -43,7 +43,7 @@ struct Bpe {
 // --------
 // words
 
-// White space as Unicode has it, for \s: PCRE2's own takes one character more.
+// Unicode's white space replaces \s, because PCRE2's own has one character more.
 #define SPACE                                                                                                \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
     "3000}"
@@ -61,7 +61,7 @@ static int compile_pattern(Bpe *b) {
         return gpt2_fail("the splitting pattern does not compile at %zu: %s", at, (const char *)why);
     }
     pcre2_jit_compile(b->pattern,
-                      PCRE2_JIT_COMPLETE);  // where there is none, pcre2_match interprets the pattern
+                      PCRE2_JIT_COMPLETE);  // without it, pcre2_match interprets the pattern
     b->match = pcre2_match_data_create_from_pattern(b->pattern, NULL);
     return b->match ? 0 : gpt2_fail("no memory to split text");
 }
@@ -122,7 +122,7 @@ static int index_vocabulary(Bpe *b, const Vocabulary *v) {
         const char *bytes = tokenizer_decode(v->t, token, &n);
         uint32_t *slot = slot_of(v, bytes, n);
         if (*slot == NONE && (int)token != v->t->eot_token)
-            *slot = token;  // text never makes the end-of-text token
+            *slot = token;  // text never becomes the end-of-text token
     }
     for (int i = 0; i < 256; i++) {
         uint32_t token = *slot_of(v, &(char){ (char)i }, 1);
@@ -162,7 +162,7 @@ static uint64_t pop(Bpe *b) {
     return top;
 }
 
-// Part i or the one after it is new: what do they make?
+// Part i or the one after it is new. This looks up the token that they make.
 static void look_up(Bpe *b, int i) {
     Part *p = b->parts + i;
     p->joined = p->next < 0 ? NONE : pair_at(b, p->token << 16 | b->parts[p->next].token)->joined;
@@ -175,7 +175,7 @@ static void join(Bpe *b, int i) {
     p->token = p->joined;
     p->next = gone->next;
     if (gone->next >= 0) b->parts[gone->next].prev = i;
-    gone->joined = NONE;  // what the heap still says of it is out of date
+    gone->joined = NONE;  // its entries in the heap are out of date
     look_up(b, i);
     if (p->prev >= 0) look_up(b, p->prev);
 }
@@ -264,8 +264,8 @@ void bpe_free(Bpe *b) {
 // --------
 // UTF-8
 
-// Bytes of the character at the beginning, 0 if it is not valid or not whole: no longer form than needed, no
-// surrogate, up to U+10FFFF.
+// Returns the bytes of the character at the beginning, 0 if it is not valid or not whole. A valid one has the
+// shortest form, is not a surrogate, and is at most U+10FFFF.
 static size_t character(const uint8_t *p, size_t size) {
     size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
     if (n > size) return 0;

@@ -271,7 +271,7 @@ static void append(Story *s, const char *text, int n) {
         exit(EXIT_FAILURE);
     }
     for (int i = 0; i < n; i++) {
-        int end = s->length;  // of what is already told, without white space
+        int end = s->length;  // the end of the text so far, without white space
         while (end > 0 && (s->text[end - 1] == ' ' || s->text[end - 1] == '\n')) end--;
         int begins_line = end == 0 || s->text[s->length - 1] == '\n';
         int begins_sentence = begins_line || (end < s->length && strchr(".!?", s->text[end - 1]));
@@ -283,7 +283,7 @@ static void append(Story *s, const char *text, int n) {
     }
 }
 
-// The first '|' or '}' that belongs to the choice in which p stands.
+// Returns the first '|' or '}' that belongs to the choice around p.
 static const char *end_of_choice(const char *p) {
     for (int depth = 0; depth || (*p != '|' && *p != '}'); p++) depth += (*p == '{') - (*p == '}');
     return p;
@@ -355,7 +355,7 @@ static void *allocate(size_t count, size_t size) {
     return p;
 }
 
-// Header and body under a temporary name, then rename: the file is whole or not there.
+// Writes header and body under a temporary name, then renames: the file is whole or does not exist.
 static void write_file(const char *dir, const char *name, const uint32_t header[256], const void *body,
                        size_t size) {
     char path[4096], temporary[4096 + 8];
@@ -369,8 +369,14 @@ static void write_file(const char *dir, const char *name, const uint32_t header[
     int failed = fwrite(header, sizeof *header, 256, f) != 256 || fwrite(body, 1, size, f) != size ||
                  fflush(f) || fsync(fileno(f));
     int error = errno;
-    if (fclose(f) && !failed) failed = 1, error = errno;
-    if (!failed && rename(temporary, path)) failed = 1, error = errno;
+    if (fclose(f) && !failed) {
+        failed = 1;
+        error = errno;
+    }
+    if (!failed && rename(temporary, path)) {
+        failed = 1;
+        error = errno;
+    }
     if (!failed) return;
     unlink(temporary);
     errno = error;

@@ -54,8 +54,7 @@ static struct {
     long long val_tokens, shard, piece;
 } opt = { .val_percent = 10, .piece = 1 << 20 };
 
-// What is written. Shard 0 is for validation, the others for training; all have temporary names until the
-// end.
+// The output. Shard 0 is for validation, the others for training; all have temporary names until the end.
 static struct {
     FILE *file;
     int shard, first;      // the open one, the first one
@@ -65,7 +64,7 @@ static struct {
     int64_t tokens[2];  // for validation, for training
 } out;
 
-// What is read.
+// The input.
 static struct {
     const char *path;
     uint8_t *bytes;  // of the file, from `offset` on: `fill` of them are there, the first `checked` are whole
@@ -88,7 +87,7 @@ static void shard_path(char path[PATH_MAX], int shard, const char *suffix) {
         snprintf(path, PATH_MAX, "%s_%s.bin%s", opt.output, kind, suffix);
 }
 
-// One sentence, and nothing is left behind.
+// Prints one sentence, removes the temporary files, and exits.
 static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -97,7 +96,8 @@ static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *fmt,
     fputc('\n', stderr);
     va_end(args);
     char path[PATH_MAX];
-    for (int i = out.first; out.file && i <= out.shard; i++) {
+    int written = out.file ? out.shard : out.first - 1;
+    for (int i = out.first; i <= written; i++) {
         shard_path(path, i, ".tmp");
         unlink(path);
     }
@@ -168,7 +168,7 @@ static void name_shards(void) {
     }
 }
 
-// Numbered shards that an earlier run left would be read together with the new ones.
+// Numbered shards of an earlier run are refused, because they would be read together with the new ones.
 static void refuse_leftovers(void) {
     char pattern[2 * PATH_MAX];
     size_t n = 0;
@@ -183,7 +183,8 @@ static void refuse_leftovers(void) {
             found.gl_pathv[0], opt.output);
 }
 
-// A validation shard of an earlier run stays; its text may be in this run's training shards.
+// A validation shard of an earlier run stays, so this warns that its text may be in this run's training
+// shards.
 static void report_leftover(void) {
     char path[PATH_MAX];
     shard_path(path, 0, "");
@@ -241,20 +242,23 @@ static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     return at;
 }
 
-// Encodes what is certain of the buffer. Returns how much that was.
+// Encodes the part of the buffer that further text cannot change. Returns its length in bytes.
 static size_t encode_documents(Bpe *bpe, uint16_t eot) {
     size_t at = 0, mark = opt.mark ? strlen(opt.mark) : 0;
     for (;;) {
         size_t left = in.checked - at;
         if (in.after_mark && left) {
-            if (!opt.keep_mark && in.bytes[at] == '\n') at++, left--;
+            if (!opt.keep_mark && in.bytes[at] == '\n') {
+                at++;
+                left--;
+            }
             in.after_mark = 0;
         }
         const uint8_t *found = mark ? memmem(in.bytes + at, left, opt.mark, mark) : NULL;
         if (!found) {  // the last bytes may be the beginning of a mark
             size_t held = in.eof || !mark ? 0 : left < mark - 1 ? left : mark - 1, end = in.checked - held;
-            while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80)
-                end--;  // not inside a character
+            // No character may be cut.
+            while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80) end--;
             return encode(bpe, eot, at, end, in.eof);
         }
         size_t end = (size_t)(found - in.bytes);
@@ -267,8 +271,8 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { interrupted = signal; }
 
-// A signal that ends the program ends it here, so that its temporary files go. No SA_RESTART: a read that
-// waits for a pipe returns.
+// A signal that ends the program only sets a flag, so that its temporary files are removed. Without
+// SA_RESTART a read that waits for a pipe returns.
 static void catch_signals(void) {
     const struct sigaction action = { .sa_handler = interrupt };
     const int signals[] = { SIGINT, SIGTERM, SIGHUP };
@@ -300,7 +304,7 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// On a terminal one line that changes, elsewhere a line every ten seconds.
+// Progress is one line that changes on a terminal, and a line every ten seconds elsewhere.
 static void show_progress(double start) {
     static double last;
     int terminal = isatty(STDERR_FILENO);
@@ -368,14 +372,17 @@ static void set_val(const char *text) {
 }
 
 static void set_documents(const char *kind) {
-    if (!strcmp(kind, "file"))
+    if (!strcmp(kind, "file")) {
         opt.mark = NULL;
-    else if (!strcmp(kind, "paragraph"))
-        opt.mark = "\n\n", opt.keep_mark = 1;
-    else if (!strcmp(kind, "mark"))
-        opt.mark = "<|endoftext|>", opt.keep_mark = 0;
-    else
+    } else if (!strcmp(kind, "paragraph")) {
+        opt.mark = "\n\n";
+        opt.keep_mark = 1;
+    } else if (!strcmp(kind, "mark")) {
+        opt.mark = "<|endoftext|>";
+        opt.keep_mark = 0;
+    } else {
         die("--documents %s: expected file, paragraph or mark", kind);
+    }
 }
 
 static void parse_options(int argc, char **argv) {
@@ -420,7 +427,7 @@ static void parse_options(int argc, char **argv) {
     if (strlen(opt.output) > PATH_MAX - 64) die("-o: a name of %zu bytes is too long", strlen(opt.output));
 }
 
-// Before any work: are the files there, how large are they together?
+// Checks before any work that the files exist, and adds up their sizes.
 static void measure_files(char **paths) {
     struct stat st;
     for (; *paths; paths++) {
@@ -457,8 +464,9 @@ int main(int argc, char **argv) {
     measure_files(argv + optind);
     if (opt.tokenizer) load_bpe(&bpe, &eot);
     refuse_leftovers();
-    in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD +
-                      64);  // 64: a mark, a character, what bpe_next wants to see behind a word
+    in.bytes =
+        malloc((size_t)opt.piece + BPE_MAX_WORD +
+               64);  // 64: room for a mark, a character, and the bytes that bpe_next needs behind a word
     if (!in.bytes) die("no memory to read %lld bytes at a time; give a smaller --piece", opt.piece);
     out.first = opt.val_percent < 0 && !opt.val_tokens;
     catch_signals();

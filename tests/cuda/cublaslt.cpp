@@ -355,8 +355,10 @@ void compute(const Call &call) {
                     rows[i] += finish(call, batch, m + i, n, sums[i]);
                 }
             }
-            for (int64_t i = 0; has_bgrad(p.desc) && i < here; i++) {
-                write(p.d.type, p.desc.bias, batch * p.desc.bias_stride + m + i, rows[i]);
+            if (has_bgrad(p.desc)) {
+                for (int64_t i = 0; i < here; i++) {
+                    write(p.d.type, p.desc.bias, batch * p.desc.bias_stride + m + i, rows[i]);
+                }
             }
         }
         if (has_bgradb(p.desc)) {

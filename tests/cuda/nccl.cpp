@@ -421,8 +421,9 @@ void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<
         const char *part = parts.data() + (size_t)r * bytes;
         if (step == 1) {
             sum.assign(part, part + bytes);
+            continue;
         }
-        for (size_t i = 0; i < count && step > 1; i++) {
+        for (size_t i = 0; i < count; i++) {
             store(type, sum.data(), i, widen(type, sum.data(), i) + widen(type, part, i));
         }
     }
