@@ -349,9 +349,8 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
 // next.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master
-                   ? ZERO_MASTER
-                   : ZERO_PARAM;  // setting the master sets the parameter
+    // The last kind below whose setting also sets the parameter.
+    int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER : ZERO_PARAM;
     float a = 0;
     toy t;
     create(&t, c);

@@ -12,8 +12,8 @@ static int odd;  // the rank whose setting, table or line is another
 static char host[64];
 static const char *tcp;  // where rank 0 listens; NULL: the ranks are connected by MPI
 static const char *const hint = "; it must be the same on all ranks";
-static char decided[sizeof(
-    zero_config)];  // 1 at the offset of each setting of which this test knows whether it may differ
+// 1 at the offset of each setting of which this test knows whether it may differ.
+static char decided[sizeof(zero_config)];
 
 typedef struct {
     zero_config config;

@@ -298,9 +298,8 @@ static void test_init(void **state) {
         }
         for (int64_t j = drawn; j < n; j++) assert_true(m.values[i][j] == 0);
         double mean = sum / drawn, std = sqrt(squares / drawn - mean * mean);
-        double expected = m.tensors[i].n_dims == 1        ? 0
-                          : i == ATTPROJW || i == FCPROJW ? 0.01
-                                                          : 0.02;  // 0.02 / sqrt(2 * 2)
+        const int residual = i == ATTPROJW || i == FCPROJW;  // 0.02 / sqrt(2 * 2)
+        double expected = m.tensors[i].n_dims == 1 ? 0 : residual ? 0.01 : 0.02;
         assert_float_equal(std, expected, expected * 0.03);
         assert_float_equal(mean, i == LN1W || i == LN2W || i == LNFW ? 1 : 0, 5 * expected / sqrt(drawn));
     }

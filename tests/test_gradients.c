@@ -117,8 +117,8 @@ static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.n
         for (int l = 0; l < layers_of(i); l++)
 
 static int capture_post_backward(zero *zp, int unit) {
-    int complete = unit != EMBEDDING ||
-                   embedding_uses++ % 2;  // the head's use comes first, the encoder's adds to it
+    // The head's use comes first, and the encoder's adds to it.
+    int complete = unit != EMBEDDING || embedding_uses++ % 2;
     if (complete) FOR_EACH_TENSOR(i, l) {
             if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
             const void *g = zero_grad(zp, i, l);

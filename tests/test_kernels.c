@@ -241,8 +241,8 @@ static void test_noisy_rounding_exact(void **state) {
 
 static void test_noisy_rounding_keeps(void **state) {
     (void)state;
-    for (uint32_t upper = 0; upper < 1 << 16;
-         upper++) {  // numbers that bf16 holds, infinity included, do not change
+    // Numbers that bf16 holds, infinity included, do not change.
+    for (uint32_t upper = 0; upper < 1 << 16; upper++) {
         uint16_t rounded = bf16_round_with(float_of(upper << 16), random_bits());
         assert_int_equal(rounded, isnan(float_of(upper << 16)) ? upper | 0x40 : upper);
     }

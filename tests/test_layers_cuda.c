@@ -604,9 +604,8 @@ static void check_matmul(gpt2_dtype dt, int gelu, int BT, int C, int OC) {
         ok(l->matmul_backward(t, AT(dinp2), AT(inp_db2), AT(dw2), AT(db2), AT(dout), AT(inp), AT(w),
                               AT(inp_pre), BT, C, OC, 1));
     }
-    double twice = dt == GPT2_F32    ? SLACK
-                   : dt == GPT2_BF16 ? 8e-3
-                                     : 1e-3;  // where two roundings follow each other
+    // For values that are rounded twice in a row.
+    double twice = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 8e-3 : 1e-3;
     check("out", out, SLACK);
     check("out without bias", plain, SLACK);
     check("pre", pre, SLACK);
@@ -907,9 +906,8 @@ static void check_attention(gpt2_dtype dt, int B, int T, int C, int NH) {
         ok(start(run)->attention_backward(type(dt, run), AT(dqkv), AT(dout), AT(qkv), AT(out), AT(lse), B, T,
                                           C, NH));
     }
-    double slack = dt == GPT2_F32    ? SLACK
-                   : dt == GPT2_BF16 ? 1e-2
-                                     : 2e-3;  // softmax and its gradient are rounded as well
+    // Softmax and its gradient are rounded as well.
+    double slack = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 1e-2 : 2e-3;
     check("attention's out", out, slack);
     check("attention's lse", lse, slack);
     check("dqkv", dqkv, slack);

@@ -527,8 +527,8 @@ static void end_beside(int rank, void *ctx) {
         net_close(&c, 0);
     } else if (!rc) {
         nap(1);
-        for (int i = 0; i < 2 && rc >= 0; i++)
-            rc = net_least(&c, 1);  // what rank 0 sent before its end still arrives
+        // What rank 0 sent before its end still arrives.
+        for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&c, 1);
         snprintf(o[1].sentence, sizeof o[1].sentence, "%s", zero_last_error());
         net_close(&c, 0);
     }

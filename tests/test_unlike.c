@@ -119,8 +119,8 @@ static void test_options(void **state) {
         else if (o->kind == INT)
             *(int *)o->value += 1;
         else if (o->kind == REAL)
-            *(double *)o->value = fmax(*(double *)o->value, o->min) +
-                                  1e-3;  // below it the option counts as not given
+            // Below the minimum the option counts as not given.
+            *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;
         else
             continue;
         snprintf(line, sizeof line, "%s = ", o->name);

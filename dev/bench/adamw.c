@@ -89,8 +89,8 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
 }
 
 int main(int argc, char **argv) {
-    int64_t n = (int64_t)(argc > 1 ? atof(argv[1]) * 1e6
-                                   : 124475904);  // GPT-2 124M with its padded vocabulary
+    const double gpt2_124m = 124475904;  // with its padded vocabulary
+    int64_t n = (int64_t)(argc > 1 ? atof(argv[1]) * 1e6 : gpt2_124m);
     float *p = room(n * 4), *m = room(n * 4), *v = room(n * 4);
     void *g = room(n * 4);
     uint16_t *low = room(n * 2);

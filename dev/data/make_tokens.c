@@ -464,9 +464,8 @@ int main(int argc, char **argv) {
     measure_files(argv + optind);
     if (opt.tokenizer) load_bpe(&bpe, &eot);
     refuse_leftovers();
-    in.bytes =
-        malloc((size_t)opt.piece + BPE_MAX_WORD +
-               64);  // 64: room for a mark, a character, and the bytes that bpe_next needs behind a word
+    // 64: room for a mark, a character, and the bytes that bpe_next needs behind a word.
+    in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64);
     if (!in.bytes) die("no memory to read %lld bytes at a time; give a smaller --piece", opt.piece);
     out.first = opt.val_percent < 0 && !opt.val_tokens;
     catch_signals();

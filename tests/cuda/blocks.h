@@ -1,6 +1,6 @@
 // Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that has to wait for others is
 // a fiber with a stack of its own; threads that never wait run one after another on the same fiber. Warps run
-// in turn, each until all its lanes are through or at a barrier.
+// in turn, each until all its lanes have ended or are at a barrier.
 #ifndef CUDA_STAND_IN_BLOCKS_H
 #define CUDA_STAND_IN_BLOCKS_H
 #include <dlfcn.h>
@@ -101,7 +101,7 @@ static struct {
     Fiber *idle[MAX_THREADS];
     int idle_count, fibers;
     int first, lanes, started;     // the warp that runs: its first thread, how many, how many have begun
-    cuda_stand_in_lanes given[2];  // what lanes gave, in turns: one is read while the next is written
+    cuda_stand_in_lanes given[2];  // the lanes' values: one is read while the other is written
     int turn;
 } block;
 
@@ -128,8 +128,8 @@ static void fiber_main() {
             thread->fiber = self;
             (*block.body)();
             thread->state = DONE;
-        } while (next_new_lane());  // there is none when this thread had to wait: all lanes begin before one
-                                    // goes on
+            // There is none if this thread had to wait: all lanes begin before one goes on.
+        } while (next_new_lane());
         block.idle[block.idle_count++] = self;
         switch_to(&self->place, &block.scheduler);
     }
@@ -143,7 +143,7 @@ static Fiber *new_fiber() {
     }
     Fiber *fiber = new Fiber;
     size_t unused = (size_t)block.fibers++ * 192 %
-                    4096;  // stacks that begin alike would share a few lines of the cache
+                    4096;  // stacks at equal offsets would share a few lines of the cache
     prepare(&fiber->place, memory + GUARD, STACK - unused, fiber_main);
     return fiber;
 }
@@ -156,7 +156,7 @@ static void wait_as(State state) {
     switch_to(&thread->fiber->place, &block.scheduler);
 }
 
-// Each lane of the warp that can run does so until it waits or ends.
+// Runs each lane of the warp that can run until it waits or ends.
 static void run_lanes() {
     while (next_new_lane()) {
         Thread *thread = &block.threads[block.current];
@@ -172,7 +172,7 @@ static void run_lanes() {
     }
 }
 
-// True when lanes of the warp met at a shuffle or the like and can go on.
+// Returns true if lanes of the warp met at a shuffle or the like and can go on.
 static bool complete_warp_op() {
     Thread *warp = block.threads + block.first;
     unsigned alive = 0, at_barrier = 0;

@@ -119,7 +119,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t pref, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *returned);
-// Whether a product could be computed by an algorithm that was kept; result's algorithm is not touched.
+// Says whether a kept algorithm could compute a product. The result's algorithm does not change.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                        cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,

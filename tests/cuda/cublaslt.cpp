@@ -1,6 +1,6 @@
 // The stand-in's cuBLASLt: what it refuses, the algorithms that it offers, and the products themselves, in
-// fp32 and rounded once. It refuses what NVIDIA documents or what is known of cards, and sometimes more:
-// epilogues of 16-bit types want rows of multiples of 16 bytes, BGRADB wants a transposed B, and neither it
+// fp32 and rounded once. It refuses what NVIDIA documents or cards are known to refuse, and sometimes more:
+// epilogues of 16-bit types need rows of multiples of 16 bytes, BGRADB needs a transposed B, and neither it
 // nor DGELU takes k = 1.
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,16 +47,17 @@ namespace {
 using Layout = cublasLtMatrixLayoutOpaque;
 using Desc = cublasLtMatmulDescOpaque;
 
-enum { WORKSPACE = 4096 };   // what an algorithm asks for, when it may
+enum { WORKSPACE = 4096 };   // bytes that an algorithm asks for if the preference allows it
 enum { ALGORITHMS = 8 };     // of each product
-enum { EPILOGUE_ROW = 16 };  // bytes that rows are multiples of where 16-bit types have an epilogue
+enum { EPILOGUE_ROW = 16 };  // rows of 16-bit types with an epilogue are multiples of so many bytes
 
 struct Problem {
     Desc desc;
     Layout a, b, c, d;
 };
 
-// An algorithm, and what it was found for. Odd ones add up from the last k to the first: other bits.
+// An algorithm, and the product that it was found for. Odd ones add up from the last k to the first, and so
+// give other bits.
 struct Algorithm {
     uint32_t id, bias_align;
     uint64_t key, workspace;
@@ -135,7 +136,7 @@ cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// NOT_SUPPORTED without a word: programs ask in order to learn it.
+// NOT_SUPPORTED comes without a message, because programs call to learn it.
 cublasStatus_t check_support(const Problem &p) {
     const Desc &desc = p.desc;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) {
@@ -169,7 +170,7 @@ cublasStatus_t check_problem(const Problem &p) {
     return rc ? rc : check_support(p);
 }
 
-// Every element of the matrix lies in memory that the device reaches.
+// Checks that every element of the matrix lies in memory that the device reaches.
 bool reaches(const void *p, int type, int64_t rows, int64_t cols, int64_t ld, int batches, int64_t stride) {
     return cuda_stand_in_reaches(p, ((batches - 1) * stride + (cols - 1) * ld + rows) * size_of(type));
 }
@@ -183,7 +184,7 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
                               const Algorithm &algo) {
     const Desc &desc = p.desc;
     REFUSE_IF(!is_aligned(A, algo.align[0]) || !is_aligned(B, algo.align[1]),
-              INVALID_VALUE);  // less than the preference promised
+              INVALID_VALUE);  // smaller than the preference promised
     REFUSE_IF(!is_aligned(C, algo.align[2]) || !is_aligned(D, algo.align[3]), INVALID_VALUE);
     REFUSE_IF(!reaches(A, p.a) || !reaches(B, p.b) || !reaches(C, p.c) || !reaches(D, p.d), EXECUTION_FAILED);
     REFUSE_IF(C == D && !same_layout(p.c, p.d), INVALID_VALUE);
@@ -198,7 +199,7 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The same for products that differ in their pointers only (FNV)
+// A hash (FNV) that is equal for products that differ only in their pointers.
 uint64_t key_of(const Problem &p) {
     const Desc &desc = p.desc;
     std::vector<int64_t> fields = { desc.compute,  desc.trans_a, desc.trans_b,
@@ -246,10 +247,8 @@ void write(int type, void *p, int64_t i, float x) {
     ((uint16_t *)p)[i] = bits;
 }
 
-float to_tf32(float x) {
-    return isfinite(x) ? __uint_as_float((__float_as_uint(x) + 0x1000) & ~0x1fffu)
-                       : x;  // 10 bits, to nearest, halves away from 0
-}
+// Rounds to 10 bits of mantissa, to nearest, halves away from 0.
+float to_tf32(float x) { return isfinite(x) ? __uint_as_float((__float_as_uint(x) + 0x1000) & ~0x1fffu) : x; }
 
 const float GELU_SCALE = 0.7978845608028654f, GELU_CUBE = 0.044715f;
 
@@ -301,7 +300,7 @@ VECTOR void multiply(float *sums, const float *a, int64_t a_step, const float *b
     memcpy(sums, acc, sizeof acc);
 }
 
-// Writes an element of D; returns it before it is rounded.
+// Writes an element of D, and returns it unrounded.
 float finish(const Call &call, int batch, int64_t row, int64_t col, float product) {
     const Desc &desc = call.p.desc;
     const Layout &c = call.p.c, &d = call.p.d;
@@ -397,7 +396,7 @@ cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// What events show of a product where CUDA_STAND_IN_FASTEST says so
+// The time that events show for a product if CUDA_STAND_IN_FASTEST is set.
 double pretended_ms(const Problem &p, const Algorithm &algo) {
     const char *text = getenv("CUDA_STAND_IN_FASTEST"), *colon = text ? strchr(text, ':') : nullptr;
     if (!text || !*text) {
@@ -640,7 +639,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {
         if (used) {
-            memset(workspace, 0xff, used);  // so that a workspace that holds something of value is noticed
+            memset(workspace, 0xff, used);  // so that a workspace that held other data gives wrong results
         }
         compute(call);
         cuda_stand_in_takes(pretended);

@@ -1,6 +1,6 @@
-// The stand-in's device code: what the kernels of this project may use of CUDA, in plain C++. Threads of a
-// block are fibers (blocks.h) of which one runs at a time, so that shared memory is static and atomics are
-// plain sums.
+// The stand-in's device code: the part of CUDA that the kernels of this project may use, in plain C++.
+// Threads of a block are fibers (blocks.h) of which one runs at a time, so shared memory is static and
+// atomics are plain sums.
 #ifndef CUDA_STAND_IN_RUNTIME_H
 #define CUDA_STAND_IN_RUNTIME_H
 #include "../../llmc_zero/device/numbers.h"  // bf16 and fp16, as device code of gpt2/cuda.h asks for them
@@ -34,8 +34,8 @@ struct cuda_stand_in_lanes {
     unsigned alive;  // lanes that took part
     unsigned exist;  // lanes that the warp has
 };
-// Waits for all lanes of the warp; every lane gets what each of them gave. The result is valid until the
-// lane's next call.
+// Waits for all lanes of the warp, and returns the values of all of them to each. The result is valid until
+// the lane's next call.
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value);
 unsigned cuda_stand_in_lane();
 void __syncthreads();
@@ -53,8 +53,8 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
-// The value of lane `from`: this lane's own where the warp has no such lane, 0xff bytes where that lane has
-// left the kernel.
+// Returns the value of lane `from`: this lane's own value if the warp has no such lane, 0xff bytes if that
+// lane has left the kernel.
 template <class T> T cuda_stand_in_shuffle(unsigned mask, T x, int from) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles are of 4 or 8 bytes");
     uint64_t bits = 0;
@@ -66,7 +66,7 @@ template <class T> T cuda_stand_in_shuffle(unsigned mask, T x, int from) {
     }
     return x;
 }
-// width, a power of 2, cuts the warp into pieces that do not see each other
+// width, a power of 2, cuts the warp into pieces that exchange nothing with each other
 template <class T> T __shfl_sync(unsigned mask, T x, int from, int width = 32) {
     int lane = (int)cuda_stand_in_lane(), first = lane & ~(width - 1);
     return cuda_stand_in_shuffle(mask, x, first + (from & (width - 1)));

@@ -1,5 +1,5 @@
 // A stand-in for the CUDA run time on a machine without a GPU: the names, types and values of the calls that
-// this project uses, for C and C++. stand_in.h says how it behaves and what can be asked of it.
+// this project uses, for C and C++. stand_in.h says how it behaves and what tests can ask it.
 #ifndef CUDA_STAND_IN_RUNTIME_API_H
 #define CUDA_STAND_IN_RUNTIME_API_H
 #include <stddef.h>
@@ -142,7 +142,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 #ifdef __cplusplus
 }
-// As in CUDA's own header, C++ may leave out what is usual.
+// As in CUDA's own header, C++ callers may omit the usual arguments.
 template <class T> cudaError_t cudaMalloc(T **p, size_t size) { return cudaMalloc((void **)p, size); }
 template <class T> cudaError_t cudaHostAlloc(T **p, size_t size, unsigned flags) {
     return cudaHostAlloc((void **)p, size, flags);

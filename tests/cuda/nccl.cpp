@@ -1,6 +1,6 @@
 // The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks, which go
-// through rings of bytes in a file that all ranks have mapped; whoever asks for a stream's progress moves
-// what can be moved.
+// through rings of bytes in a file that all ranks have mapped. Any call that looks at a stream's progress
+// moves the bytes that can move.
 #include "stand_in.h"
 #ifdef CUDA_STAND_IN_QUEUE_WHEN
 #include <atomic>
@@ -43,7 +43,7 @@ struct Shared {
     Ring ring[MAX_RANKS][MAX_RANKS];  // from, to
 };
 
-// Goes before the bytes of a message.
+// Precedes the bytes of a message.
 struct Header {
     uint64_t kind, type, bytes, place;  // place: 0, or 1 + where in its window a symmetric operation receives
 };
@@ -55,7 +55,7 @@ struct Message {
     char *p;
     Header other{};    // what came in
     size_t moved = 0;  // of header and bytes
-    uint64_t end = 0;  // of a send: of its ring, when all is written
+    uint64_t end = 0;  // of a send: the ring's position when all is written
     bool done = false;
 };
 
@@ -79,10 +79,10 @@ struct Communicator {
     cudaStream_t stream = nullptr;
     std::atomic<bool> aborted{ false };
     std::atomic<int> error{ 0 }, unfinished{ 0 };
-    OperationPtr group, unissued;  // being described; described, but not on the stream yet
+    OperationPtr group, unissued;  // the open group; an operation that is complete but not on the stream yet
     std::map<void *, size_t> registered;
     std::map<void *, size_t> windows;  // symmetric
-    void *registering = nullptr;       // the window that is not there yet
+    void *registering = nullptr;       // the window whose registration is not done yet
     size_t registering_bytes = 0;
     uint32_t n_windows = 0;
     ncclWindow_t *window = nullptr;
@@ -101,7 +101,7 @@ std::vector<CommunicatorPtr> live;
 std::string last_error;
 std::atomic<long> operations{ 0 }, groups{ 0 }, aborts{ 0 };
 std::map<void *, size_t> allocated;  // by ncclMemAlloc
-std::vector<void *> unused;          // device memory of communicators that are gone
+std::vector<void *> unused;          // device memory of communicators that have ended
 thread_local int depth = 0;
 thread_local std::vector<CommunicatorPtr> grouped;
 
@@ -116,7 +116,7 @@ long setting(const char *name, long usual) {
     return text && *text ? atol(text) : usual;
 }
 
-// Whether CUDA_STAND_IN_NCCL asks for `what` in this operation.
+// Returns whether CUDA_STAND_IN_NCCL asks for `what` in this operation.
 bool is_asked(const char *what, int rank, long number) {
     char expected[64];
     const char *text = getenv("CUDA_STAND_IN_NCCL");
@@ -218,7 +218,7 @@ size_t advance(Communicator &c, Message &m) {
     return n;
 }
 
-// In order for each direction of each pair.
+// Messages move in order for each direction of each pair.
 bool move_messages(Communicator &c, Operation &op) {
     bool busy[2][MAX_RANKS] = {}, done = true;
     size_t n = 0;
@@ -238,7 +238,7 @@ bool move_messages(Communicator &c, Operation &op) {
     return done;
 }
 
-// Asked until it says that the operation is over; or abandoned: after an abort.
+// Called until it returns that the operation is over, or until an abort abandons it.
 bool look(Communicator &c, Operation &op) {
     if (c.aborted && !op.outlives_abort) {
         return true;
@@ -331,7 +331,7 @@ ncclResult_t usable(const CommunicatorPtr &c) {
     return ncclSuccess;
 }
 
-// What calls of an operation have in common; describe adds its messages.
+// The part that all calls of an operation share; `describe` adds its messages.
 template <class F> ncclResult_t operation(ncclComm_t handle, cudaStream_t stream, F describe) {
     CommunicatorPtr c = find(handle);
     if (ncclResult_t rc = usable(c)) {
@@ -376,7 +376,7 @@ ncclResult_t check(const Communicator &c, int peer,
     return ncclSuccess;
 }
 
-// The block among them in which all of [p, p + bytes) lies, or end().
+// Returns the block that contains all of [p, p + bytes), or end().
 std::map<void *, size_t>::const_iterator holder(const std::map<void *, size_t> &blocks, const void *p,
                                                 size_t bytes) {
     for (auto b = blocks.begin(); b != blocks.end(); b++) {
@@ -411,7 +411,7 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
     }
 }
 
-// The parts are ranks' in order; the ring begins with the rank after the one that gets the sum.
+// The parts are in the ranks' order. The ring begins with the rank after the one that gets the sum.
 void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
               int ranks, size_t count) {
     size_t bytes = count * size_of(type);
@@ -470,7 +470,7 @@ ncclResult_t check_gpus(const Communicator &c) {
     return ncclSuccess;
 }
 
-// Whether all ranks are there.
+// Returns whether all ranks have come.
 bool joined(Communicator &c) {
     if (c.ready || (int)c.shared->joined.load() < c.ranks) {
         return c.ready;
@@ -586,7 +586,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part
     return join(part, c->path + "." + std::to_string(c->splits++), c->ranks, c->rank, blocking);
 }
 
-// When all ranks have come with it.
+// Runs when all ranks have made the call.
 static void finish_window(Communicator &c) {
     for (int r = 0; r < c.ranks; r++) {
         if (c.shared->windows[r] < c.n_windows) {
@@ -654,7 +654,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 static thread_local bool reclaims;
 
-// Memory is given back, which waits for all that the device still runs.
+// Freeing the memory waits for all that the device still runs.
 static void reclaim() {
     while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) {
         sleep(1);

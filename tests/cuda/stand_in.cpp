@@ -58,7 +58,7 @@ struct State {
     // settings
     Mode mode = EAGER;
     int devices = 1, capability = 90;
-    int card[MAX_DEVICES] = {};  // that a device is, of those that CUDA_VISIBLE_DEVICES chooses from
+    int card[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES chooses
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
     std::string fail_call;
@@ -86,7 +86,7 @@ State &state() {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current_device = 0;
 std::atomic<double> pretended_ms{ 0 };  // by cuda_stand_in_takes
-const double KERNEL_MS = 5;             // of that, where CUDA_STAND_IN_FASTEST is set
+const double KERNEL_MS = 5;             // a kernel's part of it if CUDA_STAND_IN_FASTEST is set
 
 // --------
 // settings
@@ -211,7 +211,7 @@ State::State() {
         abort();
     }
     madvise(arena, MAX_DEVICES * capacity,
-            MADV_HUGEPAGE);  // mprotect then has few pages to go through; without, it is only slower
+            MADV_HUGEPAGE);  // mprotect then walks few pages; without it the stand-in is only slower
     for (int d = 0; d < MAX_DEVICES; d++) {
         device[d].free_pieces[0] = capacity;
         device[d].default_stream = std::make_shared<CUstream_st>();
@@ -223,7 +223,7 @@ State::State() {
 
 bool fails(State &s, const char *call) { return s.fail_call == call && --s.fail_at == 0; }
 
-// What a failing call would likely say on a card.
+// The error that a failing call would probably return on a card.
 cudaError_t likely_error(const std::string &call) {
     static const std::map<std::string, cudaError_t> errors = {
         { "cudaGetDeviceCount", cudaErrorInsufficientDriver },
@@ -245,7 +245,7 @@ cudaError_t likely_error(const std::string &call) {
     return found == errors.end() ? cudaErrorUnknown : found->second;
 }
 
-// What all calls have in common; body gets the state, with the lock held.
+// The part that all calls share; body gets the state, with the lock held.
 template <class F> cudaError_t api(const char *name, F body, bool needs_device = true) {
     State &s = state();
     std::lock_guard<std::mutex> guard(s.lock);
@@ -305,8 +305,8 @@ void run_next(State &s, CUstream_st &stream) {
 void progress(State &s);
 void step(State &s, CUstream_st &stream);
 
-// Lets other threads and processes go on; in the end with all streams: what another process waits for may be
-// on any of them.
+// Lets other threads and processes go on, and finally runs all streams, because another process may wait for
+// work on any of them.
 void pause(State &s, int pauses) {
     enum { PATIENCE = 300 };
     s.lock.unlock();
@@ -334,7 +334,7 @@ void advance(State &s, CUstream_st &stream, uint64_t until) {
     }
 }
 
-// Time passes: one operation of what the stream needs next.
+// Runs one operation of those that the stream needs next.
 void step(State &s, CUstream_st &stream) {
     const Operation &next = stream.queue.front();
     if (is_ready(s, next)) {
@@ -353,7 +353,7 @@ bool run_ready(State &s, CUstream_st &stream) {
     return any;
 }
 
-// Runs what eager streams can do by now.
+// Runs the operations of eager streams that are ready.
 void progress(State &s) {
     bool any;
     do {
@@ -407,7 +407,7 @@ bool in_arena(const State &s, const void *p) {
 
 enum Inside { OUTSIDE, INSIDE, PARTLY };
 
-// Whether [p, p + size) lies in one of the pieces; with size 0, p may be just behind it.
+// Returns whether [p, p + size) lies in one of the pieces; with size 0, p may be just behind it.
 Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_t size) {
     const char *begin = (const char *)p;
     auto next = pieces.upper_bound(begin);
@@ -422,7 +422,7 @@ Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_
     return begin < piece + piece_size ? PARTLY : result;
 }
 
-// Offset in the device's part of the arena, or its capacity when there is no room
+// Returns the offset in the device's part of the arena, or its capacity if there is no room
 size_t take_piece(State &s, Device &device, size_t size) {
     for (auto [offset, piece] : device.free_pieces) {
         if (piece >= size) {
@@ -475,8 +475,8 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
         return cudaErrorInvalidValue;
     }
     s.bytes[actual] += count;
-    if (actual == cudaMemcpyHostToDevice && async &&
-        !src_inside) {  // pageable: staged before the call returns
+    if (actual == cudaMemcpyHostToDevice && async && !src_inside) {
+        // Pageable memory is staged before the call returns.
         auto staged = std::make_shared<std::string>((const char *)src, count);
         push_work(s, *stream, [=] { memcpy(dst, staged->data(), count); });
         return cudaSuccess;

@@ -35,10 +35,10 @@
 extern "C" {
 #endif
 
-// Since the start: kernels and products queued; calls in which the host waited for the device; calls of
-// cudaMalloc and cudaHostAlloc. Any may be NULL.
+// Counts since the start: kernels and products queued; calls in which the host waited for the device; calls
+// of cudaMalloc and cudaHostAlloc. Any pointer may be NULL.
 void cuda_stand_in_counts(long *launches, long *waits, long *allocations);
-// Calls of cublasLtMatmulAlgoGetHeuristic, and products without an algorithm, which ask for one by
+// Counts calls of cublasLtMatmulAlgoGetHeuristic, and products without an algorithm, which call it
 // themselves.
 long cuda_stand_in_heuristics(void);
 // Reads the environment again (all but the memory's size) and counts calls for CUDA_STAND_IN_FAIL anew.
@@ -50,17 +50,17 @@ void cuda_stand_in_settings(void);
 
 // For the stand-in's own parts. ----------------------------------------------
 
-// Whether CUDA_STAND_IN_FAIL names this call.
+// Returns whether CUDA_STAND_IN_FAIL names this call.
 bool cuda_stand_in_fails(const char *call);
-// Whether [p, p + size) lies in one allocation of device memory, or in pinned host memory, which kernels may
-// read as well.
+// Returns whether [p, p + size) lies in one allocation of device memory, or in pinned host memory, which
+// kernels may read as well.
 bool cuda_stand_in_reaches(const void *p, size_t size);
-// To be called by work as it runs: events show it to have taken so much longer.
+// Work calls this as it runs: events then show it to have taken so much longer.
 void cuda_stand_in_takes(double ms);
 // Queues work that computes, with device memory accessible while it runs.
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work);
-// The same for work that needs another process: its stream waits until ready(), asked now and then by whoever
-// waits or asks, says so. The calling threads of the CUDA functions go on meanwhile.
+// The same for work that needs another process: its stream waits until ready() returns true. Calls that wait
+// or query ask it now and then. The threads that call CUDA functions go on meanwhile.
 #define CUDA_STAND_IN_QUEUE_WHEN
 cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready,
                                      std::function<void()> work);

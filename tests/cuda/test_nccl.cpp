@@ -1,5 +1,5 @@
-// The stand-in for NCCL itself, between forked processes: what the operations give, in every manner of the
-// streams, and that it refuses or reports what NCCL would refuse or hang on.
+// Tests the stand-in for NCCL itself, between forked processes: the operations' results in every manner of
+// the streams, and that it refuses or reports what NCCL would refuse or hang on.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ extern "C" {
 #ifdef CUDA_STAND_IN_QUEUE_WHEN
 #include "nccl.h"
 
-// In a rank's process: ends it.
+// Ends a rank's process.
 #define CHECK(condition)                                                                              \
     do {                                                                                              \
         if (!(condition)) {                                                                           \
@@ -33,7 +33,7 @@ extern "C" {
 
 static int this_rank;
 static const char *modes[] = { "eager", "lazy", "rival", "lag" };
-enum { N = 50000 };  // elements: several times what fits on the way
+enum { N = 50000 };  // elements: several times the capacity of a ring
 
 // A rank's communicator and stream
 struct Rank {
@@ -54,7 +54,7 @@ struct Rank {
         }
         return now;
     }
-    // After a call: until it is on the stream
+    // Waits after a call until its work is on the stream.
     void done(ncclResult_t rc) const {
         CHECK(rc == ncclSuccess || rc == ncclInProgress);
         CHECK(settled() == ncclSuccess);
@@ -72,7 +72,7 @@ struct Rank {
     }
 };
 
-// Runs body on that many ranks, each with a GPU of its own unless `shared`; body joins by itself.
+// Runs body on so many ranks, each with a GPU of its own unless `shared`. The body joins the communicator.
 static void on_ranks(int ranks, const std::function<void(Rank &)> &body, bool shared = false) {
     Rank r = {};
     r.ranks = ranks;
@@ -170,7 +170,7 @@ static void check_reduce(Rank &r, bool in_place) {
     float *from = on_device(x), *to = in_place ? from + r.rank * N : on_device(std::vector<float>(N));
     r.done(ncclReduceScatter(from, to, N, ncclFloat32, ncclSum, r.comm, r.stream));
     CHECK(back(to, N) != sum || r.ranks == 1 ||
-          !strcmp(getenv("CUDA_STAND_IN"), "eager"));  // nobody has waited
+          !strcmp(getenv("CUDA_STAND_IN"), "eager"));  // no call has waited
     OK(cudaStreamSynchronize(r.stream));
     CHECK(back(to, N) == sum);
 }
@@ -227,7 +227,7 @@ static void test_split_and_blocking(void **) {
     });
 }
 
-// On a card too the one does not stand in the other's way.
+// On a card, too, neither blocks the other.
 static void test_two_communicators_in_any_order(void **) {
     for (const char *mode : modes) {
         setenv("CUDA_STAND_IN", mode, 1);
@@ -261,7 +261,7 @@ static void test_calls_that_come_too_early(void **) {
         CHECK(r.join(r.id) == ncclSuccess);
         float *x = on_device(std::vector<float>(2));
         CHECK(ncclAllGather(x + r.rank, x, 1, ncclFloat32, r.comm, r.stream) == ncclInProgress);
-        CHECK(cudaStreamQuery(r.stream) == cudaSuccess);  // not there yet
+        CHECK(cudaStreamQuery(r.stream) == cudaSuccess);  // not done yet
         CHECK(ncclAllGather(x + r.rank, x, 1, ncclFloat32, r.comm, r.stream) == ncclInvalidUsage);
         CHECK(ncclCommFinalize(r.comm) == ncclInvalidUsage);
         CHECK(ncclCommDestroy(r.comm) == ncclInvalidUsage);
@@ -331,7 +331,7 @@ static void test_windows(void **) {
             usleep(100000);
         }
         CHECK(ncclCommWindowRegister(r.comm, x, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
-        CHECK(!window);  // not there yet
+        CHECK(!window);  // not done yet
         CHECK(ncclAllGather(own, x, N, ncclFloat32, r.comm, r.stream) == ncclInvalidUsage);
         CHECK(r.settled() == ncclSuccess && window);
         CHECK(ncclMemFree(x) == ncclInvalidUsage);
@@ -365,7 +365,7 @@ static void test_windows(void **) {
     }
 }
 
-// On a card the copy engines wait for a value in memory, and nothing tells them of the abort.
+// On a card the copy engines wait for a value in memory, and an abort does not reach them.
 static void test_abort_does_not_end_a_gather_between_windows(void **) {
     setenv("CUDA_STAND_IN_NCCL", "hang:0:1", 1);
     on_ranks(1, [=](Rank &r) {
@@ -434,7 +434,7 @@ static void test_gpus(void **) {
 // --------
 // what hangs
 
-// Until the stream's work makes the communicator fail.
+// Waits until the stream's work makes the communicator fail.
 static ncclResult_t failure(const Rank &r) {
     ncclResult_t state;
     while (!(state = r.state()) || state == ncclInProgress) {
@@ -473,7 +473,7 @@ static void test_nobody_comes(void **) {
             CHECK(failure(r) == ncclRemoteError);
         }
     });
-    on_ranks(2, [](Rank &r) {  // both send first: small enough for the way, all the same
+    on_ranks(2, [](Rank &r) {  // both send first, although the message is small enough for the ring
         CHECK(r.join(r.id) == ncclSuccess);
         float *x = on_device(std::vector<float>(8));
         r.done(ncclSend(x, 4, ncclFloat32, 1 - r.rank, r.comm, r.stream));

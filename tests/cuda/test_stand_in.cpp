@@ -1,5 +1,5 @@
-// The stand-in itself: kernels, the order of streams in its four modes, memory and its guards, errors on
-// purpose, products.
+// Tests the stand-in itself: kernels, the order of streams in its four modes, memory and its guards, errors
+// on purpose, products.
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -71,7 +71,7 @@ cudaError_t run(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// The signal that ends the program when it does this
+// Returns the signal that ends the program when it does this
 static int signal_of(const std::function<void()> &act) {
     fflush(NULL);
     pid_t child = fork();
@@ -248,7 +248,7 @@ __global__ void some_leave(float *out, int stay) {
     out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (float)threadIdx.x, 1);
 }
 
-// A barrier does not wait for threads that have left; what is read from them is not a number.
+// A barrier does not wait for threads that have left, and values read from them are NaN.
 static void threads_that_left(void **) {
     for (const char *order : orders) {
         setting("CUDA_STAND_IN_ORDER", order);
@@ -322,7 +322,7 @@ struct Side {
         OK(cudaEventDestroy(event));
         OK(cudaStreamDestroy(stream));
     }
-    void follows() {  // what comes on the side stream waits for what is on the default stream by now
+    void follows() {  // later work on the side stream waits for the work that is on the default stream now
         OK(cudaEventRecord(event, 0));
         OK(cudaStreamWaitEvent(stream, event, 0));
     }
@@ -489,7 +489,7 @@ static void pinned_and_pageable_copies(void **) {
     OK(cudaMemcpyAsync(x.p + 2, registered + 3, 4, cudaMemcpyHostToDevice, 0));
     pageable = *pinned = registered[3] = 2;  // too early, but for the pageable one
     OK(cudaMemcpyAsync(pinned, x.p + 3, 4, cudaMemcpyDeviceToHost, 0));
-    assert_int_equal(*pinned, 2);  // not there yet
+    assert_int_equal(*pinned, 2);  // not done yet
     int back[3];
     OK(cudaMemcpyAsync(back, x.p, sizeof back, cudaMemcpyDeviceToHost, 0));
     assert_int_equal(back[0], 1);
@@ -560,7 +560,7 @@ static void out_of_memory(void **) {
     }
     OK(cudaMemGetInfo(&after, &total));
     assert_true(before - after >= 4000);
-    for (int i : { 1, 3, 2, 0 }) {  // pieces join whatever the order
+    for (int i : { 1, 3, 2, 0 }) {  // pieces join in any order
         OK(cudaFree(piece[i]));
     }
     OK(cudaMemGetInfo(&after, &total));
@@ -997,7 +997,7 @@ static void products_refused(void **) {
           } },
     };
     FILE *usual = stderr;
-    stderr = fopen("/dev/null", "w");  // it says why, each time
+    stderr = fopen("/dev/null", "w");  // the stand-in prints each reason
     for (auto &c : table) {
         Attempt t;
         c.spoil(t);
@@ -1020,7 +1020,8 @@ static void products_refused(void **) {
     assert_int_equal(attempt({}), CUBLAS_STATUS_NOT_SUPPORTED);
 }
 
-// Algorithms of one product: as many as asked for, up to 8; what events show of each; bits that depend on it.
+// Algorithms of one product: as many as requested, up to 8; the time that events show for each; bits that
+// depend on the algorithm.
 static void algorithms(void **) {
     enum { K = 3000 };
     auto values = random_matrix(CUDA_R_32F, K, 1);
