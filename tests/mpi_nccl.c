@@ -709,6 +709,7 @@ static void check_shared_memory(void) {
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
     begin(0, 2.0);
     MUST(comm_open_nccl(&c, &config, &m));
+    plan(1, 0);
     MUST(comm_prepare(&c, &m, rehearse_nothing, NULL));
     for (int i = 0; i < m.n_lines; i++)
         if (strstr(m.lines[i].purpose, "NCCL"))
