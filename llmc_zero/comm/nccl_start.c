@@ -99,15 +99,6 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     return nccl_bytes_left(&n->left);
 }
 
-// With this rank's name before the sentence of an error.
-static int look_at_self_by_name(nccl_state *n, const zero_config *config, introduction *own) {
-    char why[500];
-    int rank = n->c->net->rank, rc = look_at_self(n, config, own);
-    if (!rc) return 0;
-    snprintf(why, sizeof why, "%s", zero_last_error());
-    return zero_fail_rank(rc, rank, NULL, " on %s: %s", host_of(n, rank), why);
-}
-
 // -------- what all ranks have
 
 static int on_one_gpu(const introduction *a, const introduction *b) {
@@ -176,7 +167,9 @@ static int introduce(nccl_state *n, const zero_config *config) {
     comm *c = n->c;
     introduction own = { 0 }, all[c->group.ranks];
     const int count = sizeof own / sizeof(double);
-    ZERO_TRY(failure_agree(c->net, look_at_self_by_name(n, config, &own)));
+    int rc = look_at_self(n, config, &own);
+    if (rc) zero_failed_on(c->net->rank, net_host(c->net, c->net->rank));
+    ZERO_TRY(failure_agree(c->net, rc));
     ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, (double *)&own, (double *)all, count));
     return compare(n, all);
 }
