@@ -783,8 +783,7 @@ static void refuse_mixed(toy *t, const char *usual, const char *other, int odd) 
     gethostname(host, sizeof host - 1);
     snprintf(sentence, sizeof sentence,
              "rank %d (host %s) has a state file of another save than rank 0 (host %s): give all ranks the "
-             "files of "
-             "one; these are %s and %s",
+             "files of one; these are %s and %s",
              named, host, host, theirs, first);
     MUST(zero_hash(t->z, 1, before));
     CHECK(zero_load(t->z, path, &user, sizeof user) == ZERO_ERR_IO);

@@ -69,14 +69,16 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
         .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 10
     };
     const adamw_constants c = adamw_prepare(&h, 1, 1);
+    const adamw_arrays arrays = {
+        p, m, v, g, low_precision ? low : NULL, low_precision ? ZERO_BF16 : ZERO_F32, ZERO_BF16
+    };
+    const adamw_segment all = { .elems = n, .decay = 1 };
+    const adamw_table whole = { &all, 1, adamw_chunks(n) };
     double steps[ROUNDS], moves[ROUNDS];
     omp_set_num_threads(threads);
     for (int i = -1; i < ROUNDS; i++) {  // the first round warms up, and the second overwrites its times
         double start = now();
-        kernel_adamw(&c,
-                     &(adamw_arrays){ p, m, v, g, low_precision ? low : NULL,
-                                      low_precision ? ZERO_BF16 : ZERO_F32, ZERO_BF16, 0, 0 },
-                     n);
+        kernel_adamw(&c, &arrays, &whole);
         double between = now();
         move(p, m, v, g, low_precision ? low : NULL, n);
         move(p, m, v, g, low_precision ? low : NULL, n);  // twice: p, m and v are what they were
