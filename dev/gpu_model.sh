@@ -85,7 +85,7 @@ function assume_card(    h200) {
     assume("channels", 16, "SMs", "that NCCL's kernels occupy while they run")
 }
 
-# Of the copy speed.
+# Fractions of the copy speed.
 function assume_streams(    narrow) {
     narrow = C > 1024 && !new["e"]
     assume("elementwise", 92, "%", "of copy: residual, GELU, rounding of dQ")
@@ -100,7 +100,7 @@ function assume_streams(    narrow) {
     assume("bulk", 90, "%", "of copy: memset, memcpy")
 }
 
-# Of the peak, by shape.
+# Fractions of the peak, by shape.
 function assume_products() {
     assume("operands", 85, "%", "of copy: products that memory bounds")
     assume("wide", new["b"] ? 92 : 89, "%", "of peak: products with B*T rows")
@@ -182,7 +182,7 @@ function logits_bytes(    i, states, left) {
     left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)
     return max(GIB, min(4 * GIB, left))
 }
-# Eight parts at most; now of whole tiles.
+# There are at most eight parts, now of whole tiles.
 function head_parts() {
     parts = min(8, ceil(2 * BT * Vp / logits_bytes()))
     chunk = ceil(BT / parts)
@@ -389,10 +389,11 @@ function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
 # them together; before, 4 MiB each.
 function rounds(elems) { return ceil(2 * elems / N / (new["k"] ? GIB / 4 / N : GIB / 256)) }
 
-# times: that a unit is gathered. Stage 3: for forward and for backward; 1 and 2: after the update; 0: its
-# reduced gradients. What is waited for, units with so many elements, are the ends: the embeddings and the
-# first block. But from stage 1 on a gather behind its AdamW is hidden by that of the other units: at stages 1
-# and 2 all are, at stage 3 that of the embeddings; the first block follows when the next step begins.
+# times: how often a unit is gathered. Stage 3 gathers for forward and for backward, stages 1 and 2 after the
+# update, and stage 0 the reduced gradients. The step waits for the units at the ends, of so many elements:
+# the embeddings and the first block. From stage 1 on, however, the AdamW of other units hides a gather that
+# follows its own AdamW: every gather at stages 1 and 2, that of the embeddings at stage 3. The first block
+# follows when the next step begins.
 function communicate(    times, units, elems, bytes, hidden, exposed) {
     times = stage == 3 ? 2 : 1
     units = stage == 0 || !new["j"] ? 2 : stage == 3 ? 1 : 0
@@ -528,7 +529,7 @@ function print_cases() {
 function print_pair(text, i) { row(text "\t" sprintf("%.1f\t%.1f", pair[i, 1], pair[i, 2])) }
 function take_pair(i, column, ms) { pair[i, column] = ms }
 
-# What the step takes longer where one change alone is taken back.
+# How much longer the step takes if one change alone is undone.
 function take_change(i, column,    after, key) {
     set_column(column)
     after = expected
@@ -562,7 +563,7 @@ function print_changes(    i) {
     print ""
 }
 
-# What the step takes less where an assumption is off by so much.
+# How much less time the step takes if an assumption is off by so much.
 function print_assumption_worth(text, keys, factor,    column, n, i, key, after) {
     n = split(keys, key, " ")
     for (column = 1; column <= 2; column++) {
@@ -589,7 +590,8 @@ function print_summary() {
 
 # --------------------------------------------------------------------------------------------------- measured
 
-# Of a kernel's name as a profiler shows it, demangled; "": the model has none. The first that fits counts.
+# Returns the model's name for a kernel's demangled name in a profile; "" if the model has none. The first
+# pattern that matches counts.
 function group_of_kernel(name) {
     if (name ~ /nccl.*AllGather/) return "gathers"
     if (name ~ /nccl/) return name ~ /SendRecv|ReduceScatter/ ? "reductions" : ""
