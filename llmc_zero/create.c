@@ -3,6 +3,7 @@
 #include "params.h"
 #include "step.h"
 #include "internal.h"
+#include "net/agree.h"
 #include "net/failure.h"
 #include "net/sockets.h"
 #include "settings.h"

@@ -3,6 +3,7 @@
 #include "params.h"
 #include "uses.h"
 #include "internal.h"
+#include "net/failure.h"
 #include "clock.h"
 #include <stdio.h>
 

@@ -1,6 +1,8 @@
 // What a trainer needs of its ranks: sums, broadcasts, barriers, and one end for all of them after a failure.
 #include "internal.h"
+#include "net/agree.h"
 #include "net/failure.h"
+#include "net/launch.h"
 #include "clock.h"
 
 int zero_rank(const zero *z) { return z->net.rank; }
@@ -89,7 +91,7 @@ int agree(zero *z, int rc) { return failure_agree_by(voice_of_ranks(z), &z->net,
 static void __attribute__((noreturn)) end_unconnected(int status, const char *sentence) {
     enum { MOST_TURNS = 20 };
     int rank = zero_launched().rank, lower = zero_last_failure()->lower;
-    if (lower > 0) clock_nap(net_launched_by_mpi() ? 3 : 1);
+    if (lower > 0) clock_nap(launched_by_mpi() ? 3 : 1);
     if (lower < 0 && rank > 0) clock_nap(3 + 0.3 * (rank < MOST_TURNS ? rank : MOST_TURNS));
     failure_end(NULL, status, lower > 0 ? NULL : sentence);
 }

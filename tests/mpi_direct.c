@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "check.h"
 #include "../llmc_zero/comm/host.h"
+#include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/device/kernels.h"
 #include "../llmc_zero/device/numbers.h"
 

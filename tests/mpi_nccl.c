@@ -24,6 +24,7 @@ int main(void) {
 #else
 #include "../llmc_zero/clock.h"
 #include "../llmc_zero/comm/host.h"
+#include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_library.h"
 #include "../llmc_zero/device/numbers.h"

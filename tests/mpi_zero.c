@@ -15,6 +15,7 @@
 #include "toy.h"
 #include "../llmc_zero/internal.h"
 #include "../llmc_zero/comm/host.h"
+#include "../llmc_zero/net/failure.h"
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <sys/time.h>
+#include "../llmc_zero/net/exchange.h"
 #include "../llmc_zero/net/failure.h"
 #include "ranks.h"
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <cmocka.h>
-#include "../llmc_zero/net/net.h"
+#include "../llmc_zero/net/launch.h"
 #include "../llmc_zero/net/rendezvous_file.h"
 #include "../llmc_zero/net/sockets.h"
 #include "ranks.h"
@@ -630,48 +630,48 @@ static void from_environment(void **state) {
     (void)state;
     rendezvous_settings s = { .rank = 9 }, again = { 0 };
     ENV(NULL);
-    assert_int_equal(rendezvous_from_env(&s), 0);
+    assert_int_equal(launched_read(&s), 0);
     assert_int_equal(s.rank, 9);
     ENV("RANK", "3", "WORLD_SIZE", "8", "MASTER_ADDR", "big", "MASTER_PORT", "29500");
-    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(launched_read(&s), 1);
     assert_int_equal(s.rank, 3);
     assert_int_equal(s.ranks, 8);
     assert_string_equal(s.server, "big:29500");
     ENV("RANK", "3", "WORLD_SIZE", "8", "MASTER_ADDR", "fe::1", "MASTER_PORT", "29500");
     s.server = NULL;
-    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(launched_read(&s), 1);
     assert_string_equal(s.server, "[fe::1]:29500");
     ENV("RANK", "x", "WORLD_SIZE", "8");
-    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
-    assert_string_equal(zero_last_error(), "RANK=x: a number from 0 on");
+    assert_int_equal(launched_read(&s), ZERO_ERR_ARGUMENT);
+    assert_string_equal(zero_last_error(), "RANK=x is not a number from 0 on");
     ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
     s = (rendezvous_settings){ 0 };
-    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_int_equal(launched_read(&s), ZERO_ERR_ARGUMENT);
     assert_non_null(
         strstr(zero_last_error(), "the launcher has started 2 ranks, but does not say where rank 0 is"));
     s.server = "here:1";
-    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(launched_read(&s), 1);
     assert_string_equal(s.server, "here:1");
     assert_int_equal(s.rank, 1);
     ENV("OMPI_COMM_WORLD_RANK", "1");
-    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_int_equal(launched_read(&s), ZERO_ERR_ARGUMENT);
     assert_non_null(strstr(zero_last_error(), "OMPI_COMM_WORLD_SIZE"));
     ENV("SLURM_PROCID", "5", "SLURM_NTASKS", "6", "SLURM_JOB_ID", "123", "SLURM_JOB_NODELIST", "a",
         "SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
     s.server = NULL;
-    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(launched_read(&s), 1);
     assert_int_equal(s.ranks, 6);
     assert_memory_equal(s.server, "a:", 2);
     assert_in_range(port_of(s.server), 10000, 29999);
     int one = port_of(s.server);
     setenv("SLURM_STEP_ID", "1", 1);
-    assert_int_equal(rendezvous_from_env(&again), 1);
+    assert_int_equal(launched_read(&again), 1);
     assert_int_not_equal(port_of(again.server), one);  // two steps of one job have different ports
     assert_true(again.job != s.job && again.job && s.job);
     ENV("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "123", "SLURM_LAUNCH_NODE_IPADDR",
         "10.1.1.1");
     again.server = NULL;
-    assert_int_equal(rendezvous_from_env(&again), 1);
+    assert_int_equal(launched_read(&again), 1);
     assert_memory_equal(again.server, "10.1.1.1:", 9);
 }
 
@@ -685,7 +685,7 @@ static void slurm_lists(void **state) {
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         rendezvous_settings s = { 0 };
         ENV("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "9", "SLURM_NODELIST", lists[i][0]);
-        assert_int_equal(rendezvous_from_env(&s), 1);
+        assert_int_equal(launched_read(&s), 1);
         if (strncmp(s.server, lists[i][1], strlen(lists[i][1])))
             fail_msg("%s gives %s", lists[i][0], s.server);
     }
@@ -699,7 +699,7 @@ static void torchrun(void **state) {
         rendezvous_settings s = { 0 };
         ENV("RANK", i == 1 ? "1" : "0", "WORLD_SIZE", "2", "MASTER_ADDR", "big", "MASTER_PORT", "29500",
             "TORCHELASTIC_RUN_ID", i == 2 ? "other" : "none", "TORCHELASTIC_USE_AGENT_STORE", "True");
-        assert_int_equal(rendezvous_from_env(&s), 1);
+        assert_int_equal(launched_read(&s), 1);
         assert_memory_equal(s.server, "big:", 4);
         assert_in_range(port_of(s.server), 10000, 30000);
         assert_int_not_equal(port_of(s.server), 29500);
@@ -709,7 +709,7 @@ static void torchrun(void **state) {
     assert_string_not_equal(ports[0], ports[2]);
     rendezvous_settings s = { 0 };
     setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
-    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(launched_read(&s), 1);
     assert_string_equal(s.server, "big:29500");
     int of_step[2];
     for (int step = 0; step < 2; step++) {  // one srun starts an agent on each host
@@ -717,26 +717,26 @@ static void torchrun(void **state) {
             "run", "TORCHELASTIC_USE_AGENT_STORE", "True", "SLURM_JOB_ID", "7", "SLURM_STEP_ID",
             step ? "1" : "0");
         rendezvous_settings found = { .rank = 9 };
-        assert_int_equal(rendezvous_from_env(&found), 1);
+        assert_int_equal(launched_read(&found), 1);
         of_step[step] = port_of(found.server);
     }
     assert_int_equal(of_step[0], of_step[1]);
     ENV("WORLD_SIZE", "16", "SLURM_PROCID", "0", "SLURM_NTASKS", "16", "SLURM_JOB_ID",
         "77");  // of a batch script: one process
-    assert_false(rendezvous_launched());
+    assert_false(launched_several());
     ENV("WORLD_SIZE", "16");
-    assert_true(rendezvous_launched());
+    assert_true(launched_several());
 }
 
 static void variables_of_a_script(void **state) {
     (void)state;
     rendezvous_settings s = { 0 };
     ENV("RANK", "0", "WORLD_SIZE", "1", "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
-    assert_int_equal(rendezvous_from_env(&s), ZERO_ERR_ARGUMENT);
+    assert_int_equal(launched_read(&s), ZERO_ERR_ARGUMENT);
     assert_non_null(strstr(zero_last_error(),
                            "RANK=0 and WORLD_SIZE=1, but mpirun started this as task 1 of 2: unset both"));
     setenv("TORCHELASTIC_RUN_ID", "1", 1);
-    assert_int_equal(rendezvous_from_env(&s), 1);
+    assert_int_equal(launched_read(&s), 1);
 }
 
 // Whether MPI starts the ranks, and which rank this is then: both have the same answer.
@@ -804,7 +804,7 @@ static void launchers(void **state) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         set_only(known[i].pairs);
         zero_launch_info found = zero_launched();
-        int mpi = net_launched_by_mpi();
+        int mpi = launched_by_mpi();
         if (mpi != known[i].mpi || found.rank != known[i].rank || found.ranks != known[i].ranks ||
             found.ranks_on_node != known[i].on_node)
             fail_msg("row %zu: MPI %d, rank %d of %d, %d on the node", i, mpi, found.rank, found.ranks,

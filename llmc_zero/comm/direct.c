@@ -10,7 +10,7 @@
 // CAP_SYS_PTRACE.
 #include "../device/kernels.h"
 #include "../error.h"
-#include "../net/failure.h"
+#include "../net/exchange.h"
 #include "../clock.h"
 #include "host.h"
 #include <errno.h>

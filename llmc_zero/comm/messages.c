@@ -1,5 +1,6 @@
 // The transport between nodes: packed bytes travel as messages. Half of the staging is for what goes out,
 // half for what comes in.
+#include "../net/exchange.h"
 #include "../error.h"
 #include "host.h"
 #include <stdlib.h>

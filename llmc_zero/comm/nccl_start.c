@@ -4,7 +4,7 @@
 #ifdef ZERO_HAVE_NCCL
 #define XXH_INLINE_ALL
 #include "../clock.h"
-#include "../net/failure.h"
+#include "../net/agree.h"
 #include "../net/sockets.h"
 #include "host.h"
 #include "nccl_state.h"

@@ -4,7 +4,7 @@
 // NCCL can only end what it runs by an abort of its communicators. Who finds the failure, a call or the
 // thread that watches, keeps one sentence and aborts both of them; from then on every call fails with that
 // sentence. The first caller that hears of it takes up to half a second longer if a limit was over or another
-// rank was at fault: NCCL cannot say which rank stalled, so the ranks ask each other (net/net.h, give_up). If
+// rank was at fault: NCCL cannot say which rank stalled, so the ranks ask each other (failure_ask). If
 // NCCL does not abort within timeout_s or 10 s, whoever waits for a stream waits for ever: then, and nowhere
 // else, the library writes the sentence to stderr itself and ends the job.
 #ifdef ZERO_HAVE_NCCL

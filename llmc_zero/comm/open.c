@@ -1,7 +1,7 @@
 // The choice of the implementation that the ranks use.
 #include "comm.h"
 #include "../error.h"
-#include "../net/failure.h"
+#include "../net/agree.h"
 #include "host.h"
 #include "nccl.h"
 #include <stdio.h>

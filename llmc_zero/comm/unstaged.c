@@ -1,6 +1,7 @@
 // Between nodes, large buffers go straight from the arrays onto the network and from it into the arrays:
 // through staging, each byte would be copied twice more. Only what comes in to be summed waits in staging.
 // Sums, their order and the traffic are the same.
+#include "../net/exchange.h"
 #include "../device/kernels.h"
 #include "../error.h"
 #include "host.h"

@@ -2,6 +2,7 @@
 // exchange is one barrier: before it a rank writes its own window, after it the others read there. A half is
 // written again only after the next barrier, when nobody reads it any more.
 #include "../error.h"
+#include "../net/exchange.h"
 #include "../net/failure.h"
 #include "host.h"
 #include <errno.h>

@@ -12,61 +12,6 @@ static const double farewell_s = 1;  // a note reaches the other machines
 static const double claim_s = 1;     // a lower rank answers END
 static const double speaker_s = 3;   // the rank that speaks has spoken
 
-// -------- waiting
-
-patience patience_start(void) { return (patience){ 0, clock_now() }; }
-
-double patience_waited(patience *p) {
-    const double most = 0.2;  // between two looks of a process that is not stopped
-    double now = clock_now(), since = now - p->last;
-    p->last = now;
-    return p->waited += since < most ? since : most;
-}
-
-// -------- words
-
-const char *exchange_name(exchange_kind x) {
-    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter",
-                                         [EXCHANGE_GATHER] = "an all-gather",
-                                         [EXCHANGE_ROOT] = "a broadcast",
-                                         [EXCHANGE_BARRIER] = "a barrier" };
-    return names[x];
-}
-
-const char *net_units(int unit, int units, char text[NET_UNITS]) {
-    snprintf(text, NET_UNITS, units > 1 ? "units %d to %d" : "unit %d", unit, unit + units - 1);
-    return text;
-}
-
-const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
-    char units[NET_UNITS];
-    const char *name = use.name ? use.name : exchange_name(x);
-    if (x == EXCHANGE_BARRIER && !use.name)
-        snprintf(text, NET_WHERE, "%s", name);
-    else if (!use.units)
-        snprintf(text, NET_WHERE, "%s of scalars", name);
-    else
-        snprintf(text, NET_WHERE, "%s of %s", name, net_units(use.unit, use.units, units));
-    return text;
-}
-
-const char *net_list(const net *n, const char *chosen, char list[NET_LIST]) {
-    int more = 0;
-    *list = 0;
-    for (int r = 0; r < n->ranks; r++) {
-        size_t used = strlen(list);
-        if (!chosen[r]) continue;
-        if (used > NET_LIST - 110)
-            more++;
-        else
-            snprintf(list + used, NET_LIST - used, "%srank %d (host %s)", used ? ", " : "", r,
-                     net_host(n, r));
-    }
-    size_t used = strlen(list);
-    if (more) snprintf(list + used, NET_LIST - used, " and %d more", more);
-    return list;
-}
-
 // -------- ranks that are gone, or have ended the job
 
 void failure_take(net *n, int from, const net_note *note) {
@@ -205,42 +150,6 @@ int failure_ask(net *n, int timed_out, char *silent) {
     return late && any;  // a rank that knows of a fault without having waited may be the first to know
 }
 
-// -------- all ranks fail with one failure
-
-static int share_by_net(void *ctx, double mine, double *all) {
-    return net_gather(ctx, &mine, all, sizeof mine);
-}
-static int broadcast_by_net(void *ctx, int root, void *data, size_t bytes) {
-    return net_broadcast(ctx, root, data, bytes);
-}
-voice voice_of_net(net *n) { return (voice){ n, share_by_net, broadcast_by_net }; }
-
-int failure_agree_by(voice v, const net *n, int rc) {
-    if (n->ranks == 1) return rc;
-    zero_failure first = *zero_last_failure();
-    double all[n->ranks];
-    int failed = 0, lowest = n->ranks;
-    ZERO_TRY(v.share(v.ctx, rc != 0, all));
-    for (int r = n->ranks - 1; r >= 0; r--) {
-        if (!all[r]) continue;
-        failed++;
-        lowest = r;
-    }
-    if (!failed) return 0;
-    ZERO_TRY(v.broadcast(v.ctx, lowest, &first, sizeof first));
-    zero_fail_again(&first);
-    if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
-    return zero_failed_after(n->rank);
-}
-
-int failure_agree(net *n, int rc) {
-    rc = failure_agree_by(voice_of_net(n), n, rc);
-    if (!rc || n->ranks == 1) return rc;
-    zero_failure f = *zero_last_failure();
-    net_least(n, 0);  // a rank that left before all know of the failure would look like the cause
-    return zero_fail_again(&f);
-}
-
 // -------- states: ending, ended
 
 void failure_tell_all(net *n, const net_note *note) {
@@ -338,6 +247,23 @@ static void say(const char *sentence) {
     strcat(line, "\n");
     ssize_t written = write(STDERR_FILENO, line, strlen(line));
     (void)written;  // there is nobody left to tell
+}
+
+void net_close(net *n, int clean) {
+    if (!n->f) return;
+    pthread_mutex_lock(&n->lock);
+    if (!clean || n->failed)
+        failure_tell_end(n, 1);
+    else if (!n->f->watched)
+        failure_tell_all(n, &(net_note){ .kind = NOTE_GOODBYE });
+    n->f->close(n, clean);
+    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_destroy(&n->lock);
+    free(n->peers);
+    free(n->hosts);
+    n->f = NULL;
+    n->peers = NULL;
+    n->hosts = NULL;
 }
 
 void failure_end(net *n, int status, const char *sentence) {

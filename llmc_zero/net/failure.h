@@ -21,20 +21,6 @@
 #define LLMC_ZERO_FAILURE_H
 #include "net.h"
 
-// How long this rank has waited. Time in which the process was itself stopped does not count, so that a last
-// look at the others always follows it: patience_waited is called before each look.
-typedef struct {
-    double waited, last;  // seconds; of clock_now, when it was last asked
-} patience;
-patience patience_start(void);
-double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
-
-enum { NET_UNITS = 32, NET_WHERE = 64, NET_LIST = 320 };
-const char *net_units(int unit, int units, char text[NET_UNITS]);             // "units 3 to 5"
-const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);    // "a broadcast of unit 3"
-const char *net_list(const net *n, const char *chosen, char list[NET_LIST]);  // "rank 3 (host a), .."
-const char *exchange_name(exchange_kind x);                                   // "a reduce-scatter"
-
 // Returns the number of a rank that is gone or has ended the job, and fails with that; -1: none. It does not
 // wait, and any thread may ask. tail ends the sentence about a rank that is gone.
 int failure_lost(net *n, const char *tail);
@@ -46,17 +32,6 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
 // the job, which zero_last_error() then says; else 0. There are no exchanges any more.
 int failure_ask(net *n, int timed_out, char *silent);
 
-// (collective) If one rank has failed, all fail with the failure of the lowest that has, which names that
-// rank unless all have failed. By net_gather and net_broadcast, or by the collectives of a voice.
-typedef struct {
-    void *ctx;
-    int (*share)(void *ctx, double mine, double *all);  // all (ranks): each rank's
-    int (*broadcast)(void *ctx, int root, void *data, size_t bytes);
-} voice;
-voice voice_of_net(net *n);
-int failure_agree_by(voice v, const net *n, int rc);
-int failure_agree(net *n, int rc);
-
 // This rank has failed and its program cannot use the ranks any more. Returns how many lower ranks are known
 // to have failed as well; 0: this one is to speak.
 int failure_lower(net *n);
@@ -65,6 +40,9 @@ int failure_speaks(net *n, int status);
 // Ends the job. The rank that is to speak writes the sentence and a newline to stderr; NULL: nothing. This is
 // the only place at which the library writes, and ends a process. n NULL or alone: there are no other ranks.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
+
+// Closes the connections. clean 0: after a failure, of which the others are told.
+void net_close(net *n, int clean);
 
 // For net/*.c, with the lock held
 int failure_seen(const net *n, net_use use, exchange_kind x);  // failure_lost_in, of what is known already

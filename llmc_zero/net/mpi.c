@@ -1,5 +1,7 @@
 // What needs MPI itself: start, messages, end. The only file that includes mpi.h.
+#include "exchange.h"
 #include "failure.h"
+#include "launch.h"
 #include "../clock.h"
 #include "../error.h"
 #include "../zero_job.h"
@@ -227,21 +229,6 @@ static int meet_within(double limit, mpi_start *m, int *left) {
         ZERO_ERR_COMM, launched.rank, host,
         " waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone", limit,
         launched.ranks);
-}
-
-static int same_number(const char *one, const char *other) {
-    const char *a = getenv(one), *b = getenv(other);
-    return a && b && !strcmp(a, b);
-}
-
-// srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI cannot use that from 5.0 on, and before only if it was
-// built for it: its tasks connect by TCP. torchrun's processes inherit the variables of what started
-// torchrun.
-int net_launched_by_mpi(void) {
-    if (getenv("TORCHELASTIC_RUN_ID")) return 0;
-    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return 1;
-    return getenv("PMI_SIZE") &&
-           !(same_number("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same_number("PMI_RANK", "SLURM_PROCID"));
 }
 
 static void *run_finalize(void *unused) {

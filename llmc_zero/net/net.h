@@ -78,24 +78,30 @@ struct net {
     char ended_why[NET_SENTENCE];
 };
 
-// (collective) Connects the ranks as the configuration or the launcher says (net/start.c). After an error:
-// net_close(n, 0).
+// (collective) Connects the ranks as the configuration or the launcher says (net/start.c). After an error the
+// caller calls net_close(n, 0).
 int net_start(net *n, const zero_config *config);
-void net_close(net *n, int clean);  // clean 0: after a failure, of which the others are told
 
-// (collective) From one thread at a time. After a failure every later exchange returns the same error.
-int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
-                 size_t bytes);
-int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks * bytes): each rank's
-int net_least(net *n, int value);  // the least of the ranks' values, from 0 on; negative: an error
-int net_broadcast(net *n, int root, void *data, size_t bytes);
 const char *net_host(const net *n, int rank);
 
 // For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates what is
 // known of each rank.
 int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks);
 int net_open_mpi(net *n, const zero_config *config);
-int net_launched_by_mpi(void);  // 1 under a launcher that MPI knows
 int net_open_tcp(net *n, const rendezvous_settings *s);
+
+// How long this rank has waited. Time in which the process was itself stopped does not count, so that a last
+// look at the others always follows it: patience_waited is called before each look.
+typedef struct {
+    double waited, last;  // seconds; of clock_now, when it was last asked
+} patience;
+patience patience_start(void);
+double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
+
+enum { NET_UNITS = 32, NET_WHERE = 64, NET_LIST = 320 };
+const char *net_units(int unit, int units, char text[NET_UNITS]);             // "units 3 to 5"
+const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);    // "a broadcast of unit 3"
+const char *net_list(const net *n, const char *chosen, char list[NET_LIST]);  // "rank 3 (host a), .."
+const char *exchange_name(exchange_kind x);                                   // "a reduce-scatter"
 
 #endif

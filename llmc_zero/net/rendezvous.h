@@ -35,14 +35,4 @@ typedef struct {
 // this job is ignored.
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 
-// What the launcher says: RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI, or Slurm, the first of
-// them that is there. Sets rank, ranks and job, and server where s has neither server nor file: rank 0 is on
-// MASTER_ADDR, or on Slurm's first host, at a port that all compute where MASTER_PORT is torchrun's own.
-// Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of s->server then lives
-// until the next call.
-int rendezvous_from_env(rendezvous_settings *s);
-// 1: that alone is reason enough to connect several ranks: srun's task of several, or RANK and a WORLD_SIZE
-// above 1.
-int rendezvous_launched(void);
-
 #endif

@@ -2,36 +2,13 @@
 #include "net.h"
 #include "../error.h"
 #include "../zero_job.h"
-#include <stdlib.h>
-
-static int env_int(const char *const *names, int fallback) {
-    for (; *names; names++) {
-        const char *v = getenv(*names);
-        if (v && *v) return atoi(v);
-    }
-    return fallback;
-}
-
-zero_launch_info zero_launched(void) {
-    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
-    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
-                                              "SLURM_NTASKS", NULL };
-    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                               "LOCAL_WORLD_SIZE",           "SLURM_STEP_TASKS_PER_NODE",
-                                               "SLURM_NTASKS_PER_NODE",      NULL };
-    rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };  // where rank 0 is does not matter here
-    int mpi = net_launched_by_mpi(), tcp = !mpi && rendezvous_launched() && rendezvous_from_env(&s) > 0;
-    zero_launch_info info = { .rank = mpi ? env_int(rank_names, 0) : s.rank };
-    info.ranks = mpi ? env_int(size_names, 1) : s.ranks;
-    info.ranks_on_node = mpi || tcp ? env_int(local_names, info.ranks) : 1;
-    return info;
-}
+#include "launch.h"
 
 static int connect_by_mpi(net *n, const zero_config *config) {
     const zero_start_config *s = &config->start;
     ZERO_TRY(net_open_mpi(n, config));
     int launched = zero_launched().ranks;
-    if ((net_launched_by_mpi() || rendezvous_launched()) && !s->mpi_comm && launched != n->ranks)
+    if ((launched_by_mpi() || launched_several()) && !s->mpi_comm && launched != n->ranks)
         return zero_fail_setting(
             ZERO_ERR_COMM, "start.method",
             " MPI: the launcher has started %d ranks, but MPI knows of %d, so this MPI does "
@@ -54,7 +31,7 @@ static int take_numbers(const zero_start_config *start, rendezvous_settings *s) 
                                  " %d and start.ranks %d: both are needed, or neither under a launcher",
                                  start->rank, start->ranks);
     if (start->rank < 0) {
-        int found = rendezvous_from_env(s);
+        int found = launched_read(s);
         if (found) return found < 0 ? found : 0;
         return zero_fail_setting(
             ZERO_ERR_ARGUMENT, "start.rank start.ranks",
@@ -102,9 +79,9 @@ static int start_alone(const zero_start_config *start) {
 
 static zero_start method_of(const zero_start_config *start) {
     if (start->method != ZERO_START_AUTO) return start->method;
-    if (start->mpi_comm || net_launched_by_mpi()) return ZERO_START_MPI;
+    if (start->mpi_comm || launched_by_mpi()) return ZERO_START_MPI;
     if (start->file) return ZERO_START_FILE;
-    return start->server || rendezvous_launched() ? ZERO_START_TCP : ZERO_START_AUTO;
+    return start->server || launched_several() ? ZERO_START_TCP : ZERO_START_AUTO;
 }
 
 int net_start(net *n, const zero_config *config) {

@@ -1,0 +1,96 @@
+#include "exchange.h"
+#include "../error.h"
+#include "failure.h"
+#include <string.h>
+
+// A rank that has ended in order will not take part any more.
+static int check_left(net *n, net_use use, exchange_kind x) {
+    char missing[n->ranks], where[NET_WHERE];
+    int any = 0;
+    for (int r = 0; r < n->ranks; r++) any |= n->peers[r].left;
+    if (!any) return 0;
+    n->f->pending(n, missing);
+    for (int r = 0; r < n->ranks; r++)
+        if (n->peers[r].left && missing[r])
+            return zero_fail_rank(
+                ZERO_ERR_COMM, r, net_host(n, r),
+                " has ended in order while rank %d waited for it in %s: all ranks must make "
+                "the same calls",
+                n->rank, net_where(use, x, where));
+    return 0;
+}
+
+// Until the exchange is done, fails, or timeout_s are over: then *late is 1.
+static int wait_for_all(net *n, net_use use, exchange_kind x, int *late) {
+    enum { LOOK_MS = 50 };
+    patience p = patience_start();
+    double moved = p.last, looked = p.last;
+    for (;;) {
+        double waited = patience_waited(&p);
+        int step = n->f->step(n);
+        if (step == NET_DONE) return 0;
+        if (step < 0) return step;
+        ZERO_TRY(failure_seen(n, use, x));
+        ZERO_TRY(check_left(n, use, x));
+        if (n->ending) return zero_fail_rank(ZERO_ERR_COMM, n->rank, NULL, " ends the job");
+        if ((*late = waited > n->timeout_s)) return ZERO_ERR_COMM;
+        if (step == NET_MOVED) moved = p.last;
+        if (p.last - looked > LOOK_MS * 1e-3) {
+            n->f->look(n);
+            looked = p.last;
+        }
+        if (step == NET_WAITING) n->f->rest(n, p.last - moved);
+    }
+}
+
+static int exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
+                    size_t bytes, char *missing) {
+    int late = 0;
+    n->exchanges++;
+    int rc = n->f->begin(n, x, root, send, receive, bytes);
+    if (!rc) rc = wait_for_all(n, use, x, &late);
+    if (!rc) return 0;
+    if (late) n->f->pending(n, missing);
+    n->f->abandon(n);
+    n->closed = 1;
+    if (!n->ending && !late) failure_keep(n);  // else the thread that ends the job has the failure
+    return late ? 1 : rc;
+}
+
+int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
+                 size_t bytes) {
+    if (n->ranks == 1) return 0;
+    char missing[n->ranks];
+    pthread_mutex_lock(&n->lock);
+    if (n->closed && !n->failed) failure_keep(n);
+    int rc = n->failed ? zero_fail_again(&n->failure)
+                       : exchange(n, x, use, root, send, receive, bytes, missing);
+    pthread_mutex_unlock(&n->lock);
+    return rc > 0 ? failure_late(n, use, x, missing) : rc;
+}
+
+static const net_use scalars = { .units = 0 };
+
+int net_gather(net *n, const void *mine, void *all, size_t bytes) {
+    char *send[n->ranks], *receive[n->ranks];
+    for (int r = 0; r < n->ranks; r++) {
+        send[r] = (char *)mine;
+        receive[r] = (char *)all + r * bytes;
+    }
+    memcpy(receive[n->rank], mine, bytes);
+    return net_exchange(n, EXCHANGE_GATHER, scalars, 0, send, receive, bytes);
+}
+
+int net_least(net *n, int value) {
+    int all[n->ranks], least = value;
+    ZERO_TRY(net_gather(n, &value, all, sizeof value));
+    for (int r = 0; r < n->ranks; r++)
+        if (all[r] < least) least = all[r];
+    return least;
+}
+
+int net_broadcast(net *n, int root, void *data, size_t bytes) {
+    char *all[n->ranks];
+    for (int r = 0; r < n->ranks; r++) all[r] = data;
+    return net_exchange(n, EXCHANGE_ROOT, scalars, root, all, all, bytes);
+}

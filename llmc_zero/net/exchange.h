@@ -1,0 +1,13 @@
+// What the ranks send each other, and the wait for it.
+#ifndef LLMC_ZERO_EXCHANGE_H
+#define LLMC_ZERO_EXCHANGE_H
+#include "net.h"
+
+// (collective) From one thread at a time. After a failure every later exchange returns the same error.
+int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
+                 size_t bytes);
+int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks * bytes): each rank's
+int net_least(net *n, int value);  // the least of the ranks' values, from 0 on; negative: an error
+int net_broadcast(net *n, int root, void *data, size_t bytes);
+
+#endif

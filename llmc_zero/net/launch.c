@@ -1,0 +1,196 @@
+// Who this process is, as its launcher says it in the environment.
+#define XXH_INLINE_ALL
+#include "launch.h"
+#include "../error.h"
+#include "../zero_job.h"
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { PORTS_FROM = 10000, PORTS = 20000 };  // below those that systems give to outgoing connections
+
+// The variables in which each launcher says which rank a process is. The first is for a launcher of the
+// user's own, and torchrun, which starts some for each host.
+typedef struct {
+    const char *name, *rank, *ranks;
+} launcher;
+static const launcher own = { "RANK", "RANK", "WORLD_SIZE" };
+static const launcher mpirun = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" };
+static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
+
+static const char *value(const char *name) {
+    const char *v = getenv(name);
+    return v && *v ? v : NULL;
+}
+static const char *first_of(const char *const *names) {
+    const char *v = NULL;
+    while (*names && !(v = value(*names))) names++;
+    return v;
+}
+
+static int first_number(const char *const *names, int fallback) {
+    const char *v = first_of(names);
+    return v ? atoi(v) : fallback;
+}
+
+static int number(const char *name, int *n) {
+    const char *v = value(name);
+    char *end = NULL;
+    long l = v ? strtol(v, &end, 10) : -1;
+    if (!v) return zero_fail(ZERO_ERR_ARGUMENT, "the launcher has set other variables, but not %s", name);
+    if (*end || l < 0 || l > INT_MAX)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number from 0 on", name, v);
+    *n = (int)l;
+    return 0;
+}
+
+// The first of Slurm's hosts: node[08-11,3],other -> node08. Groups of digits may stand anywhere, more than
+// once.
+static void first_host(const char *list, char *host, size_t bytes) {
+    size_t n = 0;
+    for (int inside = 0, first = 1; *list && (inside || *list != ','); list++) {
+        if (*list == '[')
+            inside = first = 1;
+        else if (*list == ']')
+            inside = 0;
+        else if (inside && !isdigit((unsigned char)*list))
+            first = 0;
+        else if ((!inside || first) && n + 1 < bytes)
+            host[n++] = *list;
+    }
+    host[n] = 0;
+}
+
+// Rank 0 is on the step's first host. Each step of a job has a port of its own.
+static void slurm_server(char *server, size_t bytes, uint64_t job) {
+    static const char *const lists[] = { "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+                                         NULL };
+    const char *list = first_of(lists);
+    char host[256] = "";
+    if (list)
+        first_host(list, host, sizeof host);
+    else if (value("SLURM_LAUNCH_NODE_IPADDR"))
+        snprintf(host, sizeof host, "%s", value("SLURM_LAUNCH_NODE_IPADDR"));
+    if (*host)
+        snprintf(server, bytes, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host,
+                 PORTS_FROM + (int)(job % PORTS));
+}
+
+// A batch script's exported RANK and WORLD_SIZE are the same in all that srun or mpirun starts, and each
+// would take itself for that one rank. torchrun, of which they start one for each host, sets its own for each
+// process.
+static int check_own(const rendezvous_settings *s, const launcher *by) {
+    int task = 0, tasks = 1;
+    if (!value(by->ranks) || !value(by->rank) || value("TORCHELASTIC_RUN_ID")) return 0;
+    ZERO_TRY(number(by->rank, &task));
+    ZERO_TRY(number(by->ranks, &tasks));
+    if (tasks == 1 || s->ranks > tasks || (s->ranks == tasks && s->rank == task)) return 0;
+    return zero_fail(
+        ZERO_ERR_ARGUMENT,
+        "RANK=%d and WORLD_SIZE=%d, but %s started this as task %d of %d: unset both, since %s's "
+        "numbers are enough, or set them in each task",
+        s->rank, s->ranks, by->name, task, tasks, by->name);
+}
+
+// Rank 0 is on MASTER_ADDR. torchrun's agent usually listens at that port itself, so all ranks compute
+// another.
+static void own_server(char *server, size_t bytes, const char *host, const char *port, uint64_t job) {
+    char other[8];
+    const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
+    if (agent && !strcmp(agent, "True")) {
+        int taken = atoi(port), n = PORTS_FROM + (int)(XXH3_64bits_withSeed(port, strlen(port), job) % PORTS);
+        snprintf(other, sizeof other, "%d", n == taken ? n + 1 : n);
+        port = other;
+    }
+    snprintf(server, bytes, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);
+}
+
+// 0 stands for none.
+static uint64_t job_number(const launcher *by) {
+    static const char *const jobs[] = { "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
+                                        "OMPI_MCA_ess_base_jobid", NULL };
+    const char *torchrun = by == &own ? value("TORCHELASTIC_RUN_ID") : NULL;
+    const char *job = torchrun ? torchrun : first_of(jobs), *step = value("SLURM_STEP_ID");
+    char id[256];
+    if (!job) return 0;
+    snprintf(id, sizeof id, "%.200s.%.40s", job, by == &srun && step ? step : "");
+    uint64_t number = XXH3_64bits(id, strlen(id));
+    return number ? number : 1;
+}
+
+int launched_read(rendezvous_settings *s) {
+    static _Thread_local char server[320];
+    rendezvous_settings found = *s;
+    const char *host = value("MASTER_ADDR"), *port = value("MASTER_PORT"), *world = value("WORLD_SIZE");
+    int mpi = value(mpirun.rank) != NULL, slurm = value(srun.rank) != NULL;
+    const launcher *by = slurm ? &srun : NULL;
+    if (mpi) by = &mpirun;
+    if (world && (value("RANK") || !by)) by = &own;
+    *server = 0;
+    if (!by) return 0;
+    if (by == &own && !value("RANK"))
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "WORLD_SIZE=%s, but no RANK: set it in each process, or unset WORLD_SIZE", world);
+    ZERO_TRY(number(by->rank, &found.rank));
+    ZERO_TRY(number(by == &srun && !value(by->ranks) ? "SLURM_NTASKS" : by->ranks, &found.ranks));
+    if (by == &own) ZERO_TRY(check_own(&found, mpi ? &mpirun : &srun));
+    // Under mpirun the step is that of its daemon, and each of torchrun's agents may be a step of its own.
+    uint64_t job = job_number(by);
+    if (job) found.job = job;
+    if (!s->server && !s->file && found.ranks > 1) {
+        if (host && port)
+            own_server(server, sizeof server, host, port, found.job);
+        else if (slurm && by != &own && job)
+            slurm_server(server, sizeof server, job);
+        if (!*server)
+            return zero_fail_setting(
+                ZERO_ERR_ARGUMENT, "start.server start.file",
+                " is missing: the launcher has started %d ranks, but does not say where rank 0 is: give its "
+                "address as host:port, or MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks "
+                "see",
+                found.ranks);
+        found.server = server;
+    }
+    *s = found;
+    return 1;
+}
+
+// SLURM_STEP_NUM_TASKS is srun's own. SLURM_NTASKS also stands in a batch script and in a shell of salloc,
+// where one process may be meant.
+int launched_several(void) {
+    const char *world = value("WORLD_SIZE"), *tasks = value("SLURM_STEP_NUM_TASKS");
+    return (world && atoi(world) > 1 && (value("RANK") || !value("SLURM_PROCID"))) ||
+           (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
+}
+
+static int same_number(const char *one, const char *other) {
+    const char *a = getenv(one), *b = getenv(other);
+    return a && b && !strcmp(a, b);
+}
+
+// srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI cannot use that from 5.0 on, and before only if it was
+// built for it, so its tasks connect by TCP. torchrun's processes inherit the variables of what started it.
+int launched_by_mpi(void) {
+    if (getenv("TORCHELASTIC_RUN_ID")) return 0;
+    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return 1;
+    return getenv("PMI_SIZE") &&
+           !(same_number("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same_number("PMI_RANK", "SLURM_PROCID"));
+}
+
+zero_launch_info zero_launched(void) {
+    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
+    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
+                                              "SLURM_NTASKS", NULL };
+    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                               "LOCAL_WORLD_SIZE",           "SLURM_STEP_TASKS_PER_NODE",
+                                               "SLURM_NTASKS_PER_NODE",      NULL };
+    rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };  // where rank 0 is does not matter here
+    int mpi = launched_by_mpi(), tcp = !mpi && launched_several() && launched_read(&s) > 0;
+    zero_launch_info info = { .rank = mpi ? first_number(rank_names, 0) : s.rank };
+    info.ranks = mpi ? first_number(size_names, 1) : s.ranks;
+    info.ranks_on_node = mpi || tcp ? first_number(local_names, info.ranks) : 1;
+    return info;
+}
