@@ -344,9 +344,9 @@ end
 # shared NAME RANKS WORDS: the run under NAME ended with that
 shared() {
     need "$(tail -n 3 "$dir/$1.screen")" grep \
-        -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3: start no more there "\
-'than it has, let each see one of its own \(CUDA_VISIBLE_DEVICES, srun .*\), or say that they share '\
-'\(--comm host' "$dir/$1.screen"
+        -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more there "\
+'than it has, let each see one of its own \(CUDA_VISIBLE_DEVICES, srun .*\), or say that they share by '\
+'comm.nccl 0' "$dir/$1.screen"
     need "$1: more than one message" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/$1.screen")" = 1 ]
 }
 begin 'ranks on one GPU'
