@@ -43,32 +43,36 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
 
 static void *at(void *p, zero_dtype t, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
-static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s) {
-    float *masters = at(a->p, ZERO_F32, s->offset);
-    float *m = a->m + s->offset;
-    float *v = a->v + s->offset;
-    const char *grads = (const char *)a->g + s->offset * dtype_bytes(a->g_type);
-    void *stored = at(a->low, a->low_type, s->offset);
-    uint32_t key = noise_key(c->noise, s->tensor, s->layer);
-    int64_t n = s->elems;
-#pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
-    for (int64_t b = 0; b < n; b += BLOCK) {
-        int64_t len = n - b < BLOCK ? n - b : BLOCK;
-        float wide[BLOCK], own[BLOCK];
-        const float *grad = (const float *)grads + b;
-        float *p = masters ? masters + b : own;
-        void *low = at(stored, a->low_type, b);
-        if (a->g_type != ZERO_F32) {
-            kernel_convert(ZERO_F32, wide, a->g_type, (const uint16_t *)grads + b, len);
-            grad = wide;
-        }
-        if (!masters) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
-        adamw_block(c, c->keep[s->decay], p, m + b, v + b, grad, len);
-        if (!masters)
-            round_with_noise(low, own, key, (uint32_t)(s->inside + b), len);
-        else if (low)
-            kernel_convert(a->low_type, low, ZERO_F32, p, len);
+// Elements [b, b + len) of a segment, at most BLOCK.
+static void adamw_part(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s, int64_t b,
+                       int64_t len) {
+    int64_t from = s->offset + b;
+    float wide[BLOCK], own[BLOCK];
+    const float *grad = (const float *)a->g + from;
+    float *p = a->p ? a->p + from : own;
+    void *low = at(a->low, a->low_type, from);
+    if (a->g_type != ZERO_F32) {
+        kernel_convert(ZERO_F32, wide, a->g_type, (const uint16_t *)a->g + from, len);
+        grad = wide;
     }
+    if (!a->p) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
+    adamw_block(c, c->keep[s->decay], p, a->m + from, a->v + from, grad, len);
+    if (!a->p)
+        round_with_noise(low, own, noise_key(c->noise, s->tensor, s->layer), (uint32_t)(s->inside + b), len);
+    else if (low)
+        kernel_convert(a->low_type, low, ZERO_F32, p, len);
+}
+
+static int64_t block_length(int64_t b, int64_t n) { return n - b < BLOCK ? n - b : BLOCK; }
+
+static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s) {
+    int64_t n = s->elems;
+    if (n <= 8 * BLOCK) {  // a parallel region would cost more, even if its condition were false
+        for (int64_t b = 0; b < n; b += BLOCK) adamw_part(c, a, s, b, block_length(b, n));
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t b = 0; b < n; b += BLOCK) adamw_part(c, a, s, b, block_length(b, n));
 }
 
 void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {

@@ -95,23 +95,34 @@ static void sum_block(float *sum, zero_dtype type, const void *const *parts, int
     for (int r = 2; r < ranks; r++) add(sum, type, at(type, parts[r], b), n);
 }
 
+static void sum_ranks_block(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts,
+                            int ranks, float scale, int64_t b, int64_t n, int adds) {
+    float sum[BLOCK];
+    sum_block(sum, type, parts, ranks, b, n);
+    if (adds) {
+        scale_to_f32(sum, sum, scale, n);
+        add_f32((float *)to + b, sum, n);
+    } else if (to_type == ZERO_F32)
+        scale_to_f32((float *)to + b, sum, scale, n);
+    else if (to_type == ZERO_BF16)
+        scale_to_bf16((uint16_t *)to + b, sum, scale, n);
+    else
+        scale_to_fp16((uint16_t *)to + b, sum, scale, n);
+}
+
+// A parallel region costs more than a small array, even if its condition is false: it is not entered then.
+static int64_t block_length(int64_t b, int64_t n) { return n - b < BLOCK ? n - b : BLOCK; }
+
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int adds) {
-#pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
-    for (int64_t b = 0; b < n; b += BLOCK) {
-        int64_t len = n - b < BLOCK ? n - b : BLOCK;
-        float sum[BLOCK];
-        sum_block(sum, type, parts, ranks, b, len);
-        if (adds) {
-            scale_to_f32(sum, sum, scale, len);
-            add_f32((float *)to + b, sum, len);
-        } else if (to_type == ZERO_F32)
-            scale_to_f32((float *)to + b, sum, scale, len);
-        else if (to_type == ZERO_BF16)
-            scale_to_bf16((uint16_t *)to + b, sum, scale, len);
-        else
-            scale_to_fp16((uint16_t *)to + b, sum, scale, len);
+    if (n <= 8 * BLOCK) {
+        for (int64_t b = 0; b < n; b += BLOCK)
+            sum_ranks_block(to_type, to, type, parts, ranks, scale, b, block_length(b, n), adds);
+        return;
     }
+#pragma omp parallel for schedule(static)
+    for (int64_t b = 0; b < n; b += BLOCK)
+        sum_ranks_block(to_type, to, type, parts, ranks, scale, b, block_length(b, n), adds);
 }
 
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first) {
@@ -141,22 +152,28 @@ ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
     return sum;
 }
 
+// Of elements [from, to), at most SUM_BLOCK.
+static double sum_squares_from(zero_dtype type, const void *x, int64_t from, int64_t to) {
+    double sum = 0;
+    for (int64_t b = from; b < to; b += BLOCK) {
+        int64_t len = to - b < BLOCK ? to - b : BLOCK;
+        float f[BLOCK];
+        kernel_convert(ZERO_F32, f, type, at(type, x, b), len);
+        sum += sum_squares_block(f, len);
+    }
+    return sum;
+}
+
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
     double total = 0, part[64] = { 0 };
     int64_t stride = (int64_t)SUM_BLOCK * 64;
+    if (n <= SUM_BLOCK) return total + sum_squares_from(type, x, 0, n);
     for (int64_t base = 0; base < n; base += stride) {  // 64 blocks at a time, summed in order
         int blocks = (int)((n - base < stride ? n - base : stride) + SUM_BLOCK - 1) / SUM_BLOCK;
-#pragma omp parallel for schedule(static) if (blocks > 1)
+#pragma omp parallel for schedule(static)
         for (int k = 0; k < blocks; k++) {
-            int64_t from = base + (int64_t)k * SUM_BLOCK, to = from + SUM_BLOCK < n ? from + SUM_BLOCK : n;
-            double sum = 0;
-            for (int64_t b = from; b < to; b += BLOCK) {
-                int64_t len = to - b < BLOCK ? to - b : BLOCK;
-                float f[BLOCK];
-                kernel_convert(ZERO_F32, f, type, at(type, x, b), len);
-                sum += sum_squares_block(f, len);
-            }
-            part[k] = sum;
+            int64_t from = base + (int64_t)k * SUM_BLOCK;
+            part[k] = sum_squares_from(type, x, from, from + SUM_BLOCK < n ? from + SUM_BLOCK : n);
         }
         for (int k = 0; k < blocks; k++) total += part[k];
     }
