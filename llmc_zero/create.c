@@ -5,7 +5,6 @@
 #include "internal.h"
 #include "net/agree.h"
 #include "net/failure.h"
-#include "net/sockets.h"
 #include "settings.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,64 +43,6 @@ static int create_states(zero *z) {
     return step_create(z);
 }
 
-// What tells whether two ranks have one device, whatever number it has for each. MIG's instances of a GPU
-// have UUIDs of their own.
-typedef struct {
-    uint64_t machine;
-    unsigned char uuid[16];
-    int may_share;
-} device_card;
-
-static int have_one_device(const device_card *a, const device_card *b) {
-    return a->machine == b->machine && !memcmp(a->uuid, b->uuid, sizeof a->uuid);
-}
-
-// The lowest rank whose device rank r has as well: most often r.
-static int first_with_device_of(const device_card *all, int r) {
-    int first = 0;
-    while (!have_one_device(&all[first], &all[r])) first++;
-    return first;
-}
-
-static int fail_shared_device(const net *c, const device_card *all, int first, int other) {
-    int ranks = 0, devices = 0;
-    for (int r = 0; r < c->ranks; r++) {
-        if (all[r].machine != all[other].machine) continue;
-        ranks++;
-        devices += first_with_device_of(all, r) == r;
-    }
-    zero_fail(ZERO_ERR_ARGUMENT, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s",
-              first, other, net_host(c, other), ranks, devices, devices == 1 ? "" : "s");
-    zero_failed_advice(
-        "start no more there than it has, let each see one of its own (CUDA_VISIBLE_DEVICES, srun "
-        "--gpus-per-task=1), or say that they share by comm.nccl 0: what they exchange then goes "
-        "through the host's memory");
-    return zero_failed_by_setting("comm.nccl");
-}
-
-// Counts the ranks on this one's device. Ranks that share a device take turns on it, which is slow: unless
-// all of them have asked for it, that is an error.
-static int check_shared_device(zero *z) {
-    net *c = &z->net;
-    const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    char host[NET_NAME];
-    device_card own = { .machine = net_machine(host),
-                        .may_share = z->config.cuda_device >= 0 || (shared && atoi(shared)) },
-                all[c->ranks];
-    z->ranks_on_device = 1;
-    if (c->ranks == 1 || z->config.device != ZERO_CUDA) return 0;
-    memcpy(own.uuid, z->device.uuid, sizeof own.uuid);
-    ZERO_TRY(net_gather(&z->net, &own, all, sizeof own));
-    z->ranks_on_device = 0;
-    for (int r = 0; r < c->ranks; r++) z->ranks_on_device += have_one_device(&all[r], &own);
-    for (int r = 0; r < c->ranks && z->config.comm.nccl < 0; r++) {
-        int first = first_with_device_of(all, r);
-        if (first < r && !(all[first].may_share && all[r].may_share))
-            return fail_shared_device(c, all, first, r);
-    }
-    return 0;
-}
-
 static int run_nothing(void *ctx, task *k) {
     (void)ctx;
     (void)k;
@@ -137,7 +78,6 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(net_start(&z->net, c));
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
     ZERO_TRY(failure_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
-    ZERO_TRY(failure_agree(&z->net, check_shared_device(z)));
     ZERO_TRY(
         layout_init(&z->layout, z->net.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     for (int what = 0; what < STATES; what++)

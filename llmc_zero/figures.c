@@ -37,7 +37,7 @@ void zero_get_job(const zero *z, zero_job_info *job) {
                             .device = z->device.name,
                             .cuda_device = z->device.number,
                             .ranks_on_host = z->net.ranks_on_node,
-                            .ranks_on_device = z->ranks_on_device };
+                            .ranks_on_device = z->comm.ranks_on_device };
 }
 
 void zero_get_plan(const zero *z, zero_plan_info *info) {

@@ -54,7 +54,6 @@ typedef struct {
 struct zero {
     zero_config config;
     device device;
-    int ranks_on_device;  // this one among them; 1 on the processor
     layout layout;
     plan plan;
     memory memory;

@@ -724,15 +724,17 @@ static void check_starts(void) {
     static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
     char host[64] = "", old[200], untold[200];
     gethostname(host, sizeof host - 1);
-    snprintf(old, sizeof old,
-             "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.28.9 needs one for "
-             "each; give each a "
-             "GPU of its own, or",
-             host, checks.ranks);
-    snprintf(untold, sizeof untold,
-             "ranks 0 and 1 are on one GPU of %s, which has 8 for %d ranks, and NCCL 2.30.7 was not told to "
-             "share it; ",
-             host, checks.ranks);
+    snprintf(
+        old, sizeof old,
+        "ranks 0 and 1 are on one GPU of host %s, where %d ranks have 1 GPU, and NCCL 2.28.9 needs one for "
+        "each; give each a "
+        "GPU of its own, or",
+        host, checks.ranks);
+    snprintf(
+        untold, sizeof untold,
+        "ranks 0 and 1 are on one GPU of host %s, where %d ranks have 1 GPU, and NCCL 2.30.7 was not told to "
+        "share it; ",
+        host, checks.ranks);
     check_sharing("one GPU", "22809", 1, 1, NULL, old);
     check_sharing("one GPU, with the variable", "22809", 1, 1, "1", old);
     check_sharing("one GPU from 2.30 on", "23007", 1, 1, NULL, NULL);

@@ -163,7 +163,7 @@ if [ -n "${FAKE_FITS:-}" ] && [[ ${o:-} = *-b*-* ]] && [ "$b" -gt "$FAKE_FITS" ]
 fi
 [ "${FAKE_HANG:-}" != "$z" ] || { echo 'here it hangs'; sleep 60 & trap 'kill $!; exit 1' TERM; wait; }
 if [ "${comm:-}" = nccl ] && [ -z "${FAKE_NCCL_230:-}" ] && [[ $CUDA_VISIBLE_DEVICES != *,* ]]; then
-    refusal='ranks 0 and 1 are on one GPU of h, which has 1, and NCCL 2.28.9 needs one for each; start 1'
+    refusal='ranks 0 and 1 are on one GPU of host h, where 2 ranks have 1 GPU, and NCCL 2.28.9 needs one for each; start 1'
     echo "train_gpt2_zero: ${FAKE_NCCL:-$refusal}" >&2
     exit 1
 fi
@@ -436,7 +436,7 @@ need 'the checkout is as it was' diff -r tests/fake_llmc "$dir/llm.c"
 need 'PyTorch, its first steps beside the build' [ -e "$FAKE/warm" ]
 need "PyTorch's command" grep -q ' 4 64 20 --layers 12 --heads 12 --channels 768 --vocabulary 50304$' \
     "$FAKE/torch_arguments"
-need 'NCCL' listed Skipped 'NCCL: ranks 0 and 1 are on one GPU of h, .* NCCL 2.28.9 needs one for each; '
+need 'NCCL' listed Skipped 'NCCL: ranks 0 and 1 are on one GPU of host h, .* NCCL 2.28.9 needs one for each; '
 need 'NCCL, its failures' not grep -q 'a rank is' "$dir/screen"
 need 'the tokens' [ "$(stat -c %s "$dir/out/tokens.bin")" = $((1024 + 2 * (4 * 64 * 21 + 1))) ]
 need 'the table on the screen' grep -qE '^\| ours, stage 3 +\| +2 \| +102000 \|' "$dir/screen"

@@ -71,8 +71,10 @@ struct comm {
     comm_group group;
     device *device;               // whose memory the pieces are in
     device_stream gather_stream;  // what all_gather queues on
-    int only_queues;  // collectives only queue work on the device, so no thread is needed to carry them
-    char name[160];   // for the start table
+    int only_queues;      // collectives only queue work on the device, so no thread is needed to carry them
+    char name[160];       // for the start table
+    struct card *cards;   // of comm/cards.c: (ranks) each rank's GPU; NULL: one rank, or no CUDA
+    int ranks_on_device;  // this one among them; 1 on the processor
     memory_request *planned;  // (COMM_MEMORIES): what may be allocated
     zero_traffic traffic;
     struct comm_host *host;  // of comm/host.c; NULL: one rank

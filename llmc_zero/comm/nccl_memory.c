@@ -71,7 +71,7 @@ int nccl_bytes_left(size_t *left) {
 int nccl_count_taken(nccl_state *n, size_t before) {
     size_t left;
     ZERO_TRY(nccl_bytes_left(&left));
-    if (left < before) n->taken += (before - left) / n->sharing;
+    if (left < before) n->taken += (before - left) / n->c->ranks_on_device;
     return 0;
 }
 

@@ -2,16 +2,14 @@
 // has, so all compare what they have before the first call that only all ranks together can make: then all
 // fail at once, with the sentence of one of them.
 #ifdef ZERO_HAVE_NCCL
-#define XXH_INLINE_ALL
 #include "../clock.h"
 #include "../net/agree.h"
-#include "../net/sockets.h"
+#include "cards.h"
 #include "host.h"
 #include "nccl_state.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 
@@ -29,29 +27,12 @@ enum {
 
 // What the ranks tell each other.
 typedef struct {
-    double version, gpu_high, gpu_low;
-    double device;   // several MIG instances are on one GPU
-    double gpus;     // that the rank sees
+    double version;
     double shares;   // whether it lets NCCL put several ranks on one GPU
     double windows;  // whether gathers go between symmetric windows
 } introduction;
 
 static const char *host_of(const nccl_state *n, int rank) { return net_host(n->c->net, rank); }
-
-// NCCL's own check for shared GPUs goes by the same: the host (its name and boot, or NCCL_HOSTID) and the
-// GPU's place on its bus.
-static uint64_t gpu_hash(const char *bus_id) {
-    const char *id = getenv("NCCL_HOSTID");
-    char host[NET_NAME];
-    uint64_t machine = id && *id ? XXH3_64bits(id, strlen(id)) : net_machine(host);
-    return XXH3_64bits_withSeed(bus_id, strlen(bus_id), machine);
-}
-
-// As many bits as a double holds.
-static double device_hash(const device *d) {
-    char host[NET_NAME];
-    return (double)(XXH3_64bits_withSeed(d->uuid, sizeof d->uuid, net_machine(host)) >> 11);
-}
 
 static void version_name(char name[32], double version) {
     int v = (int)version;
@@ -76,8 +57,7 @@ static int wants_windows(int version) {
 }
 
 static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
-    char bus_id[64], name[32];
-    int gpus = 0;
+    char name[32];
     ZERO_TRY(nccl_load());
     ncclResult_t rc = ncclGetVersion(&n->version);
     if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", ncclGetErrorString(rc));
@@ -85,41 +65,23 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     version_name(name, n->version);
     if (n->version < LEAST_VERSION)
         return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.26 or newer is needed", name);
-    cudaError_t cuda = cudaGetDeviceCount(&gpus);
-    if (cuda == cudaSuccess) cuda = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, n->c->device->number);
-    if (cuda != cudaSuccess)
-        return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaDeviceGetPCIBusId: %s", cudaGetErrorString(cuda));
-    uint64_t h = gpu_hash(bus_id);
-    own->gpu_high = (double)(h >> 32);
-    own->gpu_low = (double)(h & 0xffffffff);
-    own->gpus = gpus;
     own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
     own->windows = wants_windows(n->version);
-    own->device = device_hash(n->c->device);
     return nccl_bytes_left(&n->left);
 }
 
 // -------- what all ranks have
 
-static int on_one_gpu(const introduction *a, const introduction *b) {
-    return a->gpu_high == b->gpu_high && a->gpu_low == b->gpu_low;
-}
-
-// Ranks i and r are on one GPU. NCCL refuses that before 2.30, and from then on unless it is told to share.
-static int refuse_sharing(const nccl_state *n, const introduction *all, int i, int r) {
-    char version[32], most[64] = "give each a GPU of its own";
-    int ranks = 0, gpus = 0, old = n->version < MULTI_RANK_VERSION;
-    for (int k = 0; k < n->c->group.ranks; k++) {
-        if (strcmp(host_of(n, k), host_of(n, r))) continue;
-        ranks++;
-        if (all[k].gpus > gpus) gpus = (int)all[k].gpus;
-    }
+// Rank r is on the GPU of a lower one. NCCL refuses that before 2.30, and from then on unless it is told to
+// share.
+static int refuse_sharing(const nccl_state *n, int first, int r) {
+    char version[32], tail[96], most[64] = "give each a GPU of its own";
+    int old = n->version < MULTI_RANK_VERSION, room = cards_room(n->c, r);
     version_name(version, n->version);
-    if (gpus < ranks)
-        snprintf(most, sizeof most, "start at most %d rank%s there", gpus, gpus == 1 ? "" : "s");
-    zero_fail(ZERO_ERR_COMM,
-              "ranks %d and %d are on one GPU of %s, which has %d for %d ranks, and NCCL %s %s", i, r,
-              host_of(n, r), gpus, ranks, version, old ? "needs one for each" : "was not told to share it");
+    if (room) snprintf(most, sizeof most, "start at most %d rank%s there", room, room == 1 ? "" : "s");
+    snprintf(tail, sizeof tail, ", and NCCL %s %s", version,
+             old ? "needs one for each" : "was not told to share it");
+    cards_fail(n->c, first, r, tail);
     zero_failed_advice("%s, or let the bytes go through the host (comm.nccl 0), or %s", most,
                        old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
                            : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
@@ -143,20 +105,16 @@ static int refuse_policies(const nccl_state *n, int asks, int other) {
 }
 
 static int compare(nccl_state *n, const introduction *all) {
-    int sharing = 0, shares = 1, own = n->c->group.rank, ranks = n->c->group.ranks;
-    for (int r = 0; r < ranks; r++) {
-        shares &= all[r].shares != 0;
-        n->sharing += all[r].device == all[own].device;
-    }
+    int sharing = 0, shares = 1, ranks = n->c->group.ranks;
+    for (int r = 0; r < ranks; r++) shares &= all[r].shares != 0;
     for (int r = 0; r < ranks; r++) {
         if (all[r].version != all[0].version) return refuse_versions(n, all, r);
         if (all[r].windows != all[0].windows)
             return refuse_policies(n, all[0].windows ? 0 : r, all[0].windows ? r : 0);
-        for (int i = 0; i < r; i++) {
-            if (!on_one_gpu(&all[i], &all[r])) continue;
-            if (!shares) return refuse_sharing(n, all, i, r);
-            sharing = 1;
-        }
+        int first = cards_first_on_gpu(n->c, r);
+        if (first == r) continue;
+        if (!shares) return refuse_sharing(n, first, r);
+        sharing = 1;
     }
     if (sharing) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
     n->windows = all[0].windows != 0;

@@ -60,7 +60,6 @@ typedef struct comm_nccl {
     // memory
     size_t left;   // bytes of the device, before NCCL has taken any
     size_t taken;  // by NCCL since
-    int sharing;   // ranks on this rank's device, itself included
     int windows;   // gathers go between symmetric windows
     registration *registered;
     int n_registered;

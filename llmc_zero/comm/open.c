@@ -1,5 +1,5 @@
 // The choice of the implementation that the ranks use.
-#include "comm.h"
+#include "cards.h"
 #include "../error.h"
 #include "../net/agree.h"
 #include "host.h"
@@ -42,6 +42,7 @@ int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory 
                  .device = d,
                  .gather_stream = COMM,
                  .planned = planned };
+    ZERO_TRY(cards_open(c, config));
     if (c->group.ranks == 1) return comm_open_self(c);
     ZERO_TRY(comm_open_host(c, config, m));
     return config->comm.nccl && config->device == ZERO_CUDA ? open_nccl(c, config, m) : 0;
@@ -55,4 +56,5 @@ comm_way comm_way_of(const comm *c) {
 void comm_close(comm *c, int clean) {
     if (c->f && c->f->close) c->f->close(c, clean);
     c->f = NULL;
+    cards_close(c);
 }

@@ -209,12 +209,14 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
         return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: there are devices 0 to %d", number, devices - 1);
     cuda_state *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the device's state");
-    *d = (device){ .f = &cuda_functions, .asynchronous = 1, .number = number, .state = s };
+    *d =
+        (device){ .f = &cuda_functions, .asynchronous = 1, .number = number, .visible = devices, .state = s };
     s->number = number;
     CUDA_TRY(cudaSetDevice(number));
     CUDA_TRY(cudaGetDeviceProperties(&p, number));
     snprintf(d->name, sizeof d->name, "%.*s", (int)sizeof d->name - 1, p.name);
     memcpy(d->uuid, p.uuid.bytes, sizeof d->uuid);
+    CUDA_TRY(cudaDeviceGetPCIBusId(d->bus_id, sizeof d->bus_id, number));
     return open_streams(s, config);
 }
 

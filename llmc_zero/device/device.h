@@ -56,6 +56,8 @@ struct device {
     const void **table;      // (ranks) device memory for sum_ranks, which one
                              // stream uses then; NULL: none
     int number;              // of the CUDA device; -1: the processor
+    int visible;             // CUDA devices that this process sees
+    char bus_id[32];         // the place of the CUDA device, "0000:01:00.0"
     unsigned char uuid[16];  // of the CUDA device
     char name[128];          // "cpu", "NVIDIA H100 80GB HBM3"
     void *state;             // of the implementation

@@ -1,0 +1,99 @@
+#define XXH_INLINE_ALL
+#include "cards.h"
+#include "../error.h"
+#include "../net/agree.h"
+#include "../net/sockets.h"
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+typedef int same_card(const card *a, const card *b);
+
+static int have_one_device(const card *a, const card *b) {
+    return a->machine == b->machine && !memcmp(a->uuid, b->uuid, sizeof a->uuid);
+}
+
+static int have_one_gpu(const card *a, const card *b) { return a->gpu == b->gpu; }
+
+static int first_with(const comm *c, int r, same_card *same) {
+    int first = 0;
+    while (!same(&c->cards[first], &c->cards[r])) first++;
+    return first;
+}
+
+int cards_first_on_gpu(const comm *c, int r) { return first_with(c, r, have_one_gpu); }
+
+// What the ranks of r's machine have.
+typedef struct {
+    int ranks, gpus, visible;
+} machine_cards;
+
+static machine_cards on_machine_of(const comm *c, int r, same_card *same) {
+    machine_cards m = { 0 };
+    for (int i = 0; i < c->group.ranks; i++) {
+        const card *k = &c->cards[i];
+        if (k->machine != c->cards[r].machine) continue;
+        m.ranks++;
+        m.gpus += first_with(c, i, same) == i;
+        if (k->visible > m.visible) m.visible = k->visible;
+    }
+    return m;
+}
+
+int cards_room(const comm *c, int r) {
+    machine_cards m = on_machine_of(c, r, have_one_gpu);
+    return m.visible < m.ranks ? m.visible : 0;
+}
+
+static int fail_shared(const comm *c, int code, int first, int other, same_card *same, const char *tail) {
+    machine_cards m = on_machine_of(c, other, same);
+    return zero_fail(code, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s%s", first,
+                     other, net_host(c->net, other), m.ranks, m.gpus, m.gpus == 1 ? "" : "s", tail);
+}
+
+int cards_fail(const comm *c, int first, int other, const char *tail) {
+    return fail_shared(c, ZERO_ERR_COMM, first, other, have_one_gpu, tail);
+}
+
+// NCCL tells machines apart by their name and boot, or by NCCL_HOSTID.
+static card own_card(const comm *c, const zero_config *config) {
+    const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE"), *id = getenv("NCCL_HOSTID");
+    const device *d = c->device;
+    char host[NET_NAME];
+    card k = { .machine = net_machine(host), .visible = d->visible };
+    uint64_t machine = id && *id ? XXH3_64bits(id, strlen(id)) : k.machine;
+    k.gpu = XXH3_64bits_withSeed(d->bus_id, strlen(d->bus_id), machine);
+    k.may_share = config->cuda_device >= 0 || (shared && atoi(shared));
+    memcpy(k.uuid, d->uuid, sizeof k.uuid);
+    return k;
+}
+
+static int check_sharing(const comm *c) {
+    for (int r = 0; r < c->group.ranks; r++) {
+        int first = first_with(c, r, have_one_device);
+        if (first == r || (c->cards[first].may_share && c->cards[r].may_share)) continue;
+        fail_shared(c, ZERO_ERR_ARGUMENT, first, r, have_one_device, "");
+        zero_failed_advice("start no more there than it has, let each see one of its own "
+                           "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or say that they share by "
+                           "comm.nccl 0: what they exchange then goes through the host's memory");
+        return zero_failed_by_setting("comm.nccl");
+    }
+    return 0;
+}
+
+int cards_open(comm *c, const zero_config *config) {
+    c->ranks_on_device = 1;
+    if (c->group.ranks == 1 || config->device != ZERO_CUDA) return 0;
+    c->cards = calloc((size_t)c->group.ranks, sizeof *c->cards);
+    ZERO_TRY(failure_agree(c->net, c->cards ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the cards")));
+    card own = own_card(c, config);
+    ZERO_TRY(net_gather(c->net, &own, c->cards, sizeof own));
+    c->ranks_on_device = 0;
+    for (int r = 0; r < c->group.ranks; r++) c->ranks_on_device += have_one_device(&c->cards[r], &own);
+    return config->comm.nccl < 0 ? failure_agree(c->net, check_sharing(c)) : 0;
+}
+
+void cards_close(comm *c) {
+    free(c->cards);
+    c->cards = NULL;
+}
