@@ -47,7 +47,8 @@ static int talk(int rank, int ranks, const int *sockets) {
     }
     for (int r = 0; r < ranks; r++) {
         int word = -1;
-        if (r != rank && (net_read(sockets[r], &word, sizeof word, until) || word != r * 100 + rank))
+        if (r != rank && (net_wait(sockets[r], POLLIN, until) ||
+                          recv(sockets[r], &word, sizeof word, 0) != sizeof word || word != r * 100 + rank))
             return 0;
     }
     return sockets[rank] == -1;

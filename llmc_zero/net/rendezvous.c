@@ -1,8 +1,13 @@
-// The conversation, each message a `head` and what belongs to it:
-//   rank r -> rank 0   HELLO    who I am                           rank 0 -> rank r   WELCOME; or FAILED,
-//   NOT_MINE: why not rank 0 -> all      ROSTER   where everybody listens            rank r -> lower    MESH:
-//   it is me rank r -> rank 0   REPORT   nothing, or what went wrong        rank 0 -> all      GO or FAILED
-// Rank 0 thus knows every failure first and tells it to all.
+// Each message is a `head` and what belongs to it.
+//
+//   HELLO     rank r to rank 0      who it is
+//   WELCOME   rank 0 to rank r      it is one of the job; NOT_MINE or FAILED say why not
+//   ROSTER    rank 0 to all         where everybody listens
+//   MESH      rank r to the lower   it is rank r
+//   REPORT    rank r to rank 0      nothing, or what went wrong
+//   GO        rank 0 to all         everybody is connected; or FAILED
+//
+// Rank 0 thus learns of every failure first and tells it to all.
 #include "rendezvous.h"
 #include "../clock.h"
 #include "../error.h"
@@ -46,7 +51,7 @@ typedef struct {
 typedef struct {
     uint64_t node;
     int32_t pid, port;
-    unsigned char address[16];
+    struct in6_addr address;
     char host[64];
 } seat;
 typedef struct {
@@ -54,12 +59,15 @@ typedef struct {
     seat seats[];
 } roster;  // left_s: in which the ranks are to connect to each other
 
-typedef struct {   // a connection, and the message that is coming in on it
+// A connection, and the message that is coming in on it.
+typedef struct {
     int fd, rank;  // rank -1: not known
     int told;      // rank 0: has its verdict, or has reported
     double since;
     size_t got;
     head h;
+    roster *large;      // NULL: the message goes into body, else here
+    size_t most_bytes;  // of large
     union {
         hello hello;
         char text[TEXT];
@@ -88,7 +96,7 @@ typedef struct {
 
 // -------- helpers
 
-// The first failure is the one that is told.
+// Keeps the first failure, which is the one that all are told.
 static void fail(meeting *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void fail(meeting *m, const char *fmt, ...) {
     if (*m->failure) return;
@@ -104,32 +112,76 @@ static int say(const meeting *m, int fd, int kind, const void *data, size_t byte
     int rc = net_write(fd, &h, sizeof h, until);
     return rc ? rc : net_write(fd, data, bytes, until);
 }
+
 static int say_text(const meeting *m, int fd, int kind, const char *text) {
     return say(m, fd, kind, text, strlen(text) + 1);
+}
+
+// 1: g has a whole message; 0: not yet; or a negative errno: ECONNRESET where the connection has ended in
+// order too, EPROTO where the other side is another program, EBADMSG where the message is too long.
+static int hear(guest *g) {
+    char *body = g->large ? (char *)g->large : g->body.text;
+    size_t most = g->large ? g->most_bytes : sizeof g->body;
+    for (;;) {
+        int in_head = g->got < sizeof g->h;
+        size_t want = in_head ? sizeof g->h - g->got : sizeof g->h + g->h.bytes - g->got;
+        if (!want) return 1;
+        ssize_t n = recv(g->fd, in_head ? (char *)&g->h + g->got : body + (g->got - sizeof g->h), want, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno == EAGAIN ? 0 : -errno;
+        if (!n) return -ECONNRESET;
+        g->got += (size_t)n;
+        if (g->got >= sizeof g->h.magic && g->h.magic != MAGIC) return -EPROTO;
+        if (g->got == sizeof g->h && g->h.bytes > most) return -EBADMSG;
+    }
+}
+
+// Waits for a whole message. 0, or a negative errno.
+static int hear_until(guest *g, double until) {
+    for (;;) {
+        int rc = hear(g);
+        if (rc) return rc < 0 ? rc : 0;
+        ZERO_TRY(net_wait(g->fd, POLLIN, until));
+    }
+}
+
+// Returns the text of a message, which ends there. The guest may send another one.
+static const char *text_of(guest *g) {
+    char *text = g->large ? (char *)g->large : g->body.text;
+    size_t most = g->large ? g->most_bytes : sizeof g->body;
+    text[g->h.bytes < most ? g->h.bytes : most - 1] = 0;
+    g->got = 0;
+    return text;
+}
+
+// Rank 0 has said why the job does not start, so it need not be told.
+static void take_failure(meeting *m, guest *g) {
+    fail(m, "%s", text_of(g));
+    m->told = 1;
 }
 
 static int not_here(const meeting *m, int r) { return !m->seats[r].pid; }
 static int not_reported(const meeting *m, int r) { return r > 0 && !m->reported[r]; }
 static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
 
-// "rank 1", "ranks 1 (host a), 2 (host b) and more" of those that are so
+// "rank 1", or "ranks 1 (host a), 2 (host b) and more": those for which `so` holds.
 static const char *name_ranks(const meeting *m, int (*so)(const meeting *, int), char list[400]) {
-    int all = 0, named = 0;
+    enum { MOST_NAMED = 12, MOST_USED = 280 };
+    int all = 0, named = 0, used = 0;
     for (int r = 0; r < m->s->ranks; r++) all += so(m, r);
-    snprintf(list, 400, all > 1 ? "ranks " : "rank ");
-    for (int r = 0; r < m->s->ranks && named < all; r++) {
+    used = snprintf(list, 400, all > 1 ? "ranks " : "rank ");
+    for (int r = 0; r < m->s->ranks; r++) {
         if (!so(m, r)) continue;
-        size_t used = strlen(list);
-        int enough = named == 12 || used > 280;
-        const char *comma = !named                       ? ""
-                            : enough || named + 1 == all ? " and "
-                                                         : ", ",
-                   *host = m->seats[r].host;
-        if (enough)
-            snprintf(list + used, 400 - used, "%smore", comma);
+        const char *host = m->seats[r].host;
+        if (named == MOST_NAMED || used > MOST_USED) {
+            snprintf(list + used, 400 - (size_t)used, " and more");
+            break;
+        }
+        if (named)
+            used += snprintf(list + used, 400 - (size_t)used, ++named == all ? " and " : ", ");
         else
-            snprintf(list + used, 400 - used, *host ? "%s%d (host %s)" : "%s%d", comma, r, host);
-        named = enough ? all : named + 1;
+            named++;
+        used += snprintf(list + used, 400 - (size_t)used, *host ? "%d (host %s)" : "%d", r, host);
     }
     return list;
 }
@@ -140,43 +192,26 @@ static seat this_process(void) {
     return me;
 }
 
-// -------- who knocks, and says
+// -------- connections that come in
 
 static void leave(guest *g) {
     close(g->fd);
     g->fd = -1;
 }
 
+// Where there is no room left, the stranger that has said nothing for longest has to go.
 static guest *let_in(meeting *m, int fd, int rank) {
-    if (m->n == m->most) {  // full of strangers: the one that has said nothing for longest goes
-        guest *oldest = NULL;
-        for (int i = 0; i < m->n; i++)
-            if (m->guests[i].rank < 0 && (!oldest || m->guests[i].since < oldest->since))
-                oldest = &m->guests[i];
-        if (!oldest) return NULL;
+    guest *oldest = NULL;
+    for (int i = 0; i < m->n && m->n == m->most; i++)
+        if (m->guests[i].rank < 0 && (!oldest || m->guests[i].since < oldest->since)) oldest = &m->guests[i];
+    if (m->n == m->most && !oldest) return NULL;
+    if (oldest) {
         leave(oldest);
         *oldest = m->guests[--m->n];
     }
     guest *g = &m->guests[m->n++];
     *g = (guest){ .fd = fd, .rank = rank, .since = clock_now() };
     return g;
-}
-
-// 1: g has a whole message; 0: not yet; -1: it is gone, or speaks another language.
-static int hear(guest *g) {
-    for (;;) {
-        int in_head = g->got < sizeof g->h;
-        size_t want = in_head ? sizeof g->h - g->got : sizeof g->h + g->h.bytes - g->got;
-        if (!in_head && !want) return 1;
-        ssize_t n = recv(g->fd, in_head ? (char *)&g->h + g->got : g->body.text + (g->got - sizeof g->h),
-                         want, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) return 0;
-        if (n <= 0) return -1;
-        g->got += (size_t)n;
-        if (g->got >= sizeof g->h.magic && g->h.magic != MAGIC) return -1;
-        if (g->got == sizeof g->h && g->h.bytes > sizeof g->body) return -1;
-    }
 }
 
 static void take(meeting *m, guest *g);
@@ -190,7 +225,7 @@ static void lost(meeting *m, guest *g) {
     leave(g);
 }
 
-// Waits until `until` at most for something to happen, and sees to all that has.
+// Waits until `until` at most for something to happen, and handles all that has.
 static void look(meeting *m, double until) {
     int fd, wait_ms = (int)((until - clock_now()) * 1e3) + 1, n = m->n;
     m->polls[n] = (struct pollfd){ m->listener, POLLIN, 0 };
@@ -199,7 +234,7 @@ static void look(meeting *m, double until) {
         fail(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
     for (int i = 0; i < n; i++) {
         guest *g = &m->guests[i];
-        if (g->fd < 0) continue;  // forgotten meanwhile
+        if (g->fd < 0) continue;  // closed meanwhile, by forget_earlier
         int heard = m->polls[i].revents ? hear(g) : 0;
         if (heard < 0)
             lost(m, g);
@@ -222,26 +257,25 @@ static void look(meeting *m, double until) {
 
 // -------- rank 0
 
+// Why a rank that says hello cannot be one of this job.
 static void check_hello(meeting *m, const head *said, const hello *h) {
     const seat *me = &m->seats[0];
     const char *version = m->s->version ? m->s->version : "";
+    char who[160];
+    snprintf(who, sizeof who, "rank %d (host %s pid %d)", h->rank, h->host, h->pid);
     if (said->protocol != PROTOCOL)
         fail(m,
-             "rank %d (host %s pid %d) speaks version %u of the start-up protocol, rank 0 (host %s) version "
-             "%d: install the same "
+             "%s speaks version %u of the start-up protocol, rank 0 (host %s) version %d: install the same "
              "llmc_zero on all hosts",
-             h->rank, h->host, h->pid, said->protocol, me->host, PROTOCOL);
+             who, said->protocol, me->host, PROTOCOL);
     else if (h->ranks != m->s->ranks)
         fail(m,
-             "rank %d (host %s pid %d) was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: "
-             "start all with the same "
-             "number",
-             h->rank, h->host, h->pid, h->ranks, me->host, me->pid, m->s->ranks);
+             "%s was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: start all with the "
+             "same number",
+             who, h->ranks, me->host, me->pid, m->s->ranks);
     else if (strcmp(h->version, version))
-        fail(m,
-             "rank %d (host %s pid %d) runs version \"%s\", rank 0 (host %s) \"%s\": install the same on all "
-             "hosts",
-             h->rank, h->host, h->pid, h->version, me->host, version);
+        fail(m, "%s runs version \"%s\", rank 0 (host %s) \"%s\": install the same on all hosts", who,
+             h->version, me->host, version);
     else if (h->rank < 0 || h->rank >= m->s->ranks)
         fail(m, "host %s pid %d says that it is rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank,
              m->s->ranks - 1);
@@ -250,22 +284,21 @@ static void check_hello(meeting *m, const head *said, const hello *h) {
              m->seats[h->rank].host, m->seats[h->rank].pid, h->host, h->pid);
 }
 
-// The address it came from is one at which it can be reached: it is how rank 0 is reached from there.
+// The rank can be reached at the address from which it came.
 static void sit_down(meeting *m, guest *g) {
     const hello *h = &g->body.hello;
     seat *s = &m->seats[h->rank];
-    net_address from = { .bytes = sizeof from.v6 };
-    if (getpeername(g->fd, &from.any, &from.bytes)) return lost(m, g);
-    *s = (seat){ .node = h->node, .pid = h->pid, .port = h->port };
-    net_to_bytes(&from, s->address);
+    net_address from;
+    if (net_other_end(g->fd, &from)) return lost(m, g);
+    *s = (seat){ .node = h->node, .pid = h->pid, .port = h->port, .address = from.sin6_addr };
     memcpy(s->host, h->host, sizeof s->host);
     m->here++;
     if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
     if (!*m->failure && say(m, g->fd, WELCOME, NULL, 0)) lost(m, g);
 }
 
-// A rank that has waited ANSWER_S for an answer comes again, and rank 0 may have slept meanwhile: only its
-// last connection counts.
+// A rank that has waited ANSWER_S in vain, because rank 0 was stopped, connects again. Its last connection
+// counts.
 static void forget_earlier(meeting *m, const hello *h) {
     seat *s = h->rank > 0 && h->rank < m->s->ranks ? &m->seats[h->rank] : NULL;
     if (!s || s->pid != h->pid || s->node != h->node || s->port != h->port) return;
@@ -297,14 +330,13 @@ static void take_hello(meeting *m, guest *g) {
 }
 
 static void take_report(meeting *m, guest *g) {
-    g->body.text[sizeof g->body.text - 1] = 0;
-    if (*g->body.text) fail(m, "%s", g->body.text);
-    g->got = 0;
+    const char *text = text_of(g);
+    if (*text) fail(m, "%s", text);
     m->reports += !m->reported[g->rank];
     m->reported[g->rank] = 1;
 }
 
-// All who are there are told; for a moment also those who come now, since nobody would answer them any more.
+// Tells all who are there, and for a second those who come late, since nobody would answer them afterwards.
 static void tell_failure(meeting *m) {
     double until = clock_now() + LINGER_S;
     for (;;) {
@@ -331,8 +363,8 @@ static size_t roster_bytes(const meeting *m) {
     return sizeof *m->roster + (size_t)m->s->ranks * sizeof *m->seats;
 }
 
-// The ranks have a second at least to connect to each other, and rank 0 hears a little longer whom they have
-// waited for: who says nothing then is itself the one.
+// The ranks have at least a second to connect to each other. Rank 0 listens a little longer for the ranks
+// that they have waited for in vain. A rank that has not reported by then is the one that is stuck.
 static void receive_all(meeting *m) {
     char list[400];
     int others = m->s->ranks - 1;
@@ -350,8 +382,7 @@ static void receive_all(meeting *m) {
         if (m->reports < others && clock_now() > until)
             fail(m,
                  "%s: no word of being connected to the others within %.3g s, though all %d ranks were "
-                 "there: stopped, or a host "
-                 "without answer",
+                 "there: stopped, or a host without answer",
                  name_ranks(m, not_reported, list), m->s->timeout_s, m->s->ranks);
     }
     tell_all(m, GO, NULL, 0);
@@ -397,8 +428,8 @@ static int candidates(meeting *m, search *s, net_address *found) {
     return n;
 }
 
-// Says hello to whoever has answered. 1: it is rank 0, and this rank is welcome. 0: it is not, s->why says
-// what it is.
+// Says hello to whoever has answered. 1: it is rank 0, and this rank is welcome. 0: it is not, and s->why
+// says what it is.
 static int greet(meeting *m, search *s, int fd, double until) {
     const seat *me = &m->seats[m->s->rank];
     hello h = { .job = m->s->job,
@@ -408,14 +439,13 @@ static int greet(meeting *m, search *s, int fd, double until) {
                 .ranks = m->s->ranks,
                 .pid = me->pid,
                 .port = me->port };
-    head answer = { 0 };
-    char text[TEXT] = "";
+    guest zero = { .fd = fd };
     memcpy(h.host, me->host, sizeof h.host);
     if (m->s->version) snprintf(h.version, sizeof h.version, "%s", m->s->version);
     m->run = m->s->server ? 0 : s->c.run;
     int rc = say(m, fd, HELLO, &h, sizeof h);
-    if (!rc) rc = net_read(fd, &answer, sizeof answer.magic, until);
-    if (!rc && answer.magic != MAGIC) {
+    if (!rc) rc = hear_until(&zero, until);
+    if (rc == -EPROTO) {
         snprintf(s->why, sizeof s->why, "what answers there is another program");
         if (m->s->server)
             fail(m,
@@ -423,18 +453,15 @@ static int greet(meeting *m, search *s, int fd, double until) {
                  m->s->rank, m->where);
         return 0;
     }
-    if (!rc)
-        rc = net_read(fd, (char *)&answer + sizeof answer.magic, sizeof answer - sizeof answer.magic, until);
-    if (!rc && answer.bytes > sizeof text - 1) rc = -EBADMSG;
-    if (!rc) rc = net_read(fd, text, answer.bytes, until);
+    m->run = zero.h.run;
     if (rc)
         snprintf(s->why, sizeof s->why, "it takes connections but does not answer: %s", strerror(-rc));
-    else if (answer.kind == NOT_MINE)
-        snprintf(s->why, sizeof s->why, "%s", text);
-    if (!rc && (answer.kind == FAILED || (answer.kind == NOT_MINE && m->s->server))) fail(m, "%s", text);
-    m->told |= !rc && answer.kind == FAILED;
-    m->run = answer.run;
-    return !rc && answer.kind == WELCOME;
+    else if (zero.h.kind == FAILED)
+        take_failure(m, &zero);
+    else if (zero.h.kind == NOT_MINE)
+        snprintf(s->why, sizeof s->why, "%.*s", TEXT - 1, text_of(&zero));
+    if (!rc && zero.h.kind == NOT_MINE && m->s->server) fail(m, "%s", s->why);
+    return !rc && zero.h.kind == WELCOME;
 }
 
 static int try_address(meeting *m, search *s, const net_address *to) {
@@ -445,8 +472,8 @@ static int try_address(meeting *m, search *s, const net_address *to) {
         snprintf(s->why, sizeof s->why, "%s: %s", net_text(to, text), strerror(-fd));
         return -1;
     }
-    // Behind a file's address there may be another program by now. At a given one, who comes twice would be
-    // two of the same rank.
+    // A file's address may belong to another program by now, so it gets ANSWER_S. At a given address this
+    // rank waits, because rank 0 would take a second connection for a second process.
     double until = m->s->server || now + ANSWER_S > m->deadline ? m->deadline : now + ANSWER_S;
     if (!net_tune(fd, m->s->silence_s) && greet(m, s, fd, until)) return fd;
     close(fd);
@@ -476,7 +503,7 @@ static void not_found(meeting *m, const search *s) {
              set->rank, m->file, s->c.host, s->c.pid, (long long)time(NULL) - s->c.written, s->why);
 }
 
-// Until rank 0 bids this rank welcome: it may start later, and its file may be an old one until then.
+// Tries until rank 0 welcomes this rank. Rank 0 may start later, and until then its file may be an old one.
 static int find_rank_0(meeting *m) {
     search s = { .why = "no attempt" };
     for (double pause = 0.02;; pause = pause < 0.3 ? pause * 1.5 : pause) {
@@ -491,19 +518,11 @@ static int find_rank_0(meeting *m) {
 }
 
 static void wait_for_roster(meeting *m, int fd) {
-    head h;
-    size_t all = roster_bytes(m);
     double until = m->deadline + GRACE_S;
-    char text[TEXT] = "";
-    int rc = net_read(fd, &h, sizeof h, until);
-    if (!rc && h.kind == ROSTER && h.bytes == all)
-        rc = net_read(fd, m->roster, all, until);
-    else if (!rc && h.kind == FAILED && h.bytes < sizeof text) {
-        rc = net_read(fd, text, h.bytes, until);
-        if (!rc) fail(m, "%s", text);
-        m->told = !rc;
-    } else if (!rc)
-        rc = -EBADMSG;
+    guest zero = { .fd = fd, .large = m->roster, .most_bytes = roster_bytes(m) + TEXT };
+    int rc = hear_until(&zero, until);
+    if (!rc && zero.h.kind == FAILED) return take_failure(m, &zero);
+    if (!rc && (zero.h.kind != ROSTER || zero.h.bytes != roster_bytes(m))) rc = -EBADMSG;
     if (rc && clock_now() >= until)
         fail(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", m->s->rank, m->where,
              m->s->timeout_s);
@@ -515,16 +534,13 @@ static void wait_for_roster(meeting *m, int fd) {
 
 // Where rank r listens, as seen from here. What rank 0 saw as a loopback address is on rank 0's own machine.
 static net_address address_of(const meeting *m, int r) {
-    net_address a = net_from_bytes(m->seats[r].address, m->seats[r].port), zero = { .bytes = sizeof zero.v6 };
-    if (getpeername(m->sockets[0], &zero.any, &zero.bytes)) return a;
-    int local = a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr);
-    if (local && zero.any.sa_family == AF_INET6) a.v6.sin6_scope_id = zero.v6.sin6_scope_id;
-    if (!net_is_loopback(&a)) return a;
-    if (zero.any.sa_family == AF_INET)
-        zero.v4.sin_port = htons((uint16_t)m->seats[r].port);
-    else
-        zero.v6.sin6_port = htons((uint16_t)m->seats[r].port);
-    return zero;
+    net_address a = { .sin6_family = AF_INET6, .sin6_addr = m->seats[r].address }, zero;
+    if (!net_other_end(m->sockets[0], &zero)) {
+        if (net_is_loopback(&a)) a = zero;
+        if (IN6_IS_ADDR_LINKLOCAL(&a.sin6_addr)) a.sin6_scope_id = zero.sin6_scope_id;
+    }
+    a.sin6_port = htons((uint16_t)m->seats[r].port);
+    return a;
 }
 
 static void connect_to_lower(meeting *m, double until) {
@@ -553,10 +569,8 @@ static void take_mesh(meeting *m, guest *g) {
 }
 
 static void take_verdict(meeting *m, guest *g) {
-    g->body.text[sizeof g->body.text - 1] = 0;
-    if (g->h.kind == FAILED) fail(m, "%s", g->body.text);
-    m->told = g->h.kind == FAILED;
     m->verdict = 1;
+    if (g->h.kind == FAILED) take_failure(m, g);
     g->got = 0;
 }
 
@@ -565,7 +579,7 @@ static void join_mesh(meeting *m) {
     double until = clock_now() + m->roster->left_s;
     char list[400];
     m->here = 0;
-    // it may speak meanwhile: a copy, for the guests are closed at the end
+    // Rank 0 may speak meanwhile. The guests are closed at the end, so this one is a copy.
     guest *server = let_in(m, fcntl(m->sockets[0], F_DUPFD_CLOEXEC, 0), 0);
     if (!server || server->fd < 0) fail(m, "rank %d cannot watch rank 0: %s", m->s->rank, strerror(errno));
     connect_to_lower(m, until);
@@ -585,7 +599,8 @@ static void join_mesh(meeting *m) {
 
 // -------- all ranks
 
-// What is not due from there means a stranger, or a rank that is out of its mind: no place for it.
+// A message that is not due comes from a stranger, or from a rank that has gone wrong, and ends its
+// connection.
 static void take(meeting *m, guest *g) {
     int zero = m->s->rank == 0, kind = (int)g->h.kind;
     if (zero && kind == HELLO && g->rank < 0 && g->h.bytes == sizeof(hello))
@@ -600,8 +615,8 @@ static void take(meeting *m, guest *g) {
         lost(m, g);
 }
 
-// Rank 0's door. At a loopback address only where one was asked for by number or as localhost: a host's own
-// name often means 127.0.1.1.
+// Rank 0 listens at a loopback address only if one was given as a number or as localhost, because a host's
+// own name often resolves to 127.0.1.1.
 static int open_server(meeting *m) {
     const char *why = "";
     char host[HOST];
@@ -615,11 +630,11 @@ static int open_server(meeting *m) {
                    (!strcmp(host, "localhost") || strspn(host, "0123456789.:") == strlen(host));
     m->listener = net_listen(loopback ? &at[0] : NULL, port, m->s->ranks + STRANGERS);
     if (m->listener == -EADDRINUSE)
-        return zero_fail(
-            ZERO_ERR_COMM,
-            "rank 0 (host %s) cannot listen at port %d, which is in use, by another job perhaps (ss -ltnp "
-            "shows it): give another port, in start.server or MASTER_PORT",
-            m->seats[0].host, port);
+        return zero_fail(ZERO_ERR_COMM,
+                         "rank 0 (host %s) cannot listen at port %d, which is in use, perhaps by another job "
+                         "(ss -ltnp shows "
+                         "it): give another port, in start.server or MASTER_PORT",
+                         m->seats[0].host, port);
     if (m->listener < 0)
         return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at %s: %s", m->seats[0].host,
                          m->s->server, strerror(-m->listener));
@@ -682,7 +697,7 @@ static int check_settings(const rendezvous_settings *s) {
 static int meet(meeting *m) {
     const rendezvous_settings *s = m->s;
     m->most = s->ranks + STRANGERS;
-    m->roster = calloc(1, roster_bytes(m));
+    m->roster = calloc(1, roster_bytes(m) + TEXT);
     m->reported = calloc((size_t)s->ranks, 1);
     m->guests = calloc((size_t)m->most, sizeof *m->guests);
     m->polls = calloc((size_t)m->most + 1, sizeof *m->polls);

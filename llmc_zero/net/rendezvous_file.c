@@ -20,20 +20,11 @@ static void find_addresses(card *c) {
     c->n = 0;
     if (getifaddrs(&all)) return;
     for (struct ifaddrs *i = all; i && c->n < CARD_ADDRESSES; i = i->ifa_next) {
-        net_address *a = &c->at[c->n];
-        int family = i->ifa_addr ? i->ifa_addr->sa_family : 0;
-        if (!(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) ||
-            (family != AF_INET && family != AF_INET6))
-            continue;
-        a->bytes = family == AF_INET ? sizeof a->v4 : sizeof a->v6;
-        memcpy(&a->any, i->ifa_addr, a->bytes);
-        if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->v6.sin6_addr))
-            continue;  // means nothing on another host
-        if (family == AF_INET)
-            a->v4.sin_port = htons((uint16_t)c->port);
-        else
-            a->v6.sin6_port = htons((uint16_t)c->port);
-        c->n++;
+        int family = i->ifa_addr ? i->ifa_addr->sa_family : 0, off = !(i->ifa_flags & IFF_UP);
+        if (off || (i->ifa_flags & IFF_LOOPBACK) || (family != AF_INET && family != AF_INET6)) continue;
+        net_address a = net_from(i->ifa_addr, c->port);
+        // another host cannot use a link-local address
+        if (!IN6_IS_ADDR_LINKLOCAL(&a.sin6_addr)) c->at[c->n++] = a;
     }
     freeifaddrs(all);
 }
