@@ -2,6 +2,7 @@
 #include "exchange.h"
 #include "failure.h"
 #include "launch.h"
+#include "sockets.h"
 #include "../clock.h"
 #include "../error.h"
 #include "../zero_job.h"
@@ -74,8 +75,8 @@ static int mpi_step(net *n) {
     return done ? NET_DONE : NET_WAITING;
 }
 
-// It spins for a millisecond, then sleeps between looks. This goes by the clock: with more ranks than cores a
-// look gives its core away, and gets it back after a time slice.
+// Spins for a millisecond, then sleeps between looks. It goes by the clock, not by the number of looks,
+// because with more ranks than cores a look gives the core away for a time slice.
 static void mpi_rest(net *n, double idle_s) {
     (void)n;
     if (idle_s > 1e-3) clock_nap(idle_s < 10e-3 ? 20e-6 : 200e-6);
@@ -91,7 +92,7 @@ static void mpi_pending(net *n, char *missing) {
     }
 }
 
-// What comes later must not be written into memory that may be freed by then.
+// A message that comes later must not be written into memory that may have been freed.
 static void mpi_abandon(net *n) {
     mpi_state *s = state_of(n);
     for (int i = 0; i < s->receives; i++)
@@ -144,8 +145,8 @@ static void __attribute__((noreturn)) mpi_end(net *n, int status) {
 
 // -------- start
 
-// MPI sets no limit to its own start, so a thread does it. Where a rank never comes, the thread and this are
-// left behind.
+// MPI sets no limit to its own start, so a thread does it. If a rank never comes, the thread and this
+// structure are left behind.
 typedef struct {
     MPI_Comm given, comm;
     int overlap, finalize, rank, ranks, node_rank, ranks_on_node, rc;
@@ -197,12 +198,7 @@ static void *run_meet(void *start) {
     return NULL;
 }
 
-static void host_name(char host[NET_HOST]) {
-    memset(host, 0, NET_HOST);
-    if (gethostname(host, NET_HOST - 1)) strcpy(host, "unknown");
-}
-
-// 1: the thread still runs.
+// Returns 1 if the thread still runs after `limit` seconds.
 static int outlasts(pthread_t thread, double limit) {
     patience p = patience_start();
     while (pthread_tryjoin_np(thread, NULL)) {
@@ -224,7 +220,7 @@ static int meet_within(double limit, mpi_start *m, int *left) {
     *left = outlasts(thread, limit);
     if (!*left) return m->rc ? zero_fail_again(&m->failure) : 0;
     zero_launch_info launched = zero_launched();
-    host_name(host);
+    net_machine(host);
     return zero_fail_rank(
         ZERO_ERR_COMM, launched.rank, host,
         " waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone", limit,
@@ -302,7 +298,7 @@ int net_open_mpi(net *n, const zero_config *config) {
     if (!rc) rc = take_places(n, m);
     if (!left) free(m);
     ZERO_TRY(rc);
-    host_name(host);
+    net_machine(host);
     ZERO_TRY(net_gather(n, host, n->hosts, sizeof host));
     memcpy(n->hosts[n->rank], host, sizeof host);
     int all = net_least(n, n->ranks_on_node == n->ranks);

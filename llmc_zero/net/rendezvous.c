@@ -78,9 +78,7 @@ typedef struct {
     const rendezvous_settings *s;
     int *sockets;
     roster *roster;
-    seat *seats;  // (ranks), the roster's; pid 0: nobody yet
-    int here;     // seats taken
-    int reports;
+    seat *seats;        // (ranks), the roster's; pid 0: nobody yet
     char *reported;     // (ranks)
     int verdict, told;  // what rank 0 says of the whole: it has come; it is a failure
     uint64_t run;
@@ -160,18 +158,26 @@ static void take_failure(meeting *m, guest *g) {
     m->told = 1;
 }
 
+// Whom this rank waits for.
+typedef int absence(const meeting *m, int r);
 static int not_here(const meeting *m, int r) { return !m->seats[r].pid; }
 static int not_reported(const meeting *m, int r) { return r > 0 && !m->reported[r]; }
 static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
+static int no_verdict(const meeting *m, int r) { return r == 0 && !m->verdict; }
 
-// "rank 1", or "ranks 1 (host a), 2 (host b) and more": those for which `so` holds.
-static const char *name_ranks(const meeting *m, int (*so)(const meeting *, int), char list[400]) {
+static int count(const meeting *m, absence *is_absent) {
+    int n = 0;
+    for (int r = 0; r < m->s->ranks; r++) n += is_absent(m, r);
+    return n;
+}
+
+// "rank 1", or "ranks 1 (host a), 2 (host b) and more": those who are absent.
+static const char *name_ranks(const meeting *m, absence *is_absent, char list[400]) {
     enum { MOST_NAMED = 12, MOST_USED = 280 };
-    int all = 0, named = 0, used = 0;
-    for (int r = 0; r < m->s->ranks; r++) all += so(m, r);
-    used = snprintf(list, 400, all > 1 ? "ranks " : "rank ");
+    int all = count(m, is_absent), named = 0;
+    int used = snprintf(list, 400, all > 1 ? "ranks " : "rank ");
     for (int r = 0; r < m->s->ranks; r++) {
-        if (!so(m, r)) continue;
+        if (!is_absent(m, r)) continue;
         const char *host = m->seats[r].host;
         if (named == MOST_NAMED || used > MOST_USED) {
             snprintf(list + used, 400 - (size_t)used, " and more");
@@ -255,6 +261,17 @@ static void look(meeting *m, double until) {
              strerror(-fd), fd == -EMFILE ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
+// Returns 1 if some are still absent at *until, 0 when nobody is, or all is over before. A rank that comes
+// may bring m->deadline forward.
+static int wait_for(meeting *m, absence *is_absent, const double *until) {
+    while (!*m->failure && count(m, is_absent)) {
+        if (m->verdict) return 0;
+        if (clock_now() > *until) return 1;
+        look(m, *until);
+    }
+    return 0;
+}
+
 // -------- rank 0
 
 // Why a rank that says hello cannot be one of this job.
@@ -292,7 +309,6 @@ static void sit_down(meeting *m, guest *g) {
     if (net_other_end(g->fd, &from)) return lost(m, g);
     *s = (seat){ .node = h->node, .pid = h->pid, .port = h->port, .address = from.sin6_addr };
     memcpy(s->host, h->host, sizeof s->host);
-    m->here++;
     if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
     if (!*m->failure && say(m, g->fd, WELCOME, NULL, 0)) lost(m, g);
 }
@@ -305,7 +321,6 @@ static void forget_earlier(meeting *m, const hello *h) {
     for (int i = 0; i < m->n; i++)
         if (m->guests[i].rank == h->rank && m->guests[i].fd >= 0) leave(&m->guests[i]);
     *s = (seat){ .pid = 0 };
-    m->here--;
 }
 
 static void take_hello(meeting *m, guest *g) {
@@ -332,7 +347,6 @@ static void take_hello(meeting *m, guest *g) {
 static void take_report(meeting *m, guest *g) {
     const char *text = text_of(g);
     if (*text) fail(m, "%s", text);
-    m->reports += !m->reported[g->rank];
     m->reported[g->rank] = 1;
 }
 
@@ -345,7 +359,7 @@ static void tell_failure(meeting *m) {
             say_text(m, m->guests[i].fd, FAILED, m->failure);
             m->guests[i].told = 1;
         }
-        if (m->here == m->s->ranks || clock_now() > until || clock_now() > m->deadline) return;
+        if (!count(m, not_here) || clock_now() > until || clock_now() > m->deadline) return;
         look(m, until);
     }
 }
@@ -367,24 +381,17 @@ static size_t roster_bytes(const meeting *m) {
 // that they have waited for in vain. A rank that has not reported by then is the one that is stuck.
 static void receive_all(meeting *m) {
     char list[400];
-    int others = m->s->ranks - 1;
-    while (m->here <= others && !*m->failure) {
-        look(m, m->deadline);
-        if (m->here <= others && clock_now() > m->deadline)
-            fail(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)",
-                 name_ranks(m, not_here, list), m->s->ranks, m->s->timeout_s, m->where, m->seats[0].host);
-    }
+    if (wait_for(m, not_here, &m->deadline))
+        fail(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)",
+             name_ranks(m, not_here, list), m->s->ranks, m->s->timeout_s, m->where, m->seats[0].host);
     m->roster->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
     double until = clock_now() + m->roster->left_s + GRACE_S;
     tell_all(m, ROSTER, m->roster, roster_bytes(m));
-    while (m->reports < others && !*m->failure) {
-        look(m, until);
-        if (m->reports < others && clock_now() > until)
-            fail(m,
-                 "%s: no word of being connected to the others within %.3g s, though all %d ranks were "
-                 "there: stopped, or a host without answer",
-                 name_ranks(m, not_reported, list), m->s->timeout_s, m->s->ranks);
-    }
+    if (wait_for(m, not_reported, &until))
+        fail(m,
+             "%s: no word of being connected to the others within %.3g s, though all %d ranks were there: "
+             "stopped, or a host without answer",
+             name_ranks(m, not_reported, list), m->s->timeout_s, m->s->ranks);
     tell_all(m, GO, NULL, 0);
     if (*m->failure) return tell_failure(m);
     for (int i = 0; i < m->n; i++) {
@@ -564,7 +571,6 @@ static void take_mesh(meeting *m, guest *g) {
     if (g->h.run != m->run || rank <= m->s->rank || rank >= m->s->ranks || m->sockets[rank] >= 0)
         return leave(g);
     m->sockets[rank] = g->fd;
-    m->here++;
     g->fd = -1;
 }
 
@@ -575,26 +581,19 @@ static void take_verdict(meeting *m, guest *g) {
 }
 
 static void join_mesh(meeting *m) {
-    int higher = m->s->ranks - 1 - m->s->rank;
     double until = clock_now() + m->roster->left_s;
     char list[400];
-    m->here = 0;
     // Rank 0 may speak meanwhile. The guests are closed at the end, so this one is a copy.
     guest *server = let_in(m, fcntl(m->sockets[0], F_DUPFD_CLOEXEC, 0), 0);
     if (!server || server->fd < 0) fail(m, "rank %d cannot watch rank 0: %s", m->s->rank, strerror(errno));
     connect_to_lower(m, until);
-    while (m->here < higher && !*m->failure && !m->verdict) {
-        look(m, until);
-        if (m->here < higher && clock_now() > until)
-            fail(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", m->s->rank,
-                 name_ranks(m, not_connected, list));
-    }
+    if (wait_for(m, not_connected, &until))
+        fail(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", m->s->rank,
+             name_ranks(m, not_connected, list));
     if (!m->verdict) say_text(m, m->sockets[0], REPORT, m->failure);
-    for (until += GRACE_S + 1; !m->verdict && !*m->failure;) {
-        look(m, until);
-        if (clock_now() > until)
-            fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
-    }
+    until += GRACE_S + 1;
+    if (wait_for(m, no_verdict, &until))
+        fail(m, "rank %d: rank 0 at %s does not say whether all are connected", m->s->rank, m->where);
 }
 
 // -------- all ranks
@@ -655,7 +654,6 @@ static int be_rank_0(meeting *m) {
     if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run)
         return zero_fail(ZERO_ERR_COMM, "no random number: %s", strerror(errno));
     m->run |= 1;  // 0 stands for none
-    m->here = 1;
     m->seats[0].port = m->port;
     if (m->s->file) {
         snprintf(m->where, sizeof m->where, "%.200s:%d", m->seats[0].host, m->port);

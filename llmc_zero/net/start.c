@@ -24,25 +24,25 @@ static int connect_by_mpi(net *n, const zero_config *config) {
     return 0;
 }
 
-// Rank and ranks from the configuration, or else from the launcher.
-static int take_numbers(const zero_start_config *start, rendezvous_settings *s) {
+static int check_numbers(const zero_start_config *start) {
     if ((start->rank < 0) != (start->ranks < 1))
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
                                  " %d and start.ranks %d: both are needed, or neither under a launcher",
                                  start->rank, start->ranks);
-    if (start->rank < 0) {
-        int found = launched_read(s);
-        if (found) return found < 0 ? found : 0;
-        return zero_fail_setting(
-            ZERO_ERR_ARGUMENT, "start.rank start.ranks",
-            " and start.ranks are missing: no launcher says which rank this is (RANK and "
-            "WORLD_SIZE, Slurm, or Open MPI)");
-    }
-    if (start->rank >= start->ranks)
+    if (start->rank >= 0 && start->rank >= start->ranks)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
                                  " %d: of %d ranks the last is %d", start->rank, start->ranks,
                                  start->ranks - 1);
     return 0;
+}
+
+// Rank and ranks, where the configuration does not have them.
+static int ask_launcher(rendezvous_settings *s) {
+    int found = launched_read(s);
+    if (found) return found < 0 ? found : 0;
+    return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
+                             " and start.ranks are missing: no launcher says which rank this is (RANK and "
+                             "WORLD_SIZE, Slurm, or Open MPI)");
 }
 
 static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
@@ -56,7 +56,7 @@ static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
     if (by_file && !s.file)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file",
                                  ", a path that all ranks see, is missing for the start by a file");
-    ZERO_TRY(take_numbers(start, &s));
+    if (s.rank < 0) ZERO_TRY(ask_launcher(&s));
     if (!s.server && !s.file && s.ranks > 1)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.server",
                                  ", the address of rank 0 as host:port, is missing for the start by TCP");
@@ -71,10 +71,7 @@ static int start_alone(const zero_start_config *start) {
                                  " %d, but nothing says how they find each other: there is no launcher, no "
                                  "start.server, no start.file",
                                  start->ranks);
-    if ((start->rank < 0) == (start->ranks < 1)) return 0;
-    return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
-                             " %d and start.ranks %d: both are needed, or neither", start->rank,
-                             start->ranks);
+    return 0;
 }
 
 static zero_start method_of(const zero_start_config *start) {
@@ -89,6 +86,7 @@ int net_start(net *n, const zero_config *config) {
         .ranks = 1, .ranks_on_node = 1, .on_one_node = 1, .timeout_s = config->comm.timeout_s, .name = "self"
     };
     zero_start method = method_of(&config->start);
+    if (method != ZERO_START_MPI) ZERO_TRY(check_numbers(&config->start));
     if (method == ZERO_START_AUTO) return start_alone(&config->start);
     if (method == ZERO_START_MPI) return connect_by_mpi(n, config);
     return connect_by_tcp(n, config, method == ZERO_START_FILE);
