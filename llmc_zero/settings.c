@@ -38,24 +38,27 @@ zero_config zero_defaults(void) {
 
 static int check_numbers(const zero_config *c) {
     if (c->numbers.dtype != ZERO_F32 && c->numbers.dtype != ZERO_BF16 && c->numbers.dtype != ZERO_F16)
-        return zero_fail(ZERO_ERR_ARGUMENT, "dtype %d: ZERO_F32, ZERO_BF16 or ZERO_F16",
-                         (int)c->numbers.dtype);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.dtype", " %d: ZERO_F32, ZERO_BF16 or ZERO_F16",
+                                 (int)c->numbers.dtype);
     if (c->numbers.no_master && c->numbers.dtype != ZERO_BF16)
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "no_master with %s: only bf16 parameters are rounded stochastically",
-                         dtype_name(c->numbers.dtype));
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.no_master",
+                                 " with %s: only bf16 parameters are rounded stochastically",
+                                 dtype_name(c->numbers.dtype));
     if (!(c->numbers.loss_scale >= 0) || isinf(c->numbers.loss_scale))
-        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale %g: at least 0, and finite", c->numbers.loss_scale);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.loss_scale", " %g: at least 0, and finite",
+                                 c->numbers.loss_scale);
     if (c->numbers.initial_scale_power < 0 || c->numbers.initial_scale_power > 126)
-        return zero_fail(ZERO_ERR_ARGUMENT, "initial_scale_power %d: 0 to 126",
-                         c->numbers.initial_scale_power);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.initial_scale_power", " %d: 0 to 126",
+                                 c->numbers.initial_scale_power);
     if (c->numbers.loss_scale_window < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "loss_scale_window %d: at least 1", c->numbers.loss_scale_window);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.loss_scale_window", " %d: at least 1",
+                                 c->numbers.loss_scale_window);
     if (c->numbers.hysteresis < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "hysteresis %d: at least 1", c->numbers.hysteresis);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.hysteresis", " %d: at least 1",
+                                 c->numbers.hysteresis);
     if (!(c->numbers.min_loss_scale >= 0x1p-126) || isinf(c->numbers.min_loss_scale))
-        return zero_fail(ZERO_ERR_ARGUMENT, "min_loss_scale %g: at least 2^-126, and finite",
-                         c->numbers.min_loss_scale);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "numbers.min_loss_scale",
+                                 " %g: at least 2^-126, and finite", c->numbers.min_loss_scale);
     return 0;
 }
 
@@ -65,39 +68,43 @@ int settings_check(const zero_config *c) {
             ZERO_ERR_ARGUMENT,
             "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
     if (c->stage < 0 || c->stage > 3)
-        return zero_fail(ZERO_ERR_ARGUMENT, "stage %d: the stages are 0, 1, 2 and 3", c->stage);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "stage", " %d: the stages are 0, 1, 2 and 3", c->stage);
     if (c->debug.naive && c->stage)
-        return zero_fail(ZERO_ERR_ARGUMENT, "the naive path is plain data parallel: stage 0, not %d",
-                         c->stage);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.naive stage",
+                                 ": the naive path is plain data parallel: stage 0, not %d", c->stage);
     ZERO_TRY(check_numbers(c));
     if (c->comm.nccl < -1 || c->comm.nccl > 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "nccl %d: -1, 0 or 1", c->comm.nccl);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.nccl", " %d: -1, 0 or 1", c->comm.nccl);
     if (c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl))
-        return zero_fail(ZERO_ERR_ARGUMENT, "NCCL is for CUDA devices: device ZERO_CUDA");
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.nccl device",
+                                 ": NCCL is for CUDA devices: device ZERO_CUDA");
     if (c->comm.reduce_nccl && c->comm.nccl != 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "reduce_nccl needs nccl 1");
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.reduce_nccl", " needs comm.nccl 1");
     if (c->device != ZERO_CPU && c->device != ZERO_CUDA)
-        return zero_fail(ZERO_ERR_ARGUMENT, "device %d: ZERO_CPU or ZERO_CUDA", (int)c->device);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "device", " %d: ZERO_CPU or ZERO_CUDA", (int)c->device);
     if (c->debug.naive && c->device == ZERO_CUDA)
-        return zero_fail(ZERO_ERR_ARGUMENT, "the naive path computes on the processor: device ZERO_CPU");
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.naive device",
+                                 ": the naive path computes on the processor: device ZERO_CPU");
     if (c->micro_batches < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "micro_batches %d: at least 1", c->micro_batches);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "micro_batches", " %d: at least 1", c->micro_batches);
     if (c->reduce_bucket_size < 0)
-        return zero_fail(ZERO_ERR_ARGUMENT, "reduce_bucket_size %lld: at least 0",
-                         (long long)c->reduce_bucket_size);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "reduce_bucket_size", " %lld: at least 0",
+                                 (long long)c->reduce_bucket_size);
     if (c->prefetch < 0 || c->prefetch > 1024)
-        return zero_fail(ZERO_ERR_ARGUMENT, "prefetch %d: 0 to 1024 units", c->prefetch);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "prefetch", " %d: 0 to 1024 units", c->prefetch);
     if (c->max_open < 1 || c->max_open > 1024)
-        return zero_fail(ZERO_ERR_ARGUMENT, "max_open %d: 1 to 1024 units", c->max_open);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "max_open", " %d: 1 to 1024 units", c->max_open);
     if (c->comm.window_bytes && (c->comm.window_bytes < 64 << 10 || c->comm.window_bytes > 16 << 20))
-        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: 0, or 64 KiB to 16 MiB",
-                         (long long)c->comm.window_bytes);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.window_bytes", " %lld: 0, or 64 KiB to 16 MiB",
+                                 (long long)c->comm.window_bytes);
     if (!(c->comm.timeout_s > 0 && c->comm.timeout_s <= 1e6))
-        return zero_fail(ZERO_ERR_ARGUMENT, "comm_timeout_s %g: above 0, at most 1e6", c->comm.timeout_s);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.timeout_s", " %g: above 0, at most 1e6",
+                                 c->comm.timeout_s);
     if (c->start.method < ZERO_START_AUTO || c->start.method > ZERO_START_FILE)
-        return zero_fail(ZERO_ERR_ARGUMENT, "start.method %d: ZERO_START_AUTO, _MPI, _TCP or _FILE",
-                         (int)c->start.method);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.method",
+                                 " %d: ZERO_START_AUTO, _MPI, _TCP or _FILE", (int)c->start.method);
     if (c->debug.trace_events < 0)
-        return zero_fail(ZERO_ERR_ARGUMENT, "trace_events %d: at least 0", c->debug.trace_events);
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.trace_events", " %d: at least 0",
+                                 c->debug.trace_events);
     return 0;
 }

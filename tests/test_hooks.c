@@ -498,8 +498,8 @@ static void test_config_refused(void **state) {
     BAD(max_open, 0, "max_open 0");
     BAD(comm.window_bytes, 65535, "window_bytes 65535");
     BAD(comm.window_bytes, (16 << 20) + 1, "window_bytes 16777217");
-    BAD(comm.timeout_s, 0, "comm_timeout_s 0");
-    BAD(comm.timeout_s, NAN, "comm_timeout_s");
+    BAD(comm.timeout_s, 0, "comm.timeout_s 0");
+    BAD(comm.timeout_s, NAN, "comm.timeout_s");
     BAD(debug.trace_events, -1, "trace_events -1");
     REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
             "zero_config.size");
