@@ -7,7 +7,8 @@ static int share_by_net(void *ctx, double mine, double *all) {
 static int broadcast_by_net(void *ctx, int root, void *data, size_t bytes) {
     return net_broadcast(ctx, root, data, bytes);
 }
-voice voice_of_net(net *n) { return (voice){ n, share_by_net, broadcast_by_net }; }
+static int barrier_by_net(void *ctx) { return net_least(ctx, 0); }
+voice voice_of_net(net *n) { return (voice){ n, share_by_net, broadcast_by_net, barrier_by_net }; }
 
 int failure_agree_by(voice v, const net *n, int rc) {
     if (n->ranks == 1) return rc;
@@ -22,15 +23,10 @@ int failure_agree_by(voice v, const net *n, int rc) {
     }
     if (!failed) return 0;
     ZERO_TRY(v.broadcast(v.ctx, lowest, &first, sizeof first));
+    v.barrier(v.ctx);  // if that fails, the first failure is still the one to report
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
     return zero_failed_after(n->rank);
 }
 
-int failure_agree(net *n, int rc) {
-    rc = failure_agree_by(voice_of_net(n), n, rc);
-    if (!rc || n->ranks == 1) return rc;
-    zero_failure f = *zero_last_failure();
-    net_least(n, 0);  // a rank that left before all know of the failure would look like the cause
-    return zero_fail_again(&f);
-}
+int failure_agree(net *n, int rc) { return failure_agree_by(voice_of_net(n), n, rc); }
