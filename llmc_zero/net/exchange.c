@@ -3,7 +3,7 @@
 #include "failure.h"
 #include <string.h>
 
-// A rank that has ended in order will not take part any more.
+// Fails if this rank waits for one that has ended in order, which takes part in nothing any more.
 static int check_left(net *n, net_use use, exchange_kind x) {
     char missing[n->ranks], where[NET_WHERE];
     int any = 0;
@@ -20,7 +20,7 @@ static int check_left(net *n, net_use use, exchange_kind x) {
     return 0;
 }
 
-// Until the exchange is done, fails, or timeout_s are over: then *late is 1.
+// Waits until the exchange is done, has failed, or has taken timeout_s: then *late is 1.
 static int wait_for_all(net *n, net_use use, exchange_kind x, int *late) {
     enum { LOOK_MS = 50 };
     patience p = patience_start();
@@ -53,7 +53,7 @@ static int exchange(net *n, exchange_kind x, net_use use, int root, char *const 
     if (late) n->f->pending(n, missing);
     n->f->abandon(n);
     n->closed = 1;
-    if (!n->ending && !late) failure_keep(n);  // else the thread that ends the job has the failure
+    if (!n->ending && !late) failure_keep(n);  // else the thread that ends the job keeps it
     return late ? 1 : rc;
 }
 

@@ -7,7 +7,7 @@
 int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                  size_t bytes);
 int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks * bytes): each rank's
-int net_least(net *n, int value);  // the least of the ranks' values, from 0 on; negative: an error
+int net_least(net *n, int value);  // the least of the ranks' values, which are at least 0; negative: an error
 int net_broadcast(net *n, int root, void *data, size_t bytes);
 
 #endif

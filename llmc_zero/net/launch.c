@@ -12,8 +12,8 @@
 
 enum { PORTS_FROM = 10000, PORTS = 20000 };  // below those that systems give to outgoing connections
 
-// The variables in which each launcher says which rank a process is. The first is for a launcher of the
-// user's own, and torchrun, which starts some for each host.
+// The variables in which each launcher says which rank a process is. The first are set by torchrun, which
+// starts processes on each host, or by a user's script.
 typedef struct {
     const char *name, *rank, *ranks;
 } launcher;
@@ -47,7 +47,7 @@ static int number(const char *name, int *n) {
     return 0;
 }
 
-// The first of Slurm's hosts: node[08-11,3],other -> node08. Groups of digits may stand anywhere, more than
+// Finds the first of Slurm's hosts: node[08-11,3],other -> node08. Brackets may stand anywhere, more than
 // once.
 static void first_host(const char *list, char *host, size_t bytes) {
     size_t n = 0;
@@ -79,9 +79,8 @@ static void slurm_server(char *server, size_t bytes, uint64_t job) {
                  PORTS_FROM + (int)(job % PORTS));
 }
 
-// A batch script's exported RANK and WORLD_SIZE are the same in all that srun or mpirun starts, and each
-// would take itself for that one rank. torchrun, of which they start one for each host, sets its own for each
-// process.
+// If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same, and each would
+// take itself for that rank. torchrun, started once for each host, sets its own for each process.
 static int check_own(const rendezvous_settings *s, const launcher *by) {
     int task = 0, tasks = 1;
     if (!value(by->ranks) || !value(by->rank) || value("TORCHELASTIC_RUN_ID")) return 0;
@@ -108,7 +107,7 @@ static void own_server(char *server, size_t bytes, const char *host, const char 
     snprintf(server, bytes, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);
 }
 
-// 0 stands for none.
+// Returns a number for the job; 0: there is none.
 static uint64_t job_number(const launcher *by) {
     static const char *const jobs[] = { "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
                                         "OMPI_MCA_ess_base_jobid", NULL };

@@ -1,4 +1,4 @@
-// What needs MPI itself: start, messages, end. The only file that includes mpi.h.
+// Ranks connected by MPI: start, messages, end. This is the only file that includes mpi.h.
 #include "exchange.h"
 #include "failure.h"
 #include "launch.h"
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { EXCHANGED, NOTE };          // tags
-static const double start_s = 10;  // MPI's own start may take so much longer than a collective
+static const double start_s = 10;  // MPI's own start may take this much longer than a collective
 
 typedef struct {
     MPI_Comm comm;
@@ -120,7 +120,7 @@ static void mpi_tell(net *n, const net_note *note) {
     }
 }
 
-// MPI buffers messages as short as these.
+// Nothing to wait for: MPI buffers messages as short as these.
 static int mpi_telling(net *n) {
     (void)n;
     return 0;
@@ -208,7 +208,8 @@ static int outlasts(pthread_t thread, double limit) {
     return 0;
 }
 
-// A caller's MPI may allow one thread only. Otherwise *left is set where the thread still runs.
+// An MPI that the caller has started may allow one thread only, so this one goes on. Else a thread does, and
+// *left says whether it still runs.
 static int meet_within(double limit, mpi_start *m, int *left) {
     int running = 0;
     char host[NET_HOST];
@@ -233,8 +234,8 @@ static void *run_finalize(void *unused) {
     return NULL;
 }
 
-// MPI's end has no limit either. If a rank does not come, the thread is left behind: a process that ended
-// inside MPI_Finalize would be a failure to the launcher, which then ends the job.
+// MPI sets no limit to its end either. If a rank does not come, the thread is left behind: if the process
+// ended inside MPI_Finalize, the launcher would take it for a failure and end the job.
 static void finalize_within(double limit) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, run_finalize, NULL))

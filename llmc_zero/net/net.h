@@ -90,8 +90,8 @@ int net_prepare(net *n, const net_functions *f, const char *name, int rank, int 
 int net_open_mpi(net *n, const zero_config *config);
 int net_open_tcp(net *n, const rendezvous_settings *s);
 
-// How long this rank has waited. Time in which the process was itself stopped does not count, so that a last
-// look at the others always follows it: patience_waited is called before each look.
+// How long this rank has waited. Time in which the process itself was stopped does not count. patience_waited
+// is called before each look at the others, so that a last look follows after such a stop.
 typedef struct {
     double waited, last;  // seconds; of clock_now, when it was last asked
 } patience;

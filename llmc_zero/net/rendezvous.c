@@ -44,7 +44,7 @@ typedef struct {
 } head;
 typedef struct {
     uint64_t job, node;
-    double left_s;                   // until its limit
+    double left_s;                   // until the sender gives up
     int32_t rank, ranks, pid, port;  // port: where it listens for the higher ranks
     char host[64], version[48];
 } hello;
@@ -57,12 +57,12 @@ typedef struct {
 typedef struct {
     double left_s;
     seat seats[];
-} roster;  // left_s: in which the ranks are to connect to each other
+} roster;  // left_s: the ranks have so long to connect to each other
 
 // A connection, and the message that is coming in on it.
 typedef struct {
     int fd, rank;  // rank -1: not known
-    int told;      // rank 0: has its verdict, or has reported
+    int told;      // it has got the verdict
     double since;
     size_t got;
     head h;
@@ -80,14 +80,14 @@ typedef struct {
     roster *roster;
     seat *seats;        // (ranks), the roster's; pid 0: nobody yet
     char *reported;     // (ranks)
-    int verdict, told;  // what rank 0 says of the whole: it has come; it is a failure
+    int verdict, told;  // rank 0's verdict has come; the failure is known to rank 0
     uint64_t run;
     double deadline;
     int listener, port;
     guest *guests;
     struct pollfd *polls;
     int n, most;
-    char where[320];      // rank 0 is to be found
+    char where[320];      // rank 0 listens
     char file[PATH_MAX];  // s->file, as it was at the last look
     char failure[TEXT];
 } meeting;
@@ -274,7 +274,7 @@ static int wait_for(meeting *m, absence *is_absent, const double *until) {
 
 // -------- rank 0
 
-// Why a rank that says hello cannot be one of this job.
+// Fails if a rank that says hello cannot be one of this job.
 static void check_hello(meeting *m, const head *said, const hello *h) {
     const seat *me = &m->seats[0];
     const char *version = m->s->version ? m->s->version : "";
@@ -339,7 +339,7 @@ static void take_hello(meeting *m, guest *g) {
     forget_earlier(m, h);
     check_hello(m, &g->h, h);
     int has_place = h->rank > 0 && h->rank < m->s->ranks;
-    g->rank = has_place ? h->rank : m->s->ranks;  // from here on it gets the verdict
+    g->rank = has_place ? h->rank : m->s->ranks;  // from now on it is told of a failure
     g->got = 0;
     if (has_place && !m->seats[h->rank].pid) sit_down(m, g);
 }
@@ -409,7 +409,7 @@ typedef struct {
     int seen;
 } search;
 
-// Rank 0's addresses, as far as they are known now.
+// Finds the addresses of rank 0 that are known by now, and returns how many.
 static int candidates(meeting *m, search *s, net_address *found) {
     const char *why = "";
     int for_good = 0, n = 0, port;
@@ -539,7 +539,8 @@ static void wait_for_roster(meeting *m, int fd) {
         fail(m, "rank %d has lost its connection to rank 0 at %s: %s", m->s->rank, m->where, strerror(-rc));
 }
 
-// Where rank r listens, as seen from here. What rank 0 saw as a loopback address is on rank 0's own machine.
+// Returns where rank r listens, as seen from here. An address that was loopback for rank 0 is on rank 0's
+// machine.
 static net_address address_of(const meeting *m, int r) {
     net_address a = { .sin6_family = AF_INET6, .sin6_addr = m->seats[r].address }, zero;
     if (!net_other_end(m->sockets[0], &zero)) {
@@ -653,7 +654,7 @@ static int open_any(meeting *m) {
 static int be_rank_0(meeting *m) {
     if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run)
         return zero_fail(ZERO_ERR_COMM, "no random number: %s", strerror(errno));
-    m->run |= 1;  // 0 stands for none
+    m->run |= 1;  // 0 means none
     m->seats[0].port = m->port;
     if (m->s->file) {
         snprintf(m->where, sizeof m->where, "%.200s:%d", m->seats[0].host, m->port);

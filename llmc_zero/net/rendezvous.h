@@ -1,9 +1,9 @@
 // How the processes of a job find each other without MPI: rank 0 listens, at a given address or at one that
-// it writes into a shared file; the others come to it, it tells each where the others are, and they connect,
-// every rank with every other.
+// it writes into a shared file. The others connect to it, it tells each where the others listen, and every
+// rank connects to every other.
 //
-// Who reaches the port can take part: the job's number and, with a file, a random run number guard against
-// mistakes, not against attacks. The network must be one that is trusted, as it must be for MPI and NCCL.
+// Anyone who reaches the port can take part. The job's number and, with a file, a random run number guard
+// against mistakes, not against attacks, so the network must be trusted, as for MPI and NCCL.
 #ifndef LLMC_ZERO_RENDEZVOUS_H
 #define LLMC_ZERO_RENDEZVOUS_H
 #include <stdint.h>
@@ -12,10 +12,8 @@ typedef struct {
     int rank, ranks;
     const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
     const char *file;    // a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two
-    double timeout_s;    // after which whoever waits gives up, with 4 s more at most until it knows why; the
-                         // same on all ranks
-    int silence_s;       // a connected host that answers nothing for so long is gone: net_is_silent, or its
-                         // sockets fail. 0: 25
+    double timeout_s;    // of every wait, the same on all ranks; at most 4 s later a rank knows why
+    int silence_s;       // a connected host that does not answer for so long is gone; 0: 25
     uint64_t job;  // the same on all ranks of a job, different for others as far as possible; 0: not known
     const char
         *version;  // of the program, at most 47 characters: must be the same on all ranks; NULL: not compared
@@ -31,8 +29,8 @@ typedef struct {
 
 // (all ranks) Returns 0 with a connected, non-blocking socket to every other rank in sockets[ranks], -1 at
 // this rank's place, and who the ranks are in peers[ranks]; the sockets are the caller's. Or a ZERO_ERR_*,
-// the same sentence on every rank that could be told, and nothing left open. What connects and is no rank of
-// this job is ignored.
+// the same sentence on every rank that could be told, with nothing left open. Connections that are not from a
+// rank of this job are ignored.
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 
 #endif

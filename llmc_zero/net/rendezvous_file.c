@@ -14,7 +14,7 @@
 
 enum { FORMAT = 1 };
 
-// All that another host may reach.
+// Collects the addresses by which another host may reach this one.
 static void find_addresses(card *c) {
     struct ifaddrs *all = NULL;
     c->n = 0;
@@ -23,13 +23,13 @@ static void find_addresses(card *c) {
         int family = i->ifa_addr ? i->ifa_addr->sa_family : 0, off = !(i->ifa_flags & IFF_UP);
         if (off || (i->ifa_flags & IFF_LOOPBACK) || (family != AF_INET && family != AF_INET6)) continue;
         net_address a = net_from(i->ifa_addr, c->port);
-        // another host cannot use a link-local address
+        // Another host cannot use a link-local address.
         if (!IN6_IS_ADDR_LINKLOCAL(&a.sin6_addr)) c->at[c->n++] = a;
     }
     freeifaddrs(all);
 }
 
-// A new file; 0, or errno, and then there is none.
+// Creates the file. 0, or errno, and then there is no file.
 static int write_text(const char *name, const card *c) {
     int fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), error;
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
@@ -51,14 +51,14 @@ static int write_text(const char *name, const card *c) {
     return error;
 }
 
-// Gives a file a name that nothing has yet; 0, or errno, and then nothing has changed. A link does it at one
-// blow; where the file system has none, the name is taken by an empty file first.
+// Moves a file to a name that is free. 0, or errno, and then nothing has changed. A link does it atomically.
+// On a file system without links an empty file reserves the name first.
 static int give_name(const char *file, const char *name) {
     struct stat a, b;
     int error = link(file, name) ? errno : 0, fd;
     if (error == EEXIST && !lstat(file, &a) && !lstat(name, &b) && a.st_ino == b.st_ino &&
         a.st_dev == b.st_dev)
-        error = 0;  // it was this link: NFS may do a thing and lose the answer
+        error = 0;  // this link was made, and NFS has lost the answer
     if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
         if ((fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600)) < 0) return errno;
         close(fd);
@@ -70,7 +70,7 @@ static int give_name(const char *file, const char *name) {
     return error;
 }
 
-// 0: it is the card of this run, of any with 0; or errno, EBADMSG where it is something else.
+// 0: the file is the card of this run, or of any with run 0. Else errno: EBADMSG where it is something else.
 static int check_card(const char *path, uint64_t run) {
     card c;
     struct stat st;
@@ -80,26 +80,25 @@ static int check_card(const char *path, uint64_t run) {
     return rc ? -rc : run && c.run != run ? EBADMSG : 0;
 }
 
-// Removes such a card, and nothing else. Another file may take its place after the look: what is there is
-// moved aside, looked at again, and put back if it is not such a card. Returns 0 where nothing is left in the
-// way, or errno.
+// Removes such a card, and nothing else. Because another file may take its place after the check, the file is
+// moved aside, checked again, and put back if it is no such card. Returns 0 if the name is free, or errno.
 static int remove_card(const char *path, const char *aside, uint64_t run) {
     int error = check_card(path, run);
     if (error) return error == ENOENT ? 0 : error;
     if (rename(path, aside) && errno != ENOENT)
-        return errno;  // ENOENT: gone; or moved, and NFS has lost the answer
+        return errno;  // ENOENT: it is gone, or it was moved and NFS has lost the answer
     if (!(error = check_card(aside, run))) return unlink(aside) ? errno : 0;
     if (error == ENOENT) return 0;
     give_name(aside, path);
     return error;
 }
 
-// path.RUN.word: nobody else's, for run numbers are random
+// path.RUN.word is this process's alone, because run numbers are random.
 static int name_beside(char name[PATH_MAX], const char *path, uint64_t run, const char *word) {
     return snprintf(name, PATH_MAX, "%s.%" PRIx64 ".%s", path, run, word) >= PATH_MAX ? ENAMETOOLONG : 0;
 }
 
-// Whatever has the name and is no card keeps it. More than one rank 0 may want the place at the same time.
+// A file that is no card keeps its name. Several processes may try to put their cards there at the same time.
 static int put_card(const char *path, const card *c) {
     char name[PATH_MAX], aside[PATH_MAX];
     int error = name_beside(name, path, c->run, "new");
@@ -141,7 +140,7 @@ int card_read(const char *path, card *c) {
     char text[NET_NAME], host[NET_NAME];
     const char *why;
     int format = 0, port, for_good,
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // nor does it wait for a pipe's writer
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not wait for a pipe's writer
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
         int error = errno;

@@ -1,5 +1,5 @@
-// TCP sockets whose every wait has an end: non-blocking, waited for with poll until a deadline. Functions
-// return what they say, or a negative errno.
+// Non-blocking TCP sockets. Every wait is a poll with a deadline. Functions return 0 or what they say, or a
+// negative errno.
 #ifndef LLMC_ZERO_SOCKETS_H
 #define LLMC_ZERO_SOCKETS_H
 #include <netinet/in.h>
@@ -19,8 +19,8 @@ uint64_t net_machine(char host[NET_NAME]);
 // Takes "host:port" or "[address]:port" apart; the port may be missing. 0, or ZERO_ERR_ARGUMENT with the
 // sentence.
 int net_split(const char *text, char *host, size_t host_bytes, int *port);
-// Up to `most` addresses of a host: returns how many; or 0, with the resolver's words in *why, and *for_good
-// set where asking again is no use. The resolver has its own time limits (/etc/resolv.conf).
+// Finds up to `most` addresses of a host and returns how many; or 0, with the resolver's words in *why, and
+// *for_good set if asking again is of no use. The resolver has its own time limits (/etc/resolv.conf).
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good);
 net_address net_from(const struct sockaddr *a, int port);  // of either kind
 int net_other_end(int fd, net_address *a);                 // 0, or a negative errno

@@ -36,7 +36,7 @@ static int check_numbers(const zero_start_config *start) {
     return 0;
 }
 
-// Rank and ranks, where the configuration does not have them.
+// Takes rank and ranks from the launcher, where the configuration does not give them.
 static int ask_launcher(rendezvous_settings *s) {
     int found = launched_read(s);
     if (found) return found < 0 ? found : 0;

@@ -1,6 +1,6 @@
-// Messages over one TCP connection between every two ranks. On a connection frames follow each other: a head,
-// its bytes, and a tail that says whether the bytes are good. So a rank that fails in the middle of a frame
-// can still end it, as void, and send a note after it.
+// Messages over one TCP connection between every two ranks. A frame has a head, its bytes, and a tail that
+// says whether the bytes are good. So a rank that fails in the middle of a frame can still end it, as void,
+// and send a note after it.
 //
 // While a rank waits it listens to all others, so it notices at once when any of them ends. When another rank
 // is ahead, only the head of its next frame is read, and the bytes stay in the socket until they are due.
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SINK = 1 << 16 };
-enum { MOST_RANKS = 1 << 16 };  // what a rank notes of each is on the stack
+enum { MOST_RANKS = 1 << 16 };  // arrays of one entry for each rank are on the stack
 enum { DATA = NOTES };          // the kind of a frame is DATA or that of a note
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
 } frame;
 typedef struct {
     frame f;
-    char *data;  // NULL: the bytes do not matter any more
+    char *data;  // NULL: the bytes are dropped
     uint32_t tail;
     size_t done;
     int busy;
@@ -48,7 +48,7 @@ typedef struct {
     peer *peers;
     struct pollfd *polls;
     int silence_s;
-    double looked;  // for hosts that are silent
+    double looked;  // when it last asked for hosts that are silent
     frame due;      // the exchange under way, as every rank should be sending it
     net_note notes[NOTES];
 } mesh;
@@ -60,8 +60,8 @@ static mesh *mesh_of(const net *n) { return n->connection; }
 static size_t frame_bytes(const flow *w) { return sizeof w->f + w->f.bytes + sizeof w->tail; }
 static int has_head(const flow *w) { return w->done >= sizeof w->f; }
 
-// The bytes of a frame that is not due stay where they are. After this rank has given up all is read, because
-// an END may follow.
+// The bytes of a frame that is not due stay in the socket. After this rank has given up it reads them too,
+// because an END may follow.
 static int is_ahead(const net *n, const peer *p) {
     return has_head(&p->in) && p->in.f.kind == DATA && !p->in.busy && !n->closed;
 }
@@ -74,8 +74,8 @@ static void lose(net *n, int r, int error) {
     n->peers[r].error = error;
 }
 
-// The rest of data and tail, from w->done on, which lies behind the head. Of bytes that do not matter only a
-// piece is given.
+// Returns the parts of data and tail that are left: w->done is behind the head. Bytes that are dropped are
+// taken piece by piece.
 static int rest_of(flow *w, struct iovec *parts) {
     static char sink[SINK];
     int count = 0;
@@ -146,13 +146,13 @@ static void finish_frame(net *n, int r) {
         failure_take(n, r, &note);
         return;
     }
-    if (w->tail != GOOD) return;  // what is due is still to come
+    if (w->tail != GOOD) return;  // void: the frame that is due is still to come
     w->busy = 0;
-    w->data = NULL;  // the caller's memory is its own again
+    w->data = NULL;  // nothing touches the caller's memory any more
 }
 
-// Reads what is there, up to the end of a frame at most, and nothing of bytes that are not due. 1: something
-// came.
+// Reads what is there, up to the end of a frame at most, and no bytes of a frame that is not due. 1:
+// something came.
 static int receive_some(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
@@ -180,7 +180,7 @@ static int receive_some(net *n, int r) {
     return 1;
 }
 
-// All connections take one step. 1: something has moved.
+// Takes one step on every connection. 1: something has moved.
 static int progress(net *n) {
     int moved = 0;
     for (int r = 0; r < n->ranks; r++) {
@@ -198,7 +198,7 @@ static int progress(net *n) {
     return moved;
 }
 
-// When a host disappears nothing ends its connections, so they are asked once a second.
+// When a host disappears its connections do not end, so this rank checks them once a second.
 static void lose_silent(net *n) {
     mesh *m = mesh_of(n);
     double now = clock_now();
@@ -225,7 +225,7 @@ static int tcp_begin(net *n, exchange_kind x, int root, char *const *send, char 
     return 0;
 }
 
-// Before any byte is read into the caller's memory.
+// Runs before any byte is read into the caller's memory.
 static int check_heads(const net *n) {
     const mesh *m = mesh_of(n);
     for (int r = 0; r < n->ranks; r++) {
@@ -271,7 +271,7 @@ static void tcp_pending(net *n, char *missing) {
     for (int r = 0; r < n->ranks; r++) missing[r] = (char)is_under_way(&mesh_of(n)->peers[r]);
 }
 
-// The caller's buffers are its own again. A frame that has begun ends as void.
+// Lets go of the caller's buffers. A frame that has begun ends as void.
 static void tcp_abandon(net *n) {
     for (int r = 0; r < n->ranks; r++) {
         peer *p = &mesh_of(n)->peers[r];
@@ -295,7 +295,8 @@ static void tcp_tell(net *n, const net_note *note) {
         if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].notes |= 1u << note->kind;
 }
 
-// Until the other machines have it: after that, closing a socket takes nothing back.
+// A note is on its way until the other machine has acknowledged it. After that, closing the socket does not
+// lose it.
 static int tcp_telling(net *n) {
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &mesh_of(n)->peers[r];
