@@ -161,7 +161,7 @@ test_resume() {
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
 
     refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' \
-        'mpirun -np 2, .* or -pn 2$' -- -x 6 -y 1 -o "$dir/saved"
+        'mpirun -np 2, .* or start.ranks 2' -- -x 6 -y 1 -o "$dir/saved"
     begin 'resume.fewer ranks'
     need 'accepted' not train 0 saved -x 6 -y 1 >/dev/null
     need 'the message does not name the ranks' grep -q 'of 2.*of 1.*-np 2' "$dir/saved.screen"
