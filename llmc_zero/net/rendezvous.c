@@ -183,10 +183,7 @@ static const char *name_ranks(const meeting *m, absence *is_absent, char list[40
             snprintf(list + used, 400 - (size_t)used, " and more");
             break;
         }
-        if (named)
-            used += snprintf(list + used, 400 - (size_t)used, ++named == all ? " and " : ", ");
-        else
-            named++;
+        if (named++) used += snprintf(list + used, 400 - (size_t)used, named == all ? " and " : ", ");
         used += snprintf(list + used, 400 - (size_t)used, *host ? "%d (host %s)" : "%d", r, host);
     }
     return list;
@@ -233,10 +230,11 @@ static void lost(meeting *m, guest *g) {
 
 // Waits until `until` at most for something to happen, and handles all that has.
 static void look(meeting *m, double until) {
-    int fd, wait_ms = (int)((until - clock_now()) * 1e3) + 1, n = m->n;
+    double left_s = until - clock_now();
+    int fd, n = m->n, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
     m->polls[n] = (struct pollfd){ m->listener, POLLIN, 0 };
     for (int i = 0; i < n; i++) m->polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
-    if (poll(m->polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms > 500 ? 500 : wait_ms) < 0 && errno != EINTR)
+    if (poll(m->polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms) < 0 && errno != EINTR)
         fail(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
     for (int i = 0; i < n; i++) {
         guest *g = &m->guests[i];
@@ -505,8 +503,7 @@ static void not_found(meeting *m, const search *s) {
     else
         fail(m,
              "rank %d: the rendezvous file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and "
-             "does not answer any more "
-             "(%s): remove the file, and see why rank 0 of this run wrote no other",
+             "does not answer any more (%s): remove the file, and see why rank 0 of this run wrote no other",
              set->rank, m->file, s->c.host, s->c.pid, (long long)time(NULL) - s->c.written, s->why);
 }
 
@@ -632,8 +629,7 @@ static int open_server(meeting *m) {
     if (m->listener == -EADDRINUSE)
         return zero_fail(ZERO_ERR_COMM,
                          "rank 0 (host %s) cannot listen at port %d, which is in use, perhaps by another job "
-                         "(ss -ltnp shows "
-                         "it): give another port, in start.server or MASTER_PORT",
+                         "(ss -ltnp shows it): give another port, in start.server or MASTER_PORT",
                          m->seats[0].host, port);
     if (m->listener < 0)
         return zero_fail(ZERO_ERR_COMM, "rank 0 (host %s) cannot listen at %s: %s", m->seats[0].host,
