@@ -767,7 +767,7 @@ static void check_starts(void) {
     setenv("CUDA_STAND_IN_DEVICES", "1", 1);
     cuda_stand_in_settings();
     snprintf(old, sizeof old,
-             "which has 1 for %d ranks, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or",
+             "where %d ranks have 1 GPU, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or",
              checks.ranks);
     check_sharing("fewer GPUs than ranks", "22809", 1, 0, NULL, old);
     check_shared_memory();

@@ -163,7 +163,8 @@ if [ -n "${FAKE_FITS:-}" ] && [[ ${o:-} = *-b*-* ]] && [ "$b" -gt "$FAKE_FITS" ]
 fi
 [ "${FAKE_HANG:-}" != "$z" ] || { echo 'here it hangs'; sleep 60 & trap 'kill $!; exit 1' TERM; wait; }
 if [ "${comm:-}" = nccl ] && [ -z "${FAKE_NCCL_230:-}" ] && [[ $CUDA_VISIBLE_DEVICES != *,* ]]; then
-    refusal='ranks 0 and 1 are on one GPU of host h, where 2 ranks have 1 GPU, and NCCL 2.28.9 needs one for each; start 1'
+    refusal='ranks 0 and 1 are on one GPU of host h, where 2 ranks have 1 GPU, '
+    refusal+='and NCCL 2.28.9 needs one for each; start 1'
     echo "train_gpt2_zero: ${FAKE_NCCL:-$refusal}" >&2
     exit 1
 fi

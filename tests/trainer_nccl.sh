@@ -119,7 +119,8 @@ fi
 begin 'fewer GPUs than ranks'
 train few "$trainer" 3 CUDA_STAND_IN_DEVICES=2 -- --device cuda --comm nccl
 need '--comm nccl' ended few \
-    'ranks 0 and 2 are on one GPU of host [^ ]+, where 3 ranks have 2 GPUs, and NCCL 2\.28\.9 needs one for each; '\
+    'ranks 0 and 2 are on one GPU of host [^ ]+, where 3 ranks have 2 GPUs, '\
+'and NCCL 2\.28\.9 needs one for each; '\
 'start at most 2 ranks there, or let the bytes go through the host \(comm.nccl 0'\
 '.*NCCL_MULTI_RANK_GPU_ENABLE=1'
 end

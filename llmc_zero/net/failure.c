@@ -278,4 +278,5 @@ void failure_end(net *n, int status, const char *sentence) {
         status = n->ended_status;
     }
     n->f->end(n, status);
+    exit(status);  // end does not return, but its type cannot say so
 }
