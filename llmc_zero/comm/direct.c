@@ -43,10 +43,10 @@ static int large_pages_granted(void) {
 
 static int fail_to_read(const comm *c, const comm_call *call, int src, int error) {
     char in[NET_WHERE];
-    return zero_fail(ZERO_ERR_COMM, "rank %d cannot read the memory of rank %d (host %s) in %s: %s",
-                     c->group.rank, src, net_host(c->net, src),
-                     net_where(host_net_use(call), EXCHANGE_GATHER, in),
-                     error == ESRCH ? "it is gone" : strerror(error));
+    return zero_fail_rank(ZERO_ERR_COMM, c->group.rank, net_host(c->net, c->group.rank),
+                          " cannot read the memory of rank %d (host %s) in %s: %s", src,
+                          net_host(c->net, src), net_where(host_net_use(call), EXCHANGE_GATHER, in),
+                          error == ESRCH ? "it is gone" : strerror(error));
 }
 
 static int read_from(const comm *c, const comm_call *call, int src, int64_t pid, char *to, int64_t from,
