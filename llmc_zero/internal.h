@@ -121,6 +121,8 @@ static inline int traced_lane(const zero *z, task_lane lane) {
 
 int wait_for_device(
     zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
+// all (ranks, n): each rank's mine (n)
+int share_values(zero *z, const double *mine, double *all, int n);
 voice voice_of_ranks(zero *z);  // through the collectives, in their order
 int agree(zero *z, int rc);     // if one rank has failed, all fail with the failure of the lowest that has
 

@@ -199,6 +199,8 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     return 0;
 }
 
+_Static_assert(COMM_MEMORIES + PLAN_ITEMS <= ZERO_PLAN_LINES, "each request may be a line of its own");
+
 static void add_line(zero_plan_info *info, const memory_request *r, size_t bytes, int assumed) {
     if (!r->blocks) return;
     info->bytes[r->class_] += bytes;

@@ -42,7 +42,7 @@ typedef struct {
 typedef struct {
     plan_rank of;
     memory_request comm[COMM_MEMORIES];
-    memory_request own[PLAN_ITEMS];  // each: one block
+    memory_request own[PLAN_ITEMS];  // bytes: of each block, but see plan_for_unit
     zero_traffic to_each;            // what a training step and an evaluation send to each of the others
 } plan;
 

@@ -10,22 +10,18 @@ int zero_ranks(const zero *z) { return z->net.ranks; }
 
 typedef struct {
     zero *z;
-    double *values;
+    const double *mine;
+    double *all;
     int n;
-    int root;
-    void *data;
-    size_t bytes;
-} scalar_request;
-
-typedef struct {
-    zero *z;
-    double mine, *all;
 } share_request;
 
 static int run_share(void *ctx, task *k) {
     (void)k;
     share_request *s = ctx;
-    return comm_share(&s->z->comm, comm_for_scalars, &s->mine, s->all, 1);
+    return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
+}
+int share_values(zero *z, const double *mine, double *all, int n) {
+    return tasks_run(&z->tasks, run_share, &(share_request){ z, mine, all, n });
 }
 
 static int run_barrier(void *ctx, task *k) {
@@ -34,35 +30,34 @@ static int run_barrier(void *ctx, task *k) {
 }
 int zero_barrier(zero *z) { return tasks_run(&z->tasks, run_barrier, z); }
 
-static int run_sum(void *ctx, task *k) {
-    (void)k;
-    scalar_request *s = ctx;
-    comm *c = &s->z->comm;
-    double all[c->group.ranks * s->n];
-    ZERO_TRY(comm_share(c, comm_for_scalars, s->values, all, s->n));
-    for (int i = 0; i < s->n; i++) {
-        s->values[i] = all[i];
-        for (int r = 1; r < c->group.ranks; r++) s->values[i] += all[r * s->n + i];
-    }
-    return 0;
-}
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
     ZERO_TRY(comm_failed(&z->comm));  // the values may come from what a failed collective left behind
-    scalar_request s = { .z = z, .values = values, .n = n };
-    return tasks_run(&z->tasks, run_sum, &s);
+    double all[z->comm.group.ranks * n];
+    ZERO_TRY(share_values(z, values, all, n));
+    for (int i = 0; i < n; i++) {
+        values[i] = all[i];
+        for (int r = 1; r < z->comm.group.ranks; r++) values[i] += all[r * n + i];
+    }
+    return 0;
 }
+
+typedef struct {
+    zero *z;
+    int root;
+    void *data;
+    size_t bytes;
+} broadcast_request;
 
 static int run_broadcast(void *ctx, task *k) {
     (void)k;
-    scalar_request *s = ctx;
+    broadcast_request *s = ctx;
     return comm_broadcast(&s->z->comm, comm_for_scalars, s->root, s->data, s->bytes);
 }
 int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     if (root < 0 || root >= z->comm.group.ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.group.ranks);
-    scalar_request s = { .z = z, .root = root, .data = data, .bytes = bytes };
-    return tasks_run(&z->tasks, run_broadcast, &s);
+    return tasks_run(&z->tasks, run_broadcast, &(broadcast_request){ z, root, data, bytes });
 }
 
 int wait_for_device(zero *z, device_stream s) {
@@ -75,9 +70,8 @@ int wait_for_device(zero *z, device_stream s) {
 // By the collectives, so that it has its place in their order.
 static int share(void *ctx, double mine, double *all) {
     zero *z = ctx;
-    share_request s = { z, mine, all };
     ZERO_TRY(comm_failed(&z->comm));
-    return tasks_run(&z->tasks, run_share, &s);
+    return share_values(z, &mine, all, 1);
 }
 static int broadcast(void *ctx, int root, void *data, size_t bytes) {
     return zero_broadcast(ctx, root, data, bytes);

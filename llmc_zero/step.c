@@ -89,17 +89,6 @@ int step_create(zero *z) {
 
 // -------- step
 
-typedef struct {
-    zero *z;
-    double *mine, *all;
-    int n;
-} share_request;
-static int run_share(void *ctx, task *k) {
-    (void)k;
-    share_request *s = ctx;
-    return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
-}
-
 // The sum of squares of one unit's part goes where the launch for all units would put it.
 static int sum_unit(zero *z, int unit, int64_t blocks_before) {
     const norm_table *all = &z->norm;
@@ -137,8 +126,7 @@ static int global_norm(zero *z, double *squares) {
     ZERO_TRY(sum_squares(z));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
-    share_request s = { z, mine, all, n };
-    ZERO_TRY(tasks_run(&z->tasks, run_share, &s));
+    ZERO_TRY(share_values(z, mine, all, n));
     for (int u = 0; u < n; u++)
         for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * n + u];
     *squares = sum;

@@ -1,10 +1,9 @@
 // AdamW as one expression for every vector width: explicit fmaf, and correctly rounded square root and
 // division.
+#include "blocks.h"
 #include "kernels.h"
 #include "numbers.h"
 #include <math.h>
-
-enum { BLOCK = 1024 };
 
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed) {
     double correction1 = 1 - pow(h->beta1, h->t), correction2 = 1 - pow(h->beta2, h->t);
@@ -43,9 +42,17 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
 
 static void *at(void *p, zero_dtype t, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
-// Elements [b, b + len) of a segment, at most BLOCK.
-static void adamw_part(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s, int64_t b,
-                       int64_t len) {
+typedef struct {
+    const adamw_constants *constants;
+    const adamw_arrays *arrays;
+    const adamw_segment *segment;
+} adamw_work;
+
+static void adamw_of_block(const void *ctx, int64_t b, int64_t len) {
+    const adamw_work *w = ctx;
+    const adamw_constants *c = w->constants;
+    const adamw_arrays *a = w->arrays;
+    const adamw_segment *s = w->segment;
     int64_t from = s->offset + b;
     float wide[BLOCK], own[BLOCK];
     const float *grad = (const float *)a->g + from;
@@ -63,18 +70,7 @@ static void adamw_part(const adamw_constants *c, const adamw_arrays *a, const ad
         kernel_convert(a->low_type, low, ZERO_F32, p, len);
 }
 
-static int64_t block_length(int64_t b, int64_t n) { return n - b < BLOCK ? n - b : BLOCK; }
-
-static void adamw_segment_cpu(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *s) {
-    int64_t n = s->elems;
-    if (n <= 8 * BLOCK) {  // a parallel region would cost more, even if its condition were false
-        for (int64_t b = 0; b < n; b += BLOCK) adamw_part(c, a, s, b, block_length(b, n));
-        return;
-    }
-#pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < n; b += BLOCK) adamw_part(c, a, s, b, block_length(b, n));
-}
-
 void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
-    for (int i = 0; i < t->n; i++) adamw_segment_cpu(c, a, &t->segments[i]);
+    for (int i = 0; i < t->n; i++)
+        for_each_block(t->segments[i].elems, adamw_of_block, &(adamw_work){ c, a, &t->segments[i] });
 }

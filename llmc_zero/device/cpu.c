@@ -80,7 +80,11 @@ static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
     (void)d;
     (void)s;
     char *p = x;
-#pragma omp parallel for schedule(static) if (bytes > 1 << 20)
+    if (bytes <= 1 << 20) {  // a parallel region would cost more, even if its condition were false
+        memset(p, 0, bytes);
+        return 0;
+    }
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < bytes; i += 1 << 16) memset(p + i, 0, bytes - i < 1 << 16 ? bytes - i : 1 << 16);
     return 0;
 }

@@ -1,8 +1,10 @@
+#include "blocks.h"
 #include "kernels.h"
 #include "numbers.h"
 #include <math.h>
 
-enum { BLOCK = SUM_PIECE, LANES = SUM_LANES };
+enum { LANES = SUM_LANES };
+_Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
 
 ZERO_CLONES static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = bf16_widen(from[i]);
@@ -95,45 +97,52 @@ static void sum_block(float *sum, zero_dtype type, const void *const *parts, int
     for (int r = 2; r < ranks; r++) add(sum, type, at(type, parts[r], b), n);
 }
 
-static void sum_ranks_block(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts,
-                            int ranks, float scale, int64_t b, int64_t n, int adds) {
-    float sum[BLOCK];
-    sum_block(sum, type, parts, ranks, b, n);
-    if (adds) {
-        scale_to_f32(sum, sum, scale, n);
-        add_f32((float *)to + b, sum, n);
-    } else if (to_type == ZERO_F32)
-        scale_to_f32((float *)to + b, sum, scale, n);
-    else if (to_type == ZERO_BF16)
-        scale_to_bf16((uint16_t *)to + b, sum, scale, n);
-    else
-        scale_to_fp16((uint16_t *)to + b, sum, scale, n);
-}
+typedef struct {
+    zero_dtype to_type, type;
+    void *to;
+    const void *const *parts;
+    int ranks;
+    float scale;
+    int add;
+} rank_sums;
 
-// A parallel region costs more than a small array, even if its condition is false: it is not entered then.
-static int64_t block_length(int64_t b, int64_t n) { return n - b < BLOCK ? n - b : BLOCK; }
+static void sum_ranks_block(const void *ctx, int64_t b, int64_t n) {
+    const rank_sums *s = ctx;
+    float sum[BLOCK];
+    sum_block(sum, s->type, s->parts, s->ranks, b, n);
+    if (s->add) {
+        scale_to_f32(sum, sum, s->scale, n);
+        add_f32((float *)s->to + b, sum, n);
+    } else if (s->to_type == ZERO_F32)
+        scale_to_f32((float *)s->to + b, sum, s->scale, n);
+    else if (s->to_type == ZERO_BF16)
+        scale_to_bf16((uint16_t *)s->to + b, sum, s->scale, n);
+    else
+        scale_to_fp16((uint16_t *)s->to + b, sum, s->scale, n);
+}
 
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int adds) {
-    if (n <= 8 * BLOCK) {
-        for (int64_t b = 0; b < n; b += BLOCK)
-            sum_ranks_block(to_type, to, type, parts, ranks, scale, b, block_length(b, n), adds);
-        return;
-    }
-#pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < n; b += BLOCK)
-        sum_ranks_block(to_type, to, type, parts, ranks, scale, b, block_length(b, n), adds);
+    for_each_block(n, sum_ranks_block, &(rank_sums){ to_type, type, to, parts, ranks, scale, adds });
+}
+
+typedef struct {
+    float *to;
+    zero_dtype type;
+    const void *from;
+    int first;
+} accumulation;
+
+static void accumulate_block(const void *ctx, int64_t b, int64_t n) {
+    const accumulation *a = ctx;
+    if (a->first)
+        kernel_convert(ZERO_F32, a->to + b, a->type, at(a->type, a->from, b), n);
+    else
+        add(a->to + b, a->type, at(a->type, a->from, b), n);
 }
 
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first) {
-#pragma omp parallel for schedule(static) if (n > 8 * BLOCK)
-    for (int64_t b = 0; b < n; b += BLOCK) {
-        int64_t len = n - b < BLOCK ? n - b : BLOCK;
-        if (first)
-            kernel_convert(ZERO_F32, to + b, type, at(type, from, b), len);
-        else
-            add(to + b, type, at(type, from, b), len);
-    }
+    for_each_block(n, accumulate_block, &(accumulation){ to, type, from, first });
 }
 
 ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
