@@ -33,24 +33,25 @@ close_losses() {
 
 # ---- the numbers
 
-# same NP SETTING STAGE...: these stages end with the same parameters, with ZERO_POISON too, and have learnt.
+# same NP SETTING STAGE...: these stages end with the same parameters, and have learnt. ZERO_POISON is set for
+# all of them but the first, whose bits the others must have.
 same() {
-    local np=$1 setting=$2 first='' stage poison
+    local np=$1 setting=$2 first='' stage poison=0
     shift 2
     for stage in "$@"; do
-        for poison in 0 1; do
-            runs "$np" "ZERO_STAGE=$stage" "ZERO_POISON=$poison" "$setting"
-            first=${first:-$(value params_hash)}
-            need "stage $stage, poison $poison: params_hash '$(value params_hash)', the first had '$first'" \
-                [ "$(value params_hash)" = "${first:-none}" ]
-            need "stage $stage: $(value 'loss [0-9.]+,') % right" number "0$(value 'loss [0-9.]+,') > 95"
-        done
+        runs "$np" "ZERO_STAGE=$stage" "ZERO_POISON=$poison" "$setting"
+        first=${first:-$(value params_hash)}
+        need "stage $stage, poison $poison: params_hash '$(value params_hash)', the first had '$first'" \
+            [ "$(value params_hash)" = "${first:-none}" ]
+        need "stage $stage: $(value 'loss [0-9.]+,') % right" number "0$(value 'loss [0-9.]+,') > 95"
+        poison=1
     done
 }
 
 for np in 0 1 2 3; do
     begin "example.same bits at every stage, $([ $np = 0 ] && echo 'without mpirun' || echo "$np ranks")"
-    same $np ZERO_CONFIG= 0 1 2 3
+    # mpirun's one rank is the one without it; two stages show that it runs
+    same $np ZERO_CONFIG= 0 $([ $np = 1 ] || echo 1 2) 3
     losses >"$dir/losses.$np"
     end
 done
