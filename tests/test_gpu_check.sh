@@ -697,7 +697,7 @@ if [ -x "$stand_in" ] && "$stand_in" --device cuda -e l1h1c16v257t16 -x 0 -v 0 -
     begin 'gpu_check.the real trainer on the stand-in'
     need 'it failed' check 0 OMP_NUM_THREADS=1 LLMC= FAKE_NO_TORCH=1 FAKE_NO_WHEELS=1 CUDA=stand-in \
         FAKE_TRAINER="$(realpath "$stand_in")" \
-        MODEL=l2h2c32v257t32 T=32 STEPS=3 ROUNDS=1 SMALL=l2h2c16v257t16 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2 \
+        MODEL=l2h2c16v257t16 B=2 T=16 STEPS=3 ROUNDS=1 SMALL=l2h2c16v257t8 FAKE_CARDS=2 CUDA_STAND_IN_DEVICES=2 \
         COMM_TIMEOUT_S=3 -- build train nccl sweep
     need 'sweep, --tune' is 'sweep: --tune' runs 1
     need 'sweep, what was timed' grep -q '^tuning .*/tuned.txt, with what was timed just now$' \
