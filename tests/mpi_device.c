@@ -46,6 +46,11 @@ static void set_manner(const manner *m) {
     setenv("CUDA_STAND_IN", m->mode, 1);
     cuda_stand_in_settings();
 }
+// Device memory that the host touches ends the program, unless it is not protected: that is twice as fast.
+static void protect_device(int on) {
+    setenv("CUDA_STAND_IN_PROTECT", on ? "1" : "0", 1);
+    cuda_stand_in_settings();
+}
 #else
 typedef struct {
     const char *mode;
@@ -53,6 +58,7 @@ typedef struct {
 } manner;
 static const manner manners[] = { { "card", 0 }, { "card", 1 } };
 static void set_manner(const manner *m) { (void)m; }
+static void protect_device(int on) { (void)on; }
 #endif
 
 // -------- one run
@@ -239,7 +245,9 @@ static void check_copied(const point *p) {
     int bucket_units = c.reduce_bucket_size > TOY_LARGEST ? TOY_BLOCKS : 1;
     set_manner(&manners[p->at[MANNER]]);
     copies_start(3, (c.stage < 2 ? 2 : 0) + bucket_units);
+    protect_device(0);  // check_point has run this setting with protected memory
     outcome got = train(&c);
+    protect_device(1);
     if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
     CHECK(!copies.breach[0] && copies.opened > 100);
     CHECK(!memcmp(&got, want, sizeof got));
@@ -257,7 +265,8 @@ static void check_combinations(void) {
     }
 }
 
-// Runs every stage, overlap and manner. The other choices take turns, each with a period of its own.
+// Runs every stage, overlap and manner. The other choices take turns, each with a period of its own. Half of
+// the points have copied states too, and with NCCL the other half.
 static void check_some(void) {
     int n = 0;
     for (int stage = 0; stage < 4; stage++)
@@ -266,7 +275,7 @@ static void check_some(void) {
                 point p = { { stage, n % sizes[FORMAT], n / 4 % 2, overlap, (n + stage) % 3, n / 3 % 2,
                               (n + overlap) % 2, n / 5 % 3, m, (n + n / 8) % 2 } };
                 check_point(&p);
-                check_copied(&p);
+                if ((m + stage + overlap) % 2 == by_nccl) check_copied(&p);
             }
 }
 
