@@ -75,17 +75,16 @@ end_lanes() {
 }
 one_core() {
     run patch 400 tests/test_patch.sh
+    run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
         [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
     done
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run example 240 tests/test_example.sh "$build/mlp_zero"
-    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
-        input_files not_finite unlike disk_full dying launch
 }
 waiting() {
-    run start 180 tests/start.sh "$trainer"
     run gpu_check 300 tests/test_gpu_check.sh
+    run start 180 tests/start.sh "$trainer"
     run gpu_model 30 tests/test_gpu_model.sh
     run house 60 tests/test_house.sh "$build"
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
@@ -110,12 +109,21 @@ for t in "$build"/tests/test_*; do
     case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
-for np in 1 2 3 4; do run "mpi_zero.$np" 240 bash -c "on_ranks $np $build/tests/mpi_zero"; done
-for np in 2 3 4; do run "mpi_direct.$np" 60 bash -c "on_ranks $np $build/tests/mpi_direct"; done
-# Copied states take minutes over the whole table: two ranks are left to make check.
-for np in $([ -n "$short" ] && echo 2 || echo 1 3); do
-    run "mpi_states.$np" 240 bash -c "on_ranks $np $build/tests/mpi_states"
-done
+# table PROGRAM SECONDS NP...: its table of settings on each number of ranks
+table() {
+    local np
+    for np in "${@:3}"; do run "$1.$np" "$2" bash -c "on_ranks $np $build/tests/$1"; done
+}
+# make test runs the tables on three ranks and few, make check runs them on two and four under sanitizers.
+if [ -z "$short" ]; then
+    table mpi_zero 240 1 2 3
+    table mpi_direct 60 3
+    table mpi_states 240 3
+else
+    table mpi_zero 240 1 4
+    table mpi_direct 60 2 4
+    table mpi_states 240 1 2
+fi
 for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
@@ -123,7 +131,8 @@ run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $bui
 run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 3; do run "cuda.mpi_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
-    run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
+    run trainer 240 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
+        input_files not_finite unlike disk_full dying launch
     run terminal 120 tests/test_terminal.sh "$trainer"
     end_lanes one_core waiting
     # alone, since it looks at what the system has

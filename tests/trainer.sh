@@ -68,22 +68,23 @@ same() {
 
 close_to() { number "($1 - $2) ^ 2 <= ($3 * $2) ^ 2"; }
 
+# Every option that must not change the bits, in fp32 or bf16. tests/mpi_zero.c has them all in each dtype.
 test_bits() {
     local dtype
+    local stages=('-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3 --overlap 1')
+    # shellcheck disable=SC2034
+    local fp32=('-z 0 --overlap 1' '-z 2 --overlap 1' '-z 2 --bucket 1' '-z 3 --bucket 1 --overlap 1'
+        '-z 3 --prefetch 0' '-z 1 --messages 1' '-z 3 --window 65536' '-z 3 --comm-type fp32 --overlap 1')
+    # shellcheck disable=SC2034
+    local bf16=('-z 3' '-z 1 --overlap 1' '-z 2 --bucket 1e9' '-z 3 --prefetch 3 --overlap 1'
+        '-z 3 --messages 1 --overlap 1' '-z 0 --comm-type fp32')
     for dtype in fp32 bf16; do
-        same "bits.$dtype.2 ranks" 2 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' '-z 3' \
-            '-z 0 --overlap 1' '-z 1 --overlap 1' \
-            '-z 2 --overlap 1' '-z 3 --overlap 1' '-z 2 --bucket 1' '-z 2 --bucket 1e9' \
-            '-z 3 --bucket 1 --overlap 1' '-z 3 --prefetch 0' \
-            '-z 3 --prefetch 3 --overlap 1' '-z 1 --messages 1' '-z 3 --messages 1 --overlap 1' \
-            '-z 3 --window 65536' '-z 0 --comm-type fp32' \
-            '-z 3 --comm-type fp32 --overlap 1'
-        same "bits.$dtype.3 ranks" 3 "--dtype $dtype" '-z 0 --naive 1' '-z 0' '-z 1' '-z 2' \
-            '-z 3 --overlap 1' '-z 3 --messages 1'
+        local -n variants=$dtype
+        same "bits.$dtype.2 ranks" 2 "--dtype $dtype" "${stages[@]}" "${variants[@]}"
         same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' \
-            '-z 1' '-z 1 --overlap 1'
+            '-z 1 --overlap 1'
         cp -r "$dir/bits" "$dir/low"
-        same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' '-z 3' \
+        same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' \
             '-z 3 --overlap 1 --bucket 1'
         begin "bits.$dtype.accumulation, across the pairs"
         need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" \
@@ -91,6 +92,7 @@ test_bits() {
         rm -rf "$dir/low"
         end
     done
+    same 'bits.bf16.3 ranks' 3 '--dtype bf16' "${stages[@]}" '-z 3 --messages 1'
     same 'bits.poison' 2 '-z 3' '-r 1' '-r 0'
     ZERO_POISON=1 same 'bits.poison is never read' 2 '--dtype fp32' '-z 0 --naive 1' '-z 3' \
         '-z 2 --overlap 1 -r 2' '-z 1'
