@@ -40,6 +40,12 @@ check() {
     fi
 }
 all_say() { [ "$(grep -lE "$1" "$work"/[0-9] | wc -l)" = ${#pids[@]} ]; }
+# Waits until all ranks are connected, and half a second more, so that they are in their exchanges.
+connected() {
+    local i
+    for ((i = 0; i < 150; i++)); do all_say "node_rank" && sleep 0.5 && return 0; sleep 0.1; done
+    return 1
+}
 # Waits for the ranks, so many seconds at most; sets `took`.
 await() {
     local from=$SECONDS
@@ -60,8 +66,8 @@ all_say ": done, 0 bytes wrong"; check $? "by file, two ranks on a host: content
 grep -q "node_rank 1 of 2" "$work/1"; check $? "by file, two ranks on a host: places"
 
 # The cut leaves host 2 without a way out; nothing tells the ranks. They allow a host 3 s of silence.
-start 10.77.7.1:21002 0 15 0 1 2; sleep 1.5; hosts_link 2 down
-await 5; check $? "cut link: no end after 3 + 2 s"; echo "       cut link: all ranks ended after $took s"
+start 10.77.7.1:21002 0 15 0 1 2; connected; check $? "cut link: the ranks have not met"; hosts_link 2 down
+await 10; check $? "cut link: no end after 3 + 7 s"; echo "       cut link: all ranks ended after $took s"
 for i in 0 1; do
     grep -qE "rank 2 \(host host2\)( is gone|.*ended)" "$work/$i"
     check $? "cut link: rank $i does not name rank 2"
@@ -70,9 +76,10 @@ grep -qE "rank [01] \(host host[01]\) is gone" "$work/2"; check $? "cut link: ra
 
 # The same from inside, the host itself takes its network down; and the connections are idle, as beside NCCL.
 hosts_link 2 up
-start 10.77.7.1:21003 -1 15 0 1 2; sleep 1.5; hosts_network 1 down
-await 5
-check $? "network of host 1 down: no end after 3 + 2 s"
+start 10.77.7.1:21003 -1 15 0 1 2; connected; check $? "network down: the ranks have not met"
+hosts_network 1 down
+await 10
+check $? "network of host 1 down: no end after 3 + 7 s"
 echo "       network down: all ranks ended after $took s"
 for i in 0 2; do
     grep -qE "rank 1 \(host host1\)( is gone|.*ended)" "$work/$i"

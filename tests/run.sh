@@ -56,7 +56,7 @@ run() {
 }
 
 # Lanes run beside the rest and report when they have ended: what times nothing, and takes one core or mostly
-# waits.
+# waits. The longest come first in each.
 lane() {
     rm -f "$logs/$1.sum"
     {
@@ -82,6 +82,13 @@ one_core() {
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run example 240 tests/test_example.sh "$build/mlp_zero"
 }
+programs() {
+    for t in "$build"/tests/test_*; do
+        # half a minute of waits: make check runs them
+        case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
+        [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
+    done
+}
 waiting() {
     run gpu_check 300 tests/test_gpu_check.sh
     run start 180 tests/start.sh "$trainer"
@@ -103,12 +110,13 @@ free_port() {
 }
 
 stand_in=$build/stand-in
-[ -n "$short" ] || { lane one_core; lane waiting; }
-for t in "$build"/tests/test_*; do
-    # half a minute of waits: make check runs them
-    case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
-    [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
-done
+if [ -z "$short" ]; then
+    lane one_core
+    lane waiting
+    programs
+else
+    lane programs
+fi
 # table PROGRAM SECONDS NP...: its table of settings on each number of ranks
 table() {
     local np
@@ -137,6 +145,8 @@ if [ -z "$short" ]; then
     end_lanes one_core waiting
     # alone, since it looks at what the system has
     run trainer.memory 120 tests/trainer.sh "$trainer" memory
+else
+    end_lanes programs
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -264,7 +264,7 @@ test_refused() {
     status=()
     fresh
     start 0 -x 4 -pi tcp -ps 127.0.0.1:$port --comm-timeout 4 -pn 2 -pr 0
-    for _ in $(seq 100); do (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break; sleep 0.02; done
+    for _ in $(seq 100); do (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break; sleep 0.03; done
     start 1 -x 4 -pi tcp -ps 127.0.0.1:$port --comm-timeout 4 -pn 2 -pr 0
     need 'no end' end_all 10
     need "$(cat "$dir/1")" grep -qE "port $port, which is in use" "$dir/1"
@@ -273,7 +273,7 @@ test_refused() {
     status=()
     fresh
     start 0 -x 4 -pi fs -pf "$dir/stale" --comm-timeout 30 -pn 2 -pr 0
-    for _ in $(seq 100); do [ -s "$dir/stale" ] && break; sleep 0.02; done
+    for _ in $(seq 200); do [ -s "$dir/stale" ] && break; sleep 0.05; done
     stop_all                                                # killed: its file stays
     start 1 -x 4 -pi fs -pf "$dir/stale" --comm-timeout 2 -pn 2 -pr 1
     need 'no end' end_all 8
@@ -290,7 +290,7 @@ test_refused() {
 
 # Files of 8 KiB at most; the screen, which is one here, is not meant.
 on_full_disk() (set -o pipefail; bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' full "$@" 2>&1 | cat)
-wait_for() { for _ in $(seq 400); do grep -aqE "$1" "$dir/0" && return 0; sleep 0.02; done; return 1; }
+wait_for() { for _ in $(seq 600); do grep -aqE "$1" "$dir/0" && return 0; sleep 0.05; done; return 1; }
 wait_for_step() { wait_for "^step *$1/"; }
 # lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a
 # second after step 3. All end, one speaks.

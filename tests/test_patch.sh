@@ -106,15 +106,15 @@ difference() {
             END { print (bad || NR < 15) ? 99 : most + 0 }'
 }
 # run NP NAME [VARIABLE=VALUE]...: runs the patched trainer on NP ranks (0: without mpirun). Its screen is
-# under NAME, the Pss of its ranks, looked at from time to time, under NAME.pss.RANK. With ASTRAY=RANK that
-# rank runs in the folder astray, with the program there.
+# under NAME. With LOOK=yes the Pss of its ranks, looked at from time to time, is under NAME.pss.RANK. With
+# ASTRAY=RANK that rank runs in the folder astray, with the program there.
 run() {
     local np=$1 out=$2 launcher=()
     shift 2
     [ "$np" = 0 ] || launcher=(mpirun --oversubscribe -np "$np")
     # shellcheck disable=SC2016
     (cd "$dir/patched" && env "$@" timeout -k 2 100 "${launcher[@]}" bash -c '
-        (while grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) \
+        (while [ "${LOOK:-}" ] && grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) \
             >"$0.pss.${OMPI_COMM_WORLD_RANK:-0}" 2>/dev/null &
         [ "${OMPI_COMM_WORLD_RANK:-0}" != "${ASTRAY:-}" ] || cd ../astray || exit
         exec ./train_gpt2' "$dir/$out") >"$dir/$out" 2>&1 </dev/null
@@ -487,7 +487,7 @@ test_memory() {
     begin 'memory.stage 0 less stage 3'
     (cd "$dir/patched" && ./make_files 16 64 16 256)
     for stage in 0 3; do
-        need "stage $stage failed" train 2 "memory.$stage" ZERO_STAGE=$stage
+        need "stage $stage failed" train 2 "memory.$stage" ZERO_STAGE=$stage LOOK=yes
         seen[stage]=$(cat "$dir/memory.$stage".pss.* |
             awk '$2 > most { most = $2 } END { print most / 1024 }')
         table[stage]=$(sed -nE 's/.*together ([0-9.]+) MiB/\1/p' "$dir/memory.$stage")

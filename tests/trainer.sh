@@ -741,7 +741,7 @@ test_disk_full() {
 
 wait_for_steps() {  # SCREEN
     local i
-    for ((i = 0; i < 200; i++)); do
+    for ((i = 0; i < 500; i++)); do
         grep -aqs '^step   20/' "$1" && return 0
         sleep 0.05
     done
