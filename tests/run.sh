@@ -103,6 +103,11 @@ on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
 }
 export -f on_ranks
+# table PROGRAM SECONDS NP...: its table of settings on each number of ranks
+table() {
+    local np
+    for np in "${@:3}"; do run "$1.$np" "$2" bash -c "on_ranks $np $build/tests/$1"; done
+}
 free_port() {
     local port=20000
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
@@ -117,12 +122,7 @@ if [ -z "$short" ]; then
 else
     lane programs
 fi
-# table PROGRAM SECONDS NP...: its table of settings on each number of ranks
-table() {
-    local np
-    for np in "${@:3}"; do run "$1.$np" "$2" bash -c "on_ranks $np $build/tests/$1"; done
-}
-# make test runs the tables on three ranks and few, make check runs them on two and four under sanitizers.
+# make test runs the tables on up to three ranks, and make check on one, two and four under sanitizers.
 if [ -z "$short" ]; then
     table mpi_zero 240 1 2 3
     table mpi_direct 60 3
