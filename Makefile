@@ -41,6 +41,7 @@ ifneq ($(and $(filter $(RUN_PROGRAMS) clean,$(MAKECMDGOALS)),$(word 2,$(MAKECMDG
 endif
 # A program that runs make again starts jobs of its own.
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
+# To be called with a + before it, without which make would give it one job.
 SUBMAKE := $(MAKE) --no-print-directory
 
 # The plugin is built by its own file, as in any trainer.
@@ -92,7 +93,7 @@ deps:
 #? TEXT=my.txt         make demo: trains on your own text
 #? STEPS=3000          make demo: how many steps
 demo: deps
-	@$(SUBMAKE) train_gpt2_zero $(if $(TEXT),$(TOKENS))
+	+@$(SUBMAKE) train_gpt2_zero $(if $(TEXT),$(TOKENS))
 	@$(WITHOUT_FLAGS) scripts/demo.sh
 #? plots               pictures of the run in RUN
 #? RUN=folder          make plots: the folder of a run, or of the runs of scripts/compare_stages.sh

@@ -81,19 +81,22 @@ try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/a
 # These measure seconds, so they run one after the other and beside nothing else.
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
-try multi_node 'the recipes for several machines' timeout 200 tests/test_multi_node.sh $trainer
+try multi_node 'the recipes for several machines, on hosts' \
+    timeout 200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks by MPI, killed and stopped $kills times each, under ASan and UBSan" \
     timeout 900 tests/kills.sh $trainer "$kills"
+cuda_tests=(test_layers_cuda test_device)
 try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
-    build SAN=address CUDA=stand-in CFLAGS='-O1 -g' stand-in-tests
-for t in test_layers_cuda test_device; do
+    build SAN=address CUDA=stand-in CFLAGS='-O1 -g' "${cuda_tests[@]/#/build/address/stand-in/tests/}"
+for t in "${cuda_tests[@]}"; do
     try "asan_$t" "$t under ASan and UBSan" env OMP_NUM_THREADS=1 timeout 200 build/address/stand-in/tests/$t
 done
 
 # ---- TSan. One rank without MPI runs the same threads; Open MPI itself is not built for TSan.
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
-try tsan 'build with TSan' build SAN=thread CFLAGS='-O1 -g' sanitized
+try tsan 'build with TSan' \
+    build SAN=thread CFLAGS='-O1 -g' $trainer build/thread/tests/test_hooks build/thread/tests/test_tasks
 try tsan_hooks 'hooks under TSan, with and without a thread for collectives' \
     timeout 120 build/thread/tests/test_hooks
 export TSAN_OPTIONS=halt_on_error=1
