@@ -92,12 +92,12 @@ programs() {
 waiting() {
     run gpu_check 300 tests/test_gpu_check.sh
     run start 180 tests/start.sh "$trainer"
-    run gpu_model 30 tests/test_gpu_model.sh
-    run house 60 tests/test_house.sh "$build"
+    run gpu_model 60 tests/test_gpu_model.sh
+    run house 120 tests/test_house.sh "$build"
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
-    run bench 60 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
+    run bench 120 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
