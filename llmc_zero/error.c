@@ -8,43 +8,21 @@ static _Thread_local zero_failure last = { .rank = -1, .unit = -1, .lower = -1 }
 const char *zero_last_error(void) { return last.sentence; }
 const zero_failure *zero_last_failure(void) { return &last; }
 
-// args may point into `last`, so the new failure is put together beside it.
-static int keep(zero_failure f, const char *fmt, va_list args) {
-    size_t used = strlen(f.sentence);
-    f.unit = f.lower = -1;
-    vsnprintf(f.sentence + used, sizeof f.sentence - used, fmt, args);
-    f.reason = (int)strlen(f.sentence);
-    last = f;
-    return f.code;
-}
-
-int zero_fail(int code, const char *fmt, ...) {
+// The arguments may point into `last`, so the new failure is put together beside it.
+int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...) {
+    zero_failure f = { .code = code, .rank = rank, .unit = -1, .lower = -1 };
     va_list args;
-    va_start(args, fmt);
-    keep((zero_failure){ .code = code, .rank = -1 }, fmt, args);
-    va_end(args);
-    return code;
-}
-
-int zero_fail_rank(int code, int rank, const char *host, const char *fmt, ...) {
-    zero_failure f = { .code = code, .rank = rank };
-    snprintf(f.sentence, sizeof f.sentence, host ? "rank %d (host %s)" : "rank %d", rank, host);
-    va_list args;
-    va_start(args, fmt);
-    keep(f, fmt, args);
-    va_end(args);
-    return code;
-}
-
-int zero_fail_setting(int code, const char *setting, const char *fmt, ...) {
-    zero_failure f = { .code = code, .rank = -1 };
     snprintf(f.setting, sizeof f.setting, "%s", setting);
-    snprintf(f.sentence, sizeof f.sentence, "%.*s", (int)strcspn(setting, " "), setting);
-    va_list args;
+    size_t used = strcspn(f.setting, " ");
+    memcpy(f.sentence, f.setting, used);
+    if (rank >= 0)
+        used = (size_t)snprintf(f.sentence, sizeof f.sentence, host ? "rank %d (host %s)" : "rank %d", rank,
+                                host);
     va_start(args, fmt);
-    keep(f, fmt, args);
+    vsnprintf(f.sentence + used, sizeof f.sentence - used, fmt, args);
     va_end(args);
-    return code;
+    f.reason = (int)strlen(f.sentence);
+    return zero_fail_again(&f);
 }
 
 int zero_fail_again(const zero_failure *f) {
@@ -85,4 +63,23 @@ int zero_failed_on(int rank, const char *host) {
 int zero_failed_after(int lower) {
     last.lower = lower;
     return last.code;
+}
+
+const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
+                            size_t stride) {
+    int all = 0, named = 0;
+    for (int r = 0; r < ranks; r++) all += chosen[r] != 0;
+    size_t used = (size_t)snprintf(list, ZERO_LIST, all > 1 ? "ranks" : "rank");
+    for (int r = 0; r < ranks; r++) {
+        const char *host = hosts + (size_t)r * stride, *before = named ? ", " : " ";
+        if (!chosen[r]) continue;
+        if (used > ZERO_LIST - 110) {
+            snprintf(list + used, ZERO_LIST - used, " and %d more", all - named);
+            break;
+        }
+        if (++named == all && all > 1) before = " and ";
+        used += (size_t)snprintf(list + used, ZERO_LIST - used, *host ? "%s%d (host %s)" : "%s%d", before, r,
+                                 host);
+    }
+    return list;
 }

@@ -3,17 +3,17 @@
 #ifndef LLMC_ZERO_ERROR_H
 #define LLMC_ZERO_ERROR_H
 #include "zero.h"
+#include <stddef.h>
 
 // Each returns `code`, so that `return zero_fail(ZERO_ERR_..., ...)` reads well. What is formatted may come
-// from the last failure.
-int zero_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// The sentence is "rank R (host H)" and then fmt; host NULL: "rank R".
-int zero_fail_rank(int code, int rank, const char *host, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-// The sentence is the setting's name, as in zero_config, and then fmt. Several settings: "start.rank
-// start.ranks" goes into the field, and only the first into the sentence.
-int zero_fail_setting(int code, const char *setting, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+// from the last failure. Of a rank the sentence is "rank R (host H)" and then fmt; host NULL: "rank R". Of a
+// setting it is the name, as in zero_config, and then fmt. Several settings: "start.rank start.ranks" goes
+// into the field, and only the first into the sentence.
+#define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
+#define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
+#define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)
+int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 int zero_fail_again(const zero_failure *f);  // a failure of another rank, of another thread, or of earlier
 
 // What is known of the last failure besides; each returns its code.
@@ -23,6 +23,12 @@ int zero_failed_advice(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));       // adds "; " and what to do
 int zero_failed_on(int rank, const char *host);  // puts "rank R (host H): " before a sentence without a rank
 int zero_failed_after(int lower);                // so many lower ranks have failed with the same sentence
+
+// Returns "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more", of those that are chosen. The name
+// of rank r's host is at hosts + r * stride; "" where it is not known.
+enum { ZERO_LIST = 320 };
+const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
+                            size_t stride);
 
 // Relays a failure.
 #define ZERO_TRY(call)               \

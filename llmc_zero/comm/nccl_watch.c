@@ -112,7 +112,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
 // NCCL cannot say which rank stalled, so the ranks ask each other. The answer comes before NCCL's own words.
 static void name_silent(nccl_state *n) {
     net *ranks = n->c->net;
-    char silent[ranks->ranks], list[NET_LIST], words[sizeof n->sentence], *at = n->sentence + n->names_at;
+    char silent[ranks->ranks], list[ZERO_LIST], words[sizeof n->sentence], *at = n->sentence + n->names_at;
     const size_t room = sizeof n->sentence - n->names_at;
     int asked = failure_ask(ranks, n->cause == TIME_OUT, silent);
     if (!asked) return;

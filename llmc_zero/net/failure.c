@@ -118,7 +118,7 @@ static void ask(net *n, int timed_out) {
 }
 
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
-    char silent[n->ranks], list[NET_LIST], where[NET_WHERE];
+    char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
     int any = 0;
     pthread_mutex_lock(&n->lock);
     ask(n, 1);

@@ -11,6 +11,7 @@ int net_prepare(net *n, const net_functions *f, const char *name, int rank, int 
     n->ended_by = n->speaks = -1;
     n->peers = calloc((size_t)ranks, sizeof *n->peers);
     n->hosts = calloc((size_t)ranks, sizeof *n->hosts);
+    for (int r = 0; r < ranks && n->hosts; r++) strcpy(n->hosts[r], "unknown");
     int rc = n->peers && n->hosts ? pthread_mutex_init(&n->lock, NULL) : -1;
     if (!rc) {
         n->f = f;
@@ -24,9 +25,7 @@ int net_prepare(net *n, const net_functions *f, const char *name, int rank, int 
     return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", ranks);
 }
 
-const char *net_host(const net *n, int rank) {
-    return n->hosts && *n->hosts[rank] ? n->hosts[rank] : "unknown";
-}
+const char *net_host(const net *n, int rank) { return n->hosts ? n->hosts[rank] : "unknown"; }
 
 // -------- waiting
 
@@ -66,19 +65,6 @@ const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
     return text;
 }
 
-const char *net_list(const net *n, const char *chosen, char list[NET_LIST]) {
-    int more = 0;
-    *list = 0;
-    for (int r = 0; r < n->ranks; r++) {
-        size_t used = strlen(list);
-        if (!chosen[r]) continue;
-        if (used > NET_LIST - 110)
-            more++;
-        else
-            snprintf(list + used, NET_LIST - used, "%srank %d (host %s)", used ? ", " : "", r,
-                     net_host(n, r));
-    }
-    size_t used = strlen(list);
-    if (more) snprintf(list + used, NET_LIST - used, " and %d more", more);
-    return list;
+const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]) {
+    return zero_list_ranks(list, n->ranks, chosen, n->hosts ? *n->hosts : "unknown", n->hosts ? NET_HOST : 0);
 }

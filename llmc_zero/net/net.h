@@ -2,7 +2,7 @@
 #ifndef LLMC_ZERO_NET_H
 #define LLMC_ZERO_NET_H
 #include "rendezvous.h"
-#include "../zero.h"
+#include "../error.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -98,10 +98,10 @@ typedef struct {
 patience patience_start(void);
 double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
 
-enum { NET_UNITS = 32, NET_WHERE = 64, NET_LIST = 320 };
-const char *net_units(int unit, int units, char text[NET_UNITS]);             // "units 3 to 5"
-const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);    // "a broadcast of unit 3"
-const char *net_list(const net *n, const char *chosen, char list[NET_LIST]);  // "rank 3 (host a), .."
-const char *exchange_name(exchange_kind x);                                   // "a reduce-scatter"
+enum { NET_UNITS = 32, NET_WHERE = 64 };
+const char *net_units(int unit, int units, char text[NET_UNITS]);              // "units 3 to 5"
+const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);     // "a broadcast of unit 3"
+const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  // zero_list_ranks
+const char *exchange_name(exchange_kind x);                                    // "a reduce-scatter"
 
 #endif
