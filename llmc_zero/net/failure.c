@@ -259,11 +259,7 @@ void net_close(net *n, int clean) {
     n->f->close(n, clean);
     pthread_mutex_unlock(&n->lock);
     pthread_mutex_destroy(&n->lock);
-    free(n->peers);
-    free(n->hosts);
-    n->f = NULL;
-    n->peers = NULL;
-    n->hosts = NULL;
+    net_forget(n);
 }
 
 void failure_end(net *n, int status, const char *sentence) {

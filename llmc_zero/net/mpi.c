@@ -18,11 +18,9 @@ static const double start_s = 10;  // MPI's own start may take this much longer 
 
 typedef struct {
     MPI_Comm comm;
-    int finalize;           // MPI was started here
-    MPI_Request *requests;  // (2 * ranks) of the exchange under way: receives, then sends
-    int *with;              // (2 * ranks) the rank that each is with
-    int n, receives;
-    net_note notes[NOTES];  // that this rank has sent
+    int finalize;            // MPI was started here
+    net_note notes[NOTES];   // that this rank has sent
+    MPI_Request requests[];  // (2 * ranks) of the exchange under way: from each rank, then to each
 } mpi_state;
 static mpi_state *state_of(const net *n) { return n->connection; }
 
@@ -50,20 +48,15 @@ static int is_over(void) {
 static int mpi_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive,
                      size_t bytes) {
     mpi_state *s = state_of(n);
-    s->n = 0;
     if (bytes > INT_MAX) return zero_fail(ZERO_ERR_COMM, "a message of %zu bytes is too long", bytes);
     for (int r = 0; r < n->ranks; r++) {
         if (r == n->rank || (x == EXCHANGE_ROOT && r != root)) continue;
-        s->with[s->n] = r;
-        MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, &s->requests[s->n]));
-        s->n++;
+        MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, &s->requests[r]));
     }
-    s->receives = s->n;
     for (int r = 0; r < n->ranks; r++) {
+        MPI_Request *request = &s->requests[n->ranks + r];
         if (r == n->rank || (x == EXCHANGE_ROOT && n->rank != root)) continue;
-        s->with[s->n] = r;
-        MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, &s->requests[s->n]));
-        s->n++;
+        MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, request));
     }
     return 0;
 }
@@ -71,7 +64,7 @@ static int mpi_begin(net *n, exchange_kind x, int root, char *const *send, char 
 static int mpi_step(net *n) {
     mpi_state *s = state_of(n);
     int done = 0;
-    MPI_TRY(MPI_Testall(s->n, s->requests, &done, MPI_STATUSES_IGNORE));
+    MPI_TRY(MPI_Testall(2 * n->ranks, s->requests, &done, MPI_STATUSES_IGNORE));
     return done ? NET_DONE : NET_WAITING;
 }
 
@@ -85,20 +78,19 @@ static void mpi_rest(net *n, double idle_s) {
 static void mpi_pending(net *n, char *missing) {
     mpi_state *s = state_of(n);
     memset(missing, 0, (size_t)n->ranks);
-    for (int i = 0; i < s->n; i++) {
+    for (int i = 0; i < 2 * n->ranks; i++) {
         int done = 0;
         if (MPI_Test(&s->requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done)
-            missing[s->with[i]] = 1;
+            missing[i % n->ranks] = 1;
     }
 }
 
 // A message that comes later must not be written into memory that may have been freed.
 static void mpi_abandon(net *n) {
     mpi_state *s = state_of(n);
-    for (int i = 0; i < s->receives; i++)
-        if (s->requests[i] != MPI_REQUEST_NULL && MPI_Cancel(&s->requests[i]) == MPI_SUCCESS)
-            MPI_Request_free(&s->requests[i]);
-    s->n = s->receives = 0;
+    for (int r = 0; r < n->ranks; r++)
+        if (s->requests[r] != MPI_REQUEST_NULL && MPI_Cancel(&s->requests[r]) == MPI_SUCCESS)
+            MPI_Request_free(&s->requests[r]);
     for (int r = 0; r < n->ranks && !is_over(); r++) {
         int ahead = 0;
         if (MPI_Iprobe(r, EXCHANGED, s->comm, &ahead, MPI_STATUS_IGNORE) == MPI_SUCCESS)
@@ -248,8 +240,6 @@ static void mpi_close(net *n, int clean) {
     mpi_state *s = state_of(n);
     if (clean && !is_over()) MPI_Comm_free(&s->comm);
     if (clean && !is_over() && s->finalize) finalize_within(n->timeout_s);
-    free(s->requests);
-    free(s->with);
     free(s);
     n->connection = NULL;
 }
@@ -268,26 +258,6 @@ static const net_functions mpi_functions = {
     .close = mpi_close,
 };
 
-static int take_places(net *n, const mpi_start *m) {
-    size_t most = 2 * (size_t)m->ranks;
-    mpi_state *s = calloc(1, sizeof *s);
-    MPI_Request *requests = malloc(most * sizeof *requests);
-    int *with = malloc(most * sizeof *with);
-    int rc = s && requests && with ? net_prepare(n, &mpi_functions, "mpi", m->rank, m->ranks)
-                                   : zero_fail(ZERO_ERR_MEMORY, "out of memory for MPI's state");
-    if (rc) {
-        free(s);
-        free(requests);
-        free(with);
-        return rc;
-    }
-    *s = (mpi_state){ .comm = m->comm, .finalize = m->finalize, .requests = requests, .with = with };
-    n->connection = s;
-    n->node_rank = m->node_rank;
-    n->ranks_on_node = m->ranks_on_node;
-    return 0;
-}
-
 int net_open_mpi(net *n, const zero_config *config) {
     int left = 0;
     char host[NET_HOST];
@@ -296,12 +266,23 @@ int net_open_mpi(net *n, const zero_config *config) {
     m->given = config->start.mpi_comm ? *(MPI_Comm *)config->start.mpi_comm : MPI_COMM_WORLD;
     m->overlap = config->overlap;
     int rc = meet_within(n->timeout_s + start_s, m, &left);
-    if (!rc) rc = take_places(n, m);
-    if (!left) free(m);
-    ZERO_TRY(rc);
+    mpi_state *s = rc ? NULL : malloc(sizeof *s + 2 * (size_t)m->ranks * sizeof *s->requests);
+    if (!rc) rc = net_prepare(n, &mpi_functions, "mpi", m->rank, m->ranks, s != NULL);
+    if (rc) {
+        net_forget(n);
+        free(s);
+        if (!left) free(m);
+        return rc;
+    }
+    s->comm = m->comm;
+    s->finalize = m->finalize;
+    for (int i = 0; i < 2 * m->ranks; i++) s->requests[i] = MPI_REQUEST_NULL;
+    n->connection = s;
+    n->node_rank = m->node_rank;
+    n->ranks_on_node = m->ranks_on_node;
+    free(m);
     net_machine(host);
     ZERO_TRY(net_gather(n, host, n->hosts, sizeof host));
-    memcpy(n->hosts[n->rank], host, sizeof host);
     int all = net_least(n, n->ranks_on_node == n->ranks);
     n->on_one_node = all > 0;
     return all < 0 ? all : 0;

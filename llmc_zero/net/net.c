@@ -5,24 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks) {
+int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks, int allocated) {
+    n->f = f;
+    n->name = name;
     n->rank = rank;
     n->ranks = ranks;
     n->ended_by = n->speaks = -1;
     n->peers = calloc((size_t)ranks, sizeof *n->peers);
     n->hosts = calloc((size_t)ranks, sizeof *n->hosts);
     for (int r = 0; r < ranks && n->hosts; r++) strcpy(n->hosts[r], "unknown");
-    int rc = n->peers && n->hosts ? pthread_mutex_init(&n->lock, NULL) : -1;
-    if (!rc) {
-        n->f = f;
-        n->name = name;
-        return 0;
-    }
+    if (allocated && n->peers && n->hosts && !pthread_mutex_init(&n->lock, NULL)) return 0;
+    return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", ranks);
+}
+
+void net_forget(net *n) {
     free(n->peers);
     free(n->hosts);
+    n->f = NULL;
     n->peers = NULL;
     n->hosts = NULL;
-    return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", ranks);
 }
 
 const char *net_host(const net *n, int rank) { return n->hosts ? n->hosts[rank] : "unknown"; }

@@ -85,8 +85,9 @@ int net_start(net *n, const zero_config *config);
 const char *net_host(const net *n, int rank);
 
 // For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates what is
-// known of each rank.
-int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks);
+// known of each rank; it fails too where the caller has not got its own memory. net_forget undoes it.
+int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks, int allocated);
+void net_forget(net *n);
 int net_open_mpi(net *n, const zero_config *config);
 int net_open_tcp(net *n, const rendezvous_settings *s);
 

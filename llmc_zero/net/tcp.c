@@ -25,7 +25,7 @@ enum { DATA = NOTES };          // the kind of a frame is DATA or that of a note
 
 typedef struct {
     uint32_t magic, kind, number;  // number: of the exchange
-    int32_t what, root, status;    // DATA: the kind of exchange; notes: their fields
+    int32_t what, root;            // the kind of exchange
     uint64_t bytes;
 } frame;
 typedef struct {
@@ -37,20 +37,19 @@ typedef struct {
 } flow;
 
 typedef struct {
-    int fd;                    // -1: over, or this rank
-    int deaf;                  // errno: nothing can be sent any more, but what came before may still be read
-    flow out, in;              // in.busy: its data belong to the exchange under way
-    unsigned notes;            // bit k: note k is still to be sent
-    char words[NET_SENTENCE];  // of the note that is coming in
+    int fd;         // -1: over, or this rank
+    int deaf;       // errno: nothing can be sent any more, but what came before may still be read
+    flow out, in;   // in.busy: its data belong to the exchange under way
+    unsigned tell;  // bit k: note k is still to be sent
+    net_note note;  // that is coming in
 } peer;
 
 typedef struct {
-    peer *peers;
-    struct pollfd *polls;
     int silence_s;
     double looked;  // when it last asked for hosts that are silent
     frame due;      // the exchange under way, as every rank should be sending it
     net_note notes[NOTES];
+    peer peers[];  // (ranks)
 } mesh;
 
 static mesh *mesh_of(const net *n) { return n->connection; }
@@ -74,16 +73,21 @@ static void lose(net *n, int r, int error) {
     n->peers[r].error = error;
 }
 
-// Returns the parts of data and tail that are left: w->done is behind the head. Bytes that are dropped are
-// taken piece by piece.
-static int rest_of(flow *w, struct iovec *parts) {
+// Returns the parts of a frame that are left: of one that comes in, the head alone until that is whole. Bytes
+// that are dropped are taken piece by piece.
+static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]) {
     static char sink[SINK];
     int count = 0;
-    size_t at = w->done - sizeof w->f, left = at < w->f.bytes ? w->f.bytes - at : 0;
-    size_t over = at - (w->f.bytes - left);
-    if (left && w->data) parts[count++] = (struct iovec){ w->data + at, left };
-    if (left && !w->data) parts[count++] = (struct iovec){ sink, left < SINK ? left : SINK };
-    if (w->data || left <= SINK)
+    size_t done = w->done, bytes = w->f.bytes;
+    if (!has_head(w)) {
+        parts[count++] = (struct iovec){ (char *)&w->f + done, sizeof w->f - done };
+        if (head_alone) return count;
+        done = sizeof w->f;
+    }
+    size_t at = done - sizeof w->f, left = at < bytes ? bytes - at : 0, over = at - (bytes - left);
+    if (left && data) parts[count++] = (struct iovec){ data + at, left };
+    if (left && !data) parts[count++] = (struct iovec){ sink, left < SINK ? left : SINK };
+    if (data || left <= SINK)
         parts[count++] = (struct iovec){ (char *)&w->tail + over, sizeof w->tail - over };
     return count;
 }
@@ -95,33 +99,18 @@ static void queue(peer *p, frame f, char *data) {
 
 // Notes go out in the order of their kinds, each after the frame under way.
 static void queue_note(net *n, peer *p) {
-    mesh *m = mesh_of(n);
-    for (int kind = 0; kind < NOTES && !p->out.busy; kind++) {
-        net_note *note = &m->notes[kind];
-        frame f = { .kind = (uint32_t)kind,
-                    .number = note->exchange,
-                    .what = note->timed_out,
-                    .root = note->root,
-                    .status = note->status,
-                    .bytes = kind == NOTE_END ? strlen(note->words) + 1 : 0 };
-        if (!(p->notes & 1u << kind)) continue;
-        p->notes &= ~(1u << kind);
-        queue(p, f, note->words);
+    for (int kind = 0; kind < NOTES; kind++) {
+        net_note *note = &mesh_of(n)->notes[kind];
+        if (!(p->tell & 1u << kind)) continue;
+        p->tell &= ~(1u << kind);
+        return queue(p, (frame){ .kind = (uint32_t)kind, .bytes = sizeof *note }, (char *)note);
     }
 }
 
 static void send_some(peer *p) {
     flow *w = &p->out;
-    struct iovec parts[3] = { { (char *)&w->f + w->done, sizeof w->f - w->done } };
-    flow behind = *w;
-    int count = 0;
-    if (!has_head(w)) {
-        behind.done = sizeof w->f;
-        count = 1;
-    }
-    behind.tail = w->tail;
-    count += rest_of(&behind, parts + count);
-    struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)count };
+    struct iovec parts[3];
+    struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)parts_left(w, w->data, 0, parts) };
     ssize_t sent = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
         w->done += (size_t)sent;
@@ -133,22 +122,14 @@ static void send_some(peer *p) {
 static void finish_frame(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
-    const frame *f = &w->f;
     w->done = 0;
-    if (f->kind != DATA) {
-        net_note note = { .kind = (int32_t)f->kind,
-                          .exchange = f->number,
-                          .timed_out = f->what,
-                          .root = f->root,
-                          .status = f->status };
-        p->words[sizeof p->words - 1] = 0;
-        memcpy(note.words, p->words, sizeof note.words);
-        failure_take(n, r, &note);
-        return;
+    if (w->f.kind != DATA) {
+        p->note.words[sizeof p->note.words - 1] = 0;
+        failure_take(n, r, &p->note);
+    } else if (w->tail == GOOD) {  // else it is void, and the frame that is due is still to come
+        w->busy = 0;
+        w->data = NULL;  // nothing touches the caller's memory any more
     }
-    if (w->tail != GOOD) return;  // void: the frame that is due is still to come
-    w->busy = 0;
-    w->data = NULL;  // nothing touches the caller's memory any more
 }
 
 // Reads what is there, up to the end of a frame at most, and no bytes of a frame that is not due. 1:
@@ -156,14 +137,10 @@ static void finish_frame(net *n, int r) {
 static int receive_some(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
-    char *due = w->data;
-    struct iovec parts[2] = { { (char *)&w->f + w->done, sizeof w->f - w->done } };
-    int count = 1;
-    if (has_head(w) && w->f.kind != DATA) w->data = p->words;
-    if (has_head(w)) count = rest_of(w, parts);
-    struct msghdr h = { .msg_iov = parts, .msg_iovlen = (size_t)count };
+    struct iovec parts[3];
+    char *data = has_head(w) && w->f.kind != DATA ? (char *)&p->note : w->data;
+    struct msghdr h = { .msg_iov = parts, .msg_iovlen = (size_t)parts_left(w, data, 1, parts) };
     ssize_t got = recvmsg(p->fd, &h, MSG_DONTWAIT);
-    w->data = due;
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     if (got <= 0) {
         lose(n, r, got ? errno : 0);
@@ -171,9 +148,8 @@ static int receive_some(net *n, int r) {
     }
     w->done += (size_t)got;
     if (!has_head(w)) return 1;
-    int wrong = w->f.magic != FRAME_MAGIC || w->f.kind > DATA ||
-                (w->f.kind != DATA && w->f.bytes > sizeof p->words);
-    if (wrong)
+    int is_note = w->f.kind < DATA && w->f.bytes == sizeof p->note;
+    if (w->f.magic != FRAME_MAGIC || (w->f.kind != DATA && !is_note))
         lose(n, r, EBADMSG);
     else if (w->done == frame_bytes(w))
         finish_frame(n, r);
@@ -186,7 +162,7 @@ static int progress(net *n) {
     for (int r = 0; r < n->ranks; r++) {
         peer *p = &mesh_of(n)->peers[r];
         if (p->fd < 0) continue;
-        if (p->notes && !p->out.busy) queue_note(n, p);
+        if (p->tell && !p->out.busy) queue_note(n, p);
         size_t before = p->out.done;
         if (p->out.busy && !p->deaf) send_some(p);
         moved |= p->out.done != before;
@@ -257,14 +233,15 @@ static int tcp_step(net *n) {
 
 static void tcp_rest(net *n, double idle_s) {
     const double spin_s = 50e-6;
-    mesh *m = mesh_of(n);
+    const mesh *m = mesh_of(n);
+    struct pollfd polls[n->ranks];
     if (idle_s < spin_s) return;
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &m->peers[r];
         int events = (is_ahead(n, p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
-        m->polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
+        polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
     }
-    poll(m->polls, (nfds_t)n->ranks, 50);  // whatever it returns, the next step looks again
+    poll(polls, (nfds_t)n->ranks, 50);  // whatever it returns, the next step looks again
 }
 
 static void tcp_pending(net *n, char *missing) {
@@ -292,7 +269,7 @@ static void tcp_tell(net *n, const net_note *note) {
     mesh *m = mesh_of(n);
     m->notes[note->kind] = *note;
     for (int r = 0; r < n->ranks; r++)
-        if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].notes |= 1u << note->kind;
+        if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].tell |= 1u << note->kind;
 }
 
 // A note is on its way until the other machine has acknowledged it. After that, closing the socket does not
@@ -302,7 +279,7 @@ static int tcp_telling(net *n) {
         const peer *p = &mesh_of(n)->peers[r];
         int unacknowledged = 0;
         if (p->fd < 0 || p->deaf || n->peers[r].left) continue;
-        if (p->notes || p->out.busy || ioctl(p->fd, SIOCOUTQ, &unacknowledged) || unacknowledged) return 1;
+        if (p->tell || p->out.busy || ioctl(p->fd, SIOCOUTQ, &unacknowledged) || unacknowledged) return 1;
     }
     return 0;
 }
@@ -323,8 +300,6 @@ static void tcp_close(net *n, int clean) {
     (void)clean;
     for (int r = 0; r < n->ranks; r++)
         if (m->peers[r].fd >= 0) close(m->peers[r].fd);
-    free(m->peers);
-    free(m->polls);
     free(m);
     n->connection = NULL;
 }
@@ -344,7 +319,22 @@ static const net_functions tcp_functions = {
 
 // -------- start
 
-static void take_places(net *n, mesh *m, const int *sockets, const rendezvous_peer *who) {
+int net_open_tcp(net *n, const rendezvous_settings *s) {
+    if (s->ranks < 1 || s->ranks > MOST_RANKS)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks", " %d: 1 to %d", s->ranks, MOST_RANKS);
+    int sockets[s->ranks];
+    mesh *m = calloc(1, sizeof *m + (size_t)s->ranks * sizeof *m->peers);
+    rendezvous_peer *who = calloc((size_t)s->ranks, sizeof *who);
+    int rc = net_prepare(n, &tcp_functions, "tcp", s->rank, s->ranks, m && who);
+    if (!rc) rc = rendezvous(s, sockets, who);
+    if (rc) {
+        net_forget(n);
+        free(m);
+        free(who);
+        return rc;
+    }
+    m->silence_s = s->silence_s > 0 ? s->silence_s : RENDEZVOUS_SILENCE_S;
+    n->connection = m;
     n->node_rank = n->ranks_on_node = 0;
     for (int r = 0; r < n->ranks; r++) {
         int here = who[r].node == who[n->rank].node;
@@ -354,34 +344,6 @@ static void take_places(net *n, mesh *m, const int *sockets, const rendezvous_pe
         n->node_rank += here && r < n->rank;
     }
     n->on_one_node = n->ranks_on_node == n->ranks;
-}
-
-int net_open_tcp(net *n, const rendezvous_settings *s) {
-    if (s->ranks < 1 || s->ranks > MOST_RANKS)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks", " %d: 1 to %d", s->ranks, MOST_RANKS);
-    int sockets[s->ranks];
-    size_t ranks = (size_t)s->ranks;
-    mesh *m = calloc(1, sizeof *m);
-    peer *peers = calloc(ranks, sizeof *peers);
-    struct pollfd *polls = calloc(ranks, sizeof *polls);
-    rendezvous_peer *who = calloc(ranks, sizeof *who);
-    int rc = m && peers && polls && who
-                 ? rendezvous(s, sockets, who)
-                 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", s->ranks);
-    if (!rc && (rc = net_prepare(n, &tcp_functions, "tcp", s->rank, s->ranks)))
-        for (int r = 0; r < s->ranks; r++)
-            if (sockets[r] >= 0) close(sockets[r]);
-    if (rc) {
-        free(m);
-        free(peers);
-        free(polls);
-    } else {
-        *m = (mesh){ .peers = peers,
-                     .polls = polls,
-                     .silence_s = s->silence_s > 0 ? s->silence_s : RENDEZVOUS_SILENCE_S };
-        n->connection = m;
-        take_places(n, m, sockets, who);
-    }
     free(who);
-    return rc;
+    return 0;
 }
