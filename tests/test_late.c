@@ -37,7 +37,7 @@ static net some_ranks(int ranks) {
                   .peers = peers,
                   .f = &silence,
                   .timeout_s = 2.5,
-                  .ended_by = -1,
+                  .ended = { .root = -1 },
                   .lock = PTHREAD_MUTEX_INITIALIZER };
 }
 

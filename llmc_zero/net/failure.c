@@ -24,21 +24,19 @@ void failure_take(net *n, int from, const net_note *note) {
     }
     if (note->kind != NOTE_END) return;
     p->ended = 1;
-    if (n->ended_by >= 0 && note->root >= n->ended_by) return;
-    n->ended_by = note->root;
-    n->ended_status = note->status;
-    snprintf(n->ended_why, sizeof n->ended_why, "%s", note->words);
+    if (n->ended.root < 0 || note->root < n->ended.root) n->ended = *note;
 }
 
 static int lost_rank(const net *n) {
-    if (n->ended_by >= 0) return n->ended_by;
+    if (n->ended.root >= 0) return n->ended.root;
     for (int r = 0; r < n->ranks; r++)
         if (n->peers[r].gone) return r;
     return -1;
 }
 
 static int fail_lost(const net *n, int r, const char *tail) {
-    if (n->ended_by >= 0) return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended_why);
+    if (n->ended.root >= 0)
+        return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended.words);
     int error = n->peers[r].error;
     char why[128] = "its connection ended";
     if (error == ETIMEDOUT)
@@ -94,20 +92,33 @@ static int is_silent(const net *n, int r) {
     return r != n->rank && !p->late && !p->ahead;
 }
 
+static void look_and_nap(net *n) {
+    n->f->look(n);
+    clock_nap(500e-6);
+}
+
+// Listens to the others until it is over, for so many seconds at most.
+static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
+    for (patience p = patience_start(); !is_over(n) && patience_waited(&p) < seconds;) {
+        look_and_nap(n);
+    }
+}
+
+static int all_heard(const net *n) {
+    int silent = 0;
+    for (int r = 0; r < n->ranks; r++) silent |= is_silent(n, r) && !n->peers[r].gone;
+    return !silent || n->ended.root >= 0;
+}
+
 // Says LATE, and listens to what the others say. With the lock held.
 static void ask(net *n, int timed_out) {
     net_note note = { .kind = NOTE_LATE, .timed_out = timed_out, .exchange = n->exchanges };
-    int first = n->rank, silent = 1;
+    int first = n->rank;
     uint32_t earliest = n->exchanges;
     n->f->abandon(n);
     n->closed = 1;
     n->f->tell(n, &note);
-    for (patience p = patience_start(); silent && n->ended_by < 0 && patience_waited(&p) < hear_s;) {
-        n->f->look(n);
-        clock_nap(1e-3);
-        silent = 0;
-        for (int r = 0; r < n->ranks; r++) silent |= is_silent(n, r) && !n->peers[r].gone;
-    }
+    listen(n, hear_s, all_heard);
     for (int r = 0; r < n->ranks; r++) {
         const net_peer *p = &n->peers[r];
         if (!p->late || p->exchange > earliest || (p->exchange == earliest && r > first)) continue;
@@ -123,7 +134,7 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
     pthread_mutex_lock(&n->lock);
     ask(n, 1);
     for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && is_silent(n, r);
-    if (n->ended_by >= 0)
+    if (n->ended.root >= 0)
         failure_seen(n, use, x);
     else
         zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
@@ -138,9 +149,9 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
 int failure_ask(net *n, int timed_out, char *silent) {
     int late = timed_out, any = 0;
     pthread_mutex_lock(&n->lock);
-    if (!n->failed && n->ended_by < 0) ask(n, timed_out);
-    int ended = n->ended_by >= 0;
-    if (ended) fail_lost(n, n->ended_by, "");
+    if (!n->failed && n->ended.root < 0) ask(n, timed_out);
+    int ended = n->ended.root >= 0;
+    if (ended) fail_lost(n, n->ended.root, "");
     for (int r = 0; r < n->ranks; r++) {
         late |= n->peers[r].late && n->peers[r].timed_out;
         any |= silent[r] = is_silent(n, r);
@@ -152,12 +163,11 @@ int failure_ask(net *n, int timed_out, char *silent) {
 
 // -------- states: ending, ended
 
+static int is_told(const net *n) { return !n->f->telling || !n->f->telling(n); }
+
 void failure_tell_all(net *n, const net_note *note) {
     n->f->tell(n, note);
-    for (patience p = patience_start(); n->f->telling(n) && patience_waited(&p) < farewell_s;) {
-        n->f->look(n);
-        clock_nap(200e-6);
-    }
+    listen(n, farewell_s, is_told);
 }
 
 void failure_tell_end(net *n, int status) {
@@ -165,12 +175,7 @@ void failure_tell_end(net *n, int status) {
     const char *why = n->failed ? n->failure.sentence : zero_last_error();
     if (n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
-    if (n->ended_by >= 0) {
-        note.root = n->ended_by;
-        note.status = n->ended_status;
-        memcpy(note.words, n->ended_why, sizeof note.words);
-    }
-    failure_tell_all(n, &note);
+    failure_tell_all(n, n->ended.root < 0 ? &note : &n->ended);
 }
 
 // Takes the lock. An exchange that another thread is in ends for it.
@@ -182,11 +187,6 @@ static void take_over(net *n) {
     n->f->look(n);
 }
 
-static void listen(net *n) {
-    clock_nap(1e-3);
-    n->f->look(n);
-}
-
 // Most often one of the first ranks fails too, and in a job of a thousand nobody should wait for minutes.
 static double turn_s(const net *n) {
     int before = 0;
@@ -195,24 +195,22 @@ static double turn_s(const net *n) {
     return before < 15 ? before * 0.2 : 3 + (before - 15) * 5e-3;
 }
 
-// A lower rank has said END too: wait_for_lower gives them a second to do so.
-static int has_lower_ended(const net *n) { return n->ended_by >= 0 && n->ended_by < n->rank; }
-static void wait_for_lower(net *n) {
-    int left = n->speaks != 1;
-    for (double until = clock_now() + claim_s; left && !has_lower_ended(n) && clock_now() < until;) {
-        listen(n);
-        left = 0;
-        for (int r = 0; r < n->rank; r++)
-            left |= !n->peers[r].ended && !n->peers[r].gone && !n->peers[r].left;
-    }
+static int has_lower_ended(const net *n) { return n->ended.root >= 0 && n->ended.root < n->rank; }
+
+// No lower rank is left that could say END.
+static int are_lower_heard(const net *n) {
+    int all = 1;
+    for (int r = 0; r < n->rank; r++) all &= n->peers[r].ended || n->peers[r].gone || n->peers[r].left;
+    return all || n->speaks == 1 || has_lower_ended(n);
 }
 
 int failure_speaks(net *n, int status) {
     take_over(n);
-    for (double start = clock_now(); n->ended_by < 0 && clock_now() - start < turn_s(n);) listen(n);
-    int heard = n->ended_by >= 0;
+    for (patience p = patience_start(); n->ended.root < 0 && patience_waited(&p) < turn_s(n);)
+        look_and_nap(n);
+    int heard = n->ended.root >= 0;
     failure_tell_end(n, status);
-    if (!heard) wait_for_lower(n);
+    if (!heard) listen(n, claim_s, are_lower_heard);
     int speaks = !heard && !has_lower_ended(n);
     pthread_mutex_unlock(&n->lock);
     return speaks;
@@ -223,19 +221,14 @@ int failure_lower(net *n) {
     if (n->speaks >= 0) return !n->speaks;
     take_over(n);
     failure_tell_end(n, 1);
-    wait_for_lower(n);
+    listen(n, claim_s, are_lower_heard);
     for (int r = 0; r < n->rank; r++) lower += n->peers[r].ended;
     pthread_mutex_unlock(&n->lock);
     return lower;
 }
 
-// Launchers kill a rank that has not ended when another one does, so the rank that speaks ends first.
-static void wait_for_speaker(net *n) {
-    pthread_mutex_lock(&n->lock);
-    const net_peer *speaker = &n->peers[n->ended_by];
-    for (double until = clock_now() + speaker_s; !speaker->gone && !speaker->left && clock_now() < until;)
-        listen(n);
-    pthread_mutex_unlock(&n->lock);
+static int has_speaker_ended(const net *n) {
+    return n->peers[n->ended.root].gone || n->peers[n->ended.root].left;
 }
 
 // In one write, so that what other ranks write does not come in between.
@@ -269,9 +262,11 @@ void failure_end(net *n, int status, const char *sentence) {
     }
     if (failure_speaks(n, status)) {
         say(sentence);
-    } else {
-        wait_for_speaker(n);
-        status = n->ended_status;
+    } else {  // launchers kill a rank that has not ended when another one does, so the speaker ends first
+        pthread_mutex_lock(&n->lock);
+        listen(n, speaker_s, has_speaker_ended);
+        pthread_mutex_unlock(&n->lock);
+        status = n->ended.status;
     }
     n->f->end(n, status);
     exit(status);  // end does not return, but its type cannot say so

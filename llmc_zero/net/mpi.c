@@ -17,10 +17,13 @@ enum { EXCHANGED, NOTE };          // tags
 static const double start_s = 10;  // MPI's own start may take this much longer than a collective
 
 typedef struct {
-    MPI_Comm comm;
-    int finalize;            // MPI was started here
-    net_note notes[NOTES];   // that this rank has sent
-    MPI_Request requests[];  // (2 * ranks) of the exchange under way: from each rank, then to each
+    MPI_Comm given, comm;
+    int overlap, finalize;  // finalize: MPI was started here
+    int rank, ranks, node_rank, ranks_on_node;
+    int rc;  // of the start
+    zero_failure failure;
+    net_note notes[NOTES];  // that this rank has sent
+    MPI_Request *requests;  // (2 * ranks) of the exchange under way: from each rank, then to each
 } mpi_state;
 static mpi_state *state_of(const net *n) { return n->connection; }
 
@@ -100,6 +103,7 @@ static void mpi_abandon(net *n) {
 
 // -------- notes, and the end
 
+// MPI buffers messages as short as these, so there is nothing to wait for.
 static void mpi_tell(net *n, const net_note *note) {
     mpi_state *s = state_of(n);
     net_note *kept = &s->notes[note->kind];
@@ -110,12 +114,6 @@ static void mpi_tell(net *n, const net_note *note) {
         if (MPI_Isend(kept, sizeof *kept, MPI_BYTE, r, NOTE, s->comm, &sent) == MPI_SUCCESS)
             MPI_Request_free(&sent);
     }
-}
-
-// Nothing to wait for: MPI buffers messages as short as these.
-static int mpi_telling(net *n) {
-    (void)n;
-    return 0;
 }
 
 static void mpi_look(net *n) {
@@ -136,14 +134,6 @@ static void __attribute__((noreturn)) mpi_end(net *n, int status) {
 }
 
 // -------- start
-
-// MPI sets no limit to its own start, so a thread does it. If a rank never comes, the thread and this
-// structure are left behind.
-typedef struct {
-    MPI_Comm given, comm;
-    int overlap, finalize, rank, ranks, node_rank, ranks_on_node, rc;
-    zero_failure failure;
-} mpi_start;
 
 static int start_mpi(int threads, int *finalize) {
     int running = 0, over = 0, provided = 0;
@@ -166,7 +156,7 @@ static int start_mpi(int threads, int *finalize) {
     return 0;
 }
 
-static int meet(mpi_start *m) {
+static int meet(mpi_state *m) {
     MPI_Comm node;
     if (m->given == MPI_COMM_NULL)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.mpi_comm",
@@ -183,34 +173,41 @@ static int meet(mpi_start *m) {
     return 0;
 }
 
-static void *run_meet(void *start) {
-    mpi_start *m = start;
+static void *run_meet(void *state) {
+    mpi_state *m = state;
     m->rc = meet(m);
     if (m->rc) m->failure = *zero_last_failure();
     return NULL;
 }
 
-// Returns 1 if the thread still runs after `limit` seconds.
-static int outlasts(pthread_t thread, double limit) {
+static void *run_finalize(void *unused) {
+    (void)unused;
+    MPI_Finalize();
+    return NULL;
+}
+
+// MPI sets no limit to its own start and end, so a thread does them. Returns 1 if it still runs after `limit`
+// seconds, because a rank does not come: then it is left behind. If the process ended inside MPI_Finalize,
+// the launcher would take it for a failure and end the job.
+static int outlasts(double limit, void *(*run)(void *), void *state) {
+    pthread_t thread;
     patience p = patience_start();
+    if (pthread_create(&thread, NULL, run, state)) return run(state) != NULL;
     while (pthread_tryjoin_np(thread, NULL)) {
-        if (patience_waited(&p) > limit) return 1;
+        if (patience_waited(&p) > limit) return !pthread_detach(thread);
         clock_nap(1e-3);
     }
     return 0;
 }
 
-// An MPI that the caller has started may allow one thread only, so this one goes on. Else a thread does, and
-// *left says whether it still runs.
-static int meet_within(double limit, mpi_start *m, int *left) {
+// An MPI that the caller has started may allow one thread only, so this one goes on. *left: a thread still
+// uses m.
+static int meet_within(double limit, mpi_state *m, int *left) {
     int running = 0;
     char host[NET_HOST];
-    pthread_t thread;
     MPI_TRY(MPI_Initialized(&running));
     if (running) return meet(m);
-    int rc = pthread_create(&thread, NULL, run_meet, m);
-    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the thread that starts MPI does not start: %s", strerror(rc));
-    *left = outlasts(thread, limit);
+    *left = outlasts(limit, run_meet, m);
     if (!*left) return m->rc ? zero_fail_again(&m->failure) : 0;
     zero_launch_info launched = zero_launched();
     net_machine(host);
@@ -220,26 +217,11 @@ static int meet_within(double limit, mpi_start *m, int *left) {
         launched.ranks);
 }
 
-static void *run_finalize(void *unused) {
-    (void)unused;
-    MPI_Finalize();
-    return NULL;
-}
-
-// MPI sets no limit to its end either. If a rank does not come, the thread is left behind: if the process
-// ended inside MPI_Finalize, the launcher would take it for a failure and end the job.
-static void finalize_within(double limit) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_finalize, NULL))
-        MPI_Finalize();
-    else if (outlasts(thread, limit))
-        pthread_detach(thread);
-}
-
 static void mpi_close(net *n, int clean) {
     mpi_state *s = state_of(n);
     if (clean && !is_over()) MPI_Comm_free(&s->comm);
-    if (clean && !is_over() && s->finalize) finalize_within(n->timeout_s);
+    if (clean && !is_over() && s->finalize) outlasts(n->timeout_s, run_finalize, NULL);
+    free(s->requests);
     free(s);
     n->connection = NULL;
 }
@@ -251,7 +233,6 @@ static const net_functions mpi_functions = {
     .pending = mpi_pending,
     .abandon = mpi_abandon,
     .tell = mpi_tell,
-    .telling = mpi_telling,
     .look = mpi_look,
     .watched = 1,
     .end = mpi_end,
@@ -261,26 +242,23 @@ static const net_functions mpi_functions = {
 int net_open_mpi(net *n, const zero_config *config) {
     int left = 0;
     char host[NET_HOST];
-    mpi_start *m = calloc(1, sizeof *m);
+    mpi_state *m = calloc(1, sizeof *m);
     if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start of MPI");
     m->given = config->start.mpi_comm ? *(MPI_Comm *)config->start.mpi_comm : MPI_COMM_WORLD;
     m->overlap = config->overlap;
     int rc = meet_within(n->timeout_s + start_s, m, &left);
-    mpi_state *s = rc ? NULL : malloc(sizeof *s + 2 * (size_t)m->ranks * sizeof *s->requests);
-    if (!rc) rc = net_prepare(n, &mpi_functions, "mpi", m->rank, m->ranks, s != NULL);
+    if (!rc) m->requests = malloc(2 * (size_t)m->ranks * sizeof *m->requests);
+    if (!rc) rc = net_prepare(n, &mpi_functions, "mpi", m->rank, m->ranks, m->requests != NULL);
     if (rc) {
         net_forget(n);
-        free(s);
+        if (!left) free(m->requests);
         if (!left) free(m);
         return rc;
     }
-    s->comm = m->comm;
-    s->finalize = m->finalize;
-    for (int i = 0; i < 2 * m->ranks; i++) s->requests[i] = MPI_REQUEST_NULL;
-    n->connection = s;
+    for (int i = 0; i < 2 * m->ranks; i++) m->requests[i] = MPI_REQUEST_NULL;
+    n->connection = m;
     n->node_rank = m->node_rank;
     n->ranks_on_node = m->ranks_on_node;
-    free(m);
     net_machine(host);
     ZERO_TRY(net_gather(n, host, n->hosts, sizeof host));
     int all = net_least(n, n->ranks_on_node == n->ranks);

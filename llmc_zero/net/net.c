@@ -10,7 +10,7 @@ int net_prepare(net *n, const net_functions *f, const char *name, int rank, int 
     n->name = name;
     n->rank = rank;
     n->ranks = ranks;
-    n->ended_by = n->speaks = -1;
+    n->ended.root = n->speaks = -1;
     n->peers = calloc((size_t)ranks, sizeof *n->peers);
     n->hosts = calloc((size_t)ranks, sizeof *n->hosts);
     for (int r = 0; r < ranks && n->hosts; r++) strcpy(n->hosts[r], "unknown");

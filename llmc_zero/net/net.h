@@ -50,7 +50,7 @@ typedef struct {
     void (*pending)(net *n, char *missing);      // missing[r]: the exchange still waits for rank r
     void (*abandon)(net *n);                     // the caller's memory is no longer touched
     void (*tell)(net *n, const net_note *note);  // starts to send it to all who are there
-    int (*telling)(net *n);                      // a note is still on its way
+    int (*telling)(const net *n);                // a note is still on its way; NULL: it never is
     void (*look)(net *n);                        // takes the notes that have come, into peers
     int watched;                                 // 1: a launcher ends all ranks when one dies; else ranks
                                                  // look after each other, from any thread
@@ -68,14 +68,13 @@ struct net {
     void *connection;         // of f
     uint32_t exchanges;       // begun
     // failure (net/failure.c)
-    pthread_mutex_t lock;        // of the thread that talks to the others
-    net_peer *peers;             // (ranks)
-    atomic_int ending;           // this rank ends the job: another thread's exchange returns
-    int closed, failed, told;    // there are no exchanges any more; `failure` says why; END has been said
-    zero_failure failure;        // of this rank, which every later exchange returns
-    int speaks;                  // 1: this rank tells of the failure, 0: another one does; -1: not known
-    int ended_by, ended_status;  // the rank that has ended the job; -1: none
-    char ended_why[NET_SENTENCE];
+    pthread_mutex_t lock;      // of the thread that talks to the others
+    net_peer *peers;           // (ranks)
+    atomic_int ending;         // this rank ends the job: another thread's exchange returns
+    int closed, failed, told;  // there are no exchanges any more; `failure` says why; END has been said
+    zero_failure failure;      // of this rank, which every later exchange returns
+    int speaks;                // 1: this rank tells of the failure, 0: another one does; -1: not known
+    net_note ended;            // END of the lowest rank that has ended the job; root -1: none
 };
 
 // (collective) Connects the ranks as the configuration or the launcher says (net/start.c). After an error the

@@ -274,7 +274,7 @@ static void tcp_tell(net *n, const net_note *note) {
 
 // A note is on its way until the other machine has acknowledged it. After that, closing the socket does not
 // lose it.
-static int tcp_telling(net *n) {
+static int tcp_telling(const net *n) {
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &mesh_of(n)->peers[r];
         int unacknowledged = 0;
