@@ -3,7 +3,7 @@
 #include "params.h"
 #include "step.h"
 #include "internal.h"
-#include "net/agree.h"
+#include "net/exchange.h"
 #include "net/failure.h"
 #include "settings.h"
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "layout.h"
 #include "loss_scale.h"
 #include "memory.h"
-#include "net/agree.h"
+#include "net/exchange.h"
 #include "plan.h"
 #include "schedule.h"
 #include "state.h"

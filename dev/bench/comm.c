@@ -19,7 +19,7 @@
 #include "llmc_zero/clock.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/error.h"
-#include "llmc_zero/net/agree.h"
+#include "llmc_zero/net/exchange.h"
 #include "llmc_zero/net/failure.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"

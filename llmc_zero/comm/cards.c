@@ -1,7 +1,7 @@
 #define XXH_INLINE_ALL
 #include "cards.h"
 #include "../error.h"
-#include "../net/agree.h"
+#include "../net/exchange.h"
 #include "../net/sockets.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // The collectives through the host's memory: which way their bytes go.
 #include "host.h"
 #include "../error.h"
-#include "../net/agree.h"
+#include "../net/exchange.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

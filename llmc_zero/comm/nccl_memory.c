@@ -2,7 +2,7 @@
 // of its own, and what it takes of the device for itself.
 #ifdef ZERO_HAVE_NCCL
 #include "../clock.h"
-#include "../net/agree.h"
+#include "../net/exchange.h"
 #include "host.h"
 #include "nccl_state.h"
 #include <stdio.h>

@@ -3,7 +3,7 @@
 // fail at once, with the sentence of one of them.
 #ifdef ZERO_HAVE_NCCL
 #include "../clock.h"
-#include "../net/agree.h"
+#include "../net/exchange.h"
 #include "cards.h"
 #include "host.h"
 #include "nccl_state.h"

@@ -1,7 +1,7 @@
 // The choice of the implementation that the ranks use.
 #include "cards.h"
 #include "../error.h"
-#include "../net/agree.h"
+#include "../net/exchange.h"
 #include "host.h"
 #include "nccl.h"
 #include <stdio.h>

@@ -1,4 +1,3 @@
-// Who this process is, as its launcher says it in the environment.
 #define XXH_INLINE_ALL
 #include "launch.h"
 #include "../error.h"
@@ -25,15 +24,11 @@ static const char *value(const char *name) {
     const char *v = getenv(name);
     return v && *v ? v : NULL;
 }
+// Returns the value of the first of these variables that is set, or NULL.
+#define FIRST_OF(...) first_of((const char *const[]){ __VA_ARGS__, NULL })
 static const char *first_of(const char *const *names) {
-    const char *v = NULL;
-    while (*names && !(v = value(*names))) names++;
-    return v;
-}
-
-static int first_number(const char *const *names, int fallback) {
-    const char *v = first_of(names);
-    return v ? atoi(v) : fallback;
+    while (*names && !value(*names)) names++;
+    return *names ? value(*names) : NULL;
 }
 
 static int number(const char *name, int *n) {
@@ -66,14 +61,13 @@ static void first_host(const char *list, char *host, size_t bytes) {
 
 // Rank 0 is on the step's first host. Each step of a job has a port of its own.
 static void slurm_server(char *server, size_t bytes, uint64_t job) {
-    static const char *const lists[] = { "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
-                                         NULL };
-    const char *list = first_of(lists);
+    const char *list = FIRST_OF("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST");
+    const char *address = value("SLURM_LAUNCH_NODE_IPADDR");
     char host[256] = "";
     if (list)
         first_host(list, host, sizeof host);
-    else if (value("SLURM_LAUNCH_NODE_IPADDR"))
-        snprintf(host, sizeof host, "%s", value("SLURM_LAUNCH_NODE_IPADDR"));
+    else if (address)
+        snprintf(host, sizeof host, "%s", address);
     if (*host)
         snprintf(server, bytes, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host,
                  PORTS_FROM + (int)(job % PORTS));
@@ -109,11 +103,11 @@ static void own_server(char *server, size_t bytes, const char *host, const char 
 
 // Returns a number for the job; 0: there is none.
 static uint64_t job_number(const launcher *by) {
-    static const char *const jobs[] = { "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
-                                        "OMPI_MCA_ess_base_jobid", NULL };
-    const char *torchrun = by == &own ? value("TORCHELASTIC_RUN_ID") : NULL;
-    const char *job = torchrun ? torchrun : first_of(jobs), *step = value("SLURM_STEP_ID");
+    const char *torchrun = by == &own ? value("TORCHELASTIC_RUN_ID") : NULL, *step = value("SLURM_STEP_ID");
+    const char *job = FIRST_OF("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
+                               "OMPI_MCA_ess_base_jobid");
     char id[256];
+    if (torchrun) job = torchrun;
     if (!job) return 0;
     snprintf(id, sizeof id, "%.200s.%.40s", job, by == &srun && step ? step : "");
     uint64_t number = XXH3_64bits(id, strlen(id));
@@ -165,31 +159,29 @@ int launched_several(void) {
            (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
 }
 
-static int same_number(const char *one, const char *other) {
-    const char *a = getenv(one), *b = getenv(other);
+static int are_same(const char *one, const char *other) {
+    const char *a = value(one), *b = value(other);
     return a && b && !strcmp(a, b);
 }
 
 // srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI cannot use that from 5.0 on, and before only if it was
 // built for it, so its tasks connect by TCP. torchrun's processes inherit the variables of what started it.
 int launched_by_mpi(void) {
-    if (getenv("TORCHELASTIC_RUN_ID")) return 0;
-    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return 1;
-    return getenv("PMI_SIZE") &&
-           !(same_number("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same_number("PMI_RANK", "SLURM_PROCID"));
+    int slurm = are_same("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && are_same("PMI_RANK", "SLURM_PROCID");
+    if (value("TORCHELASTIC_RUN_ID")) return 0;
+    return FIRST_OF(mpirun.ranks, "PMIX_RANK") || (value("PMI_SIZE") && !slurm);
 }
 
 zero_launch_info zero_launched(void) {
-    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
-    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
-                                              "SLURM_NTASKS", NULL };
-    static const char *const local_names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                               "LOCAL_WORLD_SIZE",           "SLURM_STEP_TASKS_PER_NODE",
-                                               "SLURM_NTASKS_PER_NODE",      NULL };
     rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };  // where rank 0 is does not matter here
     int mpi = launched_by_mpi(), tcp = !mpi && launched_several() && launched_read(&s) > 0;
-    zero_launch_info info = { .rank = mpi ? first_number(rank_names, 0) : s.rank };
-    info.ranks = mpi ? first_number(size_names, 1) : s.ranks;
-    info.ranks_on_node = mpi || tcp ? first_number(local_names, info.ranks) : 1;
+    const char *rank = mpi ? FIRST_OF(mpirun.rank, "PMIX_RANK", "PMI_RANK") : NULL;
+    const char *ranks = mpi ? FIRST_OF(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS") : NULL;
+    const char *here = mpi || tcp
+                           ? FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
+                                      "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+                           : NULL;
+    zero_launch_info info = { .rank = rank ? atoi(rank) : s.rank, .ranks = ranks ? atoi(ranks) : s.ranks };
+    info.ranks_on_node = here ? atoi(here) : mpi || tcp ? info.ranks : 1;
     return info;
 }
