@@ -64,7 +64,6 @@ typedef struct {
     char *reported;  // (ranks)
     char *absent;    // (ranks) for whom the last wait was
     guest *guests;
-    struct pollfd *polls;
     int n, most, listener;
     int rc, told;  // the first failure, and rank 0 knows of it
     int welcome;   // 0: rank 0 has not answered yet
@@ -185,14 +184,15 @@ static void take(meeting *m, guest *g);
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int fd = -EAGAIN, n = m->n, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500, kept = 0;
-    m->polls[n] = (struct pollfd){ m->welcome ? m->listener : -1, POLLIN, 0 };
-    for (int i = 0; i < n; i++) m->polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
-    if (poll(m->polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms) < 0 && errno != EINTR)
+    struct pollfd polls[n + 1];
+    polls[n] = (struct pollfd){ m->welcome ? m->listener : -1, POLLIN, 0 };
+    for (int i = 0; i < n; i++) polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
+    if (poll(polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms) < 0 && errno != EINTR)
         FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
     for (int i = 0; i < n; i++) {
         guest *g = &m->guests[i];
         if (g->fd < 0) continue;  // closed meanwhile, by forget_earlier
-        int heard = m->polls[i].revents ? hear(g) : 0;
+        int heard = polls[i].revents ? hear(g) : 0;
         if (heard < 0)
             lose(m, g, heard);
         else if (heard)
@@ -597,7 +597,7 @@ static int check_settings(const rendezvous_settings *s) {
 
 static int meet(meeting *m) {
     const rendezvous_settings *s = m->s;
-    if (!m->seats || !m->reported || !m->absent || !m->guests || !m->polls)
+    if (!m->seats || !m->guests)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s->ranks);
     seat *me = &m->seats[s->rank];
     *me = (seat){ .job = s->job, .rank = s->rank, .ranks = s->ranks, .pid = (int32_t)getpid() };
@@ -622,40 +622,36 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     ZERO_TRY(check_settings(settings));
     rendezvous_settings s = *settings;
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
-    size_t ranks = (size_t)s.ranks, most = ranks + STRANGERS;
+    char reported[s.ranks], absent[s.ranks];
+    memset(reported, 0, sizeof reported);
     meeting m = { .s = &s,
                   .sockets = sockets,
+                  .reported = reported,
+                  .absent = absent,
                   .listener = -1,
                   .deadline = clock_now() + s.timeout_s,
-                  .most = (int)most,
+                  .most = s.ranks + STRANGERS,
                   .why = "no attempt" };
-    m.seats = calloc(ranks, sizeof *m.seats);
-    m.reported = calloc(ranks, 1);
-    m.absent = calloc(ranks, 1);
-    m.guests = calloc(most, sizeof *m.guests);
-    m.polls = calloc(most + 1, sizeof *m.polls);
+    m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
+    m.guests = calloc((size_t)m.most, sizeof *m.guests);
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
     int rc = meet(&m);
     for (int i = 0; i < m.n; i++) {
-        guest *g = &m.guests[i];
+        const guest *g = &m.guests[i];
         if (!rc && g->rank >= 0)
             sockets[g->rank] = g->fd;
         else if (g->fd >= 0)
             close(g->fd);
     }
     if (m.listener >= 0) close(m.listener);
-    for (int r = 0; r < s.ranks && rc; r++) {
-        if (sockets[r] >= 0) close(sockets[r]);
-        sockets[r] = -1;
-    }
-    for (int r = 0; r < s.ranks && !rc; r++) {
+    for (int r = 0; r < s.ranks; r++) {
+        if (rc && sockets[r] >= 0) close(sockets[r]);
+        if (rc) sockets[r] = -1;
+        if (rc) continue;
         peers[r] = (rendezvous_peer){ .node = m.seats[r].node, .pid = m.seats[r].pid };
         memcpy(peers[r].host, m.seats[r].host, sizeof peers[r].host);
     }
     free(m.seats);
-    free(m.reported);
-    free(m.absent);
     free(m.guests);
-    free(m.polls);
     return rc;
 }

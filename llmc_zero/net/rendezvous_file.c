@@ -31,22 +31,16 @@ static void find_addresses(card *c) {
 
 // Creates the file. 0, or errno, and then there is no file.
 static int write_text(const char *name, const card *c) {
-    int fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), error;
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f) {
-        error = errno;
-        if (fd >= 0) close(fd);
-        return error;
-    }
-    fprintf(f,
-            "llmc_zero rendezvous %d\nhost %s pid %d port %d\nrun %" PRIx64 " node %" PRIx64 " time %lld\n",
-            FORMAT, c->host, c->pid, c->port, c->run, c->node, c->written);
-    for (int i = 0; i < c->n; i++) {
-        char text[NET_NAME];
-        fprintf(f, "address %s\n", net_text(&c->at[i], text));
-    }
-    error = fflush(f) || fsync(fd) ? errno : 0;
-    if (fclose(f) && !error) error = errno;
+    char text[NET_NAME];
+    int fd = open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0) return errno;
+    int failed = dprintf(fd,
+                         "llmc_zero rendezvous %d\nhost %s pid %d port %d\nrun %" PRIx64 " node %" PRIx64
+                         " time %lld\n",
+                         FORMAT, c->host, c->pid, c->port, c->run, c->node, c->written) < 0;
+    for (int i = 0; i < c->n; i++) failed |= dprintf(fd, "address %s\n", net_text(&c->at[i], text)) < 0;
+    int error = failed || fsync(fd) ? errno : 0;
+    if (close(fd) && !error) error = errno;
     if (error) unlink(name);
     return error;
 }
@@ -123,29 +117,29 @@ int card_write(const char *path, card *c) {
     c->written = (long long)time(NULL);
     find_addresses(c);
     int error = put_card(path, c);
-    if (!error) return 0;
     if (error == EBADMSG)
-        return zero_fail_setting(
-            ZERO_ERR_IO, "start.file",
-            " %s: something is there that is no rendezvous file, and stays as it is: name a "
-            "file that does not exist",
-            path);
-    return zero_fail_setting(
-        ZERO_ERR_IO, "start.file",
-        " %s: rank 0 cannot write it: %s: name one in a folder that all hosts see and may write", path,
-        strerror(error));
+        return zero_fail_setting(ZERO_ERR_IO, "start.file",
+                                 " %s: something is there that is no rendezvous file, and stays as it is: "
+                                 "name a file that does not exist",
+                                 path);
+    if (error)
+        return zero_fail_setting(ZERO_ERR_IO, "start.file",
+                                 " %s: rank 0 cannot write it: %s: name one in a folder that all hosts see "
+                                 "and may write",
+                                 path, strerror(error));
+    return 0;
 }
 
 int card_read(const char *path, card *c) {
     char text[NET_NAME], host[NET_NAME];
     const char *why;
-    int format = 0, port, for_good,
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not wait for a pipe's writer
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    int format = 0, port, for_good;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not wait for a pipe's writer
+    if (fd < 0) return -errno;
+    FILE *f = fdopen(fd, "r");
     if (!f) {
-        int error = errno;
-        if (fd >= 0) close(fd);
-        return -error;
+        close(fd);
+        return -ENOMEM;
     }
     *c = (card){ .n = 0 };
     int fields = fscanf(f,
