@@ -20,8 +20,8 @@ static int check_left(net *n, net_use use, exchange_kind x) {
     return 0;
 }
 
-// Waits until the exchange is done, has failed, or has taken timeout_s: then *late is 1.
-static int wait_for_all(net *n, net_use use, exchange_kind x, int *late) {
+// Waits until the exchange is done or has failed. 1: it has taken timeout_s.
+static int wait_for_all(net *n, net_use use, exchange_kind x) {
     enum { LOOK_MS = 50 };
     patience p = patience_start();
     double moved = p.last, looked = p.last;
@@ -33,7 +33,7 @@ static int wait_for_all(net *n, net_use use, exchange_kind x, int *late) {
         ZERO_TRY(failure_seen(n, use, x));
         ZERO_TRY(check_left(n, use, x));
         if (n->ending) return zero_fail_rank(ZERO_ERR_COMM, n->rank, NULL, " ends the job");
-        if ((*late = waited > n->timeout_s)) return ZERO_ERR_COMM;
+        if (waited > n->timeout_s) return 1;
         if (step == NET_MOVED) moved = p.last;
         if (p.last - looked > LOOK_MS * 1e-3) {
             n->f->look(n);
@@ -45,16 +45,15 @@ static int wait_for_all(net *n, net_use use, exchange_kind x, int *late) {
 
 static int exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                     size_t bytes, char *missing) {
-    int late = 0;
     n->exchanges++;
     int rc = n->f->begin(n, x, root, send, receive, bytes);
-    if (!rc) rc = wait_for_all(n, use, x, &late);
+    if (!rc) rc = wait_for_all(n, use, x);
     if (!rc) return 0;
-    if (late) n->f->pending(n, missing);
+    if (rc > 0) n->f->pending(n, missing);
     n->f->abandon(n);
     n->closed = 1;
-    if (!n->ending && !late) failure_keep(n);  // else the thread that ends the job keeps it
-    return late ? 1 : rc;
+    if (!n->ending && rc < 0) failure_keep(n);  // else the thread that ends the job keeps it
+    return rc;
 }
 
 int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,

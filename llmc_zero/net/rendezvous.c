@@ -69,8 +69,10 @@ typedef struct {
     int welcome;   // 0: rank 0 has not answered yet
     uint64_t run;
     double deadline;
-    card card;            // as it was at the last look
-    int seen;             // there was a file
+    card card;         // as it was at the last look
+    int seen;          // there was a file
+    const char *host;  // of rank 0, as s->server says
+    int port;
     char where[320];      // rank 0 listens
     char file[PATH_MAX];  // s->file, as it was at the last look
     char why[640];        // the last attempt to reach rank 0 has failed
@@ -141,6 +143,16 @@ static const char *name_of(const meeting *m, const seat *s, char name[NAME]) {
 }
 
 // -------- connections
+
+static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
+    const char *why;
+    int for_good, n = net_resolve(m->host, m->port, at, ADDRESSES, &why, &for_good);
+    if (!n) snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", m->host, why);
+    if (!n && for_good)
+        FAIL(m, "rank %d: rank 0 is at %s, but host \"%s\" does not resolve: %s", m->s->rank, m->where,
+             m->host, why);
+    return n;
+}
 
 static void leave(guest *g) {
     close(g->fd);
@@ -228,19 +240,17 @@ static void check_hello(meeting *m, const seat *h) {
     const seat *me = &m->seats[0], *other = &m->seats[h->rank > 0 && h->rank < m->s->ranks ? h->rank : 0];
     char who[NAME];
     name_of(m, h, who);
-    if (h->h.protocol != PROTOCOL)
-        FAIL(m,
-             "%s speaks version %u of the start-up protocol, rank 0 (host %s) version %d: install the same "
-             "llmc_zero on all hosts",
-             who, h->h.protocol, me->host, PROTOCOL);
+    if (h->h.protocol != PROTOCOL || strcmp(h->version, me->version))
+        FAIL(
+            m,
+            "%s speaks protocol %u and runs version \"%s\", rank 0 (host %s) protocol %d and version \"%s\": "
+            "install the same llmc_zero on all hosts",
+            who, h->h.protocol, h->version, me->host, PROTOCOL, me->version);
     else if (h->ranks != m->s->ranks)
         FAIL(m,
              "%s was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: start all with the "
              "same number",
              who, h->ranks, me->host, me->pid, m->s->ranks);
-    else if (strcmp(h->version, me->version))
-        FAIL(m, "%s runs version \"%s\", rank 0 (host %s) \"%s\": install the same on all hosts", who,
-             h->version, me->host, me->version);
     else if (h->rank < 0 || h->rank >= m->s->ranks)
         FAIL(m, "host %s pid %d says that it is rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank,
              m->s->ranks - 1);
@@ -424,26 +434,16 @@ static int be_rank_0(meeting *m) {
 
 // Finds the addresses of rank 0 that are known by now, and returns how many.
 static int candidates(meeting *m, net_address *found) {
-    const char *why = "";
-    int for_good = 0, n = 0, port;
-    char host[HOST];
+    const char *why;
+    int n = 0, for_good;
     card *c = &m->card;
-    if (m->s->server) {
-        if (!net_split(m->s->server, host, sizeof host, &port))
-            n = net_resolve(host, port, found, ADDRESSES, &why, &for_good);
-        if (!n) snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", host, why);
-        if (!n && for_good)
-            FAIL(m, "rank %d cannot reach rank 0 at %s: host \"%s\" does not resolve: %s", m->s->rank,
-                 m->where, host, why);
-        return n;
-    }
+    if (m->s->server) return resolve_server(m, found);
     card_path(m->s->file, m->file);
     int rc = card_read(m->file, c);
     m->seen = rc != -ENOENT;
     if (rc)
         snprintf(m->why, sizeof m->why, "%s", rc == -EBADMSG ? "it is no rendezvous file" : strerror(-rc));
-    if (rc) return 0;
-    if (c->node == m->seats[m->s->rank].node)
+    if (!rc && c->node == m->seats[m->s->rank].node)
         n = net_resolve("127.0.0.1", c->port, found, 1, &why, &for_good);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;
@@ -538,7 +538,8 @@ static void be_another(meeting *m) {
     if (wait_for(m, not_connected, &until))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (!m->told) say(m, m->guests[0].fd, REPORT, m->rc ? zero_last_error() : "");
+    if (!m->told && m->n && m->guests[0].rank == 0)
+        say(m, m->guests[0].fd, REPORT, m->rc ? zero_last_error() : "");
     until += GRACE_S + 1;
     if (wait_for(m, not_reported, &until))
         FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
@@ -550,19 +551,12 @@ static void be_another(meeting *m) {
 // a loopback address only if one was given as a number or as localhost, because a host's own name often
 // resolves to 127.0.1.1.
 static int open_listener(meeting *m) {
-    const char *why = "", *server = m->s->rank ? NULL : m->s->server;
     seat *me = &m->seats[m->s->rank];
-    char host[HOST];
+    int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
-    int for_good = 0, port = 0, n = 0;
-    if (server) {
-        ZERO_TRY(net_split(server, host, sizeof host, &port));
-        n = net_resolve(host, port, at, ADDRESSES, &why, &for_good);
-        if (!n && for_good)
-            return zero_fail(ZERO_ERR_COMM, "rank 0's host \"%s\" does not resolve: %s", host, why);
-    }
-    int loopback = n && net_is_loopback(&at[0]) &&
-                   (!strcmp(host, "localhost") || strspn(host, "0123456789.:") == strlen(host));
+    int loopback = server && resolve_server(m, at) && net_is_loopback(&at[0]) &&
+                   (!strcmp(m->host, "localhost") || strspn(m->host, "0123456789.:") == strlen(m->host));
+    if (m->rc) return m->rc;
     m->listener = net_listen(loopback ? &at[0] : NULL, port, m->s->ranks + STRANGERS);
     if (m->listener == -EADDRINUSE)
         return zero_fail(ZERO_ERR_COMM,
@@ -572,13 +566,11 @@ static int open_listener(meeting *m) {
     me->port = m->listener < 0 ? m->listener : net_port(m->listener);
     if (me->port < 0)
         return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) cannot listen at %s: %s", m->s->rank, me->host,
-                         server ? server : "any port", strerror(-me->port));
+                         server ? m->where : "any port", strerror(-me->port));
     return 0;
 }
 
-static int check_settings(const rendezvous_settings *s) {
-    char host[HOST];
-    int port;
+static int check_settings(const rendezvous_settings *s, char host[HOST], int *port) {
     if (s->ranks < 1 || s->rank < 0 || s->rank >= s->ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "rank %d of %d: the ranks are 0 to the number of ranks less 1",
                          s->rank, s->ranks);
@@ -592,7 +584,7 @@ static int check_settings(const rendezvous_settings *s) {
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file", " %.60s...: too long a name", s->file);
     if (!(s->timeout_s > 0))
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.timeout_s", " %g: above 0", s->timeout_s);
-    return s->ranks > 1 && s->server ? net_split(s->server, host, sizeof host, &port) : 0;
+    return s->ranks > 1 && s->server ? net_split(s->server, host, HOST, port) : 0;
 }
 
 static int meet(meeting *m) {
@@ -619,8 +611,10 @@ static int meet(meeting *m) {
 }
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
-    ZERO_TRY(check_settings(settings));
     rendezvous_settings s = *settings;
+    char host[HOST];
+    int port = 0;
+    ZERO_TRY(check_settings(&s, host, &port));
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
     char reported[s.ranks], absent[s.ranks];
     memset(reported, 0, sizeof reported);
@@ -631,6 +625,8 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
                   .listener = -1,
                   .deadline = clock_now() + s.timeout_s,
                   .most = s.ranks + STRANGERS,
+                  .host = host,
+                  .port = port,
                   .why = "no attempt" };
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
     m.guests = calloc((size_t)m.most, sizeof *m.guests);
