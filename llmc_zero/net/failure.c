@@ -92,16 +92,13 @@ static int is_silent(const net *n, int r) {
     return r != n->rank && !p->late && !p->ahead;
 }
 
-static void look_and_nap(net *n) {
-    n->f->look(n);
-    clock_nap(500e-6);
-}
-
 // Listens to the others until it is over, for so many seconds at most.
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
-    for (patience p = patience_start(); !is_over(n) && patience_waited(&p) < seconds;) {
-        look_and_nap(n);
-    }
+    patience p = patience_start();
+    do {
+        n->f->look(n);
+        clock_nap(500e-6);
+    } while (!is_over(n) && patience_waited(&p) < seconds);
 }
 
 static int all_heard(const net *n) {
@@ -207,7 +204,7 @@ static int are_lower_heard(const net *n) {
 int failure_speaks(net *n, int status) {
     take_over(n);
     for (patience p = patience_start(); n->ended.root < 0 && patience_waited(&p) < turn_s(n);)
-        look_and_nap(n);
+        listen(n, 0, is_told);  // one look
     int heard = n->ended.root >= 0;
     failure_tell_end(n, status);
     if (!heard) listen(n, claim_s, are_lower_heard);

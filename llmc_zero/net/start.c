@@ -36,15 +36,6 @@ static int check_numbers(const zero_start_config *start) {
     return 0;
 }
 
-// Takes rank and ranks from the launcher, where the configuration does not give them.
-static int ask_launcher(rendezvous_settings *s) {
-    int found = launched_read(s);
-    if (found) return found < 0 ? found : 0;
-    return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
-                             " and start.ranks are missing: no launcher says which rank this is (RANK and "
-                             "WORLD_SIZE, Slurm, or Open MPI)");
-}
-
 static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
     const zero_start_config *start = &config->start;
     rendezvous_settings s = { .rank = start->rank,
@@ -56,21 +47,18 @@ static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
     if (by_file && !s.file)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file",
                                  ", a path that all ranks see, is missing for the start by a file");
-    if (s.rank < 0) ZERO_TRY(ask_launcher(&s));
+    int known = s.rank < 0 ? launched_read(&s) : 1;
+    if (known < 0) return known;
+    if (!known)
+        return zero_fail_setting(
+            ZERO_ERR_ARGUMENT, "start.rank start.ranks",
+            " and start.ranks are missing: no launcher says which rank this is (RANK and "
+            "WORLD_SIZE, Slurm, or Open MPI)");
     if (!s.server && !s.file && s.ranks > 1)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.server",
                                  ", the address of rank 0 as host:port, is missing for the start by TCP");
     if (s.ranks > 1) return net_open_tcp(n, &s);
     n->name = "self, one rank";
-    return 0;
-}
-
-static int start_alone(const zero_start_config *start) {
-    if (start->ranks > 1)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks start.server start.file",
-                                 " %d, but nothing says how they find each other: there is no launcher, no "
-                                 "start.server, no start.file",
-                                 start->ranks);
     return 0;
 }
 
@@ -85,9 +73,15 @@ int net_start(net *n, const zero_config *config) {
     *n = (net){
         .ranks = 1, .ranks_on_node = 1, .on_one_node = 1, .timeout_s = config->comm.timeout_s, .name = "self"
     };
-    zero_start method = method_of(&config->start);
-    if (method != ZERO_START_MPI) ZERO_TRY(check_numbers(&config->start));
-    if (method == ZERO_START_AUTO) return start_alone(&config->start);
+    const zero_start_config *start = &config->start;
+    zero_start method = method_of(start);
     if (method == ZERO_START_MPI) return connect_by_mpi(n, config);
-    return connect_by_tcp(n, config, method == ZERO_START_FILE);
+    ZERO_TRY(check_numbers(start));
+    if (method != ZERO_START_AUTO) return connect_by_tcp(n, config, method == ZERO_START_FILE);
+    if (start->ranks > 1)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks start.server start.file",
+                                 " %d, but nothing says how they find each other: there is no launcher, no "
+                                 "start.server, no start.file",
+                                 start->ranks);
+    return 0;
 }
