@@ -524,6 +524,8 @@ static void connect_to_lower(meeting *m, double until) {
     }
 }
 
+// What this rank cannot do may follow from an earlier failure, which rank 0 knows: so rank 0 has the last
+// word.
 static void be_another(meeting *m) {
     char list[ZERO_LIST];
     int me = m->s->rank;
@@ -538,11 +540,17 @@ static void be_another(meeting *m) {
     if (wait_for(m, not_connected, &until))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (!m->told && m->n && m->guests[0].rank == 0)
-        say(m, m->guests[0].fd, REPORT, m->rc ? zero_last_error() : "");
+    if (m->told || !m->n || m->guests[0].rank) return;  // rank 0 has said why, or is gone
+    zero_failure own = *zero_last_failure();
+    int failed = m->rc;
+    m->rc = 0;
+    say(m, m->guests[0].fd, REPORT, failed ? own.sentence : "");
     until += GRACE_S + 1;
     if (wait_for(m, not_reported, &until))
-        FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
+        m->rc = failed
+                    ? zero_fail_again(&own)
+                    : zero_fail(ZERO_ERR_COMM, "rank %d: rank 0 at %s does not say whether all are connected",
+                                me, m->where);
 }
 
 // -------- all ranks
