@@ -260,6 +260,28 @@ static void other_version(void **state) {
     all_say(0, 3, "runs version \"2\", rank 0 (host", 2);
     assert_int_equal(access(path, F_OK), -1);
 }
+// A rank of an earlier protocol, whose greeting is shorter, is told in words that it understands.
+static void other_protocol(void **state) {
+    (void)state;
+    enum { HEAD = 24, BODY = 152 };
+    char hello[HEAD + BODY] = "", answer[512] = "";
+    const uint32_t head[4] = { 0x4c5a5256, 1, BODY, 2 };
+    const uint64_t job = 7;
+    const int32_t rank_of[3] = { 1, 2, 4711 };
+    memcpy(hello, head, sizeof head);
+    memcpy(hello + HEAD, &job, sizeof job);
+    memcpy(hello + HEAD + 24, rank_of, sizeof rank_of);
+    plan_ranks(2, server, NULL, 5);
+    start(0, 1);
+    int fd = knock(port);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, hello, sizeof hello), sizeof hello);
+    assert_int_equal(end_children(1, 4), 0);
+    all_say(0, 1, "pid 4711) speaks protocol 2 and runs version", 2);
+    assert_true(read(fd, answer, sizeof answer - 1) > HEAD);
+    close(fd);
+    assert_non_null(strstr(answer + HEAD, "speaks protocol 2"));
+}
 static void other_job(void **state) {
     (void)state;
     plan_ranks(3, server, NULL, 5);
@@ -817,21 +839,37 @@ static void launchers(void **state) {
 int main(void) {
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {
-        TEST(by_address),        TEST(by_file),
-        TEST(by_name_and_ipv6),  TEST(in_any_order),
-        TEST(two_hosts),         TEST(twice_the_same_rank),
-        TEST(missing),           TEST(earliest_limit),
-        TEST(no_rank_0),         TEST(other_number_of_ranks),
-        TEST(other_version),     TEST(other_job),
-        TEST(a_rank_that_ends),  TEST(a_rank_that_is_stopped),
-        TEST(rank_0_sleeps),     TEST(settings_that_cannot_be),
-        TEST(strangers),         TEST(port_in_use),
-        TEST(another_program),   TEST(unknown_host),
-        TEST(stale_file),        TEST(file_of_another_run),
-        TEST(bad_files),         TEST(folders),
-        TEST(files_of_the_user), TEST(file_that_appears),
-        TEST(from_environment),  TEST(slurm_lists),
-        TEST(torchrun),          TEST(variables_of_a_script),
+        TEST(by_address),
+        TEST(by_file),
+        TEST(by_name_and_ipv6),
+        TEST(in_any_order),
+        TEST(two_hosts),
+        TEST(twice_the_same_rank),
+        TEST(missing),
+        TEST(earliest_limit),
+        TEST(no_rank_0),
+        TEST(other_number_of_ranks),
+        TEST(other_version),
+        TEST(other_protocol),
+        TEST(other_job),
+        TEST(a_rank_that_ends),
+        TEST(a_rank_that_is_stopped),
+        TEST(rank_0_sleeps),
+        TEST(settings_that_cannot_be),
+        TEST(strangers),
+        TEST(port_in_use),
+        TEST(another_program),
+        TEST(unknown_host),
+        TEST(stale_file),
+        TEST(file_of_another_run),
+        TEST(bad_files),
+        TEST(folders),
+        TEST(files_of_the_user),
+        TEST(file_that_appears),
+        TEST(from_environment),
+        TEST(slurm_lists),
+        TEST(torchrun),
+        TEST(variables_of_a_script),
         TEST(launchers),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
