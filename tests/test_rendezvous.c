@@ -271,6 +271,7 @@ static void other_protocol(void **state) {
     memcpy(hello, head, sizeof head);
     memcpy(hello + HEAD, &job, sizeof job);
     memcpy(hello + HEAD + 24, rank_of, sizeof rank_of);
+    hello[HEAD + 104] = '1';  // its version
     plan_ranks(2, server, NULL, 5);
     start(0, 1);
     int fd = knock(port);
