@@ -263,8 +263,8 @@ static void check_failures(void) {
     }
 }
 
-// The middle rank is killed by a timer while all of them are at it. Nothing is agreed on afterwards: MPI
-// lacks a rank.
+// The middle rank is killed by a timer while all of them are at it, after the first few collectives. Nothing
+// is agreed on afterwards: MPI lacks a rank.
 static int run_killed(void) {
     CHECK_SETTING("a rank is killed");
     direct_from(0);
@@ -272,19 +272,19 @@ static int run_killed(void) {
     int64_t elems = LARGE / 4, done = 0;
     buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
     int rc = 0, victim = checks.ranks / 2, direct = reads_directly();
-    struct itimerval timer = { .it_value = { 0, 300000 } };
-    if (checks.rank == victim) {
-        signal(SIGALRM, SIG_DFL);
-        MUST(setitimer(ITIMER_REAL, &timer, NULL));
-    }
-    double start = MPI_Wtime();
-    for (; !rc && MPI_Wtime() - start < 10; done++)
+    const struct itimerval timer = { .it_value = { 0, 30000 } };
+    signal(SIGALRM, SIG_DFL);
+    double start = MPI_Wtime(), begun = start;
+    for (; !rc && begun - start < 30; done++) {
+        begun = MPI_Wtime();
+        if (checks.rank == victim && done == 4) MUST(setitimer(ITIMER_REAL, &timer, NULL));
         rc = done % 2 ? comm_reduce_scatter(&c, for_unit, b.pieces, 1, ZERO_F32, ZERO_F32, 0)
                       : comm_all_gather(&c, for_unit, b.pieces, 1, sizeof(float));
+    }
     CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
     CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
     CHECK(zero_last_failure()->rank == checks.rank);  // so that a trainer puts the step before it
-    CHECK(MPI_Wtime() - start < 5);
+    CHECK(MPI_Wtime() - begun < 8);
     if (checks.rank == 0)
         printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n",
                (long long)done, zero_last_error(), checks.ranks, !checks.failed, checks.failed);
