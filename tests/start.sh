@@ -292,6 +292,14 @@ test_refused() {
 on_full_disk() (set -o pipefail; bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' full "$@" 2>&1 | cat)
 wait_for() { for _ in $(seq 600); do grep -aqE "$1" "$dir/0" && return 0; sleep 0.05; done; return 1; }
 wait_for_step() { wait_for "^step *$1/"; }
+# A second of computing more: what the ranks exchange before a long step is behind them.
+ticks() { awk '{ sub(/.*\) /, ""); print $12 }' "/proc/$1/stat" 2>/dev/null; }
+wait_until_busy() {
+    local before
+    before=$(ticks "$1")
+    for _ in $(seq 600); do [ $(($(ticks "$1") - before)) -ge 100 ] && return 0; sleep 0.05; done
+    return 1
+}
 # lose SIGNAL SECONDS RANKS VICTIM DELAY ARGUMENT...: the signal to one of the ranks, DELAY hundredths of a
 # second after step 3. All end, one speaks.
 lose() {
