@@ -137,6 +137,25 @@ typedef struct {
         *same;  // further text that must be the same on all ranks, as for zero_require_same; NULL: none
 } zero_start_config;
 
+// Where model states have their home: on the device, in the host's memory, in files on NVMe disks.
+typedef enum { ZERO_ON_DEVICE, ZERO_ON_HOST, ZERO_ON_NVME } zero_tier;
+
+// What lies elsewhere comes to the device when it is needed. The bits are the same on every tier.
+typedef struct {
+    zero_tier params;          // stage 3: each rank's shards of the parameters
+    zero_tier optimizer;       // from stage 1 on: masters and moments; the update runs where they are
+    zero_tier gradients;       // from stage 2 on: the reduced shards; ZERO_ON_DEVICE or below the optimizer's
+    double optimizer_ratio;    // the part of the optimizer's states that leaves the device, 0 to 1
+    int64_t params_in_host;    // elements of a rank's parameters kept in host memory with params on NVMe
+    int64_t sub_group_size;    // most elements that are read, updated and written at once
+    int delayed_update;        // 1: the update runs beside the next step, which uses the parameters before it
+    const char *nvme;          // folders on the disks, with commas between them; blocks alternate
+    int64_t nvme_block_bytes;  // of a request, a multiple of 4096, at least 512 KiB
+    int nvme_depth;            // requests under way at once
+    int nvme_threads;          // that read and write where the kernel has no io_uring
+    int nvme_verify;           // 1: every block that is read is compared with a checksum
+} zero_offload_config;
+
 // For finding mistakes, and for measuring.
 typedef struct {
     int naive;         // 1: the naive path, stage 0 only: all-reduce of everything at the end, whole AdamW
@@ -159,6 +178,7 @@ typedef struct {
     zero_numbers_config numbers;
     zero_comm_config comm;
     zero_start_config start;
+    zero_offload_config offload;
     zero_debug_config debug;
 } zero_config;
 
