@@ -137,14 +137,16 @@ typedef struct {
         *same;  // further text that must be the same on all ranks, as for zero_require_same; NULL: none
 } zero_start_config;
 
-// Where model states have their home: on the device, in the host's memory, in files on NVMe disks.
-typedef enum { ZERO_ON_DEVICE, ZERO_ON_HOST, ZERO_ON_NVME } zero_tier;
+// Where something lies: on the configuration's device, whose memory with ZERO_CPU is the host's; in the
+// host's memory; in files on NVMe disks.
+typedef enum { ZERO_DEVICE, ZERO_HOST, ZERO_NVME } zero_tier;
 
-// What lies elsewhere comes to the device when it is needed. The bits are the same on every tier.
+// Where model states have their home. What lies elsewhere comes to the device when it is needed. The bits are
+// the same on every tier.
 typedef struct {
     zero_tier params;          // stage 3: each rank's shards of the parameters
     zero_tier optimizer;       // from stage 1 on: masters and moments; the update runs where they are
-    zero_tier gradients;       // from stage 2 on: the reduced shards; ZERO_ON_DEVICE or below the optimizer's
+    zero_tier gradients;       // from stage 2 on: the reduced shards; ZERO_DEVICE or below the optimizer's
     double optimizer_ratio;    // the part of the optimizer's states that leaves the device, 0 to 1
     int64_t params_in_host;    // elements of a rank's parameters kept in host memory with params on NVMe
     int64_t sub_group_size;    // most elements that are read, updated and written at once

@@ -16,9 +16,6 @@ typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES 
 // sentence set. It is counted under class and purpose, so that the memory table is complete; zero_destroy
 // frees it.
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
-// Where memory lies: on the configuration's device, which with ZERO_CPU is all there is; or what a CUDA run
-// keeps on the host, to stage what goes to other ranks and to files.
-typedef enum { ZERO_DEVICE, ZERO_HOST } zero_tier;
 // Bits: which collectives read or write memory in place.
 typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
 typedef struct {
