@@ -11,7 +11,7 @@ HAVE_DNNL   := $(call have,\#include <oneapi/dnnl/dnnl.h>\n)
 #? probes              says what of the things that the build needs is on this machine
 probes: zero_needs
 	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no)," \
-	      "cmocka $(or $(HAVE_CMOCKA),no); CUDA $(CUDA)$(FOUND_FOR_CUDA); compiler $(CC)"
+	      "io_uring $(ZERO_URING), cmocka $(or $(HAVE_CMOCKA),no); CUDA $(CUDA)$(FOUND_FOR_CUDA); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || \
 	    { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \

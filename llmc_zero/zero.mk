@@ -42,10 +42,19 @@ endif
 ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) \
                      -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif
+# io_uring is used where liburing is installed; threads read and write the files on NVMe otherwise.
+ifndef ZERO_URING
+ZERO_URING := $(shell $(call ZERO_FINDS,liburing.h) && echo yes || echo no)
+endif
+ifeq ($(ZERO_URING),yes)
+ZERO_URING_CFLAGS := -DZERO_HAVE_URING
+ZERO_URING_LIBS   := -luring
+endif
 ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread \
-               $(ZERO_CUDA_LIBS)
+               $(ZERO_URING_LIBS) $(ZERO_CUDA_LIBS)
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas $(ZERO_OPENMP) \
-               -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP $(ZERO_CUDA_CFLAGS)
+               -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP $(ZERO_URING_CFLAGS) \
+               $(ZERO_CUDA_CFLAGS)
 
 # One line for each header that is missing, before anything is compiled.
 ZERO_HAVE = $(ZERO_FINDS) || { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }

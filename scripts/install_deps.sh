@@ -19,11 +19,13 @@ libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matrix products
 libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
 libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: text is split into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
+liburing-dev|test -e /usr/include/liburing.h|io_uring: model states on NVMe
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
 [ "${1:-}" != check ] || packages="$packages
 cppcheck|command -v cppcheck|static analysis"
 [ "${1:-}" != bench ] || packages="$packages
-iproute2|command -v tc|ip and tc: hosts of one machine with a slow network between them"
+iproute2|command -v tc|ip and tc: hosts of one machine with a slow network between them
+fio|command -v fio|fio: the rate of the disks, to compare with"
 [ "${1:-}" != plots ] || packages="$packages
 gnuplot-nox|command -v gnuplot|pictures"
 

@@ -1,0 +1,300 @@
+#define XXH_INLINE_ALL
+#include "file_queue.h"
+#include "../clock.h"
+#include "file_fault.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+enum { MAX_TRIES = 10 };  // of a request that is interrupted
+
+// -------- failures
+
+static size_t padded(size_t bytes) { return (bytes + FILE_ALIGN - 1) / FILE_ALIGN * FILE_ALIGN; }
+
+// With the lock held. The first failure stays, and what has not begun is dropped.
+static void fail_all(file_queue *q) {
+    if (q->failed) return;
+    q->failure = *zero_last_failure();
+    q->failed = q->failure.code;
+    for (file_transfer **at = &q->first; *at;) {
+        file_transfer *t = *at;
+        t->cut = padded(t->bytes);
+        if (t->underway) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        t->queued = 0;
+    }
+    pthread_cond_broadcast(&q->ended);
+}
+
+static const char *advice_for(int error) {
+    if (error == ENOSPC || error == EDQUOT) return "make room there, or name another folder";
+    if (error == EIO || error == ENODEV || error == ENXIO)
+        return "the kernel's log (dmesg) says more; check the disk, or name a folder on another one";
+    if (error == ENOENT) return "nothing may remove the files of a run; start again from a checkpoint";
+    return "check the file system, or name another folder; then start again from a checkpoint";
+}
+
+static int fail_request(const file_queue *q, const file_request *r, const char *what, int error) {
+    zero_fail(ZERO_ERR_IO, "%s: %s of %zu bytes at offset %lld failed: %s", q->folders[r->folder].path,
+              r->of->write ? "the write" : "the read", r->bytes - r->done, (long long)request_at(r), what);
+    return zero_failed_advice("%s", advice_for(error));
+}
+
+// -------- checksums, one for FILE_ALIGN bytes
+
+static uint64_t sum_of(const char *data, int64_t offset) {
+    uint64_t sum = XXH3_64bits_withSeed(data, FILE_ALIGN, (XXH64_hash_t)offset);
+    return sum ? sum : 1;
+}
+
+// Order keeps overlapping transfers apart, so nobody else uses these sums now.
+static void note_sums(file_queue *q, const file_request *r) {
+    for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
+        file_sums *s = &q->sums[(r->offset + (int64_t)i) / FILE_ALIGN];
+        s->before = s->now;
+        s->now = sum_of(r->data + i, r->offset + (int64_t)i);
+    }
+}
+
+// What was never written is 0.
+static uint64_t first_sum(int64_t offset) {
+    static const char zeros[FILE_ALIGN];
+    return sum_of(zeros, offset);
+}
+
+static int check_sums(const file_queue *q, const file_request *r) {
+    for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
+        int64_t offset = r->offset + (int64_t)i;
+        const file_sums *s = &q->sums[offset / FILE_ALIGN];
+        uint64_t now = s->now ? s->now : first_sum(offset);
+        uint64_t sum = sum_of(r->data + i, offset);
+        if (sum == now) continue;
+        uint64_t before = s->before ? s->before : first_sum(offset);
+        const char *what = sum == before ? "is of an older step: the disk has lost the last write"
+                                         : "is not what was written: its checksum differs";
+        zero_fail(ZERO_ERR_IO, "%s: the block of %d bytes at offset %lld %s", q->folders[r->folder].path,
+                  FILE_ALIGN, (long long)(r->at + (int64_t)i), what);
+        return zero_failed_advice("check the disk, or name a folder on another one; then start again from a "
+                                  "checkpoint");
+    }
+    return 0;
+}
+
+// -------- order
+
+static int must_wait(const file_transfer *later, const file_transfer *earlier) {
+    if (!later->write && !earlier->write) return 0;
+    return later->offset < earlier->offset + (int64_t)padded(earlier->bytes) &&
+           earlier->offset < later->offset + (int64_t)padded(later->bytes);
+}
+
+void queue_append(file_queue *q, file_transfer *t) {
+    file_transfer **end = &q->first;
+    t->queued = 1;
+    t->cut = 0;
+    t->underway = t->earlier = 0;
+    t->next = NULL;
+    if (!q->first) q->progress = clock_now();
+    for (; *end; end = &(*end)->next) t->earlier += must_wait(t, *end);
+    *end = t;
+}
+
+// With the lock held.
+static void end_transfer(file_queue *q, file_transfer *t) {
+    file_transfer **at = &q->first;
+    while (*at != t) at = &(*at)->next;
+    *at = t->next;
+    for (file_transfer *later = t->next; later; later = later->next) later->earlier -= must_wait(later, t);
+    t->queued = 0;
+    if (t->write)
+        q->counters.bytes_written += (int64_t)t->bytes;
+    else
+        q->counters.bytes_read += (int64_t)t->bytes;
+    pthread_cond_broadcast(&q->ended);
+    pthread_cond_broadcast(&q->work);
+}
+
+// -------- cutting
+
+// The oldest transfer that has something to begin, of the kind that was not last if there is one: disks read
+// and write at the same time.
+static file_transfer *next_transfer(const file_queue *q) {
+    file_transfer *other = NULL;
+    for (file_transfer *t = q->first; t; t = t->next) {
+        if (t->earlier || t->cut == padded(t->bytes)) continue;
+        if (t->write != q->last_kind) return t;
+        if (!other) other = t;
+    }
+    return other;
+}
+
+// Block i of the states lies in folder i % n, after its first block, which has the owner. In a single folder
+// all blocks follow each other, so a request may begin anywhere.
+static void place(const file_queue *q, file_request *r) {
+    int64_t block = (int64_t)q->block_bytes, i = r->offset / block;
+    r->folder = (int)(i % q->n_folders);
+    r->at = (1 + i / q->n_folders) * block + r->offset % block;
+}
+
+static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
+    size_t bytes = padded(t->bytes) - t->cut;
+    *r = (file_request){ .of = t, .data = t->data + t->cut, .offset = t->offset + (int64_t)t->cut };
+    size_t room = q->block_bytes;
+    if (q->n_folders > 1) room -= (size_t)r->offset % room;
+    r->bytes = bytes < room ? bytes : room;
+    place(q, r);
+    t->cut += r->bytes;
+    t->underway++;
+}
+
+// With the lock held.
+static file_request *take(file_queue *q) {
+    file_request *r = q->idle;
+    file_transfer *t = r && !q->failed ? next_transfer(q) : NULL;
+    if (!t) return NULL;
+    q->idle = r->next;
+    cut_request(q, t, r);
+    q->last_kind = t->write;
+    return r;
+}
+
+file_request *queue_take(file_queue *q, int wait) {
+    pthread_mutex_lock(&q->lock);
+    file_request *r = take(q);
+    while (!r && wait && !q->closing) {
+        pthread_cond_wait(&q->work, &q->lock);
+        r = take(q);
+    }
+    pthread_mutex_unlock(&q->lock);
+    if (r && q->sums && r->of->write) note_sums(q, r);
+    return r;
+}
+
+long request_bytes(file_request *r) {
+    r->asked = file_allowed(r->of->write ? FILE_WRITE : FILE_READ, r->bytes - r->done);
+    return r->asked > 0 ? (long)padded((size_t)r->asked) : r->asked;
+}
+
+// -------- the end of a request
+
+// Returns how many bytes have been moved, or a code. Only multiples of FILE_ALIGN count, because a direct
+// request cannot go on elsewhere.
+static long judge(const file_queue *q, file_request *r, long moved) {
+    char what[80];
+    if ((moved == -EINTR || moved == -EAGAIN) && r->tries++ < MAX_TRIES) return 0;
+    if (moved < 0) return fail_request(q, r, strerror((int)-moved), (int)-moved);
+    if (folder_is_gone(&q->folders[r->folder]))
+        return fail_request(q, r, "the file has been removed", ENOENT);
+    if (moved > r->asked) moved = r->asked;
+    if (moved >= FILE_ALIGN) return moved / FILE_ALIGN * FILE_ALIGN;
+    snprintf(what, sizeof what, r->of->write ? "only %ld bytes were written" : "only %ld bytes were there",
+             moved);
+    return fail_request(q, r, what, 0);
+}
+
+int queue_end(file_queue *q, file_request *r, long moved) {
+    file_transfer *t = r->of;
+    long rc = judge(q, r, moved);
+    if (rc > 0) r->done += (size_t)rc;
+    int is_whole = r->done == r->bytes;
+    if (is_whole && q->sums && !t->write) rc = check_sums(q, r);
+    pthread_mutex_lock(&q->lock);
+    if (rc < 0) fail_all(q);
+    int goes_on = !is_whole && !q->failed;
+    if (!goes_on) {
+        r->of = NULL;
+        r->next = q->idle;
+        q->idle = r;
+        q->progress = clock_now();
+        if (!--t->underway && t->cut == padded(t->bytes)) end_transfer(q, t);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return goes_on;
+}
+
+// -------- waiting
+
+// With the lock held: no request has ended for too long.
+static int fail_late(file_queue *q) {
+    const file_request *r = q->requests;
+    while (r < q->requests + q->depth && !r->of) r++;
+    if (r < q->requests + q->depth) {
+        zero_fail(ZERO_ERR_IO, "%s: the %s at offset %lld does not end within %g s",
+                  q->folders[r->folder].path, r->of->write ? "write" : "read", (long long)request_at(r),
+                  q->timeout_s);
+    } else {
+        zero_fail(ZERO_ERR_IO, "%s: no read or write begins within %g s", q->folders[0].path, q->timeout_s);
+    }
+    zero_failed_advice("the disk does not answer: check it (dmesg)");
+    fail_all(q);
+    return ZERO_ERR_IO;
+}
+
+int queue_wait(file_queue *q, const file_transfer *t) {
+    while (t ? t->queued : q->first != NULL) {
+        double until = q->progress + q->timeout_s;
+        struct timespec deadline = { (time_t)until, (long)((until - (double)(time_t)until) * 1e9) };
+        if (clock_now() >= until) {
+            fail_late(q);
+            break;
+        }
+        pthread_cond_timedwait(&q->ended, &q->lock, &deadline);
+    }
+    return q->failed ? zero_fail_again(&q->failure) : 0;
+}
+
+int queue_is_closing(file_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    int closing = q->closing;
+    pthread_mutex_unlock(&q->lock);
+    return closing;
+}
+
+// -------- opening
+
+static int open_conditions(file_queue *q) {
+    pthread_condattr_t monotonic;
+    int rc = pthread_condattr_init(&monotonic);
+    if (!rc) rc = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    if (!rc) rc = pthread_mutex_init(&q->lock, NULL);
+    if (!rc) rc = pthread_cond_init(&q->ended, &monotonic);
+    if (!rc) rc = pthread_cond_init(&q->work, NULL);
+    pthread_condattr_destroy(&monotonic);
+    return rc ? zero_fail(ZERO_ERR_MEMORY, "the queue for files does not open: %s", strerror(rc)) : 0;
+}
+
+int queue_open(file_queue *q, int verify) {
+    size_t n_sums = verify ? padded((size_t)q->bytes) / FILE_ALIGN : 0;
+    q->requests = calloc((size_t)q->depth, sizeof *q->requests);
+    q->sums = verify ? calloc(n_sums ? n_sums : 1, sizeof *q->sums) : NULL;
+    if (!q->requests || (verify && !q->sums)) {
+        free(q->requests);
+        free(q->sums);
+        return zero_fail(ZERO_ERR_MEMORY, "no memory for %zu checksums of blocks on NVMe", n_sums);
+    }
+    for (int i = 0; i < q->depth; i++) {
+        q->requests[i].next = q->idle;
+        q->idle = &q->requests[i];
+    }
+    return open_conditions(q);
+}
+
+void queue_close(file_queue *q) {
+    pthread_cond_destroy(&q->work);
+    pthread_cond_destroy(&q->ended);
+    pthread_mutex_destroy(&q->lock);
+    free(q->sums);
+    free(q->requests);
+}
+
+int64_t queue_memory_bytes(int64_t bytes, int depth, int verify) {
+    int64_t sums = verify ? (bytes + FILE_ALIGN - 1) / FILE_ALIGN * (int64_t)sizeof(file_sums) : 0;
+    return sums + depth * (int64_t)sizeof(file_request);
+}

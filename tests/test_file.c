@@ -1,0 +1,746 @@
+// The files on NVMe: what is written is read, in order, by io_uring and by threads; every fault of a disk is
+// an error that names the file and the offset, and nothing succeeds after it; who may use a file.
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "../llmc_zero/store/file.h"
+#include "../llmc_zero/store/file_fault.h"
+
+enum { HANGS_AFTER_S = 240, KIB = 1024, PAGE = FILE_ALIGN };
+static char root[64], folders[3][80], lists[4][300];  // lists[n]: n folders
+
+// -------- helpers
+
+static file_settings settings(int n_folders, size_t block_bytes) {
+    return (file_settings){
+        .folders = lists[n_folders], .block_bytes = block_bytes, .depth = 4, .threads = 3, .timeout_s = 60
+    };
+}
+
+// Both engines; without liburing they are the same.
+#define FOR_BOTH_ENGINES(s) for ((s).no_uring = 0; (s).no_uring < 2; (s).no_uring++)
+
+static file_engine *opened(const file_settings *s, int64_t bytes) {
+    file_engine *e = NULL;
+    int rc = file_open(&e, s, bytes);
+    if (rc) print_error("%s\n", zero_last_error());
+    assert_int_equal(rc, 0);
+    return e;
+}
+
+static char *buffer(size_t bytes) {
+    char *p = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+    assert_non_null(p);
+    return p;
+}
+
+static uint64_t draw(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005 + 1442695040888963407;
+    return *seed >> 33;
+}
+
+static void fill(char *data, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; i++) data[i] = (char)draw(&seed);
+}
+
+static size_t padded(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+static const char *path_of(int folder, int rank) {
+    static char path[320];
+    snprintf(path, sizeof path, "%s/llmc_zero.rank%05d.states", folders[folder], rank);
+    return path;
+}
+
+static int exists(const char *path) {
+    struct stat st;
+    return !lstat(path, &st);
+}
+
+static int move(file_engine *e, int64_t offset, char *data, size_t bytes, int write) {
+    file_transfer t = { .offset = offset, .data = data, .bytes = bytes, .write = write };
+    int rc = file_start(e, &t);
+    return rc ? rc : file_wait(e, &t);
+}
+
+static void has(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+// -------- faults
+
+static struct {
+    file_operation what;
+    int64_t at, times;  // the first operation of that kind to fail, from 1, and how many do
+    long outcome;       // what the hook answers; MOST: that many bytes at most
+    int64_t most;
+    int64_t seen;
+} fault;
+
+static long inject(file_operation what, size_t bytes) {
+    if (what != fault.what) return (long)bytes;
+    int64_t n = __atomic_add_fetch(&fault.seen, 1, __ATOMIC_SEQ_CST);
+    if (n < fault.at || n >= fault.at + fault.times) return (long)bytes;
+    if (fault.most) return (int64_t)bytes < fault.most ? (long)bytes : (long)fault.most;
+    return fault.outcome;
+}
+
+static void set_fault(file_operation what, int64_t at, int64_t times, long outcome) {
+    memset(&fault, 0, sizeof fault);
+    fault.what = what;
+    fault.at = at;
+    fault.times = times;
+    fault.outcome = outcome;
+    file_fault = inject;
+}
+
+static int no_fault(void **state) {
+    (void)state;
+    file_fault = NULL;
+    return 0;
+}
+
+// -------- round trips
+
+enum { SLOTS = 6, MOST = 96 * KIB };
+
+// Random transfers over a range of the file, several under way and overlapping, give what the same reads and
+// writes of memory give one after the other.
+typedef struct {
+    file_engine *e;
+    int64_t first, bytes;
+    uint64_t seed;
+    int n, failed;
+} walk;
+
+static void finish(walk *w, file_transfer *t, const char *expected) {
+    w->failed += file_wait(w->e, t) != 0;
+    if (!t->write && t->bytes) w->failed += memcmp(t->data, expected, padded(t->bytes)) != 0;
+}
+
+static void *run_walk(void *arg) {
+    walk *w = arg;
+    char *memory = calloc(1, (size_t)w->bytes), *data[SLOTS], *expected[SLOTS];
+    file_transfer t[SLOTS] = { 0 };
+    for (int i = 0; i < SLOTS; i++) {
+        data[i] = buffer(MOST);
+        expected[i] = buffer(MOST);
+    }
+    for (int i = 0; i < w->n; i++) {
+        int slot = (int)(draw(&w->seed) % SLOTS);
+        finish(w, &t[slot], expected[slot]);
+        size_t bytes = draw(&w->seed) % MOST + 1;
+        int64_t pages = (w->bytes - (int64_t)padded(bytes)) / PAGE + 1;
+        int64_t offset = (int64_t)(draw(&w->seed) % (uint64_t)pages) * PAGE;
+        int write = draw(&w->seed) % 2;
+        t[slot] = (file_transfer){ w->first + offset, data[slot], bytes, .write = write };
+        if (write) {
+            fill(data[slot], padded(bytes), draw(&w->seed));
+            memcpy(memory + offset, data[slot], padded(bytes));
+        } else
+            memcpy(expected[slot], memory + offset, padded(bytes));
+        w->failed += file_start(w->e, &t[slot]) != 0;
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        finish(w, &t[i], expected[i]);
+        free(data[i]);
+        free(expected[i]);
+    }
+    free(memory);
+    return NULL;
+}
+
+static void round_trips(void **state) {
+    (void)state;
+    static const size_t blocks[] = { 4 * KIB, 12 * KIB, 64 * KIB };
+    for (int n = 1; n <= 3; n++) {
+        for (int b = 0; b < 3; b++) {
+            file_settings s = settings(n, blocks[b]);
+            s.verify = b != 1;
+            FOR_BOTH_ENGINES(s) {
+                walk w = { opened(&s, 512 * KIB), 0, 512 * KIB, 7 + (uint64_t)b, 150, 0 };
+                run_walk(&w);
+                assert_int_equal(w.failed, 0);
+                file_close(w.e);
+            }
+        }
+    }
+}
+
+static void two_threads(void **state) {
+    (void)state;
+    file_settings s = settings(2, 16 * KIB);
+    s.verify = 1;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 1024 * KIB);
+        walk w[2] = { { e, 0, 512 * KIB, 1, 200, 0 }, { e, 512 * KIB, 512 * KIB, 2, 200, 0 } };
+        pthread_t other;
+        assert_int_equal(pthread_create(&other, NULL, run_walk, &w[1]), 0);
+        run_walk(&w[0]);
+        pthread_join(other, NULL);
+        assert_int_equal(w[0].failed + w[1].failed, 0);
+        file_close(e);
+    }
+}
+
+// Many writes of one region, each a little further on, and reads between them: all started before the first
+// is waited for.
+static void order_of_overlapping(void **state) {
+    (void)state;
+    enum { N = 24, PAGES = 8 };
+    file_settings s = settings(2, PAGE);
+    s.depth = 32;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, (N + PAGES) * PAGE);
+        file_transfer writes[N] = { 0 }, reads[N] = { 0 };
+        for (int i = 0; i < N; i++) {
+            char *out = buffer(PAGES * PAGE), *in = buffer(PAGES * PAGE);
+            memset(out, i + 1, PAGES * PAGE);
+            writes[i] = (file_transfer){ i * PAGE, out, PAGES * PAGE, .write = 1 };
+            reads[i] = (file_transfer){ i * PAGE, in, PAGES * PAGE, .write = 0 };
+            assert_int_equal(file_start(e, &writes[i]), 0);
+            assert_int_equal(file_start(e, &reads[i]), 0);
+        }
+        for (int i = N - 1; i >= 0; i--) {
+            assert_int_equal(file_wait(e, &reads[i]), 0);
+            assert_int_equal(file_wait(e, &writes[i]), 0);
+            assert_int_equal(file_done(e, &reads[i]), 1);
+            assert_memory_equal(reads[i].data, writes[i].data, PAGES * PAGE);
+            free(reads[i].data);
+            free(writes[i].data);
+        }
+        file_close(e);
+    }
+}
+
+// What was never written is 0, also with checksums.
+static void unwritten_is_zero(void **state) {
+    (void)state;
+    file_settings s = settings(3, 8 * KIB);
+    s.verify = 1;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 100 * KIB);
+        char *data = buffer(100 * KIB), zeros[PAGE] = "";
+        memset(data, 1, 100 * KIB);
+        assert_int_equal(move(e, 0, data, 100 * KIB, 0), 0);
+        for (int i = 0; i < 25; i++) assert_memory_equal(data + i * PAGE, zeros, PAGE);
+        free(data);
+        file_close(e);
+    }
+}
+
+static void registered_buffers(void **state) {
+    (void)state;
+    file_settings s = settings(1, 16 * KIB);
+    s.verify = 1;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 64 * KIB);
+        char *pinned = buffer(64 * KIB), *other = buffer(64 * KIB);
+        file_buffers(e, pinned, 64 * KIB);
+        fill(pinned, 64 * KIB, 5);
+        assert_int_equal(move(e, 0, pinned, 64 * KIB, 1), 0);
+        assert_int_equal(move(e, 0, other, 64 * KIB, 0), 0);
+        assert_memory_equal(pinned, other, 64 * KIB);
+        memset(pinned, 0, 64 * KIB);
+        assert_int_equal(move(e, 0, pinned, 64 * KIB, 0), 0);
+        assert_memory_equal(pinned, other, 64 * KIB);
+        file_close(e);
+        free(pinned);
+        free(other);
+    }
+}
+
+static void counts(void **state) {
+    (void)state;
+    file_settings s = settings(2, 8 * KIB);
+    file_engine *e = opened(&s, 40 * KIB);
+    char *data = buffer(40 * KIB);
+    memset(data, 3, 40 * KIB);
+    assert_int_equal(move(e, 0, data, 33 * KIB, 1), 0);
+    assert_int_equal(move(e, 0, data, 20 * KIB, 0), 0);
+    assert_int_equal(move(e, 0, data, 0, 0), 0);
+    file_counters c = file_count(e);
+    assert_int_equal(c.bytes_written, 33 * KIB);
+    assert_int_equal(c.bytes_read, 20 * KIB);
+    assert_true(c.waited_s > 0 && c.waited_s < 60);
+    struct stat st;
+    int64_t on_disk = 0;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(stat(path_of(i, 0), &st), 0);
+        on_disk += st.st_size;
+        assert_true(st.st_blocks * 512 >= st.st_size);  // reserved
+    }
+    assert_int_equal(on_disk, file_disk_bytes(&s, 40 * KIB));
+    free(data);
+    file_close(e);
+    assert_false(exists(path_of(0, 0)) || exists(path_of(1, 0)));
+}
+
+// -------- faults of the disk
+
+// Writes and reads several blocks, two transfers under way. Returns 1 if something failed, and then
+// everything after it has failed with the same sentence.
+static int some_work(const file_settings *s, char *out, char *in) {
+    enum { BYTES = 5 * 8 * KIB };
+    file_engine *e = opened(s, 2 * BYTES);
+    char sentence[1024] = "";
+    int failures = 0, n = 0;
+    memset(in, 0, 2 * BYTES);
+    for (int write = 1; write >= 0; write--) {
+        char *data = write ? out : in;
+        file_transfer t[2] = { { 0, data, BYTES, .write = write },
+                               { BYTES, data + BYTES, BYTES, .write = write } };
+        for (int i = 0; i < 4; i++) {
+            int rc = i < 2 ? file_start(e, &t[i]) : file_wait(e, &t[i - 2]);
+            n++;
+            if (!rc) assert_int_equal(failures, 0);
+            if (!rc) continue;
+            assert_int_equal(rc, ZERO_ERR_IO);
+            if (!failures++) snprintf(sentence, sizeof sentence, "%s", zero_last_error());
+            assert_string_equal(zero_last_error(), sentence);
+        }
+    }
+    if (!failures) assert_memory_equal(in, out, 2 * BYTES);
+    file_close(e);
+    if (failures) {
+        has(sentence, "/llmc_zero.rank00000.states: the ");
+        has(sentence, " at offset ");
+        has(sentence, "; ");
+    }
+    return failures > 0;
+}
+
+static void every_fault(void **state) {
+    (void)state;
+    static const struct {
+        file_operation what;
+        long outcome;
+        const char *said;
+    } cases[] = { { FILE_READ, -EIO, "Input/output error" },   { FILE_WRITE, -EIO, "Input/output error" },
+                  { FILE_WRITE, -ENOSPC, "No space left" },    { FILE_READ, 0, "only 0 bytes were there" },
+                  { FILE_READ, 1000, "only 1000 bytes were" }, { FILE_WRITE, 0, "only 0 bytes were written" },
+                  { FILE_SUBMIT, -EIO, "Input/output error" }, { FILE_SUBMIT, -ENOMEM, "Cannot allocate" } };
+    char *out = buffer(80 * KIB), *in = buffer(80 * KIB);
+    fill(out, 80 * KIB, 3);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        file_settings s = settings(2, 8 * KIB);
+        s.verify = c % 2;
+        FOR_BOTH_ENGINES(s) {
+            int n = 1;
+            for (; n < 100; n++) {
+                set_fault(cases[c].what, n, 1, cases[c].outcome);
+                int failed = some_work(&s, out, in);
+                assert_int_equal(failed, fault.seen >= n);
+                if (!failed) break;
+                has(zero_last_error(), cases[c].said);
+            }
+            // Ten blocks; how they are submitted together depends on time.
+            if (cases[c].what != FILE_SUBMIT) assert_int_equal(n, 11);
+            assert_true(n < 100);
+        }
+    }
+    free(out);
+    free(in);
+}
+
+// What is short or interrupted goes on where it was; what is always interrupted ends.
+static void short_and_interrupted(void **state) {
+    (void)state;
+    static const struct {
+        int64_t most, times;
+        long outcome;
+        int fails;
+    } cases[] = { { PAGE, 1 << 20, 0, 0 },
+                  { PAGE + 100, 1 << 20, 0, 0 },
+                  { 0, 3, -EINTR, 0 },
+                  { 0, 5, -EAGAIN, 0 },
+                  { 0, 1 << 20, -EAGAIN, 1 } };
+    char *out = buffer(80 * KIB), *in = buffer(80 * KIB);
+    fill(out, 80 * KIB, 4);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (int write = 0; write < 2; write++) {
+            file_settings s = settings(1, 8 * KIB);
+            s.verify = write;
+            FOR_BOTH_ENGINES(s) {
+                set_fault(write ? FILE_WRITE : FILE_READ, 1, cases[c].times, cases[c].outcome);
+                fault.most = cases[c].most;
+                assert_int_equal(some_work(&s, out, in), cases[c].fails);
+                assert_true(fault.seen > 5);
+            }
+        }
+    }
+    free(out);
+    free(in);
+}
+
+static int let_go;
+static long hang(file_operation what, size_t bytes) {
+    while (what == FILE_WRITE && !__atomic_load_n(&let_go, __ATOMIC_SEQ_CST))
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    return (long)bytes;
+}
+
+// A wait ends although the disk does not answer. Here it answers in the end, so everything can be freed.
+static void a_disk_that_hangs(void **state) {
+    (void)state;
+    file_settings s = settings(1, 8 * KIB);
+    s.timeout_s = 0.2;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 64 * KIB);
+        char *data = buffer(64 * KIB);
+        memset(data, 1, 64 * KIB);
+        __atomic_store_n(&let_go, 0, __ATOMIC_SEQ_CST);
+        file_fault = hang;
+        file_transfer t = { 0, data, 64 * KIB, .write = 1 };
+        assert_int_equal(file_start(e, &t), 0);
+        assert_int_equal(file_wait(e, &t), ZERO_ERR_IO);
+        has(zero_last_error(), "llmc_zero.rank00000.states: the write at offset ");
+        has(zero_last_error(), "does not end within 0.2 s; ");
+        __atomic_store_n(&let_go, 1, __ATOMIC_SEQ_CST);
+        while (!file_done(e, &t)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        assert_int_equal(file_start(e, &t), ZERO_ERR_IO);
+        file_close(e);
+        free(data);
+    }
+}
+
+static void a_file_that_vanishes(void **state) {
+    (void)state;
+    file_settings s = settings(2, 8 * KIB);
+    char *data = buffer(64 * KIB);
+    memset(data, 1, 64 * KIB);
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 64 * KIB);
+        assert_int_equal(move(e, 0, data, 64 * KIB, 1), 0);
+        assert_int_equal(unlink(path_of(1, 0)), 0);
+        assert_int_equal(move(e, 0, data, 64 * KIB, 1), ZERO_ERR_IO);
+        has(zero_last_error(), path_of(1, 0));
+        has(zero_last_error(), "the file has been removed; nothing may remove");
+        // Another file of that name is not the engine's to remove.
+        close(open(path_of(1, 0), O_CREAT | O_WRONLY, 0600));
+        file_close(e);
+        assert_true(exists(path_of(1, 0)));
+        unlink(path_of(1, 0));
+
+        e = opened(&s, 64 * KIB);
+        assert_int_equal(truncate(path_of(0, 0), 12 * KIB), 0);
+        assert_int_equal(move(e, 0, data, 64 * KIB, 0), ZERO_ERR_IO);
+        has(zero_last_error(), "bytes were there; ");
+        file_close(e);
+    }
+    free(data);
+}
+
+// -------- checksums
+
+static void damaged_blocks(void **state) {
+    (void)state;
+    enum { AT = 3 * PAGE };  // of the states; in the only folder, one block after that
+    file_settings s = settings(1, 8 * KIB);
+    char *data = buffer(32 * KIB), old[PAGE], byte;
+    FOR_BOTH_ENGINES(s) {
+        for (int what = 0; what < 4; what++) {
+            s.verify = what != 3;
+            file_engine *e = opened(&s, 32 * KIB);
+            int fd = open(path_of(0, 0), O_RDWR);
+            assert_true(fd >= 0);
+            for (int step = 0; step < 2; step++) {
+                assert_int_equal(pread(fd, old, PAGE, AT + 8 * KIB), PAGE);
+                fill(data, 32 * KIB, 20 + (uint64_t)step);
+                assert_int_equal(move(e, 0, data, 32 * KIB, 1), 0);
+            }
+            if (what == 0) {  // an older step's
+                assert_int_equal(pwrite(fd, old, PAGE, AT + 8 * KIB), PAGE);
+            } else if (what == 1) {  // of another place
+                assert_int_equal(pread(fd, old, PAGE, AT + 12 * KIB), PAGE);
+                assert_int_equal(pwrite(fd, old, PAGE, AT + 8 * KIB), PAGE);
+            } else {
+                assert_int_equal(pread(fd, &byte, 1, AT + 8 * KIB + 77), 1);
+                byte ^= 16;
+                assert_int_equal(pwrite(fd, &byte, 1, AT + 8 * KIB + 77), 1);
+            }
+            assert_int_equal(fsync(fd), 0);
+            close(fd);
+            int rc = move(e, 0, data, 32 * KIB, 0);
+            if (what == 3) {  // without checksums nobody sees it
+                assert_int_equal(rc, 0);
+            } else {
+                assert_int_equal(rc, ZERO_ERR_IO);
+                has(zero_last_error(),
+                    "llmc_zero.rank00000.states: the block of 4096 bytes at offset 20480 ");
+                has(zero_last_error(), what ? "its checksum differs; " : "is of an older step: ");
+                assert_int_equal(move(e, 0, data, PAGE, 0), ZERO_ERR_IO);
+            }
+            file_close(e);
+        }
+    }
+    free(data);
+}
+
+// -------- what the system refuses
+
+static void refused_ways(void **state) {
+    (void)state;
+    static const struct {
+        file_operation what;
+        long outcome;
+        const char *said;
+    } cases[] = { { FILE_DIRECT, -EINVAL, "buffered (" },
+                  { FILE_URING, -EPERM,
+                    "3 threads (no io_uring: Operation not permitted), direct, 2 folders" },
+                  { FILE_PIN, -ENOMEM, "2 folders, buffers not registered (Cannot allocate memory)" } };
+    char *out = buffer(80 * KIB), *in = buffer(80 * KIB);
+    fill(out, 80 * KIB, 6);
+    file_settings s = settings(2, 8 * KIB);
+    file_engine *e = opened(&s, PAGE);
+    int has_uring = !strncmp(file_name(e), "io_uring, ", 10);
+    file_close(e);
+    for (int c = 0; c < 3; c++) {
+        if (c && !has_uring) continue;
+        set_fault(cases[c].what, 1, 1 << 20, cases[c].outcome);
+        e = opened(&s, 80 * KIB);
+        file_buffers(e, out, 80 * KIB);
+        has(file_name(e), cases[c].said);
+        assert_int_equal(move(e, 0, out, 80 * KIB, 1), 0);
+        assert_int_equal(move(e, 0, in, 80 * KIB, 0), 0);
+        assert_memory_equal(in, out, 80 * KIB);
+        file_close(e);
+    }
+    s.no_uring = 1;
+    e = opened(&s, PAGE);
+    has(file_name(e), has_uring ? "3 threads (as asked), " : "3 threads (");
+    file_close(e);
+    free(out);
+    free(in);
+}
+
+static void refused(const file_settings *s, int64_t bytes, int code, const char *said) {
+    file_engine *e;
+    assert_int_equal(file_open(&e, s, bytes), code);
+    assert_null(e);
+    has(zero_last_error(), said);
+}
+
+static void wrong_arguments(void **state) {
+    (void)state;
+    file_settings s = settings(1, 5000);
+    refused(&s, PAGE, ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes is 5000; it must be a multiple of 4096");
+    s = settings(1, PAGE);
+    s.folders = "";
+    refused(&s, PAGE, ZERO_ERR_ARGUMENT, "offload.nvme names no folder");
+    s.folders = "/tmp,,/tmp";
+    refused(&s, PAGE, ZERO_ERR_ARGUMENT, "offload.nvme names a folder of 0 letters");
+    s.folders = "/nonexistent/folder";
+    refused(&s, PAGE, ZERO_ERR_IO, "there is no folder /nonexistent/folder; create it");
+    s = settings(1, PAGE);
+    s.depth = -1;
+    refused(&s, PAGE, ZERO_ERR_ARGUMENT, "offload.nvme_depth is -1");
+
+    s = settings(1, PAGE);
+    file_engine *e = opened(&s, 3 * PAGE);
+    char *data = buffer(4 * PAGE);
+    assert_int_equal(move(e, 100, data, PAGE, 0), ZERO_ERR_MISUSE);
+    assert_int_equal(move(e, 0, data + 8, PAGE, 0), ZERO_ERR_MISUSE);
+    assert_int_equal(move(e, PAGE, data, 3 * PAGE, 0), ZERO_ERR_MISUSE);
+    has(zero_last_error(), "ends beyond the 12288 there are");
+    assert_int_equal(move(e, 0, data, 3 * PAGE, 0), 0);  // misuse leaves no trace
+    free(data);
+    file_close(e);
+    file_close(NULL);
+}
+
+// -------- whose file it is
+
+static void files_of_others(void **state) {
+    (void)state;
+    file_settings s = settings(2, 8 * KIB);
+    const char *path = path_of(1, 0);
+    for (int what = 0; what < 4; what++) {
+        char text[16] = "";
+        if (what == 0) {
+            int fd = open(path, O_CREAT | O_WRONLY, 0600);
+            assert_int_equal(write(fd, "some letters", 12), 12);
+            close(fd);
+        }
+        if (what == 1) assert_int_equal(mkdir(path, 0700), 0);
+        if (what == 2) assert_int_equal(mkfifo(path, 0600), 0);
+        if (what == 3) assert_int_equal(symlink("/dev/null", path), 0);
+        refused(&s, 64 * KIB, ZERO_ERR_IO, path);
+        has(zero_last_error(), what == 1 ? "Is a directory" : "stays as it is");
+        assert_true(exists(path));
+        assert_false(exists(path_of(0, 0)));  // what was created is taken back
+        path = path_of(1, 0);
+        if (what == 0) {
+            int fd = open(path, O_RDONLY);
+            assert_int_equal(read(fd, text, sizeof text), 12);
+            close(fd);
+            assert_string_equal(text, "some letters");
+        }
+        assert_int_equal(remove(path), 0);
+    }
+    char twice[300];
+    snprintf(twice, sizeof twice, "%s,%s", folders[0], folders[0]);
+    s.folders = twice;
+    refused(&s, 64 * KIB, ZERO_ERR_IO, "this process uses the file already; name each folder once");
+    assert_false(exists(path_of(0, 0)));
+}
+
+// Another process holds the files: this program again, by main.
+static pid_t start_holder(void) {
+    int ready[2];
+    char c;
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    if (!pid) {
+        dup2(ready[1], 1);
+        execl("/proc/self/exe", "test_file", "hold", lists[2], NULL);
+        _exit(1);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static int hold(const char *list) {
+    file_settings s = { .folders = list, .block_bytes = 8 * KIB, .timeout_s = 60 };
+    file_engine *e;
+    char *data = buffer(64 * KIB);
+    memset(data, 9, 64 * KIB);
+    if (file_open(&e, &s, 64 * KIB) || move(e, 0, data, 64 * KIB, 1)) return 1;
+    if (write(1, "r", 1) != 1) return 1;
+    for (;;) pause();
+}
+
+static void other_processes_and_leftovers(void **state) {
+    (void)state;
+    file_settings s = settings(2, 8 * KIB);
+    char expected[100], *data = buffer(100 * KIB), zeros[PAGE] = "";
+    pid_t pid = start_holder();
+    snprintf(expected, sizeof expected, ": process %d on host ", (int)pid);
+    refused(&s, 64 * KIB, ZERO_ERR_IO, expected);
+    has(zero_last_error(), path_of(0, 0));
+    assert_true(exists(path_of(0, 0)));
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_true(exists(path_of(0, 0)) && exists(path_of(1, 0)));
+    file_engine *e = opened(&s, 100 * KIB);
+    assert_int_equal(move(e, 0, data, 100 * KIB, 0), 0);
+    for (int i = 0; i < 25; i++) assert_memory_equal(data + i * PAGE, zeros, PAGE);
+    file_close(e);
+    assert_false(exists(path_of(0, 0)) || exists(path_of(1, 0)));
+    free(data);
+}
+
+// -------- full disks
+
+static void limited_file_size(void **state) {
+    (void)state;
+    struct rlimit before, low = { 100 * KIB, RLIM_INFINITY };
+    file_settings s = settings(1, 8 * KIB);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    low.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    refused(&s, 1024 * KIB, ZERO_ERR_IO, "the file needs 1.0 MiB, and this process may write 0.1 MiB");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_false(exists(path_of(0, 0)));
+}
+
+// A small file system of this process alone. Where it cannot be had the test is skipped.
+static void full_disk(void **state) {
+    (void)state;
+    file_settings s = settings(1, 8 * KIB);
+    char name[120], *data = buffer(512 * KIB), said[400] = "";
+    memset(data, 1, 512 * KIB);
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("tmpfs", folders[0], "tmpfs", 0, "size=768k")) {
+        free(data);
+        print_message("skip: no file system can be mounted here: %s\n", strerror(errno));
+        skip();
+    }
+    snprintf(name, sizeof name, "%s/filler", folders[0]);
+    refused(&s, 1024 * KIB, ZERO_ERR_IO,
+            "cannot be reserved, with 0.7 MiB free: No space left on device; make");
+    assert_false(exists(path_of(0, 0)));
+    FOR_BOTH_ENGINES(s) {
+        // The file system does not reserve, and others take the space that was free.
+        set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
+        refused(&s, 1024 * KIB, ZERO_ERR_IO, "No space left on device");
+        set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
+        file_engine *e = opened(&s, 512 * KIB);
+        int fd = open(name, O_CREAT | O_WRONLY, 0600);
+        assert_int_equal(write(fd, data, 512 * KIB), 512 * KIB);
+        close(fd);
+        assert_int_equal(move(e, 0, data, 512 * KIB, 1), ZERO_ERR_IO);
+        snprintf(said, sizeof said, "%s: the write of ", path_of(0, 0));
+        has(zero_last_error(), said);
+        has(zero_last_error(), "No space left on device; make room there");
+        file_close(e);
+        unlink(name);
+    }
+    free(data);
+    umount(folders[0]);
+}
+
+// -------- all of them
+
+static int make_folders(void **state) {
+    (void)state;
+    const char *where = getenv("TMPDIR");
+    snprintf(root, sizeof root, "%.40s/llmc_zero_file.XXXXXX", where ? where : "/tmp");
+    if (!mkdtemp(root)) return -1;
+    for (int i = 0; i < 3; i++) {
+        snprintf(folders[i], sizeof folders[i], "%s/disk%d", root, i);
+        if (mkdir(folders[i], 0700)) return -1;
+        strcat(strcpy(lists[i + 1], lists[i]), i ? "," : "");
+        strcat(lists[i + 1], folders[i]);
+    }
+    return 0;
+}
+
+static int remove_folders(void **state) {
+    (void)state;
+    int rc = 0;
+    for (int i = 0; i < 3; i++) rc |= rmdir(folders[i]);  // a file that was left is a failure
+    return rc | rmdir(root);
+}
+
+int main(int argc, char **argv) {
+    alarm(HANGS_AFTER_S);
+    if (argc == 3 && !strcmp(argv[1], "hold")) return hold(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trips),
+        cmocka_unit_test(two_threads),
+        cmocka_unit_test(order_of_overlapping),
+        cmocka_unit_test(unwritten_is_zero),
+        cmocka_unit_test(registered_buffers),
+        cmocka_unit_test(counts),
+        cmocka_unit_test_teardown(every_fault, no_fault),
+        cmocka_unit_test_teardown(short_and_interrupted, no_fault),
+        cmocka_unit_test_teardown(a_disk_that_hangs, no_fault),
+        cmocka_unit_test(a_file_that_vanishes),
+        cmocka_unit_test(damaged_blocks),
+        cmocka_unit_test_teardown(refused_ways, no_fault),
+        cmocka_unit_test(wrong_arguments),
+        cmocka_unit_test(files_of_others),
+        cmocka_unit_test(other_processes_and_leftovers),
+        cmocka_unit_test(limited_file_size),
+        cmocka_unit_test_teardown(full_disk, no_fault),
+    };
+    return cmocka_run_group_tests(tests, make_folders, remove_folders);
+}
