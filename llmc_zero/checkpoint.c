@@ -71,28 +71,27 @@ static int put(stream *s, const void *data, size_t bytes) {
 }
 
 // Calls fn for this rank's part of everything that is saved, in pieces of VALUES_CHUNK elements at most.
-typedef int (*piece_visitor)(zero *z, const state_part *p, int64_t at, int64_t n, stream *file);
+typedef int (*piece_visitor)(zero *z, state *s, state_range r, stream *file);
 
-static int visit_pieces(zero *z, const state_part *p, stream *file, piece_visitor fn) {
-    int64_t shard = z->layout.units[p->unit].shard;
-    for (int64_t at = 0; at < shard; at += VALUES_CHUNK)
-        ZERO_TRY(fn(z, p, at, shard - at < VALUES_CHUNK ? shard - at : VALUES_CHUNK, file));
+static int visit_pieces(zero *z, state *s, int unit, stream *file, piece_visitor fn) {
+    const int64_t shard = z->layout.units[unit].shard;
+    state_range r = { .unit = unit, .part = z->comm.group.rank };
+    for (; r.from < shard; r.from += r.elems) {
+        r.elems = shard - r.from < VALUES_CHUNK ? shard - r.from : VALUES_CHUNK;
+        ZERO_TRY(fn(z, s, r, file));
+    }
     return 0;
 }
 
-static int visit_parts(zero *z, state_intent intent, stream *file, piece_visitor fn) {
+static int visit_parts(zero *z, stream *file, piece_visitor fn) {
     for (int u = 0; u < z->layout.n_units; u++)
-        for (int i = 0; i < SAVED; i++) {
-            state_part p;
-            ZERO_TRY(state_open(&p, state_with(z, saved[i]), COMM, u, z->comm.group.rank, intent));
-            ZERO_TRY(state_close_after(visit_pieces(z, &p, file, fn), &p, 1));
-        }
+        for (int i = 0; i < SAVED; i++) ZERO_TRY(visit_pieces(z, state_with(z, saved[i]), u, file, fn));
     return 0;
 }
 
-static int put_piece(zero *z, const state_part *p, int64_t at, int64_t n, stream *file) {
-    ZERO_TRY(state_read(p, at, n, z->values, z->staging));
-    return put(file, z->values, n * sizeof(float));
+static int put_piece(zero *z, state *s, state_range r, stream *file) {
+    ZERO_TRY(state_read(s, COMM, r, z->values, z->staging));
+    return put(file, z->values, r.elems * sizeof(float));
 }
 
 static int start_digest(stream *s) {
@@ -113,7 +112,7 @@ static int begin_file(zero *z, stream *s, char temporary[PATH_MAX], const char *
     file_header h = header_of(z, user_bytes);
     ZERO_TRY(put(s, &h, sizeof h));
     ZERO_TRY(put(s, user, user_bytes));
-    ZERO_TRY(visit_parts(z, STATE_READ, s, put_piece));
+    ZERO_TRY(visit_parts(z, s, put_piece));
     return fflush(s->f) ? zero_fail(ZERO_ERR_IO, "%s: not written: %s", s->path, strerror(errno)) : 0;
 }
 
@@ -279,14 +278,14 @@ static int check_same_save(zero *z, const char *path, uint64_t number) {
     return agree(z, rc);
 }
 
-static int take_piece(zero *z, const state_part *p, int64_t at, int64_t n, stream *file) {
-    ZERO_TRY(take(file, z->values, n * sizeof(float)));
-    return state_write(p, at, n, z->values, z->staging);
+static int take_piece(zero *z, state *s, state_range r, stream *file) {
+    ZERO_TRY(take(file, z->values, r.elems * sizeof(float)));
+    return state_write(s, COMM, r, STATE_WRITE, z->values, z->staging);
 }
 
 static int read_own(zero *z, stream *s, void *user, size_t user_bytes) {
     ZERO_TRY(take(s, user, user_bytes));
-    return visit_parts(z, STATE_WRITE, s, take_piece);
+    return visit_parts(z, s, take_piece);
 }
 
 // Gathers a unit on all ranks, and waits: nothing else runs on the device.
@@ -301,16 +300,26 @@ static int gather_now(zero *z, state *s, int unit) {
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-static int round_masters(zero *z, int unit) {
+static int round_range(zero *z, state_range r) {
     state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
     device *d = &z->device;
     state_part low, master;
-    ZERO_TRY(state_open(&low, params, COMM, unit, params->rank, STATE_WRITE));
-    int rc = state_open(&master, masters, COMM, unit, masters->rank, STATE_READ);
-    if (!rc)
-        rc = d->f->convert(d, COMM, params->dtype, low.at, masters->dtype, master.at,
-                           z->layout.units[unit].shard);
+    ZERO_TRY(state_open_range(&low, params, COMM, r, STATE_WRITE));
+    int rc = state_open_range(&master, masters, COMM, r, STATE_READ);
+    if (!rc) rc = d->f->convert(d, COMM, params->dtype, low.at, masters->dtype, master.at, r.elems);
     return state_close_after(state_close_after(rc, &master, 1), &low, 1);
+}
+
+static int round_masters(zero *z, int unit) {
+    const int64_t shard = z->layout.units[unit].shard;
+    state_range r = { .unit = unit, .part = z->comm.group.rank };
+    for (; r.from < shard; r.from += r.elems) {
+        r.elems = shard - r.from;
+        r.elems = state_span(&z->states[ZERO_PARAM], r);
+        r.elems = state_span(&z->states[ZERO_MASTER], r);
+        ZERO_TRY(round_range(z, r));
+    }
+    return 0;
 }
 
 // Every rank has read its own parts. Rounds parameters from their masters and gathers what this stage keeps

@@ -2,6 +2,7 @@
 #include "grads.h"
 #include "params.h"
 #include "step.h"
+#include "update.h"
 #include "internal.h"
 #include "net/exchange.h"
 #include "net/failure.h"
@@ -35,9 +36,29 @@ static int create_tables(zero *z) {
     return 0;
 }
 
+// The files, for states that do not lie in memory alone.
+static int open_files(zero *z) {
+    const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
+    if (!pool->blocks) return 0;
+    char *memory = allocate(z, PLAN_FILE_BUFFERS);
+    if (!memory) return ZERO_ERR_MEMORY;
+    ZERO_TRY(state_files_open(&z->files, &z->config, &z->layout, z->net.rank, memory));
+    memory_request tables = z->plan.own[PLAN_FILE_TABLES];
+    tables.bytes = memory_whole_pages(tables.bytes);
+    ZERO_TRY(memory_note(&z->memory, &tables));
+    for (int what = 0; what < STATES; what++) {
+        if (!z->plan.files[what].blocks) continue;
+        state_keep_in_files(&z->states[what], what, z->files, &z->config);
+        ZERO_TRY(memory_note(&z->memory, &z->plan.files[what]));
+    }
+    z->begins_ahead = 1;
+    return 0;
+}
+
 static int create_states(zero *z) {
     ZERO_TRY(trace_init(&z->trace, z->config.debug.trace_events, &z->memory, &z->plan.own[PLAN_TRACE]));
     ZERO_TRY(create_tables(z));
+    ZERO_TRY(open_files(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(grads_create(z));
     return step_create(z);
@@ -112,6 +133,8 @@ static void destroy(zero *z, int clean) {
     free(z->own_grads);
     free(z->slots);
     free(z->slot_unit);
+    update_free(z);
+    state_files_close(z->files);
     schedule_free(&z->schedule);
     layout_free(&z->layout);
     if (z->pinned) z->device.f->unpin(&z->device, z->values);

@@ -40,6 +40,14 @@ void zero_get_job(const zero *z, zero_job_info *job) {
                             .ranks_on_device = z->comm.ranks_on_device };
 }
 
+void zero_get_files(const zero *z, zero_file_info *f) {
+    *f = (zero_file_info){ .how = NULL };
+    if (!z->files) return;
+    file_counters count = state_files_count(z->files);
+    *f = (zero_file_info){ state_files_name(z->files), count.bytes_read, count.bytes_written,
+                           count.waited_s };
+}
+
 void zero_get_plan(const zero *z, zero_plan_info *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
 }

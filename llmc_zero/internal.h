@@ -28,14 +28,15 @@ typedef struct {
     int for_next_pass;         // stage 3: gathered for a pass that had not begun
     int64_t gathered_ahead;    // bytes of that gather; the pass that uses them is not known yet
     task gather;
-    char *gather_to;  // stage 3: where the whole unit goes; NULL: it is gathered in place
+    state_part source;  // what this rank sends
+    char *gather_to;    // stage 3: where the whole unit goes; NULL: it is gathered in place
     comm_use gather_use;
     // gradients (grads.c)
     char *grads;  // this micro-batch's, from the first pre_backward to the last post_backward; else NULL
     state_part opened_grads;  // where backward adds to the state itself: what grads points into
     stretches cleared;        // of it, before backward
-    // the update (step.c)
-    adamw_table update;  // what this rank updates of the unit
+    // the update (update.c)
+    int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
     task adamw;
 } unit_state;
 
@@ -51,6 +52,12 @@ typedef struct {
     double began_s;  // the reduction, for the trace
 } bucket_state;
 
+// What is updated at once: a range that this rank owns, and what it has of each tensor.
+typedef struct {
+    state_range range;
+    adamw_table table;
+} update_piece;
+
 struct zero {
     zero_config config;
     device device;
@@ -61,9 +68,10 @@ struct zero {
     comm comm;
     tasks tasks;
     trace trace;
-    unit_state *units;      // (n_units)
-    bucket_state *buckets;  // (n_buckets)
-    state states[STATES];   // by zero_value
+    unit_state *units;          // (n_units)
+    bucket_state *buckets;      // (n_buckets)
+    state states[STATES];       // by zero_value
+    struct state_files *files;  // of those that are not in memory; NULL: all are
     // working memory
     char **slots;  // stage 3: room for gathered single-use units
     int n_slots;
@@ -89,7 +97,15 @@ struct zero {
     double grad_norm;
     int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
-    adamw_constants adamw;                          // of the update under way
+    // the update under way
+    adamw_constants adamw;
+    update_piece *pieces;  // (n_pieces) unit by unit
+    int64_t n_pieces;
+    const int *update_order;  // (n_units) the schedule's
+    int updating;             // which of these is updated now
+    int begins_ahead;         // 1: a piece is opened while the one before is updated
+    state_part opened[2][STATES];
+    int window;                                     // the one of the two that is opened next
     schedule schedule;                              // of the uses that read parameters
     int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };

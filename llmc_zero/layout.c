@@ -189,14 +189,3 @@ void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t cou
     *from = lo;
     *n = hi > lo ? hi - lo : 0;
 }
-
-int64_t layout_pieces(const layout *l, int rank) {
-    int64_t pieces = 0;
-    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
-        for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
-            int64_t from, n;
-            layout_intersect(u, rank, l->places[i].offset, l->places[i].elems, &from, &n);
-            pieces += n > 0;
-        }
-    return pieces;
-}

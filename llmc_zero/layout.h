@@ -83,7 +83,4 @@ static inline int64_t layout_offset(const layout *l, int unit, int part, int sha
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
                       int64_t *n);
 
-// How many tensors lie in a rank's part of the units, in whole or in part.
-int64_t layout_pieces(const layout *l, int rank);
-
 #endif

@@ -17,26 +17,30 @@ static comm_use use_in_pass(const zero *z, int unit) {
     return use_for(z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP, unit);
 }
 
-// Stage 3 sends this rank's shard. Stages 1 and 2 complete the unit in place.
-static int open_source(zero *z, int unit, state_part *own) {
+// Stage 3 sends this rank's shard, which may be read straight to its place in the gathered unit. Stages 1 and
+// 2 complete the unit in place.
+static int begin_source(zero *z, int unit) {
     state *params = &z->states[ZERO_PARAM];
-    state_intent intent = params->sharded ? STATE_READ : STATE_CHANGE;
-    return state_open(own, params, z->comm.gather_stream, unit, state_held(params), intent);
+    unit_state *u = &z->units[unit];
+    const state_range all = state_all(params, unit, state_held(params));
+    size_t before = layout_before(&z->layout.units[unit], params->rank) * dtype_bytes(params->dtype);
+    if (!params->sharded)
+        return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_CHANGE, NULL);
+    return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_READ, u->gather_to + before);
 }
 
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
-    state_part own;
-    ZERO_TRY(open_source(z, k->index, &own));
+    ZERO_TRY(state_ready(&u->source));
     comm_piece piece = {
-        .full = u->gather_to ? u->gather_to : own.at,
-        .shard = state_own(&own),
+        .full = u->gather_to ? u->gather_to : u->source.at,
+        .shard = state_own(&u->source),
         .elems = z->layout.units[k->index].shard,
     };
     int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, dtype_bytes(z->config.numbers.dtype));
-    rc = state_close_after(rc, &own, 1);
+    rc = state_close_after(rc, &u->source, 1);
     trace_add(&z->trace, ZERO_EV_GATHER, k->index, traced_lane(z, k->lane), start);
     return rc;
 }
@@ -45,6 +49,7 @@ static int run_gather(void *ctx, task *k) {
 // slot.
 static int submit_gather(zero *z, unit_state *u, comm_use use) {
     u->gather_use = use;
+    ZERO_TRY(begin_source(z, (int)(u - z->units)));
     return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
 }
 

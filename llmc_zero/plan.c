@@ -56,8 +56,11 @@ plan_item plan_item_of_state(zero_value what) {
 static void plan_state(plan *p, const zero_config *c, const layout *l, zero_value what, int moved_by) {
     state s = state_of(what, c, l, p->of.rank, NULL);
     memory_request *r = &p->own[plan_item_of_state(what)];
-    *r = request(ZERO_STATES, s.name, state_bytes(&s), moved_by);
-    r->blocks = s.kept;
+    size_t away = 0;
+    for (int u = 0; s.kept && u < l->n_units; u++)
+        away += state_away(what, c, l, p->of.rank, u) * dtype_bytes(s.dtype);
+    *r = request(ZERO_STATES, s.name, state_bytes(&s) - away, moved_by);
+    r->blocks = s.kept && r->bytes;
 }
 
 // Stages 1 and 2 gather parameters in place, stage 3 sends its shards.
@@ -110,10 +113,28 @@ static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     size_t cleared = last->first_cleared + last->n_cleared, units = l->n_units, partials = 0;
     for (int i = 0; i < l->n_units; i++) partials += kernel_sum_squares_partials(l->units[i].shard);
     size_t norm = units * (sizeof(stretch) + sizeof(unsigned)) + (units + partials) * sizeof(double);
-    size_t pieces = c->stage == 0 ? l->n_places : layout_pieces(l, p->of.rank);
+    size_t segments = plan_count_pieces(c, l, p->of.rank).segments;
     p->own[PLAN_CLEARED] = request(ZERO_WORKING, purpose, cleared * sizeof(stretch), 0);
     p->own[PLAN_NORM] = request(ZERO_WORKING, purpose, norm, 0);
-    p->own[PLAN_UPDATE] = request(ZERO_WORKING, purpose, pieces * sizeof(adamw_segment), 0);
+    p->own[PLAN_UPDATE] = request(ZERO_WORKING, purpose, segments * sizeof(adamw_segment), 0);
+}
+
+// What lies in files, and what that takes of the host's memory.
+static void plan_files(plan *p, const zero_config *c, const layout *l) {
+    const state_files_plan files = state_plan_files(c, l, p->of.rank);
+    const file_settings settings = state_file_settings(c, p->of.rank);
+    int64_t bytes = 0;
+    if (!files.buffers) return;
+    for (int what = 0; what < STATES; what++) {
+        state s = state_of(what, c, l, p->of.rank, NULL);
+        memory_request *r = &p->files[what];
+        bytes += files.file_bytes[what];
+        *r = request(ZERO_STATES, s.name, files.file_bytes[what], ZERO_MOVED_BY_NONE);
+        r->tier = ZERO_NVME;
+        r->blocks = files.file_bytes[what] > 0;
+    }
+    p->own[PLAN_FILE_BUFFERS] = on_host(c, "buffers of the files", files.buffers * files.buffer_bytes);
+    p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
 }
 
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit) {
@@ -132,6 +153,42 @@ static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, cons
     for (int i = 0; r->blocks && i < l->n_units; i++)
         if (l->units[i].shared) bytes += memory_whole_pages(plan_for_unit(p, item, c, l, i).bytes);
     return bytes;
+}
+
+// -------- what is updated at once
+
+state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r) {
+    r.from += r.elems;
+    r.elems = 0;
+    if (r.part != STATE_WHOLE && r.from < l->units[r.unit].shard)
+        r.elems = state_piece_end(c, l, rank, r.unit, r.from) - r.from;
+    return r;
+}
+
+state_range plan_first_piece(const zero_config *c, const layout *l, int rank, int unit) {
+    if (c->stage == 0) return (state_range){ unit, STATE_WHOLE, 0, l->units[unit].padded };
+    return plan_next_piece(c, l, rank, (state_range){ unit, rank, 0, 0 });
+}
+
+// The tensors of the unit of which some elements are in the range.
+static int segments_of(const layout *l, const state_range *r) {
+    const layout_unit *u = &l->units[r->unit];
+    int64_t begin = (r->part == STATE_WHOLE ? 0 : layout_before(u, r->part)) + r->from;
+    int n = 0;
+    for (const layout_place *p = l->places + u->first_place; p < l->places + u->first_place + u->n_places;
+         p++)
+        n += p->offset < begin + r->elems && p->offset + p->elems > begin;
+    return n;
+}
+
+plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
+    plan_pieces count = { 0, 0 };
+    for (int u = 0; u < l->n_units; u++)
+        for (state_range r = plan_first_piece(c, l, rank, u); r.elems; r = plan_next_piece(c, l, rank, r)) {
+            count.pieces++;
+            count.segments += segments_of(l, &r);
+        }
+    return count;
 }
 
 // -------- traffic
@@ -174,6 +231,28 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
     }
 }
 
+// The update reads and writes each piece of what lies in files, but parameters that have masters it only
+// writes. Gathers read this rank's part of a unit.
+static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
+    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l);
+    for (int what = 0; what < STATES; what++) {
+        const state s = state_of(what, c, l, rank, NULL);
+        const size_t size = dtype_bytes(s.dtype);
+        const int is_written_only = what == ZERO_PARAM && state_of(ZERO_MASTER, c, l, rank, NULL).kept;
+        for (int u = 0; s.kept && u < l->n_units; u++) {
+            const int64_t away = state_away(what, c, l, rank, u);
+            for (state_range r = plan_first_piece(c, l, rank, u); r.elems && r.from < away;
+                 r = plan_next_piece(c, l, rank, r)) {
+                p->file_written += state_file_bytes(l, rank, size, r);
+                p->file_read += is_written_only ? 0 : state_file_bytes(l, rank, size, r);
+            }
+            if (what != ZERO_PARAM || !away) continue;
+            const int gathers = c->micro_batches * gathers_per_pass(&l->units[u], u == ends_forward);
+            p->file_read += gathers * state_file_bytes(l, rank, size, state_all(&s, u, rank));
+        }
+    }
+}
+
 static zero_traffic times(const zero_traffic *t, int ranks) {
     zero_traffic all = *t;
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
@@ -195,11 +274,14 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     plan_gradients(p, c, l);
     plan_optimizer(p, c, l);
     plan_tables(p, c, l);
+    plan_files(p, c, l);
     plan_traffic(p, c, l);
+    plan_file_traffic(p, c, l);
     return 0;
 }
 
-_Static_assert(COMM_MEMORIES + PLAN_ITEMS <= ZERO_PLAN_LINES, "each request may be a line of its own");
+_Static_assert(COMM_MEMORIES + PLAN_ITEMS + STATES <= ZERO_PLAN_LINES,
+               "each request may be a line of its own");
 
 static void add_line(zero_plan_info *info, const memory_request *r, size_t bytes, int assumed) {
     if (!r->blocks) return;
@@ -228,6 +310,7 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
         add_line(info, r, r->blocks * memory_whole_pages(r->bytes), assumes);
     }
     for (int i = 0; i < PLAN_ITEMS; i++) add_line(info, &p->own[i], bytes_of(p, i, c, l), 0);
+    for (int what = 0; what < STATES; what++) add_line(info, &p->files[what], p->files[what].bytes, 0);
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }
 
@@ -250,6 +333,8 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     describe_memory(p, c, l, assumed, info);
     for (int stage = 0; stage <= 3; stage++) info->formulas[stage] = formula(c, l->elems, l->ranks, stage);
     info->parameters = l->elems;
+    info->file_read = p->file_read;
+    info->file_written = p->file_written;
     info->nccl_bytes = p->comm[COMM_NCCL].bytes;
     info->slots = p->own[PLAN_SLOTS].blocks;
     info->bucket_elems = l->largest_bucket;

@@ -7,7 +7,7 @@
 #include "device/kernels.h"
 #include "layout.h"
 #include "memory.h"
-#include "state.h"
+#include "state_file.h"
 #include "zero.h"
 
 // The allocations, in the order in which creation makes them. Those of the collectives (comm_memory) come
@@ -28,6 +28,8 @@ typedef enum {
     PLAN_MOMENT2,
     PLAN_NORM,
     PLAN_UPDATE,
+    PLAN_FILE_BUFFERS,  // what is read from files and written to them
+    PLAN_FILE_TABLES,   // what the files' engine takes
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);
@@ -42,8 +44,10 @@ typedef struct {
 typedef struct {
     plan_rank of;
     memory_request comm[COMM_MEMORIES];
-    memory_request own[PLAN_ITEMS];  // bytes: of each block, but see plan_for_unit
-    zero_traffic to_each;            // what a training step and an evaluation send to each of the others
+    memory_request own[PLAN_ITEMS];   // bytes: of each block, but see plan_for_unit
+    memory_request files[STATES];     // what lies in files
+    int64_t file_read, file_written;  // by a training step
+    zero_traffic to_each;             // what a training step and an evaluation send to each of the others
 } plan;
 
 // -------- what follows from the settings alone
@@ -59,6 +63,17 @@ static inline zero_dtype plan_reduced_type(const zero_config *c) {
 static inline zero_dtype plan_wire_type(const zero_config *c) {
     return c->comm.reduce_fp32 ? ZERO_F32 : plan_reduced_type(c);
 }
+
+// -------- what is updated at once
+
+// Returns the first piece of this rank's part of a unit, and the one after a piece; elems 0: there is none.
+// At stage 0 a rank updates whole units, where all states are in memory whole parts.
+state_range plan_first_piece(const zero_config *c, const layout *l, int rank, int unit);
+state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r);
+typedef struct {
+    int64_t pieces, segments;  // of all units; a segment is what a piece has of a tensor
+} plan_pieces;
+plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 
 // -------- the plan
 

@@ -32,8 +32,7 @@ zero_config zero_defaults(void) {
         },
         .offload = {
             .optimizer_ratio = 1,
-            .params_in_host = 1000000000,
-            .sub_group_size = 16 << 20,
+                        .sub_group_size = 4 << 20,
             .nvme_block_bytes = 1 << 20,
             .nvme_depth = 32,
             .nvme_threads = 4,

@@ -8,10 +8,16 @@ static int device_create(state *s, memory *m, const memory_request *planned) {
     return s->array ? 0 : ZERO_ERR_MEMORY;
 }
 
-static int device_open_part(state_part *p) {
+static int device_begin(state_part *p) {
+    (void)p;
+    return 0;
+}
+
+static int device_ready(state_part *p) {
     const state *s = p->of;
-    int first = p->part == STATE_WHOLE ? 0 : p->part;
-    p->at = s->array + layout_offset(s->layout, p->unit, first, s->sharded) * dtype_bytes(s->dtype);
+    int first = p->range.part == STATE_WHOLE ? 0 : p->range.part;
+    int64_t at = layout_offset(s->layout, p->range.unit, first, s->sharded) + p->range.from;
+    p->at = s->array + at * dtype_bytes(s->dtype);
     return 0;
 }
 
@@ -22,7 +28,8 @@ static int device_close_part(state_part *p) {
 
 const state_store state_on_device = {
     .create = device_create,
-    .open = device_open_part,
+    .begin = device_begin,
+    .ready = device_ready,
     .close = device_close_part,
 };
 const state_store *state_default_store = &state_on_device;
@@ -69,17 +76,43 @@ int state_create(state *s, memory *m, const memory_request *planned) {
 
 // -------- parts
 
-int state_open(state_part *p, state *s, device_stream on, int unit, int part, state_intent intent) {
-    *p = (state_part){ .of = s, .on = on, .unit = unit, .part = part, .intent = intent };
-    int rc = s->store->open(p);
+state_range state_all(const state *s, int unit, int part) {
+    const layout_unit *u = &s->layout->units[unit];
+    return (state_range){ unit, part, 0, part == STATE_WHOLE ? u->padded : u->shard };
+}
+
+int64_t state_span(const state *s, state_range r) { return s->store->span ? s->store->span(s, r) : r.elems; }
+
+int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into) {
+    p->of = s;
+    p->on = on;
+    p->range = r;
+    p->intent = intent;
+    p->into = into;
+    int rc = s->store->begin(p);
     if (rc) p->of = NULL;
     return rc;
+}
+
+int state_ready(state_part *p) {
+    int rc = p->of->store->ready(p);
+    if (rc) p->of = NULL;
+    return rc;
+}
+
+int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent) {
+    ZERO_TRY(state_begin(p, s, on, r, intent, NULL));
+    return state_ready(p);
+}
+
+int state_open(state_part *p, state *s, device_stream on, int unit, int part, state_intent intent) {
+    return state_open_range(p, s, on, state_all(s, unit, part), intent);
 }
 
 int state_close(state_part *p) {
     if (!p->of) return 0;
     int rc = p->of->store->close(p);
-    *p = (state_part){ 0 };
+    p->of = NULL;
     return rc;
 }
 
@@ -97,7 +130,8 @@ int64_t state_before(const state *s, int unit, int part) {
 
 char *state_own(const state_part *p) {
     const state *s = p->of;
-    int64_t before = state_before(s, p->unit, s->rank) - state_before(s, p->unit, p->part);
+    int unit = p->range.unit;
+    int64_t before = state_before(s, unit, s->rank) - state_before(s, unit, p->range.part) - p->range.from;
     return p->at + before * dtype_bytes(s->dtype);
 }
 
@@ -111,25 +145,50 @@ void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t 
 
 // -------- values
 
-int state_read(const state_part *p, int64_t at, int64_t n, float *values, void *staging) {
+// Elements [at, at + n) of an open part.
+static int read_open(const state_part *p, int64_t at, int64_t n, float *values, void *staging) {
     size_t size = dtype_bytes(p->of->dtype);
-    for (int64_t done = 0, len; done < n; done += len) {
-        len = n - done < VALUES_CHUNK ? n - done : VALUES_CHUNK;
-        const void *view = device_view(p->of->device, p->at + (at + done) * size, len * size, staging);
-        if (!view) return ZERO_ERR_DEVICE;
-        kernel_convert(ZERO_F32, values + done, p->of->dtype, view, len);
+    const void *view = device_view(p->of->device, p->at + at * size, n * size, staging);
+    if (!view) return ZERO_ERR_DEVICE;
+    kernel_convert(ZERO_F32, values, p->of->dtype, view, n);
+    return 0;
+}
+
+static int write_open(const state_part *p, int64_t at, int64_t n, const float *values, void *staging) {
+    device *d = p->of->device;
+    size_t size = dtype_bytes(p->of->dtype);
+    char *to = p->at + at * size;
+    kernel_convert(p->of->dtype, device_target(d, to, staging), ZERO_F32, values, n);
+    return device_commit(d, to, n * size, staging);
+}
+
+// One of the two arrays of values is NULL: elements are read into the other one, or written from it.
+static int move_values(state *s, device_stream on, state_range r, state_intent intent, float *read,
+                       const float *written, void *staging) {
+    const int64_t end = r.from + r.elems, begin = r.from;
+    while (r.from < end) {
+        state_part p;
+        r.elems = end - r.from;
+        r.elems = state_span(s, r);
+        ZERO_TRY(state_open_range(&p, s, on, r, intent));
+        int rc = 0;
+        for (int64_t at = 0, n; at < r.elems && !rc; at += n) {
+            n = r.elems - at < VALUES_CHUNK ? r.elems - at : VALUES_CHUNK;
+            int64_t done = r.from + at - begin;
+            rc = read ? read_open(&p, at, n, read + done, staging)
+                      : write_open(&p, at, n, written + done, staging);
+        }
+        ZERO_TRY(state_close_after(rc, &p, 1));
+        r.from += r.elems;
     }
     return 0;
 }
 
-int state_write(const state_part *p, int64_t at, int64_t n, const float *values, void *staging) {
-    device *d = p->of->device;
-    size_t size = dtype_bytes(p->of->dtype);
-    for (int64_t done = 0, len; done < n; done += len) {
-        len = n - done < VALUES_CHUNK ? n - done : VALUES_CHUNK;
-        char *to = p->at + (at + done) * size;
-        kernel_convert(p->of->dtype, device_target(d, to, staging), ZERO_F32, values + done, len);
-        ZERO_TRY(device_commit(d, to, len * size, staging));
-    }
-    return 0;
+int state_read(state *s, device_stream on, state_range r, float *values, void *staging) {
+    return move_values(s, on, r, STATE_READ, values, NULL, staging);
+}
+
+int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
+                void *staging) {
+    return move_values(s, on, r, intent, NULL, values, staging);
 }

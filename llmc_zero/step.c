@@ -1,14 +1,13 @@
-// The step: global norm, clipping, and AdamW on the parts that this rank owns.
+// The step: global norm, clipping, and then the update (update.c).
 #include "step.h"
 #include "grads.h"
 #include "internal.h"
 #include "naive.h"
 #include "params.h"
+#include "update.h"
 #include "uses.h"
 #include <math.h>
 #include <stdlib.h>
-
-static int run_adamw(void *ctx, task *k);
 
 // -------- tables, made once at creation
 
@@ -34,57 +33,10 @@ static int create_norm(zero *z) {
     return device_set(&z->device, table, parts, sizeof parts);
 }
 
-// What this rank updates of a unit: its part; at stage 0, where every rank updates everything, all of it.
-static int updated_part(const zero *z) { return z->config.stage == 0 ? STATE_WHOLE : z->comm.group.rank; }
-
-// Adds what part `part` of a unit has of each tensor, without its padding. Offsets are counted from the start
-// of the part, so that they hold in every state.
-static void add_segments(const zero *z, int unit, int part, adamw_table *t, adamw_segment *segments) {
-    const layout_unit *u = &z->layout.units[unit];
-    const state *moments = &z->states[ZERO_MOMENT1];
-    int64_t before = state_before(moments, unit, part);
-    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
-        const layout_place *p = &z->layout.places[i];
-        int64_t at, n;
-        state_intersect(moments, unit, part, p->offset, p->elems, &at, &n);
-        if (!n) continue;
-        segments[t->n++] = (adamw_segment){ .offset = at,
-                                            .inside = before + at - p->offset,
-                                            .elems = n,
-                                            .first = t->chunks,
-                                            .tensor = p->tensor,
-                                            .layer = p->layer,
-                                            .decay = p->decay != 0 };
-        t->chunks += adamw_chunks(n);
-    }
-}
-
-static int create_update(zero *z) {
-    size_t bytes = z->plan.own[PLAN_UPDATE].bytes;
-    adamw_segment *segments = calloc(1, bytes + sizeof *segments);  // at least one
-    if (!segments) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
-    int n = 0;
-    for (int u = 0; u < z->layout.n_units; u++) {
-        adamw_table *t = &z->units[u].update;
-        add_segments(z, u, updated_part(z), t, segments + n);
-        n += t->n;
-    }
-    adamw_segment *table = allocate(z, PLAN_UPDATE);
-    int rc = table ? device_set(&z->device, table, segments, bytes) : ZERO_ERR_MEMORY;
-    free(segments);
-    if (rc) return rc;
-    for (int u = 0; u < z->layout.n_units; u++) {
-        z->units[u].update.segments = table;
-        z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = LANE_TRAINER, .index = u, .unit = u };
-        table += z->units[u].update.n;
-    }
-    return 0;
-}
-
 int step_create(zero *z) {
     for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(create_state(z, what));
     ZERO_TRY(create_norm(z));
-    return create_update(z);
+    return update_create(z);
 }
 
 // -------- step
@@ -169,55 +121,6 @@ static int check_hyper(const zero *z, const zero_hyper *h) {
     return 0;
 }
 
-// Opens all states of the unit. Parameters with masters are only written: they become the rounded masters.
-static int open_unit(zero *z, int unit, state_part parts[STATES]) {
-    for (int what = 0; what < STATES; what++) {
-        state *s = &z->states[what];
-        state_intent intent = STATE_CHANGE;
-        if (what == ZERO_GRADIENT) intent = STATE_READ;
-        if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;
-        if (s->kept) ZERO_TRY(state_open(&parts[what], s, COMPUTE, unit, updated_part(z), intent));
-    }
-    return 0;
-}
-
-// The unit's AdamW, on the trainer's stream.
-static int run_adamw(void *ctx, task *k) {
-    zero *z = ctx;
-    int unit = k->index;
-    double start = trace_now(&z->trace);
-    state_part parts[STATES] = { 0 };
-    int own_master = z->config.numbers.dtype == ZERO_F32;
-    device *d = z->states[ZERO_MOMENT1].updater;
-    int rc = open_unit(z, unit, parts);
-    const adamw_arrays a = {
-        .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
-        .m = (float *)parts[ZERO_MOMENT1].at,
-        .v = (float *)parts[ZERO_MOMENT2].at,
-        .g = parts[ZERO_GRADIENT].at,
-        .low = own_master ? NULL : parts[ZERO_PARAM].at,
-        .g_type = grad_type(z),
-        .low_type = z->config.numbers.dtype,
-    };
-    if (!rc) rc = d->f->adamw(d, COMPUTE, &z->adamw, &a, &z->units[unit].update);
-    rc = state_close_after(rc, parts, STATES);
-    trace_add(&z->trace, ZERO_EV_UPDATE, unit, traced_lane(z, k->lane), start);
-    return rc;
-}
-
-// One task for each unit, in the order of forward, so that what forward needs first is gathered while the
-// other units are updated. The norm is known: zero_reduce waited for it.
-static int update_all(zero *z, const zero_hyper *h, double grad_scale) {
-    const int *order = schedule_begin_update(&z->schedule);
-    z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].adamw, AFTER_NOTHING));
-        schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, order[i]));
-    }
-    return 0;
-}
-
 static int end_step(zero *z) {
     z->reduced = z->begun = z->pass = 0;
     return loss_scale_step(&z->scale, &z->config, z->overflow);
@@ -231,7 +134,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     double scale = (clips ? h->grad_clip / z->grad_norm : 1) / z->scale.value;
     ZERO_TRY(params_drop_all(z));
     z->device.f->mark(&z->device, "update", "");
-    int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_all(z, h, scale);
+    int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_units(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);
     ZERO_TRY(rc);
     trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);

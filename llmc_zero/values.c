@@ -31,12 +31,9 @@ static int set_stored(zero *z, state *s, const layout_place *p, int64_t offset, 
                       const float *values) {
     int unit = layout_unit_of(&z->layout, p), held = state_held(s);
     int64_t at, len;
-    state_part part;
     state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
-    if (!len) return 0;
     values += state_before(s, unit, held) + at - p->offset - offset;
-    ZERO_TRY(state_open(&part, s, COMM, unit, held, STATE_CHANGE));
-    return state_close_after(state_write(&part, at, len, values, z->staging), &part, 1);
+    return state_write(s, COMM, (state_range){ unit, held, at, len }, STATE_CHANGE, values, z->staging);
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
@@ -77,32 +74,24 @@ static int update_digest(const get_request *g, const float *values, int64_t n) {
     return 0;
 }
 
-// Gets elements [at, at + n) of a part from rank `from`, piece by piece; -1: every rank reads its own. p: the
-// part where this rank reads it, else NULL.
-static int get_pieces(const get_request *g, const state_part *p, int from, int64_t at, int64_t n, float *to) {
+// Gets what lies in a part, or in the whole unit, from rank `from`; -1: every rank reads its own. What goes
+// to the digest goes there piece by piece.
+static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;
-    const comm_use use = { .purpose = g->purpose, .unit = layout_unit_of(&z->layout, g->place), .units = 1 };
+    const comm_use use = { .purpose = g->purpose, .unit = unit, .units = 1 };
+    const int reads = from < 0 || from == z->comm.group.rank;
+    int64_t at, n, begin = g->place->offset + g->offset;
+    state_intersect(g->state, unit, part, begin, g->n, &at, &n);
+    float *to = g->digest ? z->values : g->values + state_before(g->state, unit, part) + at - begin;
     int64_t most = g->digest ? VALUES_CHUNK : n;
     for (int64_t done = 0, len; done < n; done += len) {
         len = n - done < most ? n - done : most;
-        if (p) ZERO_TRY(state_read(p, at + done, len, to, z->staging));
+        const state_range r = { unit, part, at + done, len };
+        if (reads) ZERO_TRY(state_read(g->state, COMM, r, to, z->staging));
         if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
         if (g->digest) ZERO_TRY(update_digest(g, to, len));
     }
     return 0;
-}
-
-// Gets what lies in a part, or in the whole unit, from rank `from`; -1: every rank reads its own.
-static int get_part(const get_request *g, int unit, int part, int from) {
-    zero *z = g->z;
-    int64_t at, n, begin = g->place->offset + g->offset;
-    state_part p;
-    state_intersect(g->state, unit, part, begin, g->n, &at, &n);
-    if (!n) return 0;
-    float *to = g->digest ? z->values : g->values + state_before(g->state, unit, part) + at - begin;
-    if (from >= 0 && from != z->comm.group.rank) return get_pieces(g, NULL, from, at, n, to);
-    ZERO_TRY(state_open(&p, g->state, COMM, unit, part, STATE_READ));
-    return state_close_after(get_pieces(g, &p, from, at, n, to), &p, 1);
 }
 
 static int run_get(void *ctx, task *k) {

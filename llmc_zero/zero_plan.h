@@ -61,6 +61,14 @@ typedef struct {
 // Writes to *job how the ranks are connected and what they run on. Its strings are valid until zero_destroy.
 void zero_get_job(const zero *z, zero_job_info *job);
 
+typedef struct {
+    const char *how;        // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
+    int64_t read, written;  // bytes, since zero_create
+    double waited_s;        // that threads have waited for them, together
+} zero_file_info;
+// Writes to *f what this rank has moved from and to files on NVMe. Waits for what is being written.
+void zero_get_files(const zero *z, zero_file_info *f);
+
 // -------- plan
 
 // Bytes of model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5): for each parameter, whole
@@ -71,7 +79,7 @@ typedef struct {
 } zero_formula;
 
 // What a rank holds and sends.
-enum { ZERO_PLAN_LINES = 24 };
+enum { ZERO_PLAN_LINES = 32 };
 typedef struct {
     zero_memory_line lines[ZERO_PLAN_LINES];  // the memory table, but for what the trainer allocates
     int n_lines;
@@ -86,6 +94,7 @@ typedef struct {
     // config.micro_batches, ZERO_FOR_EVAL in one forward pass; and what of it goes to other nodes. Padding
     // is included.
     zero_traffic traffic, traffic_between_nodes;
+    int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe
 } zero_plan_info;
 
 // Returns 0 and in *info the plan by which zero_create allocates with these settings and tables, for rank

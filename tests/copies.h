@@ -55,8 +55,8 @@ static struct {
 // This function and all that follow up to copies_serve are called with the lock held.
 static inline int copies_breach(const state_part *p, const char *what) {
     if (!copies.breach[0])
-        snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of->name, p->unit,
-                 p->part, what);
+        snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of->name, p->range.unit,
+                 p->range.part, what);
     return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
 }
 
@@ -74,15 +74,12 @@ static inline copies_pool *copies_pool_of(const state *s) {
     abort();
 }
 
-static inline size_t copies_bytes(const state_part *p) {
-    const layout_unit *u = &p->of->layout->units[p->unit];
-    return (p->part == STATE_WHOLE ? u->padded : u->shard) * dtype_bytes(p->of->dtype);
-}
+static inline size_t copies_bytes(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
 
 static inline char *copies_home(const copies_pool *pool, const state_part *p) {
-    int part = p->part == STATE_WHOLE ? 0 : p->part;
-    return pool->home +
-           layout_offset(p->of->layout, p->unit, part, p->of->sharded) * dtype_bytes(p->of->dtype);
+    const state_range *r = &p->range;
+    int64_t at = layout_offset(p->of->layout, r->unit, r->part == STATE_WHOLE ? 0 : r->part, p->of->sharded);
+    return pool->home + (at + r->from) * dtype_bytes(p->of->dtype);
 }
 
 // These copy memory of the device to the host and back. They end the program if the device fails.
@@ -111,9 +108,13 @@ static inline void copies_poison(device *d, char *x, size_t n) {
     copies_set(d, x, copies.made, n);
 }
 
-static inline int copies_overlap(const state_part *a, const state_part *b) {
+static inline int copies_overlap(const state_part *p, const state_part *q) {
+    const state_range *a = &p->range, *b = &q->range;
+    const layout_unit *u = &p->of->layout->units[a->unit];
     if (a->unit != b->unit) return 0;
-    return a->part == b->part || a->part == STATE_WHOLE || b->part == STATE_WHOLE;
+    int64_t from_a = a->from + (a->part == STATE_WHOLE ? 0 : layout_before(u, a->part));
+    int64_t from_b = b->from + (b->part == STATE_WHOLE ? 0 : layout_before(u, b->part));
+    return from_a < from_b + b->elems && from_b < from_a + a->elems;
 }
 
 // -------- the thread
@@ -236,7 +237,7 @@ static inline int copies_choose(copies_pool *pool, const state_part *p, copies_s
 static inline int copies_open_locked(state_part *p) {
     copies_pool *pool = copies_pool_of(p->of);
     copies_slot *slot;
-    if (p->of->sharded && p->part != p->of->rank)
+    if (p->of->sharded && p->range.part != p->of->rank)
         return copies_breach(p, "opened on a rank that does not have it");
     ZERO_TRY(copies_choose(pool, p, &slot));
     copies_request r = { .pool = pool, .part = *p, .bytes = slot->memory };
@@ -248,7 +249,12 @@ static inline int copies_open_locked(state_part *p) {
     return 0;
 }
 
-static inline int copies_open(state_part *p) {
+static inline int copies_begin(state_part *p) {
+    (void)p;
+    return 0;
+}
+
+static inline int copies_ready(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->wait(d, p->on));
     pthread_mutex_lock(&copies.lock);
@@ -264,7 +270,7 @@ static inline int copies_close_locked(state_part *p) {
     size_t n = copies_bytes(p);
     for (int i = 0; i < pool->n_slots; i++)
         if (pool->slots[i].part.of && pool->slots[i].memory == p->at) slot = &pool->slots[i];
-    if (!slot || slot->part.unit != p->unit || slot->part.part != p->part)
+    if (!slot || memcmp(&slot->part.range, &p->range, sizeof p->range))
         return copies_breach(p, "closed, but not open");
     if (!copies_is_poison(d, slot->memory + n, pool->slot_bytes - n))
         return copies_breach(p, "written behind its end");
@@ -290,7 +296,8 @@ static inline int copies_close(state_part *p) {
 
 static const state_store copies_store = {
     .create = copies_create,
-    .open = copies_open,
+    .begin = copies_begin,
+    .ready = copies_ready,
     .close = copies_close,
 };
 

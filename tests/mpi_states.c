@@ -3,83 +3,12 @@
 // the bits that it gives with the device's store.
 #include <stdint.h>
 #include <stdio.h>
-#include <unistd.h>
 #include "check.h"
 #include "copies.h"
 #include "settings.h"
-#include "toy.h"
+#include "outcome.h"
 #include "../llmc_zero/comm/host.h"
 
-enum { STEPS = 3, EVAL_AFTER = 1 };
-
-// -------- one run
-
-typedef struct {
-    char set[17], trained[17], full[17];
-    double norms[STEPS + 1];
-    float eval, gradient[33], moment[33];
-} outcome;
-
-static char folder[64];
-
-// A pass that the trainer abandons halfway leaves gradients open.
-static void give_up(toy *t) {
-    MUST(zero_begin_train(t->z, 0, 1));
-    MUST(toy_start(t, 0.1f));
-    for (int u = 0; u < TOY_UNITS; u++) MUST(toy_forward(t, u));
-    MUST(toy_forward(t, 0));
-    MUST(toy_backward(t, 0, 0));
-    MUST(toy_backward(t, TOY_UNITS - 1, 0));
-}
-
-static void set_values(toy *t, char hash[17]) {
-    float values[40];
-    for (int i = 0; i < 40; i++) values[i] = 0.01f * i + 0.003f;
-    for (int layer = 0; layer < TOY_BLOCKS; layer++) {
-        MUST(zero_set(t->z, ZERO_PARAM, 4, layer, 600, 40, values));
-        MUST(zero_set(t->z, ZERO_MOMENT2, 2, layer, 2480, 40, values));
-    }
-    MUST(zero_hash(t->z, 1, hash));
-}
-
-// Changes nothing in the end.
-static void reload(toy *t) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/states.%d", folder, checks.rank);
-    MUST(zero_save(t->z, path, NULL, 0));
-    MUST(toy_set_initial(t));
-    MUST(zero_load(t->z, path, NULL, 0));
-}
-
-static outcome train(const zero_config *c, int with_files) {
-    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = STEPS + 1 };
-    outcome o;
-    zero_step_info info;
-    toy t;
-    memset(&o, 0, sizeof o);
-    MUST(toy_create(&t, c, NULL));
-    for (int step = 1; step <= STEPS; step++) {
-        MUST(toy_step(&t, c->micro_batches, step, &info));
-        o.norms[step - 1] = info.grad_norm;
-        if (step != EVAL_AFTER) continue;
-        MUST(toy_eval(&t));
-        o.eval = t.activation;
-        set_values(&t, o.set);
-        give_up(&t);
-    }
-    MUST(zero_hash(t.z, 0, o.trained));
-    if (with_files) reload(&t);
-    MUST(toy_passes(&t, c->micro_batches));
-    MUST(zero_reduce(t.z, &info));
-    o.norms[STEPS] = info.grad_norm;
-    MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
-    MUST(zero_update(t.z, &h));
-    MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));
-    MUST(zero_hash(t.z, 1, o.full));
-    CHECK(copies_stop() == 0);
-    zero_destroy(t.z);
-    return o;
-}
 
 // -------- the table of settings
 
@@ -92,6 +21,11 @@ static void start_copies(const zero_config *c, const settings_variation *v) {
     copies_start(2, (c->stage < 2 ? 2 : 0) + bucket_units(v));
 }
 
+static void stop_copies(zero *z) {
+    (void)z;
+    CHECK(copies_stop() == 0);
+}
+
 static void check_setting(const settings_path *path, const settings_format *format, int micro_batches,
                           const settings_variation *v, int with_files, const outcome *want) {
     char name[sizeof checks.setting];
@@ -101,7 +35,7 @@ static void check_setting(const settings_path *path, const settings_format *form
     start_copies(&c, v);
     for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = v->direct ? 0 : SIZE_MAX;
     host_unstaged_least = v->direct ? 0 : SIZE_MAX;
-    outcome o = train(&c, with_files);
+    outcome o = outcome_of(&c, with_files, stop_copies);
     if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
     CHECK(!copies.breach[0]);
     CHECK(copies.opened > 100 && copies.late > 0);
@@ -120,7 +54,7 @@ static void check_same_bits(void) {
                 int micro_batches = settings_micro_batches[m];
                 zero_config c = settings_config(path, &settings_formats[f], micro_batches,
                                                 &settings_variations[0]);
-                if (p == 0 || (path->stage == 2 && micro_batches > 1)) want = train(&c, 0);
+                if (p == 0 || (path->stage == 2 && micro_batches > 1)) want = outcome_of(&c, 0, NULL);
                 for (int i = 0; i < EACH; i++) {
                     int v = turn++ % SETTINGS_COUNT(settings_variations);
                     check_setting(path, &settings_formats[f], micro_batches, &settings_variations[v], i == 0,
@@ -239,16 +173,10 @@ int main(int argc, char **argv) {
     int provided;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
     checks_begin();
-    strcpy(folder, "/tmp/llmc_zero_states.XXXXXX");
-    if (!checks.rank) CHECK(mkdtemp(folder));
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    outcome_begin("states");
     check_breaches();
     check_same_bits();
-    char path[128];
-    snprintf(path, sizeof path, "%s/states.%d", folder, checks.rank);
-    unlink(path);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!rmdir(folder));
+    outcome_end();
     int status = checks_end("mpi_states");
     MPI_Finalize();
     return status;

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <cmocka.h>
-#include "../llmc_zero/layout.h"
+#include "../llmc_zero/plan.h"
 #include "../llmc_zero/zero.h"
 
 // An embedding of 1000, used at both ends, and three blocks of 5000: with padding 1024 and 5120, at 1, 2 and
@@ -298,7 +298,9 @@ static void test_pieces(void **state) {
     assert_int_equal(layout_init(&l, 9, 0, tensors, 2, units, UNITS), 0);
     for (int rank = 0; rank < 9; rank++) {
         int of_embedding = rank * 128 < 1000, of_block = rank * 640 < 5000;
-        assert_int_equal(layout_pieces(&l, rank), of_embedding + BLOCKS * of_block);
+        zero_config c = zero_defaults();
+        c.stage = 1;
+        assert_int_equal(plan_count_pieces(&c, &l, rank).segments, of_embedding + BLOCKS * of_block);
     }
     layout_free(&l);
 }

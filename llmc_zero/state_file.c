@@ -1,0 +1,319 @@
+#include "state_file.h"
+#include "error.h"
+#include <pthread.h>
+#include <stdlib.h>
+
+// -------- geometry
+
+enum { PAGE_ELEMS = 2048 };  // whole pages, in 16 bits too
+
+static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+int state_goes_to_files(zero_value what, const zero_config *c) {
+    if (what == ZERO_PARAM) return c->offload.params == ZERO_NVME;
+    if (what == ZERO_GRADIENT) return c->offload.gradients == ZERO_NVME;
+    return c->offload.optimizer == ZERO_NVME;
+}
+
+// The first units stay in memory as far as params_in_host reaches. A step reads every unit equally often but
+// for the first, which is read more often, so which of the others stay makes no difference.
+static int stays_in_host(const zero_config *c, const layout *l, int unit) {
+    int64_t elems = 0;
+    for (int u = 0; u <= unit; u++) elems += l->units[u].shard;
+    return elems <= c->offload.params_in_host;
+}
+
+int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit) {
+    int64_t shard = l->units[unit].shard, before = layout_before(&l->units[unit], rank);
+    if (!state_goes_to_files(what, c)) return 0;
+    if (what == ZERO_PARAM) return stays_in_host(c, l, unit) ? 0 : shard;
+    if (what == ZERO_GRADIENT || c->offload.optimizer_ratio >= 1) return shard;
+    int64_t end = round_down(before + (int64_t)(c->offload.optimizer_ratio * shard), PAGE_ELEMS);
+    return end > before ? end - before : 0;
+}
+
+static int64_t largest_shard(const layout *l) {
+    int64_t most = 0;
+    for (int u = 0; u < l->n_units; u++)
+        if (l->units[u].shard > most) most = l->units[u].shard;
+    return most;
+}
+
+int64_t state_piece_elems(const zero_config *c, const layout *l) {
+    int64_t wanted = round_up(c->offload.sub_group_size, PAGE_ELEMS);
+    int64_t most = round_up(largest_shard(l), PAGE_ELEMS);
+    return wanted < most ? wanted : most;
+}
+
+int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from) {
+    const layout_unit *u = &l->units[unit];
+    if (!state_goes_to_files(ZERO_MOMENT1, c) && !state_goes_to_files(ZERO_PARAM, c)) return u->shard;
+    int64_t before = layout_before(u, rank), piece = state_piece_elems(c, l);
+    int64_t end = round_down(before + from, piece) + piece - before;
+    int64_t away = state_away(ZERO_MOMENT1, c, l, rank, unit);
+    if (end > u->shard) end = u->shard;
+    return from < away && away < end ? away : end;
+}
+
+// -------- where a state lies
+
+typedef struct {
+    int64_t region;  // in the files
+    int64_t kept;    // elements of the units before that are in the array
+    int64_t away;
+} file_unit;
+
+typedef struct file_buffer {
+    char *memory;
+    int taken;
+    file_transfer write;  // of what was in it
+} file_buffer;
+
+struct state_files {
+    file_engine *engine;
+    int n_units;
+    file_unit *units;  // (STATES, n_units)
+    pthread_mutex_t lock;
+    file_buffer *buffers;
+    int n_buffers;
+};
+
+// A part begins in its file as far behind a page's beginning as it does in the gathered unit. So it can be
+// read straight into that, past the page cache.
+static size_t skew(const layout *l, int rank, int unit, size_t size) {
+    return layout_before(&l->units[unit], rank) * size % FILE_ALIGN;
+}
+
+size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r) {
+    int64_t first = skew(l, rank, r.unit, size) + r.from * size;
+    return round_up(first + r.elems * size, FILE_ALIGN) - round_down(first, FILE_ALIGN);
+}
+
+static size_t region_bytes(const layout *l, int rank, int unit, size_t size, int64_t away, size_t block) {
+    return away ? round_up(skew(l, rank, unit, size) + away * size, block) : 0;
+}
+
+file_settings state_file_settings(const zero_config *c, int rank) {
+    const zero_offload_config *o = &c->offload;
+    return (file_settings){ .folders = o->nvme,
+                            .block_bytes = o->nvme_block_bytes,
+                            .depth = o->nvme_depth,
+                            .threads = o->nvme_threads,
+                            .verify = o->nvme_verify,
+                            .timeout_s = c->comm.timeout_s,
+                            .rank = rank };
+}
+
+// Blocks alternate between the folders, so a region that is larger than one begins with a block of its own.
+static size_t region_align(const zero_config *c, const layout *l) {
+    size_t block = c->offload.nvme_block_bytes ? c->offload.nvme_block_bytes : FILE_BLOCK_DEFAULT;
+    return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
+}
+
+state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank) {
+    state_files_plan p = { .buffer_bytes = state_piece_elems(c, l) * sizeof(float) + 2 * FILE_ALIGN };
+    for (int what = 0; what < STATES; what++) {
+        state s = state_of(what, c, l, rank, NULL);
+        if (!s.kept || !state_goes_to_files(what, c)) continue;
+        p.buffers += 3;  // one is read, one is used, one is written
+        for (int u = 0; u < l->n_units; u++)
+            p.file_bytes[what] += region_bytes(l, rank, u, dtype_bytes(s.dtype),
+                                               state_away(what, c, l, rank, u), region_align(c, l));
+    }
+    return p;
+}
+
+// -------- opening the files
+
+static void place_units(struct state_files *f, const zero_config *c, const layout *l, int rank) {
+    int64_t region = 0;
+    for (int what = 0; what < STATES; what++) {
+        state s = state_of(what, c, l, rank, NULL);
+        size_t size = dtype_bytes(s.dtype);
+        int64_t kept = 0;
+        for (int u = 0; s.kept && u < l->n_units; u++) {
+            int64_t away = state_away(what, c, l, rank, u);
+            f->units[what * l->n_units + u] = (file_unit){ region, kept, away };
+            region += region_bytes(l, rank, u, size, away, region_align(c, l));
+            kept += l->units[u].shard - away;
+        }
+    }
+}
+
+static int make_buffers(struct state_files *f, const state_files_plan *p, char *pool) {
+    f->buffers = calloc(p->buffers, sizeof *f->buffers);
+    if (!f->buffers) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buffers of the files");
+    f->n_buffers = p->buffers;
+    for (int i = 0; i < p->buffers; i++) f->buffers[i].memory = pool + i * p->buffer_bytes;
+    return 0;
+}
+
+int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, char *pool) {
+    const state_files_plan plan = state_plan_files(c, l, rank);
+    const file_settings settings = state_file_settings(c, rank);
+    int64_t bytes = 0;
+    for (int what = 0; what < STATES; what++) bytes += plan.file_bytes[what];
+    struct state_files *f = *out = calloc(1, sizeof *f);
+    if (!f) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
+    pthread_mutex_init(&f->lock, NULL);
+    f->n_units = l->n_units;
+    f->units = calloc(STATES * l->n_units, sizeof *f->units);
+    if (!f->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
+    place_units(f, c, l, rank);
+    ZERO_TRY(make_buffers(f, &plan, pool));
+    ZERO_TRY(file_open(&f->engine, &settings, bytes));
+    file_buffers(f->engine, pool, plan.buffers * plan.buffer_bytes);
+    return 0;
+}
+
+void state_files_close(struct state_files *f) {
+    if (!f) return;
+    file_close(f->engine);
+    pthread_mutex_destroy(&f->lock);
+    free(f->buffers);
+    free(f->units);
+    free(f);
+}
+
+const char *state_files_name(const struct state_files *f) { return file_name(f->engine); }
+
+// A failure is told to whoever uses the files next.
+file_counters state_files_count(struct state_files *f) {
+    for (int i = 0; i < f->n_buffers; i++) file_wait(f->engine, &f->buffers[i].write);
+    return file_count(f->engine);
+}
+
+// -------- the pool
+
+// A buffer that nobody uses, or one whose contents have been written; else the first of those that are being
+// written. NULL: all are open.
+static file_buffer *best_buffer(struct state_files *f) {
+    file_buffer *writing = NULL;
+    for (file_buffer *b = f->buffers; b < f->buffers + f->n_buffers; b++) {
+        if (b->taken) continue;
+        if (file_done(f->engine, &b->write)) return b;
+        if (!writing) writing = b;
+    }
+    return writing;
+}
+
+static int take_buffer(struct state_files *f, file_buffer **out) {
+    pthread_mutex_lock(&f->lock);
+    file_buffer *b = best_buffer(f);
+    if (b) b->taken = 1;
+    pthread_mutex_unlock(&f->lock);
+    *out = b;
+    if (!b)
+        return zero_fail(ZERO_ERR_MISUSE, "all %d buffers of the states in files are in use", f->n_buffers);
+    ZERO_TRY(file_wait(f->engine, &b->write));
+    b->write = (file_transfer){ 0 };
+    return 0;
+}
+
+static void give_buffer(struct state_files *f, file_buffer *b) {
+    pthread_mutex_lock(&f->lock);
+    b->taken = 0;
+    pthread_mutex_unlock(&f->lock);
+}
+
+// -------- the store
+
+static const file_unit *unit_of(const state *s, int unit) {
+    return &s->files->units[s->number * s->files->n_units + unit];
+}
+
+static int64_t files_span(const state *s, state_range r) {
+    const layout *l = s->layout;
+    int64_t away = unit_of(s, r.unit)->away, before = layout_before(&l->units[r.unit], s->rank);
+    if (r.from >= away) return r.elems;
+    int64_t piece = s->piece, end = round_down(before + r.from, piece) + piece - before;
+    if (end > away) end = away;
+    return end - r.from < r.elems ? end - r.from : r.elems;
+}
+
+static int files_create(state *s, memory *m, const memory_request *planned) {
+    if (!planned->bytes) return 0;
+    s->array = memory_alloc(m, planned);
+    return s->array ? 0 : ZERO_ERR_MEMORY;
+}
+
+// Where the range is in the files, whole pages. Returns how many of the bytes there are before it.
+static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
+    const state *s = p->of;
+    size_t size = dtype_bytes(s->dtype);
+    int64_t region = unit_of(s, p->range.unit)->region;
+    int64_t inside = skew(s->layout, s->rank, p->range.unit, size) + p->range.from * size;
+    *offset = region + round_down(inside, FILE_ALIGN);
+    *bytes = state_file_bytes(s->layout, s->rank, size, p->range);
+    return inside % FILE_ALIGN;
+}
+
+// Pages that the range has for itself need not be read before they are written.
+static int owns_its_pages(const state_part *p) {
+    const state *s = p->of;
+    const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);
+    const int64_t from = p->range.from, end = from + p->range.elems, away = unit_of(s, p->range.unit)->away;
+    return (from == 0 || (before + from) % PAGE_ELEMS == 0) &&
+           (end == away || (before + end) % PAGE_ELEMS == 0);
+}
+
+static int files_begin(state_part *p) {
+    state *s = p->of;
+    const file_unit *u = unit_of(s, p->range.unit);
+    p->buffer = NULL;
+    p->transfer = (file_transfer){ 0 };
+    if (p->range.from >= u->away) return 0;
+    size_t bytes, inside = locate(p, &p->transfer.offset, &bytes);
+    int direct = p->into && p->intent == STATE_READ;
+    if (!direct) ZERO_TRY(take_buffer(s->files, &p->buffer));
+    p->transfer.data = direct ? p->into - inside : p->buffer->memory;
+    p->transfer.bytes = bytes;
+    if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;
+    return file_start(s->files->engine, &p->transfer);
+}
+
+static int files_ready(state_part *p) {
+    const state *s = p->of;
+    const file_unit *u = unit_of(s, p->range.unit);
+    size_t size = dtype_bytes(s->dtype);
+    int64_t offset;
+    size_t bytes;
+    if (p->range.from >= u->away) {
+        p->at = s->array + (u->kept + p->range.from - u->away) * size;
+        return 0;
+    }
+    ZERO_TRY(file_wait(s->files->engine, &p->transfer));
+    p->at = p->transfer.data + locate(p, &offset, &bytes);
+    return 0;
+}
+
+static int files_close(state_part *p) {
+    struct state_files *f = p->of->files;
+    file_buffer *b = p->buffer;
+    if (!b) return 0;
+    int rc = 0;
+    if (p->intent != STATE_READ) {
+        b->write = (file_transfer){
+            .offset = p->transfer.offset, .data = b->memory, .bytes = p->transfer.bytes, .write = 1
+        };
+        rc = file_start(f->engine, &b->write);
+    }
+    give_buffer(f, b);
+    return rc;
+}
+
+static const state_store in_files = {
+    .create = files_create,
+    .begin = files_begin,
+    .ready = files_ready,
+    .close = files_close,
+    .span = files_span,
+};
+
+void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c) {
+    s->store = &in_files;
+    s->files = f;
+    s->number = number;
+    s->piece = state_piece_elems(c, s->layout);
+}

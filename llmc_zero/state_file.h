@@ -1,0 +1,42 @@
+// Model states of which a part lies in files (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv 2104.07857): each
+// rank's own part of every unit, and no other byte. What is opened is read into a buffer of a small pool, and
+// written back when it is closed, while the trainer goes on. What is only read may go straight to where it is
+// needed (state_begin's `into`).
+#ifndef LLMC_ZERO_STATE_FILE_H
+#define LLMC_ZERO_STATE_FILE_H
+#include "state.h"
+
+// Of a rank's part of a unit the elements that lie in files, the first ones. From the settings and the layout
+// alone.
+int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
+// 1: some lie in files.
+int state_goes_to_files(zero_value what, const zero_config *c);
+
+// Elements of a part are read, updated and written in pieces that end at multiples of this, counted in the
+// unit, so that pieces of all states are whole pages of their files.
+int64_t state_piece_elems(const zero_config *c, const layout *l);
+// The range of a piece that begins at `from`: as far as the next multiple, or the next end of what lies in
+// files.
+int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
+
+typedef struct {
+    int64_t file_bytes[STATES];  // of each state
+    int buffers;                 // of the pool, each of buffer_bytes
+    size_t buffer_bytes;
+} state_files_plan;
+state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank);
+// What is read or written where a range is opened: whole pages. size: of an element.
+size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
+file_settings state_file_settings(const zero_config *c, int rank);
+
+// Returns 0 with the files made and nothing in them but zeros. pool: of the planned size.
+int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool);
+void state_files_close(struct state_files *f);  // removes them; NULL is allowed
+const char *state_files_name(const struct state_files *f);
+// Waits for what is being written.
+file_counters state_files_count(struct state_files *f);
+
+// From now on state `number` of these files is opened through them. Before it is created.
+void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);
+
+#endif

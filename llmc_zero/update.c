@@ -1,0 +1,143 @@
+// AdamW on the parts that this rank owns, unit by unit, and each unit piece by piece. There is one piece
+// where all states are in memory. Where some are in files the pieces are as large as the files' buffers, and
+// three things go on at once: the next piece is read, this one is updated, the last one is written
+// (ZeRO-Infinity, Rajbhandari et al. 2021, section 5.2.2).
+#include "update.h"
+#include "internal.h"
+#include "params.h"
+#include <stdlib.h>
+
+// -------- tables, made once at creation
+
+static int run_adamw(void *ctx, task *k);
+
+// Adds what a piece has of each tensor, without its padding. Offsets are counted from the start of the piece,
+// so that they hold in every state.
+static void add_segments(const zero *z, update_piece *piece, adamw_segment *segments) {
+    const state_range *r = &piece->range;
+    const layout_unit *u = &z->layout.units[r->unit];
+    const state *moments = &z->states[ZERO_MOMENT1];
+    int64_t before = state_before(moments, r->unit, r->part) + r->from;  // in the unit
+    adamw_table *t = &piece->table;
+    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
+        const layout_place *p = &z->layout.places[i];
+        int64_t begin = p->offset > before ? p->offset : before, end = p->offset + p->elems;
+        if (end > before + r->elems) end = before + r->elems;
+        if (begin >= end) continue;
+        segments[t->n++] = (adamw_segment){ .offset = begin - before,
+                                            .inside = begin - p->offset,
+                                            .elems = end - begin,
+                                            .first = t->chunks,
+                                            .tensor = p->tensor,
+                                            .layer = p->layer,
+                                            .decay = p->decay != 0 };
+        t->chunks += adamw_chunks(end - begin);
+    }
+}
+
+static void list_pieces(zero *z) {
+    int n = 0;
+    for (int u = 0; u < z->layout.n_units; u++) {
+        z->units[u].first_piece = n;
+        for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
+             r = plan_next_piece(&z->config, &z->layout, z->net.rank, r))
+            z->pieces[n++].range = r;
+        z->units[u].n_pieces = n - z->units[u].first_piece;
+    }
+}
+
+int update_create(zero *z) {
+    const plan_pieces count = plan_count_pieces(&z->config, &z->layout, z->net.rank);
+    size_t bytes = z->plan.own[PLAN_UPDATE].bytes;
+    z->n_pieces = count.pieces;
+    z->pieces = calloc(count.pieces, sizeof *z->pieces);
+    adamw_segment *segments = calloc(1, bytes + sizeof *segments);  // at least one
+    adamw_segment *table = segments && z->pieces ? allocate(z, PLAN_UPDATE) : NULL;
+    int rc = table ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
+    if (!rc) list_pieces(z);
+    for (int64_t i = 0, n = 0; i < count.pieces && !rc; n += z->pieces[i++].table.n) {
+        add_segments(z, &z->pieces[i], segments + n);
+        z->pieces[i].table.segments = table + n;
+    }
+    if (!rc) rc = device_set(&z->device, table, segments, bytes);
+    free(segments);
+    for (int u = 0; u < z->layout.n_units; u++)
+        z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = LANE_TRAINER, .index = u, .unit = u };
+    return rc;
+}
+
+void update_free(zero *z) { free(z->pieces); }
+
+// -------- the update
+
+// Begins to open all states of a piece. Parameters with masters are only written: they become the rounded
+// masters.
+static int begin_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
+    for (int what = 0; what < STATES; what++) {
+        state *s = &z->states[what];
+        state_intent intent = STATE_CHANGE;
+        if (what == ZERO_GRADIENT) intent = STATE_READ;
+        if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;
+        if (s->kept) ZERO_TRY(state_begin(&parts[what], s, COMPUTE, piece->range, intent, NULL));
+    }
+    return 0;
+}
+
+static int update_piece_of(zero *z, const update_piece *piece, state_part parts[STATES]) {
+    device *d = z->states[ZERO_MOMENT1].updater;
+    int own_master = z->config.numbers.dtype == ZERO_F32;
+    for (int what = 0; what < STATES; what++)
+        if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
+    const adamw_arrays a = {
+        .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
+        .m = (float *)parts[ZERO_MOMENT1].at,
+        .v = (float *)parts[ZERO_MOMENT2].at,
+        .g = parts[ZERO_GRADIENT].at,
+        .low = own_master ? NULL : parts[ZERO_PARAM].at,
+        .g_type = grad_type(z),
+        .low_type = z->config.numbers.dtype,
+    };
+    return d->f->adamw(d, COMPUTE, &z->adamw, &a, &piece->table);
+}
+
+// The piece that is updated after piece i of the unit that is at `at` in the order; NULL: none.
+static const update_piece *piece_after(const zero *z, int i) {
+    const unit_state *u = &z->units[z->update_order[z->updating]];
+    if (i + 1 < u->n_pieces) return &z->pieces[u->first_piece + i + 1];
+    if (z->updating + 1 == z->layout.n_units) return NULL;
+    return &z->pieces[z->units[z->update_order[z->updating + 1]].first_piece];
+}
+
+// The unit's AdamW, on the trainer's stream. Its first piece is begun already where pieces are begun ahead.
+static int run_adamw(void *ctx, task *k) {
+    zero *z = ctx;
+    const unit_state *u = &z->units[k->index];
+    double start = trace_now(&z->trace);
+    for (int i = 0; i < u->n_pieces; i++) {
+        const update_piece *piece = &z->pieces[u->first_piece + i], *next = piece_after(z, i);
+        state_part *parts = z->opened[z->window];
+        int rc = z->begins_ahead ? 0 : begin_piece(z, piece, parts);
+        if (z->begins_ahead) z->window = !z->window;
+        if (!rc && z->begins_ahead && next) rc = begin_piece(z, next, z->opened[z->window]);
+        if (!rc) rc = update_piece_of(z, piece, parts);
+        ZERO_TRY(state_close_after(rc, parts, STATES));
+    }
+    trace_add(&z->trace, ZERO_EV_UPDATE, k->index, traced_lane(z, k->lane), start);
+    return 0;
+}
+
+// One task for each unit, in the order of forward, so that what forward needs first is gathered while the
+// other units are updated. The norm is known: zero_reduce waited for it.
+int update_units(zero *z, const zero_hyper *h, double grad_scale) {
+    z->update_order = schedule_begin_update(&z->schedule);
+    z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
+    const update_piece *first = &z->pieces[z->units[z->update_order[0]].first_piece];
+    if (z->begins_ahead) ZERO_TRY(begin_piece(z, first, z->opened[z->window]));
+    for (z->updating = 0; z->updating < z->layout.n_units; z->updating++) {
+        int unit = z->update_order[z->updating];
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER_NOTHING));
+        schedule_updated(&z->schedule);
+        ZERO_TRY(params_updated(z, unit));
+    }
+    return 0;
+}

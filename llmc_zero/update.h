@@ -1,0 +1,10 @@
+// AdamW on the parts that this rank owns, piece by piece.
+#ifndef LLMC_ZERO_UPDATE_H
+#define LLMC_ZERO_UPDATE_H
+#include "zero.h"
+
+int update_create(zero *z);
+void update_free(zero *z);
+int update_units(zero *z, const zero_hyper *h, double grad_scale);
+
+#endif

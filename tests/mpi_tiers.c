@@ -1,0 +1,135 @@
+// States in files: mpirun -np N mpi_tiers [FOLDER], for any N. Every mixture of tiers gives the bits of the
+// run that has all in memory, with tiny pieces, so that every wrap-around happens; the plan is what is held;
+// and a rank reads and writes what the plan says.
+#include <stdint.h>
+#include <stdio.h>
+#include "check.h"
+#include "outcome.h"
+#include "settings.h"
+
+typedef struct {
+    const char *name;
+    zero_tier params, optimizer;
+    double ratio;
+    int64_t in_host, piece;  // elements
+    int verify;
+} mixture;
+// clang-format off
+static const mixture mixtures[] = {
+    // name                         params       optimizer    ratio  in_host  piece  verify
+    { "optimizer",                  ZERO_DEVICE, ZERO_NVME,   1,     0,       0,     0 },
+    { "optimizer, small pieces",    ZERO_DEVICE, ZERO_NVME,   1,     0,       2048,  1 },
+    { "optimizer, 0.4 of it",       ZERO_DEVICE, ZERO_NVME,   0.4,   0,       4096,  0 },
+    { "optimizer, none of it",      ZERO_DEVICE, ZERO_NVME,   0,     0,       4096,  0 },
+    { "parameters",                 ZERO_NVME,   ZERO_DEVICE, 1,     0,       2048,  1 },
+    { "both",                       ZERO_NVME,   ZERO_NVME,   1,     0,       0,     0 },
+    { "both, small pieces",         ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
+    { "both, some in memory",       ZERO_NVME,   ZERO_NVME,   0.6,   15000,   2048,  0 },
+    { "host",                       ZERO_HOST,   ZERO_HOST,   1,     0,       0,     0 },
+};
+// clang-format on
+
+static zero_config config_of(const mixture *m, const settings_path *path, const settings_format *format,
+                             int micro_batches, const settings_variation *v) {
+    zero_config c = settings_config(path, format, micro_batches, v);
+    c.offload.params = m->params;
+    c.offload.optimizer = m->optimizer;
+    c.offload.optimizer_ratio = m->ratio;
+    c.offload.params_in_host = m->in_host;
+    if (m->piece) c.offload.sub_group_size = m->piece;
+    c.offload.nvme = outcome_folder;
+    c.offload.nvme_verify = m->verify;
+    return c;
+}
+
+// What is held is what is planned, line by line.
+static zero_plan_info planned;
+static void compare_with_plan(zero *z) {
+    zero_memory_line line;
+    size_t in_files = 0;
+    for (int i = 0; !zero_memory(z, i, &line); i++) {
+        size_t bytes = 0;
+        for (int k = 0; k < planned.n_lines; k++)
+            if (planned.lines[k].class_ == line.class_ && planned.lines[k].tier == line.tier &&
+                !strcmp(planned.lines[k].purpose, line.purpose))
+                bytes = planned.lines[k].bytes;
+        if (line.class_ != ZERO_ACTIVATIONS) CHECK(bytes == line.bytes);
+        if (line.tier == ZERO_NVME) in_files += line.bytes;
+    }
+    size_t planned_in_files = 0;
+    for (int k = 0; k < planned.n_lines; k++)
+        if (planned.lines[k].tier == ZERO_NVME) planned_in_files += planned.lines[k].bytes;
+    CHECK(in_files == planned_in_files);
+}
+
+// A step moves what the plan says, once the order of uses is known.
+static void check_traffic(const mixture *m) {
+    zero_config c = config_of(m, &settings_paths[4], &settings_formats[1], 3, &settings_variations[1]);
+    zero_file_info before, after;
+    zero_plan_info plan;
+    zero_step_info info;
+    toy t;
+    CHECK_SETTING("traffic with files: %s", m->name);
+    MUST(toy_create(&t, &c, NULL));
+    for (int step = 1; step <= 3; step++) {
+        zero_get_files(t.z, &before);
+        MUST(toy_step(&t, 3, step, &info));
+        MUST(zero_barrier(t.z));
+    }
+    zero_get_files(t.z, &after);
+    zero_get_plan(t.z, &plan);
+    CHECK(after.read - before.read == plan.file_read);
+    CHECK(after.written - before.written == plan.file_written);
+    CHECK((after.how != NULL) == (m->params == ZERO_NVME || m->optimizer == ZERO_NVME));
+    zero_destroy(t.z);
+}
+
+static void check_mixture(const mixture *m, const settings_path *path, const settings_format *format,
+                          int micro_batches, const settings_variation *v, int with_files,
+                          const outcome *want) {
+    char name[sizeof checks.setting];
+    zero_config c = config_of(m, path, format, micro_batches, v);
+    settings_name(name, sizeof name, path, format, micro_batches, v);
+    CHECK_SETTING("%s: %.120s", m->name, name);
+    c.start.rank = checks.rank;
+    MUST(zero_plan(&planned, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks, checks.ranks));
+    c.start.rank = -1;
+    outcome o = outcome_of(&c, with_files, compare_with_plan);
+    CHECK(!memcmp(&o, want, sizeof o));
+}
+
+// The variations take turns.
+static void check_same_bits(void) {
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            for (int p = 2; p < SETTINGS_COUNT(settings_paths); p++) {
+                static outcome want;
+                const settings_path *path = &settings_paths[p];
+                int micro_batches = settings_micro_batches[m];
+                zero_config c = settings_config(path, &settings_formats[f], micro_batches,
+                                                &settings_variations[0]);
+                want = outcome_of(&c, 0, NULL);
+                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
+                    int v = turn++ % SETTINGS_COUNT(settings_variations);
+                    if (mixtures[i].params != ZERO_DEVICE && path->stage < 3) continue;
+                    check_mixture(&mixtures[i], path, &settings_formats[f], micro_batches,
+                                  &settings_variations[v], i % 2, &want);
+                }
+            }
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    (void)argc;
+    (void)argv;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    outcome_begin("tiers");
+    check_same_bits();
+    for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) check_traffic(&mixtures[i]);
+    outcome_end();
+    int status = checks_end("mpi_tiers");
+    MPI_Finalize();
+    return status;
+}

@@ -1,0 +1,95 @@
+// What a run of the toy leaves behind, bit for bit: three steps, with an evaluation, values set from outside,
+// an abandoned pass, and a save and a load among them. Tests compare the outcomes of settings.
+#ifndef TESTS_OUTCOME_H
+#define TESTS_OUTCOME_H
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "check.h"
+#include "toy.h"
+
+enum { STEPS = 3, EVAL_AFTER = 1 };
+
+typedef struct {
+    char set[17], trained[17], full[17];
+    double norms[STEPS + 1];
+    float eval, gradient[33], moment[33];
+} outcome;
+
+static char outcome_folder[64];
+
+// A pass that the trainer abandons halfway leaves gradients open.
+static inline void outcome_give_up(toy *t) {
+    MUST(zero_begin_train(t->z, 0, 1));
+    MUST(toy_start(t, 0.1f));
+    for (int u = 0; u < TOY_UNITS; u++) MUST(toy_forward(t, u));
+    MUST(toy_forward(t, 0));
+    MUST(toy_backward(t, 0, 0));
+    MUST(toy_backward(t, TOY_UNITS - 1, 0));
+}
+
+static inline void outcome_set_values(toy *t, char hash[17]) {
+    float values[40];
+    for (int i = 0; i < 40; i++) values[i] = 0.01f * i + 0.003f;
+    for (int layer = 0; layer < TOY_BLOCKS; layer++) {
+        MUST(zero_set(t->z, ZERO_PARAM, 4, layer, 600, 40, values));
+        MUST(zero_set(t->z, ZERO_MOMENT2, 2, layer, 2480, 40, values));
+    }
+    MUST(zero_hash(t->z, 1, hash));
+}
+
+// Changes nothing in the end.
+static inline void outcome_reload(toy *t) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/states.%d", outcome_folder, checks.rank);
+    MUST(zero_save(t->z, path, NULL, 0));
+    MUST(toy_set_initial(t));
+    MUST(zero_load(t->z, path, NULL, 0));
+}
+
+static inline outcome outcome_of(const zero_config *c, int with_files, void (*before_destroy)(zero *z)) {
+    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = STEPS + 1 };
+    outcome o;
+    zero_step_info info;
+    toy t;
+    memset(&o, 0, sizeof o);
+    MUST(toy_create(&t, c, NULL));
+    for (int step = 1; step <= STEPS; step++) {
+        MUST(toy_step(&t, c->micro_batches, step, &info));
+        o.norms[step - 1] = info.grad_norm;
+        if (step != EVAL_AFTER) continue;
+        MUST(toy_eval(&t));
+        o.eval = t.activation;
+        outcome_set_values(&t, o.set);
+        outcome_give_up(&t);
+    }
+    MUST(zero_hash(t.z, 0, o.trained));
+    if (with_files) outcome_reload(&t);
+    MUST(toy_passes(&t, c->micro_batches));
+    MUST(zero_reduce(t.z, &info));
+    o.norms[STEPS] = info.grad_norm;
+    MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
+    MUST(zero_update(t.z, &h));
+    MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));
+    MUST(zero_hash(t.z, 1, o.full));
+    if (before_destroy) before_destroy(t.z);
+    zero_destroy(t.z);
+    return o;
+}
+
+// A folder for the saved files, which all ranks share.
+static inline void outcome_begin(const char *name) {
+    snprintf(outcome_folder, sizeof outcome_folder, "/tmp/llmc_zero_%s.XXXXXX", name);
+    if (!checks.rank) CHECK(mkdtemp(outcome_folder));
+    MPI_Bcast(outcome_folder, sizeof outcome_folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+}
+
+static inline void outcome_end(void) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/states.%d", outcome_folder, checks.rank);
+    unlink(path);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) CHECK(!rmdir(outcome_folder));
+}
+
+#endif
