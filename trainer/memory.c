@@ -268,12 +268,6 @@ static void try_all_at_once(Search *s, int most_stage) {
     }
 }
 
-static size_t bytes_held(void) {
-    size_t bytes = 0;
-    for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) bytes += zero_memory_bytes(run.z, (zero_memory_class)c);
-    return bytes - host_bytes();
-}
-
 void out_of_memory(const GPT2 *model, const zero_config *config) {
     zero_failure failure = *zero_last_failure();
     if (run.z) print_memory();
@@ -281,7 +275,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     Search s = { model, config, 0, { config->stage, model->recompute, model->B }, "" };
     if (zero_memory_left(config, &s.room)) die_of_plugin(&failure, "");
     s.room /= ranks_on_device();
-    if (run.z) s.room += bytes_held();
+    if (run.z) s.room += bytes_held_on(ZERO_DEVICE);
     if (s.now.recompute < 0) s.now.recompute = on_cuda() ? MOST_RECOMPUTE : 1;  // it is not settled yet
 
     int most_stage = run.ranks > 1 ? 3 : config->stage;
@@ -300,12 +294,21 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
 // --------
 // the memory table
 
+static size_t bytes_on(const MemoryTable *t, zero_tier tier) {
+    size_t bytes = 0;
+    for (int i = 0; i < t->n_lines; i++)
+        if (t->lines[i].tier == tier) bytes += t->lines[i].bytes;
+    return bytes;
+}
+
 static void print_class(const MemoryTable *t, zero_memory_class class_, const char *name) {
+    static const char *const places[] = {
+        [ZERO_DEVICE] = "", [ZERO_HOST] = "  on the host", [ZERO_NVME] = "  on NVMe"
+    };
     for (int i = 0; i < t->n_lines; i++) {
         const zero_memory_line *line = &t->lines[i];
         if (line->class_ != class_) continue;
-        const char *where = line->tier == ZERO_HOST ? "  on the host" : "";
-        print0("  %-12s %-24s %7.1f%s\n", name, line->purpose, mib(line->bytes), where);
+        print0("  %-12s %-24s %7.1f%s\n", name, line->purpose, mib(line->bytes), places[line->tier]);
     }
 }
 
@@ -321,23 +324,29 @@ void print_memory_table(const MemoryTable *t, const zero_plan_info *plan) {
     print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
            mib(states), mib(plan->formulas[opt.stage].bytes), mib(working), mib(activations),
            mib(states + working + activations));
+    if (bytes_on(t, ZERO_NVME))
+        print0("  %.1f MiB of it are on NVMe, %.1f MiB in memory\n", mib(bytes_on(t, ZERO_NVME)),
+               mib(states + working + activations - bytes_on(t, ZERO_NVME)));
     print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
            "of that\n",
            mib(everything_on_every_rank), opt.stage, 100 * states / everything_on_every_rank);
 }
 
-void print_memory(void) {
+// What the run holds.
+static MemoryTable table_of_run(void) {
     MemoryTable t = { .n_lines = 0 };
-    zero_plan_info plan;
     while (t.n_lines < MEMORY_LINES && !zero_memory(run.z, t.n_lines, &t.lines[t.n_lines])) t.n_lines++;
+    return t;
+}
+
+void print_memory(void) {
+    const MemoryTable t = table_of_run();
+    zero_plan_info plan;
     zero_get_plan(run.z, &plan);
     print_memory_table(&t, &plan);
 }
 
-size_t host_bytes(void) {
-    zero_memory_line line;
-    size_t bytes = 0;
-    for (int i = 0; !zero_memory(run.z, i, &line); i++)
-        if (line.tier == ZERO_HOST) bytes += line.bytes;
-    return bytes;
+size_t bytes_held_on(zero_tier tier) {
+    const MemoryTable t = table_of_run();
+    return bytes_on(&t, tier);
 }

@@ -33,7 +33,7 @@ void print_memory_table(const MemoryTable *t, const zero_plan_info *plan);
 // Prints the memory table of this rank.
 void print_memory(void);
 
-// Bytes that a run on CUDA keeps in the host's memory.
-size_t host_bytes(void);
+// Bytes that the run holds in the host's memory, of a run on CUDA; on NVMe; or on its device.
+size_t bytes_held_on(zero_tier tier);
 
 #endif

@@ -149,6 +149,10 @@ static void print_sent_traffic(const zero_plan_info *plan) {
     print_sent("step: reductions", all->reduce_scatter[step], between->reduce_scatter[step]);
     if (all->other[step]) print_sent("step: gradients to everyone", all->other[step], between->other[step]);
     print_sent("step: scalars of the norm", all->other[scalars], between->other[scalars]);
+    if (plan->file_written) {
+        print0("  %-34s %11.2f\n", "step: read from NVMe", mib(plan->file_read));
+        print0("  %-34s %11.2f\n", "step: written to NVMe", mib(plan->file_written));
+    }
     print_sent("validation batch: gathers", all->all_gather[eval], between->all_gather[eval]);
 }
 

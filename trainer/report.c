@@ -109,6 +109,7 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
         if (run.rank == 0) bar_start(terminal);
     }
     zero_get_traffic(run.z, &r->traffic_at_start);
+    zero_get_files(run.z, &r->files_at_start);
     r->start_s = now();
 }
 
@@ -175,6 +176,18 @@ static SentPerStep sent_per_step(const Report *r, const zero_traffic *t) {
     return (SentPerStep){ .all_reduce = sent.all_reduce + sent.all_gather + sent.reduce_scatter };
 }
 
+// What a rank has read from files on NVMe and written to them, and waited for, a step on average.
+typedef struct {
+    double read, written, waited_s;
+} FilesPerStep;
+
+static FilesPerStep files_per_step(const Report *r, const zero_file_info *f) {
+    const zero_file_info *before = &r->files_at_start;
+    double n = r->steps_run ? r->steps_run : 1;
+    return (FilesPerStep){ (f->read - before->read) / n, (f->written - before->written) / n,
+                           (f->waited_s - before->waited_s) / n };
+}
+
 // Everything that summary.json holds beside what `run` and the plugin know.
 typedef struct {
     const Report *report;
@@ -183,6 +196,7 @@ typedef struct {
     char params_hash[17], state_hash[17];  // "" where it was not asked for
     zero_traffic traffic;
     SentPerStep sent;
+    FilesPerStep files;
 } Summary;
 
 static void write_numbers(FILE *f, const Summary *s) {
@@ -218,7 +232,10 @@ static void write_summary(FILE *f, const Summary *s) {
     fprintf(f, " \"working_bytes\": %zu, \"activation_bytes\": %zu,\n",
             zero_memory_bytes(run.z, ZERO_WORKING), zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
     write_traffic(f, s);
-    fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": 0}\n", host_bytes());
+    fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
+            bytes_held_on(ZERO_NVME));
+    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f}}\n", s->files.read,
+            s->files.written, s->files.waited_s);
 }
 
 // The file is complete or not there.
@@ -238,8 +255,11 @@ static void save_summary(const Summary *s) {
 
 void report_end(Report *r, const GPT2 *model) {
     Summary s = { .report = r, .model = model };
+    zero_file_info files;
     bar_end();
     s.tokens_per_s = typical_rate(r);
+    zero_get_files(run.z, &files);
+    s.files = files_per_step(r, &files);
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     zero_get_traffic(run.z, &s.traffic);
@@ -247,5 +267,8 @@ void report_end(Report *r, const GPT2 *model) {
     print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
            s.tokens_per_s, mib(s.sent.all_gather + s.sent.reduce_scatter + s.sent.all_reduce), s.params_hash,
            *s.state_hash ? " | state_hash " : "", s.state_hash);
+    if (files.how)
+        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for\n",
+               mib(s.files.read), mib(s.files.written), s.files.waited_s * 1e3);
     if (run.rank == 0 && opt.output) save_summary(&s);
 }

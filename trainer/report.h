@@ -24,6 +24,7 @@ typedef struct {
     double average_rate;          // tokens a second, exponential moving average
     double loss, norm, val_loss;  // the last ones; NaN before the first
     zero_traffic traffic_at_start;
+    zero_file_info files_at_start;
 } Report;
 
 double now(void);  // seconds, on a clock that only runs forwards

@@ -71,6 +71,11 @@ static void print_traffic(void) {
     if (!opt.naive)
         print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
                mib(gathers + reductions), mib(gathers), mib(reductions));
+    zero_file_info files;
+    zero_get_files(run.z, &files);
+    if (files.how)
+        print0("NVMe       %s; a rank reads %.2f MiB a step and writes %.2f\n", files.how,
+               mib(plan.file_read), mib(plan.file_written));
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32"))
         print0("wire       gradients travel to their sum as fp32\n");
 }
