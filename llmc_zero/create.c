@@ -6,6 +6,7 @@
 #include "internal.h"
 #include "net/exchange.h"
 #include "net/failure.h"
+#include "device/room.h"
 #include "settings.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +88,24 @@ static int rehearse(void *ctx) {
     return 0;
 }
 
+// Pages are given out when they are first touched, and a process that then finds none is killed without a
+// word. So what is planned is compared with what there is before anything is allocated.
+static int check_room(const zero *z) {
+    host_room room;
+    zero_plan_info info;
+    size_t bytes = 0;
+    plan_describe(&z->plan, &z->config, &z->layout, 0, &info);
+    for (int i = 0; i < info.n_lines; i++) {
+        const zero_memory_line *l = &info.lines[i];
+        if (l->tier == ZERO_HOST || (l->tier == ZERO_DEVICE && z->config.device == ZERO_CPU))
+            bytes += l->bytes;
+    }
+    ZERO_TRY(host_room_find(&room, z->net.ranks_on_node, ""));
+    if (bytes <= room.left) return 0;
+    return zero_fail(ZERO_ERR_MEMORY, "rank %d needs %.1f MiB of host memory, but %s: %.1f MiB for each",
+                     z->net.rank, bytes / 1048576.0, room.limit, room.left / 1048576.0);
+}
+
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
     zero_config *c = &z->config;
     if (c->debug.poison < 0) {
@@ -104,6 +123,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     for (int what = 0; what < STATES; what++)
         z->states[what] = state_of(what, c, &z->layout, z->net.rank, &z->device);
     ZERO_TRY(make_plan(z, plan_way(c, z->net.ranks, z->net.ranks_on_node)));
+    ZERO_TRY(failure_agree(&z->net, check_room(z)));
     ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
     ZERO_TRY(failure_agree(&z->net, comm_stage(&z->comm, &z->memory)));

@@ -1,6 +1,7 @@
 // The processor as a device: every operation is done when it returns, and the host reads all memory. The
 // choice between the devices is at the end.
 #include "device.h"
+#include "room.h"
 #include "../error.h"
 #include <errno.h>
 #include <stdio.h>
@@ -185,21 +186,12 @@ void device_close(device *d) {
 
 int zero_cuda_devices(void) { return device_cuda_count(); }
 
-static int memory_available(size_t *left) {
-    unsigned long kib;
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[128];
-    int found = 0;
-    while (f && !found && fgets(line, sizeof line, f))
-        found = sscanf(line, "MemAvailable: %lu kB", &kib) == 1;
-    if (f) fclose(f);
-    if (!found) return zero_fail(ZERO_ERR_IO, "/proc/meminfo does not say how much memory is available");
-    *left = (size_t)kib << 10;
-    return 0;
-}
-
 int zero_memory_left(const zero_config *config, size_t *left) {
-    return config->device == ZERO_CUDA ? device_cuda_left(left) : memory_available(left);
+    host_room room;
+    if (config->device == ZERO_CUDA) return device_cuda_left(left);
+    ZERO_TRY(host_room_find(&room, 1, ""));
+    *left = room.left;
+    return 0;
 }
 
 const void *device_view(device *d, const void *x, size_t bytes, void *staging) {
