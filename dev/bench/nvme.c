@@ -1,0 +1,222 @@
+// Measures the files that model states lie in on NVMe, and in turn with them fio, on the same folders with
+// the same block size and depth:
+//   build/bench/nvme FOLDER[,FOLDER..] [--mib 1024] [--block 1048576] [--depth 32] [--threads 4] [--rounds 5]
+//                    [--engine auto|threads] [--verify] [--small-pages] [--no-fio] [--no-head]
+// Each round reads all of the file, writes all of it, and reads one half while it writes the other. Printed
+// are medians in GB/s, and their ratio to fio's. Both have their files written once before, and both go past
+// the page cache. The transfers are what a training step has: a few buffers, each written or read whole. Both
+// have buffers in pages of 2 MiB, which a disk reaches in fewer pieces; --small-pages: in pages of 4 KiB.
+#include "llmc_zero/store/file.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ROUNDS_MOST = 99, BUFFERS = 4, KINDS = 3 };
+static const char *const kinds[KINDS] = { "read", "write", "both" };
+static const char *const fio_kinds[KINDS] = { "read", "write", "rw" };
+
+typedef struct {
+    const char *folders;
+    double mib;
+    size_t block;
+    int depth, threads, rounds, use_threads, verify, small_pages, no_fio, no_head;
+} options;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void die(const char *what) {
+    fprintf(stderr, "nvme: %s\n", what);
+    exit(1);
+}
+
+static void must(int rc) {
+    if (rc) die(zero_last_error());
+}
+
+// -------- ours
+
+typedef struct {
+    file_engine *e;
+    char *data;  // BUFFERS buffers
+    size_t buffer_bytes;
+    int64_t bytes;
+} bench;
+
+// Reads (kind 0) or writes (1) all, or reads the first half and writes the second (2), a buffer at a time:
+// each is used again when its transfer has ended. Returns GB/s.
+static double pass(bench *b, int kind) {
+    file_transfer t[BUFFERS] = { 0 };
+    int64_t half = b->bytes / 2, buffer = (int64_t)b->buffer_bytes, n = b->bytes / buffer;
+    double begin = now();
+    for (int64_t i = 0; i < n; i++) {
+        file_transfer *next = &t[i % BUFFERS];
+        must(file_wait(b->e, next));
+        int write = kind == 2 ? (int)(i % 2) : kind;
+        int64_t offset = kind == 2 ? i / 2 * buffer + (write ? half : 0) : i * buffer;
+        *next = (file_transfer){ offset, b->data + (i % BUFFERS) * buffer, b->buffer_bytes, .write = write };
+        must(file_start(b->e, next));
+    }
+    for (int i = 0; i < BUFFERS; i++) must(file_wait(b->e, &t[i]));
+    return (double)(n * buffer) / (now() - begin) * 1e-9;
+}
+
+static bench open_bench(const options *o) {
+    bench b = { .buffer_bytes = o->block * (size_t)o->depth };
+    // All passes move the same bytes: whole buffers, an even number of them.
+    int64_t pair = 2 * (int64_t)b.buffer_bytes;
+    b.bytes = (int64_t)(o->mib * 1048576) / pair * pair;
+    if (!b.bytes) die("--mib is less than two buffers of depth x block");
+    size_t all = BUFFERS * b.buffer_bytes;
+    b.data = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b.data == MAP_FAILED) die("no memory for the buffers");
+    madvise(b.data, all, o->small_pages ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+    for (size_t i = 0; i < all; i++) b.data[i] = (char)(i * 2654435761u >> 13);
+    file_settings s = { .folders = o->folders,
+                        .block_bytes = o->block,
+                        .depth = o->depth,
+                        .threads = o->threads,
+                        .no_uring = o->use_threads,
+                        .verify = o->verify,
+                        .timeout_s = 60 };
+    must(file_open(&b.e, &s, b.bytes));
+    file_buffers(b.e, b.data, all);
+    pass(&b, 1);  // the file system gives blocks to what is written for the first time
+    return b;
+}
+
+// -------- fio
+
+// The names of fio's files: one in each folder, with colons between them.
+static char fio_files[8192];
+
+static void name_fio_files(const char *folders) {
+    for (const char *f = folders; *f;) {
+        size_t n = strcspn(f, ","), used = strlen(fio_files);
+        snprintf(fio_files + used, sizeof fio_files - used, "%s%.*s/llmc_zero.fio", used ? ":" : "", (int)n,
+                 f);
+        f += n + (f[n] == ',');
+    }
+}
+
+static void remove_fio_files(void) {
+    for (char *f = strtok(fio_files, ":"); f; f = strtok(NULL, ":")) unlink(f);
+}
+
+// Returns GB/s of one pass over the same number of bytes.
+static double fio(const options *o, const bench *b, int kind) {
+    enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
+    char command[10000], line[65536] = "";
+    int uring = !strncmp(file_name(b->e), "io_uring", 8);
+    snprintf(command, sizeof command,
+             "%sfio --minimal --terse-version=3 --name=all --filename='%s' --size=%lld --bs=%zu --iodepth=%d "
+             "--direct=1 --ioengine=%s --rw=%s --invalidate=1 2>&1",
+             o->small_pages ? "" : "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 ", fio_files, (long long)b->bytes,
+             o->block, o->depth, uring ? "io_uring --fixedbufs" : "libaio", fio_kinds[kind]);
+    FILE *f = popen(command, "r");
+    if (!f) die("fio does not start");
+    double sum = 0;
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, "3;fio", 5)) continue;
+        char *field = line;
+        for (int i = 1; field; i++) {
+            if (i == READ_FIELD || i == WRITE_FIELD) sum += atof(field) * 1024e-9;
+            field = strchr(field, ';');
+            field += field != NULL;
+        }
+    }
+    if (pclose(f) || sum <= 0) die("fio fails: install it (scripts/install_deps.sh bench), or use --no-fio");
+    return sum;
+}
+
+// -------- all
+
+static int compare(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+static double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, compare);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+static void measure(const options *o) {
+    static double ours[KINDS][ROUNDS_MOST], fios[KINDS][ROUNDS_MOST];
+    bench b = open_bench(o);
+    if (!o->no_fio) fio(o, &b, 1);
+    for (int round = 0; round < o->rounds; round++) {
+        for (int k = 0; k < KINDS; k++) {
+            ours[k][round] = pass(&b, k);
+            if (!o->no_fio) fios[k][round] = fio(o, &b, k);
+        }
+    }
+    if (!o->no_head) {
+        printf("# %s, %.0f MiB, medians of %d rounds, GB/s\n", file_name(b.e), (double)b.bytes / 1048576,
+               o->rounds);
+        printf("%8s %6s %8s", "KiB", "depth", "threads");
+        for (int k = 0; k < KINDS; k++) printf(" %8s %8s %6s", kinds[k], "fio", "ratio");
+        printf("\n");
+    }
+    printf("%8zu %6d %8d", o->block / 1024, o->depth, o->use_threads ? o->threads : 0);
+    for (int k = 0; k < KINDS; k++) {
+        double x = median(ours[k], o->rounds);
+        if (o->no_fio)
+            printf(" %8.3f %8s %6s", x, "-", "-");
+        else
+            printf(" %8.3f %8.3f %6.2f", x, median(fios[k], o->rounds), x / median(fios[k], o->rounds));
+    }
+    printf("\n");
+    file_close(b.e);
+    remove_fio_files();
+}
+
+static options read_options(int argc, char **argv) {
+    options o = { .mib = 1024, .block = 1 << 20, .depth = 32, .threads = 4, .rounds = 5 };
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        int *flag = !strcmp(name, "--verify")        ? &o.verify
+                    : !strcmp(name, "--small-pages") ? &o.small_pages
+                    : !strcmp(name, "--no-fio")      ? &o.no_fio
+                    : !strcmp(name, "--no-head")     ? &o.no_head
+                                                     : NULL;
+        if (flag) {
+            *flag = 1;
+            continue;
+        }
+        if (*name != '-') {
+            o.folders = name;
+            continue;
+        }
+        i++;
+        if (!strcmp(name, "--mib"))
+            o.mib = atof(value);
+        else if (!strcmp(name, "--block"))
+            o.block = (size_t)atoll(value);
+        else if (!strcmp(name, "--depth"))
+            o.depth = atoi(value);
+        else if (!strcmp(name, "--threads"))
+            o.threads = atoi(value);
+        else if (!strcmp(name, "--rounds"))
+            o.rounds = atoi(value);
+        else if (!strcmp(name, "--engine"))
+            o.use_threads = !strcmp(value, "threads");
+        else
+            die("options: the beginning of dev/bench/nvme.c lists them");
+    }
+    if (!o.folders) die("name a folder on the disk: nvme FOLDER[,FOLDER..] [options]");
+    if (o.block < FILE_ALIGN || o.depth < 1 || o.threads < 1 || o.rounds < 1 || o.rounds > ROUNDS_MOST)
+        die("--block, --depth, --threads or --rounds is out of range");
+    return o;
+}
+
+int main(int argc, char **argv) {
+    options o = read_options(argc, argv);
+    name_fio_files(o.folders);
+    measure(&o);
+    return 0;
+}
