@@ -1,5 +1,5 @@
-// Transfers on their way: cut into requests, in order, with checksums and the first failure. file.c puts
-// transfers in; a driver (io_uring, or threads) takes requests out and says what has become of them.
+// Transfers on their way: cut into requests, in order, with checksums and the first failure. file_engine.c
+// puts transfers in; a driver (io_uring, or threads) takes requests out and says what has become of them.
 #ifndef LLMC_ZERO_STORE_FILE_QUEUE_H
 #define LLMC_ZERO_STORE_FILE_QUEUE_H
 #include <pthread.h>
@@ -48,12 +48,12 @@ typedef struct {
     file_counters counters;
 } file_queue;
 
-// The fields above the lock but for the sums are file.c's to fill before; the folders are its to close after.
+// file_engine.c fills the fields above the sums before, and closes the folders after.
 int queue_open(file_queue *q, int verify);
 int64_t queue_memory_bytes(int64_t bytes, int depth, int verify);
 void queue_close(file_queue *q);
 
-// For file.c, with the lock held. Puts a transfer at the end of the queue.
+// For file_engine.c, with the lock held. Puts a transfer at the end of the queue.
 void queue_append(file_queue *q, file_transfer *t);
 // Returns 0 when t has ended, or with NULL all have; or the first failure, also if that is the time.
 int queue_wait(file_queue *q, const file_transfer *t);
