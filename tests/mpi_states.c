@@ -9,7 +9,6 @@
 #include "outcome.h"
 #include "../llmc_zero/comm/host.h"
 
-
 // -------- the table of settings
 
 static int bucket_units(const settings_variation *v) { return v->bucket > TOY_LARGEST ? TOY_BLOCKS : 1; }
