@@ -43,7 +43,7 @@ static int open_files(zero *z) {
     if (!pool->blocks) return 0;
     char *memory = allocate(z, PLAN_FILE_BUFFERS);
     if (!memory) return ZERO_ERR_MEMORY;
-    ZERO_TRY(state_files_open(&z->files, &z->config, &z->layout, z->net.rank, memory));
+    ZERO_TRY(state_files_open(&z->files, &z->config, &z->layout, z->net.rank, memory, &z->trace));
     memory_request tables = z->plan.own[PLAN_FILE_TABLES];
     tables.bytes = memory_whole_pages(tables.bytes);
     ZERO_TRY(memory_note(&z->memory, &tables));

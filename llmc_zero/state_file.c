@@ -6,6 +6,7 @@
 // -------- geometry
 
 enum { PAGE_ELEMS = 2048 };  // whole pages, in 16 bits too
+enum { TRACED_FILES = 3 };   // the number of their thread in traces: LANE_IO
 
 static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -68,10 +69,12 @@ typedef struct file_buffer {
     char *memory;
     int taken;
     file_transfer write;  // of what was in it
+    int unit;
 } file_buffer;
 
 struct state_files {
     file_engine *engine;
+    trace *trace;
     int n_units;
     file_unit *units;  // (STATES, n_units)
     pthread_mutex_t lock;
@@ -149,7 +152,8 @@ static int make_buffers(struct state_files *f, const state_files_plan *p, char *
     return 0;
 }
 
-int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, char *pool) {
+int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, char *pool,
+                     trace *tr) {
     const state_files_plan plan = state_plan_files(c, l, rank);
     const file_settings settings = state_file_settings(c, rank);
     int64_t bytes = 0;
@@ -157,6 +161,7 @@ int state_files_open(struct state_files **out, const zero_config *c, const layou
     struct state_files *f = *out = calloc(1, sizeof *f);
     if (!f) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
     pthread_mutex_init(&f->lock, NULL);
+    f->trace = tr;
     f->n_units = l->n_units;
     f->units = calloc(STATES * l->n_units, sizeof *f->units);
     if (!f->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
@@ -178,9 +183,19 @@ void state_files_close(struct state_files *f) {
 
 const char *state_files_name(const struct state_files *f) { return file_name(f->engine); }
 
+// Waits for a transfer, and notes in the trace when it was under way.
+static int finish(struct state_files *f, file_transfer *t, int unit) {
+    int rc = file_wait(f->engine, t);
+    if (t->bytes && t->ended_s > 0)
+        trace_add_past(f->trace, t->write ? ZERO_EV_WRITE : ZERO_EV_READ, unit, TRACED_FILES, t->started_s,
+                       t->ended_s);
+    *t = (file_transfer){ 0 };
+    return rc;
+}
+
 // A failure is told to whoever uses the files next.
 file_counters state_files_count(struct state_files *f) {
-    for (int i = 0; i < f->n_buffers; i++) file_wait(f->engine, &f->buffers[i].write);
+    for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
     return file_count(f->engine);
 }
 
@@ -206,9 +221,7 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     *out = b;
     if (!b)
         return zero_fail(ZERO_ERR_MISUSE, "all %d buffers of the states in files are in use", f->n_buffers);
-    ZERO_TRY(file_wait(f->engine, &b->write));
-    b->write = (file_transfer){ 0 };
-    return 0;
+    return finish(f, &b->write, b->unit);
 }
 
 static void give_buffer(struct state_files *f, file_buffer *b) {
@@ -283,9 +296,8 @@ static int files_ready(state_part *p) {
         p->at = s->array + (u->kept + p->range.from - u->away) * size;
         return 0;
     }
-    ZERO_TRY(file_wait(s->files->engine, &p->transfer));
     p->at = p->transfer.data + locate(p, &offset, &bytes);
-    return 0;
+    return finish(s->files, &p->transfer, p->range.unit);
 }
 
 static int files_close(state_part *p) {
@@ -294,9 +306,9 @@ static int files_close(state_part *p) {
     if (!b) return 0;
     int rc = 0;
     if (p->intent != STATE_READ) {
-        b->write = (file_transfer){
-            .offset = p->transfer.offset, .data = b->memory, .bytes = p->transfer.bytes, .write = 1
-        };
+        b->write = (file_transfer){ .data = b->memory, .write = 1 };
+        b->unit = p->range.unit;
+        locate(p, &b->write.offset, &b->write.bytes);
         rc = file_start(f->engine, &b->write);
     }
     give_buffer(f, b);

@@ -5,6 +5,7 @@
 #ifndef LLMC_ZERO_STATE_FILE_H
 #define LLMC_ZERO_STATE_FILE_H
 #include "state.h"
+#include "trace.h"
 
 // Of a rank's part of a unit the elements that lie in files, the first ones. From the settings and the layout
 // alone.
@@ -30,7 +31,9 @@ size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
 file_settings state_file_settings(const zero_config *c, int rank);
 
 // Returns 0 with the files made and nothing in them but zeros. pool: of the planned size.
-int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool);
+// tr: gets what is read and written.
+int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool,
+                     trace *tr);
 void state_files_close(struct state_files *f);  // removes them; NULL is allowed
 const char *state_files_name(const struct state_files *f);
 // Waits for what is being written.

@@ -15,14 +15,22 @@ int trace_init(trace *t, int capacity, memory *m, const memory_request *planned)
 
 double trace_now(const trace *t) { return clock_now() - t->start_s; }
 
-void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s) {
-    if (!t->capacity) return;
+static void append(trace *t, const zero_event *e) {
     int i = __atomic_fetch_add(&t->used, 1, __ATOMIC_RELAXED);
-    if (i < t->capacity) t->events[i] = (zero_event){ kind, unit, thread, start_s, trace_now(t) };
+    if (i < t->capacity) t->events[i] = *e;
+}
+
+void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s) {
+    if (t->capacity) append(t, &(zero_event){ kind, unit, thread, start_s, trace_now(t) });
+}
+
+void trace_add_past(trace *t, zero_event_kind kind, int unit, int thread, double start_s, double end_s) {
+    if (t->capacity) append(t, &(zero_event){ kind, unit, thread, start_s - t->start_s, end_s - t->start_s });
 }
 
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
-    static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update", "wait" };
+    static const char *const kinds[] = { "forward", "backward", "gather", "reduce",
+                                         "update",  "wait",     "read",   "write" };
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);

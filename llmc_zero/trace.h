@@ -15,6 +15,8 @@ int trace_init(trace *t, int capacity, memory *m, const memory_request *planned)
 double trace_now(const trace *t);
 // An event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s);
+// The same with its end; both by clock_now.
+void trace_add_past(trace *t, zero_event_kind kind, int unit, int thread, double start_s, double end_s);
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units);
 
 #endif

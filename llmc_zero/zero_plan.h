@@ -117,12 +117,14 @@ typedef enum {
     ZERO_EV_REDUCE,
     ZERO_EV_UPDATE,
     ZERO_EV_WAIT,
+    ZERO_EV_READ,  // from files on NVMe
+    ZERO_EV_WRITE,
     ZERO_EV_KINDS
 } zero_event_kind;
 typedef struct {
     zero_event_kind kind;
     int unit;
-    int thread;             // 0: the trainer's, 1: the one for collectives
+    int thread;             // 0: the trainer's, 1: the one for collectives, 3: reads and writes of files
     double start_s, end_s;  // since zero_create
 } zero_event;
 // Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after

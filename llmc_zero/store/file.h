@@ -66,10 +66,11 @@ typedef struct file_transfer {
     size_t bytes;
     int write;
     // the engine's
-    int queued;    // from file_start until its last request has ended
-    size_t cut;    // bytes that requests have been made of
-    int underway;  // requests
-    int earlier;   // transfers that it waits for
+    int queued;                 // from file_start until its last request has ended
+    double started_s, ended_s;  // by clock_now
+    size_t cut;                 // bytes that requests have been made of
+    int underway;               // requests
+    int earlier;                // transfers that it waits for
     struct file_transfer *next;
 } file_transfer;
 

@@ -98,6 +98,7 @@ static int must_wait(const file_transfer *later, const file_transfer *earlier) {
 void queue_append(file_queue *q, file_transfer *t) {
     file_transfer **end = &q->first;
     t->queued = 1;
+    t->started_s = clock_now();
     t->cut = 0;
     t->underway = t->earlier = 0;
     t->next = NULL;
@@ -112,6 +113,7 @@ static void end_transfer(file_queue *q, file_transfer *t) {
     while (*at != t) at = &(*at)->next;
     *at = t->next;
     for (file_transfer *later = t->next; later; later = later->next) later->earlier -= must_wait(later, t);
+    t->ended_s = clock_now();
     t->queued = 0;
     if (t->write)
         q->counters.bytes_written += (int64_t)t->bytes;
