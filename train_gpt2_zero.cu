@@ -34,6 +34,8 @@
 #include "trainer/alike.h"
 // defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint
 #include "trainer/checkpoint.h"
+// defines: print_config
+#include "trainer/config_table.h"
 // defines: die, zero_check, gpt2_check, LAYER
 #include "trainer/die.h"
 // defines: open_folder, check_one_folder
@@ -56,6 +58,8 @@
 #include "trainer/settings.h"
 // defines: print_start
 #include "trainer/start_table.h"
+// defines: take_zero_file, settle_file_batch, check_file_batch
+#include "trainer/zero_file.h"
 
 // --------
 // the model as the plugin knows it: a table of tensors, and the units in which they are gathered and released
@@ -418,11 +422,13 @@ static StepResult train_step(Trainer *t) {
 static void divide_batch(Trainer *t) {
     const GPT2 *m = &t->model;
     t->tokens_at_once = (long long)m->B * m->T * run.ranks;
-    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : t->tokens_at_once;
+    long long of_file = t->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
+    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : of_file;
     if (tokens_a_step % t->tokens_at_once)
         die("option -d %lld: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step, m->B,
             m->T, run.ranks, t->tokens_at_once);
     t->micro_batches = (int)(tokens_a_step / t->tokens_at_once);
+    check_file_batch(t->micro_batches);
 }
 
 static void open_data(Trainer *t) {
@@ -446,7 +452,9 @@ static void open_data(Trainer *t) {
 static void set_up_alone(Trainer *t, int argc, char **argv) {
     take_launched_ranks();
     parse_options(argc, argv);
+    take_zero_file();
     settle_ranks();
+    settle_file_batch();
     settle_device();
     settle_threads();
     settle_overlap();
@@ -458,6 +466,14 @@ static void set_up_alone(Trainer *t, int argc, char **argv) {
 static void open_files(Trainer *t) {
     open_data(t);
     open_folder(t->resume_step >= 0);
+}
+
+static void config_only(Trainer *t) {
+    describe_to_plugin(&t->model);
+    plugin_settings(t->model.dtype, t->micro_batches);
+    print_config(&t->model);
+    run.layers->free();
+    free_tables(&t->model);
 }
 
 static void plan_only(Trainer *t) {
@@ -544,8 +560,11 @@ static void finish(Trainer *t) {
 int main(int argc, char **argv) {
     static Trainer t;
     set_up_alone(&t, argc, argv);
-    if (opt.plan) {
-        plan_only(&t);
+    if (opt.plan || opt.print_config) {
+        if (opt.print_config)
+            config_only(&t);
+        else
+            plan_only(&t);
         return 0;
     }
     open_files(&t);

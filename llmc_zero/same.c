@@ -111,6 +111,14 @@ static const struct {
     FIELD(numbers.hysteresis, NUMBER),
     FIELD(numbers.consecutive_hysteresis, NUMBER),
     FIELD(numbers.min_loss_scale, REAL),
+    // where states lie decides what ranks wait for; folders and queues are each rank's own
+    FIELD(offload.params, NUMBER),
+    FIELD(offload.optimizer, NUMBER),
+    FIELD(offload.gradients, NUMBER),
+    FIELD(offload.optimizer_ratio, REAL),
+    FIELD(offload.params_in_host, WIDE),
+    FIELD(offload.sub_group_size, WIDE),
+    FIELD(offload.delayed_update, NUMBER),
 };
 
 static void write_field(FILE *f, kind kind, const void *value) {

@@ -3,6 +3,7 @@
 #include "device/kernels.h"
 #include "error.h"
 #include <math.h>
+#include <string.h>
 
 zero_config zero_defaults(void) {
     return (zero_config){
@@ -69,6 +70,94 @@ static int check_numbers(const zero_config *c) {
     return 0;
 }
 
+// -------- where model states have their home
+
+static int check_tier(const char *setting, zero_tier tier) {
+    if (tier >= ZERO_DEVICE && tier <= ZERO_NVME) return 0;
+    return zero_fail_setting(ZERO_ERR_ARGUMENT, setting, " %d: ZERO_DEVICE, ZERO_HOST or ZERO_NVME",
+                             (int)tier);
+}
+
+// What the stages shard can lie elsewhere.
+static int check_tiers(const zero_config *c) {
+    const zero_offload_config *o = &c->offload;
+    ZERO_TRY(check_tier("offload.params", o->params));
+    ZERO_TRY(check_tier("offload.optimizer", o->optimizer));
+    ZERO_TRY(check_tier("offload.gradients", o->gradients));
+    if (o->params && c->stage < 3)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.params stage",
+                                 ": parameters are whole on every device at stage %d; use stage 3", c->stage);
+    if (o->optimizer && c->stage < 1)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.optimizer stage",
+                                 ": stage 0 does not shard the optimizer's states; use stage 1, 2 or 3");
+    if (o->gradients && c->stage < 2)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.gradients stage",
+                                 ": gradients are whole on every device at stage %d; use stage 2 or 3",
+                                 c->stage);
+    if (o->gradients > o->optimizer)
+        return zero_fail_setting(
+            ZERO_ERR_ARGUMENT, "offload.gradients offload.optimizer",
+            ": the update needs the gradients beside the optimizer's states, or nearer to "
+            "the device; move offload.optimizer as far");
+    if (o->delayed_update && !o->optimizer)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update offload.optimizer",
+                                 ": an update on the device is not delayed; move offload.optimizer to "
+                                 "ZERO_HOST or ZERO_NVME");
+    return 0;
+}
+
+static int check_folders(const zero_offload_config *o) {
+    const int wanted = o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
+    const char *names = o->nvme ? o->nvme : "";
+    if (!*names && wanted)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme",
+                                 ": no folder, but model states are to lie on NVMe; name one on each disk");
+    if (*names == ',' || strstr(names, ",,") || (*names && names[strlen(names) - 1] == ','))
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " '%s': a name between commas is empty",
+                                 names);
+    return 0;
+}
+
+// The ZeRO-Infinity paper (arXiv 2104.07857) reads and writes 512 KiB at least.
+static int check_nvme(const zero_offload_config *o) {
+    ZERO_TRY(check_folders(o));
+    if (o->nvme_block_bytes % 4096 || o->nvme_block_bytes < 512 << 10 || o->nvme_block_bytes > 1 << 30)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes",
+                                 " %lld: a multiple of 4096, 524288 to 1073741824",
+                                 (long long)o->nvme_block_bytes);
+    if (o->nvme_depth < 1 || o->nvme_depth > 4096)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_depth", " %d: 1 to 4096 requests",
+                                 o->nvme_depth);
+    if (o->nvme_threads < 1 || o->nvme_threads > 256)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_threads", " %d: 1 to 256 threads",
+                                 o->nvme_threads);
+    return 0;
+}
+
+int settings_check_offload(const zero_config *c) {
+    const zero_offload_config *o = &c->offload;
+    ZERO_TRY(check_tiers(c));
+    if (!(o->optimizer_ratio >= 0 && o->optimizer_ratio <= 1))
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.optimizer_ratio", " %g: 0 to 1",
+                                 o->optimizer_ratio);
+    if (o->params_in_host < 0)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.params_in_host", " %lld: at least 0 elements",
+                                 (long long)o->params_in_host);
+    if (o->sub_group_size < 65536)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.sub_group_size",
+                                 " %lld: at least 65536 elements", (long long)o->sub_group_size);
+    return check_nvme(o);
+}
+
+// ---- REMOVE with the tiers: until they are built, what leaves the device is refused here and nowhere else.
+static int refuse_unbuilt_tiers(const zero_offload_config *o) {
+    if (o->params) return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.params", ": not built yet");
+    if (o->optimizer) return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.optimizer", ": not built yet");
+    return 0;
+}
+
+// -------- all settings
+
 int settings_check(const zero_config *c) {
     if (!c || c->size != sizeof *c)
         return zero_fail(
@@ -113,5 +202,6 @@ int settings_check(const zero_config *c) {
     if (c->debug.trace_events < 0)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.trace_events", " %d: at least 0",
                                  c->debug.trace_events);
-    return 0;
+    ZERO_TRY(settings_check_offload(c));
+    return refuse_unbuilt_tiers(&c->offload);
 }

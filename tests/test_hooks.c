@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <unistd.h>
+#include "../llmc_zero/settings.h"
 #include "toy.h"
 
 enum { WTE, LNW, W, B, PROJ, LNFW };  // toy_tensors
@@ -509,6 +510,45 @@ static void test_config_refused(void **state) {
     zero_destroy(NULL);
 }
 
+// The checks of the group `offload`, one by one.
+static void test_offload_refused(void **state) {
+    (void)state;
+    zero_config good = config_of(3);
+    good.offload.params = good.offload.optimizer = good.offload.gradients = ZERO_NVME;
+    good.offload.delayed_update = 1;
+    good.offload.nvme = "/a,/b";
+    assert_int_equal(settings_check_offload(&good), 0);
+#define BAD_OFFLOAD(change, names)                                     \
+    do {                                                               \
+        zero_config c = good;                                          \
+        zero_offload_config *o = &c.offload;                           \
+        change;                                                        \
+        (void)o;                                                       \
+        REFUSED(settings_check_offload(&c), ZERO_ERR_ARGUMENT, names); \
+    } while (0)
+    BAD_OFFLOAD(o->params = (zero_tier)3, "offload.params 3");
+    BAD_OFFLOAD(o->optimizer = (zero_tier)3, "offload.optimizer 3");
+    BAD_OFFLOAD(o->gradients = (zero_tier)-1, "offload.gradients -1");
+    BAD_OFFLOAD(c.stage = 2, "offload.params: parameters are whole on every device at stage 2");
+    BAD_OFFLOAD((c.stage = 1, o->params = ZERO_DEVICE),
+                "offload.gradients: gradients are whole on every device at stage 1");
+    BAD_OFFLOAD((c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
+    BAD_OFFLOAD(o->optimizer = ZERO_HOST, "offload.gradients: the update needs");
+    BAD_OFFLOAD(o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update: an update on the device");
+    BAD_OFFLOAD(o->optimizer_ratio = 1.5, "offload.optimizer_ratio 1.5");
+    BAD_OFFLOAD(o->optimizer_ratio = NAN, "offload.optimizer_ratio");
+    BAD_OFFLOAD(o->params_in_host = -1, "offload.params_in_host -1");
+    BAD_OFFLOAD(o->sub_group_size = 65535, "offload.sub_group_size 65535");
+    BAD_OFFLOAD(o->nvme = NULL, "offload.nvme: no folder");
+    BAD_OFFLOAD(o->nvme = "", "offload.nvme: no folder");
+    BAD_OFFLOAD(o->nvme = "/a,,/b", "offload.nvme '/a,,/b'");
+    BAD_OFFLOAD(o->nvme = "/a,", "offload.nvme '/a,'");
+    BAD_OFFLOAD(o->nvme_block_bytes = 256 << 10, "offload.nvme_block_bytes 262144");
+    BAD_OFFLOAD(o->nvme_block_bytes = (1 << 20) + 512, "offload.nvme_block_bytes 1049088");
+    BAD_OFFLOAD(o->nvme_depth = 0, "offload.nvme_depth 0");
+    BAD_OFFLOAD(o->nvme_threads = 257, "offload.nvme_threads 257");
+}
+
 static void test_scalars_refused(void **state) {
     (void)state;
     zero_config c = config_of(3);
@@ -840,11 +880,12 @@ static void test_trace_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest misuse[] = {
-        TEST(test_before_begin),    TEST(test_param_outside),  TEST(test_grad_outside),
-        TEST(test_evaluation),      TEST(test_order_of_hooks), TEST(test_unit_range),
-        TEST(test_begin_rules),     TEST(test_closed_rules),   TEST(test_step_rules),
-        TEST(test_values_range),    TEST(test_inside_step),    TEST(test_config_refused),
-        TEST(test_scalars_refused), TEST(test_slots),          TEST(test_backward_order),
+        TEST(test_before_begin),    TEST(test_param_outside),   TEST(test_grad_outside),
+        TEST(test_evaluation),      TEST(test_order_of_hooks),  TEST(test_unit_range),
+        TEST(test_begin_rules),     TEST(test_closed_rules),    TEST(test_step_rules),
+        TEST(test_values_range),    TEST(test_inside_step),     TEST(test_config_refused),
+        TEST(test_offload_refused), TEST(test_scalars_refused), TEST(test_slots),
+        TEST(test_backward_order),
     };
     const struct CMUnitTest contents[] = {
         TEST(test_discard),

@@ -14,9 +14,9 @@ enum { FILE_BLOCKS = 64 };  // that are read of a file or of all shards, 1 MiB
 // A rank may have its own value of these: paths, since the files' contents are compared instead, and options
 // that change neither numbers nor what ranks do together.
 static int may_differ(const Option *o) {
-    static const char *const own[] = { "-i",        "-j",        "-e",        "--tokenizer",
-                                       "-o",        "--trace",   "--tune",    "--zero-config",
-                                       "--threads", "--overlap", "--progress" };
+    static const char *const own[] = { "-i",        "-j",        "-e",         "--tokenizer",
+                                       "-o",        "--trace",   "--tune",     "--zero-config",
+                                       "--threads", "--overlap", "--progress", "--nvme" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(o->name, own[i])) return 1;
     return !strncmp(o->name, "-p", 2);  // these say how ranks find each other, which they have

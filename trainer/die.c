@@ -10,6 +10,7 @@
 
 // Exit status before the ranks have met. It tells who started them not to wait for the other ranks' messages.
 enum { ALONE = 2 };
+enum { SENTENCE = 12400 };  // room for a list of lines
 
 static int silent_before_create;
 
@@ -23,7 +24,7 @@ static void name_the_place(char *place, size_t size, int names_a_rank) {
 }
 
 static void end_job(const char *sentence, int names_a_rank) {
-    char line[2300], place[32];
+    char line[SENTENCE + 100], place[32];
     int connecting = run.z || run.creating;
     // Without a launcher only -pr tells that another rank will complain about the same option.
     if (!connecting && silent_before_create) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
@@ -34,7 +35,7 @@ static void end_job(const char *sentence, int names_a_rank) {
 }
 
 void die(const char *fmt, ...) {
-    char sentence[2048];
+    char sentence[SENTENCE];
     va_list args;
     va_start(args, fmt);
     vsnprintf(sentence, sizeof sentence, fmt, args);
@@ -44,7 +45,7 @@ void die(const char *fmt, ...) {
 }
 
 void die_of_plugin(const zero_failure *f, const char *more) {
-    char options[64], sentence[2048];
+    char options[64], sentence[SENTENCE];
     options_of_settings(f->setting, options, sizeof options);
     snprintf(sentence, sizeof sentence, *options ? "%s (%s)%s" : "%s%s%s", f->sentence, options, more);
     end_job(sentence, f->rank >= 0);

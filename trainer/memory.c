@@ -5,6 +5,7 @@
 #include "die.h"
 #include "options.h"
 #include "run.h"
+#include "settings.h"
 #include "tuning.h"
 
 // --------
@@ -27,8 +28,8 @@ size_t device_bytes_of(const zero_plan_info *plan) {
 }
 
 static size_t plugin_bytes(const GPT2 *model, zero_config config, int stage) {
-    config.stage = stage;
-    zero_plan_info plan = plan_of(model, &config);
+    const zero_config at_stage = settings_at_stage(&config, stage);
+    zero_plan_info plan = plan_of(model, &at_stage);
     return device_bytes_of(&plan);
 }
 

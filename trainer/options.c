@@ -35,6 +35,11 @@ Options opt = {
     .reduce = "ranks",
     .comm_type = "auto",
     .comm_timeout = 300,
+    .offload_optimizer = "none",
+    .offload_param = "none",
+    .offload_ratio = 1,
+    .sub_group_size = 16 << 20,
+    .max_in_cpu = 1e9,
 
     .val_every = 100,
     .val_batches = 10,
@@ -54,6 +59,8 @@ Options opt = {
     .start = "auto",
     .process_rank = -1,
 };
+
+Options default_options;
 
 const Option option_table[] = {
     { "Model and data", HEADING, NULL, 0, 0, NULL },
@@ -117,13 +124,29 @@ const Option option_table[] = {
     { "--naive", INT, &opt.naive, 0, 1,
       "1: plain data parallel without any of ZeRO's means, stage 0 only (default 0)" },
     { "--zero-config", TEXT, &opt.zero_config, 0, 0,
-      "DeepSpeed JSON; it goes before --bucket, --prefetch, --overlap; others must agree" },
+      "DeepSpeed JSON, as it is; an option that says otherwise is an error" },
+    { "--print-config", FLAG, &opt.print_config, 0, 0,
+      "print every setting, what it is and why; start and allocate nothing" },
     { "--plan", FLAG, &opt.plan, 0, 0,
       "print what a rank would hold and send, at every stage; start and allocate nothing" },
     { "--plan-ranks", INT, &opt.plan_ranks, 1, 1 << 20,
       "with --plan: for so many ranks, -pg of them on a host (default: those started)" },
-    { "--offload-optimizer", NOT_BUILT, NULL, 0, 0, "" },
-    { "--offload-param", NOT_BUILT, NULL, 0, 0, "" },
+    { "--offload-optimizer", TEXT, &opt.offload_optimizer, 0, 0,
+      "where masters and moments lie: none (on the device), cpu, nvme (default none)" },
+    { "--offload-param", TEXT, &opt.offload_param, 0, 0,
+      "the same of the parameters, with stage 3 (default none)" },
+    { "--offload-gradients", TEXT, &opt.offload_gradients, 0, 0,
+      "the same of the reduced gradients (default: cpu with --offload-optimizer)" },
+    { "--nvme", TEXT, &opt.nvme, 0, 0, "folders on NVMe disks, with commas between them; blocks alternate" },
+    { "--offload-ratio", REAL, &opt.offload_ratio, 0, 1,
+      "the part of masters and moments that leaves the device (default 1)" },
+    { "--sub-group-size", REAL, &opt.sub_group_size, 65536, 1e12,
+      "elements read, updated and written at once (default 16777216)" },
+    { "--max-in-cpu", REAL, &opt.max_in_cpu, 0, 1e15,
+      "with parameters on NVMe: elements of a rank that stay in host memory (default 1e9)" },
+    { "--delayed-update", FLAG, &opt.delayed_update, 0, 0,
+      "the update runs beside the next step, which uses the parameters before it" },
+    { "--nvme-verify", FLAG, &opt.nvme_verify, 0, 0, "compare every block read from NVMe with its checksum" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
     { "-o", TEXT, &opt.output, 0, 0,
@@ -226,7 +249,7 @@ static void usage(void) {
            "start.\n");
 }
 
-static const Option *find_option(const char *name) {
+const Option *option_named(const char *name) {
     for (int i = 0; i < num_options; i++) {
         const Option *o = &option_table[i];
         if (o->kind != HEADING && !strcmp(o->name, name)) return o;
@@ -250,10 +273,12 @@ static double parse_number(const Option *o, const char *text) {
     return x;
 }
 
-static void set_option(const Option *o, const char *text) {
+void option_set(const Option *o, const char *text) {
     switch (o->kind) {
     case HEADING:
+        break;
     case FLAG:
+        *(int *)o->value = 1;
         break;
     case TEXT:
         *(const char **)o->value = text;
@@ -270,6 +295,32 @@ static void set_option(const Option *o, const char *text) {
     case NOT_BUILT:
         if (to_number(o, text) != o->min) die("option %s %s: not built yet", o->name, text);
     }
+}
+
+// --------
+// what options are, for who takes values from elsewhere
+
+static char given[sizeof option_table / sizeof *option_table];  // on the command line
+
+int option_is_given(const Option *o) {
+    if (o->kind == TEXT && *(const char **)o->value && !strcmp(*(const char **)o->value, "auto")) return 0;
+    return given[o - option_table];
+}
+
+void option_text(const Option *o, const Options *options, char *text, size_t size) {
+    const void *at = (const char *)options + ((const char *)o->value - (const char *)&opt);
+    const char *words = o->kind == TEXT ? *(const char *const *)at : NULL;
+    *text = '\0';
+    if (words) snprintf(text, size, "%s", words);
+    if (o->kind == INT || o->kind == FLAG) snprintf(text, size, "%d", *(const int *)at);
+    if (o->kind == REAL) snprintf(text, size, "%.15g", *(const double *)at);
+}
+
+int option_can_be(const Option *o, const char *text) {
+    if (o->kind == TEXT) return 1;
+    double x = strtod(text, NULL);
+    if (o->kind == FLAG) return x == 1;
+    return (o->kind == INT || o->kind == REAL) && x >= o->min && x <= o->max;
 }
 
 #define CHOICES(...) ((const char *const[]){ __VA_ARGS__, NULL })
@@ -294,6 +345,10 @@ static void check_choices(void) {
     must_be_one_of("--device", opt.device, CHOICES("auto", "cpu", "cuda"));
     must_be_one_of("--dtype", opt.dtype, CHOICES("auto", "bf16", "fp32", "fp16"));
     must_be_one_of("--attention", opt.attention, CHOICES("auto", "cudnn", "cudnn-fast", "cublaslt"));
+    must_be_one_of("--offload-optimizer", opt.offload_optimizer, CHOICES("none", "cpu", "nvme"));
+    must_be_one_of("--offload-param", opt.offload_param, CHOICES("none", "cpu", "nvme"));
+    if (opt.offload_gradients)
+        must_be_one_of("--offload-gradients", opt.offload_gradients, CHOICES("none", "cpu", "nvme"));
     must_be_one_of("-pi", opt.start, CHOICES("auto", "mpi", "tcp", "fs"));
 }
 
@@ -309,6 +364,7 @@ static void check_combinations(void) {
 }
 
 void parse_options(int argc, char **argv) {
+    default_options = opt;
     // This comes first, since any option may be refused.
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) die_silently_before_create();
@@ -317,14 +373,14 @@ void parse_options(int argc, char **argv) {
             usage();
             exit(EXIT_SUCCESS);
         }
-        const Option *o = find_option(argv[i]);
-        if (o->kind == NOT_BUILT && !*o->help) die("option %s: not built yet", argv[i]);
+        const Option *o = option_named(argv[i]);
+        given[o - option_table] = 1;
         if (o->kind == FLAG) {
-            *(int *)o->value = 1;
+            option_set(o, "1");
             continue;
         }
         if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
-        set_option(o, argv[++i]);
+        option_set(o, argv[++i]);
     }
     check_choices();
     check_combinations();

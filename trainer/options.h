@@ -1,9 +1,10 @@
 // The command line: llm.c's letters, and long names for what llm.c lacks.
 #ifndef TRAINER_OPTIONS_H
 #define TRAINER_OPTIONS_H
+#include <stddef.h>
 
 // A member for each option, in the order of --help, which says what they mean and what their defaults are.
-// plugin_settings changes the three that --zero-config may settle.
+// What the file of --zero-config says is taken over as if it had been given here (take_zero_file).
 typedef struct {
     // model and data
     const char *model;       // -e
@@ -28,16 +29,24 @@ typedef struct {
     // ZeRO
     int stage;  // -z; -1: not given; settled by plugin_settings
     double bucket;
-    int prefetch;         // settled by plugin_settings
+    int prefetch;
     const char *overlap;  // "auto", "0", "1"; run.overlap is what it came to
     double window;
     int messages;
     const char *comm, *reduce;
-    const char *comm_type;  // settled by plugin_settings
+    const char *comm_type;
     double comm_timeout;
     int naive;
     const char *zero_config;  // NULL: no file
-    int plan, plan_ranks;     // plan_ranks 0: not given
+    int rows_a_step;          // train_batch_size of that file; 0: not said
+    int micro_batches;        // its gradient_accumulation_steps; 0: not said
+    int print_config;
+    const char *offload_optimizer, *offload_param;  // "none", "cpu", "nvme"
+    const char *offload_gradients;  // the same; NULL: beside the optimizer's states, in host memory at most
+    const char *nvme;               // folders with commas between them; NULL: none
+    double offload_ratio, sub_group_size, max_in_cpu;
+    int delayed_update, nvme_verify;
+    int plan, plan_ranks;  // plan_ranks 0: not given
     // output and checkpoints
     const char *output;                                        // -o; NULL: no folder
     int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
@@ -62,6 +71,7 @@ typedef struct {
 } Options;
 
 extern Options opt;
+extern Options default_options;  // what opt was before the command line
 
 // Fills opt from the command line. --help prints the table and ends the program; a wrong option ends the run.
 void parse_options(int argc, char **argv);
@@ -87,5 +97,16 @@ typedef struct {
 
 extern const Option option_table[];
 extern const int num_options;
+
+// Returns the row of an option that exists.
+const Option *option_named(const char *name);
+// Returns 1 if the command line has it, with another value than "auto".
+int option_is_given(const Option *o);
+// Writes what it is set to in `options`, "" if nothing.
+void option_text(const Option *o, const Options *options, char *text, size_t size);
+// Returns 1 if it can have this value.
+int option_can_be(const Option *o, const char *text);
+// Sets it to a value that it can have.
+void option_set(const Option *o, const char *text);
 
 #endif

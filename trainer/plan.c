@@ -102,9 +102,7 @@ static size_t room_of_rank(const zero_config *config) {
 }
 
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
-    zero_config at_stage = *config;
-    at_stage.stage = stage;
-    at_stage.debug.naive = config->debug.naive && stage == 0;
+    const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan_info plan = plan_of(model, &at_stage);
     const zero_formula *f = &plan.formulas[stage];
     print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include "../gpt2/bar.h"
+#include "config_table.h"
 #include "die.h"
 #include "folder.h"
 #include "machine.h"
@@ -234,8 +235,10 @@ static void write_summary(FILE *f, const Summary *s) {
     write_traffic(f, s);
     fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
             bytes_held_on(ZERO_NVME));
-    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f}}\n", s->files.read,
+    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f},\n", s->files.read,
             s->files.written, s->files.waited_s);
+    write_config(f);
+    fprintf(f, "}\n");
 }
 
 // The file is complete or not there.

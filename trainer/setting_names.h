@@ -7,4 +7,7 @@
 // without an option are left out.
 void options_of_settings(const char *settings, char *options, size_t size);
 
+// Returns the first option of one setting, of the plugin's or "trainer.lr", or NULL if it has none.
+const char *option_of_setting(const char *setting);
+
 #endif

@@ -3,9 +3,18 @@
 #define TRAINER_SETTINGS_H
 #include "../gpt2/layers.h"
 #include "../llmc_zero/zero.h"
+#include "../llmc_zero/zero_deepspeed.h"
 
-// Returns what zero_create is given. Options that the file overrules take its values: opt.stage, prefetch and
-// comm_type, and run.overlap.
+// Returns what the options say. The dtype and the micro-batches, 0, are not known yet.
+zero_config settings_of_options(void);
+// Returns what zero_create is given: the options, and what else the file of --zero-config sets. Settles
+// opt.stage.
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);
+// Returns what the command line without any option would say.
+zero_config default_settings(void);
+// Returns the same settings at another stage: what that stage does not shard stays on the device.
+zero_config settings_at_stage(const zero_config *config, int stage);
+// Returns the settings that plugin_settings came to.
+const zero_config *effective_settings(void);
 
 #endif

@@ -1,5 +1,6 @@
 #include "start_table.h"
 #include <string.h>
+#include "config_table.h"
 #include "die.h"
 #include "machine.h"
 #include "memory.h"
@@ -88,6 +89,7 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
     print_numbers(model, &job);
     if (on_cuda()) print_cuda(model);
     print_zero(&job);
+    print_config_lines();
     print_hosts(&job);
     print_traffic();
     print_memory();

@@ -230,7 +230,7 @@ static int has_speaker_ended(const net *n) {
 
 // In one write, so that what other ranks write does not come in between.
 static void say(const char *sentence) {
-    char line[4096];
+    char line[12600];
     if (!sentence) return;
     fflush(NULL);
     snprintf(line, sizeof line - 1, "%s", sentence);

@@ -1,0 +1,594 @@
+#include "keys.h"
+#include "../device/kernels.h"
+#include <limits.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+// -------- notes
+
+static const char *const tier_names[] = { [ZERO_DEVICE] = "none", [ZERO_HOST] = "cpu", [ZERO_NVME] = "nvme" };
+
+zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark) {
+    zero_deepspeed *said = r->said;
+    const int full = said->n == ZERO_DEEPSPEED_KEYS;
+    zero_deepspeed_key *k = &said->keys[full ? said->n - 1 : said->n++];
+    *k = (zero_deepspeed_key){ .fate = full ? ZERO_KEY_REFUSED : fate, .line = r->line };
+    snprintf(k->key, sizeof k->key, "%s", r->path);
+    if (v) json_quote(v, k->value, sizeof k->value);
+    snprintf(k->remark, sizeof k->remark, "%s", full ? "more keys than any DeepSpeed file has" : remark);
+    return k;
+}
+
+void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...) {
+    zero_deepspeed_key *k = key_note(r, ZERO_KEY_REFUSED, v, "");
+    if (setting) snprintf(k->setting, sizeof k->setting, "%s", setting);
+    if (strlen(k->value) > 60) strcpy(k->value + 57, "...");
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(k->remark, sizeof k->remark, fmt, args);
+    va_end(args);
+}
+
+static void no_effect(reader *r, const json_t *v, const char *why) {
+    key_note(r, ZERO_KEY_NO_EFFECT, v, why);
+}
+
+// The key in hand sets `setting` to `value`. remark: why, if it is another value than the file's.
+static zero_deepspeed_key *sets(reader *r, const char *setting, const char *value, const char *remark) {
+    zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
+    snprintf(k->setting, sizeof k->setting, "%s", setting);
+    snprintf(k->value, sizeof k->value, "%s", value);
+    return k;
+}
+static void sets_number(reader *r, const char *setting, double value, const char *remark) {
+    char text[32];
+    snprintf(text, sizeof text, "%.15g", value);
+    sets(r, setting, text, remark);
+}
+
+// -------- what keys set
+
+static void set_stage(reader *r, const json_t *v, double x) {
+    (void)v;
+    if (r->env_stage >= 0 && x != r->env_stage) {
+        key_refuse(r, NULL, "stage",
+                   "stage %d, but the environment says ZERO_STAGE=%d; make them equal or drop one of them",
+                   (int)x, r->env_stage);
+        return;
+    }
+    r->config.stage = (int)x;
+    sets_number(r, "stage", x, "");
+}
+
+// bf16.enabled and fp16.enabled: at most one is true. With both false the numbers are fp32.
+static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
+    if (on && r->type_chosen) {
+        key_refuse(r, v, "numbers.dtype", "bf16 and fp16 exclude each other; keep one of them");
+        return;
+    }
+    if (!on) {
+        if (!r->type_chosen) r->config.numbers.dtype = ZERO_F32;
+        r->no_type = key_note(r, ZERO_KEY_HONOURED, v, "");
+        return;
+    }
+    r->config.numbers.dtype = type;
+    r->type_chosen = 1;
+    sets(r, "numbers.dtype", dtype_name(type), "");
+}
+static void set_bf16(reader *r, const json_t *v, double x) { set_dtype(r, v, ZERO_BF16, x != 0); }
+static void set_fp16(reader *r, const json_t *v, double x) {
+    if (x || r->config.numbers.dtype == ZERO_F16)
+        set_dtype(r, v, ZERO_F16, x != 0);
+    else
+        key_note(r, ZERO_KEY_HONOURED, v, "");
+}
+
+static void set_wire(reader *r, const json_t *v, double x) {
+    (void)x;
+    if (!json_equals(v, "\"fp32\"|\"bf16\"|\"fp16\"")) {
+        key_refuse(r, v, "comm.reduce_fp32",
+                   "gradients travel as fp32, bf16 or fp16; remove it or write \"fp32\"");
+        return;
+    }
+    r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
+    r->wire = sets(r, "comm.reduce_fp32", json_string_value(v), "");
+}
+
+// For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
+static void set_bucket(reader *r, const json_t *v, double x) {
+    (void)v;
+    r->config.reduce_bucket_size = x ? (int64_t)x : 1;
+    sets_number(r, "reduce_bucket_size", (double)r->config.reduce_bucket_size,
+                x ? "" : "0 of DeepSpeed: every unit is a bucket");
+}
+
+// The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
+static void set_prefetch(reader *r, const json_t *v, double x) {
+    (void)v;
+    if (!x || r->config.prefetch < 1) r->config.prefetch = x != 0;
+    sets_number(r, "prefetch", r->config.prefetch,
+                x ? "units, which the plugin counts in place of elements" : "");
+}
+
+static void set_check_overflow(reader *r, const json_t *v, double x) {
+    if (x)
+        key_note(r, ZERO_KEY_HONOURED, v, "at every stage; DeepSpeed looks at stages 1 and 2 only");
+    else
+        key_refuse(r, v, NULL, "infinities are always looked for; remove it or write true");
+}
+
+static void set_betas(reader *r, const json_t *v, double x) {
+    double beta[2];
+    (void)x;
+    if (json_array_size(v) != 2 || !json_as_number(json_array_get(v, 0), &beta[0]) ||
+        !json_as_number(json_array_get(v, 1), &beta[1])) {
+        key_refuse(r, v, "trainer.beta1 trainer.beta2", "must be a list of two numbers");
+        return;
+    }
+    sets_number(r, "trainer.beta1", beta[0], "");
+    sets_number(r, "trainer.beta2", beta[1], "");
+}
+
+static void set_weight_decay(reader *r, const json_t *v, double x) {
+    (void)v;
+    sets_number(r, "trainer.weight_decay", x,
+                x ? "of the tensors whose table says so; DeepSpeed decays every parameter" : "");
+}
+
+// -------- what the offload keys set
+
+static int read_tier(const json_t *v, zero_tier *tier) {
+    for (int t = ZERO_DEVICE; json_is_string(v) && t <= ZERO_NVME; t++) {
+        if (strcasecmp(json_string_value(v), tier_names[t])) continue;
+        *tier = (zero_tier)t;
+        return 1;
+    }
+    return 0;
+}
+
+static zero_deepspeed_key *set_tier(reader *r, const json_t *v, const char *setting, zero_tier *tier) {
+    if (read_tier(v, tier)) return sets(r, setting, tier_names[*tier], "");
+    key_refuse(r, v, setting, "must be \"none\", \"cpu\" or \"nvme\"");
+    return NULL;
+}
+static void set_params_device(reader *r, const json_t *v, double x) {
+    (void)x;
+    r->params = set_tier(r, v, "offload.params", &r->config.offload.params);
+}
+static void set_states_device(reader *r, const json_t *v, double x) {
+    (void)x;
+    r->states = set_tier(r, v, "offload.optimizer", &r->config.offload.optimizer);
+}
+
+// The names before the blocks offload_param and offload_optimizer.
+static int is_doubled(reader *r, const json_t *v, const char *block) {
+    const json_t *newer = json_object_get(json_object_get(r->root, "zero_optimization"), block);
+    if (!newer || json_is_null(newer)) return 0;
+    key_refuse(r, v, NULL, "is the old name of %s, which stands here too; remove this one", block);
+    return 1;
+}
+static void set_cpu_offload(reader *r, const json_t *v, double x) {
+    if (is_doubled(r, v, "offload_optimizer")) return;
+    r->config.offload.optimizer = x ? ZERO_HOST : ZERO_DEVICE;
+    r->states = sets(r, "offload.optimizer", tier_names[r->config.offload.optimizer],
+                     "the old name of offload_optimizer.device");
+}
+static void set_cpu_offload_param(reader *r, const json_t *v, double x) {
+    if (is_doubled(r, v, "offload_param")) return;
+    r->config.offload.params = x ? ZERO_HOST : ZERO_DEVICE;
+    r->params = sets(r, "offload.params", tier_names[r->config.offload.params],
+                     "the old name of offload_param.device");
+}
+
+static zero_deepspeed_key *set_folder(reader *r, const json_t *v) {
+    if (!json_is_string(v) || !json_string_length(v)) {
+        key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several with commas between them");
+        return NULL;
+    }
+    if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE) {
+        key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
+        return NULL;
+    }
+    return sets(r, "", json_string_value(v), "");
+}
+static void set_params_folder(reader *r, const json_t *v, double x) {
+    (void)x;
+    r->params_folder = set_folder(r, v);
+}
+static void set_states_folder(reader *r, const json_t *v, double x) {
+    (void)x;
+    r->states_folder = set_folder(r, v);
+}
+
+static void set_ratio(reader *r, const json_t *v, double x) {
+    (void)v;
+    r->config.offload.optimizer_ratio = x;
+    sets_number(r, "offload.optimizer_ratio", x,
+                x > 0 && x < 1 ? "exactly this part; DeepSpeed rounds it to whole sub-groups" : "");
+}
+
+// Most files spell out DeepSpeed's default of 1e9, which would make a shard of any model one sub-group:
+// nothing overlaps then, and its buffers are as large as the shard.
+static void set_sub_group(reader *r, const json_t *v, double x) {
+    if (x >= 1e9) {
+        char remark[160];
+        snprintf(remark, sizeof remark,
+                 "no limit for DeepSpeed either; sub-groups of %lld elements overlap with less memory",
+                 (long long)r->config.offload.sub_group_size);
+        no_effect(r, v, remark);
+        return;
+    }
+    r->config.offload.sub_group_size = (int64_t)x;
+    sets_number(r, "offload.sub_group_size", x, "");
+}
+
+// -------- what the aio keys set
+
+enum { PAGE_BYTES = 4096, LEAST_BLOCK = 512 << 10 };
+
+static void set_block_bytes(reader *r, const json_t *v, double x) {
+    int64_t bytes = ((int64_t)x + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    char remark[120] = "";
+    (void)v;
+    if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
+    if (bytes != (int64_t)x)
+        snprintf(remark, sizeof remark, "in place of %.15g: at least 524288, a multiple of 4096", x);
+    r->config.offload.nvme_block_bytes = bytes;
+    sets_number(r, "offload.nvme_block_bytes", (double)bytes, remark);
+}
+
+// DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
+static void set_threads(reader *r, const json_t *v, double x) {
+    if (r->threads && r->config.offload.nvme_threads != (int)x) {
+        key_refuse(r, v, "offload.nvme_threads", "is %s by another name, which says %d; keep one of them",
+                   r->threads->key, r->config.offload.nvme_threads);
+        return;
+    }
+    const int own_name = strstr(r->path, "intra_op_parallelism") != NULL;
+    char text[16];
+    r->config.offload.nvme_threads = (int)x;
+    snprintf(text, sizeof text, "%d", (int)x);
+    r->threads = sets(r, "offload.nvme_threads", text,
+                      own_name ? "used where the kernel has no io_uring"
+                               : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
+                                 "where the kernel has no io_uring");
+}
+
+// -------- the table
+
+#define ZERO "zero_optimization"
+#define PARAM ZERO ".offload_param"
+#define OPTIMIZER ZERO ".offload_optimizer"
+#define CHECKPOINTING "activation_checkpointing"
+#define NO_LIMIT 1e18  // fits an int64_t
+#define NOT_BUILT "not built"
+// The setting that is a field, with the field's type.
+#define FIELD(member)                                           \
+    .setting = #member, .field = offsetof(zero_config, member), \
+    .type = _Generic(((zero_config *)0)->member, int            \
+                     : AN_INT, int64_t                          \
+                     : AN_INT64, double                         \
+                     : A_DOUBLE)
+
+// null and "auto" (a placeholder that Hugging Face fills) count as absent.
+static const key_row rows[] = {
+    { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
+    { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
+    { "", "bf16 optimizer data_types activation_checkpointing checkpoint aio", .kind = BLOCK },
+    { "", "bfloat16", BLOCK, .only = "bf16" },
+    { "optimizer", "params", .kind = BLOCK },
+    { ZERO, "offload_param offload_optimizer", .kind = BLOCK },
+    { ZERO, "aio", BLOCK, .only = "aio" },  // DeepSpeed refuses it there; many users put it there
+
+    // ---- done as asked
+    { ZERO, "stage", COUNT, .max = 3, .set = set_stage, .setting = "stage" },
+    { ZERO, "reduce_bucket_size", COUNT, .max = NO_LIMIT, .set = set_bucket, .setting = "reduce_bucket_size",
+      .automatic = "the largest unit, where Hugging Face takes the hidden size squared" },
+    { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
+      .setting = "prefetch" },
+    { ZERO, "overlap_comm", BOOL, FIELD(overlap) },
+    { "bf16", "enabled", BOOL, .set = set_bf16, .setting = "numbers.dtype" },
+    { "bf16", "check_grad_overflow", BOOL, .set = set_check_overflow },
+    { "fp16", "enabled", BOOL, .set = set_fp16, .setting = "numbers.dtype" },
+    { "fp16", "loss_scale", REAL, .max = NO_LIMIT, FIELD(numbers.loss_scale) },
+    { "fp16", "initial_scale_power", COUNT, .max = 126, FIELD(numbers.initial_scale_power) },
+    { "fp16", "loss_scale_window", COUNT, .min = 1, .max = INT_MAX, FIELD(numbers.loss_scale_window) },
+    { "fp16", "hysteresis", COUNT, .min = 1, .max = INT_MAX, FIELD(numbers.hysteresis) },
+    { "fp16", "consecutive_hysteresis", BOOL, FIELD(numbers.consecutive_hysteresis) },
+    { "fp16", "min_loss_scale", REAL, .min = 0x1p-126, .max = NO_LIMIT, FIELD(numbers.min_loss_scale) },
+    { "", "gradient_accumulation_steps", COUNT, .min = 1, .max = INT_MAX, FIELD(micro_batches) },
+    { "", "communication_data_type", ANY, .set = set_wire, .setting = "comm.reduce_fp32" },
+
+    // ---- where model states lie
+    { PARAM, "device", ANY, .set = set_params_device, .setting = "offload.params" },
+    { PARAM, "nvme_path", ANY, .set = set_params_folder, .setting = "offload.nvme" },
+    { PARAM, "max_in_cpu", COUNT, .max = NO_LIMIT, FIELD(offload.params_in_host) },
+    { OPTIMIZER, "device", ANY, .set = set_states_device, .setting = "offload.optimizer" },
+    { OPTIMIZER, "nvme_path", ANY, .set = set_states_folder, .setting = "offload.nvme" },
+    { OPTIMIZER, "ratio", REAL, .max = 1, .set = set_ratio, .setting = "offload.optimizer_ratio" },
+    { ZERO, "cpu_offload", BOOL, .set = set_cpu_offload, .setting = "offload.optimizer" },
+    { ZERO, "cpu_offload_param cpu_offload_params", BOOL, .set = set_cpu_offload_param,
+      .setting = "offload.params" },
+    { ZERO, "sub_group_size", COUNT, .min = 65536, .max = NO_LIMIT, .set = set_sub_group,
+      .setting = "offload.sub_group_size" },
+    { "aio", "block_size", COUNT, .min = 1, .max = 1 << 30, .set = set_block_bytes,
+      .setting = "offload.nvme_block_bytes" },
+    { "aio", "queue_depth", COUNT, .min = 1, .max = 4096, FIELD(offload.nvme_depth) },
+    { "aio", "intra_op_parallelism thread_count num_threads", COUNT, .min = 1, .max = 256, .set = set_threads,
+      .setting = "offload.nvme_threads" },
+
+    // ---- what the trainer does
+    { "", "train_batch_size", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows_a_step" },
+    { "", "train_micro_batch_size_per_gpu", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows" },
+    { "", "gradient_clipping", REAL, .max = NO_LIMIT, .setting = "trainer.grad_clip" },
+    { "optimizer.params", "lr", REAL, .max = NO_LIMIT, .setting = "trainer.lr" },
+    { "optimizer.params", "eps", REAL, .max = 1, .setting = "trainer.eps" },
+    { "optimizer.params", "betas", ANY, .set = set_betas, .setting = "trainer.beta1 trainer.beta2" },
+    { "optimizer.params", "weight_decay", REAL, .max = NO_LIMIT, .set = set_weight_decay,
+      .setting = "trainer.weight_decay" },
+    { CHECKPOINTING, "cpu_checkpointing", BOOL, .setting = "trainer.offload_activations" },
+    { "optimizer.params", "max_grad_norm", .setting = "trainer.grad_clip",
+      .why = "gradient_clipping does this, and DeepSpeed refuses it too" },
+    { "", "scheduler", .setting = "trainer.schedule",
+      .why = "the trainer has its own schedules, with another warm-up; remove it" },
+    { "", "dataloader_drop_last", .only = "false", .why = "the trainer decides this" },
+
+    // ---- The plugin does this anyway; another value is refused.
+    { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
+    { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
+    { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
+    { "", "gradient_allreduce_op", .only = "\"mean\"", .why = "the plugin takes the mean over the ranks" },
+    { "data_types", "grad_accum_dtype", .only = "\"fp32\"", .why = "micro-batches are summed in fp32" },
+    { "data_types", "param_dtype buffer_dtype", .why = "bf16.enabled says the type; remove it",
+      .setting = "numbers.dtype" },
+    { "fp16", "auto_cast fp16_master_weights_and_grads", .only = "false", .why = NOT_BUILT },
+    { "bf16", "bf16_master_weights_and_grads", .only = "false", .why = NOT_BUILT,
+      .setting = "numbers.no_master" },
+    { "bf16", "immediate_grad_update bf16_optimizer_states", .only = "false", .why = NOT_BUILT },
+    { "optimizer", "type", .only = "\"AdamW\"|\"Adam\"", .why = "the update is AdamW" },
+    { "optimizer", "legacy_fusion", .only = "false", .why = NOT_BUILT },
+    { "optimizer.params", "adam_w_mode bias_correction fp32_optimizer_states", .only = "true",
+      .why = "the update is AdamW in fp32" },
+    { "optimizer.params", "amsgrad", .only = "false", .why = "the update is AdamW" },
+    { ZERO, "contiguous_gradients reduce_scatter load_from_fp32_weights ignore_unused_parameters",
+      .only = "true", .why = "the plugin always does it" },
+    { ZERO, "stage3_module_granularity_threshold", .only = "0",
+      .why = "the trainer's table says what is gathered together" },
+    { ZERO, "leaf_module", .why = "the trainer's table says what is gathered together; remove it" },
+
+    // ---- Without effect here: the plugin does it anyway, or DeepSpeed chooses between its own ways to the
+    // same numbers, or it concerns what does not exist here.
+    { PARAM, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
+    { OPTIMIZER, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
+    { ZERO, "cpu_offload_use_pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
+    { PARAM, "buffer_count buffer_size", ANY, .why = "buffers are computed; the memory table shows them" },
+    { OPTIMIZER, "buffer_count buffer_size", ANY,
+      .why = "buffers are computed; the memory table shows them" },
+    { OPTIMIZER, "pipeline_read pipeline_write", BOOL,
+      .why = "reads and writes always run beside the update" },
+    { OPTIMIZER, "fast_init", BOOL, .why = "initial values go to their place as they are set" },
+    { OPTIMIZER, "super_offload", BOOL, .why = "the update always begins as early as clipping allows" },
+    { OPTIMIZER, "cpuadam_cores_perc", ANY, .why = "the update has all threads of the rank" },
+    { "aio", "single_submit overlap_events", BOOL, .why = "the queue is always kept full" },
+    { "aio", "use_gds", .only = "false", .why = "GPUDirect Storage is not built" },
+    { ZERO, "stage3_param_persistence_threshold", COUNT, .max = NO_LIMIT,
+      .why = "no parameter stays resident", .automatic = "no parameter stays resident" },
+    { ZERO, "stage3_model_persistence_threshold", ANY, .why = "no parameter stays resident" },
+    { ZERO, "stage3_max_reuse_distance", COUNT, .max = NO_LIMIT, .why = "a unit is released after each use" },
+    { ZERO, "stage3_max_live_parameters", COUNT, .max = NO_LIMIT,
+      .why = "units limit what is gathered: those open, and the prefetched ones" },
+    { ZERO, "allgather_bucket_size", COUNT, .max = NO_LIMIT,
+      .why = "a gather is of a unit; new PyTorch "
+             "makes DeepSpeed ignore it too" },
+    { ZERO, "allgather_partitions", BOOL, .why = "DeepSpeed does not read it either" },
+    { "", "disable_allgather", BOOL, .why = "DeepSpeed does not read it either" },
+    { "", "allgather_size", ANY, .why = "a gather is of a unit" },
+    { ZERO, "use_multi_rank_bucket_allreduce round_robin_gradients", BOOL,
+      .why = "every rank has its part of every bucket" },
+    { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", BOOL,
+      .why = "a saved model is always whole, and gathered unit by unit" },
+    { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "concerns PyTorch" },
+    { ZERO, "enable_sanity_checks", BOOL, .why = "the order of hooks is always checked" },
+    { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is learnt anew" },
+    { ZERO, "save_muon_momentum_buffer_in_memory", BOOL, .why = "the update is AdamW" },
+    { ZERO, "legacy_stage1", .only = "false", .why = "DeepSpeed refuses it too" },
+    { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", BOOL, .why = "the update is AdamW" },
+    { "optimizer.params", "torch_adam", BOOL, .why = "there is one AdamW" },
+    { "", "steps_per_print", ANY, .why = "the trainer decides what it prints" },
+    { "", "log_level", ANY, .why = "the plugin never prints" },
+    { "", "vocabulary_size", ANY, .why = "only a warning of DeepSpeed's depends on it" },
+    { "", "seq_parallel_communication_data_type", ANY, .why = "there is no sequence parallelism" },
+    { "", "memory_breakdown", BOOL, .why = "the memory table at the start has it" },
+    { "", "dump_state", BOOL, .why = "the start shows the settings" },
+    { "checkpoint", "tag_validation", ANY, .why = "ranks always agree on a checkpoint" },
+    { CHECKPOINTING, "partition_activations", BOOL, .why = "there is no tensor parallelism" },
+    { CHECKPOINTING, "contiguous_memory_optimization number_checkpoints", ANY,
+      .why = "activations are allocated once, at the start" },
+    { CHECKPOINTING, "synchronize_checkpoint_boundary", BOOL, .why = "only a way to measure" },
+    { CHECKPOINTING, "profile", .only = "false", .why = NOT_BUILT, .setting = "debug.trace_events" },
+
+    // ---- not built
+    { ZERO, "zero_hpz_partition_size", .only = "1|0", .why = "hpZ of ZeRO++ is not built" },
+    { ZERO, "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
+      .only = "false", .why = "quantized communication of ZeRO++ is not built" },
+    { ZERO, "mics_shard_size", .only = "-1|0", .why = "MiCS is not built" },
+    { ZERO, "mics_hierarchical_params_gather", .only = "false", .why = "MiCS is not built" },
+    { ZERO,
+      "elastic_checkpoint stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
+      "pipeline_loading_checkpoint",
+      .only = "false", .why = NOT_BUILT },
+    { ZERO, "zenflow",
+      .why = "not built; delayed_update also overlaps the update with the next step; remove it",
+      .setting = "offload.delayed_update" },
+    { ZERO, "zeropp_loco_param", .why = "not built; remove it" },
+    { "", "wall_clock_breakdown comms_logger timers", .only = "false", .why = NOT_BUILT,
+      .setting = "debug.trace_events" },
+    { "", "tensorboard wandb csv_monitor comet", .only = "false", .why = NOT_BUILT,
+      .setting = "trainer.logs" },
+    { "",
+      "sparse_gradients use_data_before_expert_parallelism amp torch_autocast elasticity autotuning "
+      "hybrid_engine compile nebula datastates flops_profiler tensor_parallel expert_parallel pipeline "
+      "compression_training sparse_attention curriculum_learning data_efficiency progressive_layer_drop "
+      "eigenvalue graph_harvesting weight_quantization",
+      .only = "false", .why = NOT_BUILT },
+    { "", "sequence_parallel_size", .only = "1", .why = NOT_BUILT },
+    { "checkpoint", "load_universal use_node_local_storage", .only = "false", .why = NOT_BUILT },
+    { "checkpoint", "parallel_write writer checkpoint_serialization", .why = "not built; remove it" },
+    { ZERO, "grad_hooks", .why = "DeepSpeed has no such key any more; remove it" },
+};
+enum { ROWS = sizeof rows / sizeof *rows, NAME = 64 };  // NAME: longer than any key, end included
+
+// -------- finding a row
+
+// Returns the next word of a list and its length in *n, or NULL after the last.
+static const char *next_word(const char **list, size_t *n) {
+    const char *word = *list + strspn(*list, " ");
+    *n = strcspn(word, " ");
+    *list = word + *n;
+    return *n ? word : NULL;
+}
+
+const key_row *key_find(const char *block, const char *name) {
+    for (const key_row *w = rows; w < rows + ROWS; w++) {
+        size_t n;
+        if (strcmp(w->block, block)) continue;
+        for (const char *list = w->names, *word; (word = next_word(&list, &n));)
+            if (n == strlen(name) && !memcmp(word, name, n)) return w;
+    }
+    return NULL;
+}
+
+static int least(int a, int b) { return a < b ? a : b; }
+
+// Returns the Levenshtein distance of a and b, which are both shorter than NAME.
+static int edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+    int d[NAME];
+    for (size_t j = 0; j <= nb; j++) d[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int diagonal = d[0];
+        d[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int changed = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = d[j];
+            d[j] = least(changed, least(d[j], d[j - 1]) + 1);
+        }
+    }
+    return d[nb];
+}
+
+static int is_in_block(const reader *r, const char *block) {
+    size_t n = strlen(block);
+    return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
+}
+
+// The key may be misspelt or in the wrong block, so keys of all blocks are compared.
+void key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
+    int best = (int)strlen(name) / 2 + 1;
+    *nearest = '\0';
+    for (const key_row *w = rows; w < rows + ROWS && strlen(name) < NAME; w++) {
+        size_t n;
+        for (const char *list = w->names, *word; (word = next_word(&list, &n));) {
+            int d = edit_distance(name, strlen(name), word, n);
+            if (d > best || (d == best && (!*nearest || !is_in_block(r, w->block)))) continue;
+            best = d;
+            snprintf(nearest, size, "%s%s%.*s", w->block, *w->block ? "." : "", (int)n, word);
+        }
+    }
+}
+
+// -------- reading a value by its row
+
+static void refuse_by_row(reader *r, const key_row *w, const json_t *v) {
+    if (w->only)
+        key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why, (int)strcspn(w->only, "|"),
+                   w->only);
+    else
+        key_refuse(r, v, w->setting, "%s", w->why);
+}
+
+// {"enabled": false, ...} means false. The rest of such a block has no effect then.
+static void read_only(reader *r, const key_row *w, const json_t *v) {
+    const json_t *enabled = w->only ? json_object_get(v, "enabled") : NULL;
+    if (enabled) {
+        snprintf(r->path + strlen(r->path), sizeof r->path - strlen(r->path), ".enabled");
+        v = enabled;
+    }
+    if (json_is_left_out(v) || (w->only && json_equals(v, w->only)))
+        key_note(r, ZERO_KEY_HONOURED, v, "");
+    else
+        refuse_by_row(r, w, v);
+}
+
+static void set_field(reader *r, const key_row *w, double x) {
+    char *field = (char *)&r->config + w->field;
+    if (w->type == AN_INT) *(int *)field = (int)x;
+    if (w->type == AN_INT64) *(int64_t *)field = (int64_t)x;
+    if (w->type == A_DOUBLE) *(double *)field = x;
+}
+
+// The value is of the right kind.
+static void take(reader *r, const key_row *w, const json_t *v, double x) {
+    if (w->set) {
+        w->set(r, v, x);
+        return;
+    }
+    if (w->field) set_field(r, w, x);
+    if (w->setting)
+        sets_number(r, w->setting, x, "");
+    else
+        no_effect(r, v, w->why);
+}
+
+static void read_number(reader *r, const key_row *w, const json_t *v) {
+    const char *whole = w->kind == COUNT ? "whole number" : "number";
+    int64_t n = 0;
+    double x = 0;
+    int right = w->kind == COUNT ? json_as_count(v, &n) : json_as_number(v, &x);
+    if (w->kind == COUNT) x = (double)n;
+    if (right && x >= w->min && x <= w->max)
+        take(r, w, v, x);
+    else
+        key_refuse(r, v, w->setting, "must be a %s from %.15g to %.15g", whole, w->min, w->max);
+}
+
+static void read_bool(reader *r, const key_row *w, const json_t *v) {
+    int on;
+    if (json_as_bool(v, &on))
+        take(r, w, v, on);
+    else
+        key_refuse(r, v, w->setting, "must be true or false");
+}
+
+void key_read(reader *r, const key_row *w, const json_t *v) {
+    if (json_is_left_out(v)) {
+        zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
+        if (!json_is_string(v)) return;
+        strcpy(k->value, "auto");
+        if (w->setting) snprintf(k->setting, sizeof k->setting, "%s", w->setting);
+        return;
+    }
+    switch (w->kind) {
+    case COUNT:
+    case REAL:
+        read_number(r, w, v);
+        break;
+    case BOOL:
+        read_bool(r, w, v);
+        break;
+    case ONLY:
+        read_only(r, w, v);
+        break;
+    case BLOCK:
+        if (w->set)
+            read_bool(r, w, v);
+        else
+            key_refuse(r, v, NULL, "must be a block { ... }");
+        break;
+    case ANY:
+        take(r, w, v, 0);
+        break;
+    }
+}

@@ -1,0 +1,53 @@
+// What becomes of each key of a DeepSpeed file: the table, and what the keys set.
+#ifndef LLMC_ZERO_COMPAT_KEYS_H
+#define LLMC_ZERO_COMPAT_KEYS_H
+#include "../zero_deepspeed.h"
+#include "json.h"
+
+typedef struct {
+    zero_config config;    // as far as the file has been read
+    zero_deepspeed *said;  // what has become of the keys so far
+    const json_t *root;
+    int env_stage;    // what ZERO_STAGE asks for, or -1
+    int line;         // of the key in hand
+    char path[96];    // of the key in hand: "zero_optimization.stage"
+    int type_chosen;  // by bf16.enabled or fp16.enabled
+    char nvme[2 * ZERO_DEEPSPEED_VALUE];
+    // Keys that are judged when all others are known; NULL: absent.
+    zero_deepspeed_key *params, *params_folder;  // offload_param: device and nvme_path
+    zero_deepspeed_key *states, *states_folder;  // offload_optimizer: the same
+    zero_deepspeed_key *no_type;                 // bf16.enabled or fp16.enabled, which is false
+    zero_deepspeed_key *wire;                    // communication_data_type
+    zero_deepspeed_key *threads;                 // aio's number of threads, which has three names
+} reader;
+
+typedef enum { ONLY, COUNT, REAL, BOOL, ANY, BLOCK } key_kind;
+typedef enum { AN_INT, AN_INT64, A_DOUBLE } field_type;
+
+typedef struct {
+    const char *block, *names;  // block "": the top level. Keys that are treated alike stand in one row
+    key_kind kind;
+    const char *only;  // ONLY: the values taken, as JSON parted by |, NULL for none. BLOCK: the block whose
+                       // keys it has, if not its own
+    const char *why;   // ONLY: why no other value is taken. Of a key without effect: why it has none
+    const char *setting;    // what the key sets, or what does it here
+    const char *automatic;  // what "auto" comes to, if not to what holds without the key
+    double min, max;        // COUNT and REAL
+    size_t field;           // of zero_config, where the value goes; 0: none
+    field_type type;        // of that field
+    void (*set)(reader *r, const json_t *v, double x);  // x: the value of COUNT, REAL and BOOL
+} key_row;
+
+// Returns the row of a key, or NULL.
+const key_row *key_find(const char *block, const char *name);
+// Writes the nearest known key, with its block, or "" if more than half of `name` would change.
+void key_nearest(const reader *r, const char *name, char *nearest, size_t size);
+// Reads the value of the key in hand by its row, which is not a BLOCK with an object.
+void key_read(reader *r, const key_row *w, const json_t *v);
+
+// Each notes what has become of the key in hand; v NULL: without its value.
+zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
+void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

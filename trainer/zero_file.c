@@ -1,0 +1,143 @@
+#include "zero_file.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "die.h"
+#include "options.h"
+#include "run.h"
+#include "setting_names.h"
+#include "settings.h"
+
+static zero_deepspeed said;
+static int is_read;
+
+const zero_deepspeed *zero_file(void) { return is_read ? &said : NULL; }
+
+const zero_deepspeed_key *zero_file_key(const char *setting) {
+    for (int i = 0; is_read && i < said.n; i++) {
+        const zero_deepspeed_key *k = &said.keys[i];
+        if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting)) return k;
+    }
+    return NULL;
+}
+
+// --------
+// the list of keys that end the run
+
+typedef struct {
+    char text[12000];
+    size_t used;
+    int n;
+} Refusals;
+
+static void refuse(Refusals *list, const zero_deepspeed_key *k, const char *remark, const char *options) {
+    char value[70];
+    snprintf(value, sizeof value, strlen(k->value) < 64 ? "%s" : "%.60s...", k->value);
+    int n = snprintf(list->text + list->used, sizeof list->text - list->used, "\n  %s:%d: %s: %s%s%s%s%s%s",
+                     opt.zero_config, k->line, k->key, value, *value ? ": " : "", remark,
+                     *options ? " (option " : "", options, *options ? ")" : "");
+    list->used += (size_t)n;
+    if (list->used >= sizeof list->text) list->used = sizeof list->text - 1;
+    list->n++;
+}
+
+// --------
+// from keys to options
+
+// Whether there is something to take: "auto" leaves the option alone, and so does a type on the wire that
+// gradients have anyway.
+static int sets_an_option(const zero_deepspeed_key *k) {
+    if (k->fate != ZERO_KEY_HONOURED || !*k->setting || !strcmp(k->value, "auto")) return 0;
+    return strcmp(k->setting, "comm.reduce_fp32") || !strcmp(k->value, "fp32");
+}
+
+// What has no option of its own, since -d counts tokens.
+static int takes_batch(const zero_deepspeed_key *k) {
+    if (!strcmp(k->setting, "trainer.rows_a_step")) opt.rows_a_step = atoi(k->value);
+    if (!strcmp(k->setting, "micro_batches")) opt.micro_batches = atoi(k->value);
+    return !strcmp(k->setting, "trainer.rows_a_step") || !strcmp(k->setting, "micro_batches");
+}
+
+static int is_number(const Option *o) { return o->kind == INT || o->kind == REAL || o->kind == FLAG; }
+
+static void take_key(const zero_deepspeed_key *k, Refusals *list) {
+    char now[ZERO_DEEPSPEED_VALUE], remark[ZERO_DEEPSPEED_VALUE + 80];
+    const char *name = option_of_setting(k->setting);
+    if (takes_batch(k)) return;
+    if (!name) {
+        const int asked = strcmp(k->value, "0") != 0;
+        if (!strncmp(k->setting, "trainer.", 8) && asked) refuse(list, k, "this trainer does not do it", "");
+        return;
+    }
+    const Option *o = option_named(name);
+    option_text(o, &opt, now, sizeof now);
+    const int same = is_number(o) ? strtod(now, NULL) == strtod(k->value, NULL) : !strcmp(now, k->value);
+    if (same) return;
+    if (option_is_given(o)) {
+        snprintf(remark, sizeof remark, "option %s says %s; leave one of them out", name, now);
+        refuse(list, k, remark, "");
+    } else if (!option_can_be(o, k->value)) {
+        snprintf(remark, sizeof remark, "option %s, which it sets, takes %g to %g", name, o->min, o->max);
+        refuse(list, k, remark, "");
+    } else {
+        option_set(o, k->value);
+    }
+}
+
+// Gradients that have their own type on the way contradict --comm-type fp32.
+static void check_wire(Refusals *list) {
+    const zero_deepspeed_key *k = zero_file_key("comm.reduce_fp32");
+    if (!k || sets_an_option(k) || !strcmp(k->value, "auto") || strcmp(opt.comm_type, "fp32")) return;
+    refuse(list, k, "option --comm-type says fp32; leave one of them out", "");
+}
+
+void take_zero_file(void) {
+    static Refusals list;
+    char options[64];
+    if (!opt.zero_config) return;
+    zero_config config = settings_of_options();
+    if (zero_deepspeed_read(&config, &said, opt.zero_config) && !said.n) zero_check(-1);
+    is_read = 1;
+    for (int i = 0; i < said.n; i++) {
+        const zero_deepspeed_key *k = &said.keys[i];
+        if (sets_an_option(k)) take_key(k, &list);
+        if (k->fate != ZERO_KEY_REFUSED) continue;
+        options_of_settings(k->setting, options, sizeof options);
+        refuse(&list, k, k->remark, options);
+    }
+    check_wire(&list);
+    if (list.n == 1) die("option --zero-config: %s", list.text + strlen("\n  "));
+    if (list.n) die("option --zero-config: %d keys cannot be honoured:%s", list.n, list.text);
+}
+
+// --------
+// the batch
+
+// DeepSpeed's rule: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks,
+// in rows. Any of the three may be left out.
+void settle_file_batch(void) {
+    const zero_deepspeed_key *rows = zero_file_key("trainer.rows");
+    const int rows_are_said = rows && strcmp(rows->value, "auto");
+    const int parts = run.ranks * (opt.micro_batches ? opt.micro_batches : 1);
+    if (!opt.rows_a_step) return;
+    if (!rows_are_said && !option_is_given(option_named("-b"))) {
+        if (opt.rows_a_step % parts)
+            die("option --zero-config %s: train_batch_size %d does not divide by %d ranks x %d micro-batches",
+                opt.zero_config, opt.rows_a_step, run.ranks, parts / run.ranks);
+        opt.B = opt.rows_a_step / parts;
+    }
+    const int at_once = opt.B * run.ranks;
+    if (opt.rows_a_step % at_once || (opt.micro_batches && opt.rows_a_step != opt.B * parts))
+        die("option --zero-config %s: train_batch_size is %d, but %d rows (train_micro_batch_size_per_gpu or "
+            "-b) x %d micro-batches (gradient_accumulation_steps) x %d ranks are %d",
+            opt.zero_config, opt.rows_a_step, opt.B, parts / run.ranks, run.ranks, opt.B * parts);
+    opt.micro_batches = opt.rows_a_step / at_once;
+}
+
+void check_file_batch(int micro_batches) {
+    if (opt.rows_a_step && opt.rows_a_step != opt.B * run.ranks * micro_batches)
+        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d of them; leave one of "
+            "them "
+            "out",
+            opt.zero_config, opt.rows_a_step, opt.total_batch, opt.B * run.ranks * micro_batches);
+}
