@@ -9,8 +9,8 @@ extern "C" {
 
 // -------- what a DeepSpeed file says
 
-// Done as asked; without effect here; refused; last, their number.
-typedef enum { ZERO_KEY_HONOURED, ZERO_KEY_NO_EFFECT, ZERO_KEY_REFUSED, ZERO_KEY_FATES } zero_key_fate;
+// Done as asked; without effect here; refused.
+typedef enum { ZERO_KEY_HONOURED, ZERO_KEY_NO_EFFECT, ZERO_KEY_REFUSED } zero_key_fate;
 
 enum { ZERO_DEEPSPEED_KEYS = 256, ZERO_DEEPSPEED_VALUE = 256 };
 typedef struct {

@@ -18,7 +18,7 @@ esac; done
 [ -x "$trainer" ] || fail "$trainer is not there: make train_gpt2_zero"
 
 # of a key of the run's summary
-value() { sed -nE "s/.*\"$1\": \"?([^\",}]*).*/\1/p" "$folder/summary.json"; }
+value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$folder/summary.json"; }
 # a number of the line about the batch
 batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 

@@ -40,7 +40,7 @@ train() {
     return 1
 }
 # of a key of a run's summary
-value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }
+value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$dir/$1/summary.json"; }
 result() {
     echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" grad_norm)"
 }
@@ -538,9 +538,10 @@ test_options() {
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
     refused 'bad.no master weights' 0 '-w 0' '--dtype bf16' -- -w 0 --dtype fp32
     local option
-    for option in --offload-optimizer --offload-param; do
-        refused "bad.$option" 0 "$option" 'not built yet' -- $option 1
+    for option in --offload-optimizer --offload-param --offload-gradients; do
+        refused "bad.$option" 0 "$option" "'disk' is not one of none, cpu, nvme" -- $option disk
     done
+    refused 'bad.ratio' 0 '--offload-ratio' 'out of range, 0 to 1' -- --offload-ratio 2
     refused 'bad.heads' 2 'l2h3c32v257t32' '32 channels' '3 heads' -- -e l2h3c32v257t32
     refused 'bad.descriptor' 0 'l2h2c32' -- -e l2h2c32
     refused 'bad.depth' 0 'd13' -- -e d13
@@ -558,20 +559,126 @@ test_zero_config() {
     need 'other buckets' [ "$(grep '^buckets' "$dir/config.screen")" \
         = "$(grep '^buckets' "$dir/options.screen")" ]
     end
-    refused 'zero config.another stage than -z' 2 'zero.json' 'stage 2' '-z for 3' -- --dtype bf16 -z 3 \
-        --zero-config "$json"
-    refused 'zero config.another dtype' 2 'zero.json' 'bf16' '--dtype bf16' -- --dtype fp32 \
-        --zero-config "$json"
+    refused 'zero config.another stage than -z' 2 'zero.json:1: zero_optimization.stage: 2: option -z says 3' \
+        -- --dtype bf16 -z 3 --zero-config "$json"
+    refused 'zero config.another dtype' 2 'zero.json:1: bf16.enabled: bf16: option --dtype says fp32' -- \
+        --dtype fp32 --zero-config "$json"
     echo '{ "bf16": { "enabled": true }, "communication_data_type": "bf16" }' >"$json"
     refused 'zero config.another type on the wire' 2 'zero.json' 'communication_data_type' '--comm-type' -- \
         --dtype bf16 --comm-type fp32 --zero-config "$json"
+    refused 'zero config.a type on the wire that would round' 2 'communication_data_type: "bf16"' \
+        'travel as fp32' -- --dtype bf16 -z 1 -d 256 --zero-config "$json"
     echo '{ "gradient_accumulation_steps": 2 }' >"$json"
     refused 'zero config.other micro-batches' 2 'zero.json' 'gradient_accumulation_steps is 2' '1 micro' -- \
-        --zero-config "$json"
+        --zero-config "$json" -d 128
     echo '{ "zero_optimisation": { "stage": 2 } }' >"$json"
     refused 'zero config.unknown key' 2 'zero.json:1' 'zero_optimisation' 'nearest.*zero_optimization' -- \
         --zero-config "$json"
     refused 'zero config.no file' 0 'nowhere.json' 'No such file' -- --zero-config "$dir/nowhere.json"
+    test_zero_config_trainer "$json"
+    test_zero_config_list "$json"
+    test_print_config "$json"
+}
+
+# What the file asks of the trainer, as a tutorial has it, and the same by options.
+test_zero_config_trainer() {
+    local json=$1
+    begin 'zero config.batch, optimizer and clipping of the file'
+    echo '{
+  // comments, 2e8, a trailing comma
+  "train_batch_size": 24, "gradient_accumulation_steps": 2,
+  "gradient_clipping": 0.5,
+  "optimizer": { "type": "AdamW", "params": { "lr": 1e-3, "betas": [0.8, 0.99], "weight_decay": 0.1 } },
+  "zero_optimization": { "stage": 3, "reduce_bucket_size": 2e8, "sub_group_size": 1e9 },
+}' >"$json"
+    need 'did not run' train 2 config --dtype fp32 -b 6 --zero-config "$json"
+    need 'the options did not run' train 2 options --dtype fp32 -z 3 -b 6 -d 768 -l 1e-3 --beta1 0.8 \
+        --beta2 0.99 -c 0.1 --clip 0.5 --bucket 2e8
+    need 'other results than the same options have' [ "$(result config)" = "$(result options)" ]
+    need 'no note on sub_group_size' grep -q 'no effect  zero.json:6: zero_optimization.sub_group_size' \
+        "$dir/config.screen"
+    need 'no config lines' grep -q '^config .*micro_batches 2 (zero.json:3)' "$dir/config.screen"
+    need 'summary.json is not valid' valid_json "$dir/config/summary.json"
+    need 'no lr in summary.json' grep -q '"trainer.lr": {"value": 0.001, "reason": "zero.json:5"}' \
+        "$dir/config/summary.json"
+    need 'no bucket in summary.json' grep -q '"reduce_bucket_size": {"value": 200000000, ' \
+        "$dir/options/summary.json"
+    end
+    begin 'zero config.rows of a micro-batch from train_batch_size'
+    echo '{ "train_batch_size": 12 }' >"$json"
+    need 'did not run' run 2 30 -e l2h2c32v257t32 -x 1 -v 0 -s 0 --zero-config "$json" >"$dir/rows.screen"
+    need 'not 6 rows' grep -q '^batch .* B 6 x T 32 x 2 ranks x 1 micro' "$dir/rows.screen"
+    end
+    echo '{ "train_batch_size": 13, "optimizer": { "params": { "lr": "auto" } } }' >"$json"
+    refused 'zero config.a batch that does not divide' 2 'train_batch_size is 13' '2 ranks' -- \
+        --zero-config "$json"
+    echo '{ "train_batch_size": 8 }' >"$json"
+    refused 'zero config.another batch than -d' 2 'train_batch_size is 8' '-d 128' -- --zero-config "$json" \
+        -d 128
+}
+
+# All keys that cannot be honoured are listed at once, by one rank, with the options that do it here.
+test_zero_config_list() {
+    local json=$1 line
+    echo '{ "gradient_clipping": 2.0,
+"scheduler": { "type": "WarmupLR" },
+"zero_optimization": { "stage": 1,
+"offload_param": { "device": "cpu" },
+"stge3_max_live_parameters": 1e9 },
+"wall_clock_breakdown": true,
+"activation_checkpointing": { "cpu_checkpointing": true },
+"train_micro_batch_size_per_gpu": 0 }' >"$json"
+    refused 'zero config.all refusals at once' 2 '8 keys cannot be honoured' -- --clip 1.5 -z 2 \
+        --zero-config "$json"
+    begin 'zero config.the list of refusals'
+    for line in '1: gradient_clipping: 2: option --clip says 1.5' \
+        '2: scheduler: .*option -k, -u, -q' '3: zero_optimization.stage: 1: option -z says 2' \
+        '4: zero_optimization.offload_param.device: "cpu": needs stage 3.*option -z' \
+        '5: zero_optimization.stge3_max_live_parameters: .*nearest .*stage3_max_live_parameters' \
+        '6: wall_clock_breakdown: true: .*option --trace' \
+        '7: activation_checkpointing.cpu_checkpointing: 1: this trainer' \
+        '8: train_micro_batch_size_per_gpu: 0: must be .*option -b'; do
+        need "no '$line'" [ "$(grep -cE "^  $json:$line" "$dir/refused")" = 1 ]
+    done
+    end
+}
+
+test_print_config() {
+    local json=$1
+    begin 'zero config.--print-config'
+    echo '{ "zero_optimization": { "stage": 2, "reduce_bucket_size": "auto", "contiguous_gradients": true } }' \
+        >"$json"
+    need 'did not end with 0' run 2 20 "${small[@]}" --print-config --zero-config "$json" --prefetch 3 \
+        -o "$dir/no_config" >"$dir/print.screen" 2>&1
+    need 'not once' [ "$(grep -c '^config ' "$dir/print.screen")" = 1 ]
+    need 'stage' grep -qE '^  stage +2 +zero.json:1$' "$dir/print.screen"
+    need 'prefetch' grep -qE '^  prefetch +3 +option --prefetch$' "$dir/print.screen"
+    need 'bucket' grep -qE '^  reduce_bucket_size +0 +zero.json:1 says auto: the largest' "$dir/print.screen"
+    need 'a default' grep -qE '^  offload.sub_group_size +16777216 +default$' "$dir/print.screen"
+    need 'it trained' not grep -q '^step' "$dir/print.screen"
+    need 'a folder was made' [ ! -e "$dir/no_config" ]
+    # Offload of a file and by options, which say the same.
+    echo '{ "zero_optimization": { "stage": 3, "offload_optimizer": { "device": "nvme", "nvme_path": "/n", },
+"offload_param": { "device": "cpu", "pin_memory": true } }, "aio": { "block_size": 262144 } }' >"$json"
+    run 0 20 "${small[@]}" --print-config --zero-config "$json" >"$dir/file.screen" 2>&1
+    run 0 20 "${small[@]}" --print-config --offload-optimizer nvme --offload-param cpu --nvme /n \
+        >"$dir/option.screen" 2>&1
+    for screen in file option; do
+        need "$screen: optimizer" grep -qE '^  offload.optimizer +nvme' "$dir/$screen.screen"
+        need "$screen: parameters" grep -qE '^  offload.params +cpu' "$dir/$screen.screen"
+        need "$screen: gradients" grep -qE "^  offload.gradients +cpu +beside" "$dir/$screen.screen"
+        need "$screen: folder" grep -qE '^  offload.nvme +/n ' "$dir/$screen.screen"
+    done
+    need 'block size' grep -qE '^  offload.nvme_block_bytes +524288 +zero.json:2: in place of 262144' \
+        "$dir/file.screen"
+    need 'pin_memory' grep -q '^no effect  zero.json:2: .*pin_memory: .*pinned' "$dir/file.screen"
+    end
+    refused 'zero config.another tier than the option' 0 'offload_param.device: cpu: option --offload-param says' \
+        -- --offload-param nvme --zero-config "$json"
+    refused 'zero config.another folder than the option' 0 'nvme_path: /n: option --nvme says /m' -- --nvme /m \
+        --zero-config "$json"
+    refused 'zero config.NVMe without a folder' 0 'offload.nvme: no folder' '--nvme' -- \
+        --offload-optimizer nvme
 }
 
 int32() {   # little-endian
@@ -661,8 +768,7 @@ test_unlike() {
     unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = not given' -pi tcp \
         -ps "127.0.0.1:$((20000 + RANDOM % 10000))"
     echo '{ "zero_optimization": { "reduce_bucket_size": 5000 } }' >"$dir/zero.json"
-    unlike 'what --zero-config says' 2 1 "$add --zero-config $dir/zero.json" 'reduce_bucket_size = 5000' \
-        'reduce_bucket_size = 0'
+    unlike 'what --zero-config says' 2 1 "$add --zero-config $dir/zero.json" '--bucket = 5000' '--bucket = 0'
 
     mkdir -p "$dir/a" "$dir/b"
     shard "$dir/a/one.bin" 20240520 1 1000 1000

@@ -24,7 +24,7 @@ train() {
     echo "--- failed: $*"; tail -n 5 "$out.screen"
     return 1
 }
-value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/summary.json"; }
+value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$dir/$1/summary.json"; }
 bits() {
     echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" \
         val_loss) $(value "$1" grad_norm)"

@@ -174,7 +174,7 @@ static int write_reason(const Setting *s, char *text) {
         return 0;
     }
     if (k && *k->remark) derived = k->remark;
-    snprintf(text, REASON, "%s%s%s", k ? place : "", k ? " says \"auto\": " : "",
+    snprintf(text, REASON, "%s%s%s", k ? place : "", k ? " says auto: " : "",
              derived ? derived : default_of(s));
     return derived != NULL;
 }

@@ -215,10 +215,10 @@ const Option option_table[] = {
 };
 const int num_options = sizeof option_table / sizeof *option_table;
 
-// Further lines of a help text begin below its first one.
+// Further lines of a help text begin below its first one. A long name has a line to itself.
 static void print_help(const Option *o) {
     const char *line = o->help;
-    print0("  %-14s ", o->name);
+    print0(strlen(o->name) > 14 ? "  %s\n%17s" : "  %-14s %s", o->name, "");
     for (const char *end = strchr(line, '\n'); end; end = strchr(line, '\n')) {
         print0("%.*s\n%17s", (int)(end - line), line, "");
         line = end + 1;

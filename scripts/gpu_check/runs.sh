@@ -22,7 +22,7 @@ read_model() {      # LOG of ours
     read -r P L NH C V longest < <(sed -nE "s/^model .*: ([0-9]+) $rest.*/\1 \2 \3 \4 \5 \6/p" "$1")
     P=$((${P:-0} - ${longest:-0} * ${C:-0}))
 }
-value() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$1"; }     # of a key in a JSON file
+value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$1"; }     # of a key in a JSON file
 digests() {
     echo "$(value "$out/runs/$1/summary.json" params_hash) $(value "$out/runs/$1/summary.json" state_hash)"
 }
