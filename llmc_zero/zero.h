@@ -187,8 +187,9 @@ typedef struct {
 // Returns the defaults: stage 0, fp32, the processor, one micro-batch, prefetch 1, no overlap.
 zero_config zero_defaults(void);
 // Returns 0: *config has taken over what a DeepSpeed JSON file asks of the plugin (docs/details.md lists the
-// keys). A key that cannot be honoured is ZERO_ERR_ARGUMENT with file, line, key and value, and *config is
-// unchanged; a file that cannot be read is ZERO_ERR_IO. Every rank reads the file for itself.
+// keys). Keys that cannot be honoured are ZERO_ERR_ARGUMENT, all of them with file, line and value, and
+// *config is unchanged; a file that cannot be read is ZERO_ERR_IO. Every rank reads the file for itself.
+// offload.nvme of the file is valid until the calling thread reads the next one.
 int zero_config_from_file(zero_config *config, const char *path);
 // The same from the environment: ZERO_STAGE=0..3, and ZERO_CONFIG=path of such a file. They must not
 // contradict.

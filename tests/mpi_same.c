@@ -102,6 +102,14 @@ static void check_settings(void) {
     SETTING_IN((g.config.device = ZERO_CUDA, g.config.comm.nccl = 1), comm.reduce_nccl, 1, "1", "0");
     SETTING(comm.reduce_fp32, 1, "1", "0");
     SETTING(comm.timeout_s, 59.5, "59.5", "60");
+    SETTING(offload.optimizer_ratio, 0.5, "0.5", "1");
+    SETTING(offload.params_in_host, 7, "7", "1000000000");
+    SETTING(offload.sub_group_size, 1LL << 40, "1099511627776", "16777216");
+    // Until the tiers are built, a rank that moves states is refused before the ranks compare.
+    DECIDED(offload.params);
+    DECIDED(offload.optimizer);
+    DECIDED(offload.gradients);
+    DECIDED(offload.delayed_update);
 }
 
 static void check_tables(void) {
@@ -209,6 +217,11 @@ static void check_free(void) {
         FREE(overlap, 1);
         FREE(debug.poison, 1);
         FREE(debug.trace_events, 10);
+        FREE(offload.nvme, odd ? "/a" : "/b");
+        FREE(offload.nvme_block_bytes, 2 << 20);
+        FREE(offload.nvme_depth, 7);
+        FREE(offload.nvme_threads, 3);
+        FREE(offload.nvme_verify, 1);
         FREE(start.mpi_comm, tcp ? NULL : &world);
         FREE(start.method, tcp ? ZERO_START_TCP : ZERO_START_MPI);
         if (!tcp)  // there, another number of ranks would be another job
@@ -222,8 +235,8 @@ static void check_free(void) {
 
 // Counts the fields in zero.h's structs of settings: lines that end a declaration, but for the groups' own.
 static int settings_in_header(void) {
-    static const char *const groups[] = { "zero_numbers_config", "zero_comm_config", "zero_start_config",
-                                          "zero_debug_config", "zero_config" };
+    static const char *const groups[] = { "zero_numbers_config", "zero_comm_config",  "zero_start_config",
+                                          "zero_offload_config", "zero_debug_config", "zero_config" };
     FILE *f = fopen("llmc_zero/zero.h", "r");
     char line[512], name[64];
     int fields = 0, all = 0;

@@ -98,8 +98,8 @@ static void named(const char *line) {
 
 static int is_free(const char *name) {
     static const char *const names[] = {
-        "-i",         "-j",  "-o",  "--tokenizer", "--trace", "--zero-config", "--threads", "--overlap",
-        "--progress", "-pi", "-pn", "-pr",         "-pg",     "-ps",           "-pf"
+        "-i",         "-j",     "-o",  "--tokenizer", "--trace", "--zero-config", "--threads", "--overlap",
+        "--progress", "--nvme", "-pi", "-pn",         "-pr",     "-pg",           "-ps",       "-pf"
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;
