@@ -259,7 +259,9 @@ static void test_traps(void **state) {
         must_say(aio, key, ZERO_KEY_HONOURED, i ? "DeepSpeed itself does not read" : "io_uring");
     }
     // aio inside of zero_optimization, where DeepSpeed refuses it.
-    must_read(Z("\"aio\": {\"queue_depth\": 9}"));
+    text = Z("\"aio\": {\"queue_depth\": 9}");
+    must_read(text);
+    must_say(text, "zero_optimization.aio", ZERO_KEY_HONOURED, "top level");
     assert_int_equal(config.offload.nvme_depth, 9);
     // Blocks smaller than the paper's least, as most files have them.
     text = AIO("\"block_size\": 262144");

@@ -559,8 +559,8 @@ test_zero_config() {
     need 'other buckets' [ "$(grep '^buckets' "$dir/config.screen")" \
         = "$(grep '^buckets' "$dir/options.screen")" ]
     end
-    refused 'zero config.another stage than -z' 2 'zero.json:1: zero_optimization.stage: 2: option -z says 3' \
-        -- --dtype bf16 -z 3 --zero-config "$json"
+    refused 'zero config.another stage than -z' 2 \
+        'zero.json:1: zero_optimization.stage: 2: option -z says 3' -- --dtype bf16 -z 3 --zero-config "$json"
     refused 'zero config.another dtype' 2 'zero.json:1: bf16.enabled: bf16: option --dtype says fp32' -- \
         --dtype fp32 --zero-config "$json"
     echo '{ "bf16": { "enabled": true }, "communication_data_type": "bf16" }' >"$json"
@@ -646,7 +646,7 @@ test_zero_config_list() {
 test_print_config() {
     local json=$1
     begin 'zero config.--print-config'
-    echo '{ "zero_optimization": { "stage": 2, "reduce_bucket_size": "auto", "contiguous_gradients": true } }' \
+    echo '{ "zero_optimization": { "stage": 2, "reduce_bucket_size": "auto", "reduce_scatter": true } }' \
         >"$json"
     need 'did not end with 0' run 2 20 "${small[@]}" --print-config --zero-config "$json" --prefetch 3 \
         -o "$dir/no_config" >"$dir/print.screen" 2>&1
@@ -671,12 +671,13 @@ test_print_config() {
     done
     need 'block size' grep -qE '^  offload.nvme_block_bytes +524288 +zero.json:2: in place of 262144' \
         "$dir/file.screen"
+    need 'the host tier of a CPU run' grep -q '^noted  .*nothing moves' "$dir/option.screen"
     need 'pin_memory' grep -q '^no effect  zero.json:2: .*pin_memory: .*pinned' "$dir/file.screen"
     end
-    refused 'zero config.another tier than the option' 0 'offload_param.device: cpu: option --offload-param says' \
-        -- --offload-param nvme --zero-config "$json"
-    refused 'zero config.another folder than the option' 0 'nvme_path: /n: option --nvme says /m' -- --nvme /m \
-        --zero-config "$json"
+    refused 'zero config.another tier than the option' 0 \
+        'offload_param.device: cpu: option --offload-param says nvme' -- --offload-param nvme --zero-config "$json"
+    refused 'zero config.another folder than the option' 0 'nvme_path: /n: option --nvme says /m' -- \
+        --nvme /m --zero-config "$json"
     refused 'zero config.NVMe without a folder' 0 'offload.nvme: no folder' '--nvme' -- \
         --offload-optimizer nvme
 }

@@ -182,15 +182,21 @@ static int write_reason(const Setting *s, char *text) {
 // --------
 // where they are shown
 
-static void print_without_effect(void) {
+// Keys without effect, and what is to be known of keys that set nothing of the table.
+static void print_notes(void) {
     const zero_deepspeed *file = zero_file();
+    const zero_config *c = effective_settings();
     char place[128];
     for (int i = 0; file && i < file->n; i++) {
         const zero_deepspeed_key *k = &file->keys[i];
-        if (k->fate != ZERO_KEY_NO_EFFECT) continue;
+        const int no_effect = k->fate == ZERO_KEY_NO_EFFECT;
+        if (!*k->remark || (*k->setting && !no_effect)) continue;
         write_place(k, place, sizeof place);
-        print0("no effect  %s: %s: %s\n", place, k->key, k->remark);
+        print0("%s  %s: %s: %s\n", no_effect ? "no effect" : "noted    ", place, k->key, k->remark);
     }
+    if (!on_cuda() && (c->offload.params == ZERO_HOST || c->offload.optimizer == ZERO_HOST))
+        print0("noted      this run computes in the host's memory, where the tier cpu is: nothing moves "
+               "there\n");
 }
 
 void print_config(const GPT2 *model) {
@@ -201,7 +207,7 @@ void print_config(const GPT2 *model) {
         write_reason(s, reason);
         print0("  %-30s %-12s %s\n", s->name, *value ? value : "-", reason);
     }
-    print_without_effect();
+    print_notes();
     fflush(stdout);
     const zero_plan_info plan = plan_of(model, effective_settings());
     print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
@@ -227,7 +233,7 @@ void print_config_lines(void) {
         column = column && fits ? column + 2 + n : INDENT + n;
     }
     if (column) print0("\n");
-    print_without_effect();
+    print_notes();
 }
 
 static void write_text(FILE *f, const char *text) {

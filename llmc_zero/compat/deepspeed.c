@@ -8,6 +8,100 @@
 #include <string.h>
 #include <strings.h>
 
+// -------- reading a value by its row
+
+static void refuse_by_row(reader *r, const key_row *w, const json_t *v) {
+    if (w->only)
+        key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why, (int)strcspn(w->only, "|"),
+                   w->only);
+    else
+        key_refuse(r, v, w->setting, "%s", w->why);
+}
+
+// {"enabled": false, ...} means false. The rest of such a block has no effect then.
+static void read_only(reader *r, const key_row *w, const json_t *v) {
+    const json_t *enabled = w->only ? json_object_get(v, "enabled") : NULL;
+    if (enabled) {
+        snprintf(r->path + strlen(r->path), sizeof r->path - strlen(r->path), ".enabled");
+        v = enabled;
+    }
+    if (json_is_left_out(v) || (w->only && json_equals(v, w->only)))
+        key_note(r, ZERO_KEY_HONOURED, v, "");
+    else
+        refuse_by_row(r, w, v);
+}
+
+static void set_field(reader *r, const key_row *w, double x) {
+    char *field = (char *)&r->config + w->field;
+    if (w->type == AN_INT) *(int *)field = (int)x;
+    if (w->type == AN_INT64) *(int64_t *)field = (int64_t)x;
+    if (w->type == A_DOUBLE) *(double *)field = x;
+}
+
+// The value is of the right kind.
+static void take(reader *r, const key_row *w, const json_t *v, double x) {
+    if (w->set) {
+        w->set(r, v, x);
+        return;
+    }
+    if (w->field) set_field(r, w, x);
+    if (w->setting)
+        key_sets_number(r, w->setting, x, "");
+    else
+        key_note(r, ZERO_KEY_NO_EFFECT, v, w->why);
+}
+
+static void read_number(reader *r, const key_row *w, const json_t *v) {
+    const char *whole = w->kind == COUNT ? "whole number" : "number";
+    int64_t n = 0;
+    double x = 0;
+    int right = w->kind == COUNT ? json_as_count(v, &n) : json_as_number(v, &x);
+    if (w->kind == COUNT) x = (double)n;
+    if (right && x >= w->min && x <= w->max)
+        take(r, w, v, x);
+    else
+        key_refuse(r, v, w->setting, "must be a %s from %.15g to %.15g", whole, w->min, w->max);
+}
+
+static void read_bool(reader *r, const key_row *w, const json_t *v) {
+    int on;
+    if (json_as_bool(v, &on))
+        take(r, w, v, on);
+    else
+        key_refuse(r, v, w->setting, "must be true or false");
+}
+
+static void read_value(reader *r, const key_row *w, const json_t *v) {
+    if (json_is_left_out(v)) {
+        zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
+        if (!json_is_string(v)) return;
+        strcpy(k->value, "auto");
+        if (w->setting) snprintf(k->setting, sizeof k->setting, "%s", w->setting);
+        return;
+    }
+    switch (w->kind) {
+    case COUNT:
+    case REAL:
+        read_number(r, w, v);
+        break;
+    case BOOL:
+        read_bool(r, w, v);
+        break;
+    case ONLY:
+        read_only(r, w, v);
+        break;
+    case BLOCK:
+        if (w->set)
+            read_bool(r, w, v);
+        else
+            key_refuse(r, v, NULL, "must be a block { ... }");
+        break;
+    case ANY:
+        take(r, w, v, 0);
+        break;
+    }
+}
+
 // -------- the keys, one by one
 
 static void read_block(reader *r, json_place *place, json_t *block, const char *path, const char *table);
@@ -39,12 +133,16 @@ static void read_key(reader *r, json_place *place, json_t *block, const char *ta
     } else if (!w) {
         read_unknown(r, name);
     } else if (w->kind == BLOCK && json_is_object(v)) {
-        if (stands_twice(r, w)) return json_go_past(place, v);
+        if (stands_twice(r, w)) {
+            json_go_past(place, v);
+            return;
+        }
+        if (w->why) key_note(r, ZERO_KEY_HONOURED, NULL, w->why);
         strcpy(full, r->path);
         read_block(r, place, v, full, w->only ? w->only : full);
         return;
     } else {
-        key_read(r, w, v);
+        read_value(r, w, v);
     }
     json_go_past(place, v);
 }

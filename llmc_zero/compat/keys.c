@@ -32,21 +32,16 @@ void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt
     va_end(args);
 }
 
-static void no_effect(reader *r, const json_t *v, const char *why) {
-    key_note(r, ZERO_KEY_NO_EFFECT, v, why);
-}
-
-// The key in hand sets `setting` to `value`. remark: why, if it is another value than the file's.
-static zero_deepspeed_key *sets(reader *r, const char *setting, const char *value, const char *remark) {
+zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, const char *remark) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
     snprintf(k->setting, sizeof k->setting, "%s", setting);
     snprintf(k->value, sizeof k->value, "%s", value);
     return k;
 }
-static void sets_number(reader *r, const char *setting, double value, const char *remark) {
+void key_sets_number(reader *r, const char *setting, double value, const char *remark) {
     char text[32];
     snprintf(text, sizeof text, "%.15g", value);
-    sets(r, setting, text, remark);
+    key_sets(r, setting, text, remark);
 }
 
 // -------- what keys set
@@ -60,7 +55,7 @@ static void set_stage(reader *r, const json_t *v, double x) {
         return;
     }
     r->config.stage = (int)x;
-    sets_number(r, "stage", x, "");
+    key_sets_number(r, "stage", x, "");
 }
 
 // bf16.enabled and fp16.enabled: at most one is true. With both false the numbers are fp32.
@@ -76,7 +71,7 @@ static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
     }
     r->config.numbers.dtype = type;
     r->type_chosen = 1;
-    sets(r, "numbers.dtype", dtype_name(type), "");
+    key_sets(r, "numbers.dtype", dtype_name(type), "");
 }
 static void set_bf16(reader *r, const json_t *v, double x) { set_dtype(r, v, ZERO_BF16, x != 0); }
 static void set_fp16(reader *r, const json_t *v, double x) {
@@ -94,23 +89,23 @@ static void set_wire(reader *r, const json_t *v, double x) {
         return;
     }
     r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
-    r->wire = sets(r, "comm.reduce_fp32", json_string_value(v), "");
+    r->wire = key_sets(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
 // For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
     (void)v;
     r->config.reduce_bucket_size = x ? (int64_t)x : 1;
-    sets_number(r, "reduce_bucket_size", (double)r->config.reduce_bucket_size,
-                x ? "" : "0 of DeepSpeed: every unit is a bucket");
+    key_sets_number(r, "reduce_bucket_size", (double)r->config.reduce_bucket_size,
+                    x ? "" : "0 of DeepSpeed: every unit is a bucket");
 }
 
 // The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     (void)v;
     if (!x || r->config.prefetch < 1) r->config.prefetch = x != 0;
-    sets_number(r, "prefetch", r->config.prefetch,
-                x ? "units, which the plugin counts in place of elements" : "");
+    key_sets_number(r, "prefetch", r->config.prefetch,
+                    x ? "units, which the plugin counts in place of elements" : "");
 }
 
 static void set_check_overflow(reader *r, const json_t *v, double x) {
@@ -128,14 +123,14 @@ static void set_betas(reader *r, const json_t *v, double x) {
         key_refuse(r, v, "trainer.beta1 trainer.beta2", "must be a list of two numbers");
         return;
     }
-    sets_number(r, "trainer.beta1", beta[0], "");
-    sets_number(r, "trainer.beta2", beta[1], "");
+    key_sets_number(r, "trainer.beta1", beta[0], "");
+    key_sets_number(r, "trainer.beta2", beta[1], "");
 }
 
 static void set_weight_decay(reader *r, const json_t *v, double x) {
     (void)v;
-    sets_number(r, "trainer.weight_decay", x,
-                x ? "of the tensors whose table says so; DeepSpeed decays every parameter" : "");
+    key_sets_number(r, "trainer.weight_decay", x,
+                    x ? "of the tensors whose table says so; DeepSpeed decays every parameter" : "");
 }
 
 // -------- what the offload keys set
@@ -150,7 +145,7 @@ static int read_tier(const json_t *v, zero_tier *tier) {
 }
 
 static zero_deepspeed_key *set_tier(reader *r, const json_t *v, const char *setting, zero_tier *tier) {
-    if (read_tier(v, tier)) return sets(r, setting, tier_names[*tier], "");
+    if (read_tier(v, tier)) return key_sets(r, setting, tier_names[*tier], "");
     key_refuse(r, v, setting, "must be \"none\", \"cpu\" or \"nvme\"");
     return NULL;
 }
@@ -173,14 +168,14 @@ static int is_doubled(reader *r, const json_t *v, const char *block) {
 static void set_cpu_offload(reader *r, const json_t *v, double x) {
     if (is_doubled(r, v, "offload_optimizer")) return;
     r->config.offload.optimizer = x ? ZERO_HOST : ZERO_DEVICE;
-    r->states = sets(r, "offload.optimizer", tier_names[r->config.offload.optimizer],
-                     "the old name of offload_optimizer.device");
+    r->states = key_sets(r, "offload.optimizer", tier_names[r->config.offload.optimizer],
+                         "the old name of offload_optimizer.device");
 }
 static void set_cpu_offload_param(reader *r, const json_t *v, double x) {
     if (is_doubled(r, v, "offload_param")) return;
     r->config.offload.params = x ? ZERO_HOST : ZERO_DEVICE;
-    r->params = sets(r, "offload.params", tier_names[r->config.offload.params],
-                     "the old name of offload_param.device");
+    r->params = key_sets(r, "offload.params", tier_names[r->config.offload.params],
+                         "the old name of offload_param.device");
 }
 
 static zero_deepspeed_key *set_folder(reader *r, const json_t *v) {
@@ -192,7 +187,7 @@ static zero_deepspeed_key *set_folder(reader *r, const json_t *v) {
         key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
         return NULL;
     }
-    return sets(r, "", json_string_value(v), "");
+    return key_sets(r, "", json_string_value(v), "");
 }
 static void set_params_folder(reader *r, const json_t *v, double x) {
     (void)x;
@@ -206,8 +201,8 @@ static void set_states_folder(reader *r, const json_t *v, double x) {
 static void set_ratio(reader *r, const json_t *v, double x) {
     (void)v;
     r->config.offload.optimizer_ratio = x;
-    sets_number(r, "offload.optimizer_ratio", x,
-                x > 0 && x < 1 ? "exactly this part; DeepSpeed rounds it to whole sub-groups" : "");
+    key_sets_number(r, "offload.optimizer_ratio", x,
+                    x > 0 && x < 1 ? "exactly this part; DeepSpeed rounds it to whole sub-groups" : "");
 }
 
 // Most files spell out DeepSpeed's default of 1e9, which would make a shard of any model one sub-group:
@@ -218,11 +213,11 @@ static void set_sub_group(reader *r, const json_t *v, double x) {
         snprintf(remark, sizeof remark,
                  "no limit for DeepSpeed either; sub-groups of %lld elements overlap with less memory",
                  (long long)r->config.offload.sub_group_size);
-        no_effect(r, v, remark);
+        key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
         return;
     }
     r->config.offload.sub_group_size = (int64_t)x;
-    sets_number(r, "offload.sub_group_size", x, "");
+    key_sets_number(r, "offload.sub_group_size", x, "");
 }
 
 // -------- what the aio keys set
@@ -237,7 +232,7 @@ static void set_block_bytes(reader *r, const json_t *v, double x) {
     if (bytes != (int64_t)x)
         snprintf(remark, sizeof remark, "in place of %.15g: at least 524288, a multiple of 4096", x);
     r->config.offload.nvme_block_bytes = bytes;
-    sets_number(r, "offload.nvme_block_bytes", (double)bytes, remark);
+    key_sets_number(r, "offload.nvme_block_bytes", (double)bytes, remark);
 }
 
 // DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
@@ -251,10 +246,11 @@ static void set_threads(reader *r, const json_t *v, double x) {
     char text[16];
     r->config.offload.nvme_threads = (int)x;
     snprintf(text, sizeof text, "%d", (int)x);
-    r->threads = sets(r, "offload.nvme_threads", text,
-                      own_name ? "used where the kernel has no io_uring"
-                               : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
-                                 "where the kernel has no io_uring");
+    r->threads = key_sets(r, "offload.nvme_threads", text,
+                          own_name
+                              ? "used where the kernel has no io_uring"
+                              : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
+                                "where the kernel has no io_uring");
 }
 
 // -------- the table
@@ -274,14 +270,14 @@ static void set_threads(reader *r, const json_t *v, double x) {
                      : A_DOUBLE)
 
 // null and "auto" (a placeholder that Hugging Face fills) count as absent.
-static const key_row rows[] = {
+const key_row key_rows[] = {
     { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
     { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
     { "", "bf16 optimizer data_types activation_checkpointing checkpoint aio", .kind = BLOCK },
-    { "", "bfloat16", BLOCK, .only = "bf16" },
+    { "", "bfloat16", BLOCK, .only = "bf16", .why = "the old name of bf16" },
     { "optimizer", "params", .kind = BLOCK },
     { ZERO, "offload_param offload_optimizer", .kind = BLOCK },
-    { ZERO, "aio", BLOCK, .only = "aio" },  // DeepSpeed refuses it there; many users put it there
+    { ZERO, "aio", BLOCK, .only = "aio", .why = "belongs to the top level, and DeepSpeed refuses it here" },
 
     // ---- done as asked
     { ZERO, "stage", COUNT, .max = 3, .set = set_stage, .setting = "stage" },
@@ -439,156 +435,4 @@ static const key_row rows[] = {
     { "checkpoint", "parallel_write writer checkpoint_serialization", .why = "not built; remove it" },
     { ZERO, "grad_hooks", .why = "DeepSpeed has no such key any more; remove it" },
 };
-enum { ROWS = sizeof rows / sizeof *rows, NAME = 64 };  // NAME: longer than any key, end included
-
-// -------- finding a row
-
-// Returns the next word of a list and its length in *n, or NULL after the last.
-static const char *next_word(const char **list, size_t *n) {
-    const char *word = *list + strspn(*list, " ");
-    *n = strcspn(word, " ");
-    *list = word + *n;
-    return *n ? word : NULL;
-}
-
-const key_row *key_find(const char *block, const char *name) {
-    for (const key_row *w = rows; w < rows + ROWS; w++) {
-        size_t n;
-        if (strcmp(w->block, block)) continue;
-        for (const char *list = w->names, *word; (word = next_word(&list, &n));)
-            if (n == strlen(name) && !memcmp(word, name, n)) return w;
-    }
-    return NULL;
-}
-
-static int least(int a, int b) { return a < b ? a : b; }
-
-// Returns the Levenshtein distance of a and b, which are both shorter than NAME.
-static int edit_distance(const char *a, size_t na, const char *b, size_t nb) {
-    int d[NAME];
-    for (size_t j = 0; j <= nb; j++) d[j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
-        int diagonal = d[0];
-        d[0] = (int)i;
-        for (size_t j = 1; j <= nb; j++) {
-            int changed = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = d[j];
-            d[j] = least(changed, least(d[j], d[j - 1]) + 1);
-        }
-    }
-    return d[nb];
-}
-
-static int is_in_block(const reader *r, const char *block) {
-    size_t n = strlen(block);
-    return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
-}
-
-// The key may be misspelt or in the wrong block, so keys of all blocks are compared.
-void key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
-    int best = (int)strlen(name) / 2 + 1;
-    *nearest = '\0';
-    for (const key_row *w = rows; w < rows + ROWS && strlen(name) < NAME; w++) {
-        size_t n;
-        for (const char *list = w->names, *word; (word = next_word(&list, &n));) {
-            int d = edit_distance(name, strlen(name), word, n);
-            if (d > best || (d == best && (!*nearest || !is_in_block(r, w->block)))) continue;
-            best = d;
-            snprintf(nearest, size, "%s%s%.*s", w->block, *w->block ? "." : "", (int)n, word);
-        }
-    }
-}
-
-// -------- reading a value by its row
-
-static void refuse_by_row(reader *r, const key_row *w, const json_t *v) {
-    if (w->only)
-        key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why, (int)strcspn(w->only, "|"),
-                   w->only);
-    else
-        key_refuse(r, v, w->setting, "%s", w->why);
-}
-
-// {"enabled": false, ...} means false. The rest of such a block has no effect then.
-static void read_only(reader *r, const key_row *w, const json_t *v) {
-    const json_t *enabled = w->only ? json_object_get(v, "enabled") : NULL;
-    if (enabled) {
-        snprintf(r->path + strlen(r->path), sizeof r->path - strlen(r->path), ".enabled");
-        v = enabled;
-    }
-    if (json_is_left_out(v) || (w->only && json_equals(v, w->only)))
-        key_note(r, ZERO_KEY_HONOURED, v, "");
-    else
-        refuse_by_row(r, w, v);
-}
-
-static void set_field(reader *r, const key_row *w, double x) {
-    char *field = (char *)&r->config + w->field;
-    if (w->type == AN_INT) *(int *)field = (int)x;
-    if (w->type == AN_INT64) *(int64_t *)field = (int64_t)x;
-    if (w->type == A_DOUBLE) *(double *)field = x;
-}
-
-// The value is of the right kind.
-static void take(reader *r, const key_row *w, const json_t *v, double x) {
-    if (w->set) {
-        w->set(r, v, x);
-        return;
-    }
-    if (w->field) set_field(r, w, x);
-    if (w->setting)
-        sets_number(r, w->setting, x, "");
-    else
-        no_effect(r, v, w->why);
-}
-
-static void read_number(reader *r, const key_row *w, const json_t *v) {
-    const char *whole = w->kind == COUNT ? "whole number" : "number";
-    int64_t n = 0;
-    double x = 0;
-    int right = w->kind == COUNT ? json_as_count(v, &n) : json_as_number(v, &x);
-    if (w->kind == COUNT) x = (double)n;
-    if (right && x >= w->min && x <= w->max)
-        take(r, w, v, x);
-    else
-        key_refuse(r, v, w->setting, "must be a %s from %.15g to %.15g", whole, w->min, w->max);
-}
-
-static void read_bool(reader *r, const key_row *w, const json_t *v) {
-    int on;
-    if (json_as_bool(v, &on))
-        take(r, w, v, on);
-    else
-        key_refuse(r, v, w->setting, "must be true or false");
-}
-
-void key_read(reader *r, const key_row *w, const json_t *v) {
-    if (json_is_left_out(v)) {
-        zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
-        if (!json_is_string(v)) return;
-        strcpy(k->value, "auto");
-        if (w->setting) snprintf(k->setting, sizeof k->setting, "%s", w->setting);
-        return;
-    }
-    switch (w->kind) {
-    case COUNT:
-    case REAL:
-        read_number(r, w, v);
-        break;
-    case BOOL:
-        read_bool(r, w, v);
-        break;
-    case ONLY:
-        read_only(r, w, v);
-        break;
-    case BLOCK:
-        if (w->set)
-            read_bool(r, w, v);
-        else
-            key_refuse(r, v, NULL, "must be a block { ... }");
-        break;
-    case ANY:
-        take(r, w, v, 0);
-        break;
-    }
-}
+const int num_key_rows = sizeof key_rows / sizeof *key_rows;

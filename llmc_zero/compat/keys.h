@@ -29,7 +29,8 @@ typedef struct {
     key_kind kind;
     const char *only;  // ONLY: the values taken, as JSON parted by |, NULL for none. BLOCK: the block whose
                        // keys it has, if not its own
-    const char *why;   // ONLY: why no other value is taken. Of a key without effect: why it has none
+    const char *why;   // ONLY: why no other value is taken. Of a key without effect: why it has none.
+                       // BLOCK: what to know of the block
     const char *setting;    // what the key sets, or what does it here
     const char *automatic;  // what "auto" comes to, if not to what holds without the key
     double min, max;        // COUNT and REAL
@@ -38,15 +39,20 @@ typedef struct {
     void (*set)(reader *r, const json_t *v, double x);  // x: the value of COUNT, REAL and BOOL
 } key_row;
 
+extern const key_row key_rows[];
+extern const int num_key_rows;
+
 // Returns the row of a key, or NULL.
 const key_row *key_find(const char *block, const char *name);
 // Writes the nearest known key, with its block, or "" if more than half of `name` would change.
 void key_nearest(const reader *r, const char *name, char *nearest, size_t size);
-// Reads the value of the key in hand by its row, which is not a BLOCK with an object.
-void key_read(reader *r, const key_row *w, const json_t *v);
 
 // Each notes what has become of the key in hand; v NULL: without its value.
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
+// It sets `setting` to `value`. remark: why, if that is another value than the file's.
+zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, const char *remark);
+void key_sets_number(reader *r, const char *setting, double value, const char *remark);
+// It is refused; setting: what to set instead, or NULL.
 void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
