@@ -143,16 +143,26 @@ int settings_check_offload(const zero_config *c) {
     if (o->params_in_host < 0)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.params_in_host", " %lld: at least 0 elements",
                                  (long long)o->params_in_host);
-    if (o->sub_group_size < 65536)
+    if (o->sub_group_size < 2048)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.sub_group_size",
-                                 " %lld: at least 65536 elements", (long long)o->sub_group_size);
+                                 " %lld: at least 2048 elements, a page of bf16",
+                                 (long long)o->sub_group_size);
     return check_nvme(o);
 }
 
-// ---- REMOVE with the tiers: until they are built, what leaves the device is refused here and nowhere else.
-static int refuse_unbuilt_tiers(const zero_offload_config *o) {
-    if (o->params) return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.params", ": not built yet");
-    if (o->optimizer) return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.optimizer", ": not built yet");
+// What is not built yet is refused here and nowhere else.
+static int refuse_unbuilt_tiers(const zero_config *c) {
+    const zero_offload_config *o = &c->offload;
+    if (c->device == ZERO_CUDA && (o->params || o->optimizer))
+        return zero_fail_setting(
+            ZERO_ERR_ARGUMENT, o->params ? "offload.params device" : "offload.optimizer device",
+            ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
+    if (o->gradients == ZERO_NVME)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.gradients",
+                                 ": gradients on NVMe are not built yet; use ZERO_HOST");
+    if (o->delayed_update)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update",
+                                 ": this is not built yet; leave it out");
     return 0;
 }
 
@@ -203,5 +213,5 @@ int settings_check(const zero_config *c) {
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.trace_events", " %d: at least 0",
                                  c->debug.trace_events);
     ZERO_TRY(settings_check_offload(c));
-    return refuse_unbuilt_tiers(&c->offload);
+    return refuse_unbuilt_tiers(c);
 }

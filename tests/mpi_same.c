@@ -103,8 +103,8 @@ static void check_settings(void) {
     SETTING(comm.reduce_fp32, 1, "1", "0");
     SETTING(comm.timeout_s, 59.5, "59.5", "60");
     SETTING(offload.optimizer_ratio, 0.5, "0.5", "1");
-    SETTING(offload.params_in_host, 7, "7", "1000000000");
-    SETTING(offload.sub_group_size, 1LL << 40, "1099511627776", "16777216");
+    SETTING(offload.params_in_host, 7, "7", "0");
+    SETTING(offload.sub_group_size, 1LL << 40, "1099511627776", "4194304");
     // Until the tiers are built, a rank that moves states is refused before the ranks compare.
     DECIDED(offload.params);
     DECIDED(offload.optimizer);

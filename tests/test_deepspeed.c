@@ -306,7 +306,7 @@ static void test_traps(void **state) {
     assert_true(config.offload.optimizer_ratio == 0.3);
     assert_int_equal(config.offload.sub_group_size, zero_defaults().offload.sub_group_size);
     must_say(text, "zero_optimization.offload_optimizer.ratio", ZERO_KEY_HONOURED, "exactly");
-    must_say(text, "zero_optimization.sub_group_size", ZERO_KEY_NO_EFFECT, "16777216");
+    must_say(text, "zero_optimization.sub_group_size", ZERO_KEY_NO_EFFECT, "4194304");
     // super_offload
     text = OPTIMIZER("\"device\": \"cpu\", \"super_offload\": true");
     must_read(text);
