@@ -118,20 +118,21 @@ void take_zero_file(void) {
 void settle_file_batch(void) {
     const zero_deepspeed_key *rows = zero_file_key("trainer.rows");
     const int rows_are_said = rows && strcmp(rows->value, "auto");
-    const int parts = run.ranks * (opt.micro_batches ? opt.micro_batches : 1);
+    const long long parts = (long long)run.ranks * (opt.micro_batches ? opt.micro_batches : 1);
     if (!opt.rows_a_step) return;
     if (!rows_are_said && !option_is_given(option_named("-b"))) {
         if (opt.rows_a_step % parts)
-            die("option --zero-config %s: train_batch_size %d does not divide by %d ranks x %d micro-batches",
+            die("option --zero-config %s: train_batch_size %d does not divide by %d ranks x %lld "
+                "micro-batches",
                 opt.zero_config, opt.rows_a_step, run.ranks, parts / run.ranks);
-        opt.B = opt.rows_a_step / parts;
+        opt.B = (int)(opt.rows_a_step / parts);
     }
-    const int at_once = opt.B * run.ranks;
+    const long long at_once = (long long)opt.B * run.ranks;
     if (opt.rows_a_step % at_once || (opt.micro_batches && opt.rows_a_step != opt.B * parts))
         die("option --zero-config %s: train_batch_size is %d, but %d rows (train_micro_batch_size_per_gpu or "
-            "-b) x %d micro-batches (gradient_accumulation_steps) x %d ranks are %d",
+            "-b) x %lld micro-batches (gradient_accumulation_steps) x %d ranks are %lld",
             opt.zero_config, opt.rows_a_step, opt.B, parts / run.ranks, run.ranks, opt.B * parts);
-    opt.micro_batches = opt.rows_a_step / at_once;
+    opt.micro_batches = (int)(opt.rows_a_step / at_once);
 }
 
 void check_file_batch(int micro_batches) {
