@@ -76,5 +76,6 @@ FNR == 1 { end_entry(); in_code = 0; if (FILENAME ~ /job/) print "## Ranks of a 
     in_code = 1
 }
 END { end_entry() }
-' llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero_plan.h llmc_zero/zero_deepspeed.h | cat -s | sed '${/^$/d}' >"$to.tmp"
+' llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero_plan.h llmc_zero/zero_deepspeed.h | cat -s |
+    sed '${/^$/d}' >"$to.tmp"
 mv "$to.tmp" "$to"

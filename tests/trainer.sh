@@ -675,7 +675,8 @@ test_print_config() {
     need 'pin_memory' grep -q '^no effect  zero.json:2: .*pin_memory: .*pinned' "$dir/file.screen"
     end
     refused 'zero config.another tier than the option' 0 \
-        'offload_param.device: cpu: option --offload-param says nvme' -- --offload-param nvme --zero-config "$json"
+        'offload_param.device: cpu: option --offload-param says nvme' -- --offload-param nvme \
+        --zero-config "$json"
     refused 'zero config.another folder than the option' 0 'nvme_path: /n: option --nvme says /m' -- \
         --nvme /m --zero-config "$json"
     refused 'zero config.NVMe without a folder' 0 'offload.nvme: no folder' '--nvme' -- \

@@ -137,8 +137,7 @@ void settle_file_batch(void) {
 
 void check_file_batch(int micro_batches) {
     if (opt.rows_a_step && opt.rows_a_step != opt.B * run.ranks * micro_batches)
-        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d of them; leave one of "
-            "them "
+        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d; leave one of them "
             "out",
             opt.zero_config, opt.rows_a_step, opt.total_batch, opt.B * run.ranks * micro_batches);
 }

@@ -262,12 +262,11 @@ static void set_threads(reader *r, const json_t *v, double x) {
 #define NO_LIMIT 1e18  // fits an int64_t
 #define NOT_BUILT "not built"
 // The setting that is a field, with the field's type.
+// clang-format off
 #define FIELD(member)                                           \
     .setting = #member, .field = offsetof(zero_config, member), \
-    .type = _Generic(((zero_config *)0)->member, int            \
-                     : AN_INT, int64_t                          \
-                     : AN_INT64, double                         \
-                     : A_DOUBLE)
+    .type = _Generic(((zero_config *)0)->member, int: AN_INT, int64_t: AN_INT64, double: A_DOUBLE)
+// clang-format on
 
 // null and "auto" (a placeholder that Hugging Face fills) count as absent.
 const key_row key_rows[] = {
