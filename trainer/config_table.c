@@ -100,7 +100,7 @@ static void write_value_in(const Setting *s, const zero_config *config, const Op
         words = *(const char *const *)at ? *(const char *const *)at : "";
         break;
     case DTYPE:
-        words = dtype_name((gpt2_dtype) * (const zero_dtype *)at);
+        words = dtype_name((gpt2_dtype)(*(const zero_dtype *)at));
         break;
     case DEVICE:
         words = *(const zero_device *)at == ZERO_CUDA ? "cuda" : "cpu";
@@ -153,9 +153,9 @@ static const char *default_of(const Setting *s) {
 }
 
 // The file's name and line.
-static int write_place(const zero_deepspeed_key *k, char *text, size_t size) {
+static void write_place(const zero_deepspeed_key *k, char *text, size_t size) {
     const char *slash = strrchr(opt.zero_config, '/');
-    return snprintf(text, size, "%s:%d", slash ? slash + 1 : opt.zero_config, k->line);
+    snprintf(text, size, "%s:%d", slash ? slash + 1 : opt.zero_config, k->line);
 }
 
 // Returns 1 if the value was derived from something else.
