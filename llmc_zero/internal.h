@@ -101,9 +101,9 @@ struct zero {
     adamw_constants adamw;
     update_piece *pieces;  // (n_pieces) unit by unit
     int64_t n_pieces;
-    const int *update_order;  // (n_units) the schedule's
-    int updating;             // which of these is updated now
-    int begins_ahead;         // 1: a piece is opened while the one before is updated
+    int *update_order;  // (n_units)
+    int update_at;      // which of these is updated now
+    int begins_ahead;   // 1: a piece is opened while the one before is updated
     state_part opened[2][STATES];
     int window;                                     // the one of the two that is opened next
     schedule schedule;                              // of the uses that read parameters
@@ -135,6 +135,7 @@ static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
 }
 
+int wait_for_update(zero *z);  // all units have been updated
 int wait_for_device(
     zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
 // all (ranks, n): each rank's mine (n)

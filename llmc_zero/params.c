@@ -33,6 +33,7 @@ static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
+    if (!u->source.of) ZERO_TRY(begin_source(z, k->index));
     ZERO_TRY(state_ready(&u->source));
     comm_piece piece = {
         .full = u->gather_to ? u->gather_to : u->source.at,
@@ -49,7 +50,7 @@ static int run_gather(void *ctx, task *k) {
 // slot.
 static int submit_gather(zero *z, unit_state *u, comm_use use) {
     u->gather_use = use;
-    ZERO_TRY(begin_source(z, (int)(u - z->units)));
+    if (tasks_have_run(&z->tasks, &u->adamw)) ZERO_TRY(begin_source(z, (int)(u - z->units)));
     return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
 }
 
@@ -168,6 +169,7 @@ static int look_ahead(zero *z, int slot_in_use) {
 static int open_whole(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (u->params) return 0;
+    ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));
     ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
     u->params = u->opened_params.at;
     return 0;
@@ -227,11 +229,13 @@ int params_updated(zero *z, int unit) {
 }
 
 int params_complete(zero *z) {
+    ZERO_TRY(wait_for_update(z));
     for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
     return wait_for_device(z, COMPUTE);
 }
 
 int params_drop_all(zero *z) {
+    ZERO_TRY(wait_for_update(z));
     for (int i = 0; i < z->layout.n_units; i++) {
         ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
         if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));

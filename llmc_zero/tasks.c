@@ -185,6 +185,13 @@ int tasks_submit(tasks *t, task *k, const task *const *needs) {
     return l->may_have_thread ? 0 : relay(t, k);
 }
 
+int tasks_have_run(tasks *t, const task *k) {
+    pthread_mutex_lock(&t->lock);
+    int has_run = t->lanes[k->lane].finished >= k->number;
+    pthread_mutex_unlock(&t->lock);
+    return has_run;
+}
+
 int tasks_wait(tasks *t, task *k) {
     if (t->lanes[k->lane].may_have_thread) {
         pthread_mutex_lock(&t->lock);

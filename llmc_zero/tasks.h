@@ -90,6 +90,8 @@ int tasks_submit(tasks *t, task *k, const task *const *needs);
 // Until k's last submission has run: relays its failure. What the trainer's stream gets from now on comes
 // after k's work. Returns at once if k was never submitted.
 int tasks_wait(tasks *t, task *k);
+// Returns 1 if the last submission of k has run, or there was none.
+int tasks_have_run(tasks *t, const task *k);
 // Submits a task of the host's to LANE_COLLECTIVES, and waits for it.
 int tasks_run(tasks *t, int (*run)(void *, task *), void *ctx);
 

@@ -6,6 +6,7 @@
 #include "internal.h"
 #include "params.h"
 #include <stdlib.h>
+#include <string.h>
 
 // -------- tables, made once at creation
 
@@ -51,8 +52,9 @@ int update_create(zero *z) {
     size_t bytes = z->plan.own[PLAN_UPDATE].bytes;
     z->n_pieces = count.pieces;
     z->pieces = calloc(count.pieces, sizeof *z->pieces);
+    z->update_order = calloc(z->layout.n_units, sizeof *z->update_order);
     adamw_segment *segments = calloc(1, bytes + sizeof *segments);  // at least one
-    adamw_segment *table = segments && z->pieces ? allocate(z, PLAN_UPDATE) : NULL;
+    adamw_segment *table = segments && z->pieces && z->update_order ? allocate(z, PLAN_UPDATE) : NULL;
     int rc = table ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
     if (!rc) list_pieces(z);
     for (int64_t i = 0, n = 0; i < count.pieces && !rc; n += z->pieces[i++].table.n) {
@@ -61,12 +63,17 @@ int update_create(zero *z) {
     }
     if (!rc) rc = device_set(&z->device, table, segments, bytes);
     free(segments);
+    // With states in files the trainer goes on with the next step: forward waits for each unit's update.
+    task_lane lane = z->files ? LANE_PROCESSOR : LANE_TRAINER;
     for (int u = 0; u < z->layout.n_units; u++)
-        z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = LANE_TRAINER, .index = u, .unit = u };
+        z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
     return rc;
 }
 
-void update_free(zero *z) { free(z->pieces); }
+void update_free(zero *z) {
+    free(z->pieces);
+    free(z->update_order);
+}
 
 // -------- the update
 
@@ -83,7 +90,7 @@ static int begin_piece(zero *z, const update_piece *piece, state_part parts[STAT
     return 0;
 }
 
-static int update_piece_of(zero *z, const update_piece *piece, state_part parts[STATES]) {
+static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
     device *d = z->states[ZERO_MOMENT1].updater;
     int own_master = z->config.numbers.dtype == ZERO_F32;
     for (int what = 0; what < STATES; what++)
@@ -100,28 +107,43 @@ static int update_piece_of(zero *z, const update_piece *piece, state_part parts[
     return d->f->adamw(d, COMPUTE, &z->adamw, &a, &piece->table);
 }
 
-// The piece that is updated after piece i of the unit that is at `at` in the order; NULL: none.
+// The piece that is updated after piece i of the unit at z->update_at; NULL: none.
 static const update_piece *piece_after(const zero *z, int i) {
-    const unit_state *u = &z->units[z->update_order[z->updating]];
+    const unit_state *u = &z->units[z->update_order[z->update_at]];
     if (i + 1 < u->n_pieces) return &z->pieces[u->first_piece + i + 1];
-    if (z->updating + 1 == z->layout.n_units) return NULL;
-    return &z->pieces[z->units[z->update_order[z->updating + 1]].first_piece];
+    if (z->update_at + 1 == z->layout.n_units) return NULL;
+    return &z->pieces[z->units[z->update_order[z->update_at + 1]].first_piece];
 }
 
-// The unit's AdamW, on the trainer's stream. Its first piece is begun already where pieces are begun ahead.
+// Updates a piece that begin_piece has begun, while the next one is begun.
+static int update_ahead(zero *z, const update_piece *piece, const update_piece *next) {
+    state_part *parts = z->opened[z->window];
+    z->window = !z->window;
+    int rc = next ? begin_piece(z, next, z->opened[z->window]) : 0;
+    if (!rc) rc = update_opened(z, piece, parts);
+    return state_close_after(rc, parts, STATES);
+}
+
+static int update_alone(zero *z, const update_piece *piece) {
+    state_part *parts = z->opened[0];
+    int rc = begin_piece(z, piece, parts);
+    if (!rc) rc = update_opened(z, piece, parts);
+    return state_close_after(rc, parts, STATES);
+}
+
+// The unit's AdamW. Where pieces are begun ahead its first one is begun already, but for that of the first
+// unit.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
+    if (z->begins_ahead && z->update_at == 0)
+        ZERO_TRY(begin_piece(z, &z->pieces[u->first_piece], z->opened[z->window]));
     for (int i = 0; i < u->n_pieces; i++) {
-        const update_piece *piece = &z->pieces[u->first_piece + i], *next = piece_after(z, i);
-        state_part *parts = z->opened[z->window];
-        int rc = z->begins_ahead ? 0 : begin_piece(z, piece, parts);
-        if (z->begins_ahead) z->window = !z->window;
-        if (!rc && z->begins_ahead && next) rc = begin_piece(z, next, z->opened[z->window]);
-        if (!rc) rc = update_piece_of(z, piece, parts);
-        ZERO_TRY(state_close_after(rc, parts, STATES));
+        const update_piece *piece = &z->pieces[u->first_piece + i];
+        ZERO_TRY(z->begins_ahead ? update_ahead(z, piece, piece_after(z, i)) : update_alone(z, piece));
     }
+    z->update_at++;
     trace_add(&z->trace, ZERO_EV_UPDATE, k->index, traced_lane(z, k->lane), start);
     return 0;
 }
@@ -129,12 +151,12 @@ static int run_adamw(void *ctx, task *k) {
 // One task for each unit, in the order of forward, so that what forward needs first is gathered while the
 // other units are updated. The norm is known: zero_reduce waited for it.
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
-    z->update_order = schedule_begin_update(&z->schedule);
+    ZERO_TRY(wait_for_update(z));
+    memcpy(z->update_order, schedule_begin_update(&z->schedule), z->layout.n_units * sizeof(int));
     z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    const update_piece *first = &z->pieces[z->units[z->update_order[0]].first_piece];
-    if (z->begins_ahead) ZERO_TRY(begin_piece(z, first, z->opened[z->window]));
-    for (z->updating = 0; z->updating < z->layout.n_units; z->updating++) {
-        int unit = z->update_order[z->updating];
+    z->update_at = 0;
+    for (int i = 0; i < z->layout.n_units; i++) {
+        int unit = z->update_order[i];
         ZERO_TRY(tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER_NOTHING));
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, unit));

@@ -5,6 +5,7 @@
 
 int update_create(zero *z);
 void update_free(zero *z);
+// What has a thread may still be under way when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
 
 #endif

@@ -67,7 +67,7 @@ typedef struct {
     double waited_s;        // that threads have waited for them, together
 } zero_file_info;
 // Writes to *f what this rank has moved from and to files on NVMe. Waits for what is being written.
-void zero_get_files(const zero *z, zero_file_info *f);
+void zero_get_files(zero *z, zero_file_info *f);
 
 // -------- plan
 
@@ -124,7 +124,7 @@ typedef enum {
 typedef struct {
     zero_event_kind kind;
     int unit;
-    int thread;             // 0: the trainer's, 1: the one for collectives, 3: reads and writes of files
+    int thread;             // 0: the trainer's, 1: the one for collectives, 3: the files', 4: the update's
     double start_s, end_s;  // since zero_create
 } zero_event;
 // Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after
