@@ -74,7 +74,7 @@ static int run_nothing(void *ctx, task *k) {
 // The empty task starts the thread for collectives now, so that all ranks fail where one gets none.
 static int open_lanes(zero *z) {
     unsigned threads = z->config.overlap && !z->comm.only_queues ? LANE_BIT(LANE_COLLECTIVES) : 0;
-    if (z->config.overlap && z->plan.own[PLAN_FILE_BUFFERS].blocks) threads |= LANE_BIT(LANE_PROCESSOR);
+    if (z->plan.own[PLAN_FILE_BUFFERS].blocks) threads |= LANE_BIT(LANE_PROCESSOR);
     ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
     return tasks_run(&z->tasks, run_nothing, NULL);
 }
