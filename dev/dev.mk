@@ -33,5 +33,6 @@ $(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
 #? PEERS=python        make bench: a Python with torch, and with DeepSpeed where it is, to compare with
 #? ROUNDS=1            make bench: how often each program runs; medians are quoted
 #? STEPS=8             make bench: how many steps a run has
+#? NVME=folder         make bench: a folder on the disk that files are measured on, beside fio
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@$(WITHOUT_FLAGS) dev/bench/bench.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Finds the block size and the depth with which model states on NVMe are read and written fastest, on the
 # folders named. It prints a DeepSpeed "aio" section that --zero-config loads as it is, and on the screen the
-# table of what was measured and the options. It takes about four minutes, and 1 GiB on the disks (MIB=1024 ROUNDS=3).
+# table of what was measured and the options. It takes some minutes, and MIB=1024 on the disks; ROUNDS=3.
 # Usage: scripts/nvme_tune.sh FOLDER[,FOLDER..] > aio.json
 set -eu
 cd "$(dirname "$0")/.."
@@ -39,7 +39,7 @@ measure() {
         { this = $1 " " $2 " " $3 " " $4 }
         this != key { print_row(); key = this; n = 0 }
         { n++; for (k = 8; k <= 14; k += 3) v[k, n] = $k + 0 }
-        END { print_row() }' < <(sort -s -k1,4 "$work/rows") >"$work/medians"
+        END { print_row() }' < <(sort -s -k1,1 -k2,2n -k3,3n -k4,4n "$work/rows") >"$work/medians"
     while read -r folders block depth threads numbers; do
         # shellcheck disable=SC2086
         printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$folders" $((block / 1024)) "$depth" \
@@ -80,7 +80,8 @@ measure
 read -r _ _ _ threads _ _ by_threads < <(best)
 
 cat >&2 <<END
-best: $folders, blocks of $((block / 1024)) KiB, depth $depth: $read GB/s read, $write written, $both both at once
+best: $folders, blocks of $((block / 1024)) KiB, depth $depth
+with these: $read GB/s read, $write written, $both both at once
 without io_uring: $threads threads, $by_threads GB/s both at once
 options: --zero-config aio.json --nvme $folders
 END

@@ -503,7 +503,7 @@ static void refused_ways(void **state) {
     } cases[] = { { FILE_DIRECT, -EINVAL, "buffered (" },
                   { FILE_URING, -EPERM,
                     "3 threads (no io_uring: Operation not permitted), direct, 2 folders" },
-                  { FILE_PIN, -ENOMEM, "2 folders, buffers not registered (Cannot allocate memory)" } };
+                  { FILE_PIN, -ENOMEM, "2 folders, buffers not registered (RLIMIT_MEMLOCK: ulimit -l)" } };
     char *out = buffer(80 * KIB), *in = buffer(80 * KIB);
     fill(out, 80 * KIB, 6);
     file_settings s = settings(2, 8 * KIB);

@@ -6,6 +6,7 @@
 #                           one process then run in turn with ours, and the ratios to the fastest are printed
 #   ROUNDS=3                runs of each program, in turn; medians are quoted
 #   STEPS=8                 steps of a run
+#   NVME=folder[,folder]    where files on NVMe are measured beside fio; build/ by default
 # Then it measures AdamW and the collectives against memory, the hooks on their own, what overlap hides
 # between two hosts (as root), and how a step grows with layers, rows and ranks.
 set -eu
@@ -153,6 +154,20 @@ for dtype in bf16 fp32; do
 done
 echo
 OMP_NUM_THREADS=1 build/bench/hooks 48
+
+# ---- the files on NVMe against fio, in turn on the same folder, where fio is
+echo
+if command -v fio >/dev/null; then
+    build/bench/nvme "${NVME:-build}" >"$work/nvme" || exit 1
+    cat "$work/nvme"
+    awk '!/^#/ && $1 + 0 {
+        printf "{\"name\": \"nvme\", \"block\": %d, \"depth\": %d, ", $1 * 1024, $2
+        printf "\"read_gb_per_s\": %s, \"read_to_fio\": %s, \"write_gb_per_s\": %s, ", $4, $6, $7
+        printf "\"write_to_fio\": %s, \"both_gb_per_s\": %s, \"both_to_fio\": %s}\n", $9, $10, $12
+    }' "$work/nvme" >>"$out"
+else
+    echo "files on NVMe: not measured, because fio is not here (scripts/install_deps.sh bench)"
+fi
 
 dev/bench/overlap.sh
 dev/bench/scale.sh

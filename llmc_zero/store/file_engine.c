@@ -123,7 +123,9 @@ static void write_name(file_engine *e) {
     if (buffered)
         snprintf(direct, sizeof direct, "buffered (%.80s has no O_DIRECT: %s)", buffered->path,
                  strerror(buffered->refused));
-    if (e->pin_why) snprintf(pinned, sizeof pinned, ", buffers not registered (%s)", strerror(e->pin_why));
+    if (e->pin_why)
+        snprintf(pinned, sizeof pinned, ", buffers not registered (%s)",
+                 e->pin_why == ENOMEM ? "RLIMIT_MEMLOCK: ulimit -l" : strerror(e->pin_why));
     snprintf(e->name, sizeof e->name, "%s, %s, %d folder%s%s", driver, direct, e->q.n_folders,
              e->q.n_folders > 1 ? "s" : "", pinned);
 }

@@ -49,8 +49,10 @@ static int fail_request(const file_queue *q, const file_request *r, const char *
 
 // -------- checksums, one for FILE_ALIGN bytes
 
-static uint64_t sum_of(const char *data, int64_t offset) {
-    uint64_t sum = XXH3_64bits_withSeed(data, FILE_ALIGN, (XXH64_hash_t)offset);
+// It says nothing of the place, because it is kept by place: what lies at a wrong one is not what belongs
+// there.
+static uint64_t sum_of(const char *data) {
+    uint64_t sum = XXH3_64bits(data, FILE_ALIGN);
     return sum ? sum : 1;
 }
 
@@ -59,26 +61,24 @@ static void note_sums(file_queue *q, const file_request *r) {
     for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
         file_sums *s = &q->sums[(r->offset + (int64_t)i) / FILE_ALIGN];
         s->before = s->now;
-        s->now = sum_of(r->data + i, r->offset + (int64_t)i);
+        s->now = sum_of(r->data + i);
     }
 }
 
 // What was never written is 0.
-static uint64_t first_sum(int64_t offset) {
+static uint64_t or_of_zeros(uint64_t sum) {
     static const char zeros[FILE_ALIGN];
-    return sum_of(zeros, offset);
+    return sum ? sum : sum_of(zeros);
 }
 
 static int check_sums(const file_queue *q, const file_request *r) {
     for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
-        int64_t offset = r->offset + (int64_t)i;
-        const file_sums *s = &q->sums[offset / FILE_ALIGN];
-        uint64_t now = s->now ? s->now : first_sum(offset);
-        uint64_t sum = sum_of(r->data + i, offset);
-        if (sum == now) continue;
-        uint64_t before = s->before ? s->before : first_sum(offset);
-        const char *what = sum == before ? "is of an older step: the disk has lost the last write"
-                                         : "is not what was written: its checksum differs";
+        const file_sums *s = &q->sums[(r->offset + (int64_t)i) / FILE_ALIGN];
+        uint64_t sum = sum_of(r->data + i);
+        if (sum == or_of_zeros(s->now)) continue;
+        const char *what = sum == or_of_zeros(s->before)
+                               ? "is of an older step: the disk has lost the last write"
+                               : "is not what was written: its checksum differs";
         zero_fail(ZERO_ERR_IO, "%s: the block of %d bytes at offset %lld %s", q->folders[r->folder].path,
                   FILE_ALIGN, (long long)(r->at + (int64_t)i), what);
         return zero_failed_advice("check the disk, or name a folder on another one; then start again from a "
