@@ -702,7 +702,8 @@ static void full_disk(void **state) {
 static int make_folders(void **state) {
     (void)state;
     const char *where = getenv("TMPDIR");
-    snprintf(root, sizeof root, "%.40s/llmc_zero_file.XXXXXX", where ? where : "/tmp");
+    if (!where || strlen(where) > 40) where = "/tmp";
+    snprintf(root, sizeof root, "%.40s/llmc_zero_file.XXXXXX", where);
     if (!mkdtemp(root)) return -1;
     for (int i = 0; i < 3; i++) {
         snprintf(folders[i], sizeof folders[i], "%s/disk%d", root, i);

@@ -40,7 +40,8 @@ typedef struct file_engine file_engine;
 // killed run has left there. A file of anybody else's, or one that another process uses, is an error and
 // stays as it is.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
-// Waits for what is under way, and removes the files. NULL is allowed. Buffers may be freed afterwards.
+// Waits for what is under way, and removes the files. NULL is allowed. Buffers may be freed afterwards,
+// unless the disk does not answer: then it returns after timeout_s and leaves its own memory allocated.
 void file_close(file_engine *e);
 
 // Returns how it works, for the start table: "io_uring, direct, 2 folders", with the reason in brackets
@@ -54,7 +55,8 @@ int64_t file_disk_bytes(const file_settings *s, int64_t bytes);
 
 // Registers the memory that most transfers use, so that the kernel need not pin it for each request. Before
 // the first transfer, once, and the memory stays until file_close. Where the system refuses
-// (RLIMIT_MEMLOCK), file_name says so and all works as without.
+// (RLIMIT_MEMLOCK), file_name says so and all works as without. Buffers in pages of 2 MiB (MADV_HUGEPAGE)
+// reach the disk in fewer pieces, which can be twice as fast.
 void file_buffers(file_engine *e, void *memory, size_t bytes);
 
 // One transfer of any length, zeroed but for the first four fields. With n folders, regions that begin at
