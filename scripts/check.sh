@@ -96,11 +96,12 @@ done
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
 try tsan 'build with TSan' \
-    build SAN=thread CFLAGS='-O1 -g' $trainer build/thread/tests/test_hooks build/thread/tests/test_tasks
+    build SAN=thread CFLAGS='-O1 -g' $trainer build/thread/tests/test_{hooks,tasks,file}
 try tsan_hooks 'hooks under TSan, with and without a thread for collectives' \
     timeout 120 build/thread/tests/test_hooks
 export TSAN_OPTIONS=halt_on_error=1
 try tsan_tasks 'tasks on all lanes under TSan' timeout 60 build/thread/tests/test_tasks
+try tsan_file 'files on NVMe, by io_uring and by threads, under TSan' timeout 100 build/thread/tests/test_file
 try tsan_run 'the thread for collectives under TSan' timeout 300 $trainer "${model[@]}" --overlap 1 -z 3
 try tsan_start 'several ranks by TCP under TSan, two of them killed and two stopped' \
     env KILLS=4 timeout 300 tests/start.sh $trainer threads lost
