@@ -309,8 +309,8 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
         int assumes = i == COMM_WINDOW ? assumed : i == COMM_INCOMING ? incoming_is_assumed : 0;
         add_line(info, r, r->blocks * memory_whole_pages(r->bytes), assumes);
     }
-    for (int i = 0; i < PLAN_ITEMS; i++) add_line(info, &p->own[i], bytes_of(p, i, c, l), 0);
     for (int what = 0; what < STATES; what++) add_line(info, &p->files[what], p->files[what].bytes, 0);
+    for (int i = 0; i < PLAN_ITEMS; i++) add_line(info, &p->own[i], bytes_of(p, i, c, l), 0);
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }
 

@@ -14,7 +14,9 @@
 // first, but for what NCCL takes, which is last.
 typedef enum {
     PLAN_TRACE,
-    PLAN_VALUES,  // staging of zero_set, zero_get and files; scalars of the norm
+    PLAN_VALUES,        // staging of zero_set, zero_get and files; scalars of the norm
+    PLAN_FILE_BUFFERS,  // what is read from files and written to them
+    PLAN_FILE_TABLES,   // what the files' engine takes
     PLAN_PARAMETERS,
     PLAN_SHARED_SLOTS,  // stage 3, a block for each unit used more than once: see plan_for_unit
     PLAN_SLOTS,
@@ -28,8 +30,6 @@ typedef enum {
     PLAN_MOMENT2,
     PLAN_NORM,
     PLAN_UPDATE,
-    PLAN_FILE_BUFFERS,  // what is read from files and written to them
-    PLAN_FILE_TABLES,   // what the files' engine takes
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);

@@ -927,8 +927,9 @@ test_launch() {
 
 # ----
 
+. tests/trainer_tiers.sh
 all_groups='bits resume files outputs traffic memory plan options zero_config input_files not_finite unlike
-            disk_full dying launch'
+            disk_full dying launch tiers'
 for group in "${@:-$all_groups}"; do
     for g in $group; do
         since=$EPOCHREALTIME

@@ -126,15 +126,15 @@ void settle_threads(void) {
 #endif
 }
 
-// On a processor the progress thread needs a core of its own. On CUDA the plugin has streams of its own, and
-// a thread that waits for other ranks takes little of a core.
+// On a processor the progress thread needs a core of its own, unless it mostly waits for files. On CUDA the
+// plugin has streams of its own, and a thread that waits for other ranks takes little of a core.
 void settle_overlap(void) {
     long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
     int spare_core = threads_of_host <= cores_of_host() && run.threads < cores_allowed();
     if (strcmp(opt.overlap, "auto"))
         run.overlap = !strcmp(opt.overlap, "1");
     else
-        run.overlap = on_cuda() || spare_core;
+        run.overlap = on_cuda() || spare_core || !strcmp(opt.offload_param, "nvme");
 }
 
 // --------

@@ -1,0 +1,120 @@
+# Model states in files, as a user meets them. Sourced by tests/trainer.sh, whose functions it uses.
+
+tiers_folder=$dir/nvme
+files() { ls "$tiers_folder" 2>/dev/null; }
+on_nvme=(--nvme "$tiers_folder" --offload-optimizer nvme --offload-param nvme)
+
+tiers_same_bits() {
+    local nvme="--nvme $tiers_folder" both="--offload-optimizer nvme --offload-param nvme" dtype np
+    mkdir -p "$tiers_folder"
+    for dtype in fp32 bf16; do
+        np=$([ $dtype = fp32 ] && echo 1 || echo 2)
+        same "tiers.bits, $dtype, $np ranks" "$np" "--dtype $dtype -d 512 --clip 0.5 -z 3" '' "$nvme $both" \
+            "$nvme $both --overlap 1 --prefetch 3 --nvme-verify" \
+            "$nvme --offload-optimizer nvme --offload-ratio 0.5 --sub-group-size 2048" \
+            "$nvme --offload-param nvme --max-in-cpu 20000" '--offload-optimizer cpu --offload-param cpu'
+    done
+    same 'tiers.bits, a step that is skipped' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \
+        "$nvme --offload-optimizer nvme"
+    begin 'tiers.no file is left'
+    need "$(files)" [ -z "$(files)" ]
+    end
+}
+
+tiers_checkpoints() {
+    begin 'tiers.a checkpoint goes from files to memory and back'
+    need 'did not run' train 2 whole -z 3 -x 6
+    need 'did not run' train 2 moved -z 3 -x 6 -k constant
+    rm -rf "$dir/moved"
+    need 'did not run on NVMe' train 2 moved -z 3 -x 2 -n 2 "${on_nvme[@]}"
+    need 'does not resume in memory' train 2 moved -z 3 -x 4 -n 2 -y 1
+    need 'does not resume on NVMe' train 2 moved -z 3 -x 6 -n 2 -y 1 "${on_nvme[@]}"
+    end
+}
+
+tiers_in_tables() {
+    begin 'tiers.the table, the plan and the summary'
+    need 'did not run' train 2 tabled -e l4h4c256v257t32 --dtype bf16 -z 3 "${on_nvme[@]}"
+    need 'no plan' plan tiers_plan -e l4h4c256v257t32 --dtype bf16 -z 3 "${on_nvme[@]}" --plan-ranks 2
+    need 'the plan has another table' [ "$(memory_table tiers_plan)" = "$(memory_table tabled)" ]
+    need 'nothing is on NVMe' grep -qE 'master weights +[0-9.]+  on NVMe' "$dir/tabled.screen"
+    need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
+    need 'what is moved is not told' grep -qE '^NVMe, per rank and step: [0-9.]+ MiB read' "$dir/tabled.screen"
+    end
+}
+
+tiers_refusals() {
+    refused 'tiers.no folder' 0 'offload.nvme' '--nvme' -- -z 3 --offload-optimizer nvme
+    refused 'tiers.a folder that is not there' 2 "$dir/nowhere" 'there is no folder' -- -z 3 --offload-optimizer \
+        nvme --nvme "$dir/nowhere"
+    refused 'tiers.a stage without shards' 0 'offload.optimizer' -- -z 0 --offload-optimizer nvme --nvme \
+        "$tiers_folder"
+    wrap='ulimit -v 400000;'
+    refused 'tiers.more memory than a limit leaves' 0 'RLIMIT_AS is' 'MiB of host memory' -- -z 3 -e d12 \
+        --dtype fp32 -b 1 -t 64
+    wrap=
+    if ! mkdir "$dir/small" || ! mount -t tmpfs -o size=1m tiers "$dir/small" 2>/dev/null; then
+        skip 'tiers.a disk that is full' 'a tmpfs cannot be mounted here'
+        return
+    fi
+    refused 'tiers.a disk that is full' 2 "$dir/small" 'No space left' -- -z 3 -e l4h4c256v257t32 \
+        --offload-optimizer nvme --nvme "$dir/small"
+    umount "$dir/small"
+}
+
+# long_run NAME NP ARGUMENT...: in the background, until it has done 20 steps; sets job.
+long_run() {
+    local screen=$dir/$1 np=$2
+    shift 2
+    rm -f "$dir"/pid.* "$screen"
+    run "$np" 60 "${small[@]}" -x 1000000 "$@" >"$screen" 2>&1 & job=$!
+    wait_for_steps "$screen"
+}
+
+tiers_faults() {
+    local pid
+    begin 'tiers.a second job in the same folder'
+    need 'the first did not start' long_run first 1 -z 3 "${on_nvme[@]}"
+    read -r pid <"$dir/pid.0"
+    need 'the second was not refused' not train 1 second -z 3 "${on_nvme[@]}" >/dev/null
+    need "the second does not name process $pid: $(tail -n 1 "$dir/second.screen")" \
+        grep -qE "$tiers_folder.*$pid" "$dir/second.screen"
+    end
+    begin 'tiers.what a killed run leaves is taken over'
+    kill -KILL "$pid"; wait $job
+    need 'it left nothing' [ -n "$(files)" ]
+    need 'the next did not run' train 1 second -z 3 "${on_nvme[@]}"
+    need "left: $(files)" [ -z "$(files)" ]
+    end
+    begin 'tiers.a file that vanishes ends the job'
+    need 'did not start' long_run vanishing 2 -z 3 "${on_nvme[@]}"
+    rm -f "$tiers_folder"/*.rank00001.states
+    need 'it went on' not wait $job
+    need "no path: $(grep -a '^train_gpt2_zero' "$dir/vanishing")" \
+        grep -aqE "^train_gpt2_zero: .*$tiers_folder/.*rank00001" "$dir/vanishing"
+    end
+}
+
+# The states are larger than what the run may take in memory.
+tiers_memory() {
+    local most table
+    if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip tiers.memory 'no smaps_rollup'; return; fi
+    begin 'tiers.what the system sees is what was promised'
+    need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 8 --dtype bf16 -z 3 --hash params "${on_nvme[@]}" \
+        --sub-group-size 65536
+    most=$peak
+    table=$(sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/held.screen")
+    echo "   Pss of a rank at most $most KiB, table $table MiB in memory, $(value held nvme_bytes) bytes on NVMe"
+    need "a rank takes $most KiB, the table has $table MiB in memory" number "$most <= 1024 * ($table * 1.05 + 64)"
+    need 'the states are in memory' number "$most * 1024 < $(value held model_state_bytes)"
+    end
+}
+
+test_tiers() {
+    tiers_same_bits
+    tiers_checkpoints
+    tiers_in_tables
+    tiers_refusals
+    tiers_faults
+    tiers_memory
+}
