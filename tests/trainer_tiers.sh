@@ -39,14 +39,15 @@ tiers_in_tables() {
     need 'the plan has another table' [ "$(memory_table tiers_plan)" = "$(memory_table tabled)" ]
     need 'nothing is on NVMe' grep -qE 'master weights +[0-9.]+  on NVMe' "$dir/tabled.screen"
     need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
-    need 'what is moved is not told' grep -qE '^NVMe, per rank and step: [0-9.]+ MiB read' "$dir/tabled.screen"
+    need 'what is moved is not told' grep -qE '^NVMe, per rank and step: [0-9.]+ MiB read' \
+        "$dir/tabled.screen"
     end
 }
 
 tiers_refusals() {
     refused 'tiers.no folder' 0 'offload.nvme' '--nvme' -- -z 3 --offload-optimizer nvme
-    refused 'tiers.a folder that is not there' 2 "$dir/nowhere" 'there is no folder' -- -z 3 --offload-optimizer \
-        nvme --nvme "$dir/nowhere"
+    refused 'tiers.a folder that is not there' 2 "$dir/nowhere" 'there is no folder' -- -z 3 \
+        --offload-optimizer nvme --nvme "$dir/nowhere"
     refused 'tiers.a stage without shards' 0 'offload.optimizer' -- -z 0 --offload-optimizer nvme --nvme \
         "$tiers_folder"
     wrap='ulimit -v 400000;'
@@ -100,12 +101,13 @@ tiers_memory() {
     local most table
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip tiers.memory 'no smaps_rollup'; return; fi
     begin 'tiers.what the system sees is what was promised'
-    need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 8 --dtype bf16 -z 3 --hash params "${on_nvme[@]}" \
-        --sub-group-size 65536
+    need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 8 --dtype bf16 -z 3 --hash params \
+        --sub-group-size 65536 "${on_nvme[@]}"
     most=$peak
     table=$(sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/held.screen")
-    echo "   Pss of a rank at most $most KiB, table $table MiB in memory, $(value held nvme_bytes) bytes on NVMe"
-    need "a rank takes $most KiB, the table has $table MiB in memory" number "$most <= 1024 * ($table * 1.05 + 64)"
+    echo "   Pss of a rank at most $most KiB, $table MiB in memory, $(value held nvme_bytes) bytes on NVMe"
+    need "a rank takes $most KiB, the table has $table MiB in memory" \
+        number "$most <= 1024 * ($table * 1.05 + 64)"
     need 'the states are in memory' number "$most * 1024 < $(value held model_state_bytes)"
     end
 }
