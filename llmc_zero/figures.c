@@ -44,9 +44,7 @@ void zero_get_files(zero *z, zero_file_info *f) {
     *f = (zero_file_info){ .how = NULL };
     if (!z->files) return;
     wait_for_update(z);  // a failure is told by what uses the states next
-    file_counters count = state_files_count(z->files);
-    *f = (zero_file_info){ state_files_name(z->files), count.bytes_read, count.bytes_written,
-                           count.waited_s };
+    state_files_describe(z->files, f);
 }
 
 void zero_get_plan(const zero *z, zero_plan_info *info) {

@@ -80,6 +80,7 @@ struct state_files {
     pthread_mutex_t lock;
     file_buffer *buffers;
     int n_buffers;
+    int64_t from_memory, from_files;  // parts of parameters that were gathered
 };
 
 // A part begins in its file as far behind a page's beginning as it does in the gathered unit. So it can be
@@ -181,8 +182,6 @@ void state_files_close(struct state_files *f) {
     free(f);
 }
 
-const char *state_files_name(const struct state_files *f) { return file_name(f->engine); }
-
 // Waits for a transfer, and notes in the trace when it was under way.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = file_wait(f->engine, t);
@@ -194,9 +193,17 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
 }
 
 // A failure is told to whoever uses the files next.
-file_counters state_files_count(struct state_files *f) {
+void state_files_describe(struct state_files *f, zero_file_info *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
-    return file_count(f->engine);
+    const file_counters count = file_count(f->engine);
+    pthread_mutex_lock(&f->lock);
+    *info = (zero_file_info){ .how = file_name(f->engine),
+                              .read = count.bytes_read,
+                              .written = count.bytes_written,
+                              .waited_s = count.waited_s,
+                              .gathers_from_memory = f->from_memory,
+                              .gathers_from_files = f->from_files };
+    pthread_mutex_unlock(&f->lock);
 }
 
 // -------- the pool
@@ -271,11 +278,18 @@ static int owns_its_pages(const state_part *p) {
            (end == away || (before + end) % PAGE_ELEMS == 0);
 }
 
+static void count_gather(struct state_files *f, int in_memory) {
+    pthread_mutex_lock(&f->lock);
+    *(in_memory ? &f->from_memory : &f->from_files) += 1;
+    pthread_mutex_unlock(&f->lock);
+}
+
 static int files_begin(state_part *p) {
     state *s = p->of;
     const file_unit *u = unit_of(s, p->range.unit);
     p->buffer = NULL;
     p->transfer = (file_transfer){ 0 };
+    if (p->into) count_gather(s->files, p->range.from >= u->away);
     if (p->range.from >= u->away) return 0;
     size_t bytes, inside = locate(p, &p->transfer.offset, &bytes);
     int direct = p->into && p->intent == STATE_READ;

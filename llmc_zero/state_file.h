@@ -35,9 +35,8 @@ file_settings state_file_settings(const zero_config *c, int rank);
 int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool,
                      trace *tr);
 void state_files_close(struct state_files *f);  // removes them; NULL is allowed
-const char *state_files_name(const struct state_files *f);
 // Waits for what is being written.
-file_counters state_files_count(struct state_files *f);
+void state_files_describe(struct state_files *f, zero_file_info *info);
 
 // From now on state `number` of these files is opened through them. Before it is created.
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);

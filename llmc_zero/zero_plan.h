@@ -65,6 +65,9 @@ typedef struct {
     const char *how;        // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
     int64_t read, written;  // bytes, since zero_create
     double waited_s;        // that threads have waited for them, together
+    // How often this rank's part of a unit was in memory when it was gathered (offload.params_in_host), and
+    // how often not.
+    int64_t gathers_from_memory, gathers_from_files;
 } zero_file_info;
 // Writes to *f what this rank has moved from and to files on NVMe. Waits for what is being written.
 void zero_get_files(zero *z, zero_file_info *f);

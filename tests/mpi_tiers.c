@@ -80,6 +80,9 @@ static void check_traffic(const mixture *m) {
     zero_get_plan(t.z, &plan);
     CHECK(after.read - before.read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
+    const int some_in_memory = m->params == ZERO_NVME && m->in_host > 0;
+    CHECK((after.gathers_from_memory > 0) == some_in_memory);
+    CHECK((after.gathers_from_files > 0) == (m->params == ZERO_NVME));
     CHECK((after.how != NULL) == (m->params == ZERO_NVME || m->optimizer == ZERO_NVME));
     zero_destroy(t.z);
 }

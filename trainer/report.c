@@ -271,7 +271,9 @@ void report_end(Report *r, const GPT2 *model) {
            s.tokens_per_s, mib(s.sent.all_gather + s.sent.reduce_scatter + s.sent.all_reduce), s.params_hash,
            *s.state_hash ? " | state_hash " : "", s.state_hash);
     if (files.how)
-        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for\n",
-               mib(s.files.read), mib(s.files.written), s.files.waited_s * 1e3);
+        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for; "
+               "parameters: %lld gathers from memory, %lld from files\n",
+               mib(s.files.read), mib(s.files.written), s.files.waited_s * 1e3,
+               (long long)files.gathers_from_memory, (long long)files.gathers_from_files);
     if (run.rank == 0 && opt.output) save_summary(&s);
 }

@@ -165,6 +165,8 @@ if command -v fio >/dev/null; then
         printf "\"read_gb_per_s\": %s, \"read_to_fio\": %s, \"write_gb_per_s\": %s, ", $4, $6, $7
         printf "\"write_to_fio\": %s, \"both_gb_per_s\": %s, \"both_to_fio\": %s}\n", $9, $10, $12
     }' "$work/nvme" >>"$out"
+    echo
+    dev/bench/offload.sh "${NVME:-build}" "$rounds" "$steps"
 else
     echo "files on NVMe: not measured, because fio is not here (scripts/install_deps.sh bench)"
 fi
