@@ -17,12 +17,13 @@ int state_goes_to_files(zero_value what, const zero_config *c) {
     return c->offload.optimizer == ZERO_NVME;
 }
 
-// The first units stay in memory as far as params_in_host reaches. A step reads every unit equally often but
-// for the first, which is read more often, so which of the others stay makes no difference.
+// The first units that fit into params_in_host stay in memory. A step reads every unit equally often but for
+// the one that is used twice, so which of the others stay makes no difference.
 static int stays_in_host(const zero_config *c, const layout *l, int unit) {
-    int64_t elems = 0;
-    for (int u = 0; u <= unit; u++) elems += l->units[u].shard;
-    return elems <= c->offload.params_in_host;
+    int64_t left = c->offload.params_in_host;
+    for (int u = 0; u < unit; u++)
+        if (l->units[u].shard <= left) left -= l->units[u].shard;
+    return l->units[unit].shard <= left;
 }
 
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit) {
