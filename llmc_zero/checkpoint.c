@@ -154,6 +154,7 @@ static int finish_file(stream *s, uint64_t number, const char *path) {
 }
 
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
+    ZERO_TRY(uses_may_train(z, "zero_save"));
     ZERO_TRY(uses_outside_step(z, "zero_save"));
     ZERO_TRY(params_complete(z));
     char temporary[PATH_MAX];
@@ -338,6 +339,7 @@ static int run_complete(void *ctx, task *k) {
 }
 
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
+    ZERO_TRY(uses_may_train(z, "zero_load"));
     ZERO_TRY(uses_outside_step(z, "zero_load"));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));

@@ -61,6 +61,7 @@ static int create_states(zero *z) {
     ZERO_TRY(create_tables(z));
     ZERO_TRY(open_files(z));
     ZERO_TRY(params_create(z));
+    if (z->config.inference) return 0;
     ZERO_TRY(grads_create(z));
     return step_create(z);
 }
@@ -83,7 +84,8 @@ static int open_lanes(zero *z) {
 static int rehearse(void *ctx) {
     zero *z = ctx;
     int64_t not_reported = 0;
-    for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(grads_rehearse(z, i, &not_reported));
+    for (int i = 0; i < z->layout.n_buckets && !z->config.inference; i++)
+        ZERO_TRY(grads_rehearse(z, i, &not_reported));
     if (z->config.stage == 0) return 0;
     for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i, &not_reported));
     return 0;

@@ -59,6 +59,7 @@ static int begin_pass(zero *z, zero_mode mode, int is_last) {
 }
 
 int zero_begin_train(zero *z, int micro, int of) {
+    ZERO_TRY(uses_may_train(z, "zero_begin_train"));
     ZERO_TRY(check_micro_batch(z, micro, of));
     ZERO_TRY(begin_pass(z, ZERO_TRAIN, micro == of - 1));
     z->micro = micro;

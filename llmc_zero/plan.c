@@ -39,7 +39,7 @@ static int units_used_twice(const layout *l) {
 static void plan_host_memory(plan *p, const zero_config *c, const layout *l) {
     size_t values = VALUES_CHUNK * sizeof(float), low = VALUES_CHUNK * sizeof(uint16_t);
     size_t staging = c->device == ZERO_CUDA ? values : 0;
-    size_t norms = (size_t)(l->ranks + 1) * l->n_units * sizeof(double);
+    size_t norms = c->inference ? 0 : (size_t)(l->ranks + 1) * l->n_units * sizeof(double);
     p->own[PLAN_VALUES] = on_host(c, "values in and out", values + low + staging + norms);
     if (c->debug.trace_events)
         p->own[PLAN_TRACE] = on_host(c, "trace", c->debug.trace_events * sizeof(zero_event));
@@ -137,6 +137,12 @@ static void plan_files(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
 }
 
+static void plan_training(plan *p, const zero_config *c, const layout *l) {
+    plan_gradients(p, c, l);
+    plan_optimizer(p, c, l);
+    plan_tables(p, c, l);
+}
+
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit) {
     memory_request r = p->own[item];
     r.bytes = l->units[unit].padded * dtype_bytes(c->numbers.dtype);
@@ -208,12 +214,10 @@ static int unit_that_ends_forward(const layout *l) {
 }
 
 // The naive path sends all gradients to everyone.
-static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
+static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layout *l) {
     const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
                   wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
     const int ends_forward = unit_that_ends_forward(l);
-    zero_traffic *t = &p->to_each;
-    *t = (zero_traffic){ { 0 }, { 0 }, { 0 } };
     t->other[ZERO_FOR_SCALARS] = l->n_units * (int64_t)sizeof(double);  // the norm
     if (c->debug.naive) {
         t->other[ZERO_FOR_STEP] = l->flat_elems * wire;
@@ -227,14 +231,24 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
     for (int i = 0; i < l->n_units; i++) {
         const layout_unit *u = &l->units[i];
         t->all_gather[ZERO_FOR_STEP] += u->shard * low * A * gathers_per_pass(u, i == ends_forward);
-        t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
     }
+}
+
+static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
+    const int64_t low = dtype_bytes(c->numbers.dtype);
+    zero_traffic *t = &p->to_each;
+    *t = (zero_traffic){ { 0 }, { 0 }, { 0 } };
+    if (!c->inference) plan_step_traffic(t, c, l);
+    if (c->stage < 3) return;
+    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
+        t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
 // The update reads and writes each piece of what lies in files, but parameters that have masters it only
 // writes. Gathers read this rank's part of a unit.
 static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
     const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l);
+    if (c->inference) return;
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
         const size_t size = dtype_bytes(s.dtype);
@@ -267,13 +281,11 @@ static zero_traffic times(const zero_traffic *t, int ranks) {
 
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of) {
     *p = (plan){ .of = *of };
-    size_t reduced = largest_reduction(l) / l->ranks * dtype_bytes(plan_wire_type(c));
+    size_t reduced = c->inference ? 0 : largest_reduction(l) / l->ranks * dtype_bytes(plan_wire_type(c));
     ZERO_TRY(comm_plan(p->comm, c, &of->way, reduced));
     plan_host_memory(p, c, l);
     plan_parameters(p, c, l);
-    plan_gradients(p, c, l);
-    plan_optimizer(p, c, l);
-    plan_tables(p, c, l);
+    if (!c->inference) plan_training(p, c, l);
     plan_files(p, c, l);
     plan_traffic(p, c, l);
     plan_file_traffic(p, c, l);
@@ -337,7 +349,7 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     info->file_written = p->file_written;
     info->nccl_bytes = p->comm[COMM_NCCL].bytes;
     info->slots = p->own[PLAN_SLOTS].blocks;
-    info->bucket_elems = l->largest_bucket;
+    info->bucket_elems = c->inference ? 0 : l->largest_bucket;
     info->bucket_bytes = p->own[PLAN_BUCKETS].blocks * p->own[PLAN_BUCKETS].bytes;
     for (int i = 0; p->own[PLAN_SHARED_BUCKETS].blocks && i < l->n_units; i++)
         if (l->units[i].shared) info->bucket_bytes += plan_for_unit(p, PLAN_SHARED_BUCKETS, c, l, i).bytes;

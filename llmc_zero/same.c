@@ -87,6 +87,7 @@ static const struct {
 } fields[] = {
     // which collectives there are, in which order, of how many bytes
     FIELD(stage, NUMBER),
+    FIELD(inference, NUMBER),
     FIELD(debug.naive, NUMBER),
     FIELD(device, DEVICE),
     FIELD(numbers.dtype, DTYPE),

@@ -191,6 +191,9 @@ int settings_check(const zero_config *c) {
     if (c->debug.naive && c->device == ZERO_CUDA)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.naive device",
                                  ": the naive path computes on the processor: device ZERO_CPU");
+    if (c->debug.naive && c->inference)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.naive inference",
+                                 ": the naive path only trains: inference 0");
     if (c->micro_batches < 1)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "micro_batches", " %d: at least 1", c->micro_batches);
     if (c->reduce_bucket_size < 0)

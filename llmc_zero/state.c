@@ -47,14 +47,18 @@ static const struct {
     [ZERO_GRADIENT] = { "gradients", 2, 1 },
 };
 
+static int is_kept(zero_value what, const zero_config *c) {
+    if (c->inference) return what == ZERO_PARAM;
+    return what != ZERO_MASTER || (c->numbers.dtype != ZERO_F32 && !c->numbers.no_master);
+}
+
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d) {
-    int low_precision = c->numbers.dtype != ZERO_F32;
     int summed = what == ZERO_GRADIENT && c->micro_batches > 1;
     int as_computed = what == ZERO_PARAM || (what == ZERO_GRADIENT && !summed);
     return (state){
         .name = summed ? "gradients, summed in fp32" : descriptions[what].name,
         .dtype = as_computed ? c->numbers.dtype : ZERO_F32,
-        .kept = what != ZERO_MASTER || (low_precision && !c->numbers.no_master),
+        .kept = is_kept(what, c),
         .sharded = c->stage >= descriptions[what].sharded_from,
         .own_only = c->stage >= descriptions[what].own_from,
         .rank = rank,

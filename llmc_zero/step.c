@@ -86,6 +86,7 @@ static int global_norm(zero *z, double *squares) {
 }
 
 static int check_complete(const zero *z) {
+    ZERO_TRY(uses_may_train(z, "zero_reduce"));
     if (!z->begun)
         return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: no training pass has run since the last step");
     if (z->micro != z->micro_of - 1)
@@ -111,6 +112,7 @@ int zero_reduce(zero *z, zero_step_info *info) {
 }
 
 static int check_hyper(const zero *z, const zero_hyper *h) {
+    ZERO_TRY(uses_may_train(z, "zero_update"));
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_update: zero_reduce comes first");
     if (h->t < 1)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: t is %d; updates are counted from 1", h->t);
@@ -142,6 +144,7 @@ int zero_update(zero *z, const zero_hyper *h) {
 }
 
 int zero_discard(zero *z) {
+    ZERO_TRY(uses_may_train(z, "zero_discard"));
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_discard: zero_reduce comes first");
     ZERO_TRY(params_drop_all(z));
     return end_step(z);

@@ -22,6 +22,12 @@ int uses_done(const zero *z, const char *caller) {
     return 0;
 }
 
+int uses_may_train(const zero *z, const char *caller) {
+    if (!z->config.inference) return 0;
+    return zero_fail(ZERO_ERR_MISUSE, "%s: with inference 1 the plugin holds parameters and nothing else",
+                     caller);
+}
+
 int uses_outside_step(const zero *z, const char *caller) {
     if (z->begun)
         return zero_fail(ZERO_ERR_MISUSE, "%s: inside a training step; finish the step first", caller);

@@ -8,6 +8,8 @@
 int uses_closed(const zero *z, const char *caller);
 // Every unit has had all its forward and backward uses of this micro-batch.
 int uses_done(const zero *z, const char *caller);
+// The plugin was not made for inference, so it has gradients and an optimizer.
+int uses_may_train(const zero *z, const char *caller);
 // No training step is under way, and no unit is open.
 int uses_outside_step(const zero *z, const char *caller);
 

@@ -19,6 +19,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     if (what != ZERO_GRADIENT) {
         char call[160];
         snprintf(call, sizeof call, "%s(%s)", caller, name);
+        if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) ZERO_TRY(uses_may_train(z, call));
         return uses_outside_step(z, call);
     }
     if (z->reduced) return 0;
@@ -123,6 +124,7 @@ static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t 
 int zero_hash(zero *z, int full, char hex[17]) {
     static const zero_value wanted[2][3] = { { ZERO_PARAM }, { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 } };
     int n_wanted = full ? 3 : 1, n = 0, rc = 0;
+    if (full) ZERO_TRY(uses_may_train(z, "zero_hash of the optimizer's states"));
     ZERO_TRY(uses_outside_step(z, "zero_hash"));
     ZERO_TRY(params_complete(z));
     XXH3_state_t *state = XXH3_createState();

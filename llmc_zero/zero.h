@@ -169,6 +169,7 @@ typedef struct {
 typedef struct {
     size_t size;                 // sizeof(zero_config), by zero_defaults; anything else is refused
     int stage;                   // 0 plain data parallel, 1, 2, 3
+    int inference;               // 1: parameters only, for passes of zero_begin_eval; nothing can train
     int micro_batches;           // most micro-batches of a step; above 1, gradients are summed in fp32
     zero_device device;          // ZERO_CPU or ZERO_CUDA
     int cuda_device;             // its number; -1: the rank's number on its node, modulo the devices there

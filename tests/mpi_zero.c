@@ -1181,6 +1181,57 @@ static void check_disorder(void) {
         }
 }
 
+// -------- inference
+
+// The parameters, what passes read of them, and what they send are those of a plugin that trains. It holds
+// nothing else, and what it holds is the plan.
+static void check_inference_at(zero_config c) {
+    toy t;
+    char want[17], got[17];
+    zero_job_info job;
+    const int sharded = c.stage == 3 ? checks.ranks : 1;
+    MUST(toy_create(&t, &c, NULL));
+    MUST(toy_eval(&t));
+    MUST(zero_hash(t.z, 0, want));
+    const float activation = t.activation;
+    zero_destroy(t.z);
+    c.inference = 1;
+    MUST(toy_create(&t, &c, NULL));
+    zero_get_job(t.z, &job);
+    const zero_plan_info planned = plan_for(&c, toy_units, job.ranks_on_host);
+    for (int pass = 0; pass < 2; pass++) {
+        MUST(toy_eval(&t));
+        CHECK(!memcmp(&t.activation, &activation, sizeof activation));
+    }
+    zero_traffic sent;
+    zero_get_traffic(t.z, &sent);
+    CHECK(sent.all_gather[ZERO_FOR_EVAL] == 2 * planned.traffic.all_gather[ZERO_FOR_EVAL]);
+    CHECK(sent.all_gather[ZERO_FOR_STEP] == 0 && sent.reduce_scatter[ZERO_FOR_STEP] == 0);
+    MUST(zero_hash(t.z, 0, got));
+    CHECK(!strcmp(got, want));
+    check_plan(t.z, &c, &planned);
+    const double size = c.numbers.dtype == ZERO_F32 ? 4 : 2, held = zero_memory_bytes(t.z, ZERO_STATES);
+    const zero_formula *f = &planned.formulas[c.stage];
+    CHECK(f->bytes == (size_t)ceil(psi_exact() * size / sharded));
+    CHECK(held >= psi_padded() * size / sharded && held < psi_padded() * size / sharded + 4096);
+    zero_destroy(t.z);
+}
+
+static void check_inference(void) {
+    for (int stage = 0; stage < 4; stage++)
+        for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+            for (int v = 0; v < SETTINGS_COUNT(settings_variations); v++) {
+                const settings_path *path = &settings_paths[stage + 1];
+                const settings_format *format = &settings_formats[f];
+                char name[sizeof checks.setting];
+                settings_name(name, sizeof name, path, format, 1, &settings_variations[v]);
+                CHECK_SETTING("inference, %.120s", name);
+                read_directly(settings_variations[v].direct);
+                check_inference_at(settings_config(path, format, 1, &settings_variations[v]));
+            }
+    read_directly(0);
+}
+
 // -------- no memory
 
 static size_t address_space(void) {
@@ -1264,6 +1315,7 @@ int main(int argc, char **argv) {
     timed("files", check_files);
     timed("values and scalars", check_values_and_scalars);
     timed("overlap", check_overlap);
+    timed("inference", check_inference);
     timed("no memory", check_no_memory);
     int status = checks_end("mpi_zero");
     MPI_Finalize();

@@ -161,6 +161,37 @@ static void test_evaluation(void **state) {
     at_every_stage(evaluation);
 }
 
+// A plugin made for inference evaluates, and refuses what trains.
+static void test_inference(void **state) {
+    (void)state;
+    const zero_hyper hyper = { .lr = 1e-3f, .t = 1 };
+    for (int stage = 0; stage <= 3; stage++) {
+        zero_config c = config_of(stage);
+        c.inference = 1;
+        make(&c);
+        WORKS(toy_eval(&t));
+        float value = 0, activation = t.activation;
+        char hex[17];
+        MISUSE(zero_begin_train(t.z, 0, 1), "zero_begin_train: with inference 1");
+        MISUSE(zero_reduce(t.z, NULL), "zero_reduce: with inference 1");
+        MISUSE(zero_update(t.z, &hyper), "zero_update: with inference 1");
+        MISUSE(zero_discard(t.z), "zero_discard: with inference 1");
+        MISUSE(zero_save(t.z, "/nowhere", NULL, 0), "zero_save: with inference 1");
+        MISUSE(zero_load(t.z, "/nowhere", NULL, 0), "zero_load: with inference 1");
+        MISUSE(zero_hash(t.z, 1, hex), "with inference 1");
+        MISUSE(zero_set(t.z, ZERO_MOMENT1, W, 0, 0, 1, &value), "zero_set(w): with inference 1");
+        MISUSE(zero_get(t.z, ZERO_MOMENT2, W, 0, 0, 1, &value), "zero_get(w): with inference 1");
+        MISUSE(zero_get(t.z, ZERO_GRADIENT, W, 0, 0, 1, &value), "zero_get(w)");
+        WORKS(zero_begin_eval(t.z));
+        MISUSE(zero_pre_backward(t.z, 0), "this pass is no training pass");
+        WORKS(zero_hash(t.z, 0, hex));
+        WORKS(zero_get(t.z, ZERO_MASTER, W, 1, 5, 1, &value));
+        assert_true(value == toy_initial(W, 1, 5));
+        WORKS(toy_eval(&t));
+        assert_true(t.activation == activation);
+    }
+}
+
 static void order_of_hooks(void) {
     WORKS(zero_begin_train(t.z, 0, 2));
     MISUSE(zero_post_forward(t.z, 2), "post_forward: unit 2 (block 1)");
@@ -480,6 +511,10 @@ static void test_config_refused(void **state) {
     BAD(stage, 4, "stage 4");
     BAD(stage, -1, "stage -1");
     BAD(debug.naive, 1, "naive");
+    zero_config naive = config_of(0);
+    naive.debug.naive = naive.inference = 1;
+    REFUSED(zero_create(&t.z, &naive, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
+            "inference");
     BAD(numbers.dtype, (zero_dtype)3, "dtype 3");
     BAD(numbers.no_master, 1, "no_master with fp32");
     BAD(device, (zero_device)2, "device 2");
@@ -880,12 +915,12 @@ static void test_trace_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest misuse[] = {
-        TEST(test_before_begin),    TEST(test_param_outside),   TEST(test_grad_outside),
-        TEST(test_evaluation),      TEST(test_order_of_hooks),  TEST(test_unit_range),
-        TEST(test_begin_rules),     TEST(test_closed_rules),    TEST(test_step_rules),
-        TEST(test_values_range),    TEST(test_inside_step),     TEST(test_config_refused),
-        TEST(test_offload_refused), TEST(test_scalars_refused), TEST(test_slots),
-        TEST(test_backward_order),
+        TEST(test_before_begin),   TEST(test_param_outside),   TEST(test_grad_outside),
+        TEST(test_evaluation),     TEST(test_inference),       TEST(test_order_of_hooks),
+        TEST(test_unit_range),     TEST(test_begin_rules),     TEST(test_closed_rules),
+        TEST(test_step_rules),     TEST(test_values_range),    TEST(test_inside_step),
+        TEST(test_config_refused), TEST(test_offload_refused), TEST(test_scalars_refused),
+        TEST(test_slots),          TEST(test_backward_order),
     };
     const struct CMUnitTest contents[] = {
         TEST(test_discard),

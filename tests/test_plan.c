@@ -131,6 +131,39 @@ static void test_other_lines(void **state) {
     check_lines(&p, want);
 }
 
+// A plugin for inference holds parameters and the room in which they are gathered, and a step sends nothing.
+static void test_inference(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int low = 0; low < 2; low++) {
+            zero_config c = config_of(stage, low ? ZERO_BF16 : ZERO_F32, 1 + 3 * low);
+            const size_t size = low ? 2 : 4, block = low ? 3 * PAGE : 5 * PAGE;
+            c.inference = 1;
+            c.comm.reduce_fp32 = 1;
+            zero_plan_info p = plan_of(&c, 2, 2);
+            const line want[] = {
+                { "shared window", W, D, WINDOW, 0, 1 },
+                { "values in and out", W, D, VALUES - PAGE, 0, 0 },
+                { "parameters", S, D, PADDED * size / (stage == 3 ? 2 : 1), stage ? G : 0, 0 },
+                { "slots (units used twice)", W, D, stage == 3 ? PAGE : 0, G, 0 },
+                { "slots", W, D, stage == 3 ? 2 * block : 0, G, 0 },
+                { NULL, 0, 0, 0, 0, 0 },
+            };
+            check_lines(&p, want);
+            for (int s = 0; s <= 3; s++) {
+                assert_int_equal(p.formulas[s].whole, s < 3 ? size : 0);
+                assert_int_equal(p.formulas[s].sharded, s < 3 ? 0 : size);
+                assert_int_equal(p.formulas[s].bytes, PSI * size / (s < 3 ? 1 : 2));
+            }
+            const int64_t eval = stage == 3 ? (BLOCKS * 2560 + 2 * 512) * size : 0;
+            assert_int_equal(p.traffic.all_gather[ZERO_FOR_EVAL], eval);
+            p.traffic.all_gather[ZERO_FOR_EVAL] = 0;
+            const zero_traffic nothing = { { 0 }, { 0 }, { 0 } };
+            assert_memory_equal(&p.traffic, &nothing, sizeof nothing);
+            assert_true(p.bucket_elems == 0 && p.bucket_bytes == 0);
+        }
+}
+
 // Below stage 2 a sum over micro-batches keeps this micro-batch's gradients apart, and nothing is widened.
 static void test_lines_with_sums(void **state) {
     (void)state;
@@ -336,7 +369,7 @@ int main(void) {
         cmocka_unit_test(test_lines_with_sums), cmocka_unit_test(test_cuda_lines),
         cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
         cmocka_unit_test(test_large),           cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_inference),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }
