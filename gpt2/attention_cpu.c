@@ -130,7 +130,7 @@ VECTOR static void pack_transposed(float *restrict dst, const float *restrict sr
 }
 
 // Turns rows of scores, of queries first..first+rows-1, into probabilities over keys 0..query. Later keys up
-// to n get 0.
+// to n get 0. lse may be NULL.
 VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
     for (int r = 0; r < rows; r++) {
@@ -148,7 +148,7 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
         for (int i = 0; i < whole; i++) row[i] *= inverse;
         memset(row + seen, 0, (n - seen) * sizeof(float));
         // cppcheck-suppress invalidFunctionArg ; sum is at least 1, because a row sees itself
-        lse[r] = scale * top + logf(sum);
+        if (lse) lse[r] = scale * top + logf(sum);
     }
 }
 
@@ -178,23 +178,39 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
 // --------
 // one head of one sequence
 
+// The keys and values of a head, as multiply takes them.
+typedef struct {
+    const float *k_t, *v;
+    size_t k_panel, v_row, v_panel;
+} Keys;
+
+// Queries of positions first..first+n-1, each against the keys up to its own. The first one lies at
+// qkv[q_at], and its result goes to out[out_at]. The bits of a query do not depend on the others.
+static void attend(gpt2_dtype dt, void *out, size_t out_at, float *lse, const void *qkv, size_t q_at,
+                   int first, int n, const Keys *keys, const Shape *s, const Buffers *f) {
+    size_t stride = 3 * (size_t)s->C;
+    for (int i = 0; i < n; i += QUERIES) {
+        int rows = MIN(QUERIES, n - i), seen = first + i + rows, columns = padded(seen);
+        load(f->q, dt, qkv, q_at + i * stride, stride, rows, s->hs, s->width);
+        multiply(f->p, s->scores, f->q, s->width, 1, keys->k_t, LANES, keys->k_panel, rows, columns, s->hs,
+                 0);
+        softmax_rows(f->p, lse ? lse + i : NULL, s, first + i, rows, columns);
+        multiply(f->out, s->width, f->p, s->scores, 1, keys->v, keys->v_row, keys->v_panel, rows, s->width,
+                 seen, 0);
+        store(dt, out, out_at + (size_t)i * s->C, s->C, f->out, rows, s->hs, s->width);
+    }
+}
+
 static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, int b, int h, const Shape *s,
                          const Buffers *f) {
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
     size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
-    size_t panel = (size_t)s->keys * LANES, panel_t = (size_t)s->width * LANES;
     load(f->rows, dt, qkv, q_at + s->C, stride, s->T, s->hs, s->width);
     pack_transposed(f->k_t, f->rows, s->keys, s->width);
     load(f->rows, dt, qkv, q_at + 2 * (size_t)s->C, stride, s->T, s->hs, s->width);
     pack(f->v, f->rows, s->keys, s->width);
-    for (int first = 0; first < s->T; first += QUERIES) {
-        int rows = MIN(QUERIES, s->T - first), n = padded(first + rows);
-        load(f->q, dt, qkv, q_at + first * stride, stride, rows, s->hs, s->width);
-        multiply(f->p, s->scores, f->q, s->width, 1, f->k_t, LANES, panel_t, rows, n, s->hs, 0);
-        softmax_rows(f->p, lse + first, s, first, rows, n);
-        multiply(f->out, s->width, f->p, s->scores, 1, f->v, LANES, panel, rows, s->width, first + rows, 0);
-        store(dt, out, out_at + (size_t)first * s->C, s->C, f->out, rows, s->hs, s->width);
-    }
+    const Keys keys = { f->k_t, f->v, (size_t)s->width * LANES, LANES, (size_t)s->keys * LANES };
+    attend(dt, out, out_at, lse, qkv, q_at, 0, s->T, &keys, s, f);
 }
 
 static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
@@ -418,6 +434,25 @@ PAIRS static void round_scores(pair *pairs, pair *rows, const float *x, size_t s
     }
 }
 
+// As attend: queries of positions first..first+n-1 against panels of keys and rows of values.
+static void attend_pairs(void *out, size_t out_at, float *lse, const void *qkv, size_t q_at, int first, int n,
+                         const pair *k_t, const Shape *s, const PairBuffers *f) {
+    size_t stride = 3 * (size_t)s->C, depth = s->hs / 2, panel = depth * PAIR_LANES;
+    for (int i = 0; i < n; i += PAIR_QUERIES) {
+        int rows = MIN(PAIR_QUERIES, n - i), whole = (rows + PAIR_ROWS - 1) / PAIR_ROWS * PAIR_ROWS;
+        int columns = (first + i + rows + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES;
+        copy_rows(f->q, qkv, q_at + i * stride, stride, rows, whole, s->hs);
+        multiply_pairs(1, f->p, s->scores, f->q, depth, 1, k_t, PAIR_LANES, panel, whole, columns, (int)depth,
+                       0);
+        softmax_rows(f->p, lse ? lse + i : NULL, s, first + i, rows, columns);
+        for (int r = 0; r < rows; r += PAIR_ROWS) {  // a query sees no key after it
+            multiply_pairs(0, f->out + r * s->hs, s->hs, f->p + r * (size_t)s->scores, s->scores, 1, f->v,
+                           s->hs, PAIR_LANES, PAIR_ROWS, s->hs, first + i + MIN(r + PAIR_ROWS, rows), 0);
+        }
+        store(GPT2_BF16, out, out_at + (size_t)i * s->C, s->C, f->out, rows, s->hs, s->hs);
+    }
+}
+
 static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, int h, Shape shape,
                                float *memory) {
     PairBuffers buffers;
@@ -425,24 +460,20 @@ static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, in
     const Shape *s = &shape;
     const PairBuffers *f = &buffers;
     size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
-    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs, depth = s->hs / 2,
-           panel = depth * PAIR_LANES;
+    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
     copy_rows(f->rows, qkv, q_at + s->C, stride, s->T, f->keys, s->hs);
     transpose_pairs(f->k_t, f->rows, f->keys, s->hs);
     copy_rows(f->rows, qkv, q_at + 2 * (size_t)s->C, stride, s->T, f->keys, s->hs);
     load(f->v, GPT2_BF16, f->rows, 0, s->hs, s->T, s->hs, s->hs);
-    for (int first = 0; first < s->T; first += PAIR_QUERIES) {
-        int rows = MIN(PAIR_QUERIES, s->T - first), n = first + PAIR_QUERIES;
-        copy_rows(f->q, qkv, q_at + first * stride, stride, rows, PAIR_QUERIES, s->hs);
-        multiply_pairs(1, f->p, s->scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n,
-                       (int)depth, 0);
-        softmax_rows(f->p, lse + first, s, first, rows, n);
-        for (int i = 0; i < rows; i += PAIR_ROWS) {  // a query sees no key after it
-            multiply_pairs(0, f->out + i * s->hs, s->hs, f->p + i * (size_t)s->scores, s->scores, 1, f->v,
-                           s->hs, PAIR_LANES, PAIR_ROWS, s->hs, MIN(first + i + PAIR_ROWS, s->T), 0);
-        }
-        store(GPT2_BF16, out, out_at + (size_t)first * s->C, s->C, f->out, rows, s->hs, s->hs);
-    }
+    attend_pairs(out, out_at, lse, qkv, q_at, 0, s->T, f->k_t, s, f);
+}
+
+static void cached_head_pairs(void *out, size_t out_at, const void *k, const void *v, const void *qkv,
+                              size_t q_at, int first, int n, Shape shape, float *memory) {
+    PairBuffers f;
+    pair_buffers_at(&f, memory, &shape);
+    load(f.v, GPT2_BF16, v, 0, shape.hs, first + n, shape.hs, shape.hs);
+    attend_pairs(out, out_at, NULL, qkv, q_at, first, n, k, &shape, &f);
 }
 
 static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out,
@@ -510,6 +541,12 @@ static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, in
     (void)out, (void)lse, (void)qkv, (void)b, (void)h, (void)s, (void)memory;
 }
 
+static void cached_head_pairs(void *out, size_t out_at, const void *k, const void *v, const void *qkv,
+                              size_t q_at, int first, int n, Shape s, float *memory) {
+    (void)out, (void)out_at, (void)k, (void)v, (void)qkv, (void)q_at, (void)first, (void)n, (void)s;
+    (void)memory;
+}
+
 static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out,
                                 const float *lse, int b, int h, Shape s, float *memory) {
     (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse, (void)b, (void)h, (void)s, (void)memory;
@@ -518,8 +555,80 @@ static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, c
 
 // --------
 
-size_t attention_scratch_floats(int T, int C, int NH) {
+// over a cache: keys lie there in the panels that multiply takes, (T/lanes, hs/depth, lanes, depth), where
+// depth is 2 for pairs; values as rows, (T, hs). T is a multiple of LAYERS_CACHE_STEP.
+
+// Where element c of a key goes.
+INLINE size_t cached_at(int position, int c, int hs, int lanes, int depth) {
+    size_t panel = (size_t)(position / lanes) * (hs / depth) + c / depth;
+    return (panel * lanes + position % lanes) * depth + c % depth;
+}
+
+// Puts n keys and values into the cache of their row and head.
+static void keep(gpt2_dtype dt, void *k, void *v, const void *qkv, size_t k_at, const layers_span *span,
+                 const Shape *s, int pairs) {
+    int lanes = pairs ? 32 : LANES, depth = pairs ? 2 : 1;
+    size_t size = gpt2_dtype_size(dt), row = s->hs * size;
+    for (int i = 0; i < span->n; i++, k_at += 3 * (size_t)s->C) {
+        const char *key = (const char *)qkv + k_at * size, *value = key + s->C * size;
+        memcpy((char *)v + (span->first + i) * row, value, row);
+        for (int c = 0; c < s->hs; c++) {
+            size_t at = cached_at(span->first + i, c, s->hs, lanes, depth);
+            if (dt == GPT2_F32)
+                ((float *)k)[at] = ((const float *)key)[c];
+            else
+                ((uint16_t *)k)[at] = ((const uint16_t *)key)[c];
+        }
+    }
+}
+
+// n elements of the cache in fp32: where they lie, or widened into buf.
+VECTOR static const float *widened(gpt2_dtype dt, const void *x, size_t n, float *buf) {
+    return view(dt, x, 0, n, buf);
+}
+
+static void cached_head(gpt2_dtype dt, void *out, size_t out_at, const void *k, const void *v,
+                        const void *qkv, size_t q_at, const layers_span *span, const Shape *s,
+                        const Buffers *f) {
+    size_t seen = span->first + span->n, hs = s->hs;
+    Keys keys = { .k_panel = hs * LANES, .v_row = s->width, .v_panel = LANES };
+    keys.k_t = widened(dt, k, padded((int)seen) * hs, f->k_t);
+    if (s->width == s->hs)
+        keys.v = widened(dt, v, seen * hs, f->v);
+    else {
+        load(f->v, dt, v, 0, hs, (int)seen, s->hs, s->width);
+        keys.v = f->v;
+    }
+    attend(dt, out, out_at, NULL, qkv, q_at, span->first, span->n, &keys, s, f);
+}
+
+int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
+                         int n_spans, int T, int C, int NH) {
     Shape s = shape_of(T, C, NH);
+    int pairs = pairs_fit(dt, &s);
+    size_t stride = 3 * (size_t)C, head_bytes = (size_t)T * s.hs * gpt2_dtype_size(dt);
+#pragma omp parallel for schedule(dynamic) num_threads(layers_threads())
+    for (int i = 0; i < n_spans * NH; i++) {
+        const layers_span *span = &spans[i / NH];
+        int h = i % NH;
+        char *k = (char *)cache + ((size_t)span->row * NH + h) * 2 * head_bytes, *v = k + head_bytes;
+        size_t q_at = span->at * stride + (size_t)h * s.hs, out_at = (size_t)span->at * C + (size_t)h * s.hs;
+        float *scratch = thread_scratch(omp_get_thread_num());
+        keep(dt, k, v, qkv, q_at + C, span, &s, pairs);
+        if (pairs) {
+            cached_head_pairs(out, out_at, k, v, qkv, q_at, span->first, span->n, s, scratch);
+            continue;
+        }
+        Buffers f = buffers_at(scratch, &s);
+        cached_head(dt, out, out_at, k, v, qkv, q_at, span, &s, &f);
+    }
+    return 0;
+}
+
+// --------
+
+size_t attention_scratch_floats(int T, int C, int NH) {
+    Shape s = shape_of(layers_cache_positions(T), C, NH);
     size_t floats = (size_t)s.width * (3 * QUERIES + 7 * (size_t)s.keys) + 2 * QUERIES * (size_t)s.scores;
     return MAX(floats, pair_scratch_floats(s));
 }

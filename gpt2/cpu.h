@@ -32,6 +32,7 @@ void *shared_scratch(void);         // belongs to the layer that runs
 size_t attention_scratch_floats(int T, int C, int NH);
 
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
+int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes);
 void matmul_free(void);
 
 // The layers of the other files. The table in layers.h has their contracts.
@@ -47,6 +48,8 @@ int cpu_peak_flops(gpt2_dtype dt, double *flops);
 int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
 int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                            const float *lse, int B, int T, int C, int NH);
+int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
+                         int n_spans, int T, int C, int NH);
 int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 

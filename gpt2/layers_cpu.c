@@ -26,26 +26,48 @@ static void free_layers(void) {
     memset(&scratch, 0, sizeof scratch);
 }
 
-static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+static int check_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) {
     if (dt == GPT2_F16) return gpt2_fail("fp16 needs --device cuda");
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1) {
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
                          "positive and NH divide C",
                          B, T, C, NH, Vp, chunk);
     }
-    free_layers();
+    return 0;
+}
+
+// Bytes of the threads' scratch.
+static size_t plan_threads(int T, int C, int NH, int Vp) {
     scratch.threads = omp_get_max_threads();
     size_t rows = 6 * (size_t)C;  // layernorm's backward: dw, db, w, dout, inp, dinp
     size_t floats = MAX(MAX(rows, (size_t)Vp), attention_scratch_floats(T, C, NH));
     scratch.thread_floats = (floats + 15) / 16 * 16;
-    size_t matmul_bytes;
+    return (size_t)scratch.threads * scratch.thread_floats * sizeof(float);
+}
+
+static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+    if (check_plan(dt, B, T, C, NH, Vp, chunk)) return -1;
+    free_layers();
+    size_t threads_bytes = plan_threads(T, C, NH, Vp), matmul_bytes;
     if (matmul_plan(dt, B * T, C, Vp, chunk, &matmul_bytes) != 0) {
         free_layers();
         return -1;
     }
     size_t encoder_bytes = sizeof(int) * ((size_t)Vp + (size_t)B * T);
-    *scratch_bytes = (size_t)scratch.threads * scratch.thread_floats * sizeof(float) +
-                     MAX(matmul_bytes, encoder_bytes);
+    *scratch_bytes = threads_bytes + MAX(matmul_bytes, encoder_bytes);
+    return 0;
+}
+
+static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
+                       size_t *scratch_bytes) {
+    if (check_plan(dt, tokens, T, C, NH, Vp, rows)) return -1;
+    free_layers();
+    size_t threads_bytes = plan_threads(T, C, NH, Vp), matmul_bytes;
+    if (matmul_plan_forward(dt, tokens, rows, C, Vp, &matmul_bytes) != 0) {
+        free_layers();
+        return -1;
+    }
+    *scratch_bytes = threads_bytes + matmul_bytes;
     return 0;
 }
 
@@ -403,6 +425,7 @@ static int softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, floa
 const Layers layers_cpu = {
     .device = "cpu",
     .plan = plan,
+    .plan_cached = plan_cached,
     .use_scratch = use_scratch,
     .free = free_layers,
     .has_dtype = has_dtype,
@@ -422,6 +445,7 @@ const Layers layers_cpu = {
     .dinp_bias_fused = cpu_dinp_bias_fused,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,
+    .attention_cached = cpu_attention_cached,
     .gelu_forward = cpu_gelu_forward,
     .gelu_backward = cpu_gelu_backward,
     .softmax_crossentropy = softmax_crossentropy,

@@ -223,22 +223,47 @@ static Product *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
     return product_init(p) == 0 ? p : NULL;
 }
 
-static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind dweight) {
-    Kind kinds[] = { forward, DINP, dweight };
-    for (int i = 0; i < 3; i++) {
-        Product *p = find_or_make(kinds[i], dt, BT, C, OC);
-        if (!p) return -1;
-        matmul.scratch_bytes = MAX(matmul.scratch_bytes, p->workspace_bytes);
-    }
+static int plan_product(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
+    Product *p = find_or_make(kind, dt, BT, C, OC);
+    if (!p) return -1;
+    matmul.scratch_bytes = MAX(matmul.scratch_bytes, p->workspace_bytes);
     return 0;
 }
 
-int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
+static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind dweight) {
+    Kind kinds[] = { forward, DINP, dweight };
+    for (int i = 0; i < 3; i++)
+        if (plan_product(kinds[i], dt, BT, C, OC) != 0) return -1;
+    return 0;
+}
+
+static int start_engine(void) {
     dnnl_status_t status = dnnl_engine_create(&matmul.engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&matmul.stream, matmul.engine, dnnl_stream_default_flags);
     if (status != dnnl_success)
         return gpt2_fail("matmul: oneDNN has no CPU engine here: status %d", (int)status);
+    return 0;
+}
+
+int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes) {
+    const int sizes[] = { tokens, rows };
+    if (start_engine() != 0) return -1;
+    for (int i = 0; i < 2; i++) {
+        if (plan_product(FORWARD_BIAS, dt, sizes[i], C, 3 * C) != 0 ||
+            plan_product(FORWARD_BIAS, dt, sizes[i], C, C) != 0 ||
+            plan_product(FORWARD_BIAS, dt, sizes[i], C, 4 * C) != 0 ||
+            plan_product(FORWARD_BIAS, dt, sizes[i], 4 * C, C) != 0)
+            return -1;
+    }
+    if (plan_product(FORWARD, dt, rows, C, Vp) != 0) return -1;
+    matmul.planned = matmul.used;
+    *scratch_bytes = matmul.scratch_bytes;
+    return 0;
+}
+
+int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
+    if (start_engine() != 0) return -1;
     int rows = MIN(chunk, BT), last = BT % rows;
     if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS, DWEIGHT) != 0 ||
         plan_matmul(dt, BT, C, C, FORWARD_BIAS, DWEIGHT) != 0 ||

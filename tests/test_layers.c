@@ -756,6 +756,100 @@ static void test_attention(void **state) {
     for_all_settings(attention_shapes);
 }
 
+// Rows of several lengths grow in a cache, by many tokens or by one. Each token must get the bits that
+// attention over its whole row, alone, gives it. What the cache holds beyond a row's tokens, here NaN, must
+// not count.
+enum { CACHE_ROWS = 3 };
+
+typedef struct {
+    Tensor qkv, out;  // (length, 3C), (length, C)
+    int length, done;
+} CachedRow;
+
+static void cached_row(CachedRow *r, gpt2_dtype dt, int length, int C, int NH) {
+    *r = (CachedRow){ tensor(dt, (size_t)length * 3 * C, 2), tensor(dt, (size_t)length * C, 1), length, 0 };
+    LAYER(attention_forward(dt, r->out.p, floats((size_t)NH * length).p, r->qkv.p, 1, length, C, NH));
+}
+
+// The next tokens of each row that has some left: `n` of them, fewer at its end.
+static int cached_spans(layers_span spans[CACHE_ROWS], CachedRow *rows, int n, Tensor qkv, int C) {
+    int count = 0, at = 0;
+    size_t size = gpt2_dtype_size(qkv.dt), width = 3 * (size_t)C * size;
+    for (int r = CACHE_ROWS - 1; r >= 0; r--) {
+        CachedRow *row = &rows[r];
+        int left = row->length - row->done, tokens = n < left ? n : left;
+        if (!tokens) continue;
+        memcpy((char *)qkv.p + at * width, (char *)row->qkv.p + row->done * width, tokens * width);
+        spans[count++] = (layers_span){ r, row->done, tokens, at };
+        row->done += tokens;
+        at += tokens;
+    }
+    return count;
+}
+
+static void cached_attention(gpt2_dtype dt, int T, int C, int NH) {
+    static const int steps[] = { 5, 1, 1, 17, 2, 40, 1, 1, 1, 300 };
+    const int lengths[CACHE_ROWS] = { T, T / 2 + 1, 1 }, positions = layers_cache_positions(T);
+    size_t bytes = layers_cache_bytes(dt, CACHE_ROWS, T, C), width = C * gpt2_dtype_size(dt);
+    CachedRow rows[CACHE_ROWS];
+    layers_span spans[CACHE_ROWS];
+    LAYER(plan_cached(dt, CACHE_ROWS * T, CACHE_ROWS, T, C, NH, 16, &bytes));
+    LAYER(use_scratch(guarded(bytes)));
+    for (int r = 0; r < CACHE_ROWS; r++) cached_row(&rows[r], dt, lengths[r], C, NH);
+    Tensor qkv = tensor(dt, (size_t)CACHE_ROWS * T * 3 * C, 1), out = tensor(dt, qkv.n / 3, 1);
+    bytes = layers_cache_bytes(dt, CACHE_ROWS, T, C);
+    char *cache = memset(guarded(bytes), 0xff, bytes);
+    for (int step = 0;; step = (step + 1) % (sizeof steps / sizeof *steps)) {
+        int n = cached_spans(spans, rows, steps[step], qkv, C);
+        if (!n) break;
+        LAYER(attention_cached(dt, out.p, cache, qkv.p, spans, n, positions, C, NH));
+        for (const layers_span *s = spans; s < spans + n; s++) {
+            const char *want = (char *)rows[s->row].out.p + s->first * width;
+            if (memcmp((char *)out.p + s->at * width, want, s->n * width))
+                fail_msg("positions %d.. of a row of %d (%s, T %d, C %d, NH %d): other bits", s->first,
+                         lengths[s->row], dt ? "bf16" : "fp32", T, C, NH);
+        }
+    }
+    release();
+}
+
+static void cached_shapes(gpt2_dtype dt) {
+    cached_attention(dt, 1, 24, 3);
+    cached_attention(dt, 7, 3, 3);
+    cached_attention(dt, 67, 60, 3);
+    cached_attention(dt, 130, 128, 2);
+    cached_attention(dt, 64, 32, 1);
+    cached_attention(dt, 300, 48, 3);
+    cached_attention(dt, 290, 96, 1);
+}
+
+static void test_cached_attention(void **state) {
+    (void)state;
+    for_all_settings(cached_shapes);
+}
+
+// A row of a product must not depend on how many rows there are, or answers would depend on who asks with
+// them.
+static void rows_of_products(gpt2_dtype dt) {
+    static const int counts[] = { 1, 2, 3, 7, 8, 17, 33, 64 };
+    enum { MOST = 100, C = 96, OC = 384 };
+    plan(dt, 1, MOST, C, 3, 16, MOST);
+    Tensor inp = tensor(dt, MOST * C, 1), weight = tensor(dt, OC * C, 1), bias = tensor(dt, OC, 1);
+    Tensor want = tensor(dt, MOST * OC, 1), got = tensor(dt, MOST * OC, 1);
+    LAYER(matmul_forward(dt, want.p, inp.p, weight.p, bias.p, MOST, C, OC));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        LAYER(matmul_forward(dt, got.p, inp.p, weight.p, bias.p, counts[i], C, OC));
+        if (memcmp(got.p, want.p, (size_t)counts[i] * OC * gpt2_dtype_size(dt)))
+            fail_msg("%d rows have other bits than the same rows of %d (%s)", counts[i], MOST,
+                     dt ? "bf16" : "fp32");
+    }
+}
+
+static void test_rows_of_products(void **state) {
+    (void)state;
+    for_all_settings(rows_of_products);
+}
+
 // scores of +-1000: the softmax must neither overflow nor give a row of zeros
 static void attention_extremes(gpt2_dtype dt) {
     int T = 67, C = 16;
@@ -937,7 +1031,8 @@ int main(void) {
 #endif
     };
     const struct CMUnitTest matmul[] = { TEST(test_matmul), TEST(test_matmul_many_shapes) };
-    const struct CMUnitTest attention[] = { TEST(test_attention), TEST(test_attention_extremes) };
+    const struct CMUnitTest attention[] = { TEST(test_attention), TEST(test_attention_extremes),
+                                            TEST(test_cached_attention), TEST(test_rows_of_products) };
     const struct CMUnitTest crossentropy[] = { TEST(test_crossentropy), TEST(test_crossentropy_extremes) };
     int failed = cmocka_run_group_tests(rows, NULL, NULL) + cmocka_run_group_tests(matmul, NULL, NULL) +
                  cmocka_run_group_tests(attention, NULL, NULL) +
