@@ -2,7 +2,6 @@
 EXAMPLE  := $(BUILD)/mlp_zero
 TOKENS   := $(BUILD)/make_tokens
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
-HAVE_PCRE := $(call have,\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2.h>\n)
 DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 
 .PHONY: data bench
@@ -13,13 +12,13 @@ $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 $(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) $< -o $@
-TOKENS_SRC := dev/data/make_tokens.c dev/data/bpe.c gpt2/tokenizer.c gpt2/error.c
-TOKENS_INC := dev/data/bpe.h dev/data/byte_tokenizer.h gpt2/tokenizer.h gpt2/error.h
+TOKENS_SRC := dev/data/make_tokens.c gpt2/bpe.c gpt2/tokenizer.c gpt2/error.c
+TOKENS_INC := gpt2/bpe.h dev/data/byte_tokenizer.h gpt2/tokenizer.h gpt2/error.h
 #? build/make_tokens   builds the program that turns text into tokens (docs/data.md)
 $(TOKENS): $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
 	@mkdir -p $(@D) && echo "  cc   $@"
-	$(Q)$(CC) $(DATA_CFLAGS) -I. $(TOKENS_SRC) -o $@ -lpcre2-8
+	$(Q)$(CC) $(DATA_CFLAGS) -DGPT2_PCRE2 -I. $(TOKENS_SRC) -o $@ -lpcre2-8
 $(STORIES) &: $(BUILD)/make_stories
 	@mkdir -p data
 	$(BUILD)/make_stories data

@@ -5,6 +5,10 @@ GPT2_CUDA   :=
 GPT2_OBJ    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2/*.c)))
 
 have         = $(shell printf '$(1)' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes)
+# The trainer takes prompts as text where PCRE2 is.
+HAVE_PCRE   := $(call have,\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2.h>\n)
+GPT2_CFLAGS += $(if $(HAVE_PCRE),-DGPT2_PCRE2)
+LIBS        += $(if $(HAVE_PCRE),-lpcre2-8)
 HAVE_DNNL   := $(call have,\#include <oneapi/dnnl/dnnl.h>\n)
 
 .PHONY: probes

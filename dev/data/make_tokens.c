@@ -25,7 +25,7 @@
 // defines: gpt2_last_error
 #include "gpt2/error.h"
 // defines: bpe_*, utf8_prefix
-#include "bpe.h"
+#include "gpt2/bpe.h"
 // defines: byte_tokenizer, BYTE_EOT
 #include "byte_tokenizer.h"
 

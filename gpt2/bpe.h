@@ -4,12 +4,12 @@
 // its bytes; of all pairs of neighbours whose bytes together are a token, the one with the smallest number is
 // joined first, the leftmost of equals, until there is none: a tokenizer's numbers are the order in which its
 // pairs were found. Functions return a negative number, and gpt2_last_error() says why.
-#ifndef BPE_H
-#define BPE_H
+#ifndef GPT2_BPE_H
+#define GPT2_BPE_H
 #include <stddef.h>
 #include <stdint.h>
 // defines: Tokenizer
-#include "gpt2/tokenizer.h"
+#include "tokenizer.h"
 
 enum {
     BPE_MAX_WORD = 1 << 20,  // bytes of the longest word
@@ -19,7 +19,7 @@ enum {
 typedef struct Bpe Bpe;
 
 // Returns 0 and *b, which is the caller's to free, or -1: a byte without a token, more tokens than uint16 can
-// number. t may go then.
+// number, or a build without PCRE2, which cuts text into words. t may go then.
 int bpe_create(Bpe **b, const Tokenizer *t);
 void bpe_free(Bpe *b);
 

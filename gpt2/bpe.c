@@ -3,13 +3,14 @@
 // steps.
 #include <stdlib.h>
 #include <string.h>
+// defines: gpt2_fail
+#include "error.h"
+#include "bpe.h"
+#ifdef GPT2_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-// defines: gpt2_fail
-#include "gpt2/error.h"
-#include "bpe.h"
 
 enum { MAX_VOCAB = 65536, CACHED_BYTES = 30, CACHED_TOKENS = 16, CACHE = 1 << 17 };
 #define NONE UINT32_MAX
@@ -260,6 +261,22 @@ void bpe_free(Bpe *b) {
     free(b->tokens);
     free(b);
 }
+
+#else
+int bpe_create(Bpe **b, const Tokenizer *t) {
+    (void)t;
+    *b = NULL;
+    return gpt2_fail("this program was built without PCRE2, which cuts text into words; "
+                     "scripts/install_deps.sh installs it");
+}
+
+void bpe_free(Bpe *b) { (void)b; }
+
+int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, const uint16_t **tokens) {
+    (void)b, (void)text, (void)size, (void)last, (void)length, (void)tokens;
+    return gpt2_fail("this program was built without PCRE2");
+}
+#endif
 
 // --------
 // UTF-8
