@@ -5,9 +5,11 @@
 //         needs no argument: a small model, built-in stories, stage 3
 //     mpirun -np 2 ./train_gpt2_zero -z 2 -e d12 -i train.bin -j val.bin -o log124M -n 1000 -y 1
 //         trains GPT-2 124M; started again, it resumes
+//     mpirun -np 2 ./train_gpt2_zero -e log124M --prompts questions.txt -g 100
+//         answers each line of the file
 //
 // From top to bottom: the model's tensors as the plugin knows them, forward, head and backward with the
-// hooks, validation and sampling, the training loop. The layers are in gpt2/, everything about ranks in
+// hooks, validation and generation, the training loop. The layers are in gpt2/, everything about ranks in
 // llmc_zero/, and what stands around any trainer (options, memory, checkpoints, reports) in trainer/.
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +22,6 @@
 #include "gpt2/layers.h"
 // defines: GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
 #include "gpt2/model.h"
-// defines: random_f32, sample_softmax
-#include "gpt2/rand.h"
 // defines: Schedule, schedule_*, OutlierDetector, outlier_*
 #include "gpt2/schedule.h"
 // defines: Tokenizer, tokenizer_*
@@ -32,14 +32,18 @@
 #include "trainer/activations.h"
 // defines: must_be_same, note_differences
 #include "trainer/alike.h"
+// defines: Answers, answers_*
+#include "trainer/answers.h"
 // defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint
 #include "trainer/checkpoint.h"
 // defines: print_config
 #include "trainer/config_table.h"
 // defines: die, zero_check, gpt2_check, LAYER
 #include "trainer/die.h"
-// defines: open_folder, check_one_folder
+// defines: make_folder, open_folder, check_one_folder
 #include "trainer/folder.h"
+// defines: Generation, CachedPass, generation_*, print_token
+#include "trainer/generate.h"
 // defines: describe_model, load_values, open_tokenizer
 #include "trainer/inputs.h"
 // defines: take_launched_ranks, settle_*
@@ -56,7 +60,7 @@
 #include "trainer/run.h"
 // defines: plugin_settings
 #include "trainer/settings.h"
-// defines: print_start
+// defines: print_start, print_inference_start
 #include "trainer/start_table.h"
 // defines: take_zero_file, settle_file_batch, check_file_batch
 #include "trainer/zero_file.h"
@@ -129,17 +133,36 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
 static void *param(int tensor, int layer) { return not_null(zero_param(run.z, tensor, layer)); }
 static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
 
+// Row `row` of a matrix that has `width` columns in the model's dtype.
+static void *row_of(const GPT2 *model, void *base, size_t row, size_t width) {
+    return (char *)base + row * width * gpt2_dtype_size(model->dtype);
+}
+
+// Over a cache, the tokens of a span have the positions that follow those which the cache holds.
+static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
+    const int C = model->config.channels;
+    const gpt2_dtype dt = model->dtype;
+    void *encoded = act(model, ENCODED, 0), *wte = param(WTE, 0), *wpe = param(WPE, 0);
+    if (!cached) LAYER(encoder_forward(dt, encoded, inputs, wte, wpe, B, T, C));
+    for (int i = 0; cached && i < cached->n_spans; i++) {
+        const layers_span *s = &cached->spans[i];
+        LAYER(encoder_forward(dt, row_of(model, encoded, s->at, C), inputs + s->at, wte,
+                              row_of(model, wpe, s->first, C), 1, s->n, C));
+    }
+}
+
 // inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
 // L-1 and SCRATCH_BTC. The layernorm that follows a block adds the two in its own pass and leaves the sum in
-// residual3. That needs no parameter of the block, so the block is closed before.
-static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T) {
+// residual3. That needs no parameter of the block, so the block is closed before. With `cached`, inputs are
+// the tokens of that pass, whose keys and values join the cache.
+static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
     void *branch = act(model, SCRATCH_BTC, 0);  // what attention, then the MLP adds to the stream
 
     zero_check(zero_pre_forward(run.z, EMBEDDING));
-    LAYER(encoder_forward(dt, act(model, ENCODED, 0), inputs, param(WTE, 0), param(WPE, 0), B, T, C));
+    encode(model, inputs, B, T, cached);
     zero_check(zero_post_forward(run.z, EMBEDDING));
 
     for (int l = 0; l < L; l++) {
@@ -153,7 +176,11 @@ static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T) {
                                              act(model, RESIDUAL2, l - 1), branch, param(LN1W, l),
                                              param(LN1B, l), BT, C));
         LAYER(matmul_forward(dt, a.qkv, a.ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
-        LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
+        if (cached)
+            LAYER(attention_cached(dt, a.atty, act(model, CACHE, l), a.qkv, cached->spans, cached->n_spans,
+                                   cached->positions, C, NH));
+        else
+            LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
         LAYER(matmul_forward(dt, branch, a.atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
         LAYER(residual_layernorm_forward(dt, a.residual2, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual, branch,
                                          param(LN2W, l), param(LN2B, l), BT, C));
@@ -161,11 +188,6 @@ static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T) {
         LAYER(matmul_forward(dt, branch, a.fch_gelu, param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
         zero_check(zero_post_forward(run.z, block(l)));
     }
-}
-
-// Row `row` of an activation that has `width` columns in the model's dtype.
-static void *row_of(const GPT2 *model, void *base, size_t row, size_t width) {
-    return (char *)base + row * width * gpt2_dtype_size(model->dtype);
 }
 
 // The final layernorm, the classifier and the loss. With dloss != 0 the backward pass of all three follows
@@ -266,7 +288,7 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin_train(run.z, micro, A));
         float dloss = (float)(zero_loss_scale(run.z) / tokens);
-        gpt2_forward(model, loader->inputs, model->B, model->T);
+        gpt2_forward(model, loader->inputs, model->B, model->T, NULL);
         gpt2_head(model, loader->targets, model->B, model->T, dloss, micro == 0);
         gpt2_backward(model, loader->inputs, model->B, model->T);
     }
@@ -277,70 +299,72 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
 }
 
 // --------
-// validation and sampling: forward passes on all ranks, since at stage 3 a forward pass is collective
+// validation and generation: forward passes on all ranks, since at stage 3 a forward pass is collective
 
 static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) {
     gpt2_check(dataloader_reset(loader));
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, loader->inputs, model->B, model->T);
+        gpt2_forward(model, loader->inputs, model->B, model->T, NULL);
         gpt2_head(model, loader->targets, model->B, model->T, 0, i == 0);
     }
     return sum_of_losses(model) / ((double)batches * model->B * model->T * run.ranks);
 }
 
-// Logits of the token after position t-1, in fp32; `row` has room for V of the model's dtype.
-static void next_logits(const GPT2 *model, const int *tokens, int t, float *logits, void *row) {
+// Logits (n_spans, V) in fp32 of the token that follows each span of a pass over the cache.
+static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     const gpt2_dtype dt = model->dtype;
-    void *lnf = act(model, LNF, 0);
-    void *residual2 = row_of(model, act(model, RESIDUAL2, L - 1), t - 1, C);
-    void *last_summand = row_of(model, act(model, SCRATCH_BTC, 0), t - 1, C);
-    int T = (t + 63) / 64 * 64;  // few different lengths: the matrix products of each are prepared once
-    if (T > model->T) T = model->T;
+    float *mean = act(model, LNF_MEAN, 0), *rstd = act(model, LNF_RSTD, 0);
 
     zero_check(zero_begin_eval(run.z));
-    gpt2_forward(model, tokens, 1, T);
+    gpt2_forward(model, pass->tokens, pass->n, 1, pass);
     zero_check(zero_pre_forward(run.z, EMBEDDING));
-    LAYER(residual_layernorm_forward(dt, act(model, RESIDUAL3, L - 1), lnf, act(model, LNF_MEAN, 0),
-                                     act(model, LNF_RSTD, 0), residual2, last_summand, param(LNFW, 0),
-                                     param(LNFB, 0), 1, C));
-    LAYER(matmul_forward(dt, act(model, LOGITS, 0), lnf, param(WTE, 0), NULL, 1, C, Vp));
+    for (int i = 0; i < pass->n_spans; i++) {
+        const size_t last = pass->spans[i].at + pass->spans[i].n - 1;
+        LAYER(residual_layernorm_forward(dt, row_of(model, act(model, RESIDUAL3, L - 1), i, C),
+                                         row_of(model, act(model, LNF, 0), i, C), mean + i, rstd + i,
+                                         row_of(model, act(model, RESIDUAL2, L - 1), last, C),
+                                         row_of(model, act(model, SCRATCH_BTC, 0), last, C), param(LNFW, 0),
+                                         param(LNFB, 0), 1, C));
+    }
+    LAYER(matmul_forward(dt, act(model, LOGITS, 0), act(model, LNF, 0), param(WTE, 0), NULL, pass->n_spans, C,
+                         Vp));
     zero_check(zero_post_forward(run.z, EMBEDDING));
-    LAYER(download(row, act(model, LOGITS, 0), V * gpt2_dtype_size(dt)));
-    for (int i = 0; i < V; i++) logits[i] = gpt2_value(dt, row, i);
+    void *row = malloc_check(V * gpt2_dtype_size(dt));
+    for (int i = 0; i < pass->n_spans; i++) {
+        LAYER(download(row, row_of(model, act(model, LOGITS, 0), i, Vp), V * gpt2_dtype_size(dt)));
+        for (int v = 0; v < V; v++) logits[(size_t)i * V + v] = gpt2_value(dt, row, v);
+    }
+    free(row);
 }
 
-static void print_token(const Tokenizer *tokenizer, int token) {
-    if (run.rank == 0 && tokenizer->vocab_size)
-        tokenizer_print(tokenizer, stdout, token);
-    else
-        print0("%d ", token);
-}
-
-// Prints text from the end-of-text token on. Past T tokens the model sees the last T of them.
+// Prints text from the end-of-text token on. All ranks choose the same tokens.
 static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
-    const int length = opt.sample_tokens, V = model->config.vocab_size, T = model->T;
-    // A forward pass may read T tokens; those behind the last one change nothing, since attention is causal.
-    int *tokens = malloc_check((length + T) * sizeof(int));
-    float *logits = malloc_check(V * sizeof(float));
-    void *row = malloc_check(V * gpt2_dtype_size(model->dtype));
-    uint64_t rng = 1337 + (uint64_t)opt.seed;  // the same on all ranks: they all choose the same tokens
-    for (int i = 0; i < length + T; i++) tokens[i] = tokenizer->eot_token;
+    Generation g;
+    generation_begin(&g, model);
+    generation_add(&g, &tokenizer->eot_token, 1, opt.sample_tokens, (uint64_t)opt.seed);
     print0("generating:\n---\n");
-    for (int t = 1; t < length; t++) {
-        int from = t > T ? t - T : 0;
-        next_logits(model, tokens + from, t - from, logits, row);
-        for (int i = 0; i < V; i++) logits[i] /= (float)opt.temperature;
-        tokens[t] = sample_softmax(logits, V, random_f32(&rng));
-        print_token(tokenizer, tokens[t]);
+    while (generation_next(&g)) {
+        next_logits(model, &g.pass, g.logits);
+        generation_choose(&g);
+        print_token(tokenizer, g.rows[0].tokens[g.rows[0].length - 1]);
     }
     print0("\n---\n");
-    free(row);
-    free(logits);
-    free(tokens);
+    generation_end(&g);
+}
+
+// Answers the prompts. A layer is gathered once a pass for all rows.
+static void gpt2_answer(const GPT2 *model, Answers *answers) {
+    Generation *g = answers_begin(answers, model);
+    while (generation_next(g)) {
+        next_logits(model, &g->pass, g->logits);
+        generation_choose(g);
+        answers_passed(answers);
+    }
+    answers_end(answers, model);
 }
 
 #ifndef TESTING  // tests include this file and have a main of their own
@@ -359,6 +383,7 @@ typedef struct {
     int steps;                 // of the whole run, those before a checkpoint included
     int val_batches;           // of a validation
     Report report;
+    Answers answers;  // of a run of --prompts, which needs none of the above but the model
 } Trainer;
 
 static int is_outlier(const char *what, double z_score, double limit) {
@@ -458,9 +483,13 @@ static void set_up_alone(Trainer *t, int argc, char **argv) {
     settle_device();
     settle_threads();
     settle_overlap();
-    t->resume_step = checkpoint_to_resume();
+    t->resume_step = opt.prompts ? -1 : checkpoint_to_resume();
     describe_model(&t->model, t->resume_step);
-    divide_batch(t);
+    t->micro_batches = 1;
+    if (opt.prompts)
+        answers_describe(&t->answers, &t->model);
+    else
+        divide_batch(t);
 }
 
 static void open_files(Trainer *t) {
@@ -546,15 +575,30 @@ static void write_trace(void) {
     zero_check(zero_trace_write(run.z, run.rank ? path : opt.trace));
 }
 
-static void finish(Trainer *t) {
-    report_end(&t->report, &t->model);
+static void close_plugin(Trainer *t) {
     if (opt.trace) write_trace();
-    dataloader_free(&t->train);
-    if (opt.val_every) dataloader_free(&t->val);
-    tokenizer_free(&t->tokenizer);
     run.layers->free();
     zero_destroy(run.z);
     free_tables(&t->model);
+}
+
+static void finish(Trainer *t) {
+    report_end(&t->report, &t->model);
+    dataloader_free(&t->train);
+    if (opt.val_every) dataloader_free(&t->val);
+    tokenizer_free(&t->tokenizer);
+    close_plugin(t);
+}
+
+// Parameters alone, and no training.
+static void answer_prompts(Trainer *t) {
+    make_folder();
+    set_up_together(t);
+    load_values(&t->model);
+    print_inference_start(&t->model);
+    gpt2_answer(&t->model, &t->answers);
+    answers_free(&t->answers);
+    close_plugin(t);
 }
 
 int main(int argc, char **argv) {
@@ -565,6 +609,10 @@ int main(int argc, char **argv) {
             config_only(&t);
         else
             plan_only(&t);
+        return 0;
+    }
+    if (opt.prompts) {
+        answer_prompts(&t);
         return 0;
     }
     open_files(&t);

@@ -75,6 +75,17 @@ int64_t gpt2_num_parameters(const GPT2Config *config) {
     return n;
 }
 
+// What only backward reads, or only a pass over whole rows, and what inference keeps of the others: all
+// layers share one buffer, and the final layernorm is computed where there are logits.
+static void keep_for_inference(const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]) {
+    static const int unused[] = { LSE, LOSSES, LOSS_SUM, DRESIDUAL, DRESIDUAL_SUMS, DL_BTC, DL_BT4C };
+    const size_t tokens = (size_t)run->B * run->T;
+    for (int i = 0; i < COUNT(unused); i++) table[unused[i]].bytes = 0;
+    for (int i = 0; i < NUM_ACTIVATIONS; i++)
+        if (i != CACHE) table[i].layers = 1;
+    for (int i = LNF; i <= LNF_RSTD; i++) table[i].bytes = table[i].bytes / tokens * run->chunk;
+}
+
 // All layers share one buffer of what backward makes again.
 void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]) {
     const size_t B = run->B, T = run->T, C = config->channels, NH = config->num_heads;
@@ -108,8 +119,10 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
         [DL_BTC] = { "dl_btc", 1, btc },
         [DL_BT4C] = { "dl_bt4c", 1, 4 * btc },
         [LOGITS] = { "logits", 1, logits },
+        [CACHE] = { "keys and values", L, layers_cache_bytes(run->dtype, run->cache_rows, run->cache_T, C) },
     };
     memcpy(table, all, sizeof all);
+    if (run->inference) keep_for_inference(run, table);
 }
 
 // --------

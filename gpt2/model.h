@@ -60,19 +60,22 @@ enum {
     DL_BTC,          // (B, T, C)
     DL_BT4C,         // (B, T, 4C)
     LOGITS,          // (chunk, Vp)
+    CACHE,           // (L, cache_rows, NH, 2, cache_T, C/NH) keys and values of generated text
     NUM_ACTIVATIONS
 };
 typedef struct {
     const char *name;  // "encoded", "ln1", ...
     int layers;        // 1, or L
-    size_t bytes;      // of one layer
+    size_t bytes;      // of one layer; 0: the run has none
 } GPT2Activation;
 // What a run is made of besides the model's sizes.
 typedef struct {
     gpt2_dtype dtype;
     int B, T;
-    int recompute;  // in backward: 0 nothing, 1 GELU, 2 layernorms too
-    int chunk;      // rows of logits that exist at a time
+    int recompute;            // in backward: 0 nothing, 1 GELU, 2 layernorms too
+    int chunk;                // rows of logits that exist at a time
+    int inference;            // 1: forward over a cache only; B*T tokens in a pass, chunk of which get logits
+    int cache_rows, cache_T;  // of text that grows token by token; 0 rows: none
 } GPT2Run;
 // The table by which activations are counted and allocated. It allocates nothing itself.
 void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]);

@@ -7,7 +7,16 @@ size_t logits_bytes(const GPT2 *model, size_t rows) {
 }
 
 void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) {
-    GPT2Run shape = { model->dtype, model->B, model->T, model->recompute, model->chunk };
+    GPT2Run shape = {
+        .dtype = model->dtype,
+        .B = model->B,
+        .T = model->T,
+        .recompute = model->recompute,
+        .chunk = model->chunk,
+        .inference = model->inference,
+        .cache_rows = model->cache_rows,
+        .cache_T = model->cache_T,
+    };
     gpt2_activations(&model->config, &shape, table);
 }
 
@@ -40,7 +49,9 @@ int allocate_activations(GPT2 *model) {
     GPT2Activation table[NUM_ACTIVATIONS];
     activation_table(model, table);
     for (int i = 0; i < NUM_ACTIVATIONS; i++) {
-        void *memory = zero_alloc(run.z, ZERO_ACTIVATIONS, "activations", bytes_of(&table[i]));
+        if (!table[i].bytes) continue;
+        const char *purpose = i == CACHE ? KEYS_AND_VALUES : "activations";
+        void *memory = zero_alloc(run.z, ZERO_ACTIVATIONS, purpose, bytes_of(&table[i]));
         if (!memory) return -1;
         model->activations[i].memory = memory;
         model->activations[i].stride = stride_of(&table[i]);

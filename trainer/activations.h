@@ -23,6 +23,9 @@ typedef struct {
     int B, T;
     int recompute;         // in backward: 0 nothing, 1 GELU, 2 layernorms too
     int chunk;             // rows of logits that exist at a time
+    int inference;         // 1: B*T is the tokens of the largest pass over the cache (settle_generation)
+    int cache_rows;        // rows of text that grow token by token; 0: none
+    int cache_T;           // their longest
     size_t scratch_bytes;  // that the layers work in
     struct {
         void *memory;   // device memory of the plugin
@@ -37,7 +40,9 @@ size_t logits_bytes(const GPT2 *model, size_t rows);
 void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]);
 // Bytes of one of them, all its layers together, as the plugin counts them.
 size_t activation_pages(const GPT2Activation *a);
-#define SCRATCH_OF_LAYERS "scratch of the layers"  // its line of the memory table
+// Lines of the memory table, beside that of the other activations.
+#define SCRATCH_OF_LAYERS "scratch of the layers"
+#define KEYS_AND_VALUES "keys and values"
 
 // Bytes of all activations together, as the plugin counts them. What is not settled yet (chunk,
 // scratch_bytes) is 0 and counts nothing.

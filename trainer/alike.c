@@ -16,7 +16,8 @@ enum { FILE_BLOCKS = 64 };  // that are read of a file or of all shards, 1 MiB
 static int may_differ(const Option *o) {
     static const char *const own[] = { "-i",        "-j",        "-e",         "--tokenizer",
                                        "-o",        "--trace",   "--tune",     "--zero-config",
-                                       "--threads", "--overlap", "--progress", "--nvme" };
+                                       "--threads", "--overlap", "--progress", "--nvme",
+                                       "--prompts" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(o->name, own[i])) return 1;
     return !strncmp(o->name, "-p", 2);  // these say how ranks find each other, which they have
@@ -56,6 +57,12 @@ static void describe_model_source(FILE *f, int resume_step) {
         fprintf(f, "-e = %s\n", opt.model);
 }
 
+static void describe_prompts(FILE *f) {
+    char print[FINGERPRINT];
+    gpt2_check(fingerprint_of_file(opt.prompts, FILE_BLOCKS, print));
+    fprintf(f, "--prompts = a file of %s\n", print);
+}
+
 static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
     int n = (int)l->files.gl_pathc, blocks = FILE_BLOCKS / n > 1 ? FILE_BLOCKS / n : 1;
     char print[FINGERPRINT];
@@ -80,8 +87,11 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads,
             c->channels, c->vocab_size, c->max_seq_len);
     fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
-    describe_shards(f, "-i", train);
-    if (opt.val_every) describe_shards(f, "-j", val);
+    if (opt.prompts)
+        describe_prompts(f);
+    else
+        describe_shards(f, "-i", train);
+    if (opt.val_every && !opt.prompts) describe_shards(f, "-j", val);
     int failed = ferror(f);
     if (fclose(f) || failed) die("out of memory for what the ranks compare");
     return text;

@@ -5,7 +5,7 @@
 #include "activations.h"
 
 // Returns, to be freed, the text that zero_create compares: every option but a few, the model, and the data
-// by their contents.
+// or the prompts by their contents. A run of --prompts has no shards open.
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val);
 
 // (collective) Warns where program, device, instruction set or threads of the ranks differ. A run is right

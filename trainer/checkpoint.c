@@ -32,8 +32,8 @@ static const char *checkpoint_done(int step) {
     return path;
 }
 
-static int last_checkpoint(void) {
-    DIR *dir = opt.output ? opendir(opt.output) : NULL;
+static int last_checkpoint(const char *folder) {
+    DIR *dir = folder ? opendir(folder) : NULL;
     int last = -1, step;
     if (!dir) return -1;
     for (struct dirent *e = readdir(dir); e; e = readdir(dir))
@@ -42,8 +42,17 @@ static int last_checkpoint(void) {
     return last;
 }
 
+const char *checkpoint_model_in(const char *folder) {
+    static char path[OUTPUT_PATH];
+    int last = last_checkpoint(folder);
+    if (last < 0) return NULL;
+    int length = snprintf(path, sizeof path, "%s/model_%08d.bin", folder, last);
+    if (length >= (int)sizeof path) die("option -e: the name is too long");
+    return path;
+}
+
 int checkpoint_to_resume(void) {
-    int last = last_checkpoint();
+    int last = last_checkpoint(opt.output);
     if (last >= 0 && !opt.resume)
         die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, and a new run needs a folder of "
             "its own",

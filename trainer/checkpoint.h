@@ -22,6 +22,10 @@ int checkpoint_to_resume(void);
 // Returns the path of a checkpoint's model file, valid until the next call.
 const char *checkpoint_model(int step);
 
+// Returns the path of the model file of the last complete checkpoint in a folder, valid until the next call,
+// or NULL if there is none.
+const char *checkpoint_model_in(const char *folder);
+
 // (collective) Writes the checkpoint of state->step, and removes the one that -nk and -nm no longer keep.
 void write_checkpoint(const GPT2 *model, const TrainerState *state);
 

@@ -29,7 +29,7 @@ static void open_log(const char *name, int resuming) {
     if (!f || fclose(f)) die("%s: %s", path, strerror(errno));
 }
 
-void open_folder(int resuming) {
+void make_folder(void) {
     struct stat st;
     if (!opt.output) return;
     if (mkdir(opt.output, 0777) && errno != EEXIST)
@@ -37,7 +37,11 @@ void open_folder(int resuming) {
     if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
     if (access(opt.output, W_OK | X_OK))
         die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
-    if (run.rank != 0) return;
+}
+
+void open_folder(int resuming) {
+    make_folder();
+    if (!opt.output || run.rank != 0) return;
     open_log("main.log", resuming);
     open_log("metrics.jsonl", resuming);
 }

@@ -7,6 +7,8 @@ enum { OUTPUT_PATH = 4200 };
 // Writes the path of a file in the folder; it is an error if it is too long.
 void output_path(char path[OUTPUT_PATH], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+// Makes the folder where -o names one.
+void make_folder(void);
 // Makes the folder and its logs. The logs go on in a run that resumes, and begin anew in another one.
 void open_folder(int resuming);
 

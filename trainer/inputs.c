@@ -1,5 +1,6 @@
 #include "inputs.h"
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/error.h"
 #include "checkpoint.h"
@@ -13,9 +14,21 @@ int model_is_file(void) {
     return dot && !strcmp(dot, ".bin");
 }
 
+// A folder that is no descriptor stands for the model in its last checkpoint.
+static void find_model(void) {
+    GPT2Config config;
+    struct stat st;
+    if (model_is_file() || !gpt2_config_from_descriptor(&config, opt.model)) return;
+    if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
+    const char *path = checkpoint_model_in(opt.model);
+    if (!path) die("option -e %s: there is no complete checkpoint in this folder", opt.model);
+    opt.model = path;
+}
+
 void describe_model(GPT2 *model, int resume_step) {
     gpt2_dtype stored;
     model->dtype = settle_dtype();
+    if (resume_step < 0) find_model();
     if (resume_step >= 0)
         gpt2_check(gpt2_file_read_header(checkpoint_model(resume_step), &model->config, &stored));
     else if (model_is_file())
@@ -29,6 +42,8 @@ void describe_model(GPT2 *model, int resume_step) {
     if (model->T > model->config.max_seq_len)
         die("option -t %d: longer than the model's longest sequence, %d", model->T,
             model->config.max_seq_len);
+    model->cache_rows = opt.sample_every > 0;
+    model->cache_T = model->T;
 }
 
 static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
@@ -54,7 +69,7 @@ static const char *usual_tokenizer(int V) {
 void open_tokenizer(Tokenizer *tokenizer, int V) {
     const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
     if (!opt.tokenizer && access(path, F_OK)) {
-        print0("tokenizer  no %s: samples are printed as token numbers\n", path);
+        print0("tokenizer  no %s: tokens are shown as numbers\n", path);
         tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
         return;
     }

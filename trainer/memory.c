@@ -94,6 +94,7 @@ static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
 }
 
 static int parts_of_head(const GPT2 *model, const zero_config *config) {
+    if (model->inference) return 1;
     size_t at_once = logits_at_once(model, config), all = logits_bytes(model, (size_t)model->B * model->T);
     size_t parts = (all + at_once - 1) / at_once;
     return parts < MOST_PARTS ? (int)parts : MOST_PARTS;
@@ -106,9 +107,16 @@ static int rows_of_part(const GPT2 *model, int parts) {
     return (int)(rows < BT ? rows : BT);
 }
 
-// Sets the rows of a part and asks the layers for their scratch.
+// Sets the rows of a part and asks the layers for their scratch. In inference each row of the cache gets the
+// logits of its last token.
 static void plan_layers(GPT2 *model, int parts) {
     const GPT2Config *c = &model->config;
+    if (model->inference) {
+        model->chunk = model->cache_rows;
+        LAYER(plan_cached(model->dtype, model->B * model->T, model->cache_rows, model->cache_T, c->channels,
+                          c->num_heads, c->padded_vocab_size, &model->scratch_bytes));
+        return;
+    }
     model->chunk = rows_of_part(model, parts);
     LAYER(plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size,
                model->chunk, &model->scratch_bytes));
@@ -177,7 +185,7 @@ void settle_memory_alone(GPT2 *model, const zero_config *config) {
         if (model->recompute < 0) model->recompute = 1;
         return;
     }
-    model->chunk = rows_of_part(model, parts);
+    model->chunk = model->inference ? model->cache_rows : rows_of_part(model, parts);
     if (model->recompute >= 0) return;
     size_t left = memory_left(config), taken = plugin_bytes(model, *config, config->stage);
     model->recompute = lowest_recompute(model, config, taken < left ? left - taken : 0);
@@ -244,6 +252,7 @@ static void try_higher_stages(Search *s, int most) {
 
 static void try_more_recompute(Search *s) {
     Remedy r = s->now;
+    if (s->model->inference) return;  // there is no backward
     for (r.recompute = s->now.recompute + 1; r.recompute <= MOST_RECOMPUTE; r.recompute++) {
         if (!fits(s, r)) continue;
         suggest(s, " -r %d", r.recompute);
@@ -253,6 +262,7 @@ static void try_more_recompute(Search *s) {
 
 static void try_smaller_batches(Search *s) {
     Remedy r = s->now;
+    if (s->model->inference) return;  // the batch is the prompts
     for (r.B = s->now.B / 2; r.B >= 1; r.B /= 2) {
         if (s->now.B % r.B || !fits(s, r)) continue;
         suggest(s, " -b %d -d %lld", r.B, tokens_a_step(s));
@@ -262,6 +272,7 @@ static void try_smaller_batches(Search *s) {
 
 static void try_all_at_once(Search *s, int most_stage) {
     Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B };
+    if (s->model->inference) return;
     for (; r.B >= 1; r.B /= 2) {
         if (s->now.B % r.B || !fits(s, r)) continue;
         suggest(s, " -z %d -r %d -b %d -d %lld", r.stage, r.recompute, r.B, tokens_a_step(s));
@@ -284,6 +295,8 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     try_more_recompute(&s);
     try_smaller_batches(&s);
     if (!*s.list) try_all_at_once(&s, most_stage);
+    if (!*s.list && model->inference)
+        strcpy(s.list, " not a higher stage; take fewer or shorter prompts, a lower -g, or more ranks");
     if (!*s.list)
         strcpy(s.list, " neither a higher stage, nor -r 2, nor a smaller -b: the model needs more ranks or "
                        "larger devices");

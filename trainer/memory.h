@@ -23,7 +23,7 @@ zero_plan_info plan_of(const GPT2 *model, const zero_config *config);
 // Bytes of the device in it. What NCCL takes is not known before it is connected.
 size_t device_bytes_of(const zero_plan_info *plan);
 
-enum { MEMORY_LINES = ZERO_PLAN_LINES + 2 };  // the plugin's and the activations'
+enum { MEMORY_LINES = ZERO_PLAN_LINES + 3 };  // the plugin's and the activations'
 typedef struct {
     zero_memory_line lines[MEMORY_LINES];
     int n_lines;

@@ -64,8 +64,8 @@ Options default_options;
 const Option option_table[] = {
     { "Model and data", HEADING, NULL, 0, 0, NULL },
     { "-e", TEXT, &opt.model, 0, 0,
-      "model: llm.c's .bin file, d12, gpt2:d12, gpt3:c768, or l4h4c128v257t64 (default):\n"
-      "layers, heads, channels, vocabulary, longest sequence" },
+      "model: llm.c's .bin file, a folder with checkpoints, d12, gpt2:d12, gpt3:c768, or\n"
+      "l4h4c128v257t64 (default): layers, heads, channels, vocabulary, longest sequence" },
     { "-i", TEXT, &opt.train_data, 0, 0,
       "training token shards, a pattern (default data/stories_train.bin)" },
     { "-j", TEXT, &opt.val_data, 0, 0, "validation token shards, a pattern (default data/stories_val.bin)" },
@@ -161,9 +161,13 @@ const Option option_table[] = {
     { "-m", INT, &opt.val_batches, -1, 1e9, "validation batches (default 10; llm.c 20; -1: all)" },
     { "-s", INT, &opt.sample_every, 0, 1e9,
       "sample text every so many steps (default 500; llm.c 20; 0: never)" },
-    { "-g", INT, &opt.sample_tokens, 1, 1 << 20, "tokens of a sample (default 200; llm.c 64)" },
-    { "--temperature", REAL, &opt.temperature, 0.01, 100,
-      "of samples: below 1 likelier tokens are taken more often (default 1)" },
+    { "--prompts", TEXT, &opt.prompts, 0, 0,
+      "file of prompts, one a line: the model answers each, holding parameters alone,\n"
+      "and nothing is trained" },
+    { "-g", INT, &opt.sample_tokens, 1, 1 << 20, "tokens of a sample or an answer (default 200; llm.c 64)" },
+    { "--temperature", REAL, &opt.temperature, 0, 100,
+      "of samples: below 1 likelier tokens are taken more often, at 0 always the\n"
+      "likeliest (default 1)" },
     { "-h", NOT_BUILT, NULL, 0, 0, "HellaSwag (1 is not built yet)" },
     { "--progress", TEXT, &opt.progress, 0, 0,
       "auto, bar or lines: a line a step, or one bar (default auto: a bar on a terminal)" },
@@ -358,6 +362,10 @@ static void check_combinations(void) {
         die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
             opt.stage < 0 ? 3 : opt.stage);
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
+    if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.naive))
+        die("option --prompts %s: nothing is trained, so leave out -n, -y and --naive; -e takes a folder of "
+            "checkpoints",
+            opt.prompts);
     if ((opt.checkpoint_every || opt.resume) && !opt.output)
         die("options -n and -y need a folder: add -o FOLDER");
 }

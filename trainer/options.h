@@ -53,6 +53,7 @@ typedef struct {
     int resume;                                                // -y
     int val_every, val_batches;                                // -v, -m
     int sample_every, sample_tokens;                           // -s, -g
+    const char *prompts;                                       // NULL: the run trains
     double temperature;
     const char *progress, *hash;
     const char *trace;  // NULL: no trace

@@ -7,18 +7,22 @@
 #include "options.h"
 #include "run.h"
 #include "settings.h"
+#include "start_table.h"
 
-static void print_what(const GPT2 *model, const zero_config *config, const zero_plan_info *plan,
-                       int micro_batches) {
+static void print_what(const GPT2 *model, const zero_config *config, const zero_plan_info *plan) {
     const GPT2Config *c = &model->config;
-    long long tokens = (long long)model->B * model->T * run.ranks * micro_batches;
-    const char *weights = config->numbers.no_master ? " without master weights" : " with fp32 master weights";
-    print0("plan       stage %d%s for %d rank%s, %d on a host; nothing is started or allocated\n",
-           config->stage, config->debug.naive ? " (naive path)" : "", run.ranks, run.ranks == 1 ? "" : "s",
-           run.ranks_on_host);
+    print0("plan       stage %d%s%s for %d rank%s, %d on a host; nothing is started or allocated\n",
+           config->stage, config->debug.naive ? " (naive path)" : "", model->inference ? ", inference" : "",
+           run.ranks, run.ranks == 1 ? "" : "s", run.ranks_on_host);
     print0("model      %s: %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.model,
            (long long)plan->parameters, c->num_layers, c->num_heads, c->channels, c->vocab_size,
            c->max_seq_len);
+}
+
+static void print_batch(const GPT2 *model, const zero_config *config, const zero_plan_info *plan,
+                        int micro_batches) {
+    long long tokens = (long long)model->B * model->T * run.ranks * micro_batches;
+    const char *weights = config->numbers.no_master ? " without master weights" : " with fp32 master weights";
     print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step\n", model->B, model->T,
            run.ranks, micro_batches, tokens);
     print0("numbers    %s%s, recompute %d, logits in parts of %d rows\n", dtype_name(model->dtype),
@@ -30,19 +34,24 @@ static void print_what(const GPT2 *model, const zero_config *config, const zero_
 // --------
 // memory
 
+static void add_activations(MemoryTable *t, const char *purpose, size_t bytes) {
+    if (!bytes) return;
+    t->lines[t->n_lines++] =
+        (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes };
+}
+
 // The lines that a run's table has: the plugin's, and those of the activations.
 static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
     MemoryTable t = { .n_lines = plan->n_lines };
     memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
-    GPT2 without_scratch = *model;
-    without_scratch.scratch_bytes = 0;
-    size_t activations = activation_bytes(&without_scratch), all = activation_bytes(model);
-    t.lines[t.n_lines++] =
-        (zero_memory_line){ .purpose = "activations", .class_ = ZERO_ACTIVATIONS, .bytes = activations };
-    if (!model->scratch_bytes) return t;
-    t.lines[t.n_lines++] = (zero_memory_line){ .purpose = SCRATCH_OF_LAYERS,
-                                               .class_ = ZERO_ACTIVATIONS,
-                                               .bytes = all - activations };
+    GPT2 without = *model;
+    without.scratch_bytes = 0;
+    size_t with_cache = activation_bytes(&without);
+    without.cache_rows = 0;
+    size_t activations = activation_bytes(&without), all = activation_bytes(model);
+    add_activations(&t, "activations", activations);
+    add_activations(&t, KEYS_AND_VALUES, with_cache - activations);
+    add_activations(&t, SCRATCH_OF_LAYERS, all - with_cache);
     return t;
 }
 
@@ -76,10 +85,14 @@ static void print_moves(const zero_plan_info *plan) {
 static void print_activations(const GPT2 *model) {
     GPT2Activation table[NUM_ACTIVATIONS];
     activation_table(model, table);
-    print0("activations of a rank, recompute %d           MiB\n", model->recompute);
+    if (model->inference)
+        print0("activations of a rank                        MiB\n");
+    else
+        print0("activations of a rank, recompute %d           MiB\n", model->recompute);
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
-        print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
-               mib(activation_pages(&table[i])));
+        if (table[i].bytes)
+            print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
+                   mib(activation_pages(&table[i])));
 }
 
 // --------
@@ -101,20 +114,34 @@ static size_t room_of_rank(const zero_config *config) {
     return on_cuda() ? left : left / run.ranks_on_host;
 }
 
+static void print_formula(const zero_plan_info *plan, int stage) {
+    const zero_formula *f = &plan->formulas[stage];
+    print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
+           mib(plan->bytes[ZERO_STATES]), mib(plan->bytes[ZERO_WORKING]));
+}
+
+// All that a rank holds, with a star where it fits.
+static void print_together(const zero_plan_info *plan, size_t activations, size_t room) {
+    double together = (double)plan->bytes[ZERO_STATES] + plan->bytes[ZERO_WORKING] + activations;
+    int fits = device_bytes_of(plan) + activations < room;
+    print0(" %10.1f%s", mib(together), fits ? "*" : " ");
+}
+
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan_info plan = plan_of(model, &at_stage);
-    const zero_formula *f = &plan.formulas[stage];
-    print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
-           mib(plan.bytes[ZERO_STATES]), mib(plan.bytes[ZERO_WORKING]));
+    print_formula(&plan, stage);
     GPT2 tried = *model;
-    for (tried.recompute = 0; tried.recompute <= MOST_RECOMPUTE; tried.recompute++) {
-        size_t activations = activation_bytes(&tried);
-        double together = (double)plan.bytes[ZERO_STATES] + plan.bytes[ZERO_WORKING] + activations;
-        int fits = device_bytes_of(&plan) + activations < room;
-        print0(" %10.1f%s", mib(together), fits ? "*" : " ");
-    }
+    for (tried.recompute = 0; tried.recompute <= MOST_RECOMPUTE; tried.recompute++)
+        print_together(&plan, activation_bytes(&tried), room);
     print0("\n");
+}
+
+static void print_room(size_t room) {
+    if (room)
+        print0("  * fits into the %.0f MiB that this %s has left for each of %d rank%s\n", mib(room),
+               on_cuda() ? "device" : "machine", on_cuda() ? 1 : run.ranks_on_host,
+               on_cuda() || run.ranks_on_host == 1 ? "" : "s");
 }
 
 static void print_stages(const GPT2 *model, const zero_config *config) {
@@ -123,10 +150,22 @@ static void print_stages(const GPT2 *model, const zero_config *config) {
         "stages, MiB of a rank (P parameters, N ranks)                     with activations at recompute\n");
     print0("     formula            bytes      states     working           0          1          2\n");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
-    if (room)
-        print0("  * fits into the %.0f MiB that this %s has left for each of %d rank%s\n", mib(room),
-               on_cuda() ? "device" : "machine", on_cuda() ? 1 : run.ranks_on_host,
-               on_cuda() || run.ranks_on_host == 1 ? "" : "s");
+    print_room(room);
+}
+
+static void print_inference_stages(const GPT2 *model, const zero_config *config) {
+    const size_t room = room_of_rank(config), activations = activation_bytes(model);
+    print0("stages, MiB of a rank (P parameters, N ranks)                     with activations\n");
+    print0("     formula            bytes      states     working\n");
+    for (int stage = 0; stage <= 3; stage++) {
+        zero_config at_stage = *config;
+        at_stage.stage = stage;
+        const zero_plan_info plan = plan_of(model, &at_stage);
+        print_formula(&plan, stage);
+        print_together(&plan, activations, room);
+        print0("\n");
+    }
+    print_room(room);
 }
 
 // --------
@@ -154,17 +193,49 @@ static void print_sent_traffic(const zero_plan_info *plan) {
     print_sent("validation batch: gathers", all->all_gather[eval], between->all_gather[eval]);
 }
 
+static void print_sent_by_pass(const zero_plan_info *plan) {
+    print0("sent by a rank                             MiB%s\n",
+           run.ranks_on_host < run.ranks ? "  to other hosts" : "");
+    print_sent("pass: gathers", plan->traffic.all_gather[ZERO_FOR_EVAL],
+               plan->traffic_between_nodes.all_gather[ZERO_FOR_EVAL]);
+}
+
+// --------
+// the whole
+
+static void print_training(const GPT2 *model, const zero_config *config, const zero_plan_info *plan,
+                           int micro_batches) {
+    const MemoryTable table = table_of(model, plan);
+    print_what(model, config, plan);
+    print_batch(model, config, plan, micro_batches);
+    print_memory_table(&table, plan);
+    print_assumptions(plan);
+    print_moves(plan);
+    print_activations(model);
+    print_stages(model, config);
+    print_sent_traffic(plan);
+}
+
+static void print_inference(const GPT2 *model, const zero_config *config, const zero_plan_info *plan) {
+    const MemoryTable table = table_of(model, plan);
+    print_what(model, config, plan);
+    print_passes(model);
+    print0("numbers    %s; slots %d\n", dtype_name(model->dtype), plan->slots);
+    print_memory_table(&table, plan);
+    print_assumptions(plan);
+    print_moves(plan);
+    print_activations(model);
+    print_inference_stages(model, config);
+    print_sent_by_pass(plan);
+}
+
 void print_plan(GPT2 *model, int micro_batches) {
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.rank = 0;
     settle_memory_alone(model, &config);
     const zero_plan_info plan = plan_of(model, &config);
-    const MemoryTable table = table_of(model, &plan);
-    print_what(model, &config, &plan, micro_batches);
-    print_memory_table(&table, &plan);
-    print_assumptions(&plan);
-    print_moves(&plan);
-    print_activations(model);
-    print_stages(model, &config);
-    print_sent_traffic(&plan);
+    if (model->inference)
+        print_inference(model, &config, &plan);
+    else
+        print_training(model, &config, &plan, micro_batches);
 }

@@ -6,6 +6,7 @@
 // clang-format off
 static const struct { const char *setting, *option; } table[] = {
     { "stage",                   "-z" },
+    { "inference",               "--prompts" },
     { "device",                  "--device" },
     { "reduce_bucket_size",      "--bucket" },
     { "prefetch",                "--prefetch" },

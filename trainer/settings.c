@@ -32,6 +32,7 @@ static void set_offload(zero_config *config) {
 zero_config settings_of_options(void) {
     zero_config config = zero_defaults();
     config.stage = opt.stage < 0 ? 3 : opt.stage;
+    config.inference = opt.prompts != NULL;
     config.debug.naive = opt.naive;
     config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
     config.numbers.no_master = !opt.master;

@@ -20,15 +20,20 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
            model->T, run.ranks, micro_batches, tokens, steps);
 }
 
+void print_passes(const GPT2 *model) {
+    print0("passes     %d row%s a rank, %d tokens in the first pass, keys and values of %d positions a row\n",
+           model->cache_rows, model->cache_rows == 1 ? "" : "s", model->B * model->T, model->cache_T);
+}
+
 static void print_numbers(const GPT2 *model, const zero_job_info *job) {
     const char *weights = opt.master ? " with fp32 master weights" : " without master weights";
-    if (model->dtype == GPT2_F32) weights = "";
+    if (model->dtype == GPT2_F32 || model->inference) weights = "";
     const char *how_chosen = opt.recompute < 0 && on_cuda() ? " (the lowest that memory allows)" : "";
-    print0("numbers    %s%s, recompute %d%s, ", dtype_name(model->dtype), weights, model->recompute,
-           how_chosen);
+    print0("numbers    %s%s, ", dtype_name(model->dtype), weights);
+    if (!model->inference) print0("recompute %d%s, ", model->recompute, how_chosen);
     if (on_cuda())
         print0("on %s (device %d), attention by %s\n", job->device, job->cuda_device,
-               layers_cuda_attention());
+               model->inference ? "a kernel over the cache" : layers_cuda_attention());
     else
         print0("%d thread%s a rank\n", run.threads, run.threads == 1 ? "" : "s");
 }
@@ -79,6 +84,17 @@ static void print_traffic(void) {
                mib(plan.file_read), mib(plan.file_written));
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32"))
         print0("wire       gradients travel to their sum as fp32\n");
+}
+
+void print_inference_start(const GPT2 *model) {
+    zero_job_info job;
+    zero_get_job(run.z, &job);
+    print_model(model, -1);
+    print_passes(model);
+    print_numbers(model, &job);
+    print_zero(&job);
+    print_hosts(&job);
+    print_memory();
 }
 
 void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step) {
