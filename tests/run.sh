@@ -82,6 +82,7 @@ one_core() {
     done
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run example 240 tests/test_example.sh "$build/mlp_zero"
+    run trainer.prompts 180 tests/trainer.sh "$trainer" prompts
 }
 programs() {
     for t in "$build"/tests/test_*; do

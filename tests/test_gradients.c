@@ -370,24 +370,81 @@ static void pass_over_cache(int row, int from, int to, float *logits) {
     next_logits(&model, &pass, logits);
 }
 
-// Samples as the trainer does: one row grows by a token at a time. The other one begins anew each time, and
-// on a CPU its logits must be the same.
+// The logits after t tokens without a cache: a pass over the whole row, and the head of its last position.
+static void logits_without_cache(const int *tokens, int t, float *logits) {
+    const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;
+    const gpt2_dtype dt = model.dtype;
+    zero_check(zero_begin_eval(run.z));
+    gpt2_forward(&model, tokens, 1, t, NULL);
+    zero_check(zero_pre_forward(run.z, EMBEDDING));
+    LAYER(residual_layernorm_forward(dt, act(&model, RESIDUAL3, L - 1), act(&model, LNF, 0),
+                                     act(&model, LNF_MEAN, 0), act(&model, LNF_RSTD, 0),
+                                     act(&model, RESIDUAL2, L - 1), act(&model, SCRATCH_BTC, 0),
+                                     param(LNFW, 0), param(LNFB, 0), t, C));
+    LAYER(matmul_forward(dt, act(&model, LOGITS, 0), row_of(&model, act(&model, LNF, 0), t - 1, C),
+                         param(WTE, 0), NULL, 1, C, model.config.padded_vocab_size));
+    zero_check(zero_post_forward(run.z, EMBEDDING));
+    for (int v = 0; v < V; v++) logits[v] = gpt2_value(dt, act(&model, LOGITS, 0), v);
+}
+
+static void same_logits(const char *what, int t, const float *logits, const float *want) {
+    for (int v = 0; v < model.config.vocab_size; v++)
+        if (logits[v] != want[v])
+            fail_msg("%s: logit %d after %d tokens: %.9g, without a cache %.9g", what, v, t, logits[v],
+                     want[v]);
+}
+
+// Samples as the trainer does: one row of the cache grows by a token at a time, the other one begins anew
+// each time. Both give the bits of passes without a cache.
 static void check_next_logits(const Tolerance *tolerance) {
     const int V = model.config.vocab_size;
-    float *logits = malloc_check(V * sizeof(float)), *anew = malloc_check(V * sizeof(float));
+    float *logits = malloc_check(V * sizeof(float)), *want = malloc_check(V * sizeof(float));
     for (int t = 1; t <= model.T; t++) {
-        pass_over_cache(1, t - 1, t, logits);
-        pass_over_cache(0, 0, t, anew);
+        logits_without_cache(ref.tokens, t, want);
         for (int v = 0; v < V; v++) {
             double expected = ref.logits[(t - 1) * V + v];
-            if (!(fabs(logits[v] - expected) <= tolerance->logit))
-                fail_msg("logit %d after %d tokens: %f, expected %f", v, t, logits[v], expected);
-            if (!on_cuda() && logits[v] != anew[v])
-                fail_msg("logit %d after %d tokens: %.9g, all at once %.9g", v, t, logits[v], anew[v]);
+            if (!(fabs(want[v] - expected) <= tolerance->logit))
+                fail_msg("logit %d after %d tokens: %f, expected %f", v, t, want[v], expected);
         }
+        pass_over_cache(1, t - 1, t, logits);
+        same_logits("one more token", t, logits, want);
+        pass_over_cache(0, 0, t, logits);
+        same_logits("all at once", t, logits, want);
     }
     free(logits);
-    free(anew);
+    free(want);
+}
+
+// Two rows of different lengths as one batch, past the model's longest row: every token is the one that a
+// pass over the last T tokens, alone and without a cache, chooses.
+static void check_generation(void) {
+    enum { PROMPT = 3, MORE = 2 };
+    const int V = model.config.vocab_size, T = model.T, total[] = { T + MORE, T + MORE + 1 - PROMPT };
+    const double temperature = opt.temperature;
+    float *want = malloc_check(V * sizeof(float));
+    Generation g;
+    opt.temperature = 0;
+    generation_begin(&g, &model);
+    generation_add(&g, ref.tokens, PROMPT, total[0], 1);
+    generation_add(&g, ref.tokens + PROMPT, 1, total[1], 2);
+    while (generation_next(&g)) {
+        next_logits(&model, &g.pass, g.logits);
+        generation_choose(&g);
+    }
+    for (int r = 0; r < 2; r++) {
+        const GenerationRow *row = &g.rows[r];
+        assert_int_equal(row->length, total[r]);
+        for (int t = r ? 1 : PROMPT; t < total[r]; t++) {
+            int from = t > T ? t - T : 0, best = 0;
+            logits_without_cache(row->tokens + from, t - from, want);
+            for (int v = 1; v < V; v++)
+                if (want[v] > want[best]) best = v;
+            assert_int_equal(row->tokens[t], best);
+        }
+    }
+    generation_end(&g);
+    free(want);
+    opt.temperature = temperature;
 }
 
 static void check_against_reference(Setting s) {
@@ -398,6 +455,7 @@ static void check_against_reference(Setting s) {
     if (s.micro_batches == 1 && !s.chunk)
         check_logits(tolerance);  // otherwise the buffer holds only some rows
     check_next_logits(tolerance);
+    if (s.micro_batches == 1) check_generation();  // the activations have room for two rows
     check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0],
                 tolerance->loss);
     for (int step_ = 0; step_ < ref.steps; step_++) {

@@ -488,6 +488,135 @@ test_plan() {
         --plan --plan-ranks 1000 --window 65536
 }
 
+# ---- prompts
+
+# answer NP NAME ARGUMENT...: a run of --prompts that must succeed, with its output folder and its screen under
+# NAME.
+answer() {
+    local np=$1 out=$dir/$2 status
+    shift 2
+    rm -rf "$out"
+    run "$np" 30 "${small[@]}" --prompts "$dir/prompts" -g 12 -o "$out" "$@" >"$out.screen" 2>&1; status=$?
+    [ $status = 0 ] && return 0
+    echo "--- status $status of: $*"; tail -n 12 "$out.screen"
+    return 1
+}
+answers() { cat "$dir/$1/answers.jsonl"; }
+tokens() { sed -nE "$2s/.*\"tokens\": \[(.*)\]\}\$/\1/p" "$dir/$1/answers.jsonl"; }  # NAME LINE
+figure() { sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "$dir/$1/inference.json"; }
+# the text between the last two lines of dashes
+text() { sed -n '/^---$/,/^---$/p' "$dir/$1.screen" | tac | sed '1d; /^---$/,$d' | tac; }
+
+test_prompts() {
+    local dtype np stage i line first seed trained=(-e l2h2c64v257t64 -t 64)
+    printf '%s\n' 'Once upon a time' 'The' '' 'Lily liked to play with her' 'A dog was' >"$dir/prompts"
+    for dtype in fp32 bf16; do
+        begin "prompts.$dtype.the same answers on any ranks, at any stage"
+        need 'no model' train 2 model "${trained[@]}" -b 8 -x 60 -l 1e-2 -n 60 --dtype $dtype
+        for temperature in 0 1; do
+            first=
+            for np in 1 2 3; do for stage in 0 3; do
+                need "$np ranks, stage $stage: did not run" answer $np answers -e "$dir/model" --dtype $dtype \
+                    -z $stage --temperature $temperature --overlap $((np == 2))
+                first=${first:-$(answers answers)}
+                need "$np ranks, stage $stage, temperature $temperature: other answers" [ "$(answers answers)" \
+                    = "$first" ]
+            done; done
+            need "temperature $temperature: not five answers of 12 tokens" [ "$(answers answers | wc -l) \
+$(tokens answers 4 | wc -w)" = "5 12" ]
+        done
+        end
+        begin "prompts.$dtype.each row as alone"
+        need 'all did not run' answer 2 all -e "$dir/model" --dtype $dtype
+        cp "$dir/prompts" "$dir/all_prompts"
+        for i in 1 2 3 4 5; do
+            sed -n "${i}p" "$dir/all_prompts" >"$dir/prompts"
+            seed=$((41 + i))    # that of prompt i
+            need "prompt $i did not run alone" answer 0 alone -e "$dir/model" --dtype $dtype --seed $seed
+            need "prompt $i: $(tokens alone 1), together $(tokens all "$i")" [ "$(tokens alone 1)" \
+                = "$(tokens all "$i")" ]
+        done
+        cp "$dir/all_prompts" "$dir/prompts"
+        end
+        begin "prompts.$dtype.a sample is the answer to an empty line"
+        need 'it did not sample' train 2 sampled "${trained[@]}" -e "$dir/model" -x 0 -s 1 -g 30 --dtype $dtype
+        echo >"$dir/prompts"
+        need 'no answer' answer 2 empty -e "$dir/model" --dtype $dtype -g 29
+        need "'$(text empty)', sampled '$(text sampled)'" [ "$(text empty)" = "<|endoftext|>$(text sampled)" ]
+        cp "$dir/all_prompts" "$dir/prompts"
+        end
+    done
+    begin 'prompts.a folder, a model file'
+    need 'the folder did not run' answer 0 folder -e "$dir/model" --dtype bf16
+    need 'the file did not run' answer 0 file -e "$dir/model/model_00000060.bin" --dtype bf16
+    need 'other answers' [ "$(answers folder)" = "$(answers file)" ]
+    end
+    begin 'prompts.numbers'
+    printf '5 299\n0\n' >"$dir/prompts"
+    need 'did not run' answer 2 numbers -e l2h2c32v300t32 --tokenizer none
+    need 'other prompts' [ "$(sed -E 's/.*prompt_tokens": \[([^]]*).*/\1/' "$dir/numbers/answers.jsonl" |
+        tr '\n' ';')" = '5, 299;0;' ]
+    end
+    cp "$dir/all_prompts" "$dir/prompts"
+
+    for np in 1 2 3; do for stage in 0 3; do
+        begin "prompts.memory as planned, stage $stage on $np ranks"
+        line=(-e l3h4c256v257t64 --dtype bf16 -z $stage)
+        need 'did not run' answer "$np" held "${line[@]}"
+        need 'no plan' plan plan --prompts "$dir/prompts" -g 12 --plan-ranks "$np" "${line[@]}"
+        need 'no table' [ "$(memory_table plan | wc -l)" -gt 6 ]
+        need 'no cache in it' in_plan plan '^  activations +keys and values'
+        need 'more than parameters' not in_plan plan 'gradients|master|moment|bucket|tables'
+        need "tables differ: $(diff <(memory_table held) <(memory_table plan) | head -n 4 | tr '\n' ' ')" \
+            [ "$(memory_table held)" = "$(memory_table plan)" ]
+        # 2P, at stage 3 2P/N, with padding of a hundredth
+        P=$(sed -nE 's/.* ([0-9]+) parameters,.*/\1/p' "$dir/plan.screen")
+        i=$((2 * P / (stage == 3 ? np : 1)))
+        need "$(figure held model_state_bytes) bytes, formula $i" number \
+            "$(figure held model_state_bytes) >= $i && $(figure held model_state_bytes) <= 1.01 * $i + 4096"
+        # between the ranks a pass sends each shard, that of the embeddings twice
+        line=$(figure held sent_bytes_a_pass)
+        need "sends $line bytes" number "$np * $stage == 0 || $np == 1 ? $line == 0 : "\
+"$line > 2 * $P * ($np - 1) / $np && $line < 2.3 * $P * ($np - 1) / $np || $stage == 0"
+        end
+    done; done
+
+    begin 'prompts.figures'
+    need 'not valid JSON' valid_json "$dir/held/inference.json"
+    need 'tokens' [ "$(figure held prompts) $(figure held tokens)" = '5 55' ]
+    need 'no speed' number "$(figure held tokens_per_s) > 0 && $(figure held prefill_tokens_per_s) > 0"
+    need 'not on the screen' grep -q '^generation 55 tokens in 11 passes of ' "$dir/held.screen"
+    while read -r line; do
+        echo "$line" >"$dir/line"
+        need 'an answer is not valid JSON' valid_json "$dir/line"
+    done < <(answers held | sed -E 's/\[[0-9, ]*\]/0/g')
+    end
+
+    refused 'prompts.too long' 2 'line 4: its 27 tokens and an answer of 12 ' 'into 32 positions' -- \
+        --prompts "$dir/prompts" -g 12
+    printf 'good\n\377\n' >"$dir/bad"
+    refused 'prompts.not UTF-8' 0 "bad: line 2 is not UTF-8" -- --prompts "$dir/bad" -g 2
+    printf '7\n8 x\n' >"$dir/bad"
+    refused 'prompts.not a number' 2 'line 2: "x" is not a number' -- --prompts "$dir/bad" -g 2 \
+        -e l2h2c32v300t32 --tokenizer none
+    printf '7\n\n300\n' >"$dir/bad"
+    refused 'prompts.no such token' 0 'line 3: token 300 is outside' '0 to 299' -- --prompts "$dir/bad" -g 2 \
+        -e l2h2c32v300t32 --tokenizer none
+    : >"$dir/bad"
+    refused 'prompts.none' 0 'there is no prompt' -- --prompts "$dir/bad" -g 2
+    refused 'prompts.no file' 2 "$dir/nowhere: the file cannot be read" -- --prompts "$dir/nowhere" -g 2
+    refused 'prompts.and training' 0 'nothing is trained' -- --prompts "$dir/prompts" -y 1 -o "$dir/model"
+    mkdir "$dir/hollow"
+    refused 'prompts.a folder without a checkpoint' 0 'no complete checkpoint in this folder' -- \
+        --prompts "$dir/prompts" -g 2 -e "$dir/hollow"
+    # shellcheck disable=SC2016
+    wrap='[ $rank = 0 ] || set -- "${@/%\/prompts/\/all_prompts}";'
+    echo more >>"$dir/all_prompts"
+    refused 'prompts.other prompts on another rank' 2 'rank 1 .* has --prompts = a file of .* and rank 0' -- \
+        --prompts "$dir/prompts" -g 2 -e l2h2c32v257t64 -t 64
+    wrap=
+}
+
 # ---- bad input
 
 # refused NAME NP PATTERN... -- ARGUMENT...: fails within seconds, with one message that has all the patterns
@@ -928,8 +1057,8 @@ test_launch() {
 # ----
 
 . tests/trainer_tiers.sh
-all_groups='bits resume files outputs traffic memory plan options zero_config input_files not_finite unlike
-            disk_full dying launch tiers'
+all_groups='bits resume files outputs traffic memory plan prompts options zero_config input_files not_finite
+            unlike disk_full dying launch tiers'
 for group in "${@:-$all_groups}"; do
     for g in $group; do
         since=$EPOCHREALTIME

@@ -58,9 +58,9 @@ static void describe_model_source(FILE *f, int resume_step) {
 }
 
 static void describe_prompts(FILE *f) {
-    char print[FINGERPRINT];
-    gpt2_check(fingerprint_of_file(opt.prompts, FILE_BLOCKS, print));
-    fprintf(f, "--prompts = a file of %s\n", print);
+    char print[FINGERPRINT] = "";
+    if (opt.prompts) gpt2_check(fingerprint_of_file(opt.prompts, FILE_BLOCKS, print));
+    fprintf(f, "--prompts = %s%s\n", opt.prompts ? "a file of " : "not given", print);
 }
 
 static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
@@ -87,11 +87,9 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads,
             c->channels, c->vocab_size, c->max_seq_len);
     fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
-    if (opt.prompts)
-        describe_prompts(f);
-    else
-        describe_shards(f, "-i", train);
-    if (opt.val_every && !opt.prompts) describe_shards(f, "-j", val);
+    describe_prompts(f);
+    if (!opt.prompts) describe_shards(f, "-i", train);
+    if (!opt.prompts && opt.val_every) describe_shards(f, "-j", val);
     int failed = ferror(f);
     if (fclose(f) || failed) die("out of memory for what the ranks compare");
     return text;

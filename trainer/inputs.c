@@ -68,14 +68,15 @@ static const char *usual_tokenizer(int V) {
 
 void open_tokenizer(Tokenizer *tokenizer, int V) {
     const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
-    if (!opt.tokenizer && access(path, F_OK)) {
-        print0("tokenizer  no %s: tokens are shown as numbers\n", path);
+    int without = opt.tokenizer && !strcmp(opt.tokenizer, "none");
+    if (without || (!opt.tokenizer && access(path, F_OK))) {
+        if (!without) print0("tokenizer  no %s: tokens are shown as numbers\n", path);
         tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
         return;
     }
     gpt2_check(tokenizer_init(tokenizer, path));
     if ((int)tokenizer->vocab_size != V)
-        die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or -s 0 for no "
-            "samples",
+        die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or none to see "
+            "numbers",
             path, tokenizer->vocab_size, V);
 }

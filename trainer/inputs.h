@@ -15,7 +15,7 @@ void describe_model(GPT2 *model, int resume_step);
 void load_values(const GPT2 *model);
 
 // Opens the tokenizer that was asked for, else the one that goes with the vocabulary of V tokens. Where that
-// one is not there, vocab_size stays 0 and samples are token numbers, as in llm.c.
+// one is not there, or --tokenizer is none, vocab_size stays 0 and tokens are numbers, as in llm.c.
 void open_tokenizer(Tokenizer *tokenizer, int V);
 
 #endif

@@ -70,7 +70,8 @@ const Option option_table[] = {
       "training token shards, a pattern (default data/stories_train.bin)" },
     { "-j", TEXT, &opt.val_data, 0, 0, "validation token shards, a pattern (default data/stories_val.bin)" },
     { "--tokenizer", TEXT, &opt.tokenizer, 0, 0,
-      "file, for samples (default: the stories' where V is 257, else gpt2_tokenizer.bin)" },
+      "file, for samples and prompts, or none: tokens are numbers (default: the stories'\n"
+      "where V is 257, else gpt2_tokenizer.bin)" },
     { "--shuffle", INT, &opt.shuffle, 0, 1, "1: permute the rows, alike on any number of ranks (default 1)" },
     { "--seed", INT, &opt.seed, 0, 2147483647, "seed of the shuffle and of sampling (default 42)" },
     { "-a", INT, &opt.overfit, 0, 1, "1: train on one batch of the validation data (default 0)" },
