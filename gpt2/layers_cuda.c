@@ -61,11 +61,40 @@ static int try_products(size_t scratch_bytes) {
     return tried ? -1 : cuda_check(rc, "cudaFree");
 }
 
-static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1 || B > INT_MAX / T)
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
                          "positive, NH divide C, and B*T fit an int",
                          B, T, C, NH, Vp, chunk);
+    return 0;
+}
+
+// The largest wish counts, since layers run one after the other. Runs each product once.
+static int plan_scratch(const size_t *wishes, int n, size_t *scratch_bytes) {
+    *scratch_bytes = 0;
+    for (int i = 0; i < n; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
+    if (try_products(*scratch_bytes) == 0) return 0;
+    release();
+    return -1;
+}
+
+// Its products are those of a pass of so many tokens, and backward's. Those of later passes, with a token a
+// row, are prepared when they come.
+static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
+                       size_t *scratch_bytes) {
+    if (check_plan(tokens, T, C, NH, Vp, rows)) return -1;
+    release_products();
+    size_t wishes[3] = { 0 };
+    if (rows_cuda_plan(dt, C, &wishes[0]) || ends_cuda_plan(tokens, Vp, &wishes[1]) ||
+        matmul_cuda_plan(dt, tokens, C, Vp, rows, &wishes[2])) {
+        release();
+        return -1;
+    }
+    return plan_scratch(wishes, 3, scratch_bytes);
+}
+
+static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+    if (check_plan(B, T, C, NH, Vp, chunk)) return -1;
     release_products();  // attention's graphs stay, because they belong to a shape and take long to build
     int BT = B * T;
     size_t wishes[4] = { 0 };
@@ -75,11 +104,7 @@ static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
         release();
         return -1;
     }
-    *scratch_bytes = 0;  // layers run one after the other, so the largest wish counts
-    for (int i = 0; i < 4; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
-    if (try_products(*scratch_bytes) == 0) return 0;
-    release();
-    return -1;
+    return plan_scratch(wishes, 4, scratch_bytes);
 }
 
 static int use_scratch(void *memory) {
@@ -112,6 +137,7 @@ static int clear(void *x, size_t bytes) {
 static const Layers layers = {
     .device = "cuda",
     .plan = plan,
+    .plan_cached = plan_cached,
     .use_scratch = use_scratch,
     .free = release,
     .device_bytes = device_bytes,
@@ -132,6 +158,7 @@ static const Layers layers = {
     .dinp_bias_fused = cuda_dinp_bias_fused,
     .attention_forward = cuda_attention_forward,
     .attention_backward = cuda_attention_backward,
+    .attention_cached = cuda_attention_cached,
     .gelu_forward = cuda_gelu_forward,
     .gelu_backward = cuda_gelu_backward,
     .softmax_crossentropy = cuda_softmax_crossentropy,

@@ -319,6 +319,23 @@ for dtype in fp32 bf16 fp16; do
 done
 end
 
+# What attends over the cache is a kernel of its own, which gives other last bits than the CPU's layer.
+begin 'answers'
+printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
+asked=(--prompts "$dir/prompts" -g 9 --temperature 0.7)
+need 'fp32: did not run' train answered 1 --device cpu --dtype fp32 "${asked[@]}"
+need 'no answers' [ "$(wc -l <"$dir/answered/answers.jsonl")" = 3 ]
+for dtype in fp32 bf16 fp16; do
+    for np in 1 2; do
+        need "$dtype, $np ranks: did not run" train on_device $np --device cuda --comm host --dtype $dtype \
+            "${asked[@]}"
+        need "$dtype, $np ranks: other tokens" cmp -s "$dir/answered/answers.jsonl" \
+            "$dir/on_device/answers.jsonl"
+        need 'no cache in the table' grep -q '^  activations  keys and values ' "$dir/on_device.screen"
+    done
+done
+end
+
 # seen NAME GPUS GPUS: two ranks, each with the GPUs that it sees
 seen() {
     local name=$1 status

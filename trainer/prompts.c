@@ -35,9 +35,9 @@ static int read_numbers(const Reader *r, const char *line, const char *end, int 
         char *after;
         long token = strtol(line, &after, 10);
         if (after == line || !strchr(" \t\r\n", *after))
-            die("option --prompts %s: line %d: \"%.20s\" is not a number; without a tokenizer (--tokenizer) "
+            die("option --prompts %s: line %d: \"%.*s\" is not a number; without a tokenizer (--tokenizer) "
                 "prompts are token numbers",
-                opt.prompts, r->line, line);
+                opt.prompts, r->line, (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= r->V)
             die("option --prompts %s: line %d: token %ld is outside the vocabulary, 0 to %d", opt.prompts,
                 r->line, token, r->V - 1);

@@ -1,0 +1,94 @@
+// Attention over a cache of keys and values on CUDA, for text that grows token by token. A layer's cache is
+// (rows, NH, 2, T, hs): the keys of a head, then its values. One warp has one head of one token: its lanes
+// take a key each, and then share the sums of the values, with the softmax kept up to date as it goes (online
+// softmax, arXiv 1805.02867). A token's bits do not depend on the other rows.
+#include <cmath>
+#include "cuda.h"
+
+enum { THREADS = 128, WARPS = THREADS / WARP, MOST_HS = 256 };
+
+// The token that a warp or a thread works on: where its head begins in the cache, and its position.
+template <class T> struct Place {
+    T *keys, *values;
+    int position;
+};
+
+template <class T>
+__device__ static inline Place<T> place_of(T *cache, int slot, int head, int length, int NH, int hs) {
+    T *keys = cache + ((size_t)(slot / length) * NH + head) * 2 * length * hs;
+    return Place<T>{ keys, keys + (size_t)length * hs, slot % length };
+}
+
+// slots (n): row * length + position of each token; qkv (n, 3C)
+template <class T> static __global__ void keep_kernel(T *cache, const T *qkv, const int *slots, int n,
+                                                      int length, int C, int NH) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    int token = i / C, c = i % C, hs = C / NH;
+    if (token >= n) return;
+    Place<T> p = place_of(cache, slots[token], c / hs, length, NH, hs);
+    const T *key = qkv + (size_t)token * 3 * C + C + c;
+    p.keys[(size_t)p.position * hs + c % hs] = key[0];
+    p.values[(size_t)p.position * hs + c % hs] = key[C];
+}
+
+template <class T>
+static __global__ __launch_bounds__(THREADS) void cached_kernel(T *out, T *cache, const T *qkv,
+                                                                const int *slots, int n, int length, int C,
+                                                                int NH, float scale) {
+    int at = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (at >= n * NH) return;
+    int token = at / NH, head = at % NH, hs = C / NH;
+    Place<T> p = place_of(cache, slots[token], head, length, NH, hs);
+    const T *q = qkv + (size_t)token * 3 * C + head * hs;
+    float top = -INFINITY, sum = 0, total[MOST_HS / WARP] = {};
+    for (int first = 0; first <= p.position; first += WARP) {
+        int key = first + lane, seen = p.position + 1 - first < WARP ? p.position + 1 - first : WARP;
+        float dot = 0;
+        for (int c = 0; lane < seen && c < hs; c++)
+            dot += to_float(q[c]) * to_float(p.keys[(size_t)key * hs + c]);
+        float score = lane < seen ? scale * dot : -INFINITY;
+        float now = fmaxf(top, warp_max(score)), older = expf(top - now), weight = expf(score - now);
+        sum = sum * older + warp_sum(weight);
+        for (int i = 0; i < MOST_HS / WARP; i++) total[i] *= older;
+        for (int k = 0; k < seen; k++) {
+            float w = __shfl_sync(0xffffffffu, weight, k);
+            const T *value = p.values + (size_t)(first + k) * hs;
+            for (int i = 0, c = lane; i < MOST_HS / WARP; i++, c += WARP)
+                if (c < hs) total[i] += w * to_float(value[c]);
+        }
+        top = now;
+    }
+    for (int i = 0, c = lane; i < MOST_HS / WARP; i++, c += WARP)
+        if (c < hs) out[(size_t)token * C + head * hs + c] = from_float<T>(total[i] / sum);
+}
+
+// Returns the tokens of all spans with *slots on the device, or -1.
+static int send_slots(const int **slots, const layers_span *spans, int n_spans, int length) {
+    int n = 0;
+    for (int i = 0; i < n_spans; i++) n += spans[i].n;
+    int *to = staging_slot(n);
+    if (!to) return -1;
+    for (const layers_span *s = spans; s < spans + n_spans; s++)
+        for (int i = 0; i < s->n; i++) to[s->at + i] = s->row * length + s->first + i;
+    return staging_send(n, slots) ? -1 : n;
+}
+
+template <class T> static int attend(void *out, void *cache, const void *qkv, const layers_span *spans,
+                                     int n_spans, int length, int C, int NH) {
+    const int *slots;
+    int n = send_slots(&slots, spans, n_spans, length);
+    if (n < 0) return -1;
+    float scale = 1 / sqrtf((float)(C / NH));
+    if (launch("keep_kernel", keep_kernel<T>, dim3(blocks_for((size_t)n * C, THREADS)), dim3(THREADS),
+               (T *)cache, (const T *)qkv, slots, n, length, C, NH))
+        return -1;
+    return launch("cached_kernel", cached_kernel<T>, dim3(blocks_for((size_t)n * NH, WARPS)), dim3(THREADS),
+                  (T *)out, (T *)cache, (const T *)qkv, slots, n, length, C, NH, scale);
+}
+
+int cuda_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
+                          int n_spans, int T, int C, int NH) {
+    if (C / NH > MOST_HS)
+        return gpt2_fail("attention over a cache: heads of %d channels, at most %d", C / NH, MOST_HS);
+    return BY_DTYPE(dt, attend, out, cache, qkv, spans, n_spans, T, C, NH);
+}
