@@ -194,6 +194,12 @@ static int kept_for_backward(const zero *z, int unit) {
            z->layout.units[unit].reading_uses > 0;
 }
 
+// In inference parameters never change, and a unit that is used more than once has room of its own: it is
+// gathered once.
+static int kept_for_inference(const zero *z, int unit) {
+    return z->config.inference && z->own_params[unit] != NULL;
+}
+
 int params_release(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (is_open(u) || !u->params) return 0;
@@ -202,7 +208,7 @@ int params_release(zero *z, int unit) {
         return state_close(&u->opened_params);
     }
     if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
-    ZERO_TRY(drop(z, unit));
+    if (!kept_for_inference(z, unit)) ZERO_TRY(drop(z, unit));
     return look_ahead(z, slots_are_open(z));  // there is room now
 }
 
@@ -211,7 +217,7 @@ int params_begin_pass(zero *z) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {
         unit_state *u = &z->units[i];
-        if (!u->params || u->for_next_pass) continue;
+        if (!u->params || u->for_next_pass || kept_for_inference(z, i)) continue;
         ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
         ZERO_TRY(drop(z, i));
     }

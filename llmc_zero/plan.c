@@ -241,7 +241,7 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
     if (!c->inference) plan_step_traffic(t, c, l);
     if (c->stage < 3) return;
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
-        t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
+        if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
 // The update reads and writes each piece of what lies in files, but parameters that have masters it only

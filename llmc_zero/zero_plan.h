@@ -95,7 +95,7 @@ typedef struct {
     size_t nccl_bytes;                  // taken by NCCL: measured at creation, and 0 before
     // Bytes that the rank sends: ZERO_FOR_STEP and ZERO_FOR_SCALARS (the norm) in one training step of
     // config.micro_batches, ZERO_FOR_EVAL in one forward pass; and what of it goes to other nodes. Padding
-    // is included.
+    // is included. With inference, units used more than once are sent in the first pass only, and left out.
     zero_traffic traffic, traffic_between_nodes;
     int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe
 } zero_plan_info;

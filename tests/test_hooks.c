@@ -189,6 +189,10 @@ static void test_inference(void **state) {
         assert_true(value == toy_initial(W, 1, 5));
         WORKS(toy_eval(&t));
         assert_true(t.activation == activation);
+        value = 7;  // the next pass sees it, though it keeps what it has gathered
+        WORKS(zero_set(t.z, ZERO_PARAM, LNFW, 0, toy_elems(LNFW) - 1, 1, &value));
+        WORKS(toy_eval(&t));
+        assert_true(t.activation != activation);
     }
 }
 

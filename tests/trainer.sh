@@ -574,10 +574,11 @@ $(tokens answers 4 | wc -w)" = "5 12" ]
         i=$((2 * P / (stage == 3 ? np : 1)))
         need "$(figure held model_state_bytes) bytes, formula $i" number \
             "$(figure held model_state_bytes) >= $i && $(figure held model_state_bytes) <= 1.01 * $i + 4096"
-        # between the ranks a pass sends each shard, that of the embeddings twice
+        # At stage 3 a pass sends this rank's part of each block to the others, and the first one that of the
+        # embeddings.
         line=$(figure held sent_bytes_a_pass)
-        need "sends $line bytes" number "$np * $stage == 0 || $np == 1 ? $line == 0 : "\
-"$line > 2 * $P * ($np - 1) / $np && $line < 2.3 * $P * ($np - 1) / $np || $stage == 0"
+        i=$((stage == 3 ? 2 * P * (np - 1) / np : 0))
+        need "sends $line bytes a pass, at most $i" number "$line >= 0.93 * $i && $line <= 1.01 * $i"
         end
     done; done
 

@@ -196,7 +196,7 @@ static void print_sent_traffic(const zero_plan_info *plan) {
 static void print_sent_by_pass(const zero_plan_info *plan) {
     print0("sent by a rank                             MiB%s\n",
            run.ranks_on_host < run.ranks ? "  to other hosts" : "");
-    print_sent("pass: gathers", plan->traffic.all_gather[ZERO_FOR_EVAL],
+    print_sent("pass but the first: gathers", plan->traffic.all_gather[ZERO_FOR_EVAL],
                plan->traffic_between_nodes.all_gather[ZERO_FOR_EVAL]);
 }
 
