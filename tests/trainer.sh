@@ -446,6 +446,7 @@ test_plan() {
     done
     same_table 'plan.micro-batches, buckets, messages' 2 --dtype fp32 -z 2 -d 3072 --bucket 1e6 \
         --messages 1 -r 2 --trace "$dir/planned.json"
+    same_table 'plan.samples, which keep keys and values' 2 --dtype bf16 -z 3 -s 1
     same_table 'plan.fp32 on the wire, prefetch' 3 --dtype bf16 -z 3 --comm-type fp32 --prefetch 2 -r 0
 
     # 124475904 parameters with GPT-2's padded vocabulary: 7P = 831.0 MiB.
@@ -490,8 +491,8 @@ test_plan() {
 
 # ---- prompts
 
-# answer NP NAME ARGUMENT...: a run of --prompts that must succeed, with its output folder and its screen under
-# NAME.
+# answer NP NAME ARGUMENT...: a run of --prompts that must succeed, with its output folder and its screen
+# under NAME.
 answer() {
     local np=$1 out=$dir/$2 status
     shift 2
@@ -516,11 +517,11 @@ test_prompts() {
         for temperature in 0 1; do
             first=
             for np in 1 2 3; do for stage in 0 3; do
-                need "$np ranks, stage $stage: did not run" answer $np answers -e "$dir/model" --dtype $dtype \
-                    -z $stage --temperature $temperature --overlap $((np == 2))
+                need "$np ranks, stage $stage: did not run" answer $np answers -e "$dir/model" \
+                    --dtype $dtype -z $stage --temperature $temperature --overlap $((np == 2))
                 first=${first:-$(answers answers)}
-                need "$np ranks, stage $stage, temperature $temperature: other answers" [ "$(answers answers)" \
-                    = "$first" ]
+                need "$np ranks, stage $stage, temperature $temperature: other answers" [ \
+                    "$(answers answers)" = "$first" ]
             done; done
             need "temperature $temperature: not five answers of 12 tokens" [ "$(answers answers | wc -l) \
 $(tokens answers 4 | wc -w)" = "5 12" ]
@@ -539,7 +540,8 @@ $(tokens answers 4 | wc -w)" = "5 12" ]
         cp "$dir/all_prompts" "$dir/prompts"
         end
         begin "prompts.$dtype.a sample is the answer to an empty line"
-        need 'it did not sample' train 2 sampled "${trained[@]}" -e "$dir/model" -x 0 -s 1 -g 30 --dtype $dtype
+        need 'it did not sample' train 2 sampled "${trained[@]}" -e "$dir/model" -x 0 -s 1 -g 30 \
+            --dtype $dtype
         echo >"$dir/prompts"
         need 'no answer' answer 2 empty -e "$dir/model" --dtype $dtype -g 29
         need "'$(text empty)', sampled '$(text sampled)'" [ "$(text empty)" = "<|endoftext|>$(text sampled)" ]
