@@ -244,6 +244,7 @@ static long long tokens_a_step(const Search *s) {
 static void try_higher_stages(Search *s, int most) {
     Remedy r = s->now;
     for (r.stage = s->now.stage + 1; r.stage <= most; r.stage++) {
+        if (s->model->inference && r.stage < 3) continue;  // only the parameters can be sharded
         if (!fits(s, r)) continue;
         suggest(s, " -z %d", r.stage);
         return;
