@@ -143,12 +143,13 @@ static void encode(const GPT2 *model, const int *inputs, int B, int T, const Cac
     const int C = model->config.channels;
     const gpt2_dtype dt = model->dtype;
     void *encoded = act(model, ENCODED, 0), *wte = param(WTE, 0), *wpe = param(WPE, 0);
-    if (!cached) LAYER(encoder_forward(dt, encoded, inputs, wte, wpe, B, T, C));
-    for (int i = 0; cached && i < cached->n_spans; i++) {
-        const layers_span *s = &cached->spans[i];
+    if (!cached) {
+        LAYER(encoder_forward(dt, encoded, inputs, wte, wpe, B, T, C));
+        return;
+    }
+    for (const layers_span *s = cached->spans; s < cached->spans + cached->n_spans; s++)
         LAYER(encoder_forward(dt, row_of(model, encoded, s->at, C), inputs + s->at, wte,
                               row_of(model, wpe, s->first, C), 1, s->n, C));
-    }
 }
 
 // inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block

@@ -19,6 +19,12 @@ __device__ static inline Place<T> place_of(T *cache, int slot, int head, int len
     return Place<T>{ keys, keys + (size_t)length * hs, slot % length };
 }
 
+template <class T> __device__ static inline float dot(const T *x, const T *y, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += to_float(x[i]) * to_float(y[i]);
+    return sum;
+}
+
 // slots (n): row * length + position of each token; qkv (n, 3C)
 template <class T> static __global__ void keep_kernel(T *cache, const T *qkv, const int *slots, int n,
                                                       int length, int C, int NH) {
@@ -43,10 +49,8 @@ static __global__ __launch_bounds__(THREADS) void cached_kernel(T *out, T *cache
     float top = -INFINITY, sum = 0, total[MOST_HS / WARP] = {};
     for (int first = 0; first <= p.position; first += WARP) {
         int key = first + lane, seen = p.position + 1 - first < WARP ? p.position + 1 - first : WARP;
-        float dot = 0;
-        for (int c = 0; lane < seen && c < hs; c++)
-            dot += to_float(q[c]) * to_float(p.keys[(size_t)key * hs + c]);
-        float score = lane < seen ? scale * dot : -INFINITY;
+        float score = -INFINITY;
+        if (lane < seen) score = scale * dot(q, p.keys + (size_t)key * hs, hs);
         float now = fmaxf(top, warp_max(score)), older = expf(top - now), weight = expf(score - now);
         sum = sum * older + warp_sum(weight);
         for (int i = 0; i < MOST_HS / WARP; i++) total[i] *= older;

@@ -84,8 +84,8 @@ static int open_lanes(zero *z) {
 static int rehearse(void *ctx) {
     zero *z = ctx;
     int64_t not_reported = 0;
-    for (int i = 0; i < z->layout.n_buckets && !z->config.inference; i++)
-        ZERO_TRY(grads_rehearse(z, i, &not_reported));
+    if (!z->config.inference)
+        for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(grads_rehearse(z, i, &not_reported));
     if (z->config.stage == 0) return 0;
     for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i, &not_reported));
     return 0;

@@ -81,6 +81,7 @@ static void refused(const given *g, const char *theirs, const char *ours) {
 
 static void check_settings(void) {
     SETTING(stage, 2, "2", "3");
+    SETTING(inference, 1, "1", "0");
     SETTING_IN(g.config.stage = 0, debug.naive, 1, "1", "0");
     SETTING(device, ZERO_CUDA, "CUDA", "CPU");
     SETTING(numbers.dtype, ZERO_F16, "fp16", "bf16");
