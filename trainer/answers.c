@@ -55,6 +55,7 @@ Generation *answers_begin(Answers *a, const GPT2 *model) {
         generation_add(&a->generation, p->tokens[i], n, n + opt.sample_tokens, (uint64_t)opt.seed + i);
     }
     zero_get_traffic(run.z, &a->traffic_at_start);
+    zero_get_files(run.z, &a->files_at_start);
     zero_check(zero_barrier(run.z));
     a->start_s = now();
     return &a->generation;
@@ -140,17 +141,21 @@ typedef struct {
     Phase prefill, generation;
     double parameters;  // bytes that a pass reads on each rank
     double sent;        // bytes of them that a pass sends to the other ranks
+    double from_nvme;   // bytes that a pass reads on each rank; 0: none lie there
 } Speed;
 
 static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
     const zero_traffic *before = &a->traffic_at_start;
     zero_traffic now;
+    zero_file_info files;
     zero_get_traffic(run.z, &now);
+    zero_get_files(run.z, &files);
     return (Speed){
         .prefill = { 1, a->prompts.total, a->prefilled_s - a->start_s },
         .generation = { a->passes - 1, (long long)a->prompts.n * (a->passes - 1), end_s - a->prefilled_s },
         .parameters = (double)gpt2_num_parameters(&model->config) * gpt2_dtype_size(model->dtype),
         .sent = (double)(now.all_gather[ZERO_FOR_EVAL] - before->all_gather[ZERO_FOR_EVAL]) / a->passes,
+        .from_nvme = (double)(files.read - a->files_at_start.read) / a->passes,
     };
 }
 
@@ -163,6 +168,9 @@ static void print_phase(const char *name, const Phase *p, const Speed *s) {
     if (s->sent > 0)
         print0(" and sends %.2f MiB, %.2f GB/s a rank", mib(s->sent * run.ranks / tokens_a_pass),
                s->sent / pass_ms(p) * 1e-6);
+    if (s->from_nvme > 0)
+        print0("; a pass reads %.2f MiB a rank from NVMe, %.2f GB/s together", mib(s->from_nvme),
+               s->from_nvme * run.ranks / pass_ms(p) * 1e-6);
     print0("\n");
 }
 
@@ -180,7 +188,8 @@ static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
             s->prefill.tokens, rate(&s->prefill), pass_ms(&s->prefill));
     fprintf(f, " \"tokens\": %lld, \"tokens_per_s\": %.2f, \"pass_ms\": %.3f,\n", s->generation.tokens,
             rate(&s->generation), pass_ms(&s->generation));
-    fprintf(f, " \"parameter_bytes_a_pass\": %.0f, \"sent_bytes_a_pass\": %.0f,\n", s->parameters, s->sent);
+    fprintf(f, " \"parameter_bytes_a_pass\": %.0f, \"sent_bytes_a_pass\": %.0f, ", s->parameters, s->sent);
+    fprintf(f, "\"nvme_bytes_a_pass\": %.0f,\n", s->from_nvme);
     fprintf(f, " \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu}\n",
             zero_memory_bytes(run.z, ZERO_STATES), zero_memory_bytes(run.z, ZERO_WORKING),
             zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
