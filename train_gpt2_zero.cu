@@ -28,7 +28,8 @@
 #include "gpt2/tokenizer.h"
 // defines: zero_*
 #include "llmc_zero/zero.h"
-// defines: GPT2, act, block_activations, allocate_activations
+// defines: GPT2, act, row_of, block_activations, allocate_activations, await_input, offload_input,
+// fetch_input
 #include "trainer/activations.h"
 // defines: must_be_same, note_differences
 #include "trainer/alike.h"
@@ -133,11 +134,6 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
 static void *param(int tensor, int layer) { return not_null(zero_param(run.z, tensor, layer)); }
 static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
 
-// Row `row` of a matrix that has `width` columns in the model's dtype.
-static void *row_of(const GPT2 *model, void *base, size_t row, size_t width) {
-    return (char *)base + row * width * gpt2_dtype_size(model->dtype);
-}
-
 // Over a cache, the tokens of a span have the positions that follow those which the cache holds.
 static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int C = model->config.channels;
@@ -152,41 +148,54 @@ static void encode(const GPT2 *model, const int *inputs, int B, int T, const Cac
                               row_of(model, wpe, s->first, C), 1, s->n, C));
 }
 
-// inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
-// L-1 and SCRATCH_BTC. The layernorm that follows a block adds the two in its own pass and leaves the sum in
-// residual3. That needs no parameter of the block, so the block is closed before. With `cached`, inputs are
-// the tokens of that pass, whose keys and values join the cache.
-static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
-    const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
+// Block l up to GELU. The block's input (B, T, C) is the encoder's output, or the sum of what the block
+// before left in its residual2 and in SCRATCH_BTC. The first layernorm adds the two in its own pass. With
+// `again` the input is there already, and the block runs for backward: the same layers on the same input give
+// the same bits. Backward does not need the block's last product, which is in gpt2_forward.
+static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPass *cached, int again) {
+    const int C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
-    void *branch = act(model, SCRATCH_BTC, 0);  // what attention, then the MLP adds to the stream
+    const BlockActivations a = block_activations(model, l);
+    void *branch = act(model, SCRATCH_BTC, 0);
+    if (l == 0 || again)
+        LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l), param(LN1B, l),
+                                BT, C));
+    else
+        LAYER(residual_layernorm_forward(dt, a.residual, a.ln1, a.ln1_mean, a.ln1_rstd,
+                                         act(model, RESIDUAL2, l - 1), branch, param(LN1W, l), param(LN1B, l),
+                                         BT, C));
+    LAYER(matmul_forward(dt, a.qkv, a.ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
+    if (cached)
+        LAYER(attention_cached(dt, a.atty, act(model, CACHE, l), a.qkv, cached->spans, cached->n_spans,
+                               cached->positions, C, NH));
+    else
+        LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
+    LAYER(matmul_forward(dt, branch, a.atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
+    LAYER(residual_layernorm_forward(dt, a.residual2, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual, branch,
+                                     param(LN2W, l), param(LN2B, l), BT, C));
+    LAYER(matmul_gelu_forward(dt, a.fch_gelu, a.fch, a.ln2, param(FCW, l), param(FCB, l), BT, C, 4 * C));
+}
+
+// inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
+// L-1 and SCRATCH_BTC. The layernorm that follows adds the two and leaves the sum in residual3. That needs no
+// parameter of the block, so the block is closed before. With `cached`, inputs are the tokens of that pass,
+// whose keys and values join the cache. With `train`, backward follows.
+static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached,
+                         int train) {
+    const int L = model->config.num_layers, C = model->config.channels;
 
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     encode(model, inputs, B, T, cached);
     zero_check(zero_post_forward(run.z, EMBEDDING));
 
     for (int l = 0; l < L; l++) {
-        const BlockActivations a = block_activations(model, l);
         zero_check(zero_pre_forward(run.z, block(l)));
-        if (l == 0)
-            LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, 0),
-                                    param(LN1B, 0), BT, C));
-        else
-            LAYER(residual_layernorm_forward(dt, a.residual, a.ln1, a.ln1_mean, a.ln1_rstd,
-                                             act(model, RESIDUAL2, l - 1), branch, param(LN1W, l),
-                                             param(LN1B, l), BT, C));
-        LAYER(matmul_forward(dt, a.qkv, a.ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
-        if (cached)
-            LAYER(attention_cached(dt, a.atty, act(model, CACHE, l), a.qkv, cached->spans, cached->n_spans,
-                                   cached->positions, C, NH));
-        else
-            LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
-        LAYER(matmul_forward(dt, branch, a.atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
-        LAYER(residual_layernorm_forward(dt, a.residual2, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual, branch,
-                                         param(LN2W, l), param(LN2B, l), BT, C));
-        LAYER(matmul_gelu_forward(dt, a.fch_gelu, a.fch, a.ln2, param(FCW, l), param(FCB, l), BT, C, 4 * C));
-        LAYER(matmul_forward(dt, branch, a.fch_gelu, param(FCPROJW, l), param(FCPROJB, l), BT, 4 * C, C));
+        await_input(model, l);
+        block_forward(model, l, B, T, cached, 0);
+        if (train) offload_input(model, l);
+        LAYER(matmul_forward(model->dtype, act(model, SCRATCH_BTC, 0), act(model, FCH_GELU, l),
+                             param(FCPROJW, l), param(FCPROJB, l), B * T, 4 * C, C));
         zero_check(zero_post_forward(run.z, block(l)));
     }
 }
@@ -207,6 +216,7 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     if (dloss) zero_check(zero_pre_backward(run.z, EMBEDDING));
+    await_input(model, L);
     LAYER(residual_layernorm_forward(dt, residual, lnf, lnf_mean, lnf_rstd, act(model, RESIDUAL2, L - 1),
                                      act(model, SCRATCH_BTC, 0), param(LNFW, 0), param(LNFB, 0), BT, C));
     for (int row = 0; row < BT; row += model->chunk) {
@@ -233,6 +243,10 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 // weights have one product each, which writes the gradient instead of adding to it, so describe_tensor calls
 // them `written`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that adds to
 // it before them also sums its columns, which gives the gradients of their biases.
+//
+// At level 3 of recompute a block's forward runs again first. The last block's is still there. GELU is then
+// computed from the rounded fch as at levels 1 and 2, so that all three give the same bits where the product
+// computes it from values that are not rounded.
 static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
@@ -240,15 +254,19 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     void *dresidual = act(model, DRESIDUAL, 0), *dresidual_sums = act(model, DRESIDUAL_SUMS, 0);
     void *dl_btc = act(model, DL_BTC, 0), *dl_bt4c = act(model, DL_BT4C, 0);
     const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's product gives FCB's gradient
+    const int layernorms = model->recompute == 2;
 
     for (int l = L - 1; l >= 0; l--) {
         const BlockActivations a = block_activations(model, l);
         zero_check(zero_pre_backward(run.z, block(l)));
+        fetch_input(model, l - 1);
+        await_input(model, l);
+        if (model->recompute == 3 && l < L - 1) block_forward(model, l, B, T, NULL, 1);
         if (model->recompute >= 1) LAYER(gelu_forward(dt, a.fch_gelu, a.fch, (size_t)BT * 4 * C));
         LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
         LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
                               a.fch_gelu, param(FCPROJW, l), a.fch, BT, 4 * C, C, 0));
-        if (model->recompute >= 2)
+        if (layernorms)
             LAYER(layernorm_forward(dt, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual2, param(LN2W, l),
                                     param(LN2B, l), BT, C));
         LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, a.ln2,
@@ -259,7 +277,7 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
         LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, a.atty,
                               param(ATTPROJW, l), NULL, BT, C, C, 0));
         LAYER(attention_backward(dt, dl_bt4c, dl_btc, a.qkv, a.atty, a.lse, B, T, C, NH));
-        if (model->recompute >= 2)
+        if (layernorms)
             LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l),
                                     param(LN1B, l), BT, C));
         LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, a.ln1, param(QKVW, l),
@@ -289,7 +307,7 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin_train(run.z, micro, A));
         float dloss = (float)(zero_loss_scale(run.z) / tokens);
-        gpt2_forward(model, loader->inputs, model->B, model->T, NULL);
+        gpt2_forward(model, loader->inputs, model->B, model->T, NULL, 1);
         gpt2_head(model, loader->targets, model->B, model->T, dloss, micro == 0);
         gpt2_backward(model, loader->inputs, model->B, model->T);
     }
@@ -307,7 +325,7 @@ static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) 
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
         zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, loader->inputs, model->B, model->T, NULL);
+        gpt2_forward(model, loader->inputs, model->B, model->T, NULL, 0);
         gpt2_head(model, loader->targets, model->B, model->T, 0, i == 0);
     }
     return sum_of_losses(model) / ((double)batches * model->B * model->T * run.ranks);
@@ -321,7 +339,7 @@ static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits
     float *mean = act(model, LNF_MEAN, 0), *rstd = act(model, LNF_RSTD, 0);
 
     zero_check(zero_begin_eval(run.z));
-    gpt2_forward(model, pass->tokens, pass->n, 1, pass);
+    gpt2_forward(model, pass->tokens, pass->n, 1, pass, 0);
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     for (int i = 0; i < pass->n_spans; i++) {
         const size_t last = pass->spans[i].at + pass->spans[i].n - 1;

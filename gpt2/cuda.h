@@ -89,6 +89,11 @@ void staging_free(void);
 int *staging_slot(size_t ints);
 int staging_send(size_t ints, const int **device);
 
+// copy_cuda.c
+int cuda_copy_beside(void *to, const void *from, size_t bytes, int which);
+int cuda_await_copy(int which);
+void copy_cuda_free(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -57,6 +57,8 @@ static inline size_t layers_cache_bytes(gpt2_dtype dt, int rows, int T, int C) {
     return (size_t)rows * 2 * layers_cache_positions(T) * C * gpt2_dtype_size(dt);
 }
 
+enum { LAYERS_COPIES = 2 };  // beside the layers at a time
+
 typedef struct {
     const char *device;  // "cpu", "cuda"
 
@@ -79,6 +81,11 @@ typedef struct {
 
     int (*download)(void *host, const void *x, size_t bytes);  // waits for all queued work
     int (*clear)(void *x, size_t bytes);                       // sets to 0
+    // Copies between device and pinned host memory (LAYERS_COPIES may be under way), on a stream beside the
+    // layers. The copy starts when all work queued before it is done. NULL on the processor, like await_copy:
+    // what is queued after that runs when copy number `which` is done.
+    int (*copy_beside)(void *to, const void *from, size_t bytes, int which);
+    int (*await_copy)(int which);
     // *total (one double, device memory) = sum of x[0..n) in a fixed order; += with `add`
     int (*sum)(double *total, const float *x, int n, int add);
 

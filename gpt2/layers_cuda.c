@@ -29,6 +29,7 @@ static void release_products(void) {
 }
 
 static void release(void) {
+    copy_cuda_free();
     attention_cuda_free();
     release_products();
 }
@@ -145,6 +146,8 @@ static const Layers layers = {
     .peak_flops = cuda_peak_flops,
     .download = download,
     .clear = clear,
+    .copy_beside = cuda_copy_beside,
+    .await_copy = cuda_await_copy,
     .sum = cuda_sum,
     .encoder_forward = cuda_encoder_forward,
     .encoder_backward = cuda_encoder_backward,

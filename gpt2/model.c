@@ -86,28 +86,29 @@ static void keep_for_inference(const GPT2Run *run, GPT2Activation table[NUM_ACTI
     for (int i = LNF; i <= LNF_RSTD; i++) table[i].bytes = table[i].bytes / tokens * run->chunk;
 }
 
-// All layers share one buffer of what backward makes again.
 void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]) {
     const size_t B = run->B, T = run->T, C = config->channels, NH = config->num_heads;
     const size_t size = gpt2_dtype_size(run->dtype), btc = B * T * C * size, bt_float = B * T * sizeof(float);
     const size_t logits = (size_t)run->chunk * config->padded_vocab_size * size;
     const int L = config->num_layers;
     const int L_gelu = run->recompute >= 1 ? 1 : L, L_layernorm = run->recompute >= 2 ? 1 : L;
+    const int L_block = run->recompute >= 3 ? 1 : L;
+    const int on_host = run->recompute >= 3 && run->inputs_on_host && L > 2 ? L - 2 : 0;
     const GPT2Activation all[NUM_ACTIVATIONS] = {
         [ENCODED] = { "encoded", 1, btc },
         [LN1] = { "ln1", L_layernorm, btc },
-        [QKV] = { "qkv", L, 3 * btc },
-        [ATTY] = { "atty", L, btc },
-        [RESIDUAL2] = { "residual2", L, btc },
+        [QKV] = { "qkv", L_block, 3 * btc },
+        [ATTY] = { "atty", L_block, btc },
+        [RESIDUAL2] = { "residual2", L_block, btc },
         [LN2] = { "ln2", L_layernorm, btc },
-        [FCH] = { "fch", L, 4 * btc },
+        [FCH] = { "fch", L_block, 4 * btc },
         [FCH_GELU] = { "fch_gelu", L_gelu, 4 * btc },
-        [RESIDUAL3] = { "residual3", L, btc },
-        [LN1_MEAN] = { "ln1_mean", L, bt_float },
-        [LN1_RSTD] = { "ln1_rstd", L, bt_float },
-        [LN2_MEAN] = { "ln2_mean", L, bt_float },
-        [LN2_RSTD] = { "ln2_rstd", L, bt_float },
-        [LSE] = { "lse", L, NH * bt_float },
+        [RESIDUAL3] = { "residual3", L - on_host, btc },
+        [LN1_MEAN] = { "ln1_mean", L_block, bt_float },
+        [LN1_RSTD] = { "ln1_rstd", L_block, bt_float },
+        [LN2_MEAN] = { "ln2_mean", L_block, bt_float },
+        [LN2_RSTD] = { "ln2_rstd", L_block, bt_float },
+        [LSE] = { "lse", L_block, NH * bt_float },
         [LNF] = { "lnf", 1, btc },
         [LNF_MEAN] = { "lnf_mean", 1, bt_float },
         [LNF_RSTD] = { "lnf_rstd", 1, bt_float },
@@ -119,6 +120,7 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
         [DL_BTC] = { "dl_btc", 1, btc },
         [DL_BT4C] = { "dl_bt4c", 1, 4 * btc },
         [LOGITS] = { "logits", 1, logits },
+        [HOST_RESIDUAL3] = { "residual3, host", on_host, on_host ? btc : 0, .on_host = 1 },
         [CACHE] = { "keys and values", L, layers_cache_bytes(run->dtype, run->cache_rows, run->cache_T, C) },
     };
     memcpy(table, all, sizeof all);

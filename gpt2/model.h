@@ -33,17 +33,18 @@ void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TEN
 int64_t gpt2_num_parameters(const GPT2Config *config);
 
 // What a forward pass keeps for backward, and the buffers that both work in. They have the model's dtype, but
-// for the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary.
+// for the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. Where backward
+// recomputes something, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
-    LN1,             // (L, B, T, C); (B, T, C) where backward recomputes it
+    LN1,             // (L, B, T, C)
     QKV,             // (L, B, T, 3C)
     ATTY,            // (L, B, T, C)
     RESIDUAL2,       // (L, B, T, C)
-    LN2,             // (L, B, T, C); (B, T, C) where backward recomputes it
+    LN2,             // (L, B, T, C)
     FCH,             // (L, B, T, 4C)
-    FCH_GELU,        // (L, B, T, 4C); (B, T, 4C) where backward recomputes it
-    RESIDUAL3,       // (L, B, T, C)
+    FCH_GELU,        // (L, B, T, 4C)
+    RESIDUAL3,       // (L, B, T, C); (2, B, T, C), where layers take turns, with inputs_on_host
     LN1_MEAN,        // (L, B, T) float
     LN1_RSTD,        // (L, B, T) float
     LN2_MEAN,        // (L, B, T) float
@@ -60,19 +61,22 @@ enum {
     DL_BTC,          // (B, T, C)
     DL_BT4C,         // (B, T, 4C)
     LOGITS,          // (chunk, Vp)
+    HOST_RESIDUAL3,  // (L - 2, B, T, C) with inputs_on_host: the layers that RESIDUAL3 cannot hold
     CACHE,           // (L, cache_rows, NH, 2, cache_T, C/NH) keys and values of generated text
     NUM_ACTIVATIONS
 };
 typedef struct {
     const char *name;  // "encoded", "ln1", ...
-    int layers;        // 1, or L
+    int layers;        // how many exist: 1, 2 or L
     size_t bytes;      // of one layer; 0: the run has none
+    int on_host;       // 1: in host memory, whatever the device
 } GPT2Activation;
 // What a run is made of besides the model's sizes.
 typedef struct {
     gpt2_dtype dtype;
     int B, T;
-    int recompute;            // in backward: 0 nothing, 1 GELU, 2 layernorms too
+    int recompute;            // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
+    int inputs_on_host;       // 1, with recompute 3: the blocks' inputs are kept in host memory
     int chunk;                // rows of logits that exist at a time
     int inference;            // 1: forward over a cache only; B*T tokens in a pass, chunk of which get logits
     int cache_rows, cache_T;  // of text that grows token by token; 0 rows: none

@@ -7,6 +7,11 @@ void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t 
     return memory_alloc(&z->memory, &(memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, 0 });
 }
 
+void *zero_alloc_host(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {
+    if (!z->device.asynchronous) return zero_alloc(z, class_, purpose, bytes);
+    return memory_alloc_pinned(&z->memory, &(memory_request){ class_, purpose, ZERO_HOST, bytes, 1, 0 });
+}
+
 int zero_memory(const zero *z, int i, zero_memory_line *line) {
     if (i < 0 || i >= z->memory.n_lines)
         return zero_fail(ZERO_ERR_ARGUMENT, "the memory table has %d lines", z->memory.n_lines);

@@ -69,6 +69,13 @@ void *memory_alloc(memory *m, const memory_request *r) {
     return NULL;
 }
 
+void *memory_alloc_pinned(memory *m, const memory_request *r) {
+    void *base = memory_alloc(m, r);
+    if (!base || m->device->f->pin(m->device, base, m->blocks->bytes)) return NULL;
+    m->blocks->pinned = 1;
+    return base;
+}
+
 int memory_note(memory *m, const memory_request *r) {
     return add_block(m, r, &(memory_block){ .bytes = r->bytes });
 }
@@ -76,6 +83,7 @@ int memory_note(memory *m, const memory_request *r) {
 void memory_free_all(memory *m) {
     for (memory_block *b = m->blocks, *next; b; b = next) {
         next = b->next;
+        if (b->pinned) m->device->f->unpin(m->device, b->base);
         if (b->owner) b->owner->f->release(b->owner, b->base, b->bytes);
         free(b);
     }

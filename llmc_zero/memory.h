@@ -20,6 +20,7 @@ typedef struct memory_block {
     int line;
     device *owner;
     int moved_by;  // of zero_movers
+    int pinned;    // 1: for the memory's device
     struct memory_block *next;
 } memory_block;
 typedef struct {
@@ -35,6 +36,8 @@ size_t memory_whole_pages(size_t bytes);
 // Zeroed, page-aligned. NULL with ZERO_ERR_MEMORY's sentence: what was asked for and what is held. What
 // collectives move comes from the mover, where there is one.
 void *memory_alloc(memory *m, const memory_request *r);
+// The same in host memory that is pinned for the device.
+void *memory_alloc_pinned(memory *m, const memory_request *r);
 // Books bytes that somebody else has taken: the shared window, NCCL.
 int memory_note(memory *m, const memory_request *r);
 void memory_free_all(memory *m);

@@ -16,6 +16,9 @@ typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES 
 // sentence set. It is counted under class and purpose, so that the memory table is complete; zero_destroy
 // frees it.
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
+// The same in host memory: pinned where the device is another, so that copies to and from it run beside the
+// device's work. On the processor it is zero_alloc.
+void *zero_alloc_host(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
 // Bits: which collectives read or write memory in place.
 typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
 typedef struct {

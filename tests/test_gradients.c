@@ -170,7 +170,7 @@ static void start(Setting s) {
     gpt2_check(dataloader_reset(&loader));
     zero_config config = create_plugin(&model, s.micro_batches, NULL);
     settle_memory(&model, &config);
-    size_t planned = activation_bytes(&model);
+    size_t planned = activation_bytes(&model, ZERO_DEVICE) + activation_bytes(&model, ZERO_HOST);
     assert_int_equal(allocate_activations(&model), 0);
     assert_int_equal(zero_memory_bytes(run.z, ZERO_ACTIVATIONS), planned);
     if (s.chunk) model.chunk = s.chunk;
@@ -375,7 +375,7 @@ static void logits_without_cache(const int *tokens, int t, float *logits) {
     const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;
     const gpt2_dtype dt = model.dtype;
     zero_check(zero_begin_eval(run.z));
-    gpt2_forward(&model, tokens, 1, t, NULL);
+    gpt2_forward(&model, tokens, 1, t, NULL, 0);
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     LAYER(residual_layernorm_forward(dt, act(&model, RESIDUAL3, L - 1), act(&model, LNF, 0),
                                      act(&model, LNF_MEAN, 0), act(&model, LNF_RSTD, 0),

@@ -12,6 +12,7 @@ void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) 
         .B = model->B,
         .T = model->T,
         .recompute = model->recompute,
+        .inputs_on_host = model->inputs_on_host,
         .chunk = model->chunk,
         .inference = model->inference,
         .cache_rows = model->cache_rows,
@@ -36,22 +37,28 @@ static size_t whole_pages(size_t bytes) { return bytes ? round_up(bytes, PAGE) :
 
 size_t activation_pages(const GPT2Activation *a) { return whole_pages(bytes_of(a)); }
 
-size_t activation_bytes(const GPT2 *model) {
+size_t activation_bytes(const GPT2 *model, zero_tier tier) {
     GPT2Activation table[NUM_ACTIVATIONS];
-    size_t bytes = model->scratch_bytes ? whole_pages(model->scratch_bytes) : 0;
+    size_t bytes = tier == ZERO_DEVICE && model->scratch_bytes ? whole_pages(model->scratch_bytes) : 0;
     activation_table(model, table);
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
-        if (table[i].bytes) bytes += activation_pages(&table[i]);
+        if (table[i].bytes && table[i].on_host == (tier == ZERO_HOST)) bytes += activation_pages(&table[i]);
     return bytes;
+}
+
+static void *allocate(int which, const GPT2Activation *a) {
+    if (a->on_host) return zero_alloc_host(run.z, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
+    const char *purpose = which == CACHE ? KEYS_AND_VALUES : "activations";
+    return zero_alloc(run.z, ZERO_ACTIVATIONS, purpose, bytes_of(a));
 }
 
 int allocate_activations(GPT2 *model) {
     GPT2Activation table[NUM_ACTIVATIONS];
     activation_table(model, table);
     for (int i = 0; i < NUM_ACTIVATIONS; i++) {
+        model->activations[i].layers = table[i].layers;
         if (!table[i].bytes) continue;
-        const char *purpose = i == CACHE ? KEYS_AND_VALUES : "activations";
-        void *memory = zero_alloc(run.z, ZERO_ACTIVATIONS, purpose, bytes_of(&table[i]));
+        void *memory = allocate(i, &table[i]);
         if (!memory) return -1;
         model->activations[i].memory = memory;
         model->activations[i].stride = stride_of(&table[i]);
@@ -78,4 +85,32 @@ BlockActivations block_activations(const GPT2 *model, int l) {
         .fch = act(model, FCH, l),
         .fch_gelu = act(model, FCH_GELU, l),
     };
+}
+
+// --------
+// inputs of blocks on the host. The input of block l > 0 is RESIDUAL3 of layer l-1.
+
+enum { TURNS = 2 };  // buffers on the device, each with copies of its own
+static int turn_of(int l) { return (l - 1) % TURNS; }
+
+static int goes_to_host(const GPT2 *model, int l) {
+    return model->inputs_on_host && l > 0 && l < model->config.num_layers - 1;
+}
+
+static void copy_input(const GPT2 *model, int l, int to_host) {
+    void *device = act(model, RESIDUAL3, l - 1), *host = act(model, HOST_RESIDUAL3, l - 1);
+    size_t bytes = (size_t)model->B * model->T * model->config.channels * gpt2_dtype_size(model->dtype);
+    LAYER(copy_beside(to_host ? host : device, to_host ? device : host, bytes, turn_of(l)));
+}
+
+void await_input(const GPT2 *model, int l) {
+    if (model->inputs_on_host && l > 0) LAYER(await_copy(turn_of(l)));
+}
+
+void offload_input(const GPT2 *model, int l) {
+    if (goes_to_host(model, l)) copy_input(model, l, 1);
+}
+
+void fetch_input(const GPT2 *model, int l) {
+    if (goes_to_host(model, l)) copy_input(model, l, 0);
 }

@@ -39,6 +39,7 @@ void describe_model(GPT2 *model, int resume_step) {
     model->B = opt.B;
     model->T = opt.T ? opt.T : model->config.max_seq_len;
     model->recompute = opt.recompute;
+    model->inputs_on_host = opt.cpu_checkpointing && on_cuda();
     if (model->T > model->config.max_seq_len)
         die("option -t %d: longer than the model's longest sequence, %d", model->T,
             model->config.max_seq_len);

@@ -38,7 +38,7 @@ static size_t buffer_bytes(GPT2 model, int recompute) {
     model.recompute = recompute;
     model.chunk = 0;
     model.scratch_bytes = 0;
-    return activation_bytes(&model);
+    return activation_bytes(&model, ZERO_DEVICE);
 }
 
 // Ranks that share a device share its memory evenly. Nothing is known of the others before there is a plugin.
@@ -138,7 +138,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config, size_t
         tried.recompute = 1;
     }
     while (tried.recompute < MOST_RECOMPUTE) {
-        if (activation_bytes(&tried) + reserve <= left) break;
+        if (activation_bytes(&tried, ZERO_DEVICE) + reserve <= left) break;
         tried.recompute++;
     }
     return tried.recompute;
@@ -213,7 +213,7 @@ static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     model.recompute = r.recompute;
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
     plan_layers(&model, parts_of_head(&model, &config));
-    return plugin_bytes(&model, config, r.stage) + taken_by_nccl() + activation_bytes(&model);
+    return plugin_bytes(&model, config, r.stage) + taken_by_nccl() + activation_bytes(&model, ZERO_DEVICE);
 }
 
 // The search for remedies, and what it has found.
@@ -299,7 +299,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (!*s.list && model->inference)
         strcpy(s.list, " not a higher stage; take fewer or shorter prompts, a lower -g, or more ranks");
     if (!*s.list)
-        strcpy(s.list, " neither a higher stage, nor -r 2, nor a smaller -b: the model needs more ranks or "
+        strcpy(s.list, " neither a higher stage, nor -r 3, nor a smaller -b: the model needs more ranks or "
                        "larger devices");
     char advice[1024];
     snprintf(advice, sizeof advice, "; a rank can have %.0f MiB. What would fit:%s", mib(s.room), s.list);

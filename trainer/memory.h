@@ -12,7 +12,7 @@ void settle_memory(GPT2 *model, const zero_config *config);
 // The same for --plan, without other ranks. On CUDA it leaves the layers' scratch out, for which they would
 // run products.
 void settle_memory_alone(GPT2 *model, const zero_config *config);
-enum { MOST_RECOMPUTE = 2 };  // levels of recompute are 0 to 2
+enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 
 // Ends the run after the plugin has returned ZERO_ERR_MEMORY or no activation: says what was asked for and
 // held, and which stage, recompute and batch would make the run fit.
@@ -23,7 +23,7 @@ zero_plan_info plan_of(const GPT2 *model, const zero_config *config);
 // Bytes of the device in it. What NCCL takes is not known before it is connected.
 size_t device_bytes_of(const zero_plan_info *plan);
 
-enum { MEMORY_LINES = ZERO_PLAN_LINES + 3 };  // the plugin's and the activations'
+enum { MEMORY_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's and the activations'
 typedef struct {
     zero_memory_line lines[MEMORY_LINES];
     int n_lines;

@@ -184,10 +184,14 @@ const Option option_table[] = {
       "auto, bf16, fp32, on CUDA fp16 (default auto: bf16 if the hardware multiplies it)" },
     { "--threads", INT, &opt.threads, 0, 4096,
       "OpenMP threads of a rank (default 0: cores / ranks on this machine)" },
-    { "-r", INT, &opt.recompute, -1, 2,
-      "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too (default -1: on CUDA\n"
-      "the lowest that memory allows, 0 only where it fits at every stage if the product\n"
-      "computes GELU; on a CPU 1; llm.c 1)" },
+    { "-r", INT, &opt.recompute, -1, 3,
+      "recompute in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 each block from its\n"
+      "input, which alone is kept (default -1: on CUDA the lowest that memory allows, 0\n"
+      "only where it fits at every stage if the product computes GELU; on a CPU 1;\n"
+      "llm.c 1)" },
+    { "--cpu-checkpointing", FLAG, &opt.cpu_checkpointing, 0, 0,
+      "on CUDA, with -r 3, which it implies: the inputs of blocks are kept in pinned host\n"
+      "memory" },
     { "-f", INT, &opt.tf32, 0, 1, "on CUDA with fp32: products round their inputs to TF32 (default 1)" },
     { "-ge", INT, &opt.gelu_fusion, -1, 2,
       "on CUDA: GELU apart (0), in the forward product (1), in backward's too (2;\n"
@@ -362,6 +366,12 @@ static void check_combinations(void) {
     if (opt.naive && opt.stage)
         die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
             opt.stage < 0 ? 3 : opt.stage);
+    if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
+        die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3 and not "
+            "-r %d",
+            opt.recompute);
+    if (opt.cpu_checkpointing && opt.prompts)
+        die("option --cpu-checkpointing: it is for backward, and with --prompts there is none");
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
     if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.naive))
         die("option --prompts %s: nothing is trained, so leave out -n, -y and --naive; -e takes a folder of "
@@ -392,6 +402,7 @@ void parse_options(int argc, char **argv) {
     }
     check_choices();
     check_combinations();
+    if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
         opt.shuffle = 0;

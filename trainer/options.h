@@ -59,8 +59,9 @@ typedef struct {
     const char *trace;  // NULL: no trace
     // machine
     const char *device, *dtype;
-    int threads;            // 0: not given; run.threads is what it came to
-    int recompute;          // -r; -1: not given; GPT2.recompute is what it came to
+    int threads;    // 0: not given; run.threads is what it came to
+    int recompute;  // -r; -1: not given; GPT2.recompute is what it came to
+    int cpu_checkpointing;
     int tf32, gelu_fusion;  // -f, -ge; -1: not given
     const char *attention;
     int attention_mib;

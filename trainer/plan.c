@@ -34,10 +34,10 @@ static void print_batch(const GPT2 *model, const zero_config *config, const zero
 // --------
 // memory
 
-static void add_activations(MemoryTable *t, const char *purpose, size_t bytes) {
+static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, zero_tier tier) {
     if (!bytes) return;
     t->lines[t->n_lines++] =
-        (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes };
+        (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes, .tier = tier };
 }
 
 // The lines that a run's table has: the plugin's, and those of the activations.
@@ -46,12 +46,13 @@ static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
     memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
     GPT2 without = *model;
     without.scratch_bytes = 0;
-    size_t with_cache = activation_bytes(&without);
+    size_t with_cache = activation_bytes(&without, ZERO_DEVICE);
     without.cache_rows = 0;
-    size_t activations = activation_bytes(&without), all = activation_bytes(model);
-    add_activations(&t, "activations", activations);
-    add_activations(&t, KEYS_AND_VALUES, with_cache - activations);
-    add_activations(&t, SCRATCH_OF_LAYERS, all - with_cache);
+    size_t activations = activation_bytes(&without, ZERO_DEVICE), all = activation_bytes(model, ZERO_DEVICE);
+    add_activations(&t, "activations", activations, ZERO_DEVICE);
+    add_activations(&t, INPUTS_OF_BLOCKS, activation_bytes(model, ZERO_HOST), ZERO_HOST);
+    add_activations(&t, KEYS_AND_VALUES, with_cache - activations, ZERO_DEVICE);
+    add_activations(&t, SCRATCH_OF_LAYERS, all - with_cache, ZERO_DEVICE);
     return t;
 }
 
@@ -121,9 +122,10 @@ static void print_formula(const zero_plan_info *plan, int stage) {
 }
 
 // All that a rank holds, with a star where it fits.
-static void print_together(const zero_plan_info *plan, size_t activations, size_t room) {
-    double together = (double)plan->bytes[ZERO_STATES] + plan->bytes[ZERO_WORKING] + activations;
-    int fits = device_bytes_of(plan) + activations < room;
+static void print_together(const GPT2 *model, const zero_plan_info *plan, size_t room) {
+    size_t on_device = activation_bytes(model, ZERO_DEVICE), on_host = activation_bytes(model, ZERO_HOST);
+    double together = (double)plan->bytes[ZERO_STATES] + plan->bytes[ZERO_WORKING] + on_device + on_host;
+    int fits = device_bytes_of(plan) + on_device < room;
     print0(" %10.1f%s", mib(together), fits ? "*" : " ");
 }
 
@@ -133,7 +135,7 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
     print_formula(&plan, stage);
     GPT2 tried = *model;
     for (tried.recompute = 0; tried.recompute <= MOST_RECOMPUTE; tried.recompute++)
-        print_together(&plan, activation_bytes(&tried), room);
+        print_together(&tried, &plan, room);
     print0("\n");
 }
 
@@ -148,13 +150,14 @@ static void print_stages(const GPT2 *model, const zero_config *config) {
     const size_t room = room_of_rank(config);
     print0(
         "stages, MiB of a rank (P parameters, N ranks)                     with activations at recompute\n");
-    print0("     formula            bytes      states     working           0          1          2\n");
+    print0("     formula            bytes      states     working           0          1          2          "
+           "3\n");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
     print_room(room);
 }
 
 static void print_inference_stages(const GPT2 *model, const zero_config *config) {
-    const size_t room = room_of_rank(config), activations = activation_bytes(model);
+    const size_t room = room_of_rank(config);
     print0("stages, MiB of a rank (P parameters, N ranks)                     with activations\n");
     print0("     formula            bytes      states     working\n");
     for (int stage = 0; stage <= 3; stage++) {
@@ -162,7 +165,7 @@ static void print_inference_stages(const GPT2 *model, const zero_config *config)
         at_stage.stage = stage;
         const zero_plan_info plan = plan_of(model, &at_stage);
         print_formula(&plan, stage);
-        print_together(&plan, activations, room);
+        print_together(model, &plan, room);
         print0("\n");
     }
     print_room(room);

@@ -31,6 +31,7 @@ static void print_numbers(const GPT2 *model, const zero_job_info *job) {
     const char *how_chosen = opt.recompute < 0 && on_cuda() ? " (the lowest that memory allows)" : "";
     print0("numbers    %s%s, ", dtype_name(model->dtype), weights);
     if (!model->inference) print0("recompute %d%s, ", model->recompute, how_chosen);
+    if (model->inputs_on_host) print0("inputs of blocks on the host, ");
     if (on_cuda())
         print0("on %s (device %d), attention by %s\n", job->device, job->cuda_device,
                model->inference ? "a kernel over the cache" : layers_cuda_attention());
