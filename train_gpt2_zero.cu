@@ -28,8 +28,7 @@
 #include "gpt2/tokenizer.h"
 // defines: zero_*
 #include "llmc_zero/zero.h"
-// defines: GPT2, act, row_of, block_activations, allocate_activations, await_input, offload_input,
-// fetch_input
+// defines: GPT2, act, row_of, block_activations, allocate_activations, *_input
 #include "trainer/activations.h"
 // defines: must_be_same, note_differences
 #include "trainer/alike.h"
@@ -45,9 +44,9 @@
 #include "trainer/folder.h"
 // defines: Generation, CachedPass, generation_*, print_token
 #include "trainer/generate.h"
-// defines: describe_model, load_values, open_tokenizer
+// defines: TrainingData, data_*, describe_model, load_values
 #include "trainer/inputs.h"
-// defines: take_launched_ranks, settle_*
+// defines: take_launched_ranks, check_launched_ranks, settle_*
 #include "trainer/machine.h"
 // defines: settle_memory, out_of_memory
 #include "trainer/memory.h"
@@ -55,7 +54,7 @@
 #include "trainer/options.h"
 // defines: print_plan
 #include "trainer/plan.h"
-// defines: Report, StepResult, report_*, now
+// defines: Report, StepResult, report_*, write_trace, now
 #include "trainer/report.h"
 // defines: run (the plugin, ranks, step), print0
 #include "trainer/run.h"
@@ -121,10 +120,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
     zero_check(rc);
-    if (run.rank != zero_rank(run.z) || run.ranks != zero_ranks(run.z))
-        die("the launcher started rank %d of %d, but this is %d of %d: with MPI, start it with the mpirun of "
-            "the Open MPI it was built with",
-            run.rank, run.ranks, zero_rank(run.z), zero_ranks(run.z));
+    check_launched_ranks();
     return config;
 }
 
@@ -157,7 +153,7 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
     const BlockActivations a = block_activations(model, l);
-    void *branch = act(model, SCRATCH_BTC, 0);
+    void *branch = act(model, SCRATCH_BTC, 0);  // what attention, then the MLP adds to the stream
     if (l == 0 || again)
         LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l), param(LN1B, l),
                                 BT, C));
@@ -254,7 +250,6 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     void *dresidual = act(model, DRESIDUAL, 0), *dresidual_sums = act(model, DRESIDUAL_SUMS, 0);
     void *dl_btc = act(model, DL_BTC, 0), *dl_bt4c = act(model, DL_BT4C, 0);
     const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's product gives FCB's gradient
-    const int layernorms = model->recompute == 2;
 
     for (int l = L - 1; l >= 0; l--) {
         const BlockActivations a = block_activations(model, l);
@@ -266,7 +261,7 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
         LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
         LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
                               a.fch_gelu, param(FCPROJW, l), a.fch, BT, 4 * C, C, 0));
-        if (layernorms)
+        if (model->recompute == 2)
             LAYER(layernorm_forward(dt, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual2, param(LN2W, l),
                                     param(LN2B, l), BT, C));
         LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, a.ln2,
@@ -277,7 +272,7 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
         LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, a.atty,
                               param(ATTPROJW, l), NULL, BT, C, C, 0));
         LAYER(attention_backward(dt, dl_bt4c, dl_btc, a.qkv, a.atty, a.lse, B, T, C, NH));
-        if (layernorms)
+        if (model->recompute == 2)
             LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l),
                                     param(LN1B, l), BT, C));
         LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, a.ln1, param(QKVW, l),
@@ -392,15 +387,10 @@ static void gpt2_answer(const GPT2 *model, Answers *answers) {
 
 typedef struct {
     GPT2 model;
-    DataLoader train, val;
-    Tokenizer tokenizer;
+    TrainingData data;
     Schedule schedule;
-    TrainerState state;        // what a checkpoint keeps of the trainer
-    int resume_step;           // step of the checkpoint that this run goes on from; -1: a new run
-    int micro_batches;         // A, of a step
-    long long tokens_at_once;  // of a micro-batch over all ranks
-    int steps;                 // of the whole run, those before a checkpoint included
-    int val_batches;           // of a validation
+    TrainerState state;  // what a checkpoint keeps of the trainer
+    int resume_step;     // step of the checkpoint that this run goes on from; -1: a new run
     Report report;
     Answers answers;  // of a run of --prompts, which needs none of the above but the model
 } Trainer;
@@ -440,8 +430,8 @@ static StepResult train_step(Trainer *t) {
     const int updates = run.step - state->overflows;  // so far
     StepResult r = { .lr = schedule_lr(&t->schedule, updates), .zloss = NAN, .znorm = NAN };
     zero_step_info info;
-    if (opt.overfit) gpt2_check(dataloader_reset(&t->train));
-    r.loss = gpt2_gradients(&t->model, &t->train, t->micro_batches);
+    if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
+    r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
     zero_check(zero_reduce(run.z, &info));
     r.norm = info.grad_norm;
     if (!info.finite && t->model.dtype == GPT2_F16) {
@@ -463,35 +453,6 @@ static StepResult train_step(Trainer *t) {
 // --------
 // set-up, the loop, the end
 
-static void divide_batch(Trainer *t) {
-    const GPT2 *m = &t->model;
-    t->tokens_at_once = (long long)m->B * m->T * run.ranks;
-    long long of_file = t->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
-    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : of_file;
-    if (tokens_a_step % t->tokens_at_once)
-        die("option -d %lld: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step, m->B,
-            m->T, run.ranks, t->tokens_at_once);
-    t->micro_batches = (int)(tokens_a_step / t->tokens_at_once);
-    check_file_batch(t->micro_batches);
-}
-
-static void open_data(Trainer *t) {
-    const int B = t->model.B, T = t->model.T, V = t->model.config.vocab_size;
-    gpt2_check(dataloader_init(&t->train, opt.train_data, B, T, V, run.rank, run.ranks, opt.shuffle,
-                               (uint32_t)opt.seed));
-    t->steps = (int)(t->train.num_tokens / (t->tokens_at_once * t->micro_batches));
-    if (opt.max_steps >= 0) t->steps = opt.max_steps;
-    if (opt.val_every) {
-        gpt2_check(dataloader_init(&t->val, opt.val_data, B, T, V, run.rank, run.ranks, 0, 0));
-        t->val_batches = (int)((t->val.num_tokens - 1) / t->tokens_at_once);
-        if (opt.val_batches >= 0) t->val_batches = opt.val_batches;
-    }
-    if (opt.sample_every) open_tokenizer(&t->tokenizer, V);
-    if (opt.max_steps)
-        gpt2_check(schedule_init(&t->schedule, opt.schedule, (float)opt.lr, opt.warmup, t->steps,
-                                 (float)opt.lr_final));
-}
-
 // What needs no other rank comes first, so that most mistakes are found before the ranks wait for each other.
 static void set_up_alone(Trainer *t, int argc, char **argv) {
     take_launched_ranks();
@@ -504,21 +465,24 @@ static void set_up_alone(Trainer *t, int argc, char **argv) {
     settle_overlap();
     t->resume_step = opt.prompts ? -1 : checkpoint_to_resume();
     describe_model(&t->model, t->resume_step);
-    t->micro_batches = 1;
+    t->data.micro_batches = 1;
     if (opt.prompts)
         answers_describe(&t->answers, &t->model);
     else
-        divide_batch(t);
+        data_divide(&t->data, &t->model);
 }
 
 static void open_files(Trainer *t) {
-    open_data(t);
+    data_open(&t->data, &t->model);
+    if (opt.max_steps)
+        gpt2_check(schedule_init(&t->schedule, opt.schedule, (float)opt.lr, opt.warmup, t->data.steps,
+                                 (float)opt.lr_final));
     open_folder(t->resume_step >= 0);
 }
 
 static void config_only(Trainer *t) {
     describe_to_plugin(&t->model);
-    plugin_settings(t->model.dtype, t->micro_batches);
+    plugin_settings(t->model.dtype, t->data.micro_batches);
     print_config(&t->model);
     run.layers->free();
     free_tables(&t->model);
@@ -526,15 +490,15 @@ static void config_only(Trainer *t) {
 
 static void plan_only(Trainer *t) {
     describe_to_plugin(&t->model);
-    print_plan(&t->model, t->micro_batches);
+    print_plan(&t->model, t->data.micro_batches);
     run.layers->free();
     free_tables(&t->model);
 }
 
 // Connects the ranks and allocates everything: nothing is allocated inside a step.
 static void set_up_together(Trainer *t) {
-    char *same = must_be_same(&t->model, t->resume_step, &t->train, &t->val);
-    zero_config config = create_plugin(&t->model, t->micro_batches, same);
+    char *same = must_be_same(&t->model, t->resume_step, &t->data.train, &t->data.val);
+    zero_config config = create_plugin(&t->model, t->data.micro_batches, same);
     free(same);
     check_one_folder();
     note_differences();
@@ -550,27 +514,28 @@ static void begin_or_resume(Trainer *t) {
         return;
     }
     load_checkpoint(t->resume_step, &t->state);
-    gpt2_check(dataloader_seek(&t->train, t->state.position));
-    if (t->state.step > t->steps)
-        die("option -x %d: the checkpoint in %s is at step %d already", t->steps, opt.output, t->state.step);
+    gpt2_check(dataloader_seek(&t->data.train, t->state.position));
+    if (t->state.step > t->data.steps)
+        die("option -x %d: the checkpoint in %s is at step %d already", t->data.steps, opt.output,
+            t->state.step);
     print0("resuming at step %d\n", t->state.step);
 }
 
 // Whether it is time for what happens every so many steps. It also happens at the end.
 static int is_due(const Trainer *t, int every) {
     if (!every) return 0;
-    return run.step == t->steps || run.step % every == 0;
+    return run.step == t->data.steps || run.step % every == 0;
 }
 
 // Validation, a sample, a checkpoint.
 static void between_steps(Trainer *t) {
-    const int begun = run.step > 0 || run.step == t->steps, fresh = run.step != t->resume_step;
-    if (is_due(t, opt.val_every) && t->val_batches > 0)
-        report_validation(&t->report, gpt2_validate(&t->model, &t->val, t->val_batches));
-    if (is_due(t, opt.sample_every) && begun) gpt2_sample(&t->model, &t->tokenizer);
+    const int begun = run.step > 0 || run.step == t->data.steps, fresh = run.step != t->resume_step;
+    if (is_due(t, opt.val_every) && t->data.val_batches > 0)
+        report_validation(&t->report, gpt2_validate(&t->model, &t->data.val, t->data.val_batches));
+    if (is_due(t, opt.sample_every) && begun) gpt2_sample(&t->model, &t->data.tokenizer);
     if (is_due(t, opt.checkpoint_every) && begun && fresh) {
         t->state.step = run.step;
-        t->state.position = dataloader_tell(&t->train);
+        t->state.position = dataloader_tell(&t->data.train);
         write_checkpoint(&t->model, &t->state);
     }
 }
@@ -579,19 +544,11 @@ static void train(Trainer *t) {
     for (run.step = t->state.step;; run.step++) {
         between_steps(t);
         bar_show();  // below what was printed
-        if (run.step == t->steps) return;
+        if (run.step == t->data.steps) return;
         double start = now();
         StepResult r = train_step(t);
         report_step(&t->report, &t->model, &r, now() - start);
     }
-}
-
-// Each rank has a file of its own.
-static void write_trace(void) {
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%s.%d", opt.trace, run.rank);
-    if (length >= (int)sizeof path) die("option --trace: the name is too long");
-    zero_check(zero_trace_write(run.z, run.rank ? path : opt.trace));
 }
 
 static void close_plugin(Trainer *t) {
@@ -603,9 +560,7 @@ static void close_plugin(Trainer *t) {
 
 static void finish(Trainer *t) {
     report_end(&t->report, &t->model);
-    dataloader_free(&t->train);
-    if (opt.val_every) dataloader_free(&t->val);
-    tokenizer_free(&t->tokenizer);
+    data_close(&t->data);
     close_plugin(t);
 }
 
@@ -637,8 +592,9 @@ int main(int argc, char **argv) {
     open_files(&t);
     set_up_together(&t);
     begin_or_resume(&t);
-    print_start(&t.model, t.micro_batches, t.steps, t.resume_step);
-    report_begin(&t.report, &t.model, t.state.step, t.steps, t.tokens_at_once * t.micro_batches);
+    print_start(&t.model, t.data.micro_batches, t.data.steps, t.resume_step);
+    report_begin(&t.report, &t.model, t.state.step, t.data.steps,
+                 t.data.tokens_at_once * t.data.micro_batches);
     train(&t);
     finish(&t);
     return 0;

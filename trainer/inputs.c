@@ -8,6 +8,7 @@
 #include "machine.h"
 #include "options.h"
 #include "run.h"
+#include "zero_file.h"
 
 int model_is_file(void) {
     const char *dot = strrchr(opt.model, '.');
@@ -80,4 +81,35 @@ void open_tokenizer(Tokenizer *tokenizer, int V) {
         die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or none to see "
             "numbers",
             path, tokenizer->vocab_size, V);
+}
+
+void data_divide(TrainingData *d, const GPT2 *m) {
+    d->tokens_at_once = (long long)m->B * m->T * run.ranks;
+    long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
+    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : of_file;
+    if (tokens_a_step % d->tokens_at_once)
+        die("option -d %lld: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step, m->B,
+            m->T, run.ranks, d->tokens_at_once);
+    d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
+    check_file_batch(d->micro_batches);
+}
+
+void data_open(TrainingData *d, const GPT2 *m) {
+    const int B = m->B, T = m->T, V = m->config.vocab_size;
+    gpt2_check(dataloader_init(&d->train, opt.train_data, B, T, V, run.rank, run.ranks, opt.shuffle,
+                               (uint32_t)opt.seed));
+    d->steps = (int)(d->train.num_tokens / (d->tokens_at_once * d->micro_batches));
+    if (opt.max_steps >= 0) d->steps = opt.max_steps;
+    if (opt.val_every) {
+        gpt2_check(dataloader_init(&d->val, opt.val_data, B, T, V, run.rank, run.ranks, 0, 0));
+        d->val_batches = (int)((d->val.num_tokens - 1) / d->tokens_at_once);
+        if (opt.val_batches >= 0) d->val_batches = opt.val_batches;
+    }
+    if (opt.sample_every) open_tokenizer(&d->tokenizer, V);
+}
+
+void data_close(TrainingData *d) {
+    dataloader_free(&d->train);
+    if (opt.val_every) dataloader_free(&d->val);
+    tokenizer_free(&d->tokenizer);
 }

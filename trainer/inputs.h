@@ -1,6 +1,7 @@
-// What a run begins with: the model's sizes, its first values, the tokenizer of its samples.
+// What a run begins with: the model's sizes, its first values, its data, the tokenizer of its samples.
 #ifndef TRAINER_INPUTS_H
 #define TRAINER_INPUTS_H
+#include "../gpt2/dataloader.h"
 #include "../gpt2/tokenizer.h"
 #include "activations.h"
 
@@ -17,5 +18,21 @@ void load_values(const GPT2 *model);
 // Opens the tokenizer that was asked for, else the one that goes with the vocabulary of V tokens. Where that
 // one is not there, or --tokenizer is none, vocab_size stays 0 and tokens are numbers, as in llm.c.
 void open_tokenizer(Tokenizer *tokenizer, int V);
+
+// What a run trains on, and how it is divided.
+typedef struct {
+    DataLoader train, val;
+    Tokenizer tokenizer;       // of the samples
+    long long tokens_at_once;  // of a micro-batch over all ranks
+    int micro_batches;         // A, of a step
+    int steps;                 // of the whole run, those before a checkpoint included
+    int val_batches;           // of a validation
+} TrainingData;
+
+// Sets tokens_at_once and micro_batches, as -d says.
+void data_divide(TrainingData *d, const GPT2 *model);
+// Opens the rest, after data_divide.
+void data_open(TrainingData *d, const GPT2 *model);
+void data_close(TrainingData *d);
 
 #endif

@@ -19,6 +19,14 @@ void take_launched_ranks(void) {
     run.ranks_on_host = launched.ranks_on_node;
 }
 
+void check_launched_ranks(void) {
+    int rank = zero_rank(run.z), ranks = zero_ranks(run.z);
+    if (run.rank != rank || run.ranks != ranks)
+        die("the launcher started rank %d of %d, but this is %d of %d: with MPI, start it with the mpirun of "
+            "the Open MPI it was built with",
+            run.rank, run.ranks, rank, ranks);
+}
+
 zero_start start_method(void) {
     if (!strcmp(opt.start, "mpi")) return ZERO_START_MPI;
     if (!strcmp(opt.start, "tcp")) return ZERO_START_TCP;

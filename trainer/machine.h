@@ -9,6 +9,8 @@ zero_start start_method(void);
 
 // What the launcher says in the environment. Comes first: only rank 0 prints what the options have to say.
 void take_launched_ranks(void);
+// Once the plugin is there: it must have found the same rank.
+void check_launched_ranks(void);
 
 // In this order, each fills its part of `run`. What cannot be had as asked ends the run.
 void settle_ranks(void);

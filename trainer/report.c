@@ -277,3 +277,10 @@ void report_end(Report *r, const GPT2 *model) {
                (long long)files.gathers_from_memory, (long long)files.gathers_from_files);
     if (run.rank == 0 && opt.output) save_summary(&s);
 }
+
+void write_trace(void) {
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s.%d", opt.trace, run.rank);
+    if (length >= (int)sizeof path) die("option --trace: the name is too long");
+    zero_check(zero_trace_write(run.z, run.rank ? path : opt.trace));
+}

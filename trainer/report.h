@@ -36,5 +36,7 @@ void report_validation(Report *r, double loss);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
 // (collective) The digests, the last line, and summary.json.
 void report_end(Report *r, const GPT2 *model);
+// Writes what --trace asks for. Each rank has a file of its own.
+void write_trace(void);
 
 #endif
