@@ -197,6 +197,7 @@ void settle_memory_alone(GPT2 *model, const zero_config *config) {
 // What a user may change to make the run fit.
 typedef struct {
     int stage, recompute, B;
+    int inputs_on_host;
 } Remedy;
 
 // Known once the ranks are connected.
@@ -211,6 +212,7 @@ static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     config.micro_batches *= model.B / r.B;
     model.B = r.B;
     model.recompute = r.recompute;
+    model.inputs_on_host = r.inputs_on_host;
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
     plan_layers(&model, parts_of_head(&model, &config));
     return plugin_bytes(&model, config, r.stage) + taken_by_nccl() + activation_bytes(&model, ZERO_DEVICE);
@@ -259,6 +261,9 @@ static void try_more_recompute(Search *s) {
         suggest(s, " -r %d", r.recompute);
         return;
     }
+    r.recompute = MOST_RECOMPUTE;
+    r.inputs_on_host = on_cuda();
+    if (!s->now.inputs_on_host && r.inputs_on_host && fits(s, r)) suggest(s, " --cpu-checkpointing");
 }
 
 static void try_smaller_batches(Search *s) {
@@ -272,7 +277,7 @@ static void try_smaller_batches(Search *s) {
 }
 
 static void try_all_at_once(Search *s, int most_stage) {
-    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B };
+    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B, s->now.inputs_on_host };
     if (s->model->inference) return;
     for (; r.B >= 1; r.B /= 2) {
         if (s->now.B % r.B || !fits(s, r)) continue;
@@ -285,7 +290,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     zero_failure failure = *zero_last_failure();
     if (run.z) print_memory();
 
-    Search s = { model, config, 0, { config->stage, model->recompute, model->B }, "" };
+    Search s = { model, config, 0, { config->stage, model->recompute, model->B, model->inputs_on_host }, "" };
     if (zero_memory_left(config, &s.room)) die_of_plugin(&failure, "");
     s.room /= ranks_on_device();
     if (run.z) s.room += bytes_held_on(ZERO_DEVICE);
