@@ -71,7 +71,12 @@ void *memory_alloc(memory *m, const memory_request *r) {
 
 void *memory_alloc_pinned(memory *m, const memory_request *r) {
     void *base = memory_alloc(m, r);
-    if (!base || m->device->f->pin(m->device, base, m->blocks->bytes)) return NULL;
+    if (!base) return NULL;
+    if (m->device->f->pin(m->device, base, m->blocks->bytes)) {
+        zero_fail(ZERO_ERR_MEMORY, "no pinned memory for %s, %.1f MiB: %s", r->purpose, r->bytes / 1048576.0,
+                  zero_last_error());
+        return NULL;
+    }
     m->blocks->pinned = 1;
     return base;
 }

@@ -507,6 +507,12 @@ static void test_memory(void **state) {
     float *x = zero_alloc(t.z, ZERO_ACTIVATIONS, "mine", 10000), back[2500];
     assert_non_null(x);
     assert_int_equal((uintptr_t)x % 256, 0);
+    float *on_host = zero_alloc_host(t.z, ZERO_ACTIVATIONS, "mine, on the host", 10000);
+    assert_non_null(on_host);
+    for (int i = 0; i < 2500; i++) assert_true(on_host[i] == 0);
+    assert_int_not_equal(cudaHostRegister(on_host, 4096, cudaHostRegisterDefault),
+                         cudaSuccess);  // it is pinned
+    cudaGetLastError();
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
     for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // also as the default stream reads them
     for (int i = 0; !zero_memory(t.z, i, &line); i++) {
@@ -515,11 +521,15 @@ static void test_memory(void **state) {
             states += line.bytes;
             assert_int_equal(line.tier, ZERO_DEVICE);
         }
+        if (!strcmp(line.purpose, "mine, on the host")) {
+            assert_true(line.tier == ZERO_HOST && line.bytes == 12288);
+            found++;
+        }
         if (strcmp(line.purpose, "mine")) continue;
         found++;
         assert_true(line.tier == ZERO_DEVICE && line.bytes == 12288 && line.class_ == ZERO_ACTIVATIONS);
     }
-    assert_int_equal(found, 1);
+    assert_int_equal(found, 2);
     zero_plan_info plan;
     zero_get_plan(t.z, &plan);
     assert_true(states == zero_memory_bytes(t.z, ZERO_STATES) && states >= plan.formulas[2].bytes);

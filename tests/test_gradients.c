@@ -281,7 +281,7 @@ static void test_finite_differences(void **state) {
 }
 static void test_finite_differences_stage3(void **state) {
     (void)state;
-    check_finite_differences((Setting){ GPT2_F32, 3, 2, 1, 0 });
+    check_finite_differences((Setting){ GPT2_F32, 3, 3, 1, 0 });
 }
 
 // --------
@@ -292,7 +292,8 @@ static void test_same_bits(void **state) {
     static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
                                         { GPT2_F32, 0, 2, 1, 0 }, { GPT2_F32, 1, 1, 1, 0 },
                                         { GPT2_F32, 2, 1, 1, 0 }, { GPT2_F32, 3, 0, 1, 0 },
-                                        { GPT2_F32, 3, 2, 1, 0 } };
+                                        { GPT2_F32, 3, 2, 1, 0 }, { GPT2_F32, 0, 3, 1, 0 },
+                                        { GPT2_F32, 3, 3, 1, 0 } };
     float *first = malloc_check(gpt2_num_parameters(&ref.config) * sizeof(float));
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
         zero_step_info info;

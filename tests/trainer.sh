@@ -81,11 +81,15 @@ test_bits() {
     for dtype in fp32 bf16; do
         local -n variants=$dtype
         same "bits.$dtype.2 ranks" 2 "--dtype $dtype" "${stages[@]}" "${variants[@]}"
+        # Four blocks: level 3 runs three of them again, and two of the inputs would go to the host.
+        same "bits.$dtype.recompute" 2 "--dtype $dtype -e l4h2c32v257t32" '-z 0 --naive 1 -r 0' '-z 0 -r 3' \
+            '-z 2 -r 2' '-z 3 -r 3 --prefetch 0 --overlap 1' '-z 3 -r 3 -v 1 -m 2 -s 1 -g 4' \
+            '-z 3 --cpu-checkpointing'
         same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' \
             '-z 1 --overlap 1'
         cp -r "$dir/bits" "$dir/low"
         same "bits.$dtype.accumulation, stages 2 and 3" 2 "--dtype $dtype -d 256" '-z 2' \
-            '-z 3 --overlap 1 --bucket 1'
+            '-z 3 --overlap 1 --bucket 1' '-z 3 -r 3'
         begin "bits.$dtype.accumulation, across the pairs"
         need "losses $(value low loss) and $(value bits loss)" close_to "$(value low loss)" \
             "$(value bits loss)" "$([ $dtype = fp32 ] && echo 1e-5 || echo 1e-3)"
@@ -95,7 +99,7 @@ test_bits() {
     same 'bits.bf16.3 ranks' 3 '--dtype bf16' "${stages[@]}" '-z 3 --messages 1'
     same 'bits.poison' 2 '-z 3' '-r 1' '-r 0'
     ZERO_POISON=1 same 'bits.poison is never read' 2 '--dtype fp32' '-z 0 --naive 1' '-z 3' \
-        '-z 2 --overlap 1 -r 2' '-z 1'
+        '-z 2 --overlap 1 -r 2' '-z 1' '-z 3 -r 3'
     same 'bits.validation and samples change nothing' 2 '-z 3' '-v 0' '-v 1 -m 2 -s 1 -g 4' \
         '-v 1 -m 1 --overlap 1'
     begin 'bits.two ranks see what one sees in two micro-batches'
@@ -282,8 +286,8 @@ test_outputs() {
     need 'with -s 1 it did not' [ "$(grep -c 'generating' "$dir/loud.screen")" = 3 ]
     end
     begin 'outputs.options without effect say so, once'
-    need 'did not run' train 2 out -ge 1 -f 1 -lg 5
-    for key in '-ge 1' '-f 1' '-lg 5'; do
+    need 'did not run' train 2 out -ge 1 -f 1 -lg 5 --cpu-checkpointing
+    for key in '-ge 1' '-f 1' '-lg 5' '--cpu-checkpointing'; do
         need "$key" [ "$(grep -c -- "option $key: no effect" "$dir/out.screen")" = 1 ]
     done
     end
@@ -338,6 +342,14 @@ test_traffic() {
         need 'not told' grep -q '^wire .*fp32' "$dir/sent.screen"
     done
     end
+    begin 'traffic.a block that runs again is not gathered again'
+    for stage in 2 3; do
+        need "stage $stage did not run" train 2 once -z $stage -x 2 -d 256 -r 0
+        need "stage $stage, -r 3: did not run" train 2 again -z $stage -x 2 -d 256 -r 3
+        need "gathers of $(value again all_gather) bytes, without recompute $(value once all_gather)" \
+            [ "$(value again all_gather)" = "$(value once all_gather)" ]
+    done
+    end
     begin 'traffic.one rank'
     need 'did not run' train 0 sent -x 2
     need 'sends' [ $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))) \
@@ -379,7 +391,7 @@ pss() {
 # to the large one too. Its window is small because pages of it that are never touched would be in its table
 # and not in its Pss.
 test_memory() {
-    local stage baseline together limit
+    local setting stage baseline together limit
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
     begin 'memory.the smallest model'
     local most=0
@@ -392,12 +404,15 @@ test_memory() {
     need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" \
         -le 16384 ]
     end
-    for stage in 0 3; do
-        begin "memory.stage $stage"
-        need 'did not run' pss 4 large -e l6h4c256v257t32 -b 1 -x 12 --dtype fp32 -z $stage --hash params
+    # stage, options
+    for setting in '0 -b 1 -x 12' '3 -b 1 -x 12' '3 -b 32 -x 3 -r 0' '3 -b 32 -x 3 -r 3'; do
+        stage=${setting%% *}
+        begin "memory.stage $setting"
+        # shellcheck disable=SC2086
+        need 'did not run' pss 4 large -e l6h4c256v257t32 --dtype fp32 --hash params -z $setting
         together=$(table large together)
         limit=$(awk "BEGIN { print int(1024 * $together * 1.1 + $baseline) }")
-        echo "   stage $stage: Pss of a rank at most $peak KiB, table $together MiB, the program itself "\
+        echo "   stage $setting: Pss of a rank at most $peak KiB, table $together MiB, the program itself "\
 "$baseline KiB"
         need "a rank takes $peak KiB, the table has $together MiB, allowed are $limit KiB" [ "$peak" \
             -le "$limit" ]
@@ -448,6 +463,7 @@ test_plan() {
         --messages 1 -r 2 --trace "$dir/planned.json"
     same_table 'plan.samples, which keep keys and values' 2 --dtype bf16 -z 3 -s 1
     same_table 'plan.fp32 on the wire, prefetch' 3 --dtype bf16 -z 3 --comm-type fp32 --prefetch 2 -r 0
+    same_table 'plan.blocks recomputed' 2 --dtype bf16 -r 3
 
     # 124475904 parameters with GPT-2's padded vocabulary: 7P = 831.0 MiB.
     begin 'plan.formulas'
@@ -665,7 +681,9 @@ test_options() {
     refused 'bad.its workspace on a CPU' 0 '--attention-workspace 8' '--device cuda' -- \
         --attention-workspace 8 --device cpu
     refused 'bad.no such attention' 0 "'fast'" 'auto, cudnn, cudnn-fast, cublaslt' -- --attention fast
-    refused 'bad.no such recompute' 0 'option -r: 3' '-1 to 2' -- -r 3
+    refused 'bad.no such recompute' 0 'option -r: 4' '-1 to 3' -- -r 4
+    refused 'bad.inputs of blocks, with more than them' 0 '--cpu-checkpointing' 'needs -r 3 and not -r 2' -- \
+        -r 2 --cpu-checkpointing
     refused 'bad.tuning on a CPU' 0 '--tune products.txt' '--device cuda' -- --tune products.txt --device cpu
     refused 'bad.HellaSwag' 0 '-h 1' 'not built yet' -- -h 1
     refused 'bad.no master weights' 0 '-w 0' '--dtype bf16' -- -w 0 --dtype fp32

@@ -46,8 +46,15 @@ size_t activation_bytes(const GPT2 *model, zero_tier tier) {
     return bytes;
 }
 
+static void *allocate_on_host(const GPT2Activation *a) {
+    void *memory = zero_alloc_host(run.z, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
+    if (!memory)
+        die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or take a smaller -b");
+    return memory;
+}
+
 static void *allocate(int which, const GPT2Activation *a) {
-    if (a->on_host) return zero_alloc_host(run.z, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
+    if (a->on_host) return allocate_on_host(a);
     const char *purpose = which == CACHE ? KEYS_AND_VALUES : "activations";
     return zero_alloc(run.z, ZERO_ACTIVATIONS, purpose, bytes_of(a));
 }
