@@ -436,6 +436,9 @@ env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is 
 env="$small CUDA_STAND_IN_MEMORY=$((10 << 20))" refused 'the inputs of blocks are too large' \
     'What would fit: --cpu-checkpointing, or -b 32 -d 2048' -- \
     --dtype bf16 -e l24h1c16v257t32 -b 64 -x 0 -v 0 -r 3
+env=CUDA_STAND_IN_FAIL=cudaHostRegister:2 refused 'no pinned memory for the inputs of blocks' \
+    'no pinned memory for inputs of blocks' 'leave out --cpu-checkpointing, or take a smaller -b' -- \
+    --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
 # Buckets as large as the model leave no room for what would fit with small ones.
 deep=(--dtype bf16 -e l24h2c64v257t32 -d 512 -z 0 -r 0)
 env=CUDA_STAND_IN_MEMORY=60000000 refused 'the batch is too large' \
