@@ -83,8 +83,7 @@ test_bits() {
         same "bits.$dtype.2 ranks" 2 "--dtype $dtype" "${stages[@]}" "${variants[@]}"
         # Four blocks: level 3 runs three of them again, and two of the inputs would go to the host.
         same "bits.$dtype.recompute" 2 "--dtype $dtype -e l4h2c32v257t32" '-z 0 --naive 1 -r 0' '-z 0 -r 3' \
-            '-z 2 -r 2' '-z 3 -r 3 --prefetch 0 --overlap 1' '-z 3 -r 3 -v 1 -m 2 -s 1 -g 4' \
-            '-z 3 --cpu-checkpointing'
+            '-z 2 -r 3 --overlap 1' '-z 3 -r 3 --prefetch 0' '-z 3 --cpu-checkpointing -v 1 -m 2 -s 1 -g 4'
         same "bits.$dtype.accumulation, stages 0 and 1" 2 "--dtype $dtype -d 256" '-z 0 --naive 1' '-z 0' \
             '-z 1 --overlap 1'
         cp -r "$dir/bits" "$dir/low"
