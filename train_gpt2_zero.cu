@@ -48,9 +48,9 @@
 #include "trainer/inputs.h"
 // defines: take_launched_ranks, check_launched_ranks, settle_*
 #include "trainer/machine.h"
-// defines: settle_memory, out_of_memory
+// defines: settle_memory, activations_to_come, out_of_memory
 #include "trainer/memory.h"
-// defines: opt, parse_options
+// defines: opt, parse_options, settle_options
 #include "trainer/options.h"
 // defines: print_plan
 #include "trainer/plan.h"
@@ -116,6 +116,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     const PluginTables *t = &model->tables;
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.same = same;
+    config.memory_beside = activations_to_come(*model, &config);
     run.creating = 1;
     int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
@@ -458,6 +459,7 @@ static void set_up_alone(Trainer *t, int argc, char **argv) {
     take_launched_ranks();
     parse_options(argc, argv);
     take_zero_file();
+    settle_options();
     settle_ranks();
     settle_file_batch();
     settle_device();

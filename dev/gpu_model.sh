@@ -599,7 +599,7 @@ function group_of_kernel(name) {
         return name ~ /bprop|bwd|backward|dgrad|dot_do_o|convert_dq|dq_/ ? "attention_backward" : "attention"
     if (name ~ /softmax_crossentropy/) return "softmax"
     if (name ~ /softmax_backward/) return "attention_backward"
-    if (name ~ /softmax/) return "attention"
+    if (name ~ /softmax|cached_kernel|keep_kernel/) return "attention"
     if (name ~ /encoder/) return name ~ /backward/ ? "encoder_backward" : "encoder"
     if (name ~ /layernorm/) return name ~ /backward/ ? "layernorm_backward" : "layernorm"
     if (name ~ /elementwise/) return "gelu"

@@ -96,7 +96,7 @@ static int rehearse(void *ctx) {
 static int check_room(const zero *z) {
     host_room room;
     zero_plan_info info;
-    size_t bytes = 0;
+    size_t bytes = z->config.device == ZERO_CPU ? z->config.memory_beside : 0;
     plan_describe(&z->plan, &z->config, &z->layout, 0, &info);
     for (int i = 0; i < info.n_lines; i++) {
         const zero_memory_line *l = &info.lines[i];
@@ -105,8 +105,8 @@ static int check_room(const zero *z) {
     }
     ZERO_TRY(host_room_find(&room, z->net.ranks_on_node, ""));
     if (bytes <= room.left) return 0;
-    return zero_fail(ZERO_ERR_MEMORY, "rank %d needs %.1f MiB of host memory, but %s: %.1f MiB for each",
-                     z->net.rank, bytes / 1048576.0, room.limit, room.left / 1048576.0);
+    return zero_fail(ZERO_ERR_MEMORY, "%.1f MiB of host memory are needed, but %s: %.1f MiB for each",
+                     bytes / 1048576.0, room.limit, room.left / 1048576.0);
 }
 
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {

@@ -54,8 +54,10 @@ int update_create(zero *z) {
     z->pieces = calloc(count.pieces, sizeof *z->pieces);
     z->update_order = calloc(z->layout.n_units, sizeof *z->update_order);
     adamw_segment *segments = calloc(1, bytes + sizeof *segments);  // at least one
-    adamw_segment *table = segments && z->pieces && z->update_order ? allocate(z, PLAN_UPDATE) : NULL;
-    int rc = table ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
+    const int has_tables = segments && z->pieces && z->update_order;
+    int rc = has_tables ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
+    adamw_segment *table = has_tables ? allocate(z, PLAN_UPDATE) : NULL;
+    if (!rc && !table) rc = ZERO_ERR_MEMORY;
     if (!rc) list_pieces(z);
     for (int64_t i = 0, n = 0; i < count.pieces && !rc; n += z->pieces[i++].table.n) {
         add_segments(z, &z->pieces[i], segments + n);

@@ -177,7 +177,9 @@ typedef struct {
     int64_t reduce_bucket_size;  // elements that a bucket must reach; 0: the largest unit used once
     int prefetch;                // stage 3: units gathered ahead along the recorded order, 0 to 1024
     int max_open;                // stage 3: single-use units that can always be open at once, 1 to 1024
-    int overlap;                 // 1: collectives run while the trainer computes; 0: where they are asked for
+    size_t memory_beside;  // ZERO_CPU: bytes that the trainer takes itself, counted by zero_create when it
+                           // refuses what does not fit into memory
+    int overlap;           // 1: collectives run while the trainer computes; 0: where they are asked for
     zero_numbers_config numbers;
     zero_comm_config comm;
     zero_start_config start;

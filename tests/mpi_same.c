@@ -216,6 +216,7 @@ static void check_free(void) {
         FREE(cuda_device, 5);
         FREE(cuda_stream, &odd);
         FREE(overlap, 1);
+        FREE(memory_beside, 1);
         FREE(debug.poison, 1);
         FREE(debug.trace_events, 10);
         FREE(offload.nvme, odd ? "/a" : "/b");

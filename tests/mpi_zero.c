@@ -1272,12 +1272,12 @@ static void check_no_memory(void) {
                                             &settings_variations[overlap]);
             c.comm.timeout_s = 30;
             CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
-            refuse_memory(&c, &large, 100 << 20, "no memory for ");
+            refuse_memory(&c, &large, 100 << 20, "RLIMIT_AS is ");
             if (stage != 3 || checks.ranks == 1) continue;
             CHECK_SETTING("no memory for the messages' staging, overlap %d", overlap);
             c.comm.shared_window = 0;
             c.comm.window_bytes = 16 << 20;
-            refuse_memory(&c, &small, 12 << 20, "no memory for message staging");
+            refuse_memory(&c, &small, 12 << 20, "RLIMIT_AS is ");
         }
 }
 

@@ -577,7 +577,7 @@ static void test_offload_refused(void **state) {
     BAD_OFFLOAD(o->optimizer_ratio = 1.5, "offload.optimizer_ratio 1.5");
     BAD_OFFLOAD(o->optimizer_ratio = NAN, "offload.optimizer_ratio");
     BAD_OFFLOAD(o->params_in_host = -1, "offload.params_in_host -1");
-    BAD_OFFLOAD(o->sub_group_size = 65535, "offload.sub_group_size 65535");
+    BAD_OFFLOAD(o->sub_group_size = 2047, "offload.sub_group_size 2047");
     BAD_OFFLOAD(o->nvme = NULL, "offload.nvme: no folder");
     BAD_OFFLOAD(o->nvme = "", "offload.nvme: no folder");
     BAD_OFFLOAD(o->nvme = "/a,,/b", "offload.nvme '/a,,/b'");

@@ -128,7 +128,7 @@ test_help() {
         cut -d'"' -f2 >"$dir/options"
     need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
     while read -r option; do
-        need "no $option" grep -qE -- "^  $option +[^ ]|accepted:.* $option( |\$)" "$dir/screen"
+        need "no $option" grep -qE -- "^  $option( |\$)|accepted:.* $option( |\$)" "$dir/screen"
     done <"$dir/options"
     end
 }

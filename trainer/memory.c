@@ -146,7 +146,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config, size_t
 
 static size_t memory_left(const zero_config *config) {
     size_t left;
-    zero_check(zero_memory_left(config, &left));
+    zero_check(zero_memory_left(config, run.ranks_on_host, &left));
     return left / ranks_on_device();
 }
 
@@ -191,6 +191,12 @@ void settle_memory_alone(GPT2 *model, const zero_config *config) {
     model->recompute = lowest_recompute(model, config, taken < left ? left - taken : 0);
 }
 
+size_t activations_to_come(GPT2 model, const zero_config *config) {
+    if (on_cuda()) return 0;
+    settle_memory_alone(&model, config);
+    return activation_bytes(&model, ZERO_DEVICE);
+}
+
 // --------
 // nothing fits
 
@@ -198,6 +204,7 @@ void settle_memory_alone(GPT2 *model, const zero_config *config) {
 typedef struct {
     int stage, recompute, B;
     int inputs_on_host;
+    int on_nvme;  // of the model states: 1: the optimizer's, 2: the parameters too
 } Remedy;
 
 // Known once the ranks are connected.
@@ -213,6 +220,9 @@ static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
     model.B = r.B;
     model.recompute = r.recompute;
     model.inputs_on_host = r.inputs_on_host;
+    if (r.on_nvme) config.offload.optimizer = ZERO_NVME;
+    if (r.on_nvme > 1) config.offload.params = ZERO_NVME;
+    if (!config.offload.nvme) config.offload.nvme = "DIR";
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
     plan_layers(&model, parts_of_head(&model, &config));
     return plugin_bytes(&model, config, r.stage) + taken_by_nccl() + activation_bytes(&model, ZERO_DEVICE);
@@ -276,8 +286,23 @@ static void try_smaller_batches(Search *s) {
     }
 }
 
+// The files of states are built for the processor.
+static void try_nvme(Search *s) {
+    Remedy r = s->now;
+    const char *dir = s->config->offload.nvme ? "" : " --nvme DIR";
+    if (on_cuda()) return;
+    if (r.stage < 1) r.stage = 3;
+    for (r.on_nvme = s->now.on_nvme + 1; r.on_nvme <= 2; r.on_nvme++) {
+        if (r.on_nvme == 2) r.stage = 3;
+        if (!fits(s, r) || (s->model->inference && r.on_nvme == 1)) continue;
+        suggest(s, " -z %d%s%s%s", r.stage, s->model->inference ? "" : " --offload-optimizer nvme",
+                r.on_nvme == 2 ? " --offload-param nvme" : "", dir);
+        return;
+    }
+}
+
 static void try_all_at_once(Search *s, int most_stage) {
-    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B, s->now.inputs_on_host };
+    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B, s->now.inputs_on_host, s->now.on_nvme };
     if (s->model->inference) return;
     for (; r.B >= 1; r.B /= 2) {
         if (s->now.B % r.B || !fits(s, r)) continue;
@@ -290,8 +315,10 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     zero_failure failure = *zero_last_failure();
     if (run.z) print_memory();
 
-    Search s = { model, config, 0, { config->stage, model->recompute, model->B, model->inputs_on_host }, "" };
-    if (zero_memory_left(config, &s.room)) die_of_plugin(&failure, "");
+    const int on_nvme = config->offload.params == ZERO_NVME ? 2 : config->offload.optimizer == ZERO_NVME;
+    const Remedy now = { config->stage, model->recompute, model->B, model->inputs_on_host, on_nvme };
+    Search s = { model, config, 0, now, "" };
+    if (zero_memory_left(config, run.ranks_on_host, &s.room)) die_of_plugin(&failure, "");
     s.room /= ranks_on_device();
     if (run.z) s.room += bytes_held_on(ZERO_DEVICE);
     if (s.now.recompute < 0) s.now.recompute = on_cuda() ? MOST_RECOMPUTE : 1;  // it is not settled yet
@@ -300,6 +327,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     try_higher_stages(&s, most_stage);
     try_more_recompute(&s);
     try_smaller_batches(&s);
+    try_nvme(&s);
     if (!*s.list) try_all_at_once(&s, most_stage);
     if (!*s.list && model->inference)
         strcpy(s.list, " not a higher stage; take fewer or shorter prompts, a lower -g, or more ranks");

@@ -12,6 +12,8 @@ void settle_memory(GPT2 *model, const zero_config *config);
 // The same for --plan, without other ranks. On CUDA it leaves the layers' scratch out, for which they would
 // run products.
 void settle_memory_alone(GPT2 *model, const zero_config *config);
+// Bytes of the host's memory that activations will take on a processor; 0 on CUDA.
+size_t activations_to_come(GPT2 model, const zero_config *config);
 enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 
 // Ends the run after the plugin has returned ZERO_ERR_MEMORY or no activation: says what was asked for and

@@ -401,6 +401,9 @@ void parse_options(int argc, char **argv) {
         option_set(o, argv[++i]);
     }
     check_choices();
+}
+
+void settle_options(void) {
     check_combinations();
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {

@@ -77,6 +77,8 @@ extern Options default_options;  // what opt was before the command line
 
 // Fills opt from the command line. --help prints the table and ends the program; a wrong option ends the run.
 void parse_options(int argc, char **argv);
+// Checks what options say together, once a DeepSpeed file has set some of them.
+void settle_options(void);
 
 // The table of options, for what goes through all of them.
 typedef enum {

@@ -111,7 +111,7 @@ static const char *formula_text(const zero_formula *f) {
 // What this machine has left for a rank; 0: unknown. Each rank on CUDA is taken to have a device of its own.
 static size_t room_of_rank(const zero_config *config) {
     size_t left;
-    if (zero_memory_left(config, &left)) return 0;
+    if (zero_memory_left(config, run.ranks_on_host, &left)) return 0;
     return on_cuda() ? left : left / run.ranks_on_host;
 }
 

@@ -51,6 +51,7 @@ static const struct { const char *setting, *option; } table[] = {
     { "trainer.schedule",        "-u" },
     { "trainer.schedule",        "-q" },
     { "trainer.logs",            "-o" },
+    { "trainer.offload_activations", "--cpu-checkpointing" },
 };
 // clang-format on
 

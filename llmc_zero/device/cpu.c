@@ -186,10 +186,10 @@ void device_close(device *d) {
 
 int zero_cuda_devices(void) { return device_cuda_count(); }
 
-int zero_memory_left(const zero_config *config, size_t *left) {
+int zero_memory_left(const zero_config *config, int ranks_on_host, size_t *left) {
     host_room room;
     if (config->device == ZERO_CUDA) return device_cuda_left(left);
-    ZERO_TRY(host_room_find(&room, 1, ""));
+    ZERO_TRY(host_room_find(&room, ranks_on_host, ""));
     *left = room.left;
     return 0;
 }
