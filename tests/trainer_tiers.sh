@@ -75,24 +75,24 @@ long_run() {
 tiers_faults() {
     local pid
     begin 'tiers.a second job in the same folder'
-    need 'the first did not start' long_run first 1 -z 3 "${on_nvme[@]}"
+    need 'the first did not start' long_run tiers_first 1 -z 3 "${on_nvme[@]}"
     read -r pid <"$dir/pid.0"
-    need 'the second was not refused' not train 1 second -z 3 "${on_nvme[@]}" >/dev/null
-    need "the second does not name process $pid: $(tail -n 1 "$dir/second.screen")" \
-        grep -qE "$tiers_folder.*$pid" "$dir/second.screen"
+    need 'the second was not refused' not train 1 tiers_second -z 3 "${on_nvme[@]}" >/dev/null
+    need "the second does not name process $pid: $(tail -n 1 "$dir/tiers_second.screen")" \
+        grep -qE "$tiers_folder.*$pid" "$dir/tiers_second.screen"
     end
     begin 'tiers.what a killed run leaves is taken over'
     kill -KILL "$pid"; wait $job
     need 'it left nothing' [ -n "$(files)" ]
-    need 'the next did not run' train 1 second -z 3 "${on_nvme[@]}"
+    need 'the next did not run' train 1 tiers_second -z 3 "${on_nvme[@]}"
     need "left: $(files)" [ -z "$(files)" ]
     end
     begin 'tiers.a file that vanishes ends the job'
-    need 'did not start' long_run vanishing 2 -z 3 "${on_nvme[@]}"
+    need 'did not start' long_run tiers_vanishing 2 -z 3 "${on_nvme[@]}"
     rm -f "$tiers_folder"/*.rank00001.states
     need 'it went on' not wait $job
-    need "no path: $(grep -a '^train_gpt2_zero' "$dir/vanishing")" \
-        grep -aqE "^train_gpt2_zero: .*$tiers_folder/.*rank00001" "$dir/vanishing"
+    need "no path: $(grep -a '^train_gpt2_zero' "$dir/tiers_vanishing")" \
+        grep -aqE "^train_gpt2_zero: .*$tiers_folder/.*rank00001" "$dir/tiers_vanishing"
     end
 }
 
