@@ -62,7 +62,7 @@
 #include "trainer/settings.h"
 // defines: print_start, print_inference_start
 #include "trainer/start_table.h"
-// defines: take_zero_file, settle_file_batch, check_file_batch
+// defines: take_zero_file, settle_file_batch
 #include "trainer/zero_file.h"
 
 // --------

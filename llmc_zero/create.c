@@ -140,6 +140,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 
 static void destroy(zero *z, int clean) {
     tasks_close(&z->tasks);
+    state_files_close(z->files);  // it may still be moving what the units have asked for
     clean = clean && !z->tasks.failed;
     comm_close(&z->comm, clean);
     net_close(&z->net, clean);
@@ -157,7 +158,6 @@ static void destroy(zero *z, int clean) {
     free(z->slots);
     free(z->slot_unit);
     update_free(z);
-    state_files_close(z->files);
     schedule_free(&z->schedule);
     layout_free(&z->layout);
     if (z->pinned) z->device.f->unpin(&z->device, z->values);

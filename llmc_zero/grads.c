@@ -161,6 +161,7 @@ static int clear_gradient(zero *z, int unit) {
 
 int grads_open(zero *z, int unit) {
     unit_state *u = &z->units[unit];
+    ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));  // it reads the gradients of the last step
     if (uses_buckets(z)) {
         ZERO_TRY(claim_buffer(z, unit));
         u->grads = bucket_memory(z, unit);

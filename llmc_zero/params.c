@@ -50,7 +50,8 @@ static int run_gather(void *ctx, task *k) {
 // slot.
 static int submit_gather(zero *z, unit_state *u, comm_use use) {
     u->gather_use = use;
-    if (tasks_have_run(&z->tasks, &u->adamw)) ZERO_TRY(begin_source(z, (int)(u - z->units)));
+    // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
+    if (tasks_have_run(&z->tasks, &u->adamw)) (void)begin_source(z, (int)(u - z->units));
     return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
 }
 

@@ -100,8 +100,7 @@ int state_begin(state_part *p, state *s, device_stream on, state_range r, state_
 
 int state_ready(state_part *p) {
     int rc = p->of->store->ready(p);
-    if (rc) p->of = NULL;
-    return rc;
+    return state_close_after(rc, p, rc != 0);
 }
 
 int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent) {
@@ -120,10 +119,17 @@ int state_close(state_part *p) {
     return rc;
 }
 
+static void abandon(state_part *p) {
+    if (p->of && p->of->store->abandon) p->of->store->abandon(p);
+    p->of = NULL;
+}
+
 int state_close_after(int rc, state_part *parts, int n) {
     for (int i = 0; i < n; i++) {
-        int closing = state_close(&parts[i]);
-        if (!rc) rc = closing;
+        if (rc)
+            abandon(&parts[i]);
+        else
+            rc = state_close(&parts[i]);
     }
     return rc;
 }

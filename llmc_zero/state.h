@@ -54,6 +54,7 @@ typedef struct {
     int (*begin)(state_part *p);
     int (*ready)(state_part *p);  // sets p->at
     int (*close)(state_part *p);
+    void (*abandon)(state_part *p);  // after a failure, ready or not: what was written is lost
     int64_t (*span)(const state *s, state_range r);  // see state_span; NULL: all of it
 } state_store;
 
@@ -97,7 +98,8 @@ int64_t state_span(const state *s, state_range r);
 // Returns 0. Work queued on p->on before this call may still be using the part. Does nothing if p is not
 // open.
 int state_close(state_part *p);
-// Closes n parts. Returns rc if it is not 0, else the first error of closing.
+// Closes n parts, or after a failure gives them up: rc is returned if it is not 0, else the first error of
+// closing.
 int state_close_after(int rc, state_part *parts, int n);
 
 // What this rank holds of each unit: STATE_WHOLE or its rank.

@@ -43,9 +43,8 @@ static int64_t largest_shard(const layout *l) {
 }
 
 int64_t state_piece_elems(const zero_config *c, const layout *l) {
-    int64_t wanted = round_up(c->offload.sub_group_size, PAGE_ELEMS);
     int64_t most = round_up(largest_shard(l), PAGE_ELEMS);
-    return wanted < most ? wanted : most;
+    return c->offload.sub_group_size < most ? round_up(c->offload.sub_group_size, PAGE_ELEMS) : most;
 }
 
 int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from) {
@@ -330,11 +329,17 @@ static int files_close(state_part *p) {
     return rc;
 }
 
+static void files_abandon(state_part *p) {
+    finish(p->of->files, &p->transfer, p->range.unit);
+    if (p->buffer) give_buffer(p->of->files, p->buffer);
+}
+
 static const state_store in_files = {
     .create = files_create,
     .begin = files_begin,
     .ready = files_ready,
     .close = files_close,
+    .abandon = files_abandon,
     .span = files_span,
 };
 

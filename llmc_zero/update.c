@@ -123,7 +123,8 @@ static int update_ahead(zero *z, const update_piece *piece, const update_piece *
     z->window = !z->window;
     int rc = next ? begin_piece(z, next, z->opened[z->window]) : 0;
     if (!rc) rc = update_opened(z, piece, parts);
-    return state_close_after(rc, parts, STATES);
+    rc = state_close_after(rc, parts, STATES);
+    return rc ? state_close_after(rc, z->opened[z->window], STATES) : 0;
 }
 
 static int update_alone(zero *z, const update_piece *piece) {

@@ -34,8 +34,9 @@ typedef struct {
 int zero_memory(const zero *z, int i, zero_memory_line *line);
 // Returns the bytes of a class that this rank holds now, in all tiers.
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
-// Returns 0 and in *left the bytes that this process can still get of the configuration's device: the current
-// CUDA device, or what the system calls available memory. ZERO_ERR_DEVICE, ZERO_ERR_IO.
+// Returns 0 and in *left the bytes that this rank can still get of the configuration's device: of the current
+// CUDA device; or of the host's memory, which ranks_on_host ranks share evenly, as far as the limits of its
+// cgroups and of the process allow. ZERO_ERR_DEVICE, ZERO_ERR_IO.
 int zero_memory_left(const zero_config *config, int ranks_on_host, size_t *left);
 
 // What a rank sends bytes for; the last is the number of the others.

@@ -56,8 +56,9 @@ best() {
 }
 
 folders=$1
-way=$("$program" "$folders" --mib 128 --block 524288 --rounds 1 --no-fio | sed -n '1s/^# //p') ||
+head=$("$program" "$folders" --mib 128 --block 524288 --rounds 1 --no-fio) ||
     fail "$folders cannot be measured"
+way=$(sed -n '1s/^# //p' <<<"$head")
 echo "$way" >&2
 case $way in io_uring*) way=io_uring ;; *) way=threads ;; esac
 printf '%-30s %8s %6s %-10s %8s %8s %8s\n' 'GB/s' 'KiB' depth by read write both >&2
@@ -83,7 +84,7 @@ cat >&2 <<END
 best: $folders, blocks of $((block / 1024)) KiB, depth $depth
 with these: $read GB/s read, $write written, $both both at once
 without io_uring: $threads threads, $by_threads GB/s both at once
-options: --zero-config aio.json --nvme $folders
+options: --zero-config aio.json --nvme $folders --offload-optimizer nvme (and --offload-param nvme)
 END
 cat <<END
 {

@@ -73,7 +73,7 @@ static void cgroups_of_version_2(void **state) {
     put("sys/fs/cgroup/jobs/one/memory.current", "104857600\n");
     put("sys/fs/cgroup/jobs/memory.max", "1073741824\n");
     put("sys/fs/cgroup/jobs/memory.current", "629145600\n");
-    put("sys/fs/cgroup/jobs/memory.stat", "anon 1\ninactive_file 104857600\n");
+    put("sys/fs/cgroup/jobs/memory.stat", "anon 1\ninactive_file 84857600\nactive_file 20000000\n");
     expect(2, 262, "(memory.max/jobs) is 1024.0 MiB, of which 500.0 are used, for 2 ranks");
     put("sys/fs/cgroup/jobs/one/memory.max", "209715200\n");
     expect(1, 100, "(memory.max/jobs/one) is 200.0 MiB");

@@ -22,13 +22,15 @@ tiers_same_bits() {
 }
 
 tiers_checkpoints() {
+    local common=(-z 3 -k constant)
     begin 'tiers.a checkpoint goes from files to memory and back'
-    need 'did not run' train 2 whole -z 3 -x 6
-    need 'did not run' train 2 moved -z 3 -x 6 -k constant
-    rm -rf "$dir/moved"
-    need 'did not run on NVMe' train 2 moved -z 3 -x 2 -n 2 "${on_nvme[@]}"
-    need 'does not resume in memory' train 2 moved -z 3 -x 4 -n 2 -y 1
-    need 'does not resume on NVMe' train 2 moved -z 3 -x 6 -n 2 -y 1 "${on_nvme[@]}"
+    need 'did not run' train 2 whole "${common[@]}" -x 6
+    need 'did not run on NVMe' train 2 moved "${common[@]}" -x 2 -n 2 "${on_nvme[@]}"
+    need 'does not resume in memory' train 2 moved "${common[@]}" -x 4 -n 2 -y 1
+    need 'it did not start at step 2' grep -q 'resuming at step 2' "$dir/moved.screen"
+    need 'does not resume on NVMe' train 2 moved "${common[@]}" -x 6 -n 2 -y 1 "${on_nvme[@]}"
+    need 'it did not start at step 4' grep -q 'resuming at step 4' "$dir/moved.screen"
+    need "$(result moved), without a break $(result whole)" [ "$(result moved)" = "$(result whole)" ]
     end
 }
 

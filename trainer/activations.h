@@ -24,7 +24,7 @@ typedef struct {
     int recompute;         // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
     int inputs_on_host;    // 1: level 3 keeps the blocks' inputs in host memory, and the device has two
     int chunk;             // rows of logits that exist at a time
-    int inference;         // 1: B*T is the tokens of the largest pass over the cache (settle_generation)
+    int inference;         // 1: B*T is the tokens of the largest pass over the cache (answers_describe)
     int cache_rows;        // rows of text that grow token by token; 0: none
     int cache_T;           // their longest
     size_t scratch_bytes;  // that the layers work in

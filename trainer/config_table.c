@@ -31,6 +31,8 @@ static const Setting table[] = {
     SETTING(device, DEVICE),
     SETTING(reduce_bucket_size, WIDE),
     SETTING(prefetch, NUMBER),
+    SETTING(max_open, NUMBER),
+    SETTING(inference, NUMBER),
     SETTING(overlap, NUMBER),
     SETTING(numbers.dtype, DTYPE),
     SETTING(numbers.no_master, NUMBER),
@@ -68,6 +70,7 @@ static const Setting table[] = {
     { "trainer.eps", OF_TRAINER, 0 },
     { "trainer.weight_decay", OF_TRAINER, 0 },
     { "trainer.grad_clip", OF_TRAINER, 0 },
+    { "trainer.offload_activations", OF_TRAINER, 0 },
 };
 enum { SETTINGS = sizeof table / sizeof *table, VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 
@@ -129,6 +132,8 @@ static int is_named(const Setting *s, const char *name) { return !strcmp(s->name
 // What a value follows from where neither the file nor an option has it, or NULL.
 static const char *derivation(const Setting *s) {
     const zero_config *c = effective_settings();
+    if (is_named(s, "overlap") && run.overlap && c->offload.params == ZERO_NVME)
+        return "its thread mostly waits for files";
     if (is_named(s, "overlap") && run.overlap)
         return on_cuda() ? "collectives have streams of their own" : "there is a spare core";
     if (is_named(s, "overlap")) return "no spare core for a progress thread";

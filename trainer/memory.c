@@ -301,12 +301,14 @@ static void try_nvme(Search *s) {
     }
 }
 
-static void try_all_at_once(Search *s, int most_stage) {
-    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B, s->now.inputs_on_host, s->now.on_nvme };
+static void try_all_at_once(Search *s, int most_stage, int on_nvme) {
+    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B, s->now.inputs_on_host, on_nvme };
+    const int moves = on_nvme > s->now.on_nvme;
     if (s->model->inference) return;
     for (; r.B >= 1; r.B /= 2) {
         if (s->now.B % r.B || !fits(s, r)) continue;
-        suggest(s, " -z %d -r %d -b %d -d %lld", r.stage, r.recompute, r.B, tokens_a_step(s));
+        suggest(s, " -z %d -r %d -b %d -d %lld%s", r.stage, r.recompute, r.B, tokens_a_step(s),
+                moves ? " --offload-optimizer nvme --offload-param nvme --nvme DIR" : "");
         return;
     }
 }
@@ -328,12 +330,16 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     try_more_recompute(&s);
     try_smaller_batches(&s);
     try_nvme(&s);
-    if (!*s.list) try_all_at_once(&s, most_stage);
+    if (!*s.list) try_all_at_once(&s, most_stage, on_nvme);
+    if (!*s.list && !on_cuda()) try_all_at_once(&s, 3, 2);
     if (!*s.list && model->inference)
         strcpy(s.list, " not a higher stage; take fewer or shorter prompts, a lower -g, or more ranks");
     if (!*s.list)
-        strcpy(s.list, " neither a higher stage, nor -r 3, nor a smaller -b: the model needs more ranks or "
-                       "larger devices");
+        strcpy(s.list, on_cuda()
+                           ? " neither a higher stage, nor -r 3, nor a smaller -b: the model needs more "
+                             "ranks or larger devices"
+                           : " neither a higher stage, nor -r 3, nor a smaller -b, nor states on NVMe: the "
+                             "model needs more ranks or more memory");
     char advice[1024];
     snprintf(advice, sizeof advice, "; a rank can have %.0f MiB. What would fit:%s", mib(s.room), s.list);
     die_of_plugin(&failure, advice);

@@ -107,7 +107,8 @@ const Option option_table[] = {
       "elements a gradient bucket must reach (default 0: the largest block)" },
     { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
     { "--overlap", TEXT, &opt.overlap, 0, 0,
-      "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core)" },
+      "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core, and with "
+      "parameters on NVMe)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20,
       "bytes of staging a rank, 65536 to 16777216 (default 4194304; NCCL: as needed)" },
     { "--messages", INT, &opt.messages, 0, 1,
@@ -132,11 +133,14 @@ const Option option_table[] = {
     { "--plan-ranks", INT, &opt.plan_ranks, 1, 1 << 20,
       "with --plan: for so many ranks, -pg of them on a host (default: those started)" },
     { "--offload-optimizer", TEXT, &opt.offload_optimizer, 0, 0,
-      "where masters and moments lie: none (on the device), cpu, nvme (default none)" },
+      "where masters and moments lie, from stage 1 on: none (on the device), cpu, nvme; on CUDA not built "
+      "yet "
+      "(default none)" },
     { "--offload-param", TEXT, &opt.offload_param, 0, 0,
-      "the same of the parameters, with stage 3 (default none)" },
+      "the same of the parameters, at stage 3 (default none)" },
     { "--offload-gradients", TEXT, &opt.offload_gradients, 0, 0,
-      "the same of the reduced gradients (default: cpu with --offload-optimizer)" },
+      "where reduced gradients lie, from stage 2 on: none or cpu; nvme is not built yet (default: cpu with "
+      "--offload-optimizer)" },
     { "--nvme", TEXT, &opt.nvme, 0, 0, "folders on NVMe disks, with commas between them; blocks alternate" },
     { "--offload-ratio", REAL, &opt.offload_ratio, 0, 1,
       "the part of masters and moments that leaves the device (default 1)" },
@@ -144,8 +148,7 @@ const Option option_table[] = {
       "elements read, updated and written at once (default 4194304)" },
     { "--max-in-cpu", REAL, &opt.max_in_cpu, 0, 1e15,
       "with parameters on NVMe: elements of a rank that stay in host memory (default 0)" },
-    { "--delayed-update", FLAG, &opt.delayed_update, 0, 0,
-      "the update runs beside the next step, which uses the parameters before it" },
+    { "--delayed-update", FLAG, &opt.delayed_update, 0, 0, "not built yet: an error" },
     { "--nvme-verify", FLAG, &opt.nvme_verify, 0, 0, "compare every block read from NVMe with its checksum" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },

@@ -111,8 +111,7 @@ static const char *formula_text(const zero_formula *f) {
 // What this machine has left for a rank; 0: unknown. Each rank on CUDA is taken to have a device of its own.
 static size_t room_of_rank(const zero_config *config) {
     size_t left;
-    if (zero_memory_left(config, run.ranks_on_host, &left)) return 0;
-    return on_cuda() ? left : left / run.ranks_on_host;
+    return zero_memory_left(config, run.ranks_on_host, &left) ? 0 : left;
 }
 
 static void print_formula(const zero_plan_info *plan, int stage) {

@@ -1,4 +1,5 @@
 #include "start_table.h"
+#include <stdio.h>
 #include <string.h>
 #include "config_table.h"
 #include "die.h"
@@ -68,6 +69,18 @@ static void print_hosts(const zero_job_info *job) {
                run.ranks_on_host, run.ranks_on_host == 1 ? "" : "s", job->ranks_on_host);
 }
 
+static void print_files(void) {
+    char moved[96] = "";  // nothing, where the parameters are only read
+    zero_plan_info plan;
+    zero_file_info files;
+    zero_get_plan(run.z, &plan);
+    zero_get_files(run.z, &files);
+    if (plan.file_written)
+        snprintf(moved, sizeof moved, "; a rank reads %.2f MiB a step and writes %.2f", mib(plan.file_read),
+                 mib(plan.file_written));
+    if (files.how) print0("NVMe       %s%s\n", files.how, moved);
+}
+
 static void print_traffic(void) {
     zero_plan_info plan;
     zero_get_plan(run.z, &plan);
@@ -78,11 +91,6 @@ static void print_traffic(void) {
     if (!opt.naive)
         print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
                mib(gathers + reductions), mib(gathers), mib(reductions));
-    zero_file_info files;
-    zero_get_files(run.z, &files);
-    if (files.how)
-        print0("NVMe       %s; a rank reads %.2f MiB a step and writes %.2f\n", files.how,
-               mib(plan.file_read), mib(plan.file_written));
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32"))
         print0("wire       gradients travel to their sum as fp32\n");
 }
@@ -94,7 +102,9 @@ void print_inference_start(const GPT2 *model) {
     print_passes(model);
     print_numbers(model, &job);
     print_zero(&job);
+    print_config_lines();
     print_hosts(&job);
+    print_files();
     print_memory();
 }
 
@@ -109,5 +119,6 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
     print_config_lines();
     print_hosts(&job);
     print_traffic();
+    print_files();
     print_memory();
 }

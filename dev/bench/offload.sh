@@ -4,6 +4,7 @@
 # Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
 # writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
 # build/bench.jsonl.
+# Needs fio, and make train_gpt2_zero build/bench/nvme. Fails where the bits differ.
 #   dev/bench/offload.sh [FOLDER[,FOLDER..] [ROUNDS [STEPS]]]       build/, 3 rounds of 8 steps
 set -eu
 cd "$(dirname "$0")/../.."
@@ -46,6 +47,7 @@ awk -v tokens=1024 -v out=build/bench.jsonl '
         most = disk > compute ? disk : compute
         printf "%-32s %8.0f %8.2f %9.2f %8.2f %8.2f  %s\n", name, rate, step, compute, disk, step / most,
             hash[mode] == hash["memory"] ? "same" : "DIFFER"
+        if (hash[mode] != hash["memory"]) differs = 1
         printf "{\"name\": \"offload-%s\", \"tokens_per_s\": %.1f, \"step_s\": %.3f, \"disk_s\": %.3f}\n",
             mode, rate, step, disk >>out
     }
@@ -58,4 +60,5 @@ awk -v tokens=1024 -v out=build/bench.jsonl '
             "disk s", "step/max"
         row("memory", "none"); row("optimizer", "masters and moments")
         row("both", "parameters, masters and moments")
+        exit differs
     }' "$work/runs"

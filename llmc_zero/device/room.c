@@ -44,24 +44,28 @@ static int machine_room(host_room *room, int ranks, const char *root) {
 // -------- cgroups
 
 typedef struct {
-    const char *mount, *limit, *used, *inactive;
+    const char *mount, *limit, *used, *inactive, *active;
 } cgroup_files;
 static const cgroup_files version_1 = { "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-                                        "memory.usage_in_bytes", "total_inactive_file " };
-static const cgroup_files version_2 = { "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file " };
+                                        "memory.usage_in_bytes", "total_inactive_file ",
+                                        "total_active_file " };
+static const cgroup_files version_2 = { "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ",
+                                        "active_file " };
 
-// One folder's limit. "max", or version 1's huge number, is none. File pages that nobody has used for a while
-// are given back.
+// One folder's limit. "max", or version 1's huge number, is none. Pages of files are given back when others
+// need room.
 static void folder_room(host_room *room, int ranks, const char *root, const cgroup_files *v,
                         const char *group) {
     char path[PATH_MAX], sentence[sizeof room->limit];
-    unsigned long long limit, used, inactive = 0;
+    unsigned long long limit, used, inactive = 0, active = 0;
     snprintf(path, sizeof path, "%s%s%s/%s", root, v->mount, group, v->limit);
     if (!number_in(path, "", &limit) || limit > (unsigned long long)LLONG_MAX / 2) return;
     snprintf(path, sizeof path, "%s%s%s/%s", root, v->mount, group, v->used);
     if (!number_in(path, "", &used)) return;
     snprintf(path, sizeof path, "%s%s%s/memory.stat", root, v->mount, group);
     number_in(path, v->inactive, &inactive);
+    number_in(path, v->active, &active);
+    inactive += active;
     used -= inactive < used ? inactive : used;
     snprintf(sentence, sizeof sentence,
              "the cgroup's limit (%s%.100s) is %.1f MiB, of which %.1f are used, for %d rank%s", v->limit,

@@ -169,7 +169,7 @@ void file_close(file_engine *e) {
     file_queue *q = &e->q;
     pthread_mutex_lock(&q->lock);
     queue_wait(q, NULL);
-    int hangs = q->first != NULL;
+    int hangs = q->first != NULL || q->lost > 0;
     q->closing = 1;
     e->driver->wake(e->own);
     pthread_mutex_unlock(&q->lock);

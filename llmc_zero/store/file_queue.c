@@ -43,7 +43,7 @@ static const char *advice_for(int error) {
 
 static int fail_request(const file_queue *q, const file_request *r, const char *what, int error) {
     zero_fail(ZERO_ERR_IO, "%s: %s of %zu bytes at offset %lld failed: %s", q->folders[r->folder].path,
-              r->of->write ? "the write" : "the read", r->bytes - r->done, (long long)request_at(r), what);
+              r->write ? "the write" : "the read", r->bytes - r->done, (long long)request_at(r), what);
     return zero_failed_advice("%s", advice_for(error));
 }
 
@@ -147,7 +147,9 @@ static void place(const file_queue *q, file_request *r) {
 
 static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
     size_t bytes = padded(t->bytes) - t->cut;
-    *r = (file_request){ .of = t, .data = t->data + t->cut, .offset = t->offset + (int64_t)t->cut };
+    *r = (file_request){
+        .of = t, .write = t->write, .data = t->data + t->cut, .offset = t->offset + (int64_t)t->cut
+    };
     size_t room = q->block_bytes;
     if (q->n_folders > 1) room -= (size_t)r->offset % room;
     r->bytes = bytes < room ? bytes : room;
@@ -175,12 +177,12 @@ file_request *queue_take(file_queue *q, int wait) {
         r = take(q);
     }
     pthread_mutex_unlock(&q->lock);
-    if (r && q->sums && r->of->write) note_sums(q, r);
+    if (r && q->sums && r->write) note_sums(q, r);
     return r;
 }
 
 long request_bytes(file_request *r) {
-    r->asked = file_allowed(r->of->write ? FILE_WRITE : FILE_READ, r->bytes - r->done);
+    r->asked = file_allowed(r->write ? FILE_WRITE : FILE_READ, r->bytes - r->done);
     return r->asked > 0 ? (long)padded((size_t)r->asked) : r->asked;
 }
 
@@ -196,26 +198,27 @@ static long judge(const file_queue *q, file_request *r, long moved) {
         return fail_request(q, r, "the file has been removed", ENOENT);
     if (moved > r->asked) moved = r->asked;
     if (moved >= FILE_ALIGN) return moved / FILE_ALIGN * FILE_ALIGN;
-    snprintf(what, sizeof what, r->of->write ? "only %ld bytes were written" : "only %ld bytes were there",
+    snprintf(what, sizeof what, r->write ? "only %ld bytes were written" : "only %ld bytes were there",
              moved);
     return fail_request(q, r, what, 0);
 }
 
 int queue_end(file_queue *q, file_request *r, long moved) {
-    file_transfer *t = r->of;
     long rc = judge(q, r, moved);
     if (rc > 0) r->done += (size_t)rc;
     int is_whole = r->done == r->bytes;
-    if (is_whole && q->sums && !t->write) rc = check_sums(q, r);
+    if (is_whole && q->sums && !r->write) rc = check_sums(q, r);
     pthread_mutex_lock(&q->lock);
     if (rc < 0) fail_all(q);
     int goes_on = !is_whole && !q->failed;
     if (!goes_on) {
+        file_transfer *t = r->lost ? NULL : r->of;
+        q->lost -= r->lost;
         r->of = NULL;
         r->next = q->idle;
         q->idle = r;
         q->progress = clock_now();
-        if (!--t->underway && t->cut == padded(t->bytes)) end_transfer(q, t);
+        if (t && !--t->underway && t->cut == padded(t->bytes)) end_transfer(q, t);
     }
     pthread_mutex_unlock(&q->lock);
     return goes_on;
@@ -223,19 +226,32 @@ int queue_end(file_queue *q, file_request *r, long moved) {
 
 // -------- waiting
 
+// With the lock held: what is under way may end at any time, or never, and nobody waits for it. So their
+// owners get their transfers back.
+static void lose_all(file_queue *q) {
+    for (file_request *r = q->requests; r < q->requests + q->depth; r++) {
+        if (!r->of || r->lost) continue;
+        r->lost = 1;
+        q->lost++;
+    }
+    for (; q->first; q->first = q->first->next) q->first->queued = 0;
+    pthread_cond_broadcast(&q->ended);
+}
+
 // With the lock held: no request has ended for too long.
 static int fail_late(file_queue *q) {
     const file_request *r = q->requests;
     while (r < q->requests + q->depth && !r->of) r++;
     if (r < q->requests + q->depth) {
         zero_fail(ZERO_ERR_IO, "%s: the %s at offset %lld does not end within %g s",
-                  q->folders[r->folder].path, r->of->write ? "write" : "read", (long long)request_at(r),
+                  q->folders[r->folder].path, r->write ? "write" : "read", (long long)request_at(r),
                   q->timeout_s);
     } else {
         zero_fail(ZERO_ERR_IO, "%s: no read or write begins within %g s", q->folders[0].path, q->timeout_s);
     }
     zero_failed_advice("the disk does not answer: check it (dmesg)");
     fail_all(q);
+    lose_all(q);
     return ZERO_ERR_IO;
 }
 

@@ -9,7 +9,8 @@
 
 // A part of a transfer, within one block of one folder.
 typedef struct file_request {
-    file_transfer *of;  // NULL: idle
+    file_transfer *of;  // NULL: idle; with `lost` its memory may be gone
+    int write, lost;
     char *data;
     size_t bytes;
     size_t done;     // of these; a short read or write is continued
@@ -40,6 +41,7 @@ typedef struct {
     file_transfer *first;  // those that have not ended, in the order of their start
     file_request *requests, *idle;
     int underway;   // requests taken and not ended
+    int lost;       // of them those of a disk that has not answered: nobody waits for them any more
     int last_kind;  // the kind of the request taken last: reads and writes take turns
     int closing;
     double progress;  // when the last request has ended, or the first transfer was put in
@@ -55,7 +57,8 @@ void queue_close(file_queue *q);
 
 // For file_engine.c, with the lock held. Puts a transfer at the end of the queue.
 void queue_append(file_queue *q, file_transfer *t);
-// Returns 0 when t has ended, or with NULL all have; or the first failure, also if that is the time.
+// Returns 0 when t has ended, or with NULL all have; or the first failure, also if that is the time. After a
+// failure no transfer is used any more, though the disk may still move bytes from or to its buffer.
 int queue_wait(file_queue *q, const file_transfer *t);
 
 // For drivers, without the lock. Returns a request to carry out, or NULL: none may begin now. With `wait` it

@@ -14,8 +14,8 @@ static long carry_out(const file_queue *q, file_request *r) {
     int fd = q->folders[r->folder].fd;
     long bytes = request_bytes(r);
     if (bytes <= 0) return bytes;
-    ssize_t moved = r->of->write ? pwrite(fd, request_data(r), (size_t)bytes, request_at(r))
-                                 : pread(fd, request_data(r), (size_t)bytes, request_at(r));
+    ssize_t moved = r->write ? pwrite(fd, request_data(r), (size_t)bytes, request_at(r))
+                             : pread(fd, request_data(r), (size_t)bytes, request_at(r));
     return moved < 0 ? -errno : moved;
 }
 

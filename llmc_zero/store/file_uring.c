@@ -41,9 +41,9 @@ static void fill_entry(const uring *u, struct io_uring_sqe *sqe, file_request *r
     int fd = u->q->folders[r->folder].fd, part = pinned_part(u, request_data(r), bytes);
     void *data = request_data(r);
     uint64_t at = (uint64_t)request_at(r);
-    if (r->of->write && part >= 0)
+    if (r->write && part >= 0)
         io_uring_prep_write_fixed(sqe, fd, data, bytes, at, part);
-    else if (r->of->write)
+    else if (r->write)
         io_uring_prep_write(sqe, fd, data, bytes, at);
     else if (part >= 0)
         io_uring_prep_read_fixed(sqe, fd, data, bytes, at, part);
@@ -75,7 +75,8 @@ static void submit(uring *u) {
     while (u->n_ready) {
         long allowed = file_allowed(FILE_SUBMIT, 1);
         int n = allowed < 0 ? (int)allowed : io_uring_submit(&u->ring);
-        int is_later = n == -EINTR || n == -EAGAIN || n == -EBUSY;
+        if (n == -EINTR) continue;
+        int is_later = n == -EAGAIN || n == -EBUSY;
         if (is_later && u->in_kernel) return;  // until one of these has ended
         if (n <= 0) {
             fail_ready(u, is_later ? ENOMEM : n < 0 ? -n : EIO);
