@@ -146,7 +146,7 @@ typedef struct {
 
 static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
     const zero_traffic *before = &a->traffic_at_start;
-    zero_traffic now;
+    zero_traffic now = { .all_gather = { 0 } };
     zero_file_info files;
     zero_get_traffic(run.z, &now);
     zero_get_files(run.z, &files);
