@@ -107,8 +107,7 @@ const Option option_table[] = {
       "elements a gradient bucket must reach (default 0: the largest block)" },
     { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
     { "--overlap", TEXT, &opt.overlap, 0, 0,
-      "a progress thread runs collectives: auto, 0 or 1 (default auto: 1 on a spare core, and with "
-      "parameters on NVMe)" },
+      "a thread runs collectives: auto, 0, 1 (auto: on a spare core, or parameters on NVMe)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20,
       "bytes of staging a rank, 65536 to 16777216 (default 4194304; NCCL: as needed)" },
     { "--messages", INT, &opt.messages, 0, 1,
@@ -133,14 +132,11 @@ const Option option_table[] = {
     { "--plan-ranks", INT, &opt.plan_ranks, 1, 1 << 20,
       "with --plan: for so many ranks, -pg of them on a host (default: those started)" },
     { "--offload-optimizer", TEXT, &opt.offload_optimizer, 0, 0,
-      "where masters and moments lie, from stage 1 on: none (on the device), cpu, nvme; on CUDA not built "
-      "yet "
-      "(default none)" },
+      "where masters and moments lie: none, cpu, nvme (default none; on CUDA not built)" },
     { "--offload-param", TEXT, &opt.offload_param, 0, 0,
       "the same of the parameters, at stage 3 (default none)" },
     { "--offload-gradients", TEXT, &opt.offload_gradients, 0, 0,
-      "where reduced gradients lie, from stage 2 on: none or cpu; nvme is not built yet (default: cpu with "
-      "--offload-optimizer)" },
+      "where reduced gradients lie, from stage 2 on: none or cpu (nvme is not built)" },
     { "--nvme", TEXT, &opt.nvme, 0, 0, "folders on NVMe disks, with commas between them; blocks alternate" },
     { "--offload-ratio", REAL, &opt.offload_ratio, 0, 1,
       "the part of masters and moments that leaves the device (default 1)" },
