@@ -75,8 +75,9 @@ static void refuse_cuda_options(void) {
     if (opt.tf32 >= 0) print0("option -f %d: no effect on a CPU (TF32)\n", opt.tf32);
     if (opt.gelu_fusion >= 0) print0("option -ge %d: no effect on a CPU (GELU fusion)\n", opt.gelu_fusion);
     if (opt.cpu_checkpointing)
-        print0("option --cpu-checkpointing: on a CPU it is -r 3 (host memory is where inputs are kept "
-               "anyway)\n");
+        print0(
+            "option --cpu-checkpointing: no effect on a CPU but -r 3 (host memory is where inputs are kept "
+            "anyway)\n");
     if (!strcmp(opt.comm, "nccl"))
         die("option --comm nccl: it goes with --device cuda, and this run is on the CPU");
     if (strcmp(opt.attention, "auto"))

@@ -107,7 +107,7 @@ const Option option_table[] = {
       "elements a gradient bucket must reach (default 0: the largest block)" },
     { "--prefetch", INT, &opt.prefetch, 0, 1024, "units gathered ahead (default 1)" },
     { "--overlap", TEXT, &opt.overlap, 0, 0,
-      "a thread runs collectives: auto, 0, 1 (auto: on a spare core, or parameters on NVMe)" },
+      "a thread runs collectives: auto, 0, 1 (auto: on a spare core, parameters on NVMe)" },
     { "--window", REAL, &opt.window, 65536, 16 << 20,
       "bytes of staging a rank, 65536 to 16777216 (default 4194304; NCCL: as needed)" },
     { "--messages", INT, &opt.messages, 0, 1,
