@@ -169,7 +169,7 @@ void file_close(file_engine *e) {
     file_queue *q = &e->q;
     pthread_mutex_lock(&q->lock);
     queue_wait(q, NULL);
-    int hangs = q->first != NULL || q->lost > 0;
+    int hangs = queue_wait_lost(q) > 0;
     q->closing = 1;
     e->driver->wake(e->own);
     pthread_mutex_unlock(&q->lock);
@@ -177,8 +177,10 @@ void file_close(file_engine *e) {
         e->driver->close(e->own);
         queue_close(q);
     }
+    for (int i = 0; hangs && i < q->n_folders; i++) folder_unlink(&q->folders[i]);
+    if (hangs) return;
     close_folders(q);
-    if (!hangs) free(e);
+    free(e);
 }
 
 const char *file_name(const file_engine *e) { return e->name; }

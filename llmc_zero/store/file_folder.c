@@ -181,10 +181,14 @@ int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes) {
     return rc;
 }
 
+void folder_unlink(file_folder *f) {
+    if (f->opened && has_name(f, f->fd)) unlink(f->path);
+}
+
 // The name goes before the lock does.
 void folder_close(file_folder *f) {
     if (f->fd < 0) return;
-    if (f->opened && has_name(f, f->fd)) unlink(f->path);
+    folder_unlink(f);
     close(f->fd);
     f->fd = -1;
     f->opened = 0;

@@ -15,6 +15,7 @@ typedef struct {
 // Returns 0, or an error, and then nothing is open and no file of this call is left. `bytes` include the
 // first block.
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes);
+void folder_unlink(file_folder *f);  // the file goes with its last descriptor
 void folder_close(file_folder *f);
 // Returns 1 if somebody has removed the file.
 int folder_is_gone(const file_folder *f);

@@ -213,7 +213,7 @@ int queue_end(file_queue *q, file_request *r, long moved) {
     int goes_on = !is_whole && !q->failed;
     if (!goes_on) {
         file_transfer *t = r->lost ? NULL : r->of;
-        q->lost -= r->lost;
+        if (r->lost && !--q->lost) pthread_cond_broadcast(&q->ended);
         r->of = NULL;
         r->next = q->idle;
         q->idle = r;
@@ -266,6 +266,13 @@ int queue_wait(file_queue *q, const file_transfer *t) {
         pthread_cond_timedwait(&q->ended, &q->lock, &deadline);
     }
     return q->failed ? zero_fail_again(&q->failure) : 0;
+}
+
+int queue_wait_lost(file_queue *q) {
+    double until = clock_now() + q->timeout_s;
+    struct timespec deadline = { (time_t)until, (long)((until - (double)(time_t)until) * 1e9) };
+    while (q->lost && clock_now() < until) pthread_cond_timedwait(&q->ended, &q->lock, &deadline);
+    return q->lost;
 }
 
 int queue_is_closing(file_queue *q) {

@@ -60,6 +60,8 @@ void queue_append(file_queue *q, file_transfer *t);
 // Returns 0 when t has ended, or with NULL all have; or the first failure, also if that is the time. After a
 // failure no transfer is used any more, though the disk may still move bytes from or to its buffer.
 int queue_wait(file_queue *q, const file_transfer *t);
+// Gives a disk that has not answered the time to do so once more. Returns how many requests it still has.
+int queue_wait_lost(file_queue *q);
 
 // For drivers, without the lock. Returns a request to carry out, or NULL: none may begin now. With `wait` it
 // returns NULL only when the queue is closing.
