@@ -32,8 +32,8 @@ zero_config zero_defaults(void) {
             .rank = -1,
         },
         .offload = {
+            .sub_group_size = 4 << 20,
             .optimizer_ratio = 1,
-                        .sub_group_size = 4 << 20,
             .nvme_block_bytes = 1 << 20,
             .nvme_depth = 32,
             .nvme_threads = 4,

@@ -1,12 +1,12 @@
 #include "state_file.h"
 #include "error.h"
+#include "tasks.h"
 #include <pthread.h>
 #include <stdlib.h>
 
 // -------- geometry
 
 enum { PAGE_ELEMS = 2048 };  // whole pages, in 16 bits too
-enum { TRACED_FILES = 3 };   // the number of their thread in traces: LANE_IO
 
 static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -111,7 +111,7 @@ file_settings state_file_settings(const zero_config *c, int rank) {
 
 // Blocks alternate between the folders, so a region that is larger than one begins with a block of its own.
 static size_t region_align(const zero_config *c, const layout *l) {
-    size_t block = c->offload.nvme_block_bytes ? c->offload.nvme_block_bytes : FILE_BLOCK_DEFAULT;
+    const size_t block = c->offload.nvme_block_bytes;
     return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
@@ -159,9 +159,12 @@ int state_files_open(struct state_files **out, const zero_config *c, const layou
     const file_settings settings = state_file_settings(c, rank);
     int64_t bytes = 0;
     for (int what = 0; what < STATES; what++) bytes += plan.file_bytes[what];
-    struct state_files *f = *out = calloc(1, sizeof *f);
-    if (!f) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
-    pthread_mutex_init(&f->lock, NULL);
+    struct state_files *f = calloc(1, sizeof *f);
+    if (!f || pthread_mutex_init(&f->lock, NULL)) {
+        free(f);
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
+    }
+    *out = f;
     f->trace = tr;
     f->n_units = l->n_units;
     f->units = calloc(STATES * l->n_units, sizeof *f->units);
@@ -186,7 +189,7 @@ void state_files_close(struct state_files *f) {
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = file_wait(f->engine, t);
     if (t->bytes && t->ended_s > 0)
-        trace_add_past(f->trace, t->write ? ZERO_EV_WRITE : ZERO_EV_READ, unit, TRACED_FILES, t->started_s,
+        trace_add_past(f->trace, t->write ? ZERO_EV_WRITE : ZERO_EV_READ, unit, LANE_IO, t->started_s,
                        t->ended_s);
     *t = (file_transfer){ 0 };
     return rc;

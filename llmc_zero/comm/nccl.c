@@ -185,12 +185,15 @@ static int create_events(nccl_state *n) {
 }
 
 int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
-    nccl_state *n = c->nccl = calloc(1, sizeof *n);
-    if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
+    nccl_state *n = calloc(1, sizeof *n);
+    if (!n || pthread_mutex_init(&n->lock, NULL)) {
+        free(n);
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
+    }
+    c->nccl = n;
     n->c = c;
     n->unit = -1;
     n->nccl_sums = config->comm.reduce_nccl;
-    pthread_mutex_init(&n->lock, NULL);
     ZERO_TRY(nccl_barrier(c));  // no rank allocates
     ZERO_TRY(nccl_connect(n, config));
     ZERO_TRY(nccl_barrier(c));
