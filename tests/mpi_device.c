@@ -377,7 +377,7 @@ static void check_values(const zero_config *c) {
             for (int64_t i = 0; i < n; i++) {
                 if (what == ZERO_PARAM || what == last) x[i] = toy_rounded(c->numbers.dtype, x[i]);
                 wrong += got[i] != x[i];
-                if (toy_has(k, 1) && what == last) a = a * 0.75f + x[i];
+                if (toy_has(k, 1) && what == last) a = toy_add_parameter(a, x[i], i);
             }
             CHECK(wrong == 0);
         }

@@ -73,7 +73,7 @@ static inline int toy_start(toy *t, float activation) {
 static inline int toy_read(toy *t, const void *p, int64_t n) {
     if (t->on) return t->on->read(t->stream, t->device_activation, t->dtype, p, n);
     float a = t->activation;
-    for (int64_t i = 0; i < n; i++) a = a * 0.75f + toy_load(t->dtype, p, i);
+    for (int64_t i = 0; i < n; i++) a = toy_add_parameter(a, toy_load(t->dtype, p, i), i);
     t->activation = a;
     return 0;
 }

@@ -12,7 +12,7 @@ __global__ void set_activation(float *activation, float value) { *activation = v
 __global__ void read_parameters(float *activation, zero_dtype dtype, const void *p,
                                 int64_t n) {  // a chain: one thread
     float a = *activation;
-    for (int64_t i = 0; i < n; i++) a = a * 0.75f + toy_load(dtype, p, i);
+    for (int64_t i = 0; i < n; i++) a = toy_add_parameter(a, toy_load(dtype, p, i), i);
     *activation = a;
 }
 

@@ -17,6 +17,12 @@ ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
+// The activation after the parameter x, element i of its tensor. It depends on every parameter that was read
+// before, so that a stale one anywhere changes the gradients.
+ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {
+    return activation + x * ((float)(i % 13 - 6) / 64);
+}
+
 // One use of one tensor in backward.
 typedef struct {
     zero_dtype dtype;
