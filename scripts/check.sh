@@ -32,8 +32,12 @@ try() {
 build() { make --no-print-directory "$@"; }
 
 # ---- dependence and format
-try stand_in 'build of the CUDA code for the processor' build CUDA=stand-in stand-in-tests
+try stand_in 'build of the CUDA code for the processor' build CUDA=stand-in stand-in
 try house 'who may use whom, and the format' tests/test_house.sh build/stand-in
+
+# ---- the script for machines with a card: a hundred seconds, so not in make test
+try gpu_check 'scripts/gpu_check.sh, with tools that answer as the real ones do' \
+    timeout 300 tests/test_gpu_check.sh
 
 # ---- static analysis
 defined=(-D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA)

@@ -4,8 +4,7 @@
 #   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
 #   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
 #   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
-#   mpi_direct  ranks that read each other's memory                test_gpu_check.sh  the script for machines
-#               with a card
+#   mpi_direct  ranks that read each other's memory
 #   mpi_same    ranks that are not given the same
 #   mpi_states  who uses a model state opens and closes it: a store of copies shows who does not
 #   start.sh    ranks that find each other without MPI, on one host and on several (network namespaces, where
@@ -92,7 +91,6 @@ programs() {
     done
 }
 waiting() {
-    run gpu_check 300 tests/test_gpu_check.sh
     run start 180 tests/start.sh "$trainer"
     run gpu_model 60 tests/test_gpu_model.sh
     run house 120 tests/test_house.sh "$build"
