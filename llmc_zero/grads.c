@@ -4,6 +4,7 @@
 // in the shard, added to those of earlier micro-batches.
 #include "grads.h"
 #include "internal.h"
+#include "norm.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,13 @@ static int reduce_opened(zero *z, const bucket_state *b) {
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
+// The squares of what the step has summed up, while it is open.
+static int sum_squares(zero *z, const bucket_state *b, device_stream stream) {
+    if (!b->is_last || !norm_goes_along(z)) return 0;
+    for (int i = 0; i < b->n_pieces; i++) ZERO_TRY(norm_sum_unit(z, stream, b->units[i], b->pieces[i].shard));
+    return 0;
+}
+
 static void trace_reduction(zero *z, const bucket_state *b, task_lane lane) {
     for (int i = 0; i < b->n_pieces; i++)
         trace_add(&z->trace, ZERO_EV_REDUCE, b->units[i], traced_lane(z, lane), b->began_s);
@@ -74,6 +82,7 @@ static int run_reduce(void *ctx, task *k) {
     b->began_s = trace_now(&z->trace);
     int rc = open_sums(z, b, k->stream, sums);
     if (!rc) rc = reduce_opened(z, b);
+    if (!rc) rc = sum_squares(z, b, k->stream);
     rc = state_close_after(rc, sums, b->n_pieces);
     if (z->config.stage > 0) trace_reduction(z, b, k->lane);
     return rc;
@@ -199,6 +208,7 @@ int grads_finish(zero *z, int unit) {
     b->filled++;
     if (!is_full(z, bucket) || !reduces || z->config.debug.naive) return 0;
     b->add = z->config.stage >= 2 && z->micro > 0;
+    b->is_last = is_last;
     return start_reduction(z, b, NULL);
 }
 

@@ -46,6 +46,7 @@ typedef struct {
     comm_piece *pieces;  // (n_pieces) what of each unit is reduced
     int filled;          // units whose gradients are final
     int add;             // stages 2, 3: this micro-batch is added to the sum of the earlier ones
+    int is_last;         // of the step's micro-batches: the sum is complete then
     comm_use use;
     task reduce;
     task gather;     // stage 0: what was reduced goes to everyone

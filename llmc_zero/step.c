@@ -3,71 +3,20 @@
 #include "grads.h"
 #include "internal.h"
 #include "naive.h"
+#include "norm.h"
 #include "params.h"
 #include "update.h"
 #include "uses.h"
 #include <math.h>
 #include <stdlib.h>
 
-// -------- tables, made once at creation
-
-// A stretch for this rank's part of each unit's gradients, and room for the sums. Where the gradients are one
-// array, one launch goes through the table, with offsets in that array. Else there is a launch for each unit,
-// which uses the unit's stretch alone.
-static int create_norm(zero *z) {
-    const state *grads = &z->states[ZERO_GRADIENT];
-    const layout *l = &z->layout;
-    int n = l->n_units;
-    stretch parts[n];
-    int64_t blocks = 0;
-    for (int u = 0; u < n; u++) {
-        parts[u] = (stretch){ .elems = l->units[u].shard };
-        if (grads->array) parts[u].offset = layout_offset(l, u, grads->rank, grads->sharded);
-        if (grads->array) parts[u].first = blocks;
-        blocks += kernel_sum_squares_partials(parts[u].elems);
-    }
-    stretch *table = allocate(z, PLAN_NORM);
-    if (!table) return ZERO_ERR_MEMORY;
-    double *sums = (double *)(table + n), *partial = sums + n;
-    z->norm = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
-    return device_set(&z->device, table, parts, sizeof parts);
-}
-
 int step_create(zero *z) {
     for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(create_state(z, what));
-    ZERO_TRY(create_norm(z));
+    ZERO_TRY(norm_create(z));
     return update_create(z);
 }
 
 // -------- step
-
-// The sum of squares of one unit's part goes where the launch for all units would put it.
-static int sum_unit(zero *z, int unit, int64_t blocks_before) {
-    const norm_table *all = &z->norm;
-    device *d = &z->device;
-    state_part part;
-    state *grads = &z->states[ZERO_GRADIENT];
-    norm_table one = *all;
-    one.parts = (stretches){ all->parts.list + unit, 1,
-                             kernel_sum_squares_partials(z->layout.units[unit].shard) };
-    one.sums += unit;
-    one.partial += blocks_before;
-    one.done += unit;
-    ZERO_TRY(state_open(&part, grads, COMPUTE, unit, grads->rank, STATE_READ));
-    return state_close_after(d->f->sum_squares(d, COMPUTE, &one, grads->dtype, part.at), &part, 1);
-}
-
-static int sum_squares(zero *z) {
-    device *d = &z->device;
-    const state *grads = &z->states[ZERO_GRADIENT];
-    int64_t blocks = 0;
-    if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm, grads->dtype, grads->array);
-    for (int u = 0; u < z->layout.n_units; u++) {
-        ZERO_TRY(sum_unit(z, u, blocks));
-        blocks += kernel_sum_squares_partials(z->layout.units[u].shard);
-    }
-    return 0;
-}
 
 // Every (unit, rank) part has a sum of squares in fp64. All ranks add them in that order, so that the norm
 // has the same bits at every stage.
@@ -75,7 +24,7 @@ static int global_norm(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = z->norm_parts, *all = mine + n, sum = 0;
     device *d = &z->device;
-    ZERO_TRY(sum_squares(z));
+    ZERO_TRY(norm_sum_rest(z));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
     ZERO_TRY(share_values(z, mine, all, n));

@@ -62,6 +62,24 @@ static void check_same_bits(void) {
             }
 }
 
+// The squares of gradients that are sharded are summed when they are reduced: the norm opens none again.
+static void check_norm(void) {
+    for (int stage = 1; stage <= 3; stage++) {
+        toy t;
+        zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 3,
+                                        &settings_variations[0]);
+        CHECK_SETTING("norm of copies, stage %d", stage);
+        start_copies(&c, &settings_variations[0]);
+        MUST(toy_create(&t, &c, NULL));
+        MUST(toy_passes(&t, 3));
+        long opened = copies.opened;
+        MUST(zero_reduce(t.z, NULL));
+        CHECK(copies.opened - opened == (stage == 1 ? TOY_UNITS : 0));
+        CHECK(copies_stop() == 0);
+        zero_destroy(t.z);
+    }
+}
+
 // -------- every breach is seen
 
 typedef struct {
@@ -175,6 +193,7 @@ int main(int argc, char **argv) {
     outcome_begin("states");
     check_breaches();
     check_same_bits();
+    check_norm();
     outcome_end();
     int status = checks_end("mpi_states");
     MPI_Finalize();

@@ -1,0 +1,62 @@
+// The sums of squares. Each unit's has the same bits whether it is computed alone, while its bucket is being
+// reduced, or in one launch with all others.
+#include "norm.h"
+#include "internal.h"
+
+// A stretch for this rank's part of each unit's gradients, and room for the sums. Where the gradients are one
+// array, one launch goes through the table, with offsets in that array. Else there is a launch for each unit,
+// which uses the unit's stretch alone.
+int norm_create(zero *z) {
+    const state *grads = &z->states[ZERO_GRADIENT];
+    const layout *l = &z->layout;
+    int n = l->n_units;
+    stretch parts[n];
+    int64_t blocks = 0;
+    for (int u = 0; u < n; u++) {
+        parts[u] = (stretch){ .elems = l->units[u].shard };
+        if (grads->array) parts[u].offset = layout_offset(l, u, grads->rank, grads->sharded);
+        if (grads->array) parts[u].first = blocks;
+        blocks += kernel_sum_squares_partials(parts[u].elems);
+    }
+    stretch *table = allocate(z, PLAN_NORM);
+    if (!table) return ZERO_ERR_MEMORY;
+    double *sums = (double *)(table + n), *partial = sums + n;
+    z->norm = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
+    return device_set(&z->device, table, parts, sizeof parts);
+}
+
+int norm_goes_along(const zero *z) {
+    const state *grads = &z->states[ZERO_GRADIENT];
+    return grads->sharded && !grads->array;
+}
+
+// The sum goes where the launch for all units would put it.
+int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
+    const norm_table *all = &z->norm;
+    device *d = &z->device;
+    int64_t blocks_before = 0;
+    for (int u = 0; u < unit; u++) blocks_before += kernel_sum_squares_partials(z->layout.units[u].shard);
+    const norm_table one = {
+        .parts = { all->parts.list + unit, 1, kernel_sum_squares_partials(z->layout.units[unit].shard) },
+        .sums = all->sums + unit,
+        .partial = all->partial + blocks_before,
+        .done = all->done + unit,
+    };
+    return d->f->sum_squares(d, on, &one, grad_type(z), grads);
+}
+
+static int open_and_sum(zero *z, int unit) {
+    state *grads = &z->states[ZERO_GRADIENT];
+    state_part part;
+    ZERO_TRY(state_open(&part, grads, COMPUTE, unit, grads->rank, STATE_READ));
+    return state_close_after(norm_sum_unit(z, COMPUTE, unit, part.at), &part, 1);
+}
+
+int norm_sum_rest(zero *z) {
+    device *d = &z->device;
+    const state *grads = &z->states[ZERO_GRADIENT];
+    if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm, grads->dtype, grads->array);
+    if (norm_goes_along(z)) return 0;
+    for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
+    return 0;
+}
