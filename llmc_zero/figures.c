@@ -48,7 +48,9 @@ void zero_get_job(const zero *z, zero_job_info *job) {
 void zero_get_files(zero *z, zero_file_info *f) {
     *f = (zero_file_info){ .how = NULL };
     if (!z->files) return;
-    wait_for_update(z);  // a failure is told by what uses the states next
+    // a failure is told by what uses the states next
+    grads_wait(z);
+    wait_for_update(z);
     state_files_describe(z->files, f);
 }
 

@@ -15,7 +15,11 @@ static int open_sums(zero *z, bucket_state *b, device_stream stream, state_part 
     state *grads = &z->states[ZERO_GRADIENT];
     state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
     for (int i = 0; i < b->n_pieces; i++) {
-        ZERO_TRY(state_open(&parts[i], grads, stream, b->units[i], state_held(grads), intent));
+        const state_range all = state_all(grads, b->units[i], state_held(grads));
+        ZERO_TRY(state_begin(&parts[i], grads, stream, all, intent, NULL));
+    }
+    for (int i = 0; i < b->n_pieces; i++) {
+        ZERO_TRY(state_ready(&parts[i]));
         b->pieces[i].shard = state_own(&parts[i]);
         if (!grads->sharded) b->pieces[i].full = parts[i].at;
     }

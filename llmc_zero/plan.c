@@ -133,7 +133,7 @@ static void plan_files(plan *p, const zero_config *c, const layout *l) {
         r->tier = ZERO_NVME;
         r->blocks = files.file_bytes[what] > 0;
     }
-    p->own[PLAN_FILE_BUFFERS] = on_host(c, "buffers of the files", files.buffers * files.buffer_bytes);
+    p->own[PLAN_FILE_BUFFERS] = on_host(c, "buffers of the files", files.pool_bytes);
     p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
 }
 
@@ -244,25 +244,38 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
-// The update reads and writes each piece of what lies in files, but parameters that have masters it only
-// writes. Gathers read this rank's part of a unit.
+// What the update moves of a state in files: it reads and writes each piece, but parameters that have masters
+// it only writes, and gradients it only reads.
+static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
+    const int rank = p->of.rank;
+    const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
+    const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
+    const int writes = what != ZERO_GRADIENT;
+    const int64_t away = state_away(what, c, l, rank, unit);
+    for (state_range r = plan_first_piece(c, l, rank, unit); r.elems && r.from < away;
+         r = plan_next_piece(c, l, rank, r)) {
+        const int64_t bytes = state_file_bytes(l, rank, size, r);
+        p->file_read += reads * bytes;
+        p->file_written += writes * bytes;
+    }
+}
+
+// Gathers read this rank's part of a unit. The reduction of each micro-batch writes it, all but the first
+// after they have read it.
 static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
-    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l);
+    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
     if (c->inference) return;
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
-        const size_t size = dtype_bytes(s.dtype);
-        const int is_written_only = what == ZERO_PARAM && state_of(ZERO_MASTER, c, l, rank, NULL).kept;
         for (int u = 0; s.kept && u < l->n_units; u++) {
-            const int64_t away = state_away(what, c, l, rank, u);
-            for (state_range r = plan_first_piece(c, l, rank, u); r.elems && r.from < away;
-                 r = plan_next_piece(c, l, rank, r)) {
-                p->file_written += state_file_bytes(l, rank, size, r);
-                p->file_read += is_written_only ? 0 : state_file_bytes(l, rank, size, r);
-            }
-            if (what != ZERO_PARAM || !away) continue;
-            const int gathers = c->micro_batches * gathers_per_pass(&l->units[u], u == ends_forward);
-            p->file_read += gathers * state_file_bytes(l, rank, size, state_all(&s, u, rank));
+            if (!state_away(what, c, l, rank, u)) continue;
+            const int64_t part = state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
+            const int gathers = A * gathers_per_pass(&l->units[u], u == ends_forward);
+            add_update_of(p, c, l, what, u);
+            if (what == ZERO_PARAM) p->file_read += gathers * part;
+            
+            if (what == ZERO_GRADIENT) p->file_read += (A - 1) * part;
+            if (what == ZERO_GRADIENT) p->file_written += A * part;
         }
     }
 }

@@ -157,9 +157,6 @@ static int refuse_unbuilt_tiers(const zero_config *c) {
         return zero_fail_setting(
             ZERO_ERR_ARGUMENT, o->params ? "offload.params device" : "offload.optimizer device",
             ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
-    if (o->gradients == ZERO_NVME)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.gradients",
-                                 ": gradients on NVMe are not built yet; use ZERO_HOST");
     if (o->delayed_update)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update",
                                  ": this is not built yet; leave it out");

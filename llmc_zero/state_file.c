@@ -3,6 +3,7 @@
 #include "tasks.h"
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 // -------- geometry
 
@@ -80,6 +81,8 @@ struct state_files {
     pthread_mutex_t lock;
     file_buffer *buffers;
     int n_buffers;
+    file_buffer *sums;                // (n_units) where a unit's gradients are reduced
+    int halves;                       // that these take turns in
     int64_t from_memory, from_files;  // parts of parameters that were gathered
 };
 
@@ -115,16 +118,35 @@ static size_t region_align(const zero_config *c, const layout *l) {
     return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
+// A bucket's sums lie in its half one after the other, each from a page on.
+static size_t sums_bytes(const layout *l, int rank, size_t size, int bucket) {
+    size_t bytes = 0;
+    for (int u = 0; u < l->n_units; u++)
+        if (l->units[u].bucket == bucket)
+            bytes += state_file_bytes(l, rank, size, (state_range){ u, rank, 0, l->units[u].shard });
+    return bytes;
+}
+
+static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t size) {
+    p->halves = l->n_buckets < 2 ? l->n_buckets : 2;
+    for (int i = 0; i < l->n_buckets; i++) {
+        size_t bytes = sums_bytes(l, rank, size, i);
+        if (bytes > p->half_bytes) p->half_bytes = bytes;
+    }
+}
+
 state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank) {
     state_files_plan p = { .buffer_bytes = state_piece_elems(c, l) * sizeof(float) + 2 * FILE_ALIGN };
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, c, l, rank, NULL);
         if (!s.kept || !state_goes_to_files(what, c)) continue;
-        p.buffers += 3;  // one is read, one is used, one is written
+        p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
+        if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
         for (int u = 0; u < l->n_units; u++)
             p.file_bytes[what] += region_bytes(l, rank, u, dtype_bytes(s.dtype),
                                                state_away(what, c, l, rank, u), region_align(c, l));
     }
+    p.pool_bytes = p.buffers * p.buffer_bytes + p.halves * p.half_bytes;
     return p;
 }
 
@@ -153,6 +175,24 @@ static int make_buffers(struct state_files *f, const state_files_plan *p, char *
     return 0;
 }
 
+static int place_sums(struct state_files *f, const state_files_plan *p, const zero_config *c, const layout *l,
+                      int rank, char *halves) {
+    const state s = state_of(ZERO_GRADIENT, c, l, rank, NULL);
+    if (!p->halves) return 0;
+    f->halves = p->halves;
+    f->sums = calloc(l->n_units, sizeof *f->sums);
+    if (!f->sums) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buffers of the files");
+    size_t used[l->n_buckets];
+    memset(used, 0, sizeof used);
+    for (int u = 0; u < l->n_units; u++) {
+        const int bucket = l->units[u].bucket;
+        f->sums[u] = (file_buffer){ .memory = halves + bucket % p->halves * p->half_bytes + used[bucket],
+                                    .unit = u };
+        used[bucket] += state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
+    }
+    return 0;
+}
+
 int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, char *pool,
                      trace *tr) {
     const state_files_plan plan = state_plan_files(c, l, rank);
@@ -171,8 +211,9 @@ int state_files_open(struct state_files **out, const zero_config *c, const layou
     if (!f->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
     place_units(f, c, l, rank);
     ZERO_TRY(make_buffers(f, &plan, pool));
+    ZERO_TRY(place_sums(f, &plan, c, l, rank, pool + plan.buffers * plan.buffer_bytes));
     ZERO_TRY(file_open(&f->engine, &settings, bytes));
-    file_buffers(f->engine, pool, plan.buffers * plan.buffer_bytes);
+    file_buffers(f->engine, pool, plan.pool_bytes);
     return 0;
 }
 
@@ -181,6 +222,7 @@ void state_files_close(struct state_files *f) {
     file_close(f->engine);
     pthread_mutex_destroy(&f->lock);
     free(f->buffers);
+    free(f->sums);
     free(f->units);
     free(f);
 }
@@ -198,6 +240,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
 // A failure is told to whoever uses the files next.
 void state_files_describe(struct state_files *f, zero_file_info *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
+    for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
     const file_counters count = file_count(f->engine);
     pthread_mutex_lock(&f->lock);
     *info = (zero_file_info){ .how = file_name(f->engine),
@@ -232,6 +275,19 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     if (!b)
         return zero_fail(ZERO_ERR_MISUSE, "all %d buffers of the states in files are in use", f->n_buffers);
     return finish(f, &b->write, b->unit);
+}
+
+// The unit's own, once what other buckets had in its half has been written. Only reductions come here, one
+// after the other.
+static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
+    const int half = l->units[unit].bucket % f->halves;
+    *out = &f->sums[unit];
+    for (int u = 0; u < f->n_units; u++) {
+        const int others = l->units[u].bucket != l->units[unit].bucket &&
+                           l->units[u].bucket % f->halves == half;
+        if (others || u == unit) ZERO_TRY(finish(f, &f->sums[u].write, u));
+    }
+    return 0;
 }
 
 static void give_buffer(struct state_files *f, file_buffer *b) {
@@ -296,7 +352,11 @@ static int files_begin(state_part *p) {
     if (p->range.from >= u->away) return 0;
     size_t bytes, inside = locate(p, &p->transfer.offset, &bytes);
     int direct = p->into && p->intent == STATE_READ;
-    if (!direct) ZERO_TRY(take_buffer(s->files, &p->buffer));
+    const int reduces = s->number == ZERO_GRADIENT && p->intent != STATE_READ;
+    if (reduces)
+        ZERO_TRY(take_sums(s->files, s->layout, p->range.unit, &p->buffer));
+    else if (!direct)
+        ZERO_TRY(take_buffer(s->files, &p->buffer));
     p->transfer.data = direct ? p->into - inside : p->buffer->memory;
     p->transfer.bytes = bytes;
     if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;

@@ -1,7 +1,9 @@
 // Model states of which a part lies in files (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv 2104.07857): each
 // rank's own part of every unit, and no other byte. What is opened is read into a buffer of a small pool, and
 // written back when it is closed, while the trainer goes on. What is only read may go straight to where it is
-// needed (state_begin's `into`).
+// needed (state_begin's `into`). The gradients of a bucket are opened all at once to be reduced, each part
+// whole, in room of their own: one of two halves, in turn, so that a bucket is reduced while the one before
+// is written.
 #ifndef LLMC_ZERO_STATE_FILE_H
 #define LLMC_ZERO_STATE_FILE_H
 #include "state.h"
@@ -24,6 +26,9 @@ typedef struct {
     int64_t file_bytes[STATES];  // of each state
     int buffers;                 // of the pool, each of buffer_bytes
     size_t buffer_bytes;
+    int halves;  // for the sums of the gradients, each of half_bytes, behind the buffers
+    size_t half_bytes;
+    size_t pool_bytes;  // of all of them
 } state_files_plan;
 state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank);
 // What is read or written where a range is opened: whole pages. size: of an element.

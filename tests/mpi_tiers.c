@@ -11,31 +11,43 @@
 
 typedef struct {
     const char *name;
-    zero_tier params, optimizer;
+    zero_tier params, optimizer, gradients;
     double ratio;
     int64_t in_host, piece;  // elements
     int verify;
 } mixture;
 // clang-format off
 static const mixture mixtures[] = {
-    // name                         params       optimizer    ratio  in_host  piece  verify
-    { "optimizer",                  ZERO_DEVICE, ZERO_NVME,   1,     0,       0,     0 },
-    { "optimizer, small pieces",    ZERO_DEVICE, ZERO_NVME,   1,     0,       2048,  1 },
-    { "optimizer, 0.4 of it",       ZERO_DEVICE, ZERO_NVME,   0.4,   0,       4096,  0 },
-    { "optimizer, none of it",      ZERO_DEVICE, ZERO_NVME,   0,     0,       4096,  0 },
-    { "parameters",                 ZERO_NVME,   ZERO_DEVICE, 1,     0,       2048,  1 },
-    { "both",                       ZERO_NVME,   ZERO_NVME,   1,     0,       0,     0 },
-    { "both, small pieces",         ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
-    { "both, some in memory",       ZERO_NVME,   ZERO_NVME,   0.6,   15000,   2048,  0 },
-    { "host",                       ZERO_HOST,   ZERO_HOST,   1,     0,       0,     0 },
+    // name                       params       optimizer    gradients    ratio  in_host  piece  verify
+    { "optimizer",                ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 1,     0,       0,     0 },
+    { "optimizer, small pieces",  ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 1,     0,       2048,  1 },
+    { "optimizer, 0.4 of it",     ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   0.4,   0,       4096,  0 },
+    { "optimizer, none of it",    ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 0,     0,       4096,  0 },
+    { "parameters",               ZERO_NVME,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048,  1 },
+    { "both",                     ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     0,       0,     0 },
+    { "both, small pieces",       ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     0,       2048,  1 },
+    { "both, some in memory",     ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 0.6,   15000,   2048,  0 },
+    { "host",                     ZERO_HOST,   ZERO_HOST,   ZERO_DEVICE, 1,     0,       0,     0 },
+    { "gradients",                ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
+    { "gradients, 0.4 of others", ZERO_HOST,   ZERO_NVME,   ZERO_NVME,   0.4,   0,       4096,  0 },
+    { "gradients, none of them",  ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   0,     0,       0,     0 },
+    { "all",                      ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       0,     0 },
+    { "all, small pieces",        ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
+    { "all, some in memory",      ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   0.6,   15000,   2048,  0 },
 };
 // clang-format on
+
+static int fits_stage(const mixture *m, int stage) {
+    if (m->params != ZERO_DEVICE) return stage == 3;
+    return m->gradients == ZERO_DEVICE || stage >= 2;
+}
 
 static zero_config config_of(const mixture *m, const settings_path *path, const settings_format *format,
                              int micro_batches, const settings_variation *v) {
     zero_config c = settings_config(path, format, micro_batches, v);
     c.offload.params = m->params;
     c.offload.optimizer = m->optimizer;
+    c.offload.gradients = m->gradients;
     c.offload.optimizer_ratio = m->ratio;
     c.offload.params_in_host = m->in_host;
     if (m->piece) c.offload.sub_group_size = m->piece;
@@ -65,17 +77,18 @@ static void compare_with_plan(zero *z) {
 }
 
 // A step moves what the plan says, once the order of uses is known.
-static void check_traffic(const mixture *m) {
-    zero_config c = config_of(m, &settings_paths[4], &settings_formats[1], 3, &settings_variations[1]);
+static void check_traffic(const mixture *m, int stage, int micro_batches) {
+    zero_config c = config_of(m, &settings_paths[stage + 1], &settings_formats[1], micro_batches,
+                              &settings_variations[1]);
     zero_file_info before, after;
     zero_plan_info plan;
     zero_step_info info;
     toy t;
-    CHECK_SETTING("traffic with files: %s", m->name);
+    CHECK_SETTING("traffic with files: %s, stage %d, %d micro-batches", m->name, stage, micro_batches);
     MUST(toy_create(&t, &c, NULL));
     for (int step = 1; step <= 3; step++) {
         zero_get_files(t.z, &before);
-        MUST(toy_step(&t, 3, step, &info));
+        MUST(toy_step(&t, micro_batches, step, &info));
         MUST(zero_barrier(t.z));
     }
     zero_get_files(t.z, &after);
@@ -117,11 +130,19 @@ static void check_same_bits(void) {
                 want = outcome_of(&c, 0, NULL);
                 for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
                     int v = turn++ % SETTINGS_COUNT(settings_variations);
-                    if (mixtures[i].params != ZERO_DEVICE && path->stage < 3) continue;
+                    if (!fits_stage(&mixtures[i], path->stage)) continue;
                     check_mixture(&mixtures[i], path, &settings_formats[f], micro_batches,
                                   &settings_variations[v], i % 2, &want);
                 }
             }
+}
+
+static void check_all_traffic(void) {
+    for (int i = 0; i < SETTINGS_COUNT(mixtures); i++)
+        for (int stage = 2; stage <= 3; stage++)
+            for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+                if (fits_stage(&mixtures[i], stage))
+                    check_traffic(&mixtures[i], stage, settings_micro_batches[m]);
 }
 
 // -------- faults
@@ -155,7 +176,7 @@ static int run_with_fault(const zero_config *c) {
 // Every n-th read, write and submission, until a run has fewer. On one rank: others would wait for it.
 static void check_faults(void) {
     static const file_operation kinds[] = { FILE_READ, FILE_WRITE, FILE_SUBMIT };
-    zero_config c = config_of(&mixtures[6], &settings_paths[4], &settings_formats[1], 1,
+    zero_config c = config_of(&mixtures[13], &settings_paths[4], &settings_formats[1], 3,
                               &settings_variations[6]);
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
         int rc = -1;
@@ -181,7 +202,7 @@ int main(int argc, char **argv) {
     checks_begin();
     outcome_begin("tiers");
     check_same_bits();
-    for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) check_traffic(&mixtures[i]);
+    check_all_traffic();
     if (checks.ranks == 1) check_faults();
     outcome_end();
     int status = checks_end("mpi_tiers");

@@ -12,6 +12,7 @@ tiers_same_bits() {
         same "tiers.bits, $dtype, $np ranks" "$np" "--dtype $dtype -d 512 --clip 0.5 -z 3" '' "$nvme $both" \
             "$nvme $both --overlap 1 --prefetch 3 --nvme-verify" \
             "$nvme --offload-optimizer nvme --offload-ratio 0.5 --sub-group-size 2048" \
+            "$nvme $both --offload-gradients nvme --overlap 1 --sub-group-size 2048" \
             "$nvme --offload-param nvme --max-in-cpu 20000" '--offload-optimizer cpu --offload-param cpu'
     done
     same 'tiers.bits, a step that is skipped' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \

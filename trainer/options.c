@@ -136,7 +136,8 @@ const Option option_table[] = {
     { "--offload-param", TEXT, &opt.offload_param, 0, 0,
       "the same of the parameters, at stage 3 (default none)" },
     { "--offload-gradients", TEXT, &opt.offload_gradients, 0, 0,
-      "where reduced gradients lie, from stage 2 on: none or cpu (nvme is not built)" },
+      "where reduced gradients lie, from stage 2 on: none, cpu, nvme (default: beside\n"
+      "masters and moments, but not on NVMe)" },
     { "--nvme", TEXT, &opt.nvme, 0, 0, "folders on NVMe disks, with commas between them; blocks alternate" },
     { "--offload-ratio", REAL, &opt.offload_ratio, 0, 1,
       "the part of masters and moments that leaves the device (default 1)" },
