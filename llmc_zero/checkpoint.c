@@ -301,10 +301,22 @@ static int gather_now(zero *z, state *s, int unit) {
     return wait_for_device(z, z->comm.gather_stream);
 }
 
+// Where one of the two lies on the host's side of the bus they go through the host, in small pieces.
+static int round_on_host(zero *z, state_range r) {
+    const int64_t end = r.from + r.elems;
+    for (; r.from < end; r.from += r.elems) {
+        r.elems = end - r.from < VALUES_CHUNK ? end - r.from : VALUES_CHUNK;
+        ZERO_TRY(state_read(&z->states[ZERO_MASTER], COMM, r, z->values, z->staging));
+        ZERO_TRY(state_write(&z->states[ZERO_PARAM], COMM, r, STATE_WRITE, z->values, z->staging));
+    }
+    return 0;
+}
+
 static int round_range(zero *z, state_range r) {
     state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
     device *d = &z->device;
     state_part low, master;
+    if (z->across) return round_on_host(z, r);
     ZERO_TRY(state_open_range(&low, params, COMM, r, STATE_WRITE));
     int rc = state_open_range(&master, masters, COMM, r, STATE_READ);
     if (!rc) rc = d->f->convert(d, COMM, params->dtype, low.at, masters->dtype, master.at, r.elems);

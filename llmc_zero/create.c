@@ -41,16 +41,41 @@ static int create_tables(zero *z) {
 static int open_files(zero *z) {
     const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
     if (!pool->blocks) return 0;
-    char *memory = allocate(z, PLAN_FILE_BUFFERS);
+    char *memory = memory_alloc_pinned(&z->memory, pool);
     if (!memory) return ZERO_ERR_MEMORY;
     ZERO_TRY(state_files_open(&z->files, &z->config, &z->layout, z->net.rank, memory, &z->trace));
     memory_request tables = z->plan.own[PLAN_FILE_TABLES];
     tables.bytes = memory_whole_pages(tables.bytes);
     ZERO_TRY(memory_note(&z->memory, &tables));
     for (int what = 0; what < STATES; what++) {
-        if (!z->plan.files[what].blocks) continue;
+        if (z->plan.away[what].tier != ZERO_NVME) continue;
         state_keep_in_files(&z->states[what], what, z->files, &z->config);
-        ZERO_TRY(memory_note(&z->memory, &z->plan.files[what]));
+        ZERO_TRY(memory_note(&z->memory, &z->plan.away[what]));
+    }
+    z->begins_ahead = 1;
+    return 0;
+}
+
+// Beside a device: states that one side uses and that lie on the other.
+static int open_across(zero *z) {
+    static const plan_item items[RINGS] = {
+        [RING_PROCESSOR] = PLAN_PINNED, [RING_REDUCTIONS] = PLAN_COPIES, [RING_UPDATE] = PLAN_COPIES_UPDATE
+    };
+    char *memory[RINGS] = { NULL };
+    if (!state_goes_across(&z->config)) return 0;
+    for (int i = 0; i < RINGS; i++) {
+        const memory_request *r = &z->plan.own[items[i]];
+        if (!z->plan.across.bytes[i]) continue;
+        memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
+        if (!memory[i]) return ZERO_ERR_MEMORY;
+    }
+    ZERO_TRY(state_across_open(&z->across, &z->plan.across, memory, &z->device));
+    for (int what = 0; what < STATES; what++) {
+        state *s = &z->states[what];
+        const int in_memory = z->plan.away[what].tier != ZERO_NVME && state_tier(what, &z->config);
+        if (s->kept)
+            ZERO_TRY(state_go_across(s, what, &z->config, z->across, in_memory ? &state_in_host : s->store,
+                                     &z->memory, &z->plan.away[what]));
     }
     z->begins_ahead = 1;
     return 0;
@@ -60,6 +85,7 @@ static int create_states(zero *z) {
     ZERO_TRY(trace_init(&z->trace, z->config.debug.trace_events, &z->memory, &z->plan.own[PLAN_TRACE]));
     ZERO_TRY(create_tables(z));
     ZERO_TRY(open_files(z));
+    ZERO_TRY(open_across(z));
     ZERO_TRY(params_create(z));
     if (z->config.inference) return 0;
     ZERO_TRY(grads_create(z));
@@ -72,10 +98,15 @@ static int run_nothing(void *ctx, task *k) {
     return 0;
 }
 
-// The empty task starts the thread for collectives now, so that all ranks fail where one gets none.
+// Collectives that only queue their work need no thread, unless they come after tasks of the host's: those
+// that copy states to and from the host, and the processor's AdamW. The empty task starts the thread for
+// collectives now, so that all ranks fail where one gets none.
 static int open_lanes(zero *z) {
-    unsigned threads = z->config.overlap && !z->comm.only_queues ? LANE_BIT(LANE_COLLECTIVES) : 0;
-    if (z->plan.own[PLAN_FILE_BUFFERS].blocks) threads |= LANE_BIT(LANE_PROCESSOR);
+    const int crosses = state_goes_across(&z->config);
+    unsigned threads = 0;
+    if (z->config.overlap && (crosses || !z->comm.only_queues)) threads |= LANE_BIT(LANE_COLLECTIVES);
+    if (z->config.overlap && crosses) threads |= LANE_BIT(LANE_COPIES);
+    if (crosses || z->plan.own[PLAN_FILE_BUFFERS].blocks) threads |= LANE_BIT(LANE_PROCESSOR);
     ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
     return tasks_run(&z->tasks, run_nothing, NULL);
 }
@@ -143,8 +174,13 @@ static void destroy(zero *z, int clean) {
     state_files_close(z->files);  // it may still be moving what the units have asked for
     clean = clean && !z->tasks.failed;
     comm_close(&z->comm, clean);
+    for (device_stream s = DOWN; z->across && s <= UP; s++) z->device.f->wait(&z->device, s);
     net_close(&z->net, clean);
-    for (int i = 0; z->units && i < z->layout.n_units; i++) tasks_forget(&z->tasks, &z->units[i].gather);
+    for (int i = 0; z->units && i < z->layout.n_units; i++) {
+        tasks_forget(&z->tasks, &z->units[i].gather);
+        tasks_forget(&z->tasks, &z->units[i].fetch);
+        tasks_forget(&z->tasks, &z->units[i].adamw);
+    }
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
         tasks_forget(&z->tasks, &z->buckets[i].reduce);
         tasks_forget(&z->tasks, &z->buckets[i].gather);
@@ -158,6 +194,8 @@ static void destroy(zero *z, int clean) {
     free(z->slots);
     free(z->slot_unit);
     update_free(z);
+    for (int what = 0; what < STATES; what++) state_stay(&z->states[what], &z->device);
+    state_across_close(z->across);
     schedule_free(&z->schedule);
     layout_free(&z->layout);
     if (z->pinned) z->device.f->unpin(&z->device, z->values);

@@ -28,6 +28,7 @@ typedef struct {
     int for_next_pass;         // stage 3: gathered for a pass that had not begun
     int64_t gathered_ahead;    // bytes of that gather; the pass that uses them is not known yet
     task gather;
+    task fetch;         // beside a device: copies what this rank sends from the host
     state_part source;  // what this rank sends
     char *gather_to;    // stage 3: where the whole unit goes; NULL: it is gathered in place
     comm_use gather_use;
@@ -57,6 +58,8 @@ typedef struct {
 typedef struct {
     state_range range;
     adamw_table table;
+    device *by;  // runs the AdamW
+    device_stream on;
 } update_piece;
 
 struct zero {
@@ -69,10 +72,11 @@ struct zero {
     comm comm;
     tasks tasks;
     trace trace;
-    unit_state *units;          // (n_units)
-    bucket_state *buckets;      // (n_buckets)
-    state states[STATES];       // by zero_value
-    struct state_files *files;  // of those that are not in memory; NULL: all are
+    unit_state *units;            // (n_units)
+    bucket_state *buckets;        // (n_buckets)
+    state states[STATES];         // by zero_value
+    struct state_files *files;    // of those that are not in memory; NULL: all are
+    struct state_across *across;  // of those that come from the other side of the bus; NULL: none do
     // working memory
     char **slots;  // stage 3: room for gathered single-use units
     int n_slots;

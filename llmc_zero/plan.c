@@ -61,6 +61,16 @@ static void plan_state(plan *p, const zero_config *c, const layout *l, zero_valu
         away += state_away(what, c, l, p->of.rank, u) * dtype_bytes(s.dtype);
     *r = request(ZERO_STATES, s.name, state_bytes(&s) - away, moved_by);
     r->blocks = s.kept && r->bytes;
+    if (c->device == ZERO_CUDA && what == ZERO_PARAM && state_goes_to_files(what, c)) {  // params_in_host
+        r->tier = ZERO_HOST;
+        r->moved_by = ZERO_MOVED_BY_NONE;
+    }
+    if (!away || state_goes_to_files(what, c)) return;
+    p->away[what] = *r;
+    p->away[what].bytes = away;
+    p->away[what].tier = ZERO_HOST;
+    p->away[what].moved_by = ZERO_MOVED_BY_NONE;
+    p->away[what].blocks = 1;
 }
 
 // Stages 1 and 2 gather parameters in place, stage 3 sends its shards.
@@ -117,6 +127,9 @@ static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_CLEARED] = request(ZERO_WORKING, purpose, cleared * sizeof(stretch), 0);
     p->own[PLAN_NORM] = request(ZERO_WORKING, purpose, norm, 0);
     p->own[PLAN_UPDATE] = request(ZERO_WORKING, purpose, segments * sizeof(adamw_segment), 0);
+    if (!state_goes_across(c)) return;
+    p->own[PLAN_UPDATE_HOST] = p->own[PLAN_UPDATE];
+    p->own[PLAN_UPDATE_HOST].tier = ZERO_HOST;
 }
 
 // What lies in files, and what that takes of the host's memory.
@@ -127,14 +140,27 @@ static void plan_files(plan *p, const zero_config *c, const layout *l) {
     if (!files.buffers) return;
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, c, l, p->of.rank, NULL);
-        memory_request *r = &p->files[what];
+        memory_request *r = &p->away[what];
+        if (!files.file_bytes[what]) continue;
         bytes += files.file_bytes[what];
         *r = request(ZERO_STATES, s.name, files.file_bytes[what], ZERO_MOVED_BY_NONE);
         r->tier = ZERO_NVME;
-        r->blocks = files.file_bytes[what] > 0;
     }
     p->own[PLAN_FILE_BUFFERS] = on_host(c, "buffers of the files", files.pool_bytes);
     p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
+}
+
+// Beside a device: copies of what lies on the other side of the bus.
+static void plan_copies(plan *p, const zero_config *c, const layout *l) {
+    static const plan_item items[RINGS] = {
+        [RING_PROCESSOR] = PLAN_PINNED, [RING_REDUCTIONS] = PLAN_COPIES, [RING_UPDATE] = PLAN_COPIES_UPDATE
+    };
+    p->across = state_plan_across(c, l);
+    for (int i = 0; i < RINGS; i++) {
+        if (!p->across.bytes[i]) continue;
+        p->own[items[i]] = request(ZERO_WORKING, "copies of states", p->across.bytes[i], ZERO_MOVED_BY_NONE);
+        if (i == RING_PROCESSOR) p->own[items[i]].tier = ZERO_HOST;
+    }
 }
 
 static void plan_training(plan *p, const zero_config *c, const layout *l) {
@@ -300,6 +326,7 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     plan_parameters(p, c, l);
     if (!c->inference) plan_training(p, c, l);
     plan_files(p, c, l);
+    plan_copies(p, c, l);
     plan_traffic(p, c, l);
     plan_file_traffic(p, c, l);
     return 0;
@@ -334,7 +361,10 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
         int assumes = i == COMM_WINDOW ? assumed : i == COMM_INCOMING ? incoming_is_assumed : 0;
         add_line(info, r, r->blocks * memory_whole_pages(r->bytes), assumes);
     }
-    for (int what = 0; what < STATES; what++) add_line(info, &p->files[what], p->files[what].bytes, 0);
+    for (int what = 0; what < STATES; what++) {
+        const memory_request *r = &p->away[what];
+        add_line(info, r, r->tier == ZERO_NVME ? r->bytes : memory_whole_pages(r->bytes), 0);
+    }
     for (int i = 0; i < PLAN_ITEMS; i++) add_line(info, &p->own[i], bytes_of(p, i, c, l), 0);
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }

@@ -7,6 +7,7 @@
 #include "device/kernels.h"
 #include "layout.h"
 #include "memory.h"
+#include "state_across.h"
 #include "state_file.h"
 #include "zero.h"
 
@@ -17,6 +18,9 @@ typedef enum {
     PLAN_VALUES,        // staging of zero_set, zero_get and files; scalars of the norm
     PLAN_FILE_BUFFERS,  // what is read from files and written to them
     PLAN_FILE_TABLES,   // what the files' engine takes
+    PLAN_PINNED,        // states of the device that the processor updates
+    PLAN_COPIES,        // states of the host that streams use
+    PLAN_COPIES_UPDATE,
     PLAN_PARAMETERS,
     PLAN_SHARED_SLOTS,  // stage 3, a block for each unit used more than once: see plan_for_unit
     PLAN_SLOTS,
@@ -30,6 +34,7 @@ typedef enum {
     PLAN_MOMENT2,
     PLAN_NORM,
     PLAN_UPDATE,
+    PLAN_UPDATE_HOST,  // the same tables for the processor's AdamW beside a device
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);
@@ -45,7 +50,8 @@ typedef struct {
     plan_rank of;
     memory_request comm[COMM_MEMORIES];
     memory_request own[PLAN_ITEMS];   // bytes: of each block, but see plan_for_unit
-    memory_request files[STATES];     // what lies in files
+    memory_request away[STATES];      // what lies in files or, beside a device, in host memory
+    across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
     zero_traffic to_each;             // what a training step and an evaluation send to each of the others
 } plan;

@@ -78,6 +78,12 @@ int state_create(state *s, memory *m, const memory_request *planned) {
     return s->kept ? s->store->create(s, m, planned) : 0;
 }
 
+int state_create_kept(state *s, memory *m, const memory_request *planned) {
+    if (!planned->bytes) return 0;
+    s->array = planned->tier == ZERO_HOST ? memory_alloc_pinned(m, planned) : memory_alloc(m, planned);
+    return s->array ? 0 : ZERO_ERR_MEMORY;
+}
+
 // -------- parts
 
 state_range state_all(const state *s, int unit, int part) {
@@ -86,6 +92,8 @@ state_range state_all(const state *s, int unit, int part) {
 }
 
 int64_t state_span(const state *s, state_range r) { return s->store->span ? s->store->span(s, r) : r.elems; }
+
+int state_on_host(const state *s, state_range r) { return s->store->on_host && s->store->on_host(s, r); }
 
 int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into) {
     p->of = s;
@@ -155,17 +163,19 @@ void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t 
 
 // -------- values
 
+static device *holder_of(const state_part *p) { return p->on == PROCESSOR ? &device_host : p->of->device; }
+
 // Elements [at, at + n) of an open part.
 static int read_open(const state_part *p, int64_t at, int64_t n, float *values, void *staging) {
     size_t size = dtype_bytes(p->of->dtype);
-    const void *view = device_view(p->of->device, p->at + at * size, n * size, staging);
+    const void *view = device_view(holder_of(p), p->at + at * size, n * size, staging);
     if (!view) return ZERO_ERR_DEVICE;
     kernel_convert(ZERO_F32, values, p->of->dtype, view, n);
     return 0;
 }
 
 static int write_open(const state_part *p, int64_t at, int64_t n, const float *values, void *staging) {
-    device *d = p->of->device;
+    device *d = holder_of(p);
     size_t size = dtype_bytes(p->of->dtype);
     char *to = p->at + at * size;
     kernel_convert(p->of->dtype, device_target(d, to, staging), ZERO_F32, values, n);
@@ -180,7 +190,7 @@ static int move_values(state *s, device_stream on, state_range r, state_intent i
         state_part p;
         r.elems = end - r.from;
         r.elems = state_span(s, r);
-        ZERO_TRY(state_open_range(&p, s, on, r, intent));
+        ZERO_TRY(state_open_range(&p, s, state_on_host(s, r) ? PROCESSOR : on, r, intent));
         int rc = 0;
         for (int64_t at = 0, n; at < r.elems && !rc; at += n) {
             n = r.elems - at < VALUES_CHUNK ? r.elems - at : VALUES_CHUNK;

@@ -12,11 +12,14 @@ enum { PAGE_ELEMS = 2048 };  // whole pages, in 16 bits too
 static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-int state_goes_to_files(zero_value what, const zero_config *c) {
-    if (what == ZERO_PARAM) return c->offload.params == ZERO_NVME;
-    if (what == ZERO_GRADIENT) return c->offload.gradients == ZERO_NVME;
-    return c->offload.optimizer == ZERO_NVME;
+zero_tier state_tier(zero_value what, const zero_config *c) {
+    zero_tier tier = c->offload.optimizer;
+    if (what == ZERO_PARAM) tier = c->offload.params;
+    if (what == ZERO_GRADIENT) tier = c->offload.gradients;
+    return tier == ZERO_HOST && c->device == ZERO_CPU ? ZERO_DEVICE : tier;
 }
+
+int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
 
 // The first units that fit into params_in_host stay in memory. A step reads every unit equally often but for
 // the one that is used twice, so which of the others stay makes no difference.
@@ -29,8 +32,8 @@ static int stays_in_host(const zero_config *c, const layout *l, int unit) {
 
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit) {
     int64_t shard = l->units[unit].shard, before = layout_before(&l->units[unit], rank);
-    if (!state_goes_to_files(what, c)) return 0;
-    if (what == ZERO_PARAM) return stays_in_host(c, l, unit) ? 0 : shard;
+    if (!state_tier(what, c)) return 0;
+    if (what == ZERO_PARAM) return state_goes_to_files(what, c) && stays_in_host(c, l, unit) ? 0 : shard;
     if (what == ZERO_GRADIENT || c->offload.optimizer_ratio >= 1) return shard;
     int64_t end = round_down(before + (int64_t)(c->offload.optimizer_ratio * shard), PAGE_ELEMS);
     return end > before ? end - before : 0;
@@ -50,7 +53,7 @@ int64_t state_piece_elems(const zero_config *c, const layout *l) {
 
 int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from) {
     const layout_unit *u = &l->units[unit];
-    if (!state_goes_to_files(ZERO_MOMENT1, c) && !state_goes_to_files(ZERO_PARAM, c)) return u->shard;
+    if (!state_tier(ZERO_MOMENT1, c) && !state_tier(ZERO_PARAM, c)) return u->shard;
     int64_t before = layout_before(u, rank), piece = state_piece_elems(c, l);
     int64_t end = round_down(before + from, piece) + piece - before;
     int64_t away = state_away(ZERO_MOMENT1, c, l, rank, unit);
@@ -311,12 +314,6 @@ static int64_t files_span(const state *s, state_range r) {
     return end - r.from < r.elems ? end - r.from : r.elems;
 }
 
-static int files_create(state *s, memory *m, const memory_request *planned) {
-    if (!planned->bytes) return 0;
-    s->array = memory_alloc(m, planned);
-    return s->array ? 0 : ZERO_ERR_MEMORY;
-}
-
 // Where the range is in the files, whole pages. Returns how many of the bytes there are before it.
 static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     const state *s = p->of;
@@ -398,12 +395,13 @@ static void files_abandon(state_part *p) {
 }
 
 static const state_store in_files = {
-    .create = files_create,
+    .create = state_create_kept,
     .begin = files_begin,
     .ready = files_ready,
     .close = files_close,
     .abandon = files_abandon,
     .span = files_span,
+    .reuses = 1,
 };
 
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c) {

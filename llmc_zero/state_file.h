@@ -9,11 +9,13 @@
 #include "state.h"
 #include "trace.h"
 
-// Of a rank's part of a unit the elements that lie in files, the first ones. From the settings and the layout
-// alone.
+// Of a rank's part of a unit the elements that lie in files or, beside a CUDA device, in host memory: the
+// first ones. From the settings and the layout alone.
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
 // 1: some lie in files.
 int state_goes_to_files(zero_value what, const zero_config *c);
+// ZERO_NVME; ZERO_HOST, where the device is another; else ZERO_DEVICE, whose memory is the host's on a CPU.
+zero_tier state_tier(zero_value what, const zero_config *c);
 
 // Elements of a part are read, updated and written in pieces that end at multiples of this, counted in the
 // unit, so that pieces of all states are whole pages of their files.

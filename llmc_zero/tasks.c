@@ -68,7 +68,7 @@ static void *lane_loop(void *arg) {
     lane *l = arg;
     tasks *t = l->of;
 #ifdef _OPENMP
-    omp_set_num_threads(1);  // the other cores are busy with the trainer's layers
+    omp_set_num_threads(l == &t->lanes[LANE_PROCESSOR] ? t->cores : 1);
 #endif
     int rc = t->device->f->enter(t->device);
     pthread_mutex_lock(&t->lock);
@@ -99,8 +99,18 @@ static int start_thread(tasks *t, task_lane number) {
     return 0;
 }
 
+// Where the processor computes the trainer's layers, they keep all cores but one busy. Beside another device
+// all are free.
+static int free_cores(const device *d) {
+#ifdef _OPENMP
+    if (d->asynchronous) return omp_get_max_threads();
+#endif
+    (void)d;
+    return 1;
+}
+
 int tasks_open(tasks *t, device *d, trace *tr, unsigned threads) {
-    *t = (tasks){ .device = d, .trace = tr, .trainer = { .lane = LANE_TRAINER } };
+    *t = (tasks){ .device = d, .trace = tr, .cores = free_cores(d), .trainer = { .lane = LANE_TRAINER } };
     int rc = pthread_mutex_init(&t->lock, NULL);
     if (!rc) rc = pthread_cond_init(&t->done, NULL);
     for (int i = 0; i < LANES; i++) {

@@ -61,6 +61,7 @@ typedef struct {
 typedef struct tasks {
     device *device;
     trace *trace;  // gets the waits; NULL: nobody asks
+    int cores;     // threads that the processor's AdamW may use
     task trainer;  // stands for all that the trainer has done and queued when a task that needs it is
                    // submitted
     int opened, closing;

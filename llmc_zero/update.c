@@ -36,39 +36,63 @@ static void add_segments(const zero *z, update_piece *piece, adamw_segment *segm
     }
 }
 
+// Where the optimizer's states of a piece lie, its AdamW runs.
+static void place_piece(zero *z, update_piece *piece) {
+    const state *moments = &z->states[ZERO_MOMENT1];
+    const int on_host = state_on_host(moments, piece->range);
+    piece->by = on_host ? &device_host : moments->updater;
+    piece->on = z->across ? UP : COMPUTE;
+    if (on_host) piece->on = PROCESSOR;
+}
+
 static void list_pieces(zero *z) {
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
         z->units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
-             r = plan_next_piece(&z->config, &z->layout, z->net.rank, r))
-            z->pieces[n++].range = r;
+             r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
+            z->pieces[n].range = r;
+            place_piece(z, &z->pieces[n++]);
+        }
         z->units[u].n_pieces = n - z->units[u].first_piece;
     }
 }
 
+// Whoever updates a piece reads its table.
+static int create_tables(zero *z, adamw_segment *segments) {
+    const memory_request *on_host = &z->plan.own[PLAN_UPDATE_HOST];
+    adamw_segment *table = allocate(z, PLAN_UPDATE), *host_table = NULL;
+    if (on_host->blocks) host_table = allocate(z, PLAN_UPDATE_HOST);
+    if (!table || (on_host->blocks && !host_table)) return ZERO_ERR_MEMORY;
+    for (int64_t i = 0, n = 0; i < z->n_pieces; n += z->pieces[i++].table.n) {
+        update_piece *piece = &z->pieces[i];
+        add_segments(z, piece, segments + n);
+        piece->table.segments = (piece->on == PROCESSOR ? host_table : table) + n;
+    }
+    if (host_table) memcpy(host_table, segments, on_host->bytes);
+    return device_set(&z->device, table, segments, z->plan.own[PLAN_UPDATE].bytes);
+}
+
 int update_create(zero *z) {
     const plan_pieces count = plan_count_pieces(&z->config, &z->layout, z->net.rank);
-    size_t bytes = z->plan.own[PLAN_UPDATE].bytes;
     z->n_pieces = count.pieces;
     z->pieces = calloc(count.pieces, sizeof *z->pieces);
     z->update_order = calloc(z->layout.n_units, sizeof *z->update_order);
-    adamw_segment *segments = calloc(1, bytes + sizeof *segments);  // at least one
-    const int has_tables = segments && z->pieces && z->update_order;
-    int rc = has_tables ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
-    adamw_segment *table = has_tables ? allocate(z, PLAN_UPDATE) : NULL;
-    if (!rc && !table) rc = ZERO_ERR_MEMORY;
-    if (!rc) list_pieces(z);
-    for (int64_t i = 0, n = 0; i < count.pieces && !rc; n += z->pieces[i++].table.n) {
-        add_segments(z, &z->pieces[i], segments + n);
-        z->pieces[i].table.segments = table + n;
+    adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
+    int rc = 0;
+    if (!segments || !z->pieces || !z->update_order)
+        rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
+    if (!rc) {
+        list_pieces(z);
+        rc = create_tables(z, segments);
     }
-    if (!rc) rc = device_set(&z->device, table, segments, bytes);
     free(segments);
-    // With states in files the trainer goes on with the next step: forward waits for each unit's update.
-    task_lane lane = z->files ? LANE_PROCESSOR : LANE_TRAINER;
-    for (int u = 0; u < z->layout.n_units; u++)
+    // With states elsewhere the trainer goes on with the next step: forward waits for each unit's update.
+    task_lane lane = z->begins_ahead ? LANE_PROCESSOR : LANE_TRAINER;
+    for (int u = 0; u < z->layout.n_units && !rc; u++) {
         z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
+        if (z->across) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
+    }
     return rc;
 }
 
@@ -87,13 +111,13 @@ static int begin_piece(zero *z, const update_piece *piece, state_part parts[STAT
         state_intent intent = STATE_CHANGE;
         if (what == ZERO_GRADIENT) intent = STATE_READ;
         if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;
-        if (s->kept) ZERO_TRY(state_begin(&parts[what], s, COMPUTE, piece->range, intent, NULL));
+        if (s->kept) ZERO_TRY(state_begin(&parts[what], s, piece->on, piece->range, intent, NULL));
     }
     return 0;
 }
 
 static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
-    device *d = z->states[ZERO_MOMENT1].updater;
+    device *d = piece->by;
     int own_master = z->config.numbers.dtype == ZERO_F32;
     for (int what = 0; what < STATES; what++)
         if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
@@ -106,7 +130,7 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
         .g_type = grad_type(z),
         .low_type = z->config.numbers.dtype,
     };
-    return d->f->adamw(d, COMPUTE, &z->adamw, &a, &piece->table);
+    return d->f->adamw(d, piece->on, &z->adamw, &a, &piece->table);
 }
 
 // The piece that is updated after piece i of the unit at z->update_at; NULL: none.
@@ -160,7 +184,7 @@ int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     z->update_at = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
         int unit = z->update_order[i];
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER_NOTHING));
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&z->tasks.trainer)));
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, unit));
     }

@@ -19,69 +19,13 @@ int main(void) {
     return 0;
 }
 #else
-#include <cuda_runtime_api.h>
+#include "device.h"
 
 enum { STEPS = 3, EVAL_AFTER = 2 };
-
-#define CUDA_MUST(call)                                                  \
-    do {                                                                 \
-        cudaError_t rc_ = (call);                                        \
-        if (rc_ != cudaSuccess) {                                        \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(rc_)); \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                \
-        }                                                                \
-    } while (0)
-
-// -------- how streams run
-
-#ifdef CUDA_STAND_IN
-#include "cuda/stand_in.h"
-typedef struct {
-    const char *mode;
-    int own_stream;
-} manner;
-static const manner manners[] = { { "eager", 0 }, { "lazy", 0 },  { "rival", 0 },
-                                  { "lag", 0 },   { "eager", 1 }, { "lazy", 1 } };
-static void set_manner(const manner *m) {
-    setenv("CUDA_STAND_IN", m->mode, 1);
-    cuda_stand_in_settings();
-}
-// Device memory that the host touches ends the program, unless it is not protected: that is twice as fast.
-static void protect_device(int on) {
-    setenv("CUDA_STAND_IN_PROTECT", on ? "1" : "0", 1);
-    cuda_stand_in_settings();
-}
-#else
-typedef struct {
-    const char *mode;
-    int own_stream;
-} manner;
-static const manner manners[] = { { "card", 0 }, { "card", 1 } };
-static void set_manner(const manner *m) { (void)m; }
-static void protect_device(int on) { (void)on; }
-#endif
 
 // -------- one run
 
 static cudaStream_t own_stream;
-
-static void create(toy *t, const zero_config *c) {
-    MUST(toy_create(t, c, NULL));
-    if (c->device == ZERO_CPU) return;
-    t->on = &toy_cuda;
-    t->stream = c->cuda_stream;
-    t->device_activation = zero_alloc(t->z, ZERO_ACTIVATIONS, "activation", sizeof(float));
-    if (!t->device_activation) MUST(ZERO_ERR_MEMORY);
-}
-
-static float activation_of(const toy *t) {
-    float a = t->activation;
-    if (t->on) {
-        CUDA_MUST(cudaMemcpyAsync(&a, t->device_activation, sizeof a, cudaMemcpyDeviceToHost, t->stream));
-        CUDA_MUST(cudaStreamSynchronize(t->stream));
-    }
-    return a;
-}
 
 typedef struct {
     char params[17], full[17];
@@ -145,7 +89,7 @@ static outcome train(const zero_config *c) {
     outcome o;
     toy t;
     memset(&o, 0, sizeof o);
-    create(&t, c);
+    device_create(&t, c);
     if (state_default_store == &state_on_device) check_plan(t.z, c);  // the store of copies takes more memory
     for (int step = 1; step < STEPS; step++) {
         zero_step_info info;
@@ -153,7 +97,7 @@ static outcome train(const zero_config *c) {
         o.norms[step - 1] = info.grad_norm;
         if (step != EVAL_AFTER) continue;
         MUST(toy_eval(&t));
-        o.eval = activation_of(&t);
+        o.eval = device_activation_of(&t);
         give_up_passes(&t, c);
     }
     last_step(&t, c, &o);
@@ -298,7 +242,7 @@ static void save_at(zero_device device, int stage, int format, const char *path,
                     char end[17]) {
     zero_config c = simple(device, stage, format);
     toy t;
-    create(&t, &c);
+    device_create(&t, &c);
     for (int step = 1; step <= 2; step++) MUST(toy_step(&t, 1, step, NULL));
     MUST(zero_save(t.z, path, NULL, 0));
     MUST(zero_hash(t.z, 1, saved));
@@ -312,7 +256,7 @@ static void load_at(zero_device device, int stage, int format, const char *path,
     zero_config c = simple(device, stage, format);
     char hex[17];
     toy t;
-    create(&t, &c);
+    device_create(&t, &c);
     MUST(toy_step(&t, 1, 1, NULL));
     MUST(zero_load(t.z, path, NULL, 0));
     MUST(zero_hash(t.z, 1, hex));
@@ -362,7 +306,7 @@ static void check_values(const zero_config *c) {
     int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER : ZERO_PARAM;
     float a = 0;
     toy t;
-    create(&t, c);
+    device_create(&t, c);
     for (int step = 1; step <= 2; step++) MUST(toy_step(&t, 1, step, NULL));
     MUST(toy_eval(&t));
     MUST(zero_begin_eval(t.z));
@@ -383,7 +327,7 @@ static void check_values(const zero_config *c) {
         }
     MUST(toy_start(&t, 0));
     MUST(toy_forward(&t, 1));
-    CHECK(activation_of(&t) == a);
+    CHECK(device_activation_of(&t) == a);
     zero_destroy(t.z);
 }
 
@@ -457,7 +401,7 @@ static void check_devices(void) {
             c.cuda_device = number;
             outcome want = train(&plain), got = train(&c);
             CHECK(!strcmp(got.full, want.full) && !strcmp(got.params, want.params));
-            create(&t, &c);
+            device_create(&t, &c);
             zero_get_job(t.z, &e);
             CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
             int sharing = 0;

@@ -12,7 +12,7 @@
 #   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with
 #               --device cuda
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
-#   mpi_tiers   states in files on NVMe, in every mixture with memory
+#   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
 #   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several
 #                    machines
 #   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the
@@ -141,6 +141,9 @@ run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $bui
 run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 3; do run "cuda.mpi_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
+    for np in 1 2; do
+        run "cuda.mpi_tiers_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_tiers_device"
+    done
     run trainer 300 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
         input_files not_finite unlike disk_full dying launch tiers
     run terminal 120 tests/test_terminal.sh "$trainer"

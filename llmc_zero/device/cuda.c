@@ -14,7 +14,8 @@ enum { LEAST_MAJOR = 8 };  // compute capability 8.0; the kernels are compiled f
 typedef struct {
     int number;
     cudaStream_t streams[DEVICE_STREAMS];
-    int own_comm;  // the plugin's streams were created here; without overlap they are the trainer's
+    cudaStream_t created[DEVICE_STREAMS];  // the plugin's own; without overlap all are the trainer's
+    int n_created;
 } cuda_state;
 
 static int failed(cudaError_t rc, const char *what) {
@@ -93,6 +94,12 @@ static int cuda_order(device *d, device_stream s, void *event) {
     return 0;
 }
 
+static int cuda_wait_event(device *d, void *event) {
+    (void)d;
+    CUDA_TRY(cudaEventSynchronize(event));
+    return 0;
+}
+
 static void cuda_mark(device *d, const char *what, const char *name) {
     char text[96];
     (void)d;
@@ -149,10 +156,11 @@ static int queue_adamw(device *d, device_stream s, const adamw_constants *c, con
 }
 
 static const device_functions cuda_functions = {
-    cuda_alloc,        cuda_release,          cuda_pin,      cuda_unpin,    cuda_enter,      cuda_wait,
-    cuda_create_event, cuda_destroy_event,    cuda_record,   cuda_order,    cuda_mark,       cuda_copy,
-    cuda_clear,        queue_clear_stretches, cuda_fill_nan, queue_convert, queue_sum_ranks, queue_accumulate,
-    queue_sum_squares, queue_adamw,
+    cuda_alloc,      cuda_release,      cuda_pin,           cuda_unpin,       cuda_enter,
+    cuda_wait,       cuda_create_event, cuda_destroy_event, cuda_record,      cuda_order,
+    cuda_wait_event, cuda_mark,         cuda_copy,          cuda_clear,       queue_clear_stretches,
+    cuda_fill_nan,   queue_convert,     queue_sum_ranks,    queue_accumulate, queue_sum_squares,
+    queue_adamw,
 };
 
 int device_cuda_count(void) {
@@ -190,13 +198,14 @@ int device_cuda_left(size_t *left) {
 // The plugin's streams have priority, because the next layer waits for them.
 static int open_streams(cuda_state *s, const zero_config *config) {
     int least, greatest;
-    s->streams[COMPUTE] = s->streams[COMM] = s->streams[GATHER] = config->cuda_stream;
+    const int copies_states = config->offload.params || config->offload.optimizer;
+    for (int i = 0; i < DEVICE_STREAMS; i++) s->streams[i] = config->cuda_stream;
     if (!config->overlap) return 0;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[COMM], cudaStreamNonBlocking, greatest));
-    s->own_comm = 1;
-    s->streams[GATHER] = s->streams[COMM];
-    CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[GATHER], cudaStreamNonBlocking, greatest));
+    for (int i = COMPUTE + 1; i < (copies_states ? DEVICE_STREAMS : DOWN); i++) {
+        CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[i], cudaStreamNonBlocking, greatest));
+        s->created[s->n_created++] = s->streams[i];
+    }
     return 0;
 }
 
@@ -222,8 +231,7 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
 
 void device_cuda_close(device *d) {
     cuda_state *s = d->state;
-    if (s->own_comm && s->streams[GATHER] != s->streams[COMM]) cudaStreamDestroy(s->streams[GATHER]);
-    if (s->own_comm) cudaStreamDestroy(s->streams[COMM]);
+    while (s->n_created) cudaStreamDestroy(s->created[--s->n_created]);
     free(s);
 }
 #endif

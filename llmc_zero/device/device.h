@@ -11,7 +11,10 @@ typedef enum {
     COMPUTE,  // the trainer's: what hooks clear, add up and update is in order with the trainer's own kernels
     COMM,     // the plugin's: copies and sums of the collectives, beside the trainer's kernels
     GATHER,   // the plugin's: gathers by NCCL, beside reductions
-    DEVICE_STREAMS
+    DOWN,     // the plugin's: copies of model states to the host, beside all others
+    UP,       // the plugin's: copies of model states to the device, and what updates them there
+    DEVICE_STREAMS,
+    PROCESSOR = DEVICE_STREAMS  // no stream: the host's own threads (state.h)
 } device_stream;
 typedef struct device device;
 
@@ -31,6 +34,7 @@ typedef struct {
     int (*record)(device *d, void *event, device_stream s);
     // What is queued on s from here on runs after the event's last record.
     int (*order)(device *d, device_stream s, void *event);
+    int (*wait_event)(device *d, void *event);  // the host waits until the event's last record is done
     // Begins a named range for a profiler; what NULL: ends the last one.
     void (*mark)(device *d, const char *what, const char *name);
 

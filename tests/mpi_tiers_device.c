@@ -1,0 +1,139 @@
+// Model states beside a CUDA device: mpirun -np N mpi_tiers_device, for any N. Every mixture of device, host
+// memory and files gives the bits of the run on the processor that has all in memory, with tiny pieces, so
+// that every wrap-around happens. The stand-in (tests/cuda/) runs streams as early or as late as their events
+// allow, so a missing event gives other bits.
+#include <stdint.h>
+#include <stdio.h>
+#include "check.h"
+#include "outcome.h"
+#include "settings.h"
+
+#ifndef ZERO_HAVE_CUDA
+int main(void) {
+    if (!zero_launched().rank)
+        printf("skip mpi_tiers_device: built without CUDA\n0 passed, 0 failed, 1 skipped\n");
+    return 0;
+}
+#else
+#include "device.h"
+
+typedef struct {
+    const char *name;
+    zero_tier params, optimizer, gradients;
+    double ratio;
+    int64_t in_host, piece;  // elements
+} mixture;
+// clang-format off
+static const mixture mixtures[] = {
+    // name                         params       optimizer    gradients    ratio  in_host  piece
+    { "optimizer",                  ZERO_DEVICE, ZERO_HOST,   ZERO_DEVICE, 1,     0,       0 },
+    { "optimizer, small pieces",    ZERO_DEVICE, ZERO_HOST,   ZERO_DEVICE, 1,     0,       2048 },
+    { "and gradients",              ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       0 },
+    { "and gradients, small pieces", ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       2048 },
+};
+// clang-format on
+
+static cudaStream_t own_stream;
+
+static zero_config config_of(const mixture *m, const settings_path *path, const settings_format *format,
+                             int micro_batches, const settings_variation *v) {
+    zero_config c = settings_config(path, format, micro_batches, v);
+    c.device = ZERO_CUDA;
+    c.comm.nccl = 0;  // the ranks share a device
+    c.offload.params = m->params;
+    c.offload.optimizer = m->optimizer;
+    c.offload.gradients = m->gradients;
+    c.offload.optimizer_ratio = m->ratio;
+    c.offload.params_in_host = m->in_host;
+    if (m->piece) c.offload.sub_group_size = m->piece;
+    c.offload.nvme = outcome_folder;
+    return c;
+}
+
+// What is held is what is planned, line by line.
+static zero_plan_info planned;
+static void compare_with_plan(zero *z) {
+    zero_memory_line line;
+    int lines = 0;
+    for (int i = 0; !zero_memory(z, i, &line); i++) {
+        size_t bytes = 0;
+        if (line.class_ == ZERO_ACTIVATIONS) continue;
+        lines++;
+        for (int k = 0; k < planned.n_lines; k++)
+            if (planned.lines[k].class_ == line.class_ && planned.lines[k].tier == line.tier &&
+                !strcmp(planned.lines[k].purpose, line.purpose))
+                bytes = planned.lines[k].bytes;
+        CHECK(bytes == line.bytes);
+    }
+    CHECK(lines == planned.n_lines);
+}
+
+static void check_mixture(const mixture *m, const settings_path *path, const settings_format *format,
+                          int micro_batches, const settings_variation *v, const manner *how, int with_files,
+                          const outcome *want) {
+    char name[sizeof checks.setting];
+    zero_config c = config_of(m, path, format, micro_batches, v);
+    settings_name(name, sizeof name, path, format, micro_batches, v);
+    CHECK_SETTING("%s: %.100s, %s, %s stream", m->name, name, how->mode, how->own_stream ? "own" : "default");
+    set_manner(how);
+    c.cuda_stream = how->own_stream ? own_stream : NULL;
+    c.start.rank = checks.rank;
+    MUST(zero_plan(&planned, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks, checks.ranks));
+    c.start.rank = -1;
+    outcome o = outcome_of(&c, with_files, compare_with_plan);
+    CHECK(!memcmp(&o, want, sizeof o));
+}
+
+static int is_possible(const mixture *m, int stage) {
+    return (m->params == ZERO_DEVICE || stage == 3) && (m->gradients == ZERO_DEVICE || stage >= 2);
+}
+
+// Manners take turns, and variations so that each is met with every manner.
+static void check_in_turn(int turn, const mixture *m, const settings_path *path,
+                          const settings_format *format, int micro_batches, const outcome *want) {
+    const int of_manners = SETTINGS_COUNT(manners), of_variations = SETTINGS_COUNT(settings_variations);
+    const settings_variation *v = &settings_variations[(7 * turn + turn / of_manners) % of_variations];
+    check_mixture(m, path, format, micro_batches, v, &manners[turn % of_manners], turn % 3 == 0, want);
+}
+
+static void check_same_bits(void) {
+    enum { EACH = 3 };
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            for (int p = 2; p < SETTINGS_COUNT(settings_paths); p++) {
+                static outcome want;
+                const settings_path *path = &settings_paths[p];
+                int micro_batches = settings_micro_batches[m];
+                zero_config c = settings_config(path, &settings_formats[f], micro_batches,
+                                                &settings_variations[0]);
+                want = outcome_of(&c, 0, NULL);
+                for (int i = 0; i < SETTINGS_COUNT(mixtures) * EACH; i++) {
+                    const mixture *mix = &mixtures[i / EACH];
+                    if (!is_possible(mix, path->stage)) continue;
+                    check_in_turn(turn++, mix, path, &settings_formats[f], micro_batches, &want);
+                }
+            }
+}
+
+int main(int argc, char **argv) {
+    int provided, status = 0;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    if (zero_cuda_devices() < 0) {
+        if (!checks.rank)
+            printf("skip mpi_tiers_device: %s\n0 passed, 0 failed, 1 skipped\n", zero_last_error());
+    } else {
+        CUDA_MUST(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+        outcome_begin("tiers_device");
+        outcome_create = device_toy_create;
+        outcome_activation = device_activation_of;
+        check_same_bits();
+        outcome_end();
+        CUDA_MUST(cudaStreamDestroy(own_stream));
+        status = checks_end("mpi_tiers_device");
+    }
+    MPI_Finalize();
+    return status;
+}
+#endif
