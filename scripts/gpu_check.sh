@@ -14,6 +14,8 @@
 #   nccl       NCCL: the same bits as through the host, 124M too, and runs that lose a rank
 #   sanitize   compute-sanitizer's memcheck over the GPU tests
 #   sizes      350M, 774M and 1558M at stages 0 and 3, beside llm.c, at a batch that fits the card
+#   tiers      1558M at stage 3 with its states on the device, in host memory and on NVMe (in GPU_CHECK_OUT),
+#              and a model that needs host memory
 #   profile    time and bytes of each kernel in one step (ncu), beside the model of dev/gpu_model.sh; phases
 #              of a step (nsys)
 #   sweep      124M at stage 0 with one setting after another: --tune, other attention, its workspace
@@ -33,6 +35,10 @@
 #                           to 40, 32 up to 80, else 64
 #   SIZES="d24:64 d36:32"   part sizes: MODEL:ROWS; ROWS are halved until they fit (default: d24:64 d36:32
 #                           d48:32, less on smaller cards)
+#   TIERS=d48:16            part tiers: MODEL:ROWS
+#   LARGE=MODEL:ROWS LARGE_S=400
+#                           its largest model, and the seconds for it (default: l32h32c4608v50257t1024:4, 8.4
+#                           billion parameters, with 139 GiB on the card and 110 GiB of memory, else none)
 #   SMALL=l4h4c128v257t64   the model whose first losses are compared with the CPU's, and which NCCL's checks
 #                           run
 #   STEPS=30 SIZE_STEPS=12  steps of a run; of one in part sizes
@@ -75,7 +81,7 @@ bad() { echo "gpu_check.sh: $*" >&2; exit 1; }
 usage() { sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; }
 absolute() { case $1 in '' | /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 
-all_parts=(build train torch nccl sanitize sizes profile sweep)
+all_parts=(build train torch nccl sanitize sizes tiers profile sweep)
 kit='' again='' parts=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -110,6 +116,8 @@ rounds=${ROUNDS:-2}
 model=${MODEL:-d12}
 T=${T:-1024}
 steps=${STEPS:-30}
+tiers=${TIERS:-d48:16}
+large_s=${LARGE_S:-400}
 size_steps=${SIZE_STEPS:-12}
 card=${CARD:-${CUDA_VISIBLE_DEVICES:-0}}
 card=${card%%,*}
@@ -127,6 +135,9 @@ find_card
 cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 B=${B:-$(awk -v m="$card_mib" \
     'BEGIN { g = m / 1024; print g <= 16 ? 4 : g <= 24 ? 8 : g <= 40 ? 16 : g <= 80 ? 32 : 64 }')}
+memory_gib=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
+large=${LARGE:-none}
+[ -n "${LARGE:-}" ] || ! number "$card_mib >= 139000 && $memory_gib >= 110" || large=l32h32c4608v50257t1024:4
 ge=${GE:-$(number "$capability >= 9" && echo 2 || echo 0)}
 [ $((B % 2)) = 0 ] || bad "B=$B: two ranks share the batch, so it must be even"
 [ "$steps" -ge 3 ] || bad "STEPS=$steps: the first two do not count, so there must be three at least"

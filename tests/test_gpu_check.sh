@@ -289,7 +289,8 @@ check() {
     while [ $# -gt 0 ] && [ "$1" != -- ]; do settings+=("$1"); shift; done
     shift
     [ -n "${KEEP:-}" ] || rm -rf "$dir/out"
-    env B=4 T=64 STEPS=20 SIZES=d24:4 SIZE_STEPS=3 GPU_CHECK_OUT="$dir/out" LLMC="$dir/llm.c" \
+    env B=4 T=64 STEPS=20 SIZES=d24:4 SIZE_STEPS=3 TIERS=d12:4 LARGE=l2h2c64v257t64:2 \
+        GPU_CHECK_OUT="$dir/out" LLMC="$dir/llm.c" \
         "${settings[@]}" \
         timeout -k 2 200 "$tree/scripts/gpu_check.sh" "$@" >"$dir/screen" 2>&1
     status=$?
@@ -347,7 +348,7 @@ mkdir "$dir/others" && echo theirs >"$dir/others/their.log"
 need 'too few steps of larger models' check 1 SIZE_STEPS=2
 need 'no such part' check 1 -- train wheel
 need 'its sentence' says \
-    "'wheel' is no part; the parts are: build train torch nccl sanitize sizes profile sweep"
+    "'wheel' is no part; the parts are: build train torch nccl sanitize sizes tiers profile sweep"
 need 'no kit' check 1 -- --kit "$dir/none"
 need 'a folder of others' check 1 GPU_CHECK_OUT="$dir/others"
 need 'its sentence' says "GPU_CHECK_OUT=$dir/others: there are files, and not those of an earlier run"
@@ -402,6 +403,13 @@ need 'a larger model: ratio' is 'd24, B 4: ours, stage 3' 'to stage 0' 0.970
 need 'a larger model: llm.c' is 'd24, B 4: llm.c, without cuDNN' tokens/s 100000
 need 'a larger model: steps' grep -q ' -e d24 -t 64 -d 256 .* -z 3 -b 4 -x 3 ' \
     "$dir/out/runs/d24-b4-zero-3.1/arguments"
+need 'tiers' is 'tiers: parameters on NVMe too' 'to stage 0' 1.000
+need 'tiers: bits' says 'same bits, tiers: yes, params_hash and state_hash of 5 runs'
+need 'tiers: files' grep -q -- \
+    " --nvme $dir/out/nvme --offload-optimizer nvme --offload-param nvme -z 3 -b 4 -x 3 " \
+    "$dir/out/runs/tiers-nvme.1/arguments"
+need 'tiers: a large model' grep -q -- ' -e l2h2c64v257t64 .* --offload-optimizer cpu -z 3 -b 2 -x 3 ' \
+    "$dir/out/runs/tiers-large.1/arguments"
 need 'sweep' is 'sweep: --tune' 'to stage 0' 1.000
 need 'aim tokens, --tune' says '- tokens/s at stage 0 on one H200 with --tune, aim >= 600000: 100000, not met'
 need 'what was tuned comes with the logs' grep -q '^\./tuned\.txt$' <(tar -tzf "$dir/copies/logs.tar.gz")
@@ -617,7 +625,7 @@ touch "$dir/before"
 KEEP=yes need 'it ended otherwise' check 3 LLMC= FAKE_NO_TORCH=1 BUDGET_S=1
 need 'it is repeated where no part is named' [ "$dir/before" -nt "$dir/out/test_layers_cuda.log" ]
 printf '#!/bin/sh\necho "[  PASSED  ] 1 test(s)."\n' |
-    tee "$dir/out/build/tests"/{test_layers_cuda,test_device,mpi_device} >/dev/null
+    tee "$dir/out/build/tests"/{test_layers_cuda,test_device,mpi_device,mpi_tiers_device} >/dev/null
 KEEP=yes need 'it failed' check 0 LLMC= FAKE_NO_TORCH=1 -- build
 need 'still a failure' not grep -q '^FAILED' "$dir/out/results.md"
 end

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Parts train, torch, sanitize, sizes and sweep.
+# Parts train, torch, sanitize, sizes, tiers and sweep.
 
 titles=('ours, stage 0' 'ours, stage 1' 'ours, stage 2' 'ours, stage 3')
 
@@ -135,6 +135,32 @@ part_sizes() {
         ! llmc_is_here || cannot=$out_of_memory run_llmc 1
     done
     return 0
+}
+
+# ----------------------------------------------------------------------------------------------------- tiers
+
+# Model states on the device, in host memory and in files, in turn: the same bits, and what each costs. Then a
+# model whose optimizer's states do not fit beside it on the card.
+part_tiers() {
+    local to_files=(--nvme "$out/nvme" --offload-optimizer nvme)
+    ready || return
+    card_alone
+    mkdir -p "$out/nvme"
+    set_task "${tiers%:*}" "${tiers#*:}" "$size_steps" tiers
+    tier device 'all on the device'
+    tier host-optimizer 'optimizer and gradients in host memory' --offload-optimizer cpu
+    tier host 'parameters in host memory too' --offload-optimizer cpu --offload-param cpu
+    tier nvme-optimizer 'optimizer on NVMe' "${to_files[@]}"
+    tier nvme 'parameters on NVMe too' "${to_files[@]}" --offload-param nvme
+    same 'tiers' 2 'tiers-device tiers-host-optimizer tiers-host tiers-nvme-optimizer tiers-nvme'
+    [ "$large" != none ] || return 0
+    set_task "${large%:*}" "${large#*:}" "$size_steps" tiers
+    run_s=$large_s tier large "${large%:*}, optimizer and gradients in host memory" --offload-optimizer cpu
+    return 0
+}
+# What a tier has no room for is no failure of the machine.
+tier() {            # NAME TITLE ARGUMENT...
+    cannot="$out_of_memory|No space left" ours "$1.1" 3 1 "tiers: $2" "${@:3}"
 }
 
 # ----------------------------------------------------------------------------------------------------- sweep

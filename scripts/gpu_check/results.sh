@@ -32,7 +32,7 @@ table() {
             own[$3] = add(own[$3], $7); seen[$3] = add(seen[$3], $8)
             hash[$3] = $9
             if ($2 != "sweep" && $3 ~ /zero-0$/) zero[$2] = add(zero[$2], $5)
-            if ($3 == "sweep-plain") zero[$2] = add(zero[$2], $5)
+            if ($3 == "sweep-plain" || $3 == "tiers-device") zero[$2] = add(zero[$2], $5)
         }
         END {
             for (i = 1; i <= n; i++) {
@@ -113,6 +113,10 @@ report() {
     aims
     sizes=$(markdown 'd[0-9]+')
     [ -z "$sizes" ] || printf '\nLarger models, %s steps a run:\n\n%s\n' "$size_steps" "$sizes"
+    sizes=$(markdown tiers)
+    [ -z "$sizes" ] ||
+        printf '\nModel states on the device and elsewhere, stage 3, beside %s with all there:\n\n%s\n' \
+            "${tiers%:*}" "$sizes"
     sizes=$(markdown sweep)
     [ -z "$sizes" ] || printf '\n%s at stage 0, one setting after another:\n\n%s\n' "$model" "$sizes"
     printf \
