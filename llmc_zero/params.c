@@ -17,39 +17,85 @@ static comm_use use_in_pass(const zero *z, int unit) {
     return use_for(z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP, unit);
 }
 
+// Where this rank's part of a gathered unit is.
+static char *own_place(const zero *z, int unit) {
+    size_t before = layout_before(&z->layout.units[unit], z->net.rank);
+    return z->units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);
+}
+
 // Stage 3 sends this rank's shard, which may be read straight to its place in the gathered unit. Stages 1 and
 // 2 complete the unit in place.
 static int begin_source(zero *z, int unit) {
     state *params = &z->states[ZERO_PARAM];
     unit_state *u = &z->units[unit];
     const state_range all = state_all(params, unit, state_held(params));
-    size_t before = layout_before(&z->layout.units[unit], params->rank) * dtype_bytes(params->dtype);
     if (!params->sharded)
         return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_CHANGE, NULL);
-    return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_READ, u->gather_to + before);
+    return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_READ, own_place(z, unit));
+}
+
+// What lies on the host's side of the bus is fetched before it is gathered.
+static int is_fetched(const zero *z, int unit) {
+    const state *params = &z->states[ZERO_PARAM];
+    return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
 }
 
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
-    if (!u->source.of) ZERO_TRY(begin_source(z, k->index));
-    ZERO_TRY(state_ready(&u->source));
-    comm_piece piece = {
-        .full = u->gather_to ? u->gather_to : u->source.at,
-        .shard = state_own(&u->source),
-        .elems = z->layout.units[k->index].shard,
-    };
+    comm_piece piece = { .full = u->gather_to, .elems = z->layout.units[k->index].shard };
+    if (is_fetched(z, k->index)) {
+        piece.shard = own_place(z, k->index);
+    } else {
+        if (!u->source.of) ZERO_TRY(begin_source(z, k->index));
+        ZERO_TRY(state_ready(&u->source));
+        piece.shard = state_own(&u->source);
+        if (!piece.full) piece.full = u->source.at;
+    }
     int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, dtype_bytes(z->config.numbers.dtype));
     rc = state_close_after(rc, &u->source, 1);
     trace_add(&z->trace, ZERO_EV_GATHER, k->index, traced_lane(z, k->lane), start);
     return rc;
 }
 
+// Begins to copy what is left of this rank's part, as far as it can be opened at once.
+static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
+    state *params = &z->states[ZERO_PARAM];
+    if (!left->elems) return 0;
+    state_range r = *left;
+    r.elems = state_span(params, r);
+    char *to = own_place(z, r.unit) + r.from * dtype_bytes(params->dtype);
+    ZERO_TRY(state_begin(p, params, on, r, STATE_READ, to));
+    left->from += r.elems;
+    left->elems -= r.elems;
+    return 0;
+}
+
+// From the host into the gathered unit. From files one piece is read while the one before is copied.
+static int run_fetch(void *ctx, task *k) {
+    zero *z = ctx;
+    state_part parts[2] = { 0 };
+    state_range left = state_all(&z->states[ZERO_PARAM], k->index, z->net.rank);
+    double start = trace_now(&z->trace);
+    int rc = begin_fetch(z, &parts[0], k->stream, &left);
+    for (int i = 0; parts[i].of && !rc; i = !i) {
+        rc = begin_fetch(z, &parts[!i], k->stream, &left);
+        if (!rc) rc = state_ready(&parts[i]);
+        rc = state_close_after(rc, &parts[i], 1);
+    }
+    trace_add(&z->trace, ZERO_EV_COPY, k->index, traced_lane(z, k->lane), start);
+    return state_close_after(rc, parts, 2);
+}
+
 // After the unit's update, and after all that the trainer has queued: that may still read what is in the
 // slot.
 static int submit_gather(zero *z, unit_state *u, comm_use use) {
     u->gather_use = use;
+    if (is_fetched(z, (int)(u - z->units))) {
+        ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(&u->adamw, &z->tasks.trainer)));
+        return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
+    }
     // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
     if (tasks_have_run(&z->tasks, &u->adamw)) (void)begin_source(z, (int)(u - z->units));
     return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
@@ -279,6 +325,9 @@ int params_create(zero *z) {
         u->slot = -1;
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
+        if (!z->across) continue;
+        u->fetch = (task){ .run = run_fetch, .ctx = z, .lane = LANE_COPIES, .index = i, .unit = i };
+        ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
     }
     return 0;
 }

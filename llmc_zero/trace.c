@@ -29,8 +29,8 @@ void trace_add_past(trace *t, zero_event_kind kind, int unit, int thread, double
 }
 
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
-    static const char *const kinds[] = { "forward", "backward", "gather", "reduce",
-                                         "update",  "wait",     "read",   "write" };
+    static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update",
+                                         "wait",    "read",     "write",  "copy" };
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);

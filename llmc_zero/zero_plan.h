@@ -126,12 +126,13 @@ typedef enum {
     ZERO_EV_WAIT,
     ZERO_EV_READ,  // from files on NVMe
     ZERO_EV_WRITE,
+    ZERO_EV_COPY,  // parameters from the host to a CUDA device
     ZERO_EV_KINDS
 } zero_event_kind;
 typedef struct {
     zero_event_kind kind;
     int unit;
-    int thread;             // 0: the trainer's, 1: the one for collectives, 3: the files', 4: the update's
+    int thread;  // 0: the trainer's, 1: the one for collectives, 2: copies', 3: the files', 4: the update's
     double start_s, end_s;  // since zero_create
 } zero_event;
 // Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after

@@ -29,6 +29,13 @@ static const mixture mixtures[] = {
     { "optimizer",                  ZERO_DEVICE, ZERO_HOST,   ZERO_DEVICE, 1,     0,       0 },
     { "optimizer, small pieces",    ZERO_DEVICE, ZERO_HOST,   ZERO_DEVICE, 1,     0,       2048 },
     { "and gradients",              ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       0 },
+    { "parameters",                 ZERO_HOST,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048 },
+    { "parameters and optimizer",   ZERO_HOST,   ZERO_HOST,   ZERO_DEVICE, 1,     0,       4096 },
+    { "all",                        ZERO_HOST,   ZERO_HOST,   ZERO_HOST,   1,     0,       0 },
+    { "all, small pieces",          ZERO_HOST,   ZERO_HOST,   ZERO_HOST,   1,     0,       2048 },
+    { "all, 0.4 of the optimizer",  ZERO_HOST,   ZERO_HOST,   ZERO_HOST,   0.4,   0,       4096 },
+    { "0.4 of the optimizer",       ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   0.4,   0,       4096 },
+    { "none of the optimizer",      ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   0,     0,       4096 },
     { "and gradients, small pieces", ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       2048 },
 };
 // clang-format on
