@@ -158,10 +158,14 @@ OMP_NUM_THREADS=1 build/bench/hooks 48
 # ---- the files on NVMe against fio, in turn on the same folder, where fio is
 echo
 if command -v fio >/dev/null; then
-    build/bench/nvme "${NVME:-build}" >"$work/nvme" || exit 1
+    for verify in '' --verify; do
+        # shellcheck disable=SC2086
+        build/bench/nvme "${NVME:-build}" $verify >>"$work/nvme" || { cat "$work/nvme"; exit 1; }
+    done
     cat "$work/nvme"
-    awk '!/^#/ && $1 + 0 {
-        printf "{\"name\": \"nvme\", \"block\": %d, \"depth\": %d, ", $1 * 1024, $2
+    awk '/^#/ { verify = /checksums/ }
+        !/^#/ && $1 + 0 {
+        printf "{\"name\": \"nvme\", \"verify\": %d, \"block\": %d, \"depth\": %d, ", verify, $1 * 1024, $2
         printf "\"read_gb_per_s\": %s, \"read_to_fio\": %s, \"write_gb_per_s\": %s, ", $4, $6, $7
         printf "\"write_to_fio\": %s, \"both_gb_per_s\": %s, \"both_to_fio\": %s}\n", $9, $10, $12
     }' "$work/nvme" >>"$out"

@@ -156,8 +156,8 @@ static void measure(const options *o) {
         }
     }
     if (!o->no_head) {
-        printf("# %s, %.0f MiB, medians of %d rounds, GB/s\n", file_name(b.e), (double)b.bytes / 1048576,
-               o->rounds);
+        printf("# %s%s, %.0f MiB, medians of %d rounds, GB/s\n", file_name(b.e),
+               o->verify ? ", checksums" : "", (double)b.bytes / 1048576, o->rounds);
         printf("%8s %6s %8s", "KiB", "depth", "threads");
         for (int k = 0; k < KINDS; k++) printf(" %8s %8s %6s", kinds[k], "fio", "ratio");
         printf("\n");

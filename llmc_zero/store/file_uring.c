@@ -88,10 +88,15 @@ static void submit(uring *u) {
     }
 }
 
+// Each request goes to the disk before the next one is taken or another one that has ended is looked at: both
+// compute checksums, and meanwhile the disk has work.
 static void submit_new(uring *u) {
     file_request *r;
-    while ((r = queue_take(u->q, 0))) prepare(u, r);
     submit(u);
+    while ((r = queue_take(u->q, 0))) {
+        prepare(u, r);
+        submit(u);
+    }
 }
 
 static void reap(uring *u) {
@@ -102,6 +107,7 @@ static void reap(uring *u) {
         io_uring_cqe_seen(&u->ring, cqe);
         u->in_kernel--;
         if (queue_end(u->q, r, moved)) prepare(u, r);
+        submit_new(u);
     }
 }
 
@@ -115,8 +121,8 @@ static void sleep_until_needed(uring *u) {
 static void *uring_loop(void *arg) {
     uring *u = arg;
     for (;;) {
-        reap(u);
         submit_new(u);
+        reap(u);
         if (!u->in_kernel && queue_is_closing(u->q)) return NULL;
         sleep_until_needed(u);
     }
