@@ -115,6 +115,65 @@ tiers_memory() {
     end
 }
 
+# make_group MIB: a cgroup of version 1 or 2 that may take so much memory, and no swap beside it; sets cgroup.
+# The trainer's ranks join it by $wrap.
+make_group() {
+    local bytes=$(($1 << 20)) top=/sys/fs/cgroup/memory limit=memory.limit_in_bytes
+    local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 counts memory and swap together
+    if [ ! -e $top/$limit ]; then top=/sys/fs/cgroup limit=memory.max swap=memory.swap.max most=0; fi
+    cgroup=$top/llmc_zero_test_$$
+    mkdir "$cgroup" 2>/dev/null || return 1
+    trap 'remove_group; rm -rf "$dir"' EXIT
+    { echo $bytes >"$cgroup/$limit"; } 2>/dev/null || return 1
+    [ ! -e "$cgroup/$swap" ] || echo $most >"$cgroup/$swap"
+}
+# What has just ended leaves a group a little later.
+remove_group() {
+    local tries=50
+    until [ ! -d "$cgroup" ] || rmdir "$cgroup" 2>/dev/null; do
+        [ $((tries--)) -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+
+# A model whose states need more than a cgroup allows. In memory it is refused; a run that does not see the
+# limit, in a cgroup namespace, is killed. On NVMe it trains there.
+tiers_capped() {
+    local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 3 --dtype bf16 -z 3) table
+    if ! make_group $limit; then
+        skip 'tiers.a cgroup with too little memory' 'a cgroup with a memory limit cannot be made here'
+        [ ! -d "$cgroup" ] || remove_group
+        return
+    fi
+    begin 'tiers.the run that has all the memory it needs'
+    need 'did not run' train 2 uncapped "${model[@]}"
+    table=$(table uncapped together)
+    need "2 ranks of $table MiB would fit into $limit" number "2 * $table > $limit"
+    end
+    # shellcheck disable=SC2016
+    wrap="echo \$\$ >'$cgroup/cgroup.procs';"
+    refused 'tiers.a cgroup with too little memory' 2 \
+        "the cgroup's limit \(memory.*llmc_zero_test_$$\) is $limit.0 MiB" 'of host memory' \
+        'would fit: .*--offload-param nvme' -- "${model[@]}"
+    wrap="$wrap exec unshare --cgroup \"\$0\" \"\$@\";"
+    if unshare --cgroup true 2>/dev/null; then
+        begin 'tiers.the kernel kills a run in memory that does not see the limit'
+        need 'it ran' not train 2 killed "${model[@]}" >/dev/null
+        need "$(tail -n 3 "$dir/killed.screen")" grep -aqE 'signal 9|Killed' "$dir/killed.screen"
+        end
+    else
+        skip 'tiers.the kernel kills a run in memory' 'unshare --cgroup does not work here'
+    fi
+    wrap="echo \$\$ >'$cgroup/cgroup.procs';"
+    begin 'tiers.states on NVMe train where the run in memory cannot'
+    need 'did not run' train 2 capped "${model[@]}" "${on_nvme[@]}" --sub-group-size 65536
+    need "$(result capped), without a limit $(result uncapped)" [ "$(result capped)" = "$(result uncapped)" ]
+    need "left: $(files)" [ -z "$(files)" ]
+    wrap=
+    need 'its cgroup is not empty' remove_group
+    end
+}
+
 test_tiers() {
     tiers_same_bits
     tiers_checkpoints
@@ -122,4 +181,5 @@ test_tiers() {
     tiers_refusals
     tiers_faults
     tiers_memory
+    tiers_capped
 }
