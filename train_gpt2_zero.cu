@@ -411,8 +411,8 @@ static void skip_overflow(TrainerState *state, const zero_step_info *info) {
 }
 
 // AdamW's update number t, counted from 1.
-static void update(float lr, int t) {
-    zero_hyper hyper = {
+static zero_hyper hyper_of(float lr, int t) {
+    return (zero_hyper){
         .lr = lr,
         .beta1 = (float)opt.beta1,
         .beta2 = (float)opt.beta2,
@@ -421,7 +421,11 @@ static void update(float lr, int t) {
         .grad_clip = (float)opt.clip,
         .t = t,
     };
-    zero_check(zero_update(run.z, &hyper));
+}
+
+// An update that depends on nothing that is known only at the end of backward may begin before it.
+static int updates_for_certain(const GPT2 *model) {
+    return !opt.clip && !opt.skip_loss_z && !opt.skip_grad_z && model->dtype != GPT2_F16;
 }
 
 // Gradients of A micro-batches, their norm, and the update. A loss or a norm that -sl or -sg calls an outlier
@@ -430,7 +434,9 @@ static StepResult train_step(Trainer *t) {
     TrainerState *state = &t->state;
     const int updates = run.step - state->overflows;  // so far
     StepResult r = { .lr = schedule_lr(&t->schedule, updates), .zloss = NAN, .znorm = NAN };
+    const zero_hyper hyper = hyper_of(r.lr, updates + 1);
     zero_step_info info;
+    if (updates_for_certain(&t->model)) zero_check(zero_update_early(run.z, &hyper));
     if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
     r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
     zero_check(zero_reduce(run.z, &info));
@@ -447,7 +453,7 @@ static StepResult train_step(Trainer *t) {
     if (is_outlier("loss", r.zloss, opt.skip_loss_z) || is_outlier("gradient norm", r.znorm, opt.skip_grad_z))
         zero_check(zero_discard(run.z));
     else
-        update(r.lr, updates + 1);
+        zero_check(zero_update(run.z, &hyper));
     return r;
 }
 

@@ -353,6 +353,7 @@ static int run_complete(void *ctx, task *k) {
 int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     ZERO_TRY(uses_may_train(z, "zero_load"));
     ZERO_TRY(uses_outside_step(z, "zero_load"));
+    ZERO_TRY(wait_for_update(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     stream s = { .path = path };

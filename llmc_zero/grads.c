@@ -222,7 +222,7 @@ int grads_begin_step(zero *z) {
         ZERO_TRY(state_close(&z->units[i].opened_grads));
         z->units[i].grads = NULL;
     }
-    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = 0;
+    for (int i = 0; i < z->layout.n_buckets; i++) z->buckets[i].filled = z->buckets[i].is_last = 0;
     z->buffer_bucket[0] = z->buffer_bucket[1] = -1;
     return 0;
 }

@@ -1,6 +1,7 @@
 // The hooks and the accessors. They check the rules of use; params.c, grads.c and step.c do the work.
 #include "grads.h"
 #include "params.h"
+#include "update.h"
 #include "uses.h"
 #include "internal.h"
 #include "net/failure.h"
@@ -34,6 +35,10 @@ static int check_micro_batch(const zero *z, int micro, int of) {
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_begin_train: micro-batch %d of %d; the configuration allows %d", micro, of,
                          z->config.micro_batches);
+    if (micro == 0 && z->begun && z->promised.t)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_begin_train: the step under way was promised to zero_update_early, and its "
+                         "update may have begun; finish it with zero_reduce and zero_update");
     if (micro == 0) return 0;
     if (!z->begun || micro != z->micro + 1 || of != z->micro_of)
         return zero_fail(ZERO_ERR_MISUSE,
@@ -144,7 +149,8 @@ int zero_post_backward(zero *z, int unit) {
     z->device.f->mark(&z->device, NULL, NULL);
     trace_add(&z->trace, ZERO_EV_BACKWARD, unit, 0, u->opened_s);
     ZERO_TRY(params_release(z, unit));
-    return u->backward_done == z->layout.units[unit].backward_uses ? grads_finish(z, unit) : 0;
+    if (u->backward_done == z->layout.units[unit].backward_uses) ZERO_TRY(grads_finish(z, unit));
+    return update_during_backward(z);
 }
 
 void *zero_param(zero *z, int tensor, int layer) {

@@ -47,7 +47,7 @@ typedef struct {
     comm_piece *pieces;  // (n_pieces) what of each unit is reduced
     int filled;          // units whose gradients are final
     int add;             // stages 2, 3: this micro-batch is added to the sum of the earlier ones
-    int is_last;         // of the step's micro-batches: the sum is complete then
+    int is_last;         // of the step's micro-batches: the sum is complete with this reduction
     comm_use use;
     task reduce;
     task gather;     // stage 0: what was reduced goes to everyone
@@ -106,9 +106,12 @@ struct zero {
     adamw_constants adamw;
     update_piece *pieces;  // (n_pieces) unit by unit
     int64_t n_pieces;
-    int *update_order;  // (n_units)
-    int update_at;      // which of these is updated now
-    int begins_ahead;   // 1: a piece is opened while the one before is updated
+    zero_hyper promised;  // what the step under way, or the next one, ends with; t 0: not known yet
+    int *update_order;    // (n_units) units in the order in which they are updated
+    int update_known;     // how many of them are known; the update's lane reads it
+    int update_early;     // how many of these were submitted during backward: the last units of the table
+    int update_at;        // which of them is updated now
+    int begins_ahead;     // 1: a piece is opened while the one before is updated
     state_part opened[2][STATES];
     int window;                                     // the one of the two that is opened next
     schedule schedule;                              // of the uses that read parameters

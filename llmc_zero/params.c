@@ -288,7 +288,6 @@ int params_complete(zero *z) {
 }
 
 int params_drop_all(zero *z) {
-    ZERO_TRY(wait_for_update(z));
     for (int i = 0; i < z->layout.n_units; i++) {
         ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
         if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));

@@ -299,7 +299,6 @@ static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
             const int gathers = A * gathers_per_pass(&l->units[u], u == ends_forward);
             add_update_of(p, c, l, what, u);
             if (what == ZERO_PARAM) p->file_read += gathers * part;
-
             if (what == ZERO_GRADIENT) p->file_read += (A - 1) * part;
             if (what == ZERO_GRADIENT) p->file_written += A * part;
         }

@@ -8,7 +8,7 @@
 #include "update.h"
 #include "uses.h"
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 int step_create(zero *z) {
     for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(create_state(z, what));
@@ -60,25 +60,50 @@ int zero_reduce(zero *z, zero_step_info *info) {
     return 0;
 }
 
-static int check_hyper(const zero *z, const zero_hyper *h) {
+static int check_hyper(const char *caller, const zero_hyper *h) {
+    if (h->t < 1)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: t is %d; updates are counted from 1", caller, h->t);
+    if (!(h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 && h->beta2 < 1))
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: beta1 %g and beta2 %g must be at least 0 and below 1",
+                         caller, h->beta1, h->beta2);
+    return 0;
+}
+
+// What is updated before the norm is known can be neither clipped nor skipped.
+int zero_update_early(zero *z, const zero_hyper *h) {
+    const char *me = "zero_update_early";
+    ZERO_TRY(uses_may_train(z, me));
+    ZERO_TRY(uses_outside_step(z, me));
+    ZERO_TRY(check_hyper(me, h));
+    if (h->grad_clip > 0)
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "%s: grad_clip %g needs the norm of all gradients first; it must be 0", me,
+                         h->grad_clip);
+    if (z->config.numbers.dtype == ZERO_F16)
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "%s: with fp16 a step whose gradients overflow is skipped, which is known only when "
+                         "all of them are there",
+                         me);
+    z->promised = *h;
+    return 0;
+}
+
+static int check_update(const zero *z, const zero_hyper *h) {
     ZERO_TRY(uses_may_train(z, "zero_update"));
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_update: zero_reduce comes first");
-    if (h->t < 1)
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: t is %d; updates are counted from 1", h->t);
-    if (!(h->beta1 >= 0 && h->beta1 < 1 && h->beta2 >= 0 && h->beta2 < 1))
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "zero_update: beta1 %g and beta2 %g must be at least 0 and below 1", h->beta1,
-                         h->beta2);
-    return 0;
+    if (z->promised.t && memcmp(h, &z->promised, sizeof *h))
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_update_early was given other values");
+    return check_hyper("zero_update", h);
 }
 
 static int end_step(zero *z) {
     z->reduced = z->begun = z->pass = 0;
+    z->promised.t = 0;
     return loss_scale_step(&z->scale, &z->config, z->overflow);
 }
 
 int zero_update(zero *z, const zero_hyper *h) {
-    ZERO_TRY(check_hyper(z, h));
+    ZERO_TRY(check_update(z, h));
     if (z->overflow) return zero_discard(z);
     double start = trace_now(&z->trace);
     int clips = h->grad_clip > 0 && z->grad_norm > h->grad_clip;
@@ -95,6 +120,10 @@ int zero_update(zero *z, const zero_hyper *h) {
 int zero_discard(zero *z) {
     ZERO_TRY(uses_may_train(z, "zero_discard"));
     if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_discard: zero_reduce comes first");
+    if (z->promised.t)
+        return zero_fail(
+            ZERO_ERR_MISUSE,
+            "zero_discard: zero_update_early has promised this step's update, which may have begun");
     ZERO_TRY(params_drop_all(z));
     return end_step(z);
 }

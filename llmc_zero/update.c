@@ -101,24 +101,34 @@ void update_free(zero *z) {
     free(z->update_order);
 }
 
-// -------- the update
+// -------- one unit
 
-// Begins to open all states of a piece. Parameters with masters are only written: they become the rounded
-// masters.
+static int begin_state(zero *z, zero_value what, const update_piece *piece, state_part parts[STATES]) {
+    state *s = &z->states[what];
+    state_intent intent = STATE_CHANGE;
+    if (what == ZERO_GRADIENT) intent = STATE_READ;
+    if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;  // the rounded masters
+    return s->kept ? state_begin(&parts[what], s, piece->on, piece->range, intent, NULL) : 0;
+}
+
+static bucket_state *bucket_of(zero *z, int unit) { return &z->buckets[z->layout.units[unit].bucket]; }
+
+// A unit's own task needs the reduction of its bucket. The task before, which begins the unit's first piece,
+// has to look.
+static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, &bucket_of(z, unit)->reduce); }
+
+// Begins to open all states of a piece; its gradients only if they are reduced.
 static int begin_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
-    for (int what = 0; what < STATES; what++) {
-        state *s = &z->states[what];
-        state_intent intent = STATE_CHANGE;
-        if (what == ZERO_GRADIENT) intent = STATE_READ;
-        if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;
-        if (s->kept) ZERO_TRY(state_begin(&parts[what], s, piece->on, piece->range, intent, NULL));
-    }
+    for (int what = 0; what < STATES; what++)
+        if (what != ZERO_GRADIENT || is_reduced(z, piece->range.unit))
+            ZERO_TRY(begin_state(z, what, piece, parts));
     return 0;
 }
 
 static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
     int own_master = z->config.numbers.dtype == ZERO_F32;
+    if (!parts[ZERO_GRADIENT].of) ZERO_TRY(begin_state(z, ZERO_GRADIENT, piece, parts));
     for (int what = 0; what < STATES; what++)
         if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
     const adamw_arrays a = {
@@ -133,11 +143,15 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
     return d->f->adamw(d, piece->on, &z->adamw, &a, &piece->table);
 }
 
-// The piece that is updated after piece i of the unit at z->update_at; NULL: none.
+// The piece that is updated after piece i of the unit at z->update_at; NULL: none is known yet.
 static const update_piece *piece_after(const zero *z, int i) {
     const unit_state *u = &z->units[z->update_order[z->update_at]];
     if (i + 1 < u->n_pieces) return &z->pieces[u->first_piece + i + 1];
-    if (z->update_at + 1 == z->layout.n_units) return NULL;
+    const int known = __atomic_load_n(&z->update_known, __ATOMIC_ACQUIRE);
+    if (z->update_at + 1 >= known) return NULL;
+    // During backward a device may not have done a reduction that has run: the unit's own task comes after
+    // it.
+    if (z->device.asynchronous && known < z->layout.n_units) return NULL;
     return &z->pieces[z->units[z->update_order[z->update_at + 1]].first_piece];
 }
 
@@ -158,13 +172,20 @@ static int update_alone(zero *z, const update_piece *piece) {
     return state_close_after(rc, parts, STATES);
 }
 
-// The unit's AdamW. Where pieces are begun ahead its first one is begun already, but for that of the first
+// The task's own stream comes after what the task needs. So must the stream of copies to the host.
+static int copy_after_reduction(zero *z, int unit) {
+    void *reduced = bucket_of(z, unit)->reduce.done;
+    return z->device.f->order(&z->device, DOWN, reduced);
+}
+
+// The unit's AdamW. Where pieces are begun ahead, the task before has begun the first one if it knew of this
 // unit.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
-    if (z->begins_ahead && z->update_at == 0)
+    if (z->across) ZERO_TRY(copy_after_reduction(z, k->index));
+    if (z->begins_ahead && !z->opened[z->window][ZERO_MOMENT1].of)
         ZERO_TRY(begin_piece(z, &z->pieces[u->first_piece], z->opened[z->window]));
     for (int i = 0; i < u->n_pieces; i++) {
         const update_piece *piece = &z->pieces[u->first_piece + i];
@@ -175,18 +196,60 @@ static int run_adamw(void *ctx, task *k) {
     return 0;
 }
 
-// One task for each unit, in the order of forward, so that what forward needs first is gathered while the
-// other units are updated. The norm is known: zero_reduce waited for it.
-int update_units(zero *z, const zero_hyper *h, double grad_scale) {
+// -------- the order of the units
+
+static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     ZERO_TRY(wait_for_update(z));
-    memcpy(z->update_order, schedule_begin_update(&z->schedule), z->layout.n_units * sizeof(int));
     z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    z->update_at = 0;
-    for (int i = 0; i < z->layout.n_units; i++) {
-        int unit = z->update_order[i];
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&z->tasks.trainer)));
-        schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, unit));
+    z->update_known = z->update_at = 0;
+    return 0;
+}
+
+static int is_early(const zero *z, int unit) { return unit >= z->layout.n_units - z->update_early; }
+
+// Two units are under way: one is updated, and states of the next are read. The others wait here, so that
+// those that are left when backward has ended are updated in forward's order.
+static int has_enough(zero *z) {
+    const int n = z->update_early;
+    return n > 1 && !tasks_have_run(&z->tasks, &z->units[z->update_order[n - 2]].adamw);
+}
+
+static int submit_early(zero *z, int unit, const bucket_state *b) {
+    if (!z->update_early) ZERO_TRY(begin_update(z, &z->promised, 1));
+    z->update_order[z->update_early++] = unit;
+    __atomic_store_n(&z->update_known, z->update_early, __ATOMIC_RELEASE);
+    return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&b->reduce));
+}
+
+// Backward comes to units in the reverse of the table's order. After the last backward use of a unit, which
+// completes its bucket, and all forward uses no hook asks for its parameters before the next step.
+int update_during_backward(zero *z) {
+    const int has_own_lane = z->units[0].adamw.lane != LANE_TRAINER;
+    if (!z->promised.t || z->forward_left || !has_own_lane) return 0;
+    while (z->update_early < z->layout.n_units && !has_enough(z)) {
+        const int unit = z->layout.n_units - 1 - z->update_early;
+        const bucket_state *b = &z->buckets[z->layout.units[unit].bucket];
+        if (!b->is_last) return 0;
+        ZERO_TRY(submit_early(z, unit, b));
     }
+    return 0;
+}
+
+// One task for each unit that was not updated during backward, in the order of forward, so that what forward
+// needs first is gathered while the other units are updated. The norm is known: zero_reduce waited for it.
+int update_units(zero *z, const zero_hyper *h, double grad_scale) {
+    const int n = z->layout.n_units;
+    if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
+    const int *order = schedule_begin_update(&z->schedule);
+    for (int i = 0, at = z->update_early; i < n; i++)
+        if (!is_early(z, order[i])) z->update_order[at++] = order[i];
+    __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
+    for (int i = 0; i < n; i++) {
+        task *adamw = &z->units[order[i]].adamw;
+        if (!is_early(z, order[i])) ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
+        schedule_updated(&z->schedule);
+        ZERO_TRY(params_updated(z, order[i]));
+    }
+    z->update_early = 0;
     return 0;
 }

@@ -43,6 +43,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     if (what == ZERO_GRADIENT)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: gradients are not set, they come from backward");
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
+    ZERO_TRY(wait_for_update(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     ZERO_TRY(set_stored(z, state_with(z, what), p, offset, n, values));

@@ -273,6 +273,11 @@ int zero_reduce(zero *z, zero_step_info *info);
 // (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients that are not finite update
 // nothing.
 int zero_update(zero *z, const zero_hyper *hyper);
+// Returns 0: the next step ends with zero_update of the same values, which then begins during the backward
+// passes of the last micro-batch, where states lie in files; elsewhere this changes nothing. Outside of a
+// step. grad_clip is 0, since the norm is not known yet; not with ZERO_F16. That step cannot be discarded,
+// nor begun again.
+int zero_update_early(zero *z, const zero_hyper *hyper);
 // Returns 0: the step is over and has changed nothing but the loss scale. ZERO_ERR_ARGUMENT, from zero_update
 // too: the gradients have overflowed at min_loss_scale.
 int zero_discard(zero *z);

@@ -145,6 +145,91 @@ static void check_all_traffic(void) {
                     check_traffic(&mixtures[i], stage, settings_micro_batches[m]);
 }
 
+// -------- the update begins during backward
+
+enum { EARLY_STEPS = 4 };
+typedef struct {
+    char params[17], full[17];
+    double norms[EARLY_STEPS];
+    float gradient[33], eval;
+} early_outcome;
+
+// Whether some unit was updated before backward had ended.
+static int overlapped(const zero *z) {
+    zero_event e;
+    double backward_s = 0;
+    int found = 0;
+    for (int i = 0; !zero_trace_event(z, i, &e); i++)
+        if (e.kind == ZERO_EV_BACKWARD && e.end_s > backward_s) backward_s = e.end_s;
+    for (int i = 0; !zero_trace_event(z, i, &e); i++)
+        found |= e.kind == ZERO_EV_UPDATE && e.unit >= 0 && e.start_s < backward_s;
+    return found;
+}
+
+// Nothing is clipped, so that the update need not wait for the norm.
+static early_outcome early_outcome_of(const zero_config *c, int early, double compute_s, int *overlap) {
+    early_outcome o;
+    toy t;
+    memset(&o, 0, sizeof o);
+    MUST(toy_create(&t, c, NULL));
+    t.compute_s = compute_s;
+    for (int step = 0; step < EARLY_STEPS; step++) {
+        const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step + 1 };
+        zero_step_info info;
+        if (early) MUST(zero_update_early(t.z, &h));
+        MUST(toy_passes(&t, c->micro_batches));
+        MUST(zero_reduce(t.z, &info));
+        o.norms[step] = info.grad_norm;
+        if (step == 1) MUST(zero_get(t.z, ZERO_GRADIENT, 2, 3, 2490, 33, o.gradient));
+        MUST(zero_update(t.z, &h));
+        if (overlap && step == 0) *overlap = overlapped(t.z);
+        if (step == 2) MUST(toy_eval(&t));
+        if (step == 2) o.eval = t.activation;
+    }
+    MUST(zero_hash(t.z, 0, o.params));
+    MUST(zero_hash(t.z, 1, o.full));
+    zero_destroy(t.z);
+    return o;
+}
+
+static void check_early(void) {
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            for (int stage = 1; stage <= 3; stage++) {
+                const settings_format *format = &settings_formats[f];
+                const settings_path *path = &settings_paths[stage + 1];
+                const int micro_batches = settings_micro_batches[m];
+                if (format->dtype == ZERO_F16) continue;
+                zero_config c = settings_config(path, format, micro_batches, &settings_variations[0]);
+                const early_outcome want = early_outcome_of(&c, 0, 0, NULL);
+                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
+                    const settings_variation *v =
+                        &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];
+                    char name[sizeof checks.setting];
+                    if (!fits_stage(&mixtures[i], stage)) continue;
+                    settings_name(name, sizeof name, path, format, micro_batches, v);
+                    CHECK_SETTING("early, %s: %.120s", mixtures[i].name, name);
+                    c = config_of(&mixtures[i], path, format, micro_batches, v);
+                    const early_outcome o = early_outcome_of(&c, 1, 1e-4 * (turn % 3), NULL);
+                    CHECK(!memcmp(&o, &want, sizeof o));
+                }
+            }
+}
+
+static void check_early_overlaps(void) {
+    for (int early = 0; early <= 1; early++) {
+        int overlap = -1;
+        zero_config c = config_of(&mixtures[13], &settings_paths[4], &settings_formats[1], 3,
+                                  &settings_variations[0]);
+        CHECK_SETTING("an update %s begins during backward",
+                      early ? "promised early" : "that is not promised");
+        c.debug.trace_events = 4096;
+        early_outcome_of(&c, early, 1e-3, &overlap);
+        CHECK(overlap == early);
+    }
+}
+
 // -------- faults
 
 // The n-th operation of a kind fails, on one rank.
@@ -203,6 +288,8 @@ int main(int argc, char **argv) {
     outcome_begin("tiers");
     check_same_bits();
     check_all_traffic();
+    check_early();
+    check_early_overlaps();
     if (checks.ranks == 1) check_faults();
     outcome_end();
     int status = checks_end("mpi_tiers");

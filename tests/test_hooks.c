@@ -176,6 +176,7 @@ static void test_inference(void **state) {
         MISUSE(zero_reduce(t.z, NULL), "zero_reduce: with inference 1");
         MISUSE(zero_update(t.z, &hyper), "zero_update: with inference 1");
         MISUSE(zero_discard(t.z), "zero_discard: with inference 1");
+        MISUSE(zero_update_early(t.z, &hyper), "zero_update_early: with inference 1");
         MISUSE(zero_save(t.z, "/nowhere", NULL, 0), "zero_save: with inference 1");
         MISUSE(zero_load(t.z, "/nowhere", NULL, 0), "zero_load: with inference 1");
         MISUSE(zero_hash(t.z, 1, hex), "with inference 1");
@@ -350,6 +351,40 @@ static void inside_step(void) {
 static void test_inside_step(void **state) {
     (void)state;
     at_every_stage(inside_step);
+}
+
+// A step that is promised ends as promised, and the next one is free again.
+static void promised_update(void) {
+    zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 1, .t = 1 };
+    REFUSED(zero_update_early(t.z, &h), ZERO_ERR_ARGUMENT, "grad_clip 1 needs the norm");
+    h.grad_clip = 0;
+    h.t = 0;
+    REFUSED(zero_update_early(t.z, &h), ZERO_ERR_ARGUMENT, "zero_update_early: t is 0");
+    h.t = 1;
+    WORKS(zero_update_early(t.z, &h));
+    WORKS(toy_eval(&t));
+    WORKS(toy_passes(&t, 2));
+    MISUSE(zero_begin_train(t.z, 0, 2), "was promised to zero_update_early");
+    WORKS(zero_reduce(t.z, NULL));
+    MISUSE(zero_update_early(t.z, &h), "zero_update_early: inside a training step");
+    MISUSE(zero_discard(t.z), "zero_discard: zero_update_early has promised");
+    h.lr = 2e-3f;
+    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_update_early was given other values");
+    h.lr = 1e-3f;
+    WORKS(zero_update(t.z, &h));
+    WORKS(toy_passes(&t, 2));
+    WORKS(zero_reduce(t.z, NULL));
+    WORKS(zero_discard(t.z));
+}
+
+static void test_promised_update(void **state) {
+    (void)state;
+    at_every_stage(promised_update);
+    zero_config c = config_of(2);
+    const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
+    c.numbers.dtype = ZERO_F16;
+    make(&c);
+    REFUSED(zero_update_early(t.z, &h), ZERO_ERR_ARGUMENT, "zero_update_early: with fp16");
 }
 
 static void discard_changes_nothing(void) {
@@ -924,7 +959,7 @@ int main(void) {
         TEST(test_unit_range),     TEST(test_begin_rules),     TEST(test_closed_rules),
         TEST(test_step_rules),     TEST(test_values_range),    TEST(test_inside_step),
         TEST(test_config_refused), TEST(test_offload_refused), TEST(test_scalars_refused),
-        TEST(test_slots),          TEST(test_backward_order),
+        TEST(test_slots),          TEST(test_backward_order),  TEST(test_promised_update),
     };
     const struct CMUnitTest contents[] = {
         TEST(test_discard),

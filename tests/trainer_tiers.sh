@@ -15,6 +15,8 @@ tiers_same_bits() {
             "$nvme $both --offload-gradients nvme --overlap 1 --sub-group-size 2048" \
             "$nvme --offload-param nvme --max-in-cpu 20000" '--offload-optimizer cpu --offload-param cpu'
     done
+    same 'tiers.bits, an update that begins during backward' 2 '-z 3 --dtype bf16 -d 512 --clip 0' '' \
+        "$nvme $both" "$nvme $both --offload-gradients nvme --overlap 1 --sub-group-size 2048"
     same 'tiers.bits, a step that is skipped' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \
         "$nvme --offload-optimizer nvme"
     begin 'tiers.no file is left'
