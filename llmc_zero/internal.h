@@ -38,6 +38,7 @@ typedef struct {
     stretches cleared;        // of it, before backward
     // the update (update.c)
     int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
+    int updated_early;          // in this step: its task was submitted during backward
     task adamw;
 } unit_state;
 

@@ -147,12 +147,11 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
 static const update_piece *piece_after(const zero *z, int i) {
     const unit_state *u = &z->units[z->update_order[z->update_at]];
     if (i + 1 < u->n_pieces) return &z->pieces[u->first_piece + i + 1];
-    const int known = __atomic_load_n(&z->update_known, __ATOMIC_ACQUIRE);
-    if (z->update_at + 1 >= known) return NULL;
-    // During backward a device may not have done a reduction that has run: the unit's own task comes after
-    // it.
-    if (z->device.asynchronous && known < z->layout.n_units) return NULL;
-    return &z->pieces[z->units[z->update_order[z->update_at + 1]].first_piece];
+    if (z->update_at + 1 >= __atomic_load_n(&z->update_known, __ATOMIC_ACQUIRE)) return NULL;
+    const unit_state *next = &z->units[z->update_order[z->update_at + 1]];
+    // A device may not have done a reduction that has run. Only the unit's own task comes after it.
+    if (z->device.asynchronous && next->updated_early) return NULL;
+    return &z->pieces[next->first_piece];
 }
 
 // Updates a piece that begin_piece has begun, while the next one is begun.
@@ -200,12 +199,11 @@ static int run_adamw(void *ctx, task *k) {
 
 static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     ZERO_TRY(wait_for_update(z));
+    for (int u = 0; u < z->layout.n_units; u++) z->units[u].updated_early = 0;
     z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     z->update_known = z->update_at = 0;
     return 0;
 }
-
-static int is_early(const zero *z, int unit) { return unit >= z->layout.n_units - z->update_early; }
 
 // Two units are under way: one is updated, and states of the next are read. The others wait here, so that
 // those that are left when backward has ended are updated in forward's order.
@@ -217,6 +215,7 @@ static int has_enough(zero *z) {
 static int submit_early(zero *z, int unit, const bucket_state *b) {
     if (!z->update_early) ZERO_TRY(begin_update(z, &z->promised, 1));
     z->update_order[z->update_early++] = unit;
+    z->units[unit].updated_early = 1;
     __atomic_store_n(&z->update_known, z->update_early, __ATOMIC_RELEASE);
     return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&b->reduce));
 }
@@ -242,11 +241,12 @@ int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0, at = z->update_early; i < n; i++)
-        if (!is_early(z, order[i])) z->update_order[at++] = order[i];
+        if (!z->units[order[i]].updated_early) z->update_order[at++] = order[i];
     __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
     for (int i = 0; i < n; i++) {
         task *adamw = &z->units[order[i]].adamw;
-        if (!is_early(z, order[i])) ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
+        if (!z->units[order[i]].updated_early)
+            ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, order[i]));
     }

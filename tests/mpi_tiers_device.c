@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"
+#include "early.h"
 #include "outcome.h"
 #include "settings.h"
 
@@ -123,6 +124,33 @@ static void check_same_bits(void) {
             }
 }
 
+// Copies and reductions of other units are still queued when a unit's update begins.
+static void check_early(void) {
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int stage = 1; stage <= 3; stage++) {
+            const settings_format *format = &settings_formats[f];
+            const settings_path *path = &settings_paths[stage + 1];
+            if (format->dtype == ZERO_F16) continue;
+            zero_config c = settings_config(path, format, 3, &settings_variations[0]);
+            const early_outcome want = early_outcome_of(&c, 0, 0, NULL);
+            for (int i = 0; i < SETTINGS_COUNT(mixtures); i++, turn++) {
+                const mixture *m = &mixtures[i];
+                const manner *how = &manners[turn % SETTINGS_COUNT(manners)];
+                const settings_variation *v =
+                    &settings_variations[turn % SETTINGS_COUNT(settings_variations)];
+                if (!is_possible(m, stage)) continue;
+                CHECK_SETTING("early, %s: stage %d, %s, %s, %s, %s stream", m->name, stage, format->name,
+                              v->name, how->mode, how->own_stream ? "own" : "default");
+                c = config_of(m, path, format, 3, v);
+                set_manner(how);
+                c.cuda_stream = how->own_stream ? own_stream : NULL;
+                const early_outcome o = early_outcome_of(&c, 1, 0, NULL);
+                CHECK(!memcmp(&o, &want, sizeof o));
+            }
+        }
+}
+
 int main(int argc, char **argv) {
     int provided, status = 0;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
@@ -136,6 +164,7 @@ int main(int argc, char **argv) {
         outcome_create = device_toy_create;
         outcome_activation = device_activation_of;
         check_same_bits();
+        check_early();
         outcome_end();
         CUDA_MUST(cudaStreamDestroy(own_stream));
         status = checks_end("mpi_tiers_device");
