@@ -31,6 +31,7 @@ static int begin_source(zero *z, int unit) {
     const state_range all = state_all(params, unit, state_held(params));
     if (!params->sharded)
         return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_CHANGE, NULL);
+    if (params->files) state_files_count_gather(params->files, unit);
     return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_READ, own_place(z, unit));
 }
 
@@ -78,6 +79,7 @@ static int run_fetch(void *ctx, task *k) {
     state_part parts[2] = { 0 };
     state_range left = state_all(&z->states[ZERO_PARAM], k->index, z->net.rank);
     double start = trace_now(&z->trace);
+    if (z->states[ZERO_PARAM].files) state_files_count_gather(z->files, k->index);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
         rc = begin_fetch(z, &parts[!i], k->stream, &left);

@@ -153,10 +153,6 @@ int settings_check_offload(const zero_config *c) {
 // What is not built yet is refused here and nowhere else.
 static int refuse_unbuilt_tiers(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
-    if (c->device == ZERO_CUDA && (o->params == ZERO_NVME || o->optimizer == ZERO_NVME))
-        return zero_fail_setting(
-            ZERO_ERR_ARGUMENT, o->params ? "offload.params device" : "offload.optimizer device",
-            ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
     if (o->delayed_update)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update",
                                  ": this is not built yet; leave it out");

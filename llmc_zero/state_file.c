@@ -144,6 +144,8 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
         state s = state_of(what, c, l, rank, NULL);
         if (!s.kept || !state_goes_to_files(what, c)) continue;
         p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
+        // A gather beside the update: one is read, one is copied to the device.
+        if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += 2;
         if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
         for (int u = 0; u < l->n_units; u++)
             p.file_bytes[what] += region_bytes(l, rank, u, dtype_bytes(s.dtype),
@@ -334,18 +336,11 @@ static int owns_its_pages(const state_part *p) {
            (end == away || (before + end) % PAGE_ELEMS == 0);
 }
 
-static void count_gather(struct state_files *f, int in_memory) {
-    pthread_mutex_lock(&f->lock);
-    *(in_memory ? &f->from_memory : &f->from_files) += 1;
-    pthread_mutex_unlock(&f->lock);
-}
-
 static int files_begin(state_part *p) {
     state *s = p->of;
     const file_unit *u = unit_of(s, p->range.unit);
     p->buffer = NULL;
     p->transfer = (file_transfer){ 0 };
-    if (p->into) count_gather(s->files, p->range.from >= u->away);
     if (p->range.from >= u->away) return 0;
     size_t bytes, inside = locate(p, &p->transfer.offset, &bytes);
     int direct = p->into && p->intent == STATE_READ;
@@ -403,6 +398,13 @@ static const state_store in_files = {
     .span = files_span,
     .reuses = 1,
 };
+
+void state_files_count_gather(struct state_files *f, int unit) {
+    const int in_memory = !f->units[ZERO_PARAM * f->n_units + unit].away;
+    pthread_mutex_lock(&f->lock);
+    *(in_memory ? &f->from_memory : &f->from_files) += 1;
+    pthread_mutex_unlock(&f->lock);
+}
 
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c) {
     s->store = &in_files;

@@ -45,6 +45,9 @@ void state_files_close(struct state_files *f);  // removes them; NULL is allowed
 // Waits for what is being written.
 void state_files_describe(struct state_files *f, zero_file_info *info);
 
+// A part of the parameters is gathered from where it lies.
+void state_files_count_gather(struct state_files *f, int unit);
+
 // From now on state `number` of these files is opened through them. Before it is created.
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);
 

@@ -37,6 +37,14 @@ static const mixture mixtures[] = {
     { "all, 0.4 of the optimizer",  ZERO_HOST,   ZERO_HOST,   ZERO_HOST,   0.4,   0,       4096 },
     { "0.4 of the optimizer",       ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   0.4,   0,       4096 },
     { "none of the optimizer",      ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   0,     0,       4096 },
+    { "optimizer in files",         ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   1,     0,       2048 },
+    { "0.6 of it",                  ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   0.6,   0,       4096 },
+    { "parameters in files",        ZERO_NVME,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048 },
+    { "some parameters in files",   ZERO_NVME,   ZERO_HOST,   ZERO_HOST,   0.6,   15000,   2048 },
+    { "both in files",              ZERO_NVME,   ZERO_NVME,   ZERO_HOST,   1,     0,       0 },
+    { "all in files",               ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       2048 },
+    { "all in files, 0.6 of the optimizer", ZERO_NVME, ZERO_NVME, ZERO_NVME, 0.6, 0,       2048 },
+    { "gradients in files",         ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   1,     0,       0 },
     { "and gradients, small pieces", ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       2048 },
 };
 // clang-format on
@@ -105,7 +113,6 @@ static void check_in_turn(int turn, const mixture *m, const settings_path *path,
 }
 
 static void check_same_bits(void) {
-    enum { EACH = 3 };
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
@@ -116,10 +123,9 @@ static void check_same_bits(void) {
                 zero_config c = settings_config(path, &settings_formats[f], micro_batches,
                                                 &settings_variations[0]);
                 want = outcome_of(&c, 0, NULL);
-                for (int i = 0; i < SETTINGS_COUNT(mixtures) * EACH; i++) {
-                    const mixture *mix = &mixtures[i / EACH];
-                    if (!is_possible(mix, path->stage)) continue;
-                    check_in_turn(turn++, mix, path, &settings_formats[f], micro_batches, &want);
+                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
+                    if (!is_possible(&mixtures[i], path->stage)) continue;
+                    check_in_turn(turn++, &mixtures[i], path, &settings_formats[f], micro_batches, &want);
                 }
             }
 }
