@@ -294,7 +294,7 @@ static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
         for (int u = 0; s.kept && u < l->n_units; u++) {
-            if (!state_away(what, c, l, rank, u)) continue;
+            if (!state_goes_to_files(what, c) || !state_away(what, c, l, rank, u)) continue;
             const int64_t part = state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
             const int gathers = A * gathers_per_pass(&l->units[u], u == ends_forward);
             add_update_of(p, c, l, what, u);
@@ -302,6 +302,42 @@ static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
             if (what == ZERO_GRADIENT) p->file_read += (A - 1) * part;
             if (what == ZERO_GRADIENT) p->file_written += A * part;
         }
+    }
+}
+
+// What the update copies of a state that lies on the other side of the bus than the optimizer's states, by
+// whose side it runs.
+static void add_copies_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
+    const int rank = p->of.rank;
+    const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
+    const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
+    const int writes = what != ZERO_GRADIENT,
+              stays_on_host = what == ZERO_PARAM && state_goes_to_files(what, c);
+    for (state_range r = plan_first_piece(c, l, rank, unit); r.elems; r = plan_next_piece(c, l, rank, r)) {
+        const int by_processor = r.from < state_away(ZERO_MOMENT1, c, l, rank, unit);
+        const int on_host = stays_on_host || r.from < state_away(what, c, l, rank, unit);
+        if (by_processor == on_host) continue;
+        p->copied_down += (by_processor ? reads : writes) * r.elems * size;
+        p->copied_up += (by_processor ? writes : reads) * r.elems * size;
+    }
+}
+
+// Gathers copy this rank's part of a unit up. The reduction of each micro-batch copies it down, all but the
+// first after they have copied it up.
+static void plan_copied(plan *p, const zero_config *c, const layout *l) {
+    const int ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
+    const int params = state_tier(ZERO_PARAM, c) != ZERO_DEVICE;
+    const int grads = state_tier(ZERO_GRADIENT, c) != ZERO_DEVICE;
+    if (c->inference || !state_goes_across(c)) return;
+    const size_t low = dtype_bytes(c->numbers.dtype);
+    const size_t sum = dtype_bytes(state_of(ZERO_GRADIENT, c, l, p->of.rank, NULL).dtype);
+    for (int i = 0; i < l->n_units; i++) {
+        const layout_unit *u = &l->units[i];
+        for (int what = 0; what < STATES; what++)
+            if (state_of(what, c, l, p->of.rank, NULL).kept) add_copies_of(p, c, l, what, i);
+        p->copied_up += params * A * gathers_per_pass(u, i == ends_forward) * u->shard * low;
+        p->copied_up += grads * (A - 1) * u->shard * sum;
+        p->copied_down += grads * A * u->shard * sum;
     }
 }
 
@@ -328,6 +364,7 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     plan_copies(p, c, l);
     plan_traffic(p, c, l);
     plan_file_traffic(p, c, l);
+    plan_copied(p, c, l);
     return 0;
 }
 
@@ -389,6 +426,8 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     info->parameters = l->elems;
     info->file_read = p->file_read;
     info->file_written = p->file_written;
+    info->copied_down = p->copied_down;
+    info->copied_up = p->copied_up;
     info->nccl_bytes = p->comm[COMM_NCCL].bytes;
     info->slots = p->own[PLAN_SLOTS].blocks;
     info->bucket_elems = c->inference ? 0 : l->largest_bucket;

@@ -53,6 +53,7 @@ typedef struct {
     memory_request away[STATES];      // what lies in files or, beside a device, in host memory
     across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
+    int64_t copied_down, copied_up;   // across the bus
     zero_traffic to_each;             // what a training step and an evaluation send to each of the others
 } plan;
 

@@ -72,8 +72,10 @@ typedef struct {
     // How often this rank's part of a unit was in memory when it was gathered (offload.params_in_host), and
     // how often not.
     int64_t gathers_from_memory, gathers_from_files;
+    int64_t copied_down, copied_up;  // bytes of states, from a CUDA device to the host and back
 } zero_file_info;
-// Writes to *f what this rank has moved from and to files on NVMe. Waits for what is being written.
+// Writes to *f what this rank has moved of states that lie in files on NVMe or, beside a CUDA device, in host
+// memory. Waits for what is being written.
 void zero_get_files(zero *z, zero_file_info *f);
 
 // -------- plan
@@ -102,6 +104,7 @@ typedef struct {
     // is included. With inference, units used more than once are sent in the first pass only, and left out.
     zero_traffic traffic, traffic_between_nodes;
     int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe
+    int64_t copied_down, copied_up;  // bytes of states that it copies from a CUDA device to the host and back
 } zero_plan_info;
 
 // Returns 0 and in *info the plan by which zero_create allocates with these settings and tables, for rank

@@ -130,6 +130,46 @@ static void check_same_bits(void) {
             }
 }
 
+// -------- traffic
+
+// A step copies, reads and writes what the plan says, once the order of uses is known.
+static void check_traffic(const mixture *m, int stage, int format, int micro_batches) {
+    zero_config c = config_of(m, &settings_paths[stage + 1], &settings_formats[format], micro_batches,
+                              &settings_variations[1]);
+    zero_file_info before, after;
+    zero_plan_info plan;
+    toy t;
+    CHECK_SETTING("traffic: %s, stage %d, %s, %d micro-batches", m->name, stage,
+                  settings_formats[format].name, micro_batches);
+    MUST(device_toy_create(&t, &c));
+    for (int step = 1; step <= 3; step++) {
+        zero_get_files(t.z, &before);
+        MUST(toy_step(&t, micro_batches, step, NULL));
+        MUST(zero_barrier(t.z));
+    }
+    zero_get_files(t.z, &after);
+    zero_get_plan(t.z, &plan);
+    CHECK(after.copied_down - before.copied_down == plan.copied_down);
+    CHECK(after.copied_up - before.copied_up == plan.copied_up);
+    CHECK(plan.copied_down + plan.copied_up > 0);
+    CHECK(after.read - before.read == plan.file_read);
+    CHECK(after.written - before.written == plan.file_written);
+    CHECK((after.gathers_from_memory > 0) == (m->in_host > 0));
+    CHECK((after.gathers_from_files > 0) == (m->params == ZERO_NVME));
+    zero_destroy(t.z);
+}
+
+static void check_all_traffic(void) {
+    set_manner(&manners[0]);
+    for (int i = 0; i < SETTINGS_COUNT(mixtures); i++)
+        for (int stage = 1; stage <= 3; stage++)
+            for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+                if (is_possible(&mixtures[i], stage))
+                    check_traffic(&mixtures[i], stage, (i + m) % 2, settings_micro_batches[m]);
+}
+
+// -------- the update begins during backward
+
 // Copies and reductions of other units are still queued when a unit's update begins.
 static void check_early(void) {
     int turn = 0;
@@ -170,6 +210,7 @@ int main(int argc, char **argv) {
         outcome_create = device_toy_create;
         outcome_activation = device_activation_of;
         check_same_bits();
+        check_all_traffic();
         check_early();
         outcome_end();
         CUDA_MUST(cudaStreamDestroy(own_stream));

@@ -192,6 +192,10 @@ static void print_sent_traffic(const zero_plan_info *plan) {
         print0("  %-34s %11.2f\n", "step: read from NVMe", mib(plan->file_read));
         print0("  %-34s %11.2f\n", "step: written to NVMe", mib(plan->file_written));
     }
+    if (plan->copied_down || plan->copied_up) {
+        print0("  %-34s %11.2f\n", "step: copied to the host", mib(plan->copied_down));
+        print0("  %-34s %11.2f\n", "step: copied to the device", mib(plan->copied_up));
+    }
     print_sent("validation batch: gathers", all->all_gather[eval], between->all_gather[eval]);
 }
 
