@@ -1,14 +1,13 @@
 // States in files: mpirun -np N mpi_tiers [FOLDER], for any N. Every mixture of tiers gives the bits of the
 // run that has all in memory, with tiny pieces, so that every wrap-around happens; the plan is what is held;
 // and a rank reads and writes what the plan says.
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"
 #include "early.h"
 #include "outcome.h"
+#include "faults.h"
 #include "settings.h"
-#include "../llmc_zero/store/file_fault.h"
 
 typedef struct {
     const char *name;
@@ -188,51 +187,11 @@ static void check_early_overlaps(void) {
 
 // -------- faults
 
-// The n-th operation of a kind fails, on one rank.
-static struct {
-    file_operation kind;
-    long left;
-} fault;
-
-static long fail_nth(file_operation what, size_t bytes) {
-    if (what != fault.kind) return (long)bytes;
-    return __atomic_sub_fetch(&fault.left, 1, __ATOMIC_RELAXED) == 0 ? -EIO : (long)bytes;
-}
-
-// Returns the first error of three steps and a digest, which must be the disk's. Whatever comes after it
-// fails as well: no update follows one that has failed.
-static int run_with_fault(const zero_config *c) {
-    char hex[17];
-    zero_step_info info;
-    toy t = { .z = NULL };
-    int rc = toy_create(&t, c, NULL);  // may fail in setting the values, and leaves the plugin then
-    for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, &info);
-    if (!rc) rc = zero_hash(t.z, 1, hex);
-    if (rc) CHECK(strstr(zero_last_error(), outcome_folder));
-    if (rc && t.z) CHECK(zero_hash(t.z, 1, hex));
-    zero_destroy(t.z);
-    return rc;
-}
-
-// Every n-th read, write and submission, until a run has fewer. On one rank: others would wait for it.
+// On one rank: others would wait for it.
 static void check_faults(void) {
-    static const file_operation kinds[] = { FILE_READ, FILE_WRITE, FILE_SUBMIT };
-    zero_config c = config_of(&mixtures[13], &settings_paths[4], &settings_formats[1], 3,
-                              &settings_variations[6]);
-    for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
-        int rc = -1;
-        long n = 1;
-        CHECK_SETTING("operation %d fails, the n-th for every n", (int)kinds[k]);
-        for (; rc; n += 1 + n / 8) {
-            fault.kind = kinds[k];
-            fault.left = n;
-            file_fault = fail_nth;
-            rc = run_with_fault(&c);
-            file_fault = NULL;
-            CHECK(!rc || rc == ZERO_ERR_IO);
-        }
-        CHECK(n > 20);
-    }
+    const zero_config c = config_of(&mixtures[13], &settings_paths[4], &settings_formats[1], 3,
+                                    &settings_variations[6]);
+    faults_of_files(&c);
 }
 
 int main(int argc, char **argv) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include "check.h"
 #include "early.h"
+#include "faults.h"
 #include "outcome.h"
 #include "settings.h"
 
@@ -197,6 +198,48 @@ static void check_early(void) {
         }
 }
 
+// -------- faults
+
+static const mixture *all_in_files(void) {
+    const mixture *m = mixtures;
+    while (strcmp(m->name, "all in files, 0.6 of the optimizer")) m++;
+    return m;
+}
+
+// The n-th call of a function of the CUDA run time fails, for every n up to `most` or until a run has fewer:
+// while the plugin is created, or later.
+static void check_calls(const char *call, long most) {
+#ifdef CUDA_STAND_IN
+    const zero_config c = config_of(all_in_files(), &settings_paths[4], &settings_formats[1], 3,
+                                    &settings_variations[6]);
+    int rc = -1;
+    CHECK_SETTING("%s fails, the n-th for every n", call);
+    for (long n = 1; rc && n < most; n += 1 + n / 3) {
+        char fail[64];
+        snprintf(fail, sizeof fail, "%s:%ld", call, n);
+        setenv("CUDA_STAND_IN_FAIL", fail, 1);
+        cuda_stand_in_settings();
+        rc = run_with_fault(&c, 0);
+        unsetenv("CUDA_STAND_IN_FAIL");
+        cuda_stand_in_settings();
+        CHECK(!rc || rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
+    }
+#endif
+}
+
+// On one rank: others would wait for it.
+static void check_faults(void) {
+    const zero_config c = config_of(all_in_files(), &settings_paths[4], &settings_formats[1], 3,
+                                    &settings_variations[6]);
+    set_manner(&manners[0]);
+    faults_of_files(&c);
+    check_calls("cudaHostRegister", 100);
+    check_calls("cudaMalloc", 100);
+    check_calls("cudaEventCreateWithFlags", 1000);
+    check_calls("cudaMemcpyAsync", 3000);
+    check_calls("cudaEventSynchronize", 1000);
+}
+
 int main(int argc, char **argv) {
     int provided, status = 0;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
@@ -212,6 +255,7 @@ int main(int argc, char **argv) {
         check_same_bits();
         check_all_traffic();
         check_early();
+        if (checks.ranks == 1) check_faults();
         outcome_end();
         CUDA_MUST(cudaStreamDestroy(own_stream));
         status = checks_end("mpi_tiers_device");
