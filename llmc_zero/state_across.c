@@ -42,7 +42,7 @@ across_plan state_plan_across(const zero_config *c, const layout *l) {
     const int optimizer = state_tier(ZERO_MOMENT1, c) != ZERO_DEVICE;
     const int all_away = optimizer && c->offload.optimizer_ratio >= 1;
     const size_t piece = round_up(state_piece_elems(c, l) * sizeof(float), BLOCK_ALIGN);
-    p.blocks[RING_GATHERS] = params ? 4 : 0;
+    p.blocks[RING_GATHERS] = params ? STATE_FETCHES : 0;
     if (c->inference) return p;
     if (optimizer) plan_ring(&p, RING_PROCESSOR, 3 * (!params + !grads), piece);
     if (!all_away) plan_ring(&p, RING_UPDATE, 3 * (params + grads), piece);
@@ -58,6 +58,7 @@ typedef struct across_block {
     int taken;
     void *used;       // event: the last work that uses the memory
     state_part home;  // the part, opened where it lies
+    int lingers;      // 1: home is still open, since it may still be copied from
 } across_block;
 
 typedef struct {
@@ -122,6 +123,13 @@ static ring *ring_of(const state_part *p) {
     return &p->of->crossed->of->rings[name];
 }
 
+static int close_lingering(device *d, across_block *b) {
+    if (!b->lingers) return 0;
+    b->lingers = 0;
+    ZERO_TRY(d->f->wait_event(d, b->used));
+    return b->home.of->crossed->home->close(&b->home);
+}
+
 // What uses the memory first, the copy or the part's own stream, comes after what has used it.
 static int reuse(const state_part *p, const across_block *b) {
     device *d = p->of->device;
@@ -145,6 +153,7 @@ static int take_block(state_part *p) {
         if (o == b || (o->from < from + bytes && from < o->from + o->bytes)) ZERO_TRY(reuse(p, o));
     r->head = from + bytes;
     r->next = (r->next + 1) % r->n;
+    ZERO_TRY(close_lingering(p->of->device, b));
     *b = (across_block){ .from = from, .bytes = bytes, .taken = 1, .used = b->used, .home = *p };
     b->home.into = NULL;
     p->block = b;
@@ -204,7 +213,7 @@ static int ready_on_device(state_part *p) {
     const device_stream by = p->into ? p->on : UP;
     ZERO_TRY(p->of->crossed->home->ready(&p->block->home));
     if (p->intent == STATE_WRITE) return 0;
-    ZERO_TRY(d->f->order(d, by, *copied_event(p)));
+    
     ZERO_TRY(copy_up(p, by, p->at, p->block->home.at));
     ZERO_TRY(d->f->record(d, p->block->used, by));
     ZERO_TRY(d->f->record(d, *copied_event(p), by));
@@ -220,11 +229,15 @@ static int write_back(state_part *p) {
     return d->f->record(d, *copied_event(p), DOWN);
 }
 
+// A file's buffer is soon used for something else. What is fetched for a gather keeps it until its block is
+// taken again, so that the next read begins while this part is copied.
 static int close_on_device(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->record(d, p->block->used, p->on));
     if (p->intent != STATE_READ) ZERO_TRY(write_back(p));
-    return p->of->crossed->home->reuses ? d->f->wait_event(d, *copied_event(p)) : 0;
+    if (!p->of->crossed->home->reuses) return 0;
+    p->block->lingers = p->into != NULL;
+    return p->block->lingers ? 0 : d->f->wait_event(d, p->block->used);
 }
 
 // -------- the store
@@ -266,12 +279,12 @@ static int across_close(state_part *p) {
     const state_store *home = p->of->crossed->home;
     if (!p->block) return home->close(p);
     int rc = p->on == PROCESSOR ? close_on_host(p) : close_on_device(p);
-    if (rc)
-        across_abandon(p);
-    else
-        rc = home->close(&p->block->home);
     p->block->taken = 0;
-    return rc;
+    if (rc) {
+        across_abandon(p);
+        return rc;
+    }
+    return p->block->lingers ? 0 : home->close(&p->block->home);
 }
 
 static int64_t across_span(const state *s, state_range r) {

@@ -144,8 +144,7 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
         state s = state_of(what, c, l, rank, NULL);
         if (!s.kept || !state_goes_to_files(what, c)) continue;
         p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
-        // A gather beside the update: one is read, one is copied to the device.
-        if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += 2;
+        if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
         if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
         for (int u = 0; u < l->n_units; u++)
             p.file_bytes[what] += region_bytes(l, rank, u, dtype_bytes(s.dtype),

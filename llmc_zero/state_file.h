@@ -24,6 +24,9 @@ int64_t state_piece_elems(const zero_config *c, const layout *l);
 // files.
 int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
 
+// Beside a device: parts of the parameters that are read, or still copied to it, at once.
+enum { STATE_FETCHES = 4 };
+
 typedef struct {
     int64_t file_bytes[STATES];  // of each state
     int buffers;                 // of the pool, each of buffer_bytes

@@ -132,7 +132,7 @@ const Option option_table[] = {
     { "--plan-ranks", INT, &opt.plan_ranks, 1, 1 << 20,
       "with --plan: for so many ranks, -pg of them on a host (default: those started)" },
     { "--offload-optimizer", TEXT, &opt.offload_optimizer, 0, 0,
-      "where masters and moments lie: none, cpu, nvme (default none; on CUDA not built)" },
+      "where masters and moments lie: none, cpu, nvme (default none; not yet run on a card)" },
     { "--offload-param", TEXT, &opt.offload_param, 0, 0,
       "the same of the parameters, at stage 3 (default none)" },
     { "--offload-gradients", TEXT, &opt.offload_gradients, 0, 0,
