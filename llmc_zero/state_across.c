@@ -213,7 +213,7 @@ static int ready_on_device(state_part *p) {
     const device_stream by = p->into ? p->on : UP;
     ZERO_TRY(p->of->crossed->home->ready(&p->block->home));
     if (p->intent == STATE_WRITE) return 0;
-    
+    ZERO_TRY(d->f->order(d, by, *copied_event(p)));
     ZERO_TRY(copy_up(p, by, p->at, p->block->home.at));
     ZERO_TRY(d->f->record(d, p->block->used, by));
     ZERO_TRY(d->f->record(d, *copied_event(p), by));
