@@ -71,6 +71,16 @@ same 'same bits with them and accumulation' 2 ":$five -z 2 -d 384 -r 1 --comm ho
     "CUDA_STAND_IN=rival:$five -z 3 -d 384 --cpu-checkpointing --comm host"
 same 'same bits of the levels above 0 where the product computes GELU' 1 ":$five -ge 2 -r 1" \
     ":$five -ge 2 -r 2" ":$five -ge 2 -r 3" ":$five -ge 2 --cpu-checkpointing"
+mkdir "$dir/nvme"
+elsewhere='--dtype bf16 --comm host --clip 0.5'
+in_files="$elsewhere -z 3 --nvme $dir/nvme --offload-optimizer nvme --offload-param nvme"
+same 'same bits with states on the host and on NVMe' 2 ":$elsewhere -z 3" \
+    "CUDA_STAND_IN=rival:$elsewhere -z 1 --offload-optimizer cpu" \
+    "CUDA_STAND_IN=lag:$elsewhere -z 2 --offload-optimizer cpu --offload-ratio 0.5 --sub-group-size 2048" \
+    "CUDA_STAND_IN=lazy:$elsewhere -z 3 --offload-optimizer cpu --offload-param cpu --prefetch 2" \
+    ":$elsewhere -z 3 --offload-optimizer cpu --offload-param cpu --offload-gradients none --overlap 0" \
+    "CUDA_STAND_IN=rival:$in_files --max-in-cpu 20000" \
+    "CUDA_STAND_IN=lazy:$in_files --offload-gradients nvme --sub-group-size 4096"
 same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0 --comm host' \
     'CUDA_STAND_IN=rival:--dtype bf16 -z 1 --comm host' \
     'CUDA_STAND_IN=lag:--dtype bf16 -z 2 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3 --comm host' \
