@@ -1,8 +1,10 @@
 // Each message is a `head` and what belongs to it: a seat, or words.
 //
 //   HELLO     rank r to rank 0, and to each lower rank: who it is. Rank 0 to all: everybody's seat
-//   WELCOME   rank 0 to rank r: it is one of the job. NOT_MINE: rank 0 belongs to another job
-//   REPORT    rank r to rank 0, and then rank 0 to all: everybody is connected, or what went wrong
+//   REPORT    rank 0 to rank r: it is one of the job. Later rank r to rank 0, and then rank 0 to all:
+//   everybody
+//             is connected. Or, at any time, what went wrong
+//   NOT_MINE  rank 0 belongs to another job
 //
 // Rank 0 thus learns of every failure first and tells it to all.
 #include "rendezvous.h"
@@ -22,10 +24,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 3, NAME = 160, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1 };
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 4, NAME = 160, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1 };
 enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
-enum { STRANGERS = 64, STRANGER_S = 10, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2, CONNECT_S = 5 };
-enum { HELLO = 1, WELCOME, NOT_MINE, REPORT };
+enum { STRANGERS = 64, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2 };
+enum { HELLO = 1, NOT_MINE = 3, REPORT };
 
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
@@ -46,9 +48,7 @@ typedef struct {
 
 // A connection, and the message that is coming in on it.
 typedef struct {
-    int fd, rank;  // rank -1: not known; the number of ranks: none of this job, but told of the failure
-    int told;      // it has got the verdict
-    double since;
+    int fd, rank;  // rank -1: not known, or it has been told of the failure; ranks: none of this job's
     size_t got;
     union {
         head h;
@@ -59,19 +59,18 @@ typedef struct {
 
 typedef struct {
     const rendezvous_settings *s;
-    int *sockets;    // (ranks) from higher ranks, and to lower ones; the guests' are added at the end
-    seat *seats;     // (ranks)
-    char *reported;  // (ranks)
-    char *absent;    // (ranks) for whom the last wait was
-    guest *guests;
+    int *sockets;   // (ranks) from higher ranks, and to lower ones; the guests' are added at the end
+    seat *seats;    // (ranks)
+    char *reports;  // (ranks) how many have come from each rank
+    char *absent;   // (ranks) for whom the last wait was
+    guest *guests;  // in the order in which they came
     int n, most, listener;
-    int rc, told;  // the first failure, and rank 0 knows of it
-    int welcome;   // 0: rank 0 has not answered yet
+    int rc, told;  // the first failure, and rank 0 has told it
     uint64_t run;
     double deadline;
-    card card;         // as it was at the last look
-    int seen;          // there was a file
-    const char *host;  // of rank 0, as s->server says
+    card card;        // as it was at the last look
+    int seen;         // there was a file
+    char host[HOST];  // of rank 0, as s->server says
     int port;
     char where[320];      // rank 0 listens
     char file[PATH_MAX];  // s->file, as it was at the last look
@@ -82,6 +81,8 @@ typedef struct {
 #define FAIL(m, ...) ((m)->rc = (m)->rc ? (m)->rc : zero_fail(ZERO_ERR_COMM, __VA_ARGS__))
 
 // -------- messages
+
+static double earlier(double a, double b) { return a < b ? a : b; }
 
 static head head_of(const meeting *m, int kind, size_t bytes) {
     return (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof(head)), PROTOCOL, m->run };
@@ -121,10 +122,10 @@ static int hear(guest *g) {
 // -------- whom this rank waits for
 
 typedef int absence(const meeting *m, int r);
-static int not_welcome(const meeting *m, int r) { return r == 0 && m->n && !m->welcome; }
+static int not_welcome(const meeting *m, int r) { return r == 0 && m->n && !m->reports[0]; }
 static int not_here(const meeting *m, int r) { return !m->seats[r].pid; }
 static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
-static int not_reported(const meeting *m, int r) { return (m->s->rank == 0) == (r > 0) && !m->reported[r]; }
+static int not_reported(const meeting *m, int r) { return r > 0 && !m->reports[r]; }
 
 static int find_absent(const meeting *m, absence *is_absent) {
     int n = 0;
@@ -159,23 +160,25 @@ static void leave(guest *g) {
     g->fd = -1;
 }
 
-// Where there is no room left, the stranger that has said nothing for longest has to go.
+// Where there is no room left, the stranger that came first has to go.
 static guest *let_in(meeting *m, int fd, int rank) {
-    guest *oldest = NULL;
-    for (int i = 0; i < m->n && m->n == m->most; i++)
-        if (m->guests[i].rank < 0 && (!oldest || m->guests[i].since < oldest->since)) oldest = &m->guests[i];
-    if (m->n == m->most && !oldest) return NULL;
-    if (oldest) leave(oldest);
-    guest *g = oldest ? oldest : &m->guests[m->n++];
-    *g = (guest){ .fd = fd, .rank = rank, .since = clock_now() };
-    return g;
+    if (m->n == m->most) {
+        int i = 0;
+        while (i < m->n && m->guests[i].rank >= 0) i++;
+        if (i == m->n) return NULL;
+        close(m->guests[i].fd);
+        m->n--;
+        memmove(&m->guests[i], &m->guests[i + 1], (size_t)(m->n - i) * sizeof *m->guests);
+    }
+    m->guests[m->n] = (guest){ .fd = fd, .rank = rank };
+    return &m->guests[m->n++];
 }
 
 // The connection has ended, or is of no use. error: a negative errno.
 static void lose(meeting *m, guest *g, int error) {
     char name[NAME];
     int other = error == -EPROTO;
-    if (g->rank >= 0 && g->rank < m->s->ranks && m->welcome)
+    if (g->rank >= 0 && g->rank < m->s->ranks && m->reports[0])
         FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(m, &m->seats[g->rank], name),
              strerror(-error));
     else if (g->rank == 0 && other && m->s->server)
@@ -197,7 +200,7 @@ static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int fd = -EAGAIN, n = m->n, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500, kept = 0;
     struct pollfd polls[n + 1];
-    polls[n] = (struct pollfd){ m->welcome ? m->listener : -1, POLLIN, 0 };
+    polls[n] = (struct pollfd){ m->reports[0] ? m->listener : -1, POLLIN, 0 };
     for (int i = 0; i < n; i++) polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
     if (poll(polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms) < 0 && errno != EINTR)
         FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
@@ -209,13 +212,11 @@ static void look(meeting *m, double until) {
             lose(m, g, heard);
         else if (heard)
             take(m, g);
-        else if (g->rank < 0 && clock_now() - g->since > STRANGER_S)
-            leave(g);
     }
     for (int i = 0; i < n; i++)
         if (m->guests[i].fd >= 0) m->guests[kept++] = m->guests[i];
     m->n = kept;
-    while (m->welcome && (fd = net_accept(m->listener)) >= 0) {
+    while (m->reports[0] && (fd = net_accept(m->listener)) >= 0) {
         if (net_tune(fd, m->s->silence_s) || !let_in(m, fd, -1)) close(fd);
     }
     if (fd != -EAGAIN)
@@ -276,7 +277,7 @@ static void sit_down(meeting *m, guest *g) {
     h->at.sin6_port = htons((uint16_t)h->port);
     m->seats[h->rank] = *h;
     if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
-    if (!rc && !m->rc) rc = say(m, g->fd, WELCOME, "");
+    if (!rc && !m->rc) rc = say(m, g->fd, REPORT, "");
     if (rc) lose(m, g, rc);
 }
 
@@ -301,11 +302,6 @@ static void take_hello(meeting *m, guest *g) {
 
 // -------- what the other ranks hear
 
-static void take_welcome(meeting *m, guest *g) {
-    m->welcome = 1;
-    m->run = g->in.h.run;
-}
-
 static void take_refusal(meeting *m, guest *g) {
     snprintf(m->why, sizeof m->why, "%.639s", g->in.words.text);
     if (m->s->server) FAIL(m, "%s", m->why);
@@ -329,80 +325,86 @@ static void take_higher(meeting *m, guest *g) {
     g->fd = -1;
 }
 
+// Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
 static void take_report(meeting *m, guest *g) {
-    m->reported[g->rank] = 1;
-    if (!*g->in.words.text) return;
-    m->told |= !m->rc && m->s->rank;
-    FAIL(m, "%s", g->in.words.text);
+    int from_0 = g->rank == 0, failed = *g->in.words.text != 0;
+    if (from_0) m->run = g->in.h.run;
+    m->reports[g->rank]++;
+    if (from_0 && failed) m->rc = 0;
+    if (failed) FAIL(m, "%s", g->in.words.text);
+    m->told |= from_0 && failed;
 }
 
-// Who says what to whom, and what it does. A message that is not due comes from a stranger, or from a rank
-// that has gone wrong, and ends its connection.
+// A message that is not due comes from a stranger, or from a rank that has gone wrong, and ends its
+// connection. A greeting of another protocol may be short.
 static void take(meeting *m, guest *g) {
-    enum { STRANGER, ZERO, RANK, NOBODY };
-    // clang-format off
-    static const struct {
-        unsigned kind;
-        int to_zero, from;
-        size_t bytes;  // at least
-        void (*take)(meeting *, guest *);
-    } due[] = {
-        { HELLO,    1, STRANGER, 0,            take_hello },
-        { HELLO,    0, STRANGER, sizeof(seat), take_higher },
-        { HELLO,    0, ZERO,     sizeof(seat), take_seat },
-        { WELCOME,  0, ZERO,     0,            take_welcome },
-        { NOT_MINE, 0, ZERO,     0,            take_refusal },
-        { REPORT,   0, ZERO,     0,            take_report },
-        { REPORT,   1, RANK,     0,            take_report },
-    };
-    // clang-format on
-    int from = g->rank < 0 ? STRANGER : g->rank == 0 ? ZERO : g->rank < m->s->ranks ? RANK : NOBODY;
-    for (size_t i = 0; i < sizeof due / sizeof *due; i++)
-        if (due[i].kind == g->in.h.kind && due[i].to_zero == (m->s->rank == 0) && due[i].from == from &&
-            sizeof(head) + g->in.h.bytes >= due[i].bytes)
-            return due[i].take(m, g);
-    lose(m, g, -EBADMSG);
+    int is_0 = m->s->rank == 0, from_0 = g->rank == 0, kind = (int)g->in.h.kind;
+    int is_seat = kind == HELLO && (is_0 || sizeof(head) + g->in.h.bytes >= sizeof(seat));
+    if (is_seat && is_0 && g->rank < 0)
+        take_hello(m, g);
+    else if (is_seat && g->rank < 0)
+        take_higher(m, g);
+    else if (is_seat && from_0)
+        take_seat(m, g);
+    else if (kind == NOT_MINE && from_0)
+        take_refusal(m, g);
+    else if (kind == REPORT && g->rank >= 0 && g->rank < m->s->ranks)
+        take_report(m, g);
+    else
+        lose(m, g, -EBADMSG);
 }
 
 // -------- rank 0
 
-// Tells all who are there, and for a second those who come late, since nobody would answer them afterwards.
-static void tell_failure(meeting *m) {
-    double until = clock_now() + LINGER_S;
-    for (;;) {
-        for (int i = 0; i < m->n; i++) {
-            if (m->guests[i].rank < 0 || m->guests[i].told) continue;
-            say(m, m->guests[i].fd, REPORT, zero_last_error());
-            m->guests[i].told = 1;
-        }
-        if (!find_absent(m, not_here) || clock_now() > until || clock_now() > m->deadline) return;
-        look(m, until);
+// Tells all where they listen (HELLO), or that they are connected, or the failure, after which it has no more
+// to say to them.
+static void tell_all(meeting *m, int kind) {
+    char name[NAME];
+    for (int i = 0; i < m->n; i++) {
+        guest *g = &m->guests[i];
+        if (g->rank < 0 || (kind == HELLO && m->rc)) continue;
+        int rc = kind == HELLO ? say_hello(m, g->fd, m->seats, m->s->ranks)
+                               : say(m, g->fd, REPORT, m->rc ? zero_last_error() : "");
+        if (m->rc)
+            g->rank = -1;
+        else if (rc)
+            FAIL(m, "%s does not take what rank 0 says: %s", name_of(m, &m->seats[g->rank], name),
+                 strerror(-rc));
     }
 }
 
-// Tells all ranks where they listen, or that they are connected.
-static void tell_all(meeting *m, int kind) {
-    char name[NAME];
-    for (int i = 0; i < m->n && !m->rc; i++) {
-        int fd = m->guests[i].fd, r = m->guests[i].rank;
-        if (r < 0) continue;
-        int rc = kind == HELLO ? say_hello(m, fd, m->seats, m->s->ranks) : say(m, fd, kind, "");
-        if (rc)
-            FAIL(m, "%s does not take what rank 0 says: %s", name_of(m, &m->seats[r], name), strerror(-rc));
+// Draws the run's number, and says in the file, if there is one, where rank 0 listens.
+static void publish(meeting *m) {
+    const seat *me = &m->seats[0];
+    if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run) {
+        m->run = 0;
+        FAIL(m, "no random number: %s", strerror(errno));
+        return;
     }
+    m->run |= 1;  // 0 means none
+    if (!m->s->file) return;
+    snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
+    m->card = (card){ .pid = me->pid, .port = me->port, .run = m->run, .node = me->node };
+    memcpy(m->card.host, me->host, sizeof m->card.host);
+    card_path(m->s->file, m->file);
+    m->rc = card_write(m->file, &m->card);
 }
 
 // The ranks have at least a second to connect to each other. Rank 0 listens a little longer for the ranks
-// that they have waited for in vain. A rank that has not reported by then is the one that is stuck.
-static void receive_all(meeting *m) {
+// that they have waited for in vain. A rank that has not reported by then is the one that is stuck. For a
+// second rank 0 tells a failure to those who come late too, since nobody would answer them afterwards.
+static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[0];
     char list[ZERO_LIST];
+    publish(m);
+    if (m->rc) return;
+    m->reports[0] = 1;
     if (wait_for(m, not_here, &m->deadline))
         FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)", absent_ranks(m, list),
              s->ranks, s->timeout_s, m->where, me->host);
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
-    double until = clock_now() + me->left_s + GRACE_S;
+    double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
     if (wait_for(m, not_reported, &until))
         FAIL(m,
@@ -410,27 +412,24 @@ static void receive_all(meeting *m) {
              "stopped, or a host without answer",
              absent_ranks(m, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
-    if (m->rc) tell_failure(m);
-}
-
-static int be_rank_0(meeting *m) {
-    seat *me = &m->seats[0];
-    if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run)
-        return zero_fail(ZERO_ERR_COMM, "no random number: %s", strerror(errno));
-    m->run |= 1;  // 0 means none
-    m->welcome = 1;
-    if (m->s->file) {
-        snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
-        m->card = (card){ .pid = me->pid, .port = me->port, .run = m->run, .node = me->node };
-        memcpy(m->card.host, me->host, sizeof m->card.host);
-        card_path(m->s->file, m->file);
-        ZERO_TRY(card_write(m->file, &m->card));
+    while (m->rc && find_absent(m, not_here) && clock_now() < late) {
+        look(m, late);
+        tell_all(m, REPORT);
     }
-    receive_all(m);
-    return 0;
 }
 
 // -------- the other ranks
+
+// Connects to where a rank listens, and says hello. Returns the socket, or a negative errno.
+static int introduce(meeting *m, const net_address *to, double until) {
+    seat *me = &m->seats[m->s->rank];
+    double limit = earlier(until, clock_now() + ANSWER_S);
+    int fd = net_connect(to, limit), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+    me->left_s = m->deadline - clock_now();
+    if (!rc) rc = say_hello(m, fd, me, 1);
+    if (rc && fd >= 0) close(fd);
+    return rc ? rc : fd;
+}
 
 // Finds the addresses of rank 0 that are known by now, and returns how many.
 static int candidates(meeting *m, net_address *found) {
@@ -449,27 +448,20 @@ static int candidates(meeting *m, net_address *found) {
     return n;
 }
 
-// Says hello to whoever listens there, and waits for an answer: of a file's address, which may belong to
-// another program by now, for ANSWER_S. At a given address this rank waits, because rank 0 would take a
-// second connection for a second process.
+// Waits ANSWER_S for an answer, because a file's address may belong to another program by now. A rank 0 that
+// was only stopped takes the last of this rank's connections.
 static void try_address(meeting *m, const net_address *to) {
-    seat *me = &m->seats[m->s->rank];
     char text[NET_NAME];
-    double now = clock_now(), until = m->deadline;
-    int fd = net_connect(to, now + 3 < until ? now + 3 : until);
+    double until = earlier(m->deadline, clock_now() + ANSWER_S);
+    m->run = m->s->server ? 0 : m->card.run;
+    int fd = introduce(m, to, until);
     if (fd < 0) {
         snprintf(m->why, sizeof m->why, "%s: %s", net_text(to, text), strerror(-fd));
         return;
     }
-    if (m->s->file && now + ANSWER_S < until) until = now + ANSWER_S;
     m->n = 0;  // an earlier attempt has failed
     guest *zero = let_in(m, fd, 0);
-    m->run = m->s->server ? 0 : m->card.run;
-    me->left_s = m->deadline - clock_now();
-    int rc = net_tune(fd, m->s->silence_s);
-    if (!rc) rc = say_hello(m, fd, me, 1);
-    if (!rc && wait_for(m, not_welcome, &until)) rc = -ETIMEDOUT;
-    if (rc) lose(m, zero, rc);
+    if (wait_for(m, not_welcome, &until)) lose(m, zero, -ETIMEDOUT);
 }
 
 static void not_found(meeting *m) {
@@ -500,8 +492,8 @@ static void find_rank_0(meeting *m) {
     for (double pause = 0.02; !m->rc; pause = pause < 0.3 ? pause * 1.5 : pause) {
         net_address at[ADDRESSES];
         int n = candidates(m, at);
-        for (int i = 0; i < n && !m->rc && !m->welcome; i++) try_address(m, &at[i]);
-        if (m->welcome) return;
+        for (int i = 0; i < n && !m->rc && !m->reports[0]; i++) try_address(m, &at[i]);
+        if (m->reports[0]) return;
         if (clock_now() + pause > m->deadline)
             not_found(m);
         else
@@ -514,18 +506,15 @@ static void connect_to_lower(meeting *m, double until) {
     for (int r = 1; r < me && !m->rc; r++) {
         char text[NET_NAME];
         const net_address *to = &m->seats[r].at;
-        double limit = clock_now() + CONNECT_S;
-        int fd = m->sockets[r] = net_connect(to, limit < until ? limit : until);
-        int rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
-        if (!rc) rc = say_hello(m, fd, &m->seats[me], 1);
-        if (rc)
+        m->sockets[r] = introduce(m, to, until);
+        if (m->sockets[r] < 0)
             FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host,
-                 r, m->seats[r].host, net_text(to, text), strerror(-rc));
+                 r, m->seats[r].host, net_text(to, text), strerror(-m->sockets[r]));
     }
 }
 
-// What this rank cannot do may follow from an earlier failure, which rank 0 knows: so rank 0 has the last
-// word.
+static int hears_0(const meeting *m) { return m->n && m->guests[0].rank == 0 && !m->told; }
+
 static void be_another(meeting *m) {
     char list[ZERO_LIST];
     int me = m->s->rank;
@@ -540,17 +529,11 @@ static void be_another(meeting *m) {
     if (wait_for(m, not_connected, &until))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (m->told || !m->n || m->guests[0].rank) return;  // rank 0 has said why, or is gone
-    zero_failure own = *zero_last_failure();
-    int failed = m->rc;
-    m->rc = 0;
-    say(m, m->guests[0].fd, REPORT, failed ? own.sentence : "");
+    if (hears_0(m)) say(m, m->guests[0].fd, REPORT, m->rc ? zero_last_error() : "");
     until += GRACE_S + 1;
-    if (wait_for(m, not_reported, &until))
-        m->rc = failed
-                    ? zero_fail_again(&own)
-                    : zero_fail(ZERO_ERR_COMM, "rank %d: rank 0 at %s does not say whether all are connected",
-                                me, m->where);
+    while (hears_0(m) && m->reports[0] < 2 && clock_now() < until) look(m, until);
+    if (m->reports[0] < 2)
+        FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
 }
 
 // -------- all ranks
@@ -558,24 +541,22 @@ static void be_another(meeting *m) {
 // Opens the port at which this rank listens: rank 0's is the given one, any other is free. Rank 0 listens at
 // a loopback address only if one was given as a number or as localhost, because a host's own name often
 // resolves to 127.0.1.1.
-static int open_listener(meeting *m) {
+static void open_listener(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
     int loopback = server && resolve_server(m, at) && net_is_loopback(&at[0]) &&
                    (!strcmp(m->host, "localhost") || strspn(m->host, "0123456789.:") == strlen(m->host));
-    if (m->rc) return m->rc;
     m->listener = net_listen(loopback ? &at[0] : NULL, port, m->s->ranks + STRANGERS);
-    if (m->listener == -EADDRINUSE)
-        return zero_fail(ZERO_ERR_COMM,
-                         "rank 0 (host %s) cannot listen at port %d, which is in use, perhaps by another job "
-                         "(ss -ltnp shows it): give another port, in start.server or MASTER_PORT",
-                         me->host, port);
     me->port = m->listener < 0 ? m->listener : net_port(m->listener);
-    if (me->port < 0)
-        return zero_fail(ZERO_ERR_COMM, "rank %d (host %s) cannot listen at %s: %s", m->s->rank, me->host,
-                         server ? m->where : "any port", strerror(-me->port));
-    return 0;
+    if (m->listener == -EADDRINUSE)
+        FAIL(m,
+             "rank 0 (host %s) cannot listen at port %d, which is in use, perhaps by another job (ss -ltnp "
+             "shows it): give another port, in start.server or MASTER_PORT",
+             me->host, port);
+    else if (me->port < 0)
+        FAIL(m, "rank %d (host %s) cannot listen at %s: %s", m->s->rank, me->host,
+             server ? m->where : "any port", strerror(-me->port));
 }
 
 static int check_settings(const rendezvous_settings *s, char host[HOST], int *port) {
@@ -595,67 +576,60 @@ static int check_settings(const rendezvous_settings *s, char host[HOST], int *po
     return s->ranks > 1 && s->server ? net_split(s->server, host, HOST, port) : 0;
 }
 
-static int meet(meeting *m) {
+static void meet(meeting *m) {
     const rendezvous_settings *s = m->s;
-    if (!m->seats || !m->guests)
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s->ranks);
     seat *me = &m->seats[s->rank];
     *me = (seat){ .job = s->job, .rank = s->rank, .ranks = s->ranks, .pid = (int32_t)getpid() };
     me->node = net_machine(me->host);
     snprintf(me->version, sizeof me->version, "%s", s->version ? s->version : "");
     snprintf(m->where, sizeof m->where, "%.300s", s->server ? s->server : s->file ? s->file : "");
-    if (s->ranks == 1) return 0;
-    ZERO_TRY(open_listener(m));
+    if (s->ranks == 1) return;
+    open_listener(m);
+    if (m->rc) return;
     if (s->rank)
         be_another(m);
     else
-        ZERO_TRY(be_rank_0(m));
-    zero_failure f = *zero_last_failure();
-    if (s->rank == 0 && s->file) card_remove(m->file, m->run);
-    if (!m->rc) return 0;
-    f.rank = s->rank;
-    f.lower = m->told ? s->rank : -1;
-    return zero_fail_again(&f);
+        be_rank_0(m);
 }
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
     rendezvous_settings s = *settings;
-    char host[HOST];
-    int port = 0;
-    ZERO_TRY(check_settings(&s, host, &port));
+    meeting m = { .s = &s, .sockets = sockets, .listener = -1, .why = "no attempt" };
+    ZERO_TRY(check_settings(&s, m.host, &m.port));
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
-    char reported[s.ranks], absent[s.ranks];
-    memset(reported, 0, sizeof reported);
-    meeting m = { .s = &s,
-                  .sockets = sockets,
-                  .reported = reported,
-                  .absent = absent,
-                  .listener = -1,
-                  .deadline = clock_now() + s.timeout_s,
-                  .most = s.ranks + STRANGERS,
-                  .host = host,
-                  .port = port,
-                  .why = "no attempt" };
+    m.deadline = clock_now() + s.timeout_s;
+    m.most = s.ranks + STRANGERS;
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
     m.guests = calloc((size_t)m.most, sizeof *m.guests);
+    m.reports = calloc((size_t)s.ranks, 1);
+    m.absent = calloc((size_t)s.ranks, 1);
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
-    int rc = meet(&m);
+    if (m.seats && m.guests && m.reports && m.absent)
+        meet(&m);
+    else
+        m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);
+    zero_failure f = *zero_last_failure();
     for (int i = 0; i < m.n; i++) {
         const guest *g = &m.guests[i];
-        if (!rc && g->rank >= 0)
+        if (!m.rc && g->rank >= 0)
             sockets[g->rank] = g->fd;
         else if (g->fd >= 0)
             close(g->fd);
     }
-    if (m.listener >= 0) close(m.listener);
     for (int r = 0; r < s.ranks; r++) {
-        if (rc && sockets[r] >= 0) close(sockets[r]);
-        if (rc) sockets[r] = -1;
-        if (rc) continue;
+        if (m.rc && sockets[r] >= 0) close(sockets[r]);
+        if (m.rc) sockets[r] = -1;
+        if (m.rc) continue;
         peers[r] = (rendezvous_peer){ .node = m.seats[r].node, .pid = m.seats[r].pid };
         memcpy(peers[r].host, m.seats[r].host, sizeof peers[r].host);
     }
+    if (m.listener >= 0) close(m.listener);
+    if (m.run && s.file && !s.rank) card_remove(m.file, m.run);
     free(m.seats);
     free(m.guests);
-    return rc;
+    free(m.reports);
+    free(m.absent);
+    f.rank = s.rank;
+    f.lower = m.told ? s.rank : -1;
+    return m.rc ? zero_fail_again(&f) : 0;
 }
