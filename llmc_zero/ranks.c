@@ -81,8 +81,7 @@ static int share(void *ctx, double mine, double *all) {
 static int broadcast(void *ctx, int root, void *data, size_t bytes) {
     return zero_broadcast(ctx, root, data, bytes);
 }
-static int barrier(void *ctx) { return zero_barrier(ctx); }
-voice voice_of_ranks(zero *z) { return (voice){ z, share, broadcast, barrier }; }
+voice voice_of_ranks(zero *z) { return (voice){ z, share, broadcast }; }
 int agree(zero *z, int rc) { return failure_agree_by(voice_of_ranks(z), &z->net, rc); }
 
 // There is no plugin, or one that failed while it was created. If the ranks know of each other's failure the

@@ -15,7 +15,7 @@
 #include "../llmc_zero/error.h"
 
 enum { RANKS = 200 };
-static char hosts[RANKS][NET_HOST];
+static rendezvous_peer who[RANKS];
 
 // Silent ranks.
 static void do_nothing(net *n) { (void)n; }
@@ -28,12 +28,12 @@ static const net_functions silence = { .abandon = do_nothing, .tell = tell_nobod
 static net some_ranks(int ranks) {
     static net_peer peers[RANKS];
     for (int r = 0; r < ranks; r++) {
-        snprintf(hosts[r], NET_HOST, "node%d", r);
+        snprintf(who[r].host, sizeof who[r].host, "node%d", r);
         peers[r] = (net_peer){ .gone = 1 };  // no rank waits for it
     }
     return (net){ .rank = 1,
                   .ranks = ranks,
-                  .hosts = hosts,
+                  .who = who,
                   .peers = peers,
                   .f = &silence,
                   .timeout_s = 2.5,
@@ -64,7 +64,7 @@ static void ranks_and_collectives(void **state) {
          "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host node1) waited 2.5 s in an all-gather of scalars for rank 0 (host node0): " END);
-    n.hosts = NULL;  // as in the exchange that tells them
+    n.who = NULL;  // as in the exchange that tells them
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);
 }
@@ -77,7 +77,7 @@ static void many_ranks(void **state) {
     int named = 0, more = 0;
     memset(missing, 1, sizeof missing);
     missing[1] = 0;
-    memset(hosts[5], 'h', NET_HOST - 1);
+    memset(who[5].host, 'h', sizeof who[5].host - 1);
     assert_int_equal(failure_late(&n, (net_use){ .unit = 7, .units = 1 }, EXCHANGE_GATHER, missing),
                      ZERO_ERR_COMM);
     for (const char *p = strstr(zero_last_error(), " for "); (p = strstr(p, " (host")); p++) named++;

@@ -102,8 +102,7 @@ static int share_by_net(void *ctx, double mine, double *all) {
 static int broadcast_by_net(void *ctx, int root, void *data, size_t bytes) {
     return net_broadcast(ctx, root, data, bytes);
 }
-static int barrier_by_net(void *ctx) { return net_least(ctx, 0); }
-voice voice_of_net(net *n) { return (voice){ n, share_by_net, broadcast_by_net, barrier_by_net }; }
+voice voice_of_net(net *n) { return (voice){ n, share_by_net, broadcast_by_net }; }
 
 int failure_agree_by(voice v, const net *n, int rc) {
     if (n->ranks == 1) return rc;
@@ -118,7 +117,8 @@ int failure_agree_by(voice v, const net *n, int rc) {
     }
     if (!failed) return 0;
     ZERO_TRY(v.broadcast(v.ctx, lowest, &first, sizeof first));
-    v.barrier(v.ctx);  // if that fails, the first failure is still the one to report
+    v.share(v.ctx, 0,
+            all);  // nobody leaves before; if that fails, the first failure is still the one to report
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
     return zero_failed_after(n->rank);

@@ -18,7 +18,6 @@ typedef struct {
     void *ctx;
     int (*share)(void *ctx, double mine, double *all);  // all (ranks): each rank's
     int (*broadcast)(void *ctx, int root, void *data, size_t bytes);
-    int (*barrier)(void *ctx);
 } voice;
 voice voice_of_net(net *n);
 int failure_agree_by(voice v, const net *n, int rc);

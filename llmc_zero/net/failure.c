@@ -213,17 +213,6 @@ int failure_speaks(net *n, int status) {
     return speaks;
 }
 
-int failure_lower(net *n) {
-    int lower = 0;
-    if (n->speaks >= 0) return !n->speaks;
-    take_over(n);
-    failure_tell_end(n, 1);
-    listen(n, claim_s, are_lower_heard);
-    for (int r = 0; r < n->rank; r++) lower += n->peers[r].ended;
-    pthread_mutex_unlock(&n->lock);
-    return lower;
-}
-
 static int has_speaker_ended(const net *n) {
     return n->peers[n->ended.root].gone || n->peers[n->ended.root].left;
 }
@@ -240,16 +229,22 @@ static void say(const char *sentence) {
 }
 
 void net_close(net *n, int clean) {
-    if (!n->f) return;
-    pthread_mutex_lock(&n->lock);
-    if (!clean || n->failed)
-        failure_tell_end(n, 1);
-    else if (!n->f->watched)
-        failure_tell_all(n, &(net_note){ .kind = NOTE_GOODBYE });
-    n->f->close(n, clean);
-    pthread_mutex_unlock(&n->lock);
-    pthread_mutex_destroy(&n->lock);
-    net_forget(n);
+    if (n->f) {
+        pthread_mutex_lock(&n->lock);
+        if (!clean || n->failed)
+            failure_tell_end(n, 1);
+        else if (!n->f->watched)
+            failure_tell_all(n, &(net_note){ .kind = NOTE_GOODBYE });
+        n->f->close(n, clean);
+        pthread_mutex_unlock(&n->lock);
+        pthread_mutex_destroy(&n->lock);
+    }
+    free(n->connection);
+    free(n->peers);
+    free(n->who);
+    n->f = NULL;
+    n->connection = n->peers = NULL;
+    n->who = NULL;
 }
 
 void failure_end(net *n, int status, const char *sentence) {

@@ -32,10 +32,8 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
 // the job, which zero_last_error() then says; else 0. There are no exchanges any more.
 int failure_ask(net *n, int timed_out, char *silent);
 
-// This rank has failed and its program cannot use the ranks any more. Returns how many lower ranks are known
-// to have failed as well; 0: this one is to speak.
-int failure_lower(net *n);
-// 1: this rank is the one to speak. It tells the others that the job is over.
+// This rank has failed and its program cannot use the ranks any more. It tells the others that the job is
+// over. 1: this rank is the one to speak.
 int failure_speaks(net *n, int status);
 // Ends the job. The rank that is to speak writes the sentence and a newline to stderr; NULL: nothing. This is
 // the only place at which the library writes, and ends a process. n NULL or alone: there are no other ranks.

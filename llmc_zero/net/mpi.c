@@ -19,11 +19,10 @@ static const double start_s = 10;  // MPI's own start may take this much longer 
 typedef struct {
     MPI_Comm given, comm;
     int overlap, finalize;  // finalize: MPI was started here
-    int rank, ranks, node_rank, ranks_on_node;
-    int rc;  // of the start
-    zero_failure failure;
-    net_note notes[NOTES];  // that this rank has sent
-    MPI_Request *requests;  // (2 * ranks) of the exchange under way: from each rank, then to each
+    int rank, ranks;
+    zero_failure failure;    // of the start
+    net_note notes[NOTES];   // that this rank has sent
+    MPI_Request requests[];  // (2 * ranks) of the exchange under way: from each rank, then to each
 } mpi_state;
 static mpi_state *state_of(const net *n) { return n->connection; }
 
@@ -157,7 +156,6 @@ static int start_mpi(int threads, int *finalize) {
 }
 
 static int meet(mpi_state *m) {
-    MPI_Comm node;
     if (m->given == MPI_COMM_NULL)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.mpi_comm",
                                  " points to MPI_COMM_NULL: this process is in no communicator");
@@ -166,17 +164,12 @@ static int meet(mpi_state *m) {
     MPI_TRY(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN));
     MPI_TRY(MPI_Comm_rank(m->comm, &m->rank));
     MPI_TRY(MPI_Comm_size(m->comm, &m->ranks));
-    MPI_TRY(MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-    MPI_TRY(MPI_Comm_size(node, &m->ranks_on_node));
-    MPI_TRY(MPI_Comm_rank(node, &m->node_rank));
-    MPI_TRY(MPI_Comm_free(&node));
     return 0;
 }
 
 static void *run_meet(void *state) {
     mpi_state *m = state;
-    m->rc = meet(m);
-    if (m->rc) m->failure = *zero_last_failure();
+    if (meet(m)) m->failure = *zero_last_failure();
     return NULL;
 }
 
@@ -200,15 +193,16 @@ static int outlasts(double limit, void *(*run)(void *), void *state) {
     return 0;
 }
 
-// An MPI that the caller has started may allow one thread only, so this one goes on. *left: a thread still
-// uses m.
-static int meet_within(double limit, mpi_state *m, int *left) {
+// An MPI that the caller has started may allow one thread only, so this one goes on. If a thread is left
+// behind it still uses the state, and n forgets that.
+static int meet_within(double limit, net *n) {
+    mpi_state *m = state_of(n);
     int running = 0;
-    char host[NET_HOST];
+    char host[NET_NAME];
     MPI_TRY(MPI_Initialized(&running));
     if (running) return meet(m);
-    *left = outlasts(limit, run_meet, m);
-    if (!*left) return m->rc ? zero_fail_again(&m->failure) : 0;
+    if (!outlasts(limit, run_meet, m)) return m->failure.code ? zero_fail_again(&m->failure) : 0;
+    n->connection = NULL;
     zero_launch_info launched = zero_launched();
     net_machine(host);
     return zero_fail_rank(
@@ -221,9 +215,6 @@ static void mpi_close(net *n, int clean) {
     mpi_state *s = state_of(n);
     if (clean && !is_over()) MPI_Comm_free(&s->comm);
     if (clean && !is_over() && s->finalize) outlasts(n->timeout_s, run_finalize, NULL);
-    free(s->requests);
-    free(s);
-    n->connection = NULL;
 }
 
 static const net_functions mpi_functions = {
@@ -240,28 +231,20 @@ static const net_functions mpi_functions = {
 };
 
 int net_open_mpi(net *n, const zero_config *config) {
-    int left = 0;
-    char host[NET_HOST];
-    mpi_state *m = calloc(1, sizeof *m);
+    mpi_state *m = n->connection = calloc(1, sizeof *m);
+    rendezvous_peer mine = { .pid = (int)getpid() };
     if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start of MPI");
     m->given = config->start.mpi_comm ? *(MPI_Comm *)config->start.mpi_comm : MPI_COMM_WORLD;
     m->overlap = config->overlap;
-    int rc = meet_within(n->timeout_s + start_s, m, &left);
-    if (!rc) m->requests = malloc(2 * (size_t)m->ranks * sizeof *m->requests);
-    if (!rc) rc = net_prepare(n, &mpi_functions, "mpi", m->rank, m->ranks, m->requests != NULL);
-    if (rc) {
-        net_forget(n);
-        if (!left) free(m->requests);
-        if (!left) free(m);
-        return rc;
-    }
-    for (int i = 0; i < 2 * m->ranks; i++) m->requests[i] = MPI_REQUEST_NULL;
-    n->connection = m;
-    n->node_rank = m->node_rank;
-    n->ranks_on_node = m->ranks_on_node;
-    net_machine(host);
-    ZERO_TRY(net_gather(n, host, n->hosts, sizeof host));
-    int all = net_least(n, n->ranks_on_node == n->ranks);
-    n->on_one_node = all > 0;
-    return all < 0 ? all : 0;
+    ZERO_TRY(meet_within(n->timeout_s + start_s, n));
+    int rank = m->rank, ranks = m->ranks;
+    n->connection = realloc(m, sizeof *m + 2 * (size_t)ranks * sizeof *m->requests);
+    if (!n->connection) free(m);
+    ZERO_TRY(net_prepare(n, "mpi", rank, ranks));
+    for (int i = 0; i < 2 * ranks; i++) state_of(n)->requests[i] = MPI_REQUEST_NULL;
+    n->f = &mpi_functions;
+    mine.node = net_machine(mine.host);
+    ZERO_TRY(net_gather(n, &mine, n->who, sizeof mine));
+    net_seat(n);
+    return 0;
 }

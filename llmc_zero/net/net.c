@@ -5,28 +5,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks, int allocated) {
-    n->f = f;
+int net_prepare(net *n, const char *name, int rank, int ranks) {
     n->name = name;
     n->rank = rank;
     n->ranks = ranks;
     n->ended.root = n->speaks = -1;
     n->peers = calloc((size_t)ranks, sizeof *n->peers);
-    n->hosts = calloc((size_t)ranks, sizeof *n->hosts);
-    for (int r = 0; r < ranks && n->hosts; r++) strcpy(n->hosts[r], "unknown");
-    if (allocated && n->peers && n->hosts && !pthread_mutex_init(&n->lock, NULL)) return 0;
+    n->who = calloc((size_t)ranks, sizeof *n->who);
+    if (n->connection && n->peers && n->who && !pthread_mutex_init(&n->lock, NULL)) return 0;
     return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", ranks);
 }
 
-void net_forget(net *n) {
-    free(n->peers);
-    free(n->hosts);
-    n->f = NULL;
-    n->peers = NULL;
-    n->hosts = NULL;
+void net_seat(net *n) {
+    n->node_rank = n->ranks_on_node = 0;
+    for (int r = 0; r < n->ranks; r++) {
+        int here = n->who[r].node == n->who[n->rank].node;
+        n->ranks_on_node += here;
+        n->node_rank += here && r < n->rank;
+    }
+    n->on_one_node = n->ranks_on_node == n->ranks;
 }
 
-const char *net_host(const net *n, int rank) { return n->hosts ? n->hosts[rank] : "unknown"; }
+const char *net_host(const net *n, int rank) {
+    return n->who && *n->who[rank].host ? n->who[rank].host : "unknown";
+}
 
 // -------- waiting
 
@@ -67,5 +69,6 @@ const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
 }
 
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]) {
-    return zero_list_ranks(list, n->ranks, chosen, n->hosts ? *n->hosts : "unknown", n->hosts ? NET_HOST : 0);
+    return zero_list_ranks(list, n->ranks, chosen, n->who ? n->who->host : "unknown",
+                           n->who ? sizeof *n->who : 0);
 }

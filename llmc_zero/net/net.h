@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { NET_HOST = 64, NET_SENTENCE = 640 };  // bytes of a machine's name; of a sentence that ranks exchange
+enum { NET_SENTENCE = 640 };  // bytes of a sentence that ranks exchange
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
 // What an exchange serves, for the sentence of an error.
@@ -60,13 +60,13 @@ typedef struct {
 
 struct net {
     int rank, ranks, node_rank, ranks_on_node;
-    int on_one_node;          // every rank is on this node
-    const char *name;         // "mpi", "tcp", "self"
-    const net_functions *f;   // NULL: one rank, started alone
-    char (*hosts)[NET_HOST];  // (ranks): the name of each rank's machine
-    double timeout_s;         // of a wait for the other ranks
-    void *connection;         // of f
-    uint32_t exchanges;       // begun
+    int on_one_node;         // every rank is on this node
+    const char *name;        // "mpi", "tcp", "self"
+    const net_functions *f;  // NULL: one rank, started alone, or not connected
+    rendezvous_peer *who;    // (ranks)
+    double timeout_s;        // of a wait for the other ranks
+    void *connection;        // of f; freed by net_close
+    uint32_t exchanges;      // begun
     // failure (net/failure.c)
     pthread_mutex_t lock;      // of the thread that talks to the others
     net_peer *peers;           // (ranks)
@@ -84,9 +84,10 @@ int net_start(net *n, const zero_config *config);
 const char *net_host(const net *n, int rank);
 
 // For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates what is
-// known of each rank; it fails too where the caller has not got its own memory. net_forget undoes it.
-int net_prepare(net *n, const net_functions *f, const char *name, int rank, int ranks, int allocated);
-void net_forget(net *n);
+// known of each rank; it fails too where there was no memory for n->connection. net_seat finds out from `who`
+// which ranks are on this node.
+int net_prepare(net *n, const char *name, int rank, int ranks);
+void net_seat(net *n);
 int net_open_mpi(net *n, const zero_config *config);
 int net_open_tcp(net *n, const rendezvous_settings *s);
 

@@ -296,12 +296,9 @@ static void __attribute__((noreturn)) tcp_end(net *n, int status) {
 }
 
 static void tcp_close(net *n, int clean) {
-    mesh *m = mesh_of(n);
     (void)clean;
     for (int r = 0; r < n->ranks; r++)
-        if (m->peers[r].fd >= 0) close(m->peers[r].fd);
-    free(m);
-    n->connection = NULL;
+        if (mesh_of(n)->peers[r].fd >= 0) close(mesh_of(n)->peers[r].fd);
 }
 
 static const net_functions tcp_functions = {
@@ -323,27 +320,12 @@ int net_open_tcp(net *n, const rendezvous_settings *s) {
     if (s->ranks < 1 || s->ranks > MOST_RANKS)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks", " %d: 1 to %d", s->ranks, MOST_RANKS);
     int sockets[s->ranks];
-    mesh *m = calloc(1, sizeof *m + (size_t)s->ranks * sizeof *m->peers);
-    rendezvous_peer *who = calloc((size_t)s->ranks, sizeof *who);
-    int rc = net_prepare(n, &tcp_functions, "tcp", s->rank, s->ranks, m && who);
-    if (!rc) rc = rendezvous(s, sockets, who);
-    if (rc) {
-        net_forget(n);
-        free(m);
-        free(who);
-        return rc;
-    }
+    mesh *m = n->connection = calloc(1, sizeof *m + (size_t)s->ranks * sizeof *m->peers);
+    ZERO_TRY(net_prepare(n, "tcp", s->rank, s->ranks));
+    ZERO_TRY(rendezvous(s, sockets, n->who));
     m->silence_s = s->silence_s > 0 ? s->silence_s : RENDEZVOUS_SILENCE_S;
-    n->connection = m;
-    n->node_rank = n->ranks_on_node = 0;
-    for (int r = 0; r < n->ranks; r++) {
-        int here = who[r].node == who[n->rank].node;
-        m->peers[r].fd = sockets[r];
-        memcpy(n->hosts[r], who[r].host, sizeof n->hosts[r]);
-        n->ranks_on_node += here;
-        n->node_rank += here && r < n->rank;
-    }
-    n->on_one_node = n->ranks_on_node == n->ranks;
-    free(who);
+    for (int r = 0; r < n->ranks; r++) m->peers[r].fd = sockets[r];
+    net_seat(n);
+    n->f = &tcp_functions;
     return 0;
 }
