@@ -31,46 +31,18 @@ static const char *first_of(const char *const *names) {
     return *names ? value(*names) : NULL;
 }
 
-static int number(const char *name, int *n) {
+// `other` is set by whoever sets `name`.
+static int number(const char *name, const char *other, int *n) {
     const char *v = value(name);
     char *end = NULL;
     long l = v ? strtol(v, &end, 10) : -1;
-    if (!v) return zero_fail(ZERO_ERR_ARGUMENT, "the launcher has set other variables, but not %s", name);
+    if (!v)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set it in each process, or unset %s", other,
+                         value(other), name, other);
     if (*end || l < 0 || l > INT_MAX)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number from 0 on", name, v);
     *n = (int)l;
     return 0;
-}
-
-// Finds the first of Slurm's hosts: node[08-11,3],other -> node08. Brackets may stand anywhere, more than
-// once.
-static void first_host(const char *list, char *host, size_t bytes) {
-    size_t n = 0;
-    for (int inside = 0, first = 1; *list && (inside || *list != ','); list++) {
-        if (*list == '[')
-            inside = first = 1;
-        else if (*list == ']')
-            inside = 0;
-        else if (inside && !isdigit((unsigned char)*list))
-            first = 0;
-        else if ((!inside || first) && n + 1 < bytes)
-            host[n++] = *list;
-    }
-    host[n] = 0;
-}
-
-// Rank 0 is on the step's first host. Each step of a job has a port of its own.
-static void slurm_server(char *server, size_t bytes, uint64_t job) {
-    const char *list = FIRST_OF("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST");
-    const char *address = value("SLURM_LAUNCH_NODE_IPADDR");
-    char host[256] = "";
-    if (list)
-        first_host(list, host, sizeof host);
-    else if (address)
-        snprintf(host, sizeof host, "%s", address);
-    if (*host)
-        snprintf(server, bytes, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host,
-                 PORTS_FROM + (int)(job % PORTS));
 }
 
 // If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same, and each would
@@ -78,27 +50,14 @@ static void slurm_server(char *server, size_t bytes, uint64_t job) {
 static int check_own(const rendezvous_settings *s, const launcher *by) {
     int task = 0, tasks = 1;
     if (!value(by->ranks) || !value(by->rank) || value("TORCHELASTIC_RUN_ID")) return 0;
-    ZERO_TRY(number(by->rank, &task));
-    ZERO_TRY(number(by->ranks, &tasks));
+    ZERO_TRY(number(by->rank, by->ranks, &task));
+    ZERO_TRY(number(by->ranks, by->rank, &tasks));
     if (tasks == 1 || s->ranks > tasks || (s->ranks == tasks && s->rank == task)) return 0;
     return zero_fail(
         ZERO_ERR_ARGUMENT,
         "RANK=%d and WORLD_SIZE=%d, but %s started this as task %d of %d: unset both, since %s's "
         "numbers are enough, or set them in each task",
         s->rank, s->ranks, by->name, task, tasks, by->name);
-}
-
-// Rank 0 is on MASTER_ADDR. torchrun's agent usually listens at that port itself, so all ranks compute
-// another.
-static void own_server(char *server, size_t bytes, const char *host, const char *port, uint64_t job) {
-    char other[8];
-    const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
-    if (agent && !strcmp(agent, "True")) {
-        int taken = atoi(port), n = PORTS_FROM + (int)(XXH3_64bits_withSeed(port, strlen(port), job) % PORTS);
-        snprintf(other, sizeof other, "%d", n == taken ? n + 1 : n);
-        port = other;
-    }
-    snprintf(server, bytes, strchr(host, ':') ? "[%.255s]:%.20s" : "%.255s:%.20s", host, port);
 }
 
 // Returns a number for the job; 0: there is none.
@@ -114,37 +73,69 @@ static uint64_t job_number(const launcher *by) {
     return number ? number : 1;
 }
 
+// Returns the first of Slurm's hosts: node[08-11,3],other -> node08. Brackets may stand anywhere, more than
+// once.
+static const char *first_host(const char *list, char *host, size_t bytes) {
+    size_t n = 0;
+    for (int inside = 0, first = 1; *list && (inside || *list != ','); list++) {
+        if (*list == '[')
+            inside = first = 1;
+        else if (*list == ']')
+            inside = 0;
+        else if (inside && !isdigit((unsigned char)*list))
+            first = 0;
+        else if ((!inside || first) && n + 1 < bytes)
+            host[n++] = *list;
+    }
+    host[n] = 0;
+    return host;
+}
+
+// Rank 0 is on MASTER_ADDR, or on the first host of Slurm's step. torchrun's agent usually listens at
+// MASTER_PORT itself, so all ranks compute another port; each step of a Slurm job has one of its own.
+static int find_server(const launcher *by, const rendezvous_settings *s, char *server, size_t bytes) {
+    const char *host = value("MASTER_ADDR"), *given = value("MASTER_PORT");
+    const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
+    const char *list = FIRST_OF("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST");
+    char first[256], port[24];
+    if (!host || !given) {
+        host = list ? first_host(list, first, sizeof first) : value("SLURM_LAUNCH_NODE_IPADDR");
+        if (by == &own || !value(srun.rank) || !s->job) host = NULL;
+        snprintf(port, sizeof port, "%d", PORTS_FROM + (int)(s->job % PORTS));
+    } else if (agent && !strcmp(agent, "True")) {
+        int n = PORTS_FROM + (int)(XXH3_64bits_withSeed(given, strlen(given), s->job) % PORTS);
+        snprintf(port, sizeof port, "%d", n == atoi(given) ? n + 1 : n);
+    } else {
+        snprintf(port, sizeof port, "%s", given);
+    }
+    if (!host || !*host)
+        return zero_fail_setting(
+            ZERO_ERR_ARGUMENT, "start.server start.file",
+            " is missing: the launcher has started %d ranks, but does not say where rank 0 is: give its "
+            "address as host:port, or MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks "
+            "see",
+            s->ranks);
+    snprintf(server, bytes, strchr(host, ':') ? "[%.255s]:%s" : "%.255s:%s", host, port);
+    return 0;
+}
+
 int launched_read(rendezvous_settings *s) {
     static _Thread_local char server[320];
     rendezvous_settings found = *s;
-    const char *host = value("MASTER_ADDR"), *port = value("MASTER_PORT"), *world = value("WORLD_SIZE");
-    int mpi = value(mpirun.rank) != NULL, slurm = value(srun.rank) != NULL;
-    const launcher *by = slurm ? &srun : NULL;
-    if (mpi) by = &mpirun;
-    if (world && (value("RANK") || !by)) by = &own;
-    *server = 0;
+    const launcher *by = value(srun.rank) ? &srun : NULL, *around;
+    if (value(mpirun.rank)) by = &mpirun;
+    around = by;
+    if (value(own.ranks) && (value(own.rank) || !by)) by = &own;
     if (!by) return 0;
-    if (by == &own && !value("RANK"))
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "WORLD_SIZE=%s, but no RANK: set it in each process, or unset WORLD_SIZE", world);
-    ZERO_TRY(number(by->rank, &found.rank));
-    ZERO_TRY(number(by == &srun && !value(by->ranks) ? "SLURM_NTASKS" : by->ranks, &found.ranks));
-    if (by == &own) ZERO_TRY(check_own(&found, mpi ? &mpirun : &srun));
+    const char *ranks = by == &srun && !value(by->ranks) ? "SLURM_NTASKS" : by->ranks;
+    ZERO_TRY(number(by->rank, by->ranks, &found.rank));
+    ZERO_TRY(number(ranks, by->rank, &found.ranks));
+    if (by == &own && around) ZERO_TRY(check_own(&found, around));
     // Under mpirun the step is that of its daemon, and each of torchrun's agents may be a step of its own.
     uint64_t job = job_number(by);
     if (job) found.job = job;
     if (!s->server && !s->file && found.ranks > 1) {
-        if (host && port)
-            own_server(server, sizeof server, host, port, found.job);
-        else if (slurm && by != &own && job)
-            slurm_server(server, sizeof server, job);
-        if (!*server)
-            return zero_fail_setting(
-                ZERO_ERR_ARGUMENT, "start.server start.file",
-                " is missing: the launcher has started %d ranks, but does not say where rank 0 is: give its "
-                "address as host:port, or MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks "
-                "see",
-                found.ranks);
+        ZERO_TRY(find_server(by, &found, server, sizeof server));
         found.server = server;
     }
     *s = found;
