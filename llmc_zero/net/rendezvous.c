@@ -273,8 +273,9 @@ static void forget_earlier(meeting *m, const seat *h) {
 // The rank can be reached at the address from which it came.
 static void sit_down(meeting *m, guest *g) {
     seat *h = &g->in.seat;
-    int rc = net_other_end(g->fd, &h->at);
-    h->at.sin6_port = htons((uint16_t)h->port);
+    net_address from;
+    int rc = net_other_end(g->fd, &from);
+    if (!rc) h->at = net_from(&from.any, h->port);
     m->seats[h->rank] = *h;
     if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
     if (!rc && !m->rc) rc = say(m, g->fd, REPORT, "");
@@ -313,8 +314,9 @@ static void take_seat(meeting *m, guest *g) {
     seat *s = &g->in.seat;
     net_address zero;
     if (s->rank < 0 || s->rank >= m->s->ranks || net_other_end(g->fd, &zero)) return lose(m, g, -EBADMSG);
-    if (net_is_loopback(&s->at)) s->at.sin6_addr = zero.sin6_addr;
-    if (IN6_IS_ADDR_LINKLOCAL(&s->at.sin6_addr)) s->at.sin6_scope_id = zero.sin6_scope_id;
+    if (net_is_loopback(&s->at)) s->at = net_from(&zero.any, s->port);
+    if (s->at.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->at.v6.sin6_addr))
+        s->at.v6.sin6_scope_id = zero.v6.sin6_scope_id;
     if (s->rank != m->s->rank) m->seats[s->rank] = *s;
 }
 
@@ -538,16 +540,13 @@ static void be_another(meeting *m) {
 
 // -------- all ranks
 
-// Opens the port at which this rank listens: rank 0's is the given one, any other is free. Rank 0 listens at
-// a loopback address only if one was given as a number or as localhost, because a host's own name often
-// resolves to 127.0.1.1.
+// Opens the port at which this rank listens: rank 0's is the given one, any other is free.
 static void open_listener(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
-    int loopback = server && resolve_server(m, at) && net_is_loopback(&at[0]) &&
-                   (!strcmp(m->host, "localhost") || strspn(m->host, "0123456789.:") == strlen(m->host));
-    m->listener = net_listen(loopback ? &at[0] : NULL, port, m->s->ranks + STRANGERS);
+    if (server) resolve_server(m, at);  // the others could not find it
+    m->listener = net_listen(port, m->s->ranks + STRANGERS);
     me->port = m->listener < 0 ? m->listener : net_port(m->listener);
     if (m->listener == -EADDRINUSE)
         FAIL(m,
@@ -555,8 +554,8 @@ static void open_listener(meeting *m) {
              "shows it): give another port, in start.server or MASTER_PORT",
              me->host, port);
     else if (me->port < 0)
-        FAIL(m, "rank %d (host %s) cannot listen at %s: %s", m->s->rank, me->host,
-             server ? m->where : "any port", strerror(-me->port));
+        FAIL(m, "rank %d (host %s) cannot listen at port %d: %s", m->s->rank, me->host, port,
+             strerror(-me->port));
 }
 
 static int check_settings(const rendezvous_settings *s, char host[HOST], int *port) {

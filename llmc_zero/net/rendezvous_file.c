@@ -24,7 +24,7 @@ static void find_addresses(card *c) {
         if (off || (i->ifa_flags & IFF_LOOPBACK) || (family != AF_INET && family != AF_INET6)) continue;
         net_address a = net_from(i->ifa_addr, c->port);
         // Another host cannot use a link-local address.
-        if (!IN6_IS_ADDR_LINKLOCAL(&a.sin6_addr)) c->at[c->n++] = a;
+        if (family == AF_INET || !IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) c->at[c->n++] = a;
     }
     freeifaddrs(all);
 }

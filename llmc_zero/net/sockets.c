@@ -45,44 +45,27 @@ int net_split(const char *text, char *host, size_t host_bytes, int *port) {
     return 0;
 }
 
-// What the system's calls take and give.
-typedef union {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-} system_address;
-
-static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };  // ::ffff:0:0/96
-
-net_address net_from(const struct sockaddr *a, int port) {
-    net_address found = { .sin6_family = AF_INET6 };
-    if (a->sa_family == AF_INET6) {
-        memcpy(&found, a, sizeof found);
-    } else {
-        struct sockaddr_in v4;
-        memcpy(&v4, a, sizeof v4);
-        memcpy(&found.sin6_addr, mapped, sizeof mapped);
-        memcpy(&found.sin6_addr.s6_addr[sizeof mapped], &v4.sin_addr, sizeof v4.sin_addr);
-    }
-    found.sin6_port = htons((uint16_t)port);
-    return found;
+static in_port_t *port_in(net_address *a) {
+    return a->any.sa_family == AF_INET ? &a->v4.sin_port : &a->v6.sin6_port;
 }
 
-static socklen_t to_system(const net_address *a, system_address *s) {
-    if (!IN6_IS_ADDR_V4MAPPED(&a->sin6_addr)) {
-        s->v6 = *a;
-        return sizeof s->v6;
+// An IPv4 address that stands in an IPv6 one, ::ffff:a.b.c.d, is taken out: the host may have no IPv6.
+net_address net_from(const struct sockaddr *from, int port) {
+    net_address a = { .v6 = { 0 } };
+    memcpy(&a, from, from->sa_family == AF_INET ? sizeof a.v4 : sizeof a.v6);
+    if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&a.v6.sin6_addr)) {
+        net_address v4 = { .v4 = { .sin_family = AF_INET } };
+        memcpy(&v4.v4.sin_addr, &a.v6.sin6_addr.s6_addr[12], sizeof v4.v4.sin_addr);
+        a = v4;
     }
-    s->v4 = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = a->sin6_port };
-    memcpy(&s->v4.sin_addr, &a->sin6_addr.s6_addr[sizeof mapped], sizeof s->v4.sin_addr);
-    return sizeof s->v4;
+    *port_in(&a) = htons((uint16_t)port);
+    return a;
 }
 
 static int end_of(int fd, net_address *a, int (*name)(int, struct sockaddr *, socklen_t *)) {
-    system_address s;
-    socklen_t bytes = sizeof s;
-    if (name(fd, &s.any, &bytes)) return -errno;
-    *a = net_from(&s.any, ntohs(s.any.sa_family == AF_INET ? s.v4.sin_port : s.v6.sin6_port));
+    socklen_t bytes = sizeof *a;
+    if (name(fd, &a->any, &bytes)) return -errno;
+    *a = net_from(&a->any, ntohs(*port_in(a)));
     return 0;
 }
 
@@ -105,19 +88,16 @@ int net_resolve(const char *host, int port, net_address *found, int most, const 
 }
 
 int net_is_loopback(const net_address *a) {
-    const struct in6_addr *i = &a->sin6_addr;
-    return IN6_IS_ADDR_V4MAPPED(i) ? i->s6_addr[sizeof mapped] == 127 : IN6_IS_ADDR_LOOPBACK(i);
+    if (a->any.sa_family == AF_INET) return ntohl(a->v4.sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&a->v6.sin6_addr);
 }
 
 const char *net_text(const net_address *a, char text[NET_NAME]) {
-    char number[INET6_ADDRSTRLEN] = "?";
-    const struct in6_addr *i = &a->sin6_addr;
-    int v4 = IN6_IS_ADDR_V4MAPPED(i);
-    if (v4)
-        inet_ntop(AF_INET, &i->s6_addr[sizeof mapped], number, sizeof number);
-    else
-        inet_ntop(AF_INET6, i, number, sizeof number);
-    snprintf(text, NET_NAME, v4 ? "%s:%d" : "[%s]:%d", number, ntohs(a->sin6_port));
+    const int numbers = NI_NUMERICHOST | NI_NUMERICSERV;
+    char host[INET6_ADDRSTRLEN], port[8];
+    if (getnameinfo(&a->any, sizeof *a, host, sizeof host, port, sizeof port, numbers))
+        return strcpy(text, "an unknown address");
+    snprintf(text, NET_NAME, a->any.sa_family == AF_INET ? "%s:%s" : "[%s]:%s", host, port);
     return text;
 }
 
@@ -127,31 +107,27 @@ static int set(int fd, int level, int option, int value) {
     return setsockopt(fd, level, option, &value, sizeof value) ? -errno : 0;
 }
 
-static int listen_at(const net_address *at, int backlog) {
-    system_address s;
-    socklen_t bytes = to_system(at, &s);
-    int fd = socket(s.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+static int listen_by(int family, int port, int backlog) {
+    net_address all = { .any = { .sa_family = (sa_family_t)family } };
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
+    *port_in(&all) = htons((uint16_t)port);
     int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // an earlier run's lingering connections hold the port
-    if (!rc && s.any.sa_family == AF_INET6) rc = set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    if (!rc && (bind(fd, &s.any, bytes) || listen(fd, backlog))) rc = -errno;
+    if (!rc && family == AF_INET6) rc = set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    if (!rc && (bind(fd, &all.any, sizeof all) || listen(fd, backlog))) rc = -errno;
     if (rc) close(fd);
     return rc ? rc : fd;
 }
 
-int net_listen(const net_address *at, int port, int backlog) {
-    if (at) return listen_at(at, backlog);
-    net_address all = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port) };  // takes IPv4 too
-    int fd = listen_at(&all, backlog);
-    if (fd >= 0 || fd == -EADDRINUSE || fd == -EACCES) return fd;
-    memcpy(&all.sin6_addr, mapped, sizeof mapped);
-    return listen_at(&all, backlog);
+int net_listen(int port, int backlog) {
+    int fd = listen_by(AF_INET6, port, backlog);  // takes IPv4 too
+    return fd >= 0 || fd == -EADDRINUSE || fd == -EACCES ? fd : listen_by(AF_INET, port, backlog);
 }
 
 int net_port(int fd) {
     net_address a;
     int rc = end_of(fd, &a, getsockname);
-    return rc ? rc : ntohs(a.sin6_port);
+    return rc ? rc : ntohs(*port_in(&a));
 }
 
 int net_accept(int listener) {
@@ -181,13 +157,11 @@ int net_wait(int fd, int events, double deadline) {
 static int is_own_echo(int fd) {
     net_address here, there;
     if (end_of(fd, &here, getsockname) || net_other_end(fd, &there)) return 0;
-    return here.sin6_port == there.sin6_port && IN6_ARE_ADDR_EQUAL(&here.sin6_addr, &there.sin6_addr);
+    return !memcmp(&here, &there, sizeof here);
 }
 
 static int finish_connect(int fd, const net_address *to, double deadline) {
-    system_address s;
-    socklen_t length = to_system(to, &s);
-    if (!connect(fd, &s.any, length)) return 0;
+    if (!connect(fd, &to->any, sizeof *to)) return 0;
     if (errno != EINPROGRESS && errno != EINTR) return -errno;
     int rc = net_wait(fd, POLLOUT, deadline), error = 0;
     socklen_t bytes = sizeof error;
@@ -197,8 +171,7 @@ static int finish_connect(int fd, const net_address *to, double deadline) {
 }
 
 int net_connect(const net_address *to, double deadline) {
-    int family = IN6_IS_ADDR_V4MAPPED(&to->sin6_addr) ? AF_INET : AF_INET6;
-    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
     int rc = finish_connect(fd, to, deadline);
     if (!rc && is_own_echo(fd)) rc = -ECONNREFUSED;

@@ -6,8 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// An IPv4 address stands in an IPv6 one, as ::ffff:a.b.c.d, so there is one kind of address.
-typedef struct sockaddr_in6 net_address;
+// An address with its port. What is not used is 0, so that memcmp compares two.
+typedef union {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} net_address;
 
 enum { NET_NAME = 64 };     // longest name of a machine, text of an address with its port
 enum { NET_PORT = 12345 };  // of rank 0 where none is given, as in llm.c
@@ -22,14 +26,13 @@ int net_split(const char *text, char *host, size_t host_bytes, int *port);
 // Finds up to `most` addresses of a host and returns how many; or 0, with the resolver's words in *why, and
 // *for_good set if asking again is of no use. The resolver has its own time limits (/etc/resolv.conf).
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good);
-net_address net_from(const struct sockaddr *a, int port);  // of either kind
-int net_other_end(int fd, net_address *a);                 // 0, or a negative errno
+net_address net_from(const struct sockaddr *from, int port);  // of either kind
+int net_other_end(int fd, net_address *a);                    // 0, or a negative errno
 int net_is_loopback(const net_address *a);
 const char *net_text(const net_address *a, char text[NET_NAME]);  // "10.0.0.1:4567"
 
-// Listens at this address; NULL: at all of this machine's, on `port`, 0 for any that is free. Returns the
-// socket.
-int net_listen(const net_address *at, int port, int backlog);
+// Listens at all of this machine's addresses, on `port`, 0 for any that is free. Returns the socket.
+int net_listen(int port, int backlog);
 int net_port(int fd);
 int net_accept(int listener);                             // -EAGAIN: nobody is there
 int net_connect(const net_address *to, double deadline);  // returns the socket
