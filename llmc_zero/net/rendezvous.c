@@ -568,7 +568,7 @@ static int check_settings(const rendezvous_settings *s, char host[HOST], int *po
             ", the address of rank 0 as host:port, or start.file, a file that all %d ranks see, "
             "is needed: one of the two",
             s->ranks);
-    if (s->file && strlen(s->file) > PATH_MAX - 64)
+    if (s->file && strlen(s->file) > PATH_MAX - 2 * CARD_ROOM)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file", " %.60s...: too long a name", s->file);
     if (!(s->timeout_s > 0))
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.timeout_s", " %g: above 0", s->timeout_s);

@@ -74,11 +74,18 @@ static int check_card(const char *path, uint64_t run) {
     return rc ? -rc : run && c.run != run ? EBADMSG : 0;
 }
 
+// path.RUN.word is this process's alone, because run numbers are random. A path leaves room for it.
+static void name_beside(char name[PATH_MAX], const char *path, uint64_t run, const char *word) {
+    snprintf(name, PATH_MAX, "%.*s.%" PRIx64 ".%s", PATH_MAX - CARD_ROOM, path, run, word);
+}
+
 // Removes such a card, and nothing else. Because another file may take its place after the check, the file is
 // moved aside, checked again, and put back if it is no such card. Returns 0 if the name is free, or errno.
-static int remove_card(const char *path, const char *aside, uint64_t run) {
+static int remove_card(const char *path, uint64_t mine, uint64_t run) {
+    char aside[PATH_MAX];
     int error = check_card(path, run);
     if (error) return error == ENOENT ? 0 : error;
+    name_beside(aside, path, mine, "old");
     if (rename(path, aside) && errno != ENOENT)
         return errno;  // ENOENT: it is gone, or it was moved and NFS has lost the answer
     if (!(error = check_card(aside, run))) return unlink(aside) ? errno : 0;
@@ -87,21 +94,15 @@ static int remove_card(const char *path, const char *aside, uint64_t run) {
     return error;
 }
 
-// path.RUN.word is this process's alone, because run numbers are random.
-static int name_beside(char name[PATH_MAX], const char *path, uint64_t run, const char *word) {
-    return snprintf(name, PATH_MAX, "%s.%" PRIx64 ".%s", path, run, word) >= PATH_MAX ? ENAMETOOLONG : 0;
-}
-
 // A file that is no card keeps its name. Several processes may try to put their cards there at the same time.
 static int put_card(const char *path, const card *c) {
-    char name[PATH_MAX], aside[PATH_MAX];
-    int error = name_beside(name, path, c->run, "new");
-    if (!error) error = name_beside(aside, path, c->run, "old");
+    char name[PATH_MAX];
+    name_beside(name, path, c->run, "new");
+    int error = write_text(name, c);
     if (error) return error;
-    if ((error = write_text(name, c))) return error;
-    for (int tries = 0; !error; tries++) {
-        if ((error = give_name(name, path)) != EEXIST || tries == 10) break;
-        error = remove_card(path, aside, 0);
+    for (int tries = 0; (error = give_name(name, path)) == EEXIST && tries < 10; tries++) {
+        error = remove_card(path, c->run, 0);
+        if (error) break;
     }
     if (error) unlink(name);
     return error;
@@ -131,33 +132,26 @@ int card_write(const char *path, card *c) {
 }
 
 int card_read(const char *path, card *c) {
-    char text[NET_NAME], host[NET_NAME];
-    const char *why;
-    int format = 0, port, for_good;
+    char text[4096] = "", address[NET_NAME], host[NET_NAME];
+    const char *why, *at;
+    int format = 0, used = 0, port, for_good;
+    *c = (card){ .n = 0 };
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not wait for a pipe's writer
     if (fd < 0) return -errno;
-    FILE *f = fdopen(fd, "r");
-    if (!f) {
-        close(fd);
-        return -ENOMEM;
-    }
-    *c = (card){ .n = 0 };
-    int fields = fscanf(f,
+    int error = read(fd, text, sizeof text - 1) < 0 ? errno : 0;
+    close(fd);
+    if (error) return -error;
+    int fields = sscanf(text,
                         "llmc_zero rendezvous %d host %63s pid %d port %d run %" SCNx64 " node %" SCNx64
-                        " time %lld",
-                        &format, c->host, &c->pid, &c->port, &c->run, &c->node, &c->written);
-    while (c->n < CARD_ADDRESSES && fields == 7 && fscanf(f, " address %63s", text) == 1)
-        if (!net_split(text, host, sizeof host, &port))
+                        " time %lld %n",
+                        &format, c->host, &c->pid, &c->port, &c->run, &c->node, &c->written, &used);
+    for (at = text + used; c->n < CARD_ADDRESSES && sscanf(at, "address %63s %n", address, &used) == 1;
+         at += used)
+        if (!net_split(address, host, sizeof host, &port))
             c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
-    int more = fscanf(f, " %1s", text) == 1, error = ferror(f) ? errno : 0;
-    fclose(f);
-    if (!error && (fields != 7 || more || format != FORMAT || c->port < 1 || c->port > 65535))
-        error = EBADMSG;
-    if (error) *c = (card){ .n = 0 };
-    return -error;
+    if (fields == 7 && !*at && format == FORMAT && c->port > 0 && c->port <= 65535) return 0;
+    *c = (card){ .n = 0 };
+    return -EBADMSG;
 }
 
-void card_remove(const char *path, uint64_t run) {
-    char aside[PATH_MAX];
-    if (!name_beside(aside, path, run, "old")) remove_card(path, aside, run);
-}
+void card_remove(const char *path, uint64_t run) { remove_card(path, run, run); }

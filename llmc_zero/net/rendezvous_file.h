@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <stdint.h>
 
-enum { CARD_ADDRESSES = 15 };
+enum { CARD_ADDRESSES = 15, CARD_ROOM = 64 };  // bytes that a path leaves below PATH_MAX
 typedef struct {
     char host[64];
     int pid, port;
