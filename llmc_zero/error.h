@@ -12,6 +12,7 @@
 #define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
 #define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
 #define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)
+#define zero_refuse(setting, ...) zero_fail_setting(ZERO_ERR_ARGUMENT, setting, __VA_ARGS__)
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 int zero_fail_again(const zero_failure *f);  // a failure of another rank, of another thread, or of earlier

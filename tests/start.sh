@@ -192,7 +192,7 @@ test_refused() {
     refused 'start.refused no rank 0' 10 'rank 1.*does not answer at 127.0.0.1:' '' "$tcp -pn 2 -pr 1"
     refused 'start.refused host that is none' 10 '"no.such.host.invalid" does not resolve' \
         "-pi tcp -ps no.such.host.invalid --comm-timeout 3 -pn 2 -pr 1"
-    refused 'start.refused no address' 5 'start.server, the address of rank 0 .* is missing .*\(-ps\)$' \
+    refused 'start.refused no address' 5 'start.server, the address of rank 0 .* is needed: .*\(-ps, -pf\)$' \
         '-pi tcp -pn 2 -pr 0'
     refused 'start.refused an address that is none' 5 '"127.0.0.1:99999" is no address of rank 0' \
         '-pi tcp -ps 127.0.0.1:99999 -pn 2 -pr 1'

@@ -109,8 +109,8 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
         snprintf(port, sizeof port, "%s", given);
     }
     if (!host || !*host)
-        return zero_fail_setting(
-            ZERO_ERR_ARGUMENT, "start.server start.file",
+        return zero_refuse(
+            "start.server start.file",
             " is missing: the launcher has started %d ranks, but does not say where rank 0 is: give its "
             "address as host:port, or MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks "
             "see",

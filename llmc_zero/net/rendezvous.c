@@ -559,19 +559,18 @@ static void open_listener(meeting *m) {
 }
 
 static int check_settings(const rendezvous_settings *s, char host[HOST], int *port) {
-    if (s->ranks < 1 || s->rank < 0 || s->rank >= s->ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank %d of %d: the ranks are 0 to the number of ranks less 1",
-                         s->rank, s->ranks);
+    if (s->rank < 0 || s->rank >= s->ranks)
+        return zero_refuse("", "rank %d of %d: the ranks are 0 to the number of ranks less 1", s->rank,
+                           s->ranks);
     if (s->ranks > 1 && !s->server == !s->file)
-        return zero_fail_setting(
-            ZERO_ERR_ARGUMENT, "start.server start.file",
-            ", the address of rank 0 as host:port, or start.file, a file that all %d ranks see, "
-            "is needed: one of the two",
+        return zero_refuse(
+            "start.server start.file",
+            ", the address of rank 0 as host:port, or start.file, a file that all %d ranks see, is "
+            "needed: one of the two",
             s->ranks);
     if (s->file && strlen(s->file) > PATH_MAX - 2 * CARD_ROOM)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file", " %.60s...: too long a name", s->file);
-    if (!(s->timeout_s > 0))
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "comm.timeout_s", " %g: above 0", s->timeout_s);
+        return zero_refuse("start.file", " %.60s...: too long a name", s->file);
+    if (!(s->timeout_s > 0)) return zero_refuse("comm.timeout_s", " %g: above 0", s->timeout_s);
     return s->ranks > 1 && s->server ? net_split(s->server, host, HOST, port) : 0;
 }
 

@@ -15,24 +15,9 @@ static int connect_by_mpi(net *n, const zero_config *config) {
             "not work with this launcher. Start with its own mpirun, under Slurm with srun "
             "--mpi=pmix, or let the ranks connect by TCP",
             launched, n->ranks);
-    if (s->ranks > 0 && s->ranks != n->ranks)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks", " %d: MPI has started %d", s->ranks,
-                                 n->ranks);
-    if (s->rank >= 0 && s->rank != n->rank)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank", " %d: this is rank %d of MPI's %d", s->rank,
-                                 n->rank, n->ranks);
-    return 0;
-}
-
-static int check_numbers(const zero_start_config *start) {
-    if ((start->rank < 0) != (start->ranks < 1))
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
-                                 " %d and start.ranks %d: both are needed, or neither under a launcher",
-                                 start->rank, start->ranks);
-    if (start->rank >= 0 && start->rank >= start->ranks)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks",
-                                 " %d: of %d ranks the last is %d", start->rank, start->ranks,
-                                 start->ranks - 1);
+    if ((s->ranks > 0 && s->ranks != n->ranks) || (s->rank >= 0 && s->rank != n->rank))
+        return zero_refuse("start.rank start.ranks", " %d of %d: this is rank %d of MPI's %d", s->rank,
+                           s->ranks, n->rank, n->ranks);
     return 0;
 }
 
@@ -45,18 +30,13 @@ static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
                               .server = by_file ? NULL : start->server,
                               .file = by_file ? start->file : NULL };
     if (by_file && !s.file)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.file",
-                                 ", a path that all ranks see, is missing for the start by a file");
+        return zero_refuse("start.file", ", a path that all ranks see, is missing for the start by a file");
     int known = s.rank < 0 ? launched_read(&s) : 1;
     if (known < 0) return known;
     if (!known)
-        return zero_fail_setting(
-            ZERO_ERR_ARGUMENT, "start.rank start.ranks",
-            " and start.ranks are missing: no launcher says which rank this is (RANK and "
-            "WORLD_SIZE, Slurm, or Open MPI)");
-    if (!s.server && !s.file && s.ranks > 1)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.server",
-                                 ", the address of rank 0 as host:port, is missing for the start by TCP");
+        return zero_refuse("start.rank start.ranks",
+                           " and start.ranks are missing: no launcher says which rank "
+                           "this is (RANK and WORLD_SIZE, Slurm, or Open MPI)");
     if (s.ranks > 1) return net_open_tcp(n, &s);
     n->name = "self, one rank";
     return 0;
@@ -70,18 +50,21 @@ static zero_start method_of(const zero_start_config *start) {
 }
 
 int net_start(net *n, const zero_config *config) {
-    *n = (net){
-        .ranks = 1, .ranks_on_node = 1, .on_one_node = 1, .timeout_s = config->comm.timeout_s, .name = "self"
-    };
     const zero_start_config *start = &config->start;
+    *n = (net){ .ranks = 1, .ranks_on_node = 1, .on_one_node = 1, .name = "self" };
+    n->timeout_s = config->comm.timeout_s;
     zero_start method = method_of(start);
     if (method == ZERO_START_MPI) return connect_by_mpi(n, config);
-    ZERO_TRY(check_numbers(start));
+    if ((start->rank < 0) != (start->ranks < 1) || (start->rank >= 0 && start->rank >= start->ranks))
+        return zero_refuse("start.rank start.ranks",
+                           " %d of %d: give both, start.rank from 0 to start.ranks - 1, "
+                           "or neither under a launcher",
+                           start->rank, start->ranks);
     if (method != ZERO_START_AUTO) return connect_by_tcp(n, config, method == ZERO_START_FILE);
     if (start->ranks > 1)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.ranks start.server start.file",
-                                 " %d, but nothing says how they find each other: there is no launcher, no "
-                                 "start.server, no start.file",
-                                 start->ranks);
+        return zero_refuse("start.ranks start.server start.file",
+                           " %d, but nothing says how they find each other: there is no launcher, no "
+                           "start.server, no start.file",
+                           start->ranks);
     return 0;
 }
