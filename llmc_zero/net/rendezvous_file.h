@@ -1,4 +1,4 @@
-// The file in which rank 0 writes where it listens: a few lines of text that appear as a whole or not at all.
+// The file in which rank 0 writes where it listens: a few lines of text. Half of them are no card yet.
 #ifndef LLMC_ZERO_RENDEZVOUS_FILE_H
 #define LLMC_ZERO_RENDEZVOUS_FILE_H
 #include "sockets.h"
@@ -18,8 +18,8 @@ typedef struct {
 // Returns the path of the file: of a folder, llmc_zero.start in it. A folder may appear later, so the caller
 // asks each time.
 void card_path(const char *given, char path[PATH_MAX]);
-// Replaces the card of an earlier run; anything else that is there is an error and stays as it is. Fills in
-// the addresses and the time. 0, or a ZERO_ERR_* with the sentence.
+// Writes over the card of an earlier run; anything else that is there is an error and stays as it is. Fills
+// in the addresses and the time. 0, or a ZERO_ERR_* with the sentence.
 int card_write(const char *path, card *c);
 int card_read(const char *path, card *c);          // 0, or a negative errno: -EBADMSG where it is no card
 void card_remove(const char *path, uint64_t run);  // leaves a card of another run
