@@ -3,23 +3,6 @@
 #include "failure.h"
 #include <string.h>
 
-// Fails if this rank waits for one that has ended in order, which takes part in nothing any more.
-static int check_left(net *n, net_use use, exchange_kind x) {
-    char missing[n->ranks], where[NET_WHERE];
-    int any = 0;
-    for (int r = 0; r < n->ranks; r++) any |= n->peers[r].left;
-    if (!any) return 0;
-    n->f->pending(n, missing);
-    for (int r = 0; r < n->ranks; r++)
-        if (n->peers[r].left && missing[r])
-            return zero_fail_rank(
-                ZERO_ERR_COMM, r, net_host(n, r),
-                " has ended in order while rank %d waited for it in %s: all ranks must make "
-                "the same calls",
-                n->rank, net_where(use, x, where));
-    return 0;
-}
-
 // Waits until the exchange is done or has failed. 1: it has taken timeout_s.
 static int wait_for_all(net *n, net_use use, exchange_kind x) {
     enum { LOOK_MS = 50 };
@@ -31,7 +14,6 @@ static int wait_for_all(net *n, net_use use, exchange_kind x) {
         if (step == NET_DONE) return 0;
         if (step < 0) return step;
         ZERO_TRY(failure_seen(n, use, x));
-        ZERO_TRY(check_left(n, use, x));
         if (n->ending) return zero_fail_rank(ZERO_ERR_COMM, n->rank, NULL, " ends the job");
         if (waited > n->timeout_s) return 1;
         if (step == NET_MOVED) moved = p.last;

@@ -37,12 +37,10 @@ static int lost_rank(const net *n) {
 static int fail_lost(const net *n, int r, const char *tail) {
     if (n->ended.root >= 0)
         return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended.words);
-    int error = n->peers[r].error;
-    char why[128] = "its connection ended";
-    if (error == ETIMEDOUT)
-        snprintf(why, sizeof why, "nothing came from its host any more (%s)", strerror(error));
-    else if (error && error != ECONNRESET && error != EPIPE)
-        snprintf(why, sizeof why, "%s", strerror(error));
+    int error = n->peers[r].error, is_end = !error || error == ECONNRESET || error == EPIPE;
+    const char *why = is_end ? "its connection ended" : strerror(error);
+    if (error == ETIMEDOUT) why = "nothing came from its host any more";
+    if (error == ESHUTDOWN) why = "it has ended in order, but all ranks must make the same calls,";
     return zero_fail_rank(ZERO_ERR_COMM, r, net_host(n, r), " is gone: %s%s", why, tail);
 }
 

@@ -27,7 +27,7 @@ typedef struct {
 } net_note;
 
 typedef struct {      // what this rank knows of another one
-    int gone, error;  // its connection ended without GOODBYE; errno, or 0
+    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it has said GOODBYE and is waited for
     int left;         // it has said GOODBYE: it ended in order
     int ended;        // it has said END
     int late;         // it has said LATE, with:

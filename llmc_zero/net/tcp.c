@@ -38,7 +38,6 @@ typedef struct {
 
 typedef struct {
     int fd;         // -1: over, or this rank
-    int deaf;       // errno: nothing can be sent any more, but what came before may still be read
     flow out, in;   // in.busy: its data belong to the exchange under way
     unsigned tell;  // bit k: note k is still to be sent
     net_note note;  // that is coming in
@@ -69,7 +68,7 @@ static void lose(net *n, int r, int error) {
     peer *p = &mesh_of(n)->peers[r];
     if (p->fd >= 0) close(p->fd);
     p->fd = -1;
-    n->peers[r].gone = !n->peers[r].left;
+    n->peers[r].gone = !n->peers[r].left || error == ESHUTDOWN;
     n->peers[r].error = error;
 }
 
@@ -112,11 +111,10 @@ static void send_some(peer *p) {
     struct iovec parts[3];
     struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)parts_left(w, w->data, 0, parts) };
     ssize_t sent = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-        w->done += (size_t)sent;
-        w->busy = w->done < frame_bytes(w);
-    } else if (errno != EAGAIN && errno != EINTR)
-        p->deaf = errno;
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (sent < 0) shutdown(p->fd, SHUT_WR);  // nothing can be sent any more, but what came before may be read
+    w->done += sent < 0 ? 0 : (size_t)sent;
+    w->busy = sent >= 0 && w->done < frame_bytes(w);
 }
 
 static void finish_frame(net *n, int r) {
@@ -164,12 +162,9 @@ static int progress(net *n) {
         if (p->fd < 0) continue;
         if (p->tell && !p->out.busy) queue_note(n, p);
         size_t before = p->out.done;
-        if (p->out.busy && !p->deaf) send_some(p);
+        if (p->out.busy) send_some(p);
         moved |= p->out.done != before;
-        if (!is_ahead(n, p))
-            moved |= receive_some(n, r);
-        else if (p->deaf)
-            lose(n, r, p->deaf);
+        if (!is_ahead(n, p)) moved |= receive_some(n, r);
     }
     return moved;
 }
@@ -227,7 +222,11 @@ static int is_under_way(const peer *p) { return p->in.busy || (p->out.busy && p-
 static int tcp_step(net *n) {
     ZERO_TRY(check_heads(n));
     int moved = progress(n), busy = 0;
-    for (int r = 0; r < n->ranks; r++) busy |= is_under_way(&mesh_of(n)->peers[r]);
+    for (int r = 0; r < n->ranks; r++) {
+        if (!is_under_way(&mesh_of(n)->peers[r])) continue;
+        if (n->peers[r].left) lose(n, r, ESHUTDOWN);
+        busy = 1;
+    }
     return !busy ? NET_DONE : moved ? NET_MOVED : NET_WAITING;
 }
 
@@ -238,7 +237,7 @@ static void tcp_rest(net *n, double idle_s) {
     if (idle_s < spin_s) return;
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &m->peers[r];
-        int events = (is_ahead(n, p) ? 0 : POLLIN) | (p->out.busy && !p->deaf ? POLLOUT : 0);
+        int events = (is_ahead(n, p) ? 0 : POLLIN) | (p->out.busy ? POLLOUT : 0);
         polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
     }
     poll(polls, (nfds_t)n->ranks, 50);  // whatever it returns, the next step looks again
@@ -278,7 +277,7 @@ static int tcp_telling(const net *n) {
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &mesh_of(n)->peers[r];
         int unacknowledged = 0;
-        if (p->fd < 0 || p->deaf || n->peers[r].left) continue;
+        if (p->fd < 0 || n->peers[r].left) continue;
         if (p->tell || p->out.busy || ioctl(p->fd, SIOCOUTQ, &unacknowledged) || unacknowledged) return 1;
     }
     return 0;
