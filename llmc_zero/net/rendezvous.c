@@ -1,10 +1,10 @@
 // Each message is a `head` and what belongs to it: a seat, or words.
 //
-//   HELLO     rank r to rank 0, and to each lower rank: who it is. Rank 0 to all: everybody's seat
-//   REPORT    rank 0 to rank r: it is one of the job. Later rank r to rank 0, and then rank 0 to all:
-//   everybody
-//             is connected. Or, at any time, what went wrong
-//   NOT_MINE  rank 0 belongs to another job
+//   HELLO     rank r to rank 0, and to each lower rank: who it is. Rank 0 to rank r: who rank 0 is, so r is
+//   one
+//             of the job, and then to all: everybody's seat
+//   REPORT    rank r to rank 0, and then rank 0 to all: everybody is connected; or, at any time, what went
+//   wrong NOT_MINE  rank 0 belongs to another job
 //
 // Rank 0 thus learns of every failure first and tells it to all.
 #include "rendezvous.h"
@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {  // a rank, as it says HELLO; the fields up to the version are those of every protocol
     head h;
     uint64_t job, node;
-    double left_s;                   // until it gives up; of rank 0's: for the ranks to connect to each other
+    double left_s;                   // until it gives up; of rank 0's: to connect to each other, from now on
     int32_t rank, ranks, pid, port;  // port: where it listens. pid 0: nobody yet
     char host[NET_NAME], version[48];
     net_address at;  // where it listens, as rank 0 sees it
@@ -59,11 +59,10 @@ typedef struct {
 
 typedef struct {
     const rendezvous_settings *s;
-    int *sockets;   // (ranks) from higher ranks, and to lower ones; the guests' are added at the end
-    seat *seats;    // (ranks)
-    char *reports;  // (ranks) how many have come from each rank
-    char *absent;   // (ranks) for whom the last wait was
-    guest *guests;  // in the order in which they came
+    int *sockets;  // (ranks) from higher ranks, and to lower ones; the guests' are added at the end
+    seat *seats;   // (ranks)
+    char *reported, *absent;  // (ranks) absent: for whom the last wait was
+    guest *guests;            // in the order in which they came
     int n, most, listener;
     int rc, told;  // the first failure, and rank 0 has told it
     uint64_t run;
@@ -122,10 +121,12 @@ static int hear(guest *g) {
 // -------- whom this rank waits for
 
 typedef int absence(const meeting *m, int r);
-static int not_welcome(const meeting *m, int r) { return r == 0 && m->n && !m->reports[0]; }
-static int not_here(const meeting *m, int r) { return !m->seats[r].pid; }
+static int not_welcome(const meeting *m, int r) { return r == 0 && m->n && !m->seats[0].pid; }
+static int not_here(const meeting *m, int r) {
+    return !m->seats[r].pid || (m->s->rank && !m->seats[0].left_s);
+}
 static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
-static int not_reported(const meeting *m, int r) { return r > 0 && !m->reports[r]; }
+static int not_reported(const meeting *m, int r) { return (m->s->rank == 0) == (r > 0) && !m->reported[r]; }
 
 static int find_absent(const meeting *m, absence *is_absent) {
     int n = 0;
@@ -137,9 +138,8 @@ static const char *absent_ranks(const meeting *m, char list[ZERO_LIST]) {
     return zero_list_ranks(list, m->s->ranks, m->absent, m->seats->host, sizeof *m->seats);
 }
 
-static const char *name_of(const meeting *m, const seat *s, char name[NAME]) {
+static const char *name_of(const seat *s, char name[NAME]) {
     snprintf(name, NAME, "rank %d (host %s pid %d)", s->rank, s->host, s->pid);
-    if (!s->pid) snprintf(name, NAME, "rank 0 (%.*s)", NAME - 16, m->where);
     return name;
 }
 
@@ -178,8 +178,8 @@ static guest *let_in(meeting *m, int fd, int rank) {
 static void lose(meeting *m, guest *g, int error) {
     char name[NAME];
     int other = error == -EPROTO;
-    if (g->rank >= 0 && g->rank < m->s->ranks && m->reports[0])
-        FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(m, &m->seats[g->rank], name),
+    if (g->rank >= 0 && g->rank < m->s->ranks && m->seats[0].pid)
+        FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[g->rank], name),
              strerror(-error));
     else if (g->rank == 0 && other && m->s->server)
         FAIL(m, "rank %d: what answers at %s is another program, not rank 0 of this one: give another port",
@@ -200,7 +200,7 @@ static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int fd = -EAGAIN, n = m->n, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500, kept = 0;
     struct pollfd polls[n + 1];
-    polls[n] = (struct pollfd){ m->reports[0] ? m->listener : -1, POLLIN, 0 };
+    polls[n] = (struct pollfd){ m->seats[0].pid ? m->listener : -1, POLLIN, 0 };
     for (int i = 0; i < n; i++) polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
     if (poll(polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms) < 0 && errno != EINTR)
         FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
@@ -216,7 +216,7 @@ static void look(meeting *m, double until) {
     for (int i = 0; i < n; i++)
         if (m->guests[i].fd >= 0) m->guests[kept++] = m->guests[i];
     m->n = kept;
-    while (m->reports[0] && (fd = net_accept(m->listener)) >= 0) {
+    while (m->seats[0].pid && (fd = net_accept(m->listener)) >= 0) {
         if (net_tune(fd, m->s->silence_s) || !let_in(m, fd, -1)) close(fd);
     }
     if (fd != -EAGAIN)
@@ -240,7 +240,7 @@ static int wait_for(meeting *m, absence *is_absent, const double *until) {
 static void check_hello(meeting *m, const seat *h) {
     const seat *me = &m->seats[0], *other = &m->seats[h->rank > 0 && h->rank < m->s->ranks ? h->rank : 0];
     char who[NAME];
-    name_of(m, h, who);
+    name_of(h, who);
     if (h->h.protocol != PROTOCOL || strcmp(h->version, me->version))
         FAIL(
             m,
@@ -278,7 +278,7 @@ static void sit_down(meeting *m, guest *g) {
     if (!rc) h->at = net_from(&from.any, h->port);
     m->seats[h->rank] = *h;
     if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
-    if (!rc && !m->rc) rc = say(m, g->fd, REPORT, "");
+    if (!rc && !m->rc) rc = say_hello(m, g->fd, m->seats, 1);
     if (rc) lose(m, g, rc);
 }
 
@@ -318,6 +318,7 @@ static void take_seat(meeting *m, guest *g) {
     if (s->at.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->at.v6.sin6_addr))
         s->at.v6.sin6_scope_id = zero.v6.sin6_scope_id;
     if (s->rank != m->s->rank) m->seats[s->rank] = *s;
+    m->run = g->in.h.run;
 }
 
 static void take_higher(meeting *m, guest *g) {
@@ -330,8 +331,7 @@ static void take_higher(meeting *m, guest *g) {
 // Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
 static void take_report(meeting *m, guest *g) {
     int from_0 = g->rank == 0, failed = *g->in.words.text != 0;
-    if (from_0) m->run = g->in.h.run;
-    m->reports[g->rank]++;
+    m->reported[g->rank] = 1;
     if (from_0 && failed) m->rc = 0;
     if (failed) FAIL(m, "%s", g->in.words.text);
     m->told |= from_0 && failed;
@@ -370,7 +370,7 @@ static void tell_all(meeting *m, int kind) {
         if (m->rc)
             g->rank = -1;
         else if (rc)
-            FAIL(m, "%s does not take what rank 0 says: %s", name_of(m, &m->seats[g->rank], name),
+            FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[g->rank], name),
                  strerror(-rc));
     }
 }
@@ -401,7 +401,6 @@ static void be_rank_0(meeting *m) {
     char list[ZERO_LIST];
     publish(m);
     if (m->rc) return;
-    m->reports[0] = 1;
     if (wait_for(m, not_here, &m->deadline))
         FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)", absent_ranks(m, list),
              s->ranks, s->timeout_s, m->where, me->host);
@@ -494,8 +493,8 @@ static void find_rank_0(meeting *m) {
     for (double pause = 0.02; !m->rc; pause = pause < 0.3 ? pause * 1.5 : pause) {
         net_address at[ADDRESSES];
         int n = candidates(m, at);
-        for (int i = 0; i < n && !m->rc && !m->reports[0]; i++) try_address(m, &at[i]);
-        if (m->reports[0]) return;
+        for (int i = 0; i < n && !m->rc && !m->seats[0].pid; i++) try_address(m, &at[i]);
+        if (m->seats[0].pid) return;
         if (clock_now() + pause > m->deadline)
             not_found(m);
         else
@@ -533,8 +532,8 @@ static void be_another(meeting *m) {
              absent_ranks(m, list));
     if (hears_0(m)) say(m, m->guests[0].fd, REPORT, m->rc ? zero_last_error() : "");
     until += GRACE_S + 1;
-    while (hears_0(m) && m->reports[0] < 2 && clock_now() < until) look(m, until);
-    if (m->reports[0] < 2)
+    while (hears_0(m) && !m->reported[0] && clock_now() < until) look(m, until);
+    if (!m->reported[0])
         FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
 }
 
@@ -558,7 +557,8 @@ static void open_listener(meeting *m) {
              strerror(-me->port));
 }
 
-static int check_settings(const rendezvous_settings *s, char host[HOST], int *port) {
+static int check_settings(meeting *m) {
+    const rendezvous_settings *s = m->s;
     if (s->rank < 0 || s->rank >= s->ranks)
         return zero_refuse("", "rank %d of %d: the ranks are 0 to the number of ranks less 1", s->rank,
                            s->ranks);
@@ -571,7 +571,7 @@ static int check_settings(const rendezvous_settings *s, char host[HOST], int *po
     if (s->file && strlen(s->file) > PATH_MAX - 2 * CARD_ROOM)
         return zero_refuse("start.file", " %.60s...: too long a name", s->file);
     if (!(s->timeout_s > 0)) return zero_refuse("comm.timeout_s", " %g: above 0", s->timeout_s);
-    return s->ranks > 1 && s->server ? net_split(s->server, host, HOST, port) : 0;
+    return s->ranks > 1 && s->server ? net_split(s->server, m->host, HOST, &m->port) : 0;
 }
 
 static void meet(meeting *m) {
@@ -593,16 +593,16 @@ static void meet(meeting *m) {
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
     rendezvous_settings s = *settings;
     meeting m = { .s = &s, .sockets = sockets, .listener = -1, .why = "no attempt" };
-    ZERO_TRY(check_settings(&s, m.host, &m.port));
+    ZERO_TRY(check_settings(&m));
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
     m.deadline = clock_now() + s.timeout_s;
     m.most = s.ranks + STRANGERS;
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
     m.guests = calloc((size_t)m.most, sizeof *m.guests);
-    m.reports = calloc((size_t)s.ranks, 1);
-    m.absent = calloc((size_t)s.ranks, 1);
+    m.reported = calloc((size_t)s.ranks, 2);
+    m.absent = m.reported + s.ranks;
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
-    if (m.seats && m.guests && m.reports && m.absent)
+    if (m.seats && m.guests && m.reported)
         meet(&m);
     else
         m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);
@@ -625,8 +625,7 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     if (m.run && s.file && !s.rank) card_remove(m.file, m.run);
     free(m.seats);
     free(m.guests);
-    free(m.reports);
-    free(m.absent);
+    free(m.reported);
     f.rank = s.rank;
     f.lower = m.told ? s.rank : -1;
     return m.rc ? zero_fail_again(&f) : 0;
