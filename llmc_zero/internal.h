@@ -149,8 +149,8 @@ int wait_for_device(
     zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
 // all (ranks, n): each rank's mine (n)
 int share_values(zero *z, const double *mine, double *all, int n);
-voice voice_of_ranks(zero *z);  // through the collectives, in their order
-int agree(zero *z, int rc);     // if one rank has failed, all fail with the failure of the lowest that has
+int end_collectives(zero *z);  // those begun have ended, so this thread may use the net
+int agree(zero *z, int rc);    // if one rank has failed, all fail with the failure of the lowest that has
 
 // same.c: all ranks were given rank 0's settings and tables, or all fail
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);

@@ -50,10 +50,10 @@ static int compare(const net *c, const char *mine, const char *first, const char
 // -------- through the ranks
 
 // mine NULL: there was no memory for it. hint ends the sentence.
-static int same(voice v, const net *n, const char *mine, const char *hint) {
+static int same(net *n, const char *mine, const char *hint) {
     int64_t bytes = mine ? (int64_t)strlen(mine) : 0;
     char *first = NULL;
-    ZERO_TRY(v.broadcast(v.ctx, 0, &bytes, sizeof bytes));
+    ZERO_TRY(net_broadcast(n, 0, &bytes, sizeof bytes));
     if (bytes < 0 || bytes > MOST_BYTES)
         return zero_fail(ZERO_ERR_ARGUMENT, "rank 0 has %lld bytes for the ranks to compare: at most %d",
                          (long long)bytes, MOST_BYTES);
@@ -61,15 +61,17 @@ static int same(voice v, const net *n, const char *mine, const char *hint) {
                  ? 0
                  : zero_fail(ZERO_ERR_MEMORY, "out of memory for what the ranks compare");
     if (!rc && n->rank == 0) memcpy(first, mine, (size_t)bytes);
-    rc = failure_agree_by(v, n, rc);
-    if (!rc && bytes) rc = v.broadcast(v.ctx, 0, first, (size_t)bytes);
-    if (!rc) rc = failure_agree_by(v, n, compare(n, mine, first, hint));
+    rc = failure_agree(n, rc);
+    if (!rc && bytes) rc = net_broadcast(n, 0, first, (size_t)bytes);
+    if (!rc) rc = failure_agree(n, compare(n, mine, first, hint));
     free(first);
     return rc;
 }
 
 int zero_require_same(zero *z, const char *lines) {
-    return z->net.ranks == 1 ? 0 : same(voice_of_ranks(z), &z->net, lines, "");
+    if (z->net.ranks == 1) return 0;
+    ZERO_TRY(end_collectives(z));
+    return same(&z->net, lines, "");
 }
 
 // -------- what zero_create is given
@@ -180,7 +182,7 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
     if (z->net.ranks == 1) return 0;
     char *text = describe(&z->config, tensors, n_tensors, units, n_units);
-    int rc = same(voice_of_net(&z->net), &z->net, text, "; it must be the same on all ranks");
+    int rc = same(&z->net, text, "; it must be the same on all ranks");
     free(text);
     return rc;
 }
