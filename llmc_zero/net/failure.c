@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static const double hear_s = 0.5;    // late ranks hear of each other
@@ -123,24 +124,6 @@ static void ask(net *n, int timed_out) {
     n->speaks = first == n->rank;
 }
 
-int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
-    char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
-    int any = 0;
-    pthread_mutex_lock(&n->lock);
-    ask(n, 1);
-    for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && is_silent(n, r);
-    if (n->ended.root >= 0)
-        failure_seen(n, use, x);
-    else
-        zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
-                       " waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
-                       n->timeout_s, net_where(use, x, where), net_list(n, any ? silent : missing, list));
-    zero_failed_at_unit(use.units ? use.unit : -1);
-    failure_keep(n);
-    pthread_mutex_unlock(&n->lock);
-    return ZERO_ERR_COMM;
-}
-
 int failure_ask(net *n, int timed_out, char *silent) {
     int late = timed_out, any = 0;
     pthread_mutex_lock(&n->lock);
@@ -156,21 +139,37 @@ int failure_ask(net *n, int timed_out, char *silent) {
     return late && any;  // a rank that knows of a fault without having waited may be the first to know
 }
 
+int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
+    char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
+    int any = 0, ended = failure_ask(n, 1, silent) < 0;
+    for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && silent[r];
+    if (!ended)
+        zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
+                       " waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
+                       n->timeout_s, net_where(use, x, where), net_list(n, any ? silent : missing, list));
+    zero_failed_at_unit(use.units ? use.unit : -1);
+    pthread_mutex_lock(&n->lock);
+    failure_keep(n);
+    pthread_mutex_unlock(&n->lock);
+    return ZERO_ERR_COMM;
+}
+
 // -------- states: ending, ended
 
 static int is_told(const net *n) { return !n->f->telling || !n->f->telling(n); }
 
-void failure_tell_all(net *n, const net_note *note) {
+// Waits until it has arrived, for a second at most.
+static void tell_all(net *n, const net_note *note) {
     n->f->tell(n, note);
     listen(n, farewell_s, is_told);
 }
 
-void failure_tell_end(net *n, int status) {
+static void tell_end(net *n, int status) {
     net_note note = { .kind = NOTE_END, .root = n->rank, .status = status };
     const char *why = n->failed ? n->failure.sentence : zero_last_error();
     if (n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
-    failure_tell_all(n, n->ended.root < 0 ? &note : &n->ended);
+    tell_all(n, n->ended.root < 0 ? &note : &n->ended);
 }
 
 // Takes the lock. An exchange that another thread is in ends for it.
@@ -204,7 +203,7 @@ int failure_speaks(net *n, int status) {
     for (patience p = patience_start(); n->ended.root < 0 && patience_waited(&p) < turn_s(n);)
         listen(n, 0, is_told);  // one look
     int heard = n->ended.root >= 0;
-    failure_tell_end(n, status);
+    tell_end(n, status);
     if (!heard) listen(n, claim_s, are_lower_heard);
     int speaks = !heard && !has_lower_ended(n);
     pthread_mutex_unlock(&n->lock);
@@ -217,12 +216,10 @@ static int has_speaker_ended(const net *n) {
 
 // In one write, so that what other ranks write does not come in between.
 static void say(const char *sentence) {
-    char line[12600];
     if (!sentence) return;
     fflush(NULL);
-    snprintf(line, sizeof line - 1, "%s", sentence);
-    strcat(line, "\n");
-    ssize_t written = write(STDERR_FILENO, line, strlen(line));
+    struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
+    ssize_t written = writev(STDERR_FILENO, parts, 2);
     (void)written;  // there is nobody left to tell
 }
 
@@ -230,9 +227,9 @@ void net_close(net *n, int clean) {
     if (n->f) {
         pthread_mutex_lock(&n->lock);
         if (!clean || n->failed)
-            failure_tell_end(n, 1);
+            tell_end(n, 1);
         else if (!n->f->watched)
-            failure_tell_all(n, &(net_note){ .kind = NOTE_GOODBYE });
+            tell_all(n, &(net_note){ .kind = NOTE_GOODBYE });
         n->f->close(n, clean);
         pthread_mutex_unlock(&n->lock);
         pthread_mutex_destroy(&n->lock);

@@ -45,8 +45,6 @@ void net_close(net *n, int clean);
 // For net/*.c, with the lock held
 int failure_seen(const net *n, net_use use, exchange_kind x);  // failure_lost_in, of what is known already
 void failure_take(net *n, int from, const net_note *note);     // a note has come
-int failure_keep(net *n);                             // the last failure is what n->failure says from now on
-void failure_tell_all(net *n, const net_note *note);  // waits until it has arrived, for a second at most
-void failure_tell_end(net *n, int status);
+int failure_keep(net *n);  // the last failure is what n->failure says from now on
 
 #endif
