@@ -26,7 +26,7 @@
 
 enum { MAGIC = 0x4c5a5256, PROTOCOL = 4, NAME = 160, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1 };
 enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
-enum { STRANGERS = 64, ANSWER_S = 5, LINGER_S = 1, GRACE_S = 2 };
+enum { STRANGERS = 64, ANSWER_S = 5, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
 enum { HELLO = 1, NOT_MINE = 3, REPORT };
 
 typedef struct {
@@ -46,24 +46,20 @@ typedef struct {
     char text[SENTENCE + 1];
 } words;
 
-// A connection, and the message that is coming in on it.
-typedef struct {
-    int fd, rank;  // rank -1: not known, or it has been told of the failure; ranks: none of this job's
-    size_t got;
-    union {
-        head h;
-        seat seat;
-        words words;
-    } in;
-} guest;
+typedef union {
+    head h;
+    seat seat;
+    words words;
+} message;
 
 typedef struct {
     const rendezvous_settings *s;
-    int *sockets;  // (ranks) from higher ranks, and to lower ones; the guests' are added at the end
+    int *sockets;  // (ranks) -1: none. Rank 0 hears what comes in on them, another rank on rank 0's
     seat *seats;   // (ranks)
     char *reported, *absent;  // (ranks) absent: for whom the last wait was
-    guest *guests;            // in the order in which they came
-    int n, most, listener;
+    int *strangers;  // (most) that have not said hello; the next one takes the place of the first one
+    int most, next, listener;
+    message in;    // the last that was heard
     int rc, told;  // the first failure, and rank 0 has told it
     uint64_t run;
     double deadline;
@@ -99,29 +95,23 @@ static int say_hello(const meeting *m, int fd, seat *seats, int n) {
     return net_write(fd, seats, (size_t)n * sizeof *seats, clock_now() + ANSWER_S);
 }
 
-// 1: g has a whole message; 0: not yet; or a negative errno: ECONNRESET where the connection has ended in
-// order too, EPROTO where the other side is another program, EBADMSG where the message is too long.
-static int hear(guest *g) {
-    for (;;) {
-        size_t want = sizeof(head) + (g->got < sizeof(head) ? 0 : g->in.h.bytes);
-        if (want > sizeof(head) + SENTENCE) return -EBADMSG;
-        if (g->got == want) break;
-        ssize_t n = recv(g->fd, (char *)&g->in + g->got, want - g->got, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno == EAGAIN ? 0 : -errno;
-        if (!n) return -ECONNRESET;
-        g->got += (size_t)n;
-        if (g->got >= sizeof g->in.h.magic && g->in.h.magic != MAGIC) return -EPROTO;
-    }
-    g->in.words.text[g->in.h.bytes] = 0;
-    g->got = 0;  // the guest may send another one
-    return 1;
+// Hears a whole message. 0, or a negative errno: EPROTO where the other side is another program, which may
+// say less than a head, EBADMSG where the message is too long.
+static int hear(meeting *m, int fd) {
+    head *h = &m->in.h;
+    double until = clock_now() + HEAR_S;
+    memset(&m->in, 0, sizeof m->in);
+    int rc = net_read(fd, &h->magic, sizeof h->magic, until);
+    if (!rc && h->magic != MAGIC) return -EPROTO;
+    if (!rc) rc = net_read(fd, &h->kind, sizeof *h - sizeof h->magic, until);
+    if (!rc && h->bytes > SENTENCE) return -EBADMSG;
+    return rc ? rc : net_read(fd, h + 1, h->bytes, until);
 }
 
 // -------- whom this rank waits for
 
 typedef int absence(const meeting *m, int r);
-static int not_welcome(const meeting *m, int r) { return r == 0 && m->n && !m->seats[0].pid; }
+static int not_welcome(const meeting *m, int r) { return r == 0 && m->sockets[0] >= 0 && !m->seats[0].pid; }
 static int not_here(const meeting *m, int r) {
     return !m->seats[r].pid || (m->s->rank && !m->seats[0].left_s);
 }
@@ -155,73 +145,75 @@ static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     return n;
 }
 
-static void leave(guest *g) {
-    close(g->fd);
-    g->fd = -1;
-}
-
-// Where there is no room left, the stranger that came first has to go.
-static guest *let_in(meeting *m, int fd, int rank) {
-    if (m->n == m->most) {
-        int i = 0;
-        while (i < m->n && m->guests[i].rank >= 0) i++;
-        if (i == m->n) return NULL;
-        close(m->guests[i].fd);
-        m->n--;
-        memmove(&m->guests[i], &m->guests[i + 1], (size_t)(m->n - i) * sizeof *m->guests);
-    }
-    m->guests[m->n] = (guest){ .fd = fd, .rank = rank };
-    return &m->guests[m->n++];
-}
-
-// The connection has ended, or is of no use. error: a negative errno.
-static void lose(meeting *m, guest *g, int error) {
+// The connection to a rank has ended, or is of no use. error: a negative errno.
+static void lose(meeting *m, int r, int error) {
     char name[NAME];
     int other = error == -EPROTO;
-    if (g->rank >= 0 && g->rank < m->s->ranks && m->seats[0].pid)
-        FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[g->rank], name),
+    if (m->seats[0].pid)
+        FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
              strerror(-error));
-    else if (g->rank == 0 && other && m->s->server)
+    else if (other && m->s->server)
         FAIL(m, "rank %d: what answers at %s is another program, not rank 0 of this one: give another port",
              m->s->rank, m->where);
-    else if (g->rank == 0)
+    else
         snprintf(m->why, sizeof m->why,
                  other ? "what answers there is another program"
                        : "it takes connections but does not answer: %s",
                  strerror(-error));
-    leave(g);
+    close(m->sockets[r]);
+    m->sockets[r] = -1;
 }
 
-static void take(meeting *m, guest *g);
+static void take(meeting *m, int r);
+static void take_hello(meeting *m, int fd);
+static void take_higher(meeting *m, int fd);
+
+static void meet_stranger(meeting *m, int fd) {
+    size_t least = m->s->rank ? sizeof(seat) - sizeof(head)
+                              : 0;  // a greeting of another protocol may be short
+    if (hear(m, fd) || m->in.h.kind != HELLO || m->in.h.bytes < least)
+        close(fd);
+    else if (m->s->rank)
+        take_higher(m, fd);
+    else
+        take_hello(m, fd);
+}
+
+static void let_strangers_in(meeting *m) {
+    int fd;
+    while ((fd = net_accept(m->listener)) >= 0) {
+        int *place = &m->strangers[m->next++ % m->most];
+        if (*place >= 0) close(*place);
+        *place = fd;
+    }
+    if (fd != -EAGAIN)
+        FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
+             strerror(-fd), fd == -EMFILE ? ": raise ulimit -n above twice the number of ranks" : "");
+}
 
 // Waits until `until` at most for something to happen, and handles all that has. Before rank 0 has answered,
 // this rank does not know whom to let in.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
-    int fd = -EAGAIN, n = m->n, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500, kept = 0;
-    struct pollfd polls[n + 1];
-    polls[n] = (struct pollfd){ m->seats[0].pid ? m->listener : -1, POLLIN, 0 };
-    for (int i = 0; i < n; i++) polls[i] = (struct pollfd){ m->guests[i].fd, POLLIN, 0 };
-    if (poll(polls, (nfds_t)n + 1, wait_ms < 0 ? 0 : wait_ms) < 0 && errno != EINTR)
-        FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        guest *g = &m->guests[i];
-        if (g->fd < 0) continue;  // closed meanwhile, by forget_earlier
-        int heard = polls[i].revents ? hear(g) : 0;
-        if (heard < 0)
-            lose(m, g, heard);
-        else if (heard)
-            take(m, g);
+    int ranks = m->s->ranks, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
+    struct pollfd polls[1 + ranks + m->most], *of_rank = polls + 1, *of_stranger = of_rank + ranks;
+    polls[0] = (struct pollfd){ m->seats[0].pid ? m->listener : -1, POLLIN, 0 };
+    for (int r = 0; r < ranks; r++)
+        of_rank[r] = (struct pollfd){ m->s->rank && r ? -1 : m->sockets[r], POLLIN, 0 };
+    for (int i = 0; i < m->most; i++) of_stranger[i] = (struct pollfd){ m->strangers[i], POLLIN, 0 };
+    if (poll(polls, (nfds_t)(1 + ranks + m->most), wait_ms < 0 ? 0 : wait_ms) < 0) {
+        if (errno != EINTR)
+            FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
+        return;
     }
-    for (int i = 0; i < n; i++)
-        if (m->guests[i].fd >= 0) m->guests[kept++] = m->guests[i];
-    m->n = kept;
-    while (m->seats[0].pid && (fd = net_accept(m->listener)) >= 0) {
-        if (net_tune(fd, m->s->silence_s) || !let_in(m, fd, -1)) close(fd);
+    for (int r = 0; r < ranks; r++)
+        if (of_rank[r].revents) take(m, r);
+    for (int i = 0; i < m->most; i++) {
+        if (!of_stranger[i].revents) continue;
+        m->strangers[i] = -1;
+        meet_stranger(m, of_stranger[i].fd);
     }
-    if (fd != -EAGAIN)
-        FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
-             strerror(-fd), fd == -EMFILE ? ": raise ulimit -n above twice the number of ranks" : "");
+    if (polls[0].revents) let_strangers_in(m);
 }
 
 // Returns 1 if some are still absent at *until, 0 when nobody is, or this rank has failed before. A rank that
@@ -265,113 +257,107 @@ static void check_hello(meeting *m, const seat *h) {
 static void forget_earlier(meeting *m, const seat *h) {
     seat *s = &m->seats[h->rank];
     if (s->pid != h->pid || s->node != h->node || s->port != h->port) return;
-    for (int i = 0; i < m->n; i++)
-        if (m->guests[i].rank == h->rank && m->guests[i].fd >= 0) leave(&m->guests[i]);
+    close(m->sockets[h->rank]);
     s->pid = 0;
 }
 
 // The rank can be reached at the address from which it came.
-static void sit_down(meeting *m, guest *g) {
-    seat *h = &g->in.seat;
+static void sit_down(meeting *m, int fd, seat *h) {
     net_address from;
-    int rc = net_other_end(g->fd, &from);
+    int rc = net_other_end(fd, &from);
     if (!rc) h->at = net_from(&from.any, h->port);
+    m->sockets[h->rank] = fd;
     m->seats[h->rank] = *h;
-    if (h->left_s > 0 && clock_now() + h->left_s < m->deadline) m->deadline = clock_now() + h->left_s;
-    if (!rc && !m->rc) rc = say_hello(m, g->fd, m->seats, 1);
-    if (rc) lose(m, g, rc);
+    if (h->left_s > 0) m->deadline = earlier(m->deadline, clock_now() + h->left_s);
+    if (!rc) rc = net_tune(fd, m->s->silence_s);
+    if (!rc) rc = say_hello(m, fd, m->seats, 1);
+    if (rc) lose(m, h->rank, rc);
 }
 
-static void take_hello(meeting *m, guest *g) {
-    seat *h = &g->in.seat, *me = &m->seats[0];
-    int has_place = h->rank > 0 && h->rank < m->s->ranks;
+// Who comes when the start has failed is told so, since nobody would answer afterwards.
+static void take_hello(meeting *m, int fd) {
+    seat h = m->in.seat, *me = &m->seats[0];
+    int has_place = h.rank > 0 && h.rank < m->s->ranks;
     char why[sizeof m->why];
-    h->host[sizeof h->host - 1] = h->version[sizeof h->version - 1] = 0;
-    if (h->job != me->job || h->h.run != (m->s->server ? 0 : m->run)) {
+    h.host[sizeof h.host - 1] = h.version[sizeof h.version - 1] = 0;
+    if (h.job != me->job || h.h.run != (m->s->server ? 0 : m->run)) {
         snprintf(why, sizeof why,
                  "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
                  "): give each job a port or a file of its own",
-                 m->where, me->host, me->pid, me->job, h->job);
-        say(m, g->fd, NOT_MINE, why);
-        return leave(g);
+                 m->where, me->host, me->pid, me->job, h.job);
+        say(m, fd, NOT_MINE, why);
+        close(fd);
+        return;
     }
-    if (has_place) forget_earlier(m, h);
-    check_hello(m, h);
-    g->rank = has_place ? h->rank : m->s->ranks;
-    if (has_place && !m->seats[h->rank].pid) sit_down(m, g);
+    if (has_place) forget_earlier(m, &h);
+    check_hello(m, &h);
+    if (!m->rc) return sit_down(m, fd, &h);
+    say(m, fd, REPORT, zero_last_error());
+    close(fd);
+    if (has_place && !m->seats[h.rank].pid) m->seats[h.rank] = h;
 }
 
 // -------- what the other ranks hear
 
-static void take_refusal(meeting *m, guest *g) {
-    snprintf(m->why, sizeof m->why, "%.639s", g->in.words.text);
+static void take_refusal(meeting *m) {
+    snprintf(m->why, sizeof m->why, "%.639s", m->in.words.text);
     if (m->s->server) FAIL(m, "%s", m->why);
-    leave(g);
+    close(m->sockets[0]);
+    m->sockets[0] = -1;
 }
 
 // An address that is loopback for rank 0 is on rank 0's machine.
-static void take_seat(meeting *m, guest *g) {
-    seat *s = &g->in.seat;
+static int take_seat(meeting *m) {
+    seat *s = &m->in.seat;
     net_address zero;
-    if (s->rank < 0 || s->rank >= m->s->ranks || net_other_end(g->fd, &zero)) return lose(m, g, -EBADMSG);
+    if (s->rank < 0 || s->rank >= m->s->ranks || net_other_end(m->sockets[0], &zero)) return -EBADMSG;
     if (net_is_loopback(&s->at)) s->at = net_from(&zero.any, s->port);
     if (s->at.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->at.v6.sin6_addr))
         s->at.v6.sin6_scope_id = zero.v6.sin6_scope_id;
     if (s->rank != m->s->rank) m->seats[s->rank] = *s;
-    m->run = g->in.h.run;
+    m->run = s->h.run;
+    return 0;
 }
 
-static void take_higher(meeting *m, guest *g) {
-    int r = g->in.seat.rank;
-    if (g->in.h.run != m->run || r <= m->s->rank || r >= m->s->ranks || m->sockets[r] >= 0) return leave(g);
-    m->sockets[r] = g->fd;
-    g->fd = -1;
+static void take_higher(meeting *m, int fd) {
+    int r = m->in.seat.rank;
+    if (m->in.h.run != m->run || r <= m->s->rank || r >= m->s->ranks || m->sockets[r] >= 0 ||
+        net_tune(fd, m->s->silence_s))
+        close(fd);
+    else
+        m->sockets[r] = fd;
 }
 
 // Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
-static void take_report(meeting *m, guest *g) {
-    int from_0 = g->rank == 0, failed = *g->in.words.text != 0;
-    m->reported[g->rank] = 1;
-    if (from_0 && failed) m->rc = 0;
-    if (failed) FAIL(m, "%s", g->in.words.text);
-    m->told |= from_0 && failed;
+static void take_report(meeting *m, int r) {
+    int failed = *m->in.words.text != 0;
+    m->reported[r] = 1;
+    if (failed && !r) m->rc = 0;
+    if (failed) FAIL(m, "%s", m->in.words.text);
+    m->told |= failed && !r;
 }
 
-// A message that is not due comes from a stranger, or from a rank that has gone wrong, and ends its
-// connection. A greeting of another protocol may be short.
-static void take(meeting *m, guest *g) {
-    int is_0 = m->s->rank == 0, from_0 = g->rank == 0, kind = (int)g->in.h.kind;
-    int is_seat = kind == HELLO && (is_0 || sizeof(head) + g->in.h.bytes >= sizeof(seat));
-    if (is_seat && is_0 && g->rank < 0)
-        take_hello(m, g);
-    else if (is_seat && g->rank < 0)
-        take_higher(m, g);
-    else if (is_seat && from_0)
-        take_seat(m, g);
-    else if (kind == NOT_MINE && from_0)
-        take_refusal(m, g);
-    else if (kind == REPORT && g->rank >= 0 && g->rank < m->s->ranks)
-        take_report(m, g);
-    else
-        lose(m, g, -EBADMSG);
+// What comes on the connection to a rank. A message that is not due comes from a rank that has gone wrong.
+static void take(meeting *m, int r) {
+    int rc = hear(m, m->sockets[r]);
+    uint32_t kind = m->in.h.kind, is_seat = sizeof(head) + m->in.h.bytes >= sizeof(seat);
+    if (!rc && kind == REPORT) return take_report(m, r);
+    if (!rc && kind == NOT_MINE && !r) return take_refusal(m);
+    if (!rc) rc = kind == HELLO && is_seat && !r ? take_seat(m) : -EBADMSG;
+    if (rc) lose(m, r, rc);
 }
 
 // -------- rank 0
 
-// Tells all where they listen (HELLO), or that they are connected, or the failure, after which it has no more
-// to say to them.
+// Tells all where they listen (HELLO), or that they are connected, or the failure.
 static void tell_all(meeting *m, int kind) {
     char name[NAME];
-    for (int i = 0; i < m->n; i++) {
-        guest *g = &m->guests[i];
-        if (g->rank < 0 || (kind == HELLO && m->rc)) continue;
-        int rc = kind == HELLO ? say_hello(m, g->fd, m->seats, m->s->ranks)
-                               : say(m, g->fd, REPORT, m->rc ? zero_last_error() : "");
-        if (m->rc)
-            g->rank = -1;
-        else if (rc)
-            FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[g->rank], name),
-                 strerror(-rc));
+    for (int r = 1; r < m->s->ranks; r++) {
+        int fd = m->sockets[r];
+        if (fd < 0 || (kind == HELLO && m->rc)) continue;
+        int rc = kind == HELLO ? say_hello(m, fd, m->seats, m->s->ranks)
+                               : say(m, fd, REPORT, m->rc ? zero_last_error() : "");
+        if (rc) FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[r], name), strerror(-rc));
     }
 }
 
@@ -413,10 +399,7 @@ static void be_rank_0(meeting *m) {
              "stopped, or a host without answer",
              absent_ranks(m, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
-    while (m->rc && find_absent(m, not_here) && clock_now() < late) {
-        look(m, late);
-        tell_all(m, REPORT);
-    }
+    while (m->rc && find_absent(m, not_here) && clock_now() < late) look(m, late);
 }
 
 // -------- the other ranks
@@ -460,9 +443,8 @@ static void try_address(meeting *m, const net_address *to) {
         snprintf(m->why, sizeof m->why, "%s: %s", net_text(to, text), strerror(-fd));
         return;
     }
-    m->n = 0;  // an earlier attempt has failed
-    guest *zero = let_in(m, fd, 0);
-    if (wait_for(m, not_welcome, &until)) lose(m, zero, -ETIMEDOUT);
+    m->sockets[0] = fd;
+    if (wait_for(m, not_welcome, &until)) lose(m, 0, -ETIMEDOUT);
 }
 
 static void not_found(meeting *m) {
@@ -514,7 +496,7 @@ static void connect_to_lower(meeting *m, double until) {
     }
 }
 
-static int hears_0(const meeting *m) { return m->n && m->guests[0].rank == 0 && !m->told; }
+static int hears_0(const meeting *m) { return m->sockets[0] >= 0 && !m->told; }
 
 static void be_another(meeting *m) {
     char list[ZERO_LIST];
@@ -530,7 +512,7 @@ static void be_another(meeting *m) {
     if (wait_for(m, not_connected, &until))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (hears_0(m)) say(m, m->guests[0].fd, REPORT, m->rc ? zero_last_error() : "");
+    if (hears_0(m)) say(m, m->sockets[0], REPORT, m->rc ? zero_last_error() : "");
     until += GRACE_S + 1;
     while (hears_0(m) && !m->reported[0] && clock_now() < until) look(m, until);
     if (!m->reported[0])
@@ -598,22 +580,18 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     m.deadline = clock_now() + s.timeout_s;
     m.most = s.ranks + STRANGERS;
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
-    m.guests = calloc((size_t)m.most, sizeof *m.guests);
+    m.strangers = malloc((size_t)m.most * sizeof *m.strangers);
     m.reported = calloc((size_t)s.ranks, 2);
     m.absent = m.reported + s.ranks;
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
-    if (m.seats && m.guests && m.reported)
+    for (int i = 0; i < m.most && m.strangers; i++) m.strangers[i] = -1;
+    if (m.seats && m.strangers && m.reported)
         meet(&m);
     else
         m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);
     zero_failure f = *zero_last_failure();
-    for (int i = 0; i < m.n; i++) {
-        const guest *g = &m.guests[i];
-        if (!m.rc && g->rank >= 0)
-            sockets[g->rank] = g->fd;
-        else if (g->fd >= 0)
-            close(g->fd);
-    }
+    for (int i = 0; i < m.most && m.strangers; i++)
+        if (m.strangers[i] >= 0) close(m.strangers[i]);
     for (int r = 0; r < s.ranks; r++) {
         if (m.rc && sockets[r] >= 0) close(sockets[r]);
         if (m.rc) sockets[r] = -1;
@@ -624,7 +602,7 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     if (m.listener >= 0) close(m.listener);
     if (m.run && s.file && !s.rank) card_remove(m.file, m.run);
     free(m.seats);
-    free(m.guests);
+    free(m.strangers);
     free(m.reported);
     f.rank = s.rank;
     f.lower = m.told ? s.rank : -1;

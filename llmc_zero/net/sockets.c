@@ -179,18 +179,26 @@ int net_connect(const net_address *to, double deadline) {
     return rc ? rc : fd;
 }
 
-int net_write(int fd, const void *data, size_t bytes, double deadline) {
-    for (const char *at = data; bytes;) {
-        ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+static int move(int fd, char *at, size_t bytes, double deadline, int events) {
+    while (bytes) {
+        ssize_t n = events == POLLOUT ? send(fd, at, bytes, MSG_NOSIGNAL) : recv(fd, at, bytes, 0);
         if (n > 0) {
             at += n;
             bytes -= (size_t)n;
             continue;
         }
-        int rc = errno == EINTR ? 0 : errno == EAGAIN ? net_wait(fd, POLLOUT, deadline) : -errno;
+        if (!n) return -ECONNRESET;
+        int rc = errno == EINTR ? 0 : errno == EAGAIN ? net_wait(fd, events, deadline) : -errno;
         if (rc) return rc;
     }
     return 0;
+}
+
+int net_write(int fd, const void *data, size_t bytes, double deadline) {
+    return move(fd, (char *)data, bytes, deadline, POLLOUT);
+}
+int net_read(int fd, void *data, size_t bytes, double deadline) {
+    return move(fd, data, bytes, deadline, POLLIN);
 }
 
 int net_tune(int fd, int silence_s) {
