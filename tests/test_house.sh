@@ -23,8 +23,7 @@ END
 # The places of the plugin that write to the screen or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'
 llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program, as zero_job.h says
-llmc_zero/net/tcp.c      _exit  the same where other ranks are connected: no handler may wait for them
-llmc_zero/net/mpi.c      _exit  the same after MPI has been finalised
+llmc_zero/net/failure.c  _exit  the same where other ranks are connected: no handler may wait for them
 END
 
 # ---- the tree

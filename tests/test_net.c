@@ -592,7 +592,7 @@ static void fail_behind(int rank, void *ctx) {
     zero_fail(ZERO_ERR_MEMORY, "no memory for activations");
     if (!rc && failure_speaks(&c, 3))
         for (int i = 0; i < MANY; i++) o[1].value += b.receive[0][i] != 0x55;
-    c.f->end(&c, 3);
+    _exit(3);
 }
 static void failed_behind(void **state) {
     (void)state;

@@ -54,7 +54,7 @@ typedef struct {
     void (*look)(net *n);                        // takes the notes that have come, into peers
     int watched;                                 // 1: a launcher ends all ranks when one dies; else ranks
                                                  // look after each other, from any thread
-    void (*end)(net *n, int status);             // does not return: ends this rank; watched: all ranks
+    void (*end)(net *n, int status);             // ends all ranks; NULL: each ends by itself
     void (*close)(net *n, int clean);
 } net_functions;
 

@@ -288,12 +288,6 @@ static void tcp_look(net *n) {
     lose_silent(n);
 }
 
-static void __attribute__((noreturn)) tcp_end(net *n, int status) {
-    (void)n;
-    fflush(NULL);
-    _exit(status);
-}
-
 static void tcp_close(net *n, int clean) {
     (void)clean;
     for (int r = 0; r < n->ranks; r++)
@@ -309,7 +303,6 @@ static const net_functions tcp_functions = {
     .tell = tcp_tell,
     .telling = tcp_telling,
     .look = tcp_look,
-    .end = tcp_end,
     .close = tcp_close,
 };
 
