@@ -62,11 +62,10 @@ static int check_own(const rendezvous_settings *s, const launcher *by) {
 
 // Returns a number for the job; 0: there is none.
 static uint64_t job_number(const launcher *by) {
-    const char *torchrun = by == &own ? value("TORCHELASTIC_RUN_ID") : NULL, *step = value("SLURM_STEP_ID");
-    const char *job = FIRST_OF("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
+    const char *first = by == &own ? "TORCHELASTIC_RUN_ID" : "SLURM_JOB_ID", *step = value("SLURM_STEP_ID");
+    const char *job = FIRST_OF(first, "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
                                "OMPI_MCA_ess_base_jobid");
     char id[256];
-    if (torchrun) job = torchrun;
     if (!job) return 0;
     snprintf(id, sizeof id, "%.200s.%.40s", job, by == &srun && step ? step : "");
     uint64_t number = XXH3_64bits(id, strlen(id));

@@ -48,7 +48,7 @@ const char *exchange_name(exchange_kind x) {
                                          [EXCHANGE_GATHER] = "an all-gather",
                                          [EXCHANGE_ROOT] = "a broadcast",
                                          [EXCHANGE_BARRIER] = "a barrier" };
-    return names[x];
+    return (unsigned)x < sizeof names / sizeof *names ? names[x] : "?";
 }
 
 const char *net_units(int unit, int units, char text[NET_UNITS]) {

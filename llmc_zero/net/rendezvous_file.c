@@ -99,18 +99,15 @@ void card_path(const char *given, char path[PATH_MAX]) {
 int card_write(const char *path, card *c) {
     c->written = (long long)time(NULL);
     find_addresses(c);
-    int error = put_card(path, c);
-    if (error == EBADMSG)
-        return zero_fail_setting(ZERO_ERR_IO, "start.file",
-                                 " %s: something is there that is no rendezvous file, and stays as it is: "
-                                 "name a file that does not exist",
-                                 path);
-    if (error)
-        return zero_fail_setting(ZERO_ERR_IO, "start.file",
-                                 " %s: rank 0 cannot write it: %s: name one in a folder that all hosts see "
-                                 "and may write",
-                                 path, strerror(error));
-    return 0;
+    int error = put_card(path, c), is_other = error == EBADMSG;
+    if (!error) return 0;
+    return zero_fail_setting(ZERO_ERR_IO, "start.file",
+                             is_other
+                                 ? " %s: something is there that is no rendezvous file, and stays as it is: "
+                                   "name a file that does not exist"
+                                 : " %s: rank 0 cannot write it: %s: name one in a folder that all hosts "
+                                   "see and may write",
+                             path, strerror(error));
 }
 
 static int is_run(const char *path, uint64_t run) {

@@ -24,8 +24,9 @@ enum { MOST_RANKS = 1 << 16 };  // arrays of one entry for each rank are on the 
 enum { DATA = NOTES };          // the kind of a frame is DATA or that of a note
 
 typedef struct {
-    uint32_t magic, kind, number;  // number: of the exchange
-    int32_t what, root;            // the kind of exchange
+    uint32_t magic, kind;
+    uint64_t number;     // of the exchange
+    int32_t what, root;  // the kind of exchange
     uint64_t bytes;
 } frame;
 typedef struct {
@@ -91,10 +92,7 @@ static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]
     return count;
 }
 
-static void queue(peer *p, frame f, char *data) {
-    f.magic = FRAME_MAGIC;
-    p->out = (flow){ f, data, GOOD, 0, 1 };
-}
+static void queue(peer *p, frame f, char *data) { p->out = (flow){ f, data, GOOD, 0, 1 }; }
 
 // Notes go out in the order of their kinds, each after the frame under way.
 static void queue_note(net *n, peer *p) {
@@ -102,7 +100,8 @@ static void queue_note(net *n, peer *p) {
         net_note *note = &mesh_of(n)->notes[kind];
         if (!(p->tell & 1u << kind)) continue;
         p->tell &= ~(1u << kind);
-        return queue(p, (frame){ .kind = (uint32_t)kind, .bytes = sizeof *note }, (char *)note);
+        return queue(p, (frame){ .magic = FRAME_MAGIC, .kind = (uint32_t)kind, .bytes = sizeof *note },
+                     (char *)note);
     }
 }
 
@@ -184,7 +183,9 @@ static void lose_silent(net *n) {
 static int tcp_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive,
                      size_t bytes) {
     mesh *m = mesh_of(n);
-    frame f = { .kind = DATA, .number = n->exchanges, .what = x, .root = root, .bytes = bytes };
+    frame f = {
+        .magic = FRAME_MAGIC, .kind = DATA, .number = n->exchanges, .what = x, .root = root, .bytes = bytes
+    };
     m->due = f;
     for (int r = 0; r < n->ranks; r++) {
         if (r == n->rank) continue;
@@ -203,16 +204,13 @@ static int check_heads(const net *n) {
         const flow *in = &m->peers[r].in;
         const frame *f = &in->f, *due = &m->due;
         if (!in->busy || !has_head(in) || f->kind != DATA) continue;
-        if (f->number == due->number && f->what == due->what && f->root == due->root &&
-            f->bytes == due->bytes)
-            continue;
-        int known = f->what >= 0 && f->what <= EXCHANGE_BARRIER;
+        if (!memcmp(f, due, sizeof *f)) continue;
         return zero_fail_rank(
             ZERO_ERR_COMM, n->rank, NULL,
             " and rank %d are in different collectives (%s of %zu bytes, %s of %zu bytes): all "
             "ranks must call the same hooks in the same order, in validation and sampling too",
             r, exchange_name((exchange_kind)due->what), (size_t)due->bytes,
-            known ? exchange_name((exchange_kind)f->what) : "?", (size_t)f->bytes);
+            exchange_name((exchange_kind)f->what), (size_t)f->bytes);
     }
     return 0;
 }
