@@ -40,7 +40,7 @@ typedef struct {
 typedef struct {
     int fd;         // -1: over, or this rank
     flow out, in;   // in.busy: its data belong to the exchange under way
-    unsigned tell;  // bit k: note k is still to be sent
+    int tell;       // 1 + the kind of the note that is still to be sent, or 0
     net_note note;  // that is coming in
 } peer;
 
@@ -94,15 +94,12 @@ static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]
 
 static void queue(peer *p, frame f, char *data) { p->out = (flow){ f, data, GOOD, 0, 1 }; }
 
-// Notes go out in the order of their kinds, each after the frame under way.
+// The last note goes out after the frame under way. It says more than one that was still to be sent.
 static void queue_note(net *n, peer *p) {
-    for (int kind = 0; kind < NOTES; kind++) {
-        net_note *note = &mesh_of(n)->notes[kind];
-        if (!(p->tell & 1u << kind)) continue;
-        p->tell &= ~(1u << kind);
-        return queue(p, (frame){ .magic = FRAME_MAGIC, .kind = (uint32_t)kind, .bytes = sizeof *note },
-                     (char *)note);
-    }
+    net_note *note = &mesh_of(n)->notes[p->tell - 1];
+    frame f = { .magic = FRAME_MAGIC, .kind = (uint32_t)note->kind, .bytes = sizeof *note };
+    queue(p, f, (char *)note);
+    p->tell = 0;
 }
 
 static void send_some(peer *p) {
@@ -266,7 +263,7 @@ static void tcp_tell(net *n, const net_note *note) {
     mesh *m = mesh_of(n);
     m->notes[note->kind] = *note;
     for (int r = 0; r < n->ranks; r++)
-        if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].tell |= 1u << note->kind;
+        if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].tell = 1 + note->kind;
 }
 
 // A note is on its way until the other machine has acknowledged it. After that, closing the socket does not
