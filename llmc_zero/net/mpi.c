@@ -156,8 +156,7 @@ static int start_mpi(int threads, int *finalize) {
 
 static int meet(mpi_state *m) {
     if (m->given == MPI_COMM_NULL)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "start.mpi_comm",
-                                 " points to MPI_COMM_NULL: this process is in no communicator");
+        return zero_refuse("start.mpi_comm", " points to MPI_COMM_NULL: this process is in no communicator");
     ZERO_TRY(start_mpi(m->overlap, &m->finalize));
     MPI_TRY(MPI_Comm_dup(m->given, &m->comm));
     MPI_TRY(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN));

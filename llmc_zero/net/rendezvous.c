@@ -145,6 +145,11 @@ static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     return n;
 }
 
+static void hang_up(meeting *m, int r) {
+    if (m->sockets[r] >= 0) close(m->sockets[r]);
+    m->sockets[r] = -1;
+}
+
 // The connection to a rank has ended, or is of no use. error: a negative errno.
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
@@ -160,8 +165,7 @@ static void lose(meeting *m, int r, int error) {
                  other ? "what answers there is another program"
                        : "it takes connections but does not answer: %s",
                  strerror(-error));
-    close(m->sockets[r]);
-    m->sockets[r] = -1;
+    hang_up(m, r);
 }
 
 static void take(meeting *m, int r);
@@ -257,7 +261,7 @@ static void check_hello(meeting *m, const seat *h) {
 static void forget_earlier(meeting *m, const seat *h) {
     seat *s = &m->seats[h->rank];
     if (s->pid != h->pid || s->node != h->node || s->port != h->port) return;
-    close(m->sockets[h->rank]);
+    hang_up(m, h->rank);
     s->pid = 0;
 }
 
@@ -302,8 +306,7 @@ static void take_hello(meeting *m, int fd) {
 static void take_refusal(meeting *m) {
     snprintf(m->why, sizeof m->why, "%.639s", m->in.words.text);
     if (m->s->server) FAIL(m, "%s", m->why);
-    close(m->sockets[0]);
-    m->sockets[0] = -1;
+    hang_up(m, 0);
 }
 
 // An address that is loopback for rank 0 is on rank 0's machine.
@@ -529,14 +532,13 @@ static void open_listener(meeting *m) {
     if (server) resolve_server(m, at);  // the others could not find it
     m->listener = net_listen(port, m->s->ranks + STRANGERS);
     me->port = m->listener < 0 ? m->listener : net_port(m->listener);
-    if (m->listener == -EADDRINUSE)
-        FAIL(m,
-             "rank 0 (host %s) cannot listen at port %d, which is in use, perhaps by another job (ss -ltnp "
-             "shows it): give another port, in start.server or MASTER_PORT",
-             me->host, port);
-    else if (me->port < 0)
-        FAIL(m, "rank %d (host %s) cannot listen at port %d: %s", m->s->rank, me->host, port,
-             strerror(-me->port));
+    if (me->port >= 0) return;
+    FAIL(m,
+         me->port == -EADDRINUSE
+             ? "rank %d (host %s) cannot listen at port %d, which is in use, perhaps by another job "
+               "(ss -ltnp shows it): give another port, in start.server or MASTER_PORT"
+             : "rank %d (host %s) cannot listen at port %d: %s",
+         m->s->rank, me->host, port, strerror(-me->port));
 }
 
 static int check_settings(meeting *m) {
@@ -593,8 +595,7 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     for (int i = 0; i < m.most && m.strangers; i++)
         if (m.strangers[i] >= 0) close(m.strangers[i]);
     for (int r = 0; r < s.ranks; r++) {
-        if (m.rc && sockets[r] >= 0) close(sockets[r]);
-        if (m.rc) sockets[r] = -1;
+        if (m.rc) hang_up(&m, r);
         if (m.rc) continue;
         peers[r] = (rendezvous_peer){ .node = m.seats[r].node, .pid = m.seats[r].pid };
         memcpy(peers[r].host, m.seats[r].host, sizeof peers[r].host);
