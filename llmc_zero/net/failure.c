@@ -172,14 +172,7 @@ static void tell_end(net *n, int status) {
     tell_all(n, n->ended.root < 0 ? &note : &n->ended);
 }
 
-// Takes the lock. An exchange that another thread is in ends for it.
-static void take_over(net *n) {
-    n->ending = 1;
-    pthread_mutex_lock(&n->lock);
-    n->f->abandon(n);
-    n->closed = 1;
-    n->f->look(n);
-}
+static int has_one_ended(const net *n) { return n->ended.root >= 0; }
 
 // Most often one of the first ranks fails too, and in a job of a thousand nobody should wait for minutes.
 static double turn_s(const net *n) {
@@ -199,10 +192,13 @@ static int are_lower_heard(const net *n) {
 }
 
 int failure_speaks(net *n, int status) {
-    take_over(n);
-    for (patience p = patience_start(); n->ended.root < 0 && patience_waited(&p) < turn_s(n);)
-        listen(n, 0, is_told);  // one look
-    int heard = n->ended.root >= 0;
+    n->ending = 1;  // an exchange that another thread is in ends for it
+    pthread_mutex_lock(&n->lock);
+    n->f->abandon(n);
+    n->closed = 1;
+    n->f->look(n);
+    listen(n, turn_s(n), has_one_ended);
+    int heard = has_one_ended(n);
     tell_end(n, status);
     if (!heard) listen(n, claim_s, are_lower_heard);
     int speaks = !heard && !has_lower_ended(n);
