@@ -67,19 +67,20 @@ int zero_failed_after(int lower) {
 
 const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
                             size_t stride) {
-    int all = 0, named = 0;
-    for (int r = 0; r < ranks; r++) all += chosen[r] != 0;
-    size_t used = (size_t)snprintf(list, ZERO_LIST, all > 1 ? "ranks" : "rank");
+    int left = 0;
+    for (int r = 0; r < ranks; r++) left += chosen[r] != 0;
+    size_t used = (size_t)snprintf(list, ZERO_LIST, left > 1 ? "ranks" : "rank");
+    const char *before = " ";
     for (int r = 0; r < ranks; r++) {
-        const char *host = hosts + (size_t)r * stride, *before = named ? ", " : " ";
+        const char *host = hosts + (size_t)r * stride;
         if (!chosen[r]) continue;
         if (used > ZERO_LIST - 110) {
-            snprintf(list + used, ZERO_LIST - used, " and %d more", all - named);
+            snprintf(list + used, ZERO_LIST - used, " and %d more", left);
             break;
         }
-        if (++named == all && all > 1) before = " and ";
         used += (size_t)snprintf(list + used, ZERO_LIST - used, *host ? "%s%d (host %s)" : "%s%d", before, r,
                                  host);
+        before = --left == 1 ? " and " : ", ";
     }
     return list;
 }

@@ -343,7 +343,7 @@ static void take_report(meeting *m, int r) {
 // What comes on the connection to a rank. A message that is not due comes from a rank that has gone wrong.
 static void take(meeting *m, int r) {
     int rc = hear(m, m->sockets[r]);
-    uint32_t kind = m->in.h.kind, is_seat = sizeof(head) + m->in.h.bytes >= sizeof(seat);
+    int kind = (int)m->in.h.kind, is_seat = sizeof(head) + m->in.h.bytes >= sizeof(seat);
     if (!rc && kind == REPORT) return take_report(m, r);
     if (!rc && kind == NOT_MINE && !r) return take_refusal(m);
     if (!rc) rc = kind == HELLO && is_seat && !r ? take_seat(m) : -EBADMSG;
@@ -367,13 +367,12 @@ static void tell_all(meeting *m, int kind) {
 // Draws the run's number, and says in the file, if there is one, where rank 0 listens.
 static void publish(meeting *m) {
     const seat *me = &m->seats[0];
-    if (getrandom(&m->run, sizeof m->run, 0) != sizeof m->run) {
-        m->run = 0;
+    uint64_t run;
+    if (getrandom(&run, sizeof run, 0) == sizeof run)
+        m->run = run | 1;  // 0 means none
+    else
         FAIL(m, "no random number: %s", strerror(errno));
-        return;
-    }
-    m->run |= 1;  // 0 means none
-    if (!m->s->file) return;
+    if (m->rc || !m->s->file) return;
     snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
     m->card = (card){ .pid = me->pid, .port = me->port, .run = m->run, .node = me->node };
     memcpy(m->card.host, me->host, sizeof m->card.host);
