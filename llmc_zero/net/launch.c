@@ -163,15 +163,14 @@ int launched_by_mpi(void) {
 }
 
 zero_launch_info zero_launched(void) {
-    rendezvous_settings s = { .rank = 0, .ranks = 1, .file = "" };  // where rank 0 is does not matter here
-    int mpi = launched_by_mpi(), tcp = !mpi && launched_several() && launched_read(&s) > 0;
-    const char *rank = mpi ? FIRST_OF(mpirun.rank, "PMIX_RANK", "PMI_RANK") : NULL;
-    const char *ranks = mpi ? FIRST_OF(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS") : NULL;
-    const char *here = mpi || tcp
-                           ? FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
-                                      "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
-                           : NULL;
-    zero_launch_info info = { .rank = rank ? atoi(rank) : s.rank, .ranks = ranks ? atoi(ranks) : s.ranks };
-    info.ranks_on_node = here ? atoi(here) : mpi || tcp ? info.ranks : 1;
-    return info;
+    rendezvous_settings s = { .file = "" };  // where rank 0 is does not matter here
+    int mpi = launched_by_mpi();
+    if (!mpi && (!launched_several() || launched_read(&s) <= 0)) return (zero_launch_info){ 0, 1, 1 };
+    const char *rank = FIRST_OF(mpirun.rank, "PMIX_RANK", "PMI_RANK");
+    const char *ranks = FIRST_OF(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS");
+    const char *here = FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
+                                "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
+    if (mpi) s.rank = rank ? atoi(rank) : 0;
+    if (mpi) s.ranks = ranks ? atoi(ranks) : 1;
+    return (zero_launch_info){ s.rank, s.ranks, here ? atoi(here) : s.ranks };
 }

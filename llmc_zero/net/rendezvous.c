@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 4, NAME = 160, HOST = 256, ADDRESSES = CARD_ADDRESSES + 1 };
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 4, NAME = 160, ADDRESSES = CARD_ADDRESSES + 1 };
 enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
 enum { STRANGERS = 64, ANSWER_S = 5, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
 enum { HELLO = 1, NOT_MINE = 3, REPORT };
@@ -63,9 +63,9 @@ typedef struct {
     int rc, told;  // the first failure, and rank 0 has told it
     uint64_t run;
     double deadline;
-    card card;        // as it was at the last look
-    int seen;         // there was a file
-    char host[HOST];  // of rank 0, as s->server says
+    card card;            // as it was at the last look
+    int seen;             // there was a file
+    char host[NET_HOST];  // of rank 0, as s->server says
     int port;
     char where[320];      // rank 0 listens
     char file[PATH_MAX];  // s->file, as it was at the last look
@@ -554,7 +554,7 @@ static int check_settings(meeting *m) {
     if (s->file && strlen(s->file) > PATH_MAX - 2 * CARD_ROOM)
         return zero_refuse("start.file", " %.60s...: too long a name", s->file);
     if (!(s->timeout_s > 0)) return zero_refuse("comm.timeout_s", " %g: above 0", s->timeout_s);
-    return s->ranks > 1 && s->server ? net_split(s->server, m->host, HOST, &m->port) : 0;
+    return s->ranks > 1 && s->server ? net_split(s->server, m->host, &m->port) : 0;
 }
 
 static void meet(meeting *m) {

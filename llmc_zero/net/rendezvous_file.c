@@ -32,14 +32,14 @@ static void find_addresses(card *c) {
 }
 
 static int parse(const char *text, card *c) {
-    char address[NET_NAME], host[NET_NAME];
+    char address[NET_NAME], host[NET_HOST];
     const char *why;
     int format = 0, used = 0, port, for_good;
     int fields = sscanf(text, FIRST_LINES("%63s", SCNx64) "%n", &format, c->host, &c->pid, &c->port, &c->run,
                         &c->node, &c->written, &used);
     for (text += used; c->n < CARD_ADDRESSES && sscanf(text, "address %63s %n", address, &used) == 1;
          text += used)
-        if (!net_split(address, host, sizeof host, &port))
+        if (!net_split(address, host, &port))
             c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
     return fields == 7 && !*text && format == FORMAT && c->port > 0 && c->port <= 65535;
 }

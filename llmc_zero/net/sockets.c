@@ -27,20 +27,15 @@ uint64_t net_machine(char host[NET_NAME]) {
     return XXH3_64bits_withSeed(host, strlen(host), XXH3_64bits(boot, strlen(boot)));
 }
 
-int net_split(const char *text, char *host, size_t host_bytes, int *port) {
-    int bracket = *text == '[';
-    const char *name = text + bracket, *end = bracket ? strchr(text, ']') : strchrnul(text, ':');
-    const char *after = end ? end + bracket : NULL;
-    char *rest = "";
-    long number = after && !*after ? NET_PORT : 0;
-    if (after && *after == ':') number = strtol(after + 1, &rest, 10);
-    if (number < 1 || number > 65535 || *rest || end == name || (size_t)(end - name) >= host_bytes)
+int net_split(const char *text, char host[NET_HOST], int *port) {
+    long number = NET_PORT;
+    int used = 0, found = sscanf(text, *text == '[' ? "[%255[^]]]%n:%ld%n" : "%255[^:]%n:%ld%n", host, &used,
+                                 &number, &used);
+    if (found < 1 || text[used] || number < 1 || number > 65535)
         return zero_fail(ZERO_ERR_ARGUMENT,
                          "\"%s\" is no address of rank 0: it must be host:port, or [address]:port with IPv6; "
                          "ports are 1 to 65535, %d where none is given",
                          text, NET_PORT);
-    memcpy(host, name, (size_t)(end - name));
-    host[end - name] = 0;
     *port = (int)number;
     return 0;
 }
@@ -160,20 +155,14 @@ static int is_own_echo(int fd) {
     return !memcmp(&here, &there, sizeof here);
 }
 
-static int finish_connect(int fd, const net_address *to, double deadline) {
-    if (!connect(fd, &to->any, sizeof *to)) return 0;
-    if (errno != EINPROGRESS && errno != EINTR) return -errno;
-    int rc = net_wait(fd, POLLOUT, deadline), error = 0;
-    socklen_t bytes = sizeof error;
-    if (rc) return rc;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes)) return -errno;
-    return error ? -error : 0;
-}
-
 int net_connect(const net_address *to, double deadline) {
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
-    int rc = finish_connect(fd, to, deadline);
+    int rc = connect(fd, &to->any, sizeof *to) ? -errno : 0;
+    if (rc == -EINPROGRESS || rc == -EINTR) {
+        rc = net_wait(fd, POLLOUT, deadline);
+        if (!rc && connect(fd, &to->any, sizeof *to) && errno != EISCONN) rc = -errno;  // what became of it
+    }
     if (!rc && is_own_echo(fd)) rc = -ECONNREFUSED;
     if (rc) close(fd);
     return rc ? rc : fd;

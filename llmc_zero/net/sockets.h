@@ -14,6 +14,7 @@ typedef union {
 } net_address;
 
 enum { NET_NAME = 64 };     // longest name of a machine, text of an address with its port
+enum { NET_HOST = 256 };    // of a host, as a user gives it
 enum { NET_PORT = 12345 };  // of rank 0 where none is given, as in llm.c
 
 // Returns a number for this machine until it is started again, and its name in host. Containers and network
@@ -22,7 +23,7 @@ uint64_t net_machine(char host[NET_NAME]);
 
 // Takes "host:port" or "[address]:port" apart; the port may be missing. 0, or ZERO_ERR_ARGUMENT with the
 // sentence.
-int net_split(const char *text, char *host, size_t host_bytes, int *port);
+int net_split(const char *text, char host[NET_HOST], int *port);
 // Finds up to `most` addresses of a host and returns how many; or 0, with the resolver's words in *why, and
 // *for_good set if asking again is of no use. The resolver has its own time limits (/etc/resolv.conf).
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good);
