@@ -188,7 +188,8 @@ static void let_strangers_in(meeting *m) {
     while ((fd = net_accept(m->listener)) >= 0) {
         int *place = &m->strangers[m->next++ % m->most];
         if (*place >= 0) close(*place);
-        *place = fd;
+        *place = net_await(fd, sizeof(head)) ? -1 : fd;
+        if (*place < 0) close(fd);
     }
     if (fd != -EAGAIN)
         FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,

@@ -190,8 +190,11 @@ int net_read(int fd, void *data, size_t bytes, double deadline) {
     return move(fd, data, bytes, deadline, POLLIN);
 }
 
+int net_await(int fd, size_t bytes) { return set(fd, SOL_SOCKET, SO_RCVLOWAT, (int)bytes); }
+
 int net_tune(int fd, int silence_s) {
     int step = silence_s / 5 > 0 ? silence_s / 5 : 1, rc = set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    if (!rc) rc = net_await(fd, 1);
     if (!rc) rc = set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     if (!rc) rc = set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2 * step);
     if (!rc) rc = set(fd, IPPROTO_TCP, TCP_KEEPINTVL, step);

@@ -40,6 +40,7 @@ int net_connect(const net_address *to, double deadline);  // returns the socket
 int net_wait(int fd, int events, double deadline);        // 0, or -ETIMEDOUT
 int net_write(int fd, const void *data, size_t bytes, double deadline);
 int net_read(int fd, void *data, size_t bytes, double deadline);  // -ECONNRESET where it ends in order too
+int net_await(int fd, size_t bytes);  // poll is silent about fewer; net_tune ends that
 // Small messages go at once, and a host that is silent for silence_s while nothing is being sent counts as
 // gone.
 int net_tune(int fd, int silence_s);
