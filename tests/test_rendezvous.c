@@ -590,7 +590,7 @@ static void file_that_appears(void **state) {
     snprintf(path, sizeof path, "%s/meet", shm);
     snprintf(mine, sizeof mine, "%s/mine", shm);
     snprintf(text, sizeof text, CARD, port, 1LL, port);
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 3000; i++) {
         pthread_t thread;
         void *failed = NULL;
         card c = { .host = "h", .pid = 1, .port = 80, .run = (uint64_t)i + 1 };
