@@ -601,14 +601,15 @@ static void files_of_others(void **state) {
 }
 
 // Another process holds the files: this program again, by main.
-static pid_t start_holder(void) {
+static pid_t start_holder(int rank) {
     int ready[2];
-    char c;
+    char c, number[8];
+    snprintf(number, sizeof number, "%d", rank);
     assert_int_equal(pipe(ready), 0);
     pid_t pid = fork();
     if (!pid) {
         dup2(ready[1], 1);
-        execl("/proc/self/exe", "test_file", "hold", lists[2], NULL);
+        execl("/proc/self/exe", "test_file", "hold", lists[2], number, NULL);
         _exit(1);
     }
     close(ready[1]);
@@ -617,8 +618,13 @@ static pid_t start_holder(void) {
     return pid;
 }
 
-static int hold(const char *list) {
-    file_settings s = { .folders = list, .block_bytes = 8 * KIB, .timeout_s = 60 };
+static void kill_holder(pid_t pid) {
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static int hold(const char *list, int rank) {
+    file_settings s = { .folders = list, .block_bytes = 8 * KIB, .timeout_s = 60, .rank = rank };
     file_engine *e;
     char *data = buffer(64 * KIB);
     memset(data, 9, 64 * KIB);
@@ -631,13 +637,12 @@ static void other_processes_and_leftovers(void **state) {
     (void)state;
     file_settings s = settings(2, 8 * KIB);
     char expected[100], *data = buffer(100 * KIB), zeros[PAGE] = "";
-    pid_t pid = start_holder();
+    pid_t pid = start_holder(0);
     snprintf(expected, sizeof expected, ": process %d on host ", (int)pid);
     refused(&s, 64 * KIB, ZERO_ERR_IO, expected);
     has(zero_last_error(), path_of(0, 0));
     assert_true(exists(path_of(0, 0)));
-    assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    kill_holder(pid);
     assert_true(exists(path_of(0, 0)) && exists(path_of(1, 0)));
     file_engine *e = opened(&s, 100 * KIB);
     assert_int_equal(move(e, 0, data, 100 * KIB, 0), 0);
@@ -645,6 +650,71 @@ static void other_processes_and_leftovers(void **state) {
     file_close(e);
     assert_false(exists(path_of(0, 0)) || exists(path_of(1, 0)));
     free(data);
+}
+
+// Writes text into a rank's file in the first folder.
+static void put(int rank, const char *text) {
+    int fd = open(path_of(0, rank), O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+// A run on fewer ranks than a killed one had removes the other ranks' files, and nothing else of that name.
+static void leftovers_of_other_ranks(void **state) {
+    (void)state;
+    enum { ALIVE = 1, KILLED = 2, ELSEWHERE, OTHERS, LINK, NEW };
+    file_settings s = settings(2, 8 * KIB);
+    pid_t alive = start_holder(ALIVE);
+    kill_holder(start_holder(KILLED));
+    assert_true(exists(path_of(0, KILLED)) && exists(path_of(1, KILLED)));
+    put(ELSEWHERE, "llmc_zero states 1\nhost another.host pid 7 bytes 100\n");
+    put(OTHERS, "some letters");
+    put(NEW, "");  // another rank is about to lock it
+    assert_int_equal(symlink("/dev/null", path_of(1, LINK)), 0);
+    file_engine *e = opened(&s, 64 * KIB);
+    assert_false(exists(path_of(0, KILLED)) || exists(path_of(1, KILLED)));
+    assert_true(exists(path_of(0, ALIVE)) && exists(path_of(1, ALIVE)));
+    assert_true(exists(path_of(0, ELSEWHERE)) && exists(path_of(0, OTHERS)) && exists(path_of(0, NEW)));
+    assert_true(exists(path_of(1, LINK)));
+    file_close(e);
+    kill_holder(alive);
+    file_close(opened(&s, 64 * KIB));
+    assert_false(exists(path_of(0, ALIVE)) || exists(path_of(1, ALIVE)));
+    for (int rank = ELSEWHERE; rank <= NEW; rank++) unlink(path_of(rank == LINK, rank));
+}
+
+// Ranks that begin at once find what all of them have left, and none of them meets another one's lock.
+static void ranks_that_begin_at_once(void **state) {
+    (void)state;
+    enum { RANKS = 8, ROUNDS = 10 };
+    pid_t pids[RANKS];
+    char c;
+    for (int round = 0; round < ROUNDS; round++) {
+        int begin[2];
+        assert_int_equal(pipe(begin), 0);
+        for (int rank = 0; rank < RANKS; rank++) {
+            pids[rank] = fork();
+            if (pids[rank]) continue;
+            file_settings s = settings(2, 8 * KIB);
+            file_engine *e;
+            close(begin[1]);
+            if (read(begin[0], &c, 1)) _exit(1);  // all begin when the other end is closed
+            s.rank = (rank + round) % RANKS + round;
+            int rc = file_open(&e, &s, 64 * KIB);
+            if (rc) fprintf(stderr, "%s\n", zero_last_error());
+            _exit(rc ? 1 : 0);  // without file_close, so everything is left
+        }
+        close(begin[0]);
+        close(begin[1]);
+        for (int rank = 0; rank < RANKS; rank++) {
+            int status;
+            assert_int_equal(waitpid(pids[rank], &status, 0), pids[rank]);
+            assert_int_equal(status, 0);
+        }
+    }
+    file_settings s = settings(2, 8 * KIB);
+    file_close(opened(&s, 64 * KIB));  // and rmdir shows that nothing is left
 }
 
 // -------- full disks
@@ -723,7 +793,7 @@ static int remove_folders(void **state) {
 
 int main(int argc, char **argv) {
     alarm(HANGS_AFTER_S);
-    if (argc == 3 && !strcmp(argv[1], "hold")) return hold(argv[2]);
+    if (argc == 4 && !strcmp(argv[1], "hold")) return hold(argv[2], atoi(argv[3]));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips),
         cmocka_unit_test(two_threads),
@@ -740,6 +810,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(wrong_arguments),
         cmocka_unit_test(files_of_others),
         cmocka_unit_test(other_processes_and_leftovers),
+        cmocka_unit_test(leftovers_of_other_ranks),
+        cmocka_unit_test(ranks_that_begin_at_once),
         cmocka_unit_test(limited_file_size),
         cmocka_unit_test_teardown(full_disk, no_fault),
     };

@@ -78,18 +78,19 @@ long_run() {
 }
 
 tiers_faults() {
-    local pid
+    local pids
     begin 'tiers.a second job in the same folder'
-    need 'the first did not start' long_run tiers_first 1 -z 3 "${on_nvme[@]}"
-    read -r pid <"$dir/pid.0"
+    need 'the first did not start' long_run tiers_first 2 -z 3 "${on_nvme[@]}"
+    pids=("$(cat "$dir/pid.0")" "$(cat "$dir/pid.1")")
     need 'the second was not refused' not train 1 tiers_second -z 3 "${on_nvme[@]}" >/dev/null
-    need "the second does not name process $pid: $(tail -n 1 "$dir/tiers_second.screen")" \
-        grep -qE "$tiers_folder.*$pid" "$dir/tiers_second.screen"
+    need "the second does not name process ${pids[0]}: $(tail -n 1 "$dir/tiers_second.screen")" \
+        grep -qE "$tiers_folder.*${pids[0]}" "$dir/tiers_second.screen"
+    need "of the first there is only $(files)" [ "$(files | wc -l)" = 2 ]
     end
-    begin 'tiers.what a killed run leaves is taken over'
-    kill -KILL "$pid"; wait $job
-    need 'it left nothing' [ -n "$(files)" ]
-    need 'the next did not run' train 1 tiers_second -z 3 "${on_nvme[@]}"
+    begin 'tiers.what a killed run leaves is taken over or removed'
+    kill -KILL "${pids[@]}"; wait $job
+    need "it left only $(files)" [ "$(files | wc -l)" = 2 ]
+    need 'the next, on fewer ranks, did not run' train 1 tiers_second -z 3 "${on_nvme[@]}"
     need "left: $(files)" [ -z "$(files)" ]
     end
     begin 'tiers.a file that vanishes ends the job'

@@ -38,7 +38,7 @@ typedef struct file_engine file_engine;
 // Returns 0 and an engine with room for `bytes`, all 0, or an error, and then it has left nothing behind. In
 // each folder it creates llmc_zero.rankRRRRR.states, reserves its space and locks it, or takes over what a
 // killed run has left there. A file of anybody else's, or one that another process uses, is an error and
-// stays as it is.
+// stays as it is. Files that killed runs on this host have left there under other ranks' names are removed.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // Waits for what is under way, and removes the files. NULL is allowed. Buffers may be freed afterwards,
 // unless the disk does not answer: then it returns after timeout_s and leaves its own memory allocated.

@@ -2,8 +2,11 @@
 #include "../error.h"
 #include "file.h"
 #include "file_fault.h"
+#include "../clock.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +15,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { FORMAT = 1, HOST = 64, OPEN_TRIES = 10 };
+enum { FORMAT = 1, HOST = 64, OPEN_TRIES = 10, LOCK_FOLDER_S = 10 };
 long (*file_fault)(file_operation what, size_t bytes);
 
 // -------- the first block: whose file it is, in readable text
@@ -67,9 +71,9 @@ static int fail_in_use(const file_folder *f, int fd) {
 }
 
 // Returns 1 if the file with that name is still the one that is open: a run that ends removes its own.
-static int has_name(const file_folder *f, int fd) {
+static int has_name(const char *path, int fd) {
     struct stat named, opened;
-    if (lstat(f->path, &named) || fstat(fd, &opened)) return 0;
+    if (lstat(path, &named) || fstat(fd, &opened)) return 0;
     return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
@@ -96,7 +100,7 @@ static int open_locked(file_folder *f, const char *folder) {
             close(fd);
             return rc;
         }
-        if (has_name(f, fd)) {
+        if (has_name(f->path, fd)) {
             f->fd = fd;
             return 0;
         }
@@ -107,6 +111,54 @@ static int open_locked(file_folder *f, const char *folder) {
 }
 
 // -------- its space
+
+// -------- what killed runs have left
+
+// Files are opened and leftovers removed under a lock on the folder. So no rank meets a file that another one
+// has locked only to look at it, and a rank that comes later finds the space free. Returns a descriptor, or
+// -1 where folders cannot be locked, as on NFS, or others keep it too long.
+static int lock_folder(const char *folder) {
+    double until = clock_now() + LOCK_FOLDER_S;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    while (flock(fd, LOCK_EX | LOCK_NB)) {
+        if ((errno != EWOULDBLOCK && errno != EINTR) || clock_now() >= until) {
+            close(fd);
+            return -1;
+        }
+        nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
+    }
+    return fd;
+}
+
+// A file of ours that nobody has locked belongs to a run that was killed. One of another host stays: where
+// hosts share a folder they may not see each other's locks.
+static void remove_leftover(const char *path) {
+    struct stat st;
+    file_owner own = this_process(0), other;
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    int is_left = !fstat(fd, &st) && S_ISREG(st.st_mode) && !flock(fd, LOCK_EX | LOCK_NB) &&
+                  read_owner(fd, &other) && !strcmp(other.host, own.host) && has_name(path, fd);
+    if (is_left) unlink(path);
+    close(fd);
+}
+
+// What a run on more ranks has left is not taken over by any rank of this one, so it is removed.
+static void remove_leftovers(const file_folder *f, const char *folder) {
+    char path[PATH_MAX];
+    const struct dirent *entry;
+    DIR *list = opendir(folder);
+    if (!list) return;
+    while ((entry = readdir(list))) {
+        int n = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (n >= (int)sizeof path || !strcmp(path, f->path)) continue;
+        if (!fnmatch("llmc_zero.rank[0-9]*.states", entry->d_name, 0)) remove_leftover(path);
+    }
+    closedir(list);
+}
+
+// -------- room for the states
 
 static int fail_without_room(const file_folder *f, int64_t bytes, int error) {
     struct statvfs s;
@@ -175,14 +227,17 @@ int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes) {
     int n = snprintf(f->path, sizeof f->path, "%s/llmc_zero.rank%05d.states", folder, rank);
     if (n >= (int)sizeof f->path)
         return zero_fail(ZERO_ERR_IO, "the name of folder %.200s... is too long", folder);
-    ZERO_TRY(open_locked(f, folder));
-    int rc = make_ready(f, bytes);
+    int lock = lock_folder(folder);
+    int rc = open_locked(f, folder);
+    if (!rc && lock >= 0) remove_leftovers(f, folder);
+    if (lock >= 0) close(lock);
+    if (!rc) rc = make_ready(f, bytes);
     if (rc) folder_close(f);
     return rc;
 }
 
 void folder_unlink(file_folder *f) {
-    if (f->opened && has_name(f, f->fd)) unlink(f->path);
+    if (f->opened && has_name(f->path, f->fd)) unlink(f->path);
 }
 
 // The name goes before the lock does.
