@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh. Usage:
-# tests/test_terminal.sh TRAINER util-linux's `script` is the terminal: stdout of what it runs is one, and
-# what is written there comes out.
+# What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
+# trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
+# util-linux's `script` is the terminal: stdout of what it runs is one, and what is written there comes out.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
@@ -206,6 +206,61 @@ test_plots() {
     end
 }
 
+# ---- trace_lanes.sh, on a trace whose sums are known
+
+# event NAME KIND THREAD FROM DURATION, in seconds
+event() {
+    printf ',\n{"name":"%s","cat":"%s","ph":"X","pid":0,"tid":%d,"ts":%d.000,"dur":%d.000}' "$1" "$2" "$3" \
+        "$4"000000 "$5"000000
+}
+# Steps of 10 s, from 0 to 20: AdamW 0 to 3, reads 0 to 4, writes 2 to 4, a gather 3 to 4, forward 5 to 9, in
+# which the trainer waits from 6 to 7, and a read from 8 to 10.
+make_trace() {
+    local at
+    printf '[\n{"name":"process_name","ph":"M","pid":0,"args":{"name":"rank 0"}}'
+    for at in 0 10 20; do
+        event 'update ' update 0 $at 0
+        event 'update block 0' update 4 $at 3
+        event 'read block 0' read 3 $at 3; event 'read block 1' read 3 $((at + 1)) 3
+        event 'write block 0' write 3 $((at + 2)) 2
+        event 'gather block 0' gather 1 $((at + 3)) 1
+        event 'forward block 0' forward 0 $((at + 5)) 4; event 'wait ' wait 0 $((at + 6)) 1
+        event 'wait ' wait 1 $((at + 5)) 4
+        event 'read block 2' read 3 $((at + 8)) 2
+    done
+    printf '\n]\n'
+}
+
+in_screen() { grep -qE -- "$1" "$dir/screen"; }
+
+test_trace_lanes() {
+    begin 'trace_lanes.what was at work together'
+    make_trace >"$dir/trace.json"
+    need 'failed' dev/trace_lanes.sh "$dir/trace.json" >"$dir/screen" 2>&1
+    need 'steps' in_screen '^2 steps of 10.000 s'
+    need 'reads' in_screen 'reads +6.000 s +60 %'
+    need 'writes' in_screen 'writes +2.000 s +20 %'
+    need 'collectives' in_screen 'collectives +1.000 s +10 %'
+    need 'passes' in_screen 'forward and backward +3.000 s +30 %'
+    need 'AdamW' in_screen 'AdamW +3.000 s +30 %'
+    need 'the disk' in_screen 'at work for 6.000 s a step. .* for 17 %,'
+    need 'what covers it' in_screen 'AdamW for 50 %, .* under way for 17 %,'
+    need 'what does not' in_screen 'and nothing else for 17 %'
+    need 'a lane without work' not in_screen copies
+    need 'together' in_screen 'once: 0: 20 %, 1: 30 %, 2: 30 %, 3: 20 %, 4: 0 %'
+    end
+    begin 'trace_lanes.what is no trace of steps: said'
+    head -n 3 "$dir/trace.json" >"$dir/short.json"
+    dev/trace_lanes.sh "$dir/short.json" >"$dir/screen" 2>&1 && why='status 0'
+    need 'the sentence' in_screen 'has fewer than three steps'
+    end
+    if ! command -v gnuplot >/dev/null; then skip trace_lanes 'no gnuplot'; return; fi
+    begin 'trace_lanes.the picture'
+    need 'failed' dev/trace_lanes.sh "$dir/trace.json" "$dir/step.svg" >"$dir/screen" 2>&1
+    # reads have two bars, the passes two, the others one
+    need "$(grep -c '<polygon' "$dir/step.svg") bars" [ "$(grep -c '<polygon' "$dir/step.svg")" = 7 ]
+    end
+}
 # ----
 
 if command -v script >/dev/null; then test_terminal; else skip terminal 'no script (util-linux)'; fi
@@ -213,4 +268,5 @@ test_lines
 test_help
 test_compare
 test_plots
+test_trace_lanes
 finish terminal

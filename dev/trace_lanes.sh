@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# What a rank did at the same time, from the file that the trainer's --trace has written: how long the disk,
+# copies, collectives, forward and backward, and AdamW were at work in a step, how much of the disk's time the
+# others cover, and for how much of a step several were at work at once. Counted are whole steps, from AdamW's
+# start to the next one's. With PICTURE (.svg or .png) it also draws the last of them; that needs gnuplot.
+#   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]
+set -eu
+trace=${1:?usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]} picture=${2:-} title=${3:-}
+fail() { echo "trace_lanes.sh: $*" >&2; exit 1; }
+[ -r "$trace" ] || fail "$trace cannot be read"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Lines "SECONDS WHAT +1|-1", in the order of time. WHAT is the event's kind, or "step" where the trainer
+# starts AdamW; gathers and reductions are both "collective", forward and backward both "pass".
+awk -F'"' '
+    function number(key,    after) {
+        after = length(key) + 3
+        return match($0, "\"" key "\":[0-9.]+") ? substr($0, RSTART + after, RLENGTH - after) : 0
+    }
+    !/"ph":"X"/ { next }
+    {
+        from = number("ts") / 1e6; what = $8; thread = number("tid") + 0
+        if (what == "wait" && thread) next
+        if ($4 == "update ") { printf "%.6f step 0\n", from; next }
+        if (what == "gather" || what == "reduce") what = "collective"
+        if (what == "forward" || what == "backward") what = "pass"
+        printf "%.6f %s 1\n%.6f %s -1\n", from, what, from + number("dur") / 1e6, what
+    }' "$trace" | sort -n >"$work/changes"
+[ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps: too few to count"
+
+# Goes through the changes with the number of events under way of each kind. What the trainer waits for is no
+# computing. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file of bars.
+awk -v bars="$work/bars" '
+    function at_work(lane) {
+        if (lane == 1) return open["read"] > 0
+        if (lane == 2) return open["write"] > 0
+        if (lane == 3) return open["copy"] > 0
+        if (lane == 4) return open["collective"] > 0
+        if (lane == 5) return open["pass"] > 0 && !(open["wait"] > 0)
+        return open["update"] > 0
+    }
+    function add_bar(lane, to) {
+        if (!is_last || to <= since[lane]) return
+        # Gaps that nobody would see are closed, which keeps the picture small.
+        if (ends[lane] != "" && since[lane] - ends[lane] < 0.002 * step_s) { ends[lane] = to; return }
+        if (ends[lane] != "") print lane, starts[lane] - begin, ends[lane] - begin >bars
+        starts[lane] = since[lane]; ends[lane] = to
+    }
+    NR == FNR {
+        if ($2 == "step") { if (!steps++) first = $1; last_begin = last; last = $1 }
+        next
+    }
+    FNR == 1 { begin = last_begin; step_s = last - last_begin }
+    {
+        from = now; now = $1
+        if (from >= first && now <= last) {
+            n = 0
+            for (i = 1; i <= 6; i++) if (was[i]) { busy[i] += now - from; n++ }
+            together[n] += now - from
+            if (was[1] || was[2]) {
+                disk_s += now - from
+                if (was[5]) under_pass += now - from
+                else if (was[6]) under_adamw += now - from
+                else if (was[3] || was[4]) under_others += now - from
+            }
+        }
+        if ($2 == "step") {
+            if ($1 == last_begin) { is_last = 1; for (i = 1; i <= 6; i++) since[i] = now }
+            if ($1 == last) for (i = 1; i <= 6; i++) { if (was[i]) add_bar(i, now); since[i] = now }
+            if ($1 == last) is_last = 0
+        }
+        open[$2] += $3
+        for (i = 1; i <= 6; i++) {
+            is = at_work(i)
+            if (is && !was[i]) since[i] = now
+            if (!is && was[i]) add_bar(i, now)
+            was[i] = is
+        }
+    }
+    END {
+        split("reads writes copies collectives forward_and_backward AdamW", name, " ")
+        for (i = 1; i <= 6; i++) if (ends[i] != "") print i, starts[i] - begin, ends[i] - begin >bars
+        all = last - first; n = steps - 1
+        printf "%d steps of %.3f s on average; at work in a step:\n", n, all / n
+        for (i = 1; i <= 6; i++) {
+            if (!busy[i]) continue
+            gsub("_", " ", name[i])
+            printf "  %-22s %7.3f s %5.0f %%\n", name[i], busy[i] / n, 100 * busy[i] / all
+        }
+        if (!disk_s) exit
+        printf "the disk is at work for %.3f s a step. Of that time, forward or backward is computed for ",
+            disk_s / n
+        printf "%.0f %%,\nelse AdamW for %.0f %%, else a copy or a collective is under way for %.0f %%,\n",
+            100 * under_pass / disk_s, 100 * under_adamw / disk_s, 100 * under_others / disk_s
+        printf "and nothing else for %.0f %%\n",
+            100 * (1 - (under_pass + under_adamw + under_others) / disk_s)
+        printf "share of a step with n of them at work at once:"
+        for (i = 0; i <= 6; i++) printf "%s %d: %.0f %%", i ? "," : "", i, 100 * together[i] / all
+        print ""
+    }' "$work/changes" "$work/changes"
+
+[ -n "$picture" ] || exit 0
+command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnuplot-nox'
+case $picture in
+    *.svg) terminal='svg noenhanced size 900,260 font "DejaVu Sans,12" background "white"' ;;
+    *.png) terminal='pngcairo noenhanced size 900,260 font "DejaVu Sans,12" background "white"' ;;
+    *) fail "$picture is no .svg or .png" ;;
+esac
+# Lanes that were never at work have no row. Lines "ROW LANE FROM TO", the first lane on top.
+lanes=$(cut -d' ' -f1 "$work/bars" | sort -u | wc -l)
+sort -n -k1,1 -s "$work/bars" | awk -v lanes="$lanes" '
+    $1 != lane { row++; lane = $1 }
+    { print lanes + 1 - row, $0 }' >"$work/rows"
+tics=$(awk '
+    BEGIN { split("reads,writes,copies,collectives,forward and backward,AdamW", name, ",") }
+    !seen[$2]++ { printf "%s\"%s\" %d", n++ ? ", " : "", name[$2], $1 }' "$work/rows")
+gnuplot - <<END || fail "gnuplot could not draw $picture"
+set terminal $terminal
+set output "$work/picture"
+set title "$title"; set xlabel "seconds since AdamW's start"; unset key
+set border 1 lc rgb "#555555"; set tics nomirror out; set grid xtics lc rgb "#dddddd" lt 1
+set xrange [0:*] noextend; set yrange [0.4:$lanes.6]
+set ytics scale 0 ($tics)
+array colors[6] = [0x56b4e9, 0x0072b2, 0xcc79a7, 0xe69f00, 0x009e73, 0xd55e00]
+set style fill solid 1 noborder
+plot "$work/rows" using 3:1:3:4:(\$1 - 0.38):(\$1 + 0.38):(colors[int(\$2)]) \
+    with boxxyerror lc rgb variable
+END
+mv "$work/picture" "$picture"
