@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
 # What it costs to keep model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256, stage 3,
-# with clipping in the step. In turn: all in memory, the optimizer's states on NVMe, the parameters too.
+# with clipping in the step. In turn: all in memory, the optimizer's states on NVMe, the parameters too, and
+# that with checksums.
 # Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
 # writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
 # build/bench.jsonl.
+#   PEERS=/path/to/python   a Python with torch and deepspeed: DeepSpeed ZeRO-3 then runs in turn with ours,
+#                           in the same three ways, in the first folder
 # Needs fio, and make train_gpt2_zero build/bench/nvme. Fails where the bits differ.
 #   dev/bench/offload.sh [FOLDER[,FOLDER..] [ROUNDS [STEPS]]]       build/, 3 rounds of 8 steps
 set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
-folders=${1:-build} rounds=${2:-3} steps=${3:-8} work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+export DS_ACCELERATOR=cpu
+folders=${1:-build} rounds=${2:-3} steps=${3:-8} peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d) folder=
+trap 'rm -rf "$work" ${folder:+"$folder"}' EXIT
 model=(-e d12 -b 2 -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -v 0 -s 0 -x "$steps")
-declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer nvme"
-    [both]="--nvme $folders --offload-optimizer nvme --offload-param nvme --prefetch 2")
+both="--nvme $folders --offload-optimizer nvme --offload-param nvme --prefetch 2"
+declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer nvme" [both]="$both"
+    [verify]="$both --nvme-verify")
 
 # of the run's summary
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
@@ -21,21 +26,56 @@ traffic() {
     sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
         "$work/run/summary.json"
 }
-for round in $(seq "$rounds"); do
-    for mode in memory optimizer both; do
-        # shellcheck disable=SC2086
-        OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -np 2 ./train_gpt2_zero "${model[@]}" \
-            ${options[$mode]} -o "$work/run" >"$work/log" || { cat "$work/log"; exit 1; }
-        echo "$mode $(field tokens_per_s) $(field params_hash) $(traffic)" >>"$work/runs"
-        rm -rf "$work/run"
+# Looks once a second what the job's ranks have had resident at most; sets resident, in MiB.
+watch() {
+    local pid kib most=0
+    while kill -0 "$1" 2>/dev/null; do
+        for pid in $(pgrep -P "$1" -f '^./train_gpt2_zero' || true); do
+            kib=$(awk '/^VmHWM:/ { print $2 }' "/proc/$pid/status" 2>/dev/null || true)
+            [ "${kib:-0}" -le "$most" ] || most=$kib
+        done
+        sleep 1
     done
+    resident=$((most / 1024))
+}
+ours() {  # MODE
+    # shellcheck disable=SC2086
+    OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -np 2 ./train_gpt2_zero "${model[@]}" \
+        ${options[$1]} -o "$work/run" >"$work/log" & job=$!
+    watch $job
+    wait $job || { cat "$work/log"; exit 1; }
+    echo "$1 $(field tokens_per_s) $(field params_hash) $(traffic) $resident" >>"$work/runs"
+    rm -rf "$work/run"
+}
+# DeepSpeed compiles its kernels when it runs for the first time, which takes minutes.
+peer() {  # MODE
+    local name=deepspeed
+    [ "$1" = memory ] || name=deepspeed-$1
+    folder=$(mktemp -d "${folders%%,*}/deepspeed.XXXXXX")
+    OMP_NUM_THREADS=1 PATH="$(dirname "$peers"):$PATH" timeout 900 "$peers" -m torch.distributed.run \
+        --nproc-per-node 2 dev/bench/peers.py $name bf16 2 256 "$steps" "$folder" 2>"$work/peer.err" |
+        grep '^{' >"$work/peer" ||
+        { echo "peer $name failed:"; tail -n 3 "$work/peer.err"; }
+    rm -rf "$folder" && folder=
+    cat "$work/peer" >>"$out"
+    sed -nE "s/.*\"tokens_per_s\": ([0-9.]+).*\"resident_mib\": ([0-9]+).*/deepspeed-$1 \1 - - - \2/p" \
+        "$work/peer" >>"$work/runs"
+}
+
+for round in $(seq "$rounds"); do
+    echo "states on NVMe, round $round of $rounds ..."
+    for mode in memory optimizer both; do
+        ours $mode
+        [ -z "$peers" ] || peer $mode
+    done
+    ours verify
     build/bench/nvme "$folders" --rounds 3 >"$work/nvme" || { cat "$work/nvme"; exit 1; }
     tail -n 1 "$work/nvme" | awk '{ print "fio", $11 }' >>"$work/runs"     # both at once
 done
 
 machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) cores"
 echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
-awk -v tokens=1024 -v out=build/bench.jsonl '
+awk -v tokens=1024 -v out="$out" '
     function median(list, n, i, j, x, t) {
         n = split(list, x, " ")
         for (i = 2; i <= n; i++)
@@ -45,20 +85,36 @@ awk -v tokens=1024 -v out=build/bench.jsonl '
     function row(mode, name, rate, step, disk, most) {
         rate = median(rates[mode]); step = tokens / rate; disk = moved[mode] / 1e9 / fio
         most = disk > compute ? disk : compute
-        printf "%-32s %8.0f %8.2f %9.2f %8.2f %8.2f  %s\n", name, rate, step, compute, disk, step / most,
-            hash[mode] == hash["memory"] ? "same" : "DIFFER"
+        printf "%-36s %8.0f %7.2f %9.2f %7.2f %8.2f %12d  %s\n", name, rate, step, compute, disk,
+            step / most, resident[mode], hash[mode] == hash["memory"] ? "same" : "DIFFER"
         if (hash[mode] != hash["memory"]) differs = 1
-        printf "{\"name\": \"offload-%s\", \"tokens_per_s\": %.1f, \"step_s\": %.3f, \"disk_s\": %.3f}\n",
-            mode, rate, step, disk >>out
+        printf "{\"name\": \"offload-%s\", \"tokens_per_s\": %.1f, \"step_s\": %.3f, \"disk_s\": %.3f, " \
+            "\"resident_mib\": %d}\n", mode, rate, step, disk, resident[mode] >>out
+    }
+    function peer_row(mode, name, rate, ratio) {
+        if (!(("deepspeed-" mode) in rates)) return
+        rate = median(rates["deepspeed-" mode]); ratio = median(rates[mode]) / rate
+        printf "%-36s %8.0f %7.2f %39d  ours: %.2f times as fast, %.0f %% of the memory\n", name, rate,
+            tokens / rate, resident["deepspeed-" mode], ratio,
+            100 * resident[mode] / resident["deepspeed-" mode]
+        printf "{\"name\": \"offload-%s-to-deepspeed\", \"ratio\": %.3f}\n", mode, ratio >>out
     }
     $1 == "fio" { disks = disks " " $2; next }
-    { rates[$1] = rates[$1] " " $2; hash[$1] = $3; moved[$1] = 2 * ($4 + $5) }
+    {
+        rates[$1] = rates[$1] " " $2; hash[$1] = $3; moved[$1] = 2 * ($4 + $5)
+        if ($6 > resident[$1] + 0) resident[$1] = $6
+    }
     END {
         fio = median(disks); compute = tokens / median(rates["memory"])
         printf "fio reads and writes %.2f GB/s together\n", fio
-        printf "%-32s %8s %8s %9s %8s %8s  bits\n", "model states on NVMe", "tokens/s", "step s", "compute s",
-            "disk s", "step/max"
-        row("memory", "none"); row("optimizer", "masters and moments")
-        row("both", "parameters, masters and moments")
+        printf "%-36s %8s %7s %9s %7s %8s %12s  bits\n", "model states on NVMe", "tokens/s", "step s",
+            "compute s", "disk s", "step/max", "resident MiB"
+        row("memory", "none")
+        row("optimizer", "masters, moments")
+        row("both", "parameters, masters, moments")
+        row("verify", "the same, with checksums")
+        peer_row("memory", "DeepSpeed: none")
+        peer_row("optimizer", "DeepSpeed: masters, moments")
+        peer_row("both", "DeepSpeed: parameters too")
         exit differs
     }' "$work/runs"

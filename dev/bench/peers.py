@@ -1,17 +1,22 @@
-"""The peers' side of dev/bench/bench.sh: the training step of a GPT-2 in PyTorch, for one framework, on CPUs.
+"""The peers' side of bench.sh and offload.sh: the training step of a GPT-2 in PyTorch, for one framework, on
+CPUs.
 
-    torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS
+    torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS [FOLDER]
     FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework: one process that has all threads and
                the whole batch)
+               deepspeed-optimizer | deepspeed-both: ZeRO-3 with the optimizer's states on NVMe, in FOLDER,
+               and with the parameters there too
     DTYPE  fp32 | bf16 (ddp and single: fp32 parameters under autocast)
 
 The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is
 compared with. It prints one JSON line: the median step without the first two in seconds, tokens/s over all
-ranks, the first and the last loss, and the seconds from the start of the process to the first loss. It needs
-torch, and deepspeed for that framework.
+ranks, the first and the last loss, the seconds from the start of the process to the first loss, and the most
+that a rank had resident in MiB. It needs torch, deepspeed for its frameworks, and ninja and libaio's header
+for those with NVMe.
 """
 import json
 import os
+import resource
 import statistics
 import sys
 import time
@@ -27,6 +32,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 framework, dtype, B, T, steps = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+folder = sys.argv[6] if len(sys.argv) > 6 else None
 C, L, NH, V = 768, 12, 12, 50304
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 torch.manual_seed(42)
@@ -95,13 +101,35 @@ def make_step():
     if framework in ("ddp", "single"):
         model = nn.parallel.DistributedDataParallel(GPT2()) if framework == "ddp" else GPT2()
         return plain_step(model, adamw(model.parameters()), dtype == "bf16")
+    return deepspeed_step(GPT2())
+
+
+def on_nvme():
+    """The sections of a DeepSpeed configuration that put states on NVMe. Blocks, depth and sub-groups are
+    those of the trainer that it is compared with. DeepSpeed reads as many parameters ahead as it has buffers:
+    two blocks of four matrices. Each buffer is as large as a rank's part of the largest parameter."""
+    optimizer = {"device": "nvme", "nvme_path": folder, "buffer_count": 12, "pipeline_read": True,
+                 "pipeline_write": True}
+    zero = {"offload_optimizer": optimizer, "sub_group_size": 4 << 20}
+    if framework == "deepspeed-both":
+        largest = -(-V * C // dist.get_world_size())
+        zero["offload_param"] = {"device": "nvme", "nvme_path": folder, "buffer_count": 8,
+                                 "buffer_size": largest}
+    aio = {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False,
+           "overlap_events": True}
+    return zero, aio
+
+
+def deepspeed_step(model):
     import deepspeed
-    model = GPT2()
     config = {"train_micro_batch_size_per_gpu": B, "gradient_accumulation_steps": 1,
               "gradient_clipping": 1.0, "steps_per_print": 10**9,
               "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95]}},
               "bf16": {"enabled": dtype == "bf16"},
               "zero_optimization": {"stage": 3, "overlap_comm": True, "contiguous_gradients": True}}
+    if framework != "deepspeed":
+        zero, config["aio"] = on_nvme()
+        config["zero_optimization"].update(zero)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 
     def step(x, y):
@@ -121,10 +149,12 @@ for i in range(steps):
     times.append(time.perf_counter() - start)
     if i == 0:
         first = time.time() - BORN
+largest = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+dist.all_reduce(largest, dist.ReduceOp.MAX)
 if dist.get_rank() == 0:
     median = statistics.median(times[2:])
     rate = B * T * dist.get_world_size() / median
     print(json.dumps({"name": framework, "dtype": dtype, "step_s": round(median, 4),
                       "tokens_per_s": round(rate, 1), "loss": [losses[0], losses[-1]],
-                      "first_loss_s": round(first, 2)}), flush=True)
+                      "first_loss_s": round(first, 2), "resident_mib": largest.item() // 1024}), flush=True)
 dist.destroy_process_group()
