@@ -550,6 +550,7 @@ static void between_steps(Trainer *t) {
 
 static void train(Trainer *t) {
     for (run.step = t->state.step;; run.step++) {
+        if (run.step == t->data.steps) zero_check(zero_finish_update(run.z));
         between_steps(t);
         bar_show();  // below what was printed
         if (run.step == t->data.steps) return;

@@ -156,6 +156,8 @@ static int finish_file(stream *s, uint64_t number, const char *path) {
 int zero_save(zero *z, const char *path, const void *user, size_t user_bytes) {
     ZERO_TRY(uses_may_train(z, "zero_save"));
     ZERO_TRY(uses_outside_step(z, "zero_save"));
+    // A run that goes on from the file has the parameters that its masters make, so this one has them too.
+    ZERO_TRY(zero_finish_update(z));
     ZERO_TRY(params_complete(z));
     char temporary[PATH_MAX];
     stream s = { 0 };
@@ -313,14 +315,7 @@ static int round_on_host(zero *z, state_range r) {
 }
 
 static int round_range(zero *z, state_range r) {
-    state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
-    device *d = &z->device;
-    state_part low, master;
-    if (z->across) return round_on_host(z, r);
-    ZERO_TRY(state_open_range(&low, params, COMM, r, STATE_WRITE));
-    int rc = state_open_range(&master, masters, COMM, r, STATE_READ);
-    if (!rc) rc = d->f->convert(d, COMM, params->dtype, low.at, masters->dtype, master.at, r.elems);
-    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
+    return z->across ? round_on_host(z, r) : params_round(z, COMM, r);
 }
 
 static int round_masters(zero *z, int unit) {
@@ -366,6 +361,7 @@ int zero_load(zero *z, const char *path, void *user, size_t user_bytes) {
     if (s.f) fclose(s.f);
     XXH3_freeState(s.digest);
     ZERO_TRY(rc);
+    z->unpublished = 0;
     if (z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0) z->scale = h.scale;
     return tasks_run(&z->tasks, run_complete, z);
 }

@@ -106,7 +106,8 @@ static int open_lanes(zero *z) {
     unsigned threads = 0;
     if (z->config.overlap && (crosses || !z->comm.only_queues)) threads |= LANE_BIT(LANE_COLLECTIVES);
     if (z->config.overlap && crosses) threads |= LANE_BIT(LANE_COPIES);
-    if (crosses || z->plan.own[PLAN_FILE_BUFFERS].blocks) threads |= LANE_BIT(LANE_PROCESSOR);
+    if (crosses || z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.offload.delayed_update)
+        threads |= LANE_BIT(LANE_PROCESSOR);
     ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
     return tasks_run(&z->tasks, run_nothing, NULL);
 }

@@ -105,10 +105,20 @@ static int run_gather_sums(void *ctx, task *k) {
     return rc;
 }
 
+// The update that reads these sums of the last step; of several the one that its lane runs last.
+static const task *last_update(const zero *z, const bucket_state *b) {
+    const task *last = &z->units[b->units[0]].adamw;
+    for (int i = 1; i < b->n_pieces; i++) {
+        const task *k = &z->units[b->units[i]].adamw;
+        if (k->number > last->number) last = k;
+    }
+    return last;
+}
+
 static int start_reduction(zero *z, bucket_state *b, int64_t *counter) {
     int first = b->units[b->n_pieces - 1], last = b->units[0];
     b->use = (comm_use){ ZERO_FOR_STEP, first, last - first + 1, counter };
-    ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer)));
+    ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer, last_update(z, b))));
     return z->config.stage == 0 ? tasks_submit(&z->tasks, &b->gather, AFTER(&b->reduce)) : 0;
 }
 
@@ -174,12 +184,12 @@ static int clear_gradient(zero *z, int unit) {
 
 int grads_open(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));  // it reads the gradients of the last step
     if (uses_buckets(z)) {
         ZERO_TRY(claim_buffer(z, unit));
         u->grads = bucket_memory(z, unit);
     } else {
         state *grads = &z->states[ZERO_GRADIENT];
+        ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));  // it reads the gradients of the last step
         ZERO_TRY(state_open(&u->opened_grads, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
         u->grads = u->opened_grads.at;
     }
@@ -194,6 +204,7 @@ static int add_to_sum(zero *z, int unit) {
     char *grads = z->units[unit].grads;
     int first = z->micro == 0;
     state_part sum;
+    ZERO_TRY(tasks_wait(&z->tasks, &z->units[unit].adamw));  // it reads the sum of the last step
     ZERO_TRY(state_open(&sum, &z->states[ZERO_GRADIENT], COMPUTE, unit, STATE_WHOLE,
                         first ? STATE_WRITE : STATE_CHANGE));
     int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);

@@ -40,6 +40,7 @@ typedef struct {
     int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
     int updated_early;          // in this step: its task was submitted during backward
     task adamw;
+    task publish;  // of a delayed update: the parameters become what the last update made
 } unit_state;
 
 typedef struct {
@@ -112,6 +113,8 @@ struct zero {
     int update_known;     // how many of them are known; the update's lane reads it
     int update_early;     // how many of these were submitted during backward: the last units of the table
     int update_at;        // which of them is updated now
+    int delays;           // the last update is delayed: it leaves the parameters as they are
+    int unpublished;      // its masters have not been made parameters yet
     int begins_ahead;     // 1: a piece is opened while the one before is updated
     state_part opened[2][STATES];
     int window;                                     // the one of the two that is opened next
@@ -142,6 +145,11 @@ static inline zero_dtype wire_type(const zero *z) { return plan_wire_type(&z->co
 // The lane that the trace shows an event on: without overlap all is done by the trainer.
 static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
+}
+
+// What the unit's parameters wait for. A delayed update changes masters and moments only.
+static inline task *parameters_of_update(zero *z, int unit) {
+    return z->delays ? &z->units[unit].publish : &z->units[unit].adamw;
 }
 
 int wait_for_update(zero *z);  // all units have been updated

@@ -93,14 +93,15 @@ static int run_fetch(void *ctx, task *k) {
 // After the unit's update, and after all that the trainer has queued: that may still read what is in the
 // slot.
 static int submit_gather(zero *z, unit_state *u, comm_use use) {
+    task *changed = parameters_of_update(z, (int)(u - z->units));
     u->gather_use = use;
     if (is_fetched(z, (int)(u - z->units))) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(&u->adamw, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
     // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
-    if (tasks_have_run(&z->tasks, &u->adamw)) (void)begin_source(z, (int)(u - z->units));
-    return tasks_submit(&z->tasks, &u->gather, AFTER(&u->adamw, &z->tasks.trainer));
+    if (tasks_have_run(&z->tasks, changed)) (void)begin_source(z, (int)(u - z->units));
+    return tasks_submit(&z->tasks, &u->gather, AFTER(changed, &z->tasks.trainer));
 }
 
 // The unit's gather has ended. If it was for the next pass, this is the purpose that its bytes are counted
@@ -218,7 +219,7 @@ static int look_ahead(zero *z, int slot_in_use) {
 static int open_whole(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (u->params) return 0;
-    ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));
+    ZERO_TRY(tasks_wait(&z->tasks, parameters_of_update(z, unit)));
     ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
     u->params = u->opened_params.at;
     return 0;
@@ -274,6 +275,16 @@ int params_begin_pass(zero *z) {
 }
 
 // -------- around the update
+
+int params_round(zero *z, device_stream on, state_range r) {
+    state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
+    device *d = &z->device;
+    state_part low, master;
+    ZERO_TRY(state_open_range(&low, params, on, r, STATE_WRITE));
+    int rc = state_open_range(&master, masters, on, r, STATE_READ);
+    if (!rc) rc = d->f->convert(d, on, params->dtype, low.at, masters->dtype, master.at, r.elems);
+    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
+}
 
 int params_updated(zero *z, int unit) {
     if (z->config.stage == 0) return 0;

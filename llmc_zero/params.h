@@ -2,7 +2,7 @@
 // negative error with the sentence set.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
-#include "zero.h"
+#include "state.h"
 
 int params_create(zero *z);
 // Returns with the unit gathered and open; the next ones are on their way.
@@ -17,6 +17,8 @@ int params_rehearse(zero *z, int unit, int64_t *counter);
 int params_drop_all(zero *z);
 // Stage 3: drops what was not gathered for this pass.
 int params_begin_pass(zero *z);
+// Parameters in the range become the rounded masters.
+int params_round(zero *z, device_stream on, state_range r);
 // The unit's AdamW is done or queued, so it may be gathered.
 int params_updated(zero *z, int unit);
 

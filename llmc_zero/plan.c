@@ -271,17 +271,17 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
 }
 
 // What the update moves of a state in files: it reads and writes each piece, but parameters that have masters
-// it only writes, and gradients it only reads.
+// it only writes, and gradients it only reads. A delayed update reads masters once more, to publish them.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
     const int rank = p->of.rank;
     const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
     const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
-    const int writes = what != ZERO_GRADIENT;
+    const int writes = what != ZERO_GRADIENT, publishes = what == ZERO_MASTER && c->offload.delayed_update;
     const int64_t away = state_away(what, c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems && r.from < away;
          r = plan_next_piece(c, l, rank, r)) {
         const int64_t bytes = state_file_bytes(l, rank, size, r);
-        p->file_read += reads * bytes;
+        p->file_read += (reads + publishes) * bytes;
         p->file_written += writes * bytes;
     }
 }
@@ -410,6 +410,7 @@ static zero_formula formula(const zero_config *c, int64_t parameters, int ranks,
     zero_config at_stage = *c;
     zero_formula f = { 0, 0, 0 };
     at_stage.stage = stage;
+    if (stage < 1) at_stage.offload.delayed_update = 0;
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, &at_stage, NULL, 0, NULL);
         if (s.kept) *(s.sharded ? &f.sharded : &f.whole) += dtype_bytes(s.dtype);

@@ -61,7 +61,10 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
 }
 
 int wait_for_update(zero *z) {
-    for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(tasks_wait(&z->tasks, &z->units[u].adamw));
+    for (int u = 0; u < z->layout.n_units; u++) {
+        ZERO_TRY(tasks_wait(&z->tasks, &z->units[u].publish));
+        ZERO_TRY(tasks_wait(&z->tasks, &z->units[u].adamw));
+    }
     return 0;
 }
 

@@ -99,6 +99,13 @@ static int check_tiers(const zero_config *c) {
             ZERO_ERR_ARGUMENT, "offload.gradients offload.optimizer",
             ": the update needs the gradients beside the optimizer's states, or nearer to "
             "the device; move offload.optimizer as far");
+    if (o->delayed_update < 0)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update",
+                                 " %d: the number of the first update that is delayed, or 0",
+                                 o->delayed_update);
+    if (o->delayed_update && c->numbers.no_master)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update numbers.no_master",
+                                 ": the new parameters wait in the master weights; keep those");
     if (o->delayed_update && !o->optimizer)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update offload.optimizer",
                                  ": an update on the device is not delayed; move offload.optimizer to "
@@ -153,9 +160,9 @@ int settings_check_offload(const zero_config *c) {
 // What is not built yet is refused here and nowhere else.
 static int refuse_unbuilt_tiers(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
-    if (o->delayed_update)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update",
-                                 ": this is not built yet; leave it out");
+    if (c->device == ZERO_CUDA && o->delayed_update)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update device",
+                                 ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
     return 0;
 }
 

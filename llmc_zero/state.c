@@ -49,7 +49,9 @@ static const struct {
 
 static int is_kept(zero_value what, const zero_config *c) {
     if (c->inference) return what == ZERO_PARAM;
-    return what != ZERO_MASTER || (c->numbers.dtype != ZERO_F32 && !c->numbers.no_master);
+    if (what != ZERO_MASTER) return 1;
+    // fp32 parameters are their own masters, unless these are ahead of them by a delayed update.
+    return !c->numbers.no_master && (c->numbers.dtype != ZERO_F32 || c->offload.delayed_update);
 }
 
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d) {

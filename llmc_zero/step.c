@@ -125,7 +125,16 @@ int zero_discard(zero *z) {
             ZERO_ERR_MISUSE,
             "zero_discard: zero_update_early has promised this step's update, which may have begun");
     ZERO_TRY(params_drop_all(z));
+    ZERO_TRY(update_publish(z));
     return end_step(z);
+}
+
+int zero_finish_update(zero *z) {
+    ZERO_TRY(uses_may_train(z, "zero_finish_update"));
+    ZERO_TRY(uses_outside_step(z, "zero_finish_update"));
+    if (!z->unpublished) return 0;
+    ZERO_TRY(params_drop_all(z));
+    return update_publish(z);
 }
 
 double zero_loss_scale(const zero *z) { return z->scale.value; }

@@ -11,6 +11,7 @@
 // -------- tables, made once at creation
 
 static int run_adamw(void *ctx, task *k);
+static int run_publish(void *ctx, task *k);
 
 // Adds what a piece has of each tensor, without its padding. Offsets are counted from the start of the piece,
 // so that they hold in every state.
@@ -87,10 +88,12 @@ int update_create(zero *z) {
         rc = create_tables(z, segments);
     }
     free(segments);
-    // With states elsewhere the trainer goes on with the next step: forward waits for each unit's update.
-    task_lane lane = z->begins_ahead ? LANE_PROCESSOR : LANE_TRAINER;
+    // With states elsewhere the trainer goes on with the next step: forward waits for each unit's update. If
+    // it is delayed, backward does.
+    task_lane lane = z->begins_ahead || z->config.offload.delayed_update ? LANE_PROCESSOR : LANE_TRAINER;
     for (int u = 0; u < z->layout.n_units && !rc; u++) {
         z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
+        z->units[u].publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = u, .unit = u };
         if (z->across) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
     }
     return rc;
@@ -108,7 +111,8 @@ static int begin_state(zero *z, zero_value what, const update_piece *piece, stat
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
     if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;  // the rounded masters
-    return s->kept ? state_begin(&parts[what], s, piece->on, piece->range, intent, NULL) : 0;
+    if (!s->kept || (what == ZERO_PARAM && z->delays)) return 0;
+    return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
 static bucket_state *bucket_of(zero *z, int unit) { return &z->buckets[z->layout.units[unit].bucket]; }
@@ -127,7 +131,7 @@ static int begin_piece(zero *z, const update_piece *piece, state_part parts[STAT
 
 static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
-    int own_master = z->config.numbers.dtype == ZERO_F32;
+    const int own_master = z->config.numbers.dtype == ZERO_F32 && !z->states[ZERO_MASTER].kept;
     if (!parts[ZERO_GRADIENT].of) ZERO_TRY(begin_state(z, ZERO_GRADIENT, piece, parts));
     for (int what = 0; what < STATES; what++)
         if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
@@ -136,7 +140,7 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
         .m = (float *)parts[ZERO_MOMENT1].at,
         .v = (float *)parts[ZERO_MOMENT2].at,
         .g = parts[ZERO_GRADIENT].at,
-        .low = own_master ? NULL : parts[ZERO_PARAM].at,
+        .low = own_master || z->delays ? NULL : parts[ZERO_PARAM].at,
         .g_type = grad_type(z),
         .low_type = z->config.numbers.dtype,
     };
@@ -224,7 +228,8 @@ static int submit_early(zero *z, int unit, const bucket_state *b) {
 // completes its bucket, and all forward uses no hook asks for its parameters before the next step.
 int update_during_backward(zero *z) {
     const int has_own_lane = z->units[0].adamw.lane != LANE_TRAINER;
-    if (!z->promised.t || z->forward_left || !has_own_lane) return 0;
+    const int may_be_delayed = z->config.offload.delayed_update > 0;
+    if (!z->promised.t || z->forward_left || !has_own_lane || may_be_delayed) return 0;
     while (z->update_early < z->layout.n_units && !has_enough(z)) {
         const int unit = z->layout.n_units - 1 - z->update_early;
         const bucket_state *b = &z->buckets[z->layout.units[unit].bucket];
@@ -234,11 +239,61 @@ int update_during_backward(zero *z) {
     return 0;
 }
 
+// -------- delayed by a step (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840, section 5.1)
+//
+// The update of a step changes masters and moments while the next step runs, whose passes read the parameters
+// before it. At the end of that step the masters become the parameters, and then the next update may begin.
+// So the two versions need no memory but masters and parameters. Nor do two steps' gradients: those of a unit
+// are updated with before the next step's are written over them, so units are updated in backward's order.
+
+static int run_publish(void *ctx, task *k) {
+    zero *z = ctx;
+    const unit_state *u = &z->units[k->index];
+    for (int i = 0; i < u->n_pieces; i++)
+        ZERO_TRY(params_round(z, COMPUTE, z->pieces[u->first_piece + i].range));
+    return 0;
+}
+
+// In forward's order, like every change of parameters.
+int update_publish(zero *z) {
+    if (!z->unpublished) return 0;
+    ZERO_TRY(wait_for_update(z));
+    const int *order = schedule_begin_update(&z->schedule);
+    for (int i = 0; i < z->layout.n_units; i++) {
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].publish, AFTER_NOTHING));
+        schedule_updated(&z->schedule);
+        ZERO_TRY(params_updated(z, order[i]));
+    }
+    z->unpublished = 0;
+    return 0;
+}
+
+// In the reverse of the table's order, in which backward completes the units. Where it adds to the gradients
+// themselves it writes those of shared units first, by their first backward use.
+static void order_delayed(zero *z) {
+    int n = 0;
+    for (int shared = 1; shared >= 0; shared--)
+        for (int unit = z->layout.n_units - 1; unit >= 0; unit--) {
+            const int comes_first = z->layout.units[unit].shared && !uses_buckets(z);
+            if (comes_first == shared) z->update_order[n++] = unit;
+        }
+    __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
+}
+
+static int update_delayed(zero *z) {
+    order_delayed(z);
+    for (int i = 0; i < z->layout.n_units; i++)
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[z->update_order[i]].adamw, AFTER_NOTHING));
+    z->unpublished = 1;
+    return 0;
+}
+
+// -------- the update
+
 // One task for each unit that was not updated during backward, in the order of forward, so that what forward
-// needs first is gathered while the other units are updated. The norm is known: zero_reduce waited for it.
-int update_units(zero *z, const zero_hyper *h, double grad_scale) {
+// needs first is gathered while the other units are updated.
+static int update_now(zero *z) {
     const int n = z->layout.n_units;
-    if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0, at = z->update_early; i < n; i++)
         if (!z->units[order[i]].updated_early) z->update_order[at++] = order[i];
@@ -252,4 +307,13 @@ int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     }
     z->update_early = 0;
     return 0;
+}
+
+// The norm is known: zero_reduce waited for it.
+int update_units(zero *z, const zero_hyper *h, double grad_scale) {
+    const int first_delayed = z->config.offload.delayed_update;
+    if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
+    ZERO_TRY(update_publish(z));
+    z->delays = first_delayed && h->t >= first_delayed;
+    return z->delays ? update_delayed(z) : update_now(z);
 }

@@ -7,6 +7,8 @@ int update_create(zero *z);
 void update_free(zero *z);
 // After each backward use: submits what can be updated already, if the step's end is promised.
 int update_during_backward(zero *z);
+// What the last update has made becomes the parameters, if it was delayed.
+int update_publish(zero *z);
 // What has a thread may still be under way when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
 

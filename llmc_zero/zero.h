@@ -144,14 +144,15 @@ typedef enum { ZERO_DEVICE, ZERO_HOST, ZERO_NVME } zero_tier;
 // Where model states have their home. What lies elsewhere comes to the device when it is needed. The bits are
 // the same on every tier.
 typedef struct {
-    zero_tier params;          // stage 3: each rank's shards of the parameters
-    zero_tier optimizer;       // from stage 1 on: masters and moments; the update runs where they are
-    zero_tier gradients;       // from stage 2 on: the reduced shards; ZERO_DEVICE or below the optimizer's
-    double optimizer_ratio;    // the part of the optimizer's states that leaves the device, 0 to 1
-    int64_t params_in_host;    // elements of a rank's parameters kept in host memory with params on NVMe
-    int64_t sub_group_size;    // most elements that are read, updated and written at once
-    int delayed_update;        // 1: the update runs beside the next step, which uses the parameters before it
-    const char *nvme;          // folders on the disks, with commas between them; blocks alternate
+    zero_tier params;        // stage 3: each rank's shards of the parameters
+    zero_tier optimizer;     // from stage 1 on: masters and moments; the update runs where they are
+    zero_tier gradients;     // from stage 2 on: the reduced shards; ZERO_DEVICE or below the optimizer's
+    double optimizer_ratio;  // the part of the optimizer's states that leaves the device, 0 to 1
+    int64_t params_in_host;  // elements of a rank's parameters kept in host memory with params on NVMe
+    int64_t sub_group_size;  // most elements that are read, updated and written at once
+    int delayed_update;      // from this update (zero_hyper.t) on each runs beside the next step, which uses
+                             // the parameters before it; 0: none
+    const char *nvme;        // folders on the disks, with commas between them; blocks alternate
     int64_t nvme_block_bytes;  // of a request, a multiple of 4096, at least 512 KiB
     int nvme_depth;            // requests under way at once
     int nvme_threads;          // that read and write where the kernel has no io_uring
@@ -281,6 +282,9 @@ int zero_update_early(zero *z, const zero_hyper *hyper);
 // Returns 0: the step is over and has changed nothing but the loss scale. ZERO_ERR_ARGUMENT, from zero_update
 // too: the gradients have overflowed at min_loss_scale.
 int zero_discard(zero *z);
+// (collective) Returns 0: what the last update made is in the parameters now, if offload.delayed_update has
+// put that off. The next step is then computed without delay. Outside of a step. zero_save begins with it.
+int zero_finish_update(zero *z);
 // (collective) zero_reduce, then zero_update. A trainer that wants to stop at an infinity calls the two
 // itself.
 int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info);

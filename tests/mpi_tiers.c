@@ -77,14 +77,16 @@ static void compare_with_plan(zero *z) {
 }
 
 // A step moves what the plan says, once the order of uses is known.
-static void check_traffic(const mixture *m, int stage, int micro_batches) {
+static void check_traffic(const mixture *m, int stage, int micro_batches, int delayed) {
     zero_config c = config_of(m, &settings_paths[stage + 1], &settings_formats[1], micro_batches,
                               &settings_variations[1]);
+    c.offload.delayed_update = delayed;
     zero_file_info before, after;
     zero_plan_info plan;
     zero_step_info info;
     toy t;
-    CHECK_SETTING("traffic with files: %s, stage %d, %d micro-batches", m->name, stage, micro_batches);
+    CHECK_SETTING("traffic with files: %s, stage %d, %d micro-batches%s", m->name, stage, micro_batches,
+                  delayed ? ", delayed" : "");
     MUST(toy_create(&t, &c, NULL));
     for (int step = 1; step <= 3; step++) {
         zero_get_files(t.z, &before);
@@ -140,9 +142,11 @@ static void check_same_bits(void) {
 static void check_all_traffic(void) {
     for (int i = 0; i < SETTINGS_COUNT(mixtures); i++)
         for (int stage = 2; stage <= 3; stage++)
-            for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
-                if (fits_stage(&mixtures[i], stage))
-                    check_traffic(&mixtures[i], stage, settings_micro_batches[m]);
+            for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) {
+                if (!fits_stage(&mixtures[i], stage)) continue;
+                check_traffic(&mixtures[i], stage, settings_micro_batches[m], 0);
+                if (mixtures[i].optimizer) check_traffic(&mixtures[i], stage, settings_micro_batches[m], 1);
+            }
 }
 
 // -------- the update begins during backward
@@ -185,6 +189,170 @@ static void check_early_overlaps(void) {
     }
 }
 
+// -------- a delayed update
+
+enum { DELAYED_STEPS = 6, FIRST_DELAYED = 3 };
+typedef struct {
+    char params[17], full[17], finished[17];
+    double norms[DELAYED_STEPS];
+    float gradient[33];
+} delayed_outcome;
+
+static zero_hyper delayed_hyper(int t) {
+    return (zero_hyper){ .lr = 1e-2f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .grad_clip = 1.0f,
+                         .t = t };
+}
+
+static void end_delayed(toy *t, delayed_outcome *o) {
+    MUST(zero_finish_update(t->z));
+    MUST(zero_hash(t->z, 1, o->full));
+    MUST(zero_hash(t->z, 0, o->finished));
+    zero_destroy(t->z);
+}
+
+// One step is skipped.
+static void run_delayed_step(toy *t, int micro_batches, int step, delayed_outcome *o) {
+    const zero_hyper h = delayed_hyper(step < 5 ? step : step - 1);
+    zero_step_info info;
+    MUST(toy_passes(t, micro_batches));
+    MUST(zero_reduce(t->z, &info));
+    o->norms[step - 1] = info.grad_norm;
+    if (step == 2) MUST(zero_get(t->z, ZERO_GRADIENT, 2, 3, 2490, 33, o->gradient));
+    if (step == 5)
+        MUST(zero_discard(t->z));
+    else
+        MUST(zero_update(t->z, &h));
+}
+
+static delayed_outcome delayed_outcome_of(const zero_config *c, double compute_s) {
+    delayed_outcome o;
+    toy t;
+    memset(&o, 0, sizeof o);
+    MUST(toy_create(&t, c, NULL));
+    t.compute_s = compute_s;
+    for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
+    MUST(zero_hash(t.z, 0, o.params));
+    end_delayed(&t, &o);
+    return o;
+}
+
+enum { ALL_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
+
+// Masters of all tensors, to and fro.
+static void copy_masters(toy *t, zero_value what, int set, float *values) {
+    for (int k = 0; k < TOY_TENSORS; k++)
+        for (int l = 0; l < toy_tensors[k].layers; l++) {
+            const int64_t n = toy_elems(k);
+            if (set)
+                MUST(zero_set(t->z, what, k, l, 0, n, values));
+            else
+                MUST(zero_get(t->z, what, k, l, 0, n, values));
+            values += n;
+        }
+}
+
+// The same without any delay in the plugin: each step is given the parameters of the step before, and its
+// update the masters of this one.
+static delayed_outcome delayed_by_hand(const zero_config *c) {
+    static float kept[2][ALL_ELEMS];
+    delayed_outcome o;
+    toy t;
+    int newest = 0, is_behind = 0;
+    memset(&o, 0, sizeof o);
+    MUST(toy_create(&t, c, NULL));
+    for (int step = 1; step <= DELAYED_STEPS; step++) {
+        copy_masters(&t, ZERO_MASTER, 0, kept[newest]);
+        copy_masters(&t, ZERO_PARAM, 1, kept[is_behind ? !newest : newest]);
+        copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
+        run_delayed_step(&t, c->micro_batches, step, &o);
+        is_behind = step >= FIRST_DELAYED && step != 5;  // a step that is skipped leaves nothing behind
+        newest = !newest;
+    }
+    copy_masters(&t, ZERO_MASTER, 0, kept[newest]);
+    copy_masters(&t, ZERO_PARAM, 1, kept[!newest]);
+    copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
+    MUST(zero_hash(t.z, 0, o.params));
+    copy_masters(&t, ZERO_PARAM, 1, kept[newest]);
+    end_delayed(&t, &o);
+    return o;
+}
+
+static zero_config delayed_config(const mixture *m, const settings_path *path, const settings_format *format,
+                                  int micro_batches, const settings_variation *v) {
+    zero_config c = config_of(m, path, format, micro_batches, v);
+    c.offload.delayed_update = FIRST_DELAYED;
+    return c;
+}
+
+// fp32 parameters are their own masters, so that nothing can be done by hand: what is in memory stands for
+// it.
+static void check_delayed(void) {
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            for (int stage = 1; stage <= 3; stage++) {
+                const settings_format *format = &settings_formats[f];
+                const settings_path *path = &settings_paths[stage + 1];
+                const int micro_batches = settings_micro_batches[m];
+                if (format->no_master) continue;
+                zero_config c = settings_config(path, format, micro_batches, &settings_variations[0]);
+                delayed_outcome want;
+                if (format->dtype != ZERO_F32) want = delayed_by_hand(&c);
+                c.offload.delayed_update = FIRST_DELAYED;
+                c.offload.optimizer = ZERO_HOST;
+                if (format->dtype == ZERO_F32) want = delayed_outcome_of(&c, 0);
+                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
+                    const settings_variation *v =
+                        &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];
+                    char name[sizeof checks.setting];
+                    if (!fits_stage(&mixtures[i], stage) || !mixtures[i].optimizer) continue;
+                    settings_name(name, sizeof name, path, format, micro_batches, v);
+                    CHECK_SETTING("delayed, %s: %.120s", mixtures[i].name, name);
+                    c = delayed_config(&mixtures[i], path, format, micro_batches, v);
+                    const delayed_outcome o = delayed_outcome_of(&c, 1e-4 * (turn % 3));
+                    CHECK(!memcmp(&o, &want, sizeof o));
+                }
+            }
+}
+
+// Whether some unit was used by a forward pass after zero_update, and before the unit's update had ended.
+static int used_before_updated(const zero *z) {
+    zero_event update, use;
+    double ended_s = 0;
+    for (int i = 0; !zero_trace_event(z, i, &update); i++)
+        if (update.kind == ZERO_EV_UPDATE && update.unit < 0) ended_s = update.end_s;
+    for (int i = 0; !zero_trace_event(z, i, &update); i++)
+        for (int k = 0; update.kind == ZERO_EV_UPDATE && !zero_trace_event(z, k, &use); k++)
+            if (use.kind == ZERO_EV_FORWARD && use.unit == update.unit && use.start_s > ended_s &&
+                use.end_s < update.end_s)
+                return 1;
+    return 0;
+}
+
+static void check_delayed_overlaps(void) {
+    for (int delayed = 0; delayed <= 1; delayed++) {
+        toy t;
+        delayed_outcome o;
+        zero_config c = config_of(&mixtures[13], &settings_paths[4], &settings_formats[1], 1,
+                                  &settings_variations[0]);
+        CHECK_SETTING("forward %s an update", delayed ? "does not wait for" : "waits for");
+        c.debug.trace_events = 4096;
+        c.offload.delayed_update = delayed;
+        MUST(toy_create(&t, &c, NULL));
+        run_delayed_step(&t, 1, 1, &o);
+        MUST(toy_passes(&t, 1));
+        MUST(zero_reduce(t.z, NULL));
+        MUST(zero_barrier(t.z));
+        CHECK(used_before_updated(t.z) == delayed);
+        zero_destroy(t.z);
+    }
+}
+
 // -------- faults
 
 // On one rank: others would wait for it.
@@ -205,6 +373,8 @@ int main(int argc, char **argv) {
     check_all_traffic();
     check_early();
     check_early_overlaps();
+    check_delayed();
+    check_delayed_overlaps();
     if (checks.ranks == 1) check_faults();
     outcome_end();
     int status = checks_end("mpi_tiers");

@@ -177,6 +177,7 @@ static void test_inference(void **state) {
         MISUSE(zero_update(t.z, &hyper), "zero_update: with inference 1");
         MISUSE(zero_discard(t.z), "zero_discard: with inference 1");
         MISUSE(zero_update_early(t.z, &hyper), "zero_update_early: with inference 1");
+        MISUSE(zero_finish_update(t.z), "zero_finish_update: with inference 1");
         MISUSE(zero_save(t.z, "/nowhere", NULL, 0), "zero_save: with inference 1");
         MISUSE(zero_load(t.z, "/nowhere", NULL, 0), "zero_load: with inference 1");
         MISUSE(zero_hash(t.z, 1, hex), "with inference 1");
@@ -341,6 +342,7 @@ static void inside_step(void) {
         MISUSE(zero_save(t.z, "/nonexistent", NULL, 0), "zero_save");
         MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "zero_load");
         MISUSE(zero_begin_eval(t.z), "zero_begin");
+        MISUSE(zero_finish_update(t.z), "zero_finish_update: inside a training step");
         if (i == 0) WORKS(toy_passes(&t, 1));
         if (i == 0) WORKS(zero_reduce(t.z, NULL));
     }
@@ -609,6 +611,9 @@ static void test_offload_refused(void **state) {
     BAD_OFFLOAD((c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
     BAD_OFFLOAD(o->optimizer = ZERO_HOST, "offload.gradients: the update needs");
     BAD_OFFLOAD(o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update: an update on the device");
+    BAD_OFFLOAD(o->delayed_update = -1, "offload.delayed_update -1: the number of the first update");
+    BAD_OFFLOAD((c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1),
+                "offload.delayed_update: the new parameters wait in the master weights");
     BAD_OFFLOAD(o->optimizer_ratio = 1.5, "offload.optimizer_ratio 1.5");
     BAD_OFFLOAD(o->optimizer_ratio = NAN, "offload.optimizer_ratio");
     BAD_OFFLOAD(o->params_in_host = -1, "offload.params_in_host -1");

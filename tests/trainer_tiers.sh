@@ -17,6 +17,8 @@ tiers_same_bits() {
     done
     same 'tiers.bits, an update that begins during backward' 2 '-z 3 --dtype bf16 -d 512 --clip 0' '' \
         "$nvme $both" "$nvme $both --offload-gradients nvme --overlap 1 --sub-group-size 2048"
+    same 'tiers.bits, a delayed update' 2 '-z 3 --dtype bf16 -d 512 -x 6 --delayed-update 3' \
+        '--offload-optimizer cpu' "$nvme $both --overlap 1" "$nvme $both --offload-gradients nvme -sg 1e9"
     same 'tiers.bits, a step that is skipped' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \
         "$nvme --offload-optimizer nvme"
     begin 'tiers.no file is left'
@@ -34,6 +36,19 @@ tiers_checkpoints() {
     need 'does not resume on NVMe' train 2 moved "${common[@]}" -x 6 -n 2 -y 1 "${on_nvme[@]}"
     need 'it did not start at step 4' grep -q 'resuming at step 4' "$dir/moved.screen"
     need "$(result moved), without a break $(result whole)" [ "$(result moved)" = "$(result whole)" ]
+    end
+}
+
+tiers_delayed() {
+    local delayed=(-z 3 -k constant -n 2 --delayed-update 2 --offload-optimizer cpu)
+    begin 'tiers.a run with delayed updates resumes with its bits'
+    need 'did not run' train 2 whole "${delayed[@]}" -x 6
+    need 'did not run in two parts' train 2 moved "${delayed[@]}" -x 4
+    need 'does not resume' train 2 moved "${delayed[@]}" -x 6 -y 1
+    need 'it did not start at step 4' grep -q 'resuming at step 4' "$dir/moved.screen"
+    need "$(result moved), without a break $(result whole)" [ "$(result moved)" = "$(result whole)" ]
+    need 'did not run without delay' train 2 prompt "${delayed[@]}" -x 6 --delayed-update 7
+    need 'a delay changes nothing' [ "$(result prompt)" != "$(result whole)" ]
     end
 }
 
@@ -180,6 +195,7 @@ tiers_capped() {
 test_tiers() {
     tiers_same_bits
     tiers_checkpoints
+    tiers_delayed
     tiers_in_tables
     tiers_refusals
     tiers_faults

@@ -145,7 +145,10 @@ const Option option_table[] = {
       "elements read, updated and written at once (default 4194304)" },
     { "--max-in-cpu", REAL, &opt.max_in_cpu, 0, 1e15,
       "with parameters on NVMe: elements of a rank that stay in host memory (default 0)" },
-    { "--delayed-update", FLAG, &opt.delayed_update, 0, 0, "not built yet: an error" },
+    { "--delayed-update", INT, &opt.delayed_update, 0, 1e9,
+      "with --offload-optimizer: from update N on each runs beside the next step, which\n"
+      "computes with the parameters before it; other numbers (default 0: none; ZeRO-Offload\n"
+      "begins at 41)" },
     { "--nvme-verify", FLAG, &opt.nvme_verify, 0, 0, "compare every block read from NVMe with its checksum" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
