@@ -199,13 +199,46 @@ static int run_adamw(void *ctx, task *k) {
     return 0;
 }
 
+// -------- delayed by a step (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840, section 5.1)
+//
+// The update of a step changes masters and moments while the next step runs, whose passes read the parameters
+// before it. At the end of that step the masters become the parameters, and then the next update may begin.
+// So the two versions need no memory but masters and parameters. Nor do two steps' gradients: those of a unit
+// are updated with before the next step's are written over them, so units are updated in backward's order.
+
+static int run_publish(void *ctx, task *k) {
+    zero *z = ctx;
+    const unit_state *u = &z->units[k->index];
+    for (int i = 0; i < u->n_pieces; i++)
+        ZERO_TRY(params_round(z, COMPUTE, z->pieces[u->first_piece + i].range));
+    return 0;
+}
+
+// In forward's order, like every change of parameters.
+int update_publish(zero *z) {
+    if (!z->unpublished) return 0;
+    ZERO_TRY(wait_for_update(z));
+    const int *order = schedule_begin_update(&z->schedule);
+    for (int i = 0; i < z->layout.n_units; i++) {
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].publish, AFTER_NOTHING));
+        schedule_updated(&z->schedule);
+        ZERO_TRY(params_updated(z, order[i]));
+    }
+    z->unpublished = 0;
+    return 0;
+}
+
 // -------- the order of the units
 
+// The last update has ended, and is published. What follows is not written while a unit is updated.
 static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
+    const int first_delayed = z->config.offload.delayed_update;
     ZERO_TRY(wait_for_update(z));
+    ZERO_TRY(update_publish(z));
     for (int u = 0; u < z->layout.n_units; u++) z->units[u].updated_early = 0;
     z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     z->update_known = z->update_at = 0;
+    z->delays = first_delayed && h->t >= first_delayed;
     return 0;
 }
 
@@ -236,35 +269,6 @@ int update_during_backward(zero *z) {
         if (!b->is_last) return 0;
         ZERO_TRY(submit_early(z, unit, b));
     }
-    return 0;
-}
-
-// -------- delayed by a step (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840, section 5.1)
-//
-// The update of a step changes masters and moments while the next step runs, whose passes read the parameters
-// before it. At the end of that step the masters become the parameters, and then the next update may begin.
-// So the two versions need no memory but masters and parameters. Nor do two steps' gradients: those of a unit
-// are updated with before the next step's are written over them, so units are updated in backward's order.
-
-static int run_publish(void *ctx, task *k) {
-    zero *z = ctx;
-    const unit_state *u = &z->units[k->index];
-    for (int i = 0; i < u->n_pieces; i++)
-        ZERO_TRY(params_round(z, COMPUTE, z->pieces[u->first_piece + i].range));
-    return 0;
-}
-
-// In forward's order, like every change of parameters.
-int update_publish(zero *z) {
-    if (!z->unpublished) return 0;
-    ZERO_TRY(wait_for_update(z));
-    const int *order = schedule_begin_update(&z->schedule);
-    for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].publish, AFTER_NOTHING));
-        schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, order[i]));
-    }
-    z->unpublished = 0;
     return 0;
 }
 
@@ -311,9 +315,6 @@ static int update_now(zero *z) {
 
 // The norm is known: zero_reduce waited for it.
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
-    const int first_delayed = z->config.offload.delayed_update;
     if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
-    ZERO_TRY(update_publish(z));
-    z->delays = first_delayed && h->t >= first_delayed;
     return z->delays ? update_delayed(z) : update_now(z);
 }
