@@ -161,8 +161,9 @@ int settings_check_offload(const zero_config *c) {
 static int refuse_unbuilt_tiers(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
     if (c->device == ZERO_CUDA && o->delayed_update)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.delayed_update device",
-                                 ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
+        return zero_fail_setting(
+            ZERO_ERR_ARGUMENT, "offload.delayed_update device",
+            ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
     return 0;
 }
 
