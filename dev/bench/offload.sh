@@ -13,7 +13,8 @@ set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
 export DS_ACCELERATOR=cpu
-folders=${1:-build} rounds=${2:-3} steps=${3:-8} peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d) folder=
+folders=${1:-build} rounds=${2:-3} steps=${3:-8} peers=${PEERS:-}
+out=build/bench.jsonl work=$(mktemp -d) folder=
 trap 'rm -rf "$work" ${folder:+"$folder"}' EXIT
 model=(-e d12 -b 2 -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -v 0 -s 0 -x "$steps")
 both="--nvme $folders --offload-optimizer nvme --offload-param nvme --prefetch 2"
