@@ -105,7 +105,8 @@ static int run_gather_sums(void *ctx, task *k) {
     return rc;
 }
 
-// The update that reads these sums of the last step; of several the one that its lane runs last.
+// The update that reads these sums of the last step, if it was delayed; of several the one that its lane runs
+// last.
 static const task *last_update(const zero *z, const bucket_state *b) {
     const task *last = &z->units[b->units[0]].adamw;
     for (int i = 1; i < b->n_pieces; i++) {
@@ -118,7 +119,8 @@ static const task *last_update(const zero *z, const bucket_state *b) {
 static int start_reduction(zero *z, bucket_state *b, int64_t *counter) {
     int first = b->units[b->n_pieces - 1], last = b->units[0];
     b->use = (comm_use){ ZERO_FOR_STEP, first, last - first + 1, counter };
-    ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer, last_update(z, b))));
+    const task *update = z->delays ? last_update(z, b) : &z->tasks.trainer;
+    ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer, update)));
     return z->config.stage == 0 ? tasks_submit(&z->tasks, &b->gather, AFTER(&b->reduce)) : 0;
 }
 
@@ -184,12 +186,13 @@ static int clear_gradient(zero *z, int unit) {
 
 int grads_open(zero *z, int unit) {
     unit_state *u = &z->units[unit];
+    const int reduction_waits = z->delays && uses_buckets(z);
+    if (!reduction_waits) ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));  // it reads the last step's gradients
     if (uses_buckets(z)) {
         ZERO_TRY(claim_buffer(z, unit));
         u->grads = bucket_memory(z, unit);
     } else {
         state *grads = &z->states[ZERO_GRADIENT];
-        ZERO_TRY(tasks_wait(&z->tasks, &u->adamw));  // it reads the gradients of the last step
         ZERO_TRY(state_open(&u->opened_grads, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
         u->grads = u->opened_grads.at;
     }

@@ -148,7 +148,7 @@ const Option option_table[] = {
     { "--delayed-update", INT, &opt.delayed_update, 0, 1e9,
       "with --offload-optimizer: from update N on each runs beside the next step, which\n"
       "computes with the parameters before it; other numbers (default 0: none; ZeRO-Offload\n"
-      "begins at 41)" },
+      "begins at 41; on CUDA not built)" },
     { "--nvme-verify", FLAG, &opt.nvme_verify, 0, 0, "compare every block read from NVMe with its checksum" },
 
     { "Output and checkpoints", HEADING, NULL, 0, 0, NULL },
