@@ -521,11 +521,14 @@ static void begin_or_resume(Trainer *t) {
         load_values(&t->model);
         return;
     }
-    load_checkpoint(t->resume_step, &t->state);
-    gpt2_check(dataloader_seek(&t->data.train, t->state.position));
+    load_checkpoint(&t->model, &t->data, &t->state);
+    t->resume_step = t->state.step;  // an older one, if the newest was damaged
+    if (opt.resume_anyway && t->state.position.num_rows != t->data.train.num_rows)
+        print0("other data: beginning with its first row\n");
+    else
+        gpt2_check(dataloader_seek(&t->data.train, t->state.position));
     if (t->state.step > t->data.steps)
-        die("option -x %d: the checkpoint in %s is at step %d already", t->data.steps, opt.output,
-            t->state.step);
+        die("option -x %d: the checkpoint is at step %d already", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
 }
 
@@ -544,7 +547,7 @@ static void between_steps(Trainer *t) {
     if (is_due(t, opt.checkpoint_every) && begun && fresh) {
         t->state.step = run.step;
         t->state.position = dataloader_tell(&t->data.train);
-        write_checkpoint(&t->model, &t->state);
+        write_checkpoint(&t->model, &t->data, &t->state);
     }
 }
 

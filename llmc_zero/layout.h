@@ -69,6 +69,12 @@ static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;
 }
 
+// The elements of a unit up to the end of its last tensor: the same at any number of ranks.
+static inline int64_t layout_extent(const layout *l, int unit) {
+    const layout_unit *u = &l->units[unit];
+    const layout_place *last = &l->places[u->first_place + u->n_places - 1];
+    return last->offset + last->elems;
+}
 // The elements of a unit before part `part`.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
 // Where part `part` of a unit starts in a flat buffer of all units; sharded: in a flat buffer of one rank's

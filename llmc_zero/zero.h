@@ -306,14 +306,20 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
 // tensor-major order, of the parameters (full 0) or of masters and moments (full 1). Equal at any stage and
 // number of ranks.
 int zero_hash(zero *z, int full, char hex[17]);
-// (collective) Returns 0 when this rank's masters, moments and the trainer's own user[0..user_bytes) are on
-// disk under `path`, which differs from rank to rank: written as path.tmp, synced and renamed. All ranks fail
-// if one does, so give each save paths of its own, and mark it as good after the 0.
-int zero_save(zero *z, const char *path, const void *user, size_t user_bytes);
-// (collective) Returns 0 when the plugin and user are what zero_save wrote with the same tables, ranks and
-// dtype; the stage may differ. A file that is missing, damaged or of another run is ZERO_ERR_IO on all ranks,
-// before any change.
-int zero_load(zero *z, const char *path, void *user, size_t user_bytes);
+// (collective) Returns 0 when a checkpoint is on disk: the masters and moments of all ranks, and `text`, a
+// JSON object of the trainer's own (NULL: none; rank 0's counts). path: a folder, the same for all ranks and
+// hosts, made if it is not there. It holds the checkpoint that it had, or the new one, at every instant. All
+// ranks fail if one does.
+int zero_save(zero *z, const char *path, const char *text);
+// (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
+// ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
+// NULL. ZERO_ERR_IO on all ranks, before any change: missing or damaged; ZERO_ERR_ARGUMENT: of another model.
+// Files of before 0.2 load at the ranks and dtype that wrote them: docs/formats.md.
+int zero_load(zero *z, const char *path, char **text);
+// Returns 0 and the trainer's object of a checkpoint, before there is a plugin. Its states are not looked at.
+int zero_checkpoint_text(const char *path, char **text);
+// Returns 0 when the checkpoint is gone, or what a save that died has left of one. One rank calls it.
+int zero_checkpoint_remove(const char *path);
 
 #ifdef __cplusplus
 }

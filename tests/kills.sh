@@ -55,16 +55,21 @@ ranks_started() { [ "$(ls "$dir"/pid.[0-9] 2>/dev/null | wc -l)" = "$1" ]; }
 # Processes whose command line names this test's folder, as all of its ranks' do; zombies have none.
 ours() { grep -alF "$dir/out" /proc/[0-9]*/cmdline 2>/dev/null; }
 nothing_runs() { [ -z "$(ours)" ]; }
-# A file that has its name has its length; what is declared complete loads.
+# A model file that has its name has its length, and so has a file of a complete checkpoint, which loads.
 sizes() { stat -c %s "$dir"/out/$1 2>/dev/null | sort -u | wc -l; }
 nothing_half_written() {
     local r
     [ "$(sizes 'model_*.bin')" -le 1 ] || return 1
-    for ((r = 0; r < $1; r++)); do [ "$(sizes "state_*_0000$r.bin")" -le 1 ] || return 1; done
+    for ((r = 0; r < $1; r++)); do
+        [ "$(for complete in "$dir"/out/step_*/manifest.json; do
+            stat -c %s "${complete%/*}/rank0000$r"-* 2>/dev/null
+        done | sort -u | wc -l)" -le 1 ] || return 1
+    done
 }
 resumes() {     # NP MODE STAGE
     local last
-    last=$(ls "$dir/out" 2>/dev/null | sed -n 's/^DONE_0*//p' | sort -n | tail -n 1)
+    last=$(ls -d "$dir"/out/step_*/manifest.json 2>/dev/null | sed -n 's,.*/step_0*,,; s,/.*,,p' | sort -n |
+        tail -n 1)
     [ -n "$last" ] || return 0
     timeout -k 2 60 mpirun --oversubscribe -np "$1" "$trainer" "${common[@]}" "${small[@]}" -z "$3" \
         -o "$dir/out" -y 1 -x "$last" \

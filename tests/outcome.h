@@ -47,10 +47,10 @@ static inline void outcome_set_values(toy *t, char hash[17]) {
 // Changes nothing in the end.
 static inline void outcome_reload(toy *t) {
     char path[128];
-    snprintf(path, sizeof path, "%s/states.%d", outcome_folder, checks.rank);
-    MUST(zero_save(t->z, path, NULL, 0));
+    snprintf(path, sizeof path, "%s/saved", outcome_folder);
+    MUST(zero_save(t->z, path, NULL));
     MUST(toy_set_initial(t));
-    MUST(zero_load(t->z, path, NULL, 0));
+    MUST(zero_load(t->z, path, NULL));
 }
 
 static inline outcome outcome_of(const zero_config *c, int with_files, void (*before_destroy)(zero *z)) {
@@ -92,10 +92,11 @@ static inline void outcome_begin(const char *name) {
 
 static inline void outcome_end(void) {
     char path[128];
-    snprintf(path, sizeof path, "%s/states.%d", outcome_folder, checks.rank);
-    unlink(path);
+    snprintf(path, sizeof path, "%s/saved", outcome_folder);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!rmdir(outcome_folder));
+    if (checks.rank) return;
+    CHECK(!zero_checkpoint_remove(path));
+    CHECK(!rmdir(outcome_folder));
 }
 
 #endif

@@ -13,6 +13,7 @@
 #               --device cuda
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
 #   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
+#   mpi_checkpoint  saving and loading; checkpoints.sh   from each number of ranks to each other
 #   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several
 #                    machines
 #   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the
@@ -125,11 +126,15 @@ fi
 # make test runs the tables on up to three ranks, and make check on one, two and four under sanitizers.
 if [ -z "$short" ]; then
     table mpi_zero 240 1 2 3
+    table mpi_checkpoint 120 1 2 3
+    run checkpoints 300 tests/checkpoints.sh "$build" 1 2 3
     table mpi_direct 60 3
     table mpi_states 240 3
     table mpi_tiers 240 2
 else
     table mpi_zero 240 1 4
+    table mpi_checkpoint 240 1 4
+    run checkpoints 300 tests/checkpoints.sh "$build" 1 2
     table mpi_direct 60 2 4
     table mpi_states 240 1 2
     table mpi_tiers 240 1 3

@@ -185,7 +185,7 @@ test_refused() {
         "$tcp -pn 2 -pr 1 -x 4 -n 2 -o $dir/b --comm-timeout 8"
     begin 'start.refused checkpoints in two folders leave nothing'
     need "$(find "$dir/b")" [ \
-        -z "$(find "$dir/a" "$dir/b" -name '.*' ! -path "$dir/[ab]" -o -name '*state*')" ]
+        -z "$(find "$dir/a" "$dir/b" -name '.*' ! -path "$dir/[ab]" -o -name '*state*' -o -name 'step_*')" ]
     end
     refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not come within 3 s' "$tcp -pn 3 -pr 0" '' \
         "$tcp -pn 3 -pr 2"

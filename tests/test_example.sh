@@ -24,11 +24,12 @@ runs() { run "$@" || why="${why:+$why; }$*: did not run: $(head -n 3 "$dir/scree
 # the number or digest behind these words
 value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$dir/screen" | tail -n 1; }
 losses() { sed -nE 's/^step.*loss ([0-9.]+).*/\1/p' "$dir/screen"; }
-# The first loss to its last printed digit; later ones as far as rounding lets them part.
+# close_losses ONE OTHER [LINES]: the first loss to its last printed digit; later ones as far as rounding lets
+# them part; at least so many.
 close_losses() {
-    paste "$1" "$2" | awk \
+    paste "$1" "$2" | awk -v lines="${3:-6}" \
         '{ d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 } END '\
-'{ exit bad || NR < 6 }'
+'{ exit bad || NR < lines }'
 }
 
 # ---- the numbers
@@ -83,6 +84,13 @@ runs 2 ZERO_STAGE=3 resume
 need "params_hash '$(value params_hash)', straight '$straight'" [ "$(value params_hash)" \
     = "${straight:-none}" ]
 need 'it did not start in the middle' [ "$(losses | wc -l)" = 3 ]
+losses >"$dir/losses.saved"
+for np in 0 3; do
+    runs $np ZERO_STAGE=2 resume
+    losses >"$dir/losses.resumed"
+    need "$np ranks: $(tail -n 1 "$dir/losses.resumed"), two: $(tail -n 1 "$dir/losses.saved")" close_losses \
+        "$dir/losses.resumed" "$dir/losses.saved" 3
+done
 end
 
 # ---- what it must refuse
@@ -105,9 +113,10 @@ refused 'nosuch.json' 2 ZERO_CONFIG=nosuch.json
 refused 'bf16' 2 ZERO_CONFIG=bf16.json
 refused 'BATCH.*multiple of the ranks' 5 ZERO_STAGE=3
 refused 'usage: mlp_zero' 2 ZERO_STAGE=3 again
-refused 'mlp_zero.state.0: saved by rank 0 of 2' 3 ZERO_STAGE=3 resume
-printf x | dd of="$dir/mlp_zero.state.1" bs=1 seek=5000 conv=notrunc status=none
-refused 'mlp_zero.state.1: damaged' 2 ZERO_STAGE=3 resume
+printf x | dd of="$(echo "$dir"/mlp_zero.saved/rank00001*)" bs=1 seek=5000 conv=notrunc status=none
+refused 'mlp_zero.saved/rank00001.*: damaged: the block' 3 ZERO_STAGE=3 resume
+rm "$dir/mlp_zero.saved/manifest.json"
+refused 'mlp_zero.saved/manifest.json: No such file' 2 ZERO_STAGE=3 resume
 
 # ---- zero.h and docs/
 

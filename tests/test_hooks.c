@@ -178,8 +178,8 @@ static void test_inference(void **state) {
         MISUSE(zero_discard(t.z), "zero_discard: with inference 1");
         MISUSE(zero_update_early(t.z, &hyper), "zero_update_early: with inference 1");
         MISUSE(zero_finish_update(t.z), "zero_finish_update: with inference 1");
-        MISUSE(zero_save(t.z, "/nowhere", NULL, 0), "zero_save: with inference 1");
-        MISUSE(zero_load(t.z, "/nowhere", NULL, 0), "zero_load: with inference 1");
+        MISUSE(zero_save(t.z, "/nowhere", NULL), "zero_save: with inference 1");
+        MISUSE(zero_load(t.z, "/nowhere", NULL), "zero_load: with inference 1");
         MISUSE(zero_hash(t.z, 1, hex), "with inference 1");
         MISUSE(zero_set(t.z, ZERO_MOMENT1, W, 0, 0, 1, &value), "zero_set(w): with inference 1");
         MISUSE(zero_get(t.z, ZERO_MOMENT2, W, 0, 0, 1, &value), "zero_get(w): with inference 1");
@@ -262,7 +262,7 @@ static void closed_rules(void) {
     WORKS(zero_begin_eval(t.z));
     WORKS(zero_pre_forward(t.z, 2));
     MISUSE(zero_hash(t.z, 0, hex), "zero_hash: unit 2 (block 1) is still open");
-    MISUSE(zero_save(t.z, "never_written", NULL, 0), "zero_save: unit 2 (block 1) is still open");
+    MISUSE(zero_save(t.z, "never_written", NULL), "zero_save: unit 2 (block 1) is still open");
     WORKS(zero_post_forward(t.z, 2));
     WORKS(zero_hash(t.z, 0, hex));
 }
@@ -332,23 +332,23 @@ static void inside_step(void) {
     WORKS(zero_pre_forward(t.z, 2));
     MISUSE(zero_set(t.z, ZERO_PARAM, W, 1, 0, 1, &x),
            "unit 2 (block 1) is still open");  // values that are being read cannot be set
-    MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "unit 2 (block 1) is still open");
+    MISUSE(zero_load(t.z, "/nonexistent", NULL), "unit 2 (block 1) is still open");
     WORKS(zero_post_forward(t.z, 2));
     WORKS(zero_begin_train(t.z, 0, 1));
     for (int i = 0; i < 2; i++) {
         MISUSE(zero_set(t.z, ZERO_PARAM, WTE, 0, 0, 1, &x), "zero_set(wte)");
         MISUSE(zero_get(t.z, ZERO_PARAM, WTE, 0, 0, 1, &x), "zero_get(wte)");
         MISUSE(zero_hash(t.z, 0, hex), "zero_hash");
-        MISUSE(zero_save(t.z, "/nonexistent", NULL, 0), "zero_save");
-        MISUSE(zero_load(t.z, "/nonexistent", NULL, 0), "zero_load");
+        MISUSE(zero_save(t.z, "/nonexistent", NULL), "zero_save");
+        MISUSE(zero_load(t.z, "/nonexistent", NULL), "zero_load");
         MISUSE(zero_begin_eval(t.z), "zero_begin");
         MISUSE(zero_finish_update(t.z), "zero_finish_update: inside a training step");
         if (i == 0) WORKS(toy_passes(&t, 1));
         if (i == 0) WORKS(zero_reduce(t.z, NULL));
     }
     WORKS(zero_discard(t.z));
-    REFUSED(zero_save(t.z, "/nonexistent/folder/file", NULL, 0), ZERO_ERR_IO, "/nonexistent/folder/file");
-    REFUSED(zero_load(t.z, "/nonexistent", NULL, 0), ZERO_ERR_IO, "/nonexistent");
+    REFUSED(zero_save(t.z, "/nonexistent/folder/file", NULL), ZERO_ERR_IO, "/nonexistent/folder/file");
+    REFUSED(zero_load(t.z, "/nonexistent", NULL), ZERO_ERR_IO, "/nonexistent");
 }
 static void test_inside_step(void **state) {
     (void)state;

@@ -281,7 +281,8 @@ test_cuda_checkpoints() {
     need 'failed' cuda 2 cuda.whole -b 2 -d 128 -z 2 -x 9 -n 2 -o log
     files=$(cd "$dir/cuda/log" && echo *)
     need "files: $files" [ "$files" = "$(echo DONE_0000000{2,4,6,8} model_0000000{6,8}.bin \
-        state_0000000{6,8}_0000{0,1}.bin{,.zero})" ]
+        state_00000006.zero state_00000006_0000{0,1}.bin state_00000008.zero \
+        state_00000008_0000{0,1}.bin)" ]
     need 'failed to resume' cuda 2 cuda.resumed -b 2 -d 128 -z 3 -x 9 -y 6 -o log
     need 'no digest' has cuda.whole '^params_hash '
     need 'ends elsewhere' [ "$(digest cuda.whole)" = "$(digest cuda.resumed)" ]
@@ -302,11 +303,11 @@ test_cuda_checkpoints() {
         0 -x 4 -y 2 -o log
     refuses 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2, srun -n 2 or -pn 2' \
         0 -x 9 -y 6 -o log
-    cp "$dir/cuda/log/state_00000008_00000.bin.zero" "$dir/cuda/log/state_00000006_00000.bin.zero"
-    cp "$dir/cuda/log/state_00000008_00001.bin.zero" "$dir/cuda/log/state_00000006_00001.bin.zero"
+    rm -r "$dir/cuda/log/state_00000006.zero"
+    cp -r "$dir/cuda/log/state_00000008.zero" "$dir/cuda/log/state_00000006.zero"
     refuses 'files of two checkpoints' 'is of step 6, .*zero of step 8' 2 -b 2 -x 9 -y 6 -o log
-    rm "$dir/cuda/log/state_00000006_00001.bin.zero"
-    refuses 'a file that is missing on rank 1' 'state_00000006_00001.bin.zero' 2 -b 2 -x 9 -y 6 -o log
+    rm "$dir"/cuda/log/state_00000006.zero/rank00001*
+    refuses 'a file that is missing' 'state_00000006.zero/rank00001' 2 -b 2 -x 9 -y 6 -o log
 }
 
 # LLMC=folder of a clone of llm.c: its own trainer is patched and, where there is nvcc, compiled and linked.

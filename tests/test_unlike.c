@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../trainer/alike.h"
+#include "../trainer/checkpoint.h"
 #include "../trainer/die.h"
 #include "../trainer/options.h"
 
@@ -98,8 +99,9 @@ static void named(const char *line) {
 
 static int is_free(const char *name) {
     static const char *const names[] = {
-        "-i",         "-j",     "-o",  "--tokenizer", "--trace", "--zero-config", "--threads", "--overlap",
-        "--progress", "--nvme", "-pi", "-pn",         "-pr",     "-pg",           "-ps",       "-pf"
+        "-i",        "-j",        "-o",         "--tokenizer", "--trace",  "--zero-config",
+        "--threads", "--overlap", "--progress", "--nvme",      "--resume", "-pi",
+        "-pn",       "-pr",       "-pg",        "-ps",         "-pf"
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;
@@ -152,9 +154,13 @@ static void test_settled(void **state) {
     assert_string_equal(difference(), "--dtype auto = bf16");
     model.dtype = GPT2_F32;
     write_shard("model_00000020.bin", TOKENS, -1);  // any file
+    write_shard("DONE_00000020", TOKENS, -1);
     opt.output = folder;
-    resume_step = 20;
-    assert_string_equal(difference(), "last checkpoint in -o = step 20");
+    opt.resume = 1;
+    resume_step = checkpoint_to_resume();
+    opt.resume = 0;
+    assert_int_equal(resume_step, 20);
+    assert_string_equal(difference(), "checkpoint to resume = step 20");
 }
 
 static void test_model(void **state) {

@@ -111,7 +111,10 @@ test_bits() {
 
 # ---- resume
 
-checkpoints() { (cd "$dir/$1" && echo DONE_*); }
+# the complete ones
+checkpoints() { (cd "$dir/$1" && echo step_*/manifest.json | sed 's,/manifest.json,,g'); }
+# states RUN STEP RANK: the file of a rank
+states() { echo "$dir/$1/step_$(printf %08d "$2")/rank$(printf %05d "$3")"-*.states; }
 flip_byte() {   # FILE OFFSET
     local byte
     byte=$(od -An -tu1 -j "$2" -N 1 "$1")
@@ -120,14 +123,14 @@ flip_byte() {   # FILE OFFSET
 }
 
 test_resume() {
-    local dtype log state before
+    local dtype log before np pattern
     for dtype in fp32 bf16; do
         begin "resume.$dtype.the same bits"
         need 'ten steps did not run' train 2 straight --dtype $dtype -z 2 -x 10
         need 'ten steps with checkpoints did not run' train 2 halves --dtype $dtype -z 2 -x 10 -n 5
         need 'checkpoints changed the numbers' [ "$(result halves)" = "$(result straight)" ]
         # as after a crash while step 10 was being saved: the one before counts
-        rm -f "$dir"/halves/DONE_00000010
+        rm -f "$dir"/halves/step_00000010/manifest.json
         need 'the last five did not run' train 2 halves --dtype $dtype -z 3 -x 10 -n 5 -y 1
         need 'it did not start at step 5' grep -q 'resuming at step 5' "$dir/halves.screen"
         need "$(result halves), straight $(result straight)" [ "$(result halves)" = "$(result straight)" ]
@@ -153,59 +156,159 @@ test_resume() {
 
     begin 'resume.old checkpoints go'
     need 'did not run' train 2 kept -x 8 -n 2 -nk 2
-    need "left: $(checkpoints kept)" [ "$(checkpoints kept)" = 'DONE_00000006 DONE_00000008' ]
-    need 'files of old ones are left' [ "$(cd "$dir/kept" && echo model_* state_* | wc -w)" = 6 ]
+    need "left: $(checkpoints kept)" [ "$(checkpoints kept)" = 'step_00000006 step_00000008' ]
+    need 'files of old ones are left' [ "$(cd "$dir/kept" && echo model_* step_*)" = \
+        'model_00000006.bin model_00000008.bin step_00000006 step_00000008' ]
+    # as a save that has died leaves it, and one of a later step, which is none of this run's business
+    rm "$dir"/kept/step_00000006/manifest.json
+    cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
+    need 'did not go on' train 2 kept -x 10 -n 2 -nk 2 -y 1
+    need "left: $(checkpoints kept)" [ "$(checkpoints kept)" = 'step_00000008 step_00000010' ]
+    need 'what a dead save has left is there' [ "$(cd "$dir/kept" && echo model_* step_*)" = \
+        'model_00000008.bin model_00000010.bin step_00000008 step_00000010 step_00000099' ]
+    need 'did not go on with -nk 1' train 2 kept -x 16 -n 3 -nk 1 -y 1
+    need "left: $(checkpoints kept)" [ "$(checkpoints kept)" = 'step_00000016' ]
     need 'did not run with -nm' train 2 major -x 8 -n 2 -nk 1 -nm 4
-    need "left with -nm 4: $(checkpoints major)" [ "$(checkpoints major)" = 'DONE_00000004 DONE_00000008' ]
+    need "left with -nm 4: $(checkpoints major)" [ "$(checkpoints major)" = 'step_00000004 step_00000008' ]
     end
+
+    begin 'resume.other ranks'
+    need 'ten steps did not run' train 2 straight -k constant --dtype fp32 -b 6 -x 10
+    need 'the first five did not run' train 2 first -k constant --dtype fp32 -b 6 -x 5 -n 5
+    # The step keeps its 384 tokens, whatever the ranks make of them.
+    for np in '0:-b 6' '1:-b 3' '3:-b 4' '3:-b 2 -z 1' '2:-b 2 -z 0'; do
+        cp -r "$dir/first" "$dir/other"
+        # shellcheck disable=SC2086
+        need "$np: did not run" train ${np%%:*} other -k constant --dtype fp32 ${np#*:} -x 10 -y 1
+        need "$np: did not start at step 5" grep -q 'resuming at step 5' "$dir/other.screen"
+        need "$np: loss $(value other loss), straight $(value straight loss)" close_to "$(value other loss)" \
+            "$(value straight loss)" 1e-5
+        rm -rf "$dir/other"
+    done
+    need 'a batch that does not divide was taken' not run 3 30 "${small[@]}" -b 6 -x 10 -y 1 -o "$dir/first" \
+        >"$dir/other.screen" 2>&1
+    need "$(tail -n 1 "$dir/other.screen")" grep -q 'option -d 384, which the checkpoint was saved with' \
+        "$dir/other.screen"
+    end
+
+    begin 'resume.another dtype'
+    cp -r "$dir/first" "$dir/other"
+    need 'did not run' train 2 other -k constant --dtype bf16 -b 6 -x 10 -y 1
+    need 'it is not told' grep -q 'resuming with --dtype bf16; .* was saved with fp32' "$dir/other.screen"
+    need "loss $(value other loss), straight $(value straight loss)" close_to "$(value other loss)" \
+        "$(value straight loss)" 1e-2
+    rm -rf "$dir/other"
+    end
+
+    begin 'resume.one checkpoint of another run'
+    need 'did not run' train 2 branch -k constant --dtype fp32 -b 6 -x 10 --resume "$dir/first/step_00000005"
+    need "$(result branch), straight $(result straight)" [ "$(result branch)" = "$(result straight)" ]
+    end
+
+    begin 'resume.a state of before 0.2'
+    local old=(-k constant --dtype fp32 -e l1h1c8v257t8)
+    mkdir "$dir/old" && tar xzf tests/old_run.tar.gz -C "$dir/old"
+    before=$(value old state_hash)
+    need 'did not run' train 2 old "${old[@]}" -x 4 -y 1
+    need "$(value old state_hash), saved $before" [ "$(value old state_hash)" = "${before:-none}" ]
+    need 'did not go on' train 2 old "${old[@]}" -x 6 -y 1 -n 6 -nk 1
+    need 'the old files are there' [ "$(cd "$dir/old" && echo DONE_* state_* step_*)" = \
+        'DONE_* state_* step_00000006' ]
+    rm -rf "$dir/old" && mkdir "$dir/old" && tar xzf tests/old_run.tar.gz -C "$dir/old"
+    end
+    refused 'resume.a state of before 0.2, other ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' \
+        'mpirun -np 2, .* or start.ranks 2' -- "${old[@]}" -x 6 -y 1 -o "$dir/old"
+    rm "$dir/old/DONE_00000004"
+    refused 'resume.a state of before 0.2 without its mark' 2 'has state files but none' -- "${old[@]}" -x 6 \
+        -y 1 -o "$dir/old"
 
     need 'did not run' train 2 saved -x 4 -n 2
-    before=$(cd "$dir/saved" && sha256sum ./*_00000002*)
-    state=$dir/saved/state_00000004_00001.bin
+    before=$(cd "$dir/saved" && sha256sum step_00000002/*)
     cp -r "$dir/saved" "$dir/good"
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
+    # falls_back NAME PATTERN...: step 4 cannot be used; the run says why and ends as one from step 2 does.
+    falls_back() {
+        local pattern
+        begin "resume.$1"
+        shift
+        need 'it did not run' train 2 saved -x 4 -y 1
+        for pattern in "$@"; do
+            need "no '$pattern': $(grep -a older "$dir/saved.screen")" grep -qE "$pattern" "$dir/saved.screen"
+        done
+        need 'it did not start at step 2' grep -q 'resuming at step 2' "$dir/saved.screen"
+        need "$(result saved), good $(result good)" [ "$(result saved)" = "$(result good)" ]
+        end
+        restore
+    }
+    local older='looking for an older checkpoint'
+    truncate -s -100 "$(states saved 4 1)"
+    falls_back 'a file cut short' "step_00000004/rank00001-.*truncated or damaged; $older" 'of step 2'
+    flip_byte "$(states saved 4 1)" 5000
+    falls_back 'one bit wrong' "rank00001-.*: damaged: the block of [0-9]+ bytes at offset 0 .*; $older"
+    rm "$(states saved 4 0)"
+    falls_back 'a file gone' "step_00000004/rank00000-.*: No such file.*; $older"
+    cp "$dir"/saved/step_00000002/rank00001-* "$(states saved 4 1)"
+    falls_back 'a file of another step' "step_00000004/rank00001-.*damaged: .*; $older"
+    flip_byte "$dir/saved/step_00000004/manifest.json" 300
+    falls_back 'one bit wrong in the manifest' "step_00000004/manifest.json: damaged: .*; $older"
+    truncate -s 1000 "$dir/saved/step_00000004/manifest.json"
+    falls_back 'a manifest cut short' "step_00000004/manifest.json: damaged: .*; $older"
+    cp "$dir/saved/step_00000002/manifest.json" "$dir/saved/step_00000004/manifest.json"
+    falls_back 'a manifest of another step' "step_00000004: is of step 2; $older"
+    rm "$dir/saved/step_00000004/manifest.json"
+    falls_back 'a save that did not end'
 
-    refused 'resume.another number of ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' 'of 3' \
-        'mpirun -np 2, .* or start.ranks 2' -- -x 6 -y 1 -o "$dir/saved"
-    begin 'resume.fewer ranks'
-    need 'accepted' not train 0 saved -x 6 -y 1 >/dev/null
-    need 'the message does not name the ranks' grep -q 'of 2.*of 1.*-np 2' "$dir/saved.screen"
+    flip_byte "$dir/saved/step_00000004/manifest.json" 300
+    flip_byte "$(states saved 2 0)" 300
+    refused 'resume.no checkpoint is good' 2 'step_00000002/rank00000-.*damaged' \
+        'there is no older checkpoint that is good' -- -x 6 -y 1 -o "$dir/saved"
+    begin 'resume.what cannot be used is still there'
+    need "checkpoints: $(checkpoints saved)" [ "$(checkpoints saved)" = 'step_00000002 step_00000004' ]
     end
-    truncate -s -100 "$state"
-    refused 'resume.state file cut short' 2 'state_00000004_00001.bin' 'truncated|damaged' -- -x 6 -y 1 \
-        -o "$dir/saved"
-    restore; flip_byte "$state" 5000
-    refused 'resume.one bit wrong' 2 'state_00000004_00001.bin' 'damaged' -- -x 6 -y 1 -o "$dir/saved"
-    restore; rm "$state"
-    refused 'resume.state file gone' 2 'state_00000004_00001.bin' 'No such file' -- -x 6 -y 1 -o "$dir/saved"
     restore
-    need 'did not run' train 2 other -e l1h2c32v257t32 -x 1 -n 1
-    cp "$dir/other/model_00000001.bin" "$dir/saved/model_00000004.bin"
-    refused 'resume.model file of another model' 2 'state_00000004' 'another model' -- -x 6 -y 1 \
-        -o "$dir/saved"
-    restore
-    refused 'resume.another dtype' 2 'state_00000004' 'dtype' -- -x 6 -y 1 -o "$dir/saved" \
-        --dtype "$([ "$(value good dtype)" = bf16 ] && echo fp32 || echo bf16)"
-    begin 'resume.a second run'
-    need 'did not run' train 2 second -l 1e-3 -x 4 -n 4
+
+    begin 'resume.names that are none, and model files, count for nothing'
+    cp -r "$dir/saved/step_00000004" "$dir/saved/step_00000009.bak"
+    cp -r "$dir/saved/step_00000004" "$dir/saved/step_100000000"
+    mv "$dir/saved/step_100000000" "$dir/saved/step_0100000000"
+    touch "$dir/saved/DONE_00000009.bak"
+    echo none >"$dir/saved/model_00000004.bin"
+    need 'it did not run' train 2 saved -x 4 -y 1
+    need 'it did not start at step 4' grep -q 'resuming at step 4' "$dir/saved.screen"
+    need "$(result saved), good $(result good)" [ "$(value saved state_hash)" = "$(value good state_hash)" ]
     end
-    cp "$dir/second/state_00000004_00001.bin" "$state"
-    refused 'resume.a state file of another run' 2 \
-        'rank 1 .* a state file of another save than rank 0 .*: give all ranks the files of one' \
-        'state_00000004_00001.bin and .*state_00000004_00000.bin' -- -x 6 -n 2 -y 1 -o "$dir/saved"
-    cp "$dir/good/state_00000002_00001.bin" "$state"
-    refused 'resume.a state file of another step' 2 'another save than rank 0' 'state_00000004_00001.bin' -- \
-        -x 6 -n 2 -y 1 -o "$dir/saved"
-    begin 'resume.nothing was written'
-    need "checkpoints: $(checkpoints saved)" [ "$(checkpoints saved)" = 'DONE_00000002 DONE_00000004' ]
     restore
+
+    begin 'resume.what is set otherwise is told'
+    need 'it did not run' train 2 saved -x 5 -y 1 -l 1e-3 --clip 0.5 --seed 7 -z 1
+    for pattern in '-x 5; .*/step_00000004 was saved with 4' '-l 0.001; .* was saved with 0.003' \
+        '--clip 0.5; .* was saved with 1' '--seed 7; .* was saved with 42'; do
+        need "no '$pattern'" grep -qE -- "^resuming with $pattern$" "$dir/saved.screen"
+    done
+    need 'more is told' [ "$(grep -c '^resuming with' "$dir/saved.screen")" = 4 ]
     end
+    restore
+    local going=(-x 5 -y 1 -o "$dir/saved")
+    refused 'resume.another model' 2 'option -e l1h2c32v257t32: .*step_00000004 is of another model, L 2' \
+        -- "${going[@]}" -e l1h2c32v257t32
+    refused 'resume.other data' 2 'option -i data/stories_val.bin: shard 0 .* and that of .*had [0-9]+' \
+        -- "${going[@]}" -i data/stories_val.bin
+    refused 'resume.other steps' 2 'option -d 256: the steps of .*step_00000004 have 128 tokens' -- \
+        "${going[@]}" -d 256
+    refused 'resume.other rows' 2 'option -t 16: the rows of .*step_00000004 have 32 tokens' -- \
+        "${going[@]}" -t 16 -b 4
+    begin 'resume.anyway'
+    need 'it did not run' train 2 saved -x 5 -y 1 -e l1h2c32v257t32 -i data/stories_val.bin -d 256 \
+        --resume-anyway
+    need 'it is not told' [ "$(grep -c '^resuming anyway: option' "$dir/saved.screen")" = 3 ]
+    end
+    restore
+
     begin 'resume.the checkpoint before is untouched'
-    need 'it changed' [ "$(cd "$dir/saved" && sha256sum ./*_00000002*)" = "$before" ]
-    rm "$dir"/saved/DONE_00000004
-    need 'it does not load' train 2 saved -x 4 -n 2 -y 1
-    need 'it does not lead to the same end' [ "$(result saved)" = "$(result good)" ]
+    need 'it changed' [ "$(cd "$dir/saved" && sha256sum step_00000002/*)" = "$before" ]
     end
+    refused 'resume.no folder at --resume' 2 'nowhere/manifest.json: No such file' -- -x 6 \
+        --resume "$dir/nowhere"
 }
 
 # ---- model files, outputs
@@ -942,11 +1045,11 @@ test_unlike() {
     flip_byte "$dir/b/copy.bin" 20000
     unlike 'a weight of the model file' 2 1 "$add -e $dir/b/copy.bin" "-e = $file" "-e = $file" \
         -e "$dir/a/first.bin"
-    unlike 'checkpoints of two runs' 2 1 "$add -o $dir/second" "model_00000001.bin in -o = $file" \
-        "model_00000001.bin in -o = $file" \
+    unlike 'checkpoints of two runs' 2 1 "$add -o $dir/second" "its manifest.json = $file" \
+        "its manifest.json = $file" \
         -y 1 -o "$dir/saved"
-    unlike 'only one finds a checkpoint' 2 1 "$add -o $dir/saved" 'last checkpoint in -o = step 1' \
-        'last checkpoint in -o = none' -y 1 -o "$dir/none"
+    unlike 'only one finds a checkpoint' 2 1 "$add -o $dir/saved" 'checkpoint to resume = step 1' \
+        'checkpoint to resume = none' -y 1 -o "$dir/none"
 
     begin 'unlike.another build, threads, instruction set: a warning each'
     odd 1 \
@@ -964,7 +1067,7 @@ test_unlike() {
     end
 }
 
-# A file size limit is a disk that is full, for one process: rank 1's state file, or rank 0's model file.
+# A file size limit is a disk that is full, for one process: rank 1's file of states, or rank 0's model file.
 disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
     local size=(-e "$5" --dtype "$6" --window 65536 -b 1)
     rm -rf "$dir/full" "$dir/unhindered"
@@ -977,9 +1080,9 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
         -o "$dir/full"
     wrap=
     begin "disk full.$1.nothing half done, nothing lost"
-    need "complete: $(checkpoints full)" [ "$(checkpoints full)" = DONE_00000001 ]
-    need 'temporary files are left' [ -z "$(ls "$dir"/full/*.tmp 2>/dev/null)" ]
-    need 'the file is there under its name' not test -e "$dir/full/$7"
+    need "complete: $(checkpoints full)" [ "$(checkpoints full)" = step_00000001 ]
+    need 'temporary files are left' [ -z "$(find "$dir/full" -name '*.tmp' -o -name '.manifest*')" ]
+    need 'the file is there under its name' [ -z "$(compgen -G "$dir/full/$7*")" ]
     need 'the checkpoint before does not load' train "$2" full "${size[@]}" -k constant -x 2 -n 1 -y 1
     need 'it does not lead to the same end' [ "$(result full)" = "$(result unhindered)" ]
     end
@@ -989,7 +1092,7 @@ test_disk_full() {
     # the limit must leave room for what MPI and the window keep in /dev/shm, so that these models are larger
     # than others here
     disk_full 'model file' 2 0 20480 l4h4c384v257t32 fp32 model_00000002.bin
-    disk_full 'state of rank 1' 2 1 20480 l4h4c384v257t32 bf16 state_00000002_00001.bin
+    disk_full 'state of rank 1' 2 1 20480 l4h4c384v257t32 bf16 step_00000002/rank00001
     disk_full 'one rank' 0 0 256 l2h2c64v257t32 fp32 model_00000002.bin
 }
 

@@ -17,7 +17,7 @@ static int may_differ(const Option *o) {
     static const char *const own[] = { "-i",        "-j",        "-e",         "--tokenizer",
                                        "-o",        "--trace",   "--tune",     "--zero-config",
                                        "--threads", "--overlap", "--progress", "--nvme",
-                                       "--prompts" };
+                                       "--prompts", "--resume" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(o->name, own[i])) return 1;
     return !strncmp(o->name, "-p", 2);  // these say how ranks find each other, which they have
@@ -43,13 +43,13 @@ static void describe_option(FILE *f, const Option *o) {
 static void describe_model_source(FILE *f, int resume_step) {
     char print[FINGERPRINT];
     if (resume_step >= 0) {
-        const char *path = checkpoint_model(resume_step);
+        const char *path = checkpoint_evidence();
         gpt2_check(fingerprint_of_file(path, FILE_BLOCKS, print));
-        fprintf(f, "last checkpoint in -o = step %d\n", resume_step);
-        fprintf(f, "%s in -o = a file of %s\n", strrchr(path, '/') + 1, print);
+        fprintf(f, "checkpoint to resume = step %d\n", resume_step);
+        fprintf(f, "its %s = a file of %s\n", strrchr(path, '/') + 1, print);
         return;
     }
-    fprintf(f, "last checkpoint in -o = %s\n", opt.resume ? "none" : "not looked for");
+    fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not looked for");
     if (model_is_file()) {
         gpt2_check(fingerprint_of_file(opt.model, FILE_BLOCKS, print));
         fprintf(f, "-e = a file of %s\n", print);

@@ -1,23 +1,22 @@
-// Checkpoints in the output folder: model_%08d.bin as llm.c has it (fp16, which llm.c does not know, as
-// fp32), state_%08d_%05d.bin of each rank, and DONE_%08d once all of them are on disk.
+// Checkpoints in the output folder: step_%08d/, which the plugin writes, and model_%08d.bin as llm.c has it
+// (fp16, which llm.c does not know, as fp32). Runs of before had state_%08d_%05d.bin of each rank, and
+// DONE_%08d once all of them were on disk; they are still resumed.
 #ifndef TRAINER_CHECKPOINT_H
 #define TRAINER_CHECKPOINT_H
-#include <stdint.h>
-#include "../gpt2/dataloader.h"
-#include "../gpt2/schedule.h"
-#include "activations.h"
+#include "saved_run.h"
 
-// What the trainer itself keeps in a rank's state file.
-typedef struct {
-    int32_t step;
-    int32_t overflows;  // steps that fp16 could not represent: neither weights nor learning rate moved
-    DataPosition position;
-    OutlierDetector loss_outliers, norm_outliers;
-} TrainerState;
-
-// Returns the step of the last complete checkpoint if -y 1 asks to resume, or -1 for a new run. Without -y 1
-// a folder that has a checkpoint is refused.
+// Chooses the checkpoint that the run goes on from: that of --resume, or with -y 1 the newest complete one in
+// -o whose manifest is good. Returns its step, or -1 for a new run. Without -y 1 a folder that has a
+// checkpoint is refused. What was passed over is told.
 int checkpoint_to_resume(void);
+// Fills the configuration of its model.
+void checkpoint_config(GPT2Config *config);
+// Returns the tokens of a step that the chosen checkpoint goes on with; 0: none is chosen, or it does not
+// say.
+long long checkpoint_batch(void);
+// Returns the path of the file that all ranks must have alike to have chosen the same; valid until the next
+// call.
+const char *checkpoint_evidence(void);
 
 // Returns the path of a checkpoint's model file, valid until the next call.
 const char *checkpoint_model(int step);
@@ -26,10 +25,11 @@ const char *checkpoint_model(int step);
 // or NULL if there is none.
 const char *checkpoint_model_in(const char *folder);
 
-// (collective) Writes the checkpoint of state->step, and removes the one that -nk and -nm no longer keep.
-void write_checkpoint(const GPT2 *model, const TrainerState *state);
+// (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep.
+void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 
-// (collective) Reads parameters, optimizer state and *state from the checkpoint of this step.
-void load_checkpoint(int step, TrainerState *state);
+// (collective) Reads parameters, optimizer state and *state from the chosen checkpoint, or, where its states
+// are damaged, from the newest older one that is good.
+void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state);
 
 #endif

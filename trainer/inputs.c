@@ -31,7 +31,7 @@ void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
-        gpt2_check(gpt2_file_read_header(checkpoint_model(resume_step), &model->config, &stored));
+        checkpoint_config(&model->config);
     else if (model_is_file())
         gpt2_check(gpt2_file_read_header(opt.model, &model->config, &stored));
     else
@@ -86,10 +86,12 @@ void open_tokenizer(Tokenizer *tokenizer, int V) {
 void data_divide(TrainingData *d, const GPT2 *m) {
     d->tokens_at_once = (long long)m->B * m->T * run.ranks;
     long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
-    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : of_file;
+    long long saved = opt.micro_batches ? 0 : checkpoint_batch();
+    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
     if (tokens_a_step % d->tokens_at_once)
-        die("option -d %lld: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step, m->B,
-            m->T, run.ranks, d->tokens_at_once);
+        die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step,
+            opt.total_batch > 0 || !saved ? "" : ", which the checkpoint was saved with", m->B, m->T,
+            run.ranks, d->tokens_at_once);
     d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     check_file_batch(d->micro_batches);
 }

@@ -29,7 +29,7 @@ typedef struct {
     int val_batches;           // of a validation
 } TrainingData;
 
-// Sets tokens_at_once and micro_batches, as -d says.
+// Sets tokens_at_once and micro_batches: as -d says, or without it as the checkpoint that is resumed does.
 void data_divide(TrainingData *d, const GPT2 *model);
 // Opens the rest, after data_divide.
 void data_open(TrainingData *d, const GPT2 *model);

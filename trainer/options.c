@@ -161,6 +161,10 @@ const Option option_table[] = {
       "checkpoints at multiples of this are never removed (default 0: none)" },
     { "-y", INT, &opt.resume, 0, 1,
       "1: resume from the last complete checkpoint in -o, if there is one (default 0)" },
+    { "--resume", TEXT, &opt.resume_path, 0, 0,
+      "resume from this checkpoint, a folder step_NNNNNNNN of any run" },
+    { "--resume-anyway", FLAG, &opt.resume_anyway, 0, 0,
+      "resume even with another model in -e, other data, or steps of another size" },
     { "-v", INT, &opt.val_every, 0, 1e9, "validate every so many steps (default 100; llm.c 20; 0: never)" },
     { "-m", INT, &opt.val_batches, -1, 1e9, "validation batches (default 10; llm.c 20; -1: all)" },
     { "-s", INT, &opt.sample_every, 0, 1e9,
@@ -376,8 +380,9 @@ static void check_combinations(void) {
     if (opt.cpu_checkpointing && opt.prompts)
         die("option --cpu-checkpointing: it is for backward, and with --prompts there is none");
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
-    if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.naive))
-        die("option --prompts %s: nothing is trained, so leave out -n, -y and --naive; -e takes a folder of "
+    if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.resume_path || opt.naive))
+        die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e takes a "
+            "folder of "
             "checkpoints",
             opt.prompts);
     if ((opt.checkpoint_every || opt.resume) && !opt.output)

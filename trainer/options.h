@@ -51,9 +51,11 @@ typedef struct {
     const char *output;                                        // -o; NULL: no folder
     int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
     int resume;                                                // -y
-    int val_every, val_batches;                                // -v, -m
-    int sample_every, sample_tokens;                           // -s, -g
-    const char *prompts;                                       // NULL: the run trains
+    const char *resume_path;                                   // NULL: none
+    int resume_anyway;
+    int val_every, val_batches;       // -v, -m
+    int sample_every, sample_tokens;  // -s, -g
+    const char *prompts;              // NULL: the run trains
     double temperature;
     const char *progress, *hash;
     const char *trace;  // NULL: no trace

@@ -3,12 +3,14 @@
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
-//         save: saves the state after half of the steps into mlp_zero.state.RANK; resume: goes on from there.
+//         save: saves the state after half of the steps into the folder mlp_zero.saved; resume: goes on from
+//         there.
 //
 // x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
 // n: rows of a micro-batch
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "llmc_zero/zero.h"
 
@@ -144,10 +146,20 @@ static void set_initial_values(void) {
         }
 }
 
+// Returns the step that the checkpoint was saved at.
+static int load(void) {
+    char *text;
+    int step;
+    check(zero_load(z, "mlp_zero.saved", &text));
+    if (sscanf(text, " { \"step\" : %d", &step) != 1) fail("mlp_zero.saved is no checkpoint of this trainer");
+    free(text);
+    return step;
+}
+
 int main(int argc, char **argv) {
     int save = argc == 2 && !strcmp(argv[1], "save"), resume = argc == 2 && !strcmp(argv[1], "resume"),
         step = 0;
-    char path[32], hash[17];
+    char text[32], hash[17];
     double seen[2] = { 0, 0 };
     zero_plan_info plan;
     zero_config config = zero_defaults();
@@ -164,10 +176,12 @@ int main(int argc, char **argv) {
     dact[1] = activation(H);
     for (int l = 0; l <= L; l++) act[l] = activation(H);
     set_initial_values();
-    snprintf(path, sizeof path, "mlp_zero.state.%d", zero_rank(z));
-    if (resume) check(zero_load(z, path, &step, sizeof step));
+    if (resume) step = load();
     for (; step < STEPS; step++) {
-        if (save && step == STEPS / 2) check(zero_save(z, path, &step, sizeof step));
+        if (save && step == STEPS / 2) {
+            snprintf(text, sizeof text, "{\"step\": %d}", step);
+            check(zero_save(z, "mlp_zero.saved", text));
+        }
         double sums[2] = { 0, 0 };
         zero_step_info info;
         zero_hyper hyper = { 0.005f * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };

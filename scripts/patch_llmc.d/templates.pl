@@ -430,18 +430,28 @@ static void z_write_params(FILE *file, const size_t *sizes, int L) {
     });
 }
 
-// The plugin's file of a rank: beside the state file, under its name and .zero
-static std::string z_state_path(const char *filename) { return std::string(filename) + ".zero"; }
+// The plugin's folder: beside the state files, state_STEP.zero for all ranks' state_STEP_RANK.bin
+static std::string z_state_path(const char *filename) {
+    std::string name(filename);
+    return name.substr(0, name.rfind('_')) + ".zero";
+}
 static void z_save(const char *filename, int step) {
-    z_check(zero_save(z, z_state_path(filename).c_str(), &step, sizeof(step)));
+    std::string text = R"({"step": )" + std::to_string(step) + "}";
+    z_check(zero_save(z, z_state_path(filename).c_str(), text.c_str()));
 }
 static void z_load(const char *filename, int step) {
+    std::string path = z_state_path(filename);
     int saved_at = -1;
-    z_check(zero_load(z, z_state_path(filename).c_str(), &saved_at, sizeof(saved_at)));
-    if (saved_at != step)
-        z_refuse("%s is of step %d, %s.zero of step %d", filename, step, filename, saved_at);
+    char *text;
+    z_check(zero_load(z, path.c_str(), &text));
+    int found = sscanf(text, R"( { "step" : %d)", &saved_at);
+    free(text);
+    if (found != 1 || saved_at != step)
+        z_refuse("%s is of step %d, %s of step %d", filename, step, path.c_str(), saved_at);
 }
-static void z_remove_state(const char *filename) { remove(z_state_path(filename).c_str()); }
+static void z_remove_state(const char *filename) {
+    if (zero_rank(z) == 0) { z_check(zero_checkpoint_remove(z_state_path(filename).c_str())); }
+}
 static void z_check_state(const int *header, const char *filename) {
     if (header[0] != 20240527 || header[1] != Z_STATE_VERSION)
         z_refuse("%s: not written with ZeRO: its moments are laid out for llm.c's own optimizer; start from "

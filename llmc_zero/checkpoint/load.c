@@ -1,0 +1,255 @@
+// Every rank reads what it owns from the files that have it, whatever number of ranks wrote them. It reads
+// whole blocks and compares each with the manifest's digest: first all that it needs, and then, when all
+// ranks have found theirs good, once more to use them. The second time they are in the page cache.
+#include "../params.h"
+#include "../uses.h"
+#include "manifest.h"
+#include "old.h"
+#define XXH_INLINE_ALL
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+typedef struct {
+    zero *z;
+    const manifest *m;
+    int uses;  // 0: values are only checked
+    int file;  // the open one; -1: none
+    int fd;
+    char path[PATH_MAX];  // of the open file
+    int64_t block;        // of it that is in `bytes`; -1: none
+    char *bytes;          // (block_bytes)
+} source;
+
+// -------- blocks
+
+static void close_file(source *s) {
+    if (s->file >= 0) close(s->fd);  // nothing was written
+    s->file = -1;
+    s->block = -1;
+}
+
+static int open_file(source *s, int file) {
+    const manifest_file *f = &s->m->files[file];
+    struct stat st;
+    if (s->file == file) return 0;
+    close_file(s);
+    size_t folder = strlen(s->m->path) - strlen(MANIFEST);
+    if (snprintf(s->path, sizeof s->path, "%.*s%s", (int)folder, s->m->path, f->name) >= PATH_MAX)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: the name is too long", f->name);
+    s->fd = open(s->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (s->fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    s->file = file;
+    if (fstat(s->fd, &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    if (S_ISREG(st.st_mode) && st.st_size == f->bytes) return 0;
+    return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld, and the manifest says %lld: truncated or damaged",
+                     s->path, (long long)st.st_size, (long long)f->bytes);
+}
+
+static int read_whole(const source *s, char *to, int64_t bytes, int64_t offset) {
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t n = pread(s->fd, to + done, bytes - done, offset + done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld: %s", s->path,
+                             (long long)(offset + done), strerror(errno));
+        if (n == 0)
+            return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld", s->path, (long long)(offset + done));
+        done += n;
+    }
+    return 0;
+}
+
+static int read_block(source *s, int file, int64_t block) {
+    const manifest_file *f = &s->m->files[file];
+    const int64_t size = s->m->block_bytes, offset = block * size;
+    ZERO_TRY(open_file(s, file));
+    if (s->block == block) return 0;
+    s->block = -1;
+    int64_t bytes = f->bytes - offset < size ? f->bytes - offset : size;
+    ZERO_TRY(read_whole(s, s->bytes, bytes, offset));
+    if (XXH3_64bits(s->bytes, bytes) != f->digests[block])
+        return zero_fail(ZERO_ERR_IO,
+                         "%s: damaged: the block of %lld bytes at offset %lld does not match its checksum",
+                         s->path, (long long)bytes, (long long)offset);
+    s->block = block;
+    return 0;
+}
+
+// -------- elements
+
+static int read_bytes(source *s, int file, int64_t at, int64_t bytes, char *to) {
+    for (int64_t n; bytes; bytes -= n, at += n, to += n) {
+        const int64_t block = at / s->m->block_bytes, begin = at % s->m->block_bytes;
+        n = s->m->block_bytes - begin < bytes ? s->m->block_bytes - begin : bytes;
+        ZERO_TRY(read_block(s, file, block));
+        memcpy(to, s->bytes + begin, n);
+    }
+    return 0;
+}
+
+// Of elements [from, from + n) of a unit those that a part has.
+static int read_overlap(source *s, int file, const saved_part *p, int saved, int64_t from, int64_t n,
+                        float *to) {
+    int64_t begin = p->from > from ? p->from : from;
+    int64_t end = p->from + p->elems < from + n ? p->from + p->elems : from + n;
+    if (end <= begin) return 0;
+    int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
+    return read_bytes(s, file, at, (end - begin) * (int64_t)sizeof(float), (char *)(to + begin - from));
+}
+
+// What no part has is padding, and 0.
+static int read_piece(void *ctx, int saved, state_range r) {
+    source *s = ctx;
+    zero *z = s->z;
+    const int64_t from = layout_before(&z->layout.units[r.unit], r.part) + r.from;
+    memset(z->values, 0, r.elems * sizeof *z->values);
+    for (int i = 0; i < s->m->n_files; i++) {
+        const manifest_file *f = &s->m->files[i];
+        for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
+            if (p->unit == r.unit) ZERO_TRY(read_overlap(s, i, p, saved, from, r.elems, z->values));
+    }
+    if (!s->uses) return 0;
+    return state_write(state_with(z, saved_values[saved]), COMM, r, STATE_WRITE, z->values, z->staging);
+}
+
+// -------- the checkpoint
+
+// All ranks read the manifest themselves, and have read the same.
+static int read_manifest(zero *z, manifest *m, const char *folder) {
+    const net *n = &z->net;
+    int rc = manifest_read(m, folder);
+    if (!rc) rc = manifest_check_model(m, &z->layout);
+    ZERO_TRY(agree(z, rc));
+    uint64_t first = m->digest;
+    ZERO_TRY(zero_broadcast(z, 0, &first, sizeof first));
+    if (first != m->digest)
+        rc = zero_fail_rank(
+            ZERO_ERR_IO, n->rank, net_host(n, n->rank),
+            " has another checkpoint than rank 0 (host %s) in %s: all ranks must see one folder",
+            net_host(n, 0), folder);
+    return agree(z, rc);
+}
+
+static int read_states(zero *z, const manifest *m) {
+    source s = { .z = z, .m = m, .file = -1, .block = -1, .bytes = malloc(m->block_bytes) };
+    int rc = s.bytes ? visit_parts(z, 1, read_piece, &s)
+                     : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a block", m->path);
+    rc = agree(z, rc);
+    s.uses = 1;
+    if (!rc) rc = agree(z, visit_parts(z, 1, read_piece, &s));
+    close_file(&s);
+    free(s.bytes);
+    return rc;
+}
+
+static int text_of(const manifest *m, char **text) {
+    *text = json_dumps(json_object_get(m->root, "trainer"), JSON_COMPACT);
+    return *text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the trainer's text", m->path);
+}
+
+static int load_folder(zero *z, const char *path, char **text) {
+    manifest m;
+    int rc = read_manifest(z, &m, path);
+    if (!rc) rc = agree(z, text_of(&m, text));
+    if (!rc) rc = read_states(z, &m);
+    // Only a run in fp16 has a scale worth taking over.
+    if (!rc && m.dtype == ZERO_F16 && z->config.numbers.dtype == ZERO_F16 &&
+        z->config.numbers.loss_scale == 0)
+        z->scale = m.scale;
+    manifest_free(&m);
+    return rc;
+}
+
+// Gathers a unit on all ranks, and waits: nothing else runs on the device.
+static int gather_now(zero *z, state *s, int unit) {
+    const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
+    state_part p;
+    ZERO_TRY(wait_for_device(z, COMM));
+    ZERO_TRY(state_open(&p, s, z->comm.gather_stream, unit, STATE_WHOLE, STATE_CHANGE));
+    comm_piece piece = { p.at, state_own(&p), z->layout.units[unit].shard };
+    int rc = comm_all_gather(&z->comm, use, &piece, 1, dtype_bytes(s->dtype));
+    ZERO_TRY(state_close_after(rc, &p, 1));
+    return wait_for_device(z, z->comm.gather_stream);
+}
+
+// Where one of the two lies on the host's side of the bus they go through the host, in small pieces.
+static int round_on_host(zero *z, state_range r) {
+    const int64_t end = r.from + r.elems;
+    for (; r.from < end; r.from += r.elems) {
+        r.elems = end - r.from < VALUES_CHUNK ? end - r.from : VALUES_CHUNK;
+        ZERO_TRY(state_read(&z->states[ZERO_MASTER], COMM, r, z->values, z->staging));
+        ZERO_TRY(state_write(&z->states[ZERO_PARAM], COMM, r, STATE_WRITE, z->values, z->staging));
+    }
+    return 0;
+}
+
+static int round_range(zero *z, state_range r) {
+    return z->across ? round_on_host(z, r) : params_round(z, COMM, r);
+}
+
+static int round_masters(zero *z, int unit) {
+    const int64_t shard = z->layout.units[unit].shard;
+    state_range r = { .unit = unit, .part = z->comm.group.rank };
+    for (; r.from < shard; r.from += r.elems) {
+        r.elems = shard - r.from;
+        r.elems = state_span(&z->states[ZERO_PARAM], r);
+        r.elems = state_span(&z->states[ZERO_MASTER], r);
+        ZERO_TRY(round_range(z, r));
+    }
+    return 0;
+}
+
+// Every rank has read its own parts. Rounds parameters from their masters and gathers what this stage keeps
+// whole.
+static int run_complete(void *ctx, task *k) {
+    (void)k;
+    zero *z = ctx;
+    for (int u = 0; u < z->layout.n_units; u++) {
+        if (z->states[ZERO_MASTER].kept) ZERO_TRY(round_masters(z, u));
+        for (int what = 0; what < STATES; what++) {
+            state *s = &z->states[what];
+            if (what != ZERO_GRADIENT && s->kept && !s->sharded) ZERO_TRY(gather_now(z, s, u));
+        }
+    }
+    return z->device.f->wait(&z->device, COMM);
+}
+
+// Rank 0 sees whether it is a folder, so that a rank that sees something else does not go another way.
+static int is_folder(zero *z, const char *path, int *folder) {
+    struct stat st;
+    *folder = !stat(path, &st) && S_ISDIR(st.st_mode);
+    return zero_broadcast(z, 0, folder, sizeof *folder);
+}
+
+int zero_load(zero *z, const char *path, char **text) {
+    char *own = NULL;
+    int folder = 0;
+    ZERO_TRY(uses_may_train(z, "zero_load"));
+    ZERO_TRY(uses_outside_step(z, "zero_load"));
+    ZERO_TRY(wait_for_update(z));
+    ZERO_TRY(params_drop_all(z));
+    ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
+    ZERO_TRY(is_folder(z, path, &folder));
+    int rc = folder ? load_folder(z, path, &own) : old_load(z, path, &own);
+    if (!rc) z->unpublished = 0;
+    if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
+    if (!rc && text)
+        *text = own;
+    else
+        free(own);
+    return rc;
+}
+
+int zero_checkpoint_text(const char *path, char **text) {
+    manifest m;
+    int rc = manifest_read(&m, path);
+    if (!rc) rc = text_of(&m, text);
+    manifest_free(&m);
+    return rc;
+}

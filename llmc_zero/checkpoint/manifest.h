@@ -1,0 +1,48 @@
+// The manifest of a checkpoint: what was saved, where in which file each part lies, and the digest of every
+// block of every file. Its last line is the digest of all before it. docs/formats.md describes every member.
+#ifndef LLMC_ZERO_CHECKPOINT_MANIFEST_H
+#define LLMC_ZERO_CHECKPOINT_MANIFEST_H
+#include <jansson.h>
+#include "folder.h"
+#include "parts.h"
+
+#define MANIFEST_FORMAT "llmc_zero checkpoint"
+enum { MANIFEST_VERSION = 4, BLOCK_BYTES = VALUES_CHUNK * sizeof(float), LARGEST_BLOCK = 64 << 20 };
+
+typedef struct {
+    char name[FILE_NAME];
+    int64_t bytes;
+    int64_t n_blocks;
+    uint64_t *digests;  // (n_blocks) XXH3-64 of each block; all but the last have block_bytes
+    saved_part *parts;  // (n_parts)
+    int n_parts;
+} manifest_file;
+
+// Blocks that a file of so many bytes has.
+static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
+    return bytes / block_bytes + (bytes % block_bytes != 0);
+}
+
+// Returns the whole text, to be freed, of a checkpoint that this plugin has written in these files; NULL
+// without memory. trainer: an object.
+char *manifest_write(const zero *z, const manifest_file *files, const json_t *trainer);
+
+typedef struct {
+    char path[PATH_MAX];
+    json_t *root;
+    uint64_t digest;
+    int64_t block_bytes;
+    int n_files;
+    manifest_file *files;
+    zero_dtype dtype;  // that the saving run computed in
+    loss_scale scale;
+} manifest;
+// Returns 0 with *m checked as far as it can be without a model. manifest_free comes next, after a failure
+// too. ZERO_ERR_IO: there is none, or it is damaged; ZERO_ERR_ARGUMENT: another format or version.
+int manifest_read(manifest *m, const char *folder);
+void manifest_free(manifest *m);
+// Returns 0 if it is of a model with these tables, all of whose elements the files have, each once.
+// ZERO_ERR_ARGUMENT names the first difference.
+int manifest_check_model(const manifest *m, const layout *l);
+
+#endif

@@ -1,0 +1,11 @@
+// The files of versions 2 and 3, one of each rank, which zero_save wrote up to 0.2.0's first half. They load
+// at the ranks and in the dtype that saved them.
+#ifndef LLMC_ZERO_CHECKPOINT_OLD_H
+#define LLMC_ZERO_CHECKPOINT_OLD_H
+#include "../zero.h"
+
+// (collective) Returns 0 when this rank's parts are what is in its file, and *text, to be freed, is {"bytes":
+// "0a1b.."}, the trainer's bytes in hexadecimal digits. Parameters are not made of their masters yet.
+int old_load(zero *z, const char *path, char **text);
+
+#endif

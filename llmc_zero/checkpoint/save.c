@@ -1,0 +1,258 @@
+// A checkpoint is a folder: a file of each rank, and the manifest, which makes it one. The files of a save
+// have names that no other save has used, and the manifest that names them replaces the one before at once.
+// So whatever happens, the folder has the checkpoint that it had, or the new one.
+#include "../params.h"
+#include "../uses.h"
+#include "manifest.h"
+#define XXH_INLINE_ALL
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+typedef struct {
+    zero *z;
+    const char *folder;
+    uint64_t number;       // in the names of the files of this save
+    manifest_file *files;  // (ranks)
+    saved_part *parts;     // (ranks, n_units)
+    uint64_t *digests;     // of the blocks of all files, of which each rank makes its own
+    // this rank's file
+    int fd;
+    char path[PATH_MAX];
+    int64_t block, in_block;  // the block that is being written, and how much of it has been
+    XXH3_state_t *digest;     // of that
+} save;
+
+// -------- the files' names and sizes
+
+static int describe_files(save *s) {
+    const layout *l = &s->z->layout;
+    int64_t blocks = 0;
+    s->files = calloc(l->ranks, sizeof *s->files);
+    s->parts = calloc((size_t)l->ranks * l->n_units, sizeof *s->parts);
+    s->digest = XXH3_createState();
+    if (!s->files || !s->parts || !s->digest)
+        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for what the manifest says", s->folder);
+    for (int r = 0; r < l->ranks; r++) {
+        manifest_file *f = &s->files[r];
+        f->parts = s->parts + (size_t)r * l->n_units;
+        f->n_parts = parts_of_rank(l, r, f->parts, &f->bytes);
+        f->n_blocks = manifest_blocks(f->bytes, BLOCK_BYTES);
+        blocks += f->n_blocks;
+    }
+    s->digests = calloc(blocks + 1, sizeof *s->digests);
+    if (!s->digests)
+        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the digests of its %lld blocks", s->folder,
+                         (long long)blocks);
+    uint64_t *next = s->digests;
+    for (int r = 0; r < l->ranks; next += s->files[r++].n_blocks) s->files[r].digests = next;
+    return 0;
+}
+
+static void free_save(save *s) {
+    free(s->files);
+    free(s->parts);
+    free(s->digests);
+    XXH3_freeState(s->digest);
+}
+
+// What rank 0 decides for all.
+typedef struct {
+    uint64_t number;
+    char folder[PATH_MAX];
+} save_start;
+
+static int make_folder(save *s, save_start *start) {
+    if (s->z->net.rank) return 0;
+    snprintf(start->folder, sizeof start->folder, "%s", s->folder);
+    if (getrandom(&start->number, sizeof start->number, 0) != sizeof start->number)
+        return zero_fail(ZERO_ERR_IO, "no random number for the names of files: %s", strerror(errno));
+    return folder_make(s->folder);
+}
+
+static int take_start(save *s, const save_start *start) {
+    const net *n = &s->z->net;
+    if (strcmp(start->folder, s->folder))
+        return zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
+                              " saves to %.300s and rank 0 to %.300s: all ranks name one folder", s->folder,
+                              start->folder);
+    for (int r = 0; r < s->z->layout.ranks; r++)
+        snprintf(s->files[r].name, FILE_NAME, "rank%05d-%016llx.states", r,
+                 (unsigned long long)start->number);
+    return folder_path(s->path, s->folder, s->files[n->rank].name);
+}
+
+static int prepare(save *s) {
+    save_start start = { 0 };
+    char manifest[PATH_MAX];
+    int rc = folder_path(manifest, s->folder, "." MANIFEST ".0123456789abcdef");
+    if (!rc) rc = describe_files(s);
+    if (!rc) rc = make_folder(s, &start);
+    ZERO_TRY(agree(s->z, rc));
+    ZERO_TRY(zero_broadcast(s->z, 0, &start, sizeof start));
+    s->number = start.number;
+    return agree(s->z, take_start(s, &start));
+}
+
+// -------- a rank's own file
+
+static void end_block(save *s) {
+    s->files[s->z->net.rank].digests[s->block++] = XXH3_64bits_digest(s->digest);
+    s->in_block = 0;
+}
+
+static int put(save *s, const char *data, int64_t bytes) {
+    ZERO_TRY(folder_write(s->fd, s->path, data, bytes));
+    for (int64_t n; bytes; bytes -= n, data += n) {
+        n = BLOCK_BYTES - s->in_block < bytes ? BLOCK_BYTES - s->in_block : bytes;
+        if ((!s->in_block && XXH3_64bits_reset(s->digest) != XXH_OK) ||
+            XXH3_64bits_update(s->digest, data, n) != XXH_OK)
+            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
+        s->in_block += n;
+        if (s->in_block == BLOCK_BYTES) end_block(s);
+    }
+    return 0;
+}
+
+static int put_piece(void *ctx, int saved, state_range r) {
+    save *s = ctx;
+    zero *z = s->z;
+    ZERO_TRY(state_read(state_with(z, saved_values[saved]), COMM, r, z->values, z->staging));
+    return put(s, (const char *)z->values, r.elems * sizeof(float));
+}
+
+static int write_own(save *s) {
+    ZERO_TRY(folder_create_file(s->path, &s->fd));
+    int rc = visit_parts(s->z, 0, put_piece, s);
+    if (!rc && s->in_block) end_block(s);
+    int closed = folder_close_written(s->fd, s->path);
+    if (!rc) rc = closed;
+    if (rc) unlink(s->path);
+    return rc;
+}
+
+// -------- the manifest
+
+// Rank 0 needs the digests of all blocks; they come rank by rank.
+static int share_digests(save *s) {
+    for (int r = 0; r < s->z->layout.ranks; r++) {
+        manifest_file *f = &s->files[r];
+        if (f->n_blocks) ZERO_TRY(zero_broadcast(s->z, r, f->digests, f->n_blocks * sizeof *f->digests));
+    }
+    return 0;
+}
+
+// A rank that writes to another disk would be noticed at loading only, when it is too late.
+static int check_file(const save *s, const manifest_file *f) {
+    char path[PATH_MAX];
+    struct stat st;
+    ZERO_TRY(folder_path(path, s->folder, f->name));
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return zero_fail(ZERO_ERR_IO,
+                         "%s: rank 0 cannot open it: %s; all ranks must see one folder, and only one job may "
+                         "save there",
+                         path, strerror(errno));
+    int failed = fstat(fd, &st);
+    close(fd);
+    if (failed) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    if (st.st_size == f->bytes) return 0;
+    return zero_fail(ZERO_ERR_IO, "%s: rank 0 sees %lld bytes of %lld; all ranks must see one folder", path,
+                     (long long)st.st_size, (long long)f->bytes);
+}
+
+static int write_manifest(const save *s, const char *temporary, const char *text) {
+    int fd;
+    ZERO_TRY(folder_create_file(temporary, &fd));
+    int rc = folder_write(fd, temporary, text, strlen(text));
+    int closed = folder_close_written(fd, temporary);
+    if (!rc) rc = closed;
+    if (!rc) rc = folder_sync(s->folder);  // the rank's files are there before the manifest is
+    return rc;
+}
+
+static int keep_own(const void *ctx, const char *name) {
+    const save *s = ctx;
+    for (int r = 0; r < s->z->layout.ranks; r++)
+        if (!strcmp(s->files[r].name, name)) return 1;
+    return !strcmp(name, MANIFEST);
+}
+
+static void withdraw(const save *s, const char *temporary) {
+    char path[PATH_MAX];
+    unlink(temporary);
+    for (int r = 0; r < s->z->layout.ranks; r++)
+        if (!folder_path(path, s->folder, s->files[r].name)) unlink(path);
+}
+
+// Once the manifest has its name the new checkpoint is the one that counts, so nothing of it is removed any
+// more, even if it is not known to be on disk.
+static int commit(const save *s, const json_t *trainer) {
+    char path[PATH_MAX], temporary[PATH_MAX], name[FILE_NAME];
+    snprintf(name, sizeof name, "." MANIFEST ".%016llx", (unsigned long long)s->number);
+    ZERO_TRY(folder_path(path, s->folder, MANIFEST));
+    ZERO_TRY(folder_path(temporary, s->folder, name));
+    char *text = manifest_write(s->z, s->files, trainer);
+    int rc = text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for it, or a name is not UTF-8", path);
+    for (int r = 0; r < s->z->layout.ranks && !rc; r++) rc = check_file(s, &s->files[r]);
+    if (!rc) rc = write_manifest(s, temporary, text);
+    if (!rc && rename(temporary, path))
+        rc = zero_fail(ZERO_ERR_IO, "%s: cannot be renamed to %s: %s", temporary, MANIFEST, strerror(errno));
+    free(text);
+    if (rc) {
+        withdraw(s, temporary);
+        return rc;
+    }
+    ZERO_TRY(folder_sync(s->folder));
+    ZERO_TRY(folder_sync_parent(s->folder));
+    return folder_clean(s->folder, keep_own, s);
+}
+
+static int parse_trainer(const char *text, json_t **trainer) {
+    json_error_t e;
+    *trainer = json_loads(text ? text : "{}", JSON_REJECT_DUPLICATES, &e);
+    if (json_is_object(*trainer)) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "zero_save: the trainer's text is not a JSON object: %s at line %d",
+                     *trainer ? "another value" : e.text, e.line);
+}
+
+int zero_save(zero *z, const char *path, const char *text) {
+    ZERO_TRY(uses_may_train(z, "zero_save"));
+    ZERO_TRY(uses_outside_step(z, "zero_save"));
+    // A run that goes on from the file has the parameters that its masters make, so this one has them too.
+    ZERO_TRY(zero_finish_update(z));
+    ZERO_TRY(params_complete(z));
+    save s = { .z = z, .folder = path };
+    json_t *trainer = NULL;
+    int rc = agree(z, parse_trainer(text, &trainer));
+    if (!rc) rc = prepare(&s);
+    if (!rc) {
+        int written = write_own(&s);
+        rc = agree(z, written);
+        if (rc && !written) unlink(s.path);  // another rank has failed
+    }
+    if (!rc) rc = share_digests(&s);
+    if (!rc) rc = agree(z, z->net.rank ? 0 : commit(&s, trainer));
+    json_decref(trainer);
+    free_save(&s);
+    return rc;
+}
+
+int zero_checkpoint_remove(const char *path) {
+    char manifest[PATH_MAX];
+    struct stat st;
+    if (stat(path, &st) && errno == ENOENT) return 0;
+    ZERO_TRY(folder_path(manifest, path, MANIFEST));
+    if (unlink(manifest) && errno != ENOENT)
+        return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", manifest, strerror(errno));
+    ZERO_TRY(folder_sync(path));  // from here on it is no checkpoint, whatever happens
+    ZERO_TRY(folder_clean(path, NULL, NULL));
+    if (rmdir(path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
+    return 0;
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Checkpoints that each number of ranks has saved, under many settings, load at each number, under others.
+# Usage: tests/checkpoints.sh BUILD NP...
+set -u
+cd "$(dirname "$0")/.." || exit 1
+program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD NP...}/tests/mpi_checkpoint") || exit 1
+shift
+. scripts/mpi_env.sh
+. tests/cases.sh
+export OMP_NUM_THREADS=1
+
+# on NP save|load
+on() { timeout -k 2 100 mpirun --oversubscribe -np "$1" "$program" "$2" "$dir/saved" >"$dir/said" 2>&1; }
+mkdir "$dir/saved"
+for np; do
+    begin "checkpoints.saved by $np"
+    on "$np" save || why=$(tail -n 8 "$dir/said")
+    end
+done
+for np in "$@" $((${*: -1} + 1)); do
+    begin "checkpoints.loaded by $np"
+    on "$np" load || why=$(tail -n 8 "$dir/said")
+    end
+done
+finish checkpoints

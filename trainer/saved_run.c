@@ -1,0 +1,273 @@
+#include "saved_run.h"
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../gpt2/error.h"
+#include "../gpt2/fingerprint.h"
+#include "die.h"
+#include "machine.h"
+#include "options.h"
+#include "run.h"
+
+// Options that change the course of a run, or the last bits of its results. The model, the data and the batch
+// are compared by themselves.
+static const char *const compared[] = {
+    "--shuffle",    "--seed", "-a",       "-b",          "-x",          "-l",
+    "-k",           "-u",     "-q",       "-c",          "--clip",      "--beta1",
+    "--beta2",      "--eps",  "-sl",      "-sg",         "-w",          "-f",
+    "--loss-scale", "-ge",    "--reduce", "--comm-type", "--attention", "--delayed-update",
+};
+enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300 };
+
+// --------
+// writing
+
+static json_t *describe_config(const GPT2Config *c) {
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "max_seq_len", c->max_seq_len, "vocab_size",
+                     c->vocab_size, "padded_vocab_size", c->padded_vocab_size, "num_layers", c->num_layers,
+                     "num_heads", c->num_heads, "channels", c->channels);
+}
+
+static json_t *describe_outliers(const OutlierDetector *d) {
+    json_t *values = json_array();
+    for (int i = 0; i < OUTLIER_WINDOW; i++) json_array_append_new(values, json_real(d->buffer[i]));
+    return json_pack("{s:i, s:i, s:f, s:f, s:o}", "count", d->count, "index", d->index, "sum", d->sum,
+                     "sum_sq", d->sum_sq, "values", values);
+}
+
+static json_t *describe_position(const DataPosition *p) {
+    return json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)p->epoch, "row", (json_int_t)p->row, "rows",
+                     (json_int_t)p->num_rows);
+}
+
+// A fingerprint for each shard, in the order of their names.
+static json_t *describe_data(const DataLoader *l) {
+    json_t *shards = json_array();
+    char print[FINGERPRINT];
+    for (size_t i = 0; i < l->files.gl_pathc; i++) {
+        gpt2_check(fingerprint_of_file(l->files.gl_pathv[i], 1, print));
+        json_array_append_new(shards, json_string(print));
+    }
+    return shards;
+}
+
+static json_t *describe_settings(const GPT2 *model) {
+    json_t *settings = json_object();
+    char value[VALUE];
+    for (int i = 0; i < COMPARED; i++) {
+        option_text(option_named(compared[i]), &opt, value, sizeof value);
+        json_object_set_new(settings, compared[i], json_string(value));
+    }
+    json_object_set_new(settings, "--dtype", json_string(dtype_name(model->dtype)));
+    json_object_set_new(settings, "--device", json_string(run.layers->device));
+    snprintf(value, sizeof value, "%d", run.ranks);
+    json_object_set_new(settings, "ranks", json_string(value));
+    return settings;
+}
+
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s) {
+    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o, s:o, s:o}", "program",
+                             "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
+                             describe_position(&s->position), "model", describe_config(&model->config),
+                             "data", describe_data(&data->train), "tokens_a_step",
+                             (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
+                             "settings", describe_settings(model), "loss_outliers",
+                             describe_outliers(&s->loss_outliers), "norm_outliers",
+                             describe_outliers(&s->norm_outliers));
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (!text) die("out of memory for what the checkpoint says of the run");
+    return text;
+}
+
+// --------
+// reading
+
+static int get_count(const json_t *from, const char *key, int64_t least, int64_t most, int64_t *n) {
+    const json_t *v = json_object_get(from, key);
+    *n = json_integer_value(v);
+    if (json_is_integer(v) && *n >= least && *n <= most) return 0;
+    return gpt2_fail("\"%s\" of the run must be a whole number of %lld to %lld", key, (long long)least,
+                     (long long)most);
+}
+
+static int get_int(const json_t *from, const char *key, int least, int *n) {
+    int64_t count;
+    if (get_count(from, key, least, INT32_MAX, &count)) return -1;
+    *n = (int)count;
+    return 0;
+}
+
+static int get_real(const json_t *v, const char *key, double *x) {
+    *x = json_number_value(v);
+    return json_is_number(v) ? 0 : gpt2_fail("\"%s\" of the run must be numbers", key);
+}
+
+static int get_config(const json_t *root, GPT2Config *c) {
+    const json_t *m = json_object_get(root, "model");
+    if (get_int(m, "max_seq_len", 1, &c->max_seq_len) || get_int(m, "vocab_size", 1, &c->vocab_size) ||
+        get_int(m, "padded_vocab_size", 1, &c->padded_vocab_size) ||
+        get_int(m, "num_layers", 1, &c->num_layers) || get_int(m, "num_heads", 1, &c->num_heads) ||
+        get_int(m, "channels", 1, &c->channels))
+        return -1;
+    return gpt2_config_check(c, "the checkpoint");
+}
+
+static int get_outliers(const json_t *root, const char *key, OutlierDetector *d) {
+    const json_t *o = json_object_get(root, key), *values = json_object_get(o, "values");
+    if (get_int(o, "count", 0, &d->count) || get_int(o, "index", 0, &d->index) ||
+        get_real(json_object_get(o, "sum"), key, &d->sum) ||
+        get_real(json_object_get(o, "sum_sq"), key, &d->sum_sq))
+        return -1;
+    if (json_array_size(values) != OUTLIER_WINDOW)
+        return gpt2_fail("\"%s\" of the run must have %d values", key, OUTLIER_WINDOW);
+    for (int i = 0; i < OUTLIER_WINDOW; i++)
+        if (get_real(json_array_get(values, i), key, &d->buffer[i])) return -1;
+    return 0;
+}
+
+static int get_state(const json_t *root, TrainerState *s) {
+    const json_t *p = json_object_get(root, "position");
+    if (get_int(root, "step", 0, &s->step) || get_int(root, "overflows", 0, &s->overflows) ||
+        get_count(p, "epoch", 0, INT64_MAX / 2, &s->position.epoch) ||
+        get_count(p, "row", 0, INT64_MAX / 2, &s->position.row) ||
+        get_count(p, "rows", 1, INT64_MAX / 2, &s->position.num_rows))
+        return -1;
+    return get_outliers(root, "loss_outliers", &s->loss_outliers) ||
+                   get_outliers(root, "norm_outliers", &s->norm_outliers)
+               ? -1
+               : 0;
+}
+
+// The struct itself, as hexadecimal digits.
+static int get_old_state(const char *hex, TrainerState *s) {
+    unsigned char bytes[sizeof *s];
+    if (strlen(hex) != 2 * sizeof bytes)
+        return gpt2_fail("%zu bytes of the trainer, expected %zu: another trainer or version wrote it",
+                         strlen(hex) / 2, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        unsigned byte = 0;
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) return gpt2_fail("the trainer's bytes are no digits");
+        bytes[i] = (unsigned char)byte;
+    }
+    memcpy(s, bytes, sizeof *s);
+    return 0;
+}
+
+static int outliers_can_be(const OutlierDetector *d) {
+    return d->count >= 0 && d->count <= OUTLIER_WINDOW && d->index >= 0 && d->index < OUTLIER_WINDOW;
+}
+
+static int check_state(const TrainerState *s) {
+    if (s->step < 0 || s->overflows < 0 || s->overflows > s->step)
+        return gpt2_fail("step %d with %d overflows cannot be", s->step, s->overflows);
+    if (!outliers_can_be(&s->loss_outliers) || !outliers_can_be(&s->norm_outliers))
+        return gpt2_fail("the window of outliers has counts outside of it");
+    return 0;
+}
+
+static json_t *parse(const char *text) {
+    json_error_t e;
+    json_t *root = json_loads(text, 0, &e);
+    if (!root) gpt2_fail("what the checkpoint says of the run is no JSON: %s", e.text);
+    return root;
+}
+
+int saved_run_config(const char *text, GPT2Config *config) {
+    json_t *root = parse(text);
+    int failed = root ? get_config(root, config) : -1;
+    json_decref(root);
+    return failed;
+}
+
+int saved_run_state(const char *text, TrainerState *state) {
+    json_t *root = parse(text);
+    const char *old = json_string_value(json_object_get(root, "bytes"));
+    int failed = !root ? -1 : old ? get_old_state(old, state) : get_state(root, state);
+    json_decref(root);
+    return failed ? -1 : check_state(state);
+}
+
+long long saved_run_batch(const char *text) {
+    json_t *root = parse(text);
+    int64_t tokens = json_integer_value(json_object_get(root, "tokens_a_step"));
+    json_decref(root);
+    return tokens;
+}
+
+// --------
+// comparing
+
+// What makes nonsense of a run. With --resume-anyway it is only told.
+static void refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void refuse(const char *fmt, ...) {
+    char sentence[1000];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(sentence, sizeof sentence, fmt, args);
+    va_end(args);
+    if (!opt.resume_anyway) die("%s; --resume-anyway goes on all the same", sentence);
+    print0("resuming anyway: %s\n", sentence);
+}
+
+static void compare_model(const json_t *root, const char *where) {
+    GPT2Config asked, saved;
+    if (!option_is_given(option_named("-e")) || gpt2_config_from_descriptor(&asked, opt.model)) return;
+    gpt2_check(get_config(root, &saved));
+    if (asked.num_layers == saved.num_layers && asked.num_heads == saved.num_heads &&
+        asked.channels == saved.channels && asked.vocab_size == saved.vocab_size &&
+        asked.max_seq_len == saved.max_seq_len)
+        return;
+    refuse("option -e %s: %s is of another model, L %d, NH %d, C %d, V %d, longest sequence %d", opt.model,
+           where, saved.num_layers, saved.num_heads, saved.channels, saved.vocab_size, saved.max_seq_len);
+}
+
+static void compare_data(const json_t *root, const char *where, const TrainingData *data) {
+    const json_t *saved = json_object_get(root, "data");
+    json_t *now = describe_data(&data->train);
+    if (json_array_size(saved) != json_array_size(now))
+        refuse("option -i %s: it has %zu shards, and the run of %s had %zu", opt.train_data,
+               json_array_size(now), where, json_array_size(saved));
+    for (size_t i = 0; i < json_array_size(now) && i < json_array_size(saved); i++) {
+        const char *a = json_string_value(json_array_get(now, i)),
+                   *b = json_string_value(json_array_get(saved, i));
+        if (b && !strcmp(a, b)) continue;
+        refuse("option -i %s: shard %zu (%s) has %s, and that of %s had %s", opt.train_data, i,
+               data->train.files.gl_pathv[i], a, where, b ? b : "nothing");
+        break;
+    }
+    json_decref(now);
+}
+
+static void compare_batch(const json_t *root, const char *where, const GPT2 *model,
+                          const TrainingData *data) {
+    const json_int_t rows = json_integer_value(json_object_get(root, "row_tokens")),
+                     tokens = json_integer_value(json_object_get(root, "tokens_a_step"));
+    const long long now = data->tokens_at_once * data->micro_batches;
+    if (rows != model->T)
+        refuse("option -t %d: the rows of %s have %lld tokens", model->T, where, (long long)rows);
+    if (tokens != now)
+        refuse("option -d %lld: the steps of %s have %lld tokens", now, where, (long long)tokens);
+}
+
+static void compare_settings(const json_t *root, const char *where, const GPT2 *model) {
+    json_t *now = describe_settings(model), *value;
+    const json_t *saved = json_object_get(root, "settings");
+    const char *name;
+    json_object_foreach(now, name, value) {
+        const char *a = json_string_value(value), *b = json_string_value(json_object_get(saved, name));
+        if (b && strcmp(a, b)) print0("resuming with %s %s; %s was saved with %s\n", name, a, where, b);
+    }
+    json_decref(now);
+}
+
+void saved_run_compare(const char *text, const char *where, const GPT2 *model, const TrainingData *data) {
+    json_t *root = parse(text);
+    gpt2_check(root ? 0 : -1);
+    compare_model(root, where);
+    compare_data(root, where, data);
+    compare_batch(root, where, model, data);
+    compare_settings(root, where, model);
+    json_decref(root);
+}
