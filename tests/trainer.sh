@@ -200,6 +200,17 @@ test_resume() {
     rm -rf "$dir/other"
     end
 
+    if command -v python3 >/dev/null; then
+        begin 'resume.a program that knows docs/formats.md reads it'
+        need 'it is refused' dev/read_checkpoint.py "$dir/first/step_00000005" >/dev/null
+        dev/read_checkpoint.py "$dir/first/step_00000005" master >"$dir/masters"
+        need 'other masters than parameters' cmp -s "$dir/masters" \
+            <(tail -c +1025 "$dir/first/model_00000005.bin")
+        end
+    else
+        skip 'resume.a program that knows docs/formats.md reads it' 'no python3'
+    fi
+
     begin 'resume.one checkpoint of another run'
     need 'did not run' train 2 branch -k constant --dtype fp32 -b 6 -x 10 --resume "$dir/first/step_00000005"
     need "$(result branch), straight $(result straight)" [ "$(result branch)" = "$(result straight)" ]

@@ -18,7 +18,7 @@ static const char *const compared[] = {
     "--beta2",      "--eps",  "-sl",      "-sg",         "-w",          "-f",
     "--loss-scale", "-ge",    "--reduce", "--comm-type", "--attention", "--delayed-update",
 };
-enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300 };
+enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300, SHARD_BLOCKS = 4 };
 
 // --------
 // writing
@@ -41,12 +41,14 @@ static json_t *describe_position(const DataPosition *p) {
                      (json_int_t)p->num_rows);
 }
 
-// A fingerprint for each shard, in the order of their names.
-static json_t *describe_data(const DataLoader *l) {
-    json_t *shards = json_array();
+// A fingerprint for each shard, in the order of their names. They are taken once, and kept to the end.
+static const json_t *describe_data(const DataLoader *l) {
+    static json_t *shards;
     char print[FINGERPRINT];
+    if (shards) return shards;
+    shards = json_array();
     for (size_t i = 0; i < l->files.gl_pathc; i++) {
-        gpt2_check(fingerprint_of_file(l->files.gl_pathv[i], 1, print));
+        gpt2_check(fingerprint_of_file(l->files.gl_pathv[i], SHARD_BLOCKS, print));
         json_array_append_new(shards, json_string(print));
     }
     return shards;
@@ -67,7 +69,7 @@ static json_t *describe_settings(const GPT2 *model) {
 }
 
 char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s) {
-    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o, s:o, s:o}", "program",
+    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:o, s:O, s:I, s:i, s:o, s:o, s:o}", "program",
                              "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
                              describe_position(&s->position), "model", describe_config(&model->config),
                              "data", describe_data(&data->train), "tokens_a_step",
@@ -225,7 +227,7 @@ static void compare_model(const json_t *root, const char *where) {
 
 static void compare_data(const json_t *root, const char *where, const TrainingData *data) {
     const json_t *saved = json_object_get(root, "data");
-    json_t *now = describe_data(&data->train);
+    const json_t *now = describe_data(&data->train);
     if (json_array_size(saved) != json_array_size(now))
         refuse("option -i %s: it has %zu shards, and the run of %s had %zu", opt.train_data,
                json_array_size(now), where, json_array_size(saved));
@@ -237,7 +239,6 @@ static void compare_data(const json_t *root, const char *where, const TrainingDa
                data->train.files.gl_pathv[i], a, where, b ? b : "nothing");
         break;
     }
-    json_decref(now);
 }
 
 static void compare_batch(const json_t *root, const char *where, const GPT2 *model,
