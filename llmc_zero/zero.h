@@ -314,7 +314,7 @@ int zero_save(zero *z, const char *path, const char *text);
 // (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
 // ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
 // NULL. ZERO_ERR_IO on all ranks, before any change: missing or damaged; ZERO_ERR_ARGUMENT: of another model.
-// Files of before 0.2 load at the ranks and dtype that wrote them: docs/formats.md.
+// path may be a state file of 0.1.0, of this rank, at the ranks and dtype that wrote it: docs/formats.md.
 int zero_load(zero *z, const char *path, char **text);
 // Returns 0 and the trainer's object of a checkpoint, before there is a plugin. Its states are not looked at.
 int zero_checkpoint_text(const char *path, char **text);

@@ -1,5 +1,5 @@
-// The files of versions 2 and 3, one of each rank, which zero_save wrote up to 0.2.0's first half. They load
-// at the ranks and in the dtype that saved them.
+// The files of versions 2 (of 0.1.0) and 3, one of each rank, which zero_save wrote before it made folders.
+// They load at the ranks and in the dtype that saved them.
 #ifndef LLMC_ZERO_CHECKPOINT_OLD_H
 #define LLMC_ZERO_CHECKPOINT_OLD_H
 #include "../zero.h"
