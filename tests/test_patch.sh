@@ -351,7 +351,7 @@ refuses() {
 test_cuda_failures() {
     refuses 'a start that there is not' '-pi nccl: mpi, tcp or fs' 0 -pi nccl
     refuses 'a start by TCP without an address' \
-        'server.*, the address of rank 0 as host:port, is missing' 0 -pi tcp -pn 2 -pr 0
+        'server.*, the address of rank 0 as host:port, .*is needed' 0 -pi tcp -pn 2 -pr 0
     refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would take GPU 7, and this machine has' \
         0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
     refuses 'another number of ranks than started' \

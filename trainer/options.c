@@ -132,7 +132,7 @@ const Option option_table[] = {
     { "--plan-ranks", INT, &opt.plan_ranks, 1, 1 << 20,
       "with --plan: for so many ranks, -pg of them on a host (default: those started)" },
     { "--offload-optimizer", TEXT, &opt.offload_optimizer, 0, 0,
-      "where masters and moments lie: none, cpu, nvme (default none; not yet run on a card)" },
+      "where masters and moments lie: none, cpu, nvme (default none; no card has run it)" },
     { "--offload-param", TEXT, &opt.offload_param, 0, 0,
       "the same of the parameters, at stage 3 (default none)" },
     { "--offload-gradients", TEXT, &opt.offload_gradients, 0, 0,
@@ -147,7 +147,7 @@ const Option option_table[] = {
       "with parameters on NVMe: elements of a rank that stay in host memory (default 0)" },
     { "--delayed-update", INT, &opt.delayed_update, 0, 1e9,
       "with --offload-optimizer: from update N on each runs beside the next step, which\n"
-      "computes with the parameters before it; other numbers (default 0: none; ZeRO-Offload\n"
+      "computes with the parameters before it; other numbers (default 0: none; the paper\n"
       "begins at 41; on CUDA not built)" },
     { "--nvme-verify", FLAG, &opt.nvme_verify, 0, 0, "compare every block read from NVMe with its checksum" },
 
