@@ -151,6 +151,7 @@ static void check_all_traffic(void) {
 
 // -------- the update begins during backward
 
+// Every other mixture, the others with the next setting.
 static void check_early(void) {
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
@@ -162,7 +163,7 @@ static void check_early(void) {
                 if (format->dtype == ZERO_F16) continue;
                 zero_config c = settings_config(path, format, micro_batches, &settings_variations[0]);
                 const early_outcome want = early_outcome_of(&c, 0, 0, NULL);
-                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
+                for (int i = (f + m + stage) % 2; i < SETTINGS_COUNT(mixtures); i += 2) {
                     const settings_variation *v =
                         &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];
                     char name[sizeof checks.setting];
@@ -291,6 +292,7 @@ static zero_config delayed_config(const mixture *m, const settings_path *path, c
 
 // fp32 parameters are their own masters, so that nothing can be done by hand: what is in memory stands for
 // it.
+// Every other mixture, as above.
 static void check_delayed(void) {
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
@@ -306,7 +308,7 @@ static void check_delayed(void) {
                 c.offload.delayed_update = FIRST_DELAYED;
                 c.offload.optimizer = ZERO_HOST;
                 if (format->dtype == ZERO_F32) want = delayed_outcome_of(&c, 0);
-                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
+                for (int i = (f + m + stage) % 2; i < SETTINGS_COUNT(mixtures); i += 2) {
                     const settings_variation *v =
                         &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];
                     char name[sizeof checks.setting];

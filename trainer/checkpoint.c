@@ -76,19 +76,19 @@ static int newest_first(const void *a, const void *b) {
 }
 
 // A folder that is not there has no checkpoints. One that cannot be read may have some, so the run ends.
-static Listing list_folder(const char *folder) {
+static Listing list_folder(const char *option, const char *folder) {
     Listing l = { .n = 0 };
     if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
-        die("%.64s...: the name is too long", folder);
+        die("option %s: the name is too long", option);
     DIR *dir = opendir(folder);
     if (!dir && errno == ENOENT) return l;
-    if (!dir) die("%s: cannot be searched for checkpoints: %s", folder, strerror(errno));
+    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
     errno = 0;
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
         add_entry(&l, e->d_name);
         errno = 0;
     }
-    if (errno) die("%s: cannot be searched for checkpoints: %s", folder, strerror(errno));
+    if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
     closedir(dir);
     if (l.n) qsort(l.found, l.n, sizeof *l.found, newest_first);
     return l;
@@ -102,7 +102,7 @@ const char *checkpoint_model(int step) {
 
 const char *checkpoint_model_in(const char *folder) {
     static char path[OUTPUT_PATH];
-    Listing l = list_folder(folder);
+    Listing l = list_folder("-e", folder);
     const char *model = NULL;
     for (int i = 0; i < l.n && !model; i++) {
         if (!l.found[i].complete) continue;
@@ -196,7 +196,7 @@ int checkpoint_to_resume(void) {
         return chosen.step;
     }
     if (!opt.output) return -1;
-    chosen.in = list_folder(opt.output);
+    chosen.in = list_folder("-o", opt.output);
     if (!any_complete(&chosen.in)) {
         if (opt.resume) begin_anew(&chosen.in);
         return -1;
@@ -301,7 +301,7 @@ static void remove_checkpoint(const Found *f) {
 // Rank 0 removes complete checkpoints beyond the newest -nk, but for those of -nm, and what saves that died
 // have left. Those of later steps are of another course of the run, and stay.
 static void prune(int step) {
-    Listing l = list_folder(opt.output);
+    Listing l = list_folder("-o", opt.output);
     int kept = 0;
     for (int i = 0; i < l.n; i++) {
         const Found *f = &l.found[i];

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What it costs to keep model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256, stage 3,
 # with clipping in the step. In turn: all in memory, the optimizer's states on NVMe, the parameters too, and
-# that with checksums.
+# that with checksums. Then without clipping, where the update begins during backward: all in memory, and all on
+# NVMe.
 # Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
 # writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
 # build/bench.jsonl.
@@ -19,7 +20,7 @@ trap 'rm -rf "$work" ${folder:+"$folder"}' EXIT
 model=(-e d12 -b 2 -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -v 0 -s 0 -x "$steps")
 both="--nvme $folders --offload-optimizer nvme --offload-param nvme --prefetch 2"
 declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer nvme" [both]="$both"
-    [verify]="$both --nvme-verify")
+    [verify]="$both --nvme-verify" [unclipped]='--clip 0' [early]="$both --clip 0")
 
 # of the run's summary
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
@@ -69,7 +70,7 @@ for round in $(seq "$rounds"); do
         ours $mode
         [ -z "$peers" ] || peer $mode
     done
-    ours verify
+    for mode in verify unclipped early; do ours $mode; done
     build/bench/nvme "$folders" --rounds 3 >"$work/nvme" || { cat "$work/nvme"; exit 1; }
     tail -n 1 "$work/nvme" | awk '{ print "fio", $11 }' >>"$work/runs"     # both at once
 done
@@ -83,12 +84,14 @@ awk -v tokens=1024 -v out="$out" '
             for (j = i; j > 1 && x[j] + 0 < x[j - 1] + 0; j--) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
         return (x[int((n + 1) / 2)] + x[int(n / 2) + 1]) / 2
     }
-    function row(mode, name, rate, step, disk, most) {
-        rate = median(rates[mode]); step = tokens / rate; disk = moved[mode] / 1e9 / fio
+    # base: the run in memory that computes the same
+    function row(mode, name, base, rate, compute, step, disk, most) {
+        rate = median(rates[mode]); compute = tokens / median(rates[base])
+        step = tokens / rate; disk = moved[mode] / 1e9 / fio
         most = disk > compute ? disk : compute
         printf "%-36s %8.0f %7.2f %9.2f %7.2f %8.2f %12d  %s\n", name, rate, step, compute, disk,
-            step / most, resident[mode], hash[mode] == hash["memory"] ? "same" : "DIFFER"
-        if (hash[mode] != hash["memory"]) differs = 1
+            step / most, resident[mode], hash[mode] == hash[base] ? "same" : "DIFFER"
+        if (hash[mode] != hash[base]) differs = 1
         printf "{\"name\": \"offload-%s\", \"tokens_per_s\": %.1f, \"step_s\": %.3f, \"disk_s\": %.3f, " \
             "\"resident_mib\": %d}\n", mode, rate, step, disk, resident[mode] >>out
     }
@@ -106,14 +109,16 @@ awk -v tokens=1024 -v out="$out" '
         if ($6 > resident[$1] + 0) resident[$1] = $6
     }
     END {
-        fio = median(disks); compute = tokens / median(rates["memory"])
+        fio = median(disks)
         printf "fio reads and writes %.2f GB/s together\n", fio
         printf "%-36s %8s %7s %9s %7s %8s %12s  bits\n", "model states on NVMe", "tokens/s", "step s",
             "compute s", "disk s", "step/max", "resident MiB"
-        row("memory", "none")
-        row("optimizer", "masters, moments")
-        row("both", "parameters, masters, moments")
-        row("verify", "the same, with checksums")
+        row("memory", "none", "memory")
+        row("optimizer", "masters, moments", "memory")
+        row("both", "parameters, masters, moments", "memory")
+        row("verify", "the same, with checksums", "memory")
+        row("unclipped", "none; nothing is clipped", "unclipped")
+        row("early", "all three; nothing is clipped", "unclipped")
         peer_row("memory", "DeepSpeed: none")
         peer_row("optimizer", "DeepSpeed: masters, moments")
         peer_row("both", "DeepSpeed: parameters too")
