@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What it costs to keep model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256, stage 3,
 # with clipping in the step. In turn: all in memory, the optimizer's states on NVMe, the parameters too, and
-# that with checksums. Then without clipping, where the update begins during backward: all in memory, and all on
-# NVMe.
+# that with checksums. Then without clipping, where the update begins during backward: all in memory, and all
+# on NVMe.
 # Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
 # writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
 # build/bench.jsonl.
