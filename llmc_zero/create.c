@@ -58,13 +58,10 @@ static int open_files(zero *z) {
 
 // Beside a device: states that one side uses and that lie on the other.
 static int open_across(zero *z) {
-    static const plan_item items[RINGS] = {
-        [RING_PROCESSOR] = PLAN_PINNED, [RING_REDUCTIONS] = PLAN_COPIES, [RING_UPDATE] = PLAN_COPIES_UPDATE
-    };
     char *memory[RINGS] = { NULL };
     if (!state_goes_across(&z->config)) return 0;
     for (int i = 0; i < RINGS; i++) {
-        const memory_request *r = &z->plan.own[items[i]];
+        const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
         if (!z->plan.across.bytes[i]) continue;
         memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
         if (!memory[i]) return ZERO_ERR_MEMORY;
@@ -92,12 +89,6 @@ static int create_states(zero *z) {
     return step_create(z);
 }
 
-static int run_nothing(void *ctx, task *k) {
-    (void)ctx;
-    (void)k;
-    return 0;
-}
-
 // Collectives that only queue their work need no thread, unless they come after tasks of the host's: those
 // that copy states to and from the host, and the processor's AdamW. The empty task starts the thread for
 // collectives now, so that all ranks fail where one gets none.
@@ -109,7 +100,7 @@ static int open_lanes(zero *z) {
     if (crosses || z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.offload.delayed_update)
         threads |= LANE_BIT(LANE_PROCESSOR);
     ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
-    return tasks_run(&z->tasks, run_nothing, NULL);
+    return end_collectives(z);
 }
 
 // Runs each of a step's collectives once, on what is still zeros. What it sends is not reported.

@@ -150,16 +150,21 @@ static void plan_files(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
 }
 
-// Beside a device: copies of what lies on the other side of the bus.
-static void plan_copies(plan *p, const zero_config *c, const layout *l) {
+plan_item plan_item_of_ring(across_ring_name ring) {
     static const plan_item items[RINGS] = {
         [RING_PROCESSOR] = PLAN_PINNED, [RING_REDUCTIONS] = PLAN_COPIES, [RING_UPDATE] = PLAN_COPIES_UPDATE
     };
+    return items[ring];
+}
+
+// Beside a device: copies of what lies on the other side of the bus.
+static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     p->across = state_plan_across(c, l);
     for (int i = 0; i < RINGS; i++) {
         if (!p->across.bytes[i]) continue;
-        p->own[items[i]] = request(ZERO_WORKING, "copies of states", p->across.bytes[i], ZERO_MOVED_BY_NONE);
-        if (i == RING_PROCESSOR) p->own[items[i]].tier = ZERO_HOST;
+        memory_request *r = &p->own[plan_item_of_ring(i)];
+        *r = request(ZERO_WORKING, "copies of states", p->across.bytes[i], ZERO_MOVED_BY_NONE);
+        if (i == RING_PROCESSOR) r->tier = ZERO_HOST;
     }
 }
 

@@ -38,6 +38,7 @@ typedef enum {
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);
+plan_item plan_item_of_ring(across_ring_name ring);
 
 // The rank that a plan is for.
 typedef struct {

@@ -6,6 +6,7 @@
 #include "check.h"
 #include "early.h"
 #include "outcome.h"
+#include "plan.h"
 #include "faults.h"
 #include "settings.h"
 
@@ -59,21 +60,9 @@ static zero_config config_of(const mixture *m, const settings_path *path, const 
 // What is held is what is planned, line by line.
 static zero_plan_info planned;
 static void compare_with_plan(zero *z) {
-    zero_memory_line line;
-    size_t in_files = 0;
-    for (int i = 0; !zero_memory(z, i, &line); i++) {
-        size_t bytes = 0;
-        for (int k = 0; k < planned.n_lines; k++)
-            if (planned.lines[k].class_ == line.class_ && planned.lines[k].tier == line.tier &&
-                !strcmp(planned.lines[k].purpose, line.purpose))
-                bytes = planned.lines[k].bytes;
-        if (line.class_ != ZERO_ACTIVATIONS) CHECK(bytes == line.bytes);
-        if (line.tier == ZERO_NVME) in_files += line.bytes;
-    }
-    size_t planned_in_files = 0;
-    for (int k = 0; k < planned.n_lines; k++)
-        if (planned.lines[k].tier == ZERO_NVME) planned_in_files += planned.lines[k].bytes;
-    CHECK(in_files == planned_in_files);
+    const char *difference = plan_differs_in_any_order(&planned, z);
+    if (*difference) fprintf(stderr, "%s\n", difference);
+    CHECK(!*difference);
 }
 
 // A step moves what the plan says, once the order of uses is known.
@@ -290,9 +279,8 @@ static zero_config delayed_config(const mixture *m, const settings_path *path, c
     return c;
 }
 
-// fp32 parameters are their own masters, so that nothing can be done by hand: what is in memory stands for
-// it.
-// Every other mixture, as above.
+// Every other mixture, as above. fp32 parameters are their own masters, so that nothing can be done by hand:
+// what is in memory stands for it.
 static void check_delayed(void) {
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)

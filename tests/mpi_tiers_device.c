@@ -8,6 +8,7 @@
 #include "early.h"
 #include "faults.h"
 #include "outcome.h"
+#include "plan.h"
 #include "settings.h"
 
 #ifndef ZERO_HAVE_CUDA
@@ -72,19 +73,9 @@ static zero_config config_of(const mixture *m, const settings_path *path, const 
 // What is held is what is planned, line by line.
 static zero_plan_info planned;
 static void compare_with_plan(zero *z) {
-    zero_memory_line line;
-    int lines = 0;
-    for (int i = 0; !zero_memory(z, i, &line); i++) {
-        size_t bytes = 0;
-        if (line.class_ == ZERO_ACTIVATIONS) continue;
-        lines++;
-        for (int k = 0; k < planned.n_lines; k++)
-            if (planned.lines[k].class_ == line.class_ && planned.lines[k].tier == line.tier &&
-                !strcmp(planned.lines[k].purpose, line.purpose))
-                bytes = planned.lines[k].bytes;
-        CHECK(bytes == line.bytes || !strcmp(line.purpose, "NCCL (measured)"));
-    }
-    CHECK(lines == planned.n_lines || by_nccl);
+    const char *difference = plan_differs_in_any_order(&planned, z);
+    if (*difference) fprintf(stderr, "%s\n", difference);
+    CHECK(!*difference);
 }
 
 static void check_mixture(const mixture *m, const settings_path *path, const settings_format *format,

@@ -33,4 +33,25 @@ static inline const char *plan_differs(const zero_plan_info *p, const zero *z) {
     return text;
 }
 
+// The same where states lie in several tiers: the table has its lines in the order of allocation, the plan in
+// that of tiers.
+static inline const char *plan_differs_in_any_order(const zero_plan_info *p, const zero *z) {
+    static char text[256];
+    zero_memory_line held;
+    int n = 0;
+    for (int i = 0; !zero_memory(z, i, &held); i++) {
+        int at = 0;
+        if (held.class_ == ZERO_ACTIVATIONS) continue;
+        while (at < p->n_lines && plan_line_differs(&p->lines[at], &held)) at++;
+        n++;
+        if (at < p->n_lines) continue;
+        snprintf(text, sizeof text, "held and not planned: %s, %zu bytes in tier %d, moved by %d",
+                 held.purpose, held.bytes, held.tier, held.moved_by);
+        return text;
+    }
+    if (n == p->n_lines) return "";
+    snprintf(text, sizeof text, "%d lines are held, %d are planned", n, p->n_lines);
+    return text;
+}
+
 #endif
