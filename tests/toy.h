@@ -122,19 +122,26 @@ static inline int toy_backward(toy *t, int unit, int use) {
     return zero_post_backward(t->z, unit);
 }
 
-// Forward, and with `of` above 0 backward, of micro-batch `micro` of so many.
-static inline int toy_pass(toy *t, int micro, int of) {
+static inline int toy_forward_pass(toy *t, int micro, int of) {
     TOY_TRY(of ? zero_begin_train(t->z, micro, of) : zero_begin_eval(t->z));
     t->micro = micro;
     TOY_TRY(toy_start(t, 0.1f * t->rank + 0.05f * micro));
     TOY_TRY(toy_forward(t, 0));
     for (int u = 1; u < TOY_UNITS; u++)
         for (int use = 0; use < t->units[u].forward_uses; use++) TOY_TRY(toy_forward(t, u));
-    TOY_TRY(toy_forward(t, 0));
-    if (!of) return 0;
+    return toy_forward(t, 0);
+}
+
+static inline int toy_backward_pass(toy *t) {
     TOY_TRY(toy_backward(t, 0, 0));
     for (int u = TOY_UNITS - 1; u > 0; u--) TOY_TRY(toy_backward(t, u, 0));
     return toy_backward(t, 0, 1);
+}
+
+// Forward, and with `of` above 0 backward, of micro-batch `micro` of so many.
+static inline int toy_pass(toy *t, int micro, int of) {
+    TOY_TRY(toy_forward_pass(t, micro, of));
+    return of ? toy_backward_pass(t) : 0;
 }
 static inline int toy_train(toy *t, int micro, int of) { return toy_pass(t, micro, of); }
 static inline int toy_eval(toy *t) { return toy_pass(t, 0, 0); }
