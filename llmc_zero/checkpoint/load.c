@@ -3,95 +3,17 @@
 // ranks have found theirs good, once more to use them. The second time they are in the page cache.
 #include "../params.h"
 #include "../uses.h"
-#include "manifest.h"
+#include "blocks.h"
 #include "old.h"
-#define XXH_INLINE_ALL
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 typedef struct {
     zero *z;
-    const manifest *m;
+    block_reader from;
     int uses;  // 0: values are only checked
-    int file;  // the open one; -1: none
-    int fd;
-    char path[PATH_MAX];  // of the open file
-    int64_t block;        // of it that is in `bytes`; -1: none
-    char *bytes;          // (block_bytes)
 } source;
-
-// -------- blocks
-
-static void close_file(source *s) {
-    if (s->file >= 0) close(s->fd);  // nothing was written
-    s->file = -1;
-    s->block = -1;
-}
-
-static int open_file(source *s, int file) {
-    const manifest_file *f = &s->m->files[file];
-    struct stat st;
-    if (s->file == file) return 0;
-    close_file(s);
-    size_t folder = strlen(s->m->path) - strlen(MANIFEST);
-    if (snprintf(s->path, sizeof s->path, "%.*s%s", (int)folder, s->m->path, f->name) >= PATH_MAX)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s: the name is too long", f->name);
-    s->fd = open(s->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (s->fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
-    s->file = file;
-    if (fstat(s->fd, &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
-    if (S_ISREG(st.st_mode) && st.st_size == f->bytes) return 0;
-    return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld, and the manifest says %lld: truncated or damaged",
-                     s->path, (long long)st.st_size, (long long)f->bytes);
-}
-
-static int read_whole(const source *s, char *to, int64_t bytes, int64_t offset) {
-    for (int64_t done = 0; done < bytes;) {
-        ssize_t n = pread(s->fd, to + done, bytes - done, offset + done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0)
-            return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld: %s", s->path,
-                             (long long)(offset + done), strerror(errno));
-        if (n == 0)
-            return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld", s->path, (long long)(offset + done));
-        done += n;
-    }
-    return 0;
-}
-
-static int read_block(source *s, int file, int64_t block) {
-    const manifest_file *f = &s->m->files[file];
-    const int64_t size = s->m->block_bytes, offset = block * size;
-    ZERO_TRY(open_file(s, file));
-    if (s->block == block) return 0;
-    s->block = -1;
-    int64_t bytes = f->bytes - offset < size ? f->bytes - offset : size;
-    ZERO_TRY(read_whole(s, s->bytes, bytes, offset));
-    if (XXH3_64bits(s->bytes, bytes) != f->digests[block])
-        return zero_fail(ZERO_ERR_IO,
-                         "%s: damaged: the block of %lld bytes at offset %lld does not match its checksum",
-                         s->path, (long long)bytes, (long long)offset);
-    s->block = block;
-    return 0;
-}
-
-// -------- elements
-
-static int read_bytes(source *s, int file, int64_t at, int64_t bytes, char *to) {
-    for (int64_t n; bytes; bytes -= n, at += n, to += n) {
-        const int64_t block = at / s->m->block_bytes, begin = at % s->m->block_bytes;
-        n = s->m->block_bytes - begin < bytes ? s->m->block_bytes - begin : bytes;
-        ZERO_TRY(read_block(s, file, block));
-        memcpy(to, s->bytes + begin, n);
-    }
-    return 0;
-}
 
 // Of elements [from, from + n) of a unit those that a part has.
 static int read_overlap(source *s, int file, const saved_part *p, int saved, int64_t from, int64_t n,
@@ -100,7 +22,7 @@ static int read_overlap(source *s, int file, const saved_part *p, int saved, int
     int64_t end = p->from + p->elems < from + n ? p->from + p->elems : from + n;
     if (end <= begin) return 0;
     int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
-    return read_bytes(s, file, at, (end - begin) * (int64_t)sizeof(float), (char *)(to + begin - from));
+    return blocks_read(&s->from, file, at, (end - begin) * (int64_t)sizeof(float), to + begin - from);
 }
 
 // What no part has is padding, and 0.
@@ -109,8 +31,8 @@ static int read_piece(void *ctx, int saved, state_range r) {
     zero *z = s->z;
     const int64_t from = layout_before(&z->layout.units[r.unit], r.part) + r.from;
     memset(z->values, 0, r.elems * sizeof *z->values);
-    for (int i = 0; i < s->m->n_files; i++) {
-        const manifest_file *f = &s->m->files[i];
+    for (int i = 0; i < s->from.m->n_files; i++) {
+        const manifest_file *f = &s->from.m->files[i];
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
             if (p->unit == r.unit) ZERO_TRY(read_overlap(s, i, p, saved, from, r.elems, z->values));
     }
@@ -137,14 +59,13 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
 }
 
 static int read_states(zero *z, const manifest *m) {
-    source s = { .z = z, .m = m, .file = -1, .block = -1, .bytes = malloc(m->block_bytes) };
-    int rc = s.bytes ? visit_parts(z, 1, read_piece, &s)
-                     : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a block", m->path);
+    source s = { .z = z };
+    int rc = blocks_begin(&s.from, m);
+    if (!rc) rc = visit_parts(z, 1, read_piece, &s);
     rc = agree(z, rc);
     s.uses = 1;
     if (!rc) rc = agree(z, visit_parts(z, 1, read_piece, &s));
-    close_file(&s);
-    free(s.bytes);
+    blocks_end(&s.from);
     return rc;
 }
 
