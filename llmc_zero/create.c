@@ -172,6 +172,7 @@ static void destroy(zero *z, int clean) {
         tasks_forget(&z->tasks, &z->units[i].gather);
         tasks_forget(&z->tasks, &z->units[i].fetch);
         tasks_forget(&z->tasks, &z->units[i].adamw);
+        tasks_forget(&z->tasks, &z->units[i].publish);
     }
     for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
         tasks_forget(&z->tasks, &z->buckets[i].reduce);

@@ -96,7 +96,7 @@ static int submit_gather(zero *z, unit_state *u, comm_use use) {
     task *changed = parameters_of_update(z, (int)(u - z->units));
     u->gather_use = use;
     if (is_fetched(z, (int)(u - z->units))) {
-        ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(&u->adamw, &z->tasks.trainer)));
+        ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(changed, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
     // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
@@ -276,9 +276,8 @@ int params_begin_pass(zero *z) {
 
 // -------- around the update
 
-int params_round(zero *z, device_stream on, state_range r) {
+int params_round(zero *z, device *d, device_stream on, state_range r) {
     state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
-    device *d = &z->device;
     state_part low, master;
     ZERO_TRY(state_open_range(&low, params, on, r, STATE_WRITE));
     int rc = state_open_range(&master, masters, on, r, STATE_READ);

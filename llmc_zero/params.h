@@ -17,8 +17,8 @@ int params_rehearse(zero *z, int unit, int64_t *counter);
 int params_drop_all(zero *z);
 // Stage 3: drops what was not gathered for this pass.
 int params_begin_pass(zero *z);
-// Parameters in the range become the rounded masters.
-int params_round(zero *z, device_stream on, state_range r);
+// Parameters in the range become the rounded masters. d: where both are opened, for `on`.
+int params_round(zero *z, device *d, device_stream on, state_range r);
 // The unit's AdamW is done or queued, so it may be gathered.
 int params_updated(zero *z, int unit);
 

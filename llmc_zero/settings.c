@@ -157,16 +157,6 @@ int settings_check_offload(const zero_config *c) {
     return check_nvme(o);
 }
 
-// What is not built yet is refused here and nowhere else.
-static int refuse_unbuilt_tiers(const zero_config *c) {
-    const zero_offload_config *o = &c->offload;
-    if (c->device == ZERO_CUDA && o->delayed_update)
-        return zero_fail_setting(
-            ZERO_ERR_ARGUMENT, "offload.delayed_update device",
-            ": on a CUDA device this is not built yet; leave it out, or use device ZERO_CPU");
-    return 0;
-}
-
 // -------- all settings
 
 int settings_check(const zero_config *c) {
@@ -216,6 +206,5 @@ int settings_check(const zero_config *c) {
     if (c->debug.trace_events < 0)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "debug.trace_events", " %d: at least 0",
                                  c->debug.trace_events);
-    ZERO_TRY(settings_check_offload(c));
-    return refuse_unbuilt_tiers(c);
+    return settings_check_offload(c);
 }

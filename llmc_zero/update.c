@@ -95,6 +95,7 @@ int update_create(zero *z) {
         z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
         z->units[u].publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = u, .unit = u };
         if (z->across) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
+        if (z->across && !rc) rc = tasks_prepare(&z->tasks, &z->units[u].publish, UP);
     }
     return rc;
 }
@@ -209,8 +210,9 @@ static int run_adamw(void *ctx, task *k) {
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
-    for (int i = 0; i < u->n_pieces; i++)
-        ZERO_TRY(params_round(z, COMPUTE, z->pieces[u->first_piece + i].range));
+    for (const update_piece *p = &z->pieces[u->first_piece]; p < &z->pieces[u->first_piece + u->n_pieces];
+         p++)
+        ZERO_TRY(params_round(z, p->by, p->on, p->range));
     return 0;
 }
 
@@ -220,7 +222,7 @@ int update_publish(zero *z) {
     ZERO_TRY(wait_for_update(z));
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].publish, AFTER_NOTHING));
+        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].publish, AFTER(&z->tasks.trainer)));
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, order[i]));
     }

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"
+#include "delayed.h"
 #include "early.h"
 #include "outcome.h"
 #include "plan.h"
@@ -183,97 +184,6 @@ static void check_early_overlaps(void) {
 
 // -------- a delayed update
 
-enum { DELAYED_STEPS = 6, FIRST_DELAYED = 3 };
-typedef struct {
-    char params[17], full[17], finished[17];
-    double norms[DELAYED_STEPS];
-    float gradient[33];
-} delayed_outcome;
-
-static zero_hyper delayed_hyper(int t) {
-    return (zero_hyper){ .lr = 1e-2f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .eps = 1e-8f,
-                         .weight_decay = 0.1f,
-                         .grad_clip = 1.0f,
-                         .t = t };
-}
-
-static void end_delayed(toy *t, delayed_outcome *o) {
-    MUST(zero_finish_update(t->z));
-    MUST(zero_hash(t->z, 1, o->full));
-    MUST(zero_hash(t->z, 0, o->finished));
-    zero_destroy(t->z);
-}
-
-// One step is skipped.
-static void run_delayed_step(toy *t, int micro_batches, int step, delayed_outcome *o) {
-    const zero_hyper h = delayed_hyper(step < 5 ? step : step - 1);
-    zero_step_info info;
-    MUST(toy_passes(t, micro_batches));
-    MUST(zero_reduce(t->z, &info));
-    o->norms[step - 1] = info.grad_norm;
-    if (step == 2) MUST(zero_get(t->z, ZERO_GRADIENT, 2, 3, 2490, 33, o->gradient));
-    if (step == 5)
-        MUST(zero_discard(t->z));
-    else
-        MUST(zero_update(t->z, &h));
-}
-
-static delayed_outcome delayed_outcome_of(const zero_config *c, double compute_s) {
-    delayed_outcome o;
-    toy t;
-    memset(&o, 0, sizeof o);
-    MUST(toy_create(&t, c, NULL));
-    t.compute_s = compute_s;
-    for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
-    MUST(zero_hash(t.z, 0, o.params));
-    end_delayed(&t, &o);
-    return o;
-}
-
-enum { ALL_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
-
-// Masters of all tensors, to and fro.
-static void copy_masters(toy *t, zero_value what, int set, float *values) {
-    for (int k = 0; k < TOY_TENSORS; k++)
-        for (int l = 0; l < toy_tensors[k].layers; l++) {
-            const int64_t n = toy_elems(k);
-            if (set)
-                MUST(zero_set(t->z, what, k, l, 0, n, values));
-            else
-                MUST(zero_get(t->z, what, k, l, 0, n, values));
-            values += n;
-        }
-}
-
-// The same without any delay in the plugin: each step is given the parameters of the step before, and its
-// update the masters of this one.
-static delayed_outcome delayed_by_hand(const zero_config *c) {
-    static float kept[2][ALL_ELEMS];
-    delayed_outcome o;
-    toy t;
-    int newest = 0, is_behind = 0;
-    memset(&o, 0, sizeof o);
-    MUST(toy_create(&t, c, NULL));
-    for (int step = 1; step <= DELAYED_STEPS; step++) {
-        copy_masters(&t, ZERO_MASTER, 0, kept[newest]);
-        copy_masters(&t, ZERO_PARAM, 1, kept[is_behind ? !newest : newest]);
-        copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
-        run_delayed_step(&t, c->micro_batches, step, &o);
-        is_behind = step >= FIRST_DELAYED && step != 5;  // a step that is skipped leaves nothing behind
-        newest = !newest;
-    }
-    copy_masters(&t, ZERO_MASTER, 0, kept[newest]);
-    copy_masters(&t, ZERO_PARAM, 1, kept[!newest]);
-    copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
-    MUST(zero_hash(t.z, 0, o.params));
-    copy_masters(&t, ZERO_PARAM, 1, kept[newest]);
-    end_delayed(&t, &o);
-    return o;
-}
-
 static zero_config delayed_config(const mixture *m, const settings_path *path, const settings_format *format,
                                   int micro_batches, const settings_variation *v) {
     zero_config c = config_of(m, path, format, micro_batches, v);
@@ -281,8 +191,7 @@ static zero_config delayed_config(const mixture *m, const settings_path *path, c
     return c;
 }
 
-// Every other mixture, as above. fp32 parameters are their own masters, so that nothing can be done by hand:
-// what is in memory stands for it.
+// Every other mixture, as above.
 static void check_delayed(void) {
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
@@ -293,11 +202,7 @@ static void check_delayed(void) {
                 const int micro_batches = settings_micro_batches[m];
                 if (format->no_master) continue;
                 zero_config c = settings_config(path, format, micro_batches, &settings_variations[0]);
-                delayed_outcome want;
-                if (format->dtype != ZERO_F32) want = delayed_by_hand(&c);
-                c.offload.delayed_update = FIRST_DELAYED;
-                c.offload.optimizer = ZERO_HOST;
-                if (format->dtype == ZERO_F32) want = delayed_outcome_of(&c, 0);
+                const delayed_outcome want = delayed_wanted(c);
                 for (int i = (f + m + stage) % 2; i < SETTINGS_COUNT(mixtures); i += 2) {
                     const settings_variation *v =
                         &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];

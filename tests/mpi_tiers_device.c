@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"
+#include "delayed.h"
 #include "early.h"
 #include "faults.h"
 #include "outcome.h"
@@ -214,6 +215,39 @@ static void check_early(void) {
         }
 }
 
+// -------- a delayed update
+
+// The processor updates masters and moments while the device runs the next step on the parameters before.
+static void check_delayed(void) {
+    int turn = 0;
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int stage = 1; stage <= 3; stage++) {
+            const settings_format *format = &settings_formats[f];
+            const settings_path *path = &settings_paths[stage + 1];
+            const int micro_batches =
+                settings_micro_batches[(f + stage) % SETTINGS_COUNT(settings_micro_batches)];
+            if (format->no_master) continue;
+            const delayed_outcome want =
+                delayed_wanted(settings_config(path, format, micro_batches, &settings_variations[0]));
+            for (int i = 0; i < SETTINGS_COUNT(mixtures); i++, turn++) {
+                const mixture *m = &mixtures[i];
+                const manner *how = &manners[turn % SETTINGS_COUNT(manners)];
+                const settings_variation *v =
+                    &settings_variations[turn % SETTINGS_COUNT(settings_variations)];
+                if (!is_possible(m, stage) || !m->optimizer) continue;
+                CHECK_SETTING("delayed, %s: stage %d, %s, %d micro-batches, %s, %s, %s stream", m->name,
+                              stage, format->name, micro_batches, v->name, how->mode,
+                              how->own_stream ? "own" : "default");
+                zero_config c = config_of(m, path, format, micro_batches, v);
+                c.offload.delayed_update = FIRST_DELAYED;
+                set_manner(how);
+                c.cuda_stream = how->own_stream ? own_stream : NULL;
+                const delayed_outcome o = delayed_outcome_of(&c, 0);
+                CHECK(!memcmp(&o, &want, sizeof o));
+            }
+        }
+}
+
 // -------- faults
 
 static const mixture *all_in_files(void) {
@@ -272,6 +306,7 @@ int main(int argc, char **argv) {
         check_nccl();
         check_all_traffic();
         check_early();
+        check_delayed();
         if (checks.ranks == 1) check_faults();
         outcome_end();
         CUDA_MUST(cudaStreamDestroy(own_stream));

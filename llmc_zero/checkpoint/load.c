@@ -111,7 +111,7 @@ static int round_on_host(zero *z, state_range r) {
 }
 
 static int round_range(zero *z, state_range r) {
-    return z->across ? round_on_host(z, r) : params_round(z, COMM, r);
+    return z->across ? round_on_host(z, r) : params_round(z, &z->device, COMM, r);
 }
 
 static int round_masters(zero *z, int unit) {
