@@ -7,7 +7,7 @@ enum { DELAYED_STEPS = 6, FIRST_DELAYED = 3 };
 typedef struct {
     char params[17], full[17], finished[17];
     double norms[DELAYED_STEPS];
-    float gradient[33];
+    float gradient[33], eval;
 } delayed_outcome;
 
 static inline zero_hyper delayed_hyper(int t) {
@@ -49,6 +49,9 @@ static inline delayed_outcome delayed_outcome_of(const zero_config *c, double co
     t.compute_s = compute_s;
     for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
     MUST(zero_hash(t.z, 0, o.params));
+    MUST(toy_eval(&t));  // with the parameters of before, which a device may still be reading
+    MUST(zero_finish_update(t.z));
+    o.eval = outcome_activation(&t);
     end_delayed(&t, &o);
     return o;
 }
@@ -89,6 +92,8 @@ static inline delayed_outcome delayed_by_hand(const zero_config *c) {
     copy_masters(&t, ZERO_PARAM, 1, kept[!newest]);
     copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
     MUST(zero_hash(t.z, 0, o.params));
+    MUST(toy_eval(&t));
+    o.eval = outcome_activation(&t);
     copy_masters(&t, ZERO_PARAM, 1, kept[newest]);
     end_delayed(&t, &o);
     return o;
