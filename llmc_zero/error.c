@@ -84,3 +84,22 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
     }
     return list;
 }
+
+// Returns the bytes of the UTF-8 character at `text`; 0: it is none, or below U+00C0, where other codes for
+// terminals are. What is written longer than it need be is none.
+static size_t utf8_length(const unsigned char *text) {
+    size_t n = *text < 0xc3 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
+    if ((*text == 0xe0 && text[1] < 0xa0) || (*text == 0xf0 && text[1] < 0x90)) return 0;
+    for (size_t i = 1; i < n; i++)
+        if (text[i] >> 6 != 2) return 0;
+    return n;
+}
+
+void zero_plain(char *text, size_t bytes) {
+    text[bytes - 1] = 0;
+    for (unsigned char *at = (unsigned char *)text; *at;) {
+        size_t length = *at >= ' ' && *at < 0x7f ? 1 : utf8_length(at);
+        if (!length) *at = *at == '\n' || *at == '\t' ? ' ' : '?';
+        at += length ? length : 1;
+    }
+}

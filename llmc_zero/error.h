@@ -31,6 +31,10 @@ enum { ZERO_LIST = 320 };
 const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
                             size_t stride);
 
+// Ends a text that came from elsewhere, and replaces what could do anything to a terminal: only printable
+// ASCII and valid UTF-8 from U+00C0 on remain. A newline or a tab becomes a space, anything else '?'.
+void zero_plain(char *text, size_t bytes);
+
 // Relays a failure.
 #define ZERO_TRY(call)               \
     do {                             \

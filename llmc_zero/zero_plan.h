@@ -60,6 +60,7 @@ typedef struct {
     const char *device;   // "cpu", or the CUDA device's own name
     int cuda_device;      // its number, -1 on the processor
     int ranks_on_host;    // on this rank's
+    int open_start;       // 1: by TCP without a key, so that anyone who reached rank 0's port could take part
     int ranks_on_device;  // on this rank's CUDA device; 1 on the processor
 } zero_job_info;
 // Writes to *job how the ranks are connected and what they run on. Its strings are valid until zero_destroy.

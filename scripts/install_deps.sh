@@ -19,6 +19,7 @@ libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matrix products
 libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
 libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: text is split into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
+libsodium-dev|test -e /usr/include/sodium.h|libsodium: ranks prove that they are of the job
 liburing-dev|test -e /usr/include/liburing.h|io_uring: model states on NVMe
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
 [ "${1:-}" != check ] || packages="$packages

@@ -225,7 +225,8 @@ const Option option_table[] = {
     { "-pg", INT, &opt.ranks_a_host, 0, 1 << 20,
       "tcp, fs, --plan: ranks on a host (default 0: as the launcher says, else all)" },
     { "-ps", TEXT, &opt.server, 0, 0,
-      "tcp: host or host:port of rank 0 (default: the launcher's; port 12345)" },
+      "tcp: host or host:port of rank 0 (default: the launcher's; port 12345); the same\n"
+      "ZERO_JOB_KEY, 16 or more characters, in all ranks' environment keeps others out" },
     { "-pf", TEXT, &opt.start_file, 0, 0, "fs: a path that all hosts see, of a file or a folder" },
 };
 const int num_options = sizeof option_table / sizeof *option_table;

@@ -62,6 +62,8 @@ static void print_zero(const zero_job_info *job) {
 }
 
 static void print_hosts(const zero_job_info *job) {
+    if (job->open_start)
+        print0("start      without ZERO_JOB_KEY: whoever reached rank 0's port could have taken part\n");
     if (job->ranks_on_host != run.ranks)
         print0("hosts      %d of the %d ranks are on rank 0's\n", job->ranks_on_host, run.ranks);
     if (!opt.threads && job->ranks_on_host != run.ranks_on_host)

@@ -25,7 +25,9 @@ void failure_take(net *n, int from, const net_note *note) {
     }
     if (note->kind != NOTE_END) return;
     p->ended = 1;
-    if (n->ended.root < 0 || note->root < n->ended.root) n->ended = *note;
+    if (n->ended.root >= 0 && note->root >= n->ended.root) return;
+    n->ended = *note;
+    zero_plain(n->ended.words, sizeof n->ended.words);
 }
 
 static int lost_rank(const net *n) {
@@ -41,6 +43,7 @@ static int fail_lost(const net *n, int r, const char *tail) {
     int error = n->peers[r].error, is_end = !error || error == ECONNRESET || error == EPIPE;
     const char *why = is_end ? "its connection ended" : strerror(error);
     if (error == ETIMEDOUT) why = "nothing came from its host any more";
+    if (error == EBADMSG) why = "it has sent what no rank sends,";
     if (error == ESHUTDOWN) why = "it has ended in order, but all ranks must make the same calls,";
     return zero_fail_rank(ZERO_ERR_COMM, r, net_host(n, r), " is gone: %s%s", why, tail);
 }

@@ -18,6 +18,8 @@ typedef struct {
 } launcher;
 static const launcher own = { "RANK", "RANK", "WORLD_SIZE" };
 static const launcher mpirun = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" };
+// 128 random bits of each job of mpirun's, meant for networks that need a key. Slurm and torchrun have none.
+static const char mpirun_key[] = "OMPI_MCA_orte_precondition_transports";
 static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
 
 static const char *value(const char *name) {
@@ -133,6 +135,7 @@ int launched_read(rendezvous_settings *s) {
     // Under mpirun the step is that of its daemon, and each of torchrun's agents may be a step of its own.
     uint64_t job = job_number(by);
     if (job) found.job = job;
+    if (by == &mpirun && !s->key) found.key = value(mpirun_key);
     if (!s->server && !s->file && found.ranks > 1) {
         ZERO_TRY(find_server(by, &found, server, sizeof server));
         found.server = server;

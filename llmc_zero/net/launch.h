@@ -4,10 +4,10 @@
 #include "rendezvous.h"
 
 // Reads RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), or Open MPI's variables, or Slurm's, the first that
-// are there. Sets rank, ranks and job, and server where s has neither server nor file: rank 0 is on
-// MASTER_ADDR, or on Slurm's first host, at a port that all compute where MASTER_PORT is torchrun's own.
-// Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of s->server lives until
-// the next call.
+// are there. Sets rank, ranks and job, Open MPI's key where s has none, and server where s has neither server
+// nor file: rank 0 is on MASTER_ADDR, or on Slurm's first host, at a port that all compute where MASTER_PORT
+// is torchrun's own. Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of
+// s->server lives until the next call.
 int launched_read(rendezvous_settings *s);
 // 1: the environment alone asks for several ranks: a task of srun's several, or RANK and a WORLD_SIZE
 // above 1.

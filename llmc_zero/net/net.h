@@ -61,6 +61,7 @@ typedef struct {
 struct net {
     int rank, ranks, node_rank, ranks_on_node;
     int on_one_node;         // every rank is on this node
+    int is_open;             // anyone who reached rank 0's port could have taken part: TCP without a key
     const char *name;        // "mpi", "tcp", "self"
     const net_functions *f;  // NULL: one rank, started alone, or not connected
     rendezvous_peer *who;    // (ranks)

@@ -1,16 +1,24 @@
 // Each message is a `head` and what belongs to it: a seat, or words.
 //
-//   HELLO     rank r to rank 0, and to each lower rank: who it is. Rank 0 to rank r: who rank 0 is, so r is
-//   one
-//             of the job, and then to all: everybody's seat
-//   REPORT    rank r to rank 0, and then rank 0 to all: everybody is connected; or, at any time, what went
-//   wrong NOT_MINE  rank 0 belongs to another job
+//   CHALLENGE  rank 0 to whoever connects: a nonce
+//   HELLO      rank r to rank 0, and to each lower rank: who it is. Rank 0 to rank r: who rank 0 is, so r is
+//              one of the job, and then to all: everybody's seat
+//   REPORT     rank r to rank 0, and then rank 0 to all: everybody is connected; or, at any time, what went
+//              wrong
+//   NOT_MINE   rank 0 belongs to another job
 //
 // Rank 0 thus learns of every failure first and tells it to all.
+//
+// All but the challenge carry a tag, by which the sender proves that it knows the secret of the job. The tag
+// depends on the connection: on a nonce of each side, or, between two other ranks, on their numbers and on
+// the run's, which rank 0 has told them. So a message that was overheard is of no use elsewhere. Until then
+// whoever connects is a stranger: nothing is said to it, nothing waits for it, and it is dropped when others
+// need its place.
 #include "rendezvous.h"
 #include "../clock.h"
 #include "../error.h"
 #include "rendezvous_file.h"
+#include "secret.h"
 #include "sockets.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -19,19 +27,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 4, NAME = 160, ADDRESSES = CARD_ADDRESSES + 1 };
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 5, NAME = 160, ADDRESSES = CARD_ADDRESSES + 1 };
 enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
-enum { STRANGERS = 64, ANSWER_S = 5, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
-enum { HELLO = 1, NOT_MINE = 3, REPORT };
+enum { STRANGERS = 256, AT_ONCE = 32, ANSWER_S = 5, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
+enum { HELLO = 1, CHALLENGE, NOT_MINE, REPORT };
+static const double most_left_s = 1e7;  // of what a rank may say that it has left
 
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
     uint64_t run;
+    unsigned char nonce[SECRET_NONCE];  // of the sender, in CHALLENGE and in the first HELLO
+    unsigned char tag[SECRET_TAG];      // of the whole message with 0 in this place
 } head;
 typedef struct {  // a rank, as it says HELLO; the fields up to the version are those of every protocol
     head h;
@@ -53,12 +63,22 @@ typedef union {
 } message;
 
 typedef struct {
+    int fd;  // -1: nobody
+    unsigned char nonce[SECRET_NONCE];
+} stranger;
+
+typedef struct {
     const rendezvous_settings *s;
     int *sockets;  // (ranks) -1: none. Rank 0 hears what comes in on them, another rank on rank 0's
     seat *seats;   // (ranks)
     char *reported, *absent;  // (ranks) absent: for whom the last wait was
-    int *strangers;  // (most) that have not said hello; the next one takes the place of the first one
+    stranger *strangers;      // (most) the next one to lose its place is number `next`
     int most, next, listener;
+    int is_local;          // rank 0's address is this machine's own: other machines are not let in
+    secret secret, *keys;  // of the job; (ranks) of the connections
+    unsigned char nonce[SECRET_NONCE];  // of this rank, for its connection to rank 0
+    int refused;                        // how many did not know the secret, and the last of them
+    char last[NET_NAME];
     message in;    // the last that was heard
     int rc, told;  // the first failure, and rank 0 has told it
     uint64_t run;
@@ -79,33 +99,75 @@ typedef struct {
 
 static double earlier(double a, double b) { return a < b ? a : b; }
 
-static head head_of(const meeting *m, int kind, size_t bytes) {
-    return (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof(head)), PROTOCOL, m->run };
+static void seal(const meeting *m, const secret *key, head *h, int kind, size_t bytes) {
+    *h = (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof *h), PROTOCOL, m->run, { 0 }, { 0 } };
+    memcpy(h->nonce, m->nonce, sizeof h->nonce);
+    secret_tag(key, h, bytes, h->tag);
 }
 
-static int say(const meeting *m, int fd, int kind, const char *text) {
+static int say(const meeting *m, int fd, const secret *key, int kind, const char *text) {
     words w;
     size_t bytes = sizeof w.h + (size_t)snprintf(w.text, sizeof w.text, "%s", text) + 1;
-    w.h = head_of(m, kind, bytes);
+    seal(m, key, &w.h, kind, bytes);
     return net_write(fd, &w, bytes, clock_now() + ANSWER_S);
 }
 
-static int say_hello(const meeting *m, int fd, seat *seats, int n) {
-    for (int i = 0; i < n; i++) seats[i].h = head_of(m, HELLO, sizeof *seats);
+static int say_hello(const meeting *m, int fd, const secret *key, seat *seats, int n) {
+    for (int i = 0; i < n; i++) seal(m, key, &seats[i].h, HELLO, sizeof *seats);
     return net_write(fd, seats, (size_t)n * sizeof *seats, clock_now() + ANSWER_S);
 }
 
-// Hears a whole message. 0, or a negative errno: EPROTO where the other side is another program, which may
-// say less than a head, EBADMSG where the message is too long.
-static int hear(meeting *m, int fd) {
+// Receives a whole message. 0, or a negative errno: EPROTO where the other side is another program, which may
+// say less than a head, EPROTONOSUPPORT where it is another version of this one, EBADMSG where the message is
+// too long.
+static int receive(meeting *m, int fd, double until) {
     head *h = &m->in.h;
-    double until = clock_now() + HEAR_S;
     memset(&m->in, 0, sizeof m->in);
     int rc = net_read(fd, &h->magic, sizeof h->magic, until);
     if (!rc && h->magic != MAGIC) return -EPROTO;
-    if (!rc) rc = net_read(fd, &h->kind, sizeof *h - sizeof h->magic, until);
+    if (!rc) rc = net_read(fd, &h->kind, 3 * sizeof h->kind, until);
+    if (!rc && h->protocol != PROTOCOL) return -EPROTONOSUPPORT;
     if (!rc && h->bytes > SENTENCE) return -EBADMSG;
+    if (!rc) rc = net_read(fd, &h->run, sizeof *h - offsetof(head, run), until);
     return rc ? rc : net_read(fd, h + 1, h->bytes, until);
+}
+
+// Whether the message that came is from someone who knows this secret.
+static int is_sealed(meeting *m, const secret *key) {
+    unsigned char given[SECRET_TAG], tag[SECRET_TAG];
+    head *h = &m->in.h;
+    memcpy(given, h->tag, sizeof given);
+    memset(h->tag, 0, sizeof h->tag);
+    secret_tag(key, h, sizeof *h + h->bytes, tag);
+    return secret_is_tag(given, tag);
+}
+
+// Receives a message of rank r. EACCES: the sender does not know the secret.
+static int hear(meeting *m, int r) {
+    int rc = receive(m, m->sockets[r], clock_now() + HEAR_S);
+    return rc ? rc : is_sealed(m, &m->keys[r]) ? 0 : -EACCES;
+}
+
+// Makes the texts of a seat fit to be printed. Returns 0 for numbers that no rank sends.
+static int is_sound(seat *s) {
+    zero_plain(s->host, sizeof s->host);
+    zero_plain(s->version, sizeof s->version);
+    int has_time = s->left_s > -most_left_s && s->left_s < most_left_s;  // NaN has not
+    return has_time && s->pid > 0 && s->port > 0 && s->port <= UINT16_MAX;
+}
+
+// -------- secrets of connections
+
+static secret key_of_nonces(const meeting *m, const unsigned char *of_0, const unsigned char *of_other) {
+    unsigned char both[2 * SECRET_NONCE];
+    memcpy(both, of_0, SECRET_NONCE);
+    memcpy(both + SECRET_NONCE, of_other, SECRET_NONCE);
+    return secret_add(m->secret, both, sizeof both);
+}
+
+static secret key_between(const meeting *m, int higher, int lower) {
+    const uint64_t names[] = { m->run, (uint64_t)higher, (uint64_t)lower };
+    return secret_add(m->secret, names, sizeof names);
 }
 
 // -------- whom this rank waits for
@@ -150,50 +212,132 @@ static void hang_up(meeting *m, int r) {
     m->sockets[r] = -1;
 }
 
+// What answers at the address of rank 0 cannot be rank 0 of this job. Only a file's address may be an old
+// one.
+static void refuse_0(meeting *m, const char *why) {
+    snprintf(m->why, sizeof m->why, "what answers there %s", why);
+    if (m->s->server) FAIL(m, "rank %d: what answers at %s %s", m->s->rank, m->where, why);
+}
+
 // The connection to a rank has ended, or is of no use. error: a negative errno.
 static void lose(meeting *m, int r, int error) {
-    char name[NAME];
-    int other = error == -EPROTO;
-    if (m->seats[0].pid)
+    char name[NAME], why[NAME];
+    int is_wrong = error == -EBADMSG || error == -EACCES;
+    if (m->seats[0].pid) {
         FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
-             strerror(-error));
-    else if (other && m->s->server)
-        FAIL(m, "rank %d: what answers at %s is another program, not rank 0 of this one: give another port",
-             m->s->rank, m->where);
-    else
-        snprintf(m->why, sizeof m->why,
-                 other ? "what answers there is another program"
-                       : "it takes connections but does not answer: %s",
-                 strerror(-error));
+             is_wrong ? "it sent what no rank sends" : strerror(-error));
+    } else if (error == -EPROTO) {
+        refuse_0(m, "is another program, not rank 0 of this one: give another port");
+    } else if (error == -EPROTONOSUPPORT) {
+        snprintf(why, sizeof why,
+                 "speaks protocol %u, and this rank protocol %d: install the same llmc_zero "
+                 "on all hosts",
+                 m->in.h.protocol, PROTOCOL);
+        refuse_0(m, why);
+    } else if (error == -EACCES) {
+        snprintf(why, sizeof why,
+                 "has another key than this rank, which has %s: give all ranks of a job the "
+                 "same ZERO_JOB_KEY",
+                 m->s->key ? "one" : "none");
+        refuse_0(m, why);
+    } else {
+        snprintf(m->why, sizeof m->why, "it takes connections but does not answer: %s", strerror(-error));
+    }
     hang_up(m, r);
 }
 
 static void take(meeting *m, int r);
-static void take_hello(meeting *m, int fd);
+static void take_hello(meeting *m, int fd, const secret *key);
 static void take_higher(meeting *m, int fd);
 
-static void meet_stranger(meeting *m, int fd) {
-    size_t least = m->s->rank ? sizeof(seat) - sizeof(head)
-                              : 0;  // a greeting of another protocol may be short
-    if (hear(m, fd) || m->in.h.kind != HELLO || m->in.h.bytes < least)
-        close(fd);
-    else if (m->s->rank)
-        take_higher(m, fd);
+// -------- strangers
+
+// It is told no more than that its tag is wrong, by an answer whose tag is wrong for it.
+static void turn_away(meeting *m, int fd, const secret *key) {
+    net_address from;
+    m->refused++;
+    if (net_other_end(fd, &from))
+        snprintf(m->last, sizeof m->last, "an unknown address");
     else
-        take_hello(m, fd);
+        net_text(&from, m->last);
+    if (!m->s->rank) say(m, fd, key, NOT_MINE, "");
+    close(fd);
 }
 
-static void let_strangers_in(meeting *m) {
-    int fd;
-    while ((fd = net_accept(m->listener)) >= 0) {
-        int *place = &m->strangers[m->next++ % m->most];
-        if (*place >= 0) close(*place);
-        *place = net_await(fd, sizeof(head)) ? -1 : fd;
-        if (*place < 0) close(fd);
+// A stranger has said something, as long as a greeting: what is there is read, and nothing is waited for.
+static void meet_stranger(meeting *m, stranger *s) {
+    const seat *h = &m->in.seat;
+    int fd = s->fd, me = m->s->rank;
+    s->fd = -1;
+    if (receive(m, fd, 0) || h->h.kind != HELLO || h->h.bytes != sizeof *h - sizeof h->h) {
+        close(fd);
+        return;
     }
-    if (fd != -EAGAIN)
+    secret key = me ? key_between(m, h->rank, me) : key_of_nonces(m, s->nonce, h->h.nonce);
+    if (!is_sealed(m, &key))
+        turn_away(m, fd, &key);
+    else if (!is_sound(&m->in.seat))
+        close(fd);
+    else if (me)
+        take_higher(m, fd);
+    else
+        take_hello(m, fd, &key);
+}
+
+// Returns a free place, or empties one.
+static stranger *make_place(meeting *m) {
+    for (int i = 0; i < m->most; i++)
+        if (m->strangers[i].fd < 0) return &m->strangers[i];
+    stranger *s = &m->strangers[m->next++ % m->most];
+    close(s->fd);
+    s->fd = -1;
+    return s;
+}
+
+static int challenge(const meeting *m, stranger *s) {
+    head h = { MAGIC, CHALLENGE, 0, PROTOCOL, 0, { 0 }, { 0 } };
+    if (m->s->rank) return 0;
+    if (secret_draw(s->nonce, sizeof s->nonce)) return -EIO;
+    memcpy(h.nonce, s->nonce, sizeof h.nonce);
+    return net_write(s->fd, &h, sizeof h, 0);
+}
+
+static void let_in(meeting *m, int fd) {
+    stranger *s = make_place(m);
+    net_address from;
+    int rc = net_other_end(fd, &from);
+    if (!rc && m->is_local && !net_is_loopback(&from)) rc = -EACCES;
+    s->fd = fd;
+    if (!rc) rc = net_await(fd, sizeof(seat));
+    if (!rc) rc = challenge(m, s);
+    if (!rc) return;
+    close(fd);
+    s->fd = -1;
+}
+
+static int has_strangers(const meeting *m) {
+    int n = 0;
+    for (int i = 0; i < m->most; i++) n += m->strangers[i].fd >= 0;
+    return n > 0;
+}
+
+// A few at a time, so that the ones let in before have their turn. Where descriptors run out, strangers go.
+static void let_strangers_in(meeting *m) {
+    int fd = 0;
+    for (int i = 0; i < AT_ONCE && fd >= 0; i++) {
+        fd = net_accept(m->listener);
+        if (fd >= 0) let_in(m, fd);
+    }
+    int is_full = fd == -EMFILE || fd == -ENFILE;
+    if (is_full && has_strangers(m)) {
+        for (int i = 0; i < m->most; i++) {
+            if (m->strangers[i].fd >= 0) close(m->strangers[i].fd);
+            m->strangers[i].fd = -1;
+        }
+    } else if (fd < 0 && fd != -EAGAIN) {
         FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
-             strerror(-fd), fd == -EMFILE ? ": raise ulimit -n above twice the number of ranks" : "");
+             strerror(-fd), is_full ? ": raise ulimit -n above twice the number of ranks" : "");
+    }
 }
 
 // Waits until `until` at most for something to happen, and handles all that has. Before rank 0 has answered,
@@ -205,7 +349,7 @@ static void look(meeting *m, double until) {
     polls[0] = (struct pollfd){ m->seats[0].pid ? m->listener : -1, POLLIN, 0 };
     for (int r = 0; r < ranks; r++)
         of_rank[r] = (struct pollfd){ m->s->rank && r ? -1 : m->sockets[r], POLLIN, 0 };
-    for (int i = 0; i < m->most; i++) of_stranger[i] = (struct pollfd){ m->strangers[i], POLLIN, 0 };
+    for (int i = 0; i < m->most; i++) of_stranger[i] = (struct pollfd){ m->strangers[i].fd, POLLIN, 0 };
     if (poll(polls, (nfds_t)(1 + ranks + m->most), wait_ms < 0 ? 0 : wait_ms) < 0) {
         if (errno != EINTR)
             FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
@@ -213,11 +357,8 @@ static void look(meeting *m, double until) {
     }
     for (int r = 0; r < ranks; r++)
         if (of_rank[r].revents) take(m, r);
-    for (int i = 0; i < m->most; i++) {
-        if (!of_stranger[i].revents) continue;
-        m->strangers[i] = -1;
-        meet_stranger(m, of_stranger[i].fd);
-    }
+    for (int i = 0; i < m->most; i++)
+        if (of_stranger[i].revents) meet_stranger(m, &m->strangers[i]);
     if (polls[0].revents) let_strangers_in(m);
 }
 
@@ -238,12 +379,11 @@ static void check_hello(meeting *m, const seat *h) {
     const seat *me = &m->seats[0], *other = &m->seats[h->rank > 0 && h->rank < m->s->ranks ? h->rank : 0];
     char who[NAME];
     name_of(h, who);
-    if (h->h.protocol != PROTOCOL || strcmp(h->version, me->version))
-        FAIL(
-            m,
-            "%s speaks protocol %u and runs version \"%s\", rank 0 (host %s) protocol %d and version \"%s\": "
-            "install the same llmc_zero on all hosts",
-            who, h->h.protocol, h->version, me->host, PROTOCOL, me->version);
+    if (strcmp(h->version, me->version))
+        FAIL(m,
+             "%s runs version \"%s\", rank 0 (host %s) version \"%s\": install the same llmc_zero on all "
+             "hosts",
+             who, h->version, me->host, me->version);
     else if (h->ranks != m->s->ranks)
         FAIL(m,
              "%s was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: start all with the "
@@ -267,37 +407,37 @@ static void forget_earlier(meeting *m, const seat *h) {
 }
 
 // The rank can be reached at the address from which it came.
-static void sit_down(meeting *m, int fd, seat *h) {
+static void sit_down(meeting *m, int fd, const secret *key, seat *h) {
     net_address from;
     int rc = net_other_end(fd, &from);
     if (!rc) h->at = net_from(&from.any, h->port);
     m->sockets[h->rank] = fd;
     m->seats[h->rank] = *h;
+    m->keys[h->rank] = *key;
     if (h->left_s > 0) m->deadline = earlier(m->deadline, clock_now() + h->left_s);
     if (!rc) rc = net_tune(fd, m->s->silence_s);
-    if (!rc) rc = say_hello(m, fd, m->seats, 1);
+    if (!rc) rc = say_hello(m, fd, key, m->seats, 1);
     if (rc) lose(m, h->rank, rc);
 }
 
 // Who comes when the start has failed is told so, since nobody would answer afterwards.
-static void take_hello(meeting *m, int fd) {
+static void take_hello(meeting *m, int fd, const secret *key) {
     seat h = m->in.seat, *me = &m->seats[0];
     int has_place = h.rank > 0 && h.rank < m->s->ranks;
     char why[sizeof m->why];
-    h.host[sizeof h.host - 1] = h.version[sizeof h.version - 1] = 0;
-    if (h.job != me->job || h.h.run != (m->s->server ? 0 : m->run)) {
+    if (h.job != me->job) {
         snprintf(why, sizeof why,
                  "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
                  "): give each job a port or a file of its own",
                  m->where, me->host, me->pid, me->job, h.job);
-        say(m, fd, NOT_MINE, why);
+        say(m, fd, key, NOT_MINE, why);
         close(fd);
         return;
     }
     if (has_place) forget_earlier(m, &h);
     check_hello(m, &h);
-    if (!m->rc) return sit_down(m, fd, &h);
-    say(m, fd, REPORT, zero_last_error());
+    if (!m->rc) return sit_down(m, fd, key, &h);
+    say(m, fd, key, REPORT, zero_last_error());
     close(fd);
     if (has_place && !m->seats[h.rank].pid) m->seats[h.rank] = h;
 }
@@ -305,6 +445,7 @@ static void take_hello(meeting *m, int fd) {
 // -------- what the other ranks hear
 
 static void take_refusal(meeting *m) {
+    zero_plain(m->in.words.text, sizeof m->in.words.text);
     snprintf(m->why, sizeof m->why, "%.639s", m->in.words.text);
     if (m->s->server) FAIL(m, "%s", m->why);
     hang_up(m, 0);
@@ -314,7 +455,9 @@ static void take_refusal(meeting *m) {
 static int take_seat(meeting *m) {
     seat *s = &m->in.seat;
     net_address zero;
-    if (s->rank < 0 || s->rank >= m->s->ranks || net_other_end(m->sockets[0], &zero)) return -EBADMSG;
+    int family = s->at.any.sa_family, has_address = family == AF_INET || family == AF_INET6;
+    if (s->rank < 0 || s->rank >= m->s->ranks || (s->rank && !has_address) || !is_sound(s)) return -EBADMSG;
+    if (net_other_end(m->sockets[0], &zero)) return -ENOTCONN;
     if (net_is_loopback(&s->at)) s->at = net_from(&zero.any, s->port);
     if (s->at.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->at.v6.sin6_addr))
         s->at.v6.sin6_scope_id = zero.v6.sin6_scope_id;
@@ -325,8 +468,7 @@ static int take_seat(meeting *m) {
 
 static void take_higher(meeting *m, int fd) {
     int r = m->in.seat.rank;
-    if (m->in.h.run != m->run || r <= m->s->rank || r >= m->s->ranks || m->sockets[r] >= 0 ||
-        net_tune(fd, m->s->silence_s))
+    if (r <= m->s->rank || r >= m->s->ranks || m->sockets[r] >= 0 || net_tune(fd, m->s->silence_s))
         close(fd);
     else
         m->sockets[r] = fd;
@@ -334,6 +476,7 @@ static void take_higher(meeting *m, int fd) {
 
 // Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
 static void take_report(meeting *m, int r) {
+    zero_plain(m->in.words.text, sizeof m->in.words.text);
     int failed = *m->in.words.text != 0;
     m->reported[r] = 1;
     if (failed && !r) m->rc = 0;
@@ -343,8 +486,7 @@ static void take_report(meeting *m, int r) {
 
 // What comes on the connection to a rank. A message that is not due comes from a rank that has gone wrong.
 static void take(meeting *m, int r) {
-    int rc = hear(m, m->sockets[r]);
-    int kind = (int)m->in.h.kind, is_seat = sizeof(head) + m->in.h.bytes >= sizeof(seat);
+    int rc = hear(m, r), kind = (int)m->in.h.kind, is_seat = sizeof(head) + m->in.h.bytes == sizeof(seat);
     if (!rc && kind == REPORT) return take_report(m, r);
     if (!rc && kind == NOT_MINE && !r) return take_refusal(m);
     if (!rc) rc = kind == HELLO && is_seat && !r ? take_seat(m) : -EBADMSG;
@@ -359,26 +501,30 @@ static void tell_all(meeting *m, int kind) {
     for (int r = 1; r < m->s->ranks; r++) {
         int fd = m->sockets[r];
         if (fd < 0 || (kind == HELLO && m->rc)) continue;
-        int rc = kind == HELLO ? say_hello(m, fd, m->seats, m->s->ranks)
-                               : say(m, fd, REPORT, m->rc ? zero_last_error() : "");
+        int rc = kind == HELLO ? say_hello(m, fd, &m->keys[r], m->seats, m->s->ranks)
+                               : say(m, fd, &m->keys[r], REPORT, m->rc ? zero_last_error() : "");
         if (rc) FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[r], name), strerror(-rc));
     }
 }
 
-// Draws the run's number, and says in the file, if there is one, where rank 0 listens.
+// Says in the file, if there is one, where rank 0 listens, and a key that only this user's ranks can read.
 static void publish(meeting *m) {
     const seat *me = &m->seats[0];
-    uint64_t run;
-    if (getrandom(&run, sizeof run, 0) == sizeof run)
-        m->run = run | 1;  // 0 means none
-    else
-        FAIL(m, "no random number: %s", strerror(errno));
-    if (m->rc || !m->s->file) return;
+    if (!m->s->file) return;
     snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
     m->card = (card){ .pid = me->pid, .port = me->port, .run = m->run, .node = me->node };
     memcpy(m->card.host, me->host, sizeof m->card.host);
     card_path(m->s->file, m->file);
-    m->rc = card_write(m->file, &m->card);
+    m->rc = secret_draw_text(m->card.key);
+    m->secret = secret_add(m->secret, m->card.key, strlen(m->card.key));
+    if (!m->rc) m->rc = card_write(m->file, &m->card);
+}
+
+// Of those who did not know the secret, for the sentence about ranks that have not come.
+static const char *refusals(const meeting *m, char text[NAME]) {
+    snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", m->refused,
+             m->last);
+    return m->refused ? text : "";
 }
 
 // The ranks have at least a second to connect to each other. Rank 0 listens a little longer for the ranks
@@ -387,12 +533,12 @@ static void publish(meeting *m) {
 static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[0];
-    char list[ZERO_LIST];
+    char list[ZERO_LIST], text[NAME];
     publish(m);
     if (m->rc) return;
     if (wait_for(m, not_here, &m->deadline))
-        FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)", absent_ranks(m, list),
-             s->ranks, s->timeout_s, m->where, me->host);
+        FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)%s", absent_ranks(m, list),
+             s->ranks, s->timeout_s, m->where, me->host, refusals(m, text));
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
     double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
@@ -407,15 +553,21 @@ static void be_rank_0(meeting *m) {
 
 // -------- the other ranks
 
-// Connects to where a rank listens, and says hello. Returns the socket, or a negative errno.
-static int introduce(meeting *m, const net_address *to, double until) {
+// Says hello to rank r, to which this one has just connected.
+static int introduce(meeting *m, int r) {
     seat *me = &m->seats[m->s->rank];
-    double limit = earlier(until, clock_now() + ANSWER_S);
-    int fd = net_connect(to, limit), rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+    int rc = net_tune(m->sockets[r], m->s->silence_s);
     me->left_s = m->deadline - clock_now();
-    if (!rc) rc = say_hello(m, fd, me, 1);
-    if (rc && fd >= 0) close(fd);
-    return rc ? rc : fd;
+    return rc ? rc : say_hello(m, m->sockets[r], &m->keys[r], me, 1);
+}
+
+static int answer_challenge(meeting *m, double until) {
+    int rc = receive(m, m->sockets[0], until);
+    if (!rc && (m->in.h.kind != CHALLENGE || m->in.h.bytes)) rc = -EPROTO;
+    if (rc) return rc;
+    if (secret_draw(m->nonce, sizeof m->nonce)) return -EIO;
+    m->keys[0] = key_of_nonces(m, m->in.h.nonce, m->nonce);
+    return introduce(m, 0);
 }
 
 // Finds the addresses of rank 0 that are known by now, and returns how many.
@@ -427,12 +579,18 @@ static int candidates(meeting *m, net_address *found) {
     card_path(m->s->file, m->file);
     int rc = card_read(m->file, c);
     m->seen = rc != -ENOENT;
-    if (rc)
-        snprintf(m->why, sizeof m->why, "%s", rc == -EBADMSG ? "it is no rendezvous file" : strerror(-rc));
+    if (rc) snprintf(m->why, sizeof m->why, "%s", card_fault(-rc));
     if (!rc && c->node == m->seats[m->s->rank].node)
         n = net_resolve("127.0.0.1", c->port, found, 1, &why, &for_good);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;
+}
+
+// Of the key that the user or the launcher gives, and of the one in the file.
+static secret job_secret(const meeting *m) {
+    const char *given = m->s->key ? m->s->key : "";
+    secret s = secret_add((secret){ { 0 } }, given, strlen(given));
+    return m->s->file && m->card.run ? secret_add(s, m->card.key, strlen(m->card.key)) : s;
 }
 
 // Waits ANSWER_S for an answer, because a file's address may belong to another program by now. A rank 0 that
@@ -440,14 +598,16 @@ static int candidates(meeting *m, net_address *found) {
 static void try_address(meeting *m, const net_address *to) {
     char text[NET_NAME];
     double until = earlier(m->deadline, clock_now() + ANSWER_S);
-    m->run = m->s->server ? 0 : m->card.run;
-    int fd = introduce(m, to, until);
+    int fd = net_connect(to, until);
     if (fd < 0) {
         snprintf(m->why, sizeof m->why, "%s: %s", net_text(to, text), strerror(-fd));
         return;
     }
     m->sockets[0] = fd;
-    if (wait_for(m, not_welcome, &until)) lose(m, 0, -ETIMEDOUT);
+    m->secret = job_secret(m);
+    int rc = answer_challenge(m, until);
+    if (!rc && wait_for(m, not_welcome, &until)) rc = -ETIMEDOUT;
+    if (rc) lose(m, 0, rc);
 }
 
 static void not_found(meeting *m) {
@@ -492,10 +652,12 @@ static void connect_to_lower(meeting *m, double until) {
     for (int r = 1; r < me && !m->rc; r++) {
         char text[NET_NAME];
         const net_address *to = &m->seats[r].at;
-        m->sockets[r] = introduce(m, to, until);
-        if (m->sockets[r] < 0)
+        m->sockets[r] = net_connect(to, until);
+        m->keys[r] = key_between(m, me, r);
+        int rc = m->sockets[r] < 0 ? m->sockets[r] : introduce(m, r);
+        if (rc)
             FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host,
-                 r, m->seats[r].host, net_text(to, text), strerror(-m->sockets[r]));
+                 r, m->seats[r].host, net_text(to, text), strerror(-rc));
     }
 }
 
@@ -515,7 +677,7 @@ static void be_another(meeting *m) {
     if (wait_for(m, not_connected, &until))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (hears_0(m)) say(m, m->sockets[0], REPORT, m->rc ? zero_last_error() : "");
+    if (hears_0(m)) say(m, m->sockets[0], &m->keys[0], REPORT, m->rc ? zero_last_error() : "");
     until += GRACE_S + 1;
     while (hears_0(m) && !m->reported[0] && clock_now() < until) look(m, until);
     if (!m->reported[0])
@@ -554,6 +716,11 @@ static int check_settings(meeting *m) {
             s->ranks);
     if (s->file && strlen(s->file) > PATH_MAX - 2 * CARD_ROOM)
         return zero_refuse("start.file", " %.60s...: too long a name", s->file);
+    if (s->key && strlen(s->key) < SECRET_LEAST)
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "ZERO_JOB_KEY has %zu characters, which can be guessed: give it %d or more, as "
+                         "openssl rand -hex 16 prints them",
+                         strlen(s->key), SECRET_LEAST);
     if (!(s->timeout_s > 0)) return zero_refuse("comm.timeout_s", " %g: above 0", s->timeout_s);
     return s->ranks > 1 && s->server ? net_split(s->server, m->host, &m->port) : 0;
 }
@@ -566,7 +733,11 @@ static void meet(meeting *m) {
     snprintf(me->version, sizeof me->version, "%s", s->version ? s->version : "");
     snprintf(m->where, sizeof m->where, "%.300s", s->server ? s->server : s->file ? s->file : "");
     if (s->ranks == 1) return;
-    open_listener(m);
+    m->rc = secret_draw(&m->run, sizeof m->run);
+    m->run |= 1;  // 0 means none
+    m->secret = job_secret(m);
+    m->is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") || !strncmp(m->host, "127.", 4);
+    if (!m->rc) open_listener(m);
     if (m->rc) return;
     if (s->rank)
         be_another(m);
@@ -583,17 +754,18 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     m.most = s.ranks + STRANGERS;
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
     m.strangers = malloc((size_t)m.most * sizeof *m.strangers);
+    m.keys = calloc((size_t)s.ranks, sizeof *m.keys);
     m.reported = calloc((size_t)s.ranks, 2);
     m.absent = m.reported + s.ranks;
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
-    for (int i = 0; i < m.most && m.strangers; i++) m.strangers[i] = -1;
-    if (m.seats && m.strangers && m.reported)
+    for (int i = 0; i < m.most && m.strangers; i++) m.strangers[i].fd = -1;
+    if (m.seats && m.strangers && m.keys && m.reported)
         meet(&m);
     else
         m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);
     zero_failure f = *zero_last_failure();
     for (int i = 0; i < m.most && m.strangers; i++)
-        if (m.strangers[i] >= 0) close(m.strangers[i]);
+        if (m.strangers[i].fd >= 0) close(m.strangers[i].fd);
     for (int r = 0; r < s.ranks; r++) {
         if (m.rc) hang_up(&m, r);
         if (m.rc) continue;
@@ -604,6 +776,7 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     if (m.run && s.file && !s.rank) card_remove(m.file, m.run);
     free(m.seats);
     free(m.strangers);
+    free(m.keys);
     free(m.reported);
     f.rank = s.rank;
     f.lower = m.told ? s.rank : -1;

@@ -2,8 +2,10 @@
 // it writes into a shared file. The others connect to it, it tells each where the others listen, and every
 // rank connects to every other.
 //
-// Anyone who reaches the port can take part. The job's number and, with a file, a random run number guard
-// against mistakes, not against attacks, so the network must be trusted, as for MPI and NCCL.
+// A rank proves to the others that it knows the secret of the job: `key`, and with a file also a random key
+// in it, which only this user can read. Who does not is dropped and cannot disturb the start. Without either,
+// anyone who reaches the port can take part. The secret guards the start; what the ranks send each other
+// afterwards is not encrypted, and whoever can change packets on their way can change it.
 #ifndef LLMC_ZERO_RENDEZVOUS_H
 #define LLMC_ZERO_RENDEZVOUS_H
 #include <stdint.h>
@@ -12,6 +14,7 @@ typedef struct {
     int rank, ranks;
     const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
     const char *file;    // a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two
+    const char *key;     // the same on all ranks, at least 16 characters; NULL: none
     double timeout_s;    // of every wait, the same on all ranks; at most 4 s later a rank knows why
     int silence_s;       // a connected host that does not answer for so long is gone; 0: 25
     uint64_t job;  // the same on all ranks of a job, different for others as far as possible; 0: not known

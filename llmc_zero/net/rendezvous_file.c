@@ -12,9 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FORMAT = 1 };
-#define FIRST_LINES(host, hex) \
-    "llmc_zero rendezvous %d\nhost " host " pid %d port %d\nrun %" hex " node %" hex " time %lld\n"
+enum { FORMAT = 2 };
+static const long long most_written = 1ll << 40;  // a time as far ahead as no clock is
+#define BEGINNING "llmc_zero rendezvous "
+#define FIRST_LINES(host, hex, key) \
+    BEGINNING "%d\nhost " host " pid %d port %d\nrun %" hex " node %" hex " time %lld\nkey " key "\n"
 
 // Collects the addresses by which another host may reach this one.
 static void find_addresses(card *c) {
@@ -35,17 +37,23 @@ static int parse(const char *text, card *c) {
     char address[NET_NAME], host[NET_HOST];
     const char *why;
     int format = 0, used = 0, port, for_good;
-    int fields = sscanf(text, FIRST_LINES("%63s", SCNx64) "%n", &format, c->host, &c->pid, &c->port, &c->run,
-                        &c->node, &c->written, &used);
+    int fields = sscanf(text, FIRST_LINES("%63s", SCNx64, "%64[0-9a-f]") "%n", &format, c->host, &c->pid,
+                        &c->port, &c->run, &c->node, &c->written, c->key, &used);
+    zero_plain(c->host, sizeof c->host);
     for (text += used; c->n < CARD_ADDRESSES && sscanf(text, "address %63s %n", address, &used) == 1;
          text += used)
         if (!net_split(address, host, &port))
             c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
-    return fields == 7 && !*text && format == FORMAT && c->port > 0 && c->port <= 65535;
+    int is_whole = fields == 8 && !*text && format == FORMAT && strlen(c->key) == SECRET_TEXT - 1;
+    int has_time = c->written >= 0 && c->written < most_written;
+    return is_whole && has_time && c->pid > 0 && c->port > 0 && c->port <= UINT16_MAX && c->run;
 }
 
-// Opens a card and reads it. Returns the descriptor, or a negative errno: EBADMSG where it is no card. Does
-// not wait for a pipe's writer.
+// Whoever can read the key can join the job, and whoever can write it can lead the ranks elsewhere.
+static int is_private(const struct stat *st) { return st->st_uid == geteuid() && !(st->st_mode & 077); }
+
+// Opens a card and reads it. Returns the descriptor, or a negative errno: EBADMSG where it is no card, EPERM
+// where it is not this user's alone. Does not wait for a pipe's writer.
 static int open_card(const char *path, int flags, card *c) {
     char text[4096] = "";
     struct stat st;
@@ -54,11 +62,19 @@ static int open_card(const char *path, int flags, card *c) {
     if (fd < 0) return errno == ELOOP ? -EBADMSG : -errno;
     if (fstat(fd, &st) || (S_ISREG(st.st_mode) && read(fd, text, sizeof text - 1) < 0))
         error = errno;
+    else if (!strncmp(text, BEGINNING, strlen(BEGINNING)) && !is_private(&st))
+        error = EPERM;
     else if (parse(text, c))
         return fd;
     close(fd);
     *c = (card){ .n = 0 };
     return -error;
+}
+
+const char *card_fault(int error) {
+    if (error == EBADMSG) return "it is no rendezvous file";
+    if (error == EPERM) return "it is another user's, or other users may read or write it";
+    return strerror(error);
 }
 
 int card_read(const char *path, card *c) {
@@ -70,8 +86,8 @@ int card_read(const char *path, card *c) {
 // Writes over what is in the file, or in none: whatever takes the file's name meanwhile stays as it is.
 static int write_card(int fd, const card *c) {
     char text[4096], address[NET_NAME];
-    int n = snprintf(text, sizeof text, FIRST_LINES("%s", PRIx64), FORMAT, c->host, c->pid, c->port, c->run,
-                     c->node, c->written);
+    int n = snprintf(text, sizeof text, FIRST_LINES("%s", PRIx64, "%s"), FORMAT, c->host, c->pid, c->port,
+                     c->run, c->node, c->written, c->key);
     for (int i = 0; i < c->n; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "address %s\n", net_text(&c->at[i], address));
     ssize_t written = pwrite(fd, text, (size_t)n, 0);
@@ -79,12 +95,14 @@ static int write_card(int fd, const card *c) {
     return written < 0 || ftruncate(fd, n) || fsync(fd) ? errno : 0;
 }
 
+// A file system that does not keep a file private is refused as well.
 static int put_card(const char *path, const card *c) {
     card old;
+    struct stat st;
     int created = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), fd = created;
     if (fd < 0) fd = errno == EEXIST ? open_card(path, O_RDWR, &old) : -errno;
     if (fd < 0) return -fd;
-    int error = write_card(fd, c);
+    int error = fstat(fd, &st) ? errno : is_private(&st) ? write_card(fd, c) : EPERM;
     if (close(fd) && !error) error = errno;
     if (error && created >= 0) unlink(path);
     return error;
@@ -107,7 +125,7 @@ int card_write(const char *path, card *c) {
                                    "name a file that does not exist"
                                  : " %s: rank 0 cannot write it: %s: name one in a folder that all hosts "
                                    "see and may write",
-                             path, strerror(error));
+                             path, card_fault(error));
 }
 
 static int is_run(const char *path, uint64_t run) {

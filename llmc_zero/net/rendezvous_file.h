@@ -1,6 +1,7 @@
 // The file in which rank 0 writes where it listens: a few lines of text. Half of them are no card yet.
 #ifndef LLMC_ZERO_RENDEZVOUS_FILE_H
 #define LLMC_ZERO_RENDEZVOUS_FILE_H
+#include "secret.h"
 #include "sockets.h"
 #include <limits.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@ typedef struct {
     int pid, port;
     uint64_t run, node;  // run: random, of this start-up; node: of the machine
     long long written;   // seconds since 1970 by rank 0's clock
+    char key[SECRET_TEXT];
     int n;
     net_address at[CARD_ADDRESSES];  // of that machine, with the port
 } card;
@@ -21,7 +23,9 @@ void card_path(const char *given, char path[PATH_MAX]);
 // Writes over the card of an earlier run; anything else that is there is an error and stays as it is. Fills
 // in the addresses and the time. 0, or a ZERO_ERR_* with the sentence.
 int card_write(const char *path, card *c);
-int card_read(const char *path, card *c);          // 0, or a negative errno: -EBADMSG where it is no card
+// 0, or a negative errno: -EBADMSG where it is no card, -EPERM where it is not this user's alone
+int card_read(const char *path, card *c);
+const char *card_fault(int error);                 // what such an errno means
 void card_remove(const char *path, uint64_t run);  // leaves a card of another run
 
 #endif

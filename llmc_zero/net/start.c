@@ -3,6 +3,7 @@
 #include "../error.h"
 #include "../zero_job.h"
 #include "launch.h"
+#include <stdlib.h>
 
 static int connect_by_mpi(net *n, const zero_config *config) {
     const zero_start_config *s = &config->start;
@@ -23,12 +24,14 @@ static int connect_by_mpi(net *n, const zero_config *config) {
 
 static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
     const zero_start_config *start = &config->start;
+    const char *key = getenv("ZERO_JOB_KEY");
     rendezvous_settings s = { .rank = start->rank,
                               .ranks = start->ranks,
                               .timeout_s = config->comm.timeout_s,
                               .version = ZERO_VERSION,
                               .server = by_file ? NULL : start->server,
-                              .file = by_file ? start->file : NULL };
+                              .file = by_file ? start->file : NULL,
+                              .key = key && *key ? key : NULL };
     if (by_file && !s.file)
         return zero_refuse("start.file", ", a path that all ranks see, is missing for the start by a file");
     int known = s.rank < 0 ? launched_read(&s) : 1;
@@ -37,6 +40,7 @@ static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
         return zero_refuse("start.rank start.ranks",
                            " and start.ranks are missing: no launcher says which rank "
                            "this is (RANK and WORLD_SIZE, Slurm, or Open MPI)");
+    n->is_open = s.ranks > 1 && !s.key && !s.file;
     if (s.ranks > 1) return net_open_tcp(n, &s);
     n->name = "self, one rank";
     return 0;

@@ -56,6 +56,13 @@ static mesh *mesh_of(const net *n) { return n->connection; }
 
 // -------- frames
 
+// Whether a rank sends frames that begin like this.
+static int is_frame(const frame *f) {
+    int is_note = f->kind < DATA && f->bytes == sizeof(net_note);
+    int is_data = f->kind == DATA && f->bytes <= PTRDIFF_MAX;
+    return f->magic == FRAME_MAGIC && (is_note || is_data);
+}
+
 static size_t frame_bytes(const flow *w) { return sizeof w->f + w->f.bytes + sizeof w->tail; }
 static int has_head(const flow *w) { return w->done >= sizeof w->f; }
 
@@ -117,8 +124,9 @@ static void finish_frame(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
     w->done = 0;
-    if (w->f.kind != DATA) {
-        p->note.words[sizeof p->note.words - 1] = 0;
+    if (p->note.kind == NOTE_END && w->f.kind != DATA && (p->note.root < 0 || p->note.root >= n->ranks)) {
+        lose(n, r, EBADMSG);
+    } else if (w->f.kind != DATA) {
         failure_take(n, r, &p->note);
     } else if (w->tail == GOOD) {  // else it is void, and the frame that is due is still to come
         w->busy = 0;
@@ -142,8 +150,7 @@ static int receive_some(net *n, int r) {
     }
     w->done += (size_t)got;
     if (!has_head(w)) return 1;
-    int is_note = w->f.kind < DATA && w->f.bytes == sizeof p->note;
-    if (w->f.magic != FRAME_MAGIC || (w->f.kind != DATA && !is_note))
+    if (!is_frame(&w->f))
         lose(n, r, EBADMSG);
     else if (w->done == frame_bytes(w))
         finish_frame(n, r);
