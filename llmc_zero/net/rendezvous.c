@@ -340,26 +340,47 @@ static void let_strangers_in(meeting *m) {
     }
 }
 
+// What a look waits for.
+typedef struct {
+    struct pollfd *polls;
+    int *owners;  // -1: the listener; r: rank r; ranks + i: stranger i
+    int n;
+} watch;
+
+static void watch_for(watch *w, int owner, int fd) {
+    if (fd < 0) return;  // poll takes no more entries than there may be open files
+    w->polls[w->n] = (struct pollfd){ fd, POLLIN, 0 };
+    w->owners[w->n++] = owner;
+}
+
+static void handle(meeting *m, int owner) {
+    if (owner < 0)
+        let_strangers_in(m);
+    else if (owner < m->s->ranks)
+        take(m, owner);
+    else
+        meet_stranger(m, &m->strangers[owner - m->s->ranks]);
+}
+
 // Waits until `until` at most for something to happen, and handles all that has. Before rank 0 has answered,
-// this rank does not know whom to let in.
+// this rank does not know whom to let in. New strangers come last, because they may take another's place.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
-    int ranks = m->s->ranks, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
-    struct pollfd polls[1 + ranks + m->most], *of_rank = polls + 1, *of_stranger = of_rank + ranks;
-    polls[0] = (struct pollfd){ m->seats[0].pid ? m->listener : -1, POLLIN, 0 };
-    for (int r = 0; r < ranks; r++)
-        of_rank[r] = (struct pollfd){ m->s->rank && r ? -1 : m->sockets[r], POLLIN, 0 };
-    for (int i = 0; i < m->most; i++) of_stranger[i] = (struct pollfd){ m->strangers[i].fd, POLLIN, 0 };
-    if (poll(polls, (nfds_t)(1 + ranks + m->most), wait_ms < 0 ? 0 : wait_ms) < 0) {
+    int ranks = m->s->ranks, heard = m->s->rank ? 1 : ranks;
+    int wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
+    struct pollfd polls[1 + ranks + m->most];
+    int owners[1 + ranks + m->most];
+    watch w = { polls, owners, 0 };
+    for (int r = 0; r < heard; r++) watch_for(&w, r, m->sockets[r]);
+    for (int i = 0; i < m->most; i++) watch_for(&w, ranks + i, m->strangers[i].fd);
+    watch_for(&w, -1, m->seats[0].pid ? m->listener : -1);
+    if (poll(polls, (nfds_t)w.n, wait_ms < 0 ? 0 : wait_ms) < 0) {
         if (errno != EINTR)
             FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
         return;
     }
-    for (int r = 0; r < ranks; r++)
-        if (of_rank[r].revents) take(m, r);
-    for (int i = 0; i < m->most; i++)
-        if (of_stranger[i].revents) meet_stranger(m, &m->strangers[i]);
-    if (polls[0].revents) let_strangers_in(m);
+    for (int i = 0; i < w.n; i++)
+        if (polls[i].revents) handle(m, owners[i]);
 }
 
 // Returns 1 if some are still absent at *until, 0 when nobody is, or this rank has failed before. A rank that
