@@ -60,7 +60,8 @@
 #   *.deb                   Debian's packages, unpacked where something is missing: make, openmpi-bin,
 #                           openmpi-common, libopenmpi-dev and -3, libhwloc15, libevent-core,
 #                           libevent-pthreads, libpmix2, libmunge2, libdnnl-dev and -2, ocl-icd-libopencl1,
-#                           libjansson-dev and -4, libxxhash-dev, libcmocka-dev and -0
+#                           libjansson-dev and -4, libxxhash-dev, libsodium-dev and -23, libcmocka-dev
+#                           and -0
 #   include/                headers that neither the toolkit nor pip's wheels may have: cublasLt.h, cudnn.h,
 #                           nccl.h, nvtx3/, and what they include
 #   nccl/libnccl.so.2       for the runs that use NCCL, with NCCL_ALGO=RING; from 2.30 on two ranks may share

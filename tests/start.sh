@@ -145,6 +145,51 @@ test_launchers() {
     end
 }
 
+# ---- the key of a job
+
+# with_key KEY ARGUMENT...: rank ARGUMENT.. with this ZERO_JOB_KEY
+with_key() {
+    variables=(ZERO_JOB_KEY="$1")
+    shift
+    start "$@"
+    variables=()
+}
+test_key() {
+    local key=0123456789abcdef r
+    for other in $key '' another-key-of-16; do
+        begin "start.key one rank has $key, the other '$other'"
+        status=()
+        fresh
+        with_key $key 0 -x 4 -pi tcp -ps 127.0.0.1:$port --comm-timeout 2 -pn 2 -pr 0
+        with_key "$other" 1 -x 4 -pi tcp -ps 127.0.0.1:$port --comm-timeout 2 -pn 2 -pr 1
+        need 'no end' end_all 10
+        if [ "$other" = $key ]; then
+            need "$(says)" all_succeed
+            need 'the start table knows of no key' [ "$(grep -c ZERO_JOB_KEY "$dir/0")" = 0 ]
+        else
+            need 'a rank ended well' all_fail
+            need "$(cat "$dir/0")" grep -q '; 1 that came did not know the key of the job' "$dir/0"
+            need "$(cat "$dir/1")" grep -q 'has another key than this rank' "$dir/1"
+        fi
+        end
+    done
+    begin 'start.key none: it is said'
+    status=()
+    fresh
+    for r in 0 1; do start $r -x 1 -pi tcp -ps 127.0.0.1:$port -pn 2 -pr $r; done
+    need 'no end' end_all 20
+    need "$(says)" all_succeed
+    need "$(cat "$dir/0")" grep -q "^start .*without ZERO_JOB_KEY: whoever reached rank 0's port" "$dir/0"
+    end
+    begin "start.key mpirun's own"
+    fresh
+    timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 1 -pi tcp -ps 127.0.0.1:$port \
+        >"$dir/0" 2>&1 </dev/null
+    need "$(cat "$dir/0")" grep -q 'tcp, shared window' "$dir/0"
+    need 'there is none' [ "$(grep -c ZERO_JOB_KEY "$dir/0")" = 0 ]
+    end
+}
+
 # ---- bad input
 
 # refused NAME SECONDS SENTENCE ARGUMENTS-OF-RANK-0 [ARGUMENTS-OF-RANK-1..]: all ranks end by then, not well;
@@ -539,6 +584,6 @@ test_threads() {
 }
 
 groups=("$@")
-[ ${#groups[@]} != 0 ] || groups=(bits launchers refused lost hosts)
+[ ${#groups[@]} != 0 ] || groups=(bits launchers key refused lost hosts)
 for group in "${groups[@]}"; do test_"$group"; done
 finish start

@@ -34,8 +34,11 @@ login() {
 login "$*" <"$input" & session=$!
 exec 7>"$input"
 while kill -0 $session 2>/dev/null; do
-    read -r -t 0.1 _
-    [ $? -gt 128 ] || { exec 7>&-; break; }
+    read -r -t 0.1 line
+    case $? in
+        0) echo "$line" >&7 ;;
+        1) exec 7>&-; break ;;
+    esac
 done
 wait $session
 END

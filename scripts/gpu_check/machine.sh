@@ -191,7 +191,7 @@ missing() {
     done < <(printf '%s\n' 'make make' "${CC:-cc} gcc" 'g++ g++' 'mpirun openmpi-bin' 'mpicc libopenmpi-dev' \
         'mpi.h libopenmpi-dev' \
         'oneapi/dnnl/dnnl.h libdnnl-dev' 'jansson.h libjansson-dev' 'xxhash.h libxxhash-dev' \
-        'cmocka.h libcmocka-dev')
+        'sodium.h libsodium-dev' 'cmocka.h libcmocka-dev')
 }
 # Without cmocka only the tests are left out.
 look_for_needs() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine; each gets -pr and its
-# number, from FIRST on. They are ended when one of them fails, and when the input ends: then whoever started
-# this is gone. For run_gpt2_1558M_ssh.sh.
+# number, from FIRST on. The first line of the input is their ZERO_JOB_KEY. They are ended when one of them
+# fails, and when the input ends: then whoever started this is gone. For run_gpt2_1558M_ssh.sh.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . scripts/multi_node/await.sh
@@ -21,6 +21,8 @@ end_all() {
 }
 trap 'end_all; exit 143' INT TERM HUP
 
+read -r ZERO_JOB_KEY || exit 1
+export ZERO_JOB_KEY
 exec 8<&0
 (while read -r _ <&8; do :; done; kill $$) & watch=$!
 disown $watch                                           # bash is not to report its end

@@ -15,7 +15,9 @@ esac
 environment=(); for name in "${passed_on[@]}"; do environment+=("$name=${!name}"); done
 
 # The ranks of a machine run until this pipe closes, even where this process is killed: only it holds the end
-# that is written to.
+# that is written to. Before that it carries the job's key, which nobody else sees there: a command line, or
+# variables in one, can be read by every user of a machine.
+key=${ZERO_JOB_KEY:-$(new_key)}
 work=$(mktemp -d) || exit 1
 mkfifo "$work/alive" || exit 1
 sessions=()
@@ -27,7 +29,7 @@ for ((i = 0; i < ${#hosts[@]}; i++)); do
     command=(env "${environment[@]}" bash "$here/ranks_here.sh" $((i * GPUS)) "$GPUS"
              "$trainer" "${start[@]}" -pn "$ranks" -pg "$GPUS" "${arguments[@]}")
     ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "${hosts[i]}" "${command[*]@Q}" \
-        <"$work/alive" \
+        < <(printf '%s\n' "$key"; exec cat "$work/alive" 2>/dev/null) \
         > >(exec sed -u "s/^/${hosts[i]//\//\\/}: /") 2>&1 &
     sessions+=($!)
 done
