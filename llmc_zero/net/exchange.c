@@ -88,6 +88,7 @@ int failure_agree(net *n, int rc) {
     }
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));
+    zero_plain(first.sentence, sizeof first.sentence);
     net_least(n, 0);  // if that fails, the first failure is still the one to report
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));

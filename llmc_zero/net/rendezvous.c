@@ -43,7 +43,7 @@ typedef struct {
     unsigned char nonce[SECRET_NONCE];  // of the sender, in CHALLENGE and in the first HELLO
     unsigned char tag[SECRET_TAG];      // of the whole message with 0 in this place
 } head;
-typedef struct {  // a rank, as it says HELLO; the fields up to the version are those of every protocol
+typedef struct {  // a rank, as it says HELLO
     head h;
     uint64_t job, node;
     double left_s;                   // until it gives up; of rank 0's: to connect to each other, from now on
@@ -252,15 +252,16 @@ static void take_higher(meeting *m, int fd);
 
 // -------- strangers
 
-// It is told no more than that its tag is wrong, by an answer whose tag is wrong for it.
-static void turn_away(meeting *m, int fd, const secret *key) {
+// It is told no more than that its tag is wrong, by an answer without a tag: with one it could try out keys.
+static void turn_away(meeting *m, int fd) {
+    const head h = { MAGIC, NOT_MINE, 0, PROTOCOL, 0, { 0 }, { 0 } };
     net_address from;
     m->refused++;
     if (net_other_end(fd, &from))
         snprintf(m->last, sizeof m->last, "an unknown address");
     else
         net_text(&from, m->last);
-    if (!m->s->rank) say(m, fd, key, NOT_MINE, "");
+    if (!m->s->rank) net_write(fd, &h, sizeof h, 0);
     close(fd);
 }
 
@@ -275,7 +276,7 @@ static void meet_stranger(meeting *m, stranger *s) {
     }
     secret key = me ? key_between(m, h->rank, me) : key_of_nonces(m, s->nonce, h->h.nonce);
     if (!is_sealed(m, &key))
-        turn_away(m, fd, &key);
+        turn_away(m, fd);
     else if (!is_sound(&m->in.seat))
         close(fd);
     else if (me)
