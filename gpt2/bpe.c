@@ -6,6 +6,8 @@
 // defines: gpt2_fail
 #include "error.h"
 #include "bpe.h"
+// defines: Vocabulary, vocabulary_*, NO_TOKEN
+#include "vocabulary.h"
 #ifdef GPT2_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -13,7 +15,7 @@
 #include <xxhash.h>
 
 enum { MAX_VOCAB = 65536, CACHED_BYTES = 30, CACHED_TOKENS = 16, CACHE = 1 << 17 };
-#define NONE UINT32_MAX
+#define NONE NO_TOKEN
 
 typedef struct {
     uint32_t pair, joined;
@@ -77,22 +79,6 @@ static int64_t word_length(Bpe *b, const uint8_t *text, size_t size) {
 // --------
 // which pairs make a token
 
-// Tokens by their bytes, while the pairs are collected.
-typedef struct {
-    const Tokenizer *t;
-    uint32_t *slots, mask;
-} Vocabulary;
-
-static uint32_t *slot_of(const Vocabulary *v, const char *bytes, int n) {
-    uint32_t at = (uint32_t)XXH3_64bits(bytes, (size_t)n) & v->mask;
-    for (; v->slots[at] != NONE; at = (at + 1) & v->mask) {
-        int length;
-        const char *other = tokenizer_decode(v->t, v->slots[at], &length);
-        if (length == n && !memcmp(other, bytes, (size_t)n)) break;
-    }
-    return v->slots + at;
-}
-
 static Pair *pair_at(const Bpe *b, uint32_t pair) {
     uint32_t at = (uint32_t)(pair * 0x9e3779b97f4a7c15ull >> 32) & b->pair_mask;
     while (b->pairs[at].joined != NONE && b->pairs[at].pair != pair) at = (at + 1) & b->pair_mask;
@@ -105,9 +91,9 @@ static uint32_t collect_pairs(Bpe *b, const Vocabulary *v) {
     for (uint32_t token = 0; token < v->t->vocab_size; token++) {
         int n;
         const char *bytes = tokenizer_decode(v->t, token, &n);
-        if (*slot_of(v, bytes, n) != token) continue;  // end of text, or the same bytes a second time
+        if (vocabulary_find(v, bytes, n) != token) continue;  // end of text, or the same bytes a second time
         for (int i = 1; i < n; i++) {
-            uint32_t left = *slot_of(v, bytes, i), right = *slot_of(v, bytes + i, n - i);
+            uint32_t left = vocabulary_find(v, bytes, i), right = vocabulary_find(v, bytes + i, n - i);
             if (left == NONE || right == NONE) continue;
             count++;
             if (b->pairs) *pair_at(b, left << 16 | right) = (Pair){ left << 16 | right, token };
@@ -116,17 +102,9 @@ static uint32_t collect_pairs(Bpe *b, const Vocabulary *v) {
     return count;
 }
 
-static int index_vocabulary(Bpe *b, const Vocabulary *v) {
-    memset(v->slots, 0xff, (v->mask + 1) * sizeof *v->slots);  // NONE
-    for (uint32_t token = 0; token < v->t->vocab_size; token++) {
-        int n;
-        const char *bytes = tokenizer_decode(v->t, token, &n);
-        uint32_t *slot = slot_of(v, bytes, n);
-        if (*slot == NONE && (int)token != v->t->eot_token)
-            *slot = token;  // text never becomes the end-of-text token
-    }
+static int index_pairs(Bpe *b, const Vocabulary *v) {
     for (int i = 0; i < 256; i++) {
-        uint32_t token = *slot_of(v, &(char){ (char)i }, 1);
+        uint32_t token = vocabulary_find(v, &(char){ (char)i }, 1);
         if (token == NONE)
             return gpt2_fail(
                 "it has no token for byte %d; text can be encoded where all 256 bytes are tokens", i);
@@ -235,10 +213,10 @@ static int fill(Bpe *b, const Tokenizer *t) {
     b->tokens = malloc(BPE_MAX_WORD * sizeof *b->tokens);
     if (!b->cache || !b->parts || !b->heap || !b->tokens) return gpt2_fail("no memory to encode text");
     if (compile_pattern(b)) return -1;
-    Vocabulary v = { t, NULL, 2 * MAX_VOCAB - 1 };
-    v.slots = malloc((v.mask + 1) * sizeof *v.slots);
-    int failed = v.slots ? index_vocabulary(b, &v) : gpt2_fail("no memory to index the tokens");
-    free(v.slots);
+    Vocabulary v;
+    int failed = vocabulary_init(&v, t);
+    if (!failed) failed = index_pairs(b, &v);
+    vocabulary_free(&v);
     return failed;
 }
 

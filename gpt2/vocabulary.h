@@ -1,0 +1,19 @@
+// The tokens of a tokenizer by their bytes.
+#ifndef GPT2_VOCABULARY_H
+#define GPT2_VOCABULARY_H
+#include "tokenizer.h"
+
+#define NO_TOKEN UINT32_MAX
+
+typedef struct {
+    const Tokenizer *t;
+    uint32_t *slots, mask;  // hash table, open addressing
+} Vocabulary;
+
+// Returns 0, or -1 with gpt2_fail's sentence. vocabulary_free comes next in any case.
+int vocabulary_init(Vocabulary *v, const Tokenizer *t);
+// Returns the first token that has these bytes, or NO_TOKEN. It is never the end of text.
+uint32_t vocabulary_find(const Vocabulary *v, const char *bytes, int n);
+void vocabulary_free(Vocabulary *v);
+
+#endif
