@@ -66,6 +66,10 @@ void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TEN
                                                   : tensors[i].dims[0];
 }
 
+int gpt2_padded_vocab(int vocab_size) {
+    return (int)(((int64_t)vocab_size + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING);
+}
+
 int64_t gpt2_num_parameters(const GPT2Config *config) {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     gpt2_tensors(config, tensors);
@@ -220,7 +224,7 @@ int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor) {
         failed = gpt2_fail(
             "model \"%s\" is neither like d12, gpt2:d12 or gpt3:c768, nor like l4h4c128v512t64", descriptor);
     if (failed) return -1;
-    c.padded_vocab_size = (int)(((int64_t)c.vocab_size + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING);
+    c.padded_vocab_size = gpt2_padded_vocab(c.vocab_size);
     char name[128];
     snprintf(name, sizeof name, "model \"%s\"", descriptor);
     if (gpt2_config_check(&c, name)) return -1;

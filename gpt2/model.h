@@ -31,6 +31,8 @@ typedef struct {
 } GPT2Tensor;
 void gpt2_tensors(const GPT2Config *config, GPT2Tensor tensors[NUM_PARAMETER_TENSORS]);
 int64_t gpt2_num_parameters(const GPT2Config *config);
+// Returns V rounded up to a multiple of 128.
+int gpt2_padded_vocab(int vocab_size);
 
 // What a forward pass keeps for backward, and the buffers that both work in. They have the model's dtype, but
 // for the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. Where backward
@@ -105,11 +107,32 @@ typedef int (*gpt2_source)(void *ctx, int tensor, int layer, int64_t offset, int
 // wte's rows V..Vp-1. The sink sees every element exactly once, in pieces of at most GPT2_PIECE.
 int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx);
 
+// Calls visit for each piece of a model, in llm.c's order: the tensors, all layers of each.
+typedef int (*gpt2_visitor)(void *ctx, int tensor, int layer, int64_t offset, int64_t n);
+int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx);
+
+// A model on disk, whose values can be read in any order.
+typedef struct {
+    GPT2Config config;
+    gpt2_dtype dtype;          // in which it is stored
+    gpt2_source get;           // to be called with ctx
+    void (*close)(void *ctx);  // NULL: nothing is open
+    void *ctx;
+    char *const *files;  // of a folder: those that make the model, up to a NULL
+} GPT2Stored;
+// Opens llm.c's model file, or a folder with safetensors as Hugging Face has them (hf.h). What can be
+// checked without the values is. Returns 0, or -1 with nothing open.
+int gpt2_stored_open(const char *path, GPT2Stored *stored);
+void gpt2_stored_close(GPT2Stored *stored);
+// Gives the sink all values, in llm.c's order.
+int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx);
+// Reads n values of a dtype from offset `at` of a file, as fp32.
+int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int64_t n, float *values);
+
 // llm.c's model files: a header of 256 int32 (magic 20240326; version 3 = fp32, 5 = bf16), then the tensors
-// in order, with all layers of each. read_header checks magic, version, sizes and the exact length of the
-// file. Pieces have at most GPT2_PIECE elements.
+// in order, with all layers of each. Opening one checks magic, version, sizes and the exact length.
+int gpt2_file_open(const char *path, GPT2Stored *stored);
 int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype);
-int gpt2_file_read(const char *path, gpt2_sink sink, void *ctx);
 // Writes path atomically: temporary name, fsync, rename; on failure the temporary file is removed. With
 // `writer` 0 it calls the source in the same order and writes nothing, for ranks that only take part in a
 // collective source. For their sake a writer whose disk is full still calls the source to the end, and then

@@ -1,33 +1,14 @@
-// llm.c's model files, read and written as a stream: a header, then the tensors in order with all layers of
-// each.
-#include <errno.h>
-#include <fcntl.h>
-#include <libgen.h>
+// llm.c's model files: a header, then the tensors in order with all layers of each.
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include "disk.h"
 #include "error.h"
 #include "model.h"
 
 enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER = 256 * sizeof(int32_t) };
 
-typedef struct {
-    const char *path;
-    FILE *file;  // NULL: this rank writes nothing
-    gpt2_dtype dtype;
-    gpt2_sink sink;      // reading
-    gpt2_source source;  // writing
-    void *ctx;
-    float *values;     // (GPT2_PIECE)
-    uint16_t *halves;  // (GPT2_PIECE), bf16 as it is in the file
-    int failed;
-} Stream;
-
-typedef int (*Piece)(Stream *s, int tensor, int layer, int64_t offset, int64_t n);
-
-// Visits every piece of the file, in order.
-static int for_each_piece(Stream *s, const GPT2Config *config, Piece piece) {
+int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx) {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     gpt2_tensors(config, tensors);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
@@ -35,26 +16,23 @@ static int for_each_piece(Stream *s, const GPT2Config *config, Piece piece) {
         for (int l = 0; l < layers; l++) {
             for (int64_t at = 0; at < tensors[i].elems; at += GPT2_PIECE) {
                 int64_t rest = tensors[i].elems - at;
-                if (piece(s, i, l, at, rest < GPT2_PIECE ? rest : GPT2_PIECE)) return -1;
+                if (visit(ctx, i, l, at, rest < GPT2_PIECE ? rest : GPT2_PIECE)) return -1;
             }
         }
     }
     return 0;
 }
 
-static int stream_buffers(Stream *s) {
-    s->values = malloc(GPT2_PIECE * sizeof *s->values);
-    s->halves = malloc(GPT2_PIECE * sizeof *s->halves);
-    return s->values && s->halves ? 0 : gpt2_fail("%s: no memory for its pieces", s->path);
-}
-
-static void stream_free(Stream *s) {
-    free(s->values);
-    free(s->halves);
-}
-
 // --------
 // reading
+
+typedef struct {
+    char *path;
+    int fd;
+    gpt2_dtype dtype;
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    int64_t begin[NUM_PARAMETER_TENSORS];  // in the file, bytes
+} ModelFile;
 
 static int parse_header(const char *path, const int32_t *header, GPT2Config *config, gpt2_dtype *dtype) {
     if (header[0] != MAGIC)
@@ -72,142 +50,124 @@ static int parse_header(const char *path, const int32_t *header, GPT2Config *con
     return gpt2_config_check(config, path);
 }
 
-// Opens the file, checks all that does not need the values, and leaves the position after the header.
-static FILE *open_model(const char *path, GPT2Config *config, gpt2_dtype *dtype) {
-    struct stat st;
+// Checks all that does not need the values.
+static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *config, gpt2_dtype *dtype) {
     int32_t header[256];
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        gpt2_fail("%s: cannot open the model: %s", path, strerror(errno));
-        return NULL;
+    if (bytes < HEADER)
+        return gpt2_fail("%s: %lld bytes cannot be a model file, which has a header of %d", path,
+                         (long long)bytes, (int)HEADER);
+    if (disk_read(fd, path, 0, sizeof header, header)) return -1;
+    if (parse_header(path, header, config, dtype)) return -1;
+    int64_t expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(*dtype);
+    if (bytes == expected) return 0;
+    return gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)bytes,
+                     (long long)expected, bytes < expected ? "cut short" : "too long");
+}
+
+static int get_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    const ModelFile *m = ctx;
+    const int64_t size = (int64_t)gpt2_dtype_size(m->dtype);
+    const int64_t at = m->begin[tensor] + (layer * m->tensors[tensor].elems + offset) * size;
+    return gpt2_read_values(m->fd, m->path, at, m->dtype, n, values);
+}
+
+static void close_file(void *ctx) {
+    ModelFile *m = ctx;
+    if (m->fd >= 0) close(m->fd);  // nothing was written
+    free(m->path);
+    free(m);
+}
+
+static void place_tensors(ModelFile *m, const GPT2Config *config) {
+    int64_t at = HEADER;
+    gpt2_tensors(config, m->tensors);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        const int layers = m->tensors[i].per_layer ? config->num_layers : 1;
+        m->begin[i] = at;
+        at += layers * m->tensors[i].elems * (int64_t)gpt2_dtype_size(m->dtype);
     }
-    if (fstat(fileno(f), &st))
-        gpt2_fail("%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        gpt2_fail("%s: not a regular file", path);
-    else if (st.st_size < HEADER)
-        gpt2_fail("%s: %lld bytes cannot be a model file, which has a header of %d", path,
-                  (long long)st.st_size, (int)HEADER);
-    else if (fread(header, sizeof header, 1, f) != 1)
-        gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
-    else if (!parse_header(path, header, config, dtype)) {
-        int64_t expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(*dtype);
-        if (st.st_size == expected) return f;
-        gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)st.st_size,
-                  (long long)expected, st.st_size < expected ? "cut short" : "too long");
+}
+
+int gpt2_file_open(const char *path, GPT2Stored *stored) {
+    int64_t bytes;
+    ModelFile *m = calloc(1, sizeof *m);
+    char *name = strdup(path);
+    *stored = (GPT2Stored){ 0 };
+    if (!m || !name) {
+        free(m);
+        free(name);
+        return gpt2_fail("%s: no memory to open it", path);
     }
-    fclose(f);  // nothing was written, and the error is known
-    return NULL;
+    *m = (ModelFile){ .path = name, .fd = -1 };
+    *stored = (GPT2Stored){ .get = get_values, .close = close_file, .ctx = m };
+    int failed = disk_open(path, &m->fd, &bytes);
+    if (!failed) failed = check_file(path, m->fd, bytes, &stored->config, &m->dtype);
+    stored->dtype = m->dtype;
+    if (failed)
+        gpt2_stored_close(stored);
+    else
+        place_tensors(m, &stored->config);
+    return failed;
 }
 
 int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype) {
-    FILE *f = open_model(path, config, dtype);
-    if (!f) return -1;
-    return fclose(f) ? gpt2_fail("%s: %s", path, strerror(errno)) : 0;
-}
-
-static int read_piece(Stream *s, int tensor, int layer, int64_t offset, int64_t n) {
-    int bf16 = s->dtype == GPT2_BF16;
-    errno = 0;
-    if (fread(bf16 ? (void *)s->halves : s->values, gpt2_dtype_size(s->dtype), n, s->file) != (size_t)n)
-        return gpt2_fail("%s: reading stopped before the end: %s", s->path,
-                         errno ? strerror(errno) : "the file was cut short meanwhile");
-    if (bf16)
-        for (int64_t i = 0; i < n; i++) s->values[i] = bf16_to_f32(s->halves[i]);
-    return s->sink(s->ctx, tensor, layer, offset, n, s->values);
-}
-
-int gpt2_file_read(const char *path, gpt2_sink sink, void *ctx) {
-    GPT2Config config;
-    Stream s = { .path = path, .sink = sink, .ctx = ctx };
-    s.file = open_model(path, &config, &s.dtype);
-    if (!s.file) return -1;
-    int failed = stream_buffers(&s) || for_each_piece(&s, &config, read_piece) ? -1 : 0;
-    if (fclose(s.file) && !failed) failed = gpt2_fail("%s: %s", path, strerror(errno));
-    stream_free(&s);
-    return failed;
+    GPT2Stored stored;
+    if (gpt2_file_open(path, &stored)) return -1;
+    *config = stored.config;
+    *dtype = stored.dtype;
+    gpt2_stored_close(&stored);
+    return 0;
 }
 
 // --------
 // writing
 
-// A failed write does not end the walk, because the other ranks wait in the source.
-static void write_bytes(Stream *s, const void *bytes, size_t size) {
-    if (s->failed || fwrite(bytes, 1, size, s->file) == size) return;
-    s->failed = gpt2_fail("%s: cannot write: %s", s->path, strerror(errno));
+typedef struct {
+    disk_file file;
+    int writes;  // 0: this rank only takes part in the source
+    int failed;  // to write; the walk goes on, because the other ranks wait in the source
+    gpt2_dtype dtype;
+    gpt2_source source;
+    void *ctx;
+    float *values;     // (GPT2_PIECE)
+    uint16_t *halves;  // (GPT2_PIECE), bf16 as it is in the file
+} Writer;
+
+static void write_bytes(Writer *w, const void *bytes, size_t size) {
+    if (!w->failed) w->failed = disk_write(&w->file, bytes, size);
 }
 
-static int write_piece(Stream *s, int tensor, int layer, int64_t offset, int64_t n) {
-    if (s->source(s->ctx, tensor, layer, offset, n, s->values)) return -1;
-    if (!s->file) return 0;
-    int bf16 = s->dtype == GPT2_BF16;
+static int write_piece(void *ctx, int tensor, int layer, int64_t offset, int64_t n) {
+    Writer *w = ctx;
+    const int bf16 = w->dtype == GPT2_BF16;
+    if (w->source(w->ctx, tensor, layer, offset, n, w->values)) return -1;
+    if (!w->writes || w->failed) return 0;
     if (bf16)
-        for (int64_t i = 0; i < n; i++) s->halves[i] = f32_to_bf16(s->values[i]);
-    write_bytes(s, bf16 ? (void *)s->halves : s->values, n * gpt2_dtype_size(s->dtype));
+        for (int64_t i = 0; i < n; i++) w->halves[i] = f32_to_bf16(w->values[i]);
+    write_bytes(w, bf16 ? (void *)w->halves : w->values, n * gpt2_dtype_size(w->dtype));
     return 0;
 }
 
-// A rename is safe on disk only once its directory is synchronised.
-static int sync_directory_of(const char *path) {
-    char *copy = strdup(path);
-    if (!copy) return gpt2_fail("%s: no memory", path);
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY);
-    int failed = 0;
-    if (fd < 0 || fsync(fd))
-        failed = gpt2_fail("%s: written, but its directory cannot be synchronised: %s", path,
-                           strerror(errno));
-    if (fd >= 0) close(fd);  // nothing was written through it
-    free(copy);
-    return failed;
-}
-
-// Renames the temporary file to the path, or removes it.
-static int finish_file(Stream *s, const char *temporary, int failed) {
-    if (!failed && (fflush(s->file) || fsync(fileno(s->file))))
-        failed = gpt2_fail("%s: cannot write: %s", s->path, strerror(errno));
-    if (fclose(s->file) && !failed) failed = gpt2_fail("%s: cannot close: %s", s->path, strerror(errno));
-    if (!failed && rename(temporary, s->path))
-        failed = gpt2_fail("%s: cannot rename %s to it: %s", s->path, temporary, strerror(errno));
-    if (!failed) return sync_directory_of(s->path);
-    unlink(temporary);
-    return -1;
-}
-
-static void write_header(Stream *s, const GPT2Config *c) {
-    int32_t header[256] = { MAGIC,          s->dtype == GPT2_BF16 ? VERSION_BF16 : VERSION_F32,
+static void write_header(Writer *w, const GPT2Config *c) {
+    int32_t header[256] = { MAGIC,          w->dtype == GPT2_BF16 ? VERSION_BF16 : VERSION_F32,
                             c->max_seq_len, c->vocab_size,
                             c->num_layers,  c->num_heads,
                             c->channels,    c->padded_vocab_size };
-    write_bytes(s, header, sizeof header);
-}
-
-// Creates the temporary file with its header; the caller frees its name. NULL without memory for the name.
-static char *create_file(Stream *s, const GPT2Config *config) {
-    char *temporary = NULL;
-    if (asprintf(&temporary, "%s.tmp", s->path) < 0) {
-        s->failed = gpt2_fail("%s: no memory for its name", s->path);
-        return NULL;
-    }
-    s->file = fopen(temporary, "wb");
-    if (s->file)
-        write_header(s, config);
-    else
-        s->failed = gpt2_fail("%s: cannot create: %s", temporary, strerror(errno));
-    return temporary;
+    write_bytes(w, header, sizeof header);
 }
 
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                     void *ctx, int writer) {
-    Stream s = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
-    char *temporary = NULL;
-    if (stream_buffers(&s)) {
-        stream_free(&s);
-        return -1;
-    }
-    if (writer) temporary = create_file(&s, config);
-    int failed = for_each_piece(&s, config, write_piece) || s.failed ? -1 : 0;
-    if (s.file) failed = finish_file(&s, temporary, failed);
-    free(temporary);
-    stream_free(&s);
+    Writer w = { .writes = writer, .dtype = dtype, .source = source, .ctx = ctx };
+    w.values = malloc(GPT2_PIECE * sizeof *w.values);
+    w.halves = malloc(GPT2_PIECE * sizeof *w.halves);
+    int failed = w.values && w.halves ? 0 : gpt2_fail("%s: no memory for its pieces", path);
+    if (!failed && writer) w.failed = disk_create(&w.file, path);
+    if (!failed && writer) write_header(&w, config);
+    if (!failed) failed = gpt2_each_piece(config, write_piece, &w);
+    if (w.failed) failed = -1;
+    if (w.file.f) failed = disk_finish(&w.file, failed);
+    free(w.values);
+    free(w.halves);
     return failed;
 }

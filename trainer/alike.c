@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../gpt2/fingerprint.h"
+#include "../gpt2/hf.h"
 #include "checkpoint.h"
 #include "die.h"
 #include "inputs.h"
@@ -40,6 +41,25 @@ static void describe_option(FILE *f, const Option *o) {
     }
 }
 
+static void describe_file(FILE *f, const char *what, const char *name, const char *path) {
+    char print[FINGERPRINT];
+    gpt2_check(fingerprint_of_file(path, FILE_BLOCKS, print));
+    fprintf(f, "%s%s = a file of %s\n", what, name, print);
+}
+
+// A model file is compared by its contents, whatever its name; a folder by those of its files.
+static void describe_stored(FILE *f) {
+    GPT2Stored stored;
+    if (!hf_is_folder(opt.model)) {
+        describe_file(f, "-e", "", opt.model);
+        return;
+    }
+    gpt2_check(gpt2_stored_open(opt.model, &stored));
+    for (char *const *path = stored.files; *path; path++)
+        describe_file(f, "-e, ", strrchr(*path, '/') + 1, *path);
+    gpt2_stored_close(&stored);
+}
+
 static void describe_model_source(FILE *f, int resume_step) {
     char print[FINGERPRINT];
     if (resume_step >= 0) {
@@ -50,10 +70,9 @@ static void describe_model_source(FILE *f, int resume_step) {
         return;
     }
     fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not looked for");
-    if (model_is_file()) {
-        gpt2_check(fingerprint_of_file(opt.model, FILE_BLOCKS, print));
-        fprintf(f, "-e = a file of %s\n", print);
-    } else
+    if (model_is_stored())
+        describe_stored(f);
+    else
         fprintf(f, "-e = %s\n", opt.model);
 }
 

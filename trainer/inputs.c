@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/error.h"
+#include "../gpt2/hf.h"
 #include "checkpoint.h"
 #include "die.h"
 #include "machine.h"
@@ -10,30 +11,40 @@
 #include "run.h"
 #include "zero_file.h"
 
-int model_is_file(void) {
+int model_is_stored(void) {
+    GPT2Config config;
     const char *dot = strrchr(opt.model, '.');
-    return dot && !strcmp(dot, ".bin");
+    if (dot && !strcmp(dot, ".bin")) return 1;
+    return gpt2_config_from_descriptor(&config, opt.model) && hf_is_folder(opt.model);
 }
 
-// A folder that is no descriptor stands for the model in its last checkpoint.
+// A folder that is neither a descriptor nor Hugging Face's stands for the model in its last checkpoint.
 static void find_model(void) {
     GPT2Config config;
     struct stat st;
-    if (model_is_file() || !gpt2_config_from_descriptor(&config, opt.model)) return;
+    if (model_is_stored() || !gpt2_config_from_descriptor(&config, opt.model)) return;
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
     const char *path = checkpoint_model_in(opt.model);
-    if (!path) die("option -e %s: there is no complete checkpoint in this folder", opt.model);
+    if (!path)
+        die("option -e %s: there is neither a complete checkpoint in this folder nor a model of Hugging Face",
+            opt.model);
     opt.model = path;
 }
 
+static void config_of_stored(GPT2Config *config) {
+    GPT2Stored stored;
+    gpt2_check(gpt2_stored_open(opt.model, &stored));
+    *config = stored.config;
+    gpt2_stored_close(&stored);
+}
+
 void describe_model(GPT2 *model, int resume_step) {
-    gpt2_dtype stored;
     model->dtype = settle_dtype();
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
         checkpoint_config(&model->config);
-    else if (model_is_file())
-        gpt2_check(gpt2_file_read_header(opt.model, &model->config, &stored));
+    else if (model_is_stored())
+        config_of_stored(&model->config);
     else
         gpt2_check(gpt2_config_from_descriptor(&model->config, opt.model));
     gpt2_tensors(&model->config, model->tensors);
@@ -54,14 +65,23 @@ static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int6
     return rc ? gpt2_fail("%s", zero_last_error()) : 0;
 }
 
+static void load_stored(const GPT2 *model) {
+    GPT2Stored stored;
+    gpt2_check(gpt2_stored_open(opt.model, &stored));
+    if (memcmp(&stored.config, &model->config, sizeof stored.config))
+        die("option -e %s: its sizes have changed since the start", opt.model);
+    gpt2_check(gpt2_stored_read(&stored, receive_values, NULL));
+    gpt2_stored_close(&stored);
+}
+
 void load_values(const GPT2 *model) {
-    if (model_is_file())
-        gpt2_check(gpt2_file_read(opt.model, receive_values, NULL));
+    if (model_is_stored())
+        load_stored(model);
     else
         gpt2_check(gpt2_init(&model->config, receive_values, NULL));
 }
 
-static const char *usual_tokenizer(int V) {
+const char *usual_tokenizer(int V) {
     const char *path = "gpt2_tokenizer.bin";
     if (V == 257) return "data/stories_tokenizer.bin";
     if (access(path, F_OK)) path = "data/gpt2_tokenizer.bin";  // where scripts/download.sh puts it

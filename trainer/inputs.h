@@ -5,16 +5,18 @@
 #include "../gpt2/tokenizer.h"
 #include "activations.h"
 
-// 1: -e names a model file; 0: it is a descriptor.
-int model_is_file(void);
+// 1: -e names a model file or a folder of Hugging Face's; 0: it is a descriptor.
+int model_is_stored(void);
 
 // Fills config, tensors, dtype, B, T and the -r of a model, from the checkpoint of this step if it is not -1,
 // else as -e says.
 void describe_model(GPT2 *model, int resume_step);
 
-// Gives the plugin the parameters of a run that does not resume: of the model file, or llm.c's first values.
+// Gives the plugin the parameters of a run that does not resume: of what -e names, or llm.c's first values.
 void load_values(const GPT2 *model);
 
+// Returns the path of the tokenizer that goes with a vocabulary of V tokens.
+const char *usual_tokenizer(int V);
 // Opens the tokenizer that was asked for, else the one that goes with the vocabulary of V tokens. Where that
 // one is not there, or --tokenizer is none, vocab_size stays 0 and tokens are numbers, as in llm.c.
 void open_tokenizer(Tokenizer *tokenizer, int V);

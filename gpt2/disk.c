@@ -1,0 +1,87 @@
+#include "disk.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "error.h"
+
+int disk_open(const char *path, int *fd, int64_t *bytes) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer does not block
+    if (*fd < 0) return gpt2_fail("%s: cannot open: %s", path, strerror(errno));
+    int failed = 0;
+    if (fstat(*fd, &st))
+        failed = gpt2_fail("%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        failed = gpt2_fail("%s: not a regular file", path);
+    *bytes = failed ? 0 : st.st_size;
+    if (failed) close(*fd);  // nothing was written
+    return failed;
+}
+
+int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pread(fd, (char *)to + done, bytes - done, at + (int64_t)done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return gpt2_fail("%s: cannot be read at offset %lld: %s", path, (long long)(at + (int64_t)done),
+                             strerror(errno));
+        if (n == 0)
+            return gpt2_fail("%s: ends at offset %lld: it was cut short meanwhile", path,
+                             (long long)(at + (int64_t)done));
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int disk_temporary(char name[PATH_MAX], const char *path) {
+    uint64_t number;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return gpt2_fail("%s: no random number for a temporary name: %s", path, strerror(errno));
+    if (snprintf(name, PATH_MAX, "%s.%016llx.tmp", path, (unsigned long long)number) >= PATH_MAX)
+        return gpt2_fail("%.64s...: the name is too long", path);
+    return 0;
+}
+
+int disk_create(disk_file *d, const char *path) {
+    *d = (disk_file){ .path = path };
+    if (disk_temporary(d->temporary, path)) return -1;
+    int fd = open(d->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd >= 0) d->f = fdopen(fd, "wb");
+    if (d->f) return 0;
+    gpt2_fail("%s: cannot create: %s", d->temporary, strerror(errno));
+    if (fd < 0) return -1;
+    close(fd);  // nothing was written
+    unlink(d->temporary);
+    return -1;
+}
+
+int disk_write(disk_file *d, const void *data, size_t bytes) {
+    if (fwrite(data, 1, bytes, d->f) == bytes) return 0;
+    return gpt2_fail("%s: cannot write: %s", d->path, strerror(errno));
+}
+
+int disk_sync_parent(const char *path) {
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int failed = fd < 0 || fsync(fd);
+    if (failed) gpt2_fail("%s: written, but its folder cannot be synchronised: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);  // nothing was written through it
+    return failed ? -1 : 0;
+}
+
+int disk_finish(disk_file *d, int failed) {
+    if (!d->f) return -1;
+    if (!failed && (fflush(d->f) || fsync(fileno(d->f))))
+        failed = gpt2_fail("%s: cannot write: %s", d->path, strerror(errno));
+    if (fclose(d->f) && !failed) failed = gpt2_fail("%s: cannot close: %s", d->path, strerror(errno));
+    if (!failed && rename(d->temporary, d->path))
+        failed = gpt2_fail("%s: cannot rename %s to it: %s", d->path, d->temporary, strerror(errno));
+    if (!failed) return disk_sync_parent(d->path);
+    unlink(d->temporary);
+    return -1;
+}

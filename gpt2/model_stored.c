@@ -1,0 +1,51 @@
+// Models on disk, whatever their format.
+#include <stdlib.h>
+#include <sys/stat.h>
+#include "disk.h"
+#include "error.h"
+#include "hf.h"
+#include "model.h"
+
+int gpt2_stored_open(const char *path, GPT2Stored *stored) {
+    struct stat st;
+    if (!stat(path, &st) && S_ISDIR(st.st_mode)) return hf_open(path, stored);
+    return gpt2_file_open(path, stored);
+}
+
+void gpt2_stored_close(GPT2Stored *stored) {
+    if (stored->close) stored->close(stored->ctx);
+    stored->close = NULL;
+}
+
+typedef struct {
+    const GPT2Stored *from;
+    gpt2_sink sink;
+    void *ctx;
+    float *values;  // (GPT2_PIECE)
+} Reading;
+
+static int read_piece(void *ctx, int tensor, int layer, int64_t offset, int64_t n) {
+    Reading *r = ctx;
+    if (r->from->get(r->from->ctx, tensor, layer, offset, n, r->values)) return -1;
+    return r->sink(r->ctx, tensor, layer, offset, n, r->values);
+}
+
+int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx) {
+    Reading r = { stored, sink, ctx, malloc(GPT2_PIECE * sizeof(float)) };
+    if (!r.values) return gpt2_fail("no memory for the pieces of a model");
+    int failed = gpt2_each_piece(&stored->config, read_piece, &r);
+    free(r.values);
+    return failed;
+}
+
+int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int64_t n, float *values) {
+    enum { HALVES = 1 << 14 };
+    uint16_t halves[HALVES];
+    if (dtype == GPT2_F32) return disk_read(fd, path, at, (size_t)n * sizeof *values, values);
+    for (int64_t done = 0; done < n; done += HALVES) {
+        const int64_t some = n - done < HALVES ? n - done : HALVES;
+        if (disk_read(fd, path, at + 2 * done, 2 * (size_t)some, halves)) return -1;
+        for (int64_t i = 0; i < some; i++) values[done + i] = gpt2_value(dtype, halves, (size_t)i);
+    }
+    return 0;
+}
