@@ -318,6 +318,17 @@ int zero_save(zero *z, const char *path, const char *text);
 int zero_load(zero *z, const char *path, char **text);
 // Returns 0 and the trainer's object of a checkpoint, before there is a plugin. Its states are not looked at.
 int zero_checkpoint_text(const char *path, char **text);
+// A checkpoint that is read without a plugin and without its ranks: for programs that convert or inspect one.
+typedef struct zero_checkpoint zero_checkpoint;
+// Returns 0 and *c, which the caller closes, or an error and NULL: no checkpoint, damaged, or of other
+// tables.
+int zero_checkpoint_open(zero_checkpoint **c, const char *path, const zero_tensor *tensors, int n_tensors,
+                         const zero_unit *units, int n_units);
+// Returns 0 and elements [offset, offset + n) of a tensor's layer, of ZERO_MASTER or a moment. Blocks are
+// compared with their checksums as they are read, and one is held.
+int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
+                        float *values);
+void zero_checkpoint_close(zero_checkpoint *c);
 // Returns 0 when the checkpoint is gone, or what a save that died has left of one. One rank calls it.
 int zero_checkpoint_remove(const char *path);
 

@@ -83,6 +83,26 @@ int blocks_read(block_reader *b, int file, int64_t at, int64_t bytes, void *to) 
     return 0;
 }
 
+// Of elements [from, from + n) of a unit those that a part has.
+static int read_overlap(block_reader *b, int file, const saved_part *p, int saved, int64_t from, int64_t n,
+                        float *to) {
+    int64_t begin = p->from > from ? p->from : from;
+    int64_t end = p->from + p->elems < from + n ? p->from + p->elems : from + n;
+    if (end <= begin) return 0;
+    int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
+    return blocks_read(b, file, at, (end - begin) * (int64_t)sizeof(float), to + begin - from);
+}
+
+int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to) {
+    memset(to, 0, n * sizeof *to);
+    for (int i = 0; i < b->m->n_files; i++) {
+        const manifest_file *f = &b->m->files[i];
+        for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
+            if (p->unit == unit) ZERO_TRY(read_overlap(b, i, p, saved, from, n, to));
+    }
+    return 0;
+}
+
 void blocks_end(block_reader *b) {
     close_file(b);
     free(b->bytes);

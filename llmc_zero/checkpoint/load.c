@@ -15,27 +15,11 @@ typedef struct {
     int uses;  // 0: values are only checked
 } source;
 
-// Of elements [from, from + n) of a unit those that a part has.
-static int read_overlap(source *s, int file, const saved_part *p, int saved, int64_t from, int64_t n,
-                        float *to) {
-    int64_t begin = p->from > from ? p->from : from;
-    int64_t end = p->from + p->elems < from + n ? p->from + p->elems : from + n;
-    if (end <= begin) return 0;
-    int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
-    return blocks_read(&s->from, file, at, (end - begin) * (int64_t)sizeof(float), to + begin - from);
-}
-
-// What no part has is padding, and 0.
 static int read_piece(void *ctx, int saved, state_range r) {
     source *s = ctx;
     zero *z = s->z;
     const int64_t from = layout_before(&z->layout.units[r.unit], r.part) + r.from;
-    memset(z->values, 0, r.elems * sizeof *z->values);
-    for (int i = 0; i < s->from.m->n_files; i++) {
-        const manifest_file *f = &s->from.m->files[i];
-        for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
-            if (p->unit == r.unit) ZERO_TRY(read_overlap(s, i, p, saved, from, r.elems, z->values));
-    }
+    ZERO_TRY(blocks_read_unit(&s->from, r.unit, saved, from, r.elems, z->values));
     if (!s->uses) return 0;
     return state_write(state_with(z, saved_values[saved]), COMM, r, STATE_WRITE, z->values, z->staging);
 }
