@@ -40,6 +40,8 @@
 #include "trainer/config_table.h"
 // defines: die, zero_check, gpt2_check, LAYER
 #include "trainer/die.h"
+// defines: export_find, export_write
+#include "trainer/export.h"
 // defines: make_folder, open_folder, check_one_folder
 #include "trainer/folder.h"
 // defines: Generation, CachedPass, generation_*, print_token
@@ -461,9 +463,7 @@ static StepResult train_step(Trainer *t) {
 // set-up, the loop, the end
 
 // What needs no other rank comes first, so that most mistakes are found before the ranks wait for each other.
-static void set_up_alone(Trainer *t, int argc, char **argv) {
-    take_launched_ranks();
-    parse_options(argc, argv);
+static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
     settle_ranks();
@@ -493,6 +493,13 @@ static void config_only(Trainer *t) {
     plugin_settings(t->model.dtype, t->data.micro_batches);
     print_config(&t->model);
     run.layers->free();
+    free_tables(&t->model);
+}
+
+static void export_only(Trainer *t) {
+    export_find(&t->model);
+    describe_to_plugin(&t->model);
+    export_write(&t->model);
     free_tables(&t->model);
 }
 
@@ -589,7 +596,13 @@ static void answer_prompts(Trainer *t) {
 
 int main(int argc, char **argv) {
     static Trainer t;
-    set_up_alone(&t, argc, argv);
+    take_launched_ranks();
+    parse_options(argc, argv);
+    if (opt.export_from || opt.export_to) {
+        export_only(&t);
+        return 0;
+    }
+    set_up_alone(&t);
     if (opt.plan || opt.print_config) {
         if (opt.print_config)
             config_only(&t);

@@ -113,6 +113,18 @@ const char *checkpoint_model_in(const char *folder) {
     return model;
 }
 
+const char *checkpoint_in(const char *folder) {
+    static char path[OUTPUT_PATH];
+    Listing l = list_folder("--export", folder);
+    int newest = 0;
+    while (newest < l.n && !l.found[newest].complete) newest++;
+    const int any = newest < l.n;
+    if (any)
+        path_in(path, folder, l.found[newest].old ? "model_%08d.bin" : "step_%08d", l.found[newest].step);
+    free(l.found);
+    return any ? path : NULL;
+}
+
 // --------
 // which one a run goes on from
 

@@ -25,6 +25,10 @@ const char *checkpoint_model(int step);
 // or NULL if there is none.
 const char *checkpoint_model_in(const char *folder);
 
+// Returns the path of the last complete checkpoint in a folder: its own folder, or of an old run the model
+// file. Valid until the next call; NULL if there is none.
+const char *checkpoint_in(const char *folder);
+
 // (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep.
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 

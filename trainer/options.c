@@ -64,7 +64,8 @@ Options default_options;
 const Option option_table[] = {
     { "Model and data", HEADING, NULL, 0, 0, NULL },
     { "-e", TEXT, &opt.model, 0, 0,
-      "model: llm.c's .bin file, a folder with checkpoints, d12, gpt2:d12, gpt3:c768, or\n"
+      "model: llm.c's .bin file, a GPT-2 of Hugging Face (a folder with config.json and\n"
+      "model.safetensors), a folder with checkpoints, d12, gpt2:d12, gpt3:c768, or\n"
       "l4h4c128v257t64 (default): layers, heads, channels, vocabulary, longest sequence" },
     { "-i", TEXT, &opt.train_data, 0, 0,
       "training token shards, a pattern (default data/stories_train.bin)" },
@@ -172,6 +173,13 @@ const Option option_table[] = {
     { "--prompts", TEXT, &opt.prompts, 0, 0,
       "file of prompts, one a line: the model answers each, holding parameters alone,\n"
       "and nothing is trained" },
+    { "--export", TEXT, &opt.export_from, 0, 0,
+      "writes this model as --to says and ends: a checkpoint step_NNNNNNNN (its masters), a\n"
+      "folder with checkpoints (of its newest), llm.c's .bin file, or a GPT-2 of Hugging\n"
+      "Face; one process, no ranks; in fp32, or with --dtype bf16" },
+    { "--to", TEXT, &opt.export_to, 0, 0,
+      "what --export writes: NAME.bin for llm.c, any other name for a folder that\n"
+      "transformers loads, with --tokenizer in its form; nothing is written over" },
     { "-g", INT, &opt.sample_tokens, 1, 1 << 20, "tokens of a sample or an answer (default 200; llm.c 64)" },
     { "--temperature", REAL, &opt.temperature, 0, 100,
       "of samples: below 1 likelier tokens are taken more often, at 0 always the\n"

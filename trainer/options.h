@@ -53,9 +53,10 @@ typedef struct {
     int resume;                                                // -y
     const char *resume_path;                                   // NULL: none
     int resume_anyway;
-    int val_every, val_batches;       // -v, -m
-    int sample_every, sample_tokens;  // -s, -g
-    const char *prompts;              // NULL: the run trains
+    int val_every, val_batches;           // -v, -m
+    int sample_every, sample_tokens;      // -s, -g
+    const char *prompts;                  // NULL: the run trains
+    const char *export_from, *export_to;  // NULL: nothing is exported
     double temperature;
     const char *progress, *hash;
     const char *trace;  // NULL: no trace
