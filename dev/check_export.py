@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Loads a folder of train_gpt2_zero --export with transformers, and compares its logits with those of
+dev/reference_gpt2.py, in float64, from llm.c's file of the same model. Neither shares code with the exporter.
+
+    train_gpt2_zero --export MODEL --to folder
+    train_gpt2_zero --export MODEL --to model.bin
+    dev/check_export.py folder model.bin
+
+Loading must say nothing: no warning, no key that is missing, left over or of another shape. Exit status: 0: all
+well; 77: transformers or PyTorch is not installed; 1: anything else.
+"""
+import os
+import sys
+import tempfile
+import warnings
+
+try:
+    import numpy as np
+    import torch
+    import transformers
+except ImportError as e:
+    print("skip: %s" % e)
+    sys.exit(77)
+
+import reference_gpt2
+
+ROWS = 3
+
+
+def die(sentence):
+    sys.exit("check_export: " + sentence)
+
+
+def said_by(function):
+    """What `function` returns, and what it has written to stderr, warnings of Python included."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as f, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        os.dup2(f.fileno(), 2)
+        try:
+            result = function()
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+        f.seek(0)
+        return result, f.read().decode()
+
+
+def load(folder):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    return model, info
+
+
+def read_bin(path):
+    """llm.c's file -> configuration and parameters as dev/reference_gpt2.py takes them."""
+    raw = open(path, "rb").read()
+    magic, version, longest, vocab, layers, heads, channels, padded = np.frombuffer(raw, "<i4", 8)
+    if magic != 20240326 or version not in (3, 5):
+        die(path + " is not llm.c's model file")
+    c = reference_gpt2.Config(int(layers), int(heads), int(channels), int(vocab), int(longest))
+    c.padded = int(padded)
+    if version == 3:
+        values = np.frombuffer(raw, "<f4", offset=1024)
+    else:
+        values = (np.frombuffer(raw, "<u2", offset=1024).astype("<u4") << 16).view("<f4")
+    p, at = {}, 0
+    for name, (shape, per_layer) in reference_gpt2.shapes(c).items():
+        n = int(np.prod(shape))
+        p[name] = []
+        for _ in range(c.layers if per_layer else 1):
+            p[name].append(torch.from_numpy(values[at:at + n].astype("f8").reshape(shape)))
+            at += n
+    return c, p
+
+
+def check_model(folder, path):
+    (model, info), said = said_by(lambda: load(folder))
+    if said or any(info.values()):
+        die("loading %s is not silent: %s %s" % (folder, said, {k: v for k, v in info.items() if v}))
+    c, p = read_bin(path)
+    length = min(c.longest, 128)
+    tokens = torch.randint(0, c.vocab, (ROWS, length), generator=torch.Generator().manual_seed(1))
+    dtype = next(model.parameters()).dtype
+    with torch.no_grad():
+        expected = reference_gpt2.logits_of(p, tokens, c)
+        found = model.double()(tokens).logits
+        as_loaded = model.to(dtype)(tokens).logits.double()
+    if found.shape != expected.shape:
+        die("logits have the shape %s, expected %s" % (tuple(found.shape), tuple(expected.shape)))
+    size = expected.abs().max().item()
+    error, own = (found - expected).abs().max().item(), (as_loaded - expected).abs().max().item()
+    print("%s: transformers %s loads it silently; %d logits up to %.3f: in float64 at most %.1e off, in %s "
+          "%.1e" % (folder, transformers.__version__, expected.numel(), size, error, dtype, own))
+    if not error <= 1e-9 * max(size, 1):
+        die("the logits differ")
+    if not own <= (1e-4 if dtype == torch.float32 else 0.1) * max(size, 1):
+        die("the logits differ by more than rounding to %s" % dtype)
+    return model
+
+
+def check_tokenizer(folder, model):
+    tokenizer, said = said_by(lambda: transformers.AutoTokenizer.from_pretrained(folder))
+    if said:
+        die("loading the tokenizer of %s is not silent: %s" % (folder, said))
+    if len(tokenizer) != model.config.vocab_size or tokenizer.eos_token_id != model.config.eos_token_id:
+        die("the tokenizer has %d tokens and ends text with %d" % (len(tokenizer), tokenizer.eos_token_id))
+    text = "Once a caf\u00e9\n  \U0001f600 12."  # shorter than any model here
+    tokens = tokenizer(text)["input_ids"]
+    if tokenizer.decode(tokens) != text:
+        die("the tokenizer turns %r into %r" % (text, tokenizer.decode(tokens)))
+    prompt = tokenizer("Once", return_tensors="pt")
+    _, said = said_by(lambda: model.generate(**prompt, max_new_tokens=4, do_sample=False))
+    if said:
+        die("generating is not silent: %s" % said)
+    print("%s: its tokenizer loads silently, %d tokens; %r is %s" % (folder, len(tokenizer), text[:16],
+                                                                    tokens[:16]))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    transformers.utils.logging.disable_progress_bar()
+    loaded = check_model(*sys.argv[1:])
+    if os.path.exists(os.path.join(sys.argv[1], "vocab.json")):
+        check_tokenizer(sys.argv[1], loaded)
