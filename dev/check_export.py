@@ -19,7 +19,7 @@ try:
     import torch
     import transformers
 except ImportError as e:
-    print("skip: %s" % e)
+    print(e)
     sys.exit(77)
 
 import reference_gpt2

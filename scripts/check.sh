@@ -81,6 +81,10 @@ tests/run.sh build/address $trainer short || status=1
 say $status 'tests under ASan and UBSan'
 try asan_trainer 'the trainer under ASan and UBSan' \
     timeout 400 tests/trainer.sh $trainer resume files outputs options
+try asan_export 'exports and imports under ASan and UBSan' \
+    timeout 400 tests/export.sh $trainer trips refused
+try export 'an export is what transformers reads' timeout 600 tests/export.sh $trainer transformers
+grep '^skip ' build/export.log || true
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 # These measure seconds, so they run one after the other and beside nothing else.
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \

@@ -1,0 +1,681 @@
+// Folders of Hugging Face's: what is written is read back with the same bits, what others write is read, and
+// no damaged or crafted file is believed.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "../gpt2/disk.h"
+#include "../gpt2/error.h"
+#include "../gpt2/hf.h"
+#include "../gpt2/safetensors.h"
+#include "../gpt2/text_file.h"
+#include "../gpt2/transpose.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+// --------
+// folders of the test's own
+
+static char top[] = "/tmp/test_hf.XXXXXX";
+
+static const char *in_top(const char *name) {  // valid until the fourth call after this one
+    static char paths[4][256];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(paths[turn], sizeof paths[turn], "%s/%s", top, name);
+    return paths[turn];
+}
+
+static int count_entries(const char *folder) {
+    int n = -2;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+static void remove_entries(const char *folder) {
+    char path[600];
+    DIR *d = opendir(folder);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] == '.') continue;
+        if (remove(path)) remove_entries(path);
+        remove(path);
+    }
+    if (d) closedir(d);
+}
+
+static int begin(void **state) {
+    (void)state;
+    return mkdtemp(top) ? 0 : -1;
+}
+
+static int end(void **state) {
+    (void)state;
+    remove_entries(top);
+    return rmdir(top);
+}
+
+static void assert_error(int result, const char *part) {
+    assert_int_equal(result, -1);
+    if (!strstr(gpt2_last_error(), part))
+        fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
+}
+
+// --------
+// models whose values follow from their places
+
+// Every 16-bit format has it exactly, and no two neighbours in a row or a column have the same.
+static float value_of(int tensor, int layer, int64_t i) {
+    return (float)((int64_t)((uint64_t)(i + 1) * (uint64_t)(2654435761u + 97 * tensor + layer) >> 7 & 127) -
+                   64) /
+           32;
+}
+
+typedef struct {
+    GPT2Config config;
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    int64_t fails_after;  // values; 0: never
+} Made;
+
+static Made made(const char *descriptor) {
+    Made m = { .fails_after = 0 };
+    assert_int_equal(gpt2_config_from_descriptor(&m.config, descriptor), 0);
+    gpt2_tensors(&m.config, m.tensors);
+    return m;
+}
+
+static float value_in(const Made *m, int tensor, int layer, int64_t i) {
+    const int padding = tensor == WTE && i >= (int64_t)m->config.vocab_size * m->config.channels;
+    return padding ? 0 : value_of(tensor, layer, i);
+}
+
+static int give(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    Made *m = ctx;
+    assert_true(offset >= 0 && n >= 0 && offset + n <= m->tensors[tensor].elems);
+    for (int64_t i = 0; i < n; i++) values[i] = value_in(m, tensor, layer, offset + i);
+    if (!m->fails_after) return 0;
+    m->fails_after -= n;
+    return m->fails_after > 0 ? 0 : gpt2_fail("the source is dry");
+}
+
+static int compare(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    const Made *m = ctx;
+    for (int64_t i = 0; i < n; i++)
+        if (values[i] != value_in(m, tensor, layer, offset + i))
+            return gpt2_fail("tensor %d of layer %d: element %lld is %g, expected %g", tensor, layer,
+                             (long long)(offset + i), values[i], value_in(m, tensor, layer, offset + i));
+    return 0;
+}
+
+static void must(int rc) {
+    if (rc) fail_msg("%s", gpt2_last_error());
+}
+
+static void check_reads(const char *path, Made *m, gpt2_dtype dtype) {
+    GPT2Stored stored;
+    must(gpt2_stored_open(path, &stored));
+    assert_memory_equal(&stored.config, &m->config, sizeof m->config);
+    assert_int_equal(stored.dtype, dtype);
+    must(gpt2_stored_read(&stored, compare, m));
+    gpt2_stored_close(&stored);
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    // the second: wte is longer than a piece, and no side is a multiple of a square
+    static const char *const descriptors[] = { "l2h2c8v257t5", "l1h3c303v1000t70", "l1h1c1v1t1" };
+    for (size_t i = 0; i < COUNT(descriptors); i++)
+        for (gpt2_dtype dtype = GPT2_F32; dtype <= GPT2_BF16; dtype++) {
+            Made m = made(descriptors[i]);
+            const HfModel to = { m.config, dtype, give, &m, NULL };
+            must(hf_write(in_top("written/"), &to));
+            assert_int_equal(count_entries(in_top("written")), 3);
+            check_reads(in_top("written"), &m, dtype);
+            remove_entries(top);
+        }
+}
+
+// A panel has fewer rows than the transpose, and parts are asked for in any order.
+static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    int64_t *asked = ctx;
+    (void)tensor;
+    (void)layer;
+    *asked += n;
+    for (int64_t i = 0; i < n; i++) values[i] = (float)(offset + i);
+    return 0;
+}
+
+static void test_transposer(void **state) {
+    (void)state;
+    enum { ROWS = 5000, COLS = 1700, N = 3001 };  // two panels; numbers up to 2^24
+    Transposer t;
+    int64_t asked = 0;
+    float *values = malloc(N * sizeof *values);
+    must(transposer_begin(&t, give_number, &asked));
+    for (int64_t at = 0; at < (int64_t)ROWS * COLS; at += N) {
+        const int64_t left = (int64_t)ROWS * COLS - at, n = left < N ? left : N;
+        must(transposer_get(&t, 0, 0, ROWS, COLS, at, n, values));
+        for (int64_t i = 0; i < n; i++)
+            assert_true(values[i] == (float)((at + i) % ROWS * COLS + (at + i) / ROWS));
+    }
+    assert_int_equal(asked, (int64_t)ROWS * COLS);  // each element once
+    must(transposer_get(&t, 0, 0, ROWS, COLS, 3, 1, values));
+    assert_true(values[0] == 3 * COLS);
+    must(transposer_get(&t, 0, 0, 3, 2, 1, 4, values));  // another shape of the same tensor: still its rows
+    transposer_end(&t);
+    free(values);
+}
+
+// --------
+// folders as others write them
+
+enum { SHARDS = 2 };
+typedef struct {
+    const char *prefix;  // of names
+    const char *dtype;
+    int shards;   // 0: one file
+    int buffers;  // 1: with attn.bias and attn.masked_bias
+    int head;     // 1: with lm_head.weight; 2: with another value in it
+} Foreign;
+
+static const char config_text[] =
+    "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 4, \"vocab_size\": 5, "
+    "\"n_positions\": 3, \"n_inner\": null, \"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": "
+    "1e-05, \"scale_attn_weights\": true, \"tie_word_embeddings\": true, \"anything\": [1]}";
+
+static uint16_t half_of(float x) {  // of the values above: exact
+    union {
+        float f;
+        uint32_t u;
+    } v = { x };
+    return x == 0 ? 0
+                  : (uint16_t)(v.u >> 16 & 0x8000) | (uint16_t)(((v.u >> 23 & 255) - 112) << 10) |
+                        (uint16_t)(v.u >> 13 & 0x3ff);
+}
+
+static void put_value(FILE *f, const char *dtype, float x) {
+    const uint16_t half = strcmp(dtype, "F16") ? f32_to_bf16(x) : half_of(x);
+    if (!strcmp(dtype, "F32"))
+        fwrite(&x, sizeof x, 1, f);
+    else
+        fwrite(&half, sizeof half, 1, f);
+}
+
+// A file that is being made: its header as text, and its values.
+typedef struct {
+    FILE *header, *values;
+    char *header_text, *value_bytes;
+    size_t header_size, value_size;
+} Pieces;
+
+static void pieces_begin(Pieces *p) {
+    p->header = open_memstream(&p->header_text, &p->header_size);
+    p->values = open_memstream(&p->value_bytes, &p->value_size);
+    fprintf(p->header, "{\"__metadata__\":{\"format\":\"pt\"}");
+}
+
+static void write_safe(const char *path, const char *header, size_t length, const char *values, size_t size) {
+    const uint64_t bytes = length;
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fwrite(&bytes, sizeof bytes, 1, f);
+    fwrite(header, 1, length, f);
+    fwrite(values, 1, size, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void pieces_end(Pieces *p, const char *path) {
+    fprintf(p->header, "}");
+    fclose(p->header);
+    fclose(p->values);
+    write_safe(path, p->header_text, p->header_size, p->value_bytes, p->value_size);
+    free(p->header_text);
+    free(p->value_bytes);
+}
+
+static void put_tensor(Pieces *p, const Foreign *how, const Made *m, const char *name, int tensor, int layer,
+                       int other) {
+    int64_t dims[2] = { 1, 1 };
+    int n_dims;
+    hf_shape(&m->config, tensor, dims, &n_dims);
+    const long begins = ftell(p->values);
+    for (int64_t i = 0; i < dims[0] * (n_dims == 2 ? dims[1] : 1); i++) {
+        const int64_t row = i / dims[1], column = i % dims[1];
+        const int64_t at = hf_is_transposed(tensor) ? column * dims[0] + row : i;
+        put_value(p->values, how->dtype, value_of(tensor, layer, at) + (other && i == 7));
+    }
+    fprintf(p->header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%d%s%.0d],\"data_offsets\":[%ld,%ld]}", name,
+            how->dtype, (int)dims[0], n_dims == 2 ? "," : "", n_dims == 2 ? (int)dims[1] : 0, begins,
+            ftell(p->values));
+}
+
+static void put_buffer(Pieces *p, const char *prefix, const char *name, const char *dtype, int bytes) {
+    const long begins = ftell(p->values);
+    for (int i = 0; i < bytes; i++) fputc(i, p->values);
+    fprintf(p->header, ",\"%sh.1.%s\":{\"dtype\":\"%s\",\"shape\":[1,1,3,3],\"data_offsets\":[%ld,%ld]}",
+            prefix, name, dtype, begins, ftell(p->values));
+}
+
+static void put_all(Pieces p[SHARDS], FILE *map, const Foreign *how, const Made *m) {
+    char name[HF_NAME], full[100];
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        for (int l = 0; l < (m->tensors[i].per_layer ? 2 : 1); l++) {
+            const int shard = how->shards ? i % how->shards : 0;
+            hf_name(name, i, l);
+            snprintf(full, sizeof full, "%s%s", how->prefix, name);
+            put_tensor(&p[shard], how, m, full, i, l, 0);
+            fprintf(map, "%s\"%s\":\"part%d.safetensors\"", i || l ? "," : "", full, shard);
+        }
+    if (how->buffers) {
+        put_buffer(&p[0], how->prefix, "attn.bias", "BOOL", 9);
+        put_buffer(&p[0], how->prefix, "attn.masked_bias", "F8_E4M3", 4);  // a dtype that is not known here
+    }
+    if (how->head) put_tensor(&p[0], how, m, "lm_head.weight", WTE, 0, how->head == 2);
+}
+
+static void write_foreign(const char *folder, const Foreign *how) {
+    char path[400], *text;
+    size_t bytes;
+    Pieces p[SHARDS];
+    const Made m = made("l2h2c4v5t3");
+    FILE *map = open_memstream(&text, &bytes);
+    mkdir(folder, 0777);
+    snprintf(path, sizeof path, "%s/" HF_CONFIG, folder);
+    must(text_file_write(path, config_text));
+    fprintf(map, "{\"metadata\":{},\"weight_map\":{");
+    for (int i = 0; i < SHARDS; i++) pieces_begin(&p[i]);
+    put_all(p, map, how, &m);
+    fprintf(map, "}}");
+    fclose(map);
+    for (int i = 0; i < SHARDS; i++) {
+        snprintf(path, sizeof path, how->shards ? "%s/part%d.safetensors" : "%s/model.safetensors", folder,
+                 i);
+        if (!how->shards && i) snprintf(path, sizeof path, "%s/unused", folder);
+        pieces_end(&p[i], path);
+    }
+    snprintf(path, sizeof path, "%s/" HF_INDEX, folder);
+    if (how->shards) must(text_file_write(path, text));
+    free(text);
+}
+
+static void test_foreign(void **state) {
+    (void)state;
+    static const Foreign cases[] = {
+        { "", "F32", 0, 0, 0 },  // as published
+        { "transformer.", "F32", 0, 0, 0 },
+        { "transformer.", "BF16", 0, 1, 1 },
+        { "", "F16", 0, 1, 0 },
+        { "", "F32", 2, 0, 0 },
+        { "transformer.", "F16", 2, 0, 0 },
+    };
+    static const gpt2_dtype dtypes[] = { GPT2_F32, GPT2_F32, GPT2_BF16, GPT2_F16, GPT2_F32, GPT2_F16 };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Made m = made("l2h2c4v5t3");
+        write_foreign(in_top("foreign"), &cases[i]);
+        assert_true(hf_is_folder(in_top("foreign")));
+        check_reads(in_top("foreign"), &m, dtypes[i]);
+        remove_entries(top);
+    }
+    GPT2Stored stored;
+    Made m = made("l2h2c4v5t3");
+    write_foreign(in_top("foreign"), &(Foreign){ "", "F32", 0, 0, 2 });
+    must(gpt2_stored_open(in_top("foreign"), &stored));
+    assert_error(gpt2_stored_read(&stored, compare, &m),
+                 "lm_head.weight differs from wte.weight from element 7");
+    gpt2_stored_close(&stored);
+    remove_entries(top);
+}
+
+// --------
+// damage and lies
+
+static char *slurp(const char *path, size_t *bytes) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    char *text = calloc(1, 1 << 16);
+    *bytes = fread(text, 1, 1 << 16, f);
+    fclose(f);
+    return text;
+}
+
+static void spill(const char *path, const char *text, size_t bytes) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+// Writes a file with the first `from` in it replaced; its values stay as they are.
+static void replace(const char *path, const char *from, const char *to, int is_safe) {
+    size_t bytes;
+    char *text = slurp(path, &bytes), *changed = calloc(1, 1 << 17);
+    const size_t begin = is_safe ? 8 : 0;
+    const char *at = memmem(text + begin, bytes - begin, from, strlen(from));
+    if (!at) fail_msg("%s: has no %s", path, from);
+    const size_t before = (size_t)(at - text), after = bytes - before - strlen(from);
+    memcpy(changed, text, before);
+    memcpy(changed + before, to, strlen(to));
+    memcpy(changed + before + strlen(to), at + strlen(from), after);
+    if (is_safe) {
+        uint64_t length;
+        memcpy(&length, text, sizeof length);
+        length += strlen(to) - strlen(from);
+        memcpy(changed, &length, sizeof length);
+    }
+    spill(path, changed, before + strlen(to) + after);
+    free(text);
+    free(changed);
+}
+
+static void assert_refused(const char *error) {
+    GPT2Stored stored;
+    const int rc = gpt2_stored_open(in_top("bad"), &stored);
+    if (!rc) fail_msg("opened, expected: %s", error);
+    assert_error(rc, error);
+    if (strncmp(gpt2_last_error(), top, strlen(top))) fail_msg("\"%s\" names no file", gpt2_last_error());
+    remove_entries(top);
+}
+
+#define WTE_ROW "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[5,4],\"data_offsets\":[0,80]}"
+#define WTE_WITH(shape, offsets) \
+    "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void test_bad_headers(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *error;
+    } cases[] = {
+        { "F32", "I32", "\"wte.weight\" is stored as I32" },
+        { "F32", "F64", "F64 of shape [5, 4] does not fill its 80 bytes" },
+        { "F32", "X", "\"wte.weight\" is stored as X" },
+        { "\"F32\"", "7", "\"dtype\" must be a text" },
+        { "[5,4]", "[4,5]", "has the shape [4, 5], and by config.json it must be [5, 4]" },
+        { "[5,4]", "[20]", "has the shape [20], and by config.json it must be [5, 4]" },
+        { "[5,4]", "[-5,-4]", "whole numbers from 0" },
+        { "[5,4]", "[5.0,4]", "whole numbers from 0" },
+        { "[5,4]", "[4611686018427387904,4]", "more elements than a file can hold" },
+        { "[5,4]", "[4611686018427387904,1]", "does not fill its 80 bytes" },
+        { "[5,4]", "[99999999999999999999,4]", "too big integer" },
+        { "[5,4]", "{}", "at most 8 numbers" },
+        { "[5,4]", "[5,4,1,1,1,1,1,1,1]", "at most 8 numbers" },
+        { "[0,80]", "[80,0]", "must grow and lie inside" },
+        { "[0,80]", "[-8,72]", "must grow and lie inside" },
+        { "[0,80]", "[0,9223372036854775807]", "must grow and lie inside" },
+        { "[0,80]", "[0]", "two whole numbers" },
+        { "[0,80]", "[0,80,80]", "two whole numbers" },
+        { "[0,80]", "[\"0\",80]", "two whole numbers" },
+        { "[5,4],\"data_offsets\":[0,80]", "[5,3],\"data_offsets\":[0,60]", "there is a gap" },
+        { "[5,4],\"data_offsets\":[0,80]", "[5,5],\"data_offsets\":[0,100]", "they overlap" },
+        { WTE_ROW ",", "",
+          "begins at byte 80 of the values, and the one before ends at byte 0: there is a gap" },
+        { WTE_ROW, WTE_ROW "," WTE_ROW, "duplicate object key" },
+        { WTE_ROW, WTE_ROW "," WTE_WITH("[0,4]", "[0,0]"), "duplicate object key" },
+        { WTE_ROW, WTE_ROW ",\"transformer." WTE_WITH("[0,4]", "[0,0]"), "" },
+        { WTE_ROW, "\"wte.weight\":5", "must be an object" },
+        { "\"wte.weight\"", "\"transformer.wpe.weight\"", "must be [3, 4]" },
+        { "\"wte.weight\"", "\"h.0.attn.bias\"", "its weights have no tensor \"wte.weight\"" },
+        { "\"h.1.ln_1.bias\"", "\"h.2.ln_1.bias\"", "\"n_layer\" in config.json is 2" },
+        { "\"h.1.ln_1.bias\"", "\"h.01.ln_1.bias\"", "none of a GPT-2's" },
+        { "\"h.1.ln_1.bias\"", "\"h.1.ln_3.bias\"", "none of a GPT-2's" },
+        { "\"h.1.ln_1.bias\"", "\"transformer.h.0.ln_1.bias\"",
+          "is there a second time, as \"h.0.ln_1.bias\"" },
+        { "\"h.1.ln_1.bias\"", "\"model.layers.1.input_layernorm.weight\"", "none of a GPT-2's" },
+        { "{\"__metadata__\"", "[\"__metadata__\"", "of its JSON" },
+        { "{\"__metadata__\"", "{{\"__metadata__\"", "of its JSON" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+        replace(in_top("bad/model.safetensors"), cases[i].from, cases[i].to, 1);
+        assert_refused(cases[i].error);
+    }
+}
+
+static void test_bad_files(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t length;  // in the first 8 bytes; 0: as it is
+        long grow;
+        const char *error;
+    } cases[] = {
+        { 1ull << 63, 0, "not a safetensors file" },
+        { UINT64_MAX, 0, "not a safetensors file" },
+        { SAFE_HEADER + 1, 0, "not a safetensors file" },
+        { SAFE_HEADER, 0, "cut short: its header has" },
+        { 4, 0, "of its JSON" },
+        { 0, -1, "lie inside" },
+        { 0, 1, "bytes of values, and its tensors" },
+        { 0, -100000, "cannot be a safetensors file" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t bytes;
+        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+        char *text = slurp(in_top("bad/model.safetensors"), &bytes);
+        if (cases[i].length) memcpy(text, &cases[i].length, sizeof cases[i].length);
+        const long now = (long)bytes + cases[i].grow;
+        spill(in_top("bad/model.safetensors"), text, now > 0 ? (size_t)now : 0);
+        free(text);
+        assert_refused(cases[i].error);
+    }
+    write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+    assert_return_code(remove(in_top("bad/model.safetensors")), errno);
+    assert_refused("neither model.safetensors nor model.safetensors.index.json");
+    write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+    assert_return_code(remove(in_top("bad/model.safetensors")), errno);
+    assert_return_code(mkfifo(in_top("bad/model.safetensors"), 0600), errno);
+    assert_refused("not a regular file");
+    write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+    assert_return_code(remove(in_top("bad/config.json")), errno);
+    assert_refused("config.json: cannot open: No such file");
+}
+
+static void test_bad_configs(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *error;
+    } cases[] = {
+        { "\"gpt2\"", "\"llama\"", "\"model_type\" is \"llama\"; only \"gpt2\"" },
+        { "\"model_type\"", "\"type\"", "\"model_type\" is \"not there\"" },
+        { "\"n_layer\": 2", "\"n_layer\": 0", "\"n_layer\" must be a whole number" },
+        { "\"n_layer\": 2", "\"n_layer\": 2.0", "\"n_layer\" must be a whole number" },
+        { "\"n_layer\": 2", "\"n_layer\": 99999999", "99999999 layers" },
+        { "\"n_layer\": 2", "\"n_layer\": 3", "no tensor \"h.2.ln_1.weight\"" },
+        { "\"n_layer\": 2, ", "", "\"n_layer\" must be a whole number" },
+        { "\"n_head\": 2", "\"n_head\": 3", "cannot be divided among 3 heads" },
+        { "\"n_embd\": 4", "\"n_embd\": 6", "must be [5, 6]" },
+        { "\"vocab_size\": 5", "\"vocab_size\": 4", "must be [4, 4]" },
+        { "\"vocab_size\": 5", "\"vocab_size\": 2147483647", "tokens in the vocabulary" },
+        { "\"n_positions\": 3", "\"n_positions\": 2", "must be [2, 4]" },
+        { "\"n_inner\": null", "\"n_inner\": 32", "\"n_inner\" is 32; this model has 4 x \"n_embd\" = 16" },
+        { "gelu_new", "relu", "\"activation_function\" is \"relu\"; this model has \"gelu_new\"" },
+        { "1e-05", "1e-06", "\"layer_norm_epsilon\" is 1e-06" },
+        { "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "must be true" },
+        { "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "must be true" },
+        { "\"anything\": [1]", "\"add_cross_attention\": true", "must be false" },
+        { "\"anything\": [1]", "\"scale_attn_by_inverse_layer_idx\": 1", "must be false" },
+        { "\"anything\": [1]", "\"n_embd\": 4", "duplicate object key" },
+        { "{", "[", "of its JSON" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+        replace(in_top("bad/config.json"), cases[i].from, cases[i].to, 0);
+        assert_refused(cases[i].error);
+    }
+}
+
+static void test_bad_indexes(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *error;
+    } cases[] = {
+        { "\"weight_map\"", "\"map\"", "\"weight_map\" must be an object" },
+        { "\"part0.safetensors\"", "\"../part0.safetensors\"", "must be a name in the folder" },
+        { "\"part0.safetensors\"", "\".part0\"", "must be a name in the folder" },
+        { "\"part0.safetensors\"", "5", "must be a name in the folder" },
+        { "\"part0.safetensors\"", "\"part7.safetensors\"", "part7.safetensors: cannot open: No such file" },
+        { "\"part0.safetensors\"", "\"part1.safetensors\"", "has no tensor \"wte.weight\"" },
+        { "\"wte.weight\":\"part0.safetensors\",", "", "\"wte.weight\", which the index puts into no file" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 2, 0, 0 });
+        replace(in_top("bad/" HF_INDEX), cases[i].from, cases[i].to, 0);
+        assert_refused(cases[i].error);
+    }
+}
+
+static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    (void)ctx, (void)tensor, (void)layer, (void)offset, (void)n, (void)values;
+    return 0;
+}
+
+// Every bit of the header of a small file: the model is read or refused, whatever it says.
+static void test_flipped_bits(void **state) {
+    (void)state;
+    size_t bytes;
+    write_foreign(in_top("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
+    const char *path = in_top("flipped/model.safetensors");
+    char *text = slurp(path, &bytes);
+    uint64_t header;
+    memcpy(&header, text, sizeof header);
+    int fd = open(path, O_WRONLY), refused = 0;
+    for (size_t bit = 0; bit < 8 * (8 + header); bit++) {
+        GPT2Stored stored;
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        assert_int_equal(pwrite(fd, text + bit / 8, 1, (off_t)(bit / 8)), 1);
+        if (gpt2_stored_open(in_top("flipped"), &stored))
+            refused++;
+        else {
+            gpt2_stored_read(&stored, ignore, NULL);
+            gpt2_stored_close(&stored);
+        }
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        assert_int_equal(pwrite(fd, text + bit / 8, 1, (off_t)(bit / 8)), 1);
+    }
+    close(fd);
+    free(text);
+    assert_true(refused > (int)(4 * header));
+    remove_entries(top);
+}
+
+// --------
+// writing
+
+// What fails leaves nothing, and nothing is written over.
+static void test_failing_writes(void **state) {
+    (void)state;
+    Made m = made("l2h2c64v257t64");
+    const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
+    m.fails_after = 100000;
+    assert_error(hf_write(in_top("out"), &to), "dry");
+    assert_int_equal(count_entries(top), 0);
+
+    m.fails_after = 0;
+    struct rlimit old, small = { 50000, 0 };
+    assert_return_code(getrlimit(RLIMIT_FSIZE, &old), errno);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_return_code(setrlimit(RLIMIT_FSIZE, &small), errno);
+    const int rc = hf_write(in_top("out"), &to);
+    assert_return_code(setrlimit(RLIMIT_FSIZE, &old), errno);
+    assert_error(rc, "File too large");
+    assert_int_equal(count_entries(top), 0);
+
+    must(hf_write(in_top("out"), &to));
+    assert_error(hf_write(in_top("out"), &to), "is there already and not empty");
+    assert_error(hf_write(in_top("out/config.json"), &to), "cannot be a new folder");
+    assert_error(hf_write(in_top("none/out"), &to), "No such file");
+    assert_int_equal(count_entries(top), 1);
+    check_reads(in_top("out"), &m, GPT2_F32);
+    remove_entries(top);
+}
+
+// A hundred MiB of model, whose file has no blocks on the disk, in less than 64 MiB beyond what was held.
+static void test_memory(void **state) {
+    (void)state;
+    struct rusage before, after;
+    Made m = made("l4h8c720v2000t64");
+    int32_t header[256] = { 20240326, 3, 64, 2000, 4, 8, 720, 2048 };
+    GPT2Stored stored;
+    const off_t bytes = 1024 + 4 * gpt2_num_parameters(&m.config);
+    assert_true(bytes > 100 << 20);
+    spill(in_top("large.bin"), (char *)header, sizeof header);
+    assert_return_code(truncate(in_top("large.bin"), bytes), errno);
+    getrusage(RUSAGE_SELF, &before);
+    must(gpt2_stored_open(in_top("large.bin"), &stored));
+    HfModel to = { stored.config, GPT2_F32, stored.get, stored.ctx, NULL };
+    must(hf_write(in_top("large"), &to));
+    gpt2_stored_close(&stored);
+    must(gpt2_stored_open(in_top("large"), &stored));
+    must(gpt2_stored_read(&stored, ignore, NULL));
+    gpt2_stored_close(&stored);
+    getrusage(RUSAGE_SELF, &after);
+    remove_entries(top);
+    if (after.ru_maxrss - before.ru_maxrss > 64 << 10)
+        fail_msg("%ld KiB more than before", after.ru_maxrss - before.ru_maxrss);
+}
+
+// --------
+// the tokenizer
+
+static void write_tokenizer(const char *extra, int n_extra) {
+    uint32_t header[256] = { 20240328, 2, (uint32_t)(257 + n_extra), (uint32_t)(256 + n_extra) };
+    FILE *f = fopen(in_top("tokenizer.bin"), "wb");
+    assert_non_null(f);
+    fwrite(header, sizeof header, 1, f);
+    for (int b = 0; b < 256; b++) fprintf(f, "\1%c", b);
+    for (const char *p = extra; n_extra; n_extra--, p += strlen(p) + 1) fprintf(f, "%c%s", (int)strlen(p), p);
+    fprintf(f, "\5<eot>");
+    assert_int_equal(fclose(f), 0);
+}
+
+static int export_tokenizer(const char *extra, int n_extra) {
+    Tokenizer t;
+    const Made m = made("l2h2c4v5t3");
+    write_tokenizer(extra, n_extra);
+    must(tokenizer_init(&t, in_top("tokenizer.bin")));
+    int rc = hf_tokenizer_write(top, &t, &m.config);
+    tokenizer_free(&t);
+    return rc;
+}
+
+static void test_tokenizer(void **state) {
+    (void)state;
+    must(export_tokenizer("th\0he\0the\0 the\0\xc3\xa9\0", 5));
+    char *text = text_file_read(in_top("merges.txt"));
+    assert_string_equal(text, "#version: 0.2\nt h\nh e\nth e\n\xc4\xa0 the\n\xc3\x83 \xc2\xa9\n");
+    free(text);
+    json_t *vocabulary = safe_json(in_top("vocab.json"), 1 << 20);
+    assert_int_equal(json_object_size(vocabulary), 262);
+    assert_int_equal(json_integer_value(json_object_get(vocabulary, "\xc4\xa0the")), 259);
+    assert_int_equal(json_integer_value(json_object_get(vocabulary, "\xc4\x80")), 0);
+    assert_int_equal(json_integer_value(json_object_get(vocabulary, "\xc5\x83")), 0xad);
+    assert_int_equal(json_integer_value(json_object_get(vocabulary, "<eot>")), 261);
+    json_decref(vocabulary);
+    assert_error(export_tokenizer("the\0", 1), "token 256 is not made of two tokens of smaller numbers");
+    assert_error(export_tokenizer("th\0th\0", 2), "token 257 has the bytes of another one");
+    remove_entries(top);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),  // first, since the peak before counts
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_transposer),
+        cmocka_unit_test(test_foreign),        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_bad_files),      cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_bad_indexes),    cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_tokenizer),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
