@@ -246,20 +246,46 @@ static void pieces_end(Pieces *p, const char *path) {
     free(p->value_bytes);
 }
 
+// What transformers calls them, and which are stored as (in, out).
+static const struct {
+    const char *name;
+    int transposed;
+} theirs[NUM_PARAMETER_TENSORS] = {
+    { "wte.weight", 0 },
+    { "wpe.weight", 0 },
+    { "h.%d.ln_1.weight", 0 },
+    { "h.%d.ln_1.bias", 0 },
+    { "h.%d.attn.c_attn.weight", 1 },
+    { "h.%d.attn.c_attn.bias", 0 },
+    { "h.%d.attn.c_proj.weight", 1 },
+    { "h.%d.attn.c_proj.bias", 0 },
+    { "h.%d.ln_2.weight", 0 },
+    { "h.%d.ln_2.bias", 0 },
+    { "h.%d.mlp.c_fc.weight", 1 },
+    { "h.%d.mlp.c_fc.bias", 0 },
+    { "h.%d.mlp.c_proj.weight", 1 },
+    { "h.%d.mlp.c_proj.bias", 0 },
+    { "ln_f.weight", 0 },
+    { "ln_f.bias", 0 },
+};
+
 static void put_tensor(Pieces *p, const Foreign *how, const Made *m, const char *name, int tensor, int layer,
                        int other) {
-    int64_t dims[2] = { 1, 1 };
-    int n_dims;
-    hf_shape(&m->config, tensor, dims, &n_dims);
+    const GPT2Tensor *t = &m->tensors[tensor];
+    const int matrix = t->n_dims == 2, turned = theirs[tensor].transposed;
+    const int rows = tensor == WTE ? m->config.vocab_size : (int)t->dims[turned];
+    const int columns = matrix ? (int)t->dims[!turned] : 1;
     const long begins = ftell(p->values);
-    for (int64_t i = 0; i < dims[0] * (n_dims == 2 ? dims[1] : 1); i++) {
-        const int64_t row = i / dims[1], column = i % dims[1];
-        const int64_t at = hf_is_transposed(tensor) ? column * dims[0] + row : i;
-        put_value(p->values, how->dtype, value_of(tensor, layer, at) + (other && i == 7));
-    }
-    fprintf(p->header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%d%s%.0d],\"data_offsets\":[%ld,%ld]}", name,
-            how->dtype, (int)dims[0], n_dims == 2 ? "," : "", n_dims == 2 ? (int)dims[1] : 0, begins,
-            ftell(p->values));
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < columns; c++) {
+            const int64_t at = turned ? (int64_t)c * rows + r : (int64_t)r * columns + c;
+            put_value(p->values, how->dtype, value_of(tensor, layer, at) + (other && at == 7));
+        }
+    fprintf(p->header,
+            matrix ? ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%d,%d]"
+                   : ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%d]",
+            name, how->dtype, rows, columns);
+    fprintf(p->header, ",\"data_offsets\":[%ld,%ld]}", begins, ftell(p->values));
 }
 
 static void put_buffer(Pieces *p, const char *prefix, const char *name, const char *dtype, int bytes) {
@@ -270,11 +296,11 @@ static void put_buffer(Pieces *p, const char *prefix, const char *name, const ch
 }
 
 static void put_all(Pieces p[SHARDS], FILE *map, const Foreign *how, const Made *m) {
-    char name[HF_NAME], full[100];
+    char name[64], full[100];
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         for (int l = 0; l < (m->tensors[i].per_layer ? 2 : 1); l++) {
             const int shard = how->shards ? i % how->shards : 0;
-            hf_name(name, i, l);
+            snprintf(name, sizeof name, theirs[i].name, l);
             snprintf(full, sizeof full, "%s%s", how->prefix, name);
             put_tensor(&p[shard], how, m, full, i, l, 0);
             fprintf(map, "%s\"%s\":\"part%d.safetensors\"", i || l ? "," : "", full, shard);
@@ -392,6 +418,25 @@ static void assert_refused(const char *error) {
 #define WTE_ROW "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[5,4],\"data_offsets\":[0,80]}"
 #define WTE_WITH(shape, offsets) \
     "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void test_names(void **state) {
+    (void)state;
+    SafeFile f;
+    Made m = made("l2h2c8v257t5");
+    char name[100];
+    const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
+    must(hf_write(in_top("written"), &to));
+    must(safe_open(&f, in_top("written/model.safetensors")));
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
+        for (int l = 0; l < (m.tensors[i].per_layer ? 2 : 1); l++) {
+            size_t n = (size_t)snprintf(name, sizeof name, "transformer.");
+            snprintf(name + n, sizeof name - n, theirs[i].name, l);
+            if (!json_object_get(f.header, name)) fail_msg("there is no %s", name);
+        }
+    assert_int_equal(f.n, 4 + 2 * 12);
+    safe_close(&f);
+    remove_entries(top);
+}
 
 static void test_bad_headers(void **state) {
     (void)state;
@@ -671,11 +716,12 @@ static void test_tokenizer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),  // first, since the peak before counts
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_transposer),
-        cmocka_unit_test(test_foreign),        cmocka_unit_test(test_bad_headers),
-        cmocka_unit_test(test_bad_files),      cmocka_unit_test(test_bad_configs),
-        cmocka_unit_test(test_bad_indexes),    cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_transposer),
+        cmocka_unit_test(test_foreign),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bad_headers),  cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bad_configs),  cmocka_unit_test(test_bad_indexes),
+        cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_failing_writes),
+        cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
