@@ -90,7 +90,7 @@ static void check_same_ranks(void) {
     remove_checkpoint(path);
 }
 
-// -------- other dtypes
+// -------- read without a plugin
 
 static float *values_of(zero *z, zero_value what) {
     int64_t n = 0;
@@ -103,6 +103,59 @@ static float *values_of(zero *z, zero_value what) {
     all[n] = 0;
     return all;
 }
+
+static const zero_value kinds[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
+
+// values: every state that the plugin had. In pieces, and one that lies in the parts of several ranks.
+static void read_all(zero_checkpoint *c, float *const values[3]) {
+    enum { PIECE = 777 };
+    float piece[PIECE];
+    int64_t wrong = 0, at = 0;
+    for (int k = 0; k < TOY_TENSORS; k++)
+        for (int l = 0; l < toy_tensors[k].layers; at += toy_elems(k), l++)
+            for (int64_t from = 0; from < toy_elems(k); from += PIECE)
+                for (int i = 0; i < 3; i++) {
+                    int64_t n = toy_elems(k) - from < PIECE ? toy_elems(k) - from : PIECE;
+                    MUST(zero_checkpoint_get(c, kinds[i], k, l, from, n, piece));
+                    wrong += memcmp(piece, values[i] + at + from, n * sizeof *piece) != 0;
+                }
+    CHECK(!wrong);
+    CHECK(zero_checkpoint_get(c, ZERO_PARAM, 0, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
+    CHECK(zero_checkpoint_get(c, ZERO_MASTER, TOY_TENSORS, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
+    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 99, 0, 1, piece) == ZERO_ERR_MISUSE);
+    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, toy_elems(0), 1, piece) == ZERO_ERR_MISUSE);
+    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, -1, 1, piece) == ZERO_ERR_MISUSE);
+    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, 1, INT64_MAX, piece) == ZERO_ERR_MISUSE);
+}
+
+static void check_read_alone(void) {
+    char path[PATH_BYTES];
+    path_of(path, "alone");
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++) {
+        zero_config config = config_at(f % 4, f);
+        zero_checkpoint *c = NULL;
+        zero_tensor other[TOY_TENSORS];
+        float *values[3];
+        toy t;
+        CHECK_SETTING("read without a plugin, %s", settings_formats[f].name);
+        MUST(toy_create(&t, &config, NULL));
+        steps(&t, 1, 2);
+        MUST(zero_save(t.z, path, NULL));
+        for (int i = 0; i < 3; i++) values[i] = values_of(t.z, kinds[i]);
+        zero_destroy(t.z);
+        MUST(zero_checkpoint_open(&c, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+        read_all(c, values);
+        zero_checkpoint_close(c);
+        memcpy(other, toy_tensors, sizeof other);
+        other[0].dims[0]++;
+        CHECK(zero_checkpoint_open(&c, path, other, TOY_TENSORS, toy_units, TOY_UNITS) == ZERO_ERR_ARGUMENT);
+        CHECK(!c);
+        for (int i = 0; i < 3; i++) free(values[i]);
+    }
+    remove_checkpoint(path);
+}
+
+// -------- other dtypes
 
 // Masters are fp32 in the file. A parameter that has none is the widened parameter.
 static void check_dtypes(void) {
@@ -626,6 +679,7 @@ int main(int argc, char **argv) {
     } else {
         make_own_folder();
         check_same_ranks();
+        check_read_alone();
         check_dtypes();
         check_damage();
         check_save_again();
