@@ -11,7 +11,7 @@
 #define HF_WEIGHTS "model.safetensors"
 #define HF_INDEX "model.safetensors.index.json"
 
-// Returns 1 if the folder has a configuration or weights of this kind.
+// Returns 1 if the folder has weights of this kind.
 int hf_is_folder(const char *path);
 // Opens one for gpt2_stored_open. Every name, shape and dtype is checked.
 int hf_open(const char *folder, GPT2Stored *stored);

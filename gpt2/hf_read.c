@@ -29,9 +29,9 @@ typedef struct {
 } Folder;
 
 int hf_is_folder(const char *path) {
-    static const char *const names[] = { HF_CONFIG, HF_WEIGHTS, HF_INDEX };
+    static const char *const names[] = { HF_WEIGHTS, HF_INDEX };
     char file[PATH_MAX];
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         if (!hf_path(file, sizeof file, path, names[i]) && !access(file, F_OK)) return 1;
     return 0;
 }

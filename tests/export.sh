@@ -112,7 +112,7 @@ test_refused() {
     refused 'another option' 'option -b: it has no meaning with --export' good a.bin -b 4
     refused 'fp16' 'option --dtype fp16: an export is in fp32 or bf16' good a.bin --dtype fp16
     refused 'no model' 'none.bin: cannot open: No such file' none.bin a.hf
-    refused 'an empty folder' 'neither a complete checkpoint nor a model' . a.hf
+    refused 'an empty folder' 'no complete checkpoint in this folder, and no model.safetensors' . a.hf
     refused 'no place' 'nowhere/a.hf.*No such file' good nowhere/a.hf
     refused 'no tokenizer' 'stories_val.bin: not a tokenizer file' good a.hf --tokenizer data/stories_val.bin
 

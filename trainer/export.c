@@ -75,8 +75,9 @@ void export_find(GPT2 *model) {
     if (is_folder(from.path) && !has_manifest(from.path) && !hf_is_folder(from.path)) {
         from.path = checkpoint_in(opt.export_from);
         if (!from.path)
-            die("option --export %s: this folder has neither a complete checkpoint nor a model of Hugging "
-                "Face",
+            die("option --export %s: there is no complete checkpoint in this folder, and no "
+                "model.safetensors of "
+                "Hugging Face's",
                 opt.export_from);
     }
     from.is_checkpoint = has_manifest(from.path);

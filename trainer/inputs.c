@@ -26,7 +26,9 @@ static void find_model(void) {
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
     const char *path = checkpoint_model_in(opt.model);
     if (!path)
-        die("option -e %s: there is neither a complete checkpoint in this folder nor a model of Hugging Face",
+        die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors of "
+            "Hugging "
+            "Face's; of a checkpoint itself --export makes a model for -e",
             opt.model);
     opt.model = path;
 }
