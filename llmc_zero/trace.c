@@ -2,9 +2,11 @@
 #include "clock.h"
 #include "error.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 int trace_init(trace *t, int capacity, memory *m, const memory_request *planned) {
     *t = (trace){ .capacity = capacity, .start_s = clock_now() };
@@ -28,13 +30,19 @@ void trace_add_past(trace *t, zero_event_kind kind, int unit, int thread, double
     if (t->capacity) append(t, &(zero_event){ kind, unit, thread, start_s - t->start_s, end_s - t->start_s });
 }
 
+// A link of that name is not followed.
+static FILE *create(const char *path) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return fd < 0 ? NULL : fdopen(fd, "w");
+}
+
 int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
     static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update",
                                          "wait",    "read",     "write",  "copy" };
     char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+    if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    FILE *f = fopen(temporary, "w");
+    FILE *f = create(temporary);
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
     fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank,
             rank);

@@ -309,8 +309,11 @@ int zero_hash(zero *z, int full, char hex[17]);
 // (collective) Returns 0 when a checkpoint is on disk: the masters and moments of all ranks, and `text`, a
 // JSON object of the trainer's own (NULL: none; rank 0's counts). path: a folder, the same for all ranks and
 // hosts, made if it is not there. It holds the checkpoint that it had, or the new one, at every instant. All
-// ranks fail if one does.
+// ranks fail if one does. ZERO_ERR_ARGUMENT: a value is not finite, and the sentence names it.
 int zero_save(zero *z, const char *path, const char *text);
+// (collective) Returns 0 if what zero_save would write is finite, else ZERO_ERR_ARGUMENT likewise. Outside of
+// a step.
+int zero_check_finite(zero *z);
 // (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
 // ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
 // NULL. ZERO_ERR_IO on all ranks, before any change: missing or damaged; ZERO_ERR_ARGUMENT: of another model.
@@ -329,6 +332,11 @@ int zero_checkpoint_open(zero_checkpoint **c, const char *path, const zero_tenso
 int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
                         float *values);
 void zero_checkpoint_close(zero_checkpoint *c);
+// Returns 0 if every byte of a checkpoint's folder, or of a state file of 0.1.0, is what was saved; else the
+// first damage, with its file and offset. `told`, if not NULL, is called for each file that is good. One
+// process does it, without a plugin, in the memory of two blocks and the manifest.
+typedef void (*zero_verified)(void *ctx, const char *file, int64_t bytes);
+int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx);
 // Returns 0 when the checkpoint is gone, or what a save that died has left of one. One rank calls it.
 int zero_checkpoint_remove(const char *path);
 

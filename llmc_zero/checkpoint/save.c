@@ -3,6 +3,7 @@
 // So whatever happens, the folder has the checkpoint that it had, or the new one.
 #include "../params.h"
 #include "../uses.h"
+#include "finite.h"
 #include "manifest.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -124,6 +125,7 @@ static int put_piece(void *ctx, int saved, state_range r) {
     save *s = ctx;
     zero *z = s->z;
     ZERO_TRY(state_read(state_with(z, saved_values[saved]), COMM, r, z->values, z->staging));
+    ZERO_TRY(finite_values(z, saved, r, z->values));
     return put(s, (const char *)z->values, r.elems * sizeof(float));
 }
 

@@ -1,0 +1,131 @@
+// Reads all of a checkpoint and compares every digest. It needs neither a plugin nor the ranks that wrote it.
+#include "blocks.h"
+#define XXH_INLINE_ALL
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+typedef struct {
+    zero_verified told;
+    void *ctx;
+} listener;
+
+static void tell(const listener *l, const char *path, int64_t bytes) {
+    if (l->told) l->told(l->ctx, path, bytes);
+}
+
+// -------- a folder
+
+// No block of an empty file is ever read, so that it would not be missed.
+static int check_empty(const char *path) {
+    struct stat st;
+    if (lstat(path, &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    if (S_ISREG(st.st_mode) && !st.st_size) return 0;
+    return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld, and the manifest says 0", path,
+                     (long long)st.st_size);
+}
+
+static int read_file(block_reader *b, int file, char *block) {
+    const manifest_file *f = &b->m->files[file];
+    const int64_t size = b->m->block_bytes;
+    for (int64_t at = 0; at < f->bytes; at += size)
+        ZERO_TRY(blocks_read(b, file, at, f->bytes - at < size ? f->bytes - at : size, block));
+    return 0;
+}
+
+static int verify_files(const manifest *m, const char *folder, const listener *l) {
+    block_reader b;
+    char path[PATH_MAX];
+    int rc = blocks_begin(&b, m);
+    char *block = malloc((size_t)m->block_bytes);
+    if (!rc && !block) rc = zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a block", m->path);
+    for (int i = 0; i < m->n_files; i++) {
+        if (rc) break;
+        rc = folder_path(path, folder, m->files[i].name);
+        if (!rc) rc = m->files[i].bytes ? read_file(&b, i, block) : check_empty(path);
+        if (!rc) tell(l, path, m->files[i].bytes);
+    }
+    free(block);
+    blocks_end(&b);
+    return rc;
+}
+
+static int verify_folder(const char *folder, const listener *l) {
+    manifest m;
+    struct stat st = { 0 };
+    int rc = manifest_read(&m, folder);
+    if (!rc && stat(m.path, &st)) rc = zero_fail(ZERO_ERR_IO, "%s: %s", m.path, strerror(errno));
+    if (!rc) tell(l, m.path, st.st_size);
+    if (!rc) rc = verify_files(&m, folder, l);
+    manifest_free(&m);
+    return rc;
+}
+
+// -------- a state file of versions 2 and 3: its last 8 bytes are the digest of all before
+
+enum { PIECE = 1 << 18, OLD_HEADER = 80 };
+
+static int read_old(int fd, const char *path, int64_t bytes, char *piece, XXH3_state_t *digest) {
+    for (int64_t at = 0; at < bytes;) {
+        ssize_t n = pread(fd, piece, bytes - at < PIECE ? (size_t)(bytes - at) : PIECE, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld: %s", path, (long long)at,
+                             strerror(errno));
+        if (n == 0) return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld", path, (long long)at);
+        if (at == 0 && (n < OLD_HEADER || memcmp(piece, "llmczero", 8)))
+            return zero_fail(ZERO_ERR_IO, "%s: neither a checkpoint's folder nor a state file", path);
+        if (XXH3_64bits_update(digest, piece, (size_t)n) != XXH_OK)
+            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", path);
+        at += n;
+    }
+    return 0;
+}
+
+static int compare_old(int fd, const char *path, int64_t bytes, char *piece, XXH3_state_t *digest) {
+    uint64_t stored;
+    if (bytes < OLD_HEADER + (int64_t)sizeof stored)
+        return zero_fail(ZERO_ERR_IO, "%s: %lld bytes are no state file", path, (long long)bytes);
+    bytes -= (int64_t)sizeof stored;
+    ZERO_TRY(read_old(fd, path, bytes, piece, digest));
+    if (pread(fd, &stored, sizeof stored, bytes) != sizeof stored)
+        return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld", path, (long long)bytes);
+    if (stored == XXH3_64bits_digest(digest)) return 0;
+    return zero_fail(ZERO_ERR_IO,
+                     "%s: damaged: the checksum at offset %lld does not match the %lld bytes before it", path,
+                     (long long)bytes, (long long)bytes);
+}
+
+static int verify_old(int fd, const char *path, int64_t bytes, const listener *l) {
+    char *piece = malloc(PIECE);
+    XXH3_state_t *digest = XXH3_createState();
+    int rc = piece && digest && XXH3_64bits_reset(digest) == XXH_OK
+                 ? compare_old(fd, path, bytes, piece, digest)
+                 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", path);
+    if (!rc) tell(l, path, bytes);
+    free(piece);
+    XXH3_freeState(digest);
+    return rc;
+}
+
+int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx) {
+    const listener l = { told, ctx };
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc;
+    if (fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st))
+        rc = zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (S_ISDIR(st.st_mode))
+        rc = verify_folder(path, &l);
+    else if (S_ISREG(st.st_mode))
+        rc = verify_old(fd, path, st.st_size, &l);
+    else
+        rc = zero_fail(ZERO_ERR_IO, "%s: neither a folder nor a file", path);
+    close(fd);  // nothing was written
+    return rc;
+}
