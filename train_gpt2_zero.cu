@@ -42,21 +42,25 @@
 #include "trainer/die.h"
 // defines: export_find, export_write
 #include "trainer/export.h"
-// defines: make_folder, open_folder, check_one_folder
+// defines: make_folder, check_one_folder
 #include "trainer/folder.h"
+// defines: lock_folder, check_folder_lock
+#include "trainer/folder_lock.h"
 // defines: Generation, CachedPass, generation_*, print_token
 #include "trainer/generate.h"
 // defines: TrainingData, data_*, describe_model, load_values
 #include "trainer/inputs.h"
 // defines: take_launched_ranks, check_launched_ranks, settle_*
 #include "trainer/machine.h"
+// defines: logs_begin, logs_continue
+#include "trainer/logs.h"
 // defines: settle_memory, activations_to_come, out_of_memory
 #include "trainer/memory.h"
 // defines: opt, parse_options, settle_options
 #include "trainer/options.h"
 // defines: print_plan
 #include "trainer/plan.h"
-// defines: Report, StepResult, report_*, write_trace, now
+// defines: Report, StepResult, report_*, try_outputs, write_trace, now
 #include "trainer/report.h"
 // defines: run (the plugin, ranks, step), print0
 #include "trainer/run.h"
@@ -64,6 +68,8 @@
 #include "trainer/settings.h"
 // defines: print_start, print_inference_start
 #include "trainer/start_table.h"
+// defines: verify
+#include "trainer/verify.h"
 // defines: take_zero_file, settle_file_batch
 #include "trainer/zero_file.h"
 
@@ -311,7 +317,7 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
     }
     double loss = sum_of_losses(model);
     if (!isfinite(loss))
-        die("step %d: the loss is not finite (%f); the last checkpoint stays as it is", run.step + 1, loss);
+        die("step %d: the loss is not finite (%f); %s", run.step + 1, loss, checkpoint_that_stands());
     return loss / (tokens * run.ranks);
 }
 
@@ -448,8 +454,8 @@ static StepResult train_step(Trainer *t) {
         return r;
     }
     if (!info.finite)
-        die("step %d: the gradient norm is not finite (%f); the last checkpoint stays as it is", run.step + 1,
-            r.norm);
+        die("step %d: the gradient norm is not finite (%f); %s", run.step + 1, r.norm,
+            checkpoint_that_stands());
     r.zloss = outlier_update(&state->loss_outliers, r.loss);
     r.znorm = outlier_update(&state->norm_outliers, r.norm);
     if (is_outlier("loss", r.zloss, opt.skip_loss_z) || is_outlier("gradient norm", r.znorm, opt.skip_grad_z))
@@ -471,6 +477,11 @@ static void set_up_alone(Trainer *t) {
     settle_device();
     settle_threads();
     settle_overlap();
+    if (!opt.plan && !opt.print_config) {
+        make_folder();
+        lock_folder();
+        try_outputs();
+    }
     t->resume_step = opt.prompts ? -1 : checkpoint_to_resume();
     describe_model(&t->model, t->resume_step);
     t->data.micro_batches = 1;
@@ -485,7 +496,6 @@ static void open_files(Trainer *t) {
     if (opt.max_steps)
         gpt2_check(schedule_init(&t->schedule, opt.schedule, (float)opt.lr, opt.warmup, t->data.steps,
                                  (float)opt.lr_final));
-    open_folder(t->resume_step >= 0);
 }
 
 static void config_only(Trainer *t) {
@@ -515,17 +525,27 @@ static void set_up_together(Trainer *t) {
     char *same = must_be_same(&t->model, t->resume_step, &t->data.train, &t->data.val);
     zero_config config = create_plugin(&t->model, t->data.micro_batches, same);
     free(same);
+    check_folder_lock();
     check_one_folder();
     note_differences();
     settle_memory(&t->model, &config);
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
+// Whether it is time for what happens every so many steps. It also happens at the end.
+static int is_due(const Trainer *t, int every) {
+    if (!every) return 0;
+    return run.step == t->data.steps || run.step % every == 0;
+}
+
+static int validates(const Trainer *t) { return is_due(t, opt.val_every) && t->data.val_batches > 0; }
+
 static void begin_or_resume(Trainer *t) {
     outlier_init(&t->state.loss_outliers);
     outlier_init(&t->state.norm_outliers);
     if (t->resume_step < 0) {
         load_values(&t->model);
+        logs_begin();
         return;
     }
     load_checkpoint(&t->model, &t->data, &t->state);
@@ -537,18 +557,14 @@ static void begin_or_resume(Trainer *t) {
     if (t->state.step > t->data.steps)
         die("option -x %d: the checkpoint is at step %d already", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
-}
-
-// Whether it is time for what happens every so many steps. It also happens at the end.
-static int is_due(const Trainer *t, int every) {
-    if (!every) return 0;
-    return run.step == t->data.steps || run.step % every == 0;
+    run.step = t->state.step;
+    logs_continue(run.step, validates(t), checkpoint_leaves_a_course());
 }
 
 // Validation, a sample, a checkpoint.
 static void between_steps(Trainer *t) {
     const int begun = run.step > 0 || run.step == t->data.steps, fresh = run.step != t->resume_step;
-    if (is_due(t, opt.val_every) && t->data.val_batches > 0)
+    if (validates(t))
         report_validation(&t->report, gpt2_validate(&t->model, &t->data.val, t->data.val_batches));
     if (is_due(t, opt.sample_every) && begun) gpt2_sample(&t->model, &t->data.tokenizer);
     if (is_due(t, opt.checkpoint_every) && begun && fresh) {
@@ -577,7 +593,20 @@ static void close_plugin(Trainer *t) {
     free_tables(&t->model);
 }
 
+// Nothing has computed with what the last update made, unless it was saved.
+static void check_last_update(void) {
+    if (checkpoint_is_saved(run.step)) return;
+    int rc = zero_check_finite(run.z);
+    if (!rc) return;
+    zero_failure failure = *zero_last_failure();
+    char more[100];
+    snprintf(more, sizeof more, "; %s", checkpoint_that_stands());
+    run.step--;  // the step that made it
+    die_of_plugin(&failure, more);
+}
+
 static void finish(Trainer *t) {
+    check_last_update();
     report_end(&t->report, &t->model);
     data_close(&t->data);
     close_plugin(t);
@@ -585,7 +614,6 @@ static void finish(Trainer *t) {
 
 // Parameters alone, and no training.
 static void answer_prompts(Trainer *t) {
-    make_folder();
     set_up_together(t);
     load_values(&t->model);
     print_inference_start(&t->model);
@@ -598,6 +626,7 @@ int main(int argc, char **argv) {
     static Trainer t;
     take_launched_ranks();
     parse_options(argc, argv);
+    if (opt.verify) return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
     if (opt.export_from || opt.export_to) {
         export_only(&t);
         return 0;

@@ -18,7 +18,7 @@ static int may_differ(const Option *o) {
     static const char *const own[] = { "-i",        "-j",        "-e",         "--tokenizer",
                                        "-o",        "--trace",   "--tune",     "--zero-config",
                                        "--threads", "--overlap", "--progress", "--nvme",
-                                       "--prompts", "--resume" };
+                                       "--prompts", "--resume",  "--verify" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(o->name, own[i])) return 1;
     return !strncmp(o->name, "-p", 2);  // these say how ranks find each other, which they have

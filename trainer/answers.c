@@ -95,11 +95,9 @@ static void write_answer(FILE *f, const Answers *a, int i, const int *answer) {
     fprintf(f, "}\n");
 }
 
-static FILE *create_file(char path[OUTPUT_PATH], const char *name) {
+static FILE *create_output(char path[OUTPUT_PATH], const char *name) {
     output_path(path, "%s", name);
-    FILE *f = fopen(path, "w");
-    if (!f) die("%s: %s", path, strerror(errno));
-    return f;
+    return create_file(path);
 }
 
 static void close_file(FILE *f, const char *path) {
@@ -110,7 +108,7 @@ static void close_file(FILE *f, const char *path) {
 // Every rank's answers go to all ranks, one after the other.
 static void show_answers(const Answers *a) {
     char path[OUTPUT_PATH];
-    FILE *f = run.rank == 0 && opt.output ? create_file(path, "answers.jsonl") : NULL;
+    FILE *f = run.rank == 0 && opt.output ? create_output(path, "answers.jsonl") : NULL;
     const size_t bytes = opt.sample_tokens * sizeof(int);
     int *answer = malloc_check(bytes);
     for (int i = 0; i < a->prompts.n; i++) {
@@ -181,7 +179,7 @@ static void print_speed(const Speed *s) {
 
 static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
     char path[OUTPUT_PATH];
-    FILE *f = create_file(path, "inference.json");
+    FILE *f = create_output(path, "inference.json");
     fprintf(f, "{\"prompts\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
             a->prompts.n, run.ranks, opt.stage, dtype_name(model->dtype), run.layers->device);
     fprintf(f, " \"prefill_tokens\": %lld, \"prefill_tokens_per_s\": %.2f, \"prefill_ms\": %.3f,\n",

@@ -9,6 +9,8 @@
 #include "../gpt2/error.h"
 #include "die.h"
 #include "folder.h"
+#include "folder_lock.h"
+#include "logs.h"
 #include "options.h"
 #include "run.h"
 
@@ -26,7 +28,13 @@ typedef struct {
     Found *found;  // (n) the newest first
     int n;
     int old_states;  // state files of old runs are there, whether complete or not
+    int had_some;    // there has been a complete one
 } Listing;
+
+// A file that the first complete checkpoint of a folder leaves for good, and the names of those that were set
+// aside.
+#define HAD_SOME "has_checkpoints"
+#define ABANDONED "abandoned_"
 
 // The number in PREFIX%08d, or -1 for every other name.
 static int step_in(const char *name, const char *prefix) {
@@ -64,6 +72,7 @@ static void add_entry(Listing *l, const char *name) {
     int step = step_in(name, "step_");
     add_found(l, step_in(name, "DONE_"), 1, 1);
     if (!strncmp(name, "state_", 6)) l->old_states = 1;
+    if (!strcmp(name, HAD_SOME) || !strncmp(name, ABANDONED, strlen(ABANDONED))) l->had_some = 1;
     if (step < 0) return;
     path_in(manifest, l->folder, "step_%08d/manifest.json", step);
     add_found(l, step, 0, is_there(manifest));
@@ -100,14 +109,42 @@ const char *checkpoint_model(int step) {
     return path;
 }
 
+// As checkpoint_check_model.
+static int check_model_file(const char *folder, int step) {
+    char checkpoint[OUTPUT_PATH], manifest[OUTPUT_PATH + 16], model[OUTPUT_PATH];
+    char *text = NULL;
+    path_in(checkpoint, folder, "step_%08d", step);
+    path_in(model, folder, "model_%08d.bin", step);
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", checkpoint);
+    if (!is_there(manifest)) return 1;
+    if (zero_checkpoint_text(checkpoint, &text)) return gpt2_fail("%s", zero_last_error());
+    int failed = saved_run_check_model(text, model);
+    free(text);
+    return failed;
+}
+
+int checkpoint_check_model(const char *path) {
+    char folder[OUTPUT_PATH], name[64];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
+    if (strlen(name) > 4) name[strlen(name) - 4] = 0;  // ".bin"
+    int step = step_in(name, "model_");
+    return step < 0 ? 1 : check_model_file(folder, step);
+}
+
 const char *checkpoint_model_in(const char *folder) {
     static char path[OUTPUT_PATH];
     Listing l = list_folder("-e", folder);
     const char *model = NULL;
-    for (int i = 0; i < l.n && !model; i++) {
+    for (int i = 0; i < l.n; i++) {
         if (!l.found[i].complete) continue;
         path_in(path, folder, "model_%08d.bin", l.found[i].step);
-        if (is_there(path)) model = path;
+        if (!is_there(path)) continue;
+        model = path;
+        if (check_model_file(folder, l.found[i].step) >= 0) break;
+        model = NULL;
+        print0("%s; looking for an older checkpoint\n", gpt2_last_error());
     }
     free(l.found);
     return model;
@@ -125,12 +162,52 @@ const char *checkpoint_in(const char *folder) {
     return any ? path : NULL;
 }
 
+// Ranks that have saved an old state file; docs/formats.md has its header. 1 if it cannot be read, which is
+// found when it is verified.
+static int ranks_of_old(const char *path) {
+    int32_t header[4] = { 0 };
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(header, sizeof header, 1, f) : 0;
+    if (f) fclose(f);  // nothing was written
+    return n == 1 && header[3] > 0 && header[3] <= 99999 ? header[3] : 1;
+}
+
+static int visit_old(const char *folder, int step, const char *model, CheckpointVisitor fn, void *ctx) {
+    char path[OUTPUT_PATH];
+    int rc = 0, ranks = 1;
+    for (int rank = 0; rank < ranks; rank++) {
+        if (snprintf(path, sizeof path, "%s/state_%08d_%05d.bin", folder, step, rank) >= OUTPUT_PATH)
+            die("%.64s...: the name is too long", folder);
+        if (rank == 0) ranks = ranks_of_old(path);
+        rc |= fn(ctx, &(CheckpointPaths){ path, rank ? NULL : model, 1 });
+    }
+    return rc;
+}
+
+int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx) {
+    Listing l = list_folder("--verify", folder);
+    char states[OUTPUT_PATH], model[OUTPUT_PATH];
+    int rc = 0;
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        path_in(states, folder, "step_%08d", f->step);
+        path_in(model, folder, "model_%08d.bin", f->step);
+        if (f->old)
+            rc |= visit_old(folder, f->step, model, fn, ctx);
+        else
+            rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete });
+    }
+    free(l.found);
+    return rc;
+}
+
 // --------
 // which one a run goes on from
 
 static struct {
     Listing in;
-    int at;                  // which of them; in.n: the folder of --resume, none else
+    int at;                  // which of them
+    int named;               // 1: the folder of --resume, and no other one instead
     int step;                // -1: none is chosen
     int old;                 // as in Found
     char path[OUTPUT_PATH];  // what zero_load takes
@@ -172,54 +249,83 @@ static int choose_from(int from) {
     int tried = 0;
     for (chosen.at = from; chosen.at < chosen.in.n; chosen.at++) {
         const Found *f = &chosen.in.found[chosen.at];
-        if (!f->complete) continue;
-        if (tried++) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
+        if (tried) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
+        tried = 1;
+        path_in(path, chosen.in.folder, "step_%08d", f->step);
+        if (!f->complete) {
+            gpt2_fail("%s: the save did not end", path);
+            continue;
+        }
         if (f->old) {
             choose_old(f->step);
             return 0;
         }
-        path_in(path, chosen.in.folder, "step_%08d", f->step);
         if (!choose_folder(path, f->step)) return 0;
     }
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
 }
 
-static int any_complete(const Listing *l) {
+// Returns the newest one that is complete, or NULL.
+static const Found *newest_complete(const Listing *l) {
     for (int i = 0; i < l->n; i++)
-        if (l->found[i].complete) return 1;
-    return 0;
+        if (l->found[i].complete) return &l->found[i];
+    return NULL;
 }
 
-// No checkpoint is complete. Old states without their mark may be all that is left of a run, so it is not
-// begun anew.
+// No checkpoint is complete. A save that died may have left the others, but where there has been a complete
+// one, or there are states without their mark, a run has been lost, and is not begun anew.
 static void begin_anew(const Listing *l) {
     if (l->old_states)
         die("option -y 1: %s has state files but none that a DONE_ file declares complete; move them away to "
             "begin a new run",
+            l->folder);
+    if (l->had_some)
+        die("option -y 1: %s has had checkpoints, and none is complete now; move the folder away to begin a "
+            "new run",
             l->folder);
     if (l->n)
         print0("no checkpoint in %s is complete: the save of step %d did not end; beginning anew\n",
                l->folder, l->found[0].step);
 }
 
-int checkpoint_to_resume(void) {
-    if (opt.resume_path) {
-        if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
-        return chosen.step;
-    }
-    if (!opt.output) return -1;
-    chosen.in = list_folder("-o", opt.output);
-    if (!any_complete(&chosen.in)) {
-        if (opt.resume) begin_anew(&chosen.in);
-        return -1;
-    }
-    if (!opt.resume) {
-        int newest = 0;
-        while (!chosen.in.found[newest].complete) newest++;
+// A run that neither resumes what is in -o nor belongs to it needs a folder of its own.
+static void refuse_used_folder(const Found *newest) {
+    if (!newest && !logs_exist()) return;
+    check_folder_lock();
+    if (newest)
         die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, and a new run needs a folder of "
             "its own",
-            opt.output, chosen.in.found[newest].step);
-    }
+            opt.output, newest->step);
+    die("option -o: %s holds the logs of an earlier run without checkpoints; a new run needs a folder of its "
+        "own, or -y 1, which keeps those logs under other names",
+        opt.output);
+}
+
+static int lies_in_output(const char *path) {
+    char parent[OUTPUT_PATH];
+    struct stat a, b;
+    snprintf(parent, sizeof parent, "%s/..", path);
+    if (!opt.output || stat(parent, &a) || stat(opt.output, &b)) return 0;
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static int resume_named(const Found *newest) {
+    if (opt.output && !lies_in_output(opt.resume_path)) refuse_used_folder(newest);
+    if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
+    chosen.named = 1;
+    return chosen.step;
+}
+
+// With -y 1 a checkpoint from elsewhere only begins the run: what is in -o has gone on from there.
+int checkpoint_to_resume(void) {
+    if (opt.output) chosen.in = list_folder("-o", opt.output);
+    const Found *newest = newest_complete(&chosen.in);
+    const int goes_on = newest && opt.resume;
+    if (opt.resume_path && !(goes_on && !lies_in_output(opt.resume_path))) return resume_named(newest);
+    if (!opt.output) return -1;
+    if (!opt.resume) refuse_used_folder(newest);
+    if (!newest && opt.resume) begin_anew(&chosen.in);
+    if (!newest) return -1;
     if (choose_from(0)) die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
     return chosen.step;
 }
@@ -243,6 +349,20 @@ const char *checkpoint_evidence(void) {
 }
 
 // --------
+// which checkpoint a run falls back to when it fails
+
+static int standing = -1;  // the step of the last one that was saved or resumed
+
+const char *checkpoint_that_stands(void) {
+    static char sentence[80];
+    if (standing < 0) return "no checkpoint has been saved";
+    snprintf(sentence, sizeof sentence, "the checkpoint of step %d stays as it is", standing);
+    return sentence;
+}
+
+int checkpoint_is_saved(int step) { return standing == step; }
+
+// --------
 // reading
 
 // The state is in *text. One of another step than its name says is not what it is taken for.
@@ -259,9 +379,10 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         if (!rc) {
             if (take_state(text, state)) die("%s: %s", chosen.path, gpt2_last_error());
             free(text);
+            standing = chosen.step;
             return;
         }
-        if (rc != ZERO_ERR_IO || opt.resume_path) zero_check(rc);
+        if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
         // What was damaged has been told by one rank; nothing has changed.
         print0("%s; looking for an older checkpoint\n", zero_last_error());
         zero_failure failure = *zero_last_failure();
@@ -311,7 +432,7 @@ static void remove_checkpoint(const Found *f) {
 }
 
 // Rank 0 removes complete checkpoints beyond the newest -nk, but for those of -nm, and what saves that died
-// have left. Those of later steps are of another course of the run, and stay.
+// have left. It looks at none of later steps: those are no part of this course.
 static void prune(int step) {
     Listing l = list_folder("-o", opt.output);
     int kept = 0;
@@ -325,18 +446,115 @@ static void prune(int step) {
     free(l.found);
 }
 
+// --------
+// another course: checkpoints of later steps than the one that the run goes on from
+
+static void move_to(const char *folder, const char *name) {
+    char from[OUTPUT_PATH], to[OUTPUT_PATH + 300];
+    output_path(from, "%s", name);
+    snprintf(to, sizeof to, "%s/%s", folder, name);
+    if (rename(from, to) && errno != ENOENT) die("%s: cannot be moved to %s: %s", from, to, strerror(errno));
+}
+
+// First what makes it complete.
+static void move_old_files(const char *folder, int step) {
+    char name[64];
+    if (mkdir(folder, 0777)) die("%s: %s", folder, strerror(errno));
+    snprintf(name, sizeof name, "DONE_%08d", step);
+    move_to(folder, name);
+    for (int rank = 0;; rank++) {
+        char path[OUTPUT_PATH];
+        snprintf(name, sizeof name, "state_%08d_%05d.bin", step, rank);
+        output_path(path, "%s", name);
+        if (!is_there(path)) return;
+        move_to(folder, name);
+    }
+}
+
+// It keeps all that it has, under a name that -y 1 does not look at.
+static void set_aside(const Found *f) {
+    char from[OUTPUT_PATH], to[OUTPUT_PATH], model[64];
+    path_in(to, opt.output, ABANDONED "%08d", f->step);
+    for (int number = 1; is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
+    path_in(from, opt.output, "step_%08d", f->step);
+    if (f->old)
+        move_old_files(to, f->step);
+    else if (rename(from, to))
+        die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+    snprintf(model, sizeof model, "model_%08d.bin", f->step);
+    move_to(to, model);
+    print0("the checkpoint of step %d is not of the course that this run goes on with; it is %s now\n",
+           f->step, to);
+}
+
+static int is_of_another_course(const Found *f) { return f->complete && f->step > chosen.step; }
+
+int checkpoint_leaves_a_course(void) {
+    const Found *newest = newest_complete(&chosen.in);
+    return newest && is_of_another_course(newest);
+}
+
+// Before the first save rank 0 sets aside what the run has not gone on from, so that nothing of it is
+// replaced, and -y 1 goes on with what was saved last.
+static void leave_other_courses(void) {
+    static int left;
+    if (run.rank != 0 || left++) return;
+    Listing l = list_folder("-o", opt.output);
+    for (int i = 0; i < l.n; i++)
+        if (is_of_another_course(&l.found[i])) set_aside(&l.found[i]);
+    free(l.found);
+}
+
+// From now on the folder says that it has had a complete checkpoint.
+static void note_saved(int step) {
+    char path[OUTPUT_PATH];
+    standing = step;
+    if (run.rank != 0) return;
+    output_path(path, HAD_SOME);
+    if (is_there(path)) return;
+    FILE *f = create_file(path);
+    fprintf(f,
+            "There has been a complete checkpoint in this folder, so -y 1 does not begin a new run here.\n");
+    int bad = ferror(f);
+    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+}
+
+// --------
+// saving
+
+// A save that failed leaves nothing of itself. Other ranks have removed their files by then.
+static void withdraw(const char *path, int step) {
+    if (zero_barrier(run.z) || run.rank != 0) return;
+    rmdir(path);  // unless it has a checkpoint
+    if (!is_there(path)) remove_file(checkpoint_model(step));
+}
+
+static void save_states(const char *path, const char *text, int step) {
+    int rc = zero_save(run.z, path, text);
+    if (!rc) return;
+    zero_failure failure = *zero_last_failure();
+    char more[100];
+    if (rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE) withdraw(path, step);
+    snprintf(more, sizeof more, "; %s", checkpoint_that_stands());
+    die_of_plugin(&failure, more);
+}
+
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state) {
     const int step = state->step;
     char path[OUTPUT_PATH];
+    run.saving = step;
     print0("writing checkpoint at step %d\n", step);
+    leave_other_courses();
     output_path(path, "step_%08d", step);
     // The folder comes first, so that a save that dies is found by it.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
     gpt2_dtype stored = model->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
     gpt2_check(
         gpt2_file_write(checkpoint_model(step), &model->config, stored, give_values, NULL, run.rank == 0));
-    char *text = saved_run_write(model, data, state);
-    zero_check(zero_save(run.z, path, text));
+    char *text = saved_run_write(model, data, state, run.rank == 0 ? checkpoint_model(step) : NULL);
+    save_states(path, text, step);
     free(text);
+    note_saved(step);
     if (run.rank == 0 && opt.checkpoints_keep) prune(step);
+    run.saving = -1;
 }

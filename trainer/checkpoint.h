@@ -6,8 +6,8 @@
 #include "saved_run.h"
 
 // Chooses the checkpoint that the run goes on from: that of --resume, or with -y 1 the newest complete one in
-// -o whose manifest is good. Returns its step, or -1 for a new run. Without -y 1 a folder that has a
-// checkpoint is refused. What was passed over is told.
+// -o whose manifest is good; with both, that of --resume if -o has none. Returns its step, or -1 for a new
+// run. Without -y 1 a folder that has a checkpoint or logs is refused. What was passed over is told.
 int checkpoint_to_resume(void);
 // Fills the configuration of its model.
 void checkpoint_config(GPT2Config *config);
@@ -29,11 +29,35 @@ const char *checkpoint_model_in(const char *folder);
 // file. Valid until the next call; NULL if there is none.
 const char *checkpoint_in(const char *folder);
 
-// (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep.
+// What a folder has of a checkpoint: the folder of its states, or an old state file of one rank.
+typedef struct {
+    const char *states;
+    const char *model;  // NULL: that is told with the file of rank 0
+    int complete;
+} CheckpointPaths;
+// Calls fn for each checkpoint in a folder, the newest first. Returns the or of what it has returned.
+typedef int (*CheckpointVisitor)(void *ctx, const CheckpointPaths *p);
+int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx);
+
+// Returns 0 if a model file model_%08d.bin is what the checkpoint beside it says, 1 if none says anything of
+// it, -1 with gpt2_last_error() if it is damaged.
+int checkpoint_check_model(const char *path);
+
+// (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep. The
+// first one sets aside complete ones of later steps than the run goes on from, as abandoned_%08d/.
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 
 // (collective) Reads parameters, optimizer state and *state from the chosen checkpoint, or, where its states
 // are damaged, from the newest older one that is good.
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state);
+
+// Returns 1 if there are such, by what was there when the run began.
+int checkpoint_leaves_a_course(void);
+
+// Returns "the checkpoint of step 4 stays as it is", of the last one that was saved or resumed; valid until
+// the next call.
+const char *checkpoint_that_stands(void);
+// Returns 1 if that is the one of this step.
+int checkpoint_is_saved(int step);
 
 #endif

@@ -16,15 +16,19 @@ static int silent_before_create;
 
 void die_silently_before_create(void) { silent_before_create = 1; }
 
-// What stands before a sentence: the rank, unless the sentence is about ranks; then the step.
+// What stands before a sentence: the rank, unless the sentence is about ranks; then the step, or the
+// checkpoint that is being written.
 static void name_the_place(char *place, size_t size, int names_a_rank) {
     *place = 0;
-    if (names_a_rank && run.step >= 0) snprintf(place, size, "step %d: ", run.step + 1);
+    if (names_a_rank && run.saving >= 0)
+        snprintf(place, size, "checkpoint of step %d: ", run.saving);
+    else if (names_a_rank && run.step >= 0)
+        snprintf(place, size, "step %d: ", run.step + 1);
     if (!names_a_rank && run.ranks > 1 && (run.z || run.rank)) snprintf(place, size, "rank %d: ", run.rank);
 }
 
 static void end_job(const char *sentence, int names_a_rank) {
-    char line[SENTENCE + 100], place[32];
+    char line[SENTENCE + 100], place[48];
     int connecting = run.z || run.creating;
     // Without a launcher only -pr tells that another rank will complain about the same option.
     if (!connecting && silent_before_create) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));

@@ -22,11 +22,31 @@ void output_path(char path[OUTPUT_PATH], const char *fmt, ...) {
     if (length >= OUTPUT_PATH - used) die("option -o: the name is too long");
 }
 
-static void open_log(const char *name, int resuming) {
-    char path[OUTPUT_PATH];
-    output_path(path, "%s", name);
-    FILE *f = fopen(path, resuming ? "a" : "w");
-    if (!f || fclose(f)) die("%s: %s", path, strerror(errno));
+static FILE *opened(int fd, const char *path, const char *mode) {
+    FILE *f = fd < 0 ? NULL : fdopen(fd, mode);
+    if (!f) die("%s: %s", path, strerror(errno));
+    return f;
+}
+
+// O_EXCL does not follow a link, so whatever has the name is removed and not written to.
+FILE *create_file(const char *path) {
+    if (unlink(path) && errno != ENOENT) die("%s: cannot be replaced: %s", path, strerror(errno));
+    return opened(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666), path, "w");
+}
+
+FILE *append_to_file(const char *path) {
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    return opened(open(path, flags, 0666), path, "a");
+}
+
+void try_file(const char *option, const char *path) {
+    char temporary[OUTPUT_PATH + 32];
+    struct stat st;
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    if (!lstat(path, &st) && S_ISDIR(st.st_mode)) die("%s: %s is a folder, not a file", option, path);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 || close(fd) || unlink(temporary))
+        die("%s: %s cannot be written: %s", option, path, strerror(errno));
 }
 
 void make_folder(void) {
@@ -37,13 +57,6 @@ void make_folder(void) {
     if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
     if (access(opt.output, W_OK | X_OK))
         die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
-}
-
-void open_folder(int resuming) {
-    make_folder();
-    if (!opt.output || run.rank != 0) return;
-    open_log("main.log", resuming);
-    open_log("metrics.jsonl", resuming);
 }
 
 // --------
@@ -63,7 +76,7 @@ static void agree_on_a_name(char name[64]) {
 }
 
 static void make_file(const char *path) {
-    int fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 || close(fd)) die("%s: %s", path, strerror(errno));
 }
 

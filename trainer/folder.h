@@ -1,6 +1,7 @@
 // The output folder, -o: one for all ranks, on all hosts.
 #ifndef TRAINER_FOLDER_H
 #define TRAINER_FOLDER_H
+#include <stdio.h>
 
 enum { OUTPUT_PATH = 4200 };
 
@@ -9,8 +10,12 @@ void output_path(char path[OUTPUT_PATH], const char *fmt, ...) __attribute__((fo
 
 // Makes the folder where -o names one.
 void make_folder(void);
-// Makes the folder and its logs. The logs go on in a run that resumes, and begin anew in another one.
-void open_folder(int resuming);
+// Each returns a file to write, or ends the run. No symbolic link at the path is followed. create_file begins
+// a new one in place of any that is there.
+FILE *create_file(const char *path);
+FILE *append_to_file(const char *path);
+// Ends the run if a file that is written at the end of the run could not be made there.
+void try_file(const char *option, const char *path);
 
 // (collective) Ends the run unless all ranks see one folder. A checkpoint has a part of each rank, and parts
 // in folders of several hosts would be no checkpoint.

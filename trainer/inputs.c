@@ -42,6 +42,8 @@ static void config_of_stored(GPT2Config *config) {
 
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
+    if (resume_step < 0 && model_is_file() && !opt.plan && !opt.print_config)
+        gpt2_check(checkpoint_check_model(opt.model) < 0);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
         checkpoint_config(&model->config);

@@ -59,7 +59,8 @@ typedef struct {
     const char *export_from, *export_to;  // NULL: nothing is exported
     double temperature;
     const char *progress, *hash;
-    const char *trace;  // NULL: no trace
+    const char *trace;   // NULL: no trace
+    const char *verify;  // NULL: no checkpoint is verified
     // machine
     const char *device, *dtype;
     int threads;    // 0: not given; run.threads is what it came to

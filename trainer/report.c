@@ -1,15 +1,16 @@
 #include "report.h"
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "../gpt2/bar.h"
+#include "checkpoint.h"
 #include "config_table.h"
 #include "die.h"
 #include "folder.h"
+#include "logs.h"
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
@@ -68,20 +69,6 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
 // --------
 // logs
 
-static void append(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void append(const char *name, const char *fmt, ...) {
-    char path[OUTPUT_PATH];
-    if (run.rank != 0 || !opt.output) return;
-    output_path(path, "%s", name);
-    FILE *f = fopen(path, "a");
-    if (!f) die("%s: %s", path, strerror(errno));
-    va_list args;
-    va_start(args, fmt);
-    int bad = vfprintf(f, fmt, args) < 0;
-    va_end(args);
-    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
-}
-
 // A number as JSON has it, which knows no NaN: what was not measured is null.
 static const char *json_number(char text[32], double x) {
     if (!isfinite(x)) return "null";
@@ -91,11 +78,10 @@ static const char *json_number(char text[32], double x) {
 
 static void log_step(const StepResult *step, double seconds, double rate) {
     char norm[32];  // of a step that overflowed it is not finite
-    append("main.log", "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
-    append("metrics.jsonl",
-           "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
-           "\"tokens_per_s\": %.2f}\n",
-           run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
+    log_main("s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
+    log_metrics("{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
+                "\"tokens_per_s\": %.2f}\n",
+                run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
 // --------
@@ -115,9 +101,12 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
 }
 
 void report_validation(Report *r, double loss) {
+    if (!isfinite(loss))
+        die("validation after step %d: the loss is not finite (%f); %s", run.step, loss,
+            checkpoint_that_stands());
     r->val_loss = loss;
     print0("val loss %f\n", loss);
-    append("main.log", "s:%d tel:%.4f\n", run.step, loss);
+    log_main("s:%d tel:%.4f\n", run.step, loss);
 }
 
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
@@ -246,8 +235,7 @@ static void save_summary(const Summary *s) {
     char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     output_path(path, "summary.json");
     output_path(temporary, "summary.json.tmp");
-    FILE *f = fopen(temporary, "w");
-    if (!f) die("%s: %s", temporary, strerror(errno));
+    FILE *f = create_file(temporary);
     write_summary(f, s);
     int bad = ferror(f);
     if (fclose(f) || bad || rename(temporary, path)) {
@@ -278,9 +266,28 @@ void report_end(Report *r, const GPT2 *model) {
     if (run.rank == 0 && opt.output) save_summary(&s);
 }
 
+static void trace_path(char path[OUTPUT_PATH]) {
+    int length = run.rank ? snprintf(path, OUTPUT_PATH, "%s.%d", opt.trace, run.rank)
+                          : snprintf(path, OUTPUT_PATH, "%s", opt.trace);
+    if (length >= OUTPUT_PATH) die("option --trace: the name is too long");
+}
+
+void try_outputs(void) {
+    char path[OUTPUT_PATH];
+    static const char *const at_the_end[] = { "summary.json", "answers.jsonl", "inference.json" };
+    if (opt.trace) {
+        trace_path(path);
+        try_file("option --trace", path);
+    }
+    for (int i = opt.prompts ? 1 : 0; i < (opt.prompts ? 3 : 1); i++) {
+        if (!opt.output || run.rank != 0) return;
+        output_path(path, "%s", at_the_end[i]);
+        try_file("option -o", path);
+    }
+}
+
 void write_trace(void) {
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%s.%d", opt.trace, run.rank);
-    if (length >= (int)sizeof path) die("option --trace: the name is too long");
-    zero_check(zero_trace_write(run.z, run.rank ? path : opt.trace));
+    char path[OUTPUT_PATH];
+    trace_path(path);
+    zero_check(zero_trace_write(run.z, path));
 }

@@ -36,6 +36,9 @@ void report_validation(Report *r, double loss);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
 // (collective) The digests, the last line, and summary.json.
 void report_end(Report *r, const GPT2 *model);
+// Ends the run if a file that it writes at its end could not be made: that of --trace, summary.json and the
+// like.
+void try_outputs(void);
 // Writes what --trace asks for. Each rank has a file of its own.
 void write_trace(void);
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "../gpt2/bar.h"
 
-Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1 };
+Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1, .saving = -1 };
 
 void print0(const char *fmt, ...) {
     if (run.rank != 0) return;

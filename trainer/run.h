@@ -16,6 +16,7 @@ typedef struct {
     int threads;           // OpenMP threads of this rank (settle_threads)
     int overlap;           // 1: collectives run beside the layers (settle_overlap, plugin_settings)
     int step;              // the step under way, from 0; -1 before the first
+    int saving;            // the step whose checkpoint is being written; -1: none is (write_checkpoint)
     double peak_flops;     // operations a second of all ranks; 0 where rank 0 shows no bar (report_begin)
 } Run;
 

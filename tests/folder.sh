@@ -1,0 +1,523 @@
+#!/usr/bin/env bash
+# The output folder: one run at a time, logs with each step once, courses that are left, what is saved as
+# good, and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
+shift
+. scripts/mpi_env.sh
+. tests/cases.sh
+export LC_ALL=C
+
+small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --hash full --dtype fp32
+       --device cpu -i data/stories_train.bin -j data/stories_val.bin --progress lines)
+out=$dir/out screen=$dir/screen
+
+# run NP ARGUMENT...: the trainer on so many ranks; all that it says is in $screen. $through: what starts it.
+through=()
+run() {
+    local np=$1 launcher=()
+    shift
+    [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")
+    timeout -k 2 40 "${launcher[@]}" "${through[@]}" "$trainer" "${small[@]}" "$@" >"$screen" 2>&1 </dev/null
+}
+runs() { run "$@" && return; echo "--- failed: $*"; tail -n 5 "$screen"; return 1; }
+# Fails with a status that is no crash, and with one message.
+is_refused() {
+    run "$@"
+    local status=$?
+    [ $status != 0 ] && [ $status -lt 124 ] && [ "$(grep -ac '^train_gpt2_zero: ' "$screen")" = 1 ] && return
+    echo "--- status $status of: $*"; tail -n 5 "$screen"
+    return 1
+}
+said() { grep -aqE -- "$1" "$screen"; }
+fresh() { rm -rf "$out"; }
+value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$out/summary.json"; }
+hash() { echo "$(value params_hash) $(value state_hash)"; }
+names() { (cd "$out" && shopt -s nullglob && echo $1); }
+steps_in() { sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' "$1" | tr '\n' ' '; }
+flip_byte() {   # FILE OFFSET
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059
+    printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+# ---- the lock
+
+# begin_run NP ARGUMENT...: a long run in the background, once it has made a step.
+begin_run() {
+    local np=$1 launcher=() i
+    shift
+    [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")
+    # shellcheck disable=SC2016
+    timeout -k 2 60 "${launcher[@]}" bash -c 'echo $$ >"$0.${OMPI_COMM_WORLD_RANK:-0}"; exec "$@"' "$dir/pid" \
+        "$trainer" "${small[@]}" -o "$out" -x 1000000 "$@" >"$dir/first" 2>&1 </dev/null &
+    job=$!
+    for ((i = 0; i < 400; i++)); do
+        grep -aqs '^step    1/' "$dir/first" && return 0
+        sleep 0.05
+    done
+    cat "$dir/first"
+    return 1
+}
+end_run() {
+    local pid
+    for pid in "$dir"/pid.*; do kill -KILL "$(<"$pid")"; done 2>/dev/null
+    wait $job 2>/dev/null
+    rm -f "$dir"/pid.*
+}
+
+test_lock() {
+    local np
+    for np in 1 2; do
+        begin "folder.lock, $np ranks: a second run is refused"
+        fresh
+        need 'the first does not begin' begin_run $np
+        for how in '' '-y 1' '-n 1 -y 1'; do
+            # shellcheck disable=SC2086
+            need "with '$how' it is not refused" is_refused $np -o "$out" -x 2 $how
+            need "with '$how' it does not name the holder: $(tail -n 1 "$screen")" said \
+                "$out: another run is using this folder \(host $(hostname), process $(<"$dir/pid.0")\)"
+        done
+        need 'the first has not gone on' kill -0 "$(<"$dir/pid.0")"
+        end_run
+        need 'there are more files' [ "$(names '*')" = 'main.log metrics.jsonl run.lock' ]
+        end
+        begin "folder.lock, $np ranks: a run that was killed leaves none"
+        need 'it does not run' runs $np -o "$out" -x 2 -y 1
+        end
+    done
+    begin 'folder.lock, prompts'
+    fresh
+    echo Once >"$dir/prompts"
+    need 'the first does not begin' begin_run 1
+    need 'it is not refused' is_refused 1 -o "$out" --prompts "$dir/prompts" -g 2 -e l1h2c32v257t32
+    end_run
+    end
+    begin 'folder.lock, a link in its place'
+    fresh
+    mkdir "$out"
+    echo mine >"$dir/mine"
+    ln -s "$dir/mine" "$out/run.lock"
+    need 'it is not refused' is_refused 2 -o "$out" -x 1
+    need "$(tail -n 1 "$screen")" said 'run.lock: Too many levels'
+    need 'the other file was written to' [ "$(<"$dir/mine")" = mine ]
+    end
+    if command -v strace >/dev/null; then
+        begin 'folder.lock, a file system without locks'
+        fresh
+        through=(strace -qq -o /dev/null -e inject=flock:error=ENOLCK)
+        need 'it does not run' runs 1 -o "$out" -x 1
+        through=()
+        need 'it does not say so' [ "$(grep -c '^warning: .*run.lock: this file system has no locks' "$screen")" = 1 ]
+        end
+    fi
+}
+
+# ---- logs
+
+test_logs() {
+    begin 'folder.logs of an earlier run are not cut'
+    fresh
+    need 'the first did not run' runs 2 -o "$out" -x 3
+    cp "$out/main.log" "$dir/main.log"
+    need 'a second run is not refused' is_refused 2 -o "$out" -x 1
+    need "$(tail -n 1 "$screen")" said '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps those'
+    need 'they have changed' cmp -s "$dir/main.log" "$out/main.log"
+    need 'with -y 1 it does not run' runs 2 -o "$out" -x 2 -y 1
+    need 'it does not say where they are' said 'kept as main.log.1 and metrics.jsonl.1'
+    need 'they are not kept' cmp -s "$dir/main.log" "$out/main.log.1"
+    need "steps $(steps_in "$out/metrics.jsonl")" [ "$(steps_in "$out/metrics.jsonl")" = '1 2 ' ]
+    need 'once more it does not run' runs 1 -o "$out" -x 1 -y 1
+    need "$(names 'm*')" [ "$(names 'm*')" = \
+        'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2' ]
+    end
+
+    # As a run that has gone on after its checkpoint of step 4 leaves them, killed while it wrote a line.
+    local how
+    for how in '-v 0' '-v 2 -m 1' '-v 3 -m 1'; do
+        begin "folder.logs have each step once after a resume, $how"
+        fresh
+        # shellcheck disable=SC2086
+        need 'it did not run to the end' runs 2 -o "$out" -x 8 $how
+        mv "$out" "$dir/straight"
+        # shellcheck disable=SC2086
+        need 'it did not run' runs 2 -o "$out" -x 7 -n 4 $how
+        rm -rf "$out/step_00000007" "$out/model_00000007.bin"
+        printf 's:7 trl:5.1' >>"$out/main.log"
+        printf '{"step": 8, "loss"' >>"$out/metrics.jsonl"
+        # shellcheck disable=SC2086
+        need 'it did not resume' runs 2 -o "$out" -x 8 -y 1 $how
+        need 'not at step 4' said '^resuming at step 4$'
+        need "main.log: $(diff "$out/main.log" "$dir/straight/main.log" | tr '\n' ' ')" \
+            cmp -s "$out/main.log" "$dir/straight/main.log"
+        need "steps $(steps_in "$out/metrics.jsonl")" \
+            [ "$(steps_in "$out/metrics.jsonl")" = '1 2 3 4 5 6 7 8 ' ]
+        need 'a temporary file is left' [ -z "$(names '*.tmp')" ]
+        end
+        rm -rf "$dir/straight"
+    done
+
+    begin 'folder.logs are whole if the checkpoint does not load'
+    flip_byte "$(echo "$out"/step_00000004/rank00000-*)" 1000
+    cp "$out/main.log" "$dir/main.log"
+    need 'it is not refused' is_refused 2 -o "$out" -x 9 -y 1
+    need 'they have changed' cmp -s "$dir/main.log" "$out/main.log"
+    end
+
+    begin 'folder.links in the place of files are not followed'
+    local file
+    for file in main.log metrics.jsonl; do
+        fresh
+        mkdir "$out"
+        : >"$dir/empty"
+        ln -s "$dir/empty" "$out/$file"
+        need "$file: it is not refused" is_refused 2 -o "$out" -x 1 -n 1 -y 1
+        need "$file: $(tail -n 1 "$screen")" said "$file: Too many levels"
+        need "$file: the other file was written to" [ ! -s "$dir/empty" ]
+    done
+    echo mine >"$dir/mine"
+    for file in summary.json.tmp summary.json model_00000001.bin model_00000001.bin.tmp has_checkpoints; do
+        fresh
+        mkdir "$out"
+        ln -s "$dir/mine" "$out/$file"
+        need "$file: it did not run" runs 2 -o "$out" -x 1 -n 1
+        need "$file: the other file was written to" [ "$(<"$dir/mine")" = mine ]
+    done
+    end
+}
+
+# ---- courses
+
+test_courses() {
+    local np=2
+    begin 'folder.course: -y 1 goes on with what was saved last'
+    fresh
+    need 'the first course did not run' runs $np -o "$out" -x 6 -n 2 -l 1e-3
+    rm -rf "$dir/straight" && cp -r "$out" "$dir/straight"
+    need 'another course did not begin' runs $np -o "$out" -x 3 -n 3 --resume "$out/step_00000002" -l 2e-3
+    need 'not at step 2' said '^resuming at step 2$'
+    local moved='the checkpoint of step [46] is not of the course that this run goes on with; it is .*/abandoned_0000000[46] now'
+    need 'it is not told' [ "$(grep -cE "^$moved" "$screen")" = 2 ]
+    need "$(names 'step_* abandoned_*')" [ "$(names 'step_* abandoned_*')" = \
+        'step_00000002 step_00000003 abandoned_00000004 abandoned_00000006' ]
+    need 'a checkpoint that was set aside has changed' cmp -s "$dir/straight/step_00000006/manifest.json" \
+        "$out/abandoned_00000006/manifest.json"
+    need 'without its model file' cmp -s "$dir/straight/model_00000006.bin" \
+        "$out/abandoned_00000006/model_00000006.bin"
+    need "steps $(steps_in "$out/metrics.jsonl")" [ "$(steps_in "$out/metrics.jsonl")" = '1 2 3 ' ]
+    need 'the log of the first course is gone' cmp -s "$dir/straight/metrics.jsonl" "$out/metrics.jsonl.1"
+    need 'it did not go on' runs $np -o "$out" -x 6 -n 2 -y 1 -l 2e-3
+    need 'not at step 3' said '^resuming at step 3$'
+    need 'what was set aside is replaced' cmp -s "$dir/straight/step_00000006/manifest.json" \
+        "$out/abandoned_00000006/manifest.json"
+    end
+
+    begin 'folder.course: nothing is set aside before the new course saves'
+    need 'it did not run' runs $np -o "$out" -x 5 --resume "$out/step_00000002" -l 2e-3
+    need "$(names 'step_*')" [ "$(names 'step_*')" = \
+        'step_00000002 step_00000003 step_00000004 step_00000006' ]
+    end
+
+    begin 'folder.course: one that was set aside goes on, and a second one gets another name'
+    need 'it did not resume' runs $np -o "$out" -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
+    need 'not at step 6' said '^resuming at step 6$'
+    need 'from step 2 it did not run' runs $np -o "$out" -x 4 -n 4 --resume "$out/step_00000002" -l 2e-3
+    need "$(names 'abandoned_*')" [ "$(names 'abandoned_*')" = "abandoned_00000003 abandoned_00000004 \
+abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007" ]
+    end
+
+    begin 'folder.course: a damaged checkpoint is set aside, not replaced'
+    fresh
+    need 'it did not run' runs $np -o "$out" -x 4 -n 2
+    flip_byte "$(echo "$out"/step_00000004/rank00001-*)" 1000
+    need 'it did not fall back' runs $np -o "$out" -x 4 -n 2 -y 1
+    need "$(names 'step_* abandoned_*')" [ "$(names 'step_* abandoned_*')" = \
+        'step_00000002 step_00000004 abandoned_00000004' ]
+    end
+
+    begin 'folder.course: a checkpoint of another folder'
+    mv "$out" "$dir/other"
+    need 'it did not begin' runs $np -o "$out" -x 5 -n 1 --resume "$dir/other/step_00000002"
+    need 'it took a folder that was used' is_refused $np -o "$out" -x 5 -n 1 --resume "$dir/other/step_00000004"
+    need "$(tail -n 1 "$screen")" said '-o: .*/out holds a checkpoint at step 5'
+    rm -r "$out"/step_00000005
+    need 'with -y 1 it did not go on' runs $np -o "$out" -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
+    need 'not at step 4' said '^resuming at step 4$'
+    rm -rf "$dir/other"
+    end
+}
+
+# ---- values that are not finite
+
+# Moments and parameters of elements without a gradient are 0 / 0 with --eps 0.
+test_finite() {
+    local np before
+    for np in 1 2; do
+        begin "folder.finite, $np ranks: what is not is not saved"
+        fresh
+        need 'it did not run' runs $np -o "$out" -x 4 -n 2
+        before=$(cd "$out" && sha256sum step_*/* model_*)
+        need 'it is not refused' is_refused $np -o "$out" -x 8 -n 1 -nk 1 -y 1 --eps 0
+        need "$(grep -a ^train_ "$screen")" said "^train_gpt2_zero: checkpoint of step 5: rank [0-9] \(host .*\) has \
+parameters that are not finite: -?nan in [a-z]+, layer [0-9]+, element [0-9]+ \(unit .*\); the checkpoint of step 4 stays"
+        need "other files: $(names 'step_* model_*')" [ "$(cd "$out" && sha256sum step_*/* model_*)" = "$before" ]
+        need "$(names 'step_*')" [ "$(names 'step_*')" = 'step_00000002 step_00000004' ]
+        need 'it does not go on from there' runs $np -o "$out" -x 5 -n 5 -nk 1 -y 1
+        need 'not from step 4' said '^resuming at step 4$'
+        end
+        begin "folder.finite, $np ranks: the last update is looked at without a checkpoint too"
+        fresh
+        need 'it ended well' is_refused $np -o "$out" -x 1 --eps 0
+        need "$(grep -a ^train_ "$screen")" said 'step 1: rank [0-9] .* not finite: .*; no checkpoint has been saved'
+        need 'there is a summary' [ ! -e "$out/summary.json" ]
+        end
+    done
+    begin 'folder.finite: a delayed update'
+    fresh
+    need 'it ended well' is_refused 2 -o "$out" -x 3 -n 1 --eps 0 --delayed-update 1 --offload-optimizer cpu
+    need "$(grep -a ^train_ "$screen")" said 'checkpoint of step 1: rank [0-9] .* not finite: .*; no checkpoint'
+    need "$(names 'step_* model_*')" [ -z "$(names 'step_* model_*')" ]
+    end
+    begin 'folder.finite: divergence leaves what -nk keeps'
+    fresh
+    need 'it did not diverge' is_refused 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
+    local steps
+    steps=$(names 'step_*')
+    need "left: $steps" [ "$(wc -w <<<"$steps")" = 2 ]
+    need "$(grep -a ^train_ "$screen")" said "the checkpoint of step $((10#${steps##*_})) stays as it is"
+    need 'they are damaged' runs 1 --verify "$out"
+    end
+    begin 'folder.finite: validation'
+    fresh
+    need 'it ended well' is_refused 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0 -v 1 -m 1
+    need "$(grep -a ^train_ "$screen")" said 'validation after step [0-9]+: the loss is not finite \(-?(nan|inf)\)'
+    need "$(names 'step_*')" said "the checkpoint of step $(names 'step_*' | sed 's/.*_0*//') stays as it is"
+    end
+}
+
+# ---- --verify
+
+bad() { grep -c '^BAD ' "$screen"; }
+# verifies_not NAME PATTERN: one damage is found in $out, and the line has the pattern; then $out is as before.
+verifies_not() {
+    begin "folder.verify: $1"
+    need 'status 0' not run 1 --verify "$out"
+    need "$(bad) are bad" [ "$(bad)" = 1 ]
+    need "$(grep '^BAD' "$screen")" said "^BAD .*$2"
+    end
+    rm -rf "$out" && cp -r "$dir/good" "$out"
+}
+
+test_verify() {
+    local states at file refused
+    fresh
+    begin 'folder.verify: a good folder'
+    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    rm -rf "$dir/good" && cp -r "$out" "$dir/good"
+    need 'it is not good' runs 1 --verify "$out"
+    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 8 ]
+    need 'on two ranks it is not' runs 2 --verify "$out/"
+    need 'not told once' [ "$(grep -c ': good, ' "$screen")" = 8 ]
+    need 'one of its checkpoints is not' runs 1 --verify "$out/step_00000002"
+    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 3 ]
+    need 'its model file is not' runs 1 --verify "$out/model_00000002.bin"
+    need 'something was written' diff -r "$out" "$dir/good"
+    end
+
+    states=$(cd "$out" && echo step_00000002/rank00001-*)
+    at=$(($(stat -c %s "$out/$states") - 7))
+    flip_byte "$out/$states" $at
+    verifies_not 'a bit of the states' "$states: damaged: the block of [0-9]+ bytes at offset 0 does not match"
+    truncate -s -1 "$out/$states"
+    verifies_not 'states cut short' "$states: ends at offset $((at + 6)), and the manifest says $((at + 7))"
+    : >"$out/$states"
+    verifies_not 'an empty file' "$states: ends at offset 0"
+    rm "$out/$states"
+    verifies_not 'a file that is missing' "$states: No such file"
+    cp "$out"/step_00000004/rank00001-* "$out/$states"
+    verifies_not 'the file of another save' "$states: damaged"
+    flip_byte "$out/step_00000004/manifest.json" 700
+    verifies_not 'a bit of the manifest' 'step_00000004/manifest.json: damaged: the checksum at offset [0-9]+'
+    for at in 20 1100 50000; do
+        flip_byte "$out/model_00000004.bin" $at
+        refused=0
+        is_refused 2 -e "$out/model_00000004.bin" -x 1 || refused=1
+        begin "folder.verify: byte $at of a model file, when a run starts from it"
+        need 'it is taken' [ $refused = 0 ]
+        need "$(grep -a ^train_ "$screen")" said 'model_00000004.bin: (damaged, or not the file of its checkpoint|[a-z])'
+        end
+        begin "folder.verify: byte $at of a model file, when a run starts from the folder"
+        need 'it does not start' runs 2 -e "$out" -x 1
+        need 'not from step 2' said 'model_00000004.bin: damaged, .*; looking for an older checkpoint'
+        end
+        verifies_not "byte $at of a model file" 'model_00000004.bin: damaged, or not the file of its checkpoint'
+    done
+    rm "$out/step_00000004/manifest.json"
+    begin 'folder.verify: a save that did not end'
+    need 'it counts as damage' runs 1 --verify "$out"
+    need 'it is not told' said 'step_00000004: the save did not end'
+    end
+    rm -rf "$out" && mkdir "$out"
+    begin 'folder.verify: nothing there'
+    need 'an empty folder is good' not run 1 --verify "$out"
+    need "$(<"$screen")" said "^BAD $out: there is no complete checkpoint"
+    need 'what is not there is good' not run 1 --verify "$out/nowhere"
+    need "$(<"$screen")" said '^BAD .*nowhere: No such file'
+    need 'another file is good' not run 1 --verify data/stories_val.bin
+    need "$(<"$screen")" said "^BAD .*: neither a checkpoint's folder nor a state file"
+    end
+
+    rm -rf "$out" && mkdir "$out" && tar xzf tests/old_run.tar.gz -C "$out"
+    rm -rf "$dir/good" && cp -r "$out" "$dir/good"
+    begin 'folder.verify: a run of before 0.2'
+    need 'it is not good' runs 1 --verify "$out"
+    need "$(<"$screen")" [ "$(grep -c 'state_00000004_0000[01].bin: good' "$screen")" = 2 ]
+    need 'its model file can be verified' said 'model_00000004.bin: not verified: no checkpoint beside it'
+    end
+    for file in 0 1; do
+        flip_byte "$out/state_00000004_0000$file.bin" 900
+        verifies_not "a bit of the old file of rank $file" \
+            "state_00000004_0000$file.bin: damaged: the checksum at offset [0-9]+"
+    done
+    rm "$out/state_00000004_00001.bin"
+    verifies_not 'an old file is missing' 'state_00000004_00001.bin: No such file'
+}
+
+# ---- names, paths, listings
+
+# A program that gives a manifest without its last lines the checksum that it must have: docs/formats.md.
+sign_with_c() {
+    "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
+#define XXH_INLINE_ALL
+#include <stdio.h>
+#include <xxhash.h>
+int main(int argc, char **argv) {
+    static char text[1 << 20];
+    FILE *f = argc == 2 ? fopen(argv[1], "r+") : NULL;
+    size_t n = f ? fread(text, 1, sizeof text, f) - 2 : 0;  // the last comma and line feed
+    if (!f || fseek(f, (long)n, SEEK_SET)) return 1;
+    fprintf(f, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, n));
+    return fclose(f) != 0;
+}
+END
+}
+
+test_names() {
+    local file at
+    begin 'folder.names that are none'
+    fresh
+    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    cp -r "$out/step_00000002" "$out/step_00000009.bak"
+    cp -r "$out/step_00000002" "$out/step_9"
+    cp -r "$out/step_00000002" "$out/step_ 0000009"
+    cp -r "$out/step_00000002" "$out/step_000000009"
+    cp -r "$out/step_00000002" "$out/step_99999999999"
+    touch "$out/DONE_00000009.bak" "$out/DONE_9" "$out/model_00000009.bin"
+    need 'it did not resume' runs 2 -o "$out" -x 5 -n 5 -nk 1 -y 1
+    need 'not at step 4' said '^resuming at step 4$'
+    need "$(names 'step_* DONE_* model_*')" [ "$(names 'step_* DONE_* model_*')" = "step_ 0000009 step_000000009 \
+step_00000005 step_00000009.bak step_9 step_99999999999 DONE_00000009.bak DONE_9 model_00000005.bin \
+model_00000009.bin" ]
+    end
+
+    begin 'folder.names of nine digits'
+    fresh
+    need 'it did not run' runs 1 -o "$out" -x 2 -n 2
+    need 'no program that signs manifests' sign_with_c
+    for file in 9999999 99999999 100000000 123456789; do
+        at=$out/$(printf 'step_%08d' $file)
+        cp -r "$out/step_00000002" "$at"
+        sed -i "s/\"step\":2,/\"step\":$file,/; /^\"xxh3\": /,\$d" "$at/manifest.json"
+        need "$file is not signed" "$dir/sign" "$at/manifest.json"
+    done
+    need 'it did not resume' runs 1 -o "$out" -x 123456790 -n 5 -nk 2 -y 1
+    need 'not at step 123456789' said '^resuming at step 123456789$'
+    need "$(names 'step_*')" [ "$(names 'step_*')" = 'step_123456789 step_123456790' ]
+    end
+
+    begin 'folder.paths of files at the end are tried at the start'
+    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x; do
+        fresh
+        need "--trace $file: it is not refused" is_refused 2 -x 1000000 --trace "$file"
+        need "$(grep -a ^train_ "$screen")" said 'option --trace: '
+        need 'it has trained' not said '^step '
+    done
+    # a folder stands where rank 1 writes, and where the summary goes
+    mkdir -p "$dir/trace.1" "$out/summary.json"
+    need "rank 1's trace: it is not refused" is_refused 2 -x 1000000 --trace "$dir/trace"
+    need "$(grep -a ^train_ "$screen")" said "option --trace: $dir/trace.1 is a folder, not a file"
+    need 'summary.json: it is not refused' is_refused 2 -x 1000000 -o "$out"
+    need "$(grep -a ^train_ "$screen")" said 'option -o: .*summary.json is a folder, not a file'
+    fresh
+    need 'a trace is not written' runs 2 -x 1 --trace "$out.trace"
+    need "$(cd "$dir" && ls)" [ "$(cd "$dir" && echo out.trace*)" = 'out.trace out.trace.1' ]
+    end
+}
+
+# fails CALL ERROR PATH ARGUMENT...: one rank whose calls about a path fail.
+fails() {
+    through=(strace -f -qq -o /dev/null -P "$3" -e "inject=$1:error=$2")
+    is_refused 1 "${@:4}"
+    local status=$?
+    through=()
+    return $status
+}
+
+test_listing() {
+    local before error
+    begin 'folder.signs of a checkpoint: a run is not begun anew'
+    fresh
+    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    cp "$out/main.log" "$dir/main.log"
+    rm "$out"/step_*/manifest.json
+    need 'without manifests it is not refused' is_refused 2 -o "$out" -x 4 -n 2 -y 1
+    need "$(grep -a ^train_ "$screen")" said 'out has had checkpoints, and none is complete now'
+    rm -r "$out"/step_*
+    need 'without checkpoints it is not refused' is_refused 2 -o "$out" -x 4 -n 2 -y 1
+    need 'the log has changed' cmp -s "$dir/main.log" "$out/main.log"
+    end
+
+    begin 'folder.signs of a checkpoint: one that lacks its manifest is passed over, and told'
+    fresh
+    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    rm "$out"/step_00000004/manifest.json
+    need 'it did not resume' runs 2 -o "$out" -x 4 -y 1
+    need 'it is not told' said 'step_00000004: the save did not end; looking for an older checkpoint'
+    need 'not at step 2' said '^resuming at step 2$'
+    end
+
+    begin 'folder.signs of a checkpoint: the first save of a run may have died'
+    fresh
+    need 'it did not run' runs 2 -o "$out" -x 2 -n 2
+    rm "$out"/step_*/manifest.json "$out/has_checkpoints"
+    need 'it did not begin anew' runs 2 -o "$out" -x 2 -n 2 -y 1
+    need 'it is not told' said 'the save of step 2 did not end; beginning anew'
+    need 'there is more in its place than one save' [ "$(names 'step_00000002/rank*' | wc -w)" = 2 ]
+    end
+
+    if ! command -v strace >/dev/null; then skip 'folder.listing' 'no strace'; return; fi
+    fresh
+    runs 1 -o "$out" -x 4 -n 2
+    before=$(cd "$out" && sha256sum m* step_*/*)
+    for error in EIO EMFILE EACCES; do
+        begin "folder.listing that fails, $error: a run is not begun anew"
+        for call in openat getdents64; do
+            [ $call$error != getdents64EMFILE ] || continue
+            need "$call: it is not refused" fails $call $error "$out" -o "$out" -x 4 -n 2 -y 1
+            need "$call: $(grep -a ^train_ "$screen")" said 'option -o: .* cannot be searched for checkpoints'
+        done
+        need 'manifest: it is not refused' fails access,faccessat,faccessat2 $error \
+            "$out/step_00000004/manifest.json" -o "$out" -x 4 -n 2 -y 1
+        need 'files have changed' [ "$(cd "$out" && sha256sum m* step_*/*)" = "$before" ]
+        end
+    done
+}
+
+# ----
+
+for group in "${@:-lock logs courses finite verify names listing}"; do
+    for g in $group; do "test_$g" || failed=$((failed + 1)); done
+done
+finish folder

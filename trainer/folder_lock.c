@@ -1,0 +1,78 @@
+#include "folder_lock.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "die.h"
+#include "folder.h"
+#include "options.h"
+#include "run.h"
+
+#define LOCK_FILE "run.lock"
+
+static char refusal[1024 + OUTPUT_PATH];  // "": there is none
+
+static void refuse(const char *path, const char *why) {
+    snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
+}
+
+// What the holder has written: "host a, process 123".
+static void name_holder(char *holder, size_t size, int fd) {
+    ssize_t n = pread(fd, holder, size - 1, 0);
+    holder[n > 0 ? n : 0] = 0;
+    holder[strcspn(holder, "\n")] = 0;
+    for (char *c = holder; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    if (!*holder) snprintf(holder, size, "a process that has not written its name yet");
+}
+
+static void refuse_second_run(int fd) {
+    char holder[300], why[600];
+    name_holder(holder, sizeof holder, fd);
+    snprintf(why, sizeof why,
+             "another run is using this folder (%s); wait for its end, or give this run a folder of its own",
+             holder);
+    refuse(opt.output, why);
+}
+
+static void write_holder(int fd, const char *path) {
+    char host[256] = "", line[320];
+    if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "unknown");
+    int length = snprintf(line, sizeof line, "host %s, process %ld\n", host, (long)getpid());
+    if (ftruncate(fd, 0) || pwrite(fd, line, (size_t)length, 0) != length) refuse(path, strerror(errno));
+}
+
+static int has_no_locks(int error) {
+    return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+// The descriptor stays open until the process ends, and the lock with it. The file itself is never removed,
+// since another process may have opened it already to wait for the lock of a file without a name.
+void lock_folder(void) {
+    char path[OUTPUT_PATH];
+    struct stat st;
+    if (!opt.output || run.rank != 0) return;
+    output_path(path, "%s", LOCK_FILE);
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &st)) {
+        refuse(path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        refuse(path, "not a regular file");
+    } else if (!flock(fd, LOCK_EX | LOCK_NB)) {
+        write_holder(fd, path);
+    } else if (errno == EWOULDBLOCK) {
+        refuse_second_run(fd);
+    } else if (has_no_locks(errno)) {
+        print0("warning: %s: this file system has no locks (%s): nothing stops a second run in this folder\n",
+               path, strerror(errno));
+    } else {
+        refuse(path, strerror(errno));
+    }
+}
+
+void check_folder_lock(void) {
+    if (*refusal) die("%s", refusal);
+}

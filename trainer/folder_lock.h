@@ -1,0 +1,12 @@
+// The lock of the output folder, so that two runs do not mix their files. Rank 0 holds it, and the kernel
+// takes it back when the process ends, however it ends.
+#ifndef TRAINER_FOLDER_LOCK_H
+#define TRAINER_FOLDER_LOCK_H
+
+// Rank 0 takes the lock of -o, before anything there is read or changed. A failure is kept for
+// check_folder_lock, so that it ends all ranks once they are connected.
+void lock_folder(void);
+// Ends the run if rank 0 has not got the lock: the message names the run that has it.
+void check_folder_lock(void);
+
+#endif

@@ -1,0 +1,9 @@
+// --verify: reads what has been saved, and compares every checksum. Nothing else of a run happens.
+#ifndef TRAINER_VERIFY_H
+#define TRAINER_VERIFY_H
+
+// path: a checkpoint, a folder of them, a model file or an old state file. Prints a line for each file that
+// is good, and for each checkpoint that is not its first damage. Returns the exit status: 0: all are good.
+int verify(const char *path);
+
+#endif
