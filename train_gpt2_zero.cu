@@ -593,20 +593,7 @@ static void close_plugin(Trainer *t) {
     free_tables(&t->model);
 }
 
-// Nothing has computed with what the last update made, unless it was saved.
-static void check_last_update(void) {
-    if (checkpoint_is_saved(run.step)) return;
-    int rc = zero_check_finite(run.z);
-    if (!rc) return;
-    zero_failure failure = *zero_last_failure();
-    char more[100];
-    snprintf(more, sizeof more, "; %s", checkpoint_that_stands());
-    run.step--;  // the step that made it
-    die_of_plugin(&failure, more);
-}
-
 static void finish(Trainer *t) {
-    check_last_update();
     report_end(&t->report, &t->model);
     data_close(&t->data);
     close_plugin(t);

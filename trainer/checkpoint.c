@@ -353,6 +353,12 @@ const char *checkpoint_evidence(void) {
 
 static int standing = -1;  // the step of the last one that was saved or resumed
 
+static void die_after_failure(const zero_failure *failure) {
+    char more[100];
+    snprintf(more, sizeof more, "; %s", checkpoint_that_stands());
+    die_of_plugin(failure, more);
+}
+
 const char *checkpoint_that_stands(void) {
     static char sentence[80];
     if (standing < 0) return "no checkpoint has been saved";
@@ -360,7 +366,12 @@ const char *checkpoint_that_stands(void) {
     return sentence;
 }
 
-int checkpoint_is_saved(int step) { return standing == step; }
+void check_last_update(void) {
+    if (standing == run.step || !zero_check_finite(run.z)) return;
+    zero_failure failure = *zero_last_failure();
+    run.step--;  // the step that made it
+    die_after_failure(&failure);
+}
 
 // --------
 // reading
@@ -412,6 +423,7 @@ static void remove_old(int step) {
     remove_file(path);
     snprintf(prefix, sizeof prefix, "state_%08d_", step);
     DIR *dir = opendir(opt.output);
+    if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
         if (strncmp(e->d_name, prefix, strlen(prefix))) continue;
         output_path(path, "%s", e->d_name);
@@ -533,10 +545,8 @@ static void save_states(const char *path, const char *text, int step) {
     int rc = zero_save(run.z, path, text);
     if (!rc) return;
     zero_failure failure = *zero_last_failure();
-    char more[100];
     if (rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE) withdraw(path, step);
-    snprintf(more, sizeof more, "; %s", checkpoint_that_stands());
-    die_of_plugin(&failure, more);
+    die_after_failure(&failure);
 }
 
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state) {

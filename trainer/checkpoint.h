@@ -57,7 +57,8 @@ int checkpoint_leaves_a_course(void);
 // Returns "the checkpoint of step 4 stays as it is", of the last one that was saved or resumed; valid until
 // the next call.
 const char *checkpoint_that_stands(void);
-// Returns 1 if that is the one of this step.
-int checkpoint_is_saved(int step);
+// (collective) At the end of a run: ends it with an error if what its last update made is not finite. Nothing
+// has computed with that yet, and maybe nothing has saved it.
+void check_last_update(void);
 
 #endif

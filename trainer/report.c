@@ -251,6 +251,7 @@ void report_end(Report *r, const GPT2 *model) {
     s.tokens_per_s = typical_rate(r);
     zero_get_files(run.z, &files);
     s.files = files_per_step(r, &files);
+    check_last_update();
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     zero_get_traffic(run.z, &s.traffic);
