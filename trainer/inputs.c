@@ -28,7 +28,7 @@ static void find_model(void) {
     if (!path)
         die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors of "
             "Hugging "
-            "Face's; of a checkpoint itself --export makes a model for -e",
+            "Face's; --export makes a model for -e of a checkpoint itself",
             opt.model);
     opt.model = path;
 }
@@ -42,7 +42,7 @@ static void config_of_stored(GPT2Config *config) {
 
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
-    if (resume_step < 0 && model_is_file() && !opt.plan && !opt.print_config)
+    if (resume_step < 0 && model_is_stored() && !opt.plan && !opt.print_config)
         gpt2_check(checkpoint_check_model(opt.model) < 0);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
