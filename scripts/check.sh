@@ -85,6 +85,8 @@ try asan_export 'exports and imports under ASan and UBSan' \
     timeout 400 tests/export.sh $trainer trips refused
 try export 'an export is what transformers reads' timeout 600 tests/export.sh $trainer transformers
 grep '^skip ' build/export.log || true
+try asan_folder 'the output folder under ASan and UBSan' \
+    timeout 400 tests/folder.sh $trainer logs courses verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 # These measure seconds, so they run one after the other and beside nothing else.
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \

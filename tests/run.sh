@@ -15,6 +15,7 @@
 #   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
 #   mpi_checkpoint  saving and loading; checkpoints.sh   from each number of ranks to each other
 #   export.sh   a checkpoint, llm.c's file and Hugging Face's folder become each other
+#   mpi_good    what is saved as good, and what is found damaged; folder.sh   the output folder of a run
 #   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several
 #                    machines
 #   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the
@@ -95,6 +96,7 @@ programs() {
 waiting() {
     run start 180 tests/start.sh "$trainer"
     run export 120 tests/export.sh "$trainer" trips refused
+    run folder 120 tests/folder.sh "$trainer" lock finite
     run gpu_model 60 tests/test_gpu_model.sh
     run house 120 tests/test_house.sh "$build"
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
@@ -129,6 +131,7 @@ fi
 if [ -z "$short" ]; then
     table mpi_zero 240 1 3
     table mpi_checkpoint 120 1 3
+    table mpi_good 60 3
     run checkpoints 300 tests/checkpoints.sh "$build" 1 2 3
     table mpi_direct 60 3
     table mpi_states 240 3
@@ -136,6 +139,7 @@ if [ -z "$short" ]; then
 else
     table mpi_zero 240 2 4
     table mpi_checkpoint 240 1 4
+    table mpi_good 120 2
     run checkpoints 300 tests/checkpoints.sh "$build" 1 2
     table mpi_direct 60 2 4
     table mpi_states 240 1 2

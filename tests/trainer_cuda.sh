@@ -17,6 +17,8 @@ env='' through=()
 train() {
     local out=$dir/$1 np=$2 launcher=()
     shift 2
+    # a run that does not resume wants a folder of its own
+    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac
     [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")        # alone it starts faster
     # shellcheck disable=SC2086
     env $env timeout -k 2 90 "${launcher[@]}" "${through[@]}" "$trainer" "${model[@]}" -o "$out" "$@" \

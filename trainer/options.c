@@ -164,13 +164,14 @@ const Option option_table[] = {
       "1: resume from the last complete checkpoint in -o, if there is one (default 0: a\n"
       "folder of an earlier run is refused)" },
     { "--resume", TEXT, &opt.resume_path, 0, 0,
-      "resume from this checkpoint, a folder step_NNNNNNNN of any run; with -y 1 only if\n"
-      "there is none in -o yet. Later ones in -o become abandoned_NNNNNNNN at the next save" },
+      "resume from this checkpoint, a folder step_NNNNNNNN of any run; with -y 1 one of\n"
+      "another folder only begins the run. Later ones in -o become abandoned_NNNNNNNN at\n"
+      "the next save" },
     { "--resume-anyway", FLAG, &opt.resume_anyway, 0, 0,
       "resume even with another model in -e, other data, or steps of another size" },
     { "--verify", TEXT, &opt.verify, 0, 0,
-      "read a checkpoint, or all in a folder of -o, compare every checksum, and end: with 0\n"
-      "if all are good; needs no model and no ranks" },
+      "read a checkpoint, or all in a folder of -o, compare every checksum, and end:\n"
+      "with 0 if all are good; needs no model and no ranks" },
     { "-v", INT, &opt.val_every, 0, 1e9, "validate every so many steps (default 100; llm.c 20; 0: never)" },
     { "-m", INT, &opt.val_batches, -1, 1e9, "validation batches (default 10; llm.c 20; -1: all)" },
     { "-s", INT, &opt.sample_every, 0, 1e9,
