@@ -11,7 +11,7 @@ CC      ?= cc
 CFLAGS  ?= -O3 -g
 #? V=1                 shows the commands
 Q       := $(if $(V),,@)
-#? SAN=address|thread  builds with sanitizers, in build/address/ or build/thread/
+#? SAN=address|thread|fuzz  builds with sanitizers, in build/address/ ..; fuzz: for libFuzzer, with CC=clang
 SAN     ?=
 #? CUDA=yes|no|stand-in  with CUDA, without it, or on the processor, for tests; yes where nvcc 12 or newer is
 NVCC_12 := $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.')
@@ -20,9 +20,11 @@ CUDA    ?= $(if $(SAN),no,$(if $(NVCC_12),yes,no))
 BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
-# TSan does not understand OpenMP's barriers, so a rank has one thread there, and its tasks' threads.
-OPENMP  := $(if $(filter thread,$(SAN)),,-fopenmp)
-WARN    := -Wall -Wextra -Wno-unknown-pragmas
+SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow -fno-sanitize-recover=all
+# TSan does not understand OpenMP's barriers, and clang may be without OpenMP, so a rank has one thread there,
+# and its tasks' threads.
+OPENMP  := $(if $(filter thread fuzz,$(SAN)),,-fopenmp)
+WARN    := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter fuzz,$(SAN)),-Wno-missing-field-initializers)
 BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno \
            -fno-trapping-math -MMD -MP -I.
 

@@ -12,9 +12,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include "check.h"
+#include "old_states.h"
 #include "settings.h"
 #include "toy.h"
-#include "../llmc_zero/internal.h"
 
 enum { PATH_BYTES = 200, MOST_TEXT = 1 << 20 };
 static char folder[100];
@@ -528,31 +528,13 @@ static void check_save_again(void) {
 
 // -------- files of versions 2 and 3
 
-typedef struct {
-    char magic[8];
-    uint32_t version, ranks, rank, dtype;
-    uint64_t geometry, elems, user_bytes;
-    loss_scale scale;
-} old_header;
-
-static uint64_t old_geometry(const layout *l) {
-    uint64_t h = l->n_units;
-    for (int i = 0; i < l->n_tensors; i++) {
-        const zero_tensor *t = &l->tensors[i];
-        int64_t numbers[] = { (int64_t)h, zero_tensor_elems(t), t->layers, t->unit };
-        h = XXH3_64bits_withSeed(t->name, strlen(t->name), XXH3_64bits(numbers, sizeof numbers));
-    }
-    return h;
-}
-
 // This rank's file as zero_save wrote it then.
 static void write_old(zero *z, const char *path, int version, uint64_t number) {
     static const zero_value saved[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
     const layout *l = &z->layout;
     char *bytes = NULL;
     size_t n = 0;
-    old_header h = { "llmczero", version, checks.ranks, checks.rank, z->config.numbers.dtype, old_geometry(l),
-                     l->elems,   4,       z->scale };
+    const old_header h = old_header_of(z, version, 4);
     FILE *f = open_memstream(&bytes, &n);
     fwrite(&h, sizeof h, 1, f);
     fwrite("user", 4, 1, f);

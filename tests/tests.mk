@@ -1,5 +1,6 @@
 # The tests: one program each, which tests/run.sh runs.
-TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c)) \
+            $(BUILD)/tests/test_readers
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
 HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
@@ -19,6 +20,23 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	    -o $@ -lcmocka $(LIBS)
 # These two test the trainer itself.
 $(BUILD)/tests/test_gradients $(BUILD)/tests/test_unlike: $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
+
+# The readers of files under libFuzzer (SAN=fuzz), and under any compiler with inputs that are known. The
+# trainer's readers end a run by what tests/fuzz/die.c has for it.
+FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
+FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
+            $(filter-out %/die.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
+$(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -c $< -o $@
+# Its own headers of CUDA, with or without CUDA
+$(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
+$(BUILD)/tests/test_readers: $(BUILD)/tests/fuzz/test_readers.o $(FUZZ_OBJ) | $(NCCL_SO)
+	@echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $^ -o $@ $(LIBS)
+$(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ)
+	@echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"

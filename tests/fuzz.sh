@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Fuzzes the readers of files, as many at a time as there are cores, from their seeds, and adds up. What breaks
+# a reader stays in the folder build/fuzz/found, and belongs into tests/fuzz/found/TARGET once it is mended.
+#   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
+set -u
+cd "$(dirname "$0")/.." || exit 1
+program=$(realpath "${1:?Usage: tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]}") || exit 1
+seconds=${2:?Usage: tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]}
+shift 2
+targets=("$@")
+[ $# != 0 ] || mapfile -t targets < <(FUZZ_TARGET='' "$program")
+parent=/tmp
+[ ! -w /dev/shm ] || parent=/dev/shm            # a file is written for each input
+dir=$(mktemp -d "$parent/llmc_zero_fuzz.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
+mkdir -p build/fuzz/found
+
+# A seed makes runs alike, though not equal, since they end by the clock.
+limits=(-timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
+fuzz() {            # TARGET: the last line is "DONE" if nothing was found
+    local known=()
+    mkdir -p "$dir/$1/seeds" "$dir/$1/tmp"
+    [ ! -d "tests/fuzz/found/$1" ] || known=("tests/fuzz/found/$1")
+    FUZZ_TARGET=$1 FUZZ_SEEDS="$dir/$1/seeds" TMPDIR=$dir/$1/tmp OMP_NUM_THREADS=1 \
+        timeout -k 5 $((seconds + 60)) "$program" "${limits[@]}" -seed=1 -max_total_time="$seconds" \
+        -dict=tests/fuzz/words.dict -artifact_prefix="build/fuzz/found/$1-" -print_final_stats=1 \
+        "$dir/$1/seeds" "${known[@]}" >"$dir/$1/log" 2>&1 && echo DONE >>"$dir/$1/log"
+}
+
+passed=0 failed=0
+report() {          # TARGET
+    local runs covered log=$dir/$1/log
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    covered=$(sed -nE 's/.* cov: ([0-9]+) .*/\1/p' "$log" | tail -n 1)
+    if [ "$(tail -n 1 "$log")" = DONE ]; then
+        passed=$((passed + 1))
+        echo "ok     $1: ${runs:-no} inputs, ${covered:-no} places reached"
+    else
+        failed=$((failed + 1))
+        echo "FAILED $1:"
+        grep -vE '^#|NEW_FUNC|^INFO' "$log" | tail -n 40 | sed 's/^/    /'
+    fi
+}
+
+for t in "${targets[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    fuzz "$t" &
+done
+wait
+for t in "${targets[@]}"; do report "$t"; done
+echo "fuzz: $passed passed, $failed failed"
+[ $failed = 0 ] && [ $passed != 0 ]

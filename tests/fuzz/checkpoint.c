@@ -1,0 +1,80 @@
+// A checkpoint's manifest beside the file of states that it was written for. The digest in its last lines is
+// put right before it is read, or nothing else would be reached.
+#define XXH_INLINE_ALL
+#include <dirent.h>
+#include <jansson.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+#include "../../llmc_zero/zero.h"
+#include "fuzz.h"
+
+enum { BLOCK = 256, MOST_STATES = 1 << 16 };
+static char *good;  // a manifest
+
+static json_t *digests_of(const unsigned char *bytes, size_t n) {
+    char hex[MOST_STATES / BLOCK * 16 + 17] = "";
+    for (size_t at = 0; at < n; at += BLOCK)
+        sprintf(hex + at / BLOCK * 16, "%016llx",
+                (unsigned long long)XXH3_64bits(bytes + at, n - at < BLOCK ? n - at : BLOCK));
+    return json_string(hex);
+}
+
+// Gives the file of states a name that is always the same, and small blocks, so that it has several.
+static void rename_states(json_t *root, const char *folder) {
+    unsigned char bytes[MOST_STATES];
+    char path[4096];
+    json_t *file = json_array_get(json_object_get(root, "files"), 0);
+    snprintf(path, sizeof path, "%s/%s", folder, json_string_value(json_object_get(file, "name")));
+    FILE *f = fopen(path, "rb");
+    FUZZ_MUST(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    FUZZ_MUST(n > 4 * BLOCK && n < sizeof bytes && !fclose(f) && !remove(path));
+    fuzz_file("saved/states", bytes, n);
+    json_object_set_new(root, "block_bytes", json_integer(BLOCK));
+    json_object_set_new(file, "name", json_string("states"));
+    json_object_set_new(file, "xxh3", digests_of(bytes, n));
+    json_object_del(root, "xxh3");
+}
+
+static void save(void) {
+    json_error_t e;
+    char *path = strdup(fuzz_path("saved")), *run = fuzz_run_text();
+    FUZZ_MUST(!zero_save(fuzz_plugin(), path, run));
+    free(run);
+    json_t *root = json_load_file(fuzz_path("saved/manifest.json"), 0, &e);
+    FUZZ_MUST(root);
+    rename_states(root, path);
+    good = json_dumps(root, JSON_INDENT(1));
+    FUZZ_MUST(good);
+    json_decref(root);
+    free(path);
+}
+
+static void give_seeds(void) { fuzz_seed("manifest", good, strlen(good)); }
+
+static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words) {
+    const size_t length = strlen(words);
+    for (size_t at = n; at-- > 0;)
+        if (n - at >= length && !memcmp(bytes + at, words, length)) return bytes + at;
+    return NULL;
+}
+
+// All before the digest, or else before the last brace, is followed by a digest of it.
+static int read_manifest(const uint8_t *bytes, size_t n) {
+    const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
+    if (!end) end = last_of(bytes, n, "}");
+    const size_t length = end ? (size_t)(end - bytes) : n;
+    char *text = malloc(length + 64);
+    FUZZ_MUST(text);
+    memcpy(text, bytes, length);
+    int tail = sprintf(text + length, ",\n\"xxh3\": \"%016llx\"\n}\n",
+                       (unsigned long long)XXH3_64bits(text, length));
+    fuzz_file("saved/manifest.json", text, length + (size_t)tail);
+    free(text);
+    return fuzz_load(fuzz_path("saved"));
+}
+
+const fuzz_target fuzz_checkpoint = {
+    .name = "checkpoint", .is_text = 1, .begin = save, .seeds = give_seeds, .read = read_manifest
+};

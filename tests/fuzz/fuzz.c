@@ -1,0 +1,60 @@
+#include "fuzz.h"
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+fuzz_seed_taker fuzz_seed;
+
+const fuzz_target *fuzz_find(const char *name) {
+    for (int i = 0; fuzz_targets[i]; i++)
+        if (!strcmp(fuzz_targets[i]->name, name)) return fuzz_targets[i];
+    return NULL;
+}
+
+void fuzz_failed(const char *condition, const char *file, int line) {
+    fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, condition);
+    abort();
+}
+
+// -------- files
+
+static char folder[PATH_MAX - 300];
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+static void remove_folder(void) { nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS); }
+
+const char *fuzz_path(const char *name) {
+    static char paths[4][PATH_MAX];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    if (!*folder) {
+        const char *parent = getenv("TMPDIR");
+        snprintf(folder, sizeof folder, "%s/llmc_zero_fuzz.XXXXXX", parent ? parent : "/tmp");
+        FUZZ_MUST(mkdtemp(folder));
+        atexit(remove_folder);
+    }
+    snprintf(path, PATH_MAX, "%s/%s", folder, name);
+    return path;
+}
+
+const char *fuzz_file(const char *name, const void *bytes, size_t n) {
+    const char *path = fuzz_path(name);
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    FUZZ_MUST(fd >= 0 && write(fd, bytes, n) == (ssize_t)n);
+    FUZZ_MUST(!close(fd));
+    return path;
+}
+
+char *fuzz_text(const uint8_t *bytes, size_t n) {
+    char *text = malloc(n + 1);
+    FUZZ_MUST(text);
+    memcpy(text, bytes, n);
+    text[n] = 0;
+    return text;
+}

@@ -1,0 +1,64 @@
+// The command line, one argument in a line.
+#include "../../trainer/options.h"
+#include <string.h>
+#include "../../trainer/run.h"
+#include "fuzz.h"
+
+enum { ARGUMENTS = 64 };
+static Options defaults;
+
+static void keep_defaults(void) {
+    run.rank = 1;
+    defaults = opt;
+}
+
+static void give_seeds(void) {
+    static const char *const lines[] = {
+        "-e\nd12\n-i\ntrain_*.bin\n-b\n4\n-t\n1024\n-d\n524288\n-l\n0.0006\n-z\n3\n-n\n1000\n-o\nlog\n-y\n1",
+        "--dtype\nfp16\n--offload-optimizer\nnvme\n--nvme\n/a,/b\n--sub-group-size\n4096\n--reduce\nranks",
+        "-pi\ntcp\n-pn\n4\n-pr\n1\n-ps\n10.0.0.1:2000\n--overlap\n0\n--plan\n--plan-ranks\n8",
+    };
+    fuzz_seed("resume", lines[0], strlen(lines[0]));
+    fuzz_seed("nvme", lines[1], strlen(lines[1]));
+    fuzz_seed("start", lines[2], strlen(lines[2]));
+}
+
+typedef struct {
+    int argc;
+    char *argv[ARGUMENTS + 1];
+} Arguments;
+
+static void parse(void *ctx) {
+    Arguments *a = ctx;
+    parse_options(a->argc, a->argv);
+    settle_options();
+}
+
+// Numbers that a taken command line has changed lie in their ranges.
+static void check_ranges(void) {
+    char now[200], before[200];
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        if (o->kind != INT && o->kind != REAL) continue;
+        option_text(o, &opt, now, sizeof now);
+        option_text(o, &defaults, before, sizeof before);
+        if (strcmp(now, before)) FUZZ_MUST(option_can_be(o, now));
+    }
+}
+
+// --help ends the program, so it is left out.
+static int read_line(const uint8_t *bytes, size_t n) {
+    char *text = fuzz_text(bytes, n), *rest = text;
+    Arguments a = { .argc = 1, .argv = { "train_gpt2_zero" } };
+    for (char *word = strsep(&rest, "\n"); word && a.argc < ARGUMENTS; word = strsep(&rest, "\n"))
+        if (strcmp(word, "--help")) a.argv[a.argc++] = word;
+    opt = defaults;
+    int taken = fuzz_survives(parse, &a);
+    if (taken) check_ranges();
+    opt = defaults;
+    free(text);
+    return taken;
+}
+
+const fuzz_target fuzz_options = {
+    .name = "options", .is_text = 1, .begin = keep_defaults, .seeds = give_seeds, .read = read_line
+};

@@ -1,0 +1,86 @@
+// What a checkpoint says of the run, with the data and the model of another run to compare it with.
+#include <math.h>
+#include <string.h>
+#include "../../gpt2/error.h"
+#include "../../trainer/options.h"
+#include "../../trainer/run.h"
+#include "../../trainer/saved_run.h"
+#include "fuzz.h"
+
+static GPT2 model;
+static TrainingData data;
+static TrainerState state;
+
+// It is rank 1, which prints nothing.
+static void open_data(void) {
+    static uint16_t shard[512 + 100] = { [0] = 20240520 & 0xffff, [1] = 20240520 >> 16, [2] = 1, [4] = 100 };
+    if (model.T) return;
+    run.rank = 1;
+    FUZZ_MUST(!gpt2_config_from_descriptor(&model.config, "l1h1c32v300t8"));
+    model.B = 1;
+    model.T = 8;
+    const char *path = fuzz_file("shard", shard, sizeof shard);
+    FUZZ_MUST(!dataloader_init(&data.train, path, 1, 8, 300, 0, 1, 1, 42));
+    data.tokens_at_once = 8;
+    data.micro_batches = 4;
+    state.step = 7;
+    state.position = dataloader_tell(&data.train);
+    for (int i = 0; i < 7; i++) outlier_update(&state.loss_outliers, 3.5 - 0.1 * i);
+}
+
+char *fuzz_run_text(void) {
+    open_data();
+    return saved_run_write(&model, &data, &state);
+}
+
+static void give_seeds(void) {
+    char hex[2 * sizeof state + 64] = "{\"bytes\":\"";
+    char *text = fuzz_run_text();
+    fuzz_seed("run", text, strlen(text));
+    free(text);
+    const unsigned char *bytes = (const unsigned char *)&state;
+    for (size_t i = 0; i < sizeof state; i++) sprintf(hex + strlen(hex), "%02x", bytes[i]);
+    strcat(hex, "\"}");
+    fuzz_seed("old", hex, strlen(hex));
+}
+
+static void compare(void *text) { saved_run_compare(text, "a checkpoint", &model, &data); }
+
+// A detector that is taken is used, and so is a position in the data.
+static int use_state(TrainerState *s) {
+    for (int i = 0; i < 3; i++) {
+        outlier_update(&s->loss_outliers, 3);
+        outlier_update(&s->norm_outliers, 1);
+    }
+    FUZZ_MUST(s->step >= 0 && s->overflows >= 0 && s->overflows <= s->step);
+    if (dataloader_seek(&data.train, s->position)) return 0;
+    FUZZ_MUST(!dataloader_next(&data.train));
+    return 1;
+}
+
+int fuzz_read_run(const char *text) {
+    GPT2Config config;
+    TrainerState saved;
+    open_data();
+    int model_taken = !saved_run_config(text, &config);
+    int state_taken = !saved_run_state(text, &saved);
+    if (model_taken) FUZZ_MUST(gpt2_num_parameters(&config) > 0);
+    if (state_taken) {
+        FUZZ_MUST(saved_run_batch(text) >= 0);
+        state_taken = use_state(&saved);
+    }
+    opt.resume_anyway = strlen(text) & 1;
+    fuzz_survives(compare, (void *)text);
+    return state_taken;
+}
+
+static int read_bytes(const uint8_t *bytes, size_t n) {
+    char *text = fuzz_text(bytes, n);
+    int taken = fuzz_read_run(text);
+    free(text);
+    return taken;
+}
+
+const fuzz_target fuzz_saved_run = {
+    .name = "saved_run", .is_text = 1, .begin = open_data, .seeds = give_seeds, .read = read_bytes
+};

@@ -1,0 +1,113 @@
+// Tokenizer files: every token is decoded and printed, and where all bytes are tokens a text is encoded.
+#include <string.h>
+#include "../../gpt2/bpe.h"
+#include "fuzz.h"
+
+static FILE *nowhere;
+
+static void open_nowhere(void) { FUZZ_MUST(nowhere = fopen("/dev/null", "w")); }
+
+// The 256 bytes, some pairs, and the end of text. Returns the length.
+static size_t byte_pairs(uint8_t *file, int version) {
+    static const char *const pairs[] = { "th", "the", " t", " the", "he", "<|endoftext|>" };
+    const uint32_t header[256] = { 20240328, (uint32_t)version, 256 + 6, 256 + 5 };
+    size_t n = sizeof header;
+    memcpy(file, header, n);
+    for (int i = 0; i < 256; i++) {
+        file[n++] = 1;
+        file[n++] = (uint8_t)i;
+    }
+    for (int i = 0; i < 6; i++) {
+        file[n++] = (uint8_t)strlen(pairs[i]);
+        memcpy(file + n, pairs[i], strlen(pairs[i]));
+        n += strlen(pairs[i]);
+    }
+    return n;
+}
+
+static void give_seeds(void) {
+    static const char few[] = "\1a\1b\2ab";
+    const uint32_t header[256] = { 20240328, 2, 3, 2 };
+    uint8_t file[4096];
+    fuzz_seed("pairs", file, byte_pairs(file, 2));
+    memcpy(file, header, sizeof header);
+    memcpy(file + sizeof header, few, sizeof few - 1);
+    fuzz_seed("few", file, sizeof header + sizeof few - 1);
+}
+
+static void encode(Bpe *b) {
+    static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
+    const uint16_t *tokens;
+    int length = 0;
+    for (size_t at = 0; at < sizeof text - 1; at += (size_t)length) {
+        int n = bpe_next(b, (const uint8_t *)text + at, sizeof text - 1 - at, 1, &length, &tokens);
+        FUZZ_MUST(n > 0 && n <= length);
+    }
+}
+
+static int read_tokenizer(const uint8_t *bytes, size_t n) {
+    Tokenizer t;
+    Bpe *b;
+    int length = 0;
+    if (tokenizer_init(&t, fuzz_file("tokenizer", bytes, n))) return 0;
+    for (uint32_t i = 0; i < t.vocab_size; i++) {
+        FUZZ_MUST(tokenizer_decode(&t, i, &length) && length > 0);
+        tokenizer_print(&t, nowhere, i);
+    }
+    FUZZ_MUST(!tokenizer_decode(&t, t.vocab_size, &length));
+    FUZZ_MUST(t.eot_token >= 0 && (uint32_t)t.eot_token < t.vocab_size);
+    if (!bpe_create(&b, &t)) encode(b);
+    bpe_free(b);
+    tokenizer_free(&t);
+    return 1;
+}
+
+const fuzz_target fuzz_tokenizer = {
+    .name = "tokenizer", .begin = open_nowhere, .seeds = give_seeds, .read = read_tokenizer
+};
+
+// -------- text, with the pairs above
+
+static Tokenizer with_pairs;
+static Bpe *bpe;
+
+static void open_pairs(void) {
+    uint8_t file[4096];
+    const char *path = fuzz_file("pairs", file, byte_pairs(file, 2));
+    FUZZ_MUST(!tokenizer_init(&with_pairs, path));
+    FUZZ_MUST(!bpe_create(&bpe, &with_pairs));
+}
+
+static void give_texts(void) {
+    static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
+    fuzz_seed("words", text, sizeof text - 1);
+    fuzz_seed("spaces", "  \t\n   a", 8);
+}
+
+// The tokens of a word stand for its bytes.
+static void compare_word(const uint8_t *word, int length, const uint16_t *tokens, int n) {
+    int at = 0, bytes = 0;
+    for (int i = 0; i < n; i++) {
+        const char *token = tokenizer_decode(&with_pairs, tokens[i], &bytes);
+        FUZZ_MUST(token && at + bytes <= length && !memcmp(word + at, token, (size_t)bytes));
+        at += bytes;
+    }
+    FUZZ_MUST(at == length);
+}
+
+static int read_text(const uint8_t *bytes, size_t n) {
+    const size_t valid = utf8_prefix(bytes, n);
+    const uint16_t *tokens;
+    int length = 0;
+    FUZZ_MUST(valid <= n);
+    for (size_t at = 0; at < valid; at += (size_t)length) {
+        int found = bpe_next(bpe, bytes + at, valid - at, 1, &length, &tokens);
+        FUZZ_MUST(found > 0 && length > 0 && (size_t)length <= valid - at);
+        compare_word(bytes + at, length, tokens, found);
+    }
+    return valid == n;
+}
+
+const fuzz_target fuzz_word_pieces = {
+    .name = "word_pieces", .begin = open_pairs, .seeds = give_texts, .read = read_text
+};

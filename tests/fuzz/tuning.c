@@ -1,0 +1,91 @@
+// The tuning file: lines whose checksums are put right, and the choice for one product. The file that reads
+// them is compiled in here, with a card and a library that always say the same, since a build without CUDA
+// leaves it out.
+#define CUDA_STAND_IN
+#define cuda_check tuned_cuda_check
+#define cublaslt_load tuned_cublaslt_load
+#define product_type tuned_product_type
+#define cudaGetDevice tuned_get_device
+#define cudaGetDeviceProperties tuned_get_properties
+#define cublasLtGetVersion tuned_library_version
+#define layers_cuda_card tuned_card
+#define layers_cuda_tune tuned_begin
+#define layers_cuda_tuned tuned_text
+#define tune_find tuned_find
+#define tune_add tuned_add
+#define tune_wanted tuned_wanted
+#define tune_refused tuned_refused
+#include "../../gpt2/tune_cuda.c"
+#include "fuzz.h"
+
+int cublaslt_load(void) { return 0; }
+int cuda_check(cudaError_t rc, const char *what) { return rc ? gpt2_fail("%s", what) : 0; }
+const char *product_type(gpt2_dtype dt) { return dt == GPT2_F32 ? "fp32" : "bf16"; }
+size_t cublasLtGetVersion(void) { return 130000; }
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
+    (void)device;
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "A card");
+    return cudaSuccess;
+}
+
+static const Product product = {
+    .in = GPT2_BF16, .out = GPT2_BF16, .rows = 64, .cols = 32, .depth = 16, .epilogue = CUBLASLT_EPILOGUE_BIAS
+};
+
+static void give_seeds(void) {
+    cublasLtMatmulAlgo_t algorithm;
+    memset(&algorithm, 7, sizeof algorithm);
+    Product other = product;
+    other.rows++;
+    FUZZ_MUST(!layers_cuda_tune("a file", "", 1));
+    FUZZ_MUST(!tune_add(&other, NULL, 0.5) && !tune_add(&product, &algorithm, 0.25));
+    char *text = layers_cuda_tuned();
+    fuzz_seed("two", text, strlen(text));
+    free(text);
+}
+
+// Puts the right checksum at the end of each line that has one.
+static void put_checksums(char *text) {
+    char digits[9];
+    for (char *line = text; *line; line += *line == '\n') {
+        size_t n = strcspn(line, "\n");
+        if (n >= 16 && !memcmp(line + n - 16, ", check ", 8)) {
+            snprintf(digits, sizeof digits, "%08x", (unsigned)XXH32(line, n - 16, 0));
+            memcpy(line + n - 8, digits, 8);
+        }
+        line += n;
+    }
+}
+
+// What is added to a text that was taken is found in it, and the text is taken again.
+static void add_product(void) {
+    cublasLtMatmulAlgo_t algorithm;
+    int apart = 0, line = 0;
+    FUZZ_MUST(!tune_add(&product, NULL, 0.125));
+    FUZZ_MUST(tune_find(&product, &algorithm, &apart, &line) == 1 && apart == 1 && line > 0);
+    char *text = layers_cuda_tuned();
+    FUZZ_MUST(text && !layers_cuda_tune("a file", text, 0));
+    free(text);
+}
+
+static int read_tuning(const uint8_t *bytes, size_t n) {
+    cublasLtMatmulAlgo_t algorithm;
+    int apart = 0, line = 0, found = -1;
+    char *text = fuzz_text(bytes, n);
+    put_checksums(text);
+    int taken = !layers_cuda_tune("a file", text, 1);
+    free(text);
+    if (!taken) return 0;
+    found = tune_find(&product, &algorithm, &apart, &line);
+    if (found == 0) add_product();
+    return found == 1;
+}
+
+const fuzz_target fuzz_tuning = { .name = "tuning", .is_text = 1, .seeds = give_seeds, .read = read_tuning };

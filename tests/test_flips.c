@@ -1,0 +1,249 @@
+// Damage to a small checkpoint: every byte changed, every length, something else in place of a file, files of
+// two saves. Loading it is an error that names the file, and for states the offset, and changes nothing.
+//   test_flips        one bit of every byte
+//   test_flips all    every bit of every byte
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "old_states.h"
+#include "small.h"
+
+enum { MOST = 1 << 16, PATH = 300 };
+
+static zero *z;
+static char folder[] = "/tmp/test_flips.XXXXXX";
+static char hash[17];  // of the plugin, which no load of these may change
+static int all_bits;
+
+static void in_folder(char path[PATH], const char *name) { snprintf(path, PATH, "%s/%s", folder, name); }
+
+// -------- files
+
+typedef struct {
+    char path[PATH];
+    unsigned char bytes[MOST];
+    long n;
+} file;
+
+static void read_back(file *f, const char *path) {
+    snprintf(f->path, PATH, "%s", path);
+    FILE *from = fopen(path, "rb");
+    assert_non_null(from);
+    f->n = (long)fread(f->bytes, 1, MOST, from);
+    assert_int_equal(fclose(from), 0);
+    assert_true(f->n > 0 && f->n < MOST);
+}
+
+static void put(const char *path, const void *bytes, long n) {
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_return_code(fd, errno);
+    assert_int_equal(write(fd, bytes, (size_t)n), n);
+    assert_int_equal(close(fd), 0);
+}
+
+static void put_byte(const char *path, long at, int byte) {
+    unsigned char c = (unsigned char)byte;
+    int fd = open(path, O_WRONLY);
+    assert_return_code(fd, errno);
+    assert_int_equal(pwrite(fd, &c, 1, at), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+// Finds the states of the one rank.
+static void read_states_of(file *f, const char *checkpoint) {
+    char path[2 * PATH] = "";
+    DIR *dir = opendir(checkpoint);
+    assert_non_null(dir);
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir))
+        if (!strncmp(e->d_name, "rank00000", 9)) snprintf(path, sizeof path, "%s/%s", checkpoint, e->d_name);
+    closedir(dir);
+    read_back(f, path);
+}
+
+// -------- what must hold
+
+static void must_refuse(const char *path, const char *file_name, const char *words) {
+    char *text = NULL, after[17];
+    int rc = zero_load(z, path, &text);
+    if (!rc) fail_msg("%s was loaded, though %s is damaged", path, file_name);
+    assert_true(rc == ZERO_ERR_IO || rc == ZERO_ERR_ARGUMENT);
+    if (!strstr(zero_last_error(), file_name) || !strstr(zero_last_error(), words))
+        fail_msg("not '%s' with '%s': %s", words, file_name, zero_last_error());
+    assert_null(text);
+    assert_int_equal(zero_hash(z, 1, after), 0);
+    assert_string_equal(after, hash);
+}
+
+static void must_load(const char *path) {
+    assert_int_equal(zero_load(z, path, NULL), 0);
+    assert_int_equal(small_fill(z, -1), 0);  // another one again
+    assert_int_equal(zero_hash(z, 1, hash), 0);
+}
+
+static void flip_every_byte(const file *f, const char *path, const char *words) {
+    for (long at = 0; at < f->n; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            if (!all_bits && bit != at % 8) continue;
+            put_byte(f->path, at, f->bytes[at] ^ 1 << bit);
+            must_refuse(path, strrchr(f->path, '/') + 1, words);
+            put_byte(f->path, at, f->bytes[at]);
+        }
+    must_load(path);
+}
+
+static void cut_at_every_byte(const file *f, const char *path, const char *words) {
+    for (long n = f->n - 1; n >= 0; n--) {
+        assert_return_code(truncate(f->path, n), errno);
+        must_refuse(path, strrchr(f->path, '/') + 1, words);
+    }
+    put(f->path, f->bytes, f->n);
+    assert_return_code(truncate(f->path, f->n + 1), errno);
+    must_refuse(path, strrchr(f->path, '/') + 1, words);
+    put(f->path, f->bytes, f->n);
+    must_load(path);
+}
+
+// -------- the tests
+
+static char saved[PATH];  // a checkpoint
+static file manifest, states;
+
+static int begin(void **state) {
+    (void)state;
+    if (!mkdtemp(folder) || small_create(&z)) return -1;
+    in_folder(saved, "saved");
+    if (zero_save(z, saved, "{\"step\": 1}") || small_fill(z, -1) || zero_hash(z, 1, hash)) return -1;
+    read_states_of(&states, saved);
+    char path[2 * PATH];
+    snprintf(path, sizeof path, "%s/manifest.json", saved);
+    read_back(&manifest, path);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    zero_destroy(z);
+    if (zero_checkpoint_remove(saved)) return -1;
+    return rmdir(folder);
+}
+
+static void test_states(void **state) {
+    (void)state;
+    flip_every_byte(&states, saved, "at offset 0 does not match its checksum");
+    cut_at_every_byte(&states, saved, "ends at offset");
+}
+
+static void test_manifest(void **state) {
+    (void)state;
+    flip_every_byte(&manifest, saved, "the checksum at offset");
+    cut_at_every_byte(&manifest, saved, "");
+}
+
+typedef enum { GONE, A_FOLDER, A_PIPE, A_LINK_TO_NOTHING, A_LINK_TO_ZEROS, KINDS } kind;
+
+static void put_in_place(const char *path, kind what) {
+    assert_return_code(unlink(path), errno);
+    if (what == A_FOLDER) assert_return_code(mkdir(path, 0700), errno);
+    if (what == A_PIPE) assert_return_code(mkfifo(path, 0600), errno);
+    if (what == A_LINK_TO_NOTHING) assert_return_code(symlink("nothing", path), errno);
+    if (what == A_LINK_TO_ZEROS) assert_return_code(symlink("/dev/zero", path), errno);
+}
+
+// A pipe without a writer would be waited for without end; the alarm ends the program then.
+static void test_something_else(void **state) {
+    (void)state;
+    const file *files[] = { &states, &manifest };
+    alarm(60);
+    for (int i = 0; i < 2; i++)
+        for (int what = 0; what < KINDS; what++) {
+            put_in_place(files[i]->path, what);
+            must_refuse(saved, strrchr(files[i]->path, '/') + 1, "");
+            if (what != GONE) assert_return_code(remove(files[i]->path), errno);
+            put(files[i]->path, files[i]->bytes, files[i]->n);
+            must_load(saved);
+        }
+    alarm(0);
+}
+
+// A link to the states themselves: what it names may change at any time.
+static void test_link(void **state) {
+    (void)state;
+    char aside[PATH];
+    in_folder(aside, "aside");
+    assert_return_code(rename(states.path, aside), errno);
+    assert_return_code(symlink(aside, states.path), errno);
+    must_refuse(saved, "rank00000", "symbolic links");
+    assert_return_code(rename(aside, states.path), errno);
+    must_load(saved);
+}
+
+// Each file of the other save is good by itself.
+static void test_two_saves(void **state) {
+    (void)state;
+    char other[PATH];
+    file others;
+    in_folder(other, "other");
+    assert_int_equal(zero_save(z, other, "{\"step\": 2}"), 0);
+    read_states_of(&others, other);
+    assert_int_equal(others.n, states.n);
+    put(states.path, others.bytes, others.n);
+    must_refuse(saved, strrchr(states.path, '/') + 1, "does not match its checksum");
+    put(states.path, states.bytes, states.n);
+    char path[2 * PATH];
+    snprintf(path, sizeof path, "%s/manifest.json", other);
+    put(path, manifest.bytes, manifest.n);
+    must_refuse(other, strrchr(states.path, '/') + 1, "No such file");
+    assert_int_equal(zero_checkpoint_remove(other), 0);
+    must_load(saved);
+}
+
+// -------- state files of versions 2 and 3
+
+static void write_old(file *f, int version) {
+    const size_t size = 3 * sizeof(float) * z->layout.shard_elems, tail = (version - 1) * sizeof(uint64_t);
+    const old_header h = old_header_of(z, version, 4);
+    memset(f->bytes, 1, sizeof f->bytes);
+    memcpy(f->bytes, &h, sizeof h);
+    f->n = (long)(sizeof h + 4 + size + tail);
+    assert_true(f->n < MOST);
+    const uint64_t digest = XXH3_64bits(f->bytes, f->n - sizeof digest);
+    memcpy(f->bytes + f->n - sizeof digest, &digest, sizeof digest);
+    in_folder(f->path, "state");
+    put(f->path, f->bytes, f->n);
+}
+
+static void test_old_states(void **state) {
+    (void)state;
+    file old;
+    for (int version = 2; version <= 3; version++) {
+        write_old(&old, version);
+        must_load(old.path);
+        flip_every_byte(&old, old.path, "");
+        cut_at_every_byte(&old, old.path, "");
+    }
+    alarm(60);
+    put_in_place(old.path, A_PIPE);
+    must_refuse(old.path, "state", "ends early");
+    alarm(0);
+    assert_return_code(unlink(old.path), errno);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states),         cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_something_else), cmocka_unit_test(test_link),
+        cmocka_unit_test(test_two_saves),      cmocka_unit_test(test_old_states),
+    };
+    all_bits = argc > 1 && !strcmp(argv[1], "all");
+    return cmocka_run_group_tests_name("flips", tests, begin, end);
+}
