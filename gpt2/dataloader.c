@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "dataloader.h"
+#include "disk.h"
 #include "error.h"
 #include "rand.h"
 
@@ -28,24 +28,20 @@ static int read_at(FILE *f, const char *path, void *bytes, size_t size, int64_t 
 }
 
 // Tokens in the shard, or -1.
-static int64_t check_shard(FILE *f, const char *path, int T) {
-    struct stat st;
+static int64_t check_shard(FILE *f, const char *path, int64_t bytes, int T) {
     int32_t header[256];
-    if (fstat(fileno(f), &st)) return gpt2_fail("%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return gpt2_fail("%s: not a regular file, but a shard of tokens must be one", path);
-    if (st.st_size < HEADER)
+    if (bytes < HEADER)
         return gpt2_fail("%s: %lld bytes cannot be a shard of tokens, which has a header of %d", path,
-                         (long long)st.st_size, (int)HEADER);
+                         (long long)bytes, (int)HEADER);
     if (read_at(f, path, header, sizeof header, 0)) return -1;
     if (header[0] != MAGIC)
         return gpt2_fail("%s: not a shard of tokens: its first number is %d, expected %d", path, header[0],
                          MAGIC);
     if (header[1] != VERSION) return gpt2_fail("%s: shard version %d, expected %d", path, header[1], VERSION);
     int64_t num_tokens = header[2], expected = HEADER + num_tokens * (int64_t)sizeof(uint16_t);
-    if (st.st_size != expected)
+    if (bytes != expected)
         return gpt2_fail("%s: %lld bytes, expected %lld for the %lld tokens in its header", path,
-                         (long long)st.st_size, (long long)expected, (long long)num_tokens);
+                         (long long)bytes, (long long)expected, (long long)num_tokens);
     if (num_tokens <= T)
         return gpt2_fail(
             "%s: %lld tokens, expected at least %d for one row; use shorter rows or a larger shard", path,
@@ -55,12 +51,10 @@ static int64_t check_shard(FILE *f, const char *path, int T) {
 
 // The open file, or NULL.
 static FILE *open_shard(const char *path, int T, int64_t *num_tokens) {
-    FILE *f = fopen(path, "rbe");
-    if (!f) {
-        gpt2_fail("%s: cannot open the shard: %s", path, strerror(errno));
-        return NULL;
-    }
-    *num_tokens = check_shard(f, path, T);
+    int64_t bytes;
+    FILE *f = disk_open_stream(path, &bytes);
+    if (!f) return NULL;
+    *num_tokens = check_shard(f, path, bytes, T);
     if (*num_tokens >= 0) return f;
     fclose(f);  // nothing was written, and the error is known
     return NULL;

@@ -7,8 +7,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// *fd: a regular file to read, which the caller closes.
+// *fd: a regular file to read, which the caller closes. No pipe's writer is waited for.
 int disk_open(const char *path, int *fd, int64_t *bytes);
+FILE *disk_open_stream(const char *path, int64_t *bytes);  // the same; NULL where the others return -1
 // Fills `to`, or fails where the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
 

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include "disk.h"
 #include "error.h"
 #include "tokenizer.h"
 
@@ -51,18 +51,15 @@ static int index_tokens(Tokenizer *t, const char *path, int64_t size) {
     return 0;
 }
 
-static int read_tokens(Tokenizer *t, const char *path, FILE *f) {
-    struct stat st;
+static int read_tokens(Tokenizer *t, const char *path, FILE *f, int64_t bytes) {
     uint32_t header[256];
-    if (fstat(fileno(f), &st)) return gpt2_fail("%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return gpt2_fail("%s: not a regular file", path);
-    if (st.st_size < HEADER || st.st_size > INT32_MAX)
+    if (bytes < HEADER || bytes > INT32_MAX)
         return gpt2_fail("%s: %lld bytes cannot be a tokenizer file, which has a header of %d", path,
-                         (long long)st.st_size, (int)HEADER);
+                         (long long)bytes, (int)HEADER);
     if (fread(header, sizeof header, 1, f) != 1)
         return gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
     if (check_header(t, path, header)) return -1;
-    size_t size = st.st_size - HEADER;
+    size_t size = (size_t)bytes - HEADER;
     t->bytes = malloc(size + 1);
     if (!t->bytes) return gpt2_fail("%s: no memory for %zu bytes", path, size);
     if (fread(t->bytes, 1, size, f) != size)
@@ -71,10 +68,11 @@ static int read_tokens(Tokenizer *t, const char *path, FILE *f) {
 }
 
 int tokenizer_init(Tokenizer *t, const char *path) {
+    int64_t bytes;
     *t = (Tokenizer){ 0 };
-    FILE *f = fopen(path, "rb");
-    if (!f) return gpt2_fail("%s: cannot open the tokenizer: %s", path, strerror(errno));
-    int failed = read_tokens(t, path, f);
+    FILE *f = disk_open_stream(path, &bytes);
+    if (!f) return -1;
+    int failed = read_tokens(t, path, f, bytes);
     if (fclose(f) && !failed) failed = gpt2_fail("%s: %s", path, strerror(errno));
     if (failed) tokenizer_free(t);
     return failed;

@@ -1,4 +1,5 @@
 #include "inputs.h"
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -116,6 +117,9 @@ void data_divide(TrainingData *d, const GPT2 *m) {
         die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step,
             opt.total_batch > 0 || !saved ? "" : ", which the checkpoint was saved with", m->B, m->T,
             run.ranks, d->tokens_at_once);
+    if (tokens_a_step / d->tokens_at_once > INT32_MAX)
+        die("option -d %lld: that would be %lld micro-batches in a step", tokens_a_step,
+            tokens_a_step / d->tokens_at_once);
     d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     check_file_batch(d->micro_batches);
 }

@@ -19,6 +19,7 @@ static const char *const compared[] = {
     "--loss-scale", "-ge",    "--reduce", "--comm-type", "--attention", "--delayed-update",
 };
 enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300, SHARD_BLOCKS = 4 };
+#define MOST_TOKENS (INT64_C(1) << 40)  // of a step
 
 // --------
 // writing
@@ -177,6 +178,13 @@ static int check_state(const TrainerState *s) {
     return 0;
 }
 
+// An old state does not say how many tokens a step has.
+static int check_batch(const json_t *root) {
+    int64_t tokens;
+    if (!json_object_get(root, "tokens_a_step") && json_object_get(root, "bytes")) return 0;
+    return get_count(root, "tokens_a_step", 1, MOST_TOKENS, &tokens);
+}
+
 static json_t *parse(const char *text) {
     json_error_t e;
     json_t *root = json_loads(text, 0, &e);
@@ -195,6 +203,7 @@ int saved_run_state(const char *text, TrainerState *state) {
     json_t *root = parse(text);
     const char *old = json_string_value(json_object_get(root, "bytes"));
     int failed = !root ? -1 : old ? get_old_state(old, state) : get_state(root, state);
+    if (!failed) failed = check_batch(root);
     json_decref(root);
     return failed ? -1 : check_state(state);
 }

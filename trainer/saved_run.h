@@ -22,7 +22,8 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
 // Each returns 0, or -1 with gpt2_last_error(): the object lacks it, or has numbers that cannot be.
 int saved_run_config(const char *text, GPT2Config *config);
 int saved_run_state(const char *text, TrainerState *state);
-// Returns the tokens of a step of the run that saved it; 0: an old file, which does not say.
+// Returns the tokens of a step of the run that saved it; 0: an old file, which does not say. saved_run_state
+// has taken the text.
 long long saved_run_batch(const char *text);
 // Returns 0 if the model file is the one that was saved with it, 1 if it says nothing of one, -1 with
 // gpt2_last_error().

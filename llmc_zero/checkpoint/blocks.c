@@ -28,7 +28,8 @@ static int open_file(block_reader *b, int file) {
     size_t folder = strlen(b->m->path) - strlen(MANIFEST);
     if (snprintf(b->path, sizeof b->path, "%.*s%s", (int)folder, b->m->path, f->name) >= PATH_MAX)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: the name is too long", f->name);
-    b->fd = open(b->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    // Opening a pipe does not wait for its writer.
+    b->fd = open(b->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (b->fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", b->path, strerror(errno));
     b->file = file;
     int rc = 0;

@@ -26,10 +26,10 @@ static int read_open(int fd, const char *path, char *text, int64_t bytes) {
     return 0;
 }
 
-// *text is the caller's to free.
+// *text is the caller's to free. Opening a pipe does not wait for its writer.
 static int read_text(const char *path, char **text, int64_t *bytes) {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc;
     if (fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
     if (fstat(fd, &st))
         rc = zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));

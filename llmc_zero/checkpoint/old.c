@@ -7,11 +7,14 @@
 #include "parts.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 typedef struct {
@@ -87,6 +90,17 @@ static int check_size(const stream *s, const file_header *h) {
                      (long long)st.st_size, (unsigned long long)bytes);
 }
 
+// Only a run in fp16 has a scale, and takes it over.
+static int check_scale(const stream *s, const file_header *h) {
+    const loss_scale *l = &h->scale;
+    if (h->dtype != ZERO_F16) return 0;
+    if (l->value > 0 && isfinite(l->value) && l->steps >= 0 && l->steps <= INT64_MAX / 2 &&
+        l->last_overflow >= -1 && l->last_overflow <= l->steps && l->left >= 0)
+        return 0;
+    return zero_fail(ZERO_ERR_IO, "%s: damaged: its loss scale cannot be: %g after %lld steps", s->path,
+                     l->value, (long long)l->steps);
+}
+
 static int check_header(stream *s, file_header *h) {
     const zero *z = s->z;
     ZERO_TRY(take(s, h, sizeof *h));
@@ -104,6 +118,7 @@ static int check_header(stream *s, file_header *h) {
             ZERO_ERR_ARGUMENT,
             "%s: belongs to another model: other tensors or units (%lld parameters here, %llu there)",
             s->path, (long long)z->layout.elems, (unsigned long long)h->elems);
+    ZERO_TRY(check_scale(s, h));
     return check_size(s, h);
 }
 
@@ -134,8 +149,18 @@ static int take_number(stream *s, const file_header *h, uint64_t *number) {
     return take(s, number, sizeof *number);
 }
 
+// Does not wait for the writer of a pipe, which then ends early.
+static int open_file(stream *s) {
+    int fd = open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    s->f = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (s->f) return 0;
+    zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    if (fd >= 0) close(fd);  // nothing was written
+    return ZERO_ERR_IO;
+}
+
 static int open_own(stream *s, file_header *h, uint64_t *number) {
-    if (!(s->f = fopen(s->path, "rb"))) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    ZERO_TRY(open_file(s));
     ZERO_TRY(start_digest(s));
     ZERO_TRY(check_header(s, h));
     ZERO_TRY(check_digest(s->z, s));

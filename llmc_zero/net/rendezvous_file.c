@@ -1,5 +1,6 @@
 #include "rendezvous_file.h"
 #include "../error.h"
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -33,17 +34,32 @@ static void find_addresses(card *c) {
     freeifaddrs(all);
 }
 
+// Reads an address of a card. Cards have numbers only, so no name is looked up, which might take long.
+// Returns 1, or 0 for anything else.
+static int parse_address(const char *text, net_address *a) {
+    char host[NET_HOST];
+    int port;
+    struct sockaddr_in v4 = { .sin_family = AF_INET };
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+    if (net_split(text, host, &port)) return 0;
+    if (inet_pton(AF_INET, host, &v4.sin_addr) == 1)
+        *a = net_from((const struct sockaddr *)&v4, port);
+    else if (inet_pton(AF_INET6, host, &v6.sin6_addr) == 1)
+        *a = net_from((const struct sockaddr *)&v6, port);
+    else
+        return 0;
+    return 1;
+}
+
 static int parse(const char *text, card *c) {
-    char address[NET_NAME], host[NET_HOST];
-    const char *why;
-    int format = 0, used = 0, port, for_good;
+    char address[NET_NAME];
+    int format = 0, used = 0;
     int fields = sscanf(text, FIRST_LINES("%63s", SCNx64, "%64[0-9a-f]") "%n", &format, c->host, &c->pid,
                         &c->port, &c->run, &c->node, &c->written, c->key, &used);
     zero_plain(c->host, sizeof c->host);
     for (text += used; c->n < CARD_ADDRESSES && sscanf(text, "address %63s %n", address, &used) == 1;
          text += used)
-        if (!net_split(address, host, &port))
-            c->n += net_resolve(host, port, &c->at[c->n], 1, &why, &for_good);
+        c->n += parse_address(address, &c->at[c->n]);
     int is_whole = fields == 8 && !*text && format == FORMAT && strlen(c->key) == SECRET_TEXT - 1;
     int has_time = c->written >= 0 && c->written < most_written;
     return is_whole && has_time && c->pid > 0 && c->port > 0 && c->port <= UINT16_MAX && c->run;
