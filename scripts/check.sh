@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make check: dependence and format, static analysis, the tests under ASan and UBSan, the threads under TSan.
 #   KILLS=30 make check      kills and stops more ranks
+#   FUZZ=600 make check      fuzzes each reader of files for so many seconds
 #   LLMC=folder make check   builds this llm.c with the plugin, where nvcc is, instead of fetching one
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,7 +9,7 @@ scripts/install_deps.sh check
 . scripts/mpi_env.sh
 mkdir -p build
 failed=0
-kills=${KILLS:-10}
+kills=${KILLS:-10} fuzz_seconds=${FUZZ:-30}
 
 say() {             # STATUS WHAT
     if [ "$1" = 0 ]; then
@@ -101,6 +102,21 @@ try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
 for t in "${cuda_tests[@]}"; do
     try "asan_$t" "$t under ASan and UBSan" env OMP_NUM_THREADS=1 timeout 400 build/address/stand-in/tests/$t
 done
+
+try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
+    timeout 400 build/address/tests/test_flips all
+
+# ---- libFuzzer, where clang has it
+clang=$(command -v clang || command -v clang-14 || echo none)
+fuzzer=build/fuzz/tests/fuzz_readers
+if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+    "$clang" -fsanitize=fuzzer,address -x c - -o build/has_fuzzer >build/has_fuzzer.log 2>&1; then
+    try fuzz_build 'build of the readers for libFuzzer' build SAN=fuzz CC="$clang" $fuzzer
+    try fuzz "every reader fuzzed for $fuzz_seconds s" tests/fuzz.sh $fuzzer "$fuzz_seconds"
+else
+    echo "skip   fuzzing the readers: clang with libFuzzer is missing, on Debian the packages clang and" \
+        "libclang-rt-dev"
+fi
 
 # ---- TSan. One rank without MPI runs the same threads; Open MPI itself is not built for TSan.
 trainer=build/thread/train_gpt2_zero

@@ -82,6 +82,18 @@ if [ "${1:-}" = check ] && ! command -v clang-format-14 >/dev/null; then
         echo "Going on without it, so the format of C is not checked."
 fi
 
+# Where clang has no libFuzzer, the readers of files are not fuzzed.
+has_fuzzer() {
+    echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        clang -fsanitize=fuzzer,address -x c - -o "$log" >/dev/null 2>&1
+}
+if [ "${1:-}" = check ] && ! has_fuzzer; then
+    echo "Installing with apt-get: clang and libclang-rt-dev, for libFuzzer"
+    { may_install && { apt_install clang libclang-rt-dev ||
+        { apt update && apt_install clang libclang-rt-dev; }; }; } ||
+        echo "Going on without them, so the readers of files are not fuzzed."
+fi
+
 # NVIDIA's CUDA toolkit, cuDNN and NCCL do not come from apt: they are used where they are. Of cuDNN's
 # frontend only the headers are needed.
 command -v nvcc >/dev/null 2>&1 || exit 0

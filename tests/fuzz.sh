@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of files, as many at a time as there are cores, from their seeds, and adds up. What breaks
-# a reader stays in the folder build/fuzz/found, and belongs into tests/fuzz/found/TARGET once it is mended.
+# Fuzzes the readers of files from their seeds, as many at a time as there are cores, and adds up. An input
+# that breaks a reader stays in build/fuzz/found; once that is mended, it belongs into tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -19,13 +19,14 @@ mkdir -p build/fuzz/found
 # A seed makes runs alike, though not equal, since they end by the clock.
 limits=(-timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
 fuzz() {            # TARGET: the last line is "DONE" if nothing was found
-    local known=()
+    local known=() leaks=1
+    [ "$1" != prompts ] || leaks=0              # its reader ends a run, and leaves what it has allocated
     mkdir -p "$dir/$1/seeds" "$dir/$1/tmp"
     [ ! -d "tests/fuzz/found/$1" ] || known=("tests/fuzz/found/$1")
     FUZZ_TARGET=$1 FUZZ_SEEDS="$dir/$1/seeds" TMPDIR=$dir/$1/tmp OMP_NUM_THREADS=1 \
-        timeout -k 5 $((seconds + 60)) "$program" "${limits[@]}" -seed=1 -max_total_time="$seconds" \
-        -dict=tests/fuzz/words.dict -artifact_prefix="build/fuzz/found/$1-" -print_final_stats=1 \
-        "$dir/$1/seeds" "${known[@]}" >"$dir/$1/log" 2>&1 && echo DONE >>"$dir/$1/log"
+        timeout -k 5 $((seconds + 60)) "$program" "${limits[@]}" -detect_leaks=$leaks -seed=1 \
+        -max_total_time="$seconds" -dict=tests/fuzz/words.dict -artifact_prefix="build/fuzz/found/$1-" \
+        -print_final_stats=1 "$dir/$1/seeds" "${known[@]}" >"$dir/$1/log" 2>&1 && echo DONE >>"$dir/$1/log"
 }
 
 passed=0 failed=0

@@ -157,10 +157,10 @@ static int get_old_state(const char *hex, TrainerState *s) {
     if (strlen(hex) != 2 * sizeof bytes)
         return gpt2_fail("%zu bytes of the trainer, expected %zu: another trainer or version wrote it",
                          strlen(hex) / 2, sizeof bytes);
+    if (hex[strspn(hex, "0123456789abcdef")]) return gpt2_fail("the trainer's bytes are no digits");
     for (size_t i = 0; i < sizeof bytes; i++) {
-        unsigned byte = 0;
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) return gpt2_fail("the trainer's bytes are no digits");
-        bytes[i] = (unsigned char)byte;
+        const char digits[] = { hex[2 * i], hex[2 * i + 1], 0 };
+        bytes[i] = (unsigned char)strtoul(digits, NULL, 16);
     }
     memcpy(s, bytes, sizeof *s);
     return 0;
