@@ -47,15 +47,30 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static int is_of_number(uint8_t c) { return c && strchr("0123456789+-.eE", c); }
 
-// Puts one of the numbers in place of one in the text. Returns the new length.
+// A number near the one that begins at `old`, or one of those above.
+static void craft_number(char number[32], const uint8_t *old, size_t length, unsigned seed) {
+    char text[24] = "";
+    memcpy(text, old, length < sizeof text ? length : sizeof text - 1);
+    const uint64_t x = (uint64_t)strtoll(text, NULL, 10);
+    const uint64_t near[] = { x + 1, x - 1, x + 4, x - 4, 2 * x, x / 2 };
+    enum { NEAR = sizeof near / sizeof *near };
+    seed %= NUMBERS + NEAR;
+    if (seed < NUMBERS)
+        strcpy(number, numbers[seed]);
+    else
+        snprintf(number, 32, "%lld", (long long)near[seed - NUMBERS]);
+}
+
+// Puts another number in place of one in the text. Returns the new length.
 static size_t change_number(uint8_t *text, size_t n, size_t most, unsigned seed) {
-    const char *number = numbers[seed % NUMBERS];
-    const size_t length = strlen(number);
-    size_t from = n ? seed / NUMBERS % n : 0;
+    char number[32];
+    size_t from = n ? seed / 64 % n : 0;
     while (from < n && (text[from] < '0' || text[from] > '9')) from++;
     size_t end = from;
     while (end < n && is_of_number(text[end])) end++;
     while (from > 0 && is_of_number(text[from - 1])) from--;
+    craft_number(number, text + from, end - from, seed);
+    const size_t length = strlen(number);
     if (from == end || n - (end - from) + length > most) return LLVMFuzzerMutate(text, n, most);
     memmove(text + from + length, text + end, n - end);
     memcpy(text + from, number, length);
@@ -63,6 +78,6 @@ static size_t change_number(uint8_t *text, size_t n, size_t most, unsigned seed)
 }
 
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t n, size_t most, unsigned seed) {
-    if (!target->is_text || seed % 3) return LLVMFuzzerMutate(bytes, n, most);
-    return change_number(bytes, n, most, seed / 3);
+    if (!target->is_text || seed % 2) return LLVMFuzzerMutate(bytes, n, most);
+    return change_number(bytes, n, most, seed / 2);
 }

@@ -1,24 +1,46 @@
 // Files of prompts: token numbers, or text where the first byte is a T. The file that reads them is compiled
-// in here with one encoder for all inputs, since each has 50 MiB and a run that ends frees nothing.
+// in here. A run that ends frees nothing, so what it has allocated is noted and freed by the target; and all
+// inputs share one encoder, since each has 50 MiB.
+#include "../../gpt2/bpe.h"
+#include "../../gpt2/text_file.h"
+#include "../../trainer/die.h"
+#include "fuzz.h"
+
+static void *note(void *p);
+static int shared_create(Bpe **b, const Tokenizer *t);
+#define malloc_check(bytes) note(malloc(bytes))
+#define text_file_read(path) note(text_file_read(path))
+#define free(p) (void)(p)
 #define bpe_create shared_create
-#define bpe_free shared_free
+#define bpe_free(b) (void)(b)
 #define prompts_read fuzzed_prompts_read
 #define prompts_free fuzzed_prompts_free
 #include "../../trainer/prompts.c"
+#undef free
 #undef bpe_create
-#undef bpe_free
-#include "fuzz.h"
 
-int bpe_create(Bpe **b, const Tokenizer *t);
-static Bpe *shared;
+static void **noted;
+static size_t n_noted;
 
-int shared_create(Bpe **b, const Tokenizer *t) {
+static void *note(void *p) {
+    noted = realloc(noted, (n_noted + 1) * sizeof *noted);
+    FUZZ_MUST(noted);
+    return noted[n_noted++] = p;
+}
+
+static void free_noted(void) {
+    for (size_t i = 0; i < n_noted; i++) free(noted[i]);
+    free(noted);
+    noted = NULL;
+    n_noted = 0;
+}
+
+static int shared_create(Bpe **b, const Tokenizer *t) {
+    static Bpe *shared;
     if (!shared && bpe_create(&shared, t)) return -1;
     *b = shared;
     return 0;
 }
-
-void shared_free(Bpe *b) { (void)b; }
 
 enum { BYTES = 256, LONGEST = 64 };
 static Tokenizer bytes_only, without = { .eot_token = BYTES };
@@ -57,12 +79,11 @@ static int read_file(const uint8_t *bytes, size_t n) {
     opt.sample_tokens = 1;
     int taken = fuzz_survives(read_prompts, &r);
     opt.prompts = NULL;
-    if (!taken) return 0;
-    for (int i = 0; i < r.prompts.n; i++)
+    for (int i = 0; taken && i < r.prompts.n; i++)
         for (int t = 0; t < r.prompts.lengths[i]; t++)
             FUZZ_MUST(r.prompts.tokens[i][t] >= 0 && r.prompts.tokens[i][t] <= BYTES);
-    prompts_free(&r.prompts);
-    return 1;
+    free_noted();
+    return taken;
 }
 
 const fuzz_target fuzz_prompts = {
