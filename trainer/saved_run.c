@@ -24,6 +24,16 @@ enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300, SHARD_BLOCKS 
 // --------
 // writing
 
+// Without memory for a value a run would go on from less than was saved, so this one ends.
+static void append(json_t *values, json_t *value) {
+    if (json_array_append_new(values, value)) die("out of memory for what the checkpoint says of the run");
+}
+
+static void set_text(json_t *settings, const char *name, const char *value) {
+    if (json_object_set_new(settings, name, json_string(value)))
+        die("out of memory for what the checkpoint says of the run");
+}
+
 static json_t *describe_config(const GPT2Config *c) {
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "max_seq_len", c->max_seq_len, "vocab_size",
                      c->vocab_size, "padded_vocab_size", c->padded_vocab_size, "num_layers", c->num_layers,
@@ -32,7 +42,7 @@ static json_t *describe_config(const GPT2Config *c) {
 
 static json_t *describe_outliers(const OutlierDetector *d) {
     json_t *values = json_array();
-    for (int i = 0; i < OUTLIER_WINDOW; i++) json_array_append_new(values, json_real(d->buffer[i]));
+    for (int i = 0; i < OUTLIER_WINDOW; i++) append(values, json_real(d->buffer[i]));
     return json_pack("{s:i, s:i, s:f, s:f, s:o}", "count", d->count, "index", d->index, "sum", d->sum,
                      "sum_sq", d->sum_sq, "values", values);
 }
@@ -50,7 +60,7 @@ static const json_t *describe_data(const DataLoader *l) {
     shards = json_array();
     for (size_t i = 0; i < l->files.gl_pathc; i++) {
         gpt2_check(fingerprint_of_file(l->files.gl_pathv[i], SHARD_BLOCKS, print));
-        json_array_append_new(shards, json_string(print));
+        append(shards, json_string(print));
     }
     return shards;
 }
@@ -60,12 +70,12 @@ static json_t *describe_settings(const GPT2 *model) {
     char value[VALUE];
     for (int i = 0; i < COMPARED; i++) {
         option_text(option_named(compared[i]), &opt, value, sizeof value);
-        json_object_set_new(settings, compared[i], json_string(value));
+        set_text(settings, compared[i], value);
     }
-    json_object_set_new(settings, "--dtype", json_string(dtype_name(model->dtype)));
-    json_object_set_new(settings, "--device", json_string(run.layers->device));
+    set_text(settings, "--dtype", dtype_name(model->dtype));
+    set_text(settings, "--device", run.layers->device);
     snprintf(value, sizeof value, "%d", run.ranks);
-    json_object_set_new(settings, "ranks", json_string(value));
+    set_text(settings, "ranks", value);
     return settings;
 }
 

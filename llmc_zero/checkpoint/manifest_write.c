@@ -4,16 +4,23 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+// Without memory for a row there is no array: one that lacks a row would describe another model.
+static json_t *append(json_t *rows, json_t *row) {
+    if (!json_array_append_new(rows, row)) return rows;
+    json_decref(rows);
+    return NULL;
+}
+
 static json_t *tensor_row(const zero_tensor *t) {
     json_t *dims = json_array();
-    for (int i = 0; i < t->n_dims; i++) json_array_append_new(dims, json_integer(t->dims[i]));
+    for (int i = 0; i < t->n_dims; i++) dims = append(dims, json_integer(t->dims[i]));
     return json_pack("{s:s, s:o, s:i, s:i, s:b}", "name", t->name, "dims", dims, "layers", t->layers, "unit",
                      t->unit, "decay", t->decay != 0);
 }
 
 static json_t *all_tensors(const layout *l) {
     json_t *rows = json_array();
-    for (int i = 0; i < l->n_tensors; i++) json_array_append_new(rows, tensor_row(&l->tensors[i]));
+    for (int i = 0; i < l->n_tensors; i++) rows = append(rows, tensor_row(&l->tensors[i]));
     return rows;
 }
 
@@ -21,8 +28,8 @@ static json_t *unit_row(const layout *l, const layout_unit *u) {
     json_t *places = json_array();
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
         const layout_place *p = &l->places[i];
-        json_array_append_new(places, json_pack("{s:i, s:i, s:I}", "tensor", p->tensor, "layer", p->layer,
-                                                "offset", (json_int_t)p->offset));
+        places = append(places, json_pack("{s:i, s:i, s:I}", "tensor", p->tensor, "layer", p->layer, "offset",
+                                          (json_int_t)p->offset));
     }
     return json_pack("{s:s, s:I, s:o}", "name", u->name, "elems",
                      (json_int_t)layout_extent(l, (int)(u - l->units)), "tensors", places);
@@ -30,18 +37,24 @@ static json_t *unit_row(const layout *l, const layout_unit *u) {
 
 static json_t *all_units(const layout *l) {
     json_t *rows = json_array();
-    for (int i = 0; i < l->n_units; i++) json_array_append_new(rows, unit_row(l, &l->units[i]));
+    for (int i = 0; i < l->n_units; i++) rows = append(rows, unit_row(l, &l->units[i]));
     return rows;
+}
+
+static json_t *part_row(const saved_part *p) {
+    json_t *row = json_pack("{s:i, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
+                            (json_int_t)p->elems);
+    for (int i = 0; i < SAVED; i++) {
+        if (!json_object_set_new(row, saved_names[i], json_integer(p->at[i]))) continue;
+        json_decref(row);
+        return NULL;
+    }
+    return row;
 }
 
 static json_t *all_parts(const manifest_file *f) {
     json_t *rows = json_array();
-    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {
-        json_t *row = json_pack("{s:i, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
-                                (json_int_t)p->elems);
-        for (int i = 0; i < SAVED; i++) json_object_set_new(row, saved_names[i], json_integer(p->at[i]));
-        json_array_append_new(rows, row);
-    }
+    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) rows = append(rows, part_row(p));
     return rows;
 }
 
@@ -60,9 +73,8 @@ static json_t *all_digests(const manifest_file *f) {
 static json_t *all_files(const manifest_file *files, int n) {
     json_t *rows = json_array();
     for (const manifest_file *f = files; f < files + n; f++)
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:I, s:o, s:o}", "name", f->name, "bytes",
-                                        (json_int_t)f->bytes, "parts", all_parts(f), "xxh3", all_digests(f)));
+        rows = append(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", f->name, "bytes", (json_int_t)f->bytes,
+                                      "parts", all_parts(f), "xxh3", all_digests(f)));
     return rows;
 }
 
