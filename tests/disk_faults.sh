@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Every call by which a run with checkpoints reads or changes its output folder fails once, the n-th of each
+# kind for every n, and writes also from then on; so does memory, and reads and writes transfer less than was
+# asked. The run ends with the reference's bits, or with one error message, and what it leaves resumes to the
+# reference's bits. tests/shim/disk.c makes calls fail.
+# Usage: tests/disk_faults.sh TRAINER [all]    Without all: on one rank each call but few of the allocations,
+# on two ranks a few of each.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all]}") || exit 1
+all=${2:-}
+lanes=4                     # a run waits more than it computes
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a sync costs nothing there
+. scripts/mpi_env.sh
+. tests/cases.sh
+export OMP_NUM_THREADS=1
+
+args=(-e l2h2c32v257t32 -b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
+    --dtype bf16 -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin
+    --comm-timeout 10)
+"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
+
+# ---- the shim knows every call that the trainer makes
+
+begin 'disk.the shim wraps every call that concerns files'
+nm -D --undefined-only "$trainer" | sed -nE 's/^ +U ([a-z_0-9]+).*/\1/p' | grep -E '^(open|openat|creat|read|'\
+'write|pread|pwrite|readv|writev|preadv|pwritev|sendfile|copy_file_range|splice|mkstemp|mkdtemp|f?truncate|'\
+'fallocate|posix_fallocate|(f|fdata|sync)sync|sync_file_range|sync|syncfs|rename|remove|unlink|rmdir|mkdir|'\
+'renameat2?|unlinkat|mkdirat|linkat|symlink|opendir|fdopendir|readdir|scandir|nftw|[lf]?stat|fstatat|statx|'\
+'access|faccessat|fopen|fdopen|freopen|flock|lockf|malloc|calloc|realloc|reallocarray|aligned_alloc|memalign|'\
+'posix_memalign|strdup|strndup|v?asprintf|open_memstream|getrandom)(64|_2)?$' | sort >"$dir/calls_made"
+nm -D --defined-only "$dir/disk.so" | sed -nE 's/.* [TW] //p' | sort >"$dir/calls_wrapped"
+need "not wrapped: $(comm -23 "$dir/calls_made" "$dir/calls_wrapped" | tr '\n' ' ')" \
+    [ -z "$(comm -23 "$dir/calls_made" "$dir/calls_wrapped")" ]
+need 'no call was found' [ "$(wc -l <"$dir/calls_made")" -gt 20 ]
+end
+
+# ---- runs
+
+# run RANKS FOLDER VARIABLE=VALUE...: $steps steps with -o FOLDER/out. Sets status; the screen is FOLDER.screen.
+steps=6
+run() {
+    local launcher=() folder=$2
+    [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
+    timeout -s KILL 30 "${launcher[@]}" env "${@:3}" "$trainer" "${args[@]}" -x $steps -y 1 -o "$folder/out" \
+        >"$folder.screen" 2>&1 </dev/null
+    status=$?
+}
+with_disk() { run "$1" "$2" LD_PRELOAD="$dir/disk.so" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"; }
+hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$1.screen"; }
+fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
+# begin_as FRESH|RESUMED RANKS FOLDER: what is in the folder before a run
+begin_as() {
+    fresh "$3"
+    [ "$1" = fresh ] || cp -r "$dir/base$2/out" "$3/out"
+}
+
+# ---- one case
+
+message() { grep -a '^train_gpt2_zero: ' "$1.screen" || tail -n 3 "$1.screen"; }
+# What the run says, if it is no error message of its own.
+ended_well() {      # FOLDER
+    [ $status = 137 ] && { echo 'no end'; return; }
+    if [ $status = 0 ]; then
+        [ "$(hashes "$1")" = "$reference" ] || echo "status 0 and $(hashes "$1")"
+        return
+    fi
+    [ $status -le 2 ] || echo "status $status: $(message "$1")"
+    [ "$(grep -ac '^train_gpt2_zero: ' "$1.screen")" = 1 ] ||
+        echo "$(grep -ac '^train_gpt2_zero: ' "$1.screen") messages"
+}
+# one FOLDER FRESH|RESUMED RANKS RANK KIND N ERROR: a sentence if it is not well
+one() {
+    local folder=$1 ended
+    begin_as "$2" "$3" "$folder"
+    with_disk "$3" "$folder" DISK_RANK="$4" DISK_FAIL="$5:$6:$7"
+    ended=$(ended_well "$folder")
+    [ -z "$ended" ] || { echo "$ended"; return; }
+    ended=$status
+    # Ranks list a folder while others write in it, so the calls are not always as many.
+    [ -s "$folder.calls" ] || ended=missed
+    run "$3" "$folder"
+    [ $status = 0 ] || { echo "afterwards status $status: $(message "$folder")"; return; }
+    [ "$(hashes "$folder")" = "$reference" ] || { echo "afterwards $(hashes "$folder")"; return; }
+    echo "$ended" >>"$folder.ends"
+}
+lane() {            # NUMBER: every so many-th line of the cases
+    local n=0 line said
+    export TMPDIR=$dir/mpi$1                # mpirun removes there what others of that moment need
+    mkdir -p "$TMPDIR"
+    while read -r line; do
+        n=$((n + 1))
+        [ $((n % lanes)) = "$1" ] || continue
+        # shellcheck disable=SC2086
+        said=$(one "$dir/lane$1" $line)
+        [ -z "$said" ] || echo "$line ($(sed "s,$dir/lane$1/,,; q" "$dir/lane$1.calls")): $said"
+    done <"$dir/cases" >"$dir/lane$1.bad"
+}
+
+# ---- the cases
+
+# error_of KIND: what it fails with; more than one: each in turn
+error_of() {
+    case $1 in
+        write) echo 28 5 short ;;               # ENOSPC, EIO
+        read) echo 5 short ;;
+        open | opendir) echo 24 ;;              # EMFILE
+        create | mkdir) echo 28 ;;
+        malloc) echo 12 ;;
+        *) echo 5 ;;
+    esac
+}
+# cases FRESH|RESUMED RANKS RANK: a line for each case, from the calls of a run in which none fails
+cases() {
+    local kind count n every error
+    begin_as "$1" "$2" "$dir/count"
+    with_disk "$2" "$dir/count" DISK_RANK="$3"
+    need "$1, $2 ranks: it did not run: $(tail -n 1 "$dir/count.screen")" [ $status = 0 ]
+    while read -r count kind; do
+        every=1
+        if [ -z "$all" ]; then
+            [ "$2" = 1 ] || every=6
+            [ "$kind" != malloc ] || every=$((2 + count / (20 / $2)))
+        fi
+        for ((n = 1; n <= count; n += every)); do
+            for error in $(error_of "$kind"); do echo "$1 $2 $3 $kind $n $error"; done
+        done
+        # a disk that stays full, or broken
+        [ "$kind" != write ] || for ((n = 1; n <= count; n += 7 * every)); do echo "$1 $2 $3 $kind $n+ 28"; done
+    done < <(sed 's/ .*//' "$dir/count.calls" | sort | uniq -c)
+}
+# faults NAME: all lines of $dir/cases
+faults() {
+    local number bad
+    begin "$1"
+    rm -f "$dir"/lane*.ends
+    for ((number = 0; number < lanes; number++)); do lane $number & done
+    wait
+    bad=$(cat "$dir"/lane*.bad | wc -l)
+    number=$(cat "$dir"/lane*.ends | grep -c missed)
+    need "$number of $(wc -l <"$dir/cases") calls did not come" [ $((10 * number)) -lt "$(wc -l <"$dir/cases")" ]
+    need "$bad of $(wc -l <"$dir/cases"): $(cat "$dir"/lane*.bad | head -n 40)" [ "$bad" = 0 ]
+    end
+    echo "   $(wc -l <"$dir/cases") calls failed: $(cat "$dir"/lane*.ends | sort | uniq -c |
+        awk '{ printf "%s%d runs ended with status %d", sep, $1, $2; sep = ", " }'); all resumed"
+}
+
+for ranks in 1 2; do
+    begin "disk.$ranks ranks, undisturbed"
+    fresh "$dir/base$ranks"
+    steps=2 run "$ranks" "$dir/base$ranks"
+    need 'the first steps did not run' [ $status = 0 ]
+    fresh "$dir/whole"
+    run "$ranks" "$dir/whole"
+    reference=$(hashes "$dir/whole")
+    need 'it did not run' [ $status = 0 -a ${#reference} -gt 40 ]
+    end
+    for phase in fresh resumed; do for ((rank = 0; rank < ranks; rank++)); do
+        cases $phase "$ranks" $rank >"$dir/cases"
+        faults "disk.$phase, rank $rank of $ranks"
+    done; done
+done
+finish disk_faults

@@ -1,0 +1,529 @@
+// A disk that fails, and a record of what was done to it, for LD_PRELOAD. Calls count if they concern
+// $DISK_FOLDER or anything in it; all others go through.
+//   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: so do those after it
+//   DISK_FAIL=KIND:N:short    the n-th read or write transfers half of its bytes
+//   DISK_RANK=1               only in this rank
+//   DISK_CALLS=FILE           gets a line for each call: KIND PATH, and "failed" after one that was made to
+//   fail DISK_RECORD=FILE          gets what record.h describes
+// Kinds are the names below, with stat for all calls that only look, and malloc and getrandom: those that the
+// program itself and libjansson make. fopen gives a stream over the calls of this file, because the C
+// library's own streams reach the kernel past them. io_uring is left out.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include "record.h"
+
+enum { MOST_FDS = 1024, MOST_RANGES = 2, MOST_PATH = 2 * PATH_MAX, SHORT = -1 };
+
+static struct {
+    const char *folder, *calls;
+    char kind[16];
+    long nth, seen;
+    int error;    // errno; SHORT
+    int onwards;  // 1: all calls after the n-th too
+    int record;   // file descriptor; -1: none
+    int rank, handles;
+    uintptr_t code[MOST_RANGES][2];  // of the program and of libjansson
+} disk = { .record = -1 };
+
+static struct {
+    char path[PATH_MAX];  // "": none of ours
+    int handle;
+    FILE *stream;
+} fds[MOST_FDS];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t n, size_t bytes);
+void *__libc_realloc(void *p, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
+
+// -------- settings
+
+static int note_code(struct dl_phdr_info *info, size_t size, void *data) {
+    int *n = data;
+    (void)size;
+    if (*n == MOST_RANGES || (*n > 0 && !strstr(info->dlpi_name, "libjansson"))) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
+        disk.code[*n][0] = info->dlpi_addr + p->p_vaddr;
+        disk.code[*n][1] = disk.code[*n][0] + p->p_memsz;
+    }
+    ++*n;
+    return 0;
+}
+
+static void parse_fail(const char *text) {
+    char nth[16], error[16];
+    if (sscanf(text, "%15[^:]:%15[^:]:%15s", disk.kind, nth, error) != 3) abort();
+    disk.nth = atol(nth);
+    disk.onwards = strchr(nth, '+') != NULL;
+    disk.error = strcmp(error, "short") ? atoi(error) : SHORT;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *only = getenv("DISK_RANK");
+    const char *fail = getenv("DISK_FAIL"), *record_to = getenv("DISK_RECORD");
+    int ranges = 0;
+    disk.rank = rank ? atoi(rank) : 0;
+    if (only && atoi(only) != disk.rank) return;
+    if (fail) parse_fail(fail);
+    dl_iterate_phdr(note_code, &ranges);
+    disk.calls = getenv("DISK_CALLS");
+    if (record_to)
+        disk.record = (int)syscall(SYS_openat, AT_FDCWD, record_to, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+                                   0666);
+    disk.folder = getenv("DISK_FOLDER");
+}
+
+static int of_program(const void *caller) {
+    for (int i = 0; i < MOST_RANGES; i++)
+        if ((uintptr_t)caller >= disk.code[i][0] && (uintptr_t)caller < disk.code[i][1]) return 1;
+    return 0;
+}
+
+// -------- which calls count, and which of them fails
+
+static int is_ours(const char *path) {
+    if (!disk.folder || !path) return 0;
+    size_t n = strlen(disk.folder);
+    return !strncmp(path, disk.folder, n) && (path[n] == 0 || path[n] == '/');
+}
+
+static int fd_is_ours(int fd) { return disk.folder && fd >= 0 && fd < MOST_FDS && *fds[fd].path; }
+
+static void note_call(const char *kind, const char *path) {
+    char line[PATH_MAX + 64];
+    int n = snprintf(line, sizeof line, "%s %s\n", kind, path);
+    long fd = syscall(SYS_openat, AT_FDCWD, disk.calls, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0 || syscall(SYS_write, fd, line, n) != n) abort();
+    syscall(SYS_close, fd);
+}
+
+// Returns 0 if the call goes through, or what it fails with: errno or SHORT.
+static int fault(const char *kind, const char *path) {
+    int kept = errno, failed = 0;
+    pthread_mutex_lock(&lock);
+    if (!strcmp(kind, disk.kind)) {
+        disk.seen++;
+        failed = disk.seen == disk.nth || (disk.onwards && disk.seen > disk.nth);
+    }
+    if (disk.calls && (failed || !*disk.kind)) note_call(kind, path);
+    pthread_mutex_unlock(&lock);
+    errno = kept;
+    return failed ? disk.error : 0;
+}
+
+// Sets errno and leaves the function if the call fails.
+#define FAIL(KIND, PATH, RESULT)       \
+    do {                               \
+        int error = fault(KIND, PATH); \
+        if (error && error != SHORT) { \
+            errno = error;             \
+            return RESULT;             \
+        }                              \
+    } while (0)
+
+// -------- the record
+
+// From begin to end no other rank or thread changes the folder.
+static void record_begin(void) {
+    if (disk.record < 0) return;
+    pthread_mutex_lock(&lock);
+    if (syscall(SYS_flock, disk.record, LOCK_EX)) abort();
+}
+
+static void record_end(int done, record r, const char *path, const char *other, const void *data) {
+    int kept = errno;
+    if (disk.record < 0) return;
+    r.path_len = path ? (int32_t)strlen(path) : 0;
+    r.other_len = other ? (int32_t)strlen(other) : 0;
+    const struct iovec parts[] = { { &r, sizeof r },
+                                   { (void *)path, r.path_len },
+                                   { (void *)other, r.other_len },
+                                   { (void *)data, r.bytes } };
+    const long bytes = (long)sizeof r + r.path_len + r.other_len + r.bytes;
+    if (done && syscall(SYS_writev, disk.record, parts, 4) != bytes) abort();
+    if (syscall(SYS_flock, disk.record, LOCK_UN)) abort();
+    pthread_mutex_unlock(&lock);
+    errno = kept;
+}
+
+// -------- open, close
+
+static int open_ours(int at, const char *path, int flags, mode_t mode) {
+    const char *kind = flags & O_CREAT ? "create" : "open";
+    FAIL(kind, path, -1);
+    record_begin();
+    int was_there = !syscall(SYS_access, path, F_OK);
+    int fd = (int)syscall(SYS_openat, at, path, flags, mode);
+    if (fd >= MOST_FDS) abort();
+    if (fd >= 0) {
+        snprintf(fds[fd].path, PATH_MAX, "%s", path);
+        fds[fd].handle = disk.rank << 20 | ++disk.handles;
+        fds[fd].stream = NULL;
+    }
+    record r = { .kind = RECORD_OPEN, .handle = fd >= 0 ? fds[fd].handle : 0, .at = !was_there };
+    record_end(fd >= 0, r, path, NULL, NULL);
+    if (fd >= 0 && flags & O_TRUNC && was_there) {
+        record_begin();
+        record_end(1, (record){ .kind = RECORD_TRUNCATE, .handle = fds[fd].handle }, NULL, NULL, NULL);
+    }
+    return fd;
+}
+
+static mode_t mode_of(int flags, va_list args) {
+    return flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
+}
+
+int open(const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = mode_of(flags, args);
+    va_end(args);
+    return is_ours(path) ? open_ours(AT_FDCWD, path, flags, mode)
+                         : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+// Writes the path that a name has below an open folder. Returns it.
+static const char *path_at(char *path, int folder, const char *name) {
+    if (*name == '/' || !fd_is_ours(folder)) return name;
+    snprintf(path, MOST_PATH, "%s/%s", fds[folder].path, name);
+    return path;
+}
+
+int openat(int folder, const char *name, int flags, ...) {
+    char path[MOST_PATH];
+    const char *full = path_at(path, folder, name);
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = mode_of(flags, args);
+    va_end(args);
+    return is_ours(full) ? open_ours(AT_FDCWD, full, flags, mode)
+                         : (int)syscall(SYS_openat, folder, name, flags, mode);
+}
+
+int creat(const char *path, mode_t mode) { return open(path, O_WRONLY | O_CREAT | O_TRUNC, mode); }
+
+// Closes in any case, as Linux does.
+int close(int fd) {
+    if (!fd_is_ours(fd)) return (int)syscall(SYS_close, fd);
+    char path[PATH_MAX];
+    strcpy(path, fds[fd].path);
+    *fds[fd].path = 0;
+    fds[fd].stream = NULL;
+    int rc = (int)syscall(SYS_close, fd);
+    FAIL("close", path, -1);
+    return rc;
+}
+
+// -------- read, write
+
+ssize_t read(int fd, void *to, size_t bytes) {
+    if (fd_is_ours(fd)) {
+        int error = fault("read", fds[fd].path);
+        if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
+        if (error > 0) return errno = error, -1;
+    }
+    return syscall(SYS_read, fd, to, bytes);
+}
+
+ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
+    if (fd_is_ours(fd)) {
+        int error = fault("read", fds[fd].path);
+        if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
+        if (error > 0) return errno = error, -1;
+    }
+    return syscall(SYS_pread64, fd, to, bytes, at);
+}
+
+// at < 0: where the file's position is.
+static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
+    int error = fault("write", fds[fd].path);
+    if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
+    if (error > 0) return errno = error, -1;
+    record_begin();
+    ssize_t n = at < 0 ? syscall(SYS_write, fd, from, bytes) : syscall(SYS_pwrite64, fd, from, bytes, at);
+    record r = { .kind = RECORD_WRITE, .handle = fds[fd].handle, .at = at, .bytes = n > 0 ? n : 0 };
+    if (at < 0) r.at = syscall(SYS_lseek, fd, 0, SEEK_CUR) - r.bytes;
+    record_end(n > 0, r, NULL, NULL, from);
+    return n;
+}
+
+ssize_t write(int fd, const void *from, size_t bytes) {
+    return fd_is_ours(fd) ? write_ours(fd, from, bytes, -1) : syscall(SYS_write, fd, from, bytes);
+}
+
+ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
+    return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
+}
+
+// The first part only, as a short write.
+ssize_t writev(int fd, const struct iovec *parts, int n) {
+    if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
+    return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
+}
+
+static int truncate_ours(int fd, int (*call)(int, off_t), off_t bytes) {
+    FAIL("truncate", fds[fd].path, -1);
+    record_begin();
+    int rc = call(fd, bytes);
+    record_end(!rc, (record){ .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = bytes }, NULL, NULL,
+               NULL);
+    return rc;
+}
+
+static int ftruncate_call(int fd, off_t bytes) { return (int)syscall(SYS_ftruncate, fd, bytes); }
+int ftruncate(int fd, off_t bytes) {
+    return fd_is_ours(fd) ? truncate_ours(fd, ftruncate_call, bytes) : ftruncate_call(fd, bytes);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t bytes) {
+    if (fd_is_ours(fd)) FAIL("truncate", fds[fd].path, -1);
+    if (fd_is_ours(fd) && disk.record >= 0) abort();  // not recorded
+    return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+}
+
+int posix_fallocate(int fd, off_t at, off_t bytes) { return fallocate(fd, 0, at, bytes) ? errno : 0; }
+
+// -------- sync
+
+static int sync_ours(int fd) {
+    FAIL("fsync", fds[fd].path, -1);
+    record_begin();
+    int rc = (int)syscall(SYS_fsync, fd);
+    record_end(!rc, (record){ .kind = RECORD_SYNC, .handle = fds[fd].handle }, NULL, NULL, NULL);
+    return rc;
+}
+
+int fsync(int fd) { return fd_is_ours(fd) ? sync_ours(fd) : (int)syscall(SYS_fsync, fd); }
+int fdatasync(int fd) { return fd_is_ours(fd) ? sync_ours(fd) : (int)syscall(SYS_fdatasync, fd); }
+
+// -------- names
+
+int rename(const char *from, const char *to) {
+    if (!is_ours(from) && !is_ours(to)) return (int)syscall(SYS_rename, from, to);
+    FAIL("rename", from, -1);
+    record_begin();
+    int rc = (int)syscall(SYS_rename, from, to);
+    record_end(!rc, (record){ .kind = RECORD_RENAME }, from, to, NULL);
+    return rc;
+}
+
+// A change of one name by the call `number`.
+static int change(const char *kind, record_kind recorded, long number, const char *path, long mode) {
+    FAIL(kind, path, -1);
+    record_begin();
+    int rc = (int)syscall(number, path, mode);
+    record_end(!rc, (record){ .kind = recorded }, path, NULL, NULL);
+    return rc;
+}
+
+int unlink(const char *path) {
+    if (!is_ours(path)) return (int)syscall(SYS_unlink, path);
+    return change("unlink", RECORD_UNLINK, SYS_unlink, path, 0);
+}
+
+int rmdir(const char *path) {
+    if (!is_ours(path)) return (int)syscall(SYS_rmdir, path);
+    return change("rmdir", RECORD_RMDIR, SYS_rmdir, path, 0);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    if (!is_ours(path)) return (int)syscall(SYS_mkdir, path, mode);
+    return change("mkdir", RECORD_MKDIR, SYS_mkdir, path, mode);
+}
+
+int unlinkat(int folder, const char *name, int flags) {
+    char path[MOST_PATH];
+    const char *full = path_at(path, folder, name);
+    if (!is_ours(full)) return (int)syscall(SYS_unlinkat, folder, name, flags);
+    return flags & AT_REMOVEDIR ? rmdir(full) : unlink(full);
+}
+
+int mkdirat(int folder, const char *name, mode_t mode) {
+    char path[MOST_PATH];
+    const char *full = path_at(path, folder, name);
+    return is_ours(full) ? mkdir(full, mode) : (int)syscall(SYS_mkdirat, folder, name, mode);
+}
+
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    char one[MOST_PATH], two[MOST_PATH];
+    const char *full = path_at(one, from_folder, from), *full_to = path_at(two, to_folder, to);
+    if (is_ours(full)) return rename(full, full_to);
+    return (int)syscall(SYS_renameat, from_folder, from, to_folder, to);
+}
+
+int remove(const char *path) {
+    struct stat st;
+    return !syscall(SYS_lstat, path, &st) && S_ISDIR(st.st_mode) ? rmdir(path) : unlink(path);
+}
+
+// -------- looking
+
+#define NEXT(NAME) ((__typeof__(&NAME))dlsym(RTLD_NEXT, #NAME))
+
+int stat(const char *restrict path, struct stat *restrict st) {
+    if (is_ours(path)) FAIL("stat", path, -1);
+    return NEXT(stat)(path, st);
+}
+
+int lstat(const char *restrict path, struct stat *restrict st) {
+    if (is_ours(path)) FAIL("stat", path, -1);
+    return NEXT(lstat)(path, st);
+}
+
+int fstat(int fd, struct stat *st) {
+    if (fd_is_ours(fd)) FAIL("stat", fds[fd].path, -1);
+    return NEXT(fstat)(fd, st);
+}
+
+int fstatat(int folder, const char *restrict name, struct stat *restrict st, int flags) {
+    char path[MOST_PATH];
+    const char *full = path_at(path, folder, name);
+    if (is_ours(full)) FAIL("stat", full, -1);
+    return NEXT(fstatat)(folder, name, st, flags);
+}
+
+int access(const char *path, int how) {
+    if (is_ours(path)) FAIL("stat", path, -1);
+    return (int)syscall(SYS_access, path, how);
+}
+
+int flock(int fd, int how) {
+    if (fd_is_ours(fd)) FAIL("lock", fds[fd].path, -1);
+    return (int)syscall(SYS_flock, fd, how);
+}
+
+static DIR *keep_folder(DIR *dir, const char *path) {
+    int fd = dir ? dirfd(dir) : -1;
+    if (fd >= 0 && fd < MOST_FDS) snprintf(fds[fd].path, PATH_MAX, "%s", path);
+    return dir;
+}
+
+DIR *opendir(const char *path) {
+    if (!is_ours(path)) return NEXT(opendir)(path);
+    FAIL("opendir", path, NULL);
+    return keep_folder(NEXT(opendir)(path), path);
+}
+
+struct dirent *readdir(DIR *dir) {
+    if (fd_is_ours(dirfd(dir))) FAIL("readdir", fds[dirfd(dir)].path, NULL);
+    return NEXT(readdir)(dir);
+}
+
+int closedir(DIR *dir) {
+    int fd = dirfd(dir);
+    if (fd_is_ours(fd)) *fds[fd].path = 0;
+    return NEXT(closedir)(dir);
+}
+
+// -------- streams
+
+static ssize_t stream_read(void *fd, char *to, size_t bytes) { return read((int)(intptr_t)fd, to, bytes); }
+static ssize_t stream_write(void *fd, const char *from, size_t bytes) {
+    ssize_t n = write((int)(intptr_t)fd, from, bytes);
+    return n < 0 ? 0 : n;  // what a stream takes for an error; errno stays
+}
+static int stream_seek(void *fd, off64_t *at, int from) {
+    *at = syscall(SYS_lseek, (int)(intptr_t)fd, *at, from);
+    return *at < 0 ? -1 : 0;
+}
+static int stream_close(void *fd) { return close((int)(intptr_t)fd); }
+
+static FILE *stream_over(int fd, const char *mode) {
+    static const cookie_io_functions_t calls = { stream_read, stream_write, stream_seek, stream_close };
+    FILE *f = fopencookie((void *)(intptr_t)fd, mode, calls);
+    if (f) fds[fd].stream = f;
+    return f;
+}
+
+static int flags_of(const char *mode) {
+    int flags = *mode == 'r' ? 0 : *mode == 'w' ? O_CREAT | O_TRUNC : O_CREAT | O_APPEND;
+    if (strchr(mode, 'x')) flags |= O_EXCL;
+    if (strchr(mode, 'e')) flags |= O_CLOEXEC;
+    return flags | (strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY);
+}
+
+FILE *fopen(const char *restrict path, const char *restrict mode) {
+    if (!is_ours(path)) return NEXT(fopen)(path, mode);
+    int fd = open(path, flags_of(mode), 0666);
+    return fd < 0 ? NULL : stream_over(fd, mode);
+}
+
+FILE *fdopen(int fd, const char *mode) {
+    return fd_is_ours(fd) ? stream_over(fd, mode) : NEXT(fdopen)(fd, mode);
+}
+
+int fileno(FILE *f) {
+    for (int fd = 0; fd < MOST_FDS; fd++)
+        if (*fds[fd].path && fds[fd].stream == f) return fd;
+    return NEXT(fileno)(f);
+}
+
+// -------- memory, random numbers
+
+static int refused(const void *caller) {
+    char where[32];
+    if (!disk.folder || !of_program(caller)) return 0;
+    snprintf(where, sizeof where, "%#lx", (unsigned long)((uintptr_t)caller - disk.code[0][0]));
+    int error = fault("malloc", where);
+    if (error) errno = ENOMEM;
+    return error;
+}
+
+void *malloc(size_t bytes) { return refused(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
+void *calloc(size_t n, size_t bytes) {
+    return refused(__builtin_return_address(0)) ? NULL : __libc_calloc(n, bytes);
+}
+void *realloc(void *p, size_t bytes) {
+    return refused(__builtin_return_address(0)) ? NULL : __libc_realloc(p, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    return refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void **p, size_t alignment, size_t bytes) {
+    void *new = refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
+    if (new) *p = new;
+    return new ? 0 : ENOMEM;
+}
+char *strdup(const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = refused(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+int vasprintf(char **text, const char *fmt, va_list args) {
+    return refused(__builtin_return_address(0)) ? -1 : NEXT(vasprintf)(text, fmt, args);
+}
+int asprintf(char **text, const char *fmt, ...) {
+    va_list args;
+    if (refused(__builtin_return_address(0))) return -1;
+    va_start(args, fmt);
+    int n = NEXT(vasprintf)(text, fmt, args);
+    va_end(args);
+    return n;
+}
+FILE *open_memstream(char **text, size_t *bytes) {
+    return refused(__builtin_return_address(0)) ? NULL : NEXT(open_memstream)(text, bytes);
+}
+
+ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
+    if (disk.folder && of_program(__builtin_return_address(0))) FAIL("getrandom", "-", -1);
+    return syscall(SYS_getrandom, to, bytes, flags);
+}
