@@ -1,0 +1,690 @@
+// What a power loss may leave of a folder, at every instant of a run that tests/shim/disk.c has recorded.
+// Each folder that is built has to hold a checkpoint that is as new as was promised.
+//   power_loss RECORD ROOT SEED [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
+//     ROOT       the folder that was recorded; the run's -o is ROOT/out
+//     --base     what ROOT held before the run; all of that is on disk
+//     --without  as if the program had not made these syncs: the names are those of sync_names below.
+//     Violations
+//                are what is expected then, and the first ends the search.
+//     --keep     leaves COUNT of the folders in FOLDER/0, 1, .., each with a file `expect`: the step to
+//     resume
+//                at, -1: none
+//
+// The model is what POSIX promises and no more. At an instant the disk holds
+//   - of a file: what it held at its last sync. Writes since then are there up to any one, this one cut at a
+//     page of 4096 bytes, and any page that they touched may still be as it was, or zeros if the file ended
+//     before it;
+//   - of names: all changes in a folder that has been synced since. Of the changes that have not, either the
+//     first so many (journals keep an order), or any of them, but a name's own in their order. A rename is
+//     done or not, never half. A file's own sync says nothing about its name, and a folder's nothing about
+//     its folder's name in the one above.
+// At each instant six folders are built: nothing but what is synced; everything; and four draws.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../llmc_zero/zero.h"
+#include "shim/record.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { PAGE = 4096, DRAWS = 6, MOST_NODES = 4096, MOST_STEPS = 1000, NAME = 256 };
+
+static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+static void fail(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    fprintf(stderr, "power_loss: ");
+    vfprintf(stderr, fmt, args);
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
+static void *must(void *p) {
+    if (!p) fail("out of memory");
+    return p;
+}
+
+// Of the values 0 to n - 1 one, the same in each run.
+static uint64_t random_state;
+static int64_t draw(int64_t n) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((random_state >> 33) % (uint64_t)n);
+}
+
+// -------- the record
+
+typedef struct {
+    record r;
+    char *path, *other;  // below ROOT, without it and its slash
+    const char *bytes;
+    int node;  // of the file or folder
+    int sync;  // of a RECORD_SYNC: which of sync_names; -1: none of these
+} operation;
+
+static operation *operations;
+static int n_operations;
+
+static char *text_below(const char *root, const char **next, int length) {
+    size_t n = strlen(root);
+    const char *text = *next;
+    *next += length;
+    if (!length) return NULL;
+    if (length < (int)n || strncmp(text, root, n)) fail("a path outside of %s: %.*s", root, length, text);
+    text += n;
+    length -= (int)n;
+    if (length && *text == '/') {
+        text++;
+        length--;
+    }
+    return must(strndup(text, length));
+}
+
+static char *read_file(const char *path, int64_t *bytes) {
+    struct stat st;
+    FILE *f = fopen(path, "rb");
+    if (!f || fstat(fileno(f), &st)) fail("%s: %s", path, strerror(errno));
+    char *all = must(malloc(st.st_size + 1));
+    *bytes = (int64_t)fread(all, 1, st.st_size, f);
+    if (*bytes != st.st_size) fail("%s: cannot be read", path);
+    fclose(f);
+    all[*bytes] = 0;
+    return all;
+}
+
+static void read_record(const char *path, const char *root) {
+    int64_t bytes;
+    const char *next = read_file(path, &bytes), *end = next + bytes;
+    while (next < end) {
+        operations = must(realloc(operations, (n_operations + 1) * sizeof *operations));
+        operation *o = &operations[n_operations++];
+        *o = (operation){ .node = -1, .sync = -1 };
+        memcpy(&o->r, next, sizeof o->r);
+        next += sizeof o->r;
+        o->path = text_below(root, &next, o->r.path_len);
+        o->other = text_below(root, &next, o->r.other_len);
+        o->bytes = next;
+        next += o->r.bytes;
+    }
+    if (next != end) fail("%s: the record ends within an operation", path);
+}
+
+// -------- files and folders as the run saw them
+
+// A file or folder, which keeps its number whatever it is called.
+typedef struct {
+    int folder;
+    char *base;  // of --base: what it held before
+    int64_t base_bytes;
+    char *whole;  // what it held in the end
+    int64_t whole_bytes;
+    char *bytes;  // (size) after a power loss
+    int64_t size;
+} node;
+
+static node nodes[MOST_NODES];
+static int n_nodes;
+
+typedef struct {
+    int folder, node;  // the node's name is in this folder; node 0 is ROOT
+    char name[NAME];
+} entry;
+
+typedef struct {
+    entry *entries;
+    int n;
+} names;
+
+static int find(const names *all, int folder, const char *name) {
+    for (int i = 0; i < all->n; i++)
+        if (all->entries[i].folder == folder && !strcmp(all->entries[i].name, name)) return i;
+    return -1;
+}
+
+static void put(names *all, int folder, const char *name, int node) {
+    int i = find(all, folder, name);
+    if (i < 0) {
+        i = all->n++;
+        all->entries = must(realloc(all->entries, all->n * sizeof *all->entries));
+    }
+    all->entries[i] = (entry){ .folder = folder, .node = node };
+    snprintf(all->entries[i].name, NAME, "%s", name);
+}
+
+static void take_away(names *all, int folder, const char *name) {
+    int i = find(all, folder, name);
+    if (i >= 0) all->entries[i] = all->entries[--all->n];
+}
+
+static int new_node(int folder) {
+    if (n_nodes == MOST_NODES) fail("too many files");
+    nodes[n_nodes] = (node){ .folder = folder };
+    return n_nodes++;
+}
+
+// The folder of a path, and the last name of it.
+static int folder_of(const names *all, const char *path, const char **name) {
+    int folder = 0;
+    for (const char *slash; (slash = strchr(path, '/')); path = slash + 1) {
+        char part[NAME];
+        snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
+        int i = find(all, folder, part);
+        if (i < 0) fail("%s is in no folder", path);
+        folder = all->entries[i].node;
+    }
+    *name = path;
+    return folder;
+}
+
+static int node_of(const names *all, const char *path) {
+    const char *name;
+    if (!*path) return 0;
+    int folder = folder_of(all, path, &name), i = find(all, folder, name);
+    return i < 0 ? -1 : all->entries[i].node;
+}
+
+static void read_base(names *all, const char *path, int folder) {
+    struct dirent **list;
+    int n = scandir(path, &list, NULL, alphasort);
+    if (n < 0) fail("%s: %s", path, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        char below[PATH_MAX];
+        struct stat st;
+        if (!strcmp(list[i]->d_name, ".") || !strcmp(list[i]->d_name, "..")) continue;
+        if (snprintf(below, sizeof below, "%s/%s", path, list[i]->d_name) >= PATH_MAX || stat(below, &st))
+            fail("%s: %s", below, strerror(errno));
+        int number = new_node(S_ISDIR(st.st_mode));
+        put(all, folder, list[i]->d_name, number);
+        if (nodes[number].folder)
+            read_base(all, below, number);
+        else
+            nodes[number].base = read_file(below, &nodes[number].base_bytes);
+    }
+}
+
+// A change of names: what an operation does to one or two of them.
+typedef struct {
+    int at;             // the operation
+    int folder, other;  // -1: there is no other
+    char name[NAME], to[NAME];
+    int node;    // what is called `name` afterwards, or `to` after a rename; -1: nothing is
+    int synced;  // the operation after which it is on disk; n_operations: none
+} change;
+
+static names base;
+static unsigned without;  // bit i: number i of sync_names is left out
+static change *changes;
+static int n_changes;
+
+static change *new_change(const names *now, int at, const char *path) {
+    const char *name;
+    changes = must(realloc(changes, (n_changes + 1) * sizeof *changes));
+    change *c = &changes[n_changes++];
+    *c = (change){ .at = at, .other = -1, .node = -1, .synced = n_operations };
+    c->folder = folder_of(now, path, &name);
+    snprintf(c->name, NAME, "%s", name);
+    return c;
+}
+
+static void apply(names *all, const change *c) {
+    if (c->other >= 0) {
+        int i = find(all, c->folder, c->name);
+        if (i < 0 || all->entries[i].node != c->node) return;  // it had not come, or it went
+        take_away(all, c->folder, c->name);
+        put(all, c->other, c->to, c->node);
+    } else if (c->node >= 0)
+        put(all, c->folder, c->name, c->node);
+    else
+        take_away(all, c->folder, c->name);
+}
+
+static void note_change(const names *now, int at, operation *o) {
+    const char *to;
+    change *c;
+    switch (o->r.kind) {
+    case RECORD_OPEN:
+        if (!o->r.at) break;
+        new_change(now, at, o->path)->node = o->node = new_node(0);
+        break;
+    case RECORD_MKDIR:
+        new_change(now, at, o->path)->node = o->node = new_node(1);
+        break;
+    case RECORD_UNLINK:
+    case RECORD_RMDIR:
+        new_change(now, at, o->path);
+        break;
+    case RECORD_RENAME:
+        c = new_change(now, at, o->path);
+        c->node = node_of(now, o->path);
+        c->other = folder_of(now, o->other, &to);
+        snprintf(c->to, NAME, "%s", to);
+        break;
+    default:
+        break;
+    }
+}
+
+// Of the open files the one with this handle.
+static int node_with(int before, int handle) {
+    for (int i = before - 1; i >= 0; i--)
+        if (operations[i].r.kind == RECORD_OPEN && operations[i].r.handle == handle)
+            return operations[i].node;
+    fail("operation %d is on a file that was never opened", before);
+}
+
+static names copy_of(const names *all) {
+    names copy = { must(malloc((all->n + 1) * sizeof *all->entries)), all->n };
+    memcpy(copy.entries, all->entries, all->n * sizeof *all->entries);
+    return copy;
+}
+
+// -------- which sync is which
+
+static const char *const sync_names[] = {
+    "states",         // a rank's file, before its digests are shared
+    "manifest",       // the manifest, before it gets its name
+    "before-rename",  // the checkpoint's folder, with all files but the manifest's name
+    "after-rename",   // the checkpoint's folder, with it
+    "parent",         // the folder of all checkpoints, with the checkpoint's own name
+    "removal",        // the checkpoint's folder, without a manifest, before the rest goes
+    "model",          // llm.c's file, before it gets its name
+    "model-name",     // the folder of all checkpoints, with it
+    "output",         // the folder that has -o
+};
+enum { SYNCS = sizeof sync_names / sizeof *sync_names };
+
+static int ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+static int named(const char *name) {
+    for (int i = 0; i < SYNCS; i++)
+        if (!strcmp(sync_names[i], name)) return i;
+    fail("no sync is called %s", name);
+}
+
+static int is_manifest(const char *path) { return path && ends_with(path, "/manifest.json"); }
+
+// The last change of names before an operation says what a folder's sync is for.
+static int sync_of(const char *path, int at) {
+    const operation *o = &operations[at];
+    if (ends_with(path, ".states")) return named("states");
+    if (strstr(path, "/.manifest.json.")) return named("manifest");
+    if (strstr(path, "/model_")) return named("model");
+    if (!*path) return named("output");
+    do o--;
+    while (o > operations && o->r.kind != RECORD_RENAME && o->r.kind != RECORD_UNLINK &&
+           !(o->r.kind == RECORD_OPEN && o->r.at));
+    if (!strcmp(path, "out"))
+        return o->r.kind == RECORD_RENAME ? named(is_manifest(o->other) ? "parent" : "model-name") : -1;
+    if (o->r.kind == RECORD_RENAME) return named("after-rename");
+    return named(o->r.kind == RECORD_UNLINK ? "removal" : "before-rename");
+}
+
+static int is_left_out(const operation *o) { return o->sync >= 0 && without >> o->sync & 1; }
+
+// -------- the whole run
+
+// Fills nodes, changes, and when each change came to disk. Names at the end are in *now.
+static void follow_run(names *now) {
+    *now = copy_of(&base);
+    for (int i = 0; i < n_operations; i++) {
+        operation *o = &operations[i];
+        int before = n_changes;
+        note_change(now, i, o);
+        for (int k = before; k < n_changes; k++) apply(now, &changes[k]);
+        if (o->r.kind == RECORD_OPEN && o->node < 0) o->node = node_of(now, o->path);
+        if (o->r.kind == RECORD_WRITE || o->r.kind == RECORD_TRUNCATE || o->r.kind == RECORD_SYNC)
+            o->node = node_with(i, o->r.handle);
+        if (o->r.kind != RECORD_SYNC) continue;
+        int opened = i;
+        while (operations[opened].r.kind != RECORD_OPEN || operations[opened].r.handle != o->r.handle)
+            opened--;
+        o->sync = sync_of(operations[opened].path, i);
+        if (is_left_out(o)) continue;
+        for (int k = 0; k < n_changes; k++)
+            if ((changes[k].folder == o->node || changes[k].other == o->node) && changes[k].synced > i)
+                changes[k].synced = i;
+    }
+}
+
+// -------- one folder after a power loss
+
+static void resize(node *f, int64_t size) {
+    if (size > f->size) {
+        f->bytes = must(realloc(f->bytes, size));
+        memset(f->bytes + f->size, 0, size - f->size);
+    }
+    f->size = size;
+}
+
+static void do_to_file(node *f, const operation *o, int64_t bytes) {
+    if (o->r.kind == RECORD_TRUNCATE) {
+        resize(f, o->r.at);
+        return;
+    }
+    if (o->r.at + bytes > f->size) resize(f, o->r.at + bytes);
+    memcpy(f->bytes + o->r.at, o->bytes, bytes);
+}
+
+static int touches(const operation *o, int number) {
+    return o->node == number && (o->r.kind == RECORD_WRITE || o->r.kind == RECORD_TRUNCATE);
+}
+
+typedef enum { SYNCED, EVERYTHING, ORDERED, UNORDERED } how;
+
+// Builds what the disk holds of a file.
+static void build_file(int number, int cut, how style) {
+    node *f = &nodes[number];
+    int synced = -1, pending = 0;
+    f->size = 0;
+    if (f->base) {
+        resize(f, f->base_bytes);
+        memcpy(f->bytes, f->base, f->base_bytes);
+    }
+    for (int i = 0; i < cut; i++)
+        if (operations[i].node == number && operations[i].r.kind == RECORD_SYNC &&
+            !is_left_out(&operations[i]))
+            synced = i;
+    for (int i = 0; i < cut; i++) {
+        if (!touches(&operations[i], number)) continue;
+        if (i < synced)
+            do_to_file(f, &operations[i], operations[i].r.bytes);
+        else
+            pending++;
+    }
+    if (style == SYNCED || !pending) return;
+    const int64_t old_size = f->size;
+    char *old = must(malloc(old_size + 1));
+    memcpy(old, f->bytes ? f->bytes : "", old_size);
+    int64_t left = style == EVERYTHING ? pending : draw(pending + 1);
+    for (int i = synced + 1; i < cut && left > 0; i++) {
+        const operation *o = &operations[i];
+        if (!touches(o, number)) continue;
+        int64_t bytes = o->r.bytes;
+        if (--left == 0 && style != EVERYTHING && o->r.kind == RECORD_WRITE && draw(2))
+            bytes = bytes / PAGE ? PAGE * draw(bytes / PAGE) : 0;
+        do_to_file(f, o, bytes);
+    }
+    for (int64_t at = 0; style != EVERYTHING && at < f->size; at += PAGE) {
+        int64_t n = f->size - at < PAGE ? f->size - at : PAGE;
+        if (draw(4)) continue;
+        memset(f->bytes + at, 0, n);
+        if (at < old_size) memcpy(f->bytes + at, old + at, old_size - at < n ? old_size - at : n);
+    }
+    free(old);
+}
+
+static int same_name(const change *a, const change *b) {
+    if (a->folder == b->folder && !strcmp(a->name, b->name)) return 1;
+    if (b->other >= 0 && a->folder == b->other && !strcmp(a->name, b->to)) return 1;
+    if (a->other >= 0 && a->other == b->folder && !strcmp(a->to, b->name)) return 1;
+    return a->other >= 0 && b->other >= 0 && a->other == b->other && !strcmp(a->to, b->to);
+}
+
+static int is_drawn(const change *c, int cut, how style, int64_t *left) {
+    if (c->synced < cut) return 1;
+    if (style == UNORDERED) return (int)draw(2);
+    return (*left)-- > 0;
+}
+
+// Which changes are on disk. Those of one name keep their order.
+static names build_names(int cut, how style) {
+    names all = copy_of(&base);
+    char *done = must(calloc(n_changes + 1, 1));
+    int64_t left = 0;
+    for (int i = 0; i < n_changes; i++) left += changes[i].at < cut && changes[i].synced >= cut;
+    if (style == ORDERED) left = draw(left + 1);
+    if (style == SYNCED) left = 0;
+    for (int i = 0; i < n_changes && changes[i].at < cut; i++) {
+        done[i] = (char)is_drawn(&changes[i], cut, style, &left);
+        for (int k = 0; k < i && changes[i].synced >= cut; k++)
+            if (!done[k] && same_name(&changes[k], &changes[i])) done[i] = 0;
+        if (done[i]) apply(&all, &changes[i]);
+    }
+    free(done);
+    return all;
+}
+
+// -------- on a disk that is there
+
+static void write_file(const char *path, const node *f) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (fd < 0 || write(fd, f->bytes, f->size) != f->size || close(fd)) fail("%s: %s", path, strerror(errno));
+}
+
+static void path_below(char path[PATH_MAX], const char *folder, const char *name) {
+    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX) fail("%s: too long", folder);
+}
+
+static void write_folder(const char *path, const names *all, int folder) {
+    if (mkdir(path, 0777)) fail("%s: %s", path, strerror(errno));
+    for (int i = 0; i < all->n; i++) {
+        const entry *e = &all->entries[i];
+        char below[PATH_MAX];
+        if (e->folder != folder) continue;
+        path_below(below, path, e->name);
+        if (nodes[e->node].folder)
+            write_folder(below, all, e->node);
+        else
+            write_file(below, &nodes[e->node]);
+    }
+}
+
+static void remove_all(const char *path) {
+    struct dirent **list;
+    char below[PATH_MAX];
+    int n = scandir(path, &list, NULL, NULL);
+    for (int i = 0; i < n; i++) {
+        path_below(below, path, list[i]->d_name);
+        if (strcmp(list[i]->d_name, ".") && strcmp(list[i]->d_name, "..")) remove_all(below);
+        free(list[i]);
+    }
+    if (n >= 0) free(list);
+    if (remove(path)) fail("%s: %s", path, strerror(errno));
+}
+
+// -------- what is promised
+
+static int violations;
+
+static void violation(int cut, how style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void violation(int cut, how style, const char *fmt, ...) {
+    static const char *const names_of[] = { "what is synced", "everything", "in order", "in any order" };
+    va_list args;
+    va_start(args, fmt);
+    if (violations++ < 10) {
+        printf("before operation %d of %d, %s: ", cut, n_operations, names_of[style]);
+        vprintf(fmt, args);
+        printf("\n");
+    }
+    va_end(args);
+}
+
+static int step_in(const char *name) {
+    int step = -1;
+    return sscanf(name, "step_%8d", &step) == 1 ? step : -1;
+}
+
+// The newest step whose save had ended for the trainer: it has gone on to write its logs since.
+static int ended_before(int cut) {
+    int saved = -1, ended = -1;
+    for (int i = 0; i < base.n; i++) {
+        const entry *e = &base.entries[i];
+        if (step_in(e->name) > ended && find(&base, e->node, "manifest.json") >= 0) ended = step_in(e->name);
+    }
+    for (int i = 0; i < cut; i++) {
+        const operation *o = &operations[i];
+        if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) saved = step_in(strstr(o->other, "step_"));
+        if (o->r.kind == RECORD_OPEN && saved > ended &&
+            (ends_with(o->path, ".log") || ends_with(o->path, ".jsonl") || strstr(o->path, "/summary")))
+            ended = saved;
+    }
+    return ended;
+}
+
+static int blocks_are_good(const char *folder, json_t *file, int64_t block) {
+    char path[PATH_MAX];
+    int64_t bytes;
+    path_below(path, folder, json_string_value(json_object_get(file, "name")));
+    if (access(path, F_OK)) return 0;
+    char *all = read_file(path, &bytes), digest[17];
+    const char *digests = json_string_value(json_object_get(file, "xxh3"));
+    int good = bytes == json_integer_value(json_object_get(file, "bytes"));
+    for (int64_t at = 0; good && at < bytes; at += block, digests += 16) {
+        snprintf(digest, sizeof digest, "%016llx",
+                 (unsigned long long)XXH3_64bits(all + at, bytes - at < block ? bytes - at : block));
+        good = !strncmp(digests, digest, 16);
+    }
+    free(all);
+    return good;
+}
+
+// A manifest that is there: it is whole, of this step, and so are the files that it names.
+static int is_good(const char *folder, int step) {
+    char path[PATH_MAX], *text = NULL;
+    int64_t bytes;
+    if (zero_checkpoint_text(folder, &text)) return 0;
+    json_t *trainer = json_loads(text, 0, NULL);
+    path_below(path, folder, "manifest.json");
+    char *all = read_file(path, &bytes);
+    json_t *manifest = json_loadb(all, bytes, 0, NULL), *file;
+    int good = trainer && manifest && json_integer_value(json_object_get(trainer, "step")) == step;
+    size_t i;
+    json_array_foreach(json_object_get(manifest, "files"), i, file) good =
+        good && blocks_are_good(folder, file, json_integer_value(json_object_get(manifest, "block_bytes")));
+    good = good && i > 0;
+    json_decref(trainer);
+    json_decref(manifest);
+    free(text);
+    free(all);
+    return good;
+}
+
+// Returns the newest step that resumes, or -1.
+static int check(const char *root, const names *all, int cut, how style) {
+    int newest = -1, ended = ended_before(cut);
+    char path[PATH_MAX], out_path[PATH_MAX], model[NAME];
+    int out = find(all, 0, "out");
+    for (int i = 0; out >= 0 && i < all->n; i++) {
+        const entry *e = &all->entries[i];
+        int step = step_in(e->name);
+        if (e->folder != all->entries[out].node) continue;
+        if (!strncmp(e->name, "model_", 6) && ends_with(e->name, ".bin")) {
+            const node *f = &nodes[e->node];
+            if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
+                violation(cut, style, "%s is not whole", e->name);
+        }
+        if (step < 0 || find(all, e->node, "manifest.json") < 0) continue;
+        path_below(out_path, root, "out");
+        path_below(path, out_path, e->name);
+        if (!is_good(path, step))
+            violation(cut, style, "%s has a manifest, and is not good", e->name);
+        else if (step > newest)
+            newest = step;
+    }
+    if (newest < ended)
+        violation(cut, style, "the save of step %d had ended, and step %d is the newest that is there", ended,
+                  newest);
+    snprintf(model, sizeof model, "model_%08d.bin", newest);
+    if (newest >= 0 && newest <= ended && find(all, all->entries[out].node, model) < 0)
+        violation(cut, style, "%s is not there", model);
+    return newest;
+}
+
+// -------- all instants
+
+static const char *keep_in;
+static int to_keep, kept, built;
+
+static void keep(const char *root, int newest) {
+    char path[PATH_MAX], expect[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%d", keep_in, kept++);
+    if (rename(root, path)) fail("%s: %s", path, strerror(errno));
+    path_below(expect, path, "expect");
+    FILE *f = fopen(expect, "w");
+    if (!f || fprintf(f, "%d\n", newest) < 0 || fclose(f)) fail("%s: %s", expect, strerror(errno));
+}
+
+static void build_and_check(const char *scratch, int cut, int number) {
+    const how style = number == 0 ? SYNCED : number == 1 ? EVERYTHING : number % 2 ? ORDERED : UNORDERED;
+    names all = build_names(cut, style);
+    for (int i = 0; i < all.n; i++)
+        if (!nodes[all.entries[i].node].folder) build_file(all.entries[i].node, cut, style);
+    write_folder(scratch, &all, 0);
+    int newest = check(scratch, &all, cut, style);
+    const int64_t folders = (int64_t)(n_operations + 1) * DRAWS;
+    if (keep_in && kept < to_keep && built >= folders * kept / to_keep)
+        keep(scratch, newest);
+    else
+        remove_all(scratch);
+    built++;
+    free(all.entries);
+}
+
+// At the end of the record everything is what the folder has: nothing was done past the shim.
+static void check_record(const char *root, const names *end) {
+    names real = { NULL, 0 };
+    int first = n_nodes;
+    read_base(&real, root, 0);
+    if (real.n != end->n) fail("%s has %d names, and by the record it has %d", root, real.n, end->n);
+    for (int i = 0; i < real.n; i++) {
+        const node *f = &nodes[real.entries[i].node];
+        if (f->folder) continue;
+        int found = 0;
+        for (int k = 0; k < end->n && !found; k++) {
+            const node *g = &nodes[end->entries[k].node];
+            found = !strcmp(end->entries[k].name, real.entries[i].name) && g->whole_bytes == f->base_bytes &&
+                    !memcmp(g->whole, f->base, f->base_bytes);
+        }
+        if (!found) fail("%s: %s has other bytes than were recorded", root, real.entries[i].name);
+    }
+    n_nodes = first;
+}
+
+static void note_whole_files(void) {
+    for (int i = 1; i < n_nodes; i++) {
+        node *f = &nodes[i];
+        if (f->folder) continue;
+        build_file(i, n_operations, EVERYTHING);
+        f->whole = must(malloc(f->size + 1));
+        memcpy(f->whole, f->bytes ? f->bytes : "", f->size);
+        f->whole_bytes = f->size;
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *usage =
+        "power_loss RECORD ROOT SEED [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]";
+    char scratch[PATH_MAX];
+    names end;
+    if (argc < 4) fail("usage: %s", usage);
+    random_state = strtoull(argv[3], NULL, 10);
+    new_node(1);
+    for (int i = 4; i < argc; i += 2) {
+        if (i + 1 == argc) fail("usage: %s", usage);
+        if (!strcmp(argv[i], "--base")) read_base(&base, argv[i + 1], 0);
+        if (!strcmp(argv[i], "--without")) without |= 1u << named(argv[i + 1]);
+        if (strcmp(argv[i], "--keep")) continue;
+        keep_in = argv[i + 1];
+        to_keep = atoi(argv[++i + 1]);
+    }
+    read_record(argv[1], argv[2]);
+    follow_run(&end);
+    note_whole_files();
+    check_record(argv[2], &end);
+    snprintf(scratch, sizeof scratch, "%s.built", argv[1]);
+    for (int cut = 0; cut <= n_operations; cut++)
+        for (int number = 0; number < DRAWS && !(without && violations); number++)
+            build_and_check(scratch, cut, number);
+    printf("%d instants, %d folders, %d violations\n", n_operations + 1, built, violations);
+    return violations ? 1 : 0;
+}

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# The power fails at any instant of a run that saves checkpoints: whatever the disk may hold then has the
+# newest checkpoint whose save had ended, and the run that resumes ends with the bits of the undisturbed one.
+# tests/shim/disk.c records what a run does to its folder, tests/power_loss.c builds what may be left of it and
+# looks at each, and some of them are resumed.
+# Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]    (12 folders of each record, seed 1)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+usage='Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]'
+program=$(realpath "${1:?$usage}/tests/power_loss") || exit 1
+trainer=$(realpath "${2:?$usage}") || exit 1
+resumed=${3:-12} seed=${4:-1}
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+. scripts/mpi_env.sh
+. tests/cases.sh
+export OMP_NUM_THREADS=1
+echo "seed $seed"
+
+args=(-e l2h2c32v257t32 -b 2 -k constant -n 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
+    --dtype bf16 -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin
+    --comm-timeout 10)
+"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
+
+# run RANKS SCREEN ARGUMENT...; variables for the ranks in $with
+with=()
+run() {
+    local launcher=() screen=$2
+    [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
+    timeout -s KILL 60 "${launcher[@]}" env ${with[@]+"${with[@]}"} "$trainer" "${args[@]}" "${@:3}" \
+        >"$screen" 2>&1 </dev/null
+}
+hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$1"; }
+# record NAME RANKS ARGUMENT...: six steps in $dir/NAME/out
+record() {
+    local root=$dir/$1
+    mkdir -p "$root"
+    with=("LD_PRELOAD=$dir/disk.so" "DISK_FOLDER=$root" "DISK_RECORD=$root.record")
+    run "$2" "$root.screen" -x 6 -o "$root/out" "${@:3}"
+    local status=$?
+    with=()
+    [ $status = 0 ] || { tail -n 5 "$root.screen"; return 1; }
+}
+# instants NAME ARGUMENT...: builds and looks at all folders; its last line goes to $dir/found
+instants() { "$program" "$dir/$1.record" "$dir/$1" "$seed" "${@:2}" >"$dir/found" 2>&1; }
+
+# resume NAME RANKS: from the folders that were kept
+resume() {
+    local kept expect screen
+    for kept in "$dir/kept.$1"/*; do
+        expect=$(cat "$kept/expect") screen=$kept/screen
+        if ! run "$2" "$screen" -x 6 -nk 1 -y 1 -o "$kept/out"; then
+            echo "$kept: $(tail -n 1 "$screen")"
+        elif [ "$expect" = -1 ]; then
+            grep -q '^resuming' "$screen" && echo "$kept: $(grep '^resuming' "$screen")"
+        else
+            grep -q "^resuming at step $expect\$" "$screen" || echo "$kept: it does not resume at step $expect"
+        fi
+        [ "$(hashes "$screen")" = "$reference" ] || echo "$kept: $(hashes "$screen")"
+    done
+}
+# power_loss NAME RANKS ARGUMENT...: a run that was recorded, at all instants
+power_loss() {
+    local record=$1 base=() bad
+    [ ! -d "$dir/$record.base" ] || base=(--base "$dir/$record.base")
+    begin "power loss.$record, every instant"
+    need "it did not run" record "$@"
+    mkdir "$dir/kept.$record"
+    need "a folder is not as promised" instants "$record" ${base[@]+"${base[@]}"} --keep "$dir/kept.$record" "$resumed"
+    reference=$(hashes "$dir/$record.screen")
+    need 'too few instants' number "$(sed -n 's/ instants.*//p' "$dir/found") > 90"
+    need 'no digests' [ ${#reference} -gt 40 ]
+    end
+    sed 's/^/   /' "$dir/found"
+    begin "power loss.$record, resumed from $resumed of the folders"
+    bad=$(resume "$1" "$2")
+    need "$bad" [ -z "$bad" ]
+    need 'too few were kept' [ "$(ls "$dir/kept.$record" | wc -l)" = "$resumed" ]
+    end
+    rm -rf "$dir/kept.$record"
+}
+
+power_loss fresh 1 -nk 1
+for number in 1 2; do               # of ranks; both saves are removed later
+    base=$dir/resumed.$number.base
+    mkdir -p "$base"
+    run $number "$dir/screen" -x 2 -nk 1 -o "$base/out" || echo "no base: $(tail -n 1 "$dir/screen")"
+    cp -r "$base" "$dir/resumed.$number"
+    power_loss resumed.$number $number -nk 1 -y 1
+done
+power_loss ranks 2 -nk 2 -z 2
+
+# the checkpoints of steps 4 and 6 are there already and are saved anew
+base=$dir/again.base
+mkdir "$base"
+run 1 "$dir/screen" -x 6 -o "$base/out" || echo "no base: $(tail -n 1 "$dir/screen")"
+cp -r "$base" "$dir/again"
+power_loss again 1 --resume "$dir/again/out/step_00000002"
+
+# ---- each sync is needed, and the search above notices one that is missing
+
+# The names of the model file and of the checkpoint's folder come to disk by either of two syncs.
+for syncs in states manifest before-rename after-rename removal model output 'parent model-name'; do
+    begin "power loss.without $syncs: noticed"
+    left_out=()
+    for sync in $syncs; do left_out+=(--without "$sync"); done
+    need 'every folder is as promised' not instants fresh "${left_out[@]}"
+    need "it says: $(tail -n 1 "$dir/found")" grep -q ' 1 violations$' "$dir/found"
+    end
+done
+finish power_loss
