@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # Checkpoints that each number of ranks has saved, under many settings, load at each number, under others.
-# Usage: tests/checkpoints.sh BUILD NP...
+# Usage: tests/checkpoints.sh BUILD [all] NP...    all: every setting of the one under every setting of the other
 set -u
 cd "$(dirname "$0")/.." || exit 1
-program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD NP...}/tests/mpi_checkpoint") || exit 1
+program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD [all] NP...}/tests/mpi_checkpoint") || exit 1
 shift
+all=() limit=100
+[ "$1" != all ] || { all=(all) limit=3000; shift; }
 . scripts/mpi_env.sh
 . tests/cases.sh
 export OMP_NUM_THREADS=1
 
 # on NP save|load
-on() { timeout -k 2 100 mpirun --oversubscribe -np "$1" "$program" "$2" "$dir/saved" >"$dir/said" 2>&1; }
+on() {
+    timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$dir/saved" "${all[@]}" \
+        >"$dir/said" 2>&1
+}
 mkdir "$dir/saved"
 for np; do
     begin "checkpoints.saved by $np"
@@ -21,5 +26,6 @@ for np in "$@" $((${*: -1} + 1)); do
     begin "checkpoints.loaded by $np"
     on "$np" load || why=$(tail -n 8 "$dir/said")
     end
+    sed -n 's/^[0-9]* loaded$/   &/p' "$dir/said"
 done
 finish checkpoints
