@@ -432,15 +432,14 @@ static void remove_old(int step) {
     if (dir) closedir(dir);
 }
 
-// The model file goes last, so that what is left by a death in between is found again by its folder.
+// The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
+// An old checkpoint does not resume without that.
 static void remove_checkpoint(const Found *f) {
     char path[OUTPUT_PATH];
     path_in(path, opt.output, "step_%08d", f->step);
-    if (f->old)
-        remove_old(f->step);
-    else if (zero_checkpoint_remove(path))
-        print0("warning: %s\n", zero_last_error());
+    if (f->old) remove_old(f->step);
     remove_file(checkpoint_model(f->step));
+    if (!f->old && zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
 }
 
 // Rank 0 removes complete checkpoints beyond the newest -nk, but for those of -nm, and what saves that died
