@@ -40,6 +40,14 @@ try house 'who may use whom, and the format' tests/test_house.sh build/stand-in
 try gpu_check 'scripts/gpu_check.sh, with tools that answer as the real ones do' \
     timeout 300 tests/test_gpu_check.sh
 
+# ---- disks that fail or lose power, and checkpoints at other numbers of ranks
+trainer=build/stand-in/train_gpt2_zero
+try disk_faults 'every call that concerns the output folder fails once' \
+    timeout 600 tests/disk_faults.sh $trainer
+try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
+try power_loss 'the power fails at any instant' timeout 300 tests/power_loss.sh build/stand-in $trainer
+try elastic 'a run goes on at other numbers of ranks' timeout 300 tests/elastic.sh $trainer
+
 # ---- static analysis
 defined=(-D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA)
 undefined=(-U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN)

@@ -22,7 +22,9 @@ for np; do
     on "$np" save || why=$(tail -n 8 "$dir/said")
     end
 done
-for np in "$@" $((${*: -1} + 1)); do
+# A number that has saved nothing loads too.
+[ ${#all[@]} != 0 ] || set -- "$@" $((${*: -1} + 1))
+for np; do
     begin "checkpoints.loaded by $np"
     on "$np" load || why=$(tail -n 8 "$dir/said")
     end

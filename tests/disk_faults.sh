@@ -3,12 +3,13 @@
 # kind for every n, and writes also from then on; so does memory, and reads and writes transfer less than was
 # asked. The run ends with the reference's bits, or with one error message, and what it leaves resumes to the
 # reference's bits. tests/shim/disk.c makes calls fail.
-# Usage: tests/disk_faults.sh TRAINER [all]    Without all: on one rank each call but few of the allocations,
-# on two ranks a few of each.
+# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    (1 2) Without all: on one rank each call, but of
+# allocations the first and the last of each place in the program, and few of jansson's; on two ranks a few.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all]}") || exit 1
+trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
 all=${2:-}
+if [ $# -gt 2 ]; then all_ranks=("${@:3}"); else all_ranks=(1 2); fi
 lanes=4                     # a run waits more than it computes
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a sync costs nothing there
 . scripts/mpi_env.sh
@@ -106,28 +107,34 @@ error_of() {
         read) echo 5 short ;;
         open | opendir) echo 24 ;;              # EMFILE
         create | mkdir) echo 28 ;;
-        malloc) echo 12 ;;
+        malloc | json) echo 12 ;;
         *) echo 5 ;;
     esac
 }
+# numbers KIND RANKS CALLS: which calls of a kind fail
+numbers() {
+    sed -n "s/^$1 //p" "$3" | awk -v kind="$1" -v ranks="$2" -v all="$all" '
+        { at[NR] = $1; if (!($1 in first)) first[$1] = NR; last[$1] = NR }
+        END {
+            every = all || ranks == 1 ? 1 : 6
+            if (!all && kind == "json") every = 2 + int(NR * ranks / 20)
+            for (n = 1; n <= NR; n += every)
+                if (all || kind != "malloc" || n == first[at[n]] || n == last[at[n]]) print n
+        }'
+}
 # cases FRESH|RESUMED RANKS RANK: a line for each case, from the calls of a run in which none fails
 cases() {
-    local kind count n every error
+    local kind n error calls=$dir/count.calls
     begin_as "$1" "$2" "$dir/count"
     with_disk "$2" "$dir/count" DISK_RANK="$3"
     need "$1, $2 ranks: it did not run: $(tail -n 1 "$dir/count.screen")" [ $status = 0 ]
-    while read -r count kind; do
-        every=1
-        if [ -z "$all" ]; then
-            [ "$2" = 1 ] || every=6
-            [ "$kind" != malloc ] || every=$((2 + count / (20 / $2)))
-        fi
-        for ((n = 1; n <= count; n += every)); do
+    for kind in $(sed 's/ .*//' "$calls" | sort -u); do
+        for n in $(numbers "$kind" "$2" "$calls"); do
             for error in $(error_of "$kind"); do echo "$1 $2 $3 $kind $n $error"; done
+            # a disk that stays full
+            [ "$kind" != write ] || [ $((n % 7)) != 1 ] || echo "$1 $2 $3 $kind $n+ 28"
         done
-        # a disk that stays full, or broken
-        [ "$kind" != write ] || for ((n = 1; n <= count; n += 7 * every)); do echo "$1 $2 $3 $kind $n+ 28"; done
-    done < <(sed 's/ .*//' "$dir/count.calls" | sort | uniq -c)
+    done
 }
 # faults NAME: all lines of $dir/cases
 faults() {
@@ -145,7 +152,7 @@ faults() {
         awk '{ printf "%s%d runs ended with status %d", sep, $1, $2; sep = ", " }'); all resumed"
 }
 
-for ranks in 1 2; do
+for ranks in "${all_ranks[@]}"; do
     begin "disk.$ranks ranks, undisturbed"
     fresh "$dir/base$ranks"
     steps=2 run "$ranks" "$dir/base$ranks"

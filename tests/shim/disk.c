@@ -5,9 +5,9 @@
 //   DISK_RANK=1               only in this rank
 //   DISK_CALLS=FILE           gets a line for each call: KIND PATH, and "failed" after one that was made to
 //   fail DISK_RECORD=FILE          gets what record.h describes
-// Kinds are the names below, with stat for all calls that only look, and malloc and getrandom: those that the
-// program itself and libjansson make. fopen gives a stream over the calls of this file, because the C
-// library's own streams reach the kernel past them. io_uring is left out.
+// Kinds are the names below, with stat for all calls that only look, malloc and getrandom for those that the
+// program itself makes, and json for libjansson's allocations. fopen gives a stream over the calls of this
+// file, because the C library's own streams reach the kernel past them. io_uring is left out.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -92,10 +92,11 @@ __attribute__((constructor)) static void begin(void) {
     disk.folder = getenv("DISK_FOLDER");
 }
 
-static int of_program(const void *caller) {
+// 0: the program, 1: libjansson, -1: another library
+static int code_of(const void *caller) {
     for (int i = 0; i < MOST_RANGES; i++)
-        if ((uintptr_t)caller >= disk.code[i][0] && (uintptr_t)caller < disk.code[i][1]) return 1;
-    return 0;
+        if ((uintptr_t)caller >= disk.code[i][0] && (uintptr_t)caller < disk.code[i][1]) return i;
+    return -1;
 }
 
 // -------- which calls count, and which of them fails
@@ -479,11 +480,14 @@ int fileno(FILE *f) {
 
 // -------- memory, random numbers
 
+// The place of the caller stands for the path.
 static int refused(const void *caller) {
+    static const char *const kinds[MOST_RANGES] = { "malloc", "json" };
     char where[32];
-    if (!disk.folder || !of_program(caller)) return 0;
-    snprintf(where, sizeof where, "%#lx", (unsigned long)((uintptr_t)caller - disk.code[0][0]));
-    int error = fault("malloc", where);
+    int code = disk.folder ? code_of(caller) : -1;
+    if (code < 0) return 0;
+    snprintf(where, sizeof where, "%#lx", (unsigned long)((uintptr_t)caller - disk.code[code][0]));
+    int error = fault(kinds[code], where);
     if (error) errno = ENOMEM;
     return error;
 }
@@ -524,6 +528,6 @@ FILE *open_memstream(char **text, size_t *bytes) {
 }
 
 ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
-    if (disk.folder && of_program(__builtin_return_address(0))) FAIL("getrandom", "-", -1);
+    if (disk.folder && code_of(__builtin_return_address(0)) == 0) FAIL("getrandom", "-", -1);
     return syscall(SYS_getrandom, to, bytes, flags);
 }
