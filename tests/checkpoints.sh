@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checkpoints that each number of ranks has saved, under many settings, load at each number, under others.
-# Usage: tests/checkpoints.sh BUILD [all] NP...    all: every setting of the one under every setting of the other
+# Usage: tests/checkpoints.sh BUILD [all] NP...    all: every setting loads under every other
 set -u
 cd "$(dirname "$0")/.." || exit 1
 program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD [all] NP...}/tests/mpi_checkpoint") || exit 1

@@ -35,7 +35,8 @@ run() {
 }
 # figures RUN: step, loss and norm of steps 6 and later, the last time that each was made
 figures() {
-    sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/p' "$dir/$1/metrics.jsonl" |
+    sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/p' \
+        "$dir/$1/metrics.jsonl" |
         awk '$1 > 5 { line[$1] = $0 } END { for (s = 6; s <= 11; s++) print line[s] }'
 }
 # The largest difference of a figure, as a part of it; 1 where a step is missing.

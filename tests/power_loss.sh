@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The power fails at any instant of a run that saves checkpoints: whatever the disk may hold then has the
 # newest checkpoint whose save had ended, and the run that resumes ends with the bits of the undisturbed one.
-# tests/shim/disk.c records what a run does to its folder, tests/power_loss.c builds what may be left of it and
-# looks at each, and some of them are resumed.
+# tests/shim/disk.c records what a run does to its folder, tests/power_loss.c builds what may be left of it,
+# and looks at each, and some of them are resumed.
 # Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]    (12 folders of each record, seed 1)
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -53,7 +53,7 @@ resume() {
         elif [ "$expect" = -1 ]; then
             grep -q '^resuming' "$screen" && echo "$kept: $(grep '^resuming' "$screen")"
         else
-            grep -q "^resuming at step $expect\$" "$screen" || echo "$kept: it does not resume at step $expect"
+            grep -q "^resuming at step $expect\$" "$screen" || echo "$kept: no step $expect"
         fi
         [ "$(hashes "$screen")" = "$reference" ] || echo "$kept: $(hashes "$screen")"
     done
@@ -65,7 +65,8 @@ power_loss() {
     begin "power loss.$record, every instant"
     need "it did not run" record "$@"
     mkdir "$dir/kept.$record"
-    need "a folder is not as promised" instants "$record" ${base[@]+"${base[@]}"} --keep "$dir/kept.$record" "$resumed"
+    need "a folder is not as promised" instants "$record" ${base[@]+"${base[@]}"} \
+        --keep "$dir/kept.$record" "$resumed"
     reference=$(hashes "$dir/$record.screen")
     need 'too few instants' number "$(sed -n 's/ instants.*//p' "$dir/found") > 90"
     need 'no digests' [ ${#reference} -gt 40 ]
@@ -81,19 +82,19 @@ power_loss() {
 
 power_loss fresh 1 -nk 1
 for number in 1 2; do               # of ranks; both saves are removed later
-    base=$dir/resumed.$number.base
-    mkdir -p "$base"
-    run $number "$dir/screen" -x 2 -nk 1 -o "$base/out" || echo "no base: $(tail -n 1 "$dir/screen")"
-    cp -r "$base" "$dir/resumed.$number"
+    before=$dir/resumed.$number.base
+    mkdir "$before"
+    run $number "$dir/screen" -x 2 -nk 1 -o "$before/out" || echo "no base: $(tail -n 1 "$dir/screen")"
+    cp -r "$before" "$dir/resumed.$number"
     power_loss resumed.$number $number -nk 1 -y 1
 done
 power_loss ranks 2 -nk 2 -z 2
 
 # the checkpoints of steps 4 and 6 are there already and are saved anew
-base=$dir/again.base
-mkdir "$base"
-run 1 "$dir/screen" -x 6 -o "$base/out" || echo "no base: $(tail -n 1 "$dir/screen")"
-cp -r "$base" "$dir/again"
+before=$dir/again.base
+mkdir "$before"
+run 1 "$dir/screen" -x 6 -o "$before/out" || echo "no base: $(tail -n 1 "$dir/screen")"
+cp -r "$before" "$dir/again"
 power_loss again 1 --resume "$dir/again/out/step_00000002"
 
 # ---- each sync is needed, and the search above notices one that is missing

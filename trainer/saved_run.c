@@ -197,9 +197,14 @@ static int check_batch(const json_t *root) {
 
 static json_t *parse(const char *text) {
     json_error_t e;
-    json_t *root = json_loads(text, 0, &e);
-    if (!root) gpt2_fail("what the checkpoint says of the run is no JSON: %s", e.text);
-    return root;
+    json_t *root = json_loads(text, 0, &e), *again = root ? json_loads(text, 0, &e) : NULL;
+    // Jansson 2.14 loses a character without a word where memory runs out within a text.
+    const int same = again && json_equal(root, again);
+    json_decref(again);
+    if (same) return root;
+    json_decref(root);
+    gpt2_fail("what the checkpoint says of the run is no JSON: %s", again ? "out of memory" : e.text);
+    return NULL;
 }
 
 int saved_run_config(const char *text, GPT2Config *config) {

@@ -218,7 +218,8 @@ static int commit(const save *s, const json_t *trainer) {
 
 static int parse_trainer(const char *text, json_t **trainer) {
     json_error_t e;
-    *trainer = json_loads(text ? text : "{}", JSON_REJECT_DUPLICATES, &e);
+    if (!text) text = "{}";
+    *trainer = manifest_parse(text, strlen(text), &e);
     if (json_is_object(*trainer)) return 0;
     return zero_fail(ZERO_ERR_ARGUMENT, "zero_save: the trainer's text is not a JSON object: %s at line %d",
                      *trainer ? "another value" : e.text, e.line);
