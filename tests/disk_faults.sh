@@ -140,7 +140,10 @@ cases() {
     begin_as "$1" "$2" "$dir/count"
     with_disk "$2" "$dir/count" DISK_RANK="$3"
     reference=$(hashes "$dir/count")
-    [ $status = 0 ] && [ ${#reference} -gt 40 ] || echo "undisturbed it does not run: $(message "$dir/count")"
+    if [ $status != 0 ] || [ ${#reference} -lt 40 ]; then
+        echo "$1, $2 ranks: undisturbed it does not run: $(message "$dir/count")" >&2
+        exit 1
+    fi
     for kind in $(sed 's/ .*//' "$calls" | sort -u); do
         for n in $(numbers "$kind" "$2" "$calls"); do
             for error in $(error_of "$kind"); do echo "$1 $2 $3 $kind $n $error"; done

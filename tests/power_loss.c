@@ -3,12 +3,10 @@
 //   power_loss RECORD ROOT SEED [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
 //     ROOT       the folder that was recorded; the run's -o is ROOT/out
 //     --base     what ROOT held before the run; all of that is on disk
-//     --without  as if the program had not made these syncs: the names are those of sync_names below.
-//     Violations
-//                are what is expected then, and the first ends the search.
-//     --keep     leaves COUNT of the folders in FOLDER/0, 1, .., each with a file `expect`: the step to
-//     resume
-//                at, -1: none
+//     --without  as if the program had not made these syncs, which sync_names below lists. Violations are
+//                expected then, and the first ends the search.
+//     --keep     leaves COUNT of the folders in FOLDER/0, 1, .., each with a file `expect`: the step from
+//                which a run goes on, or -1
 //
 // The model is what POSIX promises and no more. At an instant the disk holds
 //   - of a file: what it held at its last sync. Writes since then are there up to any one, this one cut at a
@@ -35,7 +33,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { PAGE = 4096, DRAWS = 6, MOST_NODES = 4096, MOST_STEPS = 1000, NAME = 256 };
+enum { PAGE = 4096, DRAWS = 6, MOST_NODES = 4096, NAME = 256 };
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...) {

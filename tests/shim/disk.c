@@ -3,8 +3,8 @@
 //   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: so do those after it
 //   DISK_FAIL=KIND:N:short    the n-th read or write transfers half of its bytes
 //   DISK_RANK=1               only in this rank
-//   DISK_CALLS=FILE           gets a line for each call: KIND PATH, and "failed" after one that was made to
-//   fail DISK_RECORD=FILE          gets what record.h describes
+//   DISK_CALLS=FILE           gets a line for each call, KIND PATH; with DISK_FAIL only for those that fail
+//   DISK_RECORD=FILE          gets what record.h describes
 // Kinds are the names below, with stat for all calls that only look, malloc and getrandom for those that the
 // program itself makes, and json for libjansson's allocations. fopen gives a stream over the calls of this
 // file, because the C library's own streams reach the kernel past them. io_uring is left out.
