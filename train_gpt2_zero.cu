@@ -66,6 +66,8 @@
 #include "trainer/run.h"
 // defines: plugin_settings
 #include "trainer/settings.h"
+// defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_asked
+#include "trainer/signals.h"
 // defines: print_start, print_inference_start
 #include "trainer/start_table.h"
 // defines: verify
@@ -296,12 +298,15 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Waits for the losses that the head has summed, and adds up those of all ranks.
+// Waits for the losses that the head has summed, and adds up those of all ranks. What signals ask for goes
+// along.
 static double sum_of_losses(const GPT2 *model) {
-    double loss;
-    LAYER(download(&loss, act(model, LOSS_SUM, 0), sizeof loss));
-    zero_check(zero_sum(run.z, &loss, 1));
-    return loss;
+    double sums[1 + REQUESTS];
+    LAYER(download(sums, act(model, LOSS_SUM, 0), sizeof *sums));
+    requests_of_rank(sums + 1);
+    zero_check(zero_sum(run.z, sums, 1 + REQUESTS));
+    requests_of_all(sums + 1);
+    return sums[0];
 }
 
 // The gradients of a training step over A micro-batches. Returns the mean loss over the global batch.
@@ -561,25 +566,39 @@ static void begin_or_resume(Trainer *t) {
     logs_continue(run.step, validates(t), checkpoint_leaves_a_course());
 }
 
-// Validation, a sample, a checkpoint.
+static void save(Trainer *t) {
+    t->state.step = run.step;
+    t->state.position = dataloader_tell(&t->data.train);
+    write_checkpoint(&t->model, &t->data, &t->state);
+    checkpoint_is_written();
+}
+
+// Validation, a sample, a checkpoint. The latter two may take long, so afterwards the ranks ask each other
+// for signals.
 static void between_steps(Trainer *t) {
-    const int begun = run.step > 0 || run.step == t->data.steps, fresh = run.step != t->resume_step;
+    const int last = run.step == t->data.steps, begun = run.step > 0 || last;
     if (validates(t))
         report_validation(&t->report, gpt2_validate(&t->model, &t->data.val, t->data.val_batches));
-    if (is_due(t, opt.sample_every) && begun) gpt2_sample(&t->model, &t->data.tokenizer);
-    if (is_due(t, opt.checkpoint_every) && begun && fresh) {
-        t->state.step = run.step;
-        t->state.position = dataloader_tell(&t->data.train);
-        write_checkpoint(&t->model, &t->data, &t->state);
+    if (is_due(t, opt.sample_every) && begun) {
+        gpt2_sample(&t->model, &t->data.tokenizer);
+        share_requests();
+    }
+    if (!begun || run.step == t->resume_step) return;
+    if (is_due(t, opt.checkpoint_every) || checkpoint_is_asked(last)) {
+        save(t);
+        share_requests();
     }
 }
 
+// Returns after the last step, or when a signal has stopped the run.
 static void train(Trainer *t) {
+    signals_in_training();
     for (run.step = t->state.step;; run.step++) {
-        if (run.step == t->data.steps) zero_check(zero_finish_update(run.z));
+        const int last = run.step == t->data.steps;
+        if (last) zero_check(zero_finish_update(run.z));
         between_steps(t);
         bar_show();  // below what was printed
-        if (run.step == t->data.steps) return;
+        if (last || stop_is_asked()) return;
         double start = now();
         StepResult r = train_step(t);
         report_step(&t->report, &t->model, &r, now() - start);
@@ -593,8 +612,11 @@ static void close_plugin(Trainer *t) {
     free_tables(&t->model);
 }
 
-static void finish(Trainer *t) {
-    report_end(&t->report, &t->model);
+static void finish(Trainer *t, int argc, char **argv) {
+    if (run.step == t->data.steps)
+        report_end(&t->report, &t->model);
+    else
+        report_stop(&t->report, argc, argv);
     data_close(&t->data);
     close_plugin(t);
 }
@@ -605,12 +627,14 @@ static void answer_prompts(Trainer *t) {
     load_values(&t->model);
     print_inference_start(&t->model);
     gpt2_answer(&t->model, &t->answers);
+    check_output(NULL);
     answers_free(&t->answers);
     close_plugin(t);
 }
 
 int main(int argc, char **argv) {
     static Trainer t;
+    take_signals();
     take_launched_ranks();
     parse_options(argc, argv);
     if (opt.verify) return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
@@ -624,6 +648,7 @@ int main(int argc, char **argv) {
             config_only(&t);
         else
             plan_only(&t);
+        check_output(NULL);
         return 0;
     }
     if (opt.prompts) {
@@ -637,7 +662,7 @@ int main(int argc, char **argv) {
     report_begin(&t.report, &t.model, t.state.step, t.data.steps,
                  t.data.tokens_at_once * t.data.micro_batches);
     train(&t);
-    finish(&t);
+    finish(&t, argc, argv);
     return 0;
 }
 #endif

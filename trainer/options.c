@@ -277,6 +277,13 @@ static void usage(void) {
            "of the\n"
            "positions, over the speed of matrix products in the run's dtype, measured on all ranks at the "
            "start.\n");
+    print0(
+        "\n"
+        "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the step: it saves if\n"
+        "there is -o, and prints the command that goes on. A second one ends it at once. SIGUSR1 saves and\n"
+        "goes on. mpirun passes on only SIGUSR1 and SIGUSR2: see docs/running.md.\n"
+        "Exit status: 0 done, or stopped by a signal (summary.json is there only when done); 1 failed;\n"
+        "2 failed before the ranks met, as with a wrong option; 128 + N ended by signal N.\n");
 }
 
 const Option *option_named(const char *name) {

@@ -7,6 +7,7 @@
 #include <time.h>
 #include "../gpt2/bar.h"
 #include "checkpoint.h"
+#include "command.h"
 #include "config_table.h"
 #include "die.h"
 #include "folder.h"
@@ -15,6 +16,7 @@
 #include "memory.h"
 #include "options.h"
 #include "run.h"
+#include "signals.h"
 
 double now(void) {
     struct timespec t;
@@ -84,11 +86,20 @@ static void log_step(const StepResult *step, double seconds, double rate) {
                 run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
+// summary.json says that a run has come to its end, which this one has not.
+static void forget_summary(void) {
+    char path[OUTPUT_PATH];
+    if (run.rank != 0 || !opt.output) return;
+    output_path(path, "summary.json");
+    if (remove(path) && errno != ENOENT) die("%s: %s", path, strerror(errno));
+}
+
 // --------
 // the loop
 
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step) {
     int terminal;
+    forget_summary();
     *r = (Report){ .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step };
     r->loss = r->norm = r->val_loss = NAN;
     if (bar_wanted(&terminal)) {
@@ -265,6 +276,21 @@ void report_end(Report *r, const GPT2 *model) {
                mib(s.files.read), mib(s.files.written), s.files.waited_s * 1e3,
                (long long)files.gathers_from_memory, (long long)files.gathers_from_files);
     if (run.rank == 0 && opt.output) save_summary(&s);
+    check_output(NULL);
+}
+
+// A run that has made no step has the checkpoint that it began with.
+void report_stop(const Report *r, int argc, char **argv) {
+    const int saved = opt.output && run.step > 0;
+    char outcome[200];
+    bar_end();
+    snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps,
+             saved        ? "its checkpoint is saved"
+             : opt.output ? "there is nothing to save yet"
+                          : "nothing is saved, because there is no folder (-o)");
+    check_output(outcome);
+    print0("%s%s\n", outcome, saved ? ", and this command goes on:" : "");
+    if (saved) print_command_to_go_on(argc, argv);
 }
 
 static void trace_path(char path[OUTPUT_PATH]) {

@@ -39,6 +39,8 @@ void report_end(Report *r, const GPT2 *model);
 // Ends the run if a file that it writes at its end could not be made: that of --trace, summary.json and the
 // like.
 void try_outputs(void);
+// The last lines of a run that a signal has stopped, and the command that goes on.
+void report_stop(const Report *r, int argc, char **argv);
 // Writes what --trace asks for. Each rank has a file of its own.
 void write_trace(void);
 

@@ -1,4 +1,5 @@
 #include "run.h"
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include "../gpt2/bar.h"
@@ -9,8 +10,10 @@ void print0(const char *fmt, ...) {
     if (run.rank != 0) return;
     va_list args;
     va_start(args, fmt);
+    errno = 0;
     bar_clear();
     vprintf(fmt, args);
     va_end(args);
-    fflush(stdout);
+    int failed = fflush(stdout) || ferror(stdout);
+    if (failed && !run.output_error) run.output_error = errno ? errno : EIO;
 }

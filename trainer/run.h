@@ -17,6 +17,7 @@ typedef struct {
     int overlap;           // 1: collectives run beside the layers (settle_overlap, plugin_settings)
     int step;              // the step under way, from 0; -1 before the first
     int saving;            // the step whose checkpoint is being written; -1: none is (write_checkpoint)
+    int output_error;      // errno of the first write to stdout that failed; 0: none has (print0)
     double peak_flops;     // operations a second of all ranks; 0 where rank 0 shows no bar (report_begin)
 } Run;
 
@@ -25,7 +26,8 @@ extern Run run;
 static inline int on_cuda(void) { return run.layers != &layers_cpu; }
 static inline double mib(double bytes) { return bytes / (1 << 20); }
 
-// Prints on rank 0 only, above the bar if there is one.
+// Prints on rank 0 only, above the bar if there is one. What cannot be written is an error at the end of the
+// run, see check_output in signals.h.
 void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -1,0 +1,152 @@
+#include "signals.h"
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "die.h"
+#include "options.h"
+#include "report.h"
+#include "run.h"
+
+typedef enum { STOP, SAVE } Request;
+
+static const struct {
+    int number;
+    Request asks;
+    const char *name;
+} taken[] = {
+    { SIGTERM, STOP, "SIGTERM" }, { SIGINT, STOP, "SIGINT" },   { SIGHUP, STOP, "SIGHUP" },
+    { SIGUSR2, STOP, "SIGUSR2" }, { SIGUSR1, SAVE, "SIGUSR1" },
+};
+enum { TAKEN = sizeof taken / sizeof *taken, STACK = 64 << 10 };
+
+// `timeout` and some launchers send a signal to the rank and to its process group.
+static const double same_signal_s = 0.2;
+
+static atomic_int asked[REQUESTS];        // of this rank, since requests_of_rank was called
+static int agreed[REQUESTS];              // of all ranks
+static atomic_int in_training, stopping;  // stopping: a signal has asked for a stop
+
+// --------
+// the thread that takes them
+
+static int row_of_signal(int number) {
+    int row = 0;
+    while (taken[row].number != number) row++;
+    return row;
+}
+
+// What a launcher sends to its ranks it explains itself, and it may end a rank because another one has
+// failed.
+static void tell(const siginfo_t *signal, const char *what) {
+    if (zero_launched().rank != 0 || signal->si_pid == getppid()) return;
+    dprintf(STDERR_FILENO, "%strain_gpt2_zero: %s %s\n", in_training && run.peak_flops > 0 ? "\n" : "",
+            taken[row_of_signal(signal->si_signo)].name, what);
+}
+
+// As the signal would have, had nobody waited for it.
+static void end_at_once(int number) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    raise(number);
+    _exit(128 + number);
+}
+
+static void *wait_for_signals(void *waited_for) {
+    double first_s = 0;  // when the first one came that asked for a stop
+    for (;;) {
+        siginfo_t signal;
+        int number = sigwaitinfo(waited_for, &signal);
+        if (number < 0) continue;
+        Request request = taken[row_of_signal(number)].asks;
+        if (request == STOP && !in_training) {
+            tell(&signal, "before the first step ends the run");
+            end_at_once(number);
+        }
+        if (request == STOP && stopping && now() - first_s > same_signal_s) end_at_once(number);
+        if (request == STOP && !stopping) {
+            first_s = now();
+            stopping = 1;
+            tell(&signal, "stops the run after this step; a second one ends it at once");
+        }
+        asked[request] = 1;
+    }
+    return NULL;
+}
+
+static int is_ignored(int number) {
+    struct sigaction action;
+    return !sigaction(number, NULL, &action) && action.sa_handler == SIG_IGN;
+}
+
+// What was ignored when the program started stays so: nohup ignores SIGHUP.
+static void choose_signals(sigset_t *set) {
+    sigemptyset(set);
+    for (int i = 0; i < TAKEN; i++)
+        if (!is_ignored(taken[i].number)) sigaddset(set, taken[i].number);
+}
+
+static void start_thread(sigset_t *waited_for) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int failed = pthread_attr_init(&attributes);
+    if (!failed) failed = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (!failed) failed = pthread_attr_setstacksize(&attributes, STACK);
+    if (!failed) failed = pthread_create(&thread, &attributes, wait_for_signals, waited_for);
+    if (failed) die("no thread for signals: %s", strerror(failed));
+    pthread_attr_destroy(&attributes);
+}
+
+void take_signals(void) {
+    static sigset_t waited_for;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    choose_signals(&waited_for);
+    int failed = pthread_sigmask(SIG_BLOCK, &waited_for, NULL);
+    if (failed) die("signals cannot be blocked: %s", strerror(failed));
+    start_thread(&waited_for);
+}
+
+void signals_in_training(void) { in_training = 1; }
+
+// --------
+// what all ranks agree on
+
+// A stdout that nobody reads any more ends the run too, but not before it is saved.
+void requests_of_rank(double requests[REQUESTS]) {
+    if (run.output_error) asked[STOP] = 1;
+    for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
+}
+
+void requests_of_all(const double requests[REQUESTS]) {
+    for (int i = 0; i < REQUESTS; i++) agreed[i] |= requests[i] > 0;
+}
+
+void share_requests(void) {
+    double requests[REQUESTS];
+    requests_of_rank(requests);
+    zero_check(zero_sum(run.z, requests, REQUESTS));
+    requests_of_all(requests);
+}
+
+int stop_is_asked(void) { return agreed[STOP]; }
+
+int checkpoint_is_asked(int last_step) {
+    if (!opt.output && agreed[SAVE]) {
+        print0("SIGUSR1: no checkpoint is saved, because there is no folder (-o)\n");
+        agreed[SAVE] = 0;
+    }
+    return opt.output && (agreed[SAVE] || (agreed[STOP] && !last_step));
+}
+
+void checkpoint_is_written(void) { agreed[SAVE] = 0; }
+
+void check_output(const char *outcome) {
+    if (!run.output_error || stopping) return;
+    die("stdout: %s%s%s", strerror(run.output_error), outcome ? "; " : "", outcome ? outcome : "");
+}
