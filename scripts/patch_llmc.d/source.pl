@@ -187,7 +187,10 @@ sub definition {
 # The statement around a place.
 sub statement {
     my ($f, $place) = @_;
-    my ($before) = substr($f->{mask}, 0, $place->{from}) =~ /([^;{}]*)\z/;
+    # A pattern that ends here would be tried at every place before.
+    my $before = substr $f->{mask}, 0, $place->{from};
+    my ($last) = sort { $b <=> $a } map { rindex $before, $_ } ';', '{', '}';
+    $before = substr $before, $last + 1;
     $before =~ s/^\s+//;
     my $end = index $f->{mask}, ';', $place->{to};
     return { from => $place->{from} - length $before, to => $end + 1 };
