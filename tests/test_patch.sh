@@ -9,7 +9,7 @@ export OMP_NUM_THREADS=1
 # A user's own settings, signing for one, must not reach the tests.
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON MAKEFLAGS MAKELEVEL
-export ZERO_OPT=-O1             # of the plugin: it is compiled here in a third of the time, and trains little
+export ZERO_OPT=-O0             # of the plugin: it is compiled here in a third of the time, and trains little
 
 . tests/cases.sh
 
@@ -22,11 +22,15 @@ copy_patch() {
     patch=$dir/$1/scripts/patch_llmc
 }
 commit() { git -C "$1" -c user.name=test -c user.email=test@localhost commit -qam test; }
-# checkout NAME: a fresh stand-in, committed.
+# checkout NAME: a fresh stand-in, committed: a copy of the one that is made first.
 checkout() {
     rm -rf "${dir:?}/$1"
-    mkdir "$dir/$1" && cp -R "$fake/." "$dir/$1" || return
-    git -C "$dir/$1" init -q && git -C "$dir/$1" add . && commit "$dir/$1"
+    if [ ! -d "$dir/committed" ]; then
+        mkdir "$dir/committed" && cp -R "$fake/." "$dir/committed" || return
+        git -C "$dir/committed" init -q --template= && git -C "$dir/committed" add . &&
+            commit "$dir/committed" || return
+    fi
+    cp -a "$dir/committed" "$dir/$1"
 }
 # Every file and folder with its rights and contents, git's own apart.
 state() { (cd "$1" && find . -path ./.git -prune -o -printf '%p %m\n' -type f -exec sha256sum {} + | sort); }
