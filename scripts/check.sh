@@ -31,37 +31,37 @@ try() {
     say $status "$what"
 }
 build() { make --no-print-directory "$@"; }
+# beside FUNCTION: runs it beside what follows; join waits for it, and prints its lines.
+beside() {
+    (failed=0; "$1"; exit "$failed") >"build/$1.out" 2>&1 &
+    lane=$1 lane_pid=$!
+}
+join() {
+    local failed_there=0
+    wait "$lane_pid" || failed_there=$?
+    cat "build/$lane.out"
+    failed=$((failed + failed_there))
+}
 
-# ---- dependence and format
-try stand_in 'build of the CUDA code for the processor' build CUDA=stand-in stand-in
-try house 'who may use whom, and the format' tests/test_house.sh build/stand-in
+# ---- dependence, format and static analysis
 
-# ---- the script for machines with a card: a hundred seconds, so not in make test
-try gpu_check 'scripts/gpu_check.sh, with tools that answer as the real ones do' \
-    timeout 300 tests/test_gpu_check.sh
+analysis() {
+    try house 'who may use whom, and the format' tests/test_house.sh build/stand-in
+    local defined=(-D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA)
+    local undefined=(-U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN)
+    try cppcheck cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning \
+        --suppress=missingIncludeSystem "${defined[@]}" "${undefined[@]}" -I. \
+        $(find llmc_zero gpt2 trainer dev -name '*.c' 2>/dev/null | sort)
+}
 
-# ---- disks that fail or lose power, and checkpoints at other numbers of ranks
-trainer=build/stand-in/train_gpt2_zero
-try disk_faults 'every call that concerns the output folder fails once' \
-    timeout 600 tests/disk_faults.sh $trainer
-try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
-try power_loss 'the power fails at any instant' timeout 300 tests/power_loss.sh build/stand-in $trainer
-try elastic 'a run goes on at other numbers of ranks' timeout 300 tests/elastic.sh $trainer
-
-# ---- static analysis
-defined=(-D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA)
-undefined=(-U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN)
-try cppcheck cppcheck cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning \
-    --suppress=missingIncludeSystem "${defined[@]}" "${undefined[@]}" -I. \
-    $(find llmc_zero gpt2 trainer dev -name '*.c' 2>/dev/null | sort)
-
-# ---- llm.c's own CUDA trainer with the plugin compiles and links, where nvcc is and llm.c can be had
+# llm.c's own CUDA trainer with the plugin compiles and links, where nvcc is and llm.c can be had
 fetch_llmc() {
     local url=https://github.com/karpathy/llm.c
     timeout 60 git clone -q $url build/llm.c && git -C build/llm.c checkout -q f1e2ace
 }
-if command -v nvcc >/dev/null; then
-    llmc=${LLMC:-build/llm.c}
+compile_llmc() {
+    command -v nvcc >/dev/null || return 0
+    local llmc=${LLMC:-build/llm.c}
     if [ ! -e "$llmc/.git" ] && ! fetch_llmc >build/clone.log 2>&1; then
         rm -rf build/llm.c
         echo "skip   llm.c's train_gpt2.cu with the plugin: there is no LLMC=folder, and fetching it fails:" \
@@ -70,16 +70,41 @@ if command -v nvcc >/dev/null; then
         try llmc "llm.c's train_gpt2.cu with the plugin compiles and links" \
             env LLMC="$llmc" timeout 300 tests/test_patch.sh llmc
     fi
-fi
+}
 
-# ---- ranks that hang, fail or are killed in the stand-in's NCCL: half a minute, so not in make test
-for how in hang error start 'kill 3'; do
-    launcher=(mpirun --oversubscribe -np 3)
-    [ "${how% *}" != kill ] || launcher=()          # it starts its ranks itself
-    # shellcheck disable=SC2086
-    try nccl "NCCL, a rank in trouble: $how" \
-        env OMP_NUM_THREADS=1 timeout 60 "${launcher[@]}" build/stand-in/tests/mpi_nccl $how
-done
+# Ranks that hang, fail or are killed in the stand-in's NCCL: half a minute, so not in make test
+trouble_in_nccl() {
+    local how launcher
+    for how in hang error start 'kill 3'; do
+        launcher=(mpirun --oversubscribe -np 3)
+        [ "${how% *}" != kill ] || launcher=()          # it starts its ranks itself
+        # shellcheck disable=SC2086
+        try nccl "NCCL, a rank in trouble: $how" \
+            env OMP_NUM_THREADS=1 timeout 60 "${launcher[@]}" build/stand-in/tests/mpi_nccl $how
+    done
+}
+
+# Disks that fail or lose power, and checkpoints at other numbers of ranks
+disks_and_ranks() {
+    local trainer=build/stand-in/train_gpt2_zero
+    try disk_faults 'every call that concerns the output folder fails once' \
+        timeout 600 tests/disk_faults.sh $trainer
+    try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
+    try power_loss 'the power fails at any instant' timeout 300 tests/power_loss.sh build/stand-in $trainer
+    try elastic 'a run goes on at other numbers of ranks' timeout 300 tests/elastic.sh $trainer
+}
+
+# What needs no sanitizer, the script for machines with a card among it: its test takes a hundred seconds
+without_sanitizers() {
+    analysis
+    try gpu_check 'scripts/gpu_check.sh, with tools that answer as the real ones do' \
+        timeout 300 tests/test_gpu_check.sh
+    disks_and_ranks
+    compile_llmc
+    trouble_in_nccl
+}
+try stand_in 'build of the CUDA code for the processor' build CUDA=stand-in stand-in
+beside without_sanitizers
 
 # ---- ASan and UBSan. They do not look for leaks: Open MPI and its libraries keep memory until the end.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
@@ -97,6 +122,7 @@ grep '^skip ' build/export.log || true
 try asan_folder 'the output folder under ASan and UBSan' \
     timeout 400 tests/folder.sh $trainer logs courses verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
+join
 # These measure seconds, so they run one after the other and beside nothing else.
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
@@ -104,12 +130,16 @@ try multi_node 'the recipes for several machines, on hosts' \
     timeout 200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks by MPI, killed and stopped $kills times each, under ASan and UBSan" \
     timeout 900 tests/kills.sh $trainer "$kills"
-cuda_tests=(test_layers_cuda test_device mpi_tiers_device)      # the last one, on one rank, makes calls fail
-try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
-    build SAN=address CUDA=stand-in CFLAGS='-O1 -g' "${cuda_tests[@]/#/build/address/stand-in/tests/}"
-for t in "${cuda_tests[@]}"; do
-    try "asan_$t" "$t under ASan and UBSan" env OMP_NUM_THREADS=1 timeout 400 build/address/stand-in/tests/$t
-done
+cuda_under_asan() {
+    local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)  # the last one makes calls fail
+    try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
+        build SAN=address CUDA=stand-in CFLAGS='-O1 -g' "${cuda_tests[@]/#/build/address/stand-in/tests/}"
+    for t in "${cuda_tests[@]}"; do
+        try "asan_$t" "$t under ASan and UBSan" \
+            env OMP_NUM_THREADS=1 timeout 400 build/address/stand-in/tests/$t
+    done
+}
+beside cuda_under_asan
 
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all
@@ -137,6 +167,7 @@ export TSAN_OPTIONS=halt_on_error=1
 try tsan_tasks 'tasks on all lanes under TSan' timeout 60 build/thread/tests/test_tasks
 try tsan_file 'files on NVMe, by io_uring and by threads, under TSan' timeout 100 build/thread/tests/test_file
 try tsan_run 'the thread for collectives under TSan' timeout 300 $trainer "${model[@]}" --overlap 1 -z 3
+join
 try tsan_start 'several ranks by TCP under TSan, two of them killed and two stopped' \
     env KILLS=4 timeout 300 tests/start.sh $trainer threads lost
 
