@@ -58,8 +58,8 @@ run() {
     add "$p" "$f" "$s"
 }
 
-# Lanes run beside the rest and report when they have ended: what times nothing, and takes one core or mostly
-# waits. The longest come first in each.
+# Lanes run beside the rest and report when they have ended: what takes one core, or mostly waits, and whose
+# limits in seconds are wide. What computes on several ranks has the rest. All three take as long.
 lane() {
     rm -f "$logs/$1.sum"
     {
@@ -103,6 +103,9 @@ waiting() {
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
     run bench 120 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
+    run trainer 300 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
+        input_files not_finite unlike disk_full dying launch tiers
+    run terminal 120 tests/test_terminal.sh "$trainer"
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
@@ -153,9 +156,6 @@ run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 3; do run "cuda.mpi_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
     run cuda.mpi_tiers_device.2 300 bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
-    run trainer 300 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
-        input_files not_finite unlike disk_full dying launch tiers
-    run terminal 120 tests/test_terminal.sh "$trainer"
     end_lanes one_core waiting
     # alone, since it looks at what the system has
     run trainer.memory 120 tests/trainer.sh "$trainer" memory
