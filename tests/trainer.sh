@@ -428,9 +428,10 @@ test_traffic() {
     local stage A np dtype size sum sent factor
     for np in 2 3; do for dtype in fp32 bf16; do
         size=$([ $dtype = fp32 ] && echo 4 || echo 2)
-        begin "traffic.$dtype.$np ranks"
-        for A in 1 3; do for stage in 0 1 2 3; do
-            [ $np$A = 33 ] && continue
+        # of ranks, types and micro-batches each two meet
+        A=$([ $np$dtype = 2fp32 ] || [ $np$dtype = 3bf16 ] && echo 1 || echo 3)
+        begin "traffic.$dtype.$np ranks, $A micro-batches"
+        for stage in 0 1 2 3; do
             need "stage $stage did not run" train $np sent -z $stage --dtype $dtype -d $((2 * 32 * np * A)) \
                 -x 2 -v 2 -m 1 -n 2
             sent=$(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce)))
@@ -442,7 +443,7 @@ test_traffic() {
             need "stage $stage with $A micro-batches: $sent bytes, formula $((factor * (np - 1) * \
                 $(shard_elems $np)))" \
                 [ "$sent" = $((factor * (np - 1) * $(shard_elems $np))) ]
-        done; done
+        done
         end
     done; done
     begin 'traffic.bf16.fp32 on the wire'
@@ -518,7 +519,7 @@ test_memory() {
         -le 16384 ]
     end
     # stage, options
-    for setting in '0 -b 1 -x 12' '3 -b 1 -x 12' '3 -b 32 -x 3 -r 0' '3 -b 32 -x 3 -r 3'; do
+    for setting in '0 -b 1 -x 12' '3 -b 1 -x 12' '3 -b 32 -x 2 -r 0' '3 -b 32 -x 2 -r 3'; do
         stage=${setting%% *}
         begin "memory.stage $setting"
         # shellcheck disable=SC2086
@@ -646,6 +647,7 @@ test_prompts() {
         for temperature in 0 1; do
             first=
             for np in 1 2 3; do for stage in 0 3; do
+                [ $np$stage != 13 ] && [ $np$stage != 30 ] || continue
                 need "$np ranks, stage $stage: did not run" answer $np answers -e "$dir/model" \
                     --dtype $dtype -z $stage --temperature $temperature --overlap $((np == 2))
                 first=${first:-$(answers answers)}
@@ -752,14 +754,15 @@ $(tokens answers 4 | wc -w)" = "5 12" ]
 # ---- bad input
 
 # refused NAME NP PATTERN... -- ARGUMENT...: fails within seconds, with one message that has all the patterns
-# in it. grep -a: where a rank aborts, Open MPI 5 writes zero bytes between the lines.
+# in it. grep -a: where a rank aborts, Open MPI 5 writes zero bytes between the lines. mpirun is told not to
+# wait for a second before it kills what ranks are left.
 refused() {
     local np=$2 patterns=() pattern status start=$SECONDS
     begin "$1"
     shift 2
     while [ "$1" != -- ]; do patterns+=("$1"); shift; done
     shift
-    run "$np" 20 "${small[@]}" "$@" >"$dir/refused" 2>&1; status=$?
+    OMPI_MCA_odls_base_sigkill_timeout=0 run "$np" 20 "${small[@]}" "$@" >"$dir/refused" 2>&1; status=$?
     need "status $status" [ $status != 0 -a $status != 124 -a $status -lt 128 ]
     need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 6 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
