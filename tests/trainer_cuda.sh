@@ -9,7 +9,7 @@ trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
 . tests/cases.sh
 export OMP_NUM_THREADS=1
 
-model=(-e l2h2c64v257t32 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
+model=(-e l2h2c64v257t16 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 
 # train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in.
 # $through: what starts the trainer.
@@ -63,14 +63,14 @@ same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0'
     'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' \
     ':--dtype bf16 -z 3 -r 2' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3 -r 3'
 # Five blocks: three inputs go to the host and take turns on two buffers of the device.
-five='--dtype bf16 -e l5h2c64v257t32'
+five='--dtype bf16 -e l5h2c64v257t16'
 same 'same bits with the inputs of blocks on the host' 1 ":$five -z 0 -r 0" ":$five -z 3 -r 3" \
     ":$five -z 3 --cpu-checkpointing" "CUDA_STAND_IN=lazy:$five --cpu-checkpointing" \
     "CUDA_STAND_IN=rival:$five --cpu-checkpointing" "CUDA_STAND_IN=lag:$five --cpu-checkpointing" \
     "CUDA_STAND_IN=lag CUDA_STAND_IN_ORDER=backward:$five --cpu-checkpointing" \
     "CUDA_STAND_IN=rival ZERO_POISON=1:$five --cpu-checkpointing"
-same 'same bits with them and accumulation' 2 ":$five -z 2 -d 384 -r 1 --comm host" \
-    "CUDA_STAND_IN=rival:$five -z 3 -d 384 --cpu-checkpointing --comm host"
+same 'same bits with them and accumulation' 2 ":$five -z 2 -d 192 -r 1 --comm host" \
+    "CUDA_STAND_IN=rival:$five -z 3 -d 192 --cpu-checkpointing --comm host"
 same 'same bits of the levels above 0 where the product computes GELU' 1 ":$five -ge 2 -r 1" \
     ":$five -ge 2 -r 2" ":$five -ge 2 -r 3" ":$five -ge 2 --cpu-checkpointing"
 mkdir "$dir/nvme"
@@ -102,8 +102,8 @@ need 'its own order is not told' grep -aq '^ZeRO  .*nccl, bits depend on it' "$d
 need "loss $(value ring loss), in rank order $(value ranked loss)" within "$(value ring loss)" \
     "$(value ranked loss)" 1e-4
 end
-same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 128' \
-    'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 128'
+same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 64' \
+    'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 64'
 same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' \
     'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
 
@@ -208,10 +208,8 @@ end
 
 deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 1 -v 0)
 tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((28 << 20)):${deep[*]} --comm host"
-same 'same bits where the device has no room for all logits, one rank' 1 "$tight -z 0" \
-    "$tight -z 3 --prefetch 3 -r 2"
-same 'same bits where the device has no room for all logits, two ranks' 2 "$tight -z 0" \
-    "$tight -z 3 -r 2 --comm-type fp32"
+same 'same bits where the device has no room for all logits' 2 "$tight -z 0" \
+    "$tight -z 3 --prefetch 3 -r 2 --comm-type fp32"
 begin 'the parts of the head follow the size of the device'
 for i in 1 2; do
     need "variant $i: $(head_of same$i)" [ "$(head_of same$i)" = 'logits in 2 parts of 512 rows' ]
@@ -263,8 +261,8 @@ need "-ge 2: $(losses cuda_ge2), apart $(losses cuda_bf16)" within "$(losses cud
 need "fp16: $(losses cuda_fp16), fp32 $(losses cuda_fp32)" within "$(losses cuda_fp16)" \
     "$(losses cuda_fp32)" 0.01
 for dtype in fp32 bf16; do          # rows of 33 numbers: biases in 16 bits are added apart
-    need "33 channels, $dtype, cpu" train "odd_cpu_$dtype" 1 --device cpu --dtype $dtype -e l2h3c33v257t32
-    need "33 channels, $dtype, cuda" train "odd_$dtype" 1 --device cuda --dtype $dtype -ge 2 -e l2h3c33v257t32
+    need "33 channels, $dtype, cpu" train "odd_cpu_$dtype" 1 --device cpu --dtype $dtype -e l2h3c33v257t16
+    need "33 channels, $dtype, cuda" train "odd_$dtype" 1 --device cuda --dtype $dtype -ge 2 -e l2h3c33v257t16
     need "33 channels, $dtype: $(losses odd_$dtype), on a processor $(losses odd_cpu_$dtype)" within \
         "$(losses odd_$dtype)" \
         "$(losses odd_cpu_$dtype)" "$([ $dtype = fp32 ] && echo 1e-4 || echo 0.02)"
@@ -286,25 +284,26 @@ need 'allocations in a step' [ "$(count steps8 allocations)" = "$(count steps6 a
 end
 
 # The stand-in's algorithms have other bits by turns, and CUDA_STAND_IN_FASTEST says which is the fastest.
+tuned=(--device cuda --dtype bf16 -x 1 -v 0)
 begin 'tuning: the fastest is chosen and kept, and all ranks take the choice of rank 0'
-need 'did not run' train untuned 1 --device cuda --dtype bf16
+need 'did not run' train untuned 1 "${tuned[@]}"
 env=CUDA_STAND_IN_FASTEST=3
-need 'timing: did not run' train timed 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/products.txt"
+need 'timing: did not run' train timed 1 "${tuned[@]}" -ge 2 --tune "$dir/products.txt"
 need 'not algorithm 3' [ "$(grep -c ' = 03000000' "$dir/products.txt")" \
     = "$(grep -vc '^#' "$dir/products.txt")" ]
 need 'the same bits as without' [ "$(value timed params_hash)" != "$(value untuned params_hash)" ]
 cp "$dir/products.txt" "$dir/kept.txt"
 env='CUDA_STAND_IN_FASTEST=4 CUDA_STAND_IN_COUNT=1'
-need 'with the file: did not run' train kept 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/kept.txt" -z 0
+need 'with the file: did not run' train kept 1 "${tuned[@]}" -ge 2 --tune "$dir/kept.txt" -z 0
 need 'the file has changed' cmp -s "$dir/products.txt" "$dir/kept.txt"
 need "bits $(bits kept), when they were timed $(bits timed)" [ "$(bits kept)" = "$(bits timed)" ]
 launches=$(count kept launches)
 env='CUDA_STAND_IN_COUNT=1'
-need 'without a file: did not run' train counted 1 --device cuda --dtype bf16 -ge 2 -z 0
+need 'without a file: did not run' train counted 1 "${tuned[@]}" -ge 2 -z 0
 need "$launches launches, without a file $(count counted launches): something is timed" [ "$launches" \
     -le "$(count counted launches)" ]
 env='CUDA_STAND_IN_FASTEST=2:40'
-need 'apart: did not run' train apart 1 --device cuda --dtype bf16 -ge 2 --tune "$dir/apart.txt"
+need 'apart: did not run' train apart 1 "${tuned[@]}" -ge 2 --tune "$dir/apart.txt"
 need 'no product apart' grep -q ' epilogue 208 = apart ' "$dir/apart.txt"
 # shellcheck disable=SC2016
 printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CUDA_STAND_IN_FASTEST=4 \
@@ -312,15 +311,15 @@ printf '#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export %s\nexec "$@"\n' CU
 chmod +x "$dir/odd_one"
 through=("$dir/odd_one")
 env=CUDA_STAND_IN_FASTEST=3
-need 'two ranks: did not run' train two 2 --device cuda --dtype bf16 -ge 2 --comm host --tune "$dir/two.txt"
+need 'two ranks: did not run' train two 2 "${tuned[@]}" -ge 2 --comm host --tune "$dir/two.txt"
 through=()
 need 'two ranks: not the choices of rank 0' [ "$(sed 's/ [0-9.]* ms, .*//' "$dir/two.txt" | sort)" \
     = "$(sed 's/ [0-9.]* ms, .*//' "$dir/products.txt" | sort)" ]
-need 'two ranks with the file: did not run' train two_kept 2 --device cuda --dtype bf16 -ge 2 --comm host \
+need 'two ranks with the file: did not run' train two_kept 2 "${tuned[@]}" -ge 2 --comm host \
     --tune "$dir/two.txt" -z 2
 need "two ranks: $(bits two), with the file $(bits two_kept)" [ "$(bits two)" = "$(bits two_kept)" ]
 env=CUDA_STAND_IN_REFUSED=3         # all ranks take algorithm 3 by themselves
-need 'algorithm 3: did not run' train two_third 2 --device cuda --dtype bf16 -ge 2 --comm host
+need 'algorithm 3: did not run' train two_third 2 "${tuned[@]}" -ge 2 --comm host
 need "two ranks: $(bits two), with algorithm 3 $(bits two_third)" [ "$(bits two)" = "$(bits two_third)" ]
 env=''
 end
@@ -353,7 +352,8 @@ end
 sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
 for dtype in fp32 bf16 fp16; do
-    need "$dtype: did not run" train "$dtype" 1 --device cuda --dtype $dtype -v 0 -s 3 -g 30 --temperature 0.7
+    need "$dtype: did not run" train "$dtype" 1 --device cuda --dtype $dtype -e l2h2c64v257t32 -v 0 -s 3 \
+        -g 30 --temperature 0.7
     need "$dtype: no text" [ -n "$(sampled $dtype)" ]
     need "$dtype: '$(sampled $dtype)', fp32 '$(sampled fp32)'" [ "$(sampled $dtype)" = "$(sampled fp32)" ]
 done
@@ -362,7 +362,7 @@ end
 # What attends over the cache is a kernel of its own, which gives other last bits than the CPU's layer.
 begin 'answers'
 printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
-asked=(--prompts "$dir/prompts" -g 9 --temperature 0.7)
+asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" -g 9 --temperature 0.7)
 need 'fp32: did not run' train answered 1 --device cpu --dtype fp32 "${asked[@]}"
 need 'no answers' [ "$(wc -l <"$dir/answered/answers.jsonl")" = 3 ]
 for dtype in fp32 bf16 fp16; do
@@ -427,7 +427,8 @@ refused() {
     shift
     begin "$name"
     # shellcheck disable=SC2086
-    env $env timeout -k 2 60 "$trainer" "${model[@]}" --device cuda "$@" >"$dir/refused" 2>&1 </dev/null
+    env $env timeout -k 2 60 "$trainer" "${model[@]}" -e l2h2c64v257t32 --device cuda "$@" \
+        >"$dir/refused" 2>&1 </dev/null
     status=$?
     need "status $status" [ $status != 0 ] && need 'a crash or a time-out' [ $status -lt 124 ]
     for word in "${words[@]}"; do
@@ -462,20 +463,21 @@ env="$small CUDA_STAND_IN_MEMORY=$((10 << 20))"
 need '--cpu-checkpointing: did not run' train fits_host 1 --device cuda --dtype bf16 -e l24h1c16v257t32 \
     -b 64 -x 0 -v 0 --cpu-checkpointing
 env=CUDA_STAND_IN_MEMORY=60000000
-need '-r 3: did not run' train fits_deep 1 --device cuda "${deep[@]}" -x 0 -b 8 -r 3
-need '-b 1: did not run' train fits_small 1 --device cuda "${deep[@]}" -x 0 -b 1
+need '-r 3: did not run' train fits_deep 1 --device cuda "${deep[@]}" -x 0 -v 0 -b 8 -r 3
+need '-b 1: did not run' train fits_small 1 --device cuda "${deep[@]}" -x 0 -v 0 -b 1
 need '-b 1 runs with large buckets' not \
     train fits_large 1 --device cuda "${deep[@]}" -x 0 -b 1 --bucket 1e9 >/dev/null
 env=CUDA_STAND_IN_MEMORY=$((64 << 20))
-need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 64 -r 1
-need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -b 32 -d 2048 -r 0
+need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -v 0 -b 64 -r 1
+need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -v 0 -b 32 \
+    -d 2048 -r 0
 env=''
 end
 sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
 refused 'a tuning file that is damaged' 'damaged.txt, line 3: damaged: delete the line' -- \
     --tune "$dir/damaged.txt"
 refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- \
-    --tune "$dir/nowhere/products.txt"
+    --tune "$dir/nowhere/products.txt" -x 0 -v 0
 env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a product of' --
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
