@@ -121,10 +121,11 @@ static void check_same_bits(void) {
                                                 &settings_variations[0]);
                 want = outcome_of(&c, 0, NULL);
                 for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
-                    int v = turn++ % SETTINGS_COUNT(settings_variations);
                     if (!fits_stage(&mixtures[i], path->stage)) continue;
+                    if (!settings_chosen(f + m + i + checks.ranks, 2)) continue;
+                    int v = turn++ % SETTINGS_COUNT(settings_variations);
                     check_mixture(&mixtures[i], path, &settings_formats[f], micro_batches,
-                                  &settings_variations[v], i % 2, &want);
+                                  &settings_variations[v], turn % 2, &want);
                 }
             }
 }
@@ -134,14 +135,15 @@ static void check_all_traffic(void) {
         for (int stage = 2; stage <= 3; stage++)
             for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++) {
                 if (!fits_stage(&mixtures[i], stage)) continue;
-                check_traffic(&mixtures[i], stage, settings_micro_batches[m], 0);
-                if (mixtures[i].optimizer) check_traffic(&mixtures[i], stage, settings_micro_batches[m], 1);
+                for (int delayed = 0; delayed <= (mixtures[i].optimizer != ZERO_DEVICE); delayed++)
+                    if (settings_chosen(i + stage + m + delayed, 2))
+                        check_traffic(&mixtures[i], stage, settings_micro_batches[m], delayed);
             }
 }
 
 // -------- the update begins during backward
 
-// Every other mixture, the others with the next setting.
+// Every fourth mixture, the others with the settings that follow.
 static void check_early(void) {
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
@@ -153,11 +155,12 @@ static void check_early(void) {
                 if (format->dtype == ZERO_F16) continue;
                 zero_config c = settings_config(path, format, micro_batches, &settings_variations[0]);
                 const early_outcome want = early_outcome_of(&c, 0, 0, NULL);
-                for (int i = (f + m + stage) % 2; i < SETTINGS_COUNT(mixtures); i += 2) {
-                    const settings_variation *v =
-                        &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];
+                for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
                     char name[sizeof checks.setting];
                     if (!fits_stage(&mixtures[i], stage)) continue;
+                    if (!settings_chosen(f + 2 * m + stage + i, 4)) continue;
+                    const settings_variation *v =
+                        &settings_variations[turn++ % SETTINGS_COUNT(settings_variations)];
                     settings_name(name, sizeof name, path, format, micro_batches, v);
                     CHECK_SETTING("early, %s: %.120s", mixtures[i].name, name);
                     c = config_of(&mixtures[i], path, format, micro_batches, v);
@@ -191,7 +194,7 @@ static zero_config delayed_config(const mixture *m, const settings_path *path, c
     return c;
 }
 
-// Every other mixture, as above.
+// Every other mixture: what is not waited for shows in few settings.
 static void check_delayed(void) {
     int turn = 0;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)

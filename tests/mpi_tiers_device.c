@@ -121,6 +121,7 @@ static void check_same_bits(int first_stage, int first_format, int last_format) 
                 want = outcome_of(&c, 0, NULL);
                 for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
                     if (!is_possible(&mixtures[i], path->stage)) continue;
+                    if (!settings_chosen(f + m + p + i + checks.ranks, by_nccl ? 2 : 3)) continue;
                     check_in_turn(turn++, &mixtures[i], path, &settings_formats[f], micro_batches, &want);
                 }
             }
@@ -182,8 +183,8 @@ static void check_all_traffic(void) {
     for (int i = 0; i < SETTINGS_COUNT(mixtures); i++)
         for (int stage = 1; stage <= 3; stage++)
             for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
-                if (is_possible(&mixtures[i], stage))
-                    check_traffic(&mixtures[i], stage, (i + m) % 2, settings_micro_batches[m]);
+                if (is_possible(&mixtures[i], stage) && settings_chosen(i + stage + m, 2))
+                    check_traffic(&mixtures[i], stage, (i / 2 + m) % 2, settings_micro_batches[m]);
 }
 
 // -------- the update begins during backward
@@ -198,12 +199,13 @@ static void check_early(void) {
             if (format->dtype == ZERO_F16) continue;
             zero_config c = settings_config(path, format, 3, &settings_variations[0]);
             const early_outcome want = early_outcome_of(&c, 0, 0, NULL);
-            for (int i = 0; i < SETTINGS_COUNT(mixtures); i++, turn++) {
+            for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
                 const mixture *m = &mixtures[i];
+                if (!is_possible(m, stage) || !settings_chosen(f + stage + i, 2)) continue;
+                turn++;
                 const manner *how = &manners[turn % SETTINGS_COUNT(manners)];
                 const settings_variation *v =
                     &settings_variations[turn % SETTINGS_COUNT(settings_variations)];
-                if (!is_possible(m, stage)) continue;
                 CHECK_SETTING("early, %s: stage %d, %s, %s, %s, %s stream", m->name, stage, format->name,
                               v->name, how->mode, how->own_stream ? "own" : "default");
                 c = config_of(m, path, format, 3, v);

@@ -43,6 +43,7 @@ $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ -lcmocka $(LIBS)
 
 #? test                every test
+#? SETTINGS=all        make test, make check: each combination of the tables of settings, not a sample
 test: deps
 	+@$(SUBMAKE) test-programs
 	+@$(SUBMAKE) CUDA=stand-in stand-in
