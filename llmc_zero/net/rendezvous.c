@@ -63,7 +63,8 @@ typedef union {
 } message;
 
 typedef struct {
-    int fd;  // -1: nobody
+    int fd;           // -1: nobody
+    uint64_t number;  // in the order in which they came
     unsigned char nonce[SECRET_NONCE];
 } stranger;
 
@@ -72,8 +73,9 @@ typedef struct {
     int *sockets;  // (ranks) -1: none. Rank 0 hears what comes in on them, another rank on rank 0's
     seat *seats;   // (ranks)
     char *reported, *absent;  // (ranks) absent: for whom the last wait was
-    stranger *strangers;      // (most) the next one to lose its place is number `next`
-    int most, next, listener;
+    stranger *strangers;      // (most)
+    uint64_t came;            // strangers, so far
+    int most, listener;
     int is_local;          // rank 0's address is this machine's own: other machines are not let in
     secret secret, *keys;  // of the job; (ranks) of the connections
     unsigned char nonce[SECRET_NONCE];  // of this rank, for its connection to rank 0
@@ -212,37 +214,30 @@ static void hang_up(meeting *m, int r) {
     m->sockets[r] = -1;
 }
 
-// What answers at the address of rank 0 cannot be rank 0 of this job. Only a file's address may be an old
-// one.
-static void refuse_0(meeting *m, const char *why) {
-    snprintf(m->why, sizeof m->why, "what answers there %s", why);
-    if (m->s->server) FAIL(m, "rank %d: what answers at %s %s", m->s->rank, m->where, why);
+// Returns why what answers at rank 0's address cannot be rank 0 of this job; NULL: it can.
+static const char *why_not_0(int error) {
+    if (error == -EPROTO) return "is another program, not rank 0 of this one: give another port";
+    if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
+    if (error == -EACCES)
+        return "has another key than this rank: give all ranks of a job the same ZERO_JOB_KEY, or none";
+    return NULL;
 }
 
-// The connection to a rank has ended, or is of no use. error: a negative errno.
+// The connection to a rank has ended, or is of no use; a file's address may be an old one. error: a negative
+// errno.
 static void lose(meeting *m, int r, int error) {
-    char name[NAME], why[NAME];
+    char name[NAME];
+    const char *why = why_not_0(error);
     int is_wrong = error == -EBADMSG || error == -EACCES;
-    if (m->seats[0].pid) {
+    if (m->seats[0].pid)
         FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
              is_wrong ? "it sent what no rank sends" : strerror(-error));
-    } else if (error == -EPROTO) {
-        refuse_0(m, "is another program, not rank 0 of this one: give another port");
-    } else if (error == -EPROTONOSUPPORT) {
-        snprintf(why, sizeof why,
-                 "speaks protocol %u, and this rank protocol %d: install the same llmc_zero "
-                 "on all hosts",
-                 m->in.h.protocol, PROTOCOL);
-        refuse_0(m, why);
-    } else if (error == -EACCES) {
-        snprintf(why, sizeof why,
-                 "has another key than this rank, which has %s: give all ranks of a job the "
-                 "same ZERO_JOB_KEY",
-                 m->s->key ? "one" : "none");
-        refuse_0(m, why);
-    } else {
+    else if (why && m->s->server)
+        FAIL(m, "rank %d: what answers at %s %s", m->s->rank, m->where, why);
+    else if (why)
+        snprintf(m->why, sizeof m->why, "what answers there %s", why);
+    else
         snprintf(m->why, sizeof m->why, "it takes connections but does not answer: %s", strerror(-error));
-    }
     hang_up(m, r);
 }
 
@@ -285,14 +280,22 @@ static void meet_stranger(meeting *m, stranger *s) {
         take_hello(m, fd, &key);
 }
 
-// Returns a free place, or empties one.
-static stranger *make_place(meeting *m) {
-    for (int i = 0; i < m->most; i++)
-        if (m->strangers[i].fd < 0) return &m->strangers[i];
-    stranger *s = &m->strangers[m->next++ % m->most];
+// Returns the place of the stranger who came first, or the first free one where `empty`; NULL: there is none.
+static stranger *find_place(const meeting *m, int empty) {
+    stranger *first = NULL;
+    for (int i = 0; i < m->most; i++) {
+        stranger *s = &m->strangers[i];
+        if ((s->fd < 0) == empty && (!first || s->number < first->number)) first = s;
+    }
+    return first;
+}
+
+static int drop_first(meeting *m) {
+    stranger *s = find_place(m, 0);
+    if (!s) return 0;
     close(s->fd);
     s->fd = -1;
-    return s;
+    return 1;
 }
 
 static int challenge(const meeting *m, stranger *s) {
@@ -304,11 +307,12 @@ static int challenge(const meeting *m, stranger *s) {
 }
 
 static void let_in(meeting *m, int fd) {
-    stranger *s = make_place(m);
     net_address from;
+    stranger *s = find_place(m, 1);
     int rc = net_other_end(fd, &from);
     if (!rc && m->is_local && !net_is_loopback(&from)) rc = -EACCES;
     s->fd = fd;
+    s->number = m->came++;
     if (!rc) rc = net_await(fd, sizeof(seat));
     if (!rc) rc = challenge(m, s);
     if (!rc) return;
@@ -316,29 +320,19 @@ static void let_in(meeting *m, int fd) {
     s->fd = -1;
 }
 
-static int has_strangers(const meeting *m) {
-    int n = 0;
-    for (int i = 0; i < m->most; i++) n += m->strangers[i].fd >= 0;
-    return n > 0;
-}
-
-// A few at a time, so that the ones let in before have their turn. Where descriptors run out, strangers go.
+// Only a few at a time, so that those let in before have their turn. Where there is no place for another, or
+// no descriptor, the first who came goes.
 static void let_strangers_in(meeting *m) {
     int fd = 0;
     for (int i = 0; i < AT_ONCE && fd >= 0; i++) {
+        if (!find_place(m, 1)) drop_first(m);
         fd = net_accept(m->listener);
         if (fd >= 0) let_in(m, fd);
     }
     int is_full = fd == -EMFILE || fd == -ENFILE;
-    if (is_full && has_strangers(m)) {
-        for (int i = 0; i < m->most; i++) {
-            if (m->strangers[i].fd >= 0) close(m->strangers[i].fd);
-            m->strangers[i].fd = -1;
-        }
-    } else if (fd < 0 && fd != -EAGAIN) {
-        FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
-             strerror(-fd), is_full ? ": raise ulimit -n above twice the number of ranks" : "");
-    }
+    if (fd >= 0 || fd == -EAGAIN || (is_full && drop_first(m))) return;
+    FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
+         strerror(-fd), is_full ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
 // What a look waits for.
@@ -780,7 +774,7 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     m.reported = calloc((size_t)s.ranks, 2);
     m.absent = m.reported + s.ranks;
     for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
-    for (int i = 0; i < m.most && m.strangers; i++) m.strangers[i].fd = -1;
+    for (int i = 0; i < m.most && m.strangers; i++) m.strangers[i] = (stranger){ .fd = -1 };
     if (m.seats && m.strangers && m.keys && m.reported)
         meet(&m);
     else
