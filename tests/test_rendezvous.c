@@ -628,6 +628,7 @@ static void set_only(const char *const *pairs) {
                                        "TORCHELASTIC_RUN_ID",
                                        "PMIX_NAMESPACE",
                                        "OMPI_MCA_ess_base_jobid",
+                                       "OMPI_MCA_orte_precondition_transports",
                                        "TORCHELASTIC_USE_AGENT_STORE",
                                        "PMI_RANK",
                                        "PMI_SIZE",
@@ -671,6 +672,13 @@ static void from_environment(void **state) {
     assert_int_equal(launched_read(&s), 1);
     assert_string_equal(s.server, "here:1");
     assert_int_equal(s.rank, 1);
+    assert_null(s.key);
+    setenv("OMPI_MCA_orte_precondition_transports", "random", 1);
+    assert_int_equal(launched_read(&s), 1);
+    assert_string_equal(s.key, "random");
+    s.key = "the user's";
+    assert_int_equal(launched_read(&s), 1);
+    assert_string_equal(s.key, "the user's");
     ENV("OMPI_COMM_WORLD_RANK", "1");
     assert_int_equal(launched_read(&s), ZERO_ERR_ARGUMENT);
     assert_non_null(strstr(zero_last_error(), "OMPI_COMM_WORLD_SIZE"));
