@@ -85,7 +85,7 @@ step() {
         cut=yes
     fi
     forget "$name"
-    rm -rf "${out:?}/runs/$name"    # logs of a run that was cut short, in which the trainer begins no other one
+    rm -rf "${out:?}/runs/$name"    # of a run that was cut short: the trainer does not begin another one there
     say "$name ... at most $limit s"
     timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null &
     job=$!
