@@ -526,7 +526,7 @@ static void note_saved(int step) {
     FILE *f = create_file(path);
     fprintf(f,
             "There has been a complete checkpoint in this folder, so -y 1 does not begin a new run here.\n");
-    int bad = ferror(f);
+    int bad = fflush(f) || fsync(fileno(f));
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
 }
 
