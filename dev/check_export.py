@@ -6,8 +6,8 @@ dev/reference_gpt2.py, in float64, from llm.c's file of the same model. Neither 
     train_gpt2_zero --export MODEL --to model.bin
     dev/check_export.py folder model.bin
 
-Loading must say nothing: no warning, no key that is missing, left over or of another shape. Exit status: 0: all
-well; 77: transformers or PyTorch is not installed; 1: anything else.
+Loading must say nothing: no warning, no key that is missing, left over or of another shape. Exit status: 0:
+all well; 77: transformers or PyTorch is not installed; 1: anything else.
 """
 import os
 import sys

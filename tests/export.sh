@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --export and --to: a checkpoint of any ranks, llm.c's file and a folder of Hugging Face's become each other with
-# the same bits, and a run starts from each of them alike. Usage: tests/export.sh TRAINER [GROUP]...
+# --export and --to: a checkpoint of any ranks, llm.c's file and a folder of Hugging Face's become each other
+# with the same bits, and a run starts from each of them alike. Usage: tests/export.sh TRAINER [GROUP]...
 #   trips, refused    make test
 #   transformers      make check: dev/check_export.py, where PYTHON (python3) has transformers and PyTorch
 set -u
@@ -54,7 +54,7 @@ trip() {
 }
 
 test_trips() {
-    local dtype model
+    local dtype model now
     need 'did not run' train 3 fp32 -e l2h2c40v257t32 -b 1 -x 2 -n 1 -u 0 -z 3 --dtype fp32
     need 'did not run' train 2 bf16 -e l2h2c40v257t32 -b 1 -x 2 -n 1 -u 0 -z 2 --dtype bf16
     mkdir "$dir/old" && tar xzf tests/old_run.tar.gz -C "$dir/old"
@@ -77,9 +77,9 @@ test_trips() {
             need "$model as $dtype: did not run" train 2 from -e "$dir/$model" -b 1 -x 1 -u 0 --dtype $dtype
             mv "$dir/from" "$dir/from.$model.$dtype"
         done
-        need "$dtype: $(first_loss from.fp32.hf.$dtype), and $(first_loss from.fp32.bin.$dtype) from the file" \
-            [ "$(first_loss from.fp32.hf.$dtype)" = "$(first_loss from.fp32.bin.$dtype)" ]
-        need "$dtype: other parameters" [ "$(hash_of from.fp32.hf.$dtype)" = "$(hash_of from.fp32.bin.$dtype)" ]
+        now="$(first_loss from.fp32.hf.$dtype) $(hash_of from.fp32.hf.$dtype)"
+        need "$dtype: $now is another run than from the file" \
+            [ "$now" = "$(first_loss from.fp32.bin.$dtype) $(hash_of from.fp32.bin.$dtype)" ]
     done
     need 'there is no loss' [ -n "$(first_loss from.fp32.hf.fp32)" ]
     need 'there is no digest' [ -n "$(hash_of from.fp32.hf.fp32)" ]
@@ -96,7 +96,7 @@ test_trips() {
 
 # --------
 
-# refused NAME PATTERN FROM TO ARGUMENT...: it fails and says so, and neither TO nor a temporary file is there.
+# refused NAME PATTERN FROM TO ARGUMENT...: it fails and says so, and neither TO nor a temporary file is left
 refused() {
     local name=$1 pattern=$2 from=$3 to=$4
     begin "export.refused.$name"
