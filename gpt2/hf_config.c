@@ -83,18 +83,24 @@ int hf_config_read(const char *folder, GPT2Config *config) {
 // --------
 // writing
 
-int hf_json_write(const char *folder, const char *name, json_t *root) {
-    char path[PATH_MAX];
-    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL, *line = NULL;
-    json_decref(root);
-    if (hf_path(path, sizeof path, folder, name)) {
-        free(text);
-        return -1;
-    }
-    int failed = !text || asprintf(&line, "%s\n", text) < 0 ? gpt2_fail("%s: no memory for it", path)
-                                                            : text_file_write(path, line);
+// Returns the text of an object, or NULL without memory. jansson 2.14 may drop a part of it then and not say
+// so, so what it has made is parsed again.
+static char *print_json(const json_t *root) {
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)), *line = NULL;
+    if (!text) return NULL;
+    json_t *again = json_loads(text, 0, NULL);
+    if (json_equal(root, again) && asprintf(&line, "%s\n", text) < 0) line = NULL;
+    json_decref(again);
     free(text);
-    free(line);
+    return line;
+}
+
+int hf_json_write(const char *folder, const char *name, json_t *root) {
+    char path[PATH_MAX], *text = print_json(root);
+    int failed = hf_path(path, sizeof path, folder, name);
+    if (!failed) failed = text ? text_file_write(path, text) : gpt2_fail("%s: no memory for it", path);
+    json_decref(root);
+    free(text);
     return failed;
 }
 

@@ -130,12 +130,16 @@ static int write_merges(const char *path, const Tokenizer *t) {
 // --------
 // the other files
 
+// NULL without memory.
 static json_t *describe_vocabulary(const Tokenizer *t) {
     char text[TEXT];
     json_t *root = json_object();
+    int failed = !root;
     for (uint32_t token = 0; token < t->vocab_size; token++)
-        json_object_set_new(root, text_of_token(text, t, token), json_integer(token));
-    return root;
+        failed |= json_object_set_new(root, text_of_token(text, t, token), json_integer(token));
+    if (!failed) return root;
+    json_decref(root);
+    return NULL;
 }
 
 int hf_tokenizer_write(const char *folder, const Tokenizer *t, const GPT2Config *config) {

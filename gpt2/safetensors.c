@@ -238,14 +238,16 @@ int safe_header_begin(SafeHeader *h) {
 int safe_header_add(SafeHeader *h, const char *name, gpt2_dtype dtype, const int64_t *dims, int n_dims) {
     json_t *shape = json_array();
     int64_t bytes = (int64_t)gpt2_dtype_size(dtype);
+    int failed = !shape;
     for (int i = 0; i < n_dims; i++) {
-        json_array_append_new(shape, json_integer(dims[i]));
+        failed |= json_array_append_new(shape, json_integer(dims[i]));
         bytes *= dims[i];
     }
     json_t *row = json_pack("{s:s, s:o, s:[I, I]}", "dtype", name_of(dtype), "shape", shape, "data_offsets",
                             (json_int_t)h->bytes, (json_int_t)(h->bytes + bytes));
     h->bytes += bytes;
-    return json_object_set_new(h->root, name, row) ? gpt2_fail("no memory for a header") : 0;
+    failed |= json_object_set_new(h->root, name, row);
+    return failed ? gpt2_fail("no memory for a header") : 0;
 }
 
 // Spaces at its end make the values begin at a multiple of 8.
@@ -253,13 +255,12 @@ int safe_header_end(SafeHeader *h, char **text, size_t *bytes) {
     const size_t length = json_dumpb(h->root, NULL, 0, JSON_COMPACT), padded = (length + 7) / 8 * 8;
     *bytes = 8 + padded;
     *text = malloc(*bytes);
-    int failed = !length || !*text ? gpt2_fail("no memory for a header") : 0;
+    int failed = !length || !*text || json_dumpb(h->root, *text + 8, length, JSON_COMPACT) != length;
     if (!failed) {
         for (int i = 0; i < 8; i++) (*text)[i] = (char)(padded >> 8 * i);
-        json_dumpb(h->root, *text + 8, length, JSON_COMPACT);
         memset(*text + 8 + length, ' ', padded - length);
     }
     json_decref(h->root);
     h->root = NULL;
-    return failed;
+    return failed ? gpt2_fail("no memory for a header") : 0;
 }
