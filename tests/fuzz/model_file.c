@@ -38,14 +38,14 @@ static int take_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
 }
 
 static int read_model(const uint8_t *bytes, size_t n) {
-    GPT2Config c;
-    gpt2_dtype dtype;
+    GPT2Stored stored;
     Seen seen = { .elems = 0 };
     const char *path = fuzz_file("model", bytes, n);
-    if (gpt2_file_read_header(path, &c, &dtype)) return 0;
-    gpt2_tensors(&c, seen.tensors);
-    FUZZ_MUST(!gpt2_file_read(path, take_values, &seen));
-    FUZZ_MUST(seen.elems == gpt2_num_parameters(&c));
+    if (gpt2_file_open(path, &stored)) return 0;
+    gpt2_tensors(&stored.config, seen.tensors);
+    FUZZ_MUST(!gpt2_stored_read(&stored, take_values, &seen));
+    FUZZ_MUST(seen.elems == gpt2_num_parameters(&stored.config));
+    gpt2_stored_close(&stored);
     return 1;
 }
 
