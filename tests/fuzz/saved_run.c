@@ -30,7 +30,7 @@ static void open_data(void) {
 
 char *fuzz_run_text(void) {
     open_data();
-    return saved_run_write(&model, &data, &state);
+    return saved_run_write(&model, &data, &state, NULL);
 }
 
 static void give_seeds(void) {
