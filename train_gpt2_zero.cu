@@ -640,6 +640,7 @@ int main(int argc, char **argv) {
     if (opt.verify) return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
     if (opt.export_from || opt.export_to) {
         export_only(&t);
+        check_output(NULL);
         return 0;
     }
     set_up_alone(&t);
