@@ -145,6 +145,10 @@ test_refused() {
     need 'something is left' [ -z "$(find "$dir" -maxdepth 1 -name 'full*')" ]
     end
 
+    cp "$dir/good/model_00000002.bin" "$dir/saved.bin"
+    printf X | dd of="$dir/good/model_00000002.bin" bs=1 seek=20000 conv=notrunc status=none
+    refused 'a damaged model file' 'model_00000002.bin: damaged' good/model_00000002.bin a.hf
+    mv "$dir/saved.bin" "$dir/good/model_00000002.bin"
     states=$(echo "$dir"/good/step_00000002/rank00001-*.states)
     printf X | dd of="$states" bs=1 seek=20000 conv=notrunc status=none
     refused 'a damaged checkpoint' "$(basename "$states"): damaged: the block .* at offset 0" good a.bin

@@ -48,9 +48,7 @@ static void check_options(void) {
     }
     if (!opt.export_from) die("option --to %s: add --export and the model to write", opt.export_to);
     if (!opt.export_to)
-        die("option --export %s: add --to and a name: NAME.bin for llm.c, another one for a folder of "
-            "Hugging "
-            "Face's",
+        die("option --export %s: add --to and a name: NAME.bin for llm.c, any other one for a folder",
             opt.export_from);
     if (run.ranks > 1)
         die("option --export: one process writes, so start it without mpirun or srun (%d ranks)", run.ranks);
@@ -76,14 +74,14 @@ void export_find(GPT2 *model) {
         from.path = checkpoint_in(opt.export_from);
         if (!from.path)
             die("option --export %s: there is no complete checkpoint in this folder, and no "
-                "model.safetensors of "
-                "Hugging Face's",
+                "model.safetensors",
                 opt.export_from);
     }
     from.is_checkpoint = has_manifest(from.path);
     if (from.is_checkpoint)
         find_checkpoint(model);
     else {
+        gpt2_check(ends_with(from.path, ".bin") && checkpoint_check_model(from.path) < 0);
         gpt2_check(gpt2_stored_open(from.path, &from.stored));
         model->config = from.stored.config;
     }

@@ -27,9 +27,8 @@ static void find_model(void) {
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
     const char *path = checkpoint_model_in(opt.model);
     if (!path)
-        die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors of "
-            "Hugging "
-            "Face's; --export makes a model for -e of a checkpoint itself",
+        die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; of a "
+            "checkpoint itself --export makes a model for -e",
             opt.model);
     opt.model = path;
 }
