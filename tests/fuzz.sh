@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of files from their seeds, as many at a time as there are cores, and adds up. An input
-# that breaks a reader stays in build/fuzz/found; once that is mended, it belongs into tests/fuzz/found/TARGET.
+# that breaks a reader stays in build/fuzz/found; once mended, it belongs into tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
 set -u
 cd "$(dirname "$0")/.." || exit 1

@@ -739,6 +739,23 @@ static void test_outliers(void **state) {
     assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // no spread, no outlier
 }
 
+// A pipe has no writer here, and would be waited for without end; the alarm ends the program then.
+static void test_pipes(void **state) {
+    (void)state;
+    const char *path = in_folder("pipe");
+    GPT2Config config;
+    gpt2_dtype dtype;
+    Tokenizer t;
+    DataLoader l;
+    assert_return_code(mkfifo(path, 0600), errno);
+    alarm(20);
+    assert_error(gpt2_file_read_header(path, &config, &dtype), "not a regular file, but the model");
+    assert_error(tokenizer_init(&t, path), "not a regular file, but the tokenizer");
+    assert_error(dataloader_init(&l, path, 1, 8, 257, 0, 1, 1, 42), "not a regular file, but a shard");
+    alarm(0);
+    remove_files("pipe");
+}
+
 // A text file is written whole or not at all, and leaves nothing beside it.
 static void test_text_files(void **state) {
     (void)state;
@@ -803,6 +820,7 @@ int main(void) {
         cmocka_unit_test(test_bad_tokenizers),
         cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_outliers),
+        cmocka_unit_test(test_pipes),
         cmocka_unit_test(test_text_files),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -47,34 +47,51 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static int is_of_number(uint8_t c) { return c && strchr("0123456789+-.eE", c); }
 
-// A number near the one that begins at `old`, or one of those above.
-static void craft_number(char number[32], const uint8_t *old, size_t length, unsigned seed) {
-    char text[24] = "";
-    memcpy(text, old, length < sizeof text ? length : sizeof text - 1);
-    const uint64_t x = (uint64_t)strtoll(text, NULL, 10);
+// Finds the first number behind `at`, [from, end). Returns its length; 0: there is none.
+static size_t find_number(const uint8_t *text, size_t n, size_t at, size_t *from) {
+    while (at < n && (text[at] < '0' || text[at] > '9')) at++;
+    size_t end = at;
+    while (end < n && is_of_number(text[end])) end++;
+    while (at > 0 && is_of_number(text[at - 1])) at--;
+    *from = at;
+    return end - at;
+}
+
+static void copy_number(char number[32], const uint8_t *from, size_t length) {
+    memset(number, 0, 32);
+    memcpy(number, from, length < 31 ? length : 31);
+}
+
+// One of those above, one near the old number, or another one of the text.
+static void craft_number(char number[32], const uint8_t *text, size_t n, unsigned seed) {
+    size_t other;
+    const uint64_t x = (uint64_t)strtoll(number, NULL, 10);
     const uint64_t near[] = { x + 1, x - 1, x + 4, x - 4, 2 * x, x / 2 };
-    enum { NEAR = sizeof near / sizeof *near };
-    seed %= NUMBERS + NEAR;
-    if (seed < NUMBERS)
-        strcpy(number, numbers[seed]);
-    else
-        snprintf(number, 32, "%lld", (long long)near[seed - NUMBERS]);
+    enum { NEAR = sizeof near / sizeof *near, OTHERS = 12 };
+    const unsigned which = seed % (NUMBERS + NEAR + OTHERS);
+    if (which < NUMBERS) {
+        strcpy(number, numbers[which]);
+    } else if (which < NUMBERS + NEAR) {
+        snprintf(number, 32, "%lld", (long long)near[which - NUMBERS]);
+    } else {
+        const size_t length = find_number(text, n, seed * 2654435761u % n, &other);
+        if (length) copy_number(number, text + other, length);
+    }
 }
 
 // Puts another number in place of one in the text. Returns the new length.
 static size_t change_number(uint8_t *text, size_t n, size_t most, unsigned seed) {
     char number[32];
-    size_t from = n ? seed / 64 % n : 0;
-    while (from < n && (text[from] < '0' || text[from] > '9')) from++;
-    size_t end = from;
-    while (end < n && is_of_number(text[end])) end++;
-    while (from > 0 && is_of_number(text[from - 1])) from--;
-    craft_number(number, text + from, end - from, seed);
+    size_t from;
+    const size_t old = n ? find_number(text, n, seed / 64 % n, &from) : 0;
+    if (!old) return LLVMFuzzerMutate(text, n, most);
+    copy_number(number, text + from, old);
+    craft_number(number, text, n, seed);
     const size_t length = strlen(number);
-    if (from == end || n - (end - from) + length > most) return LLVMFuzzerMutate(text, n, most);
-    memmove(text + from + length, text + end, n - end);
+    if (n - old + length > most) return LLVMFuzzerMutate(text, n, most);
+    memmove(text + from + length, text + from + old, n - old - from);
     memcpy(text + from, number, length);
-    return n - (end - from) + length;
+    return n - old + length;
 }
 
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t n, size_t most, unsigned seed) {

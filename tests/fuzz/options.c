@@ -1,5 +1,6 @@
-// The command line, one argument in a line.
+// The command line, one argument in a line, and the model that it describes.
 #include "../../trainer/options.h"
+#include "../../gpt2/model.h"
 #include <string.h>
 #include "../../trainer/run.h"
 #include "fuzz.h"
@@ -48,12 +49,14 @@ static void check_ranges(void) {
 // --help ends the program, so it is left out.
 static int read_line(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n), *rest = text;
+    GPT2Config model;
     Arguments a = { .argc = 1, .argv = { "train_gpt2_zero" } };
     for (char *word = strsep(&rest, "\n"); word && a.argc < ARGUMENTS; word = strsep(&rest, "\n"))
         if (strcmp(word, "--help")) a.argv[a.argc++] = word;
     opt = defaults;
     int taken = fuzz_survives(parse, &a);
     if (taken) check_ranges();
+    if (taken && !gpt2_config_from_descriptor(&model, opt.model)) FUZZ_MUST(gpt2_num_parameters(&model) > 0);
     opt = defaults;
     free(text);
     return taken;
