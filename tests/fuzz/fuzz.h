@@ -40,6 +40,8 @@ int fuzz_survives(void (*fn)(void *ctx), void *ctx);
 // Reads what a checkpoint says of the run, as a trainer that resumes does. Returns 1 if it is taken.
 int fuzz_read_run(const char *text);
 char *fuzz_run_text(void);  // such a text, to be freed
+// Reads a model file, or a folder with one, from end to end. Returns 1 if it is taken.
+int fuzz_read_model(const char *path);
 // Loads a checkpoint into a small plugin, which must be as before if that fails. Returns 1 if it is loaded.
 int fuzz_load(const char *path);
 struct zero *fuzz_plugin(void);

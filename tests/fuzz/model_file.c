@@ -37,16 +37,19 @@ static int take_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
     return 0;
 }
 
-static int read_model(const uint8_t *bytes, size_t n) {
+int fuzz_read_model(const char *path) {
     GPT2Stored stored;
     Seen seen = { .elems = 0 };
-    const char *path = fuzz_file("model", bytes, n);
-    if (gpt2_file_open(path, &stored)) return 0;
+    if (gpt2_stored_open(path, &stored)) return 0;
     gpt2_tensors(&stored.config, seen.tensors);
     FUZZ_MUST(!gpt2_stored_read(&stored, take_values, &seen));
     FUZZ_MUST(seen.elems == gpt2_num_parameters(&stored.config));
     gpt2_stored_close(&stored);
     return 1;
+}
+
+static int read_model(const uint8_t *bytes, size_t n) {
+    return fuzz_read_model(fuzz_file("model", bytes, n));
 }
 
 const fuzz_target fuzz_model_file = { .name = "model_file", .seeds = give_seeds, .read = read_model };

@@ -4,8 +4,10 @@
 #include "fuzz.h"
 
 static void give_seeds(void) {
-    static const char card[] = "llmc_zero rendezvous 1\nhost a pid 12 port 12345\n"
-                               "run 1f node 2e time 1700000000\naddress 127.0.0.1:1234\naddress [::1]:99\n";
+    static const char card[] =
+        "llmc_zero rendezvous 2\nhost a pid 12 port 12345\nrun 1f node 2e time 1700000000\nkey "
+        "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"
+        "address 127.0.0.1:1234\naddress [::1]:99\n";
     fuzz_seed("card", card, sizeof card - 1);
 }
 
@@ -21,6 +23,7 @@ static int read_file(const uint8_t *bytes, size_t n) {
     for (int i = 0; i < c.n; i++) FUZZ_MUST(*net_text(&c.at[i], text));
     if (!taken) return 0;
     FUZZ_MUST(c.port > 0 && c.port <= 65535 && memchr(c.host, 0, sizeof c.host));
+    FUZZ_MUST(memchr(c.key, 0, sizeof c.key));
     return 1;
 }
 
