@@ -11,6 +11,8 @@ all=() limit=100
 . tests/cases.sh
 export OMP_NUM_THREADS=1
 
+# What the ranks say of a failure is before mpirun's own sentences.
+sentences() { grep -avE '^(-+|mpirun .*|the job .*| *Process name.*| *Exit code.*|)$' "$dir/said" | tail -n 8; }
 # on NP save|load
 on() {
     timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$dir/saved" "${all[@]}" \
@@ -19,14 +21,14 @@ on() {
 mkdir "$dir/saved"
 for np; do
     begin "checkpoints.saved by $np"
-    on "$np" save || why=$(tail -n 8 "$dir/said")
+    on "$np" save || why=$(sentences)
     end
 done
 # A number that has saved nothing loads too.
 [ ${#all[@]} != 0 ] || set -- "$@" $((${*: -1} + 1))
 for np; do
     begin "checkpoints.loaded by $np"
-    on "$np" load || why=$(tail -n 8 "$dir/said")
+    on "$np" load || why=$(sentences)
     end
     sed -n 's/^[0-9]* loaded$/   &/p' "$dir/said"
 done

@@ -71,23 +71,24 @@ begin_as() {
 # ---- one case
 
 message() { grep -a '^train_gpt2_zero: ' "$1.screen" || tail -n 3 "$1.screen"; }
-# What the run says, if it is no error message of its own.
-ended_well() {      # FOLDER
+# What the run says, if it is no error message of its own. Before they have met, each rank may have one.
+ended_well() {      # FOLDER RANKS
+    local messages
     [ $status = 137 ] && { echo 'no end'; return; }
     if [ $status = 0 ]; then
         [ "$(hashes "$1")" = "$reference" ] || echo "status 0 and $(hashes "$1")"
         return
     fi
     [ $status -le 2 ] || echo "status $status: $(message "$1")"
-    [ "$(grep -ac '^train_gpt2_zero: ' "$1.screen")" = 1 ] ||
-        echo "$(grep -ac '^train_gpt2_zero: ' "$1.screen") messages"
+    messages=$(grep -ac '^train_gpt2_zero: ' "$1.screen")
+    [ "$messages" -ge 1 ] && [ "$messages" -le "$2" ] || echo "$messages messages"
 }
 # one FOLDER PHASE RANKS RANK KIND N ERROR: a sentence if it is not well
 one() {
     local folder=$1 ended
     begin_as "$2" "$3" "$folder"
     with_disk "$3" "$folder" DISK_RANK="$4" DISK_FAIL="$5:$6:$7"
-    ended=$(ended_well "$folder")
+    ended=$(ended_well "$folder" "$3")
     [ -z "$ended" ] || { echo "$ended"; return; }
     ended=$status
     # Ranks list a folder while others write in it, so the calls are not always as many.
