@@ -21,14 +21,14 @@ on() {
 mkdir "$dir/saved"
 for np; do
     begin "checkpoints.saved by $np"
-    on "$np" save || why=$(sentences)
+    on "$np" save || why="status $?: $(sentences)"
     end
 done
 # A number that has saved nothing loads too.
 [ ${#all[@]} != 0 ] || set -- "$@" $((${*: -1} + 1))
 for np; do
     begin "checkpoints.loaded by $np"
-    on "$np" load || why=$(sentences)
+    on "$np" load || why="status $?: $(sentences)"
     end
     sed -n 's/^[0-9]* loaded$/   &/p' "$dir/said"
 done
