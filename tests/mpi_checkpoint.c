@@ -596,7 +596,7 @@ static const struct {
     int stage;
     zero_tier params, optimizer;
     double ratio;
-} kinds[] = {
+} matrix[] = {
     { "stage 0",                  0, ZERO_DEVICE, ZERO_DEVICE, 1 },
     { "stage 1",                  1, ZERO_DEVICE, ZERO_DEVICE, 1 },
     { "stage 2",                  2, ZERO_DEVICE, ZERO_DEVICE, 1 },
@@ -608,13 +608,13 @@ static const struct {
     { "stage 3, host and NVMe",   3, ZERO_HOST,   ZERO_NVME,   1 },
 };
 // clang-format on
-enum { KINDS = sizeof kinds / sizeof *kinds };
+enum { KINDS = sizeof matrix / sizeof *matrix };
 
 static zero_config matrix_config(int kind, int format) {
-    zero_config c = config_at(kinds[kind].stage, format);
-    c.offload.params = kinds[kind].params;
-    c.offload.optimizer = kinds[kind].optimizer;
-    c.offload.optimizer_ratio = kinds[kind].ratio;
+    zero_config c = config_at(matrix[kind].stage, format);
+    c.offload.params = matrix[kind].params;
+    c.offload.optimizer = matrix[kind].optimizer;
+    c.offload.optimizer_ratio = matrix[kind].ratio;
     c.offload.nvme = folder;
     c.offload.sub_group_size = 2048;
     return c;
@@ -688,7 +688,7 @@ static void load_all(int all) {
             int kind = (i + 2 * k + checks.ranks) % KINDS;
             int format = k % 2 ? (i + k) % SETTINGS_COUNT(settings_formats) : -1;
             CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", list[i]->d_name, checks.ranks,
-                          kinds[kind].name, format);
+                          matrix[kind].name, format);
             load_one(path, kind, format);
             loaded++;
         }
