@@ -33,7 +33,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { PAGE = 4096, DRAWS = 6, MOST_NODES = 4096, NAME = 256 };
+enum { PAGE = 4096, DRAWS = 6, MOST_NODES = 4096, MOST_STEPS = 100, NAME = 256 };
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...) {
@@ -509,24 +509,31 @@ static void violation(int cut, how style, const char *fmt, ...) {
 
 static int step_in(const char *name) {
     int step = -1;
-    return sscanf(name, "step_%8d", &step) == 1 ? step : -1;
+    return sscanf(name, "step_%8d", &step) == 1 && step < MOST_STEPS ? step : -1;
 }
 
-// The newest step whose save had ended for the trainer: it has gone on to write its logs since.
+// The newest step whose save had ended for the trainer, which has gone on to write its logs since. A step
+// that is renamed is of a course that the run leaves, and no longer promised.
 static int ended_before(int cut) {
-    int saved = -1, ended = -1;
+    char promised[MOST_STEPS] = "";
+    int saved = -1;
     for (int i = 0; i < base.n; i++) {
         const entry *e = &base.entries[i];
-        if (step_in(e->name) > ended && find(&base, e->node, "manifest.json") >= 0) ended = step_in(e->name);
+        if (step_in(e->name) >= 0 && find(&base, e->node, "manifest.json") >= 0)
+            promised[step_in(e->name)] = 1;
     }
     for (int i = 0; i < cut; i++) {
         const operation *o = &operations[i];
+        if (o->r.kind == RECORD_RENAME && !strncmp(o->path, "out/step_", 9) && !strchr(o->path + 9, '/'))
+            promised[step_in(o->path + 4)] = 0;
         if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) saved = step_in(strstr(o->other, "step_"));
-        if (o->r.kind == RECORD_OPEN && saved > ended &&
+        if (o->r.kind == RECORD_OPEN && saved >= 0 &&
             (ends_with(o->path, ".log") || ends_with(o->path, ".jsonl") || strstr(o->path, "/summary")))
-            ended = saved;
+            promised[saved] = 1;
     }
-    return ended;
+    int newest = MOST_STEPS - 1;
+    while (newest >= 0 && !promised[newest]) newest--;
+    return newest;
 }
 
 static int blocks_are_good(const char *folder, json_t *file, int64_t block) {
@@ -593,7 +600,7 @@ static int check(const char *root, const names *all, int cut, how style) {
         violation(cut, style, "the save of step %d had ended, and step %d is the newest that is there", ended,
                   newest);
     snprintf(model, sizeof model, "model_%08d.bin", newest);
-    if (newest >= 0 && newest <= ended && find(all, all->entries[out].node, model) < 0)
+    if (newest >= 0 && newest == ended && find(all, all->entries[out].node, model) < 0)
         violation(cut, style, "%s is not there", model);
     return newest;
 }
