@@ -1089,7 +1089,7 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
     need 'did not run' train "$2" full "${size[@]}" -k constant -x 1 -n 1
     need 'the unhindered run did not run' train "$2" unhindered "${size[@]}" -k constant -x 2
     end
-    wrap="[ \$rank != $3 ] || { trap '' XFSZ; ulimit -f $4; };"
+    wrap="[ \$rank != $3 ] || ulimit -f $4;"
     refused "disk full.$1" "$2" "$7" 'File too large' -- "${size[@]}" -k constant -x 2 -n 1 -y 1 \
         -o "$dir/full"
     wrap=

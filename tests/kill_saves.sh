@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# Ranks die (kill -9) at random instants, half of them while a checkpoint is saved. After each death the others
+# have ended, every checkpoint in the folder is whole, and the run goes on from the newest. In the end it has the
+# bits of a run that nobody disturbed. Then the same with signals of all kinds around a shell loop.
+# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]     (50 kills, 0: the loop alone; seed 1 of their instants)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]}") || exit 1
+kills=${2:-50} seed=${3:-1}
+. scripts/mpi_env.sh
+. tests/cases.sh
+RANDOM=$seed
+set -m      # what runs in the background does not ignore SIGINT
+export OMP_NUM_THREADS=1 TMPDIR=$dir OMPI_MCA_odls_base_sigkill_timeout=0
+
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # a name that no other test's processes have
+folder=$dir/run endless=100000000
+args=(-e l2h2c32v257t32 -b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --device cpu --dtype fp32
+    --comm-timeout 60 --hash full)
+mkfifo "$dir/never" && exec 9<>"$dir/never"
+pause() { read -r -t "$1" <&9; }
+await() { local i; for ((i = 0; i < 4000; i++)); do "$@" && return 0; pause 0.005; done; return 1; }
+
+# start WAY ARGUMENT...: a run in the background; sets jobs. WAY: how many ranks, and how they start.
+start() {
+    local way=$1 r
+    shift
+    jobs=()
+    rm -f "$dir"/screen.*
+    case $way in
+        1) ;;
+        '2 by MPI') set -- mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" "$@" ;;
+        '2 by TCP')
+            for r in 1 0; do
+                "$trainer" "${args[@]}" "$@" -pi fs -pf "$dir/start" -pn 2 -pr $r >"$dir/screen.$r" 2>&1 \
+                    </dev/null & jobs+=($!)
+            done
+            return ;;
+    esac
+    [ "$way" != 1 ] || set -- "$trainer" "${args[@]}" "$@"
+    "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
+}
+# They are bounded by the --comm-timeout of the ranks, and by what calls this test.
+await_end() { local job; for job in "${jobs[@]}"; do wait "$job" 2>/dev/null; done; }
+ranks() { pgrep -f "^$trainer "; }
+nothing_runs() { ! ranks >/dev/null; }
+step() { grep -qs '^step ' "$dir/screen.0"; }
+
+# ---- what is in the folder
+
+complete() { ls "$folder"/step_*/manifest.json 2>/dev/null | sed 's,.*/step_0*,,; s,/.*,,'; }
+last_begun() { ls -d "$folder"/step_* | tail -n 1 | sed 's/.*step_0*//'; }
+newest() { complete | tail -n 1; }
+# A rank's file, in whatever folder, that is not there in $1
+new_save() {
+    local f
+    for f in "$folder"/step_*/rank*; do [[ ! -e $f || $1 = *"$f"* ]] || return 0; done
+    return 1
+}
+# A folder or a model file without its manifest, or a temporary file
+half_saved() {
+    local f
+    [ -z "$(compgen -G "$folder/step_*/.manifest*")" ] || return 0
+    for f in "$folder"/step_*; do [ ! -e "$f" ] || [ -e "$f/manifest.json" ] || return 0; done
+    for f in "$folder"/model_*; do
+        [ ! -e "$f" ] || { f=${f##*/model_}; [ -e "$folder/step_${f%.bin*}/manifest.json" ] || return 0; }
+    done
+    return 1
+}
+# Whoever reads the format from its description alone finds every checkpoint whole. Where there is no Python,
+# the run that goes on has to.
+every_checkpoint_is_whole() {
+    command -v python3 >/dev/null || return 0
+    python3 - "$folder" <<'END' >"$dir/whole" 2>&1
+import glob, os, sys
+sys.path.insert(0, "dev")
+sys.dont_write_bytecode = True
+import read_checkpoint as r
+for name in glob.glob(os.path.join(sys.argv[1], "step_*", "manifest.json")):
+    folder = os.path.dirname(name)
+    manifest = r.read_manifest(folder)
+    for file in manifest["files"]:
+        r.check_file(folder, file, manifest["block_bytes"])
+END
+}
+
+# ---- one kill
+
+# strike WAY EVERY: a run goes on from the newest checkpoint until it is killed. It saves every so many steps;
+# every step, it does little else.
+strike() {
+    local way=$1 every=$2 before files victims last
+    before=$(newest)
+    files=$(ls -d "$folder"/step_*/rank* 2>/dev/null)
+    start "$way" -x $endless -n $every -nk 2 -y 1 -o "$folder"
+    if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
+    pause "0.0$(printf %02d $((RANDOM % 60)))"
+    mapfile -t victims < <(ranks | shuf --random-source=<(yes $RANDOM))
+    [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # all ranks at once, or one
+    kill -KILL "${victims[@]}"
+    local since=$EPOCHREALTIME
+    await_end
+    need "the others took $(awk "BEGIN { print $EPOCHREALTIME - $since }") s" number \
+        "$EPOCHREALTIME - $since < 5"
+    need "processes are left: $(ranks)" nothing_runs
+    need "$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ') messages" [ \
+        "$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ')" -le 1 ]
+    need "$(tail -n 1 "$dir/whole" 2>/dev/null)" every_checkpoint_is_whole
+    if [ -n "$before" ]; then
+        need "it did not go on from step $before" grep -q "^resuming at step $before$" "$dir/screen.0"
+    fi
+    need 'it took an older checkpoint' not grep -q 'looking for an older' "$dir/screen.0"
+    last=$(newest)
+    need "step ${last:-none} after $before" [ "${last:-0}" -ge "${before:-0}" ]
+    half_saved && in_saves=$((in_saves + 1))
+}
+
+hashes() { grep -oE 'params_hash .*' "$1"; }
+undisturbed() {     # WAY STEPS
+    start "$1" -x "$2"
+    await_end
+    hashes "$dir/screen.0"
+}
+
+series() {      # WAY KILLS
+    local way=$1 i last disturbed
+    begin "kill_saves.$2 kills of $way"
+    rm -rf "$folder"
+    for ((i = 0; i < $2; i++)); do
+        strike "$way" $((i % 2 ? 40 : 1))
+        [ -z "$why" ] || break
+    done
+    last=$(($(last_begun) + 3))     # beyond what dead saves have left
+    start "$way" -x $last -n 1 -nk 2 -y 1 -o "$folder"
+    await_end
+    need "it does not come to its end: $(tail -n 1 "$dir/screen.0")" \
+        [ -e "$folder/summary.json" ]
+    need "what dead saves have left is still there: $(ls "$folder")" not half_saved
+    need "checkpoints: $(complete)" [ "$(complete | wc -l)" = 2 ]
+    disturbed=$(hashes "$dir/screen.0")
+    need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed "$way" $last)" ]
+    end
+    echo "   $last steps"
+}
+
+# ---- the loop of llm.c's scripts, and signals
+
+# It starts the run again until it is done, which its summary says.
+run_until_done() {
+    while true; do
+        mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x "$(cat "$dir/steps")" -n 50 -nk 2 -y 1 \
+            -o "$folder"
+        [ ! -e "$folder/summary.json" ] || break
+    done >"$dir/loop" 2>&1 </dev/null
+}
+steps_made() { [ "$(grep -cs '^step ' "$dir/loop")" -ge "$1" ]; }
+two_ranks() { [ "$(ranks | wc -l)" = 2 ]; }
+
+# strike_by SIGNAL: at a random instant
+strike_by() {
+    local victim
+    await two_ranks || need 'the ranks did not start' false
+    await steps_made $(($(grep -cs '^step ' "$dir/loop") + 1 + RANDOM % 80)) || need 'no steps' false
+    pause "0.0$(printf %02d $((RANDOM % 50)))"
+    victim=$(ranks | sed -n "$((1 + RANDOM % 2))p")
+    need "it has ended before SIG$1" kill -"$1" "$victim"
+    [ "$1" = USR1 ] || await gone "$victim" || need "SIG$1 did not end a rank" false
+}
+
+around_a_loop() {
+    local signal last disturbed
+    begin 'kill_saves.a loop, and signals of all kinds'
+    rm -rf "$folder"
+    echo $endless >"$dir/steps"
+    run_until_done & loop=$!
+    for signal in $(shuf -e KILL KILL KILL TERM HUP INT USR1 USR2 --random-source=<(yes $RANDOM)); do
+        strike_by "$signal"
+    done
+    strike_by TERM
+    last=$(($(last_begun) + 500))
+    echo $last >"$dir/steps"        # the next run, or the one after it, comes to its end
+    await two_ranks && kill -TERM "$(ranks | head -n 1)" 2>/dev/null
+    wait $loop
+    disturbed=$(hashes "$dir/loop" | tail -n 1)
+    need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed '2 by MPI' $last)" ]
+    end
+    echo "   resumed $(grep -c '^resuming' "$dir/loop") times, stopped $(grep -c '^stopped' "$dir/loop") times"
+}
+gone() { [ -z "$1" ] || ! kill -0 "$1" 2>/dev/null; }
+
+echo "seed $seed"
+third=$((kills / 3)) in_saves=0
+if [ "$kills" != 0 ]; then
+    series 1 $third
+    series '2 by TCP' $third
+    series '2 by MPI' $((kills - 2 * third))
+    begin "kill_saves.$in_saves of $kills kills fell into a save"
+    need 'fewer than a third' [ $((in_saves * 3)) -ge "$kills" ]
+    end
+fi
+around_a_loop
+finish kill_saves

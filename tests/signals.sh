@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# Signals stop a run or make it save, on all ranks at one step, and the command that it prints goes on to the
+# bits of a run without them. Usage: tests/signals.sh TRAINER
+set -u
+cd "$(dirname "$0")/.." || exit 1
+trainer=$(realpath "${1:?Usage: tests/signals.sh TRAINER}") || exit 1
+. scripts/mpi_env.sh
+. tests/cases.sh
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # a name that no other test's processes have
+set -m      # what runs in the background does not ignore SIGINT
+export OMP_NUM_THREADS=1 OMPI_MCA_odls_base_sigkill_timeout=0
+
+folder="$dir/it's a run"        # its name needs quotes
+endless=1000000
+args=(-e l1h2c32v257t32 -b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --device cpu --dtype fp32
+    --hash full)
+launch() { case $1 in 1) launcher=() ;; *) launcher=(mpirun --oversubscribe -np "$1") ;; esac; }
+
+# start NP ARGUMENT...: a run in the background, in a process group of its own; sets job
+start() {
+    launch "$1"
+    shift
+    start_to "$dir/screen" "$@"
+}
+start_to() {
+    rm -f "$dir/screen" "$dir/errors"
+    timeout --foreground -k 2 60 "${launcher[@]}" "$trainer" "${args[@]}" "${@:2}" >"$1" \
+        2>"$dir/errors" </dev/null & job=$!
+}
+await() { local i; for ((i = 0; i < 600; i++)); do "$@" && return 0; sleep 0.02; done; return 1; }
+at_step() { grep -aqs "^step *$1/" "$dir/screen"; }
+# the ranks, by what their command lines have in common: the first is rank 0
+ranks() { pgrep -f "^$trainer .*-x $endless"; }
+rank_0() { ranks | head -n 1; }
+rank_1() { ranks | tail -n 1; }
+mpirun_itself() { pgrep -f "^mpirun .*$trainer .*-x $endless"; }
+ended() { wait $job 2>/dev/null; status=$?; [ $status = "$1" ]; }
+says() { grep -aqsE "$1" "$dir/screen" "$dir/errors"; }
+everything() { tail -qn 5 "$dir/errors" "$dir/screen" 2>/dev/null | cut -c 1-200; echo "status $status"; }
+hashes() { grep -aoE 'params_hash .*' "$1"; }
+saved() { ls "$folder" | sed -n 's/^step_0*//p'; }
+
+# goes_on NP: the printed command, up to five steps more, comes to the bits of a run that nobody stopped
+goes_on() {
+    local last expected
+    last=$(saved | tail -n 1)
+    [ -n "$last" ] || return 1
+    tail -n 1 "$dir/screen" | sed "s/-x $endless/-x $((last + 5))/" >"$dir/command"
+    timeout -k 2 60 bash "$dir/command" >"$dir/went_on" 2>&1 </dev/null || return 1
+    grep -q "^resuming at step $last$" "$dir/went_on" || return 1
+    launch "$1"
+    timeout -k 2 60 "${launcher[@]}" "$trainer" "${args[@]}" -x $((last + 5)) >"$dir/reference" 2>&1 \
+        </dev/null
+    expected=$(hashes "$dir/reference")
+    [ -n "$expected" ] && [ "$(hashes "$dir/went_on")" = "$expected" ]
+}
+
+# ---- to stop
+
+# stops SIGNAL WHO NP ARGUMENT...: to a rank or to mpirun
+stops() {
+    local signal=$1 who=$2 np=$3
+    shift 3
+    begin "signals.$signal to $who of $np $*"
+    rm -rf "$folder"
+    start "$np" -x $endless -o "$folder" "$@"
+    need 'it did not start' await at_step 3
+    kill -"$signal" "$($who)"
+    need 'it did not end well' ended 0
+    need 'nothing says so' says '^stopped after step [0-9]+ of 1000000; its checkpoint is saved, and this'
+    need 'it has the summary of a run that is done' [ ! -e "$folder/summary.json" ]
+    need "it has the checkpoints $(saved)" [ "$(saved | wc -l)" = 1 ]
+    need 'its command does not go on, or to other bits' goes_on "$np"
+    end_with_output
+}
+end_with_output() {
+    [ -z "$why" ] || why="$why; $(everything)"
+    end
+}
+
+no_folder() {
+    begin 'signals.without a folder'
+    start 1 -x $endless
+    await at_step 3
+    kill -USR1 "$(rank_0)"
+    need 'SIGUSR1: nothing says why nothing is saved' await says '^SIGUSR1: no checkpoint .* no folder'
+    kill -TERM "$(rank_0)"
+    need 'it did not end well' ended 0
+    need 'nothing says why nothing is saved' says '^stopped after .*, because there is no folder'
+    end_with_output
+}
+
+# Rank 0 waits for rank 1, which is stopped, so the first one cannot be followed.
+second_one() {
+    begin 'signals.a second one ends the run at once'
+    start 2 -x $endless
+    await at_step 3
+    kill -STOP "$(rank_1)"
+    kill -TERM "$(rank_0)"
+    need 'nothing says what a second one does' await says '^train_gpt2_zero: SIGTERM .* ends it at once$'
+    sleep 0.3       # what comes within 0.2 s counts as the same one
+    kill -TERM "$(rank_0)"
+    need 'it ended in another way' ended 143
+    end_with_output
+}
+
+during_set_up() {
+    begin 'signals.before the first step'
+    start 1 -x $endless -pi fs -pf "$dir/start" -pn 2 -pr 0
+    need 'it did not start' await test -s "$dir/start"
+    kill -TERM "$(rank_0)"
+    need 'it ended in another way' ended 143
+    need 'nothing says so' says '^train_gpt2_zero: SIGTERM before the first step ends the run$'
+    end_with_output
+    rm -f "$dir/start"
+}
+
+ignored() {
+    begin 'signals.SIGHUP is ignored where nohup says so'
+    launcher=(nohup)
+    start_to "$dir/screen" -x $endless
+    await at_step 3
+    kill -HUP "$(rank_0)"
+    kill -USR1 "$(rank_0)"
+    need 'it did not go on' await says '^SIGUSR1: no checkpoint'
+    need 'SIGHUP was taken' not says 'SIGHUP'
+    kill -TERM "$(rank_0)"
+    need 'it did not end well' ended 0
+    end_with_output
+}
+
+# ---- to save
+
+usr1() {
+    begin 'signals.USR1 saves and goes on'
+    rm -rf "$folder"
+    start 2 -x $endless -o "$folder"
+    await at_step 3
+    kill -USR1 "$(rank_1)"
+    need 'no checkpoint' await has_manifest
+    need 'it did not go on' await at_step $(($(saved | tail -n 1) + 10))
+    kill -USR2 "$(mpirun_itself)"
+    need 'it did not end well' ended 0
+    need "checkpoints: $(saved)" [ "$(saved | wc -l)" = 2 ]
+    need 'other bits' goes_on 2
+    end_with_output
+}
+has_manifest() { ls "$folder"/step_*/manifest.json >/dev/null 2>&1; }
+
+# ---- writes that fail
+
+pipe() {
+    begin 'signals.a stdout that nobody reads is an error, after a checkpoint'
+    rm -rf "$folder"
+    launcher=()
+    start_to >(head -n 5 >"$dir/read") -x $endless -o "$folder"
+    need 'it ended in another way' ended 1
+    need 'no message' says '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoint is saved$'
+    need "it has the checkpoints $(saved)" [ "$(saved | wc -l)" = 1 ]
+    end_with_output
+}
+
+# file_size KIB NAME ARGUMENT...: no file may be larger; the file that is
+file_size() {
+    local kib=$1 file=$2
+    shift 2
+    begin "signals.file-size limit: $file"
+    rm -rf "$folder"
+    start_limited "$kib" -x $endless -o "$folder" "$@"
+    need 'it ended in another way' ended 1
+    need 'no message' says "^train_gpt2_zero: .*/$file.*: .*File too large"
+    end_with_output
+}
+start_limited() {
+    (
+        set -o pipefail
+        # shellcheck disable=SC2016
+        timeout -k 2 60 bash -c 'ulimit -f "$1"; shift; exec "$@"' limited "$1" "$trainer" "${args[@]}" \
+            "${@:2}" 2>&1 </dev/null | cat >"$dir/screen"
+    ) &
+    job=$!
+}
+
+stops TERM rank_0 1
+stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # mostly while it validates or samples
+stops INT rank_1 2
+stops HUP rank_0 2 -z 0
+stops USR2 mpirun_itself 2
+no_folder
+second_one
+during_set_up
+ignored
+usr1
+pipe
+file_size 64 metrics.jsonl
+file_size 8 'model_00000001.bin' -n 1
+finish signals
