@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make check: dependence and format, static analysis, the tests under ASan and UBSan, the threads under TSan.
 #   KILLS=30 make check      kills and stops more ranks
+#   KILL_SAVES=1000 make check    kills more ranks that save
 #   FUZZ=600 make check      fuzzes each reader of files for so many seconds
 #   LLMC=folder make check   builds this llm.c with the plugin, where nvcc is, instead of fetching one
 set -eu
@@ -9,7 +10,7 @@ scripts/install_deps.sh check
 . scripts/mpi_env.sh
 mkdir -p build
 failed=0
-kills=${KILLS:-10} fuzz_seconds=${FUZZ:-30}
+kills=${KILLS:-10} kill_saves=${KILL_SAVES:-50} fuzz_seconds=${FUZZ:-30}
 
 say() {             # STATUS WHAT
     if [ "$1" = 0 ]; then
@@ -130,6 +131,8 @@ try multi_node 'the recipes for several machines, on hosts' \
     timeout 200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks by MPI, killed and stopped $kills times each, under ASan and UBSan" \
     timeout 900 tests/kills.sh $trainer "$kills"
+try kill_saves "$kill_saves ranks killed, half of them while they save, and a loop that survives signals" \
+    timeout $((kill_saves * 8 + 200)) tests/kill_saves.sh $trainer "$kill_saves"
 cuda_under_asan() {
     local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)  # the last one makes calls fail
     try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \

@@ -14,6 +14,7 @@
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
 #   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
 #   mpi_checkpoint  saving and loading; checkpoints.sh   from each number of ranks to each other
+#   signals.sh  runs that are stopped and made to save
 #   export.sh   a checkpoint, llm.c's file and Hugging Face's folder become each other
 #   mpi_good    what is saved as good, and what is found damaged; folder.sh   the output folder of a run
 #   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several
@@ -97,6 +98,7 @@ waiting() {
     run start 180 tests/start.sh "$trainer"
     run export 120 tests/export.sh "$trainer" trips refused
     run folder 120 tests/folder.sh "$trainer" lock finite
+    run signals 120 tests/signals.sh "$trainer"
     run gpu_model 60 tests/test_gpu_model.sh
     run house 120 tests/test_house.sh "$build"
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends

@@ -129,6 +129,25 @@ ignored() {
     end_with_output
 }
 
+# A rank dies, and the loop starts the run again; a signal to the loop stops both, and mpirun's ranks save.
+until_done() {
+    local before
+    begin 'signals.until_done.sh goes on after a crash, and stops when it is told to'
+    rm -rf "$folder" "$dir/screen" "$dir/errors"
+    PAUSE=0 timeout -k 2 60 scripts/until_done.sh mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -n 50 \
+        -x $endless -o "$folder" -y 1 >"$dir/screen" 2>"$dir/errors" </dev/null & job=$!
+    need 'no checkpoint' await has_manifest
+    before=$(rank_1)
+    kill -KILL "$before"
+    need 'it did not go on' await says '^resuming at step'
+    need 'it makes no steps' await grew
+    kill -INT "$(pgrep -f "until_done.sh mpirun .*$trainer" | tail -n 1)"
+    need 'it did not end well' ended 0
+    need 'its command does not go on, or to other bits' goes_on 2
+    end_with_output
+}
+grew() { sed -n '/^resuming/,$p' "$dir/screen" | grep -q '^step '; }
+
 # ---- to save
 
 usr1() {
@@ -186,6 +205,7 @@ stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # mostly while it validates or s
 stops INT rank_1 2
 stops HUP rank_0 2 -z 0
 stops USR2 mpirun_itself 2
+until_done
 no_folder
 second_one
 during_set_up
