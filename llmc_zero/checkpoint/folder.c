@@ -34,7 +34,7 @@ int folder_sync_parent(const char *folder) {
 }
 
 int folder_create_file(const char *path, int *fd) {
-    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return *fd >= 0 ? 0 : zero_fail(ZERO_ERR_IO, "%s: cannot be created: %s", path, strerror(errno));
 }
 

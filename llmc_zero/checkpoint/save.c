@@ -4,8 +4,7 @@
 #include "../params.h"
 #include "../uses.h"
 #include "finite.h"
-#include "manifest.h"
-#define XXH_INLINE_ALL
+#include "writer.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +13,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 typedef struct {
     zero *z;
@@ -23,11 +21,8 @@ typedef struct {
     manifest_file *files;  // (ranks)
     saved_part *parts;     // (ranks, n_units)
     uint64_t *digests;     // of the blocks of all files, of which each rank makes its own
-    // this rank's file
-    int fd;
-    char path[PATH_MAX];
-    int64_t block, in_block;  // the block that is being written, and how much of it has been
-    XXH3_state_t *digest;     // of that
+    char path[PATH_MAX];   // of this rank's file
+    file_writer own;
 } save;
 
 // -------- the files' names and sizes
@@ -37,8 +32,7 @@ static int describe_files(save *s) {
     int64_t blocks = 0;
     s->files = calloc(l->ranks, sizeof *s->files);
     s->parts = calloc((size_t)l->ranks * l->n_units, sizeof *s->parts);
-    s->digest = XXH3_createState();
-    if (!s->files || !s->parts || !s->digest)
+    if (!s->files || !s->parts)
         return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for what the manifest says", s->folder);
     for (int r = 0; r < l->ranks; r++) {
         manifest_file *f = &s->files[r];
@@ -60,7 +54,6 @@ static void free_save(save *s) {
     free(s->files);
     free(s->parts);
     free(s->digests);
-    XXH3_freeState(s->digest);
 }
 
 // What rank 0 decides for all.
@@ -103,40 +96,29 @@ static int prepare(save *s) {
 
 // -------- a rank's own file
 
-static void end_block(save *s) {
-    s->files[s->z->net.rank].digests[s->block++] = XXH3_64bits_digest(s->digest);
-    s->in_block = 0;
-}
-
-static int put(save *s, const char *data, int64_t bytes) {
-    ZERO_TRY(folder_write(s->fd, s->path, data, bytes));
-    for (int64_t n; bytes; bytes -= n, data += n) {
-        n = BLOCK_BYTES - s->in_block < bytes ? BLOCK_BYTES - s->in_block : bytes;
-        if ((!s->in_block && XXH3_64bits_reset(s->digest) != XXH_OK) ||
-            XXH3_64bits_update(s->digest, data, n) != XXH_OK)
-            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
-        s->in_block += n;
-        if (s->in_block == BLOCK_BYTES) end_block(s);
+// The elements go from the state to where they are written from.
+static int put_piece(void *ctx, int saved, state_range r) {
+    save *s = ctx;
+    zero *z = s->z;
+    const int64_t end = r.from + r.elems, size = sizeof(float);
+    for (; r.from < end; r.from += r.elems) {
+        void *to;
+        int64_t room;
+        ZERO_TRY(writer_room(&s->own, &to, &room));
+        r.elems = end - r.from < room / size ? end - r.from : room / size;
+        ZERO_TRY(state_read(state_with(z, saved_values[saved]), COMM, r, to, z->staging));
+        ZERO_TRY(finite_values(z, saved, r, to));
+        ZERO_TRY(writer_filled(&s->own, r.elems * size));
     }
     return 0;
 }
 
-static int put_piece(void *ctx, int saved, state_range r) {
-    save *s = ctx;
-    zero *z = s->z;
-    ZERO_TRY(state_read(state_with(z, saved_values[saved]), COMM, r, z->values, z->staging));
-    ZERO_TRY(finite_values(z, saved, r, z->values));
-    return put(s, (const char *)z->values, r.elems * sizeof(float));
-}
-
 static int write_own(save *s) {
-    ZERO_TRY(folder_create_file(s->path, &s->fd));
-    int rc = visit_parts(s->z, 0, put_piece, s);
-    if (!rc && s->in_block) end_block(s);
-    int closed = folder_close_written(s->fd, s->path);
-    if (!rc) rc = closed;
-    if (rc) unlink(s->path);
-    return rc;
+    zero *z = s->z;
+    const manifest_file *f = &s->files[z->net.rank];
+    int rc = writer_begin(&s->own, s->path, f->bytes, f->digests, WRITER_BUFFERS, z->config.comm.timeout_s);
+    if (!rc) rc = visit_parts(z, 0, put_piece, s);
+    return writer_end(&s->own, rc);
 }
 
 // -------- the manifest

@@ -81,8 +81,6 @@ static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
 // -------- opening and closing
 
 static int check_settings(const file_settings *s, int64_t bytes) {
-    if (!s->folders || !*s->folders)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
     if (block_of(s) % FILE_ALIGN)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes",
                                  " is %zu; it must be a multiple of %d", block_of(s), FILE_ALIGN);
@@ -130,9 +128,9 @@ static void write_name(file_engine *e) {
              e->q.n_folders > 1 ? "s" : "", pinned);
 }
 
-static int open_parts(file_engine *e, const file_settings *s, int64_t bytes) {
+// The folders are open. They are closed after a failure.
+static int open_parts(file_engine *e, const file_settings *s) {
     file_queue *q = &e->q;
-    ZERO_TRY(open_folders(q, s, bytes));
     int rc = queue_open(q, s->verify);
     if (!rc) {
         rc = open_driver(e);
@@ -142,10 +140,10 @@ static int open_parts(file_engine *e, const file_settings *s, int64_t bytes) {
     return rc;
 }
 
-int file_open(file_engine **out, const file_settings *s, int64_t bytes) {
+static int make_engine(file_engine **out, const file_settings *s, int64_t bytes) {
     *out = NULL;
     ZERO_TRY(check_settings(s, bytes));
-    file_engine *e = calloc(1, sizeof *e);
+    file_engine *e = *out = calloc(1, sizeof *e);
     if (!e) return zero_fail(ZERO_ERR_MEMORY, "no memory for the files of model states");
     e->no_uring = s->no_uring;
     e->threads = s->threads ? s->threads : FILE_THREADS_DEFAULT;
@@ -153,14 +151,36 @@ int file_open(file_engine **out, const file_settings *s, int64_t bytes) {
     e->q.block_bytes = block_of(s);
     e->q.depth = depth_of(s);
     e->q.timeout_s = s->timeout_s;
-    int rc = open_parts(e, s, bytes);
-    if (rc) {
-        free(e);
-        return rc;
-    }
-    write_name(e);
-    *out = e;
     return 0;
+}
+
+// rc: of opening the folders.
+static int open_engine(file_engine **e, const file_settings *s, int rc) {
+    if (!rc) rc = open_parts(*e, s);
+    if (!rc) {
+        write_name(*e);
+        return 0;
+    }
+    free(*e);
+    *e = NULL;
+    return rc;
+}
+
+int file_open(file_engine **e, const file_settings *s, int64_t bytes) {
+    *e = NULL;
+    if (!s->folders || !*s->folders)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
+    ZERO_TRY(make_engine(e, s, bytes));
+    (*e)->q.first_block = 1;
+    return open_engine(e, s, open_folders(&(*e)->q, s, bytes));
+}
+
+int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes) {
+    ZERO_TRY(make_engine(e, s, bytes));
+    file_queue *q = &(*e)->q;
+    int rc = folder_take(&q->folders[0], fd, path, bytes);
+    q->n_folders = !rc;
+    return open_engine(e, s, rc);
 }
 
 // Where the disk does not answer, what it may still use stays allocated.

@@ -204,6 +204,13 @@ static int try_direct(file_folder *f) {
     return error;
 }
 
+static int settle_direct(file_folder *f) {
+    f->refused = try_direct(f);
+    f->direct = !f->refused;
+    if (!f->direct && fcntl(f->fd, F_SETFL, 0)) return fail_at_open(f, "", errno);
+    return 0;
+}
+
 static int make_ready(file_folder *f, int64_t bytes) {
     struct stat st;
     file_owner own = this_process(bytes), before;
@@ -216,10 +223,7 @@ static int make_ready(file_folder *f, int64_t bytes) {
     int rc = write_owner(f->fd, &own);
     if (rc) return fail_without_room(f, bytes, -rc);
     ZERO_TRY(reserve(f, bytes));
-    f->refused = try_direct(f);
-    f->direct = !f->refused;
-    if (!f->direct && fcntl(f->fd, F_SETFL, 0)) return fail_at_open(f, "", errno);
-    return 0;
+    return settle_direct(f);
 }
 
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes) {
@@ -232,6 +236,16 @@ int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes) {
     if (!rc && lock >= 0) remove_leftovers(f, folder);
     if (lock >= 0) close(lock);
     if (!rc) rc = make_ready(f, bytes);
+    if (rc) folder_close(f);
+    return rc;
+}
+
+int folder_take(file_folder *f, int fd, const char *path, int64_t bytes) {
+    *f = (file_folder){ .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0) };
+    snprintf(f->path, sizeof f->path, "%s", path);
+    if (f->fd < 0) return fail_at_open(f, "", errno);
+    int rc = bytes ? reserve(f, bytes) : 0;
+    if (!rc) rc = settle_direct(f);
     if (rc) folder_close(f);
     return rc;
 }

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 typedef struct {
-    int fd, opened;
+    int fd;
+    int opened;   // 1: the file was created here, and is removed here
     int direct;   // 1: reads and writes go past the page cache
     int refused;  // else why not, an errno
     char path[PATH_MAX];
@@ -15,6 +16,8 @@ typedef struct {
 // Returns 0, or an error, and then nothing is open and no file of this call is left. `bytes` include the
 // first block.
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes);
+// The same for a file that the caller has opened, which stays. All of its `bytes` are the caller's.
+int folder_take(file_folder *f, int fd, const char *path, int64_t bytes);
 void folder_unlink(file_folder *f);  // the file goes with its last descriptor
 void folder_close(file_folder *f);
 // Returns 1 if somebody has removed the file.

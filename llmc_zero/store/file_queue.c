@@ -137,12 +137,12 @@ static file_transfer *next_transfer(const file_queue *q) {
     return other;
 }
 
-// Block i of the states lies in folder i % n, after its first block, which has the owner. In a single folder
-// all blocks follow each other, so a request may begin anywhere.
+// Block i of the states lies in folder i % n. In a single folder all blocks follow each other, so a request
+// may begin anywhere.
 static void place(const file_queue *q, file_request *r) {
     int64_t block = (int64_t)q->block_bytes, i = r->offset / block;
     r->folder = (int)(i % q->n_folders);
-    r->at = (1 + i / q->n_folders) * block + r->offset % block;
+    r->at = (q->first_block + i / q->n_folders) * block + r->offset % block;
 }
 
 static void cut_request(file_queue *q, file_transfer *t, file_request *r) {

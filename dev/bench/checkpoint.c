@@ -1,0 +1,296 @@
+// Measures zero_save and zero_load, and in turn with them fio, in the same folder with as many processes, the
+// same sizes and requests of the same size:
+//   mpirun -np RANKS build/bench/checkpoint FOLDER [--layers 12] [--channels 768] [--rounds 5] [--no-fio]
+//                                                  [--no-head]
+// The states are those of a GPT-2 in bf16: fp32 masters and two moments. Each round saves to a new folder,
+// drops it from the page cache, and loads it into a new plugin. fio writes new files and syncs them, drops
+// them, and reads them, past the page cache. Printed are medians in GB/s over all ranks, their ratio to
+// fio's, and the most memory that a rank had resident during either beyond what it has anyway.
+#include "llmc_zero/zero.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ROUNDS_MOST = 99, TENSORS = 16, PER_BLOCK = 12, CHUNK = 1 << 16, REQUEST = 1 << 20, DEPTH = 8 };
+
+typedef struct {
+    const char *folder;
+    int layers, channels, rounds, no_fio, no_head;
+} options;
+
+typedef struct {
+    double save[ROUNDS_MOST], load[ROUNDS_MOST], fio_write[ROUNDS_MOST], fio_read[ROUNDS_MOST];  // GB/s
+    double save_mib, load_mib;  // the most of any rank and round
+} figures;
+
+static int rank, ranks;
+
+static void die(const char *what) {
+    fprintf(stderr, "checkpoint: rank %d: %s\n", rank, what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    exit(1);
+}
+static void must(int rc) {
+    if (rc) die(zero_last_error());
+}
+
+// When all ranks are here.
+static double now(void) {
+    struct timespec t;
+    MPI_Barrier(MPI_COMM_WORLD);
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+// -------- the model
+
+static zero *create(const options *o) {
+    const int64_t C = o->channels, L = o->layers;
+    const zero_tensor tensors[TENSORS] = {
+        { "wte", 2, { 50304, C }, 1, 0, 1, 1 },
+        { "wpe", 2, { 1024, C }, 1, 0, 1, 1 },
+        { "ln1w", 1, { C }, (int)L, 1, 0, 0 },
+        { "ln1b", 1, { C }, (int)L, 1, 0, 0 },
+        { "qkvw", 2, { 3 * C, C }, (int)L, 1, 1, 1 },
+        { "qkvb", 1, { 3 * C }, (int)L, 1, 0, 0 },
+        { "attw", 2, { C, C }, (int)L, 1, 1, 1 },
+        { "attb", 1, { C }, (int)L, 1, 0, 0 },
+        { "ln2w", 1, { C }, (int)L, 1, 0, 0 },
+        { "ln2b", 1, { C }, (int)L, 1, 0, 0 },
+        { "fcw", 2, { 4 * C, C }, (int)L, 1, 1, 1 },
+        { "fcb", 1, { 4 * C }, (int)L, 1, 0, 0 },
+        { "projw", 2, { C, 4 * C }, (int)L, 1, 1, 1 },
+        { "projb", 1, { C }, (int)L, 1, 0, 0 },
+        { "lnfw", 1, { C }, 1, 0, 0, 0 },
+        { "lnfb", 1, { C }, 1, 0, 0, 0 },
+    };
+    zero_unit units[1 + L];
+    zero_config config = zero_defaults();
+    zero *z;
+    units[0] = (zero_unit){ "embedding", 2, 2, 1 };
+    for (int l = 0; l < L; l++) units[1 + l] = (zero_unit){ "block", 1, 1, 0 };
+    config.stage = 3;
+    config.numbers.dtype = ZERO_BF16;
+    must(zero_create(&z, &config, tensors, TENSORS, units, 1 + (int)L));
+    return z;
+}
+
+static void fill_tensor(zero *z, zero_value what, int tensor, int layer, int64_t elems) {
+    static float values[CHUNK];
+    static uint32_t x = 42;
+    for (int64_t at = 0, n; at < elems; at += n) {
+        n = elems - at < CHUNK ? elems - at : CHUNK;
+        for (int64_t i = 0; i < n; i++) {
+            x = x * 1664525u + 1013904223u;
+            values[i] = (float)(int32_t)x * 1e-11f;
+        }
+        must(zero_set(z, what, tensor, layer, at, n, values));
+    }
+}
+
+// Numbers that no disk can make smaller. Returns the bytes that a checkpoint has of them.
+static int64_t fill(zero *z, const options *o) {
+    const int64_t C = o->channels;
+    const int64_t elems[TENSORS] = { 50304 * C, 1024 * C, C,         C,     3 * C * C, 3 * C, C * C, C,
+                                     C,         C,        4 * C * C, 4 * C, 4 * C * C, C,     C,     C };
+    static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
+    int64_t all = 0;
+    for (int t = 0; t < TENSORS; t++) {
+        const int layers = t >= 2 && t < 2 + PER_BLOCK ? o->layers : 1;
+        all += elems[t] * layers * 3 * (int64_t)sizeof(float);
+        for (int l = 0; l < layers; l++)
+            for (int i = 0; i < 3; i++) fill_tensor(z, saved[i], t, l, elems[t]);
+    }
+    return all;
+}
+
+// -------- memory
+
+static double resident_mib(const char *field) {
+    char line[256];
+    long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, field, strlen(field))) kib = atol(line + strlen(field));
+    if (f) fclose(f);
+    return (double)kib / 1024;
+}
+
+// From here on VmHWM is the most since now.
+static void forget_peak(void) {
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (!f || fputs("5", f) < 0 || fclose(f)) die("/proc/self/clear_refs cannot be written");
+}
+
+// What any rank had more at its peak than `before`.
+static void note_peak(double *most, double before) {
+    double mib = resident_mib("VmHWM:") - before;
+    MPI_Allreduce(MPI_IN_PLACE, &mib, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    if (mib > *most) *most = mib;
+}
+
+// -------- ours
+
+static void drop_from_cache(const char *folder) {
+    DIR *dir = opendir(folder);
+    if (!dir) die("the checkpoint's folder cannot be listed");
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0) die("a file of the checkpoint cannot be opened");
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+    closedir(dir);
+}
+
+static void save_and_load(zero **z, const options *o, int round, int64_t bytes, figures *f) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/llmc_zero.checkpoint", o->folder);
+    double before = resident_mib("VmRSS:");
+    forget_peak();
+    double begin = now();
+    must(zero_save(*z, path, NULL));
+    f->save[round] = (double)bytes / (now() - begin) * 1e-9;
+    note_peak(&f->save_mib, before);
+    zero_destroy(*z);
+    *z = create(o);
+    drop_from_cache(path);
+    forget_peak();
+    begin = now();
+    must(zero_load(*z, path, NULL));
+    f->load[round] = (double)bytes / (now() - begin) * 1e-9;
+    // What it has of its own is resident only once it has been written to.
+    note_peak(&f->load_mib, resident_mib("VmRSS:"));
+    if (!rank) must(zero_checkpoint_remove(path));
+}
+
+// -------- fio
+
+// Returns GB/s of one pass.
+static double fio(const options *o, int64_t bytes, const char *kind) {
+    enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
+    char command[PATH_MAX + 1000], line[65536] = "";
+    snprintf(command, sizeof command,
+             "fio --minimal --terse-version=3 --name=all --directory='%s' "
+             "--filename_format=llmc_zero.fio.\\$jobnum --size=%lld --bs=%d --iodepth=%d --direct=1 "
+             "--ioengine=io_uring --rw=%s --invalidate=1 --end_fsync=1 --numjobs=%d --group_reporting 2>&1",
+             o->folder, (long long)(bytes / ranks / REQUEST * REQUEST), REQUEST, DEPTH, kind, ranks);
+    FILE *p = popen(command, "r");
+    if (!p) die("fio does not start");
+    double sum = 0;
+    while (fgets(line, sizeof line, p)) {
+        if (strncmp(line, "3;fio", 5)) continue;
+        char *field = line;
+        for (int i = 1; field; i++) {
+            if (i == READ_FIELD || i == WRITE_FIELD) sum += atof(field) * 1024e-9;
+            field = strchr(field, ';');
+            field += field != NULL;
+        }
+    }
+    if (pclose(p) || sum <= 0) die("fio fails: install it (scripts/install_deps.sh bench), or use --no-fio");
+    return sum;
+}
+
+static void measure_fio(const options *o, int round, int64_t bytes, figures *f) {
+    if (!rank) {
+        f->fio_write[round] = fio(o, bytes, "write");
+        f->fio_read[round] = fio(o, bytes, "read");
+        for (int r = 0; r < ranks; r++) {
+            char path[PATH_MAX];
+            snprintf(path, sizeof path, "%s/llmc_zero.fio.%d", o->folder, r);
+            unlink(path);
+        }
+    }
+    // A rank that waits in MPI takes the processor that fio needs.
+    MPI_Request all;
+    int done = 0;
+    MPI_Ibarrier(MPI_COMM_WORLD, &all);
+    for (MPI_Test(&all, &done, MPI_STATUS_IGNORE); !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE))
+        nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
+}
+
+// -------- all
+
+static int compare(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+static double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, compare);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+static void print_pair(double *ours, double *fios, double mib, const options *o) {
+    double x = median(ours, o->rounds), y = median(fios, o->rounds);
+    printf(" %8.3f", x);
+    if (o->no_fio)
+        printf(" %8s %6s", "-", "-");
+    else
+        printf(" %8.3f %6.2f", y, x / y);
+    printf(" %8.1f", mib);
+}
+
+static void measure(const options *o) {
+    static figures f;
+    zero *z = create(o);
+    const int64_t bytes = fill(z, o);
+    for (int round = 0; round < o->rounds; round++) {
+        save_and_load(&z, o, round, bytes, &f);
+        if (!o->no_fio) measure_fio(o, round, bytes, &f);
+    }
+    zero_destroy(z);
+    if (rank) return;
+    if (!o->no_head)
+        printf("# checkpoints, medians of %d rounds, GB/s of all ranks; requests of %d KiB, %d at a time\n"
+               "%10s %6s %8s %8s %6s %8s %8s %8s %6s %8s\n",
+               o->rounds, REQUEST / 1024, DEPTH, "MiB", "ranks", "save", "fio", "ratio", "+MiB", "load",
+               "fio", "ratio", "+MiB");
+    printf("%10.1f %6d", (double)bytes / 1048576, ranks);
+    print_pair(f.save, f.fio_write, f.save_mib, o);
+    print_pair(f.load, f.fio_read, f.load_mib, o);
+    printf("\n");
+}
+
+static options read_options(int argc, char **argv) {
+    options o = { .layers = 12, .channels = 768, .rounds = 5 };
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        if (*name != '-') {
+            o.folder = name;
+        } else if (!strcmp(name, "--no-fio")) {
+            o.no_fio = 1;
+        } else if (!strcmp(name, "--no-head")) {
+            o.no_head = 1;
+        } else {
+            int *number = !strcmp(name, "--layers")     ? &o.layers
+                          : !strcmp(name, "--channels") ? &o.channels
+                          : !strcmp(name, "--rounds")   ? &o.rounds
+                                                        : NULL;
+            if (!number) die("options: the beginning of dev/bench/checkpoint.c lists them");
+            *number = atoi(value);
+            i++;
+        }
+    }
+    if (!o.folder) die("name a folder on the disk: checkpoint FOLDER [options]");
+    if (o.layers < 1 || o.layers > 1000 || o.channels < 1 || o.channels > 100000 || o.rounds < 1 ||
+        o.rounds > ROUNDS_MOST)
+        die("--layers, --channels or --rounds is out of range");
+    return o;
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    options o = read_options(argc, argv);
+    measure(&o);
+    MPI_Finalize();
+    return 0;
+}

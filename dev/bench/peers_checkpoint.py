@@ -1,0 +1,127 @@
+"""The peers' side of checkpoint.sh: saves and loads the states of a GPT-2 of 124M parameters, as bf16 training
+has them, in PyTorch on CPUs.
+
+    torchrun --nproc-per-node N dev/bench/peers_checkpoint.py FRAMEWORK FOLDER ROUNDS
+    FRAMEWORK  dcp (torch.distributed.checkpoint, the states split evenly over the ranks)
+               deepspeed (ZeRO-3: save_checkpoint, load_checkpoint)
+
+The states are fp32 masters and two moments; DeepSpeed has bf16 parameters beside them. Each round saves to a
+new folder until all is synced to the disk, drops it from the page cache, and loads it. It prints one JSON line:
+the medians in seconds, and the most that a rank had resident during either beyond what it had before, in MiB.
+"""
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+framework, folder, rounds = sys.argv[1], os.path.join(sys.argv[2], "llmc_zero.peer"), int(sys.argv[3])
+C, L, V = 768, 12, 50304
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+class GPT2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(1024, C)
+        self.blocks = nn.ModuleList(
+            nn.ModuleList([nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(C, C), nn.LayerNorm(C),
+                           nn.Linear(C, 4 * C), nn.Linear(4 * C, C)]) for _ in range(L))
+        self.norm = nn.LayerNorm(C)
+
+
+def resident_mib(field):
+    for line in open("/proc/self/status"):
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+
+
+def sync_and_drop():
+    """What a framework leaves in the page cache is not on disk yet."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            fd = os.open(os.path.join(parent, name), os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def dcp():
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    state = {}
+    for name, p in GPT2().named_parameters():
+        for what in "master", "moment1", "moment2":
+            state[f"{what}.{name}"] = distribute_tensor(torch.randn(p.shape), mesh, [Shard(0)])
+    return (lambda: checkpoint.save(state, checkpoint_id=folder),
+            lambda: checkpoint.load(state, checkpoint_id=folder))
+
+
+def deepspeed():
+    import deepspeed
+    model = GPT2()
+    config = {"train_micro_batch_size_per_gpu": 1, "steps_per_print": 10**9, "bf16": {"enabled": True},
+              "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, "zero_optimization": {"stage": 3}}
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    # The moments are there after a step; a loss that uses all parameters gives all of them gradients.
+    class Sum(nn.Module):
+        pass
+    loss = None
+    import deepspeed.runtime.zero as zero
+    with zero.GatheredParameters(list(engine.module.parameters())):
+        pass
+    for group in engine.optimizer.fp32_partitioned_groups_flat:
+        group.grad = torch.randn_like(group)
+        engine.optimizer.optimizer.state[group] = {"step": torch.tensor(1.0),
+                                                   "exp_avg": torch.randn_like(group),
+                                                   "exp_avg_sq": torch.rand_like(group)}
+        group.grad = None
+    return (lambda: engine.save_checkpoint(folder, tag="step"),
+            lambda: engine.load_checkpoint(folder, tag="step"))
+
+
+def timed(do, after):
+    before = resident_mib("VmRSS:")
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")
+    dist.barrier()
+    begin = time.perf_counter()
+    do()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        after()
+    dist.barrier()
+    took = time.perf_counter() - begin
+    more = torch.tensor(resident_mib("VmHWM:") - before)
+    dist.all_reduce(more, dist.ReduceOp.MAX)
+    return took, more.item()
+
+
+def nothing():
+    pass
+
+
+dist.init_process_group("gloo")
+save, load = dcp() if framework == "dcp" else deepspeed()
+saves, loads = [], []
+for _ in range(rounds):
+    saves.append(timed(save, sync_and_drop))
+    loads.append(timed(load, nothing))
+    if dist.get_rank() == 0:
+        size = sum(os.path.getsize(os.path.join(p, n)) for p, _, names in os.walk(folder) for n in names)
+        shutil.rmtree(folder)
+    dist.barrier()
+if dist.get_rank() == 0:
+    print(json.dumps({"name": framework, "mib": round(size / 2**20, 1),
+                      "save_s": round(statistics.median(t for t, _ in saves), 3),
+                      "load_s": round(statistics.median(t for t, _ in loads), 3),
+                      "save_mib": round(max(m for _, m in saves), 1),
+                      "load_mib": round(max(m for _, m in loads), 1)}), flush=True)
+dist.destroy_process_group()
