@@ -109,6 +109,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     int clips = h->grad_clip > 0 && z->grad_norm > h->grad_clip;
     double scale = (clips ? h->grad_clip / z->grad_norm : 1) / z->scale.value;
     ZERO_TRY(params_drop_all(z));
+    z->untouched = 0;
     z->device.f->mark(&z->device, "update", "");
     int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_units(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);

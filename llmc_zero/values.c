@@ -46,6 +46,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     ZERO_TRY(wait_for_update(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
+    z->untouched = 0;
     ZERO_TRY(set_stored(z, state_with(z, what), p, offset, n, values));
     state *master = &z->states[ZERO_MASTER];
     return what == ZERO_PARAM && master->kept ? set_stored(z, master, p, offset, n, values) : 0;

@@ -13,6 +13,7 @@
 #               --device cuda
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
 #   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
+#   mpi_large   checkpoints of many requests to the disk, each of which may fail
 #   mpi_checkpoint  saving and loading; checkpoints.sh   from each number of ranks to each other
 #   signals.sh  runs that are stopped and made to save
 #   export.sh   a checkpoint, llm.c's file and Hugging Face's folder become each other
@@ -151,6 +152,7 @@ else
     table mpi_tiers 240 1 3
 fi
 for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
+run mpi_large.3 60 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
 run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $build/tests/mpi_zero 'same bits'"

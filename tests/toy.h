@@ -173,13 +173,18 @@ static inline int toy_set_initial(toy *t) {
     return 0;
 }
 
-// With `units` NULL: toy_units.
-static inline int toy_create(toy *t, const zero_config *config, const zero_unit *units) {
+// With `units` NULL: toy_units. The states are 0.
+static inline int toy_create_empty(toy *t, const zero_config *config, const zero_unit *units) {
     *t = (toy){ .dtype = config->numbers.dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);
     TOY_TRY(zero_create(&t->z, config, toy_tensors, TOY_TENSORS, t->units, TOY_UNITS));
     t->rank = zero_rank(t->z);
     t->ranks = zero_ranks(t->z);
+    return 0;
+}
+
+static inline int toy_create(toy *t, const zero_config *config, const zero_unit *units) {
+    TOY_TRY(toy_create_empty(t, config, units));
     return toy_set_initial(t);
 }
 

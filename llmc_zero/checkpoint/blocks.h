@@ -1,15 +1,22 @@
-// Reads a checkpoint's files block by block. What is handed out has been compared with its digest.
+// Reads a checkpoint's files block by block, past the page cache. What is handed out has been compared with
+// its digest. The disk reads what comes next while the caller uses what is there.
 #ifndef LLMC_ZERO_CHECKPOINT_BLOCKS_H
 #define LLMC_ZERO_CHECKPOINT_BLOCKS_H
 #include "manifest.h"
+#include "ring.h"
 
 typedef struct {
     const manifest *m;
-    int file;  // the open one; -1: none
+    // Elements of each unit that the caller is going to ask for, so that no others are read ahead; the
+    // caller's to set. All of them, unless it does.
+    int64_t needs_from, needs_until;
+    int64_t until;  // of the open file: nothing from here on is read before it is asked for
+    int file;       // the open one; -1: none
     int fd;
     char path[PATH_MAX];  // of the open file
-    int64_t block;        // of it that is in `bytes`; -1: none
-    char *bytes;          // (block_bytes)
+    ring ring;            // buffer i has bytes i x ring.each and following, which are whole blocks
+    int64_t first, next;  // of these buffers [first, next) have been read or are on their way
+    int64_t block;        // the last one that was compared; -1: none
 } block_reader;
 
 // Returns 0, or ZERO_ERR_MEMORY. m is the caller's and outlives it. blocks_end comes next in any case.

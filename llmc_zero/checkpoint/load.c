@@ -1,6 +1,7 @@
 // Every rank reads what it owns from the files that have it, whatever number of ranks wrote them. It reads
-// whole blocks and compares each with the manifest's digest: first all that it needs, and then, when all
-// ranks have found theirs good, once more to use them. The second time they are in the page cache.
+// whole blocks and compares each with the manifest's digest. Where there is something to lose, it first reads
+// all that it needs, and then, when all ranks have found theirs good, once more to use it. A plugin whose
+// states are still all 0 has nothing to lose: it reads once, and its states are 0 again after a failure.
 #include "../params.h"
 #include "../uses.h"
 #include "blocks.h"
@@ -18,7 +19,9 @@ typedef struct {
 static int read_piece(void *ctx, int saved, state_range r) {
     source *s = ctx;
     zero *z = s->z;
-    const int64_t from = layout_before(&z->layout.units[r.unit], r.part) + r.from;
+    const int64_t shard = layout_before(&z->layout.units[r.unit], r.part), from = shard + r.from;
+    s->from.needs_from = shard;
+    s->from.needs_until = shard + z->layout.units[r.unit].shard;
     ZERO_TRY(blocks_read_unit(&s->from, r.unit, saved, from, r.elems, z->values));
     if (!s->uses) return 0;
     return state_write(state_with(z, saved_values[saved]), COMM, r, STATE_WRITE, z->values, z->staging);
@@ -42,13 +45,31 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     return agree(z, rc);
 }
 
+static int clear_piece(void *ctx, int saved, state_range r) {
+    zero *z = ctx;
+    memset(z->values, 0, r.elems * sizeof *z->values);
+    return state_write(state_with(z, saved_values[saved]), COMM, r, STATE_WRITE, z->values, z->staging);
+}
+
+// rc: of the reading. Returns it, or the failure of clearing.
+static int clear_after(int rc, zero *z) {
+    if (!rc) return 0;
+    int cleared = agree(z, visit_parts(z, 1, clear_piece, z));
+    if (cleared) z->untouched = 0;
+    return cleared ? cleared : rc;
+}
+
 static int read_states(zero *z, const manifest *m) {
-    source s = { .z = z };
+    source s = { .z = z, .uses = z->untouched };
     int rc = blocks_begin(&s.from, m);
     if (!rc) rc = visit_parts(z, 1, read_piece, &s);
     rc = agree(z, rc);
-    s.uses = 1;
-    if (!rc) rc = agree(z, visit_parts(z, 1, read_piece, &s));
+    if (s.uses) {
+        rc = clear_after(rc, z);
+    } else if (!rc) {
+        s.uses = 1;
+        rc = agree(z, visit_parts(z, 1, read_piece, &s));
+    }
     blocks_end(&s.from);
     return rc;
 }
@@ -142,7 +163,7 @@ int zero_load(zero *z, const char *path, char **text) {
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     ZERO_TRY(is_folder(z, path, &folder));
     int rc = folder ? load_folder(z, path, &own) : old_load(z, path, &own);
-    if (!rc) z->unpublished = 0;
+    if (!rc) z->unpublished = z->untouched = 0;
     if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
     if (!rc && text)
         *text = own;

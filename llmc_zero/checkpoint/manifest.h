@@ -7,7 +7,8 @@
 #include "parts.h"
 
 #define MANIFEST_FORMAT "llmc_zero checkpoint"
-enum { MANIFEST_VERSION = 4, BLOCK_BYTES = VALUES_CHUNK * sizeof(float), LARGEST_BLOCK = 64 << 20 };
+enum { MANIFEST_VERSION = 4, BLOCK_BYTES = VALUES_CHUNK * sizeof(float) };
+enum { SMALLEST_BLOCK = 4096, LARGEST_BLOCK = 64 << 20 };  // blocks are multiples of the smallest
 
 typedef struct {
     char name[FILE_NAME];

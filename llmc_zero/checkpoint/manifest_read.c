@@ -205,8 +205,8 @@ static int get_file(const manifest *m, int number, manifest_file *f) {
 
 static int get_files(manifest *m) {
     const json_t *files;
-    ZERO_TRY(get_count(m, m->root, "", "block_bytes", sizeof(float), LARGEST_BLOCK, &m->block_bytes));
-    if (m->block_bytes % (int64_t)sizeof(float)) return wrong(m, "", "block_bytes", "a multiple of 4");
+    ZERO_TRY(get_count(m, m->root, "", "block_bytes", SMALLEST_BLOCK, LARGEST_BLOCK, &m->block_bytes));
+    if (m->block_bytes % SMALLEST_BLOCK) return wrong(m, "", "block_bytes", "a multiple of 4096");
     ZERO_TRY(get_array(m, m->root, "", "files", INT32_MAX, &files));
     m->n_files = (int)json_array_size(files);
     m->files = calloc(m->n_files + 1, sizeof *m->files);

@@ -116,7 +116,7 @@ static int put_piece(void *ctx, int saved, state_range r) {
 static int write_own(save *s) {
     zero *z = s->z;
     const manifest_file *f = &s->files[z->net.rank];
-    int rc = writer_begin(&s->own, s->path, f->bytes, f->digests, WRITER_BUFFERS, z->config.comm.timeout_s);
+    int rc = writer_begin(&s->own, s->path, f->bytes, f->digests, z->config.comm.timeout_s);
     if (!rc) rc = visit_parts(z, 0, put_piece, s);
     return writer_end(&s->own, rc);
 }

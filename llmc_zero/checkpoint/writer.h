@@ -3,31 +3,25 @@
 //
 //     writer_begin(&w, path, bytes, digests, buffers, timeout_s);
 //     until all bytes are there:
-//         writer_room(&w, &to, &room); ... fill up to `room` bytes ... writer_filled(&w, filled);
+//         writer_room(&w, &to, &room); ... put up to `room` bytes there ... writer_filled(&w, filled);
 //     writer_end(&w, rc);
 #ifndef LLMC_ZERO_CHECKPOINT_WRITER_H
 #define LLMC_ZERO_CHECKPOINT_WRITER_H
-#include "../store/file.h"
 #include "manifest.h"
-
-// Of a buffer, which is one request to the disk, and how many there are unless more are asked for.
-enum { WRITER_BYTES = 4 * BLOCK_BYTES, WRITER_BUFFERS = 8 };
+#include "ring.h"
 
 typedef struct {
     char path[PATH_MAX];
-    int fd;                    // -1: not open
-    int64_t bytes;             // of the whole file
-    int64_t filled;            // of these
-    uint64_t *digests;         // of the blocks
-    file_engine *engine;       // for whole pages; what is left of the last one is written on its own
-    char *memory;              // (n, WRITER_BYTES)
-    file_transfer *transfers;  // (n)
-    int n;
+    int fd;             // -1: not open
+    int64_t bytes;      // of the whole file
+    int64_t filled;     // of these
+    uint64_t *digests;  // of the blocks
+    ring ring;          // for whole pages; what is left of the last one is written on its own
 } file_writer;
 
 // Returns 0 with a new file and space for its bytes reserved. writer_end comes next in any case. digests: of
 // all blocks, the caller's. timeout_s: the disk must answer within.
-int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, int n, double timeout_s);
+int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, double timeout_s);
 // Returns 0 and memory for the next bytes, a multiple of 4 but at the end of the file. Waits for the disk
 // where all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);

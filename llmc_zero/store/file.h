@@ -40,9 +40,11 @@ typedef struct file_engine file_engine;
 // killed run has left there. A file of anybody else's, or one that another process uses, is an error and
 // stays as it is. Files that killed runs on this host have left there under other ranks' names are removed.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
-// The same for a file that the caller has opened for reading and writing: the states are its bytes from 0 on,
-// and it stays when the engine closes. Space for `bytes` is reserved. settings.folders is not used.
-int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes);
+// The same for a file that the caller has opened to read, and to write too if there is anything to write: the
+// states are its bytes from 0 on, and it stays when the engine closes. reserve: 1: it becomes `bytes` long.
+// settings.folders is not used.
+int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
+                    int reserve);
 // Waits for what is under way, and removes the files that it has created. NULL is allowed. Buffers may be
 // freed afterwards, unless the disk does not answer: then it returns after timeout_s and leaves its own
 // memory allocated.

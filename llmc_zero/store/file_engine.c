@@ -175,10 +175,11 @@ int file_open(file_engine **e, const file_settings *s, int64_t bytes) {
     return open_engine(e, s, open_folders(&(*e)->q, s, bytes));
 }
 
-int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes) {
+int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
+                    int reserve) {
     ZERO_TRY(make_engine(e, s, bytes));
     file_queue *q = &(*e)->q;
-    int rc = folder_take(&q->folders[0], fd, path, bytes);
+    int rc = folder_take(&q->folders[0], fd, path, reserve ? bytes : 0);
     q->n_folders = !rc;
     return open_engine(e, s, rc);
 }

@@ -16,7 +16,7 @@ typedef struct {
 // Returns 0, or an error, and then nothing is open and no file of this call is left. `bytes` include the
 // first block.
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes);
-// The same for a file that the caller has opened, which stays. All of its `bytes` are the caller's.
+// The same for a file that the caller has opened, which stays. bytes: to reserve; 0: none.
 int folder_take(file_folder *f, int fd, const char *path, int64_t bytes);
 void folder_unlink(file_folder *f);  // the file goes with its last descriptor
 void folder_close(file_folder *f);

@@ -1,0 +1,57 @@
+#include "ring.h"
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { THREADS = 4 };  // that read and write
+
+// Pages of 2 MiB reach a disk in fewer pieces. They are not from malloc: a disk that does not answer may
+// still use them after they have been given back.
+int ring_make(ring *r, const char *path, int n, int64_t each) {
+    const size_t bytes = (size_t)(n * each);
+    *r = (ring){ .n = n, .each = each, .transfers = calloc(n, sizeof *r->transfers) };
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) r->memory = memory;
+    if (!r->memory || !r->transfers)
+        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for %zu bytes of buffers", path, bytes);
+    madvise(r->memory, bytes, MADV_HUGEPAGE);  // a wish only
+    return 0;
+}
+
+// Threads make the requests even where there is io_uring: there are few requests, each is large, and so a
+// checkpoint is written and read the same way everywhere.
+int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve, double timeout_s) {
+    const file_settings settings = { .block_bytes = RING_BYTES,
+                                     .depth = RING_BUFFERS,
+                                     .threads = THREADS,
+                                     .no_uring = 1,
+                                     .timeout_s = timeout_s };
+    return file_open_given(&r->engine, &settings, fd, path, bytes, reserve);
+}
+
+int ring_start(ring *r, int64_t i, int64_t end, int write) {
+    const int64_t at = i * r->each;
+    file_transfer *t = &r->transfers[i % r->n];
+    *t = (file_transfer){ .offset = at,
+                          .data = ring_data(r, i),
+                          .bytes = end - at < r->each ? end - at : r->each,
+                          .write = write };
+    return file_start(r->engine, t);
+}
+
+int ring_wait(ring *r, int64_t i) { return file_wait(r->engine, &r->transfers[i % r->n]); }
+
+int ring_wait_all(ring *r) {
+    for (int i = 0; i < r->n; i++) ZERO_TRY(ring_wait(r, i));
+    return 0;
+}
+
+void ring_close(ring *r) {
+    file_close(r->engine);
+    r->engine = NULL;
+}
+
+void ring_free(ring *r) {
+    ring_close(r);
+    if (r->memory) munmap(r->memory, (size_t)(r->n * r->each));
+    free(r->transfers);
+}

@@ -1,0 +1,32 @@
+// The buffers between the processor, which fills or reads one, and the disk, which has the others meanwhile.
+#ifndef LLMC_ZERO_CHECKPOINT_RING_H
+#define LLMC_ZERO_CHECKPOINT_RING_H
+#include "../store/file.h"
+
+enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // of one request to the disk; at a time
+
+typedef struct {
+    int n;
+    int64_t each;              // bytes of a buffer
+    char *memory;              // (n, each)
+    file_transfer *transfers;  // (n)
+    file_engine *engine;       // NULL: no file is open
+} ring;
+
+// Returns 0, or ZERO_ERR_MEMORY naming the path. ring_free comes next in any case.
+int ring_make(ring *r, const char *path, int n, int64_t each);
+// Returns 0: transfers are those of this file. bytes: whole pages. reserve: 1: to be written, and the disk
+// keeps space for them. timeout_s: the disk must answer within.
+int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve, double timeout_s);
+// Starts to read or write buffer i, counted without end, at i x each of the file, up to `end`.
+int ring_start(ring *r, int64_t i, int64_t end, int write);
+// Waits for the transfer of a buffer, or for those of all.
+int ring_wait(ring *r, int64_t i);
+int ring_wait_all(ring *r);
+void ring_close(ring *r);  // waits for what is under way
+void ring_free(ring *r);   // closes it too
+
+static inline char *ring_data(const ring *r, int64_t i) { return r->memory + i % r->n * r->each; }
+static inline int64_t ring_whole_pages(int64_t bytes) { return bytes / FILE_ALIGN * FILE_ALIGN; }
+
+#endif

@@ -1,0 +1,241 @@
+// Checkpoints whose files take many requests to the disk: mpirun -np N mpi_large, for any N. Each number of
+// ranks up to N saves and all N load, past the page cache and through it, with requests that do only a part;
+// each request to the disk that fails leaves the checkpoint before, or the plugin as it was.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "check.h"
+#include "../llmc_zero/store/file_fault.h"
+
+enum { PATH_BYTES = 200, TENSORS = 3, LAYERS = 4, UNITS = LAYERS + 1, LARGEST = 1200 * 1000 };
+static char folder[100];
+static const zero_tensor tensors[TENSORS] = {
+    { "wte", 2, { 1200, 1000 }, 1, 0, 1, 1 },
+    { "w", 2, { 300, 1001 }, LAYERS, 1, 1, 1 },
+    { "b", 1, { 33 }, LAYERS, 1, 0, 0 },
+};
+
+static void path_of(char path[PATH_BYTES], const char *name) {
+    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+}
+
+// The ranks that are not in `on` get none.
+static zero *plugin(MPI_Comm *on) {
+    const zero_unit units[UNITS] = {
+        { "emb", 2, 2, 1 }, { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 }, { "d", 1, 1, 0 }
+    };
+    zero_config c = zero_defaults();
+    zero *z = NULL;
+    c.stage = 2;
+    c.numbers.dtype = ZERO_BF16;
+    c.start.mpi_comm = on;
+    MUST(zero_create(&z, &c, tensors, TENSORS, units, UNITS));
+    return z;
+}
+
+static void fill(zero *z, int seed) {
+    static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
+    float *values = malloc(LARGEST * sizeof *values);
+    for (int w = 0; w < 3; w++)
+        for (int t = 0; t < TENSORS; t++)
+            for (int l = 0; l < tensors[t].layers; l++) {
+                const int64_t n = zero_tensor_elems(&tensors[t]);
+                for (int64_t i = 0; i < n; i++)
+                    values[i] = (float)((i * 7919 + w * 31 + t * 7 + l * 3 + seed) % 1000003) * 1e-6f;
+                MUST(zero_set(z, saved[w], t, l, 0, n, values));
+            }
+    free(values);
+}
+
+static int has_hash(zero *z, const char hash[17]) {
+    char hex[17];
+    MUST(zero_hash(z, 1, hex));
+    return !strcmp(hex, hash);
+}
+
+// -------- faults
+
+static struct {
+    file_operation what;
+    int rank;      // on which it fails; -1: on none
+    long at;       // which one, from 0 on
+    int halves;    // reads and writes do only a half
+    int buffered;  // nothing goes past the page cache
+    long seen;
+    pthread_mutex_t lock;
+} fault = { .rank = -1, .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static long decide(file_operation what, size_t bytes) {
+    pthread_mutex_lock(&fault.lock);
+    int fails = what == fault.what && fault.rank == checks.rank && fault.seen++ == fault.at;
+    pthread_mutex_unlock(&fault.lock);
+    if (fails) return -EIO;
+    if (what == FILE_DIRECT && fault.buffered) return -EINVAL;
+    return (what == FILE_READ || what == FILE_WRITE) && fault.halves && bytes > 8192 ? (long)bytes / 2
+                                                                                     : (long)bytes;
+}
+
+static void set_fault(file_operation what, int rank, long at) {
+    fault.what = what;
+    fault.rank = rank;
+    fault.at = at;
+    fault.seen = 0;
+}
+
+// -------- all numbers of ranks
+
+static void save_by(int ranks, const char *path, char hash[17]) {
+    MPI_Comm some;
+    MPI_Comm_split(MPI_COMM_WORLD, checks.rank < ranks ? 0 : 1, checks.rank, &some);
+    if (checks.rank < ranks) {
+        zero *z = plugin(&some);
+        fill(z, ranks);
+        MUST(zero_hash(z, 1, hash));
+        MUST(zero_save(z, path, NULL));
+        zero_destroy(z);
+    }
+    MPI_Comm_free(&some);
+    MPI_Bcast(hash, 17, MPI_CHAR, 0, MPI_COMM_WORLD);
+}
+
+static void check_ranks(void) {
+    char path[PATH_BYTES], hash[17];
+    path_of(path, "any");
+    for (int ranks = 1; ranks <= checks.ranks; ranks++)
+        for (int way = 0; way < 3; way++) {
+            CHECK_SETTING("saved by %d, way %d", ranks, way);
+            fault.halves = way == 1;
+            fault.buffered = way == 2;
+            save_by(ranks, path, hash);
+            zero *z = plugin(NULL);
+            MUST(zero_load(z, path, NULL));  // its states are still 0: read once
+            CHECK(has_hash(z, hash));
+            fill(z, 99);
+            MUST(zero_load(z, path, NULL));  // they are not any more: compared first
+            CHECK(has_hash(z, hash));
+            zero_destroy(z);
+        }
+    fault.halves = fault.buffered = 0;
+}
+
+// -------- failures
+
+static int files_in(const char *path) {
+    DIR *dir = opendir(path);
+    int n = 0;
+    CHECK(dir != NULL);
+    while (dir && readdir(dir)) n++;
+    if (dir) closedir(dir);
+    return n - 2;
+}
+
+static void must_not_save(zero *z, const char *path, file_operation what, long at) {
+    char *text = NULL;
+    CHECK_SETTING("save, operation %d fails the time %ld", what, at);
+    set_fault(what, checks.ranks - 1, at);
+    CHECK(zero_save(z, path, "{\"new\":1}") == ZERO_ERR_IO && strstr(zero_last_error(), ".states: "));
+    MPI_Barrier(MPI_COMM_WORLD);  // each rank removes its own file
+    CHECK(files_in(path) == checks.ranks + 1);
+    MUST(zero_checkpoint_text(path, &text));
+    CHECK(!strcmp(text, "{}"));
+    free(text);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void check_failed_saves(void) {
+    char path[PATH_BYTES], before[17], *text = NULL;
+    path_of(path, "fails");
+    save_by(checks.ranks, path, before);
+    zero *z = plugin(NULL);
+    fill(z, 7);
+    set_fault(FILE_WRITE, checks.ranks - 1, -1);
+    MUST(zero_save(z, path, NULL));
+    const int writes = check_any((int)fault.seen);
+    CHECK(writes > 8);
+    for (int at = 0; at < 3; at++) must_not_save(z, path, FILE_WRITE, at);
+    for (int at = writes - 3; at < writes; at++) must_not_save(z, path, FILE_WRITE, at);
+    must_not_save(z, path, FILE_RESERVE, 0);
+    set_fault(FILE_WRITE, -1, 0);
+    MUST(zero_save(z, path, "{\"new\":1}"));
+    MUST(zero_checkpoint_text(path, &text));
+    CHECK(strstr(text, "new") != NULL);
+    free(text);
+    zero_destroy(z);
+}
+
+// A load that fails leaves the plugin as it was: all 0, or what was in it. Then a good one is taken.
+static void must_leave(zero *z, const char *path, const char *hash, const char *words) {
+    CHECK(zero_load(z, path, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), words));
+    CHECK(has_hash(z, hash));
+}
+
+static void check_failed_loads(void) {
+    char path[PATH_BYTES], damaged[PATH_BYTES], saved[17], empty[17], other[17];
+    path_of(path, "good");
+    path_of(damaged, "damaged");
+    save_by(checks.ranks, path, saved);
+    save_by(checks.ranks, damaged, other);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) {
+        char command[2 * PATH_BYTES];  // the last byte of one of the files
+        snprintf(command, sizeof command,
+                 "f=$(ls %s/rank* | tail -n 1); printf x | dd of=\"$f\" bs=1 "
+                 "seek=$(($(stat -c %%s \"$f\") - 1)) conv=notrunc 2>/dev/null",
+                 damaged);
+        CHECK(!system(command));
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int used = 0; used < 2; used++) {
+        CHECK_SETTING("load, %s", used ? "into values" : "into zeros");
+        zero *z = plugin(NULL);
+        if (used) fill(z, 5);
+        MUST(zero_hash(z, 1, empty));
+        must_leave(z, damaged, empty, "does not match its checksum");
+        for (long at = 0; at < 6; at++) {
+            set_fault(FILE_READ, checks.ranks - 1, at);
+            must_leave(z, path, empty, ".states: the read of ");
+        }
+        set_fault(FILE_READ, -1, 0);
+        MUST(zero_load(z, path, NULL));
+        CHECK(has_hash(z, saved));
+        must_leave(z, damaged, saved, "does not match its checksum");
+        zero_destroy(z);
+    }
+}
+
+static void remove_all(void) {
+    static const char *const names[] = { "any", "fails", "good", "damaged" };
+    char path[PATH_BYTES];
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (checks.rank) return;
+    for (int i = 0; i < 4; i++) {
+        path_of(path, names[i]);
+        CHECK(!zero_checkpoint_remove(path));
+    }
+    CHECK(!rmdir(folder));  // nothing else was left in it
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+    checks_begin();
+    strcpy(folder, "build/llmc_zero_test.XXXXXX");  // on a disk, where /tmp may be memory
+    if (argc == 2) snprintf(folder, sizeof folder, "%s/llmc_zero_test.XXXXXX", argv[1]);
+    CHECK_SETTING("folder");
+    if (!checks.rank) CHECK(mkdtemp(folder));
+    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    file_fault = decide;
+    check_ranks();
+    check_failed_saves();
+    check_failed_loads();
+    remove_all();
+    int failed = checks_end("mpi_large");
+    MPI_Finalize();
+    return failed;
+}
