@@ -7,8 +7,9 @@
 #   ROUNDS=3                runs of each program, in turn; medians are quoted
 #   STEPS=8                 steps of a run
 #   NVME=folder[,folder]    where files on NVMe are measured beside fio; build/ by default
-# Then it measures AdamW and the collectives against memory, the hooks on their own, what overlap hides
-# between two hosts (as root), and how a step grows with layers, rows and ranks.
+# Then it measures AdamW and the collectives against memory, the hooks on their own, files on NVMe and
+# checkpoints beside fio, what overlap hides between two hosts (as root), and how a step grows with layers,
+# rows and ranks.
 set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
@@ -171,8 +172,10 @@ if command -v fio >/dev/null; then
     }' "$work/nvme" >>"$out"
     echo
     dev/bench/offload.sh "${NVME:-build}" "$rounds" "$steps"
+    echo
+    dev/bench/checkpoint.sh "$(printf '%s' "${NVME:-build}" | cut -d, -f1)"
 else
-    echo "files on NVMe: not measured, because fio is not here (scripts/install_deps.sh bench)"
+    echo "files on NVMe, checkpoints: not measured, because fio is not here (scripts/install_deps.sh bench)"
 fi
 
 dev/bench/overlap.sh

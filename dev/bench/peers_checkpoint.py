@@ -1,13 +1,12 @@
-"""The peers' side of checkpoint.sh: saves and loads the states of a GPT-2 of 124M parameters, as bf16 training
-has them, in PyTorch on CPUs.
+"""The peers' side of checkpoint.sh: saves and loads the states of a GPT-2 of 124M parameters, as bf16
+training has them, in PyTorch on CPUs.
 
     torchrun --nproc-per-node N dev/bench/peers_checkpoint.py FRAMEWORK FOLDER ROUNDS
     FRAMEWORK  dcp (torch.distributed.checkpoint, the states split evenly over the ranks)
                deepspeed (ZeRO-3: save_checkpoint, load_checkpoint)
 
-The states are fp32 masters and two moments; DeepSpeed has bf16 parameters beside them. Each round saves to a
-new folder until all is synced to the disk, drops it from the page cache, and loads it. It prints one JSON line:
-the medians in seconds, and the most that a rank had resident during either beyond what it had before, in MiB.
+The states are fp32 masters and two moments. Each round saves to a new folder until all is synced to the disk,
+drops it from the page cache, and loads it. It prints one JSON line: the medians in seconds, and the most that a rank had resident during either beyond what it had before, in MiB.
 """
 import json
 import os
@@ -70,19 +69,11 @@ def deepspeed():
     config = {"train_micro_batch_size_per_gpu": 1, "steps_per_print": 10**9, "bf16": {"enabled": True},
               "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, "zero_optimization": {"stage": 3}}
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    # The moments are there after a step; a loss that uses all parameters gives all of them gradients.
-    class Sum(nn.Module):
-        pass
-    loss = None
-    import deepspeed.runtime.zero as zero
-    with zero.GatheredParameters(list(engine.module.parameters())):
-        pass
+    # As after a step, without computing one.
     for group in engine.optimizer.fp32_partitioned_groups_flat:
-        group.grad = torch.randn_like(group)
         engine.optimizer.optimizer.state[group] = {"step": torch.tensor(1.0),
                                                    "exp_avg": torch.randn_like(group),
                                                    "exp_avg_sq": torch.rand_like(group)}
-        group.grad = None
     return (lambda: engine.save_checkpoint(folder, tag="step"),
             lambda: engine.load_checkpoint(folder, tag="step"))
 

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Saving and loading checkpoints beside fio in the same folder, with 1 and 2 ranks, of GPT-2 124M and of a
+# model a tenth of its size; the page cache is excluded. Prints medians and writes JSON lines to
+# build/bench.jsonl.
+#   PEERS=/path/to/python   a Python with torch (and deepspeed): torch.distributed.checkpoint and DeepSpeed's
+#                           save_checkpoint then run in turn with ours, on the same states
+# Needs fio, and make build/bench/checkpoint.
+#   dev/bench/checkpoint.sh [FOLDER [ROUNDS]]       build/, 5 rounds
+set -eu
+cd "$(dirname "$0")/../.."
+. scripts/mpi_env.sh
+export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
+folder=${1:-build} rounds=${2:-5} peers=${PEERS:-}
+out=build/bench.jsonl work=$(mktemp -d)
+trap 'rm -rf "$work" "$folder/llmc_zero.peer"' EXIT
+
+ours() {  # RANKS OPTIONS...
+    local ranks=$1
+    shift
+    if ! mpirun --oversubscribe --bind-to none -np "$ranks" build/bench/checkpoint "$folder" \
+        --rounds "$rounds" "$@" >"$work/ours"; then
+        cat "$work/ours"
+        exit 1
+    fi
+    cat "$work/ours"
+    awk '!/^#/ && $1 + 0 {
+        printf "{\"name\": \"checkpoint\", \"mib\": %s, \"ranks\": %d, \"save_gb_per_s\": %s, ", $1, $2, $3
+        printf "\"save_to_fio\": %s, \"save_mib\": %s, \"load_gb_per_s\": %s, ", $5, $6, $7
+        printf "\"load_to_fio\": %s, \"load_mib\": %s}\n", $9, $10 }' "$work/ours" >>"$out"
+}
+# DeepSpeed compiles its kernels when it runs for the first time, which takes minutes.
+peer() {  # FRAMEWORK RANKS MIB SAVE LOAD: ours in GB/s, of so many MiB
+    PATH="$(dirname "$peers"):$PATH" timeout 900 "$peers" -m torch.distributed.run --nproc-per-node "$2" \
+        dev/bench/peers_checkpoint.py "$1" "$folder" "$rounds" 2>"$work/err" | grep '^{' >"$work/peer" ||
+        { echo "peer $1 failed:"; tail -n 3 "$work/err"; return 0; }
+    sed "s/{\"name\": \"/{\"ranks\": $2, \"name\": \"checkpoint-/" "$work/peer" >>"$out"
+    tr -d '{}",:' <"$work/peer" | awk -v ranks="$2" -v mib="$3" -v save="$4" -v load="$5" '{
+        for (i = 1; i < NF; i += 2) x[$i] = $(i + 1)
+        bytes = mib * 1048576 / 1e9
+        printf "%10.1f %6d %8.3f %24.1f %8.3f %24.1f  %s; ours: %.1f and %.1f times as fast\n", mib, ranks,
+            bytes / x["save_s"], x["save_mib"], bytes / x["load_s"], x["load_mib"], x["name"],
+            save * x["save_s"] / bytes, load * x["load_s"] / bytes }'
+}
+
+machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc --all) cores"
+echo "checkpoints; machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
+head=
+for ranks in 1 2; do
+    # shellcheck disable=SC2086
+    ours $ranks --layers 4 --channels 192 $head
+    head=--no-head
+    ours $ranks $head
+    [ -n "$peers" ] || continue
+    read -r mib _ save _ _ _ load _ < <(tail -n 1 "$work/ours")
+    for framework in dcp deepspeed; do peer $framework $ranks "$mib" "$save" "$load"; done
+done
