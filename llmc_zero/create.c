@@ -1,4 +1,5 @@
 // zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
+#include "checkpoint/save_later.h"
 #include "grads.h"
 #include "params.h"
 #include "step.h"
@@ -85,6 +86,8 @@ static int create_states(zero *z) {
     ZERO_TRY(open_across(z));
     ZERO_TRY(params_create(z));
     if (z->config.inference) return 0;
+    const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
+    if (copy->blocks && !(z->save_copy = memory_alloc_pinned(&z->memory, copy))) return ZERO_ERR_MEMORY;
     ZERO_TRY(grads_create(z));
     return step_create(z);
 }
@@ -162,6 +165,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 }
 
 static void destroy(zero *z, int clean) {
+    save_later_drop(z);
     tasks_close(&z->tasks);
     state_files_close(z->files);  // it may still be moving what the units have asked for
     clean = clean && !z->tasks.failed;

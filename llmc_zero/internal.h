@@ -115,8 +115,10 @@ struct zero {
     int update_at;        // which of them is updated now
     int delays;           // the last update is delayed: it leaves the parameters as they are
     int unpublished;      // its masters have not been made parameters yet
-    int untouched;        // the states are all 0, as zero_create has made them
-    int begins_ahead;     // 1: a piece is opened while the one before is updated
+    char *save_copy;      // room for this rank's file of a checkpoint; NULL: not wanted
+    struct save_later *later;  // a save that has begun and not ended; NULL: none
+    int untouched;             // the states are all 0, as zero_create has made them
+    int begins_ahead;          // 1: a piece is opened while the one before is updated
     state_part opened[2][STATES];
     int window;                                     // the one of the two that is opened next
     schedule schedule;                              // of the uses that read parameters

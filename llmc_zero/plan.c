@@ -168,7 +168,14 @@ static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     }
 }
 
+// The image of this rank's file: masters and moments in fp32.
+static void plan_saving(plan *p, const zero_config *c, const layout *l) {
+    const size_t bytes = 3 * sizeof(float) * l->shard_elems;
+    if (c->async_save) p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints", bytes);
+}
+
 static void plan_training(plan *p, const zero_config *c, const layout *l) {
+    plan_saving(p, c, l);
     plan_gradients(p, c, l);
     plan_optimizer(p, c, l);
     plan_tables(p, c, l);

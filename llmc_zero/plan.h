@@ -24,6 +24,7 @@ typedef enum {
     PLAN_PARAMETERS,
     PLAN_SHARED_SLOTS,  // stage 3, a block for each unit used more than once: see plan_for_unit
     PLAN_SLOTS,
+    PLAN_SAVE_COPY,  // the image of this rank's file of a checkpoint
     PLAN_GRADIENTS,
     PLAN_BUCKETS,
     PLAN_SHARED_BUCKETS,  // as PLAN_SHARED_SLOTS

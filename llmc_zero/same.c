@@ -97,6 +97,7 @@ static const struct {
     FIELD(reduce_bucket_size, WIDE),
     FIELD(prefetch, NUMBER),
     FIELD(max_open, NUMBER),
+    FIELD(async_save, NUMBER),
     // what carries them; the shortest limit would hold for all
     FIELD(comm.window_bytes, WIDE),
     FIELD(comm.shared_window, NUMBER),

@@ -180,6 +180,7 @@ typedef struct {
     int max_open;                // stage 3: single-use units that can always be open at once, 1 to 1024
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer takes itself, counted by zero_create when it
                            // refuses what does not fit into memory
+    int async_save;        // 1: host memory for a copy of this rank's masters and moments: zero_save_begin
     int overlap;           // 1: collectives run while the trainer computes; 0: where they are asked for
     zero_numbers_config numbers;
     zero_comm_config comm;
@@ -314,6 +315,15 @@ int zero_save(zero *z, const char *path, const char *text);
 // (collective) Returns 0 if what zero_save would write is finite, else ZERO_ERR_ARGUMENT likewise. Outside of
 // a step.
 int zero_check_finite(zero *z);
+// (collective) Returns 0 when the states are copied, and threads write the copy as zero_save would write
+// them: training goes on. The folder has the checkpoint that it had until zero_save_end. A save that has
+// begun before is ended first. With async_save.
+int zero_save_begin(zero *z, const char *path, const char *text);
+// (collective) Ends it, once all ranks have written: *complete (NULL is allowed) is 1 when the checkpoint is
+// on disk, or none has begun. wait 0: it is 0 where a rank still writes. An error is that of the save, which
+// is over, and the folder has the checkpoint that it had. zero_save ends one too; zero_destroy drops it.
+// Outside of a step.
+int zero_save_end(zero *z, int wait, int *complete);
 // (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
 // ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
 // NULL. ZERO_ERR_IO on all ranks, before any change: missing or damaged; ZERO_ERR_ARGUMENT: of another model.

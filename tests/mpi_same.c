@@ -97,6 +97,7 @@ static void check_settings(void) {
     SETTING(reduce_bucket_size, 1LL << 40, "1099511627776", "0");
     SETTING(prefetch, 2, "2", "1");
     SETTING(max_open, 3, "3", "1");
+    SETTING(async_save, 1, "1", "0");
     SETTING(comm.window_bytes, 65536, "65536", "0");
     SETTING(comm.shared_window, 0, "0", "1");
     SETTING(comm.nccl, 0, "0", "-1");

@@ -32,6 +32,7 @@ static const Setting table[] = {
     SETTING(reduce_bucket_size, WIDE),
     SETTING(prefetch, NUMBER),
     SETTING(max_open, NUMBER),
+    SETTING(async_save, NUMBER),
     SETTING(inference, NUMBER),
     SETTING(overlap, NUMBER),
     SETTING(numbers.dtype, DTYPE),

@@ -15,7 +15,7 @@ int blocks_begin(block_reader *b, const manifest *m) {
     const int64_t block = m->block_bytes, each = block < RING_BYTES ? RING_BYTES / block * block : block;
     const int64_t n = RING_BUFFERS * (int64_t)RING_BYTES / each;
     *b = (block_reader){ .m = m, .needs_until = INT64_MAX, .until = INT64_MAX, .file = -1, .block = -1 };
-    return ring_make(&b->ring, m->path, n < 2 ? 2 : (int)n, each);
+    return ring_make(&b->ring, m->path, n < 2 ? 2 : (int)n, each, NULL);
 }
 
 // -------- the file

@@ -25,8 +25,9 @@ static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
 }
 
 // Returns the whole text, to be freed, of a checkpoint that this plugin has written in these files; NULL
-// without memory. trainer: an object.
-char *manifest_write(const zero *z, const manifest_file *files, const json_t *trainer);
+// without memory. scale: of when the states were read. trainer: an object.
+char *manifest_write(const zero *z, const manifest_file *files, const loss_scale *scale,
+                     const json_t *trainer);
 
 // Parses JSON without duplicate keys. Jansson 2.14 loses a character of a text without a word where memory
 // runs out within it, so the text is parsed twice. Returns NULL with *e.

@@ -83,12 +83,13 @@ static json_t *scale_of(const loss_scale *s) {
                      "last_overflow", (json_int_t)s->last_overflow, "left", s->left);
 }
 
-static json_t *describe(const zero *z, const manifest_file *files, const json_t *trainer) {
+static json_t *describe(const zero *z, const manifest_file *files, const loss_scale *scale,
+                        const json_t *trainer) {
     const layout *l = &z->layout;
     return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
                      dtype_name(z->config.numbers.dtype), "masters", z->states[ZERO_MASTER].kept, "ranks",
-                     l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(&z->scale), "tensors",
+                     l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(scale), "tensors",
                      all_tensors(l), "units", all_units(l), "files", all_files(files, l->ranks), "trainer",
                      trainer);
 }
@@ -118,10 +119,11 @@ static int print_all(FILE *f, json_t *root) {
     return ferror(f);
 }
 
-char *manifest_write(const zero *z, const manifest_file *files, const json_t *trainer) {
+char *manifest_write(const zero *z, const manifest_file *files, const loss_scale *scale,
+                     const json_t *trainer) {
     char *text = NULL;
     size_t bytes = 0;
-    json_t *root = describe(z, files, (json_t *)trainer);
+    json_t *root = describe(z, files, scale, (json_t *)trainer);
     FILE *f = root ? open_memstream(&text, &bytes) : NULL;
     int failed = !f || print_all(f, root) || fflush(f);
     if (!failed) fprintf(f, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, bytes));

@@ -6,14 +6,15 @@ enum { THREADS = 4 };  // that read and write
 
 // Pages of 2 MiB reach a disk in fewer pieces. They are not from malloc: a disk that does not answer may
 // still use them after they have been given back.
-int ring_make(ring *r, const char *path, int n, int64_t each) {
+int ring_make(ring *r, const char *path, int n, int64_t each, char *memory) {
     const size_t bytes = (size_t)(n * each);
-    *r = (ring){ .n = n, .each = each, .transfers = calloc(n, sizeof *r->transfers) };
-    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *r = (ring){ .n = n, .each = each, .memory = memory, .given = memory != NULL };
+    r->transfers = calloc(n, sizeof *r->transfers);
+    if (!memory) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) r->memory = memory;
     if (!r->memory || !r->transfers)
         return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for %zu bytes of buffers", path, bytes);
-    madvise(r->memory, bytes, MADV_HUGEPAGE);  // a wish only
+    if (!r->given) madvise(r->memory, bytes, MADV_HUGEPAGE);  // a wish only
     return 0;
 }
 
@@ -52,6 +53,6 @@ void ring_close(ring *r) {
 
 void ring_free(ring *r) {
     ring_close(r);
-    if (r->memory) munmap(r->memory, (size_t)(r->n * r->each));
+    if (r->memory && !r->given) munmap(r->memory, (size_t)(r->n * r->each));
     free(r->transfers);
 }

@@ -11,10 +11,12 @@ typedef struct {
     char *memory;              // (n, each)
     file_transfer *transfers;  // (n)
     file_engine *engine;       // NULL: no file is open
+    int given;                 // 1: the memory is the caller's
 } ring;
 
-// Returns 0, or ZERO_ERR_MEMORY naming the path. ring_free comes next in any case.
-int ring_make(ring *r, const char *path, int n, int64_t each);
+// Returns 0, or ZERO_ERR_MEMORY naming the path. ring_free comes next in any case. memory: of all buffers;
+// NULL: it is allocated.
+int ring_make(ring *r, const char *path, int n, int64_t each, char *memory);
 // Returns 0: transfers are those of this file. bytes: whole pages. reserve: 1: to be written, and the disk
 // keeps space for them. timeout_s: the disk must answer within.
 int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve, double timeout_s);

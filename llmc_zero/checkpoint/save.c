@@ -4,7 +4,7 @@
 #include "../params.h"
 #include "../uses.h"
 #include "finite.h"
-#include "writer.h"
+#include "save.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,17 +13,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-typedef struct {
-    zero *z;
-    const char *folder;
-    uint64_t number;       // in the names of the files of this save
-    manifest_file *files;  // (ranks)
-    saved_part *parts;     // (ranks, n_units)
-    uint64_t *digests;     // of the blocks of all files, of which each rank makes its own
-    char path[PATH_MAX];   // of this rank's file
-    file_writer own;
-} save;
 
 // -------- the files' names and sizes
 
@@ -50,7 +39,8 @@ static int describe_files(save *s) {
     return 0;
 }
 
-static void free_save(save *s) {
+void save_free(save *s) {
+    json_decref(s->trainer);
     free(s->files);
     free(s->parts);
     free(s->digests);
@@ -113,12 +103,11 @@ static int put_piece(void *ctx, int saved, state_range r) {
     return 0;
 }
 
-static int write_own(save *s) {
+int save_states(save *s, char *copy) {
     zero *z = s->z;
     const manifest_file *f = &s->files[z->net.rank];
-    int rc = writer_begin(&s->own, s->path, f->bytes, f->digests, z->config.comm.timeout_s);
-    if (!rc) rc = visit_parts(z, 0, put_piece, s);
-    return writer_end(&s->own, rc);
+    ZERO_TRY(writer_begin(&s->own, s->path, f->bytes, f->digests, copy, z->config.comm.timeout_s));
+    return visit_parts(z, 0, put_piece, s);
 }
 
 // -------- the manifest
@@ -177,12 +166,12 @@ static void withdraw(const save *s, const char *temporary) {
 
 // Once the manifest has its name the new checkpoint is the one that counts, so nothing of it is removed any
 // more, even if it is not known to be on disk.
-static int commit(const save *s, const json_t *trainer) {
+static int commit(const save *s) {
     char path[PATH_MAX], temporary[PATH_MAX], name[FILE_NAME];
     snprintf(name, sizeof name, "." MANIFEST ".%016llx", (unsigned long long)s->number);
     ZERO_TRY(folder_path(path, s->folder, MANIFEST));
     ZERO_TRY(folder_path(temporary, s->folder, name));
-    char *text = manifest_write(s->z, s->files, trainer);
+    char *text = manifest_write(s->z, s->files, &s->scale, s->trainer);
     int rc = text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for it, or a name is not UTF-8", path);
     for (int r = 0; r < s->z->layout.ranks && !rc; r++) rc = check_file(s, &s->files[r]);
     if (!rc) rc = write_manifest(s, temporary, text);
@@ -198,34 +187,46 @@ static int commit(const save *s, const json_t *trainer) {
     return folder_clean(s->folder, keep_own, s);
 }
 
-static int parse_trainer(const char *text, json_t **trainer) {
+// -------- all of it
+
+static int parse_trainer(const char *caller, const char *text, json_t **trainer) {
     json_error_t e;
     if (!text) text = "{}";
     *trainer = manifest_parse(text, strlen(text), &e);
     if (json_is_object(*trainer)) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "zero_save: the trainer's text is not a JSON object: %s at line %d",
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s: the trainer's text is not a JSON object: %s at line %d", caller,
                      *trainer ? "another value" : e.text, e.line);
 }
 
-int zero_save(zero *z, const char *path, const char *text) {
-    ZERO_TRY(uses_may_train(z, "zero_save"));
-    ZERO_TRY(uses_outside_step(z, "zero_save"));
+int save_open(save *s, zero *z, const char *caller, const char *path, const char *text) {
+    *s = (save){ .z = z, .scale = z->scale };
+    int n = snprintf(s->folder, sizeof s->folder, "%s", path);
     // A run that goes on from the file has the parameters that its masters make, so this one has them too.
     ZERO_TRY(zero_finish_update(z));
     ZERO_TRY(params_complete(z));
-    save s = { .z = z, .folder = path };
-    json_t *trainer = NULL;
-    int rc = agree(z, parse_trainer(text, &trainer));
-    if (!rc) rc = prepare(&s);
-    if (!rc) {
-        int written = write_own(&s);
-        rc = agree(z, written);
-        if (rc && !written) unlink(s.path);  // another rank has failed
-    }
-    if (!rc) rc = share_digests(&s);
-    if (!rc) rc = agree(z, z->net.rank ? 0 : commit(&s, trainer));
-    json_decref(trainer);
-    free_save(&s);
+    int rc = parse_trainer(caller, text, &s->trainer);
+    if (n >= PATH_MAX) rc = zero_fail(ZERO_ERR_ARGUMENT, "%s: %.64s...: the name is too long", caller, path);
+    ZERO_TRY(agree(z, rc));
+    return prepare(s);
+}
+
+int save_commit(save *s, int rc) {
+    zero *z = s->z;
+    const int written = rc;
+    rc = agree(z, written);
+    if (rc && !written) unlink(s->path);  // another rank has failed
+    if (!rc) rc = share_digests(s);
+    return rc ? rc : agree(z, z->net.rank ? 0 : commit(s));
+}
+
+int zero_save(zero *z, const char *path, const char *text) {
+    save s;
+    ZERO_TRY(uses_may_train(z, "zero_save"));
+    ZERO_TRY(uses_outside_step(z, "zero_save"));
+    ZERO_TRY(zero_save_end(z, 1, NULL));
+    int rc = save_open(&s, z, "zero_save", path, text);
+    if (!rc) rc = save_commit(&s, writer_end(&s.own, save_states(&s, NULL)));
+    save_free(&s);
     return rc;
 }
 

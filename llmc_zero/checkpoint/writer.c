@@ -9,10 +9,12 @@
 
 _Static_assert(RING_BYTES % BLOCK_BYTES == 0, "a buffer holds whole blocks");
 
-int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, double timeout_s) {
+int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
+                 double timeout_s) {
+    const int64_t buffers = copy ? bytes / RING_BYTES + 1 : RING_BUFFERS;
     *w = (file_writer){ .fd = -1, .bytes = bytes, .digests = digests };
     snprintf(w->path, sizeof w->path, "%s", path);
-    ZERO_TRY(ring_make(&w->ring, path, RING_BUFFERS, RING_BYTES));
+    ZERO_TRY(ring_make(&w->ring, path, (int)buffers, RING_BYTES, copy));
     ZERO_TRY(folder_create_file(path, &w->fd));
     return ring_open(&w->ring, w->fd, path, ring_whole_pages(bytes), 1, timeout_s);
 }

@@ -1,7 +1,7 @@
 // Writes a file of a checkpoint past the page cache. The disk takes full buffers while the caller fills the
 // next one, and each block's digest is computed while the block is in the processor's cache.
 //
-//     writer_begin(&w, path, bytes, digests, buffers, timeout_s);
+//     writer_begin(&w, path, bytes, digests, NULL, timeout_s);
 //     until all bytes are there:
 //         writer_room(&w, &to, &room); ... put up to `room` bytes there ... writer_filled(&w, filled);
 //     writer_end(&w, rc);
@@ -20,8 +20,10 @@ typedef struct {
 } file_writer;
 
 // Returns 0 with a new file and space for its bytes reserved. writer_end comes next in any case. digests: of
-// all blocks, the caller's. timeout_s: the disk must answer within.
-int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, double timeout_s);
+// all blocks, the caller's. copy: whole pages for all bytes, so that the disk is waited for at the end only;
+// NULL: a few buffers. timeout_s: the disk must answer within.
+int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
+                 double timeout_s);
 // Returns 0 and memory for the next bytes, a multiple of 4 but at the end of the file. Waits for the disk
 // where all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);

@@ -1,0 +1,110 @@
+// zero_save_begin copies this rank's states into the image of its file, and a thread sees to it that the
+// image comes to the disk. The commit needs all ranks, so zero_save_end makes it, when all have written
+// theirs. Until then the folder has the checkpoint that it had.
+#include "../params.h"
+#include "../uses.h"
+#include "save.h"
+#include "save_later.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct save_later {
+    save save;
+    pthread_t thread;
+    int started;
+    atomic_int written;    // 1: the thread is through, and has set the next two
+    int rc;                // of writer_end
+    zero_failure failure;  // the sentence is the thread's own
+};
+
+static void *write_copy(void *arg) {
+    struct save_later *l = arg;
+    l->rc = writer_end(&l->save.own, 0);
+    if (l->rc) l->failure = *zero_last_failure();
+    atomic_store(&l->written, 1);
+    return NULL;
+}
+
+static void join(struct save_later *l) {
+    if (l->started) pthread_join(l->thread, NULL);
+    l->started = 0;
+}
+
+static void drop(zero *z) {
+    join(z->later);
+    save_free(&z->later->save);
+    free(z->later);
+    z->later = NULL;
+}
+
+void save_later_drop(zero *z) {
+    if (!z->later) return;
+    join(z->later);
+    unlink(z->later->save.path);
+    drop(z);
+}
+
+// -------- the begin
+
+static int start_thread(struct save_later *l) {
+    int error = pthread_create(&l->thread, NULL, write_copy, l);
+    l->started = !error;
+    return error ? zero_fail(ZERO_ERR_MEMORY, "%s: no thread to write it: %s", l->save.path, strerror(error))
+                 : 0;
+}
+
+static int begin(struct save_later *l, zero *z, const char *path, const char *text) {
+    ZERO_TRY(save_open(&l->save, z, "zero_save_begin", path, text));
+    int own = save_states(&l->save, z->save_copy);
+    if (!own) own = start_thread(l);
+    if (!l->started) own = writer_end(&l->save.own, own);
+    int rc = agree(z, own);
+    if (!rc || own) return rc;
+    join(l);  // another rank has failed
+    unlink(l->save.path);
+    return rc;
+}
+
+int zero_save_begin(zero *z, const char *path, const char *text) {
+    ZERO_TRY(uses_may_train(z, "zero_save_begin"));
+    ZERO_TRY(uses_outside_step(z, "zero_save_begin"));
+    if (!z->save_copy)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "async_save",
+                                 " is 0, and zero_save_begin needs the memory that 1 reserves");
+    ZERO_TRY(zero_save_end(z, 1, NULL));
+    struct save_later *l = calloc(1, sizeof *l);
+    ZERO_TRY(agree(z, l ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path)));
+    z->later = l;
+    int rc = begin(l, z, path, text);
+    if (rc) drop(z);
+    return rc;
+}
+
+// -------- the end
+
+// Sets *all if every rank's file is on disk, or has failed to get there.
+static int all_written(zero *z, int *all) {
+    double mine = atomic_load(&z->later->written), theirs[z->comm.group.ranks];
+    ZERO_TRY(share_values(z, &mine, theirs, 1));
+    *all = 1;
+    for (int r = 0; r < z->comm.group.ranks; r++) *all &= theirs[r] != 0;
+    return 0;
+}
+
+int zero_save_end(zero *z, int wait, int *complete) {
+    struct save_later *l = z->later;
+    int all = 1;
+    if (complete) *complete = !l;
+    if (!l) return 0;
+    ZERO_TRY(uses_outside_step(z, "zero_save_end"));
+    if (!wait) ZERO_TRY(all_written(z, &all));
+    if (!all) return 0;
+    join(l);
+    int rc = save_commit(&l->save, l->rc ? zero_fail_again(&l->failure) : 0);
+    drop(z);
+    if (complete) *complete = !rc;
+    return rc;
+}
