@@ -34,7 +34,7 @@
 #include "trainer/alike.h"
 // defines: Answers, answers_*
 #include "trainer/answers.h"
-// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint
+// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint
 #include "trainer/checkpoint.h"
 // defines: print_config
 #include "trainer/config_table.h"
@@ -597,6 +597,7 @@ static void train(Trainer *t) {
         const int last = run.step == t->data.steps;
         if (last) zero_check(zero_finish_update(run.z));
         between_steps(t);
+        end_checkpoint(run.step == t->data.steps);
         bar_show();  // below what was printed
         if (last || stop_is_asked()) return;
         double start = now();

@@ -12,6 +12,7 @@
 #include "folder_lock.h"
 #include "logs.h"
 #include "options.h"
+#include "report.h"
 #include "run.h"
 
 // --------
@@ -540,17 +541,41 @@ static void withdraw(const char *path, int step) {
     if (!is_there(path)) remove_file(checkpoint_model(step));
 }
 
-static void save_states(const char *path, const char *text, int step) {
-    int rc = zero_save(run.z, path, text);
+// rc: of a function that saves.
+static void check_saved(int rc, int step) {
+    char path[OUTPUT_PATH];
     if (!rc) return;
     zero_failure failure = *zero_last_failure();
+    output_path(path, "step_%08d", step);
     if (rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE) withdraw(path, step);
     die_after_failure(&failure);
+}
+
+static void note_complete(int step) {
+    note_saved(step);
+    if (run.rank == 0 && opt.checkpoints_keep) prune(step);
+}
+
+static int beside = -1;  // the step of the checkpoint that is written beside training; -1: none is
+static double began;
+
+void end_checkpoint(int wait) {
+    int complete;
+    if (beside < 0) return;
+    run.saving = beside;
+    check_saved(zero_save_end(run.z, wait, &complete), beside);
+    run.saving = -1;
+    if (!complete) return;
+    print0("the checkpoint of step %d is complete, %.2f s after its beginning\n", beside, now() - began);
+    note_complete(beside);
+    beside = -1;
 }
 
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state) {
     const int step = state->step;
     char path[OUTPUT_PATH];
+    end_checkpoint(1);
+    began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);
     leave_other_courses();
@@ -561,9 +586,11 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     gpt2_check(
         gpt2_file_write(checkpoint_model(step), &model->config, stored, give_values, NULL, run.rank == 0));
     char *text = saved_run_write(model, data, state, run.rank == 0 ? checkpoint_model(step) : NULL);
-    save_states(path, text, step);
+    check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);
     free(text);
-    note_saved(step);
-    if (run.rank == 0 && opt.checkpoints_keep) prune(step);
     run.saving = -1;
+    if (opt.async_save)
+        beside = step;
+    else
+        note_complete(step);
 }

@@ -44,8 +44,13 @@ int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx);
 int checkpoint_check_model(const char *path);
 
 // (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep. The
-// first one sets aside complete ones of later steps than the run goes on from, as abandoned_%08d/.
+// first one sets aside complete ones of later steps than the run goes on from, as abandoned_%08d/. With
+// --async-save the states are copied only, and end_checkpoint ends it.
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state);
+
+// (collective) Ends the one that has begun, if there is one and all ranks have written it. wait: 1: waits
+// until they have. Between two steps.
+void end_checkpoint(int wait);
 
 // (collective) Reads parameters, optimizer state and *state from the chosen checkpoint, or, where its states
 // are damaged, from the newest older one that is good.

@@ -160,6 +160,8 @@ const Option option_table[] = {
     { "-nk", INT, &opt.checkpoints_keep, 0, 1e9, "keep the last so many checkpoints (default 0: all)" },
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9,
       "checkpoints at multiples of this are never removed (default 0: none)" },
+    { "--async-save", FLAG, &opt.async_save, 0, 0,
+      "go on training while a checkpoint is written, from a copy in memory" },
     { "-y", INT, &opt.resume, 0, 1,
       "1: resume from the last complete checkpoint in -o, if there is one (default 0: a\n"
       "folder of an earlier run is refused)" },
@@ -407,6 +409,8 @@ static void check_combinations(void) {
             "folder of "
             "checkpoints",
             opt.prompts);
+    if (opt.async_save && !opt.checkpoint_every)
+        die("option --async-save: there are no checkpoints to write; -n N saves one every N steps");
     if ((opt.checkpoint_every || opt.resume) && !opt.output)
         die("options -n and -y need a folder: add -o FOLDER");
 }

@@ -52,7 +52,7 @@ typedef struct {
     int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
     int resume;                                                // -y
     const char *resume_path;                                   // NULL: none
-    int resume_anyway;
+    int resume_anyway, async_save;
     int val_every, val_batches;           // -v, -m
     int sample_every, sample_tokens;      // -s, -g
     const char *prompts;                  // NULL: the run trains

@@ -11,6 +11,7 @@ static const struct { const char *setting, *option; } table[] = {
     { "reduce_bucket_size",      "--bucket" },
     { "prefetch",                "--prefetch" },
     { "overlap",                 "--overlap" },
+    { "async_save",              "--async-save" },
     { "numbers.dtype",           "--dtype" },
     { "numbers.no_master",       "-w" },
     { "numbers.rounding_seed",   "--seed" },

@@ -42,6 +42,7 @@ zero_config settings_of_options(void) {
     config.reduce_bucket_size = (int64_t)opt.bucket;
     config.prefetch = opt.prefetch;
     config.overlap = run.overlap;
+    config.async_save = opt.async_save;
     config.comm.window_bytes = (int64_t)opt.window;
     config.comm.shared_window = !opt.messages;
     config.comm.nccl = !strcmp(opt.comm, "auto") ? -1 : !strcmp(opt.comm, "nccl");
