@@ -14,6 +14,7 @@
 #   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
 #   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
 #   mpi_large   checkpoints of many requests to the disk, each of which may fail
+#   mpi_async   saves that go on while training does; async_save.sh   the same from outside
 #   mpi_checkpoint  saving and loading; checkpoints.sh   from each number of ranks to each other
 #   signals.sh  runs that are stopped and made to save
 #   export.sh   a checkpoint, llm.c's file and Hugging Face's folder become each other
@@ -153,6 +154,7 @@ else
 fi
 for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_large.3 60 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
+run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
 run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $build/tests/mpi_zero 'same bits'"
@@ -160,6 +162,7 @@ run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 if [ -z "$short" ]; then
     for np in 1 3; do run "cuda.mpi_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
     run cuda.mpi_tiers_device.2 300 bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
+    run async_save 60 tests/async_save.sh "$trainer"
     end_lanes one_core waiting
     # alone, since it looks at what the system has
     run trainer.memory 120 tests/trainer.sh "$trainer" memory
