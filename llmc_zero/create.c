@@ -1,5 +1,5 @@
 // zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
-#include "checkpoint/save_later.h"
+#include "checkpoint/save_calls.h"
 #include "grads.h"
 #include "params.h"
 #include "step.h"

@@ -6,7 +6,8 @@ training has them, in PyTorch on CPUs.
                deepspeed (ZeRO-3: save_checkpoint, load_checkpoint)
 
 The states are fp32 masters and two moments. Each round saves to a new folder until all is synced to the disk,
-drops it from the page cache, and loads it. It prints one JSON line: the medians in seconds, and the most that a rank had resident during either beyond what it had before, in MiB.
+drops it from the page cache, and loads it. It prints one JSON line: the medians in seconds, and the most that
+a rank had resident during either beyond what it had before, in MiB.
 """
 import json
 import os

@@ -219,17 +219,6 @@ int save_commit(save *s, int rc) {
     return rc ? rc : agree(z, z->net.rank ? 0 : commit(s));
 }
 
-int zero_save(zero *z, const char *path, const char *text) {
-    save s;
-    ZERO_TRY(uses_may_train(z, "zero_save"));
-    ZERO_TRY(uses_outside_step(z, "zero_save"));
-    ZERO_TRY(zero_save_end(z, 1, NULL));
-    int rc = save_open(&s, z, "zero_save", path, text);
-    if (!rc) rc = save_commit(&s, writer_end(&s.own, save_states(&s, NULL)));
-    save_free(&s);
-    return rc;
-}
-
 int zero_checkpoint_remove(const char *path) {
     char manifest[PATH_MAX];
     struct stat st;

@@ -183,7 +183,7 @@ static int reserve(const file_folder *f, int64_t bytes) {
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)bytes) {
         zero_fail(ZERO_ERR_IO, "%s: the file needs %.1f MiB, and this process may write %.1f MiB to a file",
                   f->path, (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
-        return zero_failed_advice("raise the limit (ulimit -f), or name more folders");
+        return zero_failed_advice("raise the limit (ulimit -f)%s", f->opened ? ", or name more folders" : "");
     }
     long allowed = file_allowed(FILE_RESERVE, 1);
     int error = allowed < 0 ? (int)-allowed : ftruncate(f->fd, FILE_ALIGN) ? errno : 0;

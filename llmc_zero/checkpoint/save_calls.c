@@ -1,10 +1,10 @@
-// zero_save_begin copies this rank's states into the image of its file, and a thread sees to it that the
-// image comes to the disk. The commit needs all ranks, so zero_save_end makes it, when all have written
-// theirs. Until then the folder has the checkpoint that it had.
+// zero_save writes the states at once. zero_save_begin copies this rank's states into the image of its file,
+// and a thread writes the image to the disk. The commit needs all ranks, so zero_save_end makes it, when all
+// have written theirs. Until then the folder has the checkpoint that it had.
 #include "../params.h"
 #include "../uses.h"
 #include "save.h"
-#include "save_later.h"
+#include "save_calls.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -45,6 +45,19 @@ void save_later_drop(zero *z) {
     join(z->later);
     unlink(z->later->save.path);
     drop(z);
+}
+
+// -------- at once
+
+int zero_save(zero *z, const char *path, const char *text) {
+    save s;
+    ZERO_TRY(uses_may_train(z, "zero_save"));
+    ZERO_TRY(uses_outside_step(z, "zero_save"));
+    ZERO_TRY(zero_save_end(z, 1, NULL));
+    int rc = save_open(&s, z, "zero_save", path, text);
+    if (!rc) rc = save_commit(&s, writer_end(&s.own, save_states(&s, NULL)));
+    save_free(&s);
+    return rc;
 }
 
 // -------- the begin

@@ -1,6 +1,6 @@
 // A save that goes on while the trainer does: its states have been copied, and threads write the copy.
-#ifndef LLMC_ZERO_CHECKPOINT_SAVE_LATER_H
-#define LLMC_ZERO_CHECKPOINT_SAVE_LATER_H
+#ifndef LLMC_ZERO_CHECKPOINT_SAVE_CALLS_H
+#define LLMC_ZERO_CHECKPOINT_SAVE_CALLS_H
 #include "../zero.h"
 
 // For zero_destroy: waits for the threads, and removes what this rank has written of a save that has not
