@@ -85,7 +85,7 @@ step() {
         cut=yes
     fi
     forget "$name"
-    rm -rf "${out:?}/runs/$name"    # of a run that was cut short: the trainer does not begin another one there
+    rm -rf "${out:?}/runs/$name"    # of a run that was cut short: no other one may begin there
     say "$name ... at most $limit s"
     timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null &
     job=$!
