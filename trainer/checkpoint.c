@@ -417,28 +417,40 @@ static void remove_file(const char *path) {
     if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
 }
 
-// First what makes it complete, then the state files of all ranks.
-static void remove_old(int step) {
-    char path[OUTPUT_PATH], prefix[64];
-    path_in(path, opt.output, "DONE_%08d", step);
-    remove_file(path);
-    snprintf(prefix, sizeof prefix, "state_%08d_", step);
+// Removes the files whose names begin and end so.
+static void remove_files(const char *prefix, const char *suffix) {
+    char path[OUTPUT_PATH];
+    const size_t begins = strlen(prefix), ends = strlen(suffix);
     DIR *dir = opendir(opt.output);
     if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
-        if (strncmp(e->d_name, prefix, strlen(prefix))) continue;
+        const size_t n = strlen(e->d_name);
+        if (n < begins + ends || strncmp(e->d_name, prefix, begins)) continue;
+        if (strcmp(e->d_name + n - ends, suffix)) continue;
         output_path(path, "%s", e->d_name);
         remove_file(path);
     }
     if (dir) closedir(dir);
 }
 
+// First what makes it complete, then the state files of all ranks.
+static void remove_old(int step) {
+    char path[OUTPUT_PATH], prefix[64];
+    path_in(path, opt.output, "DONE_%08d", step);
+    remove_file(path);
+    snprintf(prefix, sizeof prefix, "state_%08d_", step);
+    remove_files(prefix, "");
+}
+
 // The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
 // An old checkpoint does not resume without that.
 static void remove_checkpoint(const Found *f) {
     char path[OUTPUT_PATH];
+    char temporary[64];  // what saves that died have left of the model file
     path_in(path, opt.output, "step_%08d", f->step);
+    snprintf(temporary, sizeof temporary, "model_%08d.bin.", f->step);
     if (f->old) remove_old(f->step);
+    remove_files(temporary, ".tmp");
     remove_file(checkpoint_model(f->step));
     if (!f->old && zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
 }
