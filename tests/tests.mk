@@ -1,6 +1,6 @@
 # The tests: one program each, which tests/run.sh runs.
-TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c) tests/power_loss.c) \
-            $(BUILD)/tests/test_readers
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c)) \
+            $(BUILD)/tests/power_loss $(BUILD)/tests/test_readers
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
 HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
