@@ -3,8 +3,9 @@
 # kind for every n, and writes also from then on; so does memory, and reads and writes transfer less than was
 # asked. The run ends with the reference's bits, or with one error message, and what it leaves resumes to the
 # reference's bits. tests/shim/disk.c makes calls fail.
-# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    (1 2) Without all: on one rank each call, but of
-# allocations the first and the last of each place in the program, and few of jansson's; on two ranks a few.
+# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    (1 2) Without all: on one rank each call with one
+# error, but of allocations the first and the last of each place in the program, and few of jansson's; on two
+# ranks a few of each.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
@@ -113,16 +114,22 @@ lane() {            # NUMBER: every so many-th line of the cases
 
 # ---- the cases
 
-# error_of KIND: what it fails with; more than one: each in turn
-error_of() {
+# errors_of KIND N: what the n-th call fails with; with all each in turn, else one of them
+errors_of() {
+    local errors
     case $1 in
-        write) echo 28 5 short ;;               # ENOSPC, EIO
-        read) echo 5 short ;;
-        open | opendir) echo 24 ;;              # EMFILE
-        create | mkdir) echo 28 ;;
-        malloc | json) echo 12 ;;
-        *) echo 5 ;;
+        write) errors=(28 5 short) ;;           # ENOSPC, EIO
+        read) errors=(5 short) ;;
+        open | opendir) errors=(24) ;;          # EMFILE
+        create | mkdir) errors=(28) ;;
+        malloc | json) errors=(12) ;;
+        *) errors=(5) ;;
     esac
+    if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
+}
+# kinds PHASE CALLS: a run that begins from a model does nothing else that is new
+kinds() {
+    if [ "$1$all" = model ]; then echo open read stat close malloc; else sed 's/ .*//' "$2" | sort -u; fi
 }
 # numbers KIND RANKS CALLS: which calls of a kind fail
 numbers() {
@@ -145,9 +152,9 @@ cases() {
         echo "$1, $2 ranks: undisturbed it does not run: $(message "$dir/count")" >&2
         exit 1
     fi
-    for kind in $(sed 's/ .*//' "$calls" | sort -u); do
+    for kind in $(kinds "$1" "$calls"); do
         for n in $(numbers "$kind" "$2" "$calls"); do
-            for error in $(error_of "$kind"); do echo "$1 $2 $3 $kind $n $error"; done
+            for error in $(errors_of "$kind" "$n"); do echo "$1 $2 $3 $kind $n $error"; done
             # a disk that stays full
             [ "$kind" != write ] || [ $((n % 7)) != 1 ] || echo "$1 $2 $3 $kind $n+ 28"
         done
@@ -167,7 +174,7 @@ faults() {
     need "$bad of $all_cases: $(cat "$dir"/lane*.bad | head -n 40)" [ "$bad" = 0 ]
     end
     echo "   $all_cases calls failed: $(cat "$dir"/lane*.ends | sort | uniq -c |
-        awk '{ printf "%s%d runs ended with status %d", sep, $1, $2; sep = ", " }'); all resumed"
+        awk '{ printf "%s%d runs ended with status %s", sep, $1, $2; sep = ", " }'); all resumed"
 }
 
 for ranks in "${all_ranks[@]}"; do
