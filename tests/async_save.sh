@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # --async-save from outside: the same bits and checkpoints as without, its memory in the plan, and a run that
-# is killed while a checkpoint is being written goes on from the one before. Usage: tests/async_save.sh TRAINER
+# is killed while a checkpoint is written goes on from the one before. Usage: tests/async_save.sh TRAINER
 # shellcheck disable=SC2016
 set -u
 cd "$(dirname "$0")/.." || exit 1

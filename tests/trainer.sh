@@ -1082,7 +1082,7 @@ test_unlike() {
 }
 
 # A file size limit is a disk that is full, for one process: rank 1's file of states, or rank 0's model file.
-disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
+disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN WORDS
     local size=(-e "$5" --dtype "$6" --window 65536 -b 1)
     rm -rf "$dir/full" "$dir/unhindered"
     begin "disk full.$1.a checkpoint before"
@@ -1090,7 +1090,7 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
     need 'the unhindered run did not run' train "$2" unhindered "${size[@]}" -k constant -x 2
     end
     wrap="[ \$rank != $3 ] || ulimit -f $4;"
-    refused "disk full.$1" "$2" "$7" 'File too large' -- "${size[@]}" -k constant -x 2 -n 1 -y 1 \
+    refused "disk full.$1" "$2" "$7" "$8" -- "${size[@]}" -k constant -x 2 -n 1 -y 1 \
         -o "$dir/full"
     wrap=
     begin "disk full.$1.nothing half done, nothing lost"
@@ -1105,9 +1105,10 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN
 test_disk_full() {
     # the limit must leave room for what MPI and the window keep in /dev/shm, so that these models are larger
     # than others here
-    disk_full 'model file' 2 0 20480 l4h4c384v257t32 fp32 model_00000002.bin
-    disk_full 'state of rank 1' 2 1 20480 l4h4c384v257t32 bf16 step_00000002/rank00001
-    disk_full 'one rank' 0 0 256 l2h2c64v257t32 fp32 model_00000002.bin
+    disk_full 'model file' 2 0 20480 l4h4c384v257t32 fp32 model_00000002.bin 'File too large'
+    disk_full 'state of rank 1' 2 1 20480 l4h4c384v257t32 bf16 step_00000002/rank00001 \
+        'may write 20.0 MiB to a file'
+    disk_full 'one rank' 0 0 256 l2h2c64v257t32 fp32 model_00000002.bin 'File too large'
 }
 
 # ---- dying ranks
