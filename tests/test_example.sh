@@ -140,7 +140,7 @@ fi
 begin 'docs.api.md is made from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is not what dev/make_api.sh makes of zero.h: run it' cmp -s "$dir/api.md" docs/api.md
-headers=(llmc_zero/zero.h llmc_zero/zero_job.h llmc_zero/zero_plan.h llmc_zero/zero_deepspeed.h)
+headers=(llmc_zero/zero{,_checkpoint,_job,_plan,_deepspeed}.h)
 for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE \
     'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md

@@ -17,7 +17,7 @@ tasks:    tasks layout
 data:     comm/ store/
 memory:   memory trace
 places:   device/ net/
-common:   error clock zero.h zero_job.h zero_plan.h zero_deepspeed.h
+common:   error clock zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h
 END
 
 # The places of the plugin that write to the screen or end the process: file, symbol, reason.
