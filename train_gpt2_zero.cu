@@ -597,9 +597,10 @@ static void train(Trainer *t) {
         const int last = run.step == t->data.steps;
         if (last) zero_check(zero_finish_update(run.z));
         between_steps(t);
-        end_checkpoint(run.step == t->data.steps);
+        const int ends = last || stop_is_asked();
+        end_checkpoint(ends);
         bar_show();  // below what was printed
-        if (last || stop_is_asked()) return;
+        if (ends) return;
         double start = now();
         StepResult r = train_step(t);
         report_step(&t->report, &t->model, &r, now() - start);
