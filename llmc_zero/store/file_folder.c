@@ -241,9 +241,8 @@ int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes) {
 }
 
 int folder_take(file_folder *f, int fd, const char *path, int64_t bytes) {
-    *f = (file_folder){ .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0) };
+    *f = (file_folder){ .fd = fd, .given = 1 };
     snprintf(f->path, sizeof f->path, "%s", path);
-    if (f->fd < 0) return fail_at_open(f, "", errno);
     int rc = bytes ? reserve(f, bytes) : 0;
     if (!rc) rc = settle_direct(f);
     if (rc) folder_close(f);
@@ -258,7 +257,7 @@ void folder_unlink(file_folder *f) {
 void folder_close(file_folder *f) {
     if (f->fd < 0) return;
     folder_unlink(f);
-    close(f->fd);
+    if (!f->given) close(f->fd);
     f->fd = -1;
     f->opened = 0;
 }

@@ -8,6 +8,7 @@
 typedef struct {
     int fd;
     int opened;   // 1: the file was created here, and is removed here
+    int given;    // 1: the caller has opened it, and closes it
     int direct;   // 1: reads and writes go past the page cache
     int refused;  // else why not, an errno
     char path[PATH_MAX];

@@ -296,9 +296,15 @@ int ftruncate(int fd, off_t bytes) {
 }
 
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
-    if (fd_is_ours(fd)) FAIL("truncate", fds[fd].path, -1);
-    if (fd_is_ours(fd) && disk.record >= 0) abort();  // not recorded
-    return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+    if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+    FAIL("truncate", fds[fd].path, -1);
+    struct stat st;
+    if (disk.record >= 0 && (mode || syscall(SYS_fstat, fd, &st) || st.st_size > at + bytes)) abort();
+    record_begin();
+    int rc = (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+    record_end(!rc, (record){ .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = at + bytes }, NULL,
+               NULL, NULL);
+    return rc;
 }
 
 int posix_fallocate(int fd, off_t at, off_t bytes) { return fallocate(fd, 0, at, bytes) ? errno : 0; }
