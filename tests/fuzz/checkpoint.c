@@ -9,31 +9,43 @@
 #include "../../llmc_zero/zero.h"
 #include "fuzz.h"
 
-enum { BLOCK = 260, MOST_STATES = 1 << 16 };  // the states have six whole blocks
-static char *good, *brief;                    // manifests; the brief one says nothing of the run
+enum { BLOCK = 4096, BLOCKS = 6 };
+static char *good, *brief;  // manifests; the brief one says nothing of the run
 
-static json_t *digests_of(const unsigned char *bytes, size_t n) {
-    char hex[MOST_STATES / BLOCK * 16 + 17] = "";
-    for (size_t at = 0; at < n; at += BLOCK)
-        sprintf(hex + at / BLOCK * 16, "%016llx",
-                (unsigned long long)XXH3_64bits(bytes + at, n - at < BLOCK ? n - at : BLOCK));
+static json_t *digests_of(const unsigned char *bytes) {
+    char hex[BLOCKS * 16 + 1];
+    for (int i = 0; i < BLOCKS; i++)
+        sprintf(hex + i * 16, "%016llx", (unsigned long long)XXH3_64bits(bytes + i * BLOCK, BLOCK));
     return json_string(hex);
 }
 
-// Gives the file of states a name that is always the same, and small blocks, so that it has several.
-static void rename_states(json_t *root, const char *folder) {
-    unsigned char bytes[MOST_STATES];
+static void move_state(json_t *part, const char *name, int block) {
+    const json_int_t at = json_integer_value(json_object_get(part, name));
+    json_object_set_new(part, name, json_integer(at + block * BLOCK));
+}
+
+// Gives the file of states a name that is always the same, and each state blocks of its own.
+static void move_states(json_t *root, const char *folder) {
+    unsigned char bytes[BLOCKS * BLOCK] = "";
     char path[4096];
-    json_t *file = json_array_get(json_object_get(root, "files"), 0);
+    json_t *file = json_array_get(json_object_get(root, "files"), 0), *part;
+    size_t i;
     snprintf(path, sizeof path, "%s/%s", folder, json_string_value(json_object_get(file, "name")));
     FILE *f = fopen(path, "rb");
     FUZZ_MUST(f);
-    size_t n = fread(bytes, 1, sizeof bytes, f);
-    FUZZ_MUST(n == 6 * BLOCK && !fclose(f) && !remove(path));
-    fuzz_file("saved/states", bytes, n);
+    size_t n = fread(bytes, 1, 2 * BLOCK, f);
+    FUZZ_MUST(n > 0 && n < 2 * BLOCK && !fclose(f) && !remove(path));
+    memcpy(bytes + 2 * BLOCK, bytes, n);
+    memcpy(bytes + 4 * BLOCK, bytes, n);
+    fuzz_file("saved/states", bytes, sizeof bytes);
+    json_array_foreach(json_object_get(file, "parts"), i, part) {
+        move_state(part, "moment1", 2);
+        move_state(part, "moment2", 4);
+    }
     json_object_set_new(root, "block_bytes", json_integer(BLOCK));
     json_object_set_new(file, "name", json_string("states"));
-    json_object_set_new(file, "xxh3", digests_of(bytes, n));
+    json_object_set_new(file, "bytes", json_integer(sizeof bytes));
+    json_object_set_new(file, "xxh3", digests_of(bytes));
     json_object_del(root, "xxh3");
 }
 
@@ -44,7 +56,7 @@ static void save(void) {
     free(run);
     json_t *root = json_load_file(fuzz_path("saved/manifest.json"), 0, &e);
     FUZZ_MUST(root);
-    rename_states(root, path);
+    move_states(root, path);
     good = json_dumps(root, JSON_INDENT(1));
     json_object_set_new(root, "trainer", json_object());
     brief = json_dumps(root, JSON_INDENT(1));
