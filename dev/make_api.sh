@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h, zero_job.h,
-# zero_plan.h and zero_deepspeed.h.
+# Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
+# zero_job.h, zero_plan.h and zero_deepspeed.h.
 # Usage: dev/make_api.sh [FILE]
 # A line `// -------- title` becomes a heading, a comment with the declarations under it an entry, and a
 # comment alone a paragraph.
@@ -76,6 +76,6 @@ FNR == 1 { end_entry(); in_code = 0; if (FILENAME ~ /job/) print "## Ranks of a 
     in_code = 1
 }
 END { end_entry() }
-' llmc_zero/zero.h llmc_zero/zero_checkpoint.h llmc_zero/zero_job.h llmc_zero/zero_plan.h llmc_zero/zero_deepspeed.h | cat -s |
+' llmc_zero/zero{,_checkpoint,_job,_plan,_deepspeed}.h | cat -s |
     sed '${/^$/d}' >"$to.tmp"
 mv "$to.tmp" "$to"

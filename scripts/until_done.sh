@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs a command of train_gpt2_zero until its run is done, whatever ends it in between: a crash, a node that is
-# taken away, kill -9. The command resumes (-y 1) and names its folder (-o):
+# Runs a command of train_gpt2_zero until its run is done, whatever ends it in between: a crash, a node that
+# is taken away, kill -9. The command resumes (-y 1) and names its folder (-o):
 #
 #     scripts/until_done.sh mpirun -np 2 ./train_gpt2_zero -e d12 -o log124M -n 1000 -nk 2 -y 1
 #
 # Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after its step, with a checkpoint, under mpirun too: that
-# kills its ranks on any of them but SIGUSR2, which is therefore what it gets. A second one ends the run at once.
-# A run that fails TRIES times in a row (3) without a new checkpoint is given up. PAUSE seconds (1) lie between
-# two tries. The exit status is that of the last one.
+# kills its ranks on any of them but SIGUSR2, which is therefore what it gets. A second one ends the run at
+# once. A run that fails TRIES times in a row (3) without a new checkpoint is given up. PAUSE seconds (1) lie
+# between two tries. The exit status is that of the last one.
 set -u
 set -m      # jobs have process groups of their own: Ctrl-C reaches this script only
 tries=${TRIES:-3} pause=${PAUSE:-1}

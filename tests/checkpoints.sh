@@ -12,7 +12,9 @@ all=() limit=100
 export OMP_NUM_THREADS=1
 
 # What the ranks say of a failure is before mpirun's own sentences.
-sentences() { grep -avE '^(-+|mpirun .*|the job .*| *Process name.*| *Exit code.*|)$' "$dir/said" | tail -n 8; }
+sentences() {
+    grep -avE '^(-+|mpirun .*|the job .*| *Process name.*| *Exit code.*|)$' "$dir/said" | tail -n 8
+}
 # on NP save|load
 on() {
     timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$dir/saved" "${all[@]}" \

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Ranks die (kill -9) at random instants, half of them while a checkpoint is saved. After each death the others
-# have ended, every checkpoint in the folder is whole, and the run goes on from the newest. In the end it has the
-# bits of a run that nobody disturbed. Then the same with signals of all kinds around a shell loop.
-# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]     (50 kills, 0: the loop alone; seed 1 of their instants)
+# Ranks die (kill -9) at random instants, half of them while a checkpoint is saved. After each death the
+# others have ended, every checkpoint in the folder is whole, and the run goes on from the newest. In the end
+# it has the bits of a run that nobody disturbed. Then the same with signals of all kinds around a shell loop.
+# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]
+#   50 kills, 0: the loop alone; seed 1 of their instants
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]}") || exit 1
@@ -187,7 +188,8 @@ around_a_loop() {
     disturbed=$(hashes "$dir/loop" | tail -n 1)
     need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed '2 by MPI' $last)" ]
     end
-    echo "   resumed $(grep -c '^resuming' "$dir/loop") times, stopped $(grep -c '^stopped' "$dir/loop") times"
+    echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
+        "stopped $(grep -c '^stopped' "$dir/loop") times"
 }
 gone() { [ -z "$1" ] || ! kill -0 "$1" 2>/dev/null; }
 
