@@ -204,6 +204,7 @@ stops TERM rank_0 1
 stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # mostly while it validates or samples
 stops INT rank_1 2
 stops HUP rank_0 2 -z 0
+stops USR2 rank_1 2 --async-save -n 1000000
 stops USR2 mpirun_itself 2
 until_done
 no_folder
