@@ -30,7 +30,7 @@ calls='open openat creat read write pread pwrite readv writev preadv pwritev sen
     rename renameat renameat2 remove unlink unlinkat rmdir mkdir mkdirat linkat symlink opendir fdopendir
     readdir scandir nftw stat lstat fstat fstatat statx access faccessat fopen fdopen freopen flock lockf
     malloc calloc realloc reallocarray aligned_alloc memalign posix_memalign strdup strndup asprintf vasprintf
-    open_memstream getrandom'
+    open_memstream getrandom fcntl dup dup2 dup3'
 nm -D --undefined-only "$trainer" | sed -nE 's/^ +U ([a-z_0-9]+).*/\1/p' | awk -v calls="$calls" '
     BEGIN { for (n = split(calls, list); n; n--) known[list[n]] }
     { name = $1; sub(/64$|_2$/, "", name); if (name in known) print }' | sort >"$dir/calls_made"

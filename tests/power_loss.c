@@ -13,10 +13,10 @@
 //     page of 4096 bytes, and any page that they touched may still be as it was, or zeros if the file ended
 //     before it;
 //   - of names: all changes in a folder that has been synced since. Of the changes that have not, either the
-//     first so many (journals keep an order), or any of them, but a name's own in their order. A rename is
-//     done or not, never half. A file's own sync says nothing about its name, and a folder's nothing about
-//     its folder's name in the one above.
-// At each instant six folders are built: nothing but what is synced; everything; and four draws.
+//     first so many (journals keep an order), or any of them, or all but one, but a name's own in their
+//     order. A rename is done or not, never half. A file's own sync says nothing about its name, and a
+//     folder's nothing about its folder's name in the one above.
+// At each instant eight folders are built: nothing but what is synced; everything; and six draws.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { PAGE = 4096, DRAWS = 6, MOST_NODES = 4096, MOST_STEPS = 100, NAME = 256 };
+enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096, MOST_STEPS = 100, NAME = 256 };
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...) {
@@ -377,7 +377,7 @@ static int touches(const operation *o, int number) {
     return o->node == number && (o->r.kind == RECORD_WRITE || o->r.kind == RECORD_TRUNCATE);
 }
 
-typedef enum { SYNCED, EVERYTHING, ORDERED, UNORDERED } how;
+typedef enum { SYNCED, EVERYTHING, ORDERED, UNORDERED, ALL_BUT_ONE } how;
 
 // Builds what the disk holds of a file.
 static void build_file(int number, int cut, how style) {
@@ -428,9 +428,11 @@ static int same_name(const change *a, const change *b) {
     return a->other >= 0 && b->other >= 0 && a->other == b->other && !strcmp(a->to, b->to);
 }
 
+// *left counts the changes that are not synced down to 0.
 static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     if (c->synced < cut) return 1;
     if (style == UNORDERED) return (int)draw(2);
+    if (style == ALL_BUT_ONE) return --*left != 0;
     return (*left)-- > 0;
 }
 
@@ -440,7 +442,7 @@ static names build_names(int cut, how style) {
     char *done = must(calloc(n_changes + 1, 1));
     int64_t left = 0;
     for (int i = 0; i < n_changes; i++) left += changes[i].at < cut && changes[i].synced >= cut;
-    if (style == ORDERED) left = draw(left + 1);
+    if (style == ORDERED || style == ALL_BUT_ONE) left = draw(left + 1);
     if (style == SYNCED) left = 0;
     for (int i = 0; i < n_changes && changes[i].at < cut; i++) {
         done[i] = (char)is_drawn(&changes[i], cut, style, &left);
@@ -496,7 +498,8 @@ static int violations;
 
 static void violation(int cut, how style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void violation(int cut, how style, const char *fmt, ...) {
-    static const char *const names_of[] = { "what is synced", "everything", "in order", "in any order" };
+    static const char *const names_of[] = { "what is synced", "everything", "in order", "in any order",
+                                            "all but one" };
     va_list args;
     va_start(args, fmt);
     if (violations++ < 10) {
@@ -620,7 +623,9 @@ static void keep(const char *root, int newest) {
 }
 
 static void build_and_check(const char *scratch, int cut, int number) {
-    const how style = number == 0 ? SYNCED : number == 1 ? EVERYTHING : number % 2 ? ORDERED : UNORDERED;
+    static const how styles[DRAWS] = { SYNCED,      EVERYTHING, ORDERED,   UNORDERED,
+                                       ALL_BUT_ONE, ORDERED,    UNORDERED, ALL_BUT_ONE };
+    const how style = styles[number];
     names all = build_names(cut, style);
     for (int i = 0; i < all.n; i++)
         if (!nodes[all.entries[i].node].folder) build_file(all.entries[i].node, cut, style);

@@ -234,6 +234,32 @@ int close(int fd) {
     return rc;
 }
 
+// A second descriptor of the same file.
+static int keep_copy(int fd, int copy) {
+    if (copy >= MOST_FDS) abort();
+    if (copy < 0) return -1;
+    strcpy(fds[copy].path, fds[fd].path);
+    fds[copy].handle = fds[fd].handle;
+    fds[copy].stream = NULL;
+    return copy;
+}
+
+int fcntl(int fd, int command, ...) {
+    va_list args;
+    va_start(args, command);
+    long value = va_arg(args, long);  // a number or a pointer
+    va_end(args);
+    if (fd_is_ours(fd)) FAIL("fcntl", fds[fd].path, -1);
+    int rc = (int)syscall(SYS_fcntl, fd, command, value);
+    const int copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+    return copies && fd_is_ours(fd) ? keep_copy(fd, rc) : rc;
+}
+
+int dup(int fd) {
+    int copy = (int)syscall(SYS_dup, fd);
+    return fd_is_ours(fd) ? keep_copy(fd, copy) : copy;
+}
+
 // -------- read, write
 
 ssize_t read(int fd, void *to, size_t bytes) {
@@ -295,15 +321,17 @@ int ftruncate(int fd, off_t bytes) {
     return fd_is_ours(fd) ? truncate_ours(fd, ftruncate_call, bytes) : ftruncate_call(fd, bytes);
 }
 
+// Recorded as far as it makes the file longer.
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
+    struct stat st;
     if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
     FAIL("truncate", fds[fd].path, -1);
-    struct stat st;
-    if (disk.record >= 0 && (mode || syscall(SYS_fstat, fd, &st) || st.st_size > at + bytes)) abort();
     record_begin();
+    int longer = !syscall(SYS_fstat, fd, &st) && st.st_size < at + bytes;
     int rc = (int)syscall(SYS_fallocate, fd, mode, at, bytes);
-    record_end(!rc, (record){ .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = at + bytes }, NULL,
-               NULL, NULL);
+    record r = { .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = at + bytes };
+    if (mode) abort();
+    record_end(!rc && longer, r, NULL, NULL, NULL);
     return rc;
 }
 
