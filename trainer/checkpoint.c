@@ -1,5 +1,4 @@
 #include "checkpoint.h"
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/error.h"
+#include "checkpoint_keep.h"
 #include "die.h"
 #include "folder.h"
 #include "folder_lock.h"
@@ -14,193 +14,6 @@
 #include "options.h"
 #include "report.h"
 #include "run.h"
-
-// --------
-// what is in a folder
-
-typedef struct {
-    int step;
-    int old;       // 1: a state file of each rank and a DONE_ file
-    int complete;  // 0: what a save that died has left
-} Found;
-
-typedef struct {
-    char folder[OUTPUT_PATH];
-    Found *found;  // (n) the newest first
-    int n;
-    int old_states;  // state files of old runs are there, whether complete or not
-    int had_some;    // there has been a complete one
-} Listing;
-
-// A file that the first complete checkpoint of a folder leaves for good, and the names of those that were set
-// aside.
-#define HAD_SOME "has_checkpoints"
-#define ABANDONED "abandoned_"
-
-// The number in PREFIX%08d, or -1 for every other name.
-static int step_in(const char *name, const char *prefix) {
-    const size_t n = strlen(prefix);
-    char again[64], *end;
-    if (strncmp(name, prefix, n)) return -1;
-    long step = strtol(name + n, &end, 10);
-    if (step < 0 || step > INT32_MAX || *end) return -1;
-    snprintf(again, sizeof again, "%s%08ld", prefix, step);
-    return strcmp(name, again) ? -1 : (int)step;
-}
-
-static void path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, int step) {
-    char name[64];
-    snprintf(name, sizeof name, fmt, step);
-    if (snprintf(path, OUTPUT_PATH, "%s/%s", folder, name) >= OUTPUT_PATH)
-        die("%.64s...: the name is too long", folder);
-}
-
-static int is_there(const char *path) {
-    if (!access(path, F_OK)) return 1;
-    if (errno != ENOENT && errno != ENOTDIR) die("%s: %s", path, strerror(errno));
-    return 0;
-}
-
-static void add_found(Listing *l, int step, int old, int complete) {
-    if (step < 0) return;
-    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
-    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
-    l->found[l->n++] = (Found){ step, old, complete };
-}
-
-static void add_entry(Listing *l, const char *name) {
-    char manifest[OUTPUT_PATH];
-    int step = step_in(name, "step_");
-    add_found(l, step_in(name, "DONE_"), 1, 1);
-    if (!strncmp(name, "state_", 6)) l->old_states = 1;
-    if (!strcmp(name, HAD_SOME) || !strncmp(name, ABANDONED, strlen(ABANDONED))) l->had_some = 1;
-    if (step < 0) return;
-    path_in(manifest, l->folder, "step_%08d/manifest.json", step);
-    add_found(l, step, 0, is_there(manifest));
-}
-
-static int newest_first(const void *a, const void *b) {
-    const Found *x = a, *y = b;
-    if (x->step != y->step) return (x->step < y->step) - (x->step > y->step);
-    return x->old - y->old;
-}
-
-// A folder that is not there has no checkpoints. One that cannot be read may have some, so the run ends.
-static Listing list_folder(const char *option, const char *folder) {
-    Listing l = { .n = 0 };
-    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
-        die("option %s: the name is too long", option);
-    DIR *dir = opendir(folder);
-    if (!dir && errno == ENOENT) return l;
-    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
-    errno = 0;
-    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        add_entry(&l, e->d_name);
-        errno = 0;
-    }
-    if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
-    closedir(dir);
-    if (l.n) qsort(l.found, l.n, sizeof *l.found, newest_first);
-    return l;
-}
-
-const char *checkpoint_model(int step) {
-    static char path[OUTPUT_PATH];
-    output_path(path, "model_%08d.bin", step);
-    return path;
-}
-
-// As checkpoint_check_model.
-static int check_model_file(const char *folder, int step) {
-    char checkpoint[OUTPUT_PATH], manifest[OUTPUT_PATH + 16], model[OUTPUT_PATH];
-    char *text = NULL;
-    path_in(checkpoint, folder, "step_%08d", step);
-    path_in(model, folder, "model_%08d.bin", step);
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", checkpoint);
-    if (!is_there(manifest)) return 1;
-    if (zero_checkpoint_text(checkpoint, &text)) return gpt2_fail("%s", zero_last_error());
-    int failed = saved_run_check_model(text, model);
-    free(text);
-    return failed;
-}
-
-int checkpoint_check_model(const char *path) {
-    char folder[OUTPUT_PATH], name[64];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
-    if (strlen(name) > 4) name[strlen(name) - 4] = 0;  // ".bin"
-    int step = step_in(name, "model_");
-    return step < 0 ? 1 : check_model_file(folder, step);
-}
-
-const char *checkpoint_model_in(const char *folder) {
-    static char path[OUTPUT_PATH];
-    Listing l = list_folder("-e", folder);
-    const char *model = NULL;
-    for (int i = 0; i < l.n; i++) {
-        if (!l.found[i].complete) continue;
-        path_in(path, folder, "model_%08d.bin", l.found[i].step);
-        if (!is_there(path)) continue;
-        model = path;
-        if (check_model_file(folder, l.found[i].step) >= 0) break;
-        model = NULL;
-        print0("%s; looking for an older checkpoint\n", gpt2_last_error());
-    }
-    free(l.found);
-    return model;
-}
-
-const char *checkpoint_in(const char *folder) {
-    static char path[OUTPUT_PATH];
-    Listing l = list_folder("--export", folder);
-    int newest = 0;
-    while (newest < l.n && !l.found[newest].complete) newest++;
-    const int any = newest < l.n;
-    if (any)
-        path_in(path, folder, l.found[newest].old ? "model_%08d.bin" : "step_%08d", l.found[newest].step);
-    free(l.found);
-    return any ? path : NULL;
-}
-
-// Ranks that have saved an old state file; docs/formats.md has its header. 1 if it cannot be read, which is
-// found when it is verified.
-static int ranks_of_old(const char *path) {
-    int32_t header[4] = { 0 };
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(header, sizeof header, 1, f) : 0;
-    if (f) fclose(f);  // nothing was written
-    return n == 1 && header[3] > 0 && header[3] <= 99999 ? header[3] : 1;
-}
-
-static int visit_old(const char *folder, int step, const char *model, CheckpointVisitor fn, void *ctx) {
-    char path[OUTPUT_PATH];
-    int rc = 0, ranks = 1;
-    for (int rank = 0; rank < ranks; rank++) {
-        if (snprintf(path, sizeof path, "%s/state_%08d_%05d.bin", folder, step, rank) >= OUTPUT_PATH)
-            die("%.64s...: the name is too long", folder);
-        if (rank == 0) ranks = ranks_of_old(path);
-        rc |= fn(ctx, &(CheckpointPaths){ path, rank ? NULL : model, 1 });
-    }
-    return rc;
-}
-
-int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx) {
-    Listing l = list_folder("--verify", folder);
-    char states[OUTPUT_PATH], model[OUTPUT_PATH];
-    int rc = 0;
-    for (int i = 0; i < l.n; i++) {
-        const Found *f = &l.found[i];
-        path_in(states, folder, "step_%08d", f->step);
-        path_in(model, folder, "model_%08d.bin", f->step);
-        if (f->old)
-            rc |= visit_old(folder, f->step, model, fn, ctx);
-        else
-            rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete });
-    }
-    free(l.found);
-    return rc;
-}
 
 // --------
 // which one a run goes on from
@@ -252,7 +65,7 @@ static int choose_from(int from) {
         const Found *f = &chosen.in.found[chosen.at];
         if (tried) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
         tried = 1;
-        path_in(path, chosen.in.folder, "step_%08d", f->step);
+        checkpoint_path(path, chosen.in.folder, "step_%08d", f->step);
         if (!f->complete) {
             gpt2_fail("%s: the save did not end", path);
             continue;
@@ -264,13 +77,6 @@ static int choose_from(int from) {
         if (!choose_folder(path, f->step)) return 0;
     }
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
-}
-
-// Returns the newest one that is complete, or NULL.
-static const Found *newest_complete(const Listing *l) {
-    for (int i = 0; i < l->n; i++)
-        if (l->found[i].complete) return &l->found[i];
-    return NULL;
 }
 
 // No checkpoint is complete. A save that died may have left the others, but where there has been a complete
@@ -319,8 +125,8 @@ static int resume_named(const Found *newest) {
 
 // With -y 1 a checkpoint from elsewhere only begins the run: what is in -o has gone on from there.
 int checkpoint_to_resume(void) {
-    if (opt.output) chosen.in = list_folder("-o", opt.output);
-    const Found *newest = newest_complete(&chosen.in);
+    if (opt.output) chosen.in = checkpoints_list("-o", opt.output);
+    const Found *newest = checkpoints_newest(&chosen.in);
     const int goes_on = newest && opt.resume;
     if (opt.resume_path && !(goes_on && !lies_in_output(opt.resume_path))) return resume_named(newest);
     if (!opt.output) return -1;
@@ -405,7 +211,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 }
 
 // --------
-// writing
+// saving
 
 static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     (void)ctx;
@@ -413,120 +219,16 @@ static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
     return rc ? gpt2_fail("%s", zero_last_error()) : 0;
 }
 
-static void remove_file(const char *path) {
-    if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
-}
-
-// Removes the files whose names begin and end so.
-static void remove_files(const char *prefix, const char *suffix) {
-    char path[OUTPUT_PATH];
-    const size_t begins = strlen(prefix), ends = strlen(suffix);
-    DIR *dir = opendir(opt.output);
-    if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
-    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
-        const size_t n = strlen(e->d_name);
-        if (n < begins + ends || strncmp(e->d_name, prefix, begins)) continue;
-        if (strcmp(e->d_name + n - ends, suffix)) continue;
-        output_path(path, "%s", e->d_name);
-        remove_file(path);
-    }
-    if (dir) closedir(dir);
-}
-
-// First what makes it complete, then the state files of all ranks.
-static void remove_old(int step) {
-    char path[OUTPUT_PATH], prefix[64];
-    path_in(path, opt.output, "DONE_%08d", step);
-    remove_file(path);
-    snprintf(prefix, sizeof prefix, "state_%08d_", step);
-    remove_files(prefix, "");
-}
-
-// The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
-// An old checkpoint does not resume without that.
-static void remove_checkpoint(const Found *f) {
-    char path[OUTPUT_PATH];
-    char temporary[64];  // what saves that died have left of the model file
-    path_in(path, opt.output, "step_%08d", f->step);
-    snprintf(temporary, sizeof temporary, "model_%08d.bin.", f->step);
-    if (f->old) remove_old(f->step);
-    remove_files(temporary, ".tmp");
-    remove_file(checkpoint_model(f->step));
-    if (!f->old && zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
-}
-
-// Rank 0 removes complete checkpoints beyond the newest -nk, but for those of -nm, and what saves that died
-// have left. It looks at none of later steps: those are no part of this course.
-static void prune(int step) {
-    Listing l = list_folder("-o", opt.output);
-    int kept = 0;
-    for (int i = 0; i < l.n; i++) {
-        const Found *f = &l.found[i];
-        if (f->step > step) continue;
-        const int major = opt.checkpoint_major && f->step % opt.checkpoint_major == 0;
-        if (f->complete && (kept++ < opt.checkpoints_keep || major)) continue;
-        remove_checkpoint(f);
-    }
-    free(l.found);
-}
-
-// --------
-// another course: checkpoints of later steps than the one that the run goes on from
-
-static void move_to(const char *folder, const char *name) {
-    char from[OUTPUT_PATH], to[OUTPUT_PATH + 300];
-    output_path(from, "%s", name);
-    snprintf(to, sizeof to, "%s/%s", folder, name);
-    if (rename(from, to) && errno != ENOENT) die("%s: cannot be moved to %s: %s", from, to, strerror(errno));
-}
-
-// First what makes it complete.
-static void move_old_files(const char *folder, int step) {
-    char name[64];
-    if (mkdir(folder, 0777)) die("%s: %s", folder, strerror(errno));
-    snprintf(name, sizeof name, "DONE_%08d", step);
-    move_to(folder, name);
-    for (int rank = 0;; rank++) {
-        char path[OUTPUT_PATH];
-        snprintf(name, sizeof name, "state_%08d_%05d.bin", step, rank);
-        output_path(path, "%s", name);
-        if (!is_there(path)) return;
-        move_to(folder, name);
-    }
-}
-
-// It keeps all that it has, under a name that -y 1 does not look at.
-static void set_aside(const Found *f) {
-    char from[OUTPUT_PATH], to[OUTPUT_PATH], model[64];
-    path_in(to, opt.output, ABANDONED "%08d", f->step);
-    for (int number = 1; is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
-    path_in(from, opt.output, "step_%08d", f->step);
-    if (f->old)
-        move_old_files(to, f->step);
-    else if (rename(from, to))
-        die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
-    snprintf(model, sizeof model, "model_%08d.bin", f->step);
-    move_to(to, model);
-    print0("the checkpoint of step %d is not of the course that this run goes on with; it is %s now\n",
-           f->step, to);
-}
-
-static int is_of_another_course(const Found *f) { return f->complete && f->step > chosen.step; }
-
 int checkpoint_leaves_a_course(void) {
-    const Found *newest = newest_complete(&chosen.in);
-    return newest && is_of_another_course(newest);
+    const Found *newest = checkpoints_newest(&chosen.in);
+    return newest && newest->step > chosen.step;
 }
 
-// Before the first save rank 0 sets aside what the run has not gone on from, so that nothing of it is
-// replaced, and -y 1 goes on with what was saved last.
+// Before the first save, so that nothing of another course is replaced, and -y 1 goes on with what was saved
+// last.
 static void leave_other_courses(void) {
     static int left;
-    if (run.rank != 0 || left++) return;
-    Listing l = list_folder("-o", opt.output);
-    for (int i = 0; i < l.n; i++)
-        if (is_of_another_course(&l.found[i])) set_aside(&l.found[i]);
-    free(l.found);
+    if (run.rank == 0 && !left++) checkpoints_set_aside(chosen.step);
 }
 
 // From now on the folder says that it has had a complete checkpoint.
@@ -535,7 +237,7 @@ static void note_saved(int step) {
     standing = step;
     if (run.rank != 0) return;
     output_path(path, HAD_SOME);
-    if (is_there(path)) return;
+    if (file_is_there(path)) return;
     FILE *f = create_file(path);
     fprintf(f,
             "There has been a complete checkpoint in this folder, so -y 1 does not begin a new run here.\n");
@@ -543,14 +245,11 @@ static void note_saved(int step) {
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
 }
 
-// --------
-// saving
-
 // A save that failed leaves nothing of itself. Other ranks have removed their files by then.
 static void withdraw(const char *path, int step) {
     if (zero_barrier(run.z) || run.rank != 0) return;
     rmdir(path);  // unless it has a checkpoint
-    if (!is_there(path)) remove_file(checkpoint_model(step));
+    if (!file_is_there(path)) checkpoint_remove_file(checkpoint_model(step));
 }
 
 // rc: of a function that saves.
@@ -565,7 +264,7 @@ static void check_saved(int rc, int step) {
 
 static void note_complete(int step) {
     note_saved(step);
-    if (run.rank == 0 && opt.checkpoints_keep) prune(step);
+    if (run.rank == 0 && opt.checkpoints_keep) checkpoints_prune(step);
 }
 
 static int beside = -1;  // the step of the checkpoint that is written beside training; -1: none is

@@ -1,8 +1,7 @@
-// Checkpoints in the output folder: step_%08d/, which the plugin writes, and model_%08d.bin as llm.c has it
-// (fp16, which llm.c does not know, as fp32). Runs of before had state_%08d_%05d.bin of each rank, and
-// DONE_%08d once all of them were on disk; they are still resumed.
+// The checkpoint that a run goes on from, and those that it writes. checkpoint_list.h says what they are.
 #ifndef TRAINER_CHECKPOINT_H
 #define TRAINER_CHECKPOINT_H
+#include "checkpoint_list.h"
 #include "saved_run.h"
 
 // Chooses the checkpoint that the run goes on from: that of --resume, or with -y 1 the newest complete one in
@@ -17,31 +16,6 @@ long long checkpoint_batch(void);
 // Returns the path of the file that all ranks must have alike to have chosen the same; valid until the next
 // call.
 const char *checkpoint_evidence(void);
-
-// Returns the path of a checkpoint's model file, valid until the next call.
-const char *checkpoint_model(int step);
-
-// Returns the path of the model file of the last complete checkpoint in a folder, valid until the next call,
-// or NULL if there is none.
-const char *checkpoint_model_in(const char *folder);
-
-// Returns the path of the last complete checkpoint in a folder: its own folder, or of an old run the model
-// file. Valid until the next call; NULL if there is none.
-const char *checkpoint_in(const char *folder);
-
-// What a folder has of a checkpoint: the folder of its states, or an old state file of one rank.
-typedef struct {
-    const char *states;
-    const char *model;  // NULL: that is told with the file of rank 0
-    int complete;
-} CheckpointPaths;
-// Calls fn for each checkpoint in a folder, the newest first. Returns the or of what it has returned.
-typedef int (*CheckpointVisitor)(void *ctx, const CheckpointPaths *p);
-int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx);
-
-// Returns 0 if a model file model_%08d.bin is what the checkpoint beside it says, 1 if none says anything of
-// it, -1 with gpt2_last_error() if it is damaged.
-int checkpoint_check_model(const char *path);
 
 // (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep. The
 // first one sets aside complete ones of later steps than the run goes on from, as abandoned_%08d/. With

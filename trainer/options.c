@@ -182,8 +182,8 @@ const Option option_table[] = {
       "file of prompts, one a line: the model answers each, holding parameters alone,\n"
       "and nothing is trained" },
     { "--export", TEXT, &opt.export_from, 0, 0,
-      "writes this model as --to says and ends: a checkpoint step_NNNNNNNN (its masters), a\n"
-      "folder with checkpoints (of its newest), llm.c's .bin file, or a GPT-2 of Hugging\n"
+      "writes this model as --to says and ends: a checkpoint step_NNNNNNNN (its masters),\n"
+      "a folder with checkpoints (of its newest), llm.c's .bin file, or a GPT-2 of Hugging\n"
       "Face; one process, no ranks; in fp32, or with --dtype bf16" },
     { "--to", TEXT, &opt.export_to, 0, 0,
       "what --export writes: NAME.bin for llm.c, any other name for a folder that\n"

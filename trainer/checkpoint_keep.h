@@ -1,0 +1,14 @@
+// Which checkpoints of the output folder stay. For rank 0 alone.
+#ifndef TRAINER_CHECKPOINT_KEEP_H
+#define TRAINER_CHECKPOINT_KEEP_H
+
+// Removes complete checkpoints up to this step beyond the newest -nk, but for those of -nm, and what saves
+// that died have left. It looks at none of later steps: those are no part of this course.
+void checkpoints_prune(int step);
+// Sets aside complete ones of later steps, as abandoned_%08d/: they are of another course than the run that
+// goes on from this step. -y 1 does not look there.
+void checkpoints_set_aside(int step);
+// Removes a file, and tells on the screen if that fails. One that is not there is none to remove.
+void checkpoint_remove_file(const char *path);
+
+#endif

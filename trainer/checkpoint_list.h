@@ -1,0 +1,61 @@
+// What a folder has of checkpoints: step_%08d/, which the plugin writes, and model_%08d.bin as llm.c has it
+// (fp16, which llm.c does not know, as fp32). Runs of before had state_%08d_%05d.bin of each rank, and
+// DONE_%08d once all of them were on disk; they are still resumed.
+#ifndef TRAINER_CHECKPOINT_LIST_H
+#define TRAINER_CHECKPOINT_LIST_H
+#include "folder.h"
+
+typedef struct {
+    int step;
+    int old;       // 1: a state file of each rank and a DONE_ file
+    int complete;  // 0: what a save that died has left
+} Found;
+
+typedef struct {
+    char folder[OUTPUT_PATH];
+    Found *found;  // (n) the newest first
+    int n;
+    int old_states;  // state files of old runs are there, whether complete or not
+    int had_some;    // there has been a complete one
+} Listing;
+
+// A file that the first complete checkpoint of a folder leaves for good, and the names of those that were set
+// aside.
+#define HAD_SOME "has_checkpoints"
+#define ABANDONED "abandoned_"
+
+// Returns what is in a folder; the caller frees found. A folder that is not there has no checkpoints. One
+// that cannot be read may have some, so the run ends with the option's name.
+Listing checkpoints_list(const char *option, const char *folder);
+// Returns the newest complete one, or NULL.
+const Found *checkpoints_newest(const Listing *l);
+// Writes the path of folder/fmt, where fmt has one number: the step.
+void checkpoint_path(char path[OUTPUT_PATH], const char *folder, const char *fmt, int step);
+int file_is_there(const char *path);  // ends the run where that cannot be said
+
+// Returns the path of a checkpoint's model file, valid until the next call.
+const char *checkpoint_model(int step);
+
+// Returns the path of the model file of the last complete checkpoint in a folder, valid until the next call,
+// or NULL if there is none.
+const char *checkpoint_model_in(const char *folder);
+
+// Returns the path of the last complete checkpoint in a folder: its own folder, or of an old run the model
+// file. Valid until the next call; NULL if there is none.
+const char *checkpoint_in(const char *folder);
+
+// What a folder has of a checkpoint: the folder of its states, or an old state file of one rank.
+typedef struct {
+    const char *states;
+    const char *model;  // NULL: that is told with the file of rank 0
+    int complete;
+} CheckpointPaths;
+// Calls fn for each checkpoint in a folder, the newest first. Returns the or of what it has returned.
+typedef int (*CheckpointVisitor)(void *ctx, const CheckpointPaths *p);
+int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx);
+
+// Returns 0 if a model file model_%08d.bin is what the checkpoint beside it says, 1 if none says anything of
+// it, -1 with gpt2_last_error() if it is damaged.
+int checkpoint_check_model(const char *path);
+
+#endif
