@@ -123,7 +123,8 @@ typedef struct {
     double timeout_s;  // above 0, at most 1e6; a collective that takes longer is an error
 } zero_comm_config;
 
-// How the ranks of the job find each other. The launcher's own settings are used where nothing is given.
+// How the ranks of the job find each other. The launcher's own settings are used where nothing is given. With
+// ZERO_START_TCP and _FILE the environment's ZERO_JOB_KEY, 16 characters or more, keeps others out.
 typedef struct {
     zero_start method;
     int rank;            // this process; -1: as the launcher says

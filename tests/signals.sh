@@ -38,7 +38,8 @@ ended() { wait $job 2>/dev/null; status=$?; [ $status = "$1" ]; }
 says() { grep -aqsE "$1" "$dir/screen" "$dir/errors"; }
 everything() { tail -qn 5 "$dir/errors" "$dir/screen" 2>/dev/null | cut -c 1-200; echo "status $status"; }
 hashes() { grep -aoE 'params_hash .*' "$1"; }
-saved() { ls "$folder" | sed -n 's/^step_0*//p'; }
+# steps with a complete checkpoint: what a killed save has left counts for nothing
+saved() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | sed -E 's,.*/step_0*([0-9]+)/.*,\1,'; }
 
 # goes_on NP: the printed command, up to five steps more, comes to the bits of a run that nobody stopped
 goes_on() {

@@ -293,6 +293,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     output_path(path, "step_%08d", step);
     // The folder comes first, so that a save that dies is found by it.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
+    if (run.rank == 0) checkpoint_remove_temporary(step);
     gpt2_dtype stored = model->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
     gpt2_check(
         gpt2_file_write(checkpoint_model(step), &model->config, stored, give_values, NULL, run.rank == 0));

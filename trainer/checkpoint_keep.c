@@ -43,15 +43,19 @@ static void remove_old(int step) {
     remove_files(prefix, "");
 }
 
+void checkpoint_remove_temporary(int step) {
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "model_%08d.bin.", step);
+    remove_files(prefix, ".tmp");
+}
+
 // The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
 // An old checkpoint does not resume without that.
 static void remove_checkpoint(const Found *f) {
     char path[OUTPUT_PATH];
-    char temporary[64];  // what saves that died have left of the model file
     checkpoint_path(path, opt.output, "step_%08d", f->step);
-    snprintf(temporary, sizeof temporary, "model_%08d.bin.", f->step);
     if (f->old) remove_old(f->step);
-    remove_files(temporary, ".tmp");
+    checkpoint_remove_temporary(f->step);
     checkpoint_remove_file(checkpoint_model(f->step));
     if (!f->old && zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
 }

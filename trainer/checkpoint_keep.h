@@ -8,6 +8,8 @@ void checkpoints_prune(int step);
 // Sets aside complete ones of later steps, as abandoned_%08d/: they are of another course than the run that
 // goes on from this step. -y 1 does not look there.
 void checkpoints_set_aside(int step);
+// Removes what saves of this step that died have left of its model file.
+void checkpoint_remove_temporary(int step);
 // Removes a file, and tells on the screen if that fails. One that is not there is none to remove.
 void checkpoint_remove_file(const char *path);
 
