@@ -22,7 +22,7 @@ static void digest(const secret *s, const void *in, size_t bytes, unsigned char 
 }
 
 secret secret_add(secret s, const void *bytes, size_t n) {
-    secret both;
+    secret both = { { 0 } };
     digest(&s, bytes, n, both.bytes, sizeof both.bytes);
     return both;
 }
