@@ -583,8 +583,9 @@ static void between_steps(Trainer *t) {
         gpt2_sample(&t->model, &t->data.tokenizer);
         share_requests();
     }
-    if (!begun || run.step == t->resume_step) return;
-    if (is_due(t, opt.checkpoint_every) || checkpoint_is_asked(last)) {
+    const int fresh = run.step != t->resume_step;
+    if (!begun || (!fresh && !checkpoint_is_named())) return;
+    if ((fresh && is_due(t, opt.checkpoint_every)) || checkpoint_is_asked(last)) {
         save(t);
         share_requests();
     }

@@ -1,14 +1,11 @@
 // Text files. They are written under another name first, and renamed once they are on disk.
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include "disk.h"
 #include "error.h"
 #include "text_file.h"
-
-enum { LONGEST_PATH = 4096 };
 
 static char *read_all(FILE *f, const char *path) {
     size_t n = 0, room = 4096;
@@ -50,28 +47,9 @@ char *text_file_read(const char *path) {
     return text;
 }
 
-static int sync_folder(const char *path) {
-    char folder[LONGEST_PATH + 32];
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash) slash[1] = 0;
-    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY);
-    int bad = fd < 0 || fsync(fd) != 0;
-    if (bad) gpt2_fail("%s: its folder: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
-    return bad ? -1 : 0;
-}
-
 int text_file_write(const char *path, const char *text) {
-    char temporary[LONGEST_PATH + 32];
-    if (strlen(path) >= LONGEST_PATH) return gpt2_fail("%.60s...: the name is too long", path);
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *f = fopen(temporary, "w");
-    if (!f) return gpt2_fail("%s: %s", temporary, strerror(errno));
-    int bad = fputs(text, f) < 0 || fflush(f) != 0 || fsync(fileno(f)) != 0;
-    bad |= fclose(f) != 0;
-    if (!bad && rename(temporary, path) == 0) return sync_folder(path);
-    gpt2_fail("%s: not written: %s", path, strerror(errno));
-    unlink(temporary);
-    return -1;
+    disk_file d;
+    int failed = disk_create(&d, path);
+    if (!failed) failed = disk_write(&d, text, strlen(text));
+    return disk_finish(&d, failed);
 }

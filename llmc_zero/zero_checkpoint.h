@@ -18,8 +18,9 @@ int zero_save(zero *z, const char *path, const char *text);
 int zero_check_finite(zero *z);
 // (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
 // ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
-// NULL. ZERO_ERR_IO on all ranks, before any change: missing or damaged; ZERO_ERR_ARGUMENT: of another model.
-// path may be a state file of 0.1.0, of this rank, at the ranks and dtype that wrote it: docs/formats.md.
+// NULL. ZERO_ERR_IO on all ranks, with the states as they were: missing or damaged; ZERO_ERR_ARGUMENT: of
+// another model. path may be a state file of 0.1.0, of this rank, at the ranks and dtype that wrote it:
+// docs/formats.md.
 int zero_load(zero *z, const char *path, char **text);
 
 // -------- saving while training goes on
@@ -45,13 +46,13 @@ typedef struct zero_checkpoint zero_checkpoint;
 int zero_checkpoint_open(zero_checkpoint **c, const char *path, const zero_tensor *tensors, int n_tensors,
                          const zero_unit *units, int n_units);
 // Returns 0 and elements [offset, offset + n) of a tensor's layer, of ZERO_MASTER or a moment. Blocks are
-// compared with their checksums as they are read, and one is held.
+// compared with their checksums as they are read.
 int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
                         float *values);
 void zero_checkpoint_close(zero_checkpoint *c);
 // Returns 0 if every byte of a checkpoint's folder, or of a state file of 0.1.0, is what was saved; else the
 // first damage, with its file and offset. `told`, if not NULL, is called for each file that is good. One
-// process does it, without a plugin, in the memory of two blocks and the manifest.
+// process does it, without a plugin, in the memory of the manifest and a few buffers.
 typedef void (*zero_verified)(void *ctx, const char *file, int64_t bytes);
 int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx);
 // Returns 0 when the checkpoint is gone, or what a save that died has left of one. One rank calls it.

@@ -36,6 +36,7 @@ trap stop INT TERM HUP USR2
 run() {
     "$@" </dev/null &
     job=$!
+    [ -z "$stopping" ] || kill -USR2 "$job" 2>/dev/null     # it came before there was a job to tell
     interrupted=1
     while [ -n "$interrupted" ]; do     # a signal ends `wait`, but not the job
         interrupted=
@@ -48,10 +49,11 @@ run() {
 failures=0
 while [ -z "$stopping" ]; do
     before=$(newest)
+    [ -z "$stopping" ] || break
     run "$@"
     [ $status != 0 ] || [ ! -e "$folder/summary.json" ] || exit 0
     [ -z "$stopping" ] || break
-    if [ $status = 0 ] || [ "$(newest)" != "$before" ]; then
+    if [ "$(newest)" != "$before" ]; then
         failures=0
     else
         failures=$((failures + 1))

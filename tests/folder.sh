@@ -223,6 +223,19 @@ test_courses() {
         'step_00000002 step_00000003 step_00000004 step_00000006' ]
     end
 
+    begin 'folder.course: nor if its first save fails'
+    need 'it did not diverge' is_refused $np -o "$out" -x 7 -n 1 --resume "$out/step_00000004" --eps 0
+    need "$(names 'step_*')" [ "$(names 'step_*')" = \
+        'step_00000002 step_00000003 step_00000004 step_00000006' ]
+    need '-y 1 does not go on with the course that stands' runs $np -o "$out" -x 7 -y 1 -l 2e-3
+    need 'not at step 6' said '^resuming at step 6$'
+    end
+
+    begin 'folder.course: with -y 1 too --resume does not begin again'
+    need 'it did not run' runs $np -o "$out" -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3
+    need 'not at step 6' said '^resuming at step 6$'
+    end
+
     begin 'folder.course: one that was set aside goes on, and a second one gets another name'
     need 'it did not resume' runs $np -o "$out" -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
     need 'not at step 6' said '^resuming at step 6$'

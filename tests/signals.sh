@@ -79,6 +79,22 @@ end_with_output() {
     end
 }
 
+# A run that goes on from elsewhere is stopped in the sample before its first step: its place is saved, since
+# the command that goes on does not know where it came from.
+elsewhere() {
+    begin 'signals.USR2 before the first step of a run that goes on from another folder'
+    rm -rf "$folder" "$dir/other"
+    need 'it did not run' \
+        mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x 3 -n 3 -o "$dir/other" >"$dir/screen" 2>&1
+    start 2 -x $endless -o "$folder" --resume "$dir/other/step_00000003" -s 3 -g 2000
+    need 'it takes no sample' await says '^generating'
+    kill -USR2 "$(rank_1)"
+    need 'it did not end well' ended 0
+    need 'it did not stop in its sample' says '^stopped after step 3 of'
+    need 'its command does not go on, or to other bits' goes_on 2
+    end_with_output
+}
+
 no_folder() {
     begin 'signals.without a folder'
     start 1 -x $endless
@@ -208,6 +224,7 @@ stops HUP rank_0 2 -z 0
 stops USR2 rank_1 2 --async-save -n 1000000
 stops USR2 mpirun_itself 2
 until_done
+elsewhere
 no_folder
 second_one
 during_set_up

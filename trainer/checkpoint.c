@@ -1,10 +1,12 @@
 #include "checkpoint.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../gpt2/disk.h"
 #include "../gpt2/error.h"
 #include "checkpoint_keep.h"
 #include "die.h"
@@ -123,17 +125,20 @@ static int resume_named(const Found *newest) {
     return chosen.step;
 }
 
-// With -y 1 a checkpoint from elsewhere only begins the run: what is in -o has gone on from there.
+// With -y 1 the checkpoint of --resume only begins the run: what is in -o has gone on from there.
 int checkpoint_to_resume(void) {
     if (opt.output) chosen.in = checkpoints_list("-o", opt.output);
     const Found *newest = checkpoints_newest(&chosen.in);
     const int goes_on = newest && opt.resume;
-    if (opt.resume_path && !(goes_on && !lies_in_output(opt.resume_path))) return resume_named(newest);
+    if (opt.resume_path && !goes_on) return resume_named(newest);
     if (!opt.output) return -1;
     if (!opt.resume) refuse_used_folder(newest);
     if (!newest && opt.resume) begin_anew(&chosen.in);
     if (!newest) return -1;
-    if (choose_from(0)) die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
+    if (choose_from(0)) {
+        check_folder_lock();  // what another run removes meanwhile is no damage
+        die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
+    }
     return chosen.step;
 }
 
@@ -189,6 +194,15 @@ static int take_state(const char *text, TrainerState *state) {
     return state->step == chosen.step ? 0 : gpt2_fail("it is of step %d", state->step);
 }
 
+// The tensors are compared when they are loaded, but the number of heads is in no tensor's shape.
+static void check_same_model(const GPT2 *model) {
+    GPT2Config config;
+    checkpoint_config(&config);
+    if (config.num_heads != model->config.num_heads)
+        die("%s: it has %d heads, and the checkpoint that was damaged has %d", chosen.path, config.num_heads,
+            model->config.num_heads);
+}
+
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
     for (;;) {
         char *text = NULL;
@@ -206,6 +220,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         zero_failure failure = *zero_last_failure();
         if (choose_from(chosen.at + 1))
             die_of_plugin(&failure, "; there is no older checkpoint that is good");
+        check_same_model(model);
         print0("taking the checkpoint of step %d\n", chosen.step);
     }
 }
@@ -224,11 +239,16 @@ int checkpoint_leaves_a_course(void) {
     return newest && newest->step > chosen.step;
 }
 
-// Before the first save, so that nothing of another course is replaced, and -y 1 goes on with what was saved
-// last.
-static void leave_other_courses(void) {
-    static int left;
-    if (run.rank == 0 && !left++) checkpoints_set_aside(chosen.step);
+// The first save leaves the other courses behind: before it that of its own step, which it would replace, and
+// afterwards those of later steps, so that -y 1 goes on with what was saved last. Until then they stand.
+static int has_left_courses;
+int checkpoint_is_named(void) { return chosen.named && !has_left_courses; }
+static void leave_course_of(int step) {
+    if (run.rank == 0 && !has_left_courses && step > chosen.step) checkpoints_set_aside(step, step, -1);
+}
+static void leave_later_courses(int saved) {
+    if (run.rank == 0 && !has_left_courses) checkpoints_set_aside(chosen.step + 1, INT_MAX, saved);
+    has_left_courses = 1;
 }
 
 // From now on the folder says that it has had a complete checkpoint.
@@ -243,6 +263,7 @@ static void note_saved(int step) {
             "There has been a complete checkpoint in this folder, so -y 1 does not begin a new run here.\n");
     int bad = fflush(f) || fsync(fileno(f));
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+    gpt2_check(disk_sync_parent(path));
 }
 
 // A save that failed leaves nothing of itself. Other ranks have removed their files by then.
@@ -264,6 +285,7 @@ static void check_saved(int rc, int step) {
 
 static void note_complete(int step) {
     note_saved(step);
+    leave_later_courses(step);
     if (run.rank == 0 && opt.checkpoints_keep) checkpoints_prune(step);
 }
 
@@ -289,7 +311,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);
-    leave_other_courses();
+    leave_course_of(step);
     output_path(path, "step_%08d", step);
     // The folder comes first, so that a save that dies is found by it.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));

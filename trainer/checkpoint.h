@@ -17,8 +17,8 @@ long long checkpoint_batch(void);
 // call.
 const char *checkpoint_evidence(void);
 
-// (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep. The
-// first one sets aside complete ones of later steps than the run goes on from, as abandoned_%08d/. With
+// (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep. When
+// the first one is complete, others of later steps than the run goes on from become abandoned_%08d/. With
 // --async-save the states are copied only, and end_checkpoint ends it.
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 
@@ -30,7 +30,10 @@ void end_checkpoint(int wait);
 // are damaged, from the newest older one that is good.
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state);
 
-// Returns 1 if there are such, by what was there when the run began.
+// Returns 1 if the run goes on from --resume and has not saved since, so that -y 1 does not find its place.
+int checkpoint_is_named(void);
+
+// Returns 1 if there are complete ones of later steps, by what was there when the run began.
 int checkpoint_leaves_a_course(void);
 
 // Returns "the checkpoint of step 4 stays as it is", of the last one that was saved or resumed; valid until

@@ -114,9 +114,11 @@ static void set_aside(const Found *f) {
            f->step, to);
 }
 
-void checkpoints_set_aside(int step) {
+void checkpoints_set_aside(int from, int to, int but) {
     Listing l = checkpoints_list("-o", opt.output);
-    for (int i = 0; i < l.n; i++)
-        if (l.found[i].complete && l.found[i].step > step) set_aside(&l.found[i]);
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        if (f->complete && f->step >= from && f->step <= to && f->step != but) set_aside(f);
+    }
     free(l.found);
 }

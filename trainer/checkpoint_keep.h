@@ -5,9 +5,9 @@
 // Removes complete checkpoints up to this step beyond the newest -nk, but for those of -nm, and what saves
 // that died have left. It looks at none of later steps: those are no part of this course.
 void checkpoints_prune(int step);
-// Sets aside complete ones of later steps, as abandoned_%08d/: they are of another course than the run that
-// goes on from this step. -y 1 does not look there.
-void checkpoints_set_aside(int step);
+// Sets aside complete ones of steps from `from` to `to`, but not that of step `but`, as abandoned_%08d/: they
+// are of another course than this run. -y 1 does not look there.
+void checkpoints_set_aside(int from, int to, int but);
 // Removes what saves of this step that died have left of its model file.
 void checkpoint_remove_temporary(int step);
 // Removes a file, and tells on the screen if that fails. One that is not there is none to remove.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../gpt2/disk.h"
 #include "../gpt2/error.h"
 #include "../llmc_zero/zero.h"
 #include "die.h"
@@ -104,7 +105,9 @@ int checkpoint_check_model(const char *path) {
     const char *slash = strrchr(path, '/');
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
-    if (strlen(name) > 4) name[strlen(name) - 4] = 0;  // ".bin"
+    char *ending = strstr(name, ".bin");
+    if (!ending || ending[4]) return 1;
+    *ending = 0;
     int step = step_in(name, "model_");
     return step < 0 ? 1 : check_model_file(folder, step);
 }
@@ -143,10 +146,12 @@ const char *checkpoint_in(const char *folder) {
 // found when it is verified.
 static int ranks_of_old(const char *path) {
     int32_t header[4] = { 0 };
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(header, sizeof header, 1, f) : 0;
-    if (f) fclose(f);  // nothing was written
-    return n == 1 && header[3] > 0 && header[3] <= 99999 ? header[3] : 1;
+    int64_t bytes;
+    int fd, failed = disk_open(path, &fd, &bytes);
+    if (failed) return 1;
+    failed = disk_read(fd, path, 0, sizeof header, header);
+    close(fd);  // nothing was written
+    return !failed && header[3] > 0 && header[3] <= 99999 ? header[3] : 1;
 }
 
 static int visit_old(const char *folder, int step, const char *model, CheckpointVisitor fn, void *ctx) {

@@ -31,8 +31,10 @@ static int are_same(char **a, char **b, int n) {
     return 1;
 }
 
+// A secret does not belong into a log.
 static void print_word(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    if (!strncmp(word, "ZERO_JOB_KEY=", 13)) word = "ZERO_JOB_KEY";  // mpirun -x takes its value along
     if (*word && !word[strspn(word, plain)]) {
         print0("%s ", word);
         return;
@@ -42,11 +44,13 @@ static void print_word(const char *word) {
     print0("' ");
 }
 
+// Without a launcher's words, and with several ranks, it is the command of one of them.
 static void print_launcher(int argc, char **argv) {
     char *words[MOST_WORDS];
     int n = words_of_process(getppid(), words), before = n - argc;
-    if (before > 0 && are_same(words + before, argv, argc))
-        for (int i = 0; i < before; i++) print_word(words[i]);
+    const int is_launcher = before > 0 && are_same(words + before, argv, argc);
+    if (!is_launcher && run.ranks > 1) print0("(on every rank, started as before)\n  ");
+    for (int i = 0; is_launcher && i < before; i++) print_word(words[i]);
     for (int i = 0; i < n; i++) free(words[i]);
 }
 

@@ -136,11 +136,16 @@ static int get_scale(manifest *m) {
 
 // -------- files
 
+static int is_printable(const char *name) {
+    while (*name >= ' ' && *name <= '~') name++;
+    return !*name;
+}
+
 static int get_name(const manifest *m, const json_t *row, const char *where, manifest_file *f) {
     const json_t *v = json_object_get(row, "name");
     const char *name = json_string_value(v);
     if (!name || !*name || *name == '.' || json_string_length(v) >= FILE_NAME ||
-        strlen(name) != json_string_length(v) || strchr(name, '/'))
+        strlen(name) != json_string_length(v) || strchr(name, '/') || !is_printable(name))
         return wrong(m, where, "name", "the name of a file in the folder");
     strcpy(f->name, name);
     return 0;

@@ -184,7 +184,8 @@ static int commit(const save *s) {
     }
     ZERO_TRY(folder_sync(s->folder));
     ZERO_TRY(folder_sync_parent(s->folder));
-    return folder_clean(s->folder, keep_own, s);
+    (void)folder_clean(s->folder, keep_own, s);  // what stays is no part of it, and the next save tries again
+    return 0;
 }
 
 // -------- all of it

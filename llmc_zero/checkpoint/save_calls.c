@@ -89,9 +89,13 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
                                  " is 0, and zero_save_begin needs the memory that 1 reserves");
     ZERO_TRY(zero_save_end(z, 1, NULL));
     struct save_later *l = calloc(1, sizeof *l);
-    ZERO_TRY(agree(z, l ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path)));
+    int rc = agree(z, l ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path));
+    if (rc) {
+        free(l);
+        return rc;
+    }
     z->later = l;
-    int rc = begin(l, z, path, text);
+    rc = begin(l, z, path, text);
     if (rc) drop(z);
     return rc;
 }

@@ -11,9 +11,9 @@
 //
 // All but the challenge carry a tag, by which the sender proves that it knows the secret of the job. The tag
 // depends on the connection: on a nonce of each side, or, between two other ranks, on their numbers and on
-// the run's, which rank 0 has told them. So a message that was overheard is of no use elsewhere. Until then
-// whoever connects is a stranger: nothing is said to it, nothing waits for it, and it is dropped when others
-// need its place.
+// the run's, which rank 0 has told them. So a message that was overheard is of no use in another run, and
+// none at rank 0. Until then whoever connects is a stranger: nothing is said to it, nothing waits for it, and
+// it is dropped when others need its place.
 #include "rendezvous.h"
 #include "../clock.h"
 #include "../error.h"
@@ -290,6 +290,9 @@ static stranger *find_place(const meeting *m, int empty) {
     return first;
 }
 
+// No descriptor is left, and a stranger may have one.
+static int is_full(int rc) { return rc == -EMFILE || rc == -ENFILE; }
+
 static int drop_first(meeting *m) {
     stranger *s = find_place(m, 0);
     if (!s) return 0;
@@ -329,10 +332,9 @@ static void let_strangers_in(meeting *m) {
         fd = net_accept(m->listener);
         if (fd >= 0) let_in(m, fd);
     }
-    int is_full = fd == -EMFILE || fd == -ENFILE;
-    if (fd >= 0 || fd == -EAGAIN || (is_full && drop_first(m))) return;
+    if (fd >= 0 || fd == -EAGAIN || (is_full(fd) && drop_first(m))) return;
     FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
-         strerror(-fd), is_full ? ": raise ulimit -n above twice the number of ranks" : "");
+         strerror(-fd), is_full(fd) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
 // What a look waits for.
@@ -668,7 +670,8 @@ static void connect_to_lower(meeting *m, double until) {
     for (int r = 1; r < me && !m->rc; r++) {
         char text[NET_NAME];
         const net_address *to = &m->seats[r].at;
-        m->sockets[r] = net_connect(to, until);
+        do m->sockets[r] = net_connect(to, until);
+        while (is_full(m->sockets[r]) && drop_first(m));
         m->keys[r] = key_between(m, me, r);
         int rc = m->sockets[r] < 0 ? m->sockets[r] : introduce(m, r);
         if (rc)

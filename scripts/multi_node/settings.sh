@@ -25,7 +25,12 @@ root=${root:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 trainer=${TRAINER:-$root/train_gpt2_zero}       # at the same path on all machines
 stop() { echo "$(basename "$0"): $*" >&2; exit 1; }
 # A secret for the ranks of a run, from 128 random bits.
-new_key() { od -An -N16 -tx1 /dev/urandom | tr -d ' \n'; }
+new_key() {
+    local key
+    key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    [ ${#key} = 32 ] || stop "no key for the run: od fails"
+    echo "$key"
+}
 
 read -ra hosts <<<"$HOSTS"
 ranks=$((${#hosts[@]} * GPUS))
