@@ -780,7 +780,7 @@ static void test_text_files(void **state) {
     setrlimit(RLIMIT_FSIZE, &small);
     int rc = text_file_write(path, longer);
     setrlimit(RLIMIT_FSIZE, &usual);
-    assert_error(rc, "some.txt: not written: File too large");
+    assert_error(rc, "some.txt: cannot write: File too large");
     text = text_file_read(path);
     assert_string_equal(text, "kept\n");
     DIR *d = opendir(folder);

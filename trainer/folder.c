@@ -107,7 +107,7 @@ static int appears(const char *path) {
 
 void check_one_folder(void) {
     char name[64], path[OUTPUT_PATH];
-    if (!opt.output || run.ranks == 1) return;  // a signal may ask for a checkpoint
+    if (!opt.output || !opt.checkpoint_every || run.ranks == 1) return;
     agree_on_a_name(name);
     output_path(path, "%s", name);
     if (run.rank == 0) make_file(path);
