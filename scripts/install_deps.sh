@@ -21,7 +21,8 @@ libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: text is split into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
 libsodium-dev|test -e /usr/include/sodium.h|libsodium: ranks prove that they are of the job
 liburing-dev|test -e /usr/include/liburing.h|io_uring: model states on NVMe
-libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests"
+libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests
+procps|command -v pgrep|pgrep: the tests find the ranks that they send signals to"
 [ "${1:-}" != check ] || packages="$packages
 cppcheck|command -v cppcheck|static analysis"
 [ "${1:-}" != bench ] || packages="$packages
