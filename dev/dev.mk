@@ -25,7 +25,7 @@ $(STORIES) &: $(BUILD)/make_stories
 #? data                writes the corpus of small stories to data/
 data: $(STORIES)
 
-$(BUILD)/bench/%: dev/bench/%.c $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
+$(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
 #? bench               measures speed and memory of a training step, and of the parts on their own

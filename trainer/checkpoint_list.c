@@ -31,12 +31,6 @@ void checkpoint_path(char path[OUTPUT_PATH], const char *folder, const char *fmt
         die("%.64s...: the name is too long", folder);
 }
 
-int file_is_there(const char *path) {
-    if (!access(path, F_OK)) return 1;
-    if (errno != ENOENT && errno != ENOTDIR) die("%s: %s", path, strerror(errno));
-    return 0;
-}
-
 static void add_found(Listing *l, int step, int old, int complete) {
     if (step < 0) return;
     l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);

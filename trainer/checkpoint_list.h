@@ -31,7 +31,6 @@ Listing checkpoints_list(const char *option, const char *folder);
 const Found *checkpoints_newest(const Listing *l);
 // Writes the path of folder/fmt, where fmt has one number: the step.
 void checkpoint_path(char path[OUTPUT_PATH], const char *folder, const char *fmt, int step);
-int file_is_there(const char *path);  // ends the run where that cannot be said
 
 // Returns the path of a checkpoint's model file, valid until the next call.
 const char *checkpoint_model(int step);

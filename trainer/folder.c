@@ -1,7 +1,6 @@
 #include "folder.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../gpt2/disk.h"
 #include "die.h"
 #include "options.h"
 #include "run.h"
@@ -50,21 +50,18 @@ void try_file(const char *option, const char *path) {
         die("%s: %s cannot be written: %s", option, path, strerror(errno));
 }
 
-// A new folder is lost with all that is in it if the power fails before its name is on disk.
-static void sync_name_of_folder(void) {
-    char copy[OUTPUT_PATH];
-    if (snprintf(copy, sizeof copy, "%s", opt.output) >= OUTPUT_PATH) die("option -o: the name is too long");
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd))
-        die("option -o: the folder of %s cannot be synced: %s", opt.output, strerror(errno));
-    close(fd);  // nothing was written through it
+int file_is_there(const char *path) {
+    if (!access(path, F_OK)) return 1;
+    if (errno != ENOENT && errno != ENOTDIR) die("%s: %s", path, strerror(errno));
+    return 0;
 }
 
 void make_folder(void) {
     struct stat st;
     if (!opt.output) return;
+    // A new folder is lost with all that is in it if the power fails before its name is on disk.
     if (!mkdir(opt.output, 0777))
-        sync_name_of_folder();
+        gpt2_check(disk_sync_parent(opt.output));
     else if (errno != EEXIST)
         die("option -o: %s cannot be made: %s", opt.output, strerror(errno));
     if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);

@@ -8,6 +8,7 @@ enum { OUTPUT_PATH = 4200 };
 // Writes the path of a file in the folder; it is an error if it is too long.
 void output_path(char path[OUTPUT_PATH], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+int file_is_there(const char *path);  // ends the run where that cannot be said
 // Makes the folder where -o names one.
 void make_folder(void);
 // Each returns a file to write, or ends the run. No symbolic link at the path is followed. create_file begins

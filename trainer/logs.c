@@ -53,13 +53,6 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(main_log) || has_lines(metrics)); }
 
-static int is_there(const char *path) {
-    struct stat st;
-    if (!lstat(path, &st)) return 1;
-    if (errno != ENOENT) die("%s: %s", path, strerror(errno));
-    return 0;
-}
-
 static void kept_path(char path[OUTPUT_PATH], const char *name, int number) {
     output_path(path, "%s.%d", name, number);
 }
@@ -68,7 +61,7 @@ static int is_used(int number) {
     char a[OUTPUT_PATH], b[OUTPUT_PATH];
     kept_path(a, main_log, number);
     kept_path(b, metrics, number);
-    return is_there(a) || is_there(b);
+    return file_is_there(a) || file_is_there(b);
 }
 
 static void rename_log(const char *name, int number) {

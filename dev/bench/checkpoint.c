@@ -7,6 +7,7 @@
 // them, and reads them, past the page cache. Printed are medians in GB/s over all ranks, their ratio to
 // fio's, and the most memory that a rank had resident during either beyond what it has anyway.
 #include "llmc_zero/zero.h"
+#include "fio.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -175,27 +176,14 @@ static void save_and_load(zero **z, const options *o, int round, int64_t bytes, 
 
 // Returns GB/s of one pass.
 static double fio(const options *o, int64_t bytes, const char *kind) {
-    enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
-    char command[PATH_MAX + 1000], line[65536] = "";
-    snprintf(command, sizeof command,
-             "fio --minimal --terse-version=3 --name=all --directory='%s' "
-             "--filename_format=llmc_zero.fio.\\$jobnum --size=%lld --bs=%d --iodepth=%d --direct=1 "
-             "--ioengine=io_uring --rw=%s --invalidate=1 --end_fsync=1 --numjobs=%d --group_reporting 2>&1",
+    char options[PATH_MAX + 1000];
+    snprintf(options, sizeof options,
+             "--directory='%s' --filename_format=llmc_zero.fio.\\$jobnum --size=%lld --bs=%d --iodepth=%d "
+             "--ioengine=io_uring --fixedbufs --rw=%s --end_fsync=1 --numjobs=%d --group_reporting",
              o->folder, (long long)(bytes / ranks / REQUEST * REQUEST), REQUEST, DEPTH, kind, ranks);
-    FILE *p = popen(command, "r");
-    if (!p) die("fio does not start");
-    double sum = 0;
-    while (fgets(line, sizeof line, p)) {
-        if (strncmp(line, "3;fio", 5)) continue;
-        char *field = line;
-        for (int i = 1; field; i++) {
-            if (i == READ_FIELD || i == WRITE_FIELD) sum += atof(field) * 1024e-9;
-            field = strchr(field, ';');
-            field += field != NULL;
-        }
-    }
-    if (pclose(p) || sum <= 0) die("fio fails: install it (scripts/install_deps.sh bench), or use --no-fio");
-    return sum;
+    double rate = fio_run(options, 0);
+    if (rate <= 0) die(FIO_FAILS);
+    return rate;
 }
 
 static void measure_fio(const options *o, int round, int64_t bytes, figures *f) {

@@ -6,6 +6,7 @@
 // are medians in GB/s, and their ratio to fio's. Both have their files written once before, and both go past
 // the page cache. The transfers are what a training step has: a few buffers, each written or read whole. Both
 // have buffers in pages of 2 MiB, which a disk reaches in fewer pieces; --small-pages: in pages of 4 KiB.
+#include "fio.h"
 #include "llmc_zero/store/file.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,28 +112,15 @@ static void remove_fio_files(void) {
 
 // Returns GB/s of one pass over the same number of bytes.
 static double fio(const options *o, const bench *b, int kind) {
-    enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
-    char command[10000], line[65536] = "";
+    char options[9000];
     int uring = !strncmp(file_name(b->e), "io_uring", 8);
-    snprintf(command, sizeof command,
-             "%sfio --minimal --terse-version=3 --name=all --filename='%s' --size=%lld --bs=%zu --iodepth=%d "
-             "--direct=1 --ioengine=%s --rw=%s --invalidate=1 2>&1",
-             o->small_pages ? "" : "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 ", fio_files, (long long)b->bytes,
-             o->block, o->depth, uring ? "io_uring --fixedbufs" : "libaio", fio_kinds[kind]);
-    FILE *f = popen(command, "r");
-    if (!f) die("fio does not start");
-    double sum = 0;
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, "3;fio", 5)) continue;
-        char *field = line;
-        for (int i = 1; field; i++) {
-            if (i == READ_FIELD || i == WRITE_FIELD) sum += atof(field) * 1024e-9;
-            field = strchr(field, ';');
-            field += field != NULL;
-        }
-    }
-    if (pclose(f) || sum <= 0) die("fio fails: install it (scripts/install_deps.sh bench), or use --no-fio");
-    return sum;
+    snprintf(options, sizeof options,
+             "--filename='%s' --size=%lld --bs=%zu --iodepth=%d --ioengine=%s --rw=%s", fio_files,
+             (long long)b->bytes, o->block, o->depth, uring ? "io_uring --fixedbufs" : "libaio",
+             fio_kinds[kind]);
+    double rate = fio_run(options, o->small_pages);
+    if (rate <= 0) die(FIO_FAILS);
+    return rate;
 }
 
 // -------- all

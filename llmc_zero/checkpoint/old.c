@@ -24,7 +24,53 @@ typedef struct {
     uint64_t elems, user_bytes;
     loss_scale scale;
 } file_header;
-enum { FILE_VERSION = 3, OLDEST_VERSION = 2, MOST_USER_BYTES = 1 << 20 };
+enum { FILE_VERSION = 3, OLDEST_VERSION = 2, MOST_USER_BYTES = 1 << 20, PIECE = 1 << 18 };
+
+// -------- the digest: the last 8 bytes, of all before
+
+static int read_all(int fd, const char *path, int64_t bytes, char *piece, XXH3_state_t *digest) {
+    for (int64_t at = 0; at < bytes;) {
+        ssize_t n = pread(fd, piece, bytes - at < PIECE ? (size_t)(bytes - at) : PIECE, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld: %s", path, (long long)at,
+                             strerror(errno));
+        if (n == 0) return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld", path, (long long)at);
+        if (at == 0 && (n < (ssize_t)sizeof(file_header) || memcmp(piece, "llmczero", 8)))
+            return zero_fail(ZERO_ERR_IO, "%s: neither a checkpoint's folder nor a state file", path);
+        if (XXH3_64bits_update(digest, piece, (size_t)n) != XXH_OK)
+            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", path);
+        at += n;
+    }
+    return 0;
+}
+
+static int compare_digest(int fd, const char *path, int64_t bytes, char *piece, XXH3_state_t *digest) {
+    uint64_t stored;
+    if (bytes < (int64_t)(sizeof(file_header) + sizeof stored))
+        return zero_fail(ZERO_ERR_IO, "%s: %lld bytes are no state file", path, (long long)bytes);
+    bytes -= (int64_t)sizeof stored;
+    ZERO_TRY(read_all(fd, path, bytes, piece, digest));
+    if (pread(fd, &stored, sizeof stored, bytes) != sizeof stored)
+        return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld", path, (long long)bytes);
+    if (stored == XXH3_64bits_digest(digest)) return 0;
+    return zero_fail(ZERO_ERR_IO,
+                     "%s: damaged: the checksum at offset %lld does not match the %lld bytes before it", path,
+                     (long long)bytes, (long long)bytes);
+}
+
+int old_verify(int fd, const char *path, int64_t bytes) {
+    char *piece = malloc(PIECE);
+    XXH3_state_t *digest = XXH3_createState();
+    int rc = piece && digest && XXH3_64bits_reset(digest) == XXH_OK
+                 ? compare_digest(fd, path, bytes, piece, digest)
+                 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", path);
+    free(piece);
+    XXH3_freeState(digest);
+    return rc;
+}
+
+// -------- the header
 
 static uint64_t geometry_digest(const layout *l) {
     uint64_t h = l->n_units;
@@ -36,20 +82,11 @@ static uint64_t geometry_digest(const layout *l) {
     return h;
 }
 
-// A file being read together with its digest.
 typedef struct {
     FILE *f;
-    XXH3_state_t *digest;
     const char *path;
     zero *z;
 } stream;
-
-static int start_digest(stream *s) {
-    s->digest = XXH3_createState();
-    return s->digest && XXH3_64bits_reset(s->digest) == XXH_OK
-               ? 0
-               : zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-}
 
 static int take(stream *s, void *data, size_t bytes) {
     if (!bytes) return 0;
@@ -122,23 +159,11 @@ static int check_header(stream *s, file_header *h) {
     return check_size(s, h);
 }
 
-// Reads the whole file once and compares its digest, before anything in it is used.
-static int check_digest(zero *z, stream *s) {
+// Before anything in it is used.
+static int check_digest(const stream *s) {
     struct stat st;
-    uint64_t stored;
-    if (fstat(fileno(s->f), &st) || fseeko(s->f, 0, SEEK_SET))
-        return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
-    size_t left = (size_t)st.st_size - sizeof stored, room = VALUES_CHUNK * sizeof(float);
-    for (size_t n; left; left -= n) {
-        n = left < room ? left : room;
-        ZERO_TRY(take(s, z->values, n));
-        if (XXH3_64bits_update(s->digest, z->values, n) != XXH_OK)
-            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", s->path);
-    }
-    ZERO_TRY(take(s, &stored, sizeof stored));
-    if (stored != XXH3_64bits_digest(s->digest))
-        return zero_fail(ZERO_ERR_IO, "%s: damaged: its checksum does not match its contents", s->path);
-    return 0;
+    if (fstat(fileno(s->f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno));
+    return old_verify(fileno(s->f), s->path, st.st_size);
 }
 
 // A file of version 2 has none: the number is 0.
@@ -161,12 +186,13 @@ static int open_file(stream *s) {
 
 static int open_own(stream *s, file_header *h, uint64_t *number) {
     ZERO_TRY(open_file(s));
-    ZERO_TRY(start_digest(s));
     ZERO_TRY(check_header(s, h));
-    ZERO_TRY(check_digest(s->z, s));
+    ZERO_TRY(check_digest(s));
     ZERO_TRY(take_number(s, h, number));
     return fseeko(s->f, sizeof *h, SEEK_SET) ? zero_fail(ZERO_ERR_IO, "%s: %s", s->path, strerror(errno)) : 0;
 }
+
+// -------- the values
 
 // Each file is good; all of them must come from one save. The paths come last, since a long sentence is cut.
 static int check_same_save(zero *z, const char *path, uint64_t number) {
@@ -223,7 +249,6 @@ int old_load(zero *z, const char *path, char **text) {
     if (!rc) rc = check_same_save(z, path, number);
     if (!rc) rc = agree(z, read_own(&s, h.user_bytes, text));
     if (s.f) fclose(s.f);
-    XXH3_freeState(s.digest);
     ZERO_TRY(rc);
     if (z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0) z->scale = h.scale;
     return 0;

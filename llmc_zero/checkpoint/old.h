@@ -8,4 +8,7 @@
 // "0a1b.."}, the trainer's bytes in hexadecimal digits. Parameters are not made of their masters yet.
 int old_load(zero *z, const char *path, char **text);
 
+// Returns 0 if a file of so many bytes is what was saved. It needs neither the ranks nor the model.
+int old_verify(int fd, const char *path, int64_t bytes);
+
 #endif

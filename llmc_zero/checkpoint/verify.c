@@ -1,6 +1,6 @@
 // Reads all of a checkpoint and compares every digest. It needs neither a plugin nor the ranks that wrote it.
 #include "blocks.h"
-#define XXH_INLINE_ALL
+#include "old.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 typedef struct {
     zero_verified told;
@@ -66,51 +65,12 @@ static int verify_folder(const char *folder, const listener *l) {
     return rc;
 }
 
-// -------- a state file of versions 2 and 3: its last 8 bytes are the digest of all before
-
-enum { PIECE = 1 << 18, OLD_HEADER = 80 };
-
-static int read_old(int fd, const char *path, int64_t bytes, char *piece, XXH3_state_t *digest) {
-    for (int64_t at = 0; at < bytes;) {
-        ssize_t n = pread(fd, piece, bytes - at < PIECE ? (size_t)(bytes - at) : PIECE, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0)
-            return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld: %s", path, (long long)at,
-                             strerror(errno));
-        if (n == 0) return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld", path, (long long)at);
-        if (at == 0 && (n < OLD_HEADER || memcmp(piece, "llmczero", 8)))
-            return zero_fail(ZERO_ERR_IO, "%s: neither a checkpoint's folder nor a state file", path);
-        if (XXH3_64bits_update(digest, piece, (size_t)n) != XXH_OK)
-            return zero_fail(ZERO_ERR_IO, "%s: xxhash failed", path);
-        at += n;
-    }
-    return 0;
-}
-
-static int compare_old(int fd, const char *path, int64_t bytes, char *piece, XXH3_state_t *digest) {
-    uint64_t stored;
-    if (bytes < OLD_HEADER + (int64_t)sizeof stored)
-        return zero_fail(ZERO_ERR_IO, "%s: %lld bytes are no state file", path, (long long)bytes);
-    bytes -= (int64_t)sizeof stored;
-    ZERO_TRY(read_old(fd, path, bytes, piece, digest));
-    if (pread(fd, &stored, sizeof stored, bytes) != sizeof stored)
-        return zero_fail(ZERO_ERR_IO, "%s: cannot be read at offset %lld", path, (long long)bytes);
-    if (stored == XXH3_64bits_digest(digest)) return 0;
-    return zero_fail(ZERO_ERR_IO,
-                     "%s: damaged: the checksum at offset %lld does not match the %lld bytes before it", path,
-                     (long long)bytes, (long long)bytes);
-}
+// -------- either
 
 static int verify_old(int fd, const char *path, int64_t bytes, const listener *l) {
-    char *piece = malloc(PIECE);
-    XXH3_state_t *digest = XXH3_createState();
-    int rc = piece && digest && XXH3_64bits_reset(digest) == XXH_OK
-                 ? compare_old(fd, path, bytes, piece, digest)
-                 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", path);
-    if (!rc) tell(l, path, bytes);
-    free(piece);
-    XXH3_freeState(digest);
-    return rc;
+    ZERO_TRY(old_verify(fd, path, bytes));
+    tell(l, path, bytes);
+    return 0;
 }
 
 int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx) {
