@@ -8,14 +8,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { TIMEOUT_S = 300 };  // the disk answers within
-
 // Of blocks of 64 MiB, the largest that there are, two at a time.
-int blocks_begin(block_reader *b, const manifest *m) {
+int blocks_begin(block_reader *b, const manifest *m, at_work *work) {
     const int64_t block = m->block_bytes, each = block < RING_BYTES ? RING_BYTES / block * block : block;
     const int64_t n = RING_BUFFERS * (int64_t)RING_BYTES / each;
     *b = (block_reader){ .m = m, .needs_until = INT64_MAX, .until = INT64_MAX, .file = -1, .block = -1 };
-    return ring_make(&b->ring, m->path, n < 2 ? 2 : (int)n, each, NULL);
+    return ring_make(&b->ring, m->path, n < 2 ? 2 : (int)n, each, NULL, work);
 }
 
 // -------- the file
@@ -48,7 +46,7 @@ static int open_file(block_reader *b, int file) {
     if (b->fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", b->path, strerror(errno));
     b->file = file;
     int rc = check_size(b, f->bytes);
-    if (!rc) rc = ring_open(&b->ring, b->fd, b->path, ring_whole_pages(f->bytes), 0, TIMEOUT_S);
+    if (!rc) rc = ring_open(&b->ring, b->fd, b->path, ring_whole_pages(f->bytes), 0);
     if (rc) close_file(b);
     return rc;
 }

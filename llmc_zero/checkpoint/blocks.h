@@ -19,8 +19,9 @@ typedef struct {
     int64_t block;        // the last one that was compared; -1: none
 } block_reader;
 
-// Returns 0, or ZERO_ERR_MEMORY. m is the caller's and outlives it. blocks_end comes next in any case.
-int blocks_begin(block_reader *b, const manifest *m);
+// Returns 0, or ZERO_ERR_MEMORY. m is the caller's and outlives it. work: as for ring_make. blocks_end comes
+// next in any case.
+int blocks_begin(block_reader *b, const manifest *m, at_work *work);
 // Fills `to` with bytes [at, at + bytes) of a file. Returns 0, or ZERO_ERR_IO naming the file and the offset.
 int blocks_read(block_reader *b, int file, int64_t at, int64_t bytes, void *to);
 // Fills `to` with elements [from, from + n) of a unit of a saved state, from whichever files have them. What

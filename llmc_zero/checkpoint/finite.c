@@ -69,5 +69,6 @@ int zero_check_finite(zero *z) {
     ZERO_TRY(uses_outside_step(z, "zero_check_finite"));
     ZERO_TRY(zero_finish_update(z));
     ZERO_TRY(params_complete(z));
-    return agree(z, visit_parts(z, 0, check_piece, z));
+    at_work work = at_work_begin(z);
+    return at_work_end(&work, visit_parts(&work, 0, check_piece, z));
 }

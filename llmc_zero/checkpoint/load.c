@@ -54,24 +54,28 @@ static int clear_piece(void *ctx, int saved, state_range r) {
 // rc: of the reading. Returns it, or the failure of clearing.
 static int clear_after(int rc, zero *z) {
     if (!rc) return 0;
-    int cleared = agree(z, visit_parts(z, 1, clear_piece, z));
+    at_work work = at_work_begin(z);
+    int cleared = at_work_end(&work, visit_parts(&work, 1, clear_piece, z));
     if (cleared) z->untouched = 0;
     return cleared ? cleared : rc;
 }
 
+// Returns when all ranks have read theirs, or one has failed.
+static int read_once(source *s, const manifest *m) {
+    at_work work = at_work_begin(s->z);
+    int rc = blocks_begin(&s->from, m, &work);
+    if (!rc) rc = visit_parts(&work, 1, read_piece, s);
+    blocks_end(&s->from);
+    return at_work_end(&work, rc);
+}
+
 static int read_states(zero *z, const manifest *m) {
     source s = { .z = z, .uses = z->untouched };
-    int rc = blocks_begin(&s.from, m);
-    if (!rc) rc = visit_parts(z, 1, read_piece, &s);
-    rc = agree(z, rc);
-    if (s.uses) {
-        rc = clear_after(rc, z);
-    } else if (!rc) {
-        s.uses = 1;
-        rc = agree(z, visit_parts(z, 1, read_piece, &s));
-    }
-    blocks_end(&s.from);
-    return rc;
+    int rc = read_once(&s, m);
+    if (s.uses) return clear_after(rc, z);
+    if (rc) return rc;
+    s.uses = 1;
+    return read_once(&s, m);
 }
 
 static int text_of(const manifest *m, char **text) {

@@ -236,8 +236,10 @@ static int take_text(stream *s, size_t bytes, char **text) {
 }
 
 static int read_own(stream *s, size_t user_bytes, char **text) {
-    ZERO_TRY(take_text(s, user_bytes, text));
-    return visit_parts(s->z, 1, take_piece, s);
+    at_work work = at_work_begin(s->z);
+    int rc = take_text(s, user_bytes, text);
+    if (!rc) rc = visit_parts(&work, 1, take_piece, s);
+    return at_work_end(&work, rc);
 }
 
 int old_load(zero *z, const char *path, char **text) {
@@ -247,7 +249,7 @@ int old_load(zero *z, const char *path, char **text) {
     // nothing changes on any rank before all files are good
     int rc = agree(z, open_own(&s, &h, &number));
     if (!rc) rc = check_same_save(z, path, number);
-    if (!rc) rc = agree(z, read_own(&s, h.user_bytes, text));
+    if (!rc) rc = read_own(&s, h.user_bytes, text);
     if (s.f) fclose(s.f);
     ZERO_TRY(rc);
     if (z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0) z->scale = h.scale;

@@ -26,20 +26,22 @@ int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes) 
     return n;
 }
 
-static int visit_pieces(zero *z, int saved, int unit, int64_t elems, piece_visitor fn, void *ctx) {
-    state_range r = { .unit = unit, .part = z->comm.group.rank };
+static int visit_pieces(at_work *w, int saved, int unit, int64_t elems, piece_visitor fn, void *ctx) {
+    state_range r = { .unit = unit, .part = w->z->comm.group.rank };
     for (; r.from < elems; r.from += r.elems) {
         r.elems = elems - r.from < VALUES_CHUNK ? elems - r.from : VALUES_CHUNK;
         ZERO_TRY(fn(ctx, saved, r));
+        ZERO_TRY(at_work_goes_on(w));
     }
     return 0;
 }
 
-int visit_parts(zero *z, int padded, piece_visitor fn, void *ctx) {
+int visit_parts(at_work *w, int padded, piece_visitor fn, void *ctx) {
+    const zero *z = w->z;
     const layout *l = &z->layout;
     for (int u = 0; u < l->n_units; u++) {
         int64_t elems = padded ? l->units[u].shard : elems_of(l, u, z->comm.group.rank);
-        for (int i = 0; i < SAVED; i++) ZERO_TRY(visit_pieces(z, i, u, elems, fn, ctx));
+        for (int i = 0; i < SAVED; i++) ZERO_TRY(visit_pieces(w, i, u, elems, fn, ctx));
     }
     return 0;
 }

@@ -7,7 +7,7 @@
 // any number of ranks.
 #ifndef LLMC_ZERO_CHECKPOINT_PARTS_H
 #define LLMC_ZERO_CHECKPOINT_PARTS_H
-#include "../internal.h"
+#include "at_work.h"
 
 enum { SAVED = 3 };
 extern const zero_value saved_values[SAVED];
@@ -24,8 +24,8 @@ typedef struct {
 int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes);
 
 // Calls fn for this rank's part of every saved state, in the order of a file, in pieces of VALUES_CHUNK
-// elements at most. padded: 1: for the padding too.
+// elements at most, and says after each that this rank is at work. padded: 1: for the padding too.
 typedef int (*piece_visitor)(void *ctx, int saved, state_range r);
-int visit_parts(zero *z, int padded, piece_visitor fn, void *ctx);
+int visit_parts(at_work *w, int padded, piece_visitor fn, void *ctx);
 
 #endif

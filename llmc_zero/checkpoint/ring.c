@@ -2,13 +2,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { THREADS = 4 };  // that read and write
+enum { THREADS = 4 };               // that read and write
+static const double alone_s = 300;  // the disk answers within, where no other rank waits
 
 // Pages of 2 MiB reach a disk in fewer pieces. They are not from malloc: a disk that does not answer may
 // still use them after they have been given back.
-int ring_make(ring *r, const char *path, int n, int64_t each, char *memory) {
+int ring_make(ring *r, const char *path, int n, int64_t each, char *memory, at_work *work) {
     const size_t bytes = (size_t)(n * each);
-    *r = (ring){ .n = n, .each = each, .memory = memory, .given = memory != NULL };
+    *r = (ring){ .n = n, .each = each, .memory = memory, .given = memory != NULL, .work = work };
     r->transfers = calloc(n, sizeof *r->transfers);
     if (!memory) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) r->memory = memory;
@@ -20,12 +21,12 @@ int ring_make(ring *r, const char *path, int n, int64_t each, char *memory) {
 
 // Threads make the requests even where there is io_uring: there are few requests, each is large, and so a
 // checkpoint is written and read the same way everywhere.
-int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve, double timeout_s) {
+int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
     const file_settings settings = { .block_bytes = RING_BYTES,
                                      .depth = RING_BUFFERS,
                                      .threads = THREADS,
                                      .no_uring = 1,
-                                     .timeout_s = timeout_s };
+                                     .timeout_s = r->work ? at_work_disk_s(r->work->z) : alone_s };
     return file_open_given(&r->engine, &settings, fd, path, bytes, reserve);
 }
 
@@ -39,14 +40,19 @@ int ring_start(ring *r, int64_t i, int64_t end, int write) {
     return file_start(r->engine, t);
 }
 
-int ring_wait(ring *r, int64_t i) { return file_wait(r->engine, &r->transfers[i % r->n]); }
+int ring_wait(ring *r, int64_t i) {
+    ZERO_TRY(file_wait(r->engine, &r->transfers[i % r->n]));
+    return at_work_goes_on(r->work);
+}
 
 int ring_wait_all(ring *r) {
     for (int i = 0; i < r->n; i++) ZERO_TRY(ring_wait(r, i));
     return 0;
 }
 
+// What was read ahead may not be wanted any more, but others wait while the disk reads it.
 void ring_close(ring *r) {
+    if (r->engine) (void)ring_wait_all(r);
     file_close(r->engine);
     r->engine = NULL;
 }

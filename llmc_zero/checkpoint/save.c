@@ -106,8 +106,9 @@ static int put_piece(void *ctx, int saved, state_range r) {
 int save_states(save *s, char *copy) {
     zero *z = s->z;
     const manifest_file *f = &s->files[z->net.rank];
-    ZERO_TRY(writer_begin(&s->own, s->path, f->bytes, f->digests, copy, z->config.comm.timeout_s));
-    return visit_parts(z, 0, put_piece, s);
+    s->work = at_work_begin(z);
+    ZERO_TRY(writer_begin(&s->own, s->path, f->bytes, f->digests, copy, &s->work));
+    return visit_parts(&s->work, 0, put_piece, s);
 }
 
 // -------- the manifest
@@ -214,7 +215,7 @@ int save_open(save *s, zero *z, const char *caller, const char *path, const char
 int save_commit(save *s, int rc) {
     zero *z = s->z;
     const int written = rc;
-    rc = agree(z, written);
+    rc = at_work_end(&s->work, written);
     if (rc && !written) unlink(s->path);  // another rank has failed
     if (!rc) rc = share_digests(s);
     return rc ? rc : agree(z, z->net.rank ? 0 : commit(s));

@@ -13,6 +13,7 @@ typedef struct {
     json_t *trainer;
     loss_scale scale;
     char path[PATH_MAX];  // of this rank's file
+    at_work work;         // since save_states
     file_writer own;
 } save;
 
@@ -21,7 +22,8 @@ typedef struct {
 int save_open(save *s, zero *z, const char *caller, const char *path, const char *text);
 // Fills s->own with this rank's states. copy: as for writer_begin. writer_end comes next in any case.
 int save_states(save *s, char *copy);
-// (collective) rc: of writer_end. Returns 0 when the checkpoint is complete; else nothing of it is left.
+// (collective) Waits for the other ranks. rc: of writer_end. Returns 0 when the checkpoint is complete; else
+// nothing of it is left.
 int save_commit(save *s, int rc);
 void save_free(save *s);
 

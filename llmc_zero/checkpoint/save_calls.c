@@ -1,6 +1,7 @@
 // zero_save writes the states at once. zero_save_begin copies this rank's states into the image of its file,
 // and a thread writes the image to the disk. The commit needs all ranks, so zero_save_end makes it, when all
 // have written theirs. Until then the folder has the checkpoint that it had.
+#include "../clock.h"
 #include "../params.h"
 #include "../uses.h"
 #include "save.h"
@@ -63,6 +64,7 @@ int zero_save(zero *z, const char *path, const char *text) {
 // -------- the begin
 
 static int start_thread(struct save_later *l) {
+    l->save.own.ring.work = NULL;  // from here on the thread waits for the disk, and not the rank
     int error = pthread_create(&l->thread, NULL, write_copy, l);
     l->started = !error;
     return error ? zero_fail(ZERO_ERR_MEMORY, "%s: no thread to write it: %s", l->save.path, strerror(error))
@@ -74,7 +76,7 @@ static int begin(struct save_later *l, zero *z, const char *path, const char *te
     int own = save_states(&l->save, z->save_copy);
     if (!own) own = start_thread(l);
     if (!l->started) own = writer_end(&l->save.own, own);
-    int rc = agree(z, own);
+    int rc = at_work_end(&l->save.work, own);
     if (!rc || own) return rc;
     join(l);  // another rank has failed
     unlink(l->save.path);
@@ -102,22 +104,34 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
 
 // -------- the end
 
-// Sets *all if every rank's file is on disk, or has failed to get there.
-static int all_written(zero *z, int *all) {
-    double mine = atomic_load(&z->later->written), theirs[z->comm.group.ranks];
-    ZERO_TRY(share_values(z, &mine, theirs, 1));
-    *all = 1;
-    for (int r = 0; r < z->comm.group.ranks; r++) *all &= theirs[r] != 0;
-    return 0;
+// Until the thread is through, or it is time to tell the others that this rank still writes. The disk must
+// answer each request in time, but nothing limits a sync. So the rank does not say so during one: if it takes
+// too long, the rank is late.
+static void wait_a_turn(const zero *z) {
+    struct save_later *l = z->later;
+    const double until = clock_now() + at_work_turn_s(z);
+    while (!atomic_load(&l->written)) {
+        if (clock_now() > until && !atomic_load(&l->save.own.syncs)) return;
+        clock_nap(1e-3);
+    }
+}
+
+// Sets *all if every rank's file is on disk, or has failed to get there. wait: 1: returns when it is so.
+static int all_written(zero *z, int wait, int *all) {
+    for (;;) {
+        ZERO_TRY(at_work_share(z, atomic_load(&z->later->written), all));
+        if (*all || !wait) return 0;
+        wait_a_turn(z);
+    }
 }
 
 int zero_save_end(zero *z, int wait, int *complete) {
     struct save_later *l = z->later;
-    int all = 1;
+    int all;
     if (complete) *complete = !l;
     if (!l) return 0;
     ZERO_TRY(uses_outside_step(z, "zero_save_end"));
-    if (!wait) ZERO_TRY(all_written(z, &all));
+    ZERO_TRY(all_written(z, wait, &all));
     if (!all) return 0;
     join(l);
     int rc = save_commit(&l->save, l->rc ? zero_fail_again(&l->failure) : 0);

@@ -14,7 +14,7 @@ static int open_all(zero_checkpoint *c, const char *path, const zero_tensor *ten
     ZERO_TRY(layout_init(&c->layout, 1, 0, tensors, n_tensors, units, n_units));
     ZERO_TRY(manifest_read(&c->m, path));
     ZERO_TRY(manifest_check_model(&c->m, &c->layout));
-    return blocks_begin(&c->from, &c->m);
+    return blocks_begin(&c->from, &c->m, NULL);
 }
 
 int zero_checkpoint_open(zero_checkpoint **c, const char *path, const zero_tensor *tensors, int n_tensors,

@@ -40,7 +40,7 @@ static int read_file(block_reader *b, int file, char *block) {
 static int verify_files(const manifest *m, const char *folder, const listener *l) {
     block_reader b;
     char path[PATH_MAX];
-    int rc = blocks_begin(&b, m);
+    int rc = blocks_begin(&b, m, NULL);
     char *block = malloc((size_t)m->block_bytes);
     if (!rc && !block) rc = zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a block", m->path);
     for (int i = 0; i < m->n_files; i++) {

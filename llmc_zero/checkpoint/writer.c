@@ -10,13 +10,13 @@
 _Static_assert(RING_BYTES % BLOCK_BYTES == 0, "a buffer holds whole blocks");
 
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
-                 double timeout_s) {
+                 at_work *work) {
     const int64_t buffers = copy ? bytes / RING_BYTES + 1 : RING_BUFFERS;
     *w = (file_writer){ .fd = -1, .bytes = bytes, .digests = digests };
     snprintf(w->path, sizeof w->path, "%s", path);
-    ZERO_TRY(ring_make(&w->ring, path, (int)buffers, RING_BYTES, copy));
+    ZERO_TRY(ring_make(&w->ring, path, (int)buffers, RING_BYTES, copy, work));
     ZERO_TRY(folder_create_file(path, &w->fd));
-    return ring_open(&w->ring, w->fd, path, ring_whole_pages(bytes), 1, timeout_s);
+    return ring_open(&w->ring, w->fd, path, ring_whole_pages(bytes), 1);
 }
 
 static char *data_at(const file_writer *w, int64_t at) {
@@ -59,6 +59,7 @@ static int write_rest(file_writer *w) {
 int writer_end(file_writer *w, int rc) {
     if (!rc) rc = ring_wait_all(&w->ring);
     ring_close(&w->ring);
+    atomic_store(&w->syncs, 1);
     if (!rc) rc = write_rest(w);
     if (w->fd >= 0) {
         int closed = folder_close_written(w->fd, w->path);

@@ -1,7 +1,7 @@
 // Writes a file of a checkpoint past the page cache. The disk takes full buffers while the caller fills the
 // next one, and each block's digest is computed while the block is in the processor's cache.
 //
-//     writer_begin(&w, path, bytes, digests, NULL, timeout_s);
+//     writer_begin(&w, path, bytes, digests, NULL, &work);
 //     until all bytes are there:
 //         writer_room(&w, &to, &room); ... put up to `room` bytes there ... writer_filled(&w, filled);
 //     writer_end(&w, rc);
@@ -9,6 +9,7 @@
 #define LLMC_ZERO_CHECKPOINT_WRITER_H
 #include "manifest.h"
 #include "ring.h"
+#include <stdatomic.h>
 
 typedef struct {
     char path[PATH_MAX];
@@ -16,14 +17,15 @@ typedef struct {
     int64_t bytes;      // of the whole file
     int64_t filled;     // of these
     uint64_t *digests;  // of the blocks
+    atomic_int syncs;   // 1: the requests to the disk have ended, and the file system does the rest
     ring ring;          // for whole pages; what is left of the last one is written on its own
 } file_writer;
 
 // Returns 0 with a new file and space for its bytes reserved. writer_end comes next in any case. digests: of
 // all blocks, the caller's. copy: whole pages for all bytes, so that the disk is waited for at the end only;
-// NULL: a few buffers. timeout_s: the disk must answer within.
+// NULL: a few buffers. work: as for ring_make.
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
-                 double timeout_s);
+                 at_work *work);
 // Returns 0 and memory for the next bytes, a multiple of 4 but at the end of the file. Waits for the disk
 // where all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);

@@ -1,0 +1,179 @@
+// Ranks whose disks differ in speed by more than comm.timeout_s: mpirun -np N mpi_slow [TIMEOUT_S], for any N
+// from 2 to 5. The others wait for a rank that is still at work in a save or a load. A rank that is not is
+// late, and a disk that does not answer is named.
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "check.h"
+#include "../llmc_zero/store/file_fault.h"
+
+enum { PATH_BYTES = 200, ELEMS = 1000 * 1000, LAYERS = 2 };
+static char folder[100], path[PATH_BYTES];
+static double timeout_s = 2;
+
+// -------- the last rank's disk
+
+static struct {
+    int is_slow;
+    file_operation what;  // is slow
+    double each_s;        // one after the other
+    double took_s;        // all of them together
+    int hangs;            // until told otherwise
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+} disk = { .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
+
+static void nap(double seconds) {
+    nanosleep(&(struct timespec){ (time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9) }, NULL);
+}
+
+static long decide(file_operation what, size_t bytes) {
+    pthread_mutex_lock(&disk.lock);
+    if (disk.is_slow && what == disk.what) {
+        while (disk.hangs) pthread_cond_wait(&disk.change, &disk.lock);
+        nap(disk.each_s);
+        disk.took_s += disk.each_s;
+    }
+    pthread_mutex_unlock(&disk.lock);
+    return (long)bytes;
+}
+
+static void set_disk(file_operation what, double each_s, int hangs) {
+    pthread_mutex_lock(&disk.lock);
+    disk.is_slow = checks.rank == checks.ranks - 1 && (each_s > 0 || hangs);
+    disk.what = what;
+    disk.each_s = each_s;
+    disk.took_s = 0;
+    disk.hangs = hangs;
+    pthread_cond_broadcast(&disk.change);
+    pthread_mutex_unlock(&disk.lock);
+}
+
+static void check_was_slow(void) {
+    CHECK(checks.rank < checks.ranks - 1 || disk.took_s > 1.2 * timeout_s);
+    set_disk(FILE_READ, 0, 0);
+}
+
+// -------- a plugin
+
+static zero *plugin(int overlap) {
+    static const zero_tensor tensors[] = { { "w", 2, { 1000, 1000 }, LAYERS, 0, 1, 1 } };
+    static const zero_unit units[] = { { "a", 1, 1, 0 }, { "b", 1, 1, 0 } };
+    zero_config c = zero_defaults();
+    zero *z = NULL;
+    c.stage = 1;
+    c.overlap = overlap;
+    c.async_save = 1;
+    c.comm.timeout_s = timeout_s;
+    MUST(zero_create(&z, &c, tensors, 1, units, LAYERS));
+    return z;
+}
+
+static void fill(zero *z) {
+    float *values = malloc(ELEMS * sizeof *values);
+    for (int64_t i = 0; i < ELEMS; i++) values[i] = (float)(i * 7919 % 1000003) * 1e-6f;
+    for (int l = 0; l < LAYERS; l++) MUST(zero_set(z, ZERO_PARAM, 0, l, 0, ELEMS, values));
+    free(values);
+}
+
+static int has_hash(zero *z, const char hash[17]) {
+    char hex[17];
+    MUST(zero_hash(z, 1, hex));
+    return !strcmp(hex, hash);
+}
+
+// -------- a disk that is slow
+
+// The last rank's file takes longer than comm.timeout_s, and a request less than half of it.
+static void check_slow(int overlap) {
+    const int requests = 3 * 4 * LAYERS * ELEMS / checks.ranks >> 20;
+    const double slow_s = 1.5 * timeout_s / requests;
+    char hash[17];
+    zero *z = plugin(overlap);
+    fill(z);
+    MUST(zero_hash(z, 1, hash));
+    CHECK_SETTING("a slow save, overlap %d", overlap);
+    set_disk(FILE_WRITE, slow_s, 0);
+    MUST(zero_save(z, path, NULL));
+    check_was_slow();
+
+    CHECK_SETTING("a slow save beside training, overlap %d", overlap);
+    set_disk(FILE_WRITE, slow_s, 0);
+    MUST(zero_save_begin(z, path, NULL));
+    MUST(zero_save_end(z, 1, NULL));
+    check_was_slow();
+
+    CHECK_SETTING("a slow load into values, overlap %d", overlap);
+    set_disk(FILE_READ, slow_s / 2, 0);
+    MUST(zero_load(z, path, NULL));
+    check_was_slow();
+    CHECK(has_hash(z, hash));
+    zero_destroy(z);
+
+    CHECK_SETTING("a slow load into zeros, overlap %d", overlap);
+    z = plugin(overlap);
+    set_disk(FILE_READ, slow_s, 0);
+    MUST(zero_load(z, path, NULL));
+    check_was_slow();
+    CHECK(has_hash(z, hash));
+    zero_destroy(z);
+}
+
+// -------- one that does not answer, and a rank that says nothing
+
+static void check_hangs(void) {
+    zero *z = plugin(0);
+    fill(z);
+    CHECK_SETTING("a disk that does not answer");
+    set_disk(FILE_WRITE, 0, 1);
+    CHECK(zero_save(z, path, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), "the disk does not answer"));
+    set_disk(FILE_WRITE, 0, 0);
+    MUST(zero_save(z, path, NULL));
+    set_disk(FILE_READ, 0, 1);
+    CHECK(zero_load(z, path, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), "the disk does not answer"));
+    set_disk(FILE_READ, 0, 0);
+    MUST(zero_load(z, path, NULL));
+    zero_destroy(z);
+}
+
+// The room for a file is reserved by the rank itself, so nobody says anything meanwhile.
+static void check_late(void) {
+    zero *z = plugin(0);
+    CHECK_SETTING("a rank that says nothing");
+    set_disk(FILE_RESERVE, 2.5 * timeout_s, 0);
+    const double begin = MPI_Wtime();
+    CHECK(zero_save(z, path, NULL) == ZERO_ERR_COMM);
+    CHECK(MPI_Wtime() - begin < 6 * timeout_s);
+    if (checks.rank < checks.ranks - 1)
+        CHECK(strstr(zero_last_error(), " s in an all-gather of scalars for "));
+    set_disk(FILE_RESERVE, 0, 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    zero_destroy(z);
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+    checks_begin();
+    if (argc == 2) timeout_s = atof(argv[1]);
+    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
+    CHECK_SETTING("folder");
+    if (!checks.rank) CHECK(mkdtemp(folder));
+    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    file_fault = decide;
+    check_slow(0);
+    check_slow(1);
+    check_hangs();
+    check_late();
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) CHECK(!zero_checkpoint_remove(path));
+    if (!checks.rank) CHECK(!rmdir(folder));  // nothing else was left in it
+    int failed = checks_end("mpi_slow");
+    MPI_Finalize();
+    return failed;
+}
