@@ -167,7 +167,8 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 static void destroy(zero *z, int clean) {
     save_later_drop(z);
     tasks_close(&z->tasks);
-    state_files_close(z->files);  // it may still be moving what the units have asked for
+    // It may still be moving what the units have asked for.
+    z->memory.disk_hangs |= state_files_close(z->files);
     clean = clean && !z->tasks.failed;
     comm_close(&z->comm, clean);
     for (device_stream s = DOWN; z->across && s <= UP; s++) z->device.f->wait(&z->device, s);

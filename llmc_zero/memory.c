@@ -85,11 +85,15 @@ int memory_note(memory *m, const memory_request *r) {
     return add_block(m, r, &(memory_block){ .bytes = r->bytes });
 }
 
+static int is_used(const memory *m, const memory_block *b) {
+    return m->disk_hangs && b->owner && !b->owner->asynchronous;
+}
+
 void memory_free_all(memory *m) {
     for (memory_block *b = m->blocks, *next; b; b = next) {
         next = b->next;
-        if (b->pinned) m->device->f->unpin(m->device, b->base);
-        if (b->owner) b->owner->f->release(b->owner, b->base, b->bytes);
+        if (b->pinned && !is_used(m, b)) m->device->f->unpin(m->device, b->base);
+        if (b->owner && !is_used(m, b)) b->owner->f->release(b->owner, b->base, b->bytes);
         free(b);
     }
     for (int i = 0; i < m->n_lines; i++) free((char *)m->lines[i].purpose);

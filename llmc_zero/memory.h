@@ -29,6 +29,7 @@ typedef struct {
     memory_block *blocks;
     zero_memory_line *lines;  // one for each purpose, in the order of first use
     int n_lines;
+    int disk_hangs;  // 1: a disk that does not answer may still use memory of the host, which stays allocated
 } memory;
 
 // What the allocator takes for so many bytes: whole pages, at least one.

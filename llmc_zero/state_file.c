@@ -221,14 +221,15 @@ int state_files_open(struct state_files **out, const zero_config *c, const layou
     return 0;
 }
 
-void state_files_close(struct state_files *f) {
-    if (!f) return;
-    file_close(f->engine);
+int state_files_close(struct state_files *f) {
+    if (!f) return 0;
+    const int hangs = file_close(f->engine);
     pthread_mutex_destroy(&f->lock);
     free(f->buffers);
     free(f->sums);
     free(f->units);
     free(f);
+    return hangs;
 }
 
 // Waits for a transfer, and notes in the trace when it was under way.

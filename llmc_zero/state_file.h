@@ -44,7 +44,8 @@ file_settings state_file_settings(const zero_config *c, int rank);
 // tr: gets what is read and written.
 int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool,
                      trace *tr);
-void state_files_close(struct state_files *f);  // removes them; NULL is allowed
+// Removes them. Returns as file_close does, about the pool and what was read into. NULL is allowed.
+int state_files_close(struct state_files *f);
 // Waits for what is being written.
 void state_files_describe(struct state_files *f, zero_file_info *info);
 

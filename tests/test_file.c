@@ -414,8 +414,25 @@ static void a_disk_that_hangs(void **state) {
         __atomic_store_n(&let_go, 1, __ATOMIC_SEQ_CST);
         while (!file_done(e, &t)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
         assert_int_equal(file_start(e, &t), ZERO_ERR_IO);
-        file_close(e);
+        assert_int_equal(file_close(e), 0);
         free(data);
+    }
+}
+
+// What the disk may still use stays for ever: the engine, and here the buffer.
+static void a_disk_that_hangs_for_ever(void **state) {
+    (void)state;
+    file_settings s = settings(1, 8 * KIB);
+    s.timeout_s = 0.2;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 64 * KIB);
+        file_transfer t = { 0, buffer(64 * KIB), 64 * KIB, .write = 1 };
+        __atomic_store_n(&let_go, 0, __ATOMIC_SEQ_CST);
+        file_fault = hang;
+        assert_int_equal(file_start(e, &t), 0);
+        assert_int_equal(file_close(e), 1);
+        assert_false(exists(path_of(0, s.rank)));
+        __atomic_store_n(&let_go, 1, __ATOMIC_SEQ_CST);
     }
 }
 
@@ -804,6 +821,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_teardown(every_fault, no_fault),
         cmocka_unit_test_teardown(short_and_interrupted, no_fault),
         cmocka_unit_test_teardown(a_disk_that_hangs, no_fault),
+        cmocka_unit_test_teardown(a_disk_that_hangs_for_ever, no_fault),
         cmocka_unit_test(a_file_that_vanishes),
         cmocka_unit_test(damaged_blocks),
         cmocka_unit_test_teardown(refused_ways, no_fault),

@@ -6,7 +6,7 @@ double at_work_turn_s(const zero *z) {
     return part < 1 ? part : 1;
 }
 
-double at_work_disk_s(const zero *z) { return z->config.comm.timeout_s / 2; }
+double at_work_disk_s(const zero *z) { return z->config.comm.timeout_s / 4; }
 
 int at_work_share(zero *z, int done, int *all) {
     int theirs[z->net.ranks];

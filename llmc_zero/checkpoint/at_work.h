@@ -27,7 +27,8 @@ int at_work_end(at_work *w, int rc);
 int at_work_share(zero *z, int done, int *all);
 // How long a rank works before it says so.
 double at_work_turn_s(const zero *z);
-// A disk must answer within this, so that the rank tells of its failure before the others take it for late.
+// A disk must answer within this, and is waited for twice as long (file_close): the rank tells of its failure
+// before the others take it for late.
 double at_work_disk_s(const zero *z);
 
 #endif

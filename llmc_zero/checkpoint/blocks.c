@@ -20,7 +20,7 @@ int blocks_begin(block_reader *b, const manifest *m, at_work *work) {
 
 static void close_file(block_reader *b) {
     ring_close(&b->ring);
-    if (b->file >= 0) close(b->fd);  // nothing was written
+    if (b->file >= 0 && !b->ring.hangs) close(b->fd);  // nothing was written
     b->file = -1;
     b->block = -1;
     b->first = b->next = 0;

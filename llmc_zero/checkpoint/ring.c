@@ -5,18 +5,22 @@
 enum { THREADS = 4 };               // that read and write
 static const double alone_s = 300;  // the disk answers within, where no other rank waits
 
-// Pages of 2 MiB reach a disk in fewer pieces. They are not from malloc: a disk that does not answer may
-// still use them after they have been given back.
+// Pages of 2 MiB reach a disk in fewer pieces.
+static int take_memory(ring *r, const char *path) {
+    const size_t bytes = (size_t)(r->n * r->each);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    r->memory = memory == MAP_FAILED ? NULL : memory;
+    if (!r->memory)
+        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for %zu bytes of buffers", path, bytes);
+    madvise(r->memory, bytes, MADV_HUGEPAGE);  // a wish only
+    return 0;
+}
+
 int ring_make(ring *r, const char *path, int n, int64_t each, char *memory, at_work *work) {
-    const size_t bytes = (size_t)(n * each);
     *r = (ring){ .n = n, .each = each, .memory = memory, .given = memory != NULL, .work = work };
     r->transfers = calloc(n, sizeof *r->transfers);
-    if (!memory) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) r->memory = memory;
-    if (!r->memory || !r->transfers)
-        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for %zu bytes of buffers", path, bytes);
-    if (!r->given) madvise(r->memory, bytes, MADV_HUGEPAGE);  // a wish only
-    return 0;
+    if (!r->transfers) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for %d buffers", path, n);
+    return memory ? 0 : take_memory(r, path);
 }
 
 // Threads make the requests even where there is io_uring: there are few requests, each is large, and so a
@@ -27,6 +31,8 @@ int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
                                      .threads = THREADS,
                                      .no_uring = 1,
                                      .timeout_s = r->work ? at_work_disk_s(r->work->z) : alone_s };
+    if (r->hangs) ZERO_TRY(take_memory(r, path));
+    r->hangs = 0;
     return file_open_given(&r->engine, &settings, fd, path, bytes, reserve);
 }
 
@@ -53,12 +59,12 @@ int ring_wait_all(ring *r) {
 // What was read ahead may not be wanted any more, but others wait while the disk reads it.
 void ring_close(ring *r) {
     if (r->engine) (void)ring_wait_all(r);
-    file_close(r->engine);
+    r->hangs |= file_close(r->engine);
     r->engine = NULL;
 }
 
 void ring_free(ring *r) {
     ring_close(r);
-    if (r->memory && !r->given) munmap(r->memory, (size_t)(r->n * r->each));
+    if (r->memory && !r->given && !r->hangs) munmap(r->memory, (size_t)(r->n * r->each));
     free(r->transfers);
 }

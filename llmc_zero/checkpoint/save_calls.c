@@ -36,6 +36,7 @@ static void join(struct save_later *l) {
 
 static void drop(zero *z) {
     join(z->later);
+    z->memory.disk_hangs |= z->later->save.own.ring.hangs;
     save_free(&z->later->save);
     free(z->later);
     z->later = NULL;
@@ -91,7 +92,11 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
                                  " is 0, and zero_save_begin needs the memory that 1 reserves");
     ZERO_TRY(zero_save_end(z, 1, NULL));
     struct save_later *l = calloc(1, sizeof *l);
-    int rc = agree(z, l ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path));
+    int rc = l ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path);
+    if (z->memory.disk_hangs)
+        rc = zero_fail(ZERO_ERR_IO, "%s: a disk that has not answered may still use the memory for copies",
+                       path);
+    rc = agree(z, rc);
     if (rc) {
         free(l);
         return rc;

@@ -56,16 +56,22 @@ static int write_rest(file_writer *w) {
     return folder_write(w->fd, w->path, data_at(w, at), w->bytes - at);
 }
 
+// What has failed need not reach the disk, which may not answer any more.
+static int close_file(const file_writer *w, int rc) {
+    if (!rc)
+        rc = folder_close_written(w->fd, w->path);
+    else if (!w->ring.hangs)
+        close(w->fd);
+    if (rc) unlink(w->path);
+    return rc;
+}
+
 int writer_end(file_writer *w, int rc) {
     if (!rc) rc = ring_wait_all(&w->ring);
     ring_close(&w->ring);
     atomic_store(&w->syncs, 1);
     if (!rc) rc = write_rest(w);
-    if (w->fd >= 0) {
-        int closed = folder_close_written(w->fd, w->path);
-        if (!rc) rc = closed;
-        if (rc) unlink(w->path);
-    }
+    if (w->fd >= 0) rc = close_file(w, rc);
     ring_free(&w->ring);
     return rc;
 }

@@ -45,10 +45,10 @@ int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // settings.folders is not used.
 int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
                     int reserve);
-// Waits for what is under way, and removes the files that it has created. NULL is allowed. Buffers may be
-// freed afterwards, unless the disk does not answer: then it returns after timeout_s and leaves its own
-// memory allocated.
-void file_close(file_engine *e);
+// Waits for what is under way, and removes the files that it has created. NULL is allowed. Returns 0, or
+// after timeout_s 1: the disk does not answer, and may still read or write the buffers and the file that it
+// was given. They stay for ever, and so does the engine's own memory.
+int file_close(file_engine *e);
 
 // Returns how it works, for the start table: "io_uring, direct, 2 folders", with the reason in brackets
 // where a faster way is refused.
@@ -85,8 +85,8 @@ typedef struct file_transfer {
 // Returns 0: it begins as soon as the depth allows. t and its buffer stay in place until file_wait.
 int file_start(file_engine *e, file_transfer *t);
 // Returns 0 when the transfer has finished, or ZERO_ERR_IO with path, offset, cause and what to do. In either
-// case nothing uses the buffer any more, unless the failure is that the disk does not answer. Returns at once
-// if t was never started.
+// case nothing uses the buffer any more, unless the failure is that the disk does not answer: file_close says
+// whether it still may. Returns at once if t was never started.
 int file_wait(file_engine *e, file_transfer *t);
 // Returns 1 if file_wait would return at once.
 int file_done(file_engine *e, const file_transfer *t);

@@ -185,8 +185,8 @@ int file_open_given(file_engine **e, const file_settings *s, int fd, const char 
 }
 
 // Where the disk does not answer, what it may still use stays allocated.
-void file_close(file_engine *e) {
-    if (!e) return;
+int file_close(file_engine *e) {
+    if (!e) return 0;
     file_queue *q = &e->q;
     pthread_mutex_lock(&q->lock);
     queue_wait(q, NULL);
@@ -199,9 +199,10 @@ void file_close(file_engine *e) {
         queue_close(q);
     }
     for (int i = 0; hangs && i < q->n_folders; i++) folder_unlink(&q->folders[i]);
-    if (hangs) return;
+    if (hangs) return 1;
     close_folders(q);
     free(e);
+    return 0;
 }
 
 const char *file_name(const file_engine *e) { return e->name; }
