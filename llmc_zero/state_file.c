@@ -232,9 +232,17 @@ int state_files_close(struct state_files *f) {
     return hangs;
 }
 
+// These files are no checkpoint's: what was in them is lost, and an older checkpoint does not help.
+static int lost_states(int rc) {
+    zero_failure failure = *zero_last_failure();
+    if (rc != ZERO_ERR_IO) return rc;
+    failure.code = ZERO_ERR_TIER;
+    return zero_fail_again(&failure);
+}
+
 // Waits for a transfer, and notes in the trace when it was under way.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
-    int rc = file_wait(f->engine, t);
+    int rc = lost_states(file_wait(f->engine, t));
     if (t->bytes && t->ended_s > 0)
         trace_add_past(f->trace, t->write ? ZERO_EV_WRITE : ZERO_EV_READ, unit, LANE_IO, t->started_s,
                        t->ended_s);
@@ -352,7 +360,7 @@ static int files_begin(state_part *p) {
     p->transfer.data = direct ? p->into - inside : p->buffer->memory;
     p->transfer.bytes = bytes;
     if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;
-    return file_start(s->files->engine, &p->transfer);
+    return lost_states(file_start(s->files->engine, &p->transfer));
 }
 
 static int files_ready(state_part *p) {
@@ -378,7 +386,7 @@ static int files_close(state_part *p) {
         b->write = (file_transfer){ .data = b->memory, .write = 1 };
         b->unit = p->range.unit;
         locate(p, &b->write.offset, &b->write.bytes);
-        rc = file_start(f->engine, &b->write);
+        rc = lost_states(file_start(f->engine, &b->write));
     }
     give_buffer(f, b);
     return rc;

@@ -18,9 +18,10 @@
 //
 // What holds for every function unless its comment says otherwise:
 // - It returns 0, or a negative ZERO_ERR_* with a sentence in zero_last_error(). What communicates may fail
-//   with ZERO_ERR_COMM, what allocates with ZERO_ERR_MEMORY, on CUDA everything with ZERO_ERR_DEVICE.
+//   with ZERO_ERR_COMM, what allocates with ZERO_ERR_MEMORY, on CUDA everything with ZERO_ERR_DEVICE, with
+//   states on NVMe with ZERO_ERR_TIER.
 // - After ZERO_ERR_ARGUMENT and ZERO_ERR_MISUSE nothing has changed, and the plugin goes on. After
-//   ZERO_ERR_COMM and ZERO_ERR_DEVICE the ranks no longer agree: end the job (zero_job.h).
+//   ZERO_ERR_COMM, ZERO_ERR_DEVICE and ZERO_ERR_TIER the plugin is of no use: end the job (zero_job.h).
 // - (collective): all ranks call it at the same place of the same sequence, else it fails with ZERO_ERR_COMM.
 // - z comes from zero_create. Arrays and strings are the caller's, and are used during the call only.
 // - One thread of a rank calls the library. It never prints.
@@ -46,7 +47,8 @@ enum {
     ZERO_ERR_MEMORY = -3,    // no memory for what the sentence names
     ZERO_ERR_COMM = -4,      // a collective failed, or did not finish within comm.timeout_s
     ZERO_ERR_IO = -5,        // a file that cannot be read or written, is damaged, or belongs to another run
-    ZERO_ERR_DEVICE = -6     // no usable CUDA device, or an operation on it failed
+    ZERO_ERR_DEVICE = -6,    // no usable CUDA device, or an operation on it failed
+    ZERO_ERR_TIER = -7       // a file of model states (offload.nvme) failed, and what was in it is lost
 };
 // Returns the sentence of the calling thread's last failure, "" before the first; valid until the next one.
 const char *zero_last_error(void);

@@ -18,9 +18,9 @@ int zero_save(zero *z, const char *path, const char *text);
 int zero_check_finite(zero *z);
 // (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
 // ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
-// NULL. ZERO_ERR_IO on all ranks, with the states as they were: missing or damaged; ZERO_ERR_ARGUMENT: of
-// another model. path may be a state file of 0.1.0, of this rank, at the ranks and dtype that wrote it:
-// docs/formats.md.
+// NULL. ZERO_ERR_IO on all ranks, with the states as they were: missing, damaged, or not to be read, so that
+// an older checkpoint may help; ZERO_ERR_ARGUMENT: of another model. path may be a state file of 0.1.0, of
+// this rank, at the ranks and dtype that wrote it: docs/formats.md.
 int zero_load(zero *z, const char *path, char **text);
 
 // -------- saving while training goes on

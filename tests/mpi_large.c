@@ -25,8 +25,8 @@ static void path_of(char path[PATH_BYTES], const char *name) {
     snprintf(path, PATH_BYTES, "%s/%s", folder, name);
 }
 
-// The ranks that are not in `on` get none.
-static zero *plugin(MPI_Comm *on) {
+// The ranks that are not in `on` get none. nvme: where masters and moments lie; NULL: in memory.
+static zero *plugin_with(MPI_Comm *on, const char *nvme) {
     const zero_unit units[UNITS] = {
         { "emb", 2, 2, 1 }, { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 }, { "d", 1, 1, 0 }
     };
@@ -35,9 +35,13 @@ static zero *plugin(MPI_Comm *on) {
     c.stage = 2;
     c.numbers.dtype = ZERO_BF16;
     c.start.mpi_comm = on;
+    if (nvme) c.offload.optimizer = ZERO_NVME;
+    c.offload.nvme = nvme;
     MUST(zero_create(&z, &c, tensors, TENSORS, units, UNITS));
     return z;
 }
+
+static zero *plugin(MPI_Comm *on) { return plugin_with(on, NULL); }
 
 static void fill(zero *z, int seed) {
     static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
@@ -209,6 +213,26 @@ static void check_failed_loads(void) {
     }
 }
 
+// The file of a rank's states fails while a checkpoint is saved, where states are only read, or loaded, where
+// they are only written. That is no fault of the checkpoint's.
+static void check_failed_states(void) {
+    char path[PATH_BYTES], hex[17];
+    path_of(path, "good");
+    for (int saves = 0; saves < 2; saves++)
+        for (int used = 0; used < 2; used++) {
+            CHECK_SETTING("the file of states fails in a %s, %s", saves ? "save" : "load",
+                          used ? "with values" : "with zeros");
+            zero *z = plugin_with(NULL, folder);
+            if (used) fill(z, 5);
+            MUST(zero_hash(z, 1, hex));  // what is being written has been written
+            set_fault(saves ? FILE_READ : FILE_WRITE, checks.ranks - 1, 0);
+            CHECK((saves ? zero_save(z, path, NULL) : zero_load(z, path, NULL)) == ZERO_ERR_TIER);
+            CHECK(strstr(zero_last_error(), "llmc_zero.rank") != NULL);
+            set_fault(FILE_READ, -1, 0);
+            zero_destroy(z);
+        }
+}
+
 static void remove_all(void) {
     static const char *const names[] = { "any", "fails", "good", "damaged" };
     char path[PATH_BYTES];
@@ -234,6 +258,7 @@ int main(int argc, char **argv) {
     check_ranks();
     check_failed_saves();
     check_failed_loads();
+    check_failed_states();
     remove_all();
     int failed = checks_end("mpi_large");
     MPI_Finalize();
