@@ -2,12 +2,14 @@
 # Ranks die (kill -9) at random instants, half of them while a checkpoint is saved. After each death the
 # others have ended, every checkpoint in the folder is whole, and the run goes on from the newest. In the end
 # it has the bits of a run that nobody disturbed. Then the same with signals of all kinds around a shell loop.
-# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]
-#   50 kills, 0: the loop alone; seed 1 of their instants
+# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED [SAVES]]]
+#   50 kills, 0: the loop alone; seed 1 of their instants; SAVES: beside training (--async-save), at_once, or
+#   in turn, the default
 set -u
 cd "$(dirname "$0")/.." || exit 1
-trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]}") || exit 1
-kills=${2:-50} seed=${3:-1}
+trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED [SAVES]]]}") || exit 1
+kills=${2:-50} seed=${3:-1} saves=${4:-in_turn}
+case $saves in in_turn | beside | at_once) ;; *) echo "kill_saves: SAVES $saves"; exit 1;; esac
 . scripts/mpi_env.sh
 . tests/cases.sh
 RANDOM=$seed
@@ -61,12 +63,19 @@ new_save() {
 # A folder or a model file without its manifest, or a temporary file
 half_saved() {
     local f
-    [ -z "$(compgen -G "$folder/step_*/.manifest*")" ] || return 0
+    [ -z "$(compgen -G "$folder/step_*/.manifest*")$(compgen -G "$folder/*model_*.bin?*")" ] || return 0
     for f in "$folder"/step_*; do [ ! -e "$f" ] || [ -e "$f/manifest.json" ] || return 0; done
     for f in "$folder"/model_*; do
         [ ! -e "$f" ] || { f=${f##*/model_}; [ -e "$folder/step_${f%.bin*}/manifest.json" ] || return 0; }
     done
     return 1
+}
+# Complete checkpoints whose model files are not there: a model file may be written after its checkpoint.
+without_models() {
+    local step
+    for step in $(complete); do
+        [ -e "$folder/model_$(printf %08d "$step").bin" ] || echo "$step"
+    done
 }
 # Whoever reads the format from its description alone finds every checkpoint whole. Where there is no Python,
 # the run that goes on has to.
@@ -90,13 +99,16 @@ END
 # Complete checkpoints that the run did not take. That a save did not end it may say.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not end'; }
 
-# strike WAY EVERY: a run goes on from the newest checkpoint until it is killed. It saves every so many steps;
-# every step, it does little else.
+# The saves of a series, or of run number $1: beside training or not
+how() { [ "$saves" = beside ] || [ "$saves $(($1 % 4 / 2))" = 'in_turn 1' ] && echo --async-save; }
+
+# strike WAY EVERY ARGUMENT...: a run goes on from the newest checkpoint until it is killed. It saves every so
+# many steps; every step, it does little else.
 strike() {
     local way=$1 every=$2 before files victims last
     before=$(newest)
     files=$(ls -d "$folder"/step_*/rank* 2>/dev/null)
-    start "$way" -x $endless -n $every -nk 2 -y 1 -o "$folder"
+    start "$way" -x $endless -n "$every" -nk 2 -y 1 -o "$folder" "${@:3}"
     if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
     pause "0.0$(printf %02d $((RANDOM % 60)))"
     mapfile -t victims < <(ranks | shuf --random-source=<(yes $RANDOM))
@@ -116,7 +128,7 @@ strike() {
     need "it took an older checkpoint: $(passed_over)" [ -z "$(passed_over)" ]
     last=$(newest)
     need "step ${last:-none} after $before" [ "${last:-0}" -ge "${before:-0}" ]
-    half_saved && in_saves=$((in_saves + 1))
+    if half_saved || [ -n "$(without_models)" ]; then in_saves=$((in_saves + 1)); fi
 }
 
 hashes() { grep -oE 'params_hash .*' "$1"; }
@@ -131,16 +143,19 @@ series() {      # WAY KILLS
     begin "kill_saves.$2 kills of $way"
     rm -rf "$folder"
     for ((i = 0; i < $2; i++)); do
-        strike "$way" $((i % 2 ? 40 : 1))
+        # shellcheck disable=SC2046
+        strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
     last=$(($(last_begun) + 3))     # beyond what dead saves have left
-    start "$way" -x $last -n 1 -nk 2 -y 1 -o "$folder"
+    # shellcheck disable=SC2046
+    start "$way" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "it does not come to its end: $(tail -n 1 "$dir/screen.0")" \
         [ -e "$folder/summary.json" ]
     need "what dead saves have left is still there: $(ls "$folder")" not half_saved
     need "checkpoints: $(complete)" [ "$(complete | wc -l)" = 2 ]
+    need "checkpoints without model files: $(without_models)" [ -z "$(without_models)" ]
     disturbed=$(hashes "$dir/screen.0")
     need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed "$way" $last)" ]
     end
@@ -151,9 +166,11 @@ series() {      # WAY KILLS
 
 # It starts the run again until it is done, which its summary says.
 run_until_done() {
-    while true; do
+    local i
+    for ((i = 0;; i += 2)); do
+        # shellcheck disable=SC2046
         mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x "$(cat "$dir/steps")" -n 50 -nk 2 -y 1 \
-            -o "$folder"
+            -o "$folder" $(how $i)
         [ ! -e "$folder/summary.json" ] || break
     done >"$dir/loop" 2>&1 </dev/null
 }
