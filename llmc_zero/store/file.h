@@ -79,7 +79,7 @@ typedef struct file_transfer {
     size_t cut;                 // bytes that requests have been made of
     int underway;               // requests
     int earlier;                // transfers that it waits for
-    struct file_transfer *next;
+    struct file_transfer *next, *prev;
 } file_transfer;
 
 // Returns 0: it begins as soon as the depth allows. t and its buffer stay in place until file_wait.

@@ -11,24 +11,35 @@
 
 enum { MAX_TRIES = 10 };  // of a request that is interrupted
 
-// -------- failures
+// -------- the list
 
 static size_t padded(size_t bytes) { return (bytes + FILE_ALIGN - 1) / FILE_ALIGN * FILE_ALIGN; }
+
+static void put_last(file_queue *q, file_transfer *t) {
+    t->next = NULL;
+    t->prev = q->last;
+    *(q->last ? &q->last->next : &q->first) = t;
+    q->last = t;
+    t->queued = 1;
+}
+
+static void take_out(file_queue *q, file_transfer *t) {
+    *(t->prev ? &t->prev->next : &q->first) = t->next;
+    *(t->next ? &t->next->prev : &q->last) = t->prev;
+    t->queued = 0;
+}
+
+// -------- failures
 
 // With the lock held. The first failure stays, and what has not begun is dropped.
 static void fail_all(file_queue *q) {
     if (q->failed) return;
     q->failure = *zero_last_failure();
     q->failed = q->failure.code;
-    for (file_transfer **at = &q->first; *at;) {
-        file_transfer *t = *at;
+    for (file_transfer *t = q->first, *next; t; t = next) {
+        next = t->next;
         t->cut = padded(t->bytes);
-        if (t->underway) {
-            at = &t->next;
-            continue;
-        }
-        *at = t->next;
-        t->queued = 0;
+        if (!t->underway) take_out(q, t);
     }
     pthread_cond_broadcast(&q->ended);
 }
@@ -96,25 +107,32 @@ static int must_wait(const file_transfer *later, const file_transfer *earlier) {
 }
 
 void queue_append(file_queue *q, file_transfer *t) {
-    file_transfer **end = &q->first;
-    t->queued = 1;
+    const int64_t end = t->offset + (int64_t)padded(t->bytes);
     t->started_s = clock_now();
     t->cut = 0;
     t->underway = t->earlier = 0;
-    t->next = NULL;
-    if (!q->first) q->progress = clock_now();
-    for (; *end; end = &(*end)->next) t->earlier += must_wait(t, *end);
-    *end = t;
+    if (!q->first) {
+        q->progress = clock_now();
+        q->end = 0;
+    }
+    // What follows all others overlaps with none, as in a file that is written from its beginning.
+    for (const file_transfer *o = t->offset < q->end ? q->first : NULL; o; o = o->next)
+        t->earlier += must_wait(t, o);
+    q->waits += t->earlier;
+    q->uncut[!!t->write]++;
+    if (end > q->end) q->end = end;
+    put_last(q, t);
 }
 
 // With the lock held.
 static void end_transfer(file_queue *q, file_transfer *t) {
-    file_transfer **at = &q->first;
-    while (*at != t) at = &(*at)->next;
-    *at = t->next;
-    for (file_transfer *later = t->next; later; later = later->next) later->earlier -= must_wait(later, t);
+    for (file_transfer *later = q->waits ? t->next : NULL; later; later = later->next) {
+        const int waits = must_wait(later, t);
+        later->earlier -= waits;
+        q->waits -= waits;
+    }
+    take_out(q, t);
     t->ended_s = clock_now();
-    t->queued = 0;
     if (t->write)
         q->counters.bytes_written += (int64_t)t->bytes;
     else
@@ -133,6 +151,7 @@ static file_transfer *next_transfer(const file_queue *q) {
         if (t->earlier || t->cut == padded(t->bytes)) continue;
         if (t->write != q->last_kind) return t;
         if (!other) other = t;
+        if (!q->uncut[!t->write]) return t;
     }
     return other;
 }
@@ -156,6 +175,7 @@ static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
     place(q, r);
     t->cut += r->bytes;
     t->underway++;
+    q->uncut[!!t->write] -= t->cut == padded(t->bytes);
 }
 
 // With the lock held.
@@ -234,7 +254,7 @@ static void lose_all(file_queue *q) {
         r->lost = 1;
         q->lost++;
     }
-    for (; q->first; q->first = q->first->next) q->first->queued = 0;
+    while (q->first) take_out(q, q->first);
     pthread_cond_broadcast(&q->ended);
 }
 

@@ -39,7 +39,12 @@ typedef struct {
     pthread_mutex_t lock;  // for the rest
     pthread_cond_t ended;  // a transfer has ended
     pthread_cond_t work;   // there may be a request to take, for drivers that wait here
-    file_transfer *first;  // those that have not ended, in the order of their start
+    // Those that have not ended, in the order of their start. A hundred thousand may be queued, so that what
+    // is done for each does not depend on their number unless they overlap.
+    file_transfer *first, *last;
+    int64_t end;       // of the states: none of them reaches further
+    int64_t waits;     // the sum of what each waits for
+    int64_t uncut[2];  // reads, and writes, of which requests are still to be made
     file_request *requests, *idle;
     int underway;   // requests taken and not ended
     int lost;       // of them those of a disk that has not answered: nobody waits for them any more
