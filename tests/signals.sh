@@ -107,6 +107,23 @@ no_folder() {
     end_with_output
 }
 
+# Only a signal would make it save, and then it is too late to say that it cannot.
+two_folders() {
+    local rank
+    begin 'signals.ranks with folders of their own hear that no signal makes them save'
+    rm -rf "$folder" "$dir/other" "$dir/screen" "$dir/errors"
+    for rank in 1 0; do
+        timeout --foreground -k 2 60 "$trainer" "${args[@]}" -x 6 -n 0 -o "$folder" -pi fs -pf "$dir/start" \
+            -pn 2 -pr $rank --comm-timeout 4 >>"$dir/screen" 2>>"$dir/errors" </dev/null & job=$!
+        folder=$dir/other
+    done
+    need 'it did not end well' ended 0
+    need 'nothing says so, or more than once' \
+        [ "$(grep -c '^warning: .* has -o = another folder .* a signal cannot make' "$dir/screen")" = 1 ]
+    folder="$dir/it's a run"
+    end_with_output
+}
+
 # Rank 0 waits for rank 1, which is stopped, so the first one cannot be followed.
 second_one() {
     begin 'signals.a second one ends the run at once'
@@ -120,6 +137,49 @@ second_one() {
     need 'it ended in another way' ended 143
     end_with_output
 }
+
+# A terminal that closes sends SIGHUP, and so does its shell, up to a second later.
+hup_twice() {
+    begin 'signals.a second SIGHUP is none'
+    rm -rf "$folder"
+    start 2 -x $endless -o "$folder"
+    await at_step 3
+    kill -STOP "$(rank_1)"
+    kill -HUP "$(rank_0)"
+    need 'nothing says what it does' await says '^train_gpt2_zero: SIGHUP stops .*; SIGTERM .* at once$'
+    sleep 0.3
+    kill -HUP "$(rank_0)"
+    sleep 0.1
+    kill -CONT "$(rank_1)"
+    need 'it did not end well' ended 0
+    need "it has the checkpoints $(saved)" [ "$(saved | wc -l)" = 1 ]
+    end_with_output
+}
+
+# The terminal of rank 0 is gone, and rank 1 gets the signal: that is no error on either.
+other_rank() {
+    local rank reader
+    begin 'signals.TERM to rank 1 and no stdout for rank 0'
+    rm -rf "$folder" "$dir/screen" "$dir/errors" "$dir/stdout"
+    mkfifo "$dir/stdout"
+    cat "$dir/stdout" >"$dir/screen" & reader=$!
+    for rank in 1 0; do
+        timeout --foreground -k 2 60 "$trainer" "${args[@]}" -x $endless -o "$folder" -pi fs -pf "$dir/start" \
+            -pn 2 -pr $rank >"$dir/stdout" 2>>"$dir/errors" </dev/null & job=$!
+    done
+    await at_step 3
+    kill -STOP "$(ranked 0)"
+    kill -TERM "$(ranked 1)"
+    need 'rank 1 did not take it' await taken "$(ranked 1)"
+    kill -KILL $reader
+    wait $reader 2>/dev/null
+    kill -CONT "$(ranked 0)"
+    need 'it did not end well' ended 0
+    need "it has the checkpoints $(saved)" [ "$(saved | wc -l)" = 1 ]
+    end_with_output
+}
+ranked() { pgrep -f "^$trainer .*-x $endless.* -pr $1\$"; }
+taken() { grep -q '^ShdPnd:[[:space:]]*0*$' "/proc/$1/status"; }
 
 during_set_up() {
     begin 'signals.before the first step'
@@ -226,7 +286,10 @@ stops USR2 mpirun_itself 2
 until_done
 elsewhere
 no_folder
+two_folders
 second_one
+hup_twice
+other_rank
 during_set_up
 ignored
 usr1

@@ -104,7 +104,7 @@ static int appears(const char *path) {
 
 void check_one_folder(void) {
     char name[64], path[OUTPUT_PATH];
-    if (!opt.output || !opt.checkpoint_every || run.ranks == 1) return;
+    if (!opt.output || run.ranks == 1 || opt.prompts) return;
     agree_on_a_name(name);
     output_path(path, "%s", name);
     if (run.rank == 0) make_file(path);
@@ -114,5 +114,9 @@ void check_one_folder(void) {
         rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
     }
     if (run.rank == 0) unlink(path);
-    zero_check(rc);
+    if (rc == ZERO_ERR_ARGUMENT && !opt.checkpoint_every)
+        print0("warning: %s; nothing is saved with -n 0, but a signal cannot make this run save either\n",
+               zero_last_error());
+    else
+        zero_check(rc);
 }

@@ -11,7 +11,7 @@
 #include "report.h"
 #include "run.h"
 
-typedef enum { STOP, SAVE } Request;
+typedef enum { STOP, SAVE, OUTPUT_GONE } Request;  // the last one asks for a stop too
 
 static const struct {
     int number;
@@ -57,6 +57,11 @@ static void end_at_once(int number) {
     _exit(128 + number);
 }
 
+// Nobody asks twice by SIGHUP: a terminal that closes sends it, and so does its shell, up to a second later.
+static int is_second(int number, Request request, double first_s) {
+    return request == STOP && stopping && number != SIGHUP && now() - first_s > same_signal_s;
+}
+
 static void *wait_for_signals(void *waited_for) {
     double first_s = 0;  // when the first one came that asked for a stop
     for (;;) {
@@ -68,11 +73,12 @@ static void *wait_for_signals(void *waited_for) {
             tell(&signal, "before the first step ends the run");
             end_at_once(number);
         }
-        if (request == STOP && stopping && now() - first_s > same_signal_s) end_at_once(number);
+        if (is_second(number, request, first_s)) end_at_once(number);
         if (request == STOP && !stopping) {
             first_s = now();
             stopping = 1;
-            tell(&signal, "stops the run after this step; a second one ends it at once");
+            tell(&signal, number == SIGHUP ? "stops the run after this step; SIGTERM then ends it at once"
+                                           : "stops the run after this step; a second one ends it at once");
         }
         asked[request] = 1;
     }
@@ -119,8 +125,8 @@ void signals_in_training(void) { in_training = 1; }
 
 // A stdout that nobody reads any more ends the run too, but not before it is saved.
 void requests_of_rank(double requests[REQUESTS]) {
-    if (run.output_error) asked[STOP] = 1;
     for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
+    requests[OUTPUT_GONE] = run.output_error != 0;
 }
 
 void requests_of_all(const double requests[REQUESTS]) {
@@ -134,19 +140,19 @@ void share_requests(void) {
     requests_of_all(requests);
 }
 
-int stop_is_asked(void) { return agreed[STOP]; }
+int stop_is_asked(void) { return agreed[STOP] || agreed[OUTPUT_GONE]; }
 
 int checkpoint_is_asked(int last_step) {
     if (!opt.output && agreed[SAVE]) {
         print0("SIGUSR1: no checkpoint is saved, because there is no folder (-o)\n");
         agreed[SAVE] = 0;
     }
-    return opt.output && (agreed[SAVE] || (agreed[STOP] && !last_step));
+    return opt.output && (agreed[SAVE] || (stop_is_asked() && !last_step));
 }
 
 void checkpoint_is_written(void) { agreed[SAVE] = 0; }
 
 void check_output(const char *outcome) {
-    if (!run.output_error || stopping) return;
+    if (!run.output_error || agreed[STOP] || stopping) return;
     die("stdout: %s%s%s", strerror(run.output_error), outcome ? "; " : "", outcome ? outcome : "");
 }

@@ -1,13 +1,14 @@
 // Signals ask a run for something, and it does that between two steps, on all ranks at once:
 //   SIGTERM, SIGINT, SIGHUP, SIGUSR2   stop: save if there is a folder (-o), and end with status 0. A second
-//                                      one ends the rank at once, and so does one before the training
+//                                      one, but for SIGHUP, ends the rank at once, and so does one before the
+//                                      training
 //   SIGUSR1                            save, and go on
 // It is enough that one rank gets the signal. What a rank has been asked for travels with the sum of the
 // losses, so that no step has a collective more. docs/running.md says what launchers do with signals.
 #ifndef TRAINER_SIGNALS_H
 #define TRAINER_SIGNALS_H
 
-enum { REQUESTS = 2 };  // doubles that say what signals have asked for
+enum { REQUESTS = 3 };  // doubles that say what signals have asked for, and whether stdout is gone
 
 // To be called before any thread exists. Signals are taken by a thread of their own, so no system call of
 // another one is interrupted. SIGPIPE and SIGXFSZ become errors of the write that they would have ended.
@@ -28,7 +29,8 @@ int checkpoint_is_asked(int last_step);
 void checkpoint_is_written(void);  // nobody waits for one any more
 
 // Ends the run with an error if stdout could not be written to, and says what has become of the run; NULL:
-// nothing more. It is no error after a signal to stop, since a terminal that closes sends SIGHUP.
+// nothing more. It is no error after a signal to stop, whichever rank got it, since a terminal that closes
+// sends SIGHUP.
 void check_output(const char *outcome);
 
 #endif
