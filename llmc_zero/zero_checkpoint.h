@@ -11,7 +11,9 @@ extern "C" {
 // (collective) Returns 0 when a checkpoint is on disk: the masters and moments of all ranks, and `text`, a
 // JSON object of the trainer's own (NULL: none; rank 0's counts). path: a folder, the same for all ranks and
 // hosts, made if it is not there. It holds the checkpoint that it had, or the new one, at every instant. All
-// ranks fail if one does. ZERO_ERR_ARGUMENT: a value is not finite, and the sentence names it.
+// ranks fail if one does. ZERO_ERR_ARGUMENT: a value is not finite, and the sentence names it. If
+// all that failed is the last sync of the folder (ZERO_ERR_IO), the new checkpoint is complete and counts,
+// but a power failure may still bring back the one before.
 int zero_save(zero *z, const char *path, const char *text);
 // (collective) Returns 0 if what zero_save would write is finite, else ZERO_ERR_ARGUMENT likewise. Outside of
 // a step.
@@ -31,7 +33,7 @@ int zero_load(zero *z, const char *path, char **text);
 int zero_save_begin(zero *z, const char *path, const char *text);
 // (collective) Ends it, once all ranks have written: *complete (NULL is allowed) is 1 when the checkpoint is
 // on disk, or none has begun. wait 0: it is 0 where a rank still writes. An error is that of the save, which
-// is over, and the folder has the checkpoint that it had. zero_save ends one too; zero_destroy drops it.
+// is over, and the folder has what zero_save would have left. zero_save ends one too; zero_destroy drops it.
 // Outside of a step.
 int zero_save_end(zero *z, int wait, int *complete);
 

@@ -164,8 +164,8 @@ other_rank() {
     mkfifo "$dir/stdout"
     cat "$dir/stdout" >"$dir/screen" & reader=$!
     for rank in 1 0; do
-        timeout --foreground -k 2 60 "$trainer" "${args[@]}" -x $endless -o "$folder" -pi fs -pf "$dir/start" \
-            -pn 2 -pr $rank >"$dir/stdout" 2>>"$dir/errors" </dev/null & job=$!
+        timeout --foreground -k 2 60 "$trainer" "${args[@]}" -x $endless -o "$folder" \
+            -pi fs -pf "$dir/start" -pn 2 -pr $rank >"$dir/stdout" 2>>"$dir/errors" </dev/null & job=$!
     done
     await at_step 3
     kill -STOP "$(ranked 0)"

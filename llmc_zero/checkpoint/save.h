@@ -22,8 +22,9 @@ typedef struct {
 int save_open(save *s, zero *z, const char *caller, const char *path, const char *text);
 // Fills s->own with this rank's states. copy: as for writer_begin. writer_end comes next in any case.
 int save_states(save *s, char *copy);
-// (collective) Waits for the other ranks. rc: of writer_end. Returns 0 when the checkpoint is complete; else
-// nothing of it is left.
+// (collective) Waits for the other ranks. rc: of writer_end. Returns 0 when the checkpoint is complete and on
+// disk. Else nothing of it is left, unless what failed is a sync of the folder after the manifest was
+// renamed: then it is complete, and counts.
 int save_commit(save *s, int rc);
 void save_free(save *s);
 
