@@ -1,5 +1,5 @@
-// How much of the host's memory a rank may take: files of the system made up in a folder, and real limits of
-// a child process.
+// How much of the host's memory a rank may take: files of the system made up in a folder, as they are on
+// machines and in containers of several kinds, and real limits of a child process.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,12 +65,18 @@ static void the_machine(void **state) {
     assert_int_equal(host_room_find(&room, 1, root), ZERO_ERR_IO);
 }
 
-// The limit of a group above counts too, and file pages that can be given back do not.
+// As on a machine with systemd: version 2 alone, and groups inside groups. The limit of a group above counts
+// too, and file pages that can be given back do not.
+static const char version_2[] =
+    "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
+    "35 22 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 static void cgroups_of_version_2(void **state) {
     (void)state;
+    put("proc/self/mountinfo", version_2);
     put("proc/self/cgroup", "0::/jobs/one\n");
     put("sys/fs/cgroup/jobs/one/memory.max", "max\n");
     put("sys/fs/cgroup/jobs/one/memory.current", "104857600\n");
+    put("sys/fs/cgroup/jobs/one/memory.swap.max", "0\n");  // says nothing about memory
     put("sys/fs/cgroup/jobs/memory.max", "1073741824\n");
     put("sys/fs/cgroup/jobs/memory.current", "629145600\n");
     put("sys/fs/cgroup/jobs/memory.stat", "anon 1\ninactive_file 84857600\nactive_file 20000000\n");
@@ -81,16 +87,156 @@ static void cgroups_of_version_2(void **state) {
     expect(1, 0, "of which 300.0 are used");
 }
 
-// A container sees its own group at the top.
+// The kernel lets a group above memory.high almost stand still, so a run may not count on more.
+static void memory_high(void **state) {
+    (void)state;
+    const char *group = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-7.scope\n";
+    put("proc/self/mountinfo", version_2);
+    put("proc/self/cgroup", group);
+    put("sys/fs/cgroup/user.slice/user-1000.slice/memory.max", "max\n");
+    put("sys/fs/cgroup/user.slice/user-1000.slice/memory.high", "536870912\n");
+    put("sys/fs/cgroup/user.slice/user-1000.slice/memory.current", "104857600\n");
+    expect(1, 412, "(memory.high/user.slice/user-1000.slice) is 512.0 MiB, of which 100.0 are used");
+    put("sys/fs/cgroup/user.slice/user-1000.slice/memory.max", "209715200\n");
+    expect(1, 100, "(memory.max/user.slice/user-1000.slice) is 200.0 MiB");
+    put("sys/fs/cgroup/user.slice/user-1000.slice/memory.max", "max\n");
+    put("sys/fs/cgroup/user.slice/user-1000.slice/memory.high", "max\n");
+    expect(1, 4096, "the machine");
+}
+
+// A container with a cgroup namespace of its own: its group is the top.
+static void container_of_version_2(void **state) {
+    (void)state;
+    put("proc/self/mountinfo",
+        "921 907 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n");
+    put("proc/self/cgroup", "0::/\n");
+    put("sys/fs/cgroup/memory.max", "1073741824\n");
+    put("sys/fs/cgroup/memory.current", "536870912\n");
+    expect(1, 512, "(memory.max) is 1024.0 MiB, of which 512.0 are used");
+    // A process that was put into the container from outside has a path that is not below the mount.
+    put("proc/self/cgroup", "0::/../../kubepods/burstable/pod7/0a1b\n");
+    expect(1, 512, "(memory.max) is 1024.0 MiB");
+}
+
+// A container that has only its own group bound to the mount, while paths are the host's: groups inside it
+// count too.
+static void container_of_the_host_s_namespace(void **state) {
+    (void)state;
+    put("proc/self/mountinfo",
+        "921 907 0:26 /docker/4f5e /sys/fs/cgroup ro,relatime master:9 - cgroup2 cgroup rw\n");
+    put("proc/self/cgroup", "0::/docker/4f5e/jobs\n");
+    put("sys/fs/cgroup/memory.max", "2147483648\n");
+    put("sys/fs/cgroup/memory.current", "1073741824\n");
+    put("sys/fs/cgroup/jobs/memory.max", "536870912\n");
+    put("sys/fs/cgroup/jobs/memory.current", "104857600\n");
+    expect(1, 412, "(memory.max/jobs) is 512.0 MiB");
+    put("sys/fs/cgroup/jobs/memory.max", "max\n");
+    expect(1, 1024, "(memory.max) is 2048.0 MiB");
+    // Another group, whose name begins like the mount's.
+    put("proc/self/cgroup", "0::/docker/4f5e77/jobs\n");
+    put("sys/fs/cgroup/jobs/memory.max", "209715200\n");
+    expect(1, 1024, "(memory.max) is 2048.0 MiB");
+}
+
+static const char version_1[] =
+    "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
+    "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:4 - cgroup cgroup rw,cpu,cpuacct\n"
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:5 - cgroup cgroup rw,memory\n";
 static void cgroups_of_version_1(void **state) {
     (void)state;
-    put("proc/self/cgroup", "5:devices:/x\n4:memory:/container/17\n0::/\n");
-    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
-    put("sys/fs/cgroup/memory/memory.usage_in_bytes", "1073741824\n");
-    put("sys/fs/cgroup/memory/memory.stat", "total_inactive_file 536870912\n");
-    expect(1, 1536, "is 2048.0 MiB, of which 512.0 are used");
+    put("proc/self/mountinfo", version_1);
+    put("proc/self/cgroup", "5:devices:/x\n4:memory:/slurm/job_17\n2:cpu,cpuacct:/y\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("sys/fs/cgroup/memory/memory.usage_in_bytes", "1073741824\n");
+    put("sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "2147483648\n");
+    put("sys/fs/cgroup/memory/slurm/memory.usage_in_bytes", "1073741824\n");
+    put("sys/fs/cgroup/memory/slurm/memory.stat", "total_inactive_file 536870912\n");
+    put("sys/fs/cgroup/memory/slurm/job_17/memory.limit_in_bytes", "9223372036854771712\n");
+    put("sys/fs/cgroup/memory/slurm/job_17/memory.usage_in_bytes", "4096\n");
+    expect(1, 1536, "(memory.limit_in_bytes/slurm) is 2048.0 MiB, of which 512.0 are used");
+    put("sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "9223372036854771712\n");
     expect(1, 4096, "the machine");
+}
+
+// A container sees its own group at the top of the mount. It may be mounted anywhere, with other controllers.
+static void container_of_version_1(void **state) {
+    (void)state;
+    put("proc/self/mountinfo",
+        "731 722 0:32 /docker/17 /cgroups/all ro - cgroup cgroup rw,cpu,memory,pids\n");
+    put("proc/self/cgroup", "4:cpu,memory,pids:/docker/17\n0::/\n");
+    put("cgroups/all/memory.limit_in_bytes", "2147483648\n");
+    put("cgroups/all/memory.usage_in_bytes", "1073741824\n");
+    expect(1, 1024, "(memory.limit_in_bytes) is 2048.0 MiB, of which 1024.0 are used");
+}
+
+// Both versions are mounted, and version 1 has the controller.
+static void both_versions(void **state) {
+    char mounts[1024];
+    (void)state;
+    snprintf(mounts, sizeof mounts,
+             "%s41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n", version_1);
+    put("proc/self/mountinfo", mounts);
+    put("proc/self/cgroup", "9:name=systemd:/memory\n4:memory:/job\n0::/job\n");
+    put("sys/fs/cgroup/unified/job/cgroup.procs", "1\n");
+    put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
+    put("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "0\n");
+    expect(1, 1024, "(memory.limit_in_bytes/job) is 1024.0 MiB");
+    put("proc/self/cgroup", "9:name=memory_service:/job\n4:memory:/\n0::/job\n");
+    expect(1, 4096, "the machine");
+}
+
+// No cgroups at all, or the system does not say where they are.
+static void no_cgroups(void **state) {
+    (void)state;
+    put("proc/self/cgroup", "0::/job\nnonsense\n3:memory\n");
+    put("sys/fs/cgroup/job/memory.max", "1048576\n");
+    put("sys/fs/cgroup/job/memory.current", "0\n");
+    expect(1, 4096, "the machine");
+    put("proc/self/mountinfo", "35 22 0:30 /\n35 22 0:30 / /sys/fs/cgroup rw\n - cgroup2\n");
+    expect(1, 4096, "the machine");
+}
+
+// -------- a real group, where one can be made
+
+static int write_line(const char *folder, const char *name, long long n) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    if (!f) return -1;
+    fprintf(f, "%lld\n", n);
+    return fclose(f);
+}
+
+// Returns 0 with a group of version 1 or 2 made that may take 256 MiB.
+static int make_group(char *folder, size_t size) {
+    static const char *const of[][2] = { { "/sys/fs/cgroup/memory", "memory.limit_in_bytes" },
+                                         { "/sys/fs/cgroup", "memory.max" } };
+    for (int i = 0; i < 2; i++) {
+        snprintf(folder, size, "%s/llmc_zero_room_%d", of[i][0], (int)getpid());
+        if (mkdir(folder, 0777)) continue;
+        if (!write_line(folder, of[i][1], 256 * MIB)) return 0;
+        rmdir(folder);
+    }
+    return -1;
+}
+
+static void a_real_group(void **state) {
+    char folder[128];
+    (void)state;
+    if (make_group(folder, sizeof folder)) skip();
+    pid_t child = fork();
+    if (!child) {
+        host_room room;
+        if (write_line(folder, "cgroup.procs", getpid()) || host_room_find(&room, 1, "")) _exit(2);
+        int is_limit = strstr(room.limit, "/llmc_zero_room_") && strstr(room.limit, ") is 256.0 MiB");
+        if (!is_limit) fprintf(stderr, "%s\n", room.limit);
+        _exit(!is_limit || room.left > 256 * (size_t)MIB || room.left < 128 * (size_t)MIB);
+    }
+    int status, removed;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    for (int tries = 0; (removed = rmdir(folder)) && tries < 100; tries++) usleep(20000);
+    assert_int_equal(status, 0);
+    assert_int_equal(removed, 0);
 }
 
 static void limited(int resource, const char *name) {
@@ -117,7 +263,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_machine, begin, end),
         cmocka_unit_test_setup_teardown(cgroups_of_version_2, begin, end),
+        cmocka_unit_test_setup_teardown(memory_high, begin, end),
+        cmocka_unit_test_setup_teardown(container_of_version_2, begin, end),
+        cmocka_unit_test_setup_teardown(container_of_the_host_s_namespace, begin, end),
         cmocka_unit_test_setup_teardown(cgroups_of_version_1, begin, end),
+        cmocka_unit_test_setup_teardown(container_of_version_1, begin, end),
+        cmocka_unit_test_setup_teardown(both_versions, begin, end),
+        cmocka_unit_test_setup_teardown(no_cgroups, begin, end),
+        cmocka_unit_test(a_real_group),
         cmocka_unit_test_setup_teardown(limits_of_the_process, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

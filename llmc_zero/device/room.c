@@ -44,44 +44,101 @@ static int machine_room(host_room *room, int ranks, const char *root) {
 // -------- cgroups
 
 typedef struct {
-    const char *mount, *limit, *used, *inactive, *active;
-} cgroup_files;
-static const cgroup_files version_1 = { "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-                                        "memory.usage_in_bytes", "total_inactive_file ",
-                                        "total_active_file " };
-static const cgroup_files version_2 = { "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ",
-                                        "active_file " };
+    const char *type, *controller;  // of its file system; version 2 has all controllers in one hierarchy
+    const char *limits[2];          // what stops a group that takes more, or slows it to a crawl
+    const char *used, *inactive, *active;
+} cgroup_version;
+static const cgroup_version version_1 = { "cgroup",
+                                          "memory",
+                                          { "memory.limit_in_bytes" },
+                                          "memory.usage_in_bytes",
+                                          "total_inactive_file ",
+                                          "total_active_file " };
+static const cgroup_version version_2 = {
+    "cgroup2", "", { "memory.max", "memory.high" }, "memory.current", "inactive_file ", "active_file "
+};
+
+// Where a hierarchy is mounted, and which of its groups the mount shows at its top: in a container that may
+// be the container's own.
+typedef struct {
+    char point[PATH_MAX], top[PATH_MAX];
+} cgroup_mount;
+
+// Returns 1 if the word is in a list with commas.
+static int is_listed(const char *list, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",\n") == length && !strncmp(at, word, length)) return 1;
+    return 0;
+}
+
+// Lines of /proc/self/mountinfo are "35 31 0:32 TOP POINT options.. - TYPE source SUPER_OPTIONS".
+static int is_mount_of(const cgroup_version *v, const char *line, cgroup_mount *m) {
+    char type[64], options[512];
+    const char *dash = strstr(line, " - ");
+    if (!dash || sscanf(line, "%*s %*s %*s %4095s %4095s", m->top, m->point) != 2) return 0;
+    if (sscanf(dash, " - %63s %*s %511s", type, options) != 2 || strcmp(type, v->type)) return 0;
+    return !*v->controller || is_listed(options, v->controller);
+}
+
+static int find_mount(const cgroup_version *v, const char *root, cgroup_mount *m) {
+    char path[PATH_MAX], line[3 * PATH_MAX];
+    int found = 0;
+    snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    while (!found && fgets(line, sizeof line, f)) found = is_mount_of(v, line, m);
+    fclose(f);
+    return found;
+}
+
+// The group's path below the mount. A group that is not below the mount's top is taken for the top itself:
+// what a container sees there is its own.
+static const char *below(const cgroup_mount *m, const char *group) {
+    const size_t length = strlen(m->top);
+    if (!strcmp(m->top, "/")) return group;
+    return !strncmp(group, m->top, length) && (group[length] == '/' || !group[length]) ? group + length : "";
+}
 
 // One folder's limit. "max", or version 1's huge number, is none. Pages of files are given back when others
 // need room.
-static void folder_room(host_room *room, int ranks, const char *root, const cgroup_files *v,
-                        const char *group) {
-    char path[PATH_MAX], sentence[sizeof room->limit];
+static void folder_room(host_room *room, int ranks, const char *folder, const cgroup_version *v,
+                        const char *file, const char *group) {
+    char path[3 * PATH_MAX + 64], sentence[sizeof room->limit];
     unsigned long long limit, used, inactive = 0, active = 0;
-    snprintf(path, sizeof path, "%s%s%s/%s", root, v->mount, group, v->limit);
+    snprintf(path, sizeof path, "%s/%s", folder, file);
     if (!number_in(path, "", &limit) || limit > (unsigned long long)LLONG_MAX / 2) return;
-    snprintf(path, sizeof path, "%s%s%s/%s", root, v->mount, group, v->used);
+    snprintf(path, sizeof path, "%s/%s", folder, v->used);
     if (!number_in(path, "", &used)) return;
-    snprintf(path, sizeof path, "%s%s%s/memory.stat", root, v->mount, group);
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
     number_in(path, v->inactive, &inactive);
     number_in(path, v->active, &active);
     inactive += active;
     used -= inactive < used ? inactive : used;
     snprintf(sentence, sizeof sentence,
-             "the cgroup's limit (%s%.100s) is %.1f MiB, of which %.1f are used, for %d rank%s", v->limit,
-             group, mib(limit), mib(used), ranks, ranks == 1 ? "" : "s");
+             "the cgroup's limit (%s%.100s) is %.1f MiB, of which %.1f are used, for %d rank%s", file, group,
+             mib(limit), mib(used), ranks, ranks == 1 ? "" : "s");
     lower(room, used < limit ? (limit - used) / ranks : 0, sentence);
 }
 
-// A group is limited by those above it too. In a container the group's own folder may not be there, but the
-// container's is at the top.
-static void group_room(host_room *room, int ranks, const char *root, const cgroup_files *v, char *group) {
-    for (char *end; (end = strrchr(group, '/')); *end = 0)
-        folder_room(room, ranks, root, v, end[1] ? group : "");
-    folder_room(room, ranks, root, v, "");
+// A group is limited by those above it too.
+static void group_room(host_room *room, int ranks, const char *root, const cgroup_version *v,
+                       const char *name) {
+    char folder[2 * PATH_MAX + 64], group[PATH_MAX];
+    cgroup_mount m;
+    if (!find_mount(v, root, &m)) return;
+    snprintf(group, sizeof group, "%s", below(&m, name));
+    for (char *end = group;; *end = 0) {
+        if (!strcmp(group, "/")) *group = 0;
+        snprintf(folder, sizeof folder, "%s%s%s", root, m.point, group);
+        for (int i = 0; i < 2 && v->limits[i]; i++) folder_room(room, ranks, folder, v, v->limits[i], group);
+        end = strrchr(group, '/');
+        if (!end) return;
+    }
 }
 
-// Lines of /proc/self/cgroup are "4:memory:/group", in version 2 "0::/group".
+// Lines of /proc/self/cgroup are "4:memory:/group", in version 2 "0::/group". Where both versions are
+// mounted the one that has the controller limits memory, and the other one has no such files.
 static void cgroup_room(host_room *room, int ranks, const char *root) {
     char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -91,8 +148,9 @@ static void cgroup_room(host_room *room, int ranks, const char *root) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!group) continue;
         *group++ = 0;
-        if (!controllers[1]) group_room(room, ranks, root, &version_2, group);
-        if (strstr(controllers, "memory")) group_room(room, ranks, root, &version_1, group);
+        controllers++;
+        if (!*controllers) group_room(room, ranks, root, &version_2, group);
+        if (is_listed(controllers, "memory")) group_room(room, ranks, root, &version_1, group);
     }
     if (f) fclose(f);
 }

@@ -10,9 +10,9 @@ typedef struct {
 } host_room;
 
 // Writes the smallest of: what the system calls available, the memory limits of this process's cgroups
-// (versions 1 and 2), which the ranks of the host share; RLIMIT_AS and RLIMIT_DATA, which are this rank's
-// own. root: "", or for tests a folder that holds proc/ and sys/. Returns 0, or ZERO_ERR_IO if the system
-// does not say what is available.
+// (versions 1 and 2, wherever they are mounted), which the ranks of the host share; RLIMIT_AS and
+// RLIMIT_DATA, which are this rank's own. root: "", or for tests a folder that holds proc/ and sys/. Returns
+// 0, or ZERO_ERR_IO if the system does not say what is available.
 int host_room_find(host_room *room, int ranks_on_host, const char *root);
 
 #endif
