@@ -74,12 +74,15 @@ struct state_across {
     ring rings[RINGS];
 };
 
-// Of one state.
+// Of one state. The events are of pieces of this rank's part of each unit: a piece is copied to the device
+// while the one before it is still copied to the host.
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
-    int n_units;
-    void **copied;  // (n_units) events: the last copy from or to its part on the host
+    int64_t piece;  // elements, counted in the unit
+    int *first;     // (n_units) of its events
+    int n_copied;
+    void **copied;  // (n_copied) events: the last copy from or to a piece on the host
 };
 
 static int open_ring(ring *r, const across_plan *p, int name, char *memory, device *d) {
@@ -167,7 +170,41 @@ static int is_copied(const state_part *p) {
     return state_lies_on_host(p->of, p->range) != (p->on == PROCESSOR);
 }
 
-static void **copied_event(const state_part *p) { return &p->of->crossed->copied[p->range.unit]; }
+// The events of the pieces that the range is in.
+static void **copied_events(const state_part *p, int *n) {
+    const struct state_crossed *x = p->of->crossed;
+    const state_range *r = &p->range;
+    const int64_t before = layout_before(&p->of->layout->units[r->unit], p->of->rank);
+    const int64_t first = (before + r->from) / x->piece, last = (before + r->from + r->elems - 1) / x->piece;
+    *n = r->elems ? (int)(last - first + 1) : 0;
+    return x->copied + x->first[r->unit] + (first - before / x->piece);
+}
+
+// What is queued on s from here on comes after the last copies.
+static int order_after_copies(const state_part *p, device_stream s) {
+    device *d = p->of->device;
+    int n;
+    void **copied = copied_events(p, &n);
+    for (int i = 0; i < n; i++) ZERO_TRY(d->f->order(d, s, copied[i]));
+    return 0;
+}
+
+// The last copy is queued on s.
+static int note_copy(const state_part *p, device_stream s) {
+    device *d = p->of->device;
+    int n;
+    void **copied = copied_events(p, &n);
+    for (int i = 0; i < n; i++) ZERO_TRY(d->f->record(d, copied[i], s));
+    return 0;
+}
+
+static int wait_for_copies(const state_part *p) {
+    device *d = p->of->device;
+    int n;
+    void **copied = copied_events(p, &n);
+    for (int i = 0; i < n; i++) ZERO_TRY(d->f->wait_event(d, copied[i]));
+    return 0;
+}
 
 static size_t bytes_of(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
 
@@ -213,20 +250,20 @@ static int ready_on_device(state_part *p) {
     const device_stream by = p->into ? p->on : UP;
     ZERO_TRY(p->of->crossed->home->ready(&p->block->home));
     if (p->intent == STATE_WRITE) return 0;
-    ZERO_TRY(d->f->order(d, by, *copied_event(p)));
+    ZERO_TRY(order_after_copies(p, by));
     ZERO_TRY(copy_up(p, by, p->at, p->block->home.at));
     ZERO_TRY(d->f->record(d, p->block->used, by));
-    ZERO_TRY(d->f->record(d, *copied_event(p), by));
+    ZERO_TRY(note_copy(p, by));
     return d->f->order(d, p->on, p->block->used);
 }
 
 static int write_back(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->order(d, DOWN, p->block->used));
-    ZERO_TRY(d->f->order(d, DOWN, *copied_event(p)));
+    ZERO_TRY(order_after_copies(p, DOWN));
     ZERO_TRY(copy_down(p, p->block->home.at, p->at));
     ZERO_TRY(d->f->record(d, p->block->used, DOWN));
-    return d->f->record(d, *copied_event(p), DOWN);
+    return note_copy(p, DOWN);
 }
 
 // A file's buffer is soon used for something else. What is fetched for a gather keeps it until its block is
@@ -259,9 +296,8 @@ static int across_begin(state_part *p) {
 
 // The processor may be given what the last copies are still reading or writing.
 static int ready_at_home(state_part *p) {
-    device *d = p->of->device;
     ZERO_TRY(p->of->crossed->home->ready(p));
-    return p->on == PROCESSOR ? d->f->wait_event(d, *copied_event(p)) : 0;
+    return p->on == PROCESSOR ? wait_for_copies(p) : 0;
 }
 
 static int across_ready(state_part *p) {
@@ -302,18 +338,32 @@ static const state_store across = {
     .on_host = state_lies_on_host,
 };
 
+// The events of each unit follow those of the one before.
+static int create_events(struct state_crossed *x, const state *s, device *d) {
+    int n = 0;
+    x->first = calloc(s->layout->n_units, sizeof *x->first);
+    for (int i = 0; x->first && i < s->layout->n_units; i++) {
+        const layout_unit *u = &s->layout->units[i];
+        const int64_t before = layout_before(u, s->rank);
+        x->first[i] = n;
+        if (u->shard) n += (int)((before + u->shard - 1) / x->piece - before / x->piece + 1);
+    }
+    x->copied = calloc(n + 1, sizeof *x->copied);
+    if (!x->first || !x->copied)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+    for (; x->n_copied < n; x->n_copied++) ZERO_TRY(d->f->create_event(d, &x->copied[x->n_copied]));
+    return 0;
+}
+
 int state_go_across(state *s, zero_value what, const zero_config *c, struct state_across *a,
                     const state_store *home, memory *m, const memory_request *away) {
     struct state_crossed *x = s->crossed = calloc(1, sizeof *x);
     s->host = calloc(1, sizeof *s->host);
     if (!x || !s->host) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
-    *x = (struct state_crossed){ .of = a, .home = home };
+    *x = (struct state_crossed){ .of = a, .home = home, .piece = state_piece_elems(c, s->layout) };
     s->store = &across;
     ZERO_TRY(state_host_open(s->host, what, c, s->layout, s->rank));
-    x->copied = calloc(s->layout->n_units, sizeof *x->copied);
-    if (!x->copied) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
-    for (; x->n_units < s->layout->n_units; x->n_units++)
-        ZERO_TRY(a->device->f->create_event(a->device, &x->copied[x->n_units]));
+    ZERO_TRY(create_events(x, s, a->device));
     if (!away->blocks || away->tier != ZERO_HOST) return 0;
     s->host->array = memory_alloc_pinned(m, away);
     return s->host->array ? 0 : ZERO_ERR_MEMORY;
@@ -321,8 +371,9 @@ int state_go_across(state *s, zero_value what, const zero_config *c, struct stat
 
 void state_stay(state *s, device *d) {
     struct state_crossed *x = s->crossed;
-    for (int i = 0; x && i < x->n_units; i++) d->f->destroy_event(d, x->copied[i]);
+    for (int i = 0; x && i < x->n_copied; i++) d->f->destroy_event(d, x->copied[i]);
     if (x) free(x->copied);
+    if (x) free(x->first);
     if (s->host) state_host_close(s->host);
     free(x);
     free(s->host);

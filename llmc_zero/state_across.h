@@ -4,8 +4,8 @@
 //
 // Copies to the host are queued on stream DOWN and copies to the device on UP, beside the trainer's kernels
 // and the collectives. Events order them: a copy waits for the work that has used the part, and that work for
-// the copy. A part on the host has an event of its own, since copies and the processor take turns on it: what
-// comes next waits for the last copy.
+// the copy. Pieces on the host have events of their own, since copies and the processor take turns on them:
+// what comes next waits for the last copy of the same piece, and for no other.
 #ifndef LLMC_ZERO_STATE_ACROSS_H
 #define LLMC_ZERO_STATE_ACROSS_H
 #include "state.h"

@@ -20,6 +20,8 @@ int main(void) {
 }
 #else
 #include "device.h"
+#include "../llmc_zero/internal.h"
+#include "../llmc_zero/state_host.h"
 
 typedef struct {
     const char *name;
@@ -187,6 +189,107 @@ static void check_all_traffic(void) {
                     check_traffic(&mixtures[i], stage, (i / 2 + m) % 2, settings_micro_batches[m]);
 }
 
+// -------- both directions of the bus
+
+static const mixture *mixture_called(const char *name) {
+    const mixture *m = mixtures;
+    while (strcmp(m->name, name)) m++;
+    return m;
+}
+
+#ifdef CUDA_STAND_IN
+// Lazy streams: they run only what somebody waits for.
+static zero *create_lazy(toy *t, const char *mixture) {
+    zero_config c = config_of(mixture_called(mixture), &settings_paths[4], &settings_formats[0], 1,
+                              &settings_variations[0]);
+    set_manner(&manners[1]);
+    c.overlap = 1;
+    MUST(device_toy_create(t, &c));
+    MUST(wait_for_device(t->z, COMPUTE));
+    return t->z;
+}
+
+static void destroy_lazy(zero *z) {
+    zero_destroy(z);
+    set_manner(&manners[0]);
+}
+
+// A range becomes NaN on the device, and goes back to the host.
+static void spoil(zero *z, zero_value what, device_stream on, state_range r, state_intent intent) {
+    state_part p;
+    MUST(state_open_range(&p, &z->states[what], on, r, intent));
+    MUST(z->device.f->fill_nan(&z->device, on, p.at, r.elems * sizeof(float)));
+    MUST(state_close(&p));
+}
+
+// Queues a copy of the range to the device, and one of its first element to z->values.
+static void look_at(zero *z, zero_value what, state_range r) {
+    state_part p;
+    z->values[0] = NAN;
+    MUST(state_open_range(&p, &z->states[what], UP, r, STATE_READ));
+    MUST(z->device.f->copy(&z->device, UP, z->values, p.at, sizeof(float)));
+    MUST(state_close(&p));
+}
+
+// A copy to the host that has run by the time that the next piece's copy to the device has, is one that this
+// has waited for.
+static void check_independent_copies(void) {
+    toy t;
+    CHECK_SETTING("a piece goes to the device while the one before it goes to the host");
+    zero *z = create_lazy(&t, "parameters");
+    device *d = &z->device;
+    const struct state_host *host = z->states[ZERO_PARAM].host;
+    const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
+    const state_range two = plan_next_piece(&z->config, &z->layout, checks.rank, one);
+    const float *home = (const float *)host->array + host->units[0].away_offset;
+    CHECK(one.elems && two.elems);
+    spoil(z, ZERO_PARAM, UP, one, STATE_CHANGE);
+    spoil(z, ZERO_PARAM, UP, two, STATE_CHANGE);
+    MUST(d->f->wait(d, UP));
+    CHECK(!isnan(home[one.from]) && !isnan(home[two.from]));
+    // The same piece again: what goes to the device is what has come to the host.
+    look_at(z, ZERO_PARAM, one);
+    MUST(d->f->wait(d, UP));
+    CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(z->values[0]));
+    MUST(d->f->wait(d, DOWN));
+    CHECK(isnan(home[two.from]));
+    destroy_lazy(z);
+}
+
+// What is being copied to the device is not written over on the host, by the processor or by a copy.
+static void check_copies_before_writes(void) {
+    toy t;
+    state_part p;
+    CHECK_SETTING("the processor waits for a copy to the device before it writes");
+    zero *z = create_lazy(&t, "parameters");
+    const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
+    look_at(z, ZERO_PARAM, one);
+    MUST(state_open_range(&p, &z->states[ZERO_PARAM], PROCESSOR, one, STATE_WRITE));
+    *(float *)p.at = NAN;
+    MUST(state_close(&p));
+    MUST(z->device.f->wait(&z->device, UP));
+    CHECK(!isnan(z->values[0]));
+    destroy_lazy(z);
+
+    CHECK_SETTING("a copy to the host waits for a copy to the device of what it writes over");
+    z = create_lazy(&t, "none of the optimizer");
+    const state_range part = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
+    look_at(z, ZERO_GRADIENT, part);
+    spoil(z, ZERO_GRADIENT, COMM, part, STATE_WRITE);
+    MUST(z->device.f->wait(&z->device, DOWN));
+    MUST(z->device.f->wait(&z->device, UP));
+    CHECK(!isnan(z->values[0]));
+    destroy_lazy(z);
+}
+#endif
+
+static void check_both_directions(void) {
+#ifdef CUDA_STAND_IN
+    check_independent_copies();
+    check_copies_before_writes();
+#endif
+}
+
 // -------- the update begins during backward
 
 // Copies and reductions of other units are still queued when a unit's update begins.
@@ -252,11 +355,7 @@ static void check_delayed(void) {
 
 // -------- faults
 
-static const mixture *all_in_files(void) {
-    const mixture *m = mixtures;
-    while (strcmp(m->name, "all in files, 0.6 of the optimizer")) m++;
-    return m;
-}
+static const mixture *all_in_files(void) { return mixture_called("all in files, 0.6 of the optimizer"); }
 
 // The n-th call of a function of the CUDA run time fails, for every n up to `most` or until a run has fewer:
 // while the plugin is created, or later.
@@ -307,6 +406,7 @@ int main(int argc, char **argv) {
         check_same_bits(1, 0, SETTINGS_COUNT(settings_formats) - 1);
         check_nccl();
         check_all_traffic();
+        check_both_directions();
         check_early();
         check_delayed();
         if (checks.ranks == 1) check_faults();
