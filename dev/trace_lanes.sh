@@ -21,24 +21,30 @@ awk -F'"' '
     !/"ph":"X"/ { next }
     {
         from = number("ts") / 1e6; what = $8; thread = number("tid") + 0
+        if (what == "wait" && thread == 4) what = "pause"
         if (what == "wait" && thread) next
         if ($4 == "update ") { printf "%.6f step 0\n", from; next }
+        if (what == "squares") next
+        if (what == "to device") what = "up"
+        if (what == "to host") what = "down"
         if (what == "gather" || what == "reduce") what = "collective"
         if (what == "forward" || what == "backward") what = "pass"
         printf "%.6f %s 1\n%.6f %s -1\n", from, what, from + number("dur") / 1e6, what
     }' "$trace" | sort -n >"$work/changes"
 [ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps: too few to count"
 
-# Goes through the changes with the number of events under way of each kind. What the trainer waits for is no
-# computing. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file of bars.
+# Goes through the changes with the number of events under way of each kind. While the trainer or AdamW waits
+# it does not compute. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file of
+# bars.
 awk -v bars="$work/bars" '
     function at_work(lane) {
         if (lane == 1) return open["read"] > 0
         if (lane == 2) return open["write"] > 0
-        if (lane == 3) return open["copy"] > 0
-        if (lane == 4) return open["collective"] > 0
-        if (lane == 5) return open["pass"] > 0 && !(open["wait"] > 0)
-        return open["update"] > 0
+        if (lane == 3) return open["down"] > 0
+        if (lane == 4) return open["up"] > 0
+        if (lane == 5) return open["collective"] > 0
+        if (lane == 6) return open["pass"] > 0 && !(open["wait"] > 0)
+        return open["update"] > 0 && !(open["pause"] > 0)
     }
     function add_bar(lane, to) {
         if (!is_last || to <= since[lane]) return
@@ -56,22 +62,23 @@ awk -v bars="$work/bars" '
         from = now; now = $1
         if (from >= first && now <= last) {
             n = 0
-            for (i = 1; i <= 6; i++) if (was[i]) { busy[i] += now - from; n++ }
+            for (i = 1; i <= 7; i++) if (was[i]) { busy[i] += now - from; n++ }
             together[n] += now - from
+            if (!was[1] && !was[2] && !was[6] && !was[7]) idle_s += now - from
             if (was[1] || was[2]) {
                 disk_s += now - from
-                if (was[5]) under_pass += now - from
-                else if (was[6]) under_adamw += now - from
-                else if (was[3] || was[4]) under_others += now - from
+                if (was[6]) under_pass += now - from
+                else if (was[7]) under_adamw += now - from
+                else if (was[3] || was[4] || was[5]) under_others += now - from
             }
         }
         if ($2 == "step") {
-            if ($1 == last_begin) { is_last = 1; for (i = 1; i <= 6; i++) since[i] = now }
-            if ($1 == last) for (i = 1; i <= 6; i++) { if (was[i]) add_bar(i, now); since[i] = now }
+            if ($1 == last_begin) { is_last = 1; for (i = 1; i <= 7; i++) since[i] = now }
+            if ($1 == last) for (i = 1; i <= 7; i++) { if (was[i]) add_bar(i, now); since[i] = now }
             if ($1 == last) is_last = 0
         }
         open[$2] += $3
-        for (i = 1; i <= 6; i++) {
+        for (i = 1; i <= 7; i++) {
             is = at_work(i)
             if (is && !was[i]) since[i] = now
             if (!is && was[i]) add_bar(i, now)
@@ -79,11 +86,12 @@ awk -v bars="$work/bars" '
         }
     }
     END {
-        split("reads writes copies collectives forward_and_backward AdamW", name, " ")
-        for (i = 1; i <= 6; i++) if (ends[i] != "") print i, starts[i] - begin, ends[i] - begin >bars
+        split("reads writes copies_to_the_host copies_to_the_device collectives " \
+            "forward_and_backward AdamW", name, " ")
+        for (i = 1; i <= 7; i++) if (ends[i] != "") print i, starts[i] - begin, ends[i] - begin >bars
         all = last - first; n = steps - 1
         printf "%d steps of %.3f s on average; at work in a step:\n", n, all / n
-        for (i = 1; i <= 6; i++) {
+        for (i = 1; i <= 7; i++) {
             if (!busy[i]) continue
             gsub("_", " ", name[i])
             printf "  %-22s %7.3f s %5.0f %%\n", name[i], busy[i] / n, 100 * busy[i] / all
@@ -95,8 +103,9 @@ awk -v bars="$work/bars" '
             100 * under_pass / disk_s, 100 * under_adamw / disk_s, 100 * under_others / disk_s
         printf "and nothing else for %.0f %%\n",
             100 * (1 - (under_pass + under_adamw + under_others) / disk_s)
+        printf "neither the disk, forward or backward, nor AdamW is at work for %.3f s a step\n", idle_s / n
         printf "share of a step with n of them at work at once:"
-        for (i = 0; i <= 6; i++) printf "%s %d: %.0f %%", i ? "," : "", i, 100 * together[i] / all
+        for (i = 0; i <= 7; i++) printf "%s %d: %.0f %%", i ? "," : "", i, 100 * together[i] / all
         print ""
     }' "$work/changes" "$work/changes"
 
@@ -113,7 +122,8 @@ sort -n -k1,1 -s "$work/bars" | awk -v lanes="$lanes" '
     $1 != lane { row++; lane = $1 }
     { print lanes + 1 - row, $0 }' >"$work/rows"
 tics=$(awk '
-    BEGIN { split("reads,writes,copies,collectives,forward and backward,AdamW", name, ",") }
+    BEGIN { split("reads,writes,copies to the host,copies to the device,collectives," \
+            "forward and backward,AdamW", name, ",") }
     !seen[$2]++ { printf "%s\"%s\" %d", n++ ? ", " : "", name[$2], $1 }' "$work/rows")
 gnuplot - <<END || fail "gnuplot could not draw $picture"
 set terminal $terminal
@@ -122,7 +132,7 @@ set title "$title"; set xlabel "seconds since AdamW's start"; unset key
 set border 1 lc rgb "#555555"; set tics nomirror out; set grid xtics lc rgb "#dddddd" lt 1
 set xrange [0:*] noextend; set yrange [0.4:$lanes.6]
 set ytics scale 0 ($tics)
-array colors[6] = [0x56b4e9, 0x0072b2, 0xcc79a7, 0xe69f00, 0x009e73, 0xd55e00]
+array colors[7] = [0x56b4e9, 0x0072b2, 0xcc79a7, 0x882255, 0xe69f00, 0x009e73, 0xd55e00]
 set style fill solid 1 noborder
 plot "$work/rows" using 3:1:3:4:(\$1 - 0.38):(\$1 + 0.38):(colors[int(\$2)]) \
     with boxxyerror lc rgb variable

@@ -67,7 +67,7 @@ static int open_across(zero *z) {
         memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
         if (!memory[i]) return ZERO_ERR_MEMORY;
     }
-    ZERO_TRY(state_across_open(&z->across, &z->plan.across, memory, &z->device));
+    ZERO_TRY(state_across_open(&z->across, &z->plan.across, memory, &z->device, &z->trace));
     for (int what = 0; what < STATES; what++) {
         state *s = &z->states[what];
         const int in_memory = z->plan.away[what].tier != ZERO_NVME && state_tier(what, &z->config);
@@ -80,7 +80,8 @@ static int open_across(zero *z) {
 }
 
 static int create_states(zero *z) {
-    ZERO_TRY(trace_init(&z->trace, z->config.debug.trace_events, &z->memory, &z->plan.own[PLAN_TRACE]));
+    ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
+                        &z->plan.own[PLAN_TRACE]));
     ZERO_TRY(create_tables(z));
     ZERO_TRY(open_files(z));
     ZERO_TRY(open_across(z));
@@ -160,6 +161,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(failure_agree(&z->net, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));
     ZERO_TRY(comm_prepare(&z->comm, &z->memory, rehearse, z));
+    trace_complete(&z->trace);
     z->trace.used = 0;  // the rehearsal is no part of the run
     return 0;
 }
@@ -184,6 +186,7 @@ static void destroy(zero *z, int clean) {
         tasks_forget(&z->tasks, &z->buckets[i].gather);
         free(z->buckets[i].pieces);
         free(z->buckets[i].units);
+        free(z->buckets[i].spans);
     }
     free(z->units);
     free(z->buckets);
@@ -196,6 +199,7 @@ static void destroy(zero *z, int clean) {
     state_across_close(z->across);
     schedule_free(&z->schedule);
     layout_free(&z->layout);
+    trace_close(&z->trace);
     if (z->pinned) z->device.f->unpin(&z->device, z->values);
     memory_free_all(&z->memory);
     device_close(&z->device);

@@ -60,7 +60,9 @@ void zero_get_plan(const zero *z, zero_plan_info *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
 }
 
+// The device may not have done what the last events are about.
 int zero_trace_event(const zero *z, int i, zero_event *e) {
+    trace_complete((trace *)&z->trace);
     int n = z->trace.used < z->trace.capacity ? z->trace.used : z->trace.capacity;
     if (i < 0 || i >= n) return zero_fail(ZERO_ERR_ARGUMENT, "the trace holds %d events", n);
     *e = z->trace.events[i];

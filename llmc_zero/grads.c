@@ -69,13 +69,30 @@ static int reduce_opened(zero *z, const bucket_state *b) {
 // The squares of what the step has summed up, while it is open.
 static int sum_squares(zero *z, const bucket_state *b, device_stream stream) {
     if (!b->is_last || !norm_goes_along(z)) return 0;
-    for (int i = 0; i < b->n_pieces; i++) ZERO_TRY(norm_sum_unit(z, stream, b->units[i], b->pieces[i].shard));
+    for (int i = 0; i < b->n_pieces; i++) {
+        const zero_event e = { .kind = ZERO_EV_SQUARES, .unit = b->units[i], .thread = TRACE_SQUARES };
+        const trace_span span = trace_begin(&z->trace, stream);
+        ZERO_TRY(norm_sum_unit(z, stream, b->units[i], b->pieces[i].shard));
+        trace_end(&z->trace, &span, &e);
+    }
     return 0;
 }
 
-static void trace_reduction(zero *z, const bucket_state *b, task_lane lane) {
-    for (int i = 0; i < b->n_pieces; i++)
-        trace_add(&z->trace, ZERO_EV_REDUCE, b->units[i], traced_lane(z, lane), b->began_s);
+static void trace_beginning(zero *z, bucket_state *b, device_stream stream) {
+    for (int i = 0; i < b->n_pieces; i++) b->spans[i] = trace_begin(&z->trace, stream);
+}
+
+// The bytes are those that this rank sends. Stage 0 sends what was reduced to everyone.
+static void trace_end_of_reduction(zero *z, bucket_state *b, const task *k) {
+    int64_t size = dtype_bytes(wire_type(z));
+    zero_event e = { .kind = ZERO_EV_REDUCE, .thread = traced_lane(z, k->lane) };
+    if (z->config.stage == 0) size += dtype_bytes(reduced_type(z));
+    for (int i = 0; i < b->n_pieces; i++) {
+        e.unit = b->units[i];
+        e.bytes = b->pieces[i].elems * size * (z->comm.group.ranks - 1);
+        b->spans[i].on = k->stream;
+        trace_end(&z->trace, &b->spans[i], &e);
+    }
 }
 
 static int run_reduce(void *ctx, task *k) {
@@ -83,12 +100,12 @@ static int run_reduce(void *ctx, task *k) {
     bucket_state *b = &z->buckets[k->index];
     state_part sums[b->n_pieces];
     memset(sums, 0, sizeof sums);
-    b->began_s = trace_now(&z->trace);
+    trace_beginning(z, b, k->stream);
     int rc = open_sums(z, b, k->stream, sums);
     if (!rc) rc = reduce_opened(z, b);
     if (!rc) rc = sum_squares(z, b, k->stream);
     rc = state_close_after(rc, sums, b->n_pieces);
-    if (z->config.stage > 0) trace_reduction(z, b, k->lane);
+    if (z->config.stage > 0) trace_end_of_reduction(z, b, k);
     return rc;
 }
 
@@ -101,7 +118,7 @@ static int run_gather_sums(void *ctx, task *k) {
     int rc = open_sums(z, b, k->stream, sums);
     if (!rc) rc = comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces, dtype_bytes(grad_type(z)));
     rc = state_close_after(rc, sums, b->n_pieces);
-    trace_reduction(z, b, k->lane);
+    trace_end_of_reduction(z, b, k);
     return rc;
 }
 
@@ -301,7 +318,9 @@ int grads_create(zero *z) {
         b->gather = (task){ .run = run_gather_sums, .ctx = z, .lane = LANE_COLLECTIVES, .index = i };
         b->pieces = calloc(l->buckets[i].n_units, sizeof *b->pieces);
         b->units = calloc(l->buckets[i].n_units, sizeof *b->units);
-        if (!b->pieces || !b->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
+        b->spans = calloc(l->buckets[i].n_units, sizeof *b->spans);
+        if (!b->pieces || !b->units || !b->spans)
+            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
         ZERO_TRY(tasks_prepare(&z->tasks, &b->reduce, COMM));
         if (z->config.stage == 0) ZERO_TRY(tasks_prepare(&z->tasks, &b->gather, z->comm.gather_stream));
     }

@@ -97,7 +97,7 @@ int zero_pre_forward(zero *z, int unit) {
     ZERO_TRY(params_acquire(z, unit));
     z->device.f->mark(&z->device, "forward", name);
     u->forward_open = 1;
-    u->opened_s = trace_now(&z->trace);
+    u->forward = trace_begin(&z->trace, COMPUTE);
     return 0;
 }
 
@@ -111,7 +111,7 @@ int zero_post_forward(zero *z, int unit) {
     u->forward_done++;
     z->forward_left--;
     z->device.f->mark(&z->device, NULL, NULL);
-    trace_add(&z->trace, ZERO_EV_FORWARD, unit, 0, u->opened_s);
+    trace_end(&z->trace, &u->forward, &(zero_event){ .kind = ZERO_EV_FORWARD, .unit = unit });
     return params_release(z, unit);
 }
 
@@ -134,7 +134,7 @@ int zero_pre_backward(zero *z, int unit) {
     if (u->backward_done == 0) ZERO_TRY(grads_open(z, unit));
     z->device.f->mark(&z->device, "backward", l->name);
     u->backward_open = 1;
-    u->opened_s = trace_now(&z->trace);
+    u->backward = trace_begin(&z->trace, COMPUTE);
     return 0;
 }
 
@@ -147,7 +147,7 @@ int zero_post_backward(zero *z, int unit) {
     u->backward_open = 0;
     u->backward_done++;
     z->device.f->mark(&z->device, NULL, NULL);
-    trace_add(&z->trace, ZERO_EV_BACKWARD, unit, 0, u->opened_s);
+    trace_end(&z->trace, &u->backward, &(zero_event){ .kind = ZERO_EV_BACKWARD, .unit = unit });
     ZERO_TRY(params_release(z, unit));
     if (u->backward_done == z->layout.units[unit].backward_uses) ZERO_TRY(grads_finish(z, unit));
     return update_during_backward(z);

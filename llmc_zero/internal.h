@@ -20,7 +20,7 @@ typedef struct {
     int forward_done, backward_done;  // uses finished in this micro-batch
     int forward_open, backward_open;  // 1 between a pre hook and its post hook
     int backward_reads;               // the open backward use reads parameters
-    double opened_s;                  // for the trace
+    trace_span forward, backward;     // the open uses, for the trace
     // parameters (params.c)
     char *params;  // the whole unit, or NULL: it is not gathered (stage 3), or not open (below it)
     state_part opened_params;  // stages 0 to 2: what params points into
@@ -47,13 +47,13 @@ typedef struct {
     int n_pieces;
     int *units;          // (n_pieces) in backward's order
     comm_piece *pieces;  // (n_pieces) what of each unit is reduced
+    trace_span *spans;   // (n_pieces) of the reduction, for the trace
     int filled;          // units whose gradients are final
     int add;             // stages 2, 3: this micro-batch is added to the sum of the earlier ones
     int is_last;         // of the step's micro-batches: the sum is complete with this reduction
     comm_use use;
     task reduce;
-    task gather;     // stage 0: what was reduced goes to everyone
-    double began_s;  // the reduction, for the trace
+    task gather;  // stage 0: what was reduced goes to everyone
 } bucket_state;
 
 // What is updated at once: a range that this rank owns, and what it has of each tensor.

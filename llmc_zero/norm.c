@@ -52,11 +52,19 @@ static int open_and_sum(zero *z, int unit) {
     return state_close_after(norm_sum_unit(z, COMPUTE, unit, part.at), &part, 1);
 }
 
-int norm_sum_rest(zero *z) {
+static int sum_rest(zero *z) {
     device *d = &z->device;
     const state *grads = &z->states[ZERO_GRADIENT];
     if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm, grads->dtype, grads->array);
-    if (norm_goes_along(z)) return 0;
     for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
+    return 0;
+}
+
+int norm_sum_rest(zero *z) {
+    if (norm_goes_along(z)) return 0;
+    const trace_span span = trace_begin(&z->trace, COMPUTE);
+    ZERO_TRY(sum_rest(z));
+    trace_end(&z->trace, &span,
+              &(zero_event){ .kind = ZERO_EV_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
     return 0;
 }

@@ -44,7 +44,7 @@ static int is_fetched(const zero *z, int unit) {
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     unit_state *u = &z->units[k->index];
-    double start = trace_now(&z->trace);
+    const trace_span span = trace_begin(&z->trace, k->stream);
     comm_piece piece = { .full = u->gather_to, .elems = z->layout.units[k->index].shard };
     if (is_fetched(z, k->index)) {
         piece.shard = own_place(z, k->index);
@@ -54,9 +54,14 @@ static int run_gather(void *ctx, task *k) {
         piece.shard = state_own(&u->source);
         if (!piece.full) piece.full = u->source.at;
     }
-    int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, dtype_bytes(z->config.numbers.dtype));
+    const int64_t size = dtype_bytes(z->config.numbers.dtype);
+    int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, size);
     rc = state_close_after(rc, &u->source, 1);
-    trace_add(&z->trace, ZERO_EV_GATHER, k->index, traced_lane(z, k->lane), start);
+    trace_end(&z->trace, &span,
+              &(zero_event){ .kind = ZERO_EV_GATHER,
+                             .unit = k->index,
+                             .thread = traced_lane(z, k->lane),
+                             .bytes = piece.elems * size * (z->comm.group.ranks - 1) });
     return rc;
 }
 
@@ -78,7 +83,6 @@ static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
     state_part parts[2] = { 0 };
     state_range left = state_all(&z->states[ZERO_PARAM], k->index, z->net.rank);
-    double start = trace_now(&z->trace);
     if (z->states[ZERO_PARAM].files) state_files_count_gather(z->files, k->index);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
@@ -86,7 +90,6 @@ static int run_fetch(void *ctx, task *k) {
         if (!rc) rc = state_ready(&parts[i]);
         rc = state_close_after(rc, &parts[i], 1);
     }
-    trace_add(&z->trace, ZERO_EV_COPY, k->index, traced_lane(z, k->lane), start);
     return state_close_after(rc, parts, 2);
 }
 

@@ -71,6 +71,7 @@ typedef struct {
 
 struct state_across {
     device *device;
+    trace *trace;
     ring rings[RINGS];
 };
 
@@ -94,10 +95,11 @@ static int open_ring(ring *r, const across_plan *p, int name, char *memory, devi
 }
 
 int state_across_open(struct state_across **out, const across_plan *plan, char *const memory[RINGS],
-                      device *d) {
+                      device *d, trace *tr) {
     struct state_across *a = *out = calloc(1, sizeof *a);
     if (!a) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
     a->device = d;
+    a->trace = tr;
     for (int i = 0; i < RINGS; i++) ZERO_TRY(open_ring(&a->rings[i], plan, i, memory[i], d));
     return 0;
 }
@@ -208,16 +210,28 @@ static int wait_for_copies(const state_part *p) {
 
 static size_t bytes_of(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
 
-static int copy_down(const state_part *p, void *to, const void *from) {
+static int copy(const state_part *p, device_stream on, void *to, const void *from, const zero_event *what) {
     device *d = p->of->device;
+    trace *tr = p->of->crossed->of->trace;
+    zero_event e = *what;
+    e.unit = p->range.unit;
+    e.bytes = bytes_of(p);
+    const trace_span span = trace_begin(tr, on);
+    ZERO_TRY(d->f->copy(d, on, to, from, e.bytes));
+    trace_end(tr, &span, &e);
+    return 0;
+}
+
+static int copy_down(const state_part *p, void *to, const void *from) {
+    const zero_event what = { .kind = ZERO_EV_TO_HOST, .thread = TRACE_TO_HOST };
     __atomic_add_fetch(&ring_of(p)->down, bytes_of(p), __ATOMIC_RELAXED);
-    return d->f->copy(d, DOWN, to, from, bytes_of(p));
+    return copy(p, DOWN, to, from, &what);
 }
 
 static int copy_up(const state_part *p, device_stream on, void *to, const void *from) {
-    device *d = p->of->device;
+    const zero_event what = { .kind = ZERO_EV_TO_DEVICE, .thread = TRACE_TO_DEVICE };
     __atomic_add_fetch(&ring_of(p)->up, bytes_of(p), __ATOMIC_RELAXED);
-    return d->f->copy(d, on, to, from, bytes_of(p));
+    return copy(p, on, to, from, &what);
 }
 
 // -------- opened by the processor: the part lies on the device

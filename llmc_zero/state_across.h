@@ -10,6 +10,7 @@
 #define LLMC_ZERO_STATE_ACROSS_H
 #include "state.h"
 #include "state_host.h"
+#include "trace.h"
 
 // Who opens what lies on the other side, one thread each.
 typedef enum {
@@ -30,8 +31,9 @@ int state_goes_across(const zero_config *c);  // 1: some state does
 
 struct state_across;
 // Returns 0, or a negative error with the sentence set; in either case *a is to be closed. memory: each
-// ring's, of the planned size.
-int state_across_open(struct state_across **a, const across_plan *plan, char *const memory[RINGS], device *d);
+// ring's, of the planned size. tr: gets the copies.
+int state_across_open(struct state_across **a, const across_plan *plan, char *const memory[RINGS], device *d,
+                      trace *tr);
 // After the device has done all its work.
 void state_across_close(struct state_across *a);
 

@@ -5,15 +5,11 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-int trace_init(trace *t, int capacity, memory *m, const memory_request *planned) {
-    *t = (trace){ .capacity = capacity, .start_s = clock_now() };
-    if (!capacity) return 0;
-    t->events = memory_alloc(m, planned);
-    return t->events ? 0 : ZERO_ERR_MEMORY;
-}
+// -------- events
 
 double trace_now(const trace *t) { return clock_now() - t->start_s; }
 
@@ -23,12 +19,139 @@ static void append(trace *t, const zero_event *e) {
 }
 
 void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s) {
-    if (t->capacity) append(t, &(zero_event){ kind, unit, thread, start_s, trace_now(t) });
+    if (!t->capacity) return;
+    append(t, &(zero_event){
+                  .kind = kind, .unit = unit, .thread = thread, .start_s = start_s, .end_s = trace_now(t) });
 }
 
-void trace_add_past(trace *t, zero_event_kind kind, int unit, int thread, double start_s, double end_s) {
-    if (t->capacity) append(t, &(zero_event){ kind, unit, thread, start_s - t->start_s, end_s - t->start_s });
+void trace_add_past(trace *t, const zero_event *what) {
+    zero_event e = *what;
+    e.start_s -= t->start_s;
+    e.end_s -= t->start_s;
+    if (t->capacity) append(t, &e);
 }
+
+// -------- timers of the device
+
+struct trace_timer {
+    void *begin, *end;
+    enum { FREE, OPEN, QUEUED } is;
+    zero_event event;
+};
+enum { TIMERS = 512 };  // of events that the device has not come to, or that were not read yet
+
+// With the lock held: the event has its times once the device has come to both timers.
+static void read_timer(trace *t, trace_timer *r) {
+    device *d = t->device;
+    double start = 0, end = 0;
+    int rc = d->f->wait_event(d, r->end);
+    if (!rc) rc = d->f->seconds_between(d, t->start, r->begin, &start);
+    if (!rc) rc = d->f->seconds_between(d, t->start, r->end, &end);
+    r->event.start_s = start;
+    r->event.end_s = end;
+    if (!rc) append(t, &r->event);
+    r->is = FREE;
+}
+
+// The oldest one that is not open; NULL: all are.
+static trace_timer *take_timer(trace *t) {
+    trace_timer *r = NULL;
+    pthread_mutex_lock(&t->lock);
+    for (int i = 0; i < TIMERS && !r; i++) {
+        trace_timer *next = &t->timers[t->next_timer];
+        t->next_timer = (t->next_timer + 1) % TIMERS;
+        if (next->is != OPEN) r = next;
+    }
+    if (r && r->is == QUEUED) read_timer(t, r);
+    if (r) r->is = OPEN;
+    pthread_mutex_unlock(&t->lock);
+    return r;
+}
+
+static void give_timer(trace *t, trace_timer *r, int is) {
+    pthread_mutex_lock(&t->lock);
+    r->is = is;
+    pthread_mutex_unlock(&t->lock);
+}
+
+trace_span trace_begin(trace *t, device_stream on) {
+    trace_span span = { .start_s = trace_now(t), .on = on };
+    device *d = t->device;
+    if (!d || on == PROCESSOR) return span;
+    span.timer = take_timer(t);
+    if (span.timer && d->f->record(d, span.timer->begin, on)) {
+        give_timer(t, span.timer, FREE);
+        span.timer = NULL;
+    }
+    return span;
+}
+
+void trace_end(trace *t, const trace_span *span, const zero_event *what) {
+    zero_event e = *what;
+    if (!t->capacity) return;
+    if (span->timer) {
+        span->timer->event = e;
+        const int rc = t->device->f->record(t->device, span->timer->end, span->on);
+        give_timer(t, span->timer, rc ? FREE : QUEUED);
+        return;
+    }
+    e.start_s = span->start_s;
+    e.end_s = trace_now(t);
+    append(t, &e);
+}
+
+void trace_complete(trace *t) {
+    if (!t->device) return;
+    pthread_mutex_lock(&t->lock);
+    for (int i = 0; i < TIMERS; i++) {
+        trace_timer *r = &t->timers[(t->next_timer + i) % TIMERS];
+        if (r->is == QUEUED) read_timer(t, r);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int open_timers(trace *t, device *d) {
+    t->timers = calloc(TIMERS, sizeof *t->timers);
+    if (!t->timers) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the timers of the trace");
+    if (pthread_mutex_init(&t->lock, NULL)) {
+        free(t->timers);
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the timers of the trace");
+    }
+    t->device = d;
+    for (trace_timer *r = t->timers; r < t->timers + TIMERS; r++) {
+        ZERO_TRY(d->f->create_timer(d, &r->begin));
+        ZERO_TRY(d->f->create_timer(d, &r->end));
+    }
+    ZERO_TRY(d->f->create_timer(d, &t->start));
+    ZERO_TRY(d->f->record(d, t->start, COMPUTE));
+    ZERO_TRY(d->f->wait_event(d, t->start));
+    t->start_s = clock_now();
+    return 0;
+}
+
+int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned) {
+    *t = (trace){ .start_s = clock_now() };
+    if (!capacity) return 0;
+    t->events = memory_alloc(m, planned);
+    if (!t->events) return ZERO_ERR_MEMORY;
+    t->capacity = capacity;
+    return d->asynchronous ? open_timers(t, d) : 0;
+}
+
+void trace_close(trace *t) {
+    device *d = t->device;
+    if (!d) return;
+    for (trace_timer *r = t->timers; r < t->timers + TIMERS; r++) {
+        d->f->destroy_event(d, r->begin);
+        d->f->destroy_event(d, r->end);
+    }
+    d->f->destroy_event(d, t->start);
+    pthread_mutex_destroy(&t->lock);
+    free(t->timers);
+    t->device = NULL;
+}
+
+// -------- the file
 
 // A link of that name is not followed.
 static FILE *create(const char *path) {
@@ -36,23 +159,40 @@ static FILE *create(const char *path) {
     return fd < 0 ? NULL : fdopen(fd, "w");
 }
 
-int trace_write(const trace *t, const char *path, int rank, const char *const *unit_names, int units) {
-    static const char *const kinds[] = { "forward", "backward", "gather", "reduce", "update",
-                                         "wait",    "read",     "write",  "copy" };
+static void write_name(FILE *f, int rank, const char *what, int lane, const char *name) {
+    fprintf(f, ",\n{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", what,
+            rank, lane, name);
+}
+
+static void write_event(FILE *f, int rank, const zero_event *e, const char *unit_name) {
+    static const char *const kinds[] = { "forward", "backward", "gather",  "reduce",    "update", "wait",
+                                         "read",    "write",    "to host", "to device", "squares" };
+    const char *kind = kinds[e->kind];
+    fprintf(f, ",\n{\"name\":\"%s %s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,", kind, unit_name,
+            kind, rank, e->thread);
+    fprintf(f, "\"ts\":%.3f,\"dur\":%.3f", e->start_s * 1e6, (e->end_s - e->start_s) * 1e6);
+    if (e->bytes) fprintf(f, ",\"args\":{\"bytes\":%lld}", (long long)e->bytes);
+    fprintf(f, "}");
+}
+
+int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units) {
+    static const char *const lanes[TRACE_LANES] = {
+        "forward and backward", "collectives",          "fetches",
+        "reads of files",       "AdamW on the host",    "writes of files",
+        "copies to the host",   "copies to the device", "squares of gradients"
+    };
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
     FILE *f = create(temporary);
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
+    trace_complete(t);
     fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank,
             rank);
+    for (int i = 0; i < TRACE_LANES; i++) write_name(f, rank, "thread_name", i, lanes[i]);
     for (int i = 0; i < t->used && i < t->capacity; i++) {
         const zero_event *e = &t->events[i];
-        fprintf(f,
-                ",\n{\"name\":\"%s "
-                "%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
-                kinds[e->kind], e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "", kinds[e->kind],
-                rank, e->thread, e->start_s * 1e6, (e->end_s - e->start_s) * 1e6);
+        write_event(f, rank, e, e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "");
     }
     fprintf(f, "\n]\n");
     int bad = ferror(f);

@@ -122,20 +122,37 @@ static bucket_state *bucket_of(zero *z, int unit) { return &z->buckets[z->layout
 // has to look.
 static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, &bucket_of(z, unit)->reduce); }
 
+// Where a piece is begun ahead, the trace shows how long AdamW waits for it: for reads, for copies, and for
+// room that the last writes have not left yet.
+static void trace_wait(zero *z, const update_piece *piece, double start) {
+    const int lane = traced_lane(z, z->units[piece->range.unit].adamw.lane);
+    if (z->begins_ahead && lane != LANE_TRAINER)
+        trace_add(&z->trace, ZERO_EV_WAIT, piece->range.unit, lane, start);
+}
+
 // Begins to open all states of a piece; its gradients only if they are reduced.
 static int begin_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
+    const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
         if (what != ZERO_GRADIENT || is_reduced(z, piece->range.unit))
             ZERO_TRY(begin_state(z, what, piece, parts));
+    trace_wait(z, piece, start);
+    return 0;
+}
+
+static int wait_for_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
+    const double start = trace_now(&z->trace);
+    if (!parts[ZERO_GRADIENT].of) ZERO_TRY(begin_state(z, ZERO_GRADIENT, piece, parts));
+    for (int what = 0; what < STATES; what++)
+        if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
+    trace_wait(z, piece, start);
     return 0;
 }
 
 static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
     const int own_master = z->config.numbers.dtype == ZERO_F32 && !z->states[ZERO_MASTER].kept;
-    if (!parts[ZERO_GRADIENT].of) ZERO_TRY(begin_state(z, ZERO_GRADIENT, piece, parts));
-    for (int what = 0; what < STATES; what++)
-        if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
+    ZERO_TRY(wait_for_piece(z, piece, parts));
     const adamw_arrays a = {
         .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
         .m = (float *)parts[ZERO_MOMENT1].at,

@@ -120,7 +120,7 @@ void zero_get_plan(const zero *z, zero_plan_info *info);
 
 // -------- trace
 
-// An event that has ended; on CUDA its work has been queued. docs/details.md says what each kind covers.
+// An event that has ended. docs/details.md says what each kind covers, and when it is under way on CUDA.
 typedef enum {
     ZERO_EV_FORWARD,
     ZERO_EV_BACKWARD,
@@ -130,13 +130,16 @@ typedef enum {
     ZERO_EV_WAIT,
     ZERO_EV_READ,  // from files on NVMe
     ZERO_EV_WRITE,
-    ZERO_EV_COPY,  // parameters from the host to a CUDA device
+    ZERO_EV_TO_HOST,    // a copy of states from a CUDA device
+    ZERO_EV_TO_DEVICE,  // and back
+    ZERO_EV_SQUARES,    // of gradients, for the norm
     ZERO_EV_KINDS
 } zero_event_kind;
 typedef struct {
     zero_event_kind kind;
     int unit;
-    int thread;  // 0: the trainer's, 1: the one for collectives, 2: copies', 3: the files', 4: the update's
+    int thread;     // a lane: 0 to 4 are threads', see tasks.h; the others are in trace.h
+    int64_t bytes;  // read, written or copied; of a collective, sent to other ranks; 0: nothing is moved
     double start_s, end_s;  // since zero_create
 } zero_event;
 // Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after

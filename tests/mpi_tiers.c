@@ -9,6 +9,7 @@
 #include "outcome.h"
 #include "plan.h"
 #include "faults.h"
+#include "lanes.h"
 #include "settings.h"
 
 typedef struct {
@@ -74,12 +75,15 @@ static void check_traffic(const mixture *m, int stage, int micro_batches, int de
     zero_file_info before, after;
     zero_plan_info plan;
     zero_step_info info;
+    trace_lanes lanes_before = { .named = 0 };
     toy t;
+    c.debug.trace_events = 8192;
     CHECK_SETTING("traffic with files: %s, stage %d, %d micro-batches%s", m->name, stage, micro_batches,
                   delayed ? ", delayed" : "");
     MUST(toy_create(&t, &c, NULL));
     for (int step = 1; step <= 3; step++) {
         zero_get_files(t.z, &before);
+        lanes_before = lanes_of(t.z);
         MUST(toy_step(&t, micro_batches, step, &info));
         MUST(zero_barrier(t.z));
     }
@@ -87,6 +91,8 @@ static void check_traffic(const mixture *m, int stage, int micro_batches, int de
     zero_get_plan(t.z, &plan);
     CHECK(after.read - before.read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
+    const trace_lanes lanes = lanes_of(t.z);
+    check_lanes(&lanes_before, &lanes, &plan);
     const int some_in_memory = m->params == ZERO_NVME && m->in_host > 0;
     CHECK((after.gathers_from_memory > 0) == some_in_memory);
     CHECK((after.gathers_from_files > 0) == (m->params == ZERO_NVME));

@@ -8,6 +8,7 @@
 #include "delayed.h"
 #include "early.h"
 #include "faults.h"
+#include "lanes.h"
 #include "outcome.h"
 #include "plan.h"
 #include "settings.h"
@@ -159,12 +160,15 @@ static void check_traffic(const mixture *m, int stage, int format, int micro_bat
                               &settings_variations[1]);
     zero_file_info before, after;
     zero_plan_info plan;
+    trace_lanes lanes_before = { .named = 0 };
     toy t;
+    c.debug.trace_events = 4096;
     CHECK_SETTING("traffic: %s, stage %d, %s, %d micro-batches", m->name, stage,
                   settings_formats[format].name, micro_batches);
     MUST(device_toy_create(&t, &c));
     for (int step = 1; step <= 3; step++) {
         zero_get_files(t.z, &before);
+        lanes_before = lanes_of(t.z);
         MUST(toy_step(&t, micro_batches, step, NULL));
         MUST(zero_barrier(t.z));
     }
@@ -175,6 +179,8 @@ static void check_traffic(const mixture *m, int stage, int format, int micro_bat
     CHECK(plan.copied_down + plan.copied_up > 0);
     CHECK(after.read - before.read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
+    const trace_lanes lanes = lanes_of(t.z);
+    check_lanes(&lanes_before, &lanes, &plan);
     CHECK((after.gathers_from_memory > 0) == (m->in_host > 0));
     CHECK((after.gathers_from_files > 0) == (m->params == ZERO_NVME));
     zero_destroy(t.z);

@@ -213,8 +213,9 @@ event() {
     printf ',\n{"name":"%s","cat":"%s","ph":"X","pid":0,"tid":%d,"ts":%d.000,"dur":%d.000}' "$1" "$2" "$3" \
         "$4"000000 "$5"000000
 }
-# Steps of 10 s, from 0 to 20: AdamW 0 to 3, reads 0 to 4, writes 2 to 4, a gather 3 to 4, forward 5 to 9, in
-# which the trainer waits from 6 to 7, and a read from 8 to 10.
+# Steps of 10 s, from 0 to 20: AdamW 0 to 3, which waits until 1, reads 0 to 4, writes 2 to 4, gather 3 to 4,
+# copies to the host 4 to 6 and to the device 4 to 5, forward 5 to 9, in which the trainer waits from 6 to 7,
+# and a read from 8 to 10.
 make_trace() {
     local at
     printf '[\n{"name":"process_name","ph":"M","pid":0,"args":{"name":"rank 0"}}'
@@ -222,7 +223,11 @@ make_trace() {
         event 'update ' update 0 $at 0
         event 'update block 0' update 4 $at 3
         event 'read block 0' read 3 $at 3; event 'read block 1' read 3 $((at + 1)) 3
-        event 'write block 0' write 3 $((at + 2)) 2
+        event 'wait block 0' wait 4 $at 1
+        event 'write block 0' write 5 $((at + 2)) 2
+        event 'to host block 0' 'to host' 6 $((at + 4)) 2
+        event 'to device block 0' 'to device' 7 $((at + 4)) 1
+        event 'squares block 0' squares 8 $((at + 4)) 1
         event 'gather block 0' gather 1 $((at + 3)) 1
         event 'forward block 0' forward 0 $((at + 5)) 4; event 'wait ' wait 0 $((at + 6)) 1
         event 'wait ' wait 1 $((at + 5)) 4
@@ -242,12 +247,17 @@ test_trace_lanes() {
     need 'writes' in_screen 'writes +2.000 s +20 %'
     need 'collectives' in_screen 'collectives +1.000 s +10 %'
     need 'passes' in_screen 'forward and backward +3.000 s +30 %'
-    need 'AdamW' in_screen 'AdamW +3.000 s +30 %'
+    need 'copies to the host' in_screen 'copies to the host +2.000 s +20 %'
+    need 'copies to the device' in_screen 'copies to the device +1.000 s +10 %'
+    need 'AdamW' in_screen 'AdamW +2.000 s +20 %'
     need 'the disk' in_screen 'at work for 6.000 s a step. .* for 17 %,'
-    need 'what covers it' in_screen 'AdamW for 50 %, .* under way for 17 %,'
-    need 'what does not' in_screen 'and nothing else for 17 %'
+    need 'what covers it' in_screen 'AdamW for 33 %, .* under way for 17 %,'
+    need 'what does not' in_screen 'and nothing else for 33 %'
+    need 'nothing at work' in_screen 'nor AdamW is at work for 2.000 s a step'
+    need 'together' in_screen 'once: 0: 10 %, 1: 30 %, 2: 40 %, 3: 20 %, 4: 0 %'
+    grep -v "to host\|to device" "$dir/trace.json" >"$dir/no_copies.json"
+    need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$dir/screen" 2>&1
     need 'a lane without work' not in_screen copies
-    need 'together' in_screen 'once: 0: 20 %, 1: 30 %, 2: 30 %, 3: 20 %, 4: 0 %'
     end
     begin 'trace_lanes.what is no trace of steps: said'
     head -n 3 "$dir/trace.json" >"$dir/short.json"
@@ -258,7 +268,7 @@ test_trace_lanes() {
     begin 'trace_lanes.the picture'
     need 'failed' dev/trace_lanes.sh "$dir/trace.json" "$dir/step.svg" >"$dir/screen" 2>&1
     # reads have two bars, the passes two, the others one
-    need "$(grep -c '<polygon' "$dir/step.svg") bars" [ "$(grep -c '<polygon' "$dir/step.svg")" = 7 ]
+    need "$(grep -c '<polygon' "$dir/step.svg") bars" [ "$(grep -c '<polygon' "$dir/step.svg")" = 9 ]
     end
 }
 # ----

@@ -69,6 +69,13 @@ static int cpu_wait_event(device *d, void *event) {
     (void)event;
     return 0;
 }
+static int cpu_seconds_between(device *d, void *from, void *to, double *seconds) {
+    (void)d;
+    (void)from;
+    (void)to;
+    *seconds = 0;
+    return 0;
+}
 static void cpu_mark(device *d, const char *what, const char *name) {
     (void)d;
     (void)what;
@@ -153,11 +160,12 @@ static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const
 }
 
 static const device_functions cpu_functions = {
-    cpu_alloc,      cpu_release,      cpu_pin,           cpu_unpin,      cpu_enter,
-    cpu_wait,       cpu_create_event, cpu_destroy_event, cpu_record,     cpu_order,
-    cpu_wait_event, cpu_mark,         cpu_copy,          cpu_clear,      cpu_clear_stretches,
-    cpu_fill_nan,   cpu_convert,      cpu_sum_ranks,     cpu_accumulate, cpu_sum_squares,
-    cpu_adamw,
+    cpu_alloc,           cpu_release,     cpu_pin,          cpu_unpin,
+    cpu_enter,           cpu_wait,        cpu_create_event, cpu_destroy_event,
+    cpu_record,          cpu_order,       cpu_wait_event,   cpu_create_event,
+    cpu_seconds_between, cpu_mark,        cpu_copy,         cpu_clear,
+    cpu_clear_stretches, cpu_fill_nan,    cpu_convert,      cpu_sum_ranks,
+    cpu_accumulate,      cpu_sum_squares, cpu_adamw,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };

@@ -100,6 +100,19 @@ static int cuda_wait_event(device *d, void *event) {
     return 0;
 }
 
+static int cuda_create_timer(device *d, void **timer) {
+    (void)d;
+    CUDA_TRY(cudaEventCreate((cudaEvent_t *)timer));
+    return 0;
+}
+static int cuda_seconds_between(device *d, void *from, void *to, double *seconds) {
+    float ms = 0;
+    (void)d;
+    CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+    *seconds = ms / 1e3;
+    return 0;
+}
+
 static void cuda_mark(device *d, const char *what, const char *name) {
     char text[96];
     (void)d;
@@ -156,10 +169,28 @@ static int queue_adamw(device *d, device_stream s, const adamw_constants *c, con
 }
 
 static const device_functions cuda_functions = {
-    cuda_alloc,      cuda_release,      cuda_pin,           cuda_unpin,       cuda_enter,
-    cuda_wait,       cuda_create_event, cuda_destroy_event, cuda_record,      cuda_order,
-    cuda_wait_event, cuda_mark,         cuda_copy,          cuda_clear,       queue_clear_stretches,
-    cuda_fill_nan,   queue_convert,     queue_sum_ranks,    queue_accumulate, queue_sum_squares,
+    cuda_alloc,
+    cuda_release,
+    cuda_pin,
+    cuda_unpin,
+    cuda_enter,
+    cuda_wait,
+    cuda_create_event,
+    cuda_destroy_event,
+    cuda_record,
+    cuda_order,
+    cuda_wait_event,
+    cuda_create_timer,
+    cuda_seconds_between,
+    cuda_mark,
+    cuda_copy,
+    cuda_clear,
+    queue_clear_stretches,
+    cuda_fill_nan,
+    queue_convert,
+    queue_sum_ranks,
+    queue_accumulate,
+    queue_sum_squares,
     queue_adamw,
 };
 

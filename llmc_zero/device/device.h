@@ -34,7 +34,10 @@ typedef struct {
     int (*record)(device *d, void *event, device_stream s);
     // What is queued on s from here on runs after the event's last record.
     int (*order)(device *d, device_stream s, void *event);
-    int (*wait_event)(device *d, void *event);  // the host waits until the event's last record is done
+    int (*wait_event)(device *d, void *event);     // the host waits until the event's last record is done
+    int (*create_timer)(device *d, void **timer);  // an event whose record notes the time
+    // The seconds between the last records of two timers, which are done.
+    int (*seconds_between)(device *d, void *from, void *to, double *seconds);
     // Begins a named range for a profiler; what NULL: ends the last one.
     void (*mark)(device *d, const char *what, const char *name);
 

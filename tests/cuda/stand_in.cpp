@@ -49,6 +49,7 @@ struct Device {
     std::map<size_t, size_t> free_pieces;  // offset in the device's part of the arena: size
     size_t used = 0;
     StreamPtr default_stream;
+    bool link_busy[2] = {};  // to the device, to the host
 };
 
 enum Mode { EAGER, LAZY, RIVAL, LAG };
@@ -61,6 +62,7 @@ struct State {
     int card[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES chooses
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
+    double link_ms_per_byte = 0;  // of a copy between host and device
     std::string fail_call;
     long fail_at = 0;
     // memory
@@ -149,6 +151,8 @@ void read_settings(State &s) {
     s.capability = (int)number("CUDA_STAND_IN_CAPABILITY", 90);
     s.protect = number("CUDA_STAND_IN_PROTECT", 1);
     s.print_counts = number("CUDA_STAND_IN_COUNT", 0);
+    long link = number("CUDA_STAND_IN_LINK", 0);
+    s.link_ms_per_byte = link ? 1e3 / ((double)link * 1e6) : 0;
     s.fail_call.clear();
     const char *fail = getenv("CUDA_STAND_IN_FAIL"), *colon = fail ? strchr(fail, ':') : nullptr;
     if (fail && *fail) {
@@ -287,13 +291,17 @@ bool is_ready(State &s, const Operation &op) {
     return !op.wait_for || op.wait_for->done >= op.wait_until;
 }
 
+double now_ms() {
+    auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::milli>(now).count();
+}
+
 // The first operation, which is ready.
 void run_next(State &s, CUstream_st &stream) {
     Operation op = std::move(stream.queue.front());
     stream.queue.pop_front();
     if (op.mark) {
-        auto now = std::chrono::steady_clock::now().time_since_epoch();
-        op.mark->ms = std::chrono::duration<double, std::milli>(now).count() + pretended_ms;
+        op.mark->ms = now_ms() + pretended_ms;
     }
     if (op.work) {
         allow_access(s, true);
@@ -452,6 +460,34 @@ void give_piece(Device &device, size_t offset, size_t size) {
     }
 }
 
+// The copy takes its time from when its stream has come to it and its direction of the link is free. Other
+// streams, and the thread that queued it, go on meanwhile.
+void push_copy(State &s, CUstream_st &stream, bool to_host, size_t count, std::function<void()> work) {
+    if (!s.link_ms_per_byte) {
+        push_work(s, stream, std::move(work));
+        return;
+    }
+    bool *busy = &s.device[stream.device].link_busy[to_host];
+    auto begun = std::make_shared<double>(0);
+    double takes = s.link_ms_per_byte * (double)count;
+    Operation op;
+    op.ready = [=] {
+        if (!*begun && *busy) {
+            return false;
+        }
+        if (!*begun) {
+            *begun = now_ms();
+        }
+        *busy = true;
+        return now_ms() - *begun >= takes;
+    };
+    op.work = [=] {
+        work();
+        *busy = false;
+    };
+    push(s, stream, std::move(op));
+}
+
 cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyKind kind, cudaStream_t handle,
                  bool async) {
     StreamPtr stream = stream_of(s, handle);
@@ -478,10 +514,14 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
     if (actual == cudaMemcpyHostToDevice && async && !src_inside) {
         // Pageable memory is staged before the call returns.
         auto staged = std::make_shared<std::string>((const char *)src, count);
-        push_work(s, *stream, [=] { memcpy(dst, staged->data(), count); });
+        push_copy(s, *stream, false, count, [=] { memcpy(dst, staged->data(), count); });
         return cudaSuccess;
     }
-    push_work(s, *stream, [=] { memcpy(dst, src, count); });
+    if (to_device == from_device) {
+        push_work(s, *stream, [=] { memcpy(dst, src, count); });
+    } else {
+        push_copy(s, *stream, from_device, count, [=] { memcpy(dst, src, count); });
+    }
     bool pageable = (!to_device && !dst_inside) || actual == cudaMemcpyHostToHost;
     if (actual != cudaMemcpyDeviceToDevice && (!async || pageable)) {
         wait(s, *stream, stream->queued);

@@ -26,6 +26,9 @@
 //                                refused when they should run
 //   CUDA_STAND_IN_FASTEST=k[:ms] work takes a time that only events show: products take 10 ms by algorithm k,
 //                                longer by the others, and ms more with an epilogue; kernels take 5 ms
+//   CUDA_STAND_IN_LINK=n         a copy between host and device takes the time that n MB/s need; one copy of
+//   each
+//                                direction runs at a time, and others work meanwhile; default: no time
 //   CUDA_STAND_IN_CUBLASLT=n     cuBLASLt's version, default 130100
 //   CUDA_STAND_IN_COUNT=1        counts are printed to stderr at exit
 #ifndef CUDA_STAND_IN_H
