@@ -1,5 +1,6 @@
 #include "error.h"
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,14 +86,33 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
     return list;
 }
 
-// Returns the bytes of the UTF-8 character at `text`; 0: it is none, or below U+00C0, where other codes for
-// terminals are. What is written longer than it need be is none.
+// Characters that are not seen themselves but change how the rest is shown: they turn the direction of the
+// writing, break lines, join and hide. Besides, numbers that stand for no character.
+static int is_hidden(uint32_t c) {
+    static const struct {
+        uint32_t first, last;
+    } hidden[] = {
+        { 0x600, 0x605 },   { 0x61c, 0x61c },     { 0x180e, 0x180e },   { 0x200b, 0x200f },
+        { 0x2028, 0x202e }, { 0x2060, 0x206f },   { 0xd800, 0xdfff },   { 0xfeff, 0xfeff },
+        { 0xfff0, 0xfffb }, { 0x1bca0, 0x1bca3 }, { 0x1d173, 0x1d17a }, { 0xe0000, 0xe0fff },
+        { 0x110000, ~0u },
+    };
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+        if (c >= hidden[i].first && c <= hidden[i].last) return 1;
+    return 0;
+}
+
+// Returns the bytes of the UTF-8 character at `text`; 0: it is none, is hidden, or is below U+00C0, where
+// other codes for terminals are. What is written longer than it need be is none.
 static size_t utf8_length(const unsigned char *text) {
     size_t n = *text < 0xc3 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
+    uint32_t c = *text & (0xffu >> (n + 1));
     if ((*text == 0xe0 && text[1] < 0xa0) || (*text == 0xf0 && text[1] < 0x90)) return 0;
-    for (size_t i = 1; i < n; i++)
+    for (size_t i = 1; i < n; i++) {
         if (text[i] >> 6 != 2) return 0;
-    return n;
+        c = c << 6 | (text[i] & 0x3f);
+    }
+    return is_hidden(c) ? 0 : n;
 }
 
 void zero_plain(char *text, size_t bytes) {

@@ -32,7 +32,8 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
                             size_t stride);
 
 // Ends a text that came from elsewhere, and replaces what could do anything to a terminal: only printable
-// ASCII and valid UTF-8 from U+00C0 on remain. A newline or a tab becomes a space, anything else '?'.
+// ASCII and valid UTF-8 from U+00C0 on remain, without characters that turn the direction of the writing or
+// are not seen. A newline or a tab becomes a space, each other byte '?'.
 void zero_plain(char *text, size_t bytes);
 
 // Relays a failure.

@@ -608,6 +608,17 @@ static void plain(void **state) {
         { "\xe0\x80\x9b \xf0\x80\x80\x9b", "??? ????" },  // longer than it need be
         { "\xe2\x82\xac \xf0\x9f\x98\x80 \xf5", "\xe2\x82\xac \xf0\x9f\x98\x80 ?" },
         { "\xe2\x82", "??" },
+        // what changes the order of characters, or is not seen: U+202E, U+2066, U+200B, U+061C, U+FEFF, a tag
+        { "a\xe2\x80\xaetxt.exe", "a???txt.exe" },
+        { "\xe2\x81\xa6x\xe2\x81\xa9", "???x???" },
+        { "a\xe2\x80\x8b"
+          "b\xd8\x9c"
+          "c\xef\xbb\xbf",
+          "a???b??c???" },
+        { "\xf3\xa0\x81\x81", "????" },
+        { "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf",
+          "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf" },       // their neighbours
+        { "\xed\xa0\x80 \xf4\x90\x80\x80", "??? ????" },  // a surrogate, and a number that is too large
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[32] = "";
