@@ -26,7 +26,7 @@ static outcome *o;
 
 // -------- the messages of the start
 
-enum { HELLO = 1, CHALLENGE, NOT_MINE, REPORT };
+enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT, NOT_MINE };
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
     uint64_t run;
@@ -41,22 +41,20 @@ typedef struct {
     net_address at;
 } seat;
 
-static secret secret_of(const char *key) {
-    return secret_add((secret){ { 0 } }, key ? key : "", key ? strlen(key) : 0);
-}
-static secret of_connection(const char *key, const head *of_0, const head *of_other) {
-    unsigned char both[2 * SECRET_NONCE];
-    memcpy(both, of_0->nonce, SECRET_NONCE);
-    memcpy(both + SECRET_NONCE, of_other->nonce, SECRET_NONCE);
-    return secret_add(secret_of(key), both, sizeof both);
-}
-static secret between(const char *key, uint64_t run, uint64_t higher, uint64_t lower) {
-    const uint64_t names[] = { run, higher, lower };
-    return secret_add(secret_of(key), names, sizeof names);
+// The key of what `from` says to `to`, after each has sent the other this head.
+static secret key_of(const char *key, int from, int to, const head *its, const head *others) {
+    secret s = secret_add((secret){ { 0 } }, key ? key : "", key ? strlen(key) : 0);
+    struct {
+        int32_t ranks[2];
+        unsigned char nonces[2][SECRET_NONCE];
+    } names = { .ranks = { from, to } };
+    memcpy(names.nonces[0], its->nonce, SECRET_NONCE);
+    memcpy(names.nonces[1], others->nonce, SECRET_NONCE);
+    return secret_add(s, &names, sizeof names);
 }
 
 static head head_of(int kind, size_t bytes) {
-    return (head){ .magic = 0x4c5a5256, .kind = (uint32_t)kind, .bytes = (uint32_t)bytes, .protocol = 5 };
+    return (head){ .magic = 0x4c5a5256, .kind = (uint32_t)kind, .bytes = (uint32_t)bytes, .protocol = 6 };
 }
 static void seal(head *h, const secret *key) {
     memset(h->tag, 0, sizeof h->tag);
@@ -85,25 +83,28 @@ static int greet(seat *s, const char *key) {
     assert_int_equal(recv(fd, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
     assert_int_equal(challenge.kind, CHALLENGE);
     assert_int_equal(secret_draw(s->h.nonce, sizeof s->h.nonce), 0);
-    secret c = of_connection(key, &challenge, &s->h);
+    secret c = key_of(key, s->rank, 0, &s->h, &challenge);
     seal(&s->h, &c);
     assert_true(send_all(fd, s, 100));
     nap(5e-3);
     assert_true(send_all(fd, (char *)s + 100, sizeof *s - 100));
     return fd;
 }
-// It is told nothing: at most a head with nothing but the kind comes, and then the connection ends.
+// It is told nothing: at most CHALLENGE and NO_KEY come, with a nonce, and then the connection ends.
 static void is_dropped(int fd) {
-    static const char nothing[sizeof(head)] = "";
-    const size_t kind = offsetof(head, run);
-    char answer[256] = "";
+    static const unsigned char no_tag[SECRET_TAG];
+    head answer[3];
     ssize_t n, got = 0;
     struct timeval limit = { 5, 0 };
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    while ((n = recv(fd, answer + got, sizeof answer - (size_t)got, 0)) > 0) got += n;
+    while ((n = recv(fd, (char *)answer + got, sizeof answer - (size_t)got, 0)) > 0) got += n;
     assert_true(n == 0 || errno == ECONNRESET);
-    assert_in_range(got, 0, sizeof(head));
-    assert_memory_equal(answer + kind, nothing, sizeof(head) - kind);
+    assert_in_range(got, 0, 2 * sizeof(head));
+    assert_int_equal(got % (ssize_t)sizeof(head), 0);
+    for (size_t i = 0; i < (size_t)got / sizeof(head); i++) {
+        assert_true(answer[i].kind <= NO_KEY && !answer[i].bytes && !answer[i].run);
+        assert_memory_equal(answer[i].tag, no_tag, SECRET_TAG);
+    }
     close(fd);
 }
 
@@ -213,6 +214,18 @@ static void no_key(void **state) {
     assert_int_equal(end_children(1, 3), 0);
     says(0, "rank 1 (host ?[2J ?AAAA");
     says(0, "AA pid 4711) was started as one of 3 ranks");
+}
+
+// A rank that has come, and then says nothing any more.
+static void silent_rank(void **state) {
+    (void)state;
+    seat s = seat_of(1, 2);
+    plan_ranks(2, right_key, 0.5);
+    start(0, 1);
+    int fd = greet(&s, right_key);
+    assert_int_equal(end_children(1, 6), 0);
+    close(fd);
+    says(0, "rank 1 (host evil): no word of being connected to the others within 0.5 s, though all 2 ranks");
 }
 
 // What one connection proved is of no use on another.
@@ -340,7 +353,7 @@ static int receive_rank(int listener, const char *key, seat *hello, secret *c) {
     assert_int_equal(secret_draw(challenge.nonce, sizeof challenge.nonce), 0);
     assert_true(send_all(fd, &challenge, sizeof challenge));
     assert_int_equal(net_read(fd, hello, sizeof *hello, now() + 3), 0);
-    *c = of_connection(key, &challenge, &hello->h);
+    *c = key_of(key, 0, hello->rank, &challenge, &hello->h);
     return fd;
 }
 static void tell(int fd, const secret *c, seat s) {
@@ -398,45 +411,135 @@ static void rogue_rank_0(void **state) {
     }
 }
 
-// Between two other ranks: who comes to rank 1 as rank 2 must know the secret too, for these two and this
-// run.
-static void at_another_ranks_port(void **state) {
-    (void)state;
-    seat hello[3], seats[3] = { seat_of(0, 3), seat_of(1, 3), seat_of(2, 3) };
+// Ranks 1 and 2, to whom the test plays rank 0. It tells rank r that rank 1 listens at ports[r].
+typedef struct {
+    seat hello[3];
     secret c[3];
-    int fd[3], listener = net_listen(port, 4);
+    int fd[3], listener;
+} two_ranks;
+static two_ranks start_two(void) {
+    two_ranks t = { .listener = net_listen(port, 4) };
     plan_ranks(3, right_key, 10);
     for (int r = 1; r < 3; r++) {
         start_child(r, one_rank, plans);
-        fd[r] = receive_rank(listener, right_key, &hello[r], &c[r]);
-        seats[r].port = hello[r].port;
-        seats[r].at.v4.sin_port = htons((uint16_t)hello[r].port);
+        t.fd[r] = receive_rank(t.listener, right_key, &t.hello[r], &t.c[r]);
     }
-    for (int i = 0; i < 3; i++) tell(fd[1], &c[1], seats[i]);
-    const secret wrong[] = { between(wrong_key, 5, 2, 1), between(right_key, 6, 2, 1),
-                             between(right_key, 5, 2, 0), between(right_key, 5, 1, 2),
-                             between(right_key, 0, 2, 1) };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        int stranger = knock(hello[1].port);
-        seat s = seats[2];
-        seal(&s.h, &wrong[i]);
-        assert_true(send_all(stranger, &s, sizeof s));
-        is_dropped(stranger);
-    }
-    for (int i = 0; i < 3; i++) tell(fd[2], &c[2], seats[i]);
-    for (int r = 1; r < 3; r++) {
-        char text[sizeof(head) + 1];
-        assert_int_equal(net_read(fd[r], text, sizeof text, now() + 3), 0);  // connected, and no more to say
-        assert_int_equal(text[sizeof(head)], 0);
-    }
-    for (int r = 1; r < 3; r++) report(fd[r], &c[r], "");
+    return t;
+}
+static void tell_seats(const two_ranks *t, int r, int port_of_1) {
+    seat seats[3] = { seat_of(0, 3), seat_of(1, 3), t->hello[2] };
+    seats[1].port = port_of_1;
+    seats[1].at.v4.sin_port = htons((uint16_t)port_of_1);
+    seats[2].at = seats[1].at;
+    for (int i = 0; i < 3; i++) tell(t->fd[r], &t->c[r], seats[i]);
+}
+static void end_two(two_ranks *t) {
+    for (int r = 1; r < 3; r++) report(t->fd[r], &t->c[r], "");
     children[0] = 0;
     assert_int_equal(end_children(3, 5), 0);
     for (int r = 1; r < 3; r++) {
-        close(fd[r]);
+        close(t->fd[r]);
         if (o[r].rc) fail_msg("rank %d: %s", r, o[r].sentence);
     }
+    close(t->listener);
+}
+// Both are connected, and have no more to say.
+static void are_connected(const two_ranks *t) {
+    for (int r = 1; r < 3; r++) {
+        char text[sizeof(head) + 1];
+        assert_int_equal(net_read(t->fd[r], text, sizeof text, now() + 3), 0);
+        assert_int_equal(text[sizeof(head)], 0);
+    }
+}
+
+// Between two other ranks: who comes to rank 1 as rank 2 must know the secret too, for this connection, these
+// two and this run.
+static void at_another_ranks_port(void **state) {
+    (void)state;
+    two_ranks t = start_two();
+    tell_seats(&t, 1, t.hello[1].port);
+    for (int i = 0; i < 6; i++) {
+        head challenge;
+        seat s = t.hello[2];
+        int stranger = knock(t.hello[1].port);
+        assert_int_equal(recv(stranger, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
+        s.h.run = i == 1 ? 6 : 5;
+        if (i == 2) memset(challenge.nonce, 0, sizeof challenge.nonce);
+        secret c = key_of(i == 0 ? wrong_key : right_key, i == 3 ? 0 : 2, i == 4 ? 0 : 1, &s.h, &challenge);
+        if (i == 5) c = key_of(right_key, 1, 2, &challenge, &s.h);  // as rank 1 would say it
+        seal(&s.h, &c);
+        assert_true(send_all(stranger, &s, sizeof s));
+        is_dropped(stranger);
+    }
+    tell_seats(&t, 2, t.hello[1].port);
+    are_connected(&t);
+    end_two(&t);
+}
+
+// Strangers fill rank 1's port before rank 2 comes: it may be dropped among them, and comes again.
+static void flood_at_another_rank(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        pid_t pid;
+        fresh(NULL);
+        two_ranks t = start_two();
+        tell_seats(&t, 1, t.hello[1].port);
+        port = t.hello[1].port;
+        if (!(pid = fork())) disturb(kind);
+        assert_true(pid > 0);
+        nap(0.3);
+        tell_seats(&t, 2, t.hello[1].port);
+        are_connected(&t);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        end_two(&t);
+    }
+}
+
+// Who overhears how rank 2 greets rank 1, at an address that rank 2 takes for rank 1's, cannot use a copy at
+// rank 1, even first.
+static void overheard(void **state) {
+    (void)state;
+    head challenge = head_of(CHALLENGE, 0);
+    seat copy;
+    int false_port = free_port(), false_1 = net_listen(false_port, 4);
+    two_ranks t = start_two();
+    tell_seats(&t, 1, t.hello[1].port);
+    tell_seats(&t, 2, false_port);
+    assert_int_equal(net_wait(false_1, POLLIN, now() + 3), 0);
+    int from_2 = net_accept(false_1), copier = knock(t.hello[1].port);
+    assert_true(from_2 >= 0);
+    assert_int_equal(secret_draw(challenge.nonce, sizeof challenge.nonce), 0);
+    assert_true(send_all(from_2, &challenge, sizeof challenge));
+    assert_int_equal(net_read(from_2, &copy, sizeof copy, now() + 3), 0);
+    assert_int_equal(copy.rank, 2);
+    assert_true(send_all(copier, &copy, sizeof copy));
+    is_dropped(copier);
+    for (int r = 1; r < 3; r++) close(t.fd[r]);
+    close(from_2);
+    close(false_1);
+    close(t.listener);
+    children[0] = 0;
+    assert_int_equal(end_children(3, 5), 0);
+}
+
+// A rank does not take its own words, sent back to it, for rank 0's.
+static void sent_back(void **state) {
+    (void)state;
+    char mine[sizeof(head) + 1];
+    seat hello, zero = seat_of(0, 2);
+    secret c;
+    int listener = net_listen(port, 4);
+    plan_ranks(2, right_key, 3);
+    start(1, 2);
+    int fd = receive_rank(listener, right_key, &hello, &c);
+    tell(fd, &c, zero);
+    assert_int_equal(net_read(fd, mine, sizeof mine, now() + 3), 0);  // it is connected
+    assert_true(send_all(fd, mine, sizeof mine));
+    assert_int_equal(end_children(2, 5), 0);
+    close(fd);
     close(listener);
+    says(1, "it sent what no rank sends");
 }
 
 // -------- a rank that lies later
@@ -640,12 +743,22 @@ int main(void) {
     if (!mkdtemp(folder) || secret_draw(&any, 1)) return 1;
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        TEST(other_keys),   TEST(no_key),
-        TEST(replayed),     TEST(ranks_with_other_keys),
-        TEST(floods),       TEST(from_another_machine),
-        TEST(rogue_rank_0), TEST(at_another_ranks_port),
-        TEST(frames),       TEST(private_file),
-        TEST(planted),      TEST(crafted),
+        TEST(other_keys),
+        TEST(no_key),
+        TEST(silent_rank),
+        TEST(replayed),
+        TEST(ranks_with_other_keys),
+        TEST(floods),
+        TEST(from_another_machine),
+        TEST(rogue_rank_0),
+        TEST(at_another_ranks_port),
+        TEST(flood_at_another_rank),
+        TEST(overheard),
+        TEST(sent_back),
+        TEST(frames),
+        TEST(private_file),
+        TEST(planted),
+        TEST(crafted),
         TEST(plain),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

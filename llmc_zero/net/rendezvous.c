@@ -1,25 +1,10 @@
-// Each message is a `head` and what belongs to it: a seat, or words.
-//
-//   CHALLENGE  rank 0 to whoever connects: a nonce
-//   HELLO      rank r to rank 0, and to each lower rank: who it is. Rank 0 to rank r: who rank 0 is, so r is
-//              one of the job, and then to all: everybody's seat
-//   REPORT     rank r to rank 0, and then rank 0 to all: everybody is connected; or, at any time, what went
-//              wrong
-//   NOT_MINE   rank 0 belongs to another job
-//
-// Rank 0 thus learns of every failure first and tells it to all.
-//
-// All but the challenge carry a tag, by which the sender proves that it knows the secret of the job. The tag
-// depends on the connection: on a nonce of each side, or, between two other ranks, on their numbers and on
-// the run's, which rank 0 has told them. So a message that was overheard is of no use in another run, and
-// none at rank 0. Until then whoever connects is a stranger: nothing is said to it, nothing waits for it, and
-// it is dropped when others need its place.
+// The course of a start. Rank 0 learns of every failure first and tells it to all.
 #include "rendezvous.h"
 #include "../clock.h"
 #include "../error.h"
+#include "contact.h"
+#include "door.h"
 #include "rendezvous_file.h"
-#include "secret.h"
-#include "sockets.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -27,67 +12,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 5, NAME = 160, ADDRESSES = CARD_ADDRESSES + 1 };
-enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
-enum { STRANGERS = 256, AT_ONCE = 32, ANSWER_S = 5, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
-enum { HELLO = 1, CHALLENGE, NOT_MINE, REPORT };
-static const double most_left_s = 1e7;  // of what a rank may say that it has left
-
-typedef struct {
-    uint32_t magic, kind, bytes, protocol;
-    uint64_t run;
-    unsigned char nonce[SECRET_NONCE];  // of the sender, in CHALLENGE and in the first HELLO
-    unsigned char tag[SECRET_TAG];      // of the whole message with 0 in this place
-} head;
-typedef struct {  // a rank, as it says HELLO
-    head h;
-    uint64_t job, node;
-    double left_s;                   // until it gives up; of rank 0's: to connect to each other, from now on
-    int32_t rank, ranks, pid, port;  // port: where it listens. pid 0: nobody yet
-    char host[NET_NAME], version[48];
-    net_address at;  // where it listens, as rank 0 sees it
-} seat;
-typedef struct {
-    head h;
-    char text[SENTENCE + 1];
-} words;
-
-typedef union {
-    head h;
-    seat seat;
-    words words;
-} message;
-
-typedef struct {
-    int fd;           // -1: nobody
-    uint64_t number;  // in the order in which they came
-    unsigned char nonce[SECRET_NONCE];
-} stranger;
+enum { NAME = 160, ADDRESSES = CARD_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
 
 typedef struct {
     const rendezvous_settings *s;
-    int *sockets;  // (ranks) -1: none. Rank 0 hears what comes in on them, another rank on rank 0's
-    seat *seats;   // (ranks)
-    char *reported, *absent;  // (ranks) absent: for whom the last wait was
-    stranger *strangers;      // (most)
-    uint64_t came;            // strangers, so far
-    int most, listener;
-    int is_local;          // rank 0's address is this machine's own: other machines are not let in
-    secret secret, *keys;  // of the job; (ranks) of the connections
-    unsigned char nonce[SECRET_NONCE];  // of this rank, for its connection to rank 0
-    int refused;                        // how many did not know the secret, and the last of them
-    char last[NET_NAME];
-    message in;    // the last that was heard
-    int rc, told;  // the first failure, and rank 0 has told it
-    uint64_t run;
-    double deadline;
-    card card;            // as it was at the last look
-    int seen;             // there was a file
-    char host[NET_HOST];  // of rank 0, as s->server says
+    party self;
+    door door;
+    contact *contacts;         // (ranks + door.most) to each rank, and then to strangers
+    seat *seats;               // (ranks)
+    char *absent;              // (ranks) for whom the last wait was
+    int rc, told;              // the first failure, and rank 0 has told it
+    double deadline, meet_by;  // of the start; of the connections between the ranks
+    card card;                 // as it was at the last look
+    int seen;                  // there was a file
+    char host[NET_HOST];       // of rank 0, as s->server says
     int port;
     char where[320];      // rank 0 listens
     char file[PATH_MAX];  // s->file, as it was at the last look
@@ -97,90 +38,21 @@ typedef struct {
 // Keeps the first failure, which is the one that all are told.
 #define FAIL(m, ...) ((m)->rc = (m)->rc ? (m)->rc : zero_fail(ZERO_ERR_COMM, __VA_ARGS__))
 
-// -------- messages
-
 static double earlier(double a, double b) { return a < b ? a : b; }
-
-static void seal(const meeting *m, const secret *key, head *h, int kind, size_t bytes) {
-    *h = (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof *h), PROTOCOL, m->run, { 0 }, { 0 } };
-    memcpy(h->nonce, m->nonce, sizeof h->nonce);
-    secret_tag(key, h, bytes, h->tag);
-}
-
-static int say(const meeting *m, int fd, const secret *key, int kind, const char *text) {
-    words w;
-    size_t bytes = sizeof w.h + (size_t)snprintf(w.text, sizeof w.text, "%s", text) + 1;
-    seal(m, key, &w.h, kind, bytes);
-    return net_write(fd, &w, bytes, clock_now() + ANSWER_S);
-}
-
-static int say_hello(const meeting *m, int fd, const secret *key, seat *seats, int n) {
-    for (int i = 0; i < n; i++) seal(m, key, &seats[i].h, HELLO, sizeof *seats);
-    return net_write(fd, seats, (size_t)n * sizeof *seats, clock_now() + ANSWER_S);
-}
-
-// Receives a whole message. 0, or a negative errno: EPROTO where the other side is another program, which may
-// say less than a head, EPROTONOSUPPORT where it is another version of this one, EBADMSG where the message is
-// too long.
-static int receive(meeting *m, int fd, double until) {
-    head *h = &m->in.h;
-    memset(&m->in, 0, sizeof m->in);
-    int rc = net_read(fd, &h->magic, sizeof h->magic, until);
-    if (!rc && h->magic != MAGIC) return -EPROTO;
-    if (!rc) rc = net_read(fd, &h->kind, 3 * sizeof h->kind, until);
-    if (!rc && h->protocol != PROTOCOL) return -EPROTONOSUPPORT;
-    if (!rc && h->bytes > SENTENCE) return -EBADMSG;
-    if (!rc) rc = net_read(fd, &h->run, sizeof *h - offsetof(head, run), until);
-    return rc ? rc : net_read(fd, h + 1, h->bytes, until);
-}
-
-// Whether the message that came is from someone who knows this secret.
-static int is_sealed(meeting *m, const secret *key) {
-    unsigned char given[SECRET_TAG], tag[SECRET_TAG];
-    head *h = &m->in.h;
-    memcpy(given, h->tag, sizeof given);
-    memset(h->tag, 0, sizeof h->tag);
-    secret_tag(key, h, sizeof *h + h->bytes, tag);
-    return secret_is_tag(given, tag);
-}
-
-// Receives a message of rank r. EACCES: the sender does not know the secret.
-static int hear(meeting *m, int r) {
-    int rc = receive(m, m->sockets[r], clock_now() + HEAR_S);
-    return rc ? rc : is_sealed(m, &m->keys[r]) ? 0 : -EACCES;
-}
-
-// Makes the texts of a seat fit to be printed. Returns 0 for numbers that no rank sends.
-static int is_sound(seat *s) {
-    zero_plain(s->host, sizeof s->host);
-    zero_plain(s->version, sizeof s->version);
-    int has_time = s->left_s > -most_left_s && s->left_s < most_left_s;  // NaN has not
-    return has_time && s->pid > 0 && s->port > 0 && s->port <= UINT16_MAX;
-}
-
-// -------- secrets of connections
-
-static secret key_of_nonces(const meeting *m, const unsigned char *of_0, const unsigned char *of_other) {
-    unsigned char both[2 * SECRET_NONCE];
-    memcpy(both, of_0, SECRET_NONCE);
-    memcpy(both + SECRET_NONCE, of_other, SECRET_NONCE);
-    return secret_add(m->secret, both, sizeof both);
-}
-
-static secret key_between(const meeting *m, int higher, int lower) {
-    const uint64_t names[] = { m->run, (uint64_t)higher, (uint64_t)lower };
-    return secret_add(m->secret, names, sizeof names);
-}
 
 // -------- whom this rank waits for
 
 typedef int absence(const meeting *m, int r);
-static int not_welcome(const meeting *m, int r) { return r == 0 && m->sockets[0] >= 0 && !m->seats[0].pid; }
+static int not_welcome(const meeting *m, int r) {
+    return r == 0 && m->contacts[0].fd >= 0 && !m->seats[0].pid;
+}
 static int not_here(const meeting *m, int r) {
     return !m->seats[r].pid || (m->s->rank && !m->seats[0].left_s);
 }
-static int not_connected(const meeting *m, int r) { return r > m->s->rank && m->sockets[r] < 0; }
-static int not_reported(const meeting *m, int r) { return (m->s->rank == 0) == (r > 0) && !m->reported[r]; }
+static int not_met(const meeting *m, int r) { return r != m->s->rank && m->contacts[r].state < MET; }
+static int not_reported(const meeting *m, int r) {
+    return (m->s->rank == 0) == (r > 0) && m->contacts[r].state != REPORTED;
+}
 
 static int find_absent(const meeting *m, absence *is_absent) {
     int n = 0;
@@ -199,19 +71,26 @@ static const char *name_of(const seat *s, char name[NAME]) {
 
 // -------- connections
 
-static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
-    const char *why;
-    int for_good, n = net_resolve(m->host, m->port, at, ADDRESSES, &why, &for_good);
-    if (!n) snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", m->host, why);
-    if (!n && for_good)
-        FAIL(m, "rank %d: rank 0 is at %s, but host \"%s\" does not resolve: %s", m->s->rank, m->where,
-             m->host, why);
-    return n;
+static int say_hello(meeting *m, contact *to, int first, int n) {
+    return contact_say(&m->self, to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
 }
 
-static void hang_up(meeting *m, int r) {
-    if (m->sockets[r] >= 0) close(m->sockets[r]);
-    m->sockets[r] = -1;
+// Connects to rank r, which is to say CHALLENGE then. Returns 0 or a negative errno.
+static int call(meeting *m, int r, const net_address *to, double until) {
+    int fd;
+    do fd = net_connect(to, until);
+    while (door_is_full(fd) && door_drop_first(&m->door));
+    m->contacts[r] = (contact){ .fd = fd, .state = CALLED, .rank = r };
+    return fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+}
+
+static void call_lower(meeting *m, int r) {
+    const seat *me = &m->seats[m->s->rank], *other = &m->seats[r];
+    char text[NET_NAME];
+    int rc = call(m, r, &other->at, m->meet_by);
+    if (rc)
+        FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me->rank, me->host, r,
+             other->host, net_text(&other->at, text), strerror(-rc));
 }
 
 // Returns why what answers at rank 0's address cannot be rank 0 of this job; NULL: it can.
@@ -223,13 +102,16 @@ static const char *why_not_0(int error) {
     return NULL;
 }
 
-// The connection to a rank has ended, or is of no use; a file's address may be an old one. error: a negative
-// errno.
+// The connection to a rank has ended, or is of no use; a file's address may be an old one. A lower rank may
+// have dropped this one as a stranger before they met. error: a negative errno.
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
     const char *why = why_not_0(error);
-    int is_wrong = error == -EBADMSG || error == -EACCES;
-    if (m->seats[0].pid)
+    int is_wrong = error == -EBADMSG || error == -EACCES, is_met = m->contacts[r].state >= MET;
+    contact_close(&m->contacts[r]);
+    if (r && !is_met && !is_wrong && clock_now() < m->meet_by)
+        call_lower(m, r);
+    else if (m->seats[0].pid)
         FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
              is_wrong ? "it sent what no rank sends" : strerror(-error));
     else if (why && m->s->server)
@@ -238,161 +120,11 @@ static void lose(meeting *m, int r, int error) {
         snprintf(m->why, sizeof m->why, "what answers there %s", why);
     else
         snprintf(m->why, sizeof m->why, "it takes connections but does not answer: %s", strerror(-error));
-    hang_up(m, r);
 }
 
-static void take(meeting *m, int r);
-static void take_hello(meeting *m, int fd, const secret *key);
-static void take_higher(meeting *m, int fd);
+// -------- strangers who know the secret
 
-// -------- strangers
-
-// It is told no more than that its tag is wrong, by an answer without a tag: with one it could try out keys.
-static void turn_away(meeting *m, int fd) {
-    const head h = { MAGIC, NOT_MINE, 0, PROTOCOL, 0, { 0 }, { 0 } };
-    net_address from;
-    m->refused++;
-    if (net_other_end(fd, &from))
-        snprintf(m->last, sizeof m->last, "an unknown address");
-    else
-        net_text(&from, m->last);
-    if (!m->s->rank) net_write(fd, &h, sizeof h, 0);
-    close(fd);
-}
-
-// A stranger has said something, as long as a greeting: what is there is read, and nothing is waited for.
-static void meet_stranger(meeting *m, stranger *s) {
-    const seat *h = &m->in.seat;
-    int fd = s->fd, me = m->s->rank;
-    s->fd = -1;
-    if (receive(m, fd, 0) || h->h.kind != HELLO || h->h.bytes != sizeof *h - sizeof h->h) {
-        close(fd);
-        return;
-    }
-    secret key = me ? key_between(m, h->rank, me) : key_of_nonces(m, s->nonce, h->h.nonce);
-    if (!is_sealed(m, &key))
-        turn_away(m, fd);
-    else if (!is_sound(&m->in.seat))
-        close(fd);
-    else if (me)
-        take_higher(m, fd);
-    else
-        take_hello(m, fd, &key);
-}
-
-// Returns the place of the stranger who came first, or the first free one where `empty`; NULL: there is none.
-static stranger *find_place(const meeting *m, int empty) {
-    stranger *first = NULL;
-    for (int i = 0; i < m->most; i++) {
-        stranger *s = &m->strangers[i];
-        if ((s->fd < 0) == empty && (!first || s->number < first->number)) first = s;
-    }
-    return first;
-}
-
-// No descriptor is left, and a stranger may have one.
-static int is_full(int rc) { return rc == -EMFILE || rc == -ENFILE; }
-
-static int drop_first(meeting *m) {
-    stranger *s = find_place(m, 0);
-    if (!s) return 0;
-    close(s->fd);
-    s->fd = -1;
-    return 1;
-}
-
-static int challenge(const meeting *m, stranger *s) {
-    head h = { MAGIC, CHALLENGE, 0, PROTOCOL, 0, { 0 }, { 0 } };
-    if (m->s->rank) return 0;
-    if (secret_draw(s->nonce, sizeof s->nonce)) return -EIO;
-    memcpy(h.nonce, s->nonce, sizeof h.nonce);
-    return net_write(s->fd, &h, sizeof h, 0);
-}
-
-static void let_in(meeting *m, int fd) {
-    net_address from;
-    stranger *s = find_place(m, 1);
-    int rc = net_other_end(fd, &from);
-    if (!rc && m->is_local && !net_is_loopback(&from)) rc = -EACCES;
-    s->fd = fd;
-    s->number = m->came++;
-    if (!rc) rc = net_await(fd, sizeof(seat));
-    if (!rc) rc = challenge(m, s);
-    if (!rc) return;
-    close(fd);
-    s->fd = -1;
-}
-
-// Only a few at a time, so that those let in before have their turn. Where there is no place for another, or
-// no descriptor, the first who came goes.
-static void let_strangers_in(meeting *m) {
-    int fd = 0;
-    for (int i = 0; i < AT_ONCE && fd >= 0; i++) {
-        if (!find_place(m, 1)) drop_first(m);
-        fd = net_accept(m->listener);
-        if (fd >= 0) let_in(m, fd);
-    }
-    if (fd >= 0 || fd == -EAGAIN || (is_full(fd) && drop_first(m))) return;
-    FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
-         strerror(-fd), is_full(fd) ? ": raise ulimit -n above twice the number of ranks" : "");
-}
-
-// What a look waits for.
-typedef struct {
-    struct pollfd *polls;
-    int *owners;  // -1: the listener; r: rank r; ranks + i: stranger i
-    int n;
-} watch;
-
-static void watch_for(watch *w, int owner, int fd) {
-    if (fd < 0) return;  // poll takes no more entries than there may be open files
-    w->polls[w->n] = (struct pollfd){ fd, POLLIN, 0 };
-    w->owners[w->n++] = owner;
-}
-
-static void handle(meeting *m, int owner) {
-    if (owner < 0)
-        let_strangers_in(m);
-    else if (owner < m->s->ranks)
-        take(m, owner);
-    else
-        meet_stranger(m, &m->strangers[owner - m->s->ranks]);
-}
-
-// Waits until `until` at most for something to happen, and handles all that has. Before rank 0 has answered,
-// this rank does not know whom to let in. New strangers come last, because they may take another's place.
-static void look(meeting *m, double until) {
-    double left_s = until - clock_now();
-    int ranks = m->s->ranks, heard = m->s->rank ? 1 : ranks;
-    int wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
-    struct pollfd polls[1 + ranks + m->most];
-    int owners[1 + ranks + m->most];
-    watch w = { polls, owners, 0 };
-    for (int r = 0; r < heard; r++) watch_for(&w, r, m->sockets[r]);
-    for (int i = 0; i < m->most; i++) watch_for(&w, ranks + i, m->strangers[i].fd);
-    watch_for(&w, -1, m->seats[0].pid ? m->listener : -1);
-    if (poll(polls, (nfds_t)w.n, wait_ms < 0 ? 0 : wait_ms) < 0) {
-        if (errno != EINTR)
-            FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
-        return;
-    }
-    for (int i = 0; i < w.n; i++)
-        if (polls[i].revents) handle(m, owners[i]);
-}
-
-// Returns 1 if some are still absent at *until, 0 when nobody is, or this rank has failed before. A rank that
-// comes may bring m->deadline forward.
-static int wait_for(meeting *m, absence *is_absent, const double *until) {
-    while (!m->rc && find_absent(m, is_absent)) {
-        if (clock_now() > *until) return 1;
-        look(m, *until);
-    }
-    return 0;
-}
-
-// -------- what rank 0 hears
-
-// Fails if a rank that says hello cannot be one of this job.
+// Fails if a rank that says hello to rank 0 cannot be one of this job.
 static void check_hello(meeting *m, const seat *h) {
     const seat *me = &m->seats[0], *other = &m->seats[h->rank > 0 && h->rank < m->s->ranks ? h->rank : 0];
     char who[NAME];
@@ -420,95 +152,161 @@ static void check_hello(meeting *m, const seat *h) {
 static void forget_earlier(meeting *m, const seat *h) {
     seat *s = &m->seats[h->rank];
     if (s->pid != h->pid || s->node != h->node || s->port != h->port) return;
-    hang_up(m, h->rank);
+    contact_close(&m->contacts[h->rank]);
     s->pid = 0;
 }
 
-// The rank can be reached at the address from which it came.
-static void sit_down(meeting *m, int fd, const secret *key, seat *h) {
-    net_address from;
-    int rc = net_other_end(fd, &from);
-    if (!rc) h->at = net_from(&from.any, h->port);
-    m->sockets[h->rank] = fd;
-    m->seats[h->rank] = *h;
-    m->keys[h->rank] = *key;
-    if (h->left_s > 0) m->deadline = earlier(m->deadline, clock_now() + h->left_s);
-    if (!rc) rc = net_tune(fd, m->s->silence_s);
-    if (!rc) rc = say_hello(m, fd, key, m->seats, 1);
-    if (rc) lose(m, h->rank, rc);
-}
-
-// Who comes when the start has failed is told so, since nobody would answer afterwards.
-static void take_hello(meeting *m, int fd, const secret *key) {
-    seat h = m->in.seat, *me = &m->seats[0];
-    int has_place = h.rank > 0 && h.rank < m->s->ranks;
+// Who comes when the start has failed is told so, since nobody would answer afterwards. Returns 1 for a rank
+// to be welcomed. It can be reached at the address from which it came.
+static int admit(meeting *m, const contact *c, seat *h) {
+    const seat *me = &m->seats[0];
+    int has_place = h->rank > 0 && h->rank < m->s->ranks;
     char why[sizeof m->why];
-    if (h.job != me->job) {
+    net_address from;
+    if (h->job != me->job) {
         snprintf(why, sizeof why,
                  "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
                  "): give each job a port or a file of its own",
-                 m->where, me->host, me->pid, me->job, h.job);
-        say(m, fd, key, NOT_MINE, why);
-        close(fd);
-        return;
+                 m->where, me->host, me->pid, me->job, h->job);
+        contact_say_words(&m->self, c, NOT_MINE, why);
+        return 0;
     }
-    if (has_place) forget_earlier(m, &h);
-    check_hello(m, &h);
-    if (!m->rc) return sit_down(m, fd, key, &h);
-    say(m, fd, key, REPORT, zero_last_error());
-    close(fd);
-    if (has_place && !m->seats[h.rank].pid) m->seats[h.rank] = h;
+    if (has_place) forget_earlier(m, h);
+    check_hello(m, h);
+    if (m->rc) contact_say_words(&m->self, c, REPORT, zero_last_error());
+    if (!net_other_end(c->fd, &from)) h->at = net_from(&from.any, h->port);
+    if (has_place && !m->seats[h->rank].pid) m->seats[h->rank] = *h;
+    if (h->left_s > 0) m->deadline = earlier(m->deadline, clock_now() + h->left_s);
+    return !m->rc;
 }
 
-// -------- what the other ranks hear
-
-static void take_refusal(meeting *m) {
-    zero_plain(m->in.words.text, sizeof m->in.words.text);
-    snprintf(m->why, sizeof m->why, "%.639s", m->in.words.text);
-    if (m->s->server) FAIL(m, "%s", m->why);
-    hang_up(m, 0);
+// A stranger has said something, as long as a HELLO: what is there is read, and nothing is waited for.
+static void meet_stranger(meeting *m, contact *stranger) {
+    int rc = contact_hear(&m->self, stranger, 0), me = m->s->rank;
+    seat h = m->self.in.seat;
+    if (rc == -EACCES) return door_turn_away(&m->door, &m->self, stranger);
+    int is_due = h.rank > me && h.rank < m->s->ranks && m->contacts[h.rank].fd < 0 && h.h.run == m->self.run;
+    if (rc || !(me ? is_due : admit(m, stranger, &h))) return contact_close(stranger);
+    contact *c = &m->contacts[h.rank];
+    *c = *stranger;
+    stranger->fd = -1;
+    rc = net_tune(c->fd, m->s->silence_s);
+    if (!rc) rc = say_hello(m, c, me, 1);
+    if (rc) lose(m, h.rank, rc);
 }
+
+// -------- what ranks say
 
 // An address that is loopback for rank 0 is on rank 0's machine.
 static int take_seat(meeting *m) {
-    seat *s = &m->in.seat;
+    seat *s = &m->self.in.seat;
     net_address zero;
     int family = s->at.any.sa_family, has_address = family == AF_INET || family == AF_INET6;
-    if (s->rank < 0 || s->rank >= m->s->ranks || (s->rank && !has_address) || !is_sound(s)) return -EBADMSG;
-    if (net_other_end(m->sockets[0], &zero)) return -ENOTCONN;
+    if (s->rank < 0 || s->rank >= m->s->ranks || (s->rank && !has_address)) return -EBADMSG;
+    if (net_other_end(m->contacts[0].fd, &zero)) return -ENOTCONN;
     if (net_is_loopback(&s->at)) s->at = net_from(&zero.any, s->port);
     if (s->at.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->at.v6.sin6_addr))
         s->at.v6.sin6_scope_id = zero.v6.sin6_scope_id;
     if (s->rank != m->s->rank) m->seats[s->rank] = *s;
-    m->run = s->h.run;
+    m->self.run = s->h.run;
     return 0;
 }
 
-static void take_higher(meeting *m, int fd) {
-    int r = m->in.seat.rank;
-    if (r <= m->s->rank || r >= m->s->ranks || m->sockets[r] >= 0 || net_tune(fd, m->s->silence_s))
-        close(fd);
-    else
-        m->sockets[r] = fd;
+static int take_hello(meeting *m, int r) {
+    if (!m->s->rank) return -EBADMSG;
+    return r == 0 ? take_seat(m) : m->self.in.seat.rank == r ? 0 : -EBADMSG;
 }
 
 // Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
 static void take_report(meeting *m, int r) {
-    zero_plain(m->in.words.text, sizeof m->in.words.text);
-    int failed = *m->in.words.text != 0;
-    m->reported[r] = 1;
-    if (failed && !r) m->rc = 0;
-    if (failed) FAIL(m, "%s", m->in.words.text);
-    m->told |= failed && !r;
+    const char *text = m->self.in.words.text;
+    m->contacts[r].state = REPORTED;
+    if (*text && !r) m->rc = 0;
+    if (*text) FAIL(m, "%s", text);
+    m->told |= *text && !r;
+}
+
+static void take_refusal(meeting *m) {
+    snprintf(m->why, sizeof m->why, "%.639s", m->self.in.words.text);
+    if (m->s->server) FAIL(m, "%s", m->why);
+    contact_close(&m->contacts[0]);
+}
+
+static int answer_challenge(meeting *m, contact *c) {
+    seat *me = &m->seats[m->s->rank];
+    me->left_s = m->deadline - clock_now();
+    return say_hello(m, c, m->s->rank, 1);
 }
 
 // What comes on the connection to a rank. A message that is not due comes from a rank that has gone wrong.
 static void take(meeting *m, int r) {
-    int rc = hear(m, r), kind = (int)m->in.h.kind, is_seat = sizeof(head) + m->in.h.bytes == sizeof(seat);
-    if (!rc && kind == REPORT) return take_report(m, r);
-    if (!rc && kind == NOT_MINE && !r) return take_refusal(m);
-    if (!rc) rc = kind == HELLO && is_seat && !r ? take_seat(m) : -EBADMSG;
+    contact *c = &m->contacts[r];
+    int rc = contact_hear(&m->self, c, clock_now() + HEAR_S), kind = rc ? 0 : (int)m->self.in.h.kind;
+    if (kind == CHALLENGE)
+        rc = answer_challenge(m, c);
+    else if (kind == HELLO)
+        rc = take_hello(m, r);
+    else if (kind == REPORT && (r == 0 || !m->s->rank))
+        take_report(m, r);
+    else if (kind == NOT_MINE && r == 0)
+        take_refusal(m);
+    else if (kind)
+        rc = -EBADMSG;
     if (rc) lose(m, r, rc);
+}
+
+// -------- waiting
+
+// Rank 0 listens to all, and another rank to rank 0 and to those whom it has not met. What the rest send is
+// for after the start.
+static int is_heard(const meeting *m, int i) {
+    int is_rank = i < m->s->ranks;
+    return m->contacts[i].fd >= 0 && (!is_rank || !m->s->rank || !i || m->contacts[i].state < MET);
+}
+
+static void handle(meeting *m, int i) {
+    if (i < m->s->ranks)
+        take(m, i);
+    else
+        meet_stranger(m, &m->contacts[i]);
+}
+
+static void let_strangers_in(meeting *m) {
+    int rc = door_let_in(&m->door, &m->self);
+    if (rc)
+        FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
+             strerror(-rc), door_is_full(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
+}
+
+// Waits until `until` at most for something to happen, and handles all that has. Before rank 0 has answered,
+// this rank does not know whom to let in. New strangers come last, because they may take another's place.
+static void look(meeting *m, double until) {
+    double left_s = until - clock_now();
+    int all = m->s->ranks + m->door.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
+    struct pollfd polls[all + 1];  // poll takes no more entries than there may be open files
+    int owners[all + 1];
+    for (int i = 0; i < all; i++) {
+        if (!is_heard(m, i)) continue;
+        polls[n] = (struct pollfd){ m->contacts[i].fd, POLLIN, 0 };
+        owners[n++] = i;
+    }
+    polls[n] = (struct pollfd){ m->door.listener, POLLIN, 0 };
+    int heard = poll(polls, (nfds_t)(n + (m->seats[0].pid != 0)), wait_ms < 0 ? 0 : wait_ms);
+    if (heard < 0 && errno != EINTR)
+        FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
+    for (int i = 0; i < n && heard > 0; i++)
+        if (polls[i].revents && m->contacts[owners[i]].fd == polls[i].fd) handle(m, owners[i]);
+    if (heard > 0 && polls[n].revents) let_strangers_in(m);
+}
+
+// Returns 1 if some are still absent at *until, 0 when nobody is, or this rank has failed before. A rank that
+// comes may bring m->deadline forward.
+static int wait_for(meeting *m, absence *is_absent, const double *until) {
+    while (!m->rc && find_absent(m, is_absent)) {
+        if (clock_now() > *until) return 1;
+        look(m, *until);
+    }
+    return 0;
 }
 
 // -------- rank 0
@@ -517,12 +315,19 @@ static void take(meeting *m, int r) {
 static void tell_all(meeting *m, int kind) {
     char name[NAME];
     for (int r = 1; r < m->s->ranks; r++) {
-        int fd = m->sockets[r];
-        if (fd < 0 || (kind == HELLO && m->rc)) continue;
-        int rc = kind == HELLO ? say_hello(m, fd, &m->keys[r], m->seats, m->s->ranks)
-                               : say(m, fd, &m->keys[r], REPORT, m->rc ? zero_last_error() : "");
+        contact *c = &m->contacts[r];
+        if (c->fd < 0 || (kind == HELLO && m->rc)) continue;
+        int rc = kind == HELLO ? say_hello(m, c, 0, m->s->ranks)
+                               : contact_say_words(&m->self, c, REPORT, m->rc ? zero_last_error() : "");
         if (rc) FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[r], name), strerror(-rc));
     }
+}
+
+// The secret is of the key that the user or the launcher gives, and of the one in the file.
+static void know_secret(meeting *m) {
+    const char *given = m->s->key ? m->s->key : "";
+    m->self.secret = secret_add((secret){ { 0 } }, given, strlen(given));
+    if (m->card.run) m->self.secret = secret_add(m->self.secret, m->card.key, strlen(m->card.key));
 }
 
 // Says in the file, if there is one, where rank 0 listens, and a key that only this user's ranks can read.
@@ -530,19 +335,18 @@ static void publish(meeting *m) {
     const seat *me = &m->seats[0];
     if (!m->s->file) return;
     snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
-    m->card = (card){ .pid = me->pid, .port = me->port, .run = m->run, .node = me->node };
+    m->card = (card){ .pid = me->pid, .port = me->port, .run = m->self.run, .node = me->node };
     memcpy(m->card.host, me->host, sizeof m->card.host);
     card_path(m->s->file, m->file);
     m->rc = secret_draw_text(m->card.key);
-    m->secret = secret_add(m->secret, m->card.key, strlen(m->card.key));
     if (!m->rc) m->rc = card_write(m->file, &m->card);
 }
 
 // Of those who did not know the secret, for the sentence about ranks that have not come.
-static const char *refusals(const meeting *m, char text[NAME]) {
-    snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", m->refused,
-             m->last);
-    return m->refused ? text : "";
+static const char *refusals(const door *d, char text[NAME]) {
+    snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", d->refused,
+             d->last);
+    return d->refused ? text : "";
 }
 
 // The ranks have at least a second to connect to each other. Rank 0 listens a little longer for the ranks
@@ -553,10 +357,11 @@ static void be_rank_0(meeting *m) {
     seat *me = &m->seats[0];
     char list[ZERO_LIST], text[NAME];
     publish(m);
+    know_secret(m);
     if (m->rc) return;
     if (wait_for(m, not_here, &m->deadline))
         FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)%s", absent_ranks(m, list),
-             s->ranks, s->timeout_s, m->where, me->host, refusals(m, text));
+             s->ranks, s->timeout_s, m->where, me->host, refusals(&m->door, text));
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
     double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
@@ -571,21 +376,14 @@ static void be_rank_0(meeting *m) {
 
 // -------- the other ranks
 
-// Says hello to rank r, to which this one has just connected.
-static int introduce(meeting *m, int r) {
-    seat *me = &m->seats[m->s->rank];
-    int rc = net_tune(m->sockets[r], m->s->silence_s);
-    me->left_s = m->deadline - clock_now();
-    return rc ? rc : say_hello(m, m->sockets[r], &m->keys[r], me, 1);
-}
-
-static int answer_challenge(meeting *m, double until) {
-    int rc = receive(m, m->sockets[0], until);
-    if (!rc && (m->in.h.kind != CHALLENGE || m->in.h.bytes)) rc = -EPROTO;
-    if (rc) return rc;
-    if (secret_draw(m->nonce, sizeof m->nonce)) return -EIO;
-    m->keys[0] = key_of_nonces(m, m->in.h.nonce, m->nonce);
-    return introduce(m, 0);
+static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
+    const char *why;
+    int for_good, n = net_resolve(m->host, m->port, at, ADDRESSES, &why, &for_good);
+    if (!n) snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", m->host, why);
+    if (!n && for_good)
+        FAIL(m, "rank %d: rank 0 is at %s, but host \"%s\" does not resolve: %s", m->s->rank, m->where,
+             m->host, why);
+    return n;
 }
 
 // Finds the addresses of rank 0 that are known by now, and returns how many.
@@ -604,28 +402,16 @@ static int candidates(meeting *m, net_address *found) {
     return n;
 }
 
-// Of the key that the user or the launcher gives, and of the one in the file.
-static secret job_secret(const meeting *m) {
-    const char *given = m->s->key ? m->s->key : "";
-    secret s = secret_add((secret){ { 0 } }, given, strlen(given));
-    return m->s->file && m->card.run ? secret_add(s, m->card.key, strlen(m->card.key)) : s;
-}
-
 // Waits ANSWER_S for an answer, because a file's address may belong to another program by now. A rank 0 that
 // was only stopped takes the last of this rank's connections.
 static void try_address(meeting *m, const net_address *to) {
     char text[NET_NAME];
     double until = earlier(m->deadline, clock_now() + ANSWER_S);
-    int fd = net_connect(to, until);
-    if (fd < 0) {
-        snprintf(m->why, sizeof m->why, "%s: %s", net_text(to, text), strerror(-fd));
-        return;
-    }
-    m->sockets[0] = fd;
-    m->secret = job_secret(m);
-    int rc = answer_challenge(m, until);
-    if (!rc && wait_for(m, not_welcome, &until)) rc = -ETIMEDOUT;
-    if (rc) lose(m, 0, rc);
+    int rc = call(m, 0, to, until);
+    if (rc)
+        snprintf(m->why, sizeof m->why, "%s: %s", net_text(to, text), strerror(-rc));
+    else if (wait_for(m, not_welcome, &until))
+        lose(m, 0, -ETIMEDOUT);
 }
 
 static void not_found(meeting *m) {
@@ -656,6 +442,7 @@ static void find_rank_0(meeting *m) {
     for (double pause = 0.02; !m->rc; pause = pause < 0.3 ? pause * 1.5 : pause) {
         net_address at[ADDRESSES];
         int n = candidates(m, at);
+        know_secret(m);
         for (int i = 0; i < n && !m->rc && !m->seats[0].pid; i++) try_address(m, &at[i]);
         if (m->seats[0].pid) return;
         if (clock_now() + pause > m->deadline)
@@ -665,22 +452,7 @@ static void find_rank_0(meeting *m) {
     }
 }
 
-static void connect_to_lower(meeting *m, double until) {
-    int me = m->s->rank;
-    for (int r = 1; r < me && !m->rc; r++) {
-        char text[NET_NAME];
-        const net_address *to = &m->seats[r].at;
-        do m->sockets[r] = net_connect(to, until);
-        while (is_full(m->sockets[r]) && drop_first(m));
-        m->keys[r] = key_between(m, me, r);
-        int rc = m->sockets[r] < 0 ? m->sockets[r] : introduce(m, r);
-        if (rc)
-            FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me, m->seats[me].host,
-                 r, m->seats[r].host, net_text(to, text), strerror(-rc));
-    }
-}
-
-static int hears_0(const meeting *m) { return m->sockets[0] >= 0 && !m->told; }
+static int hears_0(const meeting *m) { return m->contacts[0].fd >= 0 && !m->told; }
 
 static void be_another(meeting *m) {
     char list[ZERO_LIST];
@@ -691,28 +463,30 @@ static void be_another(meeting *m) {
         FAIL(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", me, m->where,
              m->s->timeout_s);
     if (m->rc) return;
-    until = clock_now() + m->seats[0].left_s;
-    connect_to_lower(m, until);
-    if (wait_for(m, not_connected, &until))
+    m->meet_by = clock_now() + m->seats[0].left_s;
+    for (int r = 1; r < me && !m->rc; r++) call_lower(m, r);
+    if (wait_for(m, not_met, &m->meet_by))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (hears_0(m)) say(m, m->sockets[0], &m->keys[0], REPORT, m->rc ? zero_last_error() : "");
-    until += GRACE_S + 1;
-    while (hears_0(m) && !m->reported[0] && clock_now() < until) look(m, until);
-    if (!m->reported[0])
+    if (hears_0(m)) contact_say_words(&m->self, &m->contacts[0], REPORT, m->rc ? zero_last_error() : "");
+    until = m->meet_by + GRACE_S + 1;
+    while (hears_0(m) && m->contacts[0].state != REPORTED && clock_now() < until) look(m, until);
+    if (m->contacts[0].state != REPORTED)
         FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
 }
 
 // -------- all ranks
 
 // Opens the port at which this rank listens: rank 0's is the given one, any other is free.
-static void open_listener(meeting *m) {
+static void open_door(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
+    m->door.is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") ||
+                       !strncmp(m->host, "127.", 4);
     if (server) resolve_server(m, at);  // the others could not find it
-    m->listener = net_listen(port, m->s->ranks + STRANGERS);
-    me->port = m->listener < 0 ? m->listener : net_port(m->listener);
+    m->door.listener = net_listen(port, m->door.most);
+    me->port = m->door.listener < 0 ? m->door.listener : net_port(m->door.listener);
     if (me->port >= 0) return;
     FAIL(m,
          me->port == -EADDRINUSE
@@ -752,11 +526,9 @@ static void meet(meeting *m) {
     snprintf(me->version, sizeof me->version, "%s", s->version ? s->version : "");
     snprintf(m->where, sizeof m->where, "%.300s", s->server ? s->server : s->file ? s->file : "");
     if (s->ranks == 1) return;
-    m->rc = secret_draw(&m->run, sizeof m->run);
-    m->run |= 1;  // 0 means none
-    m->secret = job_secret(m);
-    m->is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") || !strncmp(m->host, "127.", 4);
-    if (!m->rc) open_listener(m);
+    m->rc = secret_draw(&m->self.run, sizeof m->self.run);
+    m->self.run |= 1;  // 0 means none
+    if (!m->rc) open_door(m);
     if (m->rc) return;
     if (s->rank)
         be_another(m);
@@ -764,39 +536,41 @@ static void meet(meeting *m) {
         be_rank_0(m);
 }
 
+// Gives the caller what it asked for, and closes the rest.
+static void part(meeting *m, int *sockets, rendezvous_peer *peers) {
+    int ranks = m->s->ranks;
+    for (int i = 0; i < ranks + m->door.most && m->contacts; i++)
+        if (m->rc || i >= ranks) contact_close(&m->contacts[i]);
+    for (int r = 0; r < ranks && !m->rc; r++) {
+        sockets[r] = m->contacts[r].fd;
+        peers[r] = (rendezvous_peer){ .node = m->seats[r].node, .pid = m->seats[r].pid };
+        memcpy(peers[r].host, m->seats[r].host, sizeof peers[r].host);
+    }
+    if (m->door.listener >= 0) close(m->door.listener);
+    if (m->card.run && !m->s->rank) card_remove(m->file, m->card.run);
+    free(m->contacts);
+    free(m->seats);
+    free(m->absent);
+}
+
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
     rendezvous_settings s = *settings;
-    meeting m = { .s = &s, .sockets = sockets, .listener = -1, .why = "no attempt" };
+    meeting m = { .s = &s, .self.rank = s.rank, .door.listener = -1, .why = "no attempt" };
     ZERO_TRY(check_settings(&m));
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
     m.deadline = clock_now() + s.timeout_s;
-    m.most = s.ranks + STRANGERS;
+    m.door.most = s.ranks + STRANGERS;
+    m.contacts = calloc((size_t)(s.ranks + m.door.most), sizeof *m.contacts);
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
-    m.strangers = malloc((size_t)m.most * sizeof *m.strangers);
-    m.keys = calloc((size_t)s.ranks, sizeof *m.keys);
-    m.reported = calloc((size_t)s.ranks, 2);
-    m.absent = m.reported + s.ranks;
-    for (int r = 0; r < s.ranks; r++) sockets[r] = -1;
-    for (int i = 0; i < m.most && m.strangers; i++) m.strangers[i] = (stranger){ .fd = -1 };
-    if (m.seats && m.strangers && m.keys && m.reported)
+    m.absent = calloc((size_t)s.ranks, 1);
+    m.door.strangers = m.contacts + s.ranks;
+    for (int i = 0; i < s.ranks + m.door.most && m.contacts; i++) m.contacts[i].fd = -1;
+    if (m.contacts && m.seats && m.absent)
         meet(&m);
     else
         m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);
     zero_failure f = *zero_last_failure();
-    for (int i = 0; i < m.most && m.strangers; i++)
-        if (m.strangers[i].fd >= 0) close(m.strangers[i].fd);
-    for (int r = 0; r < s.ranks; r++) {
-        if (m.rc) hang_up(&m, r);
-        if (m.rc) continue;
-        peers[r] = (rendezvous_peer){ .node = m.seats[r].node, .pid = m.seats[r].pid };
-        memcpy(peers[r].host, m.seats[r].host, sizeof peers[r].host);
-    }
-    if (m.listener >= 0) close(m.listener);
-    if (m.run && s.file && !s.rank) card_remove(m.file, m.run);
-    free(m.seats);
-    free(m.strangers);
-    free(m.keys);
-    free(m.reported);
+    part(&m, sockets, peers);
     f.rank = s.rank;
     f.lower = m.told ? s.rank : -1;
     return m.rc ? zero_fail_again(&f) : 0;

@@ -1,0 +1,56 @@
+#include "door.h"
+#include <errno.h>
+#include <string.h>
+
+enum { AT_ONCE = 32 };
+
+// Returns the place of the stranger who came first, or the first free one where `empty`; NULL: there is none.
+static contact *find_place(const door *d, int empty) {
+    contact *first = NULL;
+    for (int i = 0; i < d->most; i++) {
+        contact *c = &d->strangers[i];
+        if ((c->fd < 0) == empty && (!first || c->number < first->number)) first = c;
+    }
+    return first;
+}
+
+int door_is_full(int rc) { return rc == -EMFILE || rc == -ENFILE; }
+
+int door_drop_first(door *d) {
+    contact *first = find_place(d, 0);
+    if (first) contact_close(first);
+    return first != NULL;
+}
+
+static int greet(const door *d, const party *p, contact *c) {
+    net_address from;
+    ZERO_TRY(net_other_end(c->fd, &from));
+    if (d->is_local && !net_is_loopback(&from)) return -EACCES;
+    ZERO_TRY(net_await(c->fd, sizeof(seat)));
+    return contact_challenge(p, c);
+}
+
+int door_let_in(door *d, const party *p) {
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (!find_place(d, 1)) door_drop_first(d);
+        int fd = net_accept(d->listener);
+        if (fd == -EAGAIN) return 0;
+        if (fd < 0) return door_is_full(fd) && door_drop_first(d) ? 0 : fd;
+        contact *c = find_place(d, 1);
+        *c = (contact){ .fd = fd, .number = d->came++ };
+        if (greet(d, p, c)) contact_close(c);
+    }
+    return 0;
+}
+
+void door_turn_away(door *d, const party *p, contact *stranger) {
+    net_address from;
+    head h;
+    d->refused++;
+    if (net_other_end(stranger->fd, &from))
+        strcpy(d->last, "an unknown address");
+    else
+        net_text(&from, d->last);
+    contact_say(p, stranger, NO_KEY, &h, 1, sizeof h);  // it may be gone
+    contact_close(stranger);
+}
