@@ -344,8 +344,8 @@ static void from_another_machine(void **state) {
 
 // -------- a rank 0 that lies
 
-// Plays rank 0 with this key for rank `rank`, until that has said hello. Returns the connection.
-static int receive_rank(int listener, const char *key, seat *hello, secret *c) {
+// Plays rank `me` with this key, until a rank has said hello. Returns the connection.
+static int receive_rank(int listener, const char *key, int me, seat *hello, secret *c) {
     head challenge = head_of(CHALLENGE, 0);
     assert_int_equal(net_wait(listener, POLLIN, now() + 3), 0);
     int fd = net_accept(listener);
@@ -353,7 +353,7 @@ static int receive_rank(int listener, const char *key, seat *hello, secret *c) {
     assert_int_equal(secret_draw(challenge.nonce, sizeof challenge.nonce), 0);
     assert_true(send_all(fd, &challenge, sizeof challenge));
     assert_int_equal(net_read(fd, hello, sizeof *hello, now() + 3), 0);
-    *c = key_of(key, 0, hello->rank, &challenge, &hello->h);
+    *c = key_of(key, me, hello->rank, &challenge, &hello->h);
     return fd;
 }
 static void tell(int fd, const secret *c, seat s) {
@@ -385,7 +385,7 @@ static void rogue_rank_0(void **state) {
         int listener = net_listen(port, 4);
         plan_ranks(3, right_key, 2);
         start(1, 2);
-        int fd = receive_rank(listener, i < 7 ? right_key : wrong_key, &hello, &c);
+        int fd = receive_rank(listener, i < 7 ? right_key : wrong_key, 0, &hello, &c);
         zero.left_s = 0;
         if (i == 0) memset(zero.host, '\33', sizeof zero.host);
         if (i != 8) tell(fd, &c, zero);
@@ -422,7 +422,7 @@ static two_ranks start_two(void) {
     plan_ranks(3, right_key, 10);
     for (int r = 1; r < 3; r++) {
         start_child(r, one_rank, plans);
-        t.fd[r] = receive_rank(t.listener, right_key, &t.hello[r], &t.c[r]);
+        t.fd[r] = receive_rank(t.listener, right_key, 0, &t.hello[r], &t.c[r]);
     }
     return t;
 }
@@ -476,7 +476,7 @@ static void at_another_ranks_port(void **state) {
     end_two(&t);
 }
 
-// Strangers fill rank 1's port before rank 2 comes: it may be dropped among them, and comes again.
+// Strangers are at rank 1's port before rank 2 comes.
 static void flood_at_another_rank(void **state) {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -494,6 +494,32 @@ static void flood_at_another_rank(void **state) {
         waitpid(pid, NULL, 0);
         end_two(&t);
     }
+}
+
+// Rank 1's part is played here too: it drops rank 2 once, as a flood of strangers might.
+static void called_again(void **state) {
+    (void)state;
+    seat hello[2], one = seat_of(1, 3);
+    secret c[2];
+    int port_of_1 = free_port(), listener = net_listen(port, 4), listener_1 = net_listen(port_of_1, 4);
+    plan_ranks(3, right_key, 3);
+    start(2, 3);
+    int fd = receive_rank(listener, right_key, 0, &hello[0], &c[0]);
+    one.port = port_of_1;
+    one.at.v4.sin_port = htons((uint16_t)port_of_1);
+    tell(fd, &c[0], one);
+    tell(fd, &c[0], seat_of(0, 3));
+    assert_int_equal(net_wait(listener_1, POLLIN, now() + 3), 0);
+    close(net_accept(listener_1));
+    int again = receive_rank(listener_1, right_key, 1, &hello[1], &c[1]);
+    tell(again, &c[1], one);
+    report(fd, &c[0], "");
+    assert_int_equal(end_children(3, 5), 0);
+    if (o[2].rc) fail_msg("rank 2: %s", o[2].sentence);
+    close(fd);
+    close(again);
+    close(listener);
+    close(listener_1);
 }
 
 // Who overhears how rank 2 greets rank 1, at an address that rank 2 takes for rank 1's, cannot use a copy at
@@ -532,7 +558,7 @@ static void sent_back(void **state) {
     int listener = net_listen(port, 4);
     plan_ranks(2, right_key, 3);
     start(1, 2);
-    int fd = receive_rank(listener, right_key, &hello, &c);
+    int fd = receive_rank(listener, right_key, 0, &hello, &c);
     tell(fd, &c, zero);
     assert_int_equal(net_read(fd, mine, sizeof mine, now() + 3), 0);  // it is connected
     assert_true(send_all(fd, mine, sizeof mine));
@@ -590,7 +616,7 @@ static void frames(void **state) {
         fresh(NULL);
         int listener = net_listen(port, 4);
         start_child(1, least, NULL);
-        int fd = receive_rank(listener, NULL, &hello, &c);
+        int fd = receive_rank(listener, NULL, 0, &hello, &c);
         tell(fd, &c, zero);
         report(fd, &c, "");
         message.note.kind = NOTE_END;
@@ -753,6 +779,7 @@ int main(void) {
         TEST(rogue_rank_0),
         TEST(at_another_ranks_port),
         TEST(flood_at_another_rank),
+        TEST(called_again),
         TEST(overheard),
         TEST(sent_back),
         TEST(frames),
