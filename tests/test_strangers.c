@@ -30,7 +30,8 @@ enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT, NOT_MINE };
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
     uint64_t run;
-    unsigned char nonce[SECRET_NONCE], tag[SECRET_TAG];
+    nonce nonce;
+    secret tag;
 } head;
 typedef struct {
     head h;
@@ -44,12 +45,10 @@ typedef struct {
 // The key of what `from` says to `to`, after each has sent the other this head.
 static secret key_of(const char *key, int from, int to, const head *its, const head *others) {
     secret s = secret_add((secret){ { 0 } }, key ? key : "", key ? strlen(key) : 0);
-    struct {
-        int32_t ranks[2];
-        unsigned char nonces[2][SECRET_NONCE];
-    } names = { .ranks = { from, to } };
-    memcpy(names.nonces[0], its->nonce, SECRET_NONCE);
-    memcpy(names.nonces[1], others->nonce, SECRET_NONCE);
+    const struct {
+        int32_t from, to;
+        nonce its, others;
+    } names = { from, to, its->nonce, others->nonce };
     return secret_add(s, &names, sizeof names);
 }
 
@@ -57,8 +56,8 @@ static head head_of(int kind, size_t bytes) {
     return (head){ .magic = 0x4c5a5256, .kind = (uint32_t)kind, .bytes = (uint32_t)bytes, .protocol = 6 };
 }
 static void seal(head *h, const secret *key) {
-    memset(h->tag, 0, sizeof h->tag);
-    secret_tag(key, h, sizeof *h + h->bytes, h->tag);
+    h->tag = (secret){ { 0 } };
+    h->tag = secret_add(*key, h, sizeof *h + h->bytes);
 }
 static seat seat_of(int rank, int ranks) {
     seat s = { .h = head_of(HELLO, sizeof s - sizeof s.h), .job = 7, .node = 3, .left_s = 5, .rank = rank };
@@ -82,7 +81,7 @@ static int greet(seat *s, const char *key) {
     assert_true(fd >= 0);
     assert_int_equal(recv(fd, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
     assert_int_equal(challenge.kind, CHALLENGE);
-    assert_int_equal(secret_draw(s->h.nonce, sizeof s->h.nonce), 0);
+    assert_int_equal(secret_draw(&s->h.nonce, sizeof s->h.nonce), 0);
     secret c = key_of(key, s->rank, 0, &s->h, &challenge);
     seal(&s->h, &c);
     assert_true(send_all(fd, s, 100));
@@ -92,7 +91,7 @@ static int greet(seat *s, const char *key) {
 }
 // It is told nothing: at most CHALLENGE and NO_KEY come, with a nonce, and then the connection ends.
 static void is_dropped(int fd) {
-    static const unsigned char no_tag[SECRET_TAG];
+    static const secret no_tag;
     head answer[3];
     ssize_t n, got = 0;
     struct timeval limit = { 5, 0 };
@@ -103,7 +102,7 @@ static void is_dropped(int fd) {
     assert_int_equal(got % (ssize_t)sizeof(head), 0);
     for (size_t i = 0; i < (size_t)got / sizeof(head); i++) {
         assert_true(answer[i].kind <= NO_KEY && !answer[i].bytes && !answer[i].run);
-        assert_memory_equal(answer[i].tag, no_tag, SECRET_TAG);
+        assert_memory_equal(&answer[i].tag, &no_tag, sizeof no_tag);
     }
     close(fd);
 }
@@ -350,7 +349,7 @@ static int receive_rank(int listener, const char *key, int me, seat *hello, secr
     assert_int_equal(net_wait(listener, POLLIN, now() + 3), 0);
     int fd = net_accept(listener);
     assert_true(fd >= 0);
-    assert_int_equal(secret_draw(challenge.nonce, sizeof challenge.nonce), 0);
+    assert_int_equal(secret_draw(&challenge.nonce, sizeof challenge.nonce), 0);
     assert_true(send_all(fd, &challenge, sizeof challenge));
     assert_int_equal(net_read(fd, hello, sizeof *hello, now() + 3), 0);
     *c = key_of(key, me, hello->rank, &challenge, &hello->h);
@@ -464,7 +463,7 @@ static void at_another_ranks_port(void **state) {
         int stranger = knock(t.hello[1].port);
         assert_int_equal(recv(stranger, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
         s.h.run = i == 1 ? 6 : 5;
-        if (i == 2) memset(challenge.nonce, 0, sizeof challenge.nonce);
+        if (i == 2) memset(&challenge.nonce, 0, sizeof challenge.nonce);
         secret c = key_of(i == 0 ? wrong_key : right_key, i == 3 ? 0 : 2, i == 4 ? 0 : 1, &s.h, &challenge);
         if (i == 5) c = key_of(right_key, 1, 2, &challenge, &s.h);  // as rank 1 would say it
         seal(&s.h, &c);
@@ -535,7 +534,7 @@ static void overheard(void **state) {
     assert_int_equal(net_wait(false_1, POLLIN, now() + 3), 0);
     int from_2 = net_accept(false_1), copier = knock(t.hello[1].port);
     assert_true(from_2 >= 0);
-    assert_int_equal(secret_draw(challenge.nonce, sizeof challenge.nonce), 0);
+    assert_int_equal(secret_draw(&challenge.nonce, sizeof challenge.nonce), 0);
     assert_true(send_all(from_2, &challenge, sizeof challenge));
     assert_int_equal(net_read(from_2, &copy, sizeof copy, now() + 3), 0);
     assert_int_equal(copy.rank, 2);

@@ -8,20 +8,18 @@
 enum { MAGIC = 0x4c5a5256, PROTOCOL = 6 };
 static const double most_left_s = 1e7;  // of what a rank may say that it has left
 
-static secret key_of(const party *p, int from, int to, const unsigned char *its,
-                     const unsigned char *others) {
-    struct {
+// Of what rank `from` says to rank `to`.
+static secret key_of(const party *p, int from, int to, nonce of_from, nonce of_to) {
+    const struct {
         int32_t from, to;
-        unsigned char nonces[2][SECRET_NONCE];
-    } all = { .from = from, .to = to };
-    memcpy(all.nonces[0], its, SECRET_NONCE);
-    memcpy(all.nonces[1], others, SECRET_NONCE);
+        nonce of_from, of_to;
+    } all = { from, to, of_from, of_to };
     return secret_add(p->secret, &all, sizeof all);
 }
 
-static void make_keys(const party *p, contact *c, int other, const unsigned char *nonce) {
-    c->out = key_of(p, p->rank, other, c->nonce, nonce);
-    c->in = key_of(p, other, p->rank, nonce, c->nonce);
+static void make_keys(const party *p, contact *c, int other, nonce theirs) {
+    c->out = key_of(p, p->rank, other, c->nonce, theirs);
+    c->in = key_of(p, other, p->rank, theirs, c->nonce);
 }
 
 // -------- saying
@@ -30,12 +28,10 @@ int contact_say(const party *p, const contact *c, int kind, head *first, int n, 
     int is_stranger = kind < HELLO;
     for (int i = 0; i < n; i++) {
         head *h = (head *)((char *)first + (size_t)i * bytes);
-        *h = (head){ .magic = MAGIC, .kind = (uint32_t)kind, .protocol = PROTOCOL };
-        h->bytes = (uint32_t)(bytes - sizeof *h);
-        memcpy(h->nonce, c->nonce, sizeof h->nonce);
+        *h = (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof *h), PROTOCOL, 0, c->nonce, { { 0 } } };
         if (is_stranger) continue;
         h->run = p->run;
-        secret_tag(&c->out, h, bytes, h->tag);
+        h->tag = secret_add(c->out, h, bytes);
     }
     return net_write(c->fd, first, (size_t)n * bytes, is_stranger ? 0 : clock_now() + ANSWER_S);
 }
@@ -49,7 +45,7 @@ int contact_say_words(const party *p, const contact *c, int kind, const char *te
 int contact_challenge(const party *p, contact *c) {
     head h;
     c->state = CHALLENGED;
-    if (secret_draw(c->nonce, sizeof c->nonce)) return -EIO;
+    if (secret_draw(&c->nonce, sizeof c->nonce)) return -EIO;
     return contact_say(p, c, CHALLENGE, &h, 1, sizeof h);
 }
 
@@ -71,19 +67,16 @@ static int receive(message *in, int fd, double until) {
 static int answer(party *p, contact *c) {
     const head *h = &p->in.h;
     if (h->kind != CHALLENGE || h->bytes) return -EPROTO;
-    if (secret_draw(c->nonce, sizeof c->nonce)) return -EIO;
+    if (secret_draw(&c->nonce, sizeof c->nonce)) return -EIO;
     make_keys(p, c, c->rank, h->nonce);
     c->state = ANSWERED;
     return 0;
 }
 
-static int is_sealed(message *in, const secret *key) {
-    unsigned char given[SECRET_TAG], tag[SECRET_TAG];
-    head *h = &in->h;
-    memcpy(given, h->tag, sizeof given);
-    memset(h->tag, 0, sizeof h->tag);
-    secret_tag(key, h, sizeof *h + h->bytes, tag);
-    return secret_is_tag(given, tag);
+static int is_sealed(head *h, secret key) {
+    secret given = h->tag;
+    h->tag = (secret){ { 0 } };
+    return secret_is_same(given, secret_add(key, h, sizeof *h + h->bytes));
 }
 
 // Makes the texts of a seat fit to be printed. Returns 0 for numbers that no rank sends.
@@ -102,7 +95,7 @@ int contact_hear(party *p, contact *c, double until) {
     if (c->state == CALLED) return answer(p, c);
     if ((in->h.kind == HELLO || c->state == CHALLENGED) && !is_seat) return -EBADMSG;
     if (c->state == CHALLENGED) make_keys(p, c, in->seat.rank, in->h.nonce);
-    if (!is_sealed(in, &c->in)) return -EACCES;
+    if (!is_sealed(&in->h, c->in)) return -EACCES;
     if (!is_seat) {
         zero_plain(in->words.text, sizeof in->words.text);
         return 0;

@@ -24,9 +24,9 @@ enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
 
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
-    uint64_t run;                       // 0: not known to the sender, or not told
-    unsigned char nonce[SECRET_NONCE];  // of the sender, for this connection
-    unsigned char tag[SECRET_TAG];      // of the whole message with 0 in this place
+    uint64_t run;  // 0: not known to the sender, or not told
+    nonce nonce;   // of the sender, for this connection
+    secret tag;    // of the whole message with 0 in this place
 } head;
 typedef struct {  // a rank
     head h;
@@ -58,10 +58,10 @@ typedef enum { CALLED, ANSWERED, CHALLENGED, MET, REPORTED } contact_state;
 typedef struct {
     int fd;  // -1: none
     contact_state state;
-    int rank;                           // that this one has called
-    uint64_t number;                    // of strangers, in the order in which they came
-    unsigned char nonce[SECRET_NONCE];  // of this rank
-    secret in, out;                     // keys of what is heard and said
+    int rank;         // that this one has called
+    uint64_t number;  // of strangers, in the order in which they came
+    nonce nonce;      // of this rank
+    secret in, out;   // keys of what is heard and said
 } contact;
 
 // Each returns 0 or a negative errno. contact_say seals n messages of as many bytes and sends them together.

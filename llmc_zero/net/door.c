@@ -2,8 +2,6 @@
 #include <errno.h>
 #include <string.h>
 
-enum { AT_ONCE = 32 };
-
 // Returns the place of the stranger who came first, or the first free one where `empty`; NULL: there is none.
 static contact *find_place(const door *d, int empty) {
     contact *first = NULL;
@@ -31,15 +29,12 @@ static int greet(const door *d, const party *p, contact *c) {
 }
 
 int door_let_in(door *d, const party *p) {
-    for (int i = 0; i < AT_ONCE; i++) {
-        if (!find_place(d, 1)) door_drop_first(d);
-        int fd = net_accept(d->listener);
-        if (fd == -EAGAIN) return 0;
-        if (fd < 0) return door_is_full(fd) && door_drop_first(d) ? 0 : fd;
-        contact *c = find_place(d, 1);
-        *c = (contact){ .fd = fd, .number = d->came++ };
-        if (greet(d, p, c)) contact_close(c);
-    }
+    if (!find_place(d, 1)) door_drop_first(d);
+    int fd = net_accept(d->listener);
+    if (fd < 0) return fd == -EAGAIN || (door_is_full(fd) && door_drop_first(d)) ? 0 : fd;
+    contact *c = find_place(d, 1);
+    *c = (contact){ .fd = fd, .number = d->came++ };
+    if (greet(d, p, c)) contact_close(c);
     return 0;
 }
 

@@ -14,7 +14,7 @@ typedef struct {
     char last[NET_NAME];
 } door;
 
-// Lets a few strangers in, so that those who came before have their turn. 0, or a negative errno.
+// Lets one stranger in, so that those who came before have their turn. 0, or a negative errno.
 int door_let_in(door *d, const party *p);
 // No descriptor is left, and a stranger may have one. Returns 1 where the first who came has been dropped.
 int door_is_full(int rc);

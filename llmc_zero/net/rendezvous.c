@@ -51,7 +51,8 @@ static int not_here(const meeting *m, int r) {
 }
 static int not_met(const meeting *m, int r) { return r != m->s->rank && m->contacts[r].state < MET; }
 static int not_reported(const meeting *m, int r) {
-    return (m->s->rank == 0) == (r > 0) && m->contacts[r].state != REPORTED;
+    const contact *c = &m->contacts[r];
+    return (m->s->rank == 0) == (r > 0) && c->fd >= 0 && c->state != REPORTED;
 }
 
 static int find_absent(const meeting *m, absence *is_absent) {
@@ -212,11 +213,6 @@ static int take_seat(meeting *m) {
     return 0;
 }
 
-static int take_hello(meeting *m, int r) {
-    if (!m->s->rank) return -EBADMSG;
-    return r == 0 ? take_seat(m) : m->self.in.seat.rank == r ? 0 : -EBADMSG;
-}
-
 // Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
 static void take_report(meeting *m, int r) {
     const char *text = m->self.in.words.text;
@@ -232,26 +228,23 @@ static void take_refusal(meeting *m) {
     contact_close(&m->contacts[0]);
 }
 
-static int answer_challenge(meeting *m, contact *c) {
-    seat *me = &m->seats[m->s->rank];
-    me->left_s = m->deadline - clock_now();
-    return say_hello(m, c, m->s->rank, 1);
-}
-
 // What comes on the connection to a rank. A message that is not due comes from a rank that has gone wrong.
 static void take(meeting *m, int r) {
     contact *c = &m->contacts[r];
-    int rc = contact_hear(&m->self, c, clock_now() + HEAR_S), kind = rc ? 0 : (int)m->self.in.h.kind;
-    if (kind == CHALLENGE)
-        rc = answer_challenge(m, c);
-    else if (kind == HELLO)
-        rc = take_hello(m, r);
-    else if (kind == REPORT && (r == 0 || !m->s->rank))
+    int me = m->s->rank, rc = contact_hear(&m->self, c, clock_now() + HEAR_S);
+    int kind = rc ? 0 : (int)m->self.in.h.kind;
+    if (kind == CHALLENGE) {
+        m->seats[me].left_s = m->deadline - clock_now();
+        rc = say_hello(m, c, me, 1);
+    } else if (kind == HELLO && me) {
+        rc = r ? 0 : take_seat(m);
+    } else if (kind == REPORT && (!r || !me)) {
         take_report(m, r);
-    else if (kind == NOT_MINE && r == 0)
+    } else if (kind == NOT_MINE && !r) {
         take_refusal(m);
-    else if (kind)
+    } else if (kind) {
         rc = -EBADMSG;
+    }
     if (rc) lose(m, r, rc);
 }
 
@@ -299,10 +292,11 @@ static void look(meeting *m, double until) {
     if (heard > 0 && polls[n].revents) let_strangers_in(m);
 }
 
-// Returns 1 if some are still absent at *until, 0 when nobody is, or this rank has failed before. A rank that
+// Returns 1 if some are still absent at *until, 0 when nobody is, or this rank fails meanwhile. A rank that
 // comes may bring m->deadline forward.
 static int wait_for(meeting *m, absence *is_absent, const double *until) {
-    while (!m->rc && find_absent(m, is_absent)) {
+    int before = m->rc;
+    while (m->rc == before && find_absent(m, is_absent)) {
         if (clock_now() > *until) return 1;
         look(m, *until);
     }
@@ -365,39 +359,39 @@ static void be_rank_0(meeting *m) {
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
     double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
-    if (wait_for(m, not_reported, &until))
+    if (!m->rc && wait_for(m, not_reported, &until))
         FAIL(m,
              "%s: no word of being connected to the others within %.3g s, though all %d ranks were there: "
              "stopped, or a host without answer",
              absent_ranks(m, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
-    while (m->rc && find_absent(m, not_here) && clock_now() < late) look(m, late);
+    if (m->rc) wait_for(m, not_here, &late);
 }
 
 // -------- the other ranks
 
 static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     const char *why;
-    int for_good, n = net_resolve(m->host, m->port, at, ADDRESSES, &why, &for_good);
-    if (!n) snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", m->host, why);
-    if (!n && for_good)
+    int n = net_resolve(m->host, m->port, 0, at, ADDRESSES, &why);
+    if (n > 0) return n;
+    snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", m->host, why);
+    if (n < 0)
         FAIL(m, "rank %d: rank 0 is at %s, but host \"%s\" does not resolve: %s", m->s->rank, m->where,
              m->host, why);
-    return n;
+    return 0;
 }
 
 // Finds the addresses of rank 0 that are known by now, and returns how many.
 static int candidates(meeting *m, net_address *found) {
     const char *why;
-    int n = 0, for_good;
+    int n = 0;
     card *c = &m->card;
     if (m->s->server) return resolve_server(m, found);
     card_path(m->s->file, m->file);
     int rc = card_read(m->file, c);
     m->seen = rc != -ENOENT;
     if (rc) snprintf(m->why, sizeof m->why, "%s", card_fault(-rc));
-    if (!rc && c->node == m->seats[m->s->rank].node)
-        n = net_resolve("127.0.0.1", c->port, found, 1, &why, &for_good);
+    if (!rc && c->node == m->seats[m->s->rank].node) n = net_resolve("127.0.0.1", c->port, 1, found, 1, &why);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;
 }
@@ -452,26 +446,24 @@ static void find_rank_0(meeting *m) {
     }
 }
 
-static int hears_0(const meeting *m) { return m->contacts[0].fd >= 0 && !m->told; }
-
 static void be_another(meeting *m) {
     char list[ZERO_LIST];
     int me = m->s->rank;
     find_rank_0(m);
     double until = m->deadline + GRACE_S;
-    if (wait_for(m, not_here, &until))
+    if (!m->rc && wait_for(m, not_here, &until))
         FAIL(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", me, m->where,
              m->s->timeout_s);
     if (m->rc) return;
     m->meet_by = clock_now() + m->seats[0].left_s;
+    until = m->meet_by + GRACE_S + 1;
     for (int r = 1; r < me && !m->rc; r++) call_lower(m, r);
-    if (wait_for(m, not_met, &m->meet_by))
+    if (!m->rc && wait_for(m, not_met, &m->meet_by))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (hears_0(m)) contact_say_words(&m->self, &m->contacts[0], REPORT, m->rc ? zero_last_error() : "");
-    until = m->meet_by + GRACE_S + 1;
-    while (hears_0(m) && m->contacts[0].state != REPORTED && clock_now() < until) look(m, until);
-    if (m->contacts[0].state != REPORTED)
+    if (m->contacts[0].fd >= 0 && !m->told)
+        contact_say_words(&m->self, &m->contacts[0], REPORT, m->rc ? zero_last_error() : "");
+    if (wait_for(m, not_reported, &until))
         FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
 }
 

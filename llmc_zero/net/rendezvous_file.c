@@ -1,6 +1,5 @@
 #include "rendezvous_file.h"
 #include "../error.h"
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -38,17 +37,9 @@ static void find_addresses(card *c) {
 // Returns 1, or 0 for anything else.
 static int parse_address(const char *text, net_address *a) {
     char host[NET_HOST];
+    const char *why;
     int port;
-    struct sockaddr_in v4 = { .sin_family = AF_INET };
-    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
-    if (net_split(text, host, &port)) return 0;
-    if (inet_pton(AF_INET, host, &v4.sin_addr) == 1)
-        *a = net_from((const struct sockaddr *)&v4, port);
-    else if (inet_pton(AF_INET6, host, &v6.sin6_addr) == 1)
-        *a = net_from((const struct sockaddr *)&v6, port);
-    else
-        return 0;
-    return 1;
+    return !net_split(text, host, &port) && net_resolve(host, port, 1, a, 1, &why) == 1;
 }
 
 static int parse(const char *text, card *c) {

@@ -66,14 +66,14 @@ static int end_of(int fd, net_address *a, int (*name)(int, struct sockaddr *, so
 
 int net_other_end(int fd, net_address *a) { return end_of(fd, a, getpeername); }
 
-int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good) {
+int net_resolve(const char *host, int port, int is_number, net_address *found, int most, const char **why) {
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *all = NULL;
+    if (is_number) hints.ai_flags = AI_NUMERICHOST;
     int rc = getaddrinfo(host, NULL, &hints, &all), n = 0;
-    if (rc && !strcmp(host, "localhost"))
+    if (rc && !is_number && !strcmp(host, "localhost"))
         rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);  // without /etc/hosts, as in small containers
     *why = rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc);
-    *for_good = rc != EAI_AGAIN && rc != EAI_SYSTEM;
-    if (rc) return 0;
+    if (rc) return rc == EAI_AGAIN || rc == EAI_SYSTEM ? 0 : -1;
     for (struct addrinfo *a = all; a && n < most; a = a->ai_next) {
         if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
         found[n++] = net_from(a->ai_addr, port);

@@ -24,9 +24,10 @@ uint64_t net_machine(char host[NET_NAME]);
 // Takes "host:port" or "[address]:port" apart; the port may be missing. 0, or ZERO_ERR_ARGUMENT with the
 // sentence.
 int net_split(const char *text, char host[NET_HOST], int *port);
-// Finds up to `most` addresses of a host and returns how many; or 0, with the resolver's words in *why, and
-// *for_good set if asking again is of no use. The resolver has its own time limits (/etc/resolv.conf).
-int net_resolve(const char *host, int port, net_address *found, int most, const char **why, int *for_good);
+// Finds up to `most` addresses of a host, which only may be a number where is_number, and returns how many.
+// Without one *why has the resolver's words, and a negative number says that asking again is of no use. The
+// resolver has its own time limits (/etc/resolv.conf).
+int net_resolve(const char *host, int port, int is_number, net_address *found, int most, const char **why);
 net_address net_from(const struct sockaddr *from, int port);  // of either kind
 int net_other_end(int fd, net_address *a);                    // 0, or a negative errno
 int net_is_loopback(const net_address *a);
