@@ -94,6 +94,23 @@ static int is_silent(const net *n, int r) {
     return r != n->rank && !p->late && !p->ahead;
 }
 
+static int is_off(const net *n, int r) { return n->peers[r].gone || n->peers[r].left; }
+static int has_one_ended(const net *n) { return n->ended.root >= 0; }
+static int has_lower_ended(const net *n) { return has_one_ended(n) && n->ended.root < n->rank; }
+static int has_speaker_ended(const net *n) { return is_off(n, n->ended.root); }
+static int is_told(const net *n) { return !n->f->telling || !n->f->telling(n); }
+static int all_heard(const net *n) {
+    int silent = 0;
+    for (int r = 0; r < n->ranks; r++) silent |= is_silent(n, r) && !n->peers[r].gone;
+    return !silent || has_one_ended(n);
+}
+// No lower rank is left that could say END.
+static int are_lower_heard(const net *n) {
+    int all = 1;
+    for (int r = 0; r < n->rank; r++) all &= n->peers[r].ended || is_off(n, r);
+    return all || n->speaks == 1 || has_lower_ended(n);
+}
+
 // Listens to the others until it is over, for so many seconds at most.
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     patience p = patience_start();
@@ -101,12 +118,6 @@ static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
         n->f->look(n);
         clock_nap(500e-6);
     } while (!is_over(n) && patience_waited(&p) < seconds);
-}
-
-static int all_heard(const net *n) {
-    int silent = 0;
-    for (int r = 0; r < n->ranks; r++) silent |= is_silent(n, r) && !n->peers[r].gone;
-    return !silent || n->ended.root >= 0;
 }
 
 // Says LATE, and listens to what the others say. With the lock held.
@@ -159,8 +170,6 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
 
 // -------- states: ending, ended
 
-static int is_told(const net *n) { return !n->f->telling || !n->f->telling(n); }
-
 // Waits until it has arrived, for a second at most.
 static void tell_all(net *n, const net_note *note) {
     n->f->tell(n, note);
@@ -175,23 +184,12 @@ static void tell_end(net *n, int status) {
     tell_all(n, n->ended.root < 0 ? &note : &n->ended);
 }
 
-static int has_one_ended(const net *n) { return n->ended.root >= 0; }
-
 // Most often one of the first ranks fails too, and in a job of a thousand nobody should wait for minutes.
 static double turn_s(const net *n) {
     int before = 0;
     if (n->speaks >= 0) return n->speaks ? 0 : speaker_s;
-    for (int r = 0; r < n->rank; r++) before += !n->peers[r].gone && !n->peers[r].left;
+    for (int r = 0; r < n->rank; r++) before += !is_off(n, r);
     return before < 15 ? before * 0.2 : 3 + (before - 15) * 5e-3;
-}
-
-static int has_lower_ended(const net *n) { return n->ended.root >= 0 && n->ended.root < n->rank; }
-
-// No lower rank is left that could say END.
-static int are_lower_heard(const net *n) {
-    int all = 1;
-    for (int r = 0; r < n->rank; r++) all &= n->peers[r].ended || n->peers[r].gone || n->peers[r].left;
-    return all || n->speaks == 1 || has_lower_ended(n);
 }
 
 int failure_speaks(net *n, int status) {
@@ -207,10 +205,6 @@ int failure_speaks(net *n, int status) {
     int speaks = !heard && !has_lower_ended(n);
     pthread_mutex_unlock(&n->lock);
     return speaks;
-}
-
-static int has_speaker_ended(const net *n) {
-    return n->peers[n->ended.root].gone || n->peers[n->ended.root].left;
 }
 
 // In one write, so that what other ranks write does not come in between.

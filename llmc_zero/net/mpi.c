@@ -50,15 +50,14 @@ static int is_over(void) {
 static int mpi_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive,
                      size_t bytes) {
     mpi_state *s = state_of(n);
+    int from_all = x != EXCHANGE_ROOT, to_all = from_all || n->rank == root;
     if (bytes > INT_MAX) return zero_fail(ZERO_ERR_COMM, "a message of %zu bytes is too long", bytes);
     for (int r = 0; r < n->ranks; r++) {
-        if (r == n->rank || (x == EXCHANGE_ROOT && r != root)) continue;
-        MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, &s->requests[r]));
-    }
-    for (int r = 0; r < n->ranks; r++) {
-        MPI_Request *request = &s->requests[n->ranks + r];
-        if (r == n->rank || (x == EXCHANGE_ROOT && n->rank != root)) continue;
-        MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, request));
+        MPI_Request *in = &s->requests[r], *out = &s->requests[n->ranks + r];
+        if (r == n->rank) continue;
+        if (from_all || r == root)
+            MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, in));
+        if (to_all) MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, out));
     }
     return 0;
 }
@@ -133,7 +132,7 @@ static void mpi_end(net *n, int status) {
 
 // -------- start
 
-static int start_mpi(int threads, int *finalize) {
+static int meet(mpi_state *m) {
     int running = 0, over = 0, provided = 0;
     MPI_TRY(MPI_Finalized(&over));
     if (over)
@@ -145,19 +144,12 @@ static int start_mpi(int threads, int *finalize) {
         MPI_TRY(MPI_Query_thread(&provided));
     else
         MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
-    *finalize = !running;
-    if (threads && provided < MPI_THREAD_SERIALIZED)
+    m->finalize = !running;
+    if (m->overlap && provided < MPI_THREAD_SERIALIZED)
         return zero_fail_setting(ZERO_ERR_COMM, "overlap",
                                  " needs an MPI with MPI_THREAD_SERIALIZED; this one gives level %d: set "
                                  "overlap 0",
                                  provided);
-    return 0;
-}
-
-static int meet(mpi_state *m) {
-    if (m->given == MPI_COMM_NULL)
-        return zero_refuse("start.mpi_comm", " points to MPI_COMM_NULL: this process is in no communicator");
-    ZERO_TRY(start_mpi(m->overlap, &m->finalize));
     MPI_TRY(MPI_Comm_dup(m->given, &m->comm));
     MPI_TRY(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN));
     MPI_TRY(MPI_Comm_rank(m->comm, &m->rank));
@@ -234,6 +226,8 @@ int net_open_mpi(net *n, const zero_config *config) {
     if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start of MPI");
     m->given = config->start.mpi_comm ? *(MPI_Comm *)config->start.mpi_comm : MPI_COMM_WORLD;
     m->overlap = config->overlap;
+    if (m->given == MPI_COMM_NULL)
+        return zero_refuse("start.mpi_comm", " points to MPI_COMM_NULL: this process is in no communicator");
     ZERO_TRY(meet_within(n->timeout_s + start_s, n));
     int rank = m->rank, ranks = m->ranks;
     n->connection = realloc(m, sizeof *m + 2 * (size_t)ranks * sizeof *m->requests);
