@@ -1,6 +1,5 @@
 #include "door.h"
 #include <errno.h>
-#include <string.h>
 
 // Returns the place of the stranger who came first, or the first free one where `empty`; NULL: there is none.
 static contact *find_place(const door *d, int empty) {
@@ -39,13 +38,11 @@ int door_let_in(door *d, const party *p) {
 }
 
 void door_turn_away(door *d, const party *p, contact *stranger) {
-    net_address from;
+    net_address from = { .v6 = { 0 } };
     head h;
     d->refused++;
-    if (net_other_end(stranger->fd, &from))
-        strcpy(d->last, "an unknown address");
-    else
-        net_text(&from, d->last);
+    net_other_end(stranger->fd, &from);
+    net_text(&from, d->last);
     contact_say(p, stranger, NO_KEY, &h, 1, sizeof h);  // it may be gone
     contact_close(stranger);
 }

@@ -125,31 +125,31 @@ static void lose(meeting *m, int r, int error) {
 
 // -------- strangers who know the secret
 
-// Fails if a rank that says hello to rank 0 cannot be one of this job.
+// Fails if a rank that says hello cannot be one of this job.
 static void check_hello(meeting *m, const seat *h) {
-    const seat *me = &m->seats[0], *other = &m->seats[h->rank > 0 && h->rank < m->s->ranks ? h->rank : 0];
+    int is_rank = h->rank >= 0 && h->rank < m->s->ranks;
+    const seat *me = &m->seats[m->s->rank], *other = &m->seats[is_rank ? h->rank : 0];
     char who[NAME];
     name_of(h, who);
     if (strcmp(h->version, me->version))
         FAIL(m,
-             "%s runs version \"%s\", rank 0 (host %s) version \"%s\": install the same llmc_zero on all "
+             "%s runs version \"%s\", rank %d (host %s) version \"%s\": install the same llmc_zero on all "
              "hosts",
-             who, h->version, me->host, me->version);
-    else if (h->ranks != m->s->ranks)
+             who, h->version, me->rank, me->host, me->version);
+    else if (h->ranks != me->ranks)
         FAIL(m,
-             "%s was started as one of %d ranks, rank 0 (host %s pid %d) as one of %d: start all with the "
+             "%s was started as one of %d ranks, rank %d (host %s pid %d) as one of %d: start all with the "
              "same number",
-             who, h->ranks, me->host, me->pid, m->s->ranks);
-    else if (h->rank < 0 || h->rank >= m->s->ranks)
+             who, h->ranks, me->rank, me->host, me->pid, me->ranks);
+    else if (!is_rank)
         FAIL(m, "host %s pid %d says that it is rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank,
-             m->s->ranks - 1);
-    else if (other->pid)
+             me->ranks - 1);
+    else if (h->rank <= me->rank || m->contacts[h->rank].fd >= 0)
         FAIL(m, "two processes say that they are rank %d: host %s pid %d and host %s pid %d", h->rank,
              other->host, other->pid, h->host, h->pid);
 }
 
-// A rank that has waited ANSWER_S in vain, because rank 0 was stopped, connects again. Its last connection
-// counts.
+// A rank that has waited in vain, because this one was stopped, connects again. Its last connection counts.
 static void forget_earlier(meeting *m, const seat *h) {
     seat *s = &m->seats[h->rank];
     if (s->pid != h->pid || s->node != h->node || s->port != h->port) return;
@@ -160,10 +160,11 @@ static void forget_earlier(meeting *m, const seat *h) {
 // Who comes when the start has failed is told so, since nobody would answer afterwards. Returns 1 for a rank
 // to be welcomed. It can be reached at the address from which it came.
 static int admit(meeting *m, const contact *c, seat *h) {
-    const seat *me = &m->seats[0];
-    int has_place = h->rank > 0 && h->rank < m->s->ranks;
+    const seat *me = &m->seats[m->s->rank];
+    int has_place = h->rank > me->rank && h->rank < me->ranks;
     char why[sizeof m->why];
     net_address from;
+    if (me->rank && h->h.run != m->self.run) return 0;  // of another start
     if (h->job != me->job) {
         snprintf(why, sizeof why,
                  "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
@@ -183,16 +184,15 @@ static int admit(meeting *m, const contact *c, seat *h) {
 
 // A stranger has said something, as long as a HELLO: what is there is read, and nothing is waited for.
 static void meet_stranger(meeting *m, contact *stranger) {
-    int rc = contact_hear(&m->self, stranger, 0), me = m->s->rank;
+    int rc = contact_hear(&m->self, stranger, 0);
     seat h = m->self.in.seat;
     if (rc == -EACCES) return door_turn_away(&m->door, &m->self, stranger);
-    int is_due = h.rank > me && h.rank < m->s->ranks && m->contacts[h.rank].fd < 0 && h.h.run == m->self.run;
-    if (rc || !(me ? is_due : admit(m, stranger, &h))) return contact_close(stranger);
+    if (rc || !admit(m, stranger, &h)) return contact_close(stranger);
     contact *c = &m->contacts[h.rank];
     *c = *stranger;
     stranger->fd = -1;
     rc = net_tune(c->fd, m->s->silence_s);
-    if (!rc) rc = say_hello(m, c, me, 1);
+    if (!rc) rc = say_hello(m, c, m->s->rank, 1);
     if (rc) lose(m, h.rank, rc);
 }
 
