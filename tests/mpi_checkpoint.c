@@ -388,6 +388,10 @@ static const struct {
     { "\"dims\"", 1, "[130]", ZERO_ERR_ARGUMENT, "another model: dimension 0 of lnw is 129 here and 130" },
     { "\"layers\"", 1, "3", ZERO_ERR_ARGUMENT, "another model: layers of lnw is 4 here and 3" },
     { "\"unit\"", 1, "2", ZERO_ERR_ARGUMENT, "another model: unit of lnw is 1 here and 2" },
+    { ",\"tensors\"", 0, "[]", ZERO_ERR_ARGUMENT, "another model: the number of tensors of " },
+    { "{\"tensor\"", 0, "1", ZERO_ERR_ARGUMENT, "another model: tensor of place 0 of " },
+    { "\"layer\"", 0, "1", ZERO_ERR_ARGUMENT, "another model: layer of place 0 of " },
+    { "\"offset\"", 0, "128", ZERO_ERR_ARGUMENT, "another model: offset of place 0 of " },
 };
 
 static void check_lies(toy *t, const char *path) {

@@ -292,6 +292,24 @@ static int same_tensor(const manifest *m, const json_t *row, int number, const z
     return same_number(m, row, t->name, "unit", t->unit);
 }
 
+// Where its tensors lie makes values of a unit's elements.
+static int same_places(const manifest *m, const json_t *row, const layout *l, const layout_unit *u) {
+    const json_t *places = json_object_get(row, "tensors");
+    char what[200];
+    snprintf(what, sizeof what, "the number of tensors of %.150s", u->name);
+    if (json_array_size(places) != (size_t)u->n_places)
+        return differs(m, what, u->n_places, (int64_t)json_array_size(places));
+    for (int i = 0; i < u->n_places; i++) {
+        const layout_place *here = &l->places[u->first_place + i];
+        const json_t *there = json_array_get(places, i);
+        snprintf(what, sizeof what, "place %d of %.150s", i, u->name);
+        ZERO_TRY(same_number(m, there, what, "tensor", here->tensor));
+        ZERO_TRY(same_number(m, there, what, "layer", here->layer));
+        ZERO_TRY(same_number(m, there, what, "offset", here->offset));
+    }
+    return 0;
+}
+
 static int same_tables(const manifest *m, const layout *l) {
     const json_t *tensors = json_object_get(m->root, "tensors"), *units = json_object_get(m->root, "units");
     const int there = (int)json_array_size(tensors);
@@ -304,6 +322,7 @@ static int same_tables(const manifest *m, const layout *l) {
         const json_t *row = json_array_get(units, u);
         ZERO_TRY(same_name(m, row, "unit", u, l->units[u].name));
         ZERO_TRY(same_number(m, row, l->units[u].name, "elems", layout_extent(l, u)));
+        ZERO_TRY(same_places(m, row, l, &l->units[u]));
     }
     return 0;
 }
