@@ -266,6 +266,27 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     end
 }
 
+# ---- what is told or refused when a run goes on with other options
+
+test_told() {
+    begin 'folder.told: threads, on which the last bits depend'
+    fresh
+    need 'it did not run' runs 1 -o "$out" -x 2 -n 2
+    need 'it did not resume' runs 1 -o "$out" -x 3 -y 1 --threads 2
+    need 'it is not told' said '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
+    end
+
+    begin 'folder.told: -e names a file of another model'
+    rm -rf "$dir/wide"
+    need 'the other model did not run' runs 1 -o "$dir/wide" -x 1 -n 1 -e l1h2c64v257t32
+    need 'it is not refused' is_refused 1 -o "$out" -x 3 -y 1 -e "$dir/wide/model_00000001.bin"
+    tells 'option -e .*/model_00000001.bin: .*/step_00000002 is of another model, L 1, NH 2, C 32, V 257'
+    need 'with its own file it does not resume' runs 1 -o "$out" -x 3 -y 1 -e "$out/model_00000002.bin"
+    need 'without a file it does not resume' runs 1 -o "$out" -x 3 -y 1 -e "$dir/gone.bin"
+    rm -r "$dir/wide"
+    end
+}
+
 # ---- values that are not finite
 
 # Moments and parameters of elements without a gradient are 0 / 0 with --eps 0.
@@ -536,7 +557,7 @@ test_listing() {
 
 # ----
 
-for group in "${@:-lock logs courses finite verify names listing}"; do
+for group in "${@:-lock logs courses told finite verify names listing}"; do
     for g in $group; do "test_$g" || failed=$((failed + 1)); done
 done
 finish folder

@@ -33,11 +33,13 @@ static void find_model(void) {
     opt.model = path;
 }
 
-static void config_of_stored(GPT2Config *config) {
+int model_config(GPT2Config *config) {
     GPT2Stored stored;
-    gpt2_check(gpt2_stored_open(opt.model, &stored));
+    if (!model_is_stored()) return gpt2_config_from_descriptor(config, opt.model);
+    if (gpt2_stored_open(opt.model, &stored)) return -1;
     *config = stored.config;
     gpt2_stored_close(&stored);
+    return 0;
 }
 
 void describe_model(GPT2 *model, int resume_step) {
@@ -47,10 +49,8 @@ void describe_model(GPT2 *model, int resume_step) {
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
         checkpoint_config(&model->config);
-    else if (model_is_stored())
-        config_of_stored(&model->config);
     else
-        gpt2_check(gpt2_config_from_descriptor(&model->config, opt.model));
+        gpt2_check(model_config(&model->config));
     gpt2_tensors(&model->config, model->tensors);
     model->B = opt.B;
     model->T = opt.T ? opt.T : model->config.max_seq_len;

@@ -6,6 +6,7 @@
 #include "../gpt2/error.h"
 #include "../gpt2/fingerprint.h"
 #include "die.h"
+#include "inputs.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"
@@ -76,6 +77,11 @@ static json_t *describe_settings(const GPT2 *model) {
     set_text(settings, "--device", run.layers->device);
     snprintf(value, sizeof value, "%d", run.ranks);
     set_text(settings, "ranks", value);
+    if (on_cuda()) return settings;
+    snprintf(value, sizeof value, "%d", run.threads);
+    set_text(settings, "--threads", value);
+    fingerprint_of_processor(value);
+    set_text(settings, "instruction set", value);
     return settings;
 }
 
@@ -260,7 +266,8 @@ static void refuse(const char *fmt, ...) {
 
 static void compare_model(const json_t *root, const char *where) {
     GPT2Config asked, saved;
-    if (!option_is_given(option_named("-e")) || gpt2_config_from_descriptor(&asked, opt.model)) return;
+    // The file that the run has begun with is not needed any more, so it may be gone.
+    if (!option_is_given(option_named("-e")) || model_config(&asked)) return;
     gpt2_check(get_config(root, &saved));
     if (asked.num_layers == saved.num_layers && asked.num_heads == saved.num_heads &&
         asked.channels == saved.channels && asked.vocab_size == saved.vocab_size &&
