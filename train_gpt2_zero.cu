@@ -34,7 +34,8 @@
 #include "trainer/alike.h"
 // defines: Answers, answers_*
 #include "trainer/answers.h"
-// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint
+// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
+// checkpoint_*
 #include "trainer/checkpoint.h"
 // defines: print_config
 #include "trainer/config_table.h"
@@ -563,7 +564,10 @@ static void begin_or_resume(Trainer *t) {
         die("option -x %d: the checkpoint is at step %d already", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
     run.step = t->state.step;
-    logs_continue(run.step, validates(t), checkpoint_leaves_a_course());
+    if (checkpoint_was_set_aside())
+        logs_begin();
+    else
+        logs_continue(run.step, validates(t), checkpoint_leaves_a_course());
 }
 
 static void save(Trainer *t) {

@@ -237,8 +237,12 @@ test_courses() {
     end
 
     begin 'folder.course: one that was set aside goes on, and a second one gets another name'
+    local stood logs
+    stood=$(steps_in "$out/metrics.jsonl") logs=$(($(names 'metrics.jsonl.*' | wc -w) + 1))
     need 'it did not resume' runs $np -o "$out" -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
     need 'not at step 6' said '^resuming at step 6$'
+    need "steps $(steps_in "$out/metrics.jsonl")" [ "$(steps_in "$out/metrics.jsonl")" = '7 ' ]
+    need 'the log that stood is gone' [ "$(steps_in "$out/metrics.jsonl.$logs")" = "$stood" ]
     need 'from step 2 it did not run' runs $np -o "$out" -x 4 -n 4 --resume "$out/step_00000002" -l 2e-3
     need "$(names 'abandoned_*')" [ "$(names 'abandoned_*')" = "abandoned_00000003 abandoned_00000004 \
 abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007" ]

@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 #include <errno.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ static struct {
     Listing in;
     int at;                  // which of them
     int named;               // 1: the folder of --resume, and no other one instead
+    int aside;               // 1: that one was set aside in -o
     int step;                // -1: none is chosen
     int old;                 // as in Found
     char path[OUTPUT_PATH];  // what zero_load takes
@@ -118,10 +120,18 @@ static int lies_in_output(const char *path) {
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+static int was_set_aside(const char *path) {
+    char copy[OUTPUT_PATH];
+    snprintf(copy, sizeof copy, "%s", path);
+    return !strncmp(basename(copy), ABANDONED, strlen(ABANDONED));
+}
+
 static int resume_named(const Found *newest) {
-    if (opt.output && !lies_in_output(opt.resume_path)) refuse_used_folder(newest);
+    const int in_output = lies_in_output(opt.resume_path);
+    if (opt.output && !in_output) refuse_used_folder(newest);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
+    chosen.aside = in_output && was_set_aside(opt.resume_path);
     return chosen.step;
 }
 
@@ -233,6 +243,8 @@ static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
     int rc = zero_get(run.z, ZERO_PARAM, tensor, layer, offset, n, values);
     return rc ? gpt2_fail("%s", zero_last_error()) : 0;
 }
+
+int checkpoint_was_set_aside(void) { return chosen.aside; }
 
 int checkpoint_leaves_a_course(void) {
     const Found *newest = checkpoints_newest(&chosen.in);

@@ -36,6 +36,10 @@ int checkpoint_is_named(void);
 // Returns 1 if there are complete ones of later steps, by what was there when the run began.
 int checkpoint_leaves_a_course(void);
 
+// Returns 1 if the run goes back to a checkpoint that was set aside. The logs in -o are not those of its
+// course.
+int checkpoint_was_set_aside(void);
+
 // Returns "the checkpoint of step 4 stays as it is", of the last one that was saved or resumed; valid until
 // the next call.
 const char *checkpoint_that_stands(void);
