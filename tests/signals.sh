@@ -107,20 +107,19 @@ no_folder() {
     end_with_output
 }
 
-# Only a signal would make it save, and then it is too late to say that it cannot.
-two_folders() {
-    local rank
-    begin 'signals.ranks with folders of their own hear that no signal makes them save'
-    rm -rf "$folder" "$dir/other" "$dir/screen" "$dir/errors"
-    for rank in 1 0; do
-        timeout --foreground -k 2 60 "$trainer" "${args[@]}" -x 6 -n 0 -o "$folder" -pi fs -pf "$dir/start" \
-            -pn 2 -pr $rank --comm-timeout 4 >>"$dir/screen" 2>>"$dir/errors" </dev/null & job=$!
-        folder=$dir/other
-    done
+# Rank 1 would not take part in a save.
+folder_of_rank_0() {
+    begin 'signals.a folder that only rank 0 has'
+    rm -rf "$folder"
+    launcher=(mpirun --oversubscribe -np 1)
+    start_to "$dir/screen" -x $endless -o "$folder" : -np 1 "$trainer" "${args[@]}" -x $endless
+    need 'it did not start' await at_step 3
+    need 'it is not told at the start' says "^warning: option -o $folder: not one folder of all ranks, so"
+    kill -USR1 "$(rank_1)"
+    need 'SIGUSR1: nothing says why nothing is saved' await says '^SIGUSR1: no checkpoint .* -o is not one'
+    kill -TERM "$(rank_0)"
     need 'it did not end well' ended 0
-    need 'nothing says so, or more than once' \
-        [ "$(grep -c '^warning: .* has -o = another folder .* a signal cannot make' "$dir/screen")" = 1 ]
-    folder="$dir/it's a run"
+    need 'nothing says why nothing is saved' says '^stopped after .*, because -o is not one folder of all'
     end_with_output
 }
 
@@ -286,7 +285,7 @@ stops USR2 mpirun_itself 2
 until_done
 elsewhere
 no_folder
-two_folders
+folder_of_rank_0
 second_one
 hup_twice
 other_rank

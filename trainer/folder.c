@@ -74,11 +74,11 @@ void make_folder(void) {
 
 enum { PAUSE_US = 20000 };
 
-// Rank 0's name for a file that cannot have been there before, on all ranks.
+// Rank 0's name for a file that cannot have been there before, on all ranks; "": rank 0 has no folder.
 static void agree_on_a_name(char name[64]) {
     uint64_t word;
     memset(name, 0, 64);
-    if (run.rank == 0) {
+    if (run.rank == 0 && opt.output) {
         if (getrandom(&word, sizeof word, 0) != sizeof word) die("no random number: %s", strerror(errno));
         snprintf(name, 64, ".one_folder_%016llx", (unsigned long long)word);
     }
@@ -102,21 +102,49 @@ static int appears(const char *path) {
     return 1;
 }
 
-void check_one_folder(void) {
+static const char no_folder[] = "there is no folder (-o)";
+static const char *no_checkpoint;  // why a signal saves none; NULL: it does
+
+const char *why_no_checkpoint(void) { return no_checkpoint; }
+
+// Ranks without -n may have folders of their own, where only a signal would save.
+static int note_own_folders(int same) {
+    double with = same;
+    int rc = zero_sum(run.z, &with, 1);
+    if (rc || with == run.ranks) return rc;
+    no_checkpoint = "-o is not one folder of all ranks";
+    print0("warning: option -o %s: not one folder of all ranks, so a signal saves no checkpoint\n",
+           opt.output);
+    return 0;
+}
+
+// Not all ranks need have a folder, so all of them ask rank 0.
+static void compare_folders(void) {
     char name[64], path[OUTPUT_PATH];
-    if (!opt.output || run.ranks == 1 || opt.prompts) return;
     agree_on_a_name(name);
-    output_path(path, "%s", name);
+    if (!*name) {
+        no_checkpoint = no_folder;
+        return;
+    }
+    if (opt.output) output_path(path, "%s", name);
     if (run.rank == 0) make_file(path);
     int rc = zero_barrier(run.z);
     if (!rc) {
-        int same = appears(path);
-        rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+        int same = opt.output && appears(path);
+        if (opt.checkpoint_every)
+            rc = zero_require_same(run.z,
+                                   same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+        else
+            rc = note_own_folders(same);
     }
     if (run.rank == 0) unlink(path);
-    if (rc == ZERO_ERR_ARGUMENT && !opt.checkpoint_every)
-        print0("warning: %s; nothing is saved with -n 0, but a signal cannot make this run save either\n",
-               zero_last_error());
-    else
-        zero_check(rc);
+    zero_check(rc);
+}
+
+void check_one_folder(void) {
+    if (opt.prompts) return;
+    if (run.ranks > 1)
+        compare_folders();
+    else if (!opt.output)
+        no_checkpoint = no_folder;
 }

@@ -18,8 +18,10 @@ FILE *append_to_file(const char *path);
 // Ends the run if a file that is written at the end of the run could not be made there.
 void try_file(const char *option, const char *path);
 
-// (collective) Ends the run unless all ranks see one folder, or with -n 0 warns. A checkpoint has a part of
-// each rank, and parts in folders of several hosts would be no checkpoint.
+// (collective) With -n it ends the run unless all ranks see one folder: a checkpoint has a part of each rank,
+// and parts in folders of several hosts would be no checkpoint. Without -n it only notes that.
 void check_one_folder(void);
+// Returns why no checkpoint can be saved, after check_one_folder; NULL: it can.
+const char *why_no_checkpoint(void);
 
 #endif

@@ -281,13 +281,13 @@ void report_end(Report *r, const GPT2 *model) {
 
 // A run that has made no step has the checkpoint that it began with.
 void report_stop(const Report *r, int argc, char **argv) {
-    const int saved = opt.output && run.step > 0;
-    char outcome[200];
+    const char *why_not = why_no_checkpoint();
+    const int saved = !why_not && run.step > 0;
+    char what[100] = "there is nothing to save yet", outcome[200];
     bar_end();
-    snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps,
-             saved        ? "its checkpoint is saved"
-             : opt.output ? "there is nothing to save yet"
-                          : "nothing is saved, because there is no folder (-o)");
+    if (saved) snprintf(what, sizeof what, "its checkpoint is saved");
+    if (why_not) snprintf(what, sizeof what, "nothing is saved, because %s", why_not);
+    snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
     print0("%s%s\n", outcome, saved ? ", and this command goes on:" : "");
     if (saved) print_command_to_go_on(argc, argv);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "die.h"
-#include "options.h"
+#include "folder.h"
 #include "report.h"
 #include "run.h"
 
@@ -143,11 +143,12 @@ void share_requests(void) {
 int stop_is_asked(void) { return agreed[STOP] || agreed[OUTPUT_GONE]; }
 
 int checkpoint_is_asked(int last_step) {
-    if (!opt.output && agreed[SAVE]) {
-        print0("SIGUSR1: no checkpoint is saved, because there is no folder (-o)\n");
+    const char *why_not = why_no_checkpoint();
+    if (why_not && agreed[SAVE]) {
+        print0("SIGUSR1: no checkpoint is saved, because %s\n", why_not);
         agreed[SAVE] = 0;
     }
-    return opt.output && (agreed[SAVE] || (stop_is_asked() && !last_step));
+    return !why_not && (agreed[SAVE] || (stop_is_asked() && !last_step));
 }
 
 void checkpoint_is_written(void) { agreed[SAVE] = 0; }
