@@ -58,7 +58,11 @@ while [ -z "$stopping" ]; do
     else
         failures=$((failures + 1))
     fi
-    [ $failures -lt "$tries" ] || die "$failures tries without a new checkpoint, the last with status $status"
+    if [ $failures -ge "$tries" ]; then
+        echo "until_done.sh: $failures tries without a new checkpoint, the last with status $status" >&2
+        [ $status != 0 ] || status=1    # it has ended well, but left no summary
+        exit $status
+    fi
     echo "until_done.sh: the run ended with status $status before it was done; starting it again" >&2
     sleep "$pause"
 done

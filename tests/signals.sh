@@ -224,6 +224,14 @@ until_done() {
 }
 grew() { sed -n '/^resuming/,$p' "$dir/screen" | grep -q '^step '; }
 
+gives_up() {
+    begin 'signals.until_done.sh gives up with the status of the last try'
+    TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$dir/errors"
+    need 'another status' [ $? = 7 ]
+    need 'nothing says so' grep -q '^until_done.sh: 2 tries without .* the last with status 7$' "$dir/errors"
+    end
+}
+
 # ---- to save
 
 usr1() {
@@ -283,6 +291,7 @@ stops HUP rank_0 2 -z 0
 stops USR2 rank_1 2 --async-save -n 1000000
 stops USR2 mpirun_itself 2
 until_done
+gives_up
 elsewhere
 no_folder
 folder_of_rank_0
