@@ -398,6 +398,12 @@ test_verify() {
         end
         verifies_not "byte $at of a model file" 'model_00000004.bin: damaged, or not the file of its'
     done
+    mv "$out/model_00000004.bin" "$out/model_00000005.bin"
+    begin 'folder.verify: a model file without its checkpoint'
+    need 'status 0' not run 1 --verify "$out/model_00000005.bin"
+    need "$(<"$screen")" said '^BAD .*/model_00000005.bin: cannot be verified: no checkpoint beside it'
+    end
+    mv "$out/model_00000005.bin" "$out/model_00000004.bin"
     rm "$out/step_00000004/manifest.json"
     begin 'folder.verify: a save that did not end'
     need 'it counts as damage' runs 1 --verify "$out"

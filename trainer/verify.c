@@ -34,6 +34,13 @@ static int verify_model(const char *path, int64_t bytes) {
     return 0;
 }
 
+// Who names it asks whether it is good, and nothing can say so.
+static int verify_named_model(const char *path, int64_t bytes) {
+    if (checkpoint_check_model(path) <= 0) return verify_model(path, bytes);
+    print0("BAD %s: cannot be verified: no checkpoint beside it says what it was\n", path);
+    return EXIT_FAILURE;
+}
+
 // A checkpoint is complete without it.
 static int verify_model_of(const CheckpointPaths *p) {
     struct stat st = { 0 };
@@ -71,7 +78,7 @@ int verify(const char *path) {
         print0("BAD %s: %s\n", path, strerror(errno));
         return EXIT_FAILURE;
     }
-    if (S_ISREG(st.st_mode) && is_model(path)) return verify_model(path, st.st_size);
+    if (S_ISREG(st.st_mode) && is_model(path)) return verify_named_model(path, st.st_size);
     if (!S_ISDIR(st.st_mode) || is_checkpoint(path)) return verify_states(path);
     int bad = checkpoints_visit(path, verify_found, &verified);
     if (!bad && !verified) print0("BAD %s: there is no complete checkpoint\n", path);
