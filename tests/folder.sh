@@ -504,6 +504,17 @@ DONE_00000009.bak DONE_9 model_00000005.bin model_00000009.bin"
     need 'a trace is not written' runs 2 -x 1 --trace "$out.trace"
     need "$(cd "$dir" && ls)" [ "$(cd "$dir" && echo out.trace*)" = 'out.trace out.trace.1' ]
     end
+
+    local long=$dir n
+    for ((n = 0; n < 15; n++)); do long+=/$(printf '%0250d' 0); done
+    mkdir -p "$long"
+    begin 'folder.names: a path that is too long for what a save writes'
+    # PATH_MAX, with the 80 bytes of the longest name in the folder
+    long+=/$(printf "%0$((4096 - 80 - ${#long} - 1))d" 0)
+    need "one of ${#long} bytes is refused" runs 1 -o "$long" -x 1 -n 1
+    need 'a longer one is not refused' is_refused 1 -o "${long}0" -x 1 -n 1
+    tells 'option -o: the name is too long: a path has 4095 bytes at most'
+    end
 }
 
 # fails CALL ERROR PATH ARGUMENT...: one rank whose calls about a path fail.

@@ -1,6 +1,7 @@
 #include "folder.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,9 +57,17 @@ int file_is_there(const char *path) {
     return 0;
 }
 
+// What a save writes here, such as /abandoned_00000100.1/rank00000-0123456789abcdef.states, with the last 0.
+enum { LONGEST_NAME = 80 };
+
 void make_folder(void) {
     struct stat st;
     if (!opt.output) return;
+    if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
+        die("option -o: the name is too long: a path has %d bytes at most, and %d of them are for the names "
+            "of "
+            "files in this folder",
+            PATH_MAX - 1, LONGEST_NAME - 1);
     // A new folder is lost with all that is in it if the power fails before its name is on disk.
     if (!mkdir(opt.output, 0777))
         gpt2_check(disk_sync_parent(opt.output));
