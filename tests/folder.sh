@@ -289,6 +289,18 @@ test_told() {
     need 'without a file it does not resume' runs 1 -o "$out" -x 3 -y 1 -e "$dir/gone.bin"
     rm -r "$dir/wide"
     end
+
+    begin 'folder.told: what to do where the steps of a checkpoint cannot be divided'
+    need '-b 4 is not refused' is_refused 1 -o "$out" -x 3 -y 1 -b 4
+    tells 'option -d 64, which the checkpoint was saved with: not .* = 4 x 32 x 1 = 128; -b 2 fits$'
+    need '3 ranks are not refused' is_refused 3 -o "$out" -x 3 -y 1
+    tells 'option -d 64, .*; no -b fits, so give another -d with --resume-anyway, or other ranks$'
+    end
+
+    begin 'folder.told: --resume names no checkpoint'
+    need 'the folder of a run is not refused' is_refused 1 --resume "$out"
+    tells 'option --resume: .*/out/manifest.json: No such file, .* name a folder step_NNNNNNNN, or resume'
+    end
 }
 
 # ---- values that are not finite

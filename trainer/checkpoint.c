@@ -126,9 +126,20 @@ static int was_set_aside(const char *path) {
     return !strncmp(basename(copy), ABANDONED, strlen(ABANDONED));
 }
 
+static void require_manifest(const char *path) {
+    char manifest[OUTPUT_PATH];
+    if (snprintf(manifest, sizeof manifest, "%s/manifest.json", path) >= OUTPUT_PATH)
+        die("option --resume: %.64s...: the name is too long", path);
+    if (file_is_there(manifest)) return;
+    die("option --resume: %s: No such file, so this is no checkpoint; name a folder step_NNNNNNNN, or resume "
+        "the newest one of a run by -o and -y 1",
+        manifest);
+}
+
 static int resume_named(const Found *newest) {
     const int in_output = lies_in_output(opt.resume_path);
     if (opt.output && !in_output) refuse_used_folder(newest);
+    require_manifest(opt.resume_path);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
     chosen.aside = in_output && was_set_aside(opt.resume_path);

@@ -107,15 +107,27 @@ void open_tokenizer(Tokenizer *tokenizer, int V) {
             path, tokenizer->vocab_size, V);
 }
 
+static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoint) {
+    const long long row = (long long)m->T * run.ranks;
+    char advice[120] = "";
+    int B = m->B;
+    while (B > 1 && tokens_a_step % (B * row)) B--;
+    if (tokens_a_step % (B * row) == 0)
+        snprintf(advice, sizeof advice, "; -b %d fits", B);
+    else if (of_checkpoint)
+        snprintf(advice, sizeof advice,
+                 "; no -b fits, so give another -d with --resume-anyway, or other ranks");
+    die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld%s", tokens_a_step,
+        of_checkpoint ? ", which the checkpoint was saved with" : "", m->B, m->T, run.ranks, m->B * row,
+        advice);
+}
+
 void data_divide(TrainingData *d, const GPT2 *m) {
     d->tokens_at_once = (long long)m->B * m->T * run.ranks;
     long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
     long long saved = opt.micro_batches ? 0 : checkpoint_batch();
     long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
-    if (tokens_a_step % d->tokens_at_once)
-        die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld", tokens_a_step,
-            opt.total_batch > 0 || !saved ? "" : ", which the checkpoint was saved with", m->B, m->T,
-            run.ranks, d->tokens_at_once);
+    if (tokens_a_step % d->tokens_at_once) refuse_batch(m, tokens_a_step, opt.total_batch <= 0 && saved);
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
         die("option -d %lld: that would be %lld micro-batches in a step", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
