@@ -411,6 +411,11 @@ test_verify() {
         verifies_not "byte $at of a model file" 'model_00000004.bin: damaged, or not the file of its'
     done
     mv "$out/model_00000004.bin" "$out/model_00000005.bin"
+    begin 'folder.verify: a model file is missing, when a run starts from the folder'
+    need 'it does not start' runs 1 -e "$out" -x 1
+    need 'not from step 2' said '^model .*/model_00000002.bin: '
+    need 'it is not told' said '/model_00000004.bin: No such file, .*; looking for an older one$'
+    end
     begin 'folder.verify: a model file without its checkpoint'
     need 'status 0' not run 1 --verify "$out/model_00000005.bin"
     need "$(<"$screen")" said '^BAD .*/model_00000005.bin: cannot be verified: no checkpoint beside it'

@@ -113,7 +113,10 @@ const char *checkpoint_model_in(const char *folder) {
     for (int i = 0; i < l.n; i++) {
         if (!l.found[i].complete) continue;
         checkpoint_path(path, folder, "model_%08d.bin", l.found[i].step);
-        if (!file_is_there(path)) continue;
+        if (!file_is_there(path)) {
+            print0("%s: No such file, though its checkpoint is complete; looking for an older one\n", path);
+            continue;
+        }
         model = path;
         if (check_model_file(folder, l.found[i].step) >= 0) break;
         model = NULL;
