@@ -114,7 +114,7 @@ folder_of_rank_0() {
     launcher=(mpirun --oversubscribe -np 1)
     start_to "$dir/screen" -x $endless -o "$folder" : -np 1 "$trainer" "${args[@]}" -x $endless
     need 'it did not start' await at_step 3
-    need 'it is not told at the start' says "^warning: option -o $folder: not one folder of all ranks, so"
+    need 'it is not told at the start' says "^option -o $folder: not one folder of all ranks, so"
     kill -USR1 "$(rank_1)"
     need 'SIGUSR1: nothing says why nothing is saved' await says '^SIGUSR1: no checkpoint .* -o is not one'
     kill -TERM "$(rank_0)"

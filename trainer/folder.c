@@ -122,8 +122,7 @@ static int note_own_folders(int same) {
     int rc = zero_sum(run.z, &with, 1);
     if (rc || with == run.ranks) return rc;
     no_checkpoint = "-o is not one folder of all ranks";
-    print0("warning: option -o %s: not one folder of all ranks, so a signal saves no checkpoint\n",
-           opt.output);
+    print0("option -o %s: not one folder of all ranks, so a signal saves no checkpoint\n", opt.output);
     return 0;
 }
 
