@@ -51,6 +51,7 @@ begin_run() {
     local np=$1 launcher=() i
     shift
     [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")
+    rm -f "$dir/first"      # what an earlier run has said
     # shellcheck disable=SC2016
     timeout -k 2 60 "${launcher[@]}" \
         bash -c 'echo $$ >"$0.${OMPI_COMM_WORLD_RANK:-0}"; exec "$@"' "$dir/pid" "$trainer" "${small[@]}" \
