@@ -35,17 +35,17 @@ my @sources = grep { /\.(c|h|cu|cuh|cpp)$/ } @files;
 my %text = map { $_ => [lines_of($_)] } @sources;
 die "$root: there is no llmc_zero/zero.h\n" if !$text{'llmc_zero/zero.h'};
 
-# The line in which a file first names a symbol outside of comments, or 0.
-sub line_of {
-    my ($file, $symbol) = @_;
+# For each file, the line in which it first names a word outside of comments
+my %first;
+for my $file (@sources) {
     my $n = 0;
     for my $line (@{ $text{$file} }) {
         $n++;
         (my $code = $line) =~ s{//.*}{};
-        return $n if $code =~ /\b\Q$symbol\E\b/;
+        $first{$file}{$_} //= $n for $code =~ /\w+/g;
     }
-    return 0;
 }
+sub line_of { my ($file, $symbol) = @_; return $first{$file}{$symbol} // 0; }
 
 # "llmc_zero/net/../comm/comm.h" is llmc_zero/comm/comm.h.
 sub tidy {
@@ -56,7 +56,7 @@ sub tidy {
 }
 
 # Each include as [file, line, name, the project's file or undef].
-my @includes;
+my (@includes, %includes_of);
 for my $file (@sources) {
     my ($folder) = $file =~ m{^(.*/)};
     my $n = 0;
@@ -70,6 +70,7 @@ for my $file (@sources) {
             violation("$file:$n", "includes $name, which does not exist.") if !-e $target;
         }
         push @includes, [$file, $n, $name, $target];
+        push @{ $includes_of{$file} }, $includes[-1];
     }
 }
 
@@ -78,7 +79,7 @@ sub place_of {
     my ($file, $symbol) = @_;
     my $line = line_of($file, $symbol);
     return "$file:$line" if $line;
-    for my $include (grep { $_->[0] eq $file } @includes) {
+    for my $include (@{ $includes_of{$file} }) {
         my $header = $include->[3] // '';
         my $inner = $text{$header} ? line_of($header, $symbol) : 0;
         return "$file:$include->[1] (by $header:$inner)" if $inner;
@@ -173,15 +174,18 @@ for my $include (@includes) {
     arrow(\%by_include, $file, $target, "$file:$line", 'the declarations');
 }
 
-# What each object defines and needs. A source without an object is a violation: the check would pass unseen.
+# From objects, as object => source: what each defines, as symbol => source, and needs, as source => symbols.
 sub symbols_of {
-    my ($object) = @_;
-    my (@defined, @needed);
-    for (`nm $object`) {
-        push @needed, $1 if /^\s+[Uvw] (\S+)/;
-        push @defined, $1 if /^[0-9a-f]+ [ABCDRST] (\S+)/;
+    my ($source_of) = @_;
+    my (%defines, %needs);
+    my @objects = sort keys %$source_of;
+    for (@objects ? `nm -A @objects` : ()) {
+        my ($object, $kind, $symbol) = /^([^:]+):[0-9a-f ]* ([A-Za-z]) (\S+)/ or next;
+        my $source = $source_of->{$object};
+        push @{ $needs{$source} }, $symbol if $kind =~ /[Uvw]/;
+        $defines{$symbol} = $source if $kind =~ /[ABCDRST]/;
     }
-    return (\@defined, \@needed);
+    return (\%defines, \%needs);
 }
 
 my %may_print;
@@ -197,21 +201,18 @@ my %speaks = map { $_ => 1 } @speaking, @ending;
 my %reported;
 
 for my $build (@builds) {
-    my (%defines, %needs);
+    my %source_of;
     for my $source (grep { m{^(llmc_zero|gpt2)/.*\.(c|cu|cpp)$} } @sources) {
         (my $object = "$build/$source") =~ s{\.\w+$}{.o};
-        if (!-e $object) {
-            violation($source, "has no object in $build/.") if $source =~ m{^llmc_zero/.*\.c$};
-            next;
-        }
-        my ($defined, $needed) = symbols_of($object);
-        $defines{$_} = $source for @$defined;
-        $needs{$source} = $needed;
+        if (-e $object) { $source_of{$object} = $source }
+        # the check would pass unseen
+        elsif ($source =~ m{^llmc_zero/.*\.c$}) { violation($source, "has no object in $build/.") }
     }
-    for my $source (sort keys %needs) {
-        for my $symbol (@{ $needs{$source} }) {
+    my ($defines, $needs) = symbols_of(\%source_of);
+    for my $source (sort keys %$needs) {
+        for my $symbol (@{ $needs->{$source} }) {
             next if $reported{"$source $symbol"}++;
-            my $target = $defines{$symbol};
+            my $target = $defines->{$symbol};
             my $where = place_of($source, $symbol);
             if ($source =~ m{^gpt2/}) {
                 my $foreign = $symbol =~ /^(MPI_|ompi_|nccl[A-Z]|zero_)/ || ($target // '') =~ m{^llmc_zero/};

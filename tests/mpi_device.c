@@ -210,7 +210,8 @@ static void check_combinations(void) {
 }
 
 // Every two of stage, overlap and manner meet, and with SETTINGS=all every three. The other choices take
-// turns, each with a period of its own. Half of the points have copied states, the other half with NCCL.
+// turns, each with a period of its own. Half of the points have copied states, the other half with NCCL, and
+// a quarter with both, which mpi_tiers_device has too.
 static void check_some(void) {
     int n = 0;
     for (int stage = 0; stage < 4; stage++)
@@ -220,7 +221,7 @@ static void check_some(void) {
                               (m / 2 + stage / 2 + overlap) % 2, n / 5 % 3, m, (n + n / 8) % 2 } };
                 const int turn = stage + overlap + m + by_nccl;
                 if (settings_chosen(turn, 2)) check_point(&p);
-                if (settings_chosen(turn + 1, 2)) check_copied(&p);
+                if (settings_chosen(turn + 1, by_nccl ? 4 : 2)) check_copied(&p);
             }
 }
 

@@ -750,7 +750,7 @@ static void check_starts(void) {
     check_start("too old", 1, version, "22501", -1, too_old, too_old);
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
     check_start("older than built for", -1, version, "22602", -1, NULL, NULL);
-    char engines[200], also[64];
+    char engines[200], also[120];
     setenv("NCCL_CTA_POLICY", "DEFAULT|ZERO", 1);
     setenv(version, "22907", 1);
     snprintf(engines, sizeof engines,

@@ -28,15 +28,17 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
 . scripts/mpi_env.sh
+# Ranks of several tests share the processor: none is bound to a core, and one that waits yields its core.
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 logs=$build/logs; mkdir -p "$logs"
-passed=0 failed=0 skipped=0
+rm -f "$logs"/*.sum
+names=()
 trap 'exit 1' INT TERM
 
-add() { passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + $3)); }
-
-# run NAME SECONDS COMMAND...: one line about it; its output is shown only if it failed.
-run() {
-    local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status
+# one NAME SECONDS COMMAND...: runs it. Prints a line about it, with the processor's time, which says how much
+# of the time it waited; and its output only if it failed.
+one() {
+    local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status used
     shift 2
     timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null; status=$?
     # our own closing line, or cmocka's
@@ -53,63 +55,25 @@ run() {
     if [ $status = 124 ] || [ $status = 137 ]; then f=$((f + 1)); echo "HANG   $name: no end after $limit s"
     elif [ $status != 0 ] && [ "$f" = 0 ]; then f=1; fi
     if [ $status = 0 ] && [ "$p" = 0 ] && [ "$s" = 0 ]; then f=1; echo "$name: ran no test" >>"$log"; fi
-    if [ "$f" != 0 ] || [ $status != 0 ]; then \
-        echo "FAILED $name (status $status, $((SECONDS - start)) s); the end of $log:"; tail -n 25 "$log" |
-        sed 's/^/    /'
-    else printf 'ok     %-22s %4d passed, %d skipped, %d s\n' "$name" "$p" "$s" $((SECONDS - start)); fi
+    if [ "$f" != 0 ] || [ $status != 0 ]; then
+        echo "FAILED $name (status $status, $((SECONDS - start)) s); the end of $log:"
+        tail -n 25 "$log" | sed 's/^/    /'
+    else
+        used=$(times |
+            awk 'NR == 2 { split($1 $2, t, /[ms]/); printf "%.0f", 60 * (t[1] + t[3]) + t[2] + t[4] }')
+        printf 'ok     %-22s %4d passed, %d skipped, %d s, of the processor %d s\n' "$name" "$p" "$s" \
+            $((SECONDS - start)) "$used"
+    fi
     grep -h '^skip ' "$log" | sed 's/^/       /'
-    add "$p" "$f" "$s"
+    echo "$p $f $s" >"$logs/$name.sum"
 }
-
-# Lanes run beside the rest and report when they have ended: what takes one core, or mostly waits, and whose
-# limits in seconds are wide. What computes on several ranks has the rest. All three take as long.
-lane() {
-    rm -f "$logs/$1.sum"
-    {
-        passed=0 failed=0 skipped=0
-        "$1"
-        echo "$passed $failed $skipped" >"$logs/$1.sum"
-    } >"$logs/$1.out" 2>&1 &
-}
-end_lanes() {
-    local p f s
-    wait
-    for l in "$@"; do
-        cat "$logs/$l.out"
-        if read -r p f s <"$logs/$l.sum"; then add "$p" "$f" "$s"; else failed=$((failed + 1)); fi
-    done
-}
-one_core() {
-    run patch 400 tests/test_patch.sh
-    run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
-    for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
-        [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
-    done
-    run tokens 180 tests/test_tokens.sh "$build/make_tokens"
-    run example 240 tests/test_example.sh "$build/mlp_zero"
-    run trainer.prompts 180 tests/trainer.sh "$trainer" prompts
-}
-programs() {
-    for t in "$build"/tests/test_*; do
-        # half a minute of waits: make check runs them
-        case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
-        [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
-    done
-}
-waiting() {
-    run start 180 tests/start.sh "$trainer"
-    run export 120 tests/export.sh "$trainer" trips refused
-    run folder 120 tests/folder.sh "$trainer" lock finite
-    run signals 120 tests/signals.sh "$trainer"
-    run gpu_model 60 tests/test_gpu_model.sh
-    run house 120 tests/test_house.sh "$build"
-    run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
-    run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
-    run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
-    run bench 120 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
-    run trainer 300 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
-        input_files not_finite unlike disk_full dying launch tiers
-    run terminal 120 tests/test_terminal.sh "$trainer"
+# run NAME SECONDS COMMAND...: runs it beside others, as soon as there is a place. There are two places more
+# than cores, because about a third of the tests' time is waits.
+places=$(($(nproc) + 2))
+run() {
+    names+=("$1")
+    while [ "$(jobs -rp | wc -l)" -ge "$places" ]; do wait -n; done
+    (one "$@" >"$logs/$1.out" 2>&1; cat "$logs/$1.out") &
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
@@ -125,49 +89,81 @@ free_port() {
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
+programs() {
+    for t in "$build"/tests/test_*; do
+        # half a minute of waits: make check runs them
+        case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
+        [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
+    done
+}
 
+# The longest first, so that the places are in use to the end.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
-    lane one_core
-    lane waiting
-    programs
-else
-    lane programs
-fi
-# make test runs the tables on up to three ranks, and make check on one, two and four under sanitizers.
-if [ -z "$short" ]; then
-    table mpi_zero 240 1 3
-    table mpi_checkpoint 120 1 3
-    table mpi_good 60 3
+    run start 180 tests/start.sh "$trainer"
+    run patch 400 tests/test_patch.sh
+    run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
+    run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
+    run trainer.tiers 180 tests/trainer.sh "$trainer" tiers dying
+    # The host may touch device memory, which takes a third of the time away: make check looks for that.
+    run cuda.mpi_tiers_device.2 300 env CUDA_STAND_IN_PROTECT=0 \
+        bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
     run checkpoints 300 tests/checkpoints.sh "$build" 1 2 3
-    table mpi_direct 60 3
-    table mpi_states 240 3
+    for np in 3 1; do run "cuda.mpi_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
+    run cuda.mpi_nccl 120 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
     table mpi_tiers 240 2
+    table mpi_states 240 3
+    table mpi_direct 60 3
+    table mpi_zero 240 3 1
+    run example 240 tests/test_example.sh "$build/mlp_zero"
+    run house 120 tests/test_house.sh "$build"
+    run trainer 300 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
+        input_files not_finite unlike disk_full launch
+    table mpi_checkpoint 120 3 1
+    run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
+    run folder 120 tests/folder.sh "$trainer" lock finite
+    run terminal 120 tests/test_terminal.sh "$trainer"
+    run trainer.prompts 180 tests/trainer.sh "$trainer" prompts
+    run signals 120 tests/signals.sh "$trainer"
+    run bench 120 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
+    run tokens 180 tests/test_tokens.sh "$build/make_tokens"
+    run export 120 tests/export.sh "$trainer" trips refused
+    table mpi_good 60 3
+    for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
+        [ -x "$t" ] && [ -f "$t" ] && run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 "$t"
+    done
+    run async_save 60 tests/async_save.sh "$trainer"
+    run gpu_model 60 tests/test_gpu_model.sh
 else
-    table mpi_zero 240 2 4
-    table mpi_checkpoint 240 1 4
-    table mpi_good 120 2
+    table mpi_zero 240 4 2
+    table mpi_tiers 240 3 1
+    table mpi_states 240 2 1
     run checkpoints 300 tests/checkpoints.sh "$build" 1 2
-    table mpi_direct 60 2 4
-    table mpi_states 240 1 2
-    table mpi_tiers 240 1 3
+    table mpi_checkpoint 240 4 1
+    table mpi_direct 60 4 2
+    table mpi_good 120 2
 fi
-for np in 2 3; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
+run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
+run mpi_zero.tcp 120 env TEST_SERVER="127.0.0.1:$(free_port)" \
+    bash -c "on_ranks 2 $build/tests/mpi_zero 'same bits'"
 run mpi_large.3 60 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
-run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
 run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $build/tests/mpi_same"
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
-run mpi_zero.tcp 120 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 2 $build/tests/mpi_zero 'same bits'"
-run mpi_zero.timeout 60 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
-if [ -z "$short" ]; then
-    for np in 1 3; do run "cuda.mpi_device.$np" 300 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
-    run cuda.mpi_tiers_device.2 300 bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
-    run async_save 60 tests/async_save.sh "$trainer"
-    end_lanes one_core waiting
-    # alone, since it looks at what the system has
-    run trainer.memory 120 tests/trainer.sh "$trainer" memory
-else
-    end_lanes programs
-fi
+for np in 3 2; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
+run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
+programs
+wait
+# alone, since it looks at what the system has
+[ -n "$short" ] || run trainer.memory 120 tests/trainer.sh "$trainer" memory
+wait
+
+passed=0 failed=0 skipped=0
+for name in "${names[@]}"; do
+    if read -r p f s <"$logs/$name.sum"; then
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    else
+        failed=$((failed + 1))
+    fi
+done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

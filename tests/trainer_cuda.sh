@@ -9,7 +9,7 @@ trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
 . tests/cases.sh
 export OMP_NUM_THREADS=1
 
-model=(-e l2h2c64v257t16 -b 2 -x 3 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
+model=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 
 # train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in.
 # $through: what starts the trainer.
@@ -206,15 +206,15 @@ need "on one device, with room for one of them: chose '$(level shared)'" [ "$(le
 env=''
 end
 
-deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 1 -v 0)
-tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((28 << 20)):${deep[*]} --comm host"
+deep=(--device cuda --dtype bf16 -e l4h2c64v1024t32 -b 32 -x 1 -v 0)
+tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((18 << 20)):${deep[*]} --comm host"
 same 'same bits where the device has no room for all logits' 2 "$tight -z 0" \
     "$tight -z 3 --prefetch 3 -r 2 --comm-type fp32"
 begin 'the parts of the head follow the size of the device'
 for i in 1 2; do
     need "variant $i: $(head_of same$i)" [ "$(head_of same$i)" = 'logits in 2 parts of 512 rows' ]
 done
-deep=("${deep[@]}" -x 0)
+deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 0 -v 0)
 env="$small CUDA_STAND_IN_MEMORY=$((40 << 20))"
 need 'a larger device: did not run' train large 1 "${deep[@]}"
 need "a larger device: $(head_of large)" [ "$(head_of large)" = 'logits in 1 part of 1024 rows' ]
@@ -352,8 +352,8 @@ end
 sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
 for dtype in fp32 bf16 fp16; do
-    need "$dtype: did not run" train "$dtype" 1 --device cuda --dtype $dtype -e l2h2c64v257t32 -v 0 -s 3 \
-        -g 30 --temperature 0.7
+    need "$dtype: did not run" train "$dtype" 1 --device cuda --dtype $dtype -e l2h2c64v257t32 -x 3 \
+        -v 0 -s 3 -g 30 --temperature 0.7
     need "$dtype: no text" [ -n "$(sampled $dtype)" ]
     need "$dtype: '$(sampled $dtype)', fp32 '$(sampled fp32)'" [ "$(sampled $dtype)" = "$(sampled fp32)" ]
 done
@@ -477,7 +477,7 @@ sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.tx
 refused 'a tuning file that is damaged' 'damaged.txt, line 3: damaged: delete the line' -- \
     --tune "$dir/damaged.txt"
 refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- \
-    --tune "$dir/nowhere/products.txt" -x 0 -v 0
+    -e l1h1c16v257t16 -b 1 --tune "$dir/nowhere/products.txt" -x 0 -v 0
 env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a product of' --
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn

@@ -270,7 +270,7 @@ struct Call {
     bool backward = false;  // over k
 };
 
-enum { TILE = 64 };
+enum { TILE = 32, COLUMNS = 4 };
 
 // out (rows of `inner`, padded to TILE) from op(x): out[o * inner_padded + i] = x[i, o], or x[o, i] with
 // `flip`
@@ -286,15 +286,18 @@ void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t off
     }
 }
 
-// sums (TILE) of one column of the product: a (K, m padded) from the tile's first row on, b (K) b_step apart
-VECTOR void multiply(float *sums, const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t K,
-                     bool backward) {
-    float acc[TILE] = { 0 };
-    for (int64_t i = 0; i < K; i++) {
-        int64_t k = backward ? K - 1 - i : i;
-        float x = b[k * b_step];
-        for (int i = 0; i < TILE; i++) {
-            acc[i] += a[k * a_step + i] * x;
+// sums (COLUMNS, TILE) of columns of the product side by side: a (K, M padded) from the tile's first row on,
+// b (K, N padded) from the first column on
+VECTOR void multiply(float (*sums)[TILE], const float *a, int64_t a_step, const float *b, int64_t b_step,
+                     int64_t K, bool backward) {
+    float acc[COLUMNS][TILE] = {};
+    for (int64_t j = 0; j < K; j++) {
+        int64_t k = backward ? K - 1 - j : j;
+        for (int n = 0; n < COLUMNS; n++) {
+            float x = b[k * b_step + n];
+            for (int i = 0; i < TILE; i++) {
+                acc[n][i] += a[k * a_step + i] * x;
+            }
         }
     }
     memcpy(sums, acc, sizeof acc);
@@ -347,11 +350,13 @@ void compute(const Call &call) {
         for (int64_t m = 0; m < M; m += TILE) {
             float rows[TILE] = { 0 };  // of D, added up over n
             int64_t here = std::min<int64_t>(TILE, M - m);
+            float sums[COLUMNS][TILE];
             for (int64_t n = 0; n < N; n++) {
-                float sums[TILE];
-                multiply(sums, &a[m], a_step, &b[n], b_step, K, call.backward);
+                if (n % COLUMNS == 0) {
+                    multiply(sums, &a[m], a_step, &b[n], b_step, K, call.backward);
+                }
                 for (int64_t i = 0; i < here; i++) {
-                    rows[i] += finish(call, batch, m + i, n, sums[i]);
+                    rows[i] += finish(call, batch, m + i, n, sums[n % COLUMNS][i]);
                 }
             }
             if (has_bgrad(p.desc)) {

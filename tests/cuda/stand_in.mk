@@ -15,11 +15,12 @@ STAND_IN_OBJ      := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_
                      $(wildcard tests/cuda/*.cpp)))
 NCCL_SO           := $(BUILD)/libnccl.so.2
 
-$(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp
+$(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(STAND_IN) -c $< -o $@
 # The plugin loads this library in place of NVIDIA's.
-$(NCCL_SO): tests/cuda/nccl.cpp
-	@mkdir -p $(@D) && echo "  c++  $@"
-	$(Q)$(STAND_IN) -MF $@.d -MT $@ -fPIC -shared $< -o $@
+$(BUILD)/tests/cuda/nccl.o: STAND_IN += -fPIC
+$(NCCL_SO): $(BUILD)/tests/cuda/nccl.o
+	@echo "  link $@"
+	$(Q)$(CXX) $(OPENMP) $(SANFLAGS_$(SAN)) -shared $< -o $@
 $(BUILD)/tests/cuda/test_nccl: $(BUILD)/tests/cuda/nccl.o
