@@ -680,7 +680,8 @@ static void load_one(const char *path, int kind, int format, int untouched) {
     zero_destroy(t.z);
 }
 
-// all: as each kind, and in each format too; else two of them, so that all pairs come.
+// all: as each kind, and every other time in another format; else as one of them, so that every two of ranks,
+// kinds and formats that saved and that load meet.
 static void load_all(int all) {
     struct dirent **list;
     int n = scandir(folder, &list, NULL, alphasort), loaded = 0;
@@ -688,12 +689,13 @@ static void load_all(int all) {
         char path[PATH_BYTES];
         if (strncmp(list[i]->d_name, "np", 2)) continue;
         snprintf(path, sizeof path, "%s/%.60s", folder, list[i]->d_name);
-        for (int k = 0; k < (all ? KINDS : 2); k++) {
-            int kind = (i + 2 * k + checks.ranks) % KINDS;
-            int format = k % 2 ? (i + k) % SETTINGS_COUNT(settings_formats) : -1;
+        const int turn = i / 2 + checks.ranks, first = i + 2 * (turn % 2) + 4 * checks.ranks;
+        for (int k = 0; k < (all ? KINDS : 1); k++) {
+            int kind = (first + k) % KINDS;
+            int format = (turn + k) % 2 ? (i / 4 + checks.ranks + 1) % SETTINGS_COUNT(settings_formats) : -1;
             CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", list[i]->d_name, checks.ranks,
                           matrix[kind].name, format);
-            load_one(path, kind, format, (i + k) % 2);
+            load_one(path, kind, format, (i / 2 + i / 9 + checks.ranks / 2 + k) % 2);
             loaded++;
         }
     }
