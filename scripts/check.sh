@@ -10,7 +10,7 @@ scripts/install_deps.sh check
 . scripts/mpi_env.sh
 mkdir -p build
 failed=0
-kills=${KILLS:-10} kill_saves=${KILL_SAVES:-50} fuzz_seconds=${FUZZ:-30}
+kills=${KILLS:-10} kill_saves=${KILL_SAVES:-50} fuzz_seconds=${FUZZ:-60}
 
 say() {             # STATUS WHAT
     if [ "$1" = 0 ]; then
@@ -95,6 +95,22 @@ disks_and_ranks() {
     try elastic 'a run goes on at other numbers of ranks' timeout 300 tests/elastic.sh $trainer
 }
 
+# ---- libFuzzer, where clang has it. It takes what the tests beside it leave of the processor.
+
+fuzzing() {
+    local clang fuzzer=build/fuzz/tests/fuzz_readers
+    renice -n 19 "$BASHPID" >/dev/null
+    clang=$(command -v clang || command -v clang-14 || echo none)
+    if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        "$clang" -fsanitize=fuzzer,address -x c - -o build/has_fuzzer >build/has_fuzzer.log 2>&1; then
+        try fuzz_build 'build of the readers for libFuzzer' build SAN=fuzz CC="$clang" $fuzzer
+        try fuzz "every reader fuzzed for $fuzz_seconds s" tests/fuzz.sh $fuzzer "$fuzz_seconds"
+    else
+        echo "skip   fuzzing the readers: clang with libFuzzer is missing, on Debian the packages clang and" \
+            "libclang-rt-dev"
+    fi
+}
+
 # What needs no sanitizer, the script for machines with a card among it: its test takes a hundred seconds
 without_sanitizers() {
     analysis
@@ -124,7 +140,8 @@ try asan_folder 'the output folder under ASan and UBSan' \
     timeout 400 tests/folder.sh $trainer logs courses verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
-# These measure seconds, so they run one after the other and beside nothing else.
+# These measure seconds, so they run one after the other; they mostly wait, and what runs beside them yields.
+beside fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
 try multi_node 'the recipes for several machines, on hosts' \
@@ -135,6 +152,7 @@ try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 try kill_saves "$kill_saves ranks killed, half of them while they save, and a loop that survives signals" \
     timeout $((kill_saves * 8 + 200)) tests/kill_saves.sh $trainer "$kill_saves"
+join
 cuda_under_asan() {
     local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)  # the last one makes calls fail
     try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
@@ -148,18 +166,6 @@ beside cuda_under_asan
 
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all
-
-# ---- libFuzzer, where clang has it
-clang=$(command -v clang || command -v clang-14 || echo none)
-fuzzer=build/fuzz/tests/fuzz_readers
-if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
-    "$clang" -fsanitize=fuzzer,address -x c - -o build/has_fuzzer >build/has_fuzzer.log 2>&1; then
-    try fuzz_build 'build of the readers for libFuzzer' build SAN=fuzz CC="$clang" $fuzzer
-    try fuzz "every reader fuzzed for $fuzz_seconds s" tests/fuzz.sh $fuzzer "$fuzz_seconds"
-else
-    echo "skip   fuzzing the readers: clang with libFuzzer is missing, on Debian the packages clang and" \
-        "libclang-rt-dev"
-fi
 
 # ---- TSan. One rank without MPI runs the same threads; Open MPI itself is not built for TSan.
 trainer=build/thread/train_gpt2_zero

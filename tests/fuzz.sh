@@ -17,7 +17,7 @@ trap 'exit 1' INT TERM
 mkdir -p build/fuzz/found
 
 # A seed makes runs alike, though not equal, since they end by the clock.
-limits=(-timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
+limits=(-timeout=30 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
 fuzz() {            # TARGET: the last line is "DONE" if nothing was found
     local known=()
     mkdir -p "$dir/$1/seeds" "$dir/$1/tmp"

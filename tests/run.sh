@@ -70,6 +70,7 @@ one() {
 # run NAME SECONDS COMMAND...: runs it beside others, as soon as there is a place. There are two places more
 # than cores, because about a third of the tests' time is waits.
 places=$(($(nproc) + 2))
+[ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something beside
 run() {
     names+=("$1")
     while [ "$(jobs -rp | wc -l)" -ge "$places" ]; do wait -n; done

@@ -61,6 +61,6 @@ sanitized: $(TRAINER) $(TESTS)
 #? LLMC=folder         make check: a clone of llm.c to build with the plugin; without it one is fetched
 #? KILLS=10            make check: how many ranks are killed and stopped
 #? KILL_SAVES=50       make check: how many ranks are killed, half of them while they save
-#? FUZZ=30             make check: for how many seconds each reader of files is fuzzed
+#? FUZZ=60             make check: for how many seconds each reader of files is fuzzed
 check: deps
 	@$(WITHOUT_FLAGS) scripts/check.sh
