@@ -120,8 +120,9 @@ struct zero {
     int untouched;             // the states are all 0, as zero_create has made them
     int begins_ahead;          // 1: a piece is opened while the one before is updated
     state_part opened[2][STATES];
-    int window;                                     // the one of the two that is opened next
-    schedule schedule;                              // of the uses that read parameters
+    int window;                         // the one of the two that is opened next
+    const update_piece *read_ahead[2];  // what of the two was begun during backward; NULL: nothing
+    schedule schedule;                  // of the uses that read parameters
     int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
 

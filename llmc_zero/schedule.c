@@ -71,11 +71,15 @@ static void order_update(schedule *s) {
     s->update_is_stale = 0;
 }
 
-const int *schedule_begin_update(schedule *s) {
+const int *schedule_update_order(schedule *s) {
     if (s->update_is_stale) order_update(s);
+    return s->update;
+}
+
+const int *schedule_begin_update(schedule *s) {
     s->updating = 1;
     s->updated = 0;
-    return s->update;
+    return schedule_update_order(s);
 }
 
 void schedule_updated(schedule *s) { s->updated++; }
@@ -119,8 +123,7 @@ int schedule_next(schedule_walk *w) {
         turn_to(w, s->is_last ? WALK_UPDATE : WALK_NEXT_PASS);
     }
     if (w->part == WALK_UPDATE) {
-        if (s->update_is_stale) order_update(s);
-        if (w->at < s->n_units) return arrive(w, SCHEDULED_UPDATE, s->update);
+        if (w->at < s->n_units) return arrive(w, SCHEDULED_UPDATE, schedule_update_order(s));
         turn_to(w, WALK_NEXT_PASS);
     }
     w->next_pass = 1;

@@ -45,6 +45,9 @@ int schedule_use(schedule *s, int unit);  // the unit is used now
 // The update begins. Returns its order (n_units), the same on all ranks: that of the last training pass where
 // ranks agree on it, else the table's. It is valid until the next pass begins.
 const int *schedule_begin_update(schedule *s);
+// The same before it begins, as far as is known: the order changes if the pass under way goes on in another
+// one than the last pass.
+const int *schedule_update_order(schedule *s);
 void schedule_updated(schedule *s);  // the next unit in that order is done
 
 // The unit that the next training pass uses first, as far as is known; -1 before the first one.

@@ -283,6 +283,14 @@ static file_buffer *best_buffer(struct state_files *f) {
     return writing;
 }
 
+int state_files_written(struct state_files *f) {
+    int written = 1;
+    pthread_mutex_lock(&f->lock);
+    for (int i = 0; i < f->n_buffers; i++) written &= file_done(f->engine, &f->buffers[i].write);
+    pthread_mutex_unlock(&f->lock);
+    return written;
+}
+
 static int take_buffer(struct state_files *f, file_buffer **out) {
     pthread_mutex_lock(&f->lock);
     file_buffer *b = best_buffer(f);

@@ -49,6 +49,9 @@ int state_files_close(struct state_files *f);
 // Waits for what is being written.
 void state_files_describe(struct state_files *f, zero_file_info *info);
 
+// Returns 1 if nothing is being written from the buffers of the pool.
+int state_files_written(struct state_files *f);
+
 // A part of the parameters is gathered from where it lies.
 void state_files_count_gather(struct state_files *f, int unit);
 

@@ -5,6 +5,7 @@
 #include "update.h"
 #include "internal.h"
 #include "params.h"
+#include "state_file.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,11 +131,11 @@ static void trace_wait(zero *z, const update_piece *piece, double start) {
         trace_add(&z->trace, ZERO_EV_WAIT, piece->range.unit, lane, start);
 }
 
-// Begins to open all states of a piece; its gradients only if they are reduced.
+// Begins to open all states of a piece that were not begun; its gradients only if they are reduced.
 static int begin_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
-        if (what != ZERO_GRADIENT || is_reduced(z, piece->range.unit))
+        if (!parts[what].of && (what != ZERO_GRADIENT || is_reduced(z, piece->range.unit)))
             ZERO_TRY(begin_state(z, what, piece, parts));
     trace_wait(z, piece, start);
     return 0;
@@ -199,15 +200,14 @@ static int copy_after_reduction(zero *z, int unit) {
     return z->device.f->order(&z->device, DOWN, reduced);
 }
 
-// The unit's AdamW. Where pieces are begun ahead, the task before has begun the first one if it knew of this
-// unit.
+// The unit's AdamW. Where pieces are begun ahead, backward or the task before has begun the first one, if it
+// knew of this unit.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
     if (z->across) ZERO_TRY(copy_after_reduction(z, k->index));
-    if (z->begins_ahead && !z->opened[z->window][ZERO_MOMENT1].of)
-        ZERO_TRY(begin_piece(z, &z->pieces[u->first_piece], z->opened[z->window]));
+    if (z->begins_ahead) ZERO_TRY(begin_piece(z, &z->pieces[u->first_piece], z->opened[z->window]));
     for (int i = 0; i < u->n_pieces; i++) {
         const update_piece *piece = &z->pieces[u->first_piece + i];
         ZERO_TRY(z->begins_ahead ? update_ahead(z, piece, piece_after(z, i)) : update_alone(z, piece));
@@ -247,6 +247,61 @@ int update_publish(zero *z) {
     return 0;
 }
 
+// -------- what is updated first is read during backward
+//
+// Nothing may be updated before the norm is known. But the buffers are free then, and the disk has only
+// parameters to read. Only the states' own bytes are read: gradients follow when the update begins.
+
+static void drop_read_ahead(zero *z) {
+    for (int i = 0; i < 2; i++) {
+        if (z->read_ahead[i]) state_close_after(ZERO_ERR_MISUSE, z->opened[i], STATES);
+        z->read_ahead[i] = NULL;
+    }
+}
+
+void update_discard(zero *z) { drop_read_ahead(z); }
+
+// The first two pieces of the update, by this order of units; NULL: there are fewer.
+static void first_pieces(const zero *z, const int *order, const update_piece *first[2]) {
+    int n = 0;
+    first[0] = first[1] = NULL;
+    for (int i = 0; i < z->layout.n_units && n < 2; i++) {
+        const unit_state *u = &z->units[order[i]];
+        for (int k = 0; k < u->n_pieces && n < 2; k++) first[n++] = &z->pieces[u->first_piece + k];
+    }
+}
+
+static int begin_files_of(zero *z, const update_piece *piece, state_part parts[STATES]) {
+    for (int what = 0; what < ZERO_GRADIENT; what++)
+        if (z->states[what].files) ZERO_TRY(begin_state(z, what, piece, parts));
+    return 0;
+}
+
+// The last update has ended, its writes too, and the last micro-batch's forward pass.
+static int may_read_ahead(zero *z) {
+    const int last = z->update_order[z->layout.n_units - 1], is_last = z->micro == z->micro_of - 1;
+    if (!z->files || !is_last || z->forward_left || z->config.debug.naive) return 0;
+    return tasks_have_run(&z->tasks, &z->units[last].adamw) && state_files_written(z->files);
+}
+
+// One piece at a time, since backward waits for parameters that are read behind it.
+static int read_ahead(zero *z) {
+    const update_piece *first[2];
+    const int at = z->read_ahead[z->window] ? !z->window : z->window;
+    if (z->read_ahead[at] || !may_read_ahead(z)) return 0;
+    first_pieces(z, schedule_update_order(&z->schedule), first);
+    z->read_ahead[at] = first[at != z->window];
+    return z->read_ahead[at] ? begin_files_of(z, z->read_ahead[at], z->opened[at]) : 0;
+}
+
+// The update's order is settled. What was read for another one is dropped.
+static void take_read_ahead(zero *z) {
+    const update_piece *first[2], *one = z->read_ahead[z->window], *two = z->read_ahead[!z->window];
+    first_pieces(z, z->update_order, first);
+    if ((one && one != first[0]) || (two && two != first[1])) drop_read_ahead(z);
+    z->read_ahead[0] = z->read_ahead[1] = NULL;
+}
+
 // -------- the order of the units
 
 // The last update has ended, and is published. What follows is not written while a unit is updated.
@@ -281,7 +336,8 @@ static int submit_early(zero *z, int unit, const bucket_state *b) {
 int update_during_backward(zero *z) {
     const int has_own_lane = z->units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (!z->promised.t || z->forward_left || !has_own_lane || may_be_delayed) return 0;
+    if (z->forward_left || !has_own_lane || may_be_delayed) return 0;
+    if (!z->promised.t) return read_ahead(z);
     while (z->update_early < z->layout.n_units && !has_enough(z)) {
         const int unit = z->layout.n_units - 1 - z->update_early;
         const bucket_state *b = &z->buckets[z->layout.units[unit].bucket];
@@ -320,6 +376,7 @@ static int update_now(zero *z) {
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0, at = z->update_early; i < n; i++)
         if (!z->units[order[i]].updated_early) z->update_order[at++] = order[i];
+    if (!z->update_early) take_read_ahead(z);
     __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
     for (int i = 0; i < n; i++) {
         task *adamw = &z->units[order[i]].adamw;

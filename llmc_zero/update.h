@@ -5,8 +5,11 @@
 
 int update_create(zero *z);
 void update_free(zero *z);
-// After each backward use: submits what can be updated already, if the step's end is promised.
+// After each backward use: submits what can be updated already, if the step's end is promised. Else begins to
+// read what is updated first.
 int update_during_backward(zero *z);
+// The step ends without an update.
+void update_discard(zero *z);
 // What the last update has made becomes the parameters, if it was delayed.
 int update_publish(zero *z);
 // What has a thread may still be under way when it returns.

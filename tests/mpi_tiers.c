@@ -11,6 +11,7 @@
 #include "faults.h"
 #include "lanes.h"
 #include "settings.h"
+#include "../llmc_zero/internal.h"
 
 typedef struct {
     const char *name;
@@ -145,6 +146,72 @@ static void check_all_traffic(void) {
                     if (settings_chosen(i + stage + m + delayed, 2))
                         check_traffic(&mixtures[i], stage, settings_micro_batches[m], delayed);
             }
+}
+
+// -------- states are read during backward
+
+static int pieces_read_ahead(const zero *z) {
+    return (z->read_ahead[0] != NULL) + (z->read_ahead[1] != NULL);
+}
+
+// Two steps, one that is skipped, new values, and two more steps. early: the disk has finished when backward
+// begins, so that the first two pieces of the update are read during backward.
+static void hash_with_skipped_step(const zero_config *c, int early, char hash[17]) {
+    toy t;
+    MUST(toy_create(&t, c, NULL));
+    for (int step = 1; step <= 5; step++) {
+        zero_file_info files;
+        const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
+        MUST(toy_forward_pass(&t, 0, 1));
+        zero_get_files(t.z, &files);
+        CHECK(pieces_read_ahead(t.z) == 0);
+        MUST(toy_backward_pass(&t));
+        CHECK(pieces_read_ahead(t.z) == 2 * early);
+        MUST(zero_reduce(t.z, NULL));
+        MUST(step == 3 ? zero_discard(t.z) : zero_update(t.z, &h));
+        CHECK(pieces_read_ahead(t.z) == 0);
+        if (step == 3) MUST(toy_set_initial(&t));
+    }
+    MUST(zero_hash(t.z, 1, hash));
+    zero_destroy(t.z);
+}
+
+// A step is given up after its backward pass, and the next one uses the units in another order: what was read
+// is not what is updated first.
+static void hash_with_another_order(const zero_config *c, int early, char hash[17]) {
+    static const int order[] = { 1, 0, 4, 2, 3, 0 };
+    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 2 };
+    zero_file_info files;
+    toy t;
+    MUST(toy_create(&t, c, NULL));
+    MUST(toy_step(&t, 1, 1, NULL));
+    MUST(toy_forward_pass(&t, 0, 1));
+    zero_get_files(t.z, &files);
+    MUST(toy_backward_pass(&t));
+    CHECK(pieces_read_ahead(t.z) == 2 * early);
+    MUST(zero_begin_train(t.z, 0, 1));
+    MUST(toy_start(&t, 0.3f));
+    for (int i = 0; i < SETTINGS_COUNT(order); i++) MUST(toy_forward(&t, order[i]));
+    MUST(toy_backward_pass(&t));
+    MUST(zero_step(t.z, &h, NULL));
+    MUST(zero_hash(t.z, 1, hash));
+    zero_destroy(t.z);
+}
+
+static void check_read_ahead(void) {
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++) {
+        zero_config c = settings_config(&settings_paths[4], &settings_formats[f], 1, &settings_variations[0]);
+        char want[17], want_of_another[17], hash[17];
+        if (settings_formats[f].dtype == ZERO_F16) continue;
+        CHECK_SETTING("states are read during backward, %s", settings_formats[f].name);
+        hash_with_skipped_step(&c, 0, want);
+        hash_with_another_order(&c, 0, want_of_another);
+        c = config_of(&mixtures[13], &settings_paths[4], &settings_formats[f], 1, &settings_variations[0]);
+        hash_with_skipped_step(&c, 1, hash);
+        CHECK(!strcmp(hash, want));
+        hash_with_another_order(&c, 1, hash);
+        CHECK(!strcmp(hash, want_of_another));
+    }
 }
 
 // -------- the update begins during backward
@@ -293,6 +360,7 @@ int main(int argc, char **argv) {
     outcome_begin("tiers");
     check_same_bits();
     check_all_traffic();
+    check_read_ahead();
     check_early();
     check_early_overlaps();
     check_delayed();

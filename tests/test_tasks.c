@@ -351,7 +351,7 @@ static int waits(task_lane who, int unit) {
 static void traced_waits(void **state) {
     (void)state;
     alarm(HANGS_AFTER_S);
-    assert_int_equal(trace_init(&tr, 16, &m,
+    assert_int_equal(trace_open(&tr, 16, &device_host, &m,
                                 &(memory_request){ ZERO_WORKING, "trace", ZERO_DEVICE,
                                                    16 * sizeof(zero_event), 1, 0 }),
                      0);
