@@ -39,6 +39,8 @@ typedef struct {
     // the update (update.c)
     int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
     int updated_early;          // in this step: its task was submitted during backward
+    char *put_to;      // stage 3: the update also puts this rank's new parameters there; NULL: nowhere
+    int64_t put_from;  // it did so from this element of the part on
     task adamw;
     task publish;  // of a delayed update: the parameters become what the last update made
 } unit_state;

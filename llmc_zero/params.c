@@ -25,20 +25,82 @@ static char *own_place(const zero *z, int unit) {
 
 // Stage 3 sends this rank's shard, which may be read straight to its place in the gathered unit. Stages 1 and
 // 2 complete the unit in place.
-static int begin_source(zero *z, int unit) {
+static int begin_source(zero *z, int unit, int64_t elems) {
     state *params = &z->states[ZERO_PARAM];
     unit_state *u = &z->units[unit];
-    const state_range all = state_all(params, unit, state_held(params));
+    state_range r = state_all(params, unit, state_held(params));
     if (!params->sharded)
-        return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_CHANGE, NULL);
-    if (params->files) state_files_count_gather(params->files, unit);
-    return state_begin(&u->source, params, z->comm.gather_stream, all, STATE_READ, own_place(z, unit));
+        return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_CHANGE, NULL);
+    r.elems = elems;
+    return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_READ, own_place(z, unit));
+}
+
+// -------- new parameters go from the update to a gather
+//
+// Forward follows closely behind the update. What AdamW has in memory is not read from the file that it is
+// being written to: once a gather is submitted, the update puts this rank's new parameters into the gathered
+// unit too. The gather, which comes after the update, reads only the pieces before those.
+
+static int may_be_put(const zero *z, int unit) {
+    const state *params = &z->states[ZERO_PARAM];
+    return params->files && params->sharded && !z->device.asynchronous && !z->delays &&
+           state_files_has(params, unit);
+}
+
+static void put_to(unit_state *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
+
+void params_before_update(zero *z, int unit) {
+    unit_state *u = &z->units[unit];
+    u->put_from = z->layout.units[unit].shard;
+    put_to(u, NULL);
+    if (unit != schedule_first_use(&z->schedule) || !z->own_params[unit] || !z->config.prefetch) return;
+    if (!may_be_put(z, unit)) return;
+    u->gather_to = z->own_params[unit];
+    put_to(u, own_place(z, unit));
+}
+
+void params_put(zero *z, const state_part *p) {
+    unit_state *u = &z->units[p->range.unit];
+    const size_t size = dtype_bytes(p->of->dtype);
+    char *to = __atomic_load_n(&u->put_to, __ATOMIC_ACQUIRE);
+    if (!to) return;
+    memcpy(to + p->range.from * size, p->at, p->range.elems * size);
+    if (p->range.from < u->put_from) u->put_from = p->range.from;
+}
+
+// The update of the unit has run. Begins to read what it has not put there.
+static int64_t elems_left(const zero *z, int unit) {
+    const unit_state *u = &z->units[unit];
+    return u->put_to ? u->put_from : z->layout.units[unit].shard;
+}
+
+static int begin_rest(zero *z, int unit) {
+    const int64_t left = elems_left(z, unit);
+    return left ? begin_source(z, unit, left) : 0;
+}
+
+static void count_source(zero *z, int unit) {
+    const state *params = &z->states[ZERO_PARAM];
+    if (params->files && params->sharded)
+        state_files_count_gather(params, (state_range){ unit, params->rank, 0, elems_left(z, unit) });
 }
 
 // What lies on the host's side of the bus is fetched before it is gathered.
 static int is_fetched(const zero *z, int unit) {
     const state *params = &z->states[ZERO_PARAM];
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
+}
+
+// Where the update has put all of it, there is no source.
+static int use_source(zero *z, unit_state *u, comm_piece *piece) {
+    if (!u->source.of) {
+        piece->shard = own_place(z, (int)(u - z->units));
+        return 0;
+    }
+    ZERO_TRY(state_ready(&u->source));
+    piece->shard = state_own(&u->source);
+    if (!piece->full) piece->full = u->source.at;
+    return 0;
 }
 
 static int run_gather(void *ctx, task *k) {
@@ -49,10 +111,10 @@ static int run_gather(void *ctx, task *k) {
     if (is_fetched(z, k->index)) {
         piece.shard = own_place(z, k->index);
     } else {
-        if (!u->source.of) ZERO_TRY(begin_source(z, k->index));
-        ZERO_TRY(state_ready(&u->source));
-        piece.shard = state_own(&u->source);
-        if (!piece.full) piece.full = u->source.at;
+        if (!u->source.of) ZERO_TRY(begin_rest(z, k->index));
+        ZERO_TRY(use_source(z, u, &piece));
+        count_source(z, k->index);
+        put_to(u, NULL);
     }
     const int64_t size = dtype_bytes(z->config.numbers.dtype);
     int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, size);
@@ -83,7 +145,7 @@ static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
     state_part parts[2] = { 0 };
     state_range left = state_all(&z->states[ZERO_PARAM], k->index, z->net.rank);
-    if (z->states[ZERO_PARAM].files) state_files_count_gather(z->files, k->index);
+    if (z->states[ZERO_PARAM].files) state_files_count_gather(&z->states[ZERO_PARAM], left);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
         rc = begin_fetch(z, &parts[!i], k->stream, &left);
@@ -103,7 +165,10 @@ static int submit_gather(zero *z, unit_state *u, comm_use use) {
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
     // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
-    if (tasks_have_run(&z->tasks, changed)) (void)begin_source(z, (int)(u - z->units));
+    if (tasks_have_run(&z->tasks, changed))
+        (void)begin_rest(z, (int)(u - z->units));
+    else if (may_be_put(z, (int)(u - z->units)))
+        put_to(u, own_place(z, (int)(u - z->units)));
     return tasks_submit(&z->tasks, &u->gather, AFTER(changed, &z->tasks.trainer));
 }
 

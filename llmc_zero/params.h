@@ -19,6 +19,10 @@ int params_drop_all(zero *z);
 int params_begin_pass(zero *z);
 // Parameters in the range become the rounded masters. d: where both are opened, for `on`.
 int params_round(zero *z, device *d, device_stream on, state_range r);
+// The unit's AdamW is going to be submitted.
+void params_before_update(zero *z, int unit);
+// A piece's new parameters, opened by the processor, are there: gathers need not read them.
+void params_put(zero *z, const state_part *p);
 // The unit's AdamW is done or queued, so it may be gathered.
 int params_updated(zero *z, int unit);
 

@@ -87,6 +87,7 @@ struct state_files {
     file_buffer *sums;                // (n_units) where a unit's gradients are reduced
     int halves;                       // that these take turns in
     int64_t from_memory, from_files;  // parts of parameters that were gathered
+    int64_t not_read;                 // bytes of them
 };
 
 // A part begins in its file as far behind a page's beginning as it does in the gathered unit. So it can be
@@ -265,7 +266,8 @@ void state_files_describe(struct state_files *f, zero_file_info *info) {
                               .written = count.bytes_written,
                               .waited_s = count.waited_s,
                               .gathers_from_memory = f->from_memory,
-                              .gathers_from_files = f->from_files };
+                              .gathers_from_files = f->from_files,
+                              .not_read = f->not_read };
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -419,10 +421,18 @@ static const state_store in_files = {
     .reuses = 1,
 };
 
-void state_files_count_gather(struct state_files *f, int unit) {
-    const int in_memory = !f->units[ZERO_PARAM * f->n_units + unit].away;
+int state_files_has(const state *s, int unit) { return unit_of(s, unit)->away > 0; }
+
+void state_files_count_gather(const state *s, state_range read) {
+    struct state_files *f = s->files;
+    const state_range all = state_all(s, read.unit, s->rank);
+    const size_t size = dtype_bytes(s->dtype);
+    const int in_memory = !state_files_has(s, read.unit);
     pthread_mutex_lock(&f->lock);
     *(in_memory ? &f->from_memory : &f->from_files) += 1;
+    if (!in_memory && read.elems < all.elems)
+        f->not_read += state_file_bytes(s->layout, s->rank, size, all) -
+                       (read.elems ? state_file_bytes(s->layout, s->rank, size, read) : 0);
     pthread_mutex_unlock(&f->lock);
 }
 

@@ -52,8 +52,11 @@ void state_files_describe(struct state_files *f, zero_file_info *info);
 // Returns 1 if nothing is being written from the buffers of the pool.
 int state_files_written(struct state_files *f);
 
-// A part of the parameters is gathered from where it lies.
-void state_files_count_gather(struct state_files *f, int unit);
+// A part of the parameters is gathered from where it lies. read: what of it is read there; the rest was not
+// written yet when it was needed.
+void state_files_count_gather(const state *s, state_range read);
+// 1: this rank's part of the unit lies in the files.
+int state_files_has(const state *s, int unit);
 
 // From now on state `number` of these files is opened through them. Before it is created.
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);

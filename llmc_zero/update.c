@@ -163,7 +163,9 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
         .g_type = grad_type(z),
         .low_type = z->config.numbers.dtype,
     };
-    return d->f->adamw(d, piece->on, &z->adamw, &a, &piece->table);
+    ZERO_TRY(d->f->adamw(d, piece->on, &z->adamw, &a, &piece->table));
+    if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
+    return 0;
 }
 
 // The piece that is updated after piece i of the unit at z->update_at; NULL: none is known yet.
@@ -327,6 +329,7 @@ static int submit_early(zero *z, int unit, const bucket_state *b) {
     if (!z->update_early) ZERO_TRY(begin_update(z, &z->promised, 1));
     z->update_order[z->update_early++] = unit;
     z->units[unit].updated_early = 1;
+    z->units[unit].put_from = z->layout.units[unit].shard;
     __atomic_store_n(&z->update_known, z->update_early, __ATOMIC_RELEASE);
     return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&b->reduce));
 }
@@ -380,8 +383,10 @@ static int update_now(zero *z) {
     __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
     for (int i = 0; i < n; i++) {
         task *adamw = &z->units[order[i]].adamw;
-        if (!z->units[order[i]].updated_early)
+        if (!z->units[order[i]].updated_early) {
+            params_before_update(z, order[i]);
             ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
+        }
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, order[i]));
     }

@@ -73,6 +73,7 @@ typedef struct {
     // How often this rank's part of a unit was in memory when it was gathered (offload.params_in_host), and
     // how often not.
     int64_t gathers_from_memory, gathers_from_files;
+    int64_t not_read;  // bytes that gathers from files got from the update instead, while it wrote them
     int64_t copied_down, copied_up;  // bytes of states, from a CUDA device to the host and back
 } zero_file_info;
 // Writes to *f what this rank has moved of states that lie in files on NVMe or, beside a CUDA device, in host
@@ -104,7 +105,8 @@ typedef struct {
     // config.micro_batches, ZERO_FOR_EVAL in one forward pass; and what of it goes to other nodes. Padding
     // is included. With inference, units used more than once are sent in the first pass only, and left out.
     zero_traffic traffic, traffic_between_nodes;
-    int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe
+    int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe; what is
+                                      // read may be less, see zero_file_info.not_read
     int64_t copied_down, copied_up;  // bytes of states that it copies from a CUDA device to the host and back
 } zero_plan_info;
 

@@ -90,10 +90,13 @@ static void check_traffic(const mixture *m, int stage, int micro_batches, int de
     }
     zero_get_files(t.z, &after);
     zero_get_plan(t.z, &plan);
-    CHECK(after.read - before.read == plan.file_read);
+    CHECK(after.read - before.read + after.not_read - before.not_read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
     const trace_lanes lanes = lanes_of(t.z);
+    plan.file_read -= after.not_read - before.not_read;
     check_lanes(&lanes_before, &lanes, &plan);
+    const int puts = m->params == ZERO_NVME && !m->in_host && c.prefetch && !delayed;
+    CHECK(!puts || after.not_read > before.not_read);
     const int some_in_memory = m->params == ZERO_NVME && m->in_host > 0;
     CHECK((after.gathers_from_memory > 0) == some_in_memory);
     CHECK((after.gathers_from_files > 0) == (m->params == ZERO_NVME));

@@ -177,7 +177,7 @@ static void check_traffic(const mixture *m, int stage, int format, int micro_bat
     CHECK(after.copied_down - before.copied_down == plan.copied_down);
     CHECK(after.copied_up - before.copied_up == plan.copied_up);
     CHECK(plan.copied_down + plan.copied_up > 0);
-    CHECK(after.read - before.read == plan.file_read);
+    CHECK(after.read - before.read + after.not_read - before.not_read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
     const trace_lanes lanes = lanes_of(t.z);
     check_lanes(&lanes_before, &lanes, &plan);
