@@ -586,6 +586,8 @@ static void fail_behind(int rank, void *ctx) {
     if (rank == 0) {
         o[0].rc = net_exchange(&c, EXCHANGE_GATHER, unit_7, 0, b.send, b.receive, MANY);
         snprintf(o[0].sentence, sizeof o[0].sentence, "%s", zero_last_error());
+        net_close(&c, 0);
+        free_buffers(&b, 2);
         return;
     }
     nap(0.3);  // by now rank 0's bytes are here

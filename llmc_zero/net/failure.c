@@ -61,7 +61,7 @@ int failure_seen(const net *n, net_use use, exchange_kind x) {
 // 1: the lock is taken, and what the others have said is known. Not where a launcher ends all ranks, nor
 // while another thread is in an exchange: that one sees it.
 static int look_around(net *n) {
-    if (!n->f || n->f->watched || pthread_mutex_trylock(&n->lock)) return 0;
+    if (!n->f || n->f->end || pthread_mutex_trylock(&n->lock)) return 0;
     n->f->look(n);
     return 1;
 }
@@ -221,7 +221,7 @@ void net_close(net *n, int clean) {
         pthread_mutex_lock(&n->lock);
         if (!clean || n->failed)
             tell_end(n, 1);
-        else if (!n->f->watched)
+        else if (!n->f->end)
             tell_all(n, &(net_note){ .kind = NOTE_GOODBYE });
         n->f->close(n, clean);
         pthread_mutex_unlock(&n->lock);

@@ -215,7 +215,6 @@ static const net_functions mpi_functions = {
     .abandon = mpi_abandon,
     .tell = mpi_tell,
     .look = mpi_look,
-    .watched = 1,
     .end = mpi_end,
     .close = mpi_close,
 };

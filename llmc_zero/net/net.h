@@ -52,9 +52,9 @@ typedef struct {
     void (*tell)(net *n, const net_note *note);  // starts to send it to all who are there
     int (*telling)(const net *n);                // a note is still on its way; NULL: it never is
     void (*look)(net *n);                        // takes the notes that have come, into peers
-    int watched;                                 // 1: a launcher ends all ranks when one dies; else ranks
-                                                 // look after each other, from any thread
-    void (*end)(net *n, int status);             // ends all ranks; NULL: each ends by itself
+    // Ends all ranks, as a launcher does when one dies. NULL: each ends by itself, and ranks look after each
+    // other, from any thread.
+    void (*end)(net *n, int status);
     void (*close)(net *n, int clean);
 } net_functions;
 
