@@ -81,8 +81,10 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     int fd;
     do fd = net_connect(to, until);
     while (door_is_full(fd) && door_drop_first(&m->door));
+    int rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
     m->contacts[r] = (contact){ .fd = fd, .state = CALLED, .rank = r };
-    return fd < 0 ? fd : net_tune(fd, m->s->silence_s);
+    if (rc) contact_close(&m->contacts[r]);
+    return rc;
 }
 
 static void call_lower(meeting *m, int r) {
@@ -108,7 +110,7 @@ static const char *why_not_0(int error) {
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
     const char *why = why_not_0(error);
-    int is_wrong = error == -EBADMSG || error == -EACCES, is_met = m->contacts[r].state >= MET;
+    int is_wrong = why || error == -EBADMSG, is_met = m->contacts[r].state >= MET;
     contact_close(&m->contacts[r]);
     if (r && !is_met && !is_wrong && clock_now() < m->meet_by)
         call_lower(m, r);
