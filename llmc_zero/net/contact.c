@@ -17,7 +17,7 @@ static secret key_of(const party *p, int from, int to, nonce of_from, nonce of_t
     return secret_add(p->secret, &all, sizeof all);
 }
 
-static void make_keys(const party *p, contact *c, int other, nonce theirs) {
+void contact_make_keys(const party *p, contact *c, int other, nonce theirs) {
     c->out = key_of(p, p->rank, other, c->nonce, theirs);
     c->in = key_of(p, other, p->rank, theirs, c->nonce);
 }
@@ -68,7 +68,7 @@ static int answer(party *p, contact *c) {
     const head *h = &p->in.h;
     if (h->kind != CHALLENGE || h->bytes) return -EPROTO;
     if (secret_draw(&c->nonce, sizeof c->nonce)) return -EIO;
-    make_keys(p, c, c->rank, h->nonce);
+    contact_make_keys(p, c, c->rank, h->nonce);
     c->state = ANSWERED;
     return 0;
 }
@@ -93,8 +93,9 @@ int contact_hear(party *p, contact *c, double until) {
     int is_seat = in->h.kind == HELLO && in->h.bytes == sizeof(seat) - sizeof(head);
     if (in->h.kind == NO_KEY) return -EACCES;
     if (c->state == CALLED) return answer(p, c);
+    if (in->h.kind < HELLO) return -EBADMSG;
     if ((in->h.kind == HELLO || c->state == CHALLENGED) && !is_seat) return -EBADMSG;
-    if (c->state == CHALLENGED) make_keys(p, c, in->seat.rank, in->h.nonce);
+    if (c->state == CHALLENGED) contact_make_keys(p, c, in->seat.rank, in->h.nonce);
     if (!is_sealed(&in->h, c->in)) return -EACCES;
     if (!is_seat) {
         zero_plain(in->words.text, sizeof in->words.text);

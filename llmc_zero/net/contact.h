@@ -72,6 +72,7 @@ int contact_challenge(const party *p, contact *c);
 // printed. EPROTO: the other side is another program. EPROTONOSUPPORT: it is another version of this one.
 // EACCES: one side does not know the other's secret. EBADMSG: no rank sends this.
 int contact_hear(party *p, contact *c, double until);
+void contact_make_keys(const party *p, contact *c, int other, nonce theirs);  // both nonces are known
 void contact_close(contact *c);
 
 #endif
