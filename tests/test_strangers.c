@@ -495,30 +495,44 @@ static void flood_at_another_rank(void **state) {
     }
 }
 
-// Rank 1's part is played here too: it drops rank 2 once, as a flood of strangers might.
+// Rank 1's part is played here too. First it drops rank 2 once, as a flood of strangers might; then another
+// program has taken its port.
 static void called_again(void **state) {
     (void)state;
-    seat hello[2], one = seat_of(1, 3);
-    secret c[2];
-    int port_of_1 = free_port(), listener = net_listen(port, 4), listener_1 = net_listen(port_of_1, 4);
-    plan_ranks(3, right_key, 3);
-    start(2, 3);
-    int fd = receive_rank(listener, right_key, 0, &hello[0], &c[0]);
-    one.port = port_of_1;
-    one.at.v4.sin_port = htons((uint16_t)port_of_1);
-    tell(fd, &c[0], one);
-    tell(fd, &c[0], seat_of(0, 3));
-    assert_int_equal(net_wait(listener_1, POLLIN, now() + 3), 0);
-    close(net_accept(listener_1));
-    int again = receive_rank(listener_1, right_key, 1, &hello[1], &c[1]);
-    tell(again, &c[1], one);
-    report(fd, &c[0], "");
-    assert_int_equal(end_children(3, 5), 0);
-    if (o[2].rc) fail_msg("rank 2: %s", o[2].sentence);
-    close(fd);
-    close(again);
-    close(listener);
-    close(listener_1);
+    for (int is_program = 0; is_program < 2; is_program++) {
+        seat hello[2], one = seat_of(1, 3);
+        secret c[2];
+        fresh(NULL);
+        int port_of_1 = free_port(), listener = net_listen(port, 4), listener_1 = net_listen(port_of_1, 4);
+        plan_ranks(3, right_key, 3);
+        start(2, 3);
+        int fd = receive_rank(listener, right_key, 0, &hello[0], &c[0]);
+        one.port = port_of_1;
+        one.at.v4.sin_port = htons((uint16_t)port_of_1);
+        tell(fd, &c[0], one);
+        tell(fd, &c[0], seat_of(0, 3));
+        assert_int_equal(net_wait(listener_1, POLLIN, now() + 3), 0);
+        int at_1 = net_accept(listener_1);
+        assert_true(at_1 >= 0);
+        if (is_program) {
+            assert_true(send_all(at_1, "SSH-2.0-x\r\n", 11));
+        } else {
+            close(at_1);
+            at_1 = receive_rank(listener_1, right_key, 1, &hello[1], &c[1]);
+            tell(at_1, &c[1], one);
+            report(fd, &c[0], "");
+        }
+        assert_int_equal(net_read(fd, &hello[0], sizeof(head), now() + 2), 0);  // rank 2 reports
+        close(fd);
+        assert_int_equal(end_children(3, 5), 0);
+        if (is_program)
+            says(2, "rank 1 (host evil pid 4711) has ended while the ranks were connecting (it sent what no");
+        else if (o[2].rc)
+            fail_msg("rank 2: %s", o[2].sentence);
+        close(at_1);
+        close(listener);
+        close(listener_1);
+    }
 }
 
 // Who overhears how rank 2 greets rank 1, at an address that rank 2 takes for rank 1's, cannot use a copy at
