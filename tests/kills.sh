@@ -14,7 +14,7 @@ echo "seed $seed"
 
 limit=3 start_limit=13          # of a collective; of MPI's own start
 collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
-host=$(hostname)
+host=$(hostname) when='(checkpoint of )?step [0-9]+'
 small=(-e l2h2c32v257t32 -n 20 -nk 3) large=(-e l1h4c640v257t32)    # large enough for direct reads
 common=(--device cpu --dtype fp32 -i data/stories_train.bin -j data/stories_val.bin -b 1 -u 0 -v 0 -s 0 -k \
     constant --threads 1
@@ -111,7 +111,7 @@ one() {
 await_end() { local i; for ((i = 0; i < 40; i++)); do nothing_runs && return 0; sleep 0.05; done; return 1; }
 
 says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed it first, by a direct read
-    local gone="^train_gpt2_zero: step [0-9]+: .* rank $1 \(host $host\) in ($collective): it is gone\$"
+    local gone="^train_gpt2_zero: $when: .* rank $1 \(host $host\) in ($collective): it is gone\$"
     case $(messages) in
         0) need 'no notice of mpirun' grep \
             -aqE "process rank $1 with PID [0-9]+ on node $host exited on signal 9" "$dir/screen" ;;
@@ -124,7 +124,7 @@ says_STOP() {
     need "$(messages) messages of the trainer" [ "$(messages)" = 1 ]
     if grep -aq '^step ' "$dir/screen"; then
         need 'the message does not say when, who, and what for' grep -aqE \
-            "^train_gpt2_zero: step [0-9]+: rank $others \(host $host\) waited $limit s in ($collective) "\
+            "^train_gpt2_zero: $when: rank $others \(host $host\) waited $limit s in ($collective) "\
 "for rank $1 \(host $host\): " "$dir/screen"
     else        # MPI does not say who has not come to its start
         need 'the message does not say who waited' grep \
