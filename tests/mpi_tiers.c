@@ -132,7 +132,7 @@ static void check_same_bits(void) {
                 want = outcome_of(&c, 0, NULL);
                 for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
                     if (!fits_stage(&mixtures[i], path->stage)) continue;
-                    if (!settings_chosen(f + m + i + checks.ranks, 2)) continue;
+                    if (!settings_chosen(f + m + p + i + checks.ranks, 3)) continue;
                     int v = turn++ % SETTINGS_COUNT(settings_variations);
                     check_mixture(&mixtures[i], path, &settings_formats[f], micro_batches,
                                   &settings_variations[v], turn % 2, &want);

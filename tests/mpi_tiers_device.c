@@ -340,12 +340,14 @@ static void check_delayed(void) {
             if (format->no_master) continue;
             const delayed_outcome want =
                 delayed_wanted(settings_config(path, format, micro_batches, &settings_variations[0]));
-            for (int i = 0; i < SETTINGS_COUNT(mixtures); i++, turn++) {
+            for (int i = 0; i < SETTINGS_COUNT(mixtures); i++) {
                 const mixture *m = &mixtures[i];
+                if (!is_possible(m, stage) || !m->optimizer) continue;
+                if (!settings_chosen(f + stage + i + checks.ranks, 2)) continue;
+                turn++;
                 const manner *how = &manners[turn % SETTINGS_COUNT(manners)];
                 const settings_variation *v =
                     &settings_variations[turn % SETTINGS_COUNT(settings_variations)];
-                if (!is_possible(m, stage) || !m->optimizer) continue;
                 CHECK_SETTING("delayed, %s: stage %d, %s, %d micro-batches, %s, %s, %s stream", m->name,
                               stage, format->name, micro_batches, v->name, how->mode,
                               how->own_stream ? "own" : "default");
