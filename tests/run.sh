@@ -31,16 +31,19 @@ build=$1 trainer=$2 short=${3:-}
 # Ranks of several tests share the processor: none is bound to a core, and one that waits yields its core.
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 logs=$build/logs; mkdir -p "$logs"
-rm -f "$logs"/*.sum
+rm -f "$logs"/*.sum "$logs"/*.pid
 names=()
-trap 'exit 1' INT TERM
+trap 'kill $(cat "$logs"/*.pid) 2>/dev/null; exit 1' INT TERM
 
 # one NAME SECONDS COMMAND...: runs it. Prints a line about it, with the processor's time, which says how much
 # of the time it waited; and its output only if it failed.
 one() {
     local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status used
     shift 2
-    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null; status=$?
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    echo $! >"$logs/$name.pid"
+    wait $!; status=$?
+    rm "$logs/$name.pid"
     # our own closing line, or cmocka's
     read -r p f s < <(awk '
         match($0, /[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/) {
@@ -59,8 +62,9 @@ one() {
         echo "FAILED $name (status $status, $((SECONDS - start)) s); the end of $log:"
         tail -n 25 "$log" | sed 's/^/    /'
     else
-        used=$(times |
-            awk 'NR == 2 { split($1 $2, t, /[ms]/); printf "%.0f", 60 * (t[1] + t[3]) + t[2] + t[4] }')
+        times >"$logs/$name.times"
+        used=$(awk 'NR == 2 { split($1 $2, t, /[ms]/); printf "%.0f", 60 * (t[1] + t[3]) + t[2] + t[4] }' \
+            "$logs/$name.times")
         printf 'ok     %-22s %4d passed, %d skipped, %d s, of the processor %d s\n' "$name" "$p" "$s" \
             $((SECONDS - start)) "$used"
     fi
@@ -101,7 +105,7 @@ programs() {
 # The longest first, so that the places are in use to the end.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
-    run start 180 tests/start.sh "$trainer"
+    run start 240 tests/start.sh "$trainer"
     run patch 400 tests/test_patch.sh
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"

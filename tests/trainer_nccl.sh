@@ -134,7 +134,8 @@ end
 # ---- rank in trouble
 
 # patient COMMAND...: checks with waits of 2 s at most. Where other work on the machine makes a rank late by
-# so much, the check runs again with longer waits. $limit is the limit, LIMIT in the sentences that are wanted.
+# so much, the check runs again with longer waits. $limit is the limit, and stands for LIMIT in the sentences
+# that are wanted.
 limit=2
 patient() {
     for limit in 2 6 18; do
@@ -206,8 +207,8 @@ stops() {
     { kill -KILL "$(cat "$dir/pid")"; wait; } 2>/dev/null
     need 'the sentence' ended stopped "${2//LIMIT/$limit}\$"
 }
-in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within LIMIT s: "
-in_step+=".*; no word from rank 1 \(host $(hostname)\)"
+in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within LIMIT "
+in_step+="s: .*; no word from rank 1 \(host $(hostname)\)"
 at_start="rank [02] \(host $(hostname)\) waited LIMIT s in an all-gather of scalars for rank 1 \(host "\
 "$(hostname)\): .*"
 cat >"$dir/rank" <<END

@@ -122,7 +122,7 @@ tiers_memory() {
     local most table
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip tiers.memory 'no smaps_rollup'; return; fi
     begin 'tiers.what the system sees is what was promised'
-    need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 8 --dtype bf16 -z 3 --hash params \
+    need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 4 --dtype bf16 -z 3 --hash params \
         --sub-group-size 65536 "${on_nvme[@]}"
     most=$peak
     table=$(sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/held.screen")
