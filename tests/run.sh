@@ -109,6 +109,9 @@ if [ -z "$short" ]; then
     run patch 400 tests/test_patch.sh
     run cuda.trainer 240 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 120 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
+    run trainer.bits 300 tests/trainer.sh "$trainer" bits resume traffic
+    run trainer 300 tests/trainer.sh "$trainer" files outputs plan options zero_config input_files \
+        not_finite unlike disk_full launch
     run trainer.tiers 180 tests/trainer.sh "$trainer" tiers dying
     # The host may touch device memory, which takes a third of the time away: make check looks for that.
     run cuda.mpi_tiers_device.2 300 env CUDA_STAND_IN_PROTECT=0 \
@@ -122,8 +125,6 @@ if [ -z "$short" ]; then
     table mpi_zero 240 3 1
     run example 240 tests/test_example.sh "$build/mlp_zero"
     run house 120 tests/test_house.sh "$build"
-    run trainer 300 tests/trainer.sh "$trainer" bits resume files outputs traffic plan options zero_config \
-        input_files not_finite unlike disk_full launch
     table mpi_checkpoint 120 3 1
     run multi_node 120 tests/test_multi_node.sh "$trainer" same refused ends
     run folder 120 tests/folder.sh "$trainer" lock finite
