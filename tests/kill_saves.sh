@@ -118,7 +118,7 @@ strike() {
     await_end
     need "the others took $(awk "BEGIN { print $EPOCHREALTIME - $since }") s" number \
         "$EPOCHREALTIME - $since < 5"
-    need "processes are left: $(ranks)" nothing_runs
+    await nothing_runs || need "processes are left: $(ranks)" false    # one may have to wait for its disk
     need "$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ') messages" [ \
         "$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ')" -le 1 ]
     need "$(tail -n 1 "$dir/whole" 2>/dev/null)" every_checkpoint_is_whole
@@ -159,7 +159,7 @@ series() {      # WAY KILLS
     disturbed=$(hashes "$dir/screen.0")
     need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed "$way" $last)" ]
     end
-    echo "   $last steps"
+    echo "   $i kills, $last steps"
 }
 
 # ---- the loop of llm.c's scripts, and signals

@@ -6,8 +6,6 @@ double at_work_turn_s(const zero *z) {
     return part < 1 ? part : 1;
 }
 
-double at_work_disk_s(const zero *z) { return z->config.comm.timeout_s / 4; }
-
 int at_work_share(zero *z, int done, int *all) {
     int theirs[z->net.ranks];
     *all = done;
@@ -22,7 +20,7 @@ at_work at_work_begin(zero *z) { return (at_work){ z, clock_now() }; }
 
 int at_work_goes_on(at_work *w) {
     int all;
-    if (!w || clock_now() - w->said_s < at_work_turn_s(w->z)) return 0;
+    if (clock_now() - w->said_s < at_work_turn_s(w->z)) return 0;
     ZERO_TRY(at_work_share(w->z, 0, &all));
     w->said_s = clock_now();
     return 0;

@@ -17,18 +17,15 @@ typedef struct {
 } at_work;
 
 at_work at_work_begin(zero *z);
-// Returns 0, or ZERO_ERR_COMM. To be called between waits for the disk, each of which is shorter than
-// at_work_disk_s. w NULL: nobody waits for this rank.
+// Returns 0, or ZERO_ERR_COMM. To be called between pieces of work, and once a turn while the disk is waited
+// for: it has a limit of its own.
 int at_work_goes_on(at_work *w);
 // (collective) Returns when all ranks have come here. rc: of this rank; if one has failed, all fail.
 int at_work_end(at_work *w, int rc);
 
 // (collective) Sets *all to 1 if all ranks are done (1), to 0 if one is not (0).
 int at_work_share(zero *z, int done, int *all);
-// How long a rank works before it says so.
+// A turn: how long a rank works before it says so.
 double at_work_turn_s(const zero *z);
-// A disk must answer within this, and is waited for twice as long (file_close): the rank tells of its failure
-// before the others take it for late.
-double at_work_disk_s(const zero *z);
 
 #endif

@@ -30,7 +30,7 @@ int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
                                      .depth = RING_BUFFERS,
                                      .threads = THREADS,
                                      .no_uring = 1,
-                                     .timeout_s = r->work ? at_work_disk_s(r->work->z) : alone_s };
+                                     .timeout_s = r->work ? r->work->z->config.comm.timeout_s : alone_s };
     if (r->hangs) ZERO_TRY(take_memory(r, path));
     r->hangs = 0;
     return file_open_given(&r->engine, &settings, fd, path, bytes, reserve);
@@ -47,8 +47,14 @@ int ring_start(ring *r, int64_t i, int64_t end, int write) {
 }
 
 int ring_wait(ring *r, int64_t i) {
-    ZERO_TRY(file_wait(r->engine, &r->transfers[i % r->n]));
-    return at_work_goes_on(r->work);
+    file_transfer *t = &r->transfers[i % r->n];
+    if (!r->work) return file_wait(r->engine, t);
+    for (int waits = 1; waits;) {
+        waits = file_wait_for(r->engine, t, at_work_turn_s(r->work->z));
+        if (waits < 0) return waits;
+        ZERO_TRY(at_work_goes_on(r->work));
+    }
+    return 0;
 }
 
 int ring_wait_all(ring *r) {

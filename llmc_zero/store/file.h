@@ -45,9 +45,9 @@ int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // settings.folders is not used.
 int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
                     int reserve);
-// Waits for what is under way, and removes the files that it has created. NULL is allowed. Returns 0, or
-// after timeout_s 1: the disk does not answer, and may still read or write the buffers and the file that it
-// was given. They stay for ever, and so does the engine's own memory.
+// Waits for what is under way, and removes the files that it has created. NULL is allowed. Returns 0, or 1
+// after at most timeout_s and a few seconds: the disk does not answer, and may still read or write the
+// buffers and the file that it was given. They stay for ever, and so does the engine's own memory.
 int file_close(file_engine *e);
 
 // Returns how it works, for the start table: "io_uring, direct, 2 folders", with the reason in brackets
@@ -88,6 +88,8 @@ int file_start(file_engine *e, file_transfer *t);
 // case nothing uses the buffer any more, unless the failure is that the disk does not answer: file_close says
 // whether it still may. Returns at once if t was never started.
 int file_wait(file_engine *e, file_transfer *t);
+// The same for so many seconds at most: returns 1 if it has not finished by then.
+int file_wait_for(file_engine *e, file_transfer *t, double seconds);
 // Returns 1 if file_wait would return at once.
 int file_done(file_engine *e, const file_transfer *t);
 

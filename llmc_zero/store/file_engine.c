@@ -1,5 +1,6 @@
 #include "file.h"
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,7 +190,7 @@ int file_close(file_engine *e) {
     if (!e) return 0;
     file_queue *q = &e->q;
     pthread_mutex_lock(&q->lock);
-    queue_wait(q, NULL);
+    queue_wait(q, NULL, INFINITY);
     int hangs = queue_wait_lost(q) > 0;
     q->closing = 1;
     e->driver->wake(e->own);
@@ -257,11 +258,13 @@ int file_start(file_engine *e, file_transfer *t) {
     return rc;
 }
 
-int file_wait(file_engine *e, file_transfer *t) {
+int file_wait(file_engine *e, file_transfer *t) { return file_wait_for(e, t, INFINITY); }
+
+int file_wait_for(file_engine *e, file_transfer *t, double seconds) {
     file_queue *q = &e->q;
     pthread_mutex_lock(&q->lock);
     double begin = t->queued ? clock_now() : 0;
-    int rc = queue_wait(q, t);
+    int rc = queue_wait(q, t, seconds);
     if (begin > 0) q->counters.waited_s += clock_now() - begin;
     pthread_mutex_unlock(&q->lock);
     return rc;

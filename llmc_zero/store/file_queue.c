@@ -275,23 +275,29 @@ static int fail_late(file_queue *q) {
     return ZERO_ERR_IO;
 }
 
-int queue_wait(file_queue *q, const file_transfer *t) {
+static void wait_until(file_queue *q, double until) {
+    const struct timespec deadline = { (time_t)until, (long)((until - (double)(time_t)until) * 1e9) };
+    pthread_cond_timedwait(&q->ended, &q->lock, &deadline);
+}
+
+int queue_wait(file_queue *q, const file_transfer *t, double seconds) {
+    const double enough = clock_now() + seconds;
     while (t ? t->queued : q->first != NULL) {
-        double until = q->progress + q->timeout_s;
-        struct timespec deadline = { (time_t)until, (long)((until - (double)(time_t)until) * 1e9) };
-        if (clock_now() >= until) {
+        const double late = q->progress + q->timeout_s, now = clock_now();
+        if (now >= late) {
             fail_late(q);
             break;
         }
-        pthread_cond_timedwait(&q->ended, &q->lock, &deadline);
+        if (now >= enough) return 1;
+        wait_until(q, late < enough ? late : enough);
     }
     return q->failed ? zero_fail_again(&q->failure) : 0;
 }
 
 int queue_wait_lost(file_queue *q) {
-    double until = clock_now() + q->timeout_s;
-    struct timespec deadline = { (time_t)until, (long)((until - (double)(time_t)until) * 1e9) };
-    while (q->lost && clock_now() < until) pthread_cond_timedwait(&q->ended, &q->lock, &deadline);
+    const double most_s = 5, part = q->timeout_s / 4;
+    const double until = clock_now() + (part < most_s ? part : most_s);
+    while (q->lost && clock_now() < until) wait_until(q, until);
     return q->lost;
 }
 

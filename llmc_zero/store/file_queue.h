@@ -63,10 +63,11 @@ void queue_close(file_queue *q);
 
 // For file_engine.c, with the lock held. Puts a transfer at the end of the queue.
 void queue_append(file_queue *q, file_transfer *t);
-// Returns 0 when t has ended, or with NULL all have; or the first failure, also if that is the time. After a
-// failure no transfer is used any more, though the disk may still move bytes from or to its buffer.
-int queue_wait(file_queue *q, const file_transfer *t);
-// Gives a disk that has not answered the time to do so once more. Returns how many requests it still has.
+// Returns 0 when t has ended, or with NULL all have; 1 if that is not so after so many seconds; or the first
+// failure, also if that is the time. After a failure no transfer is used any more, though the disk may still
+// move bytes from or to its buffer.
+int queue_wait(file_queue *q, const file_transfer *t, double seconds);
+// Gives a disk that has not answered a little more time to do so. Returns how many requests it still has.
 int queue_wait_lost(file_queue *q);
 
 // For drivers, without the lock. Returns a request to carry out, or NULL: none may begin now. With `wait` it
