@@ -68,12 +68,13 @@ void params_put(zero *z, const state_part *p) {
     if (p->range.from < u->put_from) u->put_from = p->range.from;
 }
 
-// The update of the unit has run. Begins to read what it has not put there.
+// After the unit's update: elements of this rank's part that it has not put there, the first ones.
 static int64_t elems_left(const zero *z, int unit) {
     const unit_state *u = &z->units[unit];
     return u->put_to ? u->put_from : z->layout.units[unit].shard;
 }
 
+// Begins to read those.
 static int begin_rest(zero *z, int unit) {
     const int64_t left = elems_left(z, unit);
     return left ? begin_source(z, unit, left) : 0;

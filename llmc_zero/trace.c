@@ -38,7 +38,7 @@ struct trace_timer {
     enum { FREE, OPEN, QUEUED } is;
     zero_event event;
 };
-enum { TIMERS = 512 };  // of events that the device has not come to, or that were not read yet
+enum { TIMERS = 2048 };  // of events that the device has not come to, or that were not read yet
 
 // With the lock held: the event has its times once the device has come to both timers.
 static void read_timer(trace *t, trace_timer *r) {
