@@ -469,9 +469,8 @@ void push_copy(State &s, CUstream_st &stream, bool to_host, size_t count, std::f
     }
     bool *busy = &s.device[stream.device].link_busy[to_host];
     auto begun = std::make_shared<double>(0);
-    double takes = s.link_ms_per_byte * (double)count;
     Operation op;
-    op.ready = [=] {
+    op.ready = [=, &s] {
         if (!*begun && *busy) {
             return false;
         }
@@ -479,7 +478,7 @@ void push_copy(State &s, CUstream_st &stream, bool to_host, size_t count, std::f
             *begun = now_ms();
         }
         *busy = true;
-        return now_ms() - *begun >= takes;
+        return now_ms() - *begun >= s.link_ms_per_byte * (double)count;
     };
     op.work = [=] {
         work();

@@ -29,7 +29,7 @@ static const char *variables[] = {
     "CUDA_STAND_IN",         "CUDA_STAND_IN_ORDER",      "CUDA_STAND_IN_FAIL",
     "CUDA_STAND_IN_DEVICES", "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT",
     "CUDA_STAND_IN_MIG",     "CUDA_VISIBLE_DEVICES",     "CUDA_STAND_IN_REFUSED",
-    "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT"
+    "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT",   "CUDA_STAND_IN_LINK"
 };
 
 static void setting(const char *name, const char *value) {
@@ -501,6 +501,37 @@ static void pinned_and_pageable_copies(void **) {
     assert_int_equal(cudaHostUnregister(registered + 5), cudaErrorHostMemoryNotRegistered);
     OK(cudaHostUnregister(registered));
     OK(cudaFreeHost(pinned));
+}
+
+// A copy of 16 s to the device lets one of a millisecond to the host pass, and the next one to the device
+// wait.
+static void copies_that_take_time(void **) {
+    enum { LONG = 16 << 20, SHORT = 1 << 10 };
+    setting("CUDA_STAND_IN_LINK", "1");
+    char *host, *device;
+    cudaStream_t streams[3];
+    OK(cudaHostAlloc((void **)&host, LONG + 2 * SHORT, 0));
+    OK(cudaMalloc((void **)&device, LONG + 2 * SHORT));
+    for (cudaStream_t &s : streams) {
+        OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    }
+    memset(host, 1, LONG + 2 * SHORT);
+    OK(cudaMemsetAsync(device + LONG, 2, SHORT, streams[1]));
+    OK(cudaMemcpyAsync(device, host, LONG, cudaMemcpyHostToDevice, streams[0]));
+    OK(cudaMemcpyAsync(host + LONG, device + LONG, SHORT, cudaMemcpyDeviceToHost, streams[1]));
+    OK(cudaMemcpyAsync(device + LONG + SHORT, host + LONG + SHORT, SHORT, cudaMemcpyHostToDevice,
+                       streams[2]));
+    OK(cudaStreamSynchronize(streams[1]));
+    assert_int_equal(host[LONG], 2);
+    assert_int_equal(cudaStreamQuery(streams[0]), cudaErrorNotReady);
+    assert_int_equal(cudaStreamQuery(streams[2]), cudaErrorNotReady);
+    setting("CUDA_STAND_IN_LINK", "0");  // what is under way ends too
+    for (cudaStream_t &s : streams) {
+        OK(cudaStreamSynchronize(s));
+        OK(cudaStreamDestroy(s));
+    }
+    OK(cudaFree(device));
+    OK(cudaFreeHost(host));
 }
 
 static void wrong_copies(void **) {
@@ -1116,6 +1147,7 @@ int main() {
         TEST(time_between_events),
         TEST(two_threads_at_once),
         TEST(pinned_and_pageable_copies),
+        TEST(copies_that_take_time),
         TEST(wrong_copies),
         TEST(guards),
         TEST(out_of_memory),
