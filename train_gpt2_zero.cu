@@ -28,7 +28,7 @@
 #include "gpt2/tokenizer.h"
 // defines: zero_*
 #include "llmc_zero/zero.h"
-// defines: GPT2, act, row_of, block_activations, allocate_activations, *_input
+// defines: GPT2, free_tables, act, row_of, block_activations, allocate_activations, *_input
 #include "trainer/activations.h"
 // defines: must_be_same, note_differences
 #include "trainer/alike.h"
@@ -41,7 +41,7 @@
 #include "trainer/config_table.h"
 // defines: die, zero_check, gpt2_check, LAYER
 #include "trainer/die.h"
-// defines: export_find, export_write
+// defines: export_model
 #include "trainer/export.h"
 // defines: make_folder, check_one_folder
 #include "trainer/folder.h"
@@ -114,11 +114,6 @@ static void describe_to_plugin(GPT2 *model) {
         snprintf(name, sizeof *t->names, "block %d", l);
         t->units[block(l)] = (zero_unit){ .name = name, .forward_uses = 1, .backward_uses = 1 };
     }
-}
-
-static void free_tables(GPT2 *model) {
-    free(model->tables.units);
-    free(model->tables.names);
 }
 
 // Creates run.z. Ranks that are not given the same end here.
@@ -512,13 +507,6 @@ static void config_only(Trainer *t) {
     free_tables(&t->model);
 }
 
-static void export_only(Trainer *t) {
-    export_find(&t->model);
-    describe_to_plugin(&t->model);
-    export_write(&t->model);
-    free_tables(&t->model);
-}
-
 static void plan_only(Trainer *t) {
     describe_to_plugin(&t->model);
     print_plan(&t->model, t->data.micro_batches);
@@ -641,12 +629,13 @@ static void answer_prompts(Trainer *t) {
 
 int main(int argc, char **argv) {
     static Trainer t;
+    run.describe = describe_to_plugin;
     take_signals();
     take_launched_ranks();
     parse_options(argc, argv);
     if (opt.verify) return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
     if (opt.export_from || opt.export_to) {
-        export_only(&t);
+        export_model();
         check_output(NULL);
         return 0;
     }

@@ -102,6 +102,9 @@ static int write_weights(const char *folder, const HfModel *m) {
 // Returns 0 if it is not there, or has nothing in it.
 static int check_free(const char *folder) {
     int entries = 0;
+    struct stat st;
+    if (!lstat(folder, &st) && S_ISLNK(st.st_mode))
+        return gpt2_fail("%s: is a link; name the folder itself", folder);
     DIR *dir = opendir(folder);
     if (!dir && errno == ENOENT) return 0;
     if (!dir) return gpt2_fail("%s: cannot be a new folder: %s", folder, strerror(errno));

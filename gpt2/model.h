@@ -133,11 +133,12 @@ int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int
 // in order, with all layers of each. Opening one checks magic, version, sizes and the exact length.
 int gpt2_file_open(const char *path, GPT2Stored *stored);
 int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype);
-// Writes path atomically: temporary name, fsync, rename; on failure the temporary file is removed. With
-// `writer` 0 it calls the source in the same order and writes nothing, for ranks that only take part in a
-// collective source. For their sake a writer whose disk is full still calls the source to the end, and then
-// returns -1.
+// Writes path atomically: temporary name, fsync, rename; on failure the temporary file is removed.
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
-                    void *ctx, int writer);
+                    void *ctx);
+// Returns 0 if the file has the bytes that gpt2_file_write would write, else -1 and the first offset that
+// differs.
+int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
+                      void *ctx);
 
 #endif

@@ -120,54 +120,77 @@ int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtyp
 }
 
 // --------
-// writing
+// writing, and comparing with what would be written
 
 typedef struct {
-    disk_file file;
-    int writes;  // 0: this rank only takes part in the source
-    int failed;  // to write; the walk goes on, because the other ranks wait in the source
+    const char *path;
+    disk_file file;  // that is written
+    int fd;          // of the one that is compared; -1: none is
+    int64_t at;      // bytes of it so far
     gpt2_dtype dtype;
     gpt2_source source;
     void *ctx;
     float *values;     // (GPT2_PIECE)
     uint16_t *halves;  // (GPT2_PIECE), bf16 as it is in the file
-} Writer;
+    char *there;       // (GPT2_PIECE) values of the file that is compared
+} Output;
 
-static void write_bytes(Writer *w, const void *bytes, size_t size) {
-    if (!w->failed) w->failed = disk_write(&w->file, bytes, size);
-}
-
-static int write_piece(void *ctx, int tensor, int layer, int64_t offset, int64_t n) {
-    Writer *w = ctx;
-    const int bf16 = w->dtype == GPT2_BF16;
-    if (w->source(w->ctx, tensor, layer, offset, n, w->values)) return -1;
-    if (!w->writes || w->failed) return 0;
-    if (bf16)
-        for (int64_t i = 0; i < n; i++) w->halves[i] = f32_to_bf16(w->values[i]);
-    write_bytes(w, bf16 ? (void *)w->halves : w->values, n * gpt2_dtype_size(w->dtype));
+static int compare(Output *o, const char *bytes, size_t size) {
+    if (disk_read(o->fd, o->path, o->at, size, o->there)) return -1;
+    for (size_t i = 0; i < size; i++, o->at++)
+        if (o->there[i] != bytes[i])
+            return gpt2_fail("%s: damaged, or not the file of its checkpoint: offset %lld has %02x, and the "
+                             "checkpoint gives %02x",
+                             o->path, (long long)o->at, o->there[i] & 0xff, bytes[i] & 0xff);
     return 0;
 }
 
-static void write_header(Writer *w, const GPT2Config *c) {
-    int32_t header[256] = { MAGIC,          w->dtype == GPT2_BF16 ? VERSION_BF16 : VERSION_F32,
+static int put(Output *o, const void *bytes, size_t size) {
+    return o->fd >= 0 ? compare(o, bytes, size) : disk_write(&o->file, bytes, size);
+}
+
+static int put_piece(void *ctx, int tensor, int layer, int64_t offset, int64_t n) {
+    Output *o = ctx;
+    const int bf16 = o->dtype == GPT2_BF16;
+    if (o->source(o->ctx, tensor, layer, offset, n, o->values)) return -1;
+    if (bf16)
+        for (int64_t i = 0; i < n; i++) o->halves[i] = f32_to_bf16(o->values[i]);
+    return put(o, bf16 ? (void *)o->halves : o->values, n * gpt2_dtype_size(o->dtype));
+}
+
+static int put_all(Output *o, const GPT2Config *c) {
+    int32_t header[256] = { MAGIC,          o->dtype == GPT2_BF16 ? VERSION_BF16 : VERSION_F32,
                             c->max_seq_len, c->vocab_size,
                             c->num_layers,  c->num_heads,
                             c->channels,    c->padded_vocab_size };
-    write_bytes(w, header, sizeof header);
+    o->values = malloc(GPT2_PIECE * sizeof *o->values);
+    o->halves = malloc(GPT2_PIECE * sizeof *o->halves);
+    o->there = malloc(GPT2_PIECE * sizeof *o->values);
+    int failed = o->values && o->halves && o->there ? 0 : gpt2_fail("%s: no memory for its pieces", o->path);
+    if (!failed) failed = put(o, header, sizeof header);
+    if (!failed) failed = gpt2_each_piece(c, put_piece, o);
+    free(o->values);
+    free(o->halves);
+    free(o->there);
+    return failed;
 }
 
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
-                    void *ctx, int writer) {
-    Writer w = { .writes = writer, .dtype = dtype, .source = source, .ctx = ctx };
-    w.values = malloc(GPT2_PIECE * sizeof *w.values);
-    w.halves = malloc(GPT2_PIECE * sizeof *w.halves);
-    int failed = w.values && w.halves ? 0 : gpt2_fail("%s: no memory for its pieces", path);
-    if (!failed && writer) w.failed = disk_create(&w.file, path);
-    if (!failed && writer) write_header(&w, config);
-    if (!failed) failed = gpt2_each_piece(config, write_piece, &w);
-    if (w.failed) failed = -1;
-    if (w.file.f) failed = disk_finish(&w.file, failed);
-    free(w.values);
-    free(w.halves);
+                    void *ctx) {
+    Output o = { .path = path, .fd = -1, .dtype = dtype, .source = source, .ctx = ctx };
+    if (disk_create(&o.file, path)) return -1;
+    return disk_finish(&o.file, put_all(&o, config));
+}
+
+int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
+                      void *ctx) {
+    Output o = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
+    int64_t bytes, expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
+    if (disk_open(path, &o.fd, &bytes)) return -1;
+    int failed = bytes == expected ? put_all(&o, config)
+                                   : gpt2_fail("%s: damaged, or not the file of its checkpoint: %lld bytes, "
+                                               "and the checkpoint gives %lld",
+                                               path, (long long)bytes, (long long)expected);
+    close(o.fd);  // nothing was written
     return failed;
 }

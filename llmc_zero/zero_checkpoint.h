@@ -31,11 +31,13 @@ int zero_load(zero *z, const char *path, char **text);
 // them: training goes on. The folder has the checkpoint that it had until zero_save_end. A save that has
 // begun before is ended first. With async_save.
 int zero_save_begin(zero *z, const char *path, const char *text);
-// (collective) Ends it, once all ranks have written: *complete (NULL is allowed) is 1 when the checkpoint is
-// on disk, or none has begun. wait 0: it is 0 where a rank still writes. An error is that of the save, which
-// is over, and the folder has what zero_save would have left. zero_save ends one too; zero_destroy drops it.
-// Outside of a step.
-int zero_save_end(zero *z, int wait, int *complete);
+// (collective) Returns 0 when the checkpoint is on disk, or none has begun; waits for the ranks that still
+// write. An error is that of the save, which is over, and the folder has what zero_save would have left.
+// zero_save ends one too; zero_destroy drops it. Outside of a step.
+int zero_save_end(zero *z);
+// Returns 1 if zero_save_end would not wait for this rank: its part is written, or has failed, or none has
+// begun. Ranks that sum something anyway can sum this too, and end the save when none of them writes.
+int zero_save_written(const zero *z);
 
 // -------- checkpoints without a plugin
 
@@ -47,10 +49,12 @@ typedef struct zero_checkpoint zero_checkpoint;
 // tables.
 int zero_checkpoint_open(zero_checkpoint **c, const char *path, const zero_tensor *tensors, int n_tensors,
                          const zero_unit *units, int n_units);
-// Returns 0 and elements [offset, offset + n) of a tensor's layer, of ZERO_MASTER or a moment. Blocks are
-// compared with their checksums as they are read.
+// Returns 0 and elements [offset, offset + n) of a tensor's layer, of ZERO_MASTER, of a moment, or of
+// ZERO_PARAM: the masters, rounded to the dtype of the run that saved them. Blocks are compared with their
+// checksums as they are read.
 int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
                         float *values);
+zero_dtype zero_checkpoint_dtype(const zero_checkpoint *c);  // of the run that saved it
 void zero_checkpoint_close(zero_checkpoint *c);
 // Returns 0 if every byte of a checkpoint's folder, or of a state file of 0.1.0, is what was saved; else the
 // first damage, with its file and offset. `told`, if not NULL, is called for each file that is good. One

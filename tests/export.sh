@@ -114,6 +114,8 @@ test_refused() {
     refused 'no model' 'none.bin: cannot open: No such file' none.bin a.hf
     refused 'an empty folder' 'no complete checkpoint in this folder, and no model.safetensors' . a.hf
     refused 'no place' 'nowhere/a.hf.*No such file' good nowhere/a.hf
+    refused 'a tokenizer for llm.c' 'option --tokenizer .*: .*a.bin is llm.c.s file, which has no tokenizer' \
+        good a.bin --tokenizer data/stories_tokenizer.bin
     refused 'no tokenizer' 'stories_val.bin: not a tokenizer file' good a.hf --tokenizer data/stories_val.bin
 
     begin 'export.refused.options'
@@ -133,6 +135,12 @@ test_refused() {
     need "a file: $(cat "$dir/said")" grep -q 'is there already' "$dir/said"
     need 'a folder' not export_model good mine.hf
     need "a folder: $(cat "$dir/said")" grep -q 'is there already and not empty' "$dir/said"
+    mkdir "$dir/empty" && ln -s empty "$dir/link.hf" && ln -s nowhere "$dir/link.bin"
+    need 'a link to an empty folder' not export_model good link.hf/
+    need "such a link: $(cat "$dir/said")" grep -q 'link.hf: is a link; name the folder itself' "$dir/said"
+    need 'a link to nothing' not export_model good link.bin
+    need "such a link: $(cat "$dir/said")" grep -q 'link.bin: is there already' "$dir/said"
+    need 'something was written' [ -z "$(ls -A "$dir/empty"; compgen -G "$dir/link*.tmp")" ]
     need 'they have changed' [ "$(cat "$dir/mine.bin" "$dir/mine.hf"/*)" = "$(printf 'mine\nmine')" ]
     end
 

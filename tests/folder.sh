@@ -366,6 +366,38 @@ verifies_not() {
     rm -rf "$out" && cp -r "$dir/good" "$out"
 }
 
+# What has become abandoned_* is verified like the rest.
+verify_set_aside() {
+    local good=$out/abandoned_00000004.1
+    mv "$out/step_00000004" "$good" && mv "$out/model_00000004.bin" "$good/"
+    mv "$dir/good" "$dir/good.all" && cp -r "$out" "$dir/good"
+    begin 'folder.verify: what was set aside'
+    need 'it is not good' runs 1 --verify "$out"
+    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 8 ]
+    need 'by its name it is not' runs 1 --verify "$good"
+    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 4 ]
+    need 'its model file is not' runs 1 --verify "$good/model_00000004.bin"
+    need 'its model file was not compared' said ': good, '
+    end
+    flip_byte "$good"/rank00001-* 100
+    verifies_not 'states that were set aside' 'abandoned_00000004.1/rank00001-.*: damaged: the block'
+    rm "$good/manifest.json"
+    verifies_not 'a manifest that was set aside' 'abandoned_00000004.1: damaged: it was complete, and'
+    flip_byte "$good/model_00000004.bin" 500
+    begin 'folder.verify: a run starts from a damaged model file that was set aside'
+    need 'it does' is_refused 1 -e "$good/model_00000004.bin" -x 1
+    end
+    verifies_not 'a model file that was set aside' 'abandoned_00000004.1/model_.*: damaged, or .* offset 500'
+    mkdir "$out/abandoned_00000003" && tar xzf tests/old_run.tar.gz -C "$out/abandoned_00000003"
+    begin 'folder.verify: a run of before 0.2 that was set aside'
+    need 'it is not good' runs 1 --verify "$out"
+    need "$(<"$screen")" [ "$(grep -c 'abandoned.*/state_00000004_0000[01].bin: good' "$screen")" = 2 ]
+    end
+    flip_byte "$out/abandoned_00000003/state_00000004_00001.bin" 900
+    verifies_not 'its states' 'abandoned_00000003/state_00000004_00001.bin: damaged'
+    rm -rf "$out" "$dir/good" && mv "$dir/good.all" "$dir/good" && cp -r "$dir/good" "$out"
+}
+
 test_verify() {
     local states at file refused
     fresh
@@ -377,7 +409,8 @@ test_verify() {
     need 'on two ranks it is not' runs 2 --verify "$out/"
     need 'not told once' [ "$(grep -c ': good, ' "$screen")" = 8 ]
     need 'one of its checkpoints is not' runs 1 --verify "$out/step_00000002"
-    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 3 ]
+    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 4 ]
+    need 'its model file is not told with it' said 'model_00000002.bin: good'
     need 'its model file is not' runs 1 --verify "$out/model_00000002.bin"
     need 'something was written' diff -r "$out" "$dir/good"
     end
@@ -409,7 +442,11 @@ test_verify() {
         need 'it does not start' runs 1 -e "$out" -x 1
         need 'not from step 2' said 'model_00000004.bin: damaged, .*; looking for an older checkpoint'
         end
-        verifies_not "byte $at of a model file" 'model_00000004.bin: damaged, or not the file of its'
+        begin "folder.verify: byte $at of a model file, with its checkpoint"
+        need 'it is good' not run 1 --verify "$out/step_00000004/"
+        need 'another byte is named' said "BAD .*model_00000004.bin: damaged, .*: offset $at has"
+        end
+        verifies_not "byte $at of a model file" "model_00000004.bin: damaged, or not .* offset $at has"
     done
     mv "$out/model_00000004.bin" "$out/model_00000005.bin"
     begin 'folder.verify: a model file is missing, when a run starts from the folder'
@@ -419,10 +456,15 @@ test_verify() {
     end
     begin 'folder.verify: a model file without its checkpoint'
     need 'status 0' not run 1 --verify "$out/model_00000005.bin"
-    need "$(<"$screen")" said '^BAD .*/model_00000005.bin: cannot be verified: no checkpoint beside it'
+    need "$(<"$screen")" said '^BAD .*/model_00000005.bin: cannot be verified: there is no checkpoint'
     end
     mv "$out/model_00000005.bin" "$out/model_00000004.bin"
+    truncate -s -1 "$out/model_00000004.bin"
+    verifies_not 'a model file cut short' 'model_00000004.bin: damaged, or .* bytes, and the checkpoint gives'
     rm "$out/step_00000004/manifest.json"
+    verifies_not 'a manifest that is missing' 'step_00000004: damaged: it was complete, and manifest.json is'
+    verify_set_aside
+    rm "$out/step_00000004/manifest.json" "$out/model_00000004.bin"
     begin 'folder.verify: a save that did not end'
     need 'it counts as damage' runs 1 --verify "$out"
     need 'it is not told' said 'step_00000004: the save did not end'
@@ -442,7 +484,7 @@ test_verify() {
     begin 'folder.verify: a run of before 0.2'
     need 'it is not good' runs 1 --verify "$out"
     need "$(<"$screen")" [ "$(grep -c 'state_00000004_0000[01].bin: good' "$screen")" = 2 ]
-    need 'its model file can be verified' said 'model_00000004.bin: not verified: no checkpoint beside it'
+    need 'its model file can be verified' said 'model_00000004.bin: not verified: there is no checkpoint to'
     end
     for file in 0 1; do
         flip_byte "$out/state_00000004_0000$file.bin" 900
@@ -563,7 +605,7 @@ test_listing() {
     need 'it did not run' runs 2 -o "$out" -x 4 -n 2
     rm "$out"/step_00000004/manifest.json
     need 'it did not resume' runs 2 -o "$out" -x 4 -y 1
-    need 'it is not told' said 'step_00000004: the save did not end; looking for an older checkpoint'
+    need 'it is not told' said 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
     need 'not at step 2' said '^resuming at step 2$'
     end
 
@@ -571,6 +613,8 @@ test_listing() {
     fresh
     need 'it did not run' runs 2 -o "$out" -x 2 -n 2
     rm "$out"/step_*/manifest.json "$out/has_checkpoints"
+    need 'with a model file it begins anew' is_refused 2 -o "$out" -x 2 -n 2 -y 1
+    rm "$out"/model_*
     need 'it did not begin anew' runs 2 -o "$out" -x 2 -n 2 -y 1
     need 'it is not told' said 'the save of step 2 did not end; beginning anew'
     need 'there is more in its place than one save' [ "$(names 'step_00000002/rank*' | wc -w)" = 2 ]

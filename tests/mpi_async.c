@@ -94,7 +94,6 @@ static void check_folder(const char *text) {
 static void check_saved(const zero_config *c, int holds) {
     toy t;
     char begun[17], end[17];
-    int complete = 1;
     MUST(toy_create(&t, c, NULL));
     steps(&t, 1, 4);
     MUST(zero_hash(t.z, 1, end));
@@ -105,18 +104,15 @@ static void check_saved(const zero_config *c, int holds) {
     MUST(zero_hash(t.z, 1, begun));
     set_disk(holds, 0);
     MUST(zero_save_begin(t.z, path, "{\"step\":2}"));
-    if (holds) {
-        MUST(zero_save_end(t.z, 0, &complete));
-        CHECK(!complete);
-    }
+    CHECK(!holds || !zero_save_written(t.z));
     steps(&t, 3, 4);
     CHECK(has_hash(&t, end));
     MPI_Barrier(MPI_COMM_WORLD);
     CHECK(has_text("{\"step\":0}"));
     MPI_Barrier(MPI_COMM_WORLD);
     set_disk(0, 0);
-    for (complete = 0; !complete; nanosleep(&(struct timespec){ 0, 1000000 }, NULL))
-        MUST(zero_save_end(t.z, 0, &complete));
+    while (!zero_save_written(t.z)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    MUST(zero_save_end(t.z));
     check_folder("{\"step\":2}");
     MUST(zero_load(t.z, path, NULL));
     CHECK(has_hash(&t, begun));
@@ -145,11 +141,10 @@ static void check_settings(void) {
 static void check_ends(void) {
     zero_config c = config_at(3, 1);
     toy t;
-    int complete = 0;
     CHECK_SETTING("ends");
     MUST(toy_create(&t, &c, NULL));
-    MUST(zero_save_end(t.z, 1, &complete));
-    CHECK(complete);  // there is none
+    CHECK(zero_save_written(t.z));
+    MUST(zero_save_end(t.z));  // none has begun
     MUST(zero_save(t.z, path, "{\"step\":0}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":1}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":2}"));  // ends the one before
@@ -157,7 +152,7 @@ static void check_ends(void) {
     MUST(zero_save(t.z, path, "{\"step\":3}"));
     check_folder("{\"step\":3}");
     MUST(zero_begin_train(t.z, 0, 1));
-    MUST(zero_save_end(t.z, 1, NULL));  // none has begun, so there is nothing to do
+    MUST(zero_save_end(t.z));  // none has begun, so the step that has does not matter
     zero_destroy(t.z);
 
     CHECK_SETTING("dropped with the plugin");
@@ -189,12 +184,12 @@ static void check_failure(void) {
     steps(&t, 2, 2);
     MUST(zero_hash(t.z, 1, before));
     set_disk(0, last);
-    CHECK(zero_save_end(t.z, 1, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), "No space left"));
+    CHECK(zero_save_end(t.z) == ZERO_ERR_IO && strstr(zero_last_error(), "No space left"));
     set_disk(0, 0);
     check_folder("{\"step\":1}");
     CHECK(has_hash(&t, before));
     MUST(zero_save_begin(t.z, path, "{\"step\":3}"));  // and it goes on
-    MUST(zero_save_end(t.z, 1, NULL));
+    MUST(zero_save_end(t.z));
     check_folder("{\"step\":3}");
     zero_destroy(t.z);
 }

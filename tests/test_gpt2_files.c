@@ -359,7 +359,7 @@ static void test_model_file(void **state) {
         snprintf(path, sizeof path, "%s", in_folder("model.bin"));
         GPT2Config config;
         model_new(&back, descriptor);
-        assert_int_equal(gpt2_file_write(path, &m.config, dtype, give, &m, 1), 0);
+        assert_int_equal(gpt2_file_write(path, &m.config, dtype, give, &m), 0);
         assert_int_equal(size_of(path),
                          1024 + gpt2_num_parameters(&m.config) * (int64_t)gpt2_dtype_size(dtype));
         assert_int_equal(gpt2_file_read_header(path, &config, &found), 0);
@@ -412,7 +412,7 @@ static void test_bad_model_files(void **state) {
     char path[256];
     snprintf(path, sizeof path, "%s", in_folder("bad.bin"));
     for (size_t i = 0; i < COUNT(cases); i++) {
-        assert_int_equal(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1), 0);
+        assert_int_equal(gpt2_file_write(path, &m.config, GPT2_F32, give, &m), 0);
         patch(path, cases[i].offset, cases[i].value);
         assert_return_code(truncate(path, size_of(path) + cases[i].grow), errno);
         assert_error(read_file(path, take, &m), cases[i].error);
@@ -434,27 +434,57 @@ static void test_failing_model_write(void **state) {
     write_bytes(path, "old", 3, "", 0);
 
     m.pieces_left = 7;
-    assert_error(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1), "dry");
+    assert_error(gpt2_file_write(path, &m.config, GPT2_F32, give, &m), "dry");
 
-    // a full disk: the source is still called for every piece, because other ranks may take part in it
-    m.pieces_left = 1000;
-    assert_int_equal(gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 0), 0);
-    int64_t pieces = 1000 - m.pieces_left;
     struct rlimit old, small = { 20000, 0 };
     assert_return_code(getrlimit(RLIMIT_FSIZE, &old), errno);
     small.rlim_max = old.rlim_max;
     signal(SIGXFSZ, SIG_IGN);
     assert_return_code(setrlimit(RLIMIT_FSIZE, &small), errno);
     m.pieces_left = 1000;
-    int result = gpt2_file_write(path, &m.config, GPT2_F32, give, &m, 1);
+    int result = gpt2_file_write(path, &m.config, GPT2_F32, give, &m);
     assert_return_code(setrlimit(RLIMIT_FSIZE, &old), errno);
     assert_error(result, "File too large");
-    assert_int_equal(1000 - m.pieces_left, pieces);
-
     assert_int_equal(size_of(path), 3);
     assert_int_equal(count_temporary(), 0);
-    assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m, 1),
+    assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m),
                  "cannot create");
+    model_free(&m);
+}
+
+// Every byte of a small file, and its end, in both dtypes.
+static void test_compared_model_file(void **state) {
+    (void)state;
+    Model m;
+    model_new(&m, "l1h1c8v40t8");
+    assert_int_equal(gpt2_init(&m.config, take, &m), 0);
+    char path[256], expected[80];
+    snprintf(path, sizeof path, "%s", in_folder("compared.bin"));
+    for (gpt2_dtype dtype = GPT2_F32; dtype <= GPT2_BF16; dtype++) {
+        assert_int_equal(gpt2_file_write(path, &m.config, dtype, give, &m), 0);
+        assert_int_equal(gpt2_file_compare(path, &m.config, dtype, give, &m), 0);
+        const long bytes = (long)size_of(path);
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        for (long at = 0; at < bytes; at += at < 1100 ? 1 : 37) {
+            assert_int_equal(fseek(f, at, SEEK_SET), 0);
+            const int byte = fgetc(f);
+            for (int flip = 0x10; flip >= 0; flip -= 0x10) {
+                assert_int_equal(fseek(f, at, SEEK_SET), 0);
+                assert_int_equal(fputc(byte ^ flip, f), byte ^ flip);
+                assert_int_equal(fflush(f), 0);
+                if (!flip) break;
+                snprintf(expected, sizeof expected, "offset %ld has %02x, and the checkpoint gives %02x", at,
+                         byte ^ flip, byte);
+                assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), expected);
+            }
+        }
+        fclose(f);
+        assert_int_equal(gpt2_file_compare(path, &m.config, dtype, give, &m), 0);
+        assert_error(gpt2_file_compare(path, &m.config, !dtype, give, &m), "and the checkpoint gives");
+        assert_return_code(truncate(path, bytes - 1), errno);
+        assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), "bytes, and the checkpoint gives");
+    }
     model_free(&m);
 }
 
@@ -812,6 +842,7 @@ int main(void) {
         cmocka_unit_test(test_bad_model_files),
         cmocka_unit_test(test_rows_in_order),
         cmocka_unit_test(test_failing_model_write),
+        cmocka_unit_test(test_compared_model_file),
         cmocka_unit_test(test_shuffle),
         cmocka_unit_test(test_tell_and_seek),
         cmocka_unit_test(test_ranks_see_one_stream),

@@ -1,6 +1,12 @@
 #include "activations.h"
+#include <stdlib.h>
 #include "die.h"
 #include "run.h"
+
+void free_tables(GPT2 *model) {
+    free(model->tables.units);
+    free(model->tables.names);
+}
 
 size_t logits_bytes(const GPT2 *model, size_t rows) {
     return rows * model->config.padded_vocab_size * gpt2_dtype_size(model->dtype);

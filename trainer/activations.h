@@ -15,7 +15,7 @@ typedef struct {
     char (*names)[24];  // (n_units)
 } PluginTables;
 
-typedef struct {
+typedef struct GPT2 {
     GPT2Config config;
     gpt2_dtype dtype;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
@@ -34,6 +34,7 @@ typedef struct {
         int layers;     // how many exist; the model's layers take turns
     } activations[NUM_ACTIVATIONS];
 } GPT2;
+void free_tables(GPT2 *model);
 
 // Bytes of `rows` rows of logits.
 size_t logits_bytes(const GPT2 *model, size_t rows);

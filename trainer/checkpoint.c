@@ -7,16 +7,17 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../gpt2/disk.h"
 #include "../gpt2/error.h"
 #include "checkpoint_keep.h"
 #include "die.h"
 #include "folder.h"
 #include "folder_lock.h"
 #include "logs.h"
+#include "model_file.h"
 #include "options.h"
 #include "report.h"
 #include "run.h"
+#include "signals.h"
 
 // --------
 // which one a run goes on from
@@ -71,7 +72,9 @@ static int choose_from(int from) {
         tried = 1;
         checkpoint_path(path, chosen.in.folder, "step_%08d", f->step);
         if (!f->complete) {
-            gpt2_fail("%s: the save did not end", path);
+            gpt2_fail(f->damaged ? "%s: damaged: it was complete, and manifest.json is missing"
+                                 : "%s: the save did not end",
+                      path);
             continue;
         }
         if (f->old) {
@@ -233,6 +236,8 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
             if (take_state(text, state)) die("%s: %s", chosen.path, gpt2_last_error());
             free(text);
             standing = chosen.step;
+            if (!chosen.named && !chosen.old) model_file_add(chosen.step);
+            if (!opt.async_save) model_file_wait();
             return;
         }
         if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
@@ -248,12 +253,6 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 
 // --------
 // saving
-
-static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
-    (void)ctx;
-    int rc = zero_get(run.z, ZERO_PARAM, tensor, layer, offset, n, values);
-    return rc ? gpt2_fail("%s", zero_last_error()) : 0;
-}
 
 int checkpoint_was_set_aside(void) { return chosen.aside; }
 
@@ -276,24 +275,22 @@ static void leave_later_courses(int saved) {
 
 // From now on the folder says that it has had a complete checkpoint.
 static void note_saved(int step) {
-    char path[OUTPUT_PATH];
+    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     standing = step;
     if (run.rank != 0) return;
     output_path(path, HAD_SOME);
     if (file_is_there(path)) return;
-    FILE *f = create_file(path);
+    output_path(temporary, HAD_SOME ".tmp");
+    FILE *f = create_file(temporary);
     fprintf(f,
             "There has been a complete checkpoint in this folder, so -y 1 does not begin a new run here.\n");
-    int bad = fflush(f) || fsync(fileno(f));
-    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
-    gpt2_check(disk_sync_parent(path));
+    commit_file(f, temporary, path);
 }
 
 // A save that failed leaves nothing of itself. Other ranks have removed their files by then.
-static void withdraw(const char *path, int step) {
+static void withdraw(const char *path) {
     if (zero_barrier(run.z) || run.rank != 0) return;
     rmdir(path);  // unless it has a checkpoint
-    if (!file_is_there(path)) checkpoint_remove_file(checkpoint_model(step));
 }
 
 // rc: of a function that saves.
@@ -302,29 +299,36 @@ static void check_saved(int rc, int step) {
     if (!rc) return;
     zero_failure failure = *zero_last_failure();
     output_path(path, "step_%08d", step);
-    if (rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE) withdraw(path, step);
+    if (rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE) withdraw(path);
     die_after_failure(&failure);
 }
 
+// The model file comes last, since nothing needs it to go on.
 static void note_complete(int step) {
+    run.saving = -1;
     note_saved(step);
     leave_later_courses(step);
     if (run.rank == 0 && opt.checkpoints_keep) checkpoints_prune(step);
+    model_file_begin(step);
+    if (!opt.async_save) model_file_wait();
 }
 
 static int beside = -1;  // the step of the checkpoint that is written beside training; -1: none is
 static double began;
 
-void end_checkpoint(int wait) {
-    int complete;
-    if (beside < 0) return;
-    run.saving = beside;
-    check_saved(zero_save_end(run.z, wait, &complete), beside);
-    run.saving = -1;
-    if (!complete) return;
-    print0("the checkpoint of step %d is complete, %.2f s after its beginning\n", beside, now() - began);
-    note_complete(beside);
+static void end_beside(void) {
+    const int step = beside;
+    run.saving = step;
+    check_saved(zero_save_end(run.z), step);
     beside = -1;
+    print0("the checkpoint of step %d is complete, %.2f s after its beginning\n", step, now() - began);
+    note_complete(step);
+}
+
+void end_checkpoint(int wait) {
+    model_file_look();
+    if (beside >= 0 && (wait || !save_goes_on())) end_beside();
+    if (wait) model_file_wait();
 }
 
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state) {
@@ -338,11 +342,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     output_path(path, "step_%08d", step);
     // The folder comes first, so that a save that dies is found by it.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
-    if (run.rank == 0) checkpoint_remove_temporary(step);
-    gpt2_dtype stored = model->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
-    gpt2_check(
-        gpt2_file_write(checkpoint_model(step), &model->config, stored, give_values, NULL, run.rank == 0));
-    char *text = saved_run_write(model, data, state, run.rank == 0 ? checkpoint_model(step) : NULL);
+    char *text = saved_run_write(model, data, state);
     check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);
     free(text);
     run.saving = -1;

@@ -17,13 +17,14 @@ long long checkpoint_batch(void);
 // call.
 const char *checkpoint_evidence(void);
 
-// (collective) Writes the checkpoint of state->step, and removes those that -nk and -nm no longer keep. When
-// the first one is complete, others of later steps than the run goes on from become abandoned_%08d/. With
-// --async-save the states are copied only, and end_checkpoint ends it.
+// (collective) Writes the checkpoint of state->step, removes those that -nk and -nm no longer keep, and
+// writes its model file. When the first one is complete, others of later steps than the run goes on from
+// become abandoned_%08d/. With --async-save the states are copied only; end_checkpoint ends it, and then the
+// model file is written beside training.
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 
 // (collective) Ends the one that has begun, if there is one and all ranks have written it. wait: 1: waits
-// until they have. Between two steps.
+// until they have, and for the model file. Between two steps.
 void end_checkpoint(int wait);
 
 // (collective) Reads parameters, optimizer state and *state from the chosen checkpoint, or, where its states

@@ -9,9 +9,9 @@
 #include "../gpt2/disk.h"
 #include "../gpt2/error.h"
 #include "../llmc_zero/zero.h"
+#include "checkpoint_stored.h"
 #include "die.h"
 #include "run.h"
-#include "saved_run.h"
 
 // The number in PREFIX%08d, or -1 for every other name.
 static int step_in(const char *name, const char *prefix) {
@@ -31,22 +31,38 @@ void checkpoint_path(char path[OUTPUT_PATH], const char *folder, const char *fmt
         die("%.64s...: the name is too long", folder);
 }
 
-static void add_found(Listing *l, int step, int old, int complete) {
-    if (step < 0) return;
+static void add_found(Listing *l, Found f) {
+    if (f.step < 0) return;
     l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
     if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
-    l->found[l->n++] = (Found){ step, old, complete };
+    l->found[l->n++] = f;
 }
 
-static void add_entry(Listing *l, const char *name) {
-    char manifest[OUTPUT_PATH];
-    int step = step_in(name, "step_");
-    add_found(l, step_in(name, "DONE_"), 1, 1);
+static int has(const char *folder, const char *fmt, int step) {
+    char path[OUTPUT_PATH];
+    checkpoint_path(path, folder, fmt, step);
+    return file_is_there(path);
+}
+
+// The model file may also be that of an old checkpoint of the same step.
+static Found find_new(const char *folder, int step) {
+    Found f = { .step = step };
+    if (step < 0) return f;
+    f.complete = has(folder, "step_%08d/manifest.json", step);
+    f.damaged = !f.complete && has(folder, "model_%08d.bin", step) && !has(folder, "DONE_%08d", step);
+    return f;
+}
+
+static int is_set_aside(const char *name) { return !strncmp(name, ABANDONED, strlen(ABANDONED)); }
+
+static int add_entry(void *listing, const char *name) {
+    Listing *l = listing;
+    add_found(l, (Found){ .step = step_in(name, "DONE_"), .old = 1, .complete = 1 });
+    const Found f = find_new(l->folder, step_in(name, "step_"));
+    add_found(l, f);
     if (!strncmp(name, "state_", 6)) l->old_states = 1;
-    if (!strcmp(name, HAD_SOME) || !strncmp(name, ABANDONED, strlen(ABANDONED))) l->had_some = 1;
-    if (step < 0) return;
-    checkpoint_path(manifest, l->folder, "step_%08d/manifest.json", step);
-    add_found(l, step, 0, file_is_there(manifest));
+    if (!strcmp(name, HAD_SOME) || is_set_aside(name) || f.damaged) l->had_some = 1;
+    return 0;
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -55,21 +71,29 @@ static int newest_first(const void *a, const void *b) {
     return x->old - y->old;
 }
 
-// A folder that is not there has no checkpoints. One that cannot be read may have some, so the run ends.
-Listing checkpoints_list(const char *option, const char *folder) {
-    Listing l = { .n = 0 };
-    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
-        die("option %s: the name is too long", option);
+// Calls fn for each name. A folder that is not there has none. One that cannot be read may have checkpoints,
+// so the run ends. Returns the or of what fn has returned.
+static int each_name(const char *option, const char *folder, int (*fn)(void *ctx, const char *name),
+                     void *ctx) {
+    int rc = 0;
     DIR *dir = opendir(folder);
-    if (!dir && errno == ENOENT) return l;
+    if (!dir && errno == ENOENT) return 0;
     if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
     errno = 0;
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        add_entry(&l, e->d_name);
+        rc |= fn(ctx, e->d_name);
         errno = 0;
     }
     if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
     closedir(dir);
+    return rc;
+}
+
+Listing checkpoints_list(const char *option, const char *folder) {
+    Listing l = { .n = 0 };
+    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
+        die("option %s: the name is too long", option);
+    each_name(option, folder, add_entry, &l);
     if (l.n) qsort(l.found, l.n, sizeof *l.found, newest_first);
     return l;
 }
@@ -80,30 +104,41 @@ const char *checkpoint_model(int step) {
     return path;
 }
 
-// As checkpoint_check_model.
-static int check_model_file(const char *folder, int step) {
-    char checkpoint[OUTPUT_PATH], manifest[OUTPUT_PATH + 16], model[OUTPUT_PATH];
-    char *text = NULL;
-    checkpoint_path(checkpoint, folder, "step_%08d", step);
-    checkpoint_path(model, folder, "model_%08d.bin", step);
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", checkpoint);
-    if (!file_is_there(manifest)) return 1;
-    if (zero_checkpoint_text(checkpoint, &text)) return gpt2_fail("%s", zero_last_error());
-    int failed = saved_run_check_model(text, model);
-    free(text);
-    return failed;
+// Splits a path; slashes at its end count for nothing.
+static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin && path[begin - 1] != '/') begin--;
+    snprintf(name, 64, "%.*s", (int)(end - begin), path + begin);
+    snprintf(folder, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
 }
 
+int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
+    char parent[OUTPUT_PATH], name[64];
+    split(folder, parent, name);
+    const int aside = is_set_aside(name);
+    if (aside) name[strcspn(name, ".")] = 0;  // abandoned_%08d.1
+    const int step = step_in(name, aside ? ABANDONED : "step_");
+    if (step < 0) return -1;
+    checkpoint_path(path, aside ? folder : parent, "model_%08d.bin", step);
+    return 0;
+}
+
+// Its checkpoint is beside it, or, once that was set aside, around it.
 int checkpoint_check_model(const char *path) {
-    char folder[OUTPUT_PATH], name[64];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
+    char folder[OUTPUT_PATH], name[64], checkpoint[OUTPUT_PATH];
+    split(path, folder, name);
     char *ending = strstr(name, ".bin");
     if (!ending || ending[4]) return 1;
     *ending = 0;
-    int step = step_in(name, "model_");
-    return step < 0 ? 1 : check_model_file(folder, step);
+    const int step = step_in(name, "model_");
+    if (step < 0) return 1;
+    if (has(folder, "step_%08d/manifest.json", step)) {
+        checkpoint_path(checkpoint, folder, "step_%08d", step);
+        return checkpoint_compare_model(checkpoint, path);
+    }
+    return has(folder, "manifest.json", step) ? checkpoint_compare_model(folder, path) : 1;
 }
 
 const char *checkpoint_model_in(const char *folder) {
@@ -118,7 +153,7 @@ const char *checkpoint_model_in(const char *folder) {
             continue;
         }
         model = path;
-        if (check_model_file(folder, l.found[i].step) >= 0) break;
+        if (checkpoint_check_model(path) >= 0) break;
         model = NULL;
         print0("%s; looking for an older checkpoint\n", gpt2_last_error());
     }
@@ -158,26 +193,57 @@ static int visit_old(const char *folder, int step, const char *model, Checkpoint
         if (snprintf(path, sizeof path, "%s/state_%08d_%05d.bin", folder, step, rank) >= OUTPUT_PATH)
             die("%.64s...: the name is too long", folder);
         if (rank == 0) ranks = ranks_of_old(path);
-        rc |= fn(ctx, &(CheckpointPaths){ path, rank ? NULL : model, 1 });
+        rc |= fn(ctx, &(CheckpointPaths){ path, rank ? NULL : model, 1, 0 });
     }
+    return rc;
+}
+
+static int visit_listed(const Listing *l, CheckpointVisitor fn, void *ctx) {
+    char states[OUTPUT_PATH], model[OUTPUT_PATH];
+    int rc = 0;
+    for (const Found *f = l->found; f < l->found + l->n; f++) {
+        checkpoint_path(states, l->folder, "step_%08d", f->step);
+        checkpoint_path(model, l->folder, "model_%08d.bin", f->step);
+        if (f->old)
+            rc |= visit_old(l->folder, f->step, model, fn, ctx);
+        else
+            rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete, f->damaged });
+    }
+    return rc;
+}
+
+typedef struct {
+    const char *folder;
+    CheckpointVisitor fn;
+    void *ctx;
+} Visit;
+
+static int is_visible(void *none, const char *name) {
+    (void)none;
+    return *name != '.';
+}
+
+// A checkpoint that was set aside was complete. An old one has its files in the folder.
+static int visit_set_aside(void *visit, const char *name) {
+    const Visit *v = visit;
+    char path[OUTPUT_PATH], model[OUTPUT_PATH];
+    if (!is_set_aside(name)) return 0;
+    if (snprintf(path, sizeof path, "%s/%s", v->folder, name) >= OUTPUT_PATH)
+        die("%.64s...: the name is too long", v->folder);
+    if (checkpoint_model_of(model, path)) return 0;
+    Listing l = checkpoints_list("--verify", path);
+    CheckpointPaths p = { path, model, has(path, "manifest.json", 0), 0 };
+    if (!p.complete) p.damaged = each_name("--verify", path, is_visible, NULL);
+    int rc = l.n ? visit_listed(&l, v->fn, v->ctx) : v->fn(v->ctx, &p);
+    free(l.found);
     return rc;
 }
 
 int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx) {
     Listing l = checkpoints_list("--verify", folder);
-    char states[OUTPUT_PATH], model[OUTPUT_PATH];
-    int rc = 0;
-    for (int i = 0; i < l.n; i++) {
-        const Found *f = &l.found[i];
-        checkpoint_path(states, folder, "step_%08d", f->step);
-        checkpoint_path(model, folder, "model_%08d.bin", f->step);
-        if (f->old)
-            rc |= visit_old(folder, f->step, model, fn, ctx);
-        else
-            rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete });
-    }
+    int rc = visit_listed(&l, fn, ctx);
     free(l.found);
-    return rc;
+    return rc | each_name("--verify", folder, visit_set_aside, &(Visit){ folder, fn, ctx });
 }
 
 // Returns the newest one that is complete, or NULL.

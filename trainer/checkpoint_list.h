@@ -1,5 +1,5 @@
-// What a folder has of checkpoints: step_%08d/, which the plugin writes, and model_%08d.bin as llm.c has it
-// (fp16, which llm.c does not know, as fp32). Runs of before had state_%08d_%05d.bin of each rank, and
+// What a folder has of checkpoints: step_%08d/, which the plugin writes, and model_%08d.bin, which
+// model_file.h makes of it afterwards. Runs of before had state_%08d_%05d.bin of each rank, and
 // DONE_%08d once all of them were on disk; they are still resumed.
 #ifndef TRAINER_CHECKPOINT_LIST_H
 #define TRAINER_CHECKPOINT_LIST_H
@@ -9,6 +9,7 @@ typedef struct {
     int step;
     int old;       // 1: a state file of each rank and a DONE_ file
     int complete;  // 0: what a save that died has left
+    int damaged;   // 1: it was complete: its model file is there, which is written last and removed first
 } Found;
 
 typedef struct {
@@ -46,15 +47,19 @@ const char *checkpoint_in(const char *folder);
 // What a folder has of a checkpoint: the folder of its states, or an old state file of one rank.
 typedef struct {
     const char *states;
-    const char *model;  // NULL: that is told with the file of rank 0
-    int complete;
+    const char *model;      // NULL: there is none, or it is told with the file of rank 0
+    int complete, damaged;  // as in Found
 } CheckpointPaths;
-// Calls fn for each checkpoint in a folder, the newest first. Returns the or of what it has returned.
+// Calls fn for each checkpoint in a folder, the newest first, and then for those that were set aside. Returns
+// the or of what it has returned.
 typedef int (*CheckpointVisitor)(void *ctx, const CheckpointPaths *p);
 int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx);
 
-// Returns 0 if a model file model_%08d.bin is what the checkpoint beside it says, 1 if none says anything of
-// it, -1 with gpt2_last_error() if it is damaged.
+// Writes the path that the model file of a checkpoint's folder has: beside step_%08d, and in what was set
+// aside. Returns 0, or -1 if the folder has another name.
+int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder);
+// Returns 0 if a model file model_%08d.bin is what its checkpoint gives, 1 if there is no checkpoint to
+// compare it with, -1 with gpt2_last_error() if it is damaged.
 int checkpoint_check_model(const char *path);
 
 #endif

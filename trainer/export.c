@@ -8,17 +8,12 @@
 #include "../gpt2/error.h"
 #include "../gpt2/hf.h"
 #include "checkpoint.h"
+#include "checkpoint_stored.h"
 #include "die.h"
 #include "inputs.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"
-
-static struct {
-    const char *path;   // what --export names, or the newest checkpoint in it
-    int is_checkpoint;  // one of zero_save
-    GPT2Stored stored;  // else
-} from;
 
 static int ends_with(const char *text, const char *end) {
     const size_t n = strlen(text), m = strlen(end);
@@ -35,11 +30,14 @@ static int has_manifest(const char *folder) {
     return !hf_path(path, sizeof path, folder, "manifest.json") && !access(path, F_OK);
 }
 
+static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }
+
 // --------
 // options
 
 // Every other option would have no effect.
 static void check_options(void) {
+    struct stat st;
     static const char *const used[] = { "--export", "--to", "--dtype", "--tokenizer" };
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         int known = o->kind == HEADING || !option_is_given(o);
@@ -53,56 +51,34 @@ static void check_options(void) {
     if (run.ranks > 1)
         die("option --export: one process writes, so start it without mpirun or srun (%d ranks)", run.ranks);
     if (!strcmp(opt.dtype, "fp16")) die("option --dtype fp16: an export is in fp32 or bf16");
-    if (ends_with(opt.export_to, ".bin") && (!access(opt.export_to, F_OK) || errno != ENOENT))
+    if (is_file_to_write() && opt.tokenizer)
+        die("option --tokenizer %s: %s is llm.c's file, which has no tokenizer; a folder has", opt.tokenizer,
+            opt.export_to);
+    if (is_file_to_write() && (!lstat(opt.export_to, &st) || errno != ENOENT))
         die("option --to %s: is there already; nothing is written over it", opt.export_to);
 }
 
 // --------
 // from
 
-static void find_checkpoint(GPT2 *model) {
-    char *text;
-    zero_check(zero_checkpoint_text(from.path, &text));
-    if (saved_run_config(text, &model->config)) die("%s: %s", from.path, gpt2_last_error());
-    free(text);
+// What --export names, or the newest checkpoint in it.
+static const char *find_source(void) {
+    const char *path = opt.export_from;
+    if (!is_folder(path) || has_manifest(path) || hf_is_folder(path)) return path;
+    path = checkpoint_in(path);
+    if (!path)
+        die("option --export %s: there is no complete checkpoint in this folder, and no model.safetensors",
+            opt.export_from);
+    return path;
 }
 
-void export_find(GPT2 *model) {
-    check_options();
-    from.path = opt.export_from;
-    if (is_folder(from.path) && !has_manifest(from.path) && !hf_is_folder(from.path)) {
-        from.path = checkpoint_in(opt.export_from);
-        if (!from.path)
-            die("option --export %s: there is no complete checkpoint in this folder, and no "
-                "model.safetensors",
-                opt.export_from);
+static void open_source(const char *path, GPT2Stored *from) {
+    if (has_manifest(path)) {
+        gpt2_check(checkpoint_stored_open(path, ZERO_MASTER, from));
+        return;
     }
-    from.is_checkpoint = has_manifest(from.path);
-    if (from.is_checkpoint)
-        find_checkpoint(model);
-    else {
-        gpt2_check(ends_with(from.path, ".bin") && checkpoint_check_model(from.path) < 0);
-        gpt2_check(gpt2_stored_open(from.path, &from.stored));
-        model->config = from.stored.config;
-    }
-    gpt2_tensors(&model->config, model->tensors);
-}
-
-static int get_master(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
-    int rc = zero_checkpoint_get(ctx, ZERO_MASTER, tensor, layer, offset, n, values);
-    return rc ? gpt2_fail("%s", zero_last_error()) : 0;
-}
-
-static void open_checkpoint(const GPT2 *model) {
-    const PluginTables *t = &model->tables;
-    zero_checkpoint *c;
-    zero_check(zero_checkpoint_open(&c, from.path, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units));
-    from.stored = (GPT2Stored){ .config = model->config, .get = get_master, .ctx = c };
-}
-
-static void close_source(void) {
-    if (from.is_checkpoint) zero_checkpoint_close(from.stored.ctx);
-    gpt2_stored_close(&from.stored);
+    gpt2_check(ends_with(path, ".bin") && checkpoint_check_model(path) < 0);
+    gpt2_check(gpt2_stored_open(path, from));
 }
 
 // --------
@@ -119,24 +95,26 @@ static int has_tokenizer(Tokenizer *t, int V) {
     return 1;
 }
 
-static int write_folder(gpt2_dtype dtype) {
+static int write_folder(const GPT2Stored *from, gpt2_dtype dtype) {
     Tokenizer tokenizer = { 0 };
-    HfModel m = { from.stored.config, dtype, from.stored.get, from.stored.ctx, NULL };
+    HfModel m = { from->config, dtype, from->get, from->ctx, NULL };
     if (has_tokenizer(&tokenizer, m.config.vocab_size)) m.tokenizer = &tokenizer;
     int failed = hf_write(opt.export_to, &m);
     tokenizer_free(&tokenizer);
     return failed;
 }
 
-void export_write(const GPT2 *model) {
-    const GPT2Config *c = &model->config;
+void export_model(void) {
     const gpt2_dtype dtype = strcmp(opt.dtype, "bf16") ? GPT2_F32 : GPT2_BF16;
-    if (from.is_checkpoint) open_checkpoint(model);
-    gpt2_check(ends_with(opt.export_to, ".bin")
-                   ? gpt2_file_write(opt.export_to, c, dtype, from.stored.get, from.stored.ctx, 1)
-                   : write_folder(dtype));
-    close_source();
+    GPT2Stored from;
+    check_options();
+    const char *path = find_source();
+    open_source(path, &from);
+    const GPT2Config *c = &from.config;
+    gpt2_check(is_file_to_write() ? gpt2_file_write(opt.export_to, c, dtype, from.get, from.ctx)
+                                  : write_folder(&from, dtype));
     print0("%s: %s in %s, %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.export_to,
-           from.path, dtype_name(dtype), (long long)gpt2_num_parameters(c), c->num_layers, c->num_heads,
+           path, dtype_name(dtype), (long long)gpt2_num_parameters(c), c->num_layers, c->num_heads,
            c->channels, c->vocab_size, c->max_seq_len);
+    gpt2_stored_close(&from);
 }

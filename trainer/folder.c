@@ -36,6 +36,16 @@ FILE *create_file(const char *path) {
     return opened(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666), path, "w");
 }
 
+void commit_file(FILE *f, const char *temporary, const char *path) {
+    int bad = ferror(f) || fflush(f) || fsync(fileno(f));
+    bad |= fclose(f) != 0;
+    if (!bad) bad = rename(temporary, path);
+    int error = errno;
+    if (bad) unlink(temporary);
+    if (bad) die("%s: not written: %s", path, strerror(error));
+    gpt2_check(disk_sync_parent(path));
+}
+
 FILE *append_to_file(const char *path) {
     const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     return opened(open(path, flags, 0666), path, "a");

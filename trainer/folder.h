@@ -15,6 +15,9 @@ void make_folder(void);
 // a new one in place of any that is there.
 FILE *create_file(const char *path);
 FILE *append_to_file(const char *path);
+// Ends a file that create_file(temporary) has begun: returns when it is on disk under its name, or ends the
+// run.
+void commit_file(FILE *f, const char *temporary, const char *path);
 // Ends the run if a file that is written at the end of the run could not be made there.
 void try_file(const char *option, const char *path);
 

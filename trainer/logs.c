@@ -136,13 +136,14 @@ static void cut_log(const char *name, const char *from_path, const Cut *c, LineC
     if (!from) die("%s: %s", from_path, strerror(errno));
     FILE *to = create_file(temporary);
     int cut = copy_lines(from, to, c, keeps);
-    int bad = ferror(from) || ferror(to) || fflush(to) || fsync(fileno(to));
-    bad |= fclose(to) != 0;
+    if (ferror(from)) die("%s: cannot be read: %s", from_path, strerror(errno));
     fclose(from);  // nothing was written
-    const int replaces = cut || strcmp(from_path, path);
-    if (!bad && replaces) bad = rename(temporary, path);
-    if (bad || !replaces) unlink(temporary);
-    if (bad) die("%s: its lines after step %d cannot be cut: %s", path, c->step, strerror(errno));
+    if (cut || strcmp(from_path, path)) {
+        commit_file(to, temporary, path);
+        return;
+    }
+    fclose(to);  // the log stays as it is
+    unlink(temporary);
 }
 
 static void cut_kept(const char *name, int kept, const Cut *c, LineCheck keeps) {

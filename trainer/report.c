@@ -248,11 +248,7 @@ static void save_summary(const Summary *s) {
     output_path(temporary, "summary.json.tmp");
     FILE *f = create_file(temporary);
     write_summary(f, s);
-    int bad = ferror(f);
-    if (fclose(f) || bad || rename(temporary, path)) {
-        remove(temporary);
-        die("%s: not written: %s", path, strerror(errno));
-    }
+    commit_file(f, temporary, path);
 }
 
 void report_end(Report *r, const GPT2 *model) {

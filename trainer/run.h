@@ -7,18 +7,21 @@
 // defines: zero
 #include "../llmc_zero/zero.h"
 
+struct GPT2;
+
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
     int creating;       // 1: zero_create was called, so ranks hear of each other's failures (create_plugin)
     int rank, ranks;    // this process, and how many there are (take_launched_ranks, settle_ranks)
     int ranks_on_host;  // as the launcher or -pg says (take_launched_ranks, settle_ranks)
-    const Layers *layers;  // those of the device that computes (settle_device)
-    int threads;           // OpenMP threads of this rank (settle_threads)
-    int overlap;           // 1: collectives run beside the layers (settle_overlap, plugin_settings)
-    int step;              // the step under way, from 0; -1 before the first
-    int saving;            // the step whose checkpoint is being written; -1: none is (write_checkpoint)
-    int output_error;      // errno of the first write to stdout that failed; 0: none has (print0)
-    double peak_flops;     // operations a second of all ranks; 0 where rank 0 shows no bar (report_begin)
+    void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
+    const Layers *layers;                  // those of the device that computes (settle_device)
+    int threads;                           // OpenMP threads of this rank (settle_threads)
+    int overlap;        // 1: collectives run beside the layers (settle_overlap, plugin_settings)
+    int step;           // the step under way, from 0; -1 before the first
+    int saving;         // the step whose checkpoint is being written; -1: none is (write_checkpoint)
+    int output_error;   // errno of the first write to stdout that failed; 0: none has (print0)
+    double peak_flops;  // operations a second of all ranks; 0 where rank 0 shows no bar (report_begin)
 } Run;
 
 extern Run run;

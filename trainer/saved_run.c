@@ -85,23 +85,15 @@ static json_t *describe_settings(const GPT2 *model) {
     return settings;
 }
 
-// Of the whole file, which rank 0 has just written. Another rank's object does not count.
-static json_t *describe_model_file(const char *path) {
-    char print[FINGERPRINT] = "";
-    if (path) gpt2_check(fingerprint_of_file(path, INT32_MAX, print));
-    return json_string(print);
-}
-
-char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s,
-                      const char *model_file) {
-    json_t *root =
-        json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:O, s:I, s:i, s:o, s:o, s:o}", "program",
-                  "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
-                  describe_position(&s->position), "model", describe_config(&model->config), "model_file",
-                  describe_model_file(model_file), "data", describe_data(&data->train), "tokens_a_step",
-                  (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
-                  "settings", describe_settings(model), "loss_outliers", describe_outliers(&s->loss_outliers),
-                  "norm_outliers", describe_outliers(&s->norm_outliers));
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s) {
+    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:o, s:O, s:I, s:i, s:o, s:o, s:o}", "program",
+                             "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
+                             describe_position(&s->position), "model", describe_config(&model->config),
+                             "data", describe_data(&data->train), "tokens_a_step",
+                             (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
+                             "settings", describe_settings(model), "loss_outliers",
+                             describe_outliers(&s->loss_outliers), "norm_outliers",
+                             describe_outliers(&s->norm_outliers));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (!text) die("out of memory for what the checkpoint says of the run");
@@ -234,19 +226,6 @@ long long saved_run_batch(const char *text) {
     int64_t tokens = json_integer_value(json_object_get(root, "tokens_a_step"));
     json_decref(root);
     return tokens;
-}
-
-int saved_run_check_model(const char *text, const char *path) {
-    char print[FINGERPRINT];
-    json_t *root = parse(text);
-    const char *saved = json_string_value(json_object_get(root, "model_file"));
-    int failed = !root ? -1 : !saved;
-    if (!failed) failed = fingerprint_of_file(path, INT32_MAX, print);
-    if (!failed && strcmp(print, saved))
-        failed = gpt2_fail("%s: damaged, or not the file of its checkpoint: %s, and it was saved with %s",
-                           path, print, saved);
-    json_decref(root);
-    return failed;
 }
 
 // --------

@@ -16,18 +16,14 @@ typedef struct {
     OutlierDetector loss_outliers, norm_outliers;
 } TrainerState;
 
-// Returns the object, to be freed. model_file: that of this checkpoint, on rank 0; NULL on the others.
-char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *state,
-                      const char *model_file);
+// Returns the object, to be freed.
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 // Each returns 0, or -1 with gpt2_last_error(): the object lacks it, or has numbers that cannot be.
 int saved_run_config(const char *text, GPT2Config *config);
 int saved_run_state(const char *text, TrainerState *state);
 // Returns the tokens of a step of the run that saved it; 0: an old file, which does not say. saved_run_state
 // has taken the text.
 long long saved_run_batch(const char *text);
-// Returns 0 if the model file is the one that was saved with it, 1 if it says nothing of one, -1 with
-// gpt2_last_error().
-int saved_run_check_model(const char *text, const char *path);
 // Prints a line for each setting that is another one now. Another model, data or batch ends the run, unless
 // --resume-anyway is given. where: the checkpoint, in messages.
 void saved_run_compare(const char *text, const char *where, const GPT2 *model, const TrainingData *data);

@@ -11,7 +11,8 @@
 #include "report.h"
 #include "run.h"
 
-typedef enum { STOP, SAVE, OUTPUT_GONE } Request;  // the last one asks for a stop too
+// OUTPUT_GONE asks for a stop too. WRITES: no signal, but a checkpoint that is being written.
+typedef enum { STOP, SAVE, OUTPUT_GONE, WRITES } Request;
 
 static const struct {
     int number;
@@ -127,9 +128,11 @@ void signals_in_training(void) { in_training = 1; }
 void requests_of_rank(double requests[REQUESTS]) {
     for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
     requests[OUTPUT_GONE] = run.output_error != 0;
+    requests[WRITES] = !zero_save_written(run.z);
 }
 
 void requests_of_all(const double requests[REQUESTS]) {
+    agreed[WRITES] = 0;
     for (int i = 0; i < REQUESTS; i++) agreed[i] |= requests[i] > 0;
 }
 
@@ -141,6 +144,7 @@ void share_requests(void) {
 }
 
 int stop_is_asked(void) { return agreed[STOP] || agreed[OUTPUT_GONE]; }
+int save_goes_on(void) { return agreed[WRITES]; }
 
 int checkpoint_is_asked(int last_step) {
     const char *why_not = why_no_checkpoint();

@@ -8,7 +8,7 @@
 #ifndef TRAINER_SIGNALS_H
 #define TRAINER_SIGNALS_H
 
-enum { REQUESTS = 3 };  // doubles that say what signals have asked for, and whether stdout is gone
+enum { REQUESTS = 4 };  // doubles: what signals ask for, whether stdout is gone, and whether a save goes on
 
 // To be called before any thread exists. Signals are taken by a thread of their own, so no system call of
 // another one is interrupted. SIGPIPE and SIGXFSZ become errors of the write that they would have ended.
@@ -27,6 +27,8 @@ void share_requests(void);
 int stop_is_asked(void);
 int checkpoint_is_asked(int last_step);
 void checkpoint_is_written(void);  // nobody waits for one any more
+// Returns 1, on all ranks, if one of them still wrote a checkpoint beside training at the last sum.
+int save_goes_on(void);
 
 // Ends the run with an error if stdout could not be written to, and says what has become of the run; NULL:
 // nothing more. It is no error after a signal to stop, whichever rank got it, since a terminal that closes

@@ -24,40 +24,41 @@ static int verify_states(const char *path) {
     return zero_checkpoint_verify(path, say_good, NULL) ? say_bad(zero_last_error()) : 0;
 }
 
-static int verify_model(const char *path, int64_t bytes) {
+static int verify_model(const char *path) {
+    struct stat st;
     int rc = checkpoint_check_model(path);
     if (rc < 0) return say_bad(gpt2_last_error());
-    if (rc)
-        print0("%s: not verified: no checkpoint beside it says what it was\n", path);
+    if (rc || stat(path, &st))
+        print0("%s: not verified: there is no checkpoint to compare it with\n", path);
     else
-        say_good(NULL, path, bytes);
+        say_good(NULL, path, st.st_size);
     return 0;
 }
 
 // Who names it asks whether it is good, and nothing can say so.
-static int verify_named_model(const char *path, int64_t bytes) {
-    if (checkpoint_check_model(path) <= 0) return verify_model(path, bytes);
-    print0("BAD %s: cannot be verified: no checkpoint beside it says what it was\n", path);
+static int verify_named_model(const char *path) {
+    if (checkpoint_check_model(path) <= 0) return verify_model(path);
+    print0("BAD %s: cannot be verified: there is no checkpoint to compare it with\n", path);
     return EXIT_FAILURE;
 }
 
-// A checkpoint is complete without it.
-static int verify_model_of(const CheckpointPaths *p) {
-    struct stat st = { 0 };
-    if (!p->model || (stat(p->model, &st) && errno == ENOENT)) return 0;
-    return verify_model(p->model, st.st_size);
+// A checkpoint is complete without its model file.
+static int verify_both(const char *states, const char *model) {
+    int bad = verify_states(states);
+    return bad || !model || !file_is_there(model) ? bad : verify_model(model);
 }
 
 // A save that died damages nothing, but is worth a line.
 static int verify_found(void *ctx, const CheckpointPaths *p) {
-    int *verified = ctx;
-    if (!p->complete) {
-        print0("%s: the save did not end, so it is no checkpoint\n", p->states);
-        return 0;
+    int *found = ctx;
+    if (p->complete || p->damaged) ++*found;
+    if (p->complete) return verify_both(p->states, p->model);
+    if (p->damaged) {
+        gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", p->states);
+        return say_bad(gpt2_last_error());
     }
-    ++*verified;
-    int bad = verify_states(p->states);
-    return bad ? bad : verify_model_of(p);
+    print0("%s: the save did not end, so it is no checkpoint\n", p->states);
+    return 0;
 }
 
 static int is_model(const char *path) {
@@ -73,14 +74,16 @@ static int is_checkpoint(const char *path) {
 
 int verify(const char *path) {
     struct stat st;
-    int verified = 0;
+    char model[OUTPUT_PATH];
+    int found = 0;
     if (stat(path, &st)) {
         print0("BAD %s: %s\n", path, strerror(errno));
         return EXIT_FAILURE;
     }
-    if (S_ISREG(st.st_mode) && is_model(path)) return verify_named_model(path, st.st_size);
-    if (!S_ISDIR(st.st_mode) || is_checkpoint(path)) return verify_states(path);
-    int bad = checkpoints_visit(path, verify_found, &verified);
-    if (!bad && !verified) print0("BAD %s: there is no complete checkpoint\n", path);
-    return bad || !verified ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (S_ISREG(st.st_mode) && is_model(path)) return verify_named_model(path);
+    if (!S_ISDIR(st.st_mode)) return verify_states(path);
+    if (is_checkpoint(path)) return verify_both(path, checkpoint_model_of(model, path) ? NULL : model);
+    int bad = checkpoints_visit(path, verify_found, &found);
+    if (!bad && !found) print0("BAD %s: there is no complete checkpoint\n", path);
+    return bad || !found ? EXIT_FAILURE : EXIT_SUCCESS;
 }

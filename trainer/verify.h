@@ -1,4 +1,5 @@
-// --verify: reads what has been saved, and compares every checksum. Nothing else of a run happens.
+// --verify: reads what has been saved, and compares every checksum, and model files with their checkpoints.
+// Nothing else of a run happens.
 #ifndef TRAINER_VERIFY_H
 #define TRAINER_VERIFY_H
 

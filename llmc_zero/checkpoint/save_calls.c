@@ -55,7 +55,7 @@ int zero_save(zero *z, const char *path, const char *text) {
     save s;
     ZERO_TRY(uses_may_train(z, "zero_save"));
     ZERO_TRY(uses_outside_step(z, "zero_save"));
-    ZERO_TRY(zero_save_end(z, 1, NULL));
+    ZERO_TRY(zero_save_end(z));
     int rc = save_open(&s, z, "zero_save", path, text);
     if (!rc) rc = save_commit(&s, writer_end(&s.own, save_states(&s, NULL)));
     save_free(&s);
@@ -90,7 +90,7 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
     if (!z->save_copy)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "async_save",
                                  " is 0, and zero_save_begin needs the memory that 1 reserves");
-    ZERO_TRY(zero_save_end(z, 1, NULL));
+    ZERO_TRY(zero_save_end(z));
     struct save_later *l = calloc(1, sizeof *l);
     int rc = l ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path);
     if (z->memory.disk_hangs)
@@ -109,6 +109,8 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
 
 // -------- the end
 
+int zero_save_written(const zero *z) { return !z->later || atomic_load(&z->later->written); }
+
 // Until the thread is through, or it is time to tell the others that this rank still writes. The disk must
 // answer each request in time, but nothing limits a sync. So the rank does not say so during one: if it takes
 // too long, the rank is late.
@@ -121,26 +123,22 @@ static void wait_a_turn(const zero *z) {
     }
 }
 
-// Sets *all if every rank's file is on disk, or has failed to get there. wait: 1: returns when it is so.
-static int all_written(zero *z, int wait, int *all) {
-    for (;;) {
-        ZERO_TRY(at_work_share(z, atomic_load(&z->later->written), all));
-        if (*all || !wait) return 0;
+// Returns when every rank's file is on disk, or has failed to get there.
+static int wait_for_all(zero *z) {
+    for (int all = 0;;) {
+        ZERO_TRY(at_work_share(z, zero_save_written(z), &all));
+        if (all) return 0;
         wait_a_turn(z);
     }
 }
 
-int zero_save_end(zero *z, int wait, int *complete) {
+int zero_save_end(zero *z) {
     struct save_later *l = z->later;
-    int all;
-    if (complete) *complete = !l;
     if (!l) return 0;
     ZERO_TRY(uses_outside_step(z, "zero_save_end"));
-    ZERO_TRY(all_written(z, wait, &all));
-    if (!all) return 0;
+    ZERO_TRY(wait_for_all(z));
     join(l);
     int rc = save_commit(&l->save, l->rc ? zero_fail_again(&l->failure) : 0);
     drop(z);
-    if (complete) *complete = !rc;
     return rc;
 }

@@ -1,4 +1,5 @@
 // Reads the tensors of a checkpoint without a plugin, for programs that convert or inspect one.
+#include "../device/numbers.h"
 #include "../layout.h"
 #include "blocks.h"
 #include <stdlib.h>
@@ -31,9 +32,19 @@ int zero_checkpoint_open(zero_checkpoint **c, const char *path, const zero_tenso
 
 static int saved_number(zero_value what) {
     int i = SAVED - 1;
+    if (what == ZERO_PARAM) what = ZERO_MASTER;
     while (i >= 0 && saved_values[i] != what) i--;
     return i;
 }
+
+static void round_to(zero_dtype dtype, float *values, int64_t n) {
+    if (dtype == ZERO_BF16)
+        for (int64_t i = 0; i < n; i++) values[i] = bf16_widen(bf16_round(values[i]));
+    if (dtype == ZERO_F16)
+        for (int64_t i = 0; i < n; i++) values[i] = fp16_widen(fp16_round(values[i]));
+}
+
+zero_dtype zero_checkpoint_dtype(const zero_checkpoint *c) { return c->m.dtype; }
 
 int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
                         float *values) {
@@ -41,13 +52,17 @@ int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int lay
     const layout_place *p = layout_find(&c->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
     if (saved < 0)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_checkpoint_get: a checkpoint has masters and both moments");
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_checkpoint_get: a checkpoint has masters, from which parameters follow, and "
+                         "both moments");
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_checkpoint_get: %s has %lld elements, not [%lld, %lld + %lld)",
                          c->layout.tensors[tensor].name, (long long)p->elems, (long long)offset,
                          (long long)offset, (long long)n);
-    return blocks_read_unit(&c->from, layout_unit_of(&c->layout, p), saved, p->offset + offset, n, values);
+    ZERO_TRY(blocks_read_unit(&c->from, layout_unit_of(&c->layout, p), saved, p->offset + offset, n, values));
+    if (what == ZERO_PARAM) round_to(c->m.dtype, values, n);
+    return 0;
 }
 
 void zero_checkpoint_close(zero_checkpoint *c) {

@@ -2,9 +2,11 @@
 // $DISK_FOLDER or anything in it; all others go through.
 //   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: so do those after it
 //   DISK_FAIL=KIND:N:short    the n-th read or write transfers half of its bytes
+//   DISK_FAIL=KIND:N:ERRNO:TEXT    only calls on paths with this text count
 //   DISK_RANK=1               only in this rank
 //   DISK_CALLS=FILE           gets a line for each call, KIND PATH; with DISK_FAIL only for those that fail
 //   DISK_RECORD=FILE          gets what record.h describes
+//   DISK_HOLD=TEXT:FILE       a write to a path with this text waits until there is such a file
 // Kinds are the names below, with stat for all calls that only look, malloc and getrandom for those that the
 // program itself makes, and json for libjansson's allocations. fopen gives a stream over the calls of this
 // file, because the C library's own streams reach the kernel past them. io_uring is left out.
@@ -31,7 +33,8 @@ enum { MOST_FDS = 1024, MOST_RANGES = 2, MOST_PATH = 2 * PATH_MAX, SHORT = -1 };
 
 static struct {
     const char *folder, *calls;
-    char kind[16];
+    char held[64], until[PATH_MAX];  // of DISK_HOLD
+    char kind[16], text[64];
     long nth, seen;
     int error;    // errno; SHORT
     int onwards;  // 1: all calls after the n-th too
@@ -71,7 +74,7 @@ static int note_code(struct dl_phdr_info *info, size_t size, void *data) {
 
 static void parse_fail(const char *text) {
     char nth[16], error[16];
-    if (sscanf(text, "%15[^:]:%15[^:]:%15s", disk.kind, nth, error) != 3) abort();
+    if (sscanf(text, "%15[^:]:%15[^:]:%15[^:]:%63s", disk.kind, nth, error, disk.text) < 3) abort();
     disk.nth = atol(nth);
     disk.onwards = strchr(nth, '+') != NULL;
     disk.error = strcmp(error, "short") ? atoi(error) : SHORT;
@@ -80,10 +83,12 @@ static void parse_fail(const char *text) {
 __attribute__((constructor)) static void begin(void) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *only = getenv("DISK_RANK");
     const char *fail = getenv("DISK_FAIL"), *record_to = getenv("DISK_RECORD");
+    const char *hold = getenv("DISK_HOLD");
     int ranges = 0;
     disk.rank = rank ? atoi(rank) : 0;
     if (only && atoi(only) != disk.rank) return;
     if (fail) parse_fail(fail);
+    if (hold && sscanf(hold, "%63[^:]:%4095s", disk.held, disk.until) != 2) abort();
     dl_iterate_phdr(note_code, &ranges);
     disk.calls = getenv("DISK_CALLS");
     if (record_to)
@@ -121,7 +126,7 @@ static void note_call(const char *kind, const char *path) {
 static int fault(const char *kind, const char *path) {
     int kept = errno, failed = 0;
     pthread_mutex_lock(&lock);
-    if (!strcmp(kind, disk.kind)) {
+    if (!strcmp(kind, disk.kind) && strstr(path, disk.text)) {
         disk.seen++;
         failed = disk.seen == disk.nth || (disk.onwards && disk.seen > disk.nth);
     }
@@ -282,6 +287,8 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
 
 // at < 0: where the file's position is.
 static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
+    while (*disk.held && strstr(fds[fd].path, disk.held) && syscall(SYS_access, disk.until, F_OK))
+        usleep(1000);
     int error = fault("write", fds[fd].path);
     if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
     if (error > 0) return errno = error, -1;
