@@ -1,7 +1,8 @@
 // What a power loss may leave of a folder, at every instant of a run that tests/shim/disk.c has recorded.
 // Each folder that is built has to hold a checkpoint that is as new as was promised.
-//   power_loss RECORD ROOT SEED [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
+//   power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
 //     ROOT       the folder that was recorded; the run's -o is ROOT/out
+//     --async    1: the run had --async-save, so steps go on before a model file is there
 //     --base     what ROOT held before the run; all of that is on disk
 //     --without  as if the program had not made these syncs, which sync_names below lists. Violations are
 //                expected then, and the first ends the search.
@@ -217,6 +218,7 @@ typedef struct {
 } change;
 
 static names base;
+static int async;
 static unsigned without;  // bit i: number i of sync_names is left out
 static change *changes;
 static int n_changes;
@@ -321,8 +323,12 @@ static int sync_of(const char *path, int at) {
     do o--;
     while (o > operations && o->r.kind != RECORD_RENAME && o->r.kind != RECORD_UNLINK &&
            !(o->r.kind == RECORD_OPEN && o->r.at));
-    if (!strcmp(path, "out"))
-        return o->r.kind == RECORD_RENAME ? named(is_manifest(o->other) ? "parent" : "model-name") : -1;
+    if (!strcmp(path, "out")) {
+        if (o->r.kind != RECORD_RENAME) return -1;
+        return is_manifest(o->other)         ? named("parent")
+               : strstr(o->other, "/model_") ? named("model-name")
+                                             : -1;
+    }
     if (o->r.kind == RECORD_RENAME) return named("after-rename");
     return named(o->r.kind == RECORD_UNLINK ? "removal" : "before-rename");
 }
@@ -539,6 +545,38 @@ static int ended_before(int cut) {
     return newest;
 }
 
+// A model file is there before the run goes on, or beside --async-save before the next save and the end.
+static int model_is_promised(int cut, int saved_step) {
+    int saved = 0;
+    for (int i = 0; async && i < n_operations; i++) {
+        const operation *o = &operations[i];
+        if (o->r.kind == RECORD_RENAME && is_manifest(o->other) &&
+            step_in(strstr(o->other, "step_")) == saved_step)
+            saved = 1;
+        const int goes_on = o->r.kind == RECORD_MKDIR ||
+                            (o->r.kind == RECORD_OPEN && strstr(o->path, "/summary"));
+        if (saved && goes_on) return i < cut;
+    }
+    return !saved;
+}
+
+// Model files that were written while steps were logged.
+static int beside_steps(void) {
+    int waiting = 0, logged = 0, found = 0;
+    for (const operation *o = operations; o < operations + n_operations; o++) {
+        if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) {
+            waiting = 1;
+            logged = 0;
+        }
+        if (o->r.kind == RECORD_OPEN && ends_with(o->path, ".log")) logged = 1;
+        if (o->r.kind == RECORD_RENAME && strstr(o->other, "/model_")) {
+            found += waiting && logged;
+            waiting = 0;
+        }
+    }
+    return found;
+}
+
 static int blocks_are_good(const char *folder, json_t *file, int64_t block) {
     char path[PATH_MAX];
     int64_t bytes;
@@ -603,7 +641,8 @@ static int check(const char *root, const names *all, int cut, how style) {
         violation(cut, style, "the save of step %d had ended, and step %d is the newest that is there", ended,
                   newest);
     snprintf(model, sizeof model, "model_%08d.bin", newest);
-    if (newest >= 0 && newest == ended && find(all, all->entries[out].node, model) < 0)
+    if (newest >= 0 && newest == ended && model_is_promised(cut, newest) &&
+        find(all, all->entries[out].node, model) < 0)
         violation(cut, style, "%s is not there", model);
     return newest;
 }
@@ -673,7 +712,7 @@ static void note_whole_files(void) {
 
 int main(int argc, char **argv) {
     const char *usage =
-        "power_loss RECORD ROOT SEED [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]";
+        "power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]";
     char scratch[PATH_MAX];
     names end;
     if (argc < 4) fail("usage: %s", usage);
@@ -681,6 +720,7 @@ int main(int argc, char **argv) {
     new_node(1);
     for (int i = 4; i < argc; i += 2) {
         if (i + 1 == argc) fail("usage: %s", usage);
+        if (!strcmp(argv[i], "--async")) async = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--base")) read_base(&base, argv[i + 1], 0);
         if (!strcmp(argv[i], "--without")) without |= 1u << named(argv[i + 1]);
         if (strcmp(argv[i], "--keep")) continue;
@@ -695,6 +735,7 @@ int main(int argc, char **argv) {
     for (int cut = 0; cut <= n_operations; cut++)
         for (int number = 0; number < DRAWS && !(without && violations); number++)
             build_and_check(scratch, cut, number);
+    if (async) printf("%d model files were written beside steps\n", beside_steps());
     printf("%d instants, %d folders, %d violations\n", n_operations + 1, built, violations);
     return violations ? 1 : 0;
 }

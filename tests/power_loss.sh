@@ -30,12 +30,19 @@ run() {
         >"$screen" 2>&1 </dev/null
 }
 hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$1"; }
-# record NAME RANKS ARGUMENT...: six steps in $dir/NAME/out
+# record NAME RANKS ARGUMENT...: six steps in $dir/NAME/out. With --async-save the model file of step 2 comes
+# after the log of the step after next.
 record() {
-    local root=$dir/$1
+    local root=$dir/$1 job
     mkdir -p "$root"
-    with=("LD_PRELOAD=$dir/disk.so" "DISK_FOLDER=$root" "DISK_RECORD=$root.record")
-    run "$2" "$root.screen" -x 6 -o "$root/out" "${@:3}"
+    with=("LD_PRELOAD=$dir/disk.so" "DISK_FOLDER=$root" "DISK_RECORD=$root.record"
+        "DISK_HOLD=model_00000002.bin:$root.go")
+    [[ " $* " = *' --async-save '* ]] || : >"$root.go"
+    run "$2" "$root.screen" -x 6 -o "$root/out" "${@:3}" &
+    job=$!
+    until grep -qs '^s:3 trl' "$root/out/main.log" || ! kill -0 $job 2>/dev/null; do sleep 0.01; done
+    : >"$root.go"
+    wait $job
     local status=$?
     with=()
     [ $status = 0 ] || { tail -n 5 "$root.screen"; return 1; }
@@ -60,10 +67,17 @@ resume() {
 }
 # power_loss NAME RANKS ARGUMENT...: a run that was recorded, at all instants
 power_loss() {
-    local record=$1 base=() bad
+    local record=$1 base=() bad tries=0
     [ ! -d "$dir/$record.base" ] || base=(--base "$dir/$record.base")
+    [[ " $* " != *' --async-save '* ]] || base+=(--async 1)
     begin "power loss.$record, every instant"
     need "it did not run" record "$@"
+    # A save that is complete only when the next one begins leaves no step to log meanwhile.
+    while [[ " $* " = *' --async-save '* ]] && [ -z "$why" ] && [ $((tries++)) -lt 20 ] &&
+        "$program" "$dir/$record.record" "$dir/$record" "$seed" --async 1 | grep -q '^0 model'; do
+        rm -rf "${dir:?}/$record" "$dir/$record".*
+        need "it did not run" record "$@"
+    done
     mkdir "$dir/kept.$record"
     need "a folder is not as promised" instants "$record" ${base[@]+"${base[@]}"} \
         --keep "$dir/kept.$record" "$resumed"
@@ -88,7 +102,8 @@ for number in 1 2; do               # of ranks; both saves are removed later
     cp -r "$before" "$dir/resumed.$number"
     power_loss resumed.$number $number -nk 1 -y 1
 done
-power_loss ranks 2 -nk 2 -z 2
+power_loss async 1 -nk 1 --async-save
+power_loss async.ranks 2 -nk 2 -z 2 --async-save
 
 # the checkpoints of steps 4 and 6 are there already and are saved anew
 before=$dir/again.base
@@ -99,13 +114,18 @@ power_loss again 1 --resume "$dir/again/out/step_00000002"
 
 # ---- each sync is needed, and the search above notices one that is missing
 
-# The names of the model file and of the checkpoint's folder come to disk by either of two syncs.
-for syncs in states manifest before-rename after-rename removal model output 'parent model-name'; do
-    begin "power loss.without $syncs: noticed"
-    left_out=()
+# noticed RECORD SYNCS ARGUMENT...
+noticed() {
+    local record=$1 syncs=$2 sync left_out=()
+    begin "power loss.$record without $syncs: noticed"
     for sync in $syncs; do left_out+=(--without "$sync"); done
-    need 'every folder is as promised' not instants fresh "${left_out[@]}"
+    need 'every folder is as promised' not instants "$record" "${left_out[@]}" "${@:3}"
     need "it says: $(tail -n 1 "$dir/found")" grep -q ' 1 violations$' "$dir/found"
     end
+}
+for syncs in states manifest before-rename after-rename removal model model-name output; do
+    noticed fresh "$syncs"
 done
+# Without --async-save the name of the checkpoint's folder comes to disk with that of its model file too.
+for syncs in parent model model-name; do noticed async "$syncs" --async 1; done
 finish power_loss
