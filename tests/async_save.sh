@@ -47,23 +47,34 @@ need 'accepted' test $? != 0
 need 'no advice' grep -q 'option --async-save: .* -n N' "$dir/said"
 end
 
-# The disk takes nothing of a model file until the test lets it.
+# The disk takes nothing of a file until the test lets it.
 "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
 sanitizer=$(ldd "$trainer" | awk '/libasan/ { print $3 }')      # ASan must be the first library
-# held STEP FOLDER ARGUMENT...: begins a run whose model file of that step is held until $dir/go is there
+# held TEXT FOLDER ARGUMENT...: begins a run whose writes to paths with this text wait until $dir/go is there
 held() {
-    local step=$1 folder=$2
+    local text=$1 folder=$2
     rm -rf "$folder" "$dir/go" && mkdir "$folder" && : >"$folder.log"
     with=("LD_PRELOAD=$sanitizer $dir/disk.so" "DISK_FOLDER=$folder"
-        "DISK_HOLD=model_0000000$step.bin:$dir/go")
+        "DISK_HOLD=$text:$dir/go")
     train "$folder" "${@:3}" &
     job=$!
     with=()
 }
 await() { until "$@" || ! kill -0 $job 2>/dev/null; do sleep 0.01; done; "$@"; }
 
+begin 'async_save.steps while the states are written'
+held step_00000004/rank "$dir/held" --async-save
+need 'no step begins before they are written' await grep -q '^step  *6/8' "$dir/held.log"
+need 'there is a manifest' test ! -e "$dir/held/step_00000004/manifest.json"
+: >"$dir/go"
+need 'it does not come to its end' wait $job
+need 'it was not complete before the next' test "$(grep -nE 'step 4 is complete|at step 6' "$dir/held.log" |
+    sed 's/.*checkpoint.*step 4.*/4/; s/.*at step 6/6/' | tr '\n' ' ')" = '4 6 '
+need 'other bits' test "$(hash_of "$dir/plain")" = "$(hash_of "$dir/held")"
+end
+
 begin 'async_save.steps while a model file is written'
-held 4 "$dir/held" --async-save
+held model_00000004.bin "$dir/held" --async-save
 need 'no step begins before it is written' await grep -q '^step  *6/8' "$dir/held.log"
 need 'the checkpoint is not complete' await grep -q '^the checkpoint of step 4 is complete' "$dir/held.log"
 need 'the model file is there' test ! -e "$dir/held/model_00000004.bin"
@@ -76,7 +87,7 @@ need "the files: $(cat "$dir/said")" "$trainer" --verify "$dir/held" >"$dir/said
 end
 
 begin 'async_save.the end waits for the model file'
-held 8 "$dir/held" --async-save
+held model_00000008.bin "$dir/held" --async-save
 need 'no checkpoint' await grep -q '^the checkpoint of step 8 is complete' "$dir/held.log"
 need 'it has ended' kill -0 $job
 need 'there is a summary' test ! -e "$dir/held/summary.json"
@@ -103,7 +114,7 @@ for how in '' --async-save; do
 done
 
 begin 'async_save.killed while a model file is written'
-held 4 "$dir/held" --async-save
+held model_00000004.bin "$dir/held" --async-save
 need 'no checkpoint' await grep -q '^the checkpoint of step 4 is complete' "$dir/held.log"
 need 'nothing has begun' await compgen -G "$dir/held/model_00000004.bin.*.tmp" >/dev/null
 kill_ranks "$dir/held"

@@ -106,23 +106,24 @@ static float *values_of(zero *z, zero_value what) {
     return all;
 }
 
-static const zero_value kinds[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
+enum { READ_ALONE = 4 };
+static const zero_value kinds[READ_ALONE] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_PARAM };
 
 // values: every state that the plugin had. In pieces, and one that lies in the parts of several ranks.
-static void read_all(zero_checkpoint *c, float *const values[3]) {
+static void read_all(zero_checkpoint *c, float *const values[READ_ALONE]) {
     enum { PIECE = 777 };
     float piece[PIECE];
     int64_t wrong = 0, at = 0;
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; at += toy_elems(k), l++)
             for (int64_t from = 0; from < toy_elems(k); from += PIECE)
-                for (int i = 0; i < 3; i++) {
+                for (int i = 0; i < READ_ALONE; i++) {
                     int64_t n = toy_elems(k) - from < PIECE ? toy_elems(k) - from : PIECE;
                     MUST(zero_checkpoint_get(c, kinds[i], k, l, from, n, piece));
                     wrong += memcmp(piece, values[i] + at + from, n * sizeof *piece) != 0;
                 }
     CHECK(!wrong);
-    CHECK(zero_checkpoint_get(c, ZERO_PARAM, 0, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
+    CHECK(zero_checkpoint_get(c, ZERO_GRADIENT, 0, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
     CHECK(zero_checkpoint_get(c, ZERO_MASTER, TOY_TENSORS, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
     CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 99, 0, 1, piece) == ZERO_ERR_MISUSE);
     CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, toy_elems(0), 1, piece) == ZERO_ERR_MISUSE);
@@ -137,22 +138,23 @@ static void check_read_alone(void) {
         zero_config config = config_at(f % 4, f);
         zero_checkpoint *c = NULL;
         zero_tensor other[TOY_TENSORS];
-        float *values[3];
+        float *values[READ_ALONE];
         toy t;
         CHECK_SETTING("read without a plugin, %s", settings_formats[f].name);
         MUST(toy_create(&t, &config, NULL));
         steps(&t, 1, 2);
         MUST(zero_save(t.z, path, NULL));
-        for (int i = 0; i < 3; i++) values[i] = values_of(t.z, kinds[i]);
+        for (int i = 0; i < READ_ALONE; i++) values[i] = values_of(t.z, kinds[i]);
         zero_destroy(t.z);
         MUST(zero_checkpoint_open(&c, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+        CHECK(zero_checkpoint_dtype(c) == config.numbers.dtype);
         read_all(c, values);
         zero_checkpoint_close(c);
         memcpy(other, toy_tensors, sizeof other);
         other[0].dims[0]++;
         CHECK(zero_checkpoint_open(&c, path, other, TOY_TENSORS, toy_units, TOY_UNITS) == ZERO_ERR_ARGUMENT);
         CHECK(!c);
-        for (int i = 0; i < 3; i++) free(values[i]);
+        for (int i = 0; i < READ_ALONE; i++) free(values[i]);
     }
     remove_checkpoint(path);
 }
