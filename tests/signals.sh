@@ -263,15 +263,15 @@ pipe() {
     end_with_output
 }
 
-# file_size KIB NAME ARGUMENT...: no file may be larger; the file that is
+# file_size KIB NAME MESSAGE ARGUMENT...: no file may be larger; the file that is
 file_size() {
-    local kib=$1 file=$2
-    shift 2
+    local kib=$1 file=$2 message=$3
+    shift 3
     begin "signals.file-size limit: $file"
     rm -rf "$folder"
     start_limited "$kib" -x $endless -o "$folder" "$@"
     need 'it ended in another way' ended 1
-    need 'no message' says "^train_gpt2_zero: .*/$file.*: .*File too large"
+    need 'no message' says "^train_gpt2_zero: .*/$file.*: .*$message"
     end_with_output
 }
 start_limited() {
@@ -302,6 +302,6 @@ during_set_up
 ignored
 usr1
 pipe
-file_size 64 metrics.jsonl
-file_size 8 'model_00000001.bin' -n 1
+file_size 64 metrics.jsonl 'File too large'
+file_size 8 rank00000 'raise the limit \(ulimit -f\)' -n 1
 finish signals
