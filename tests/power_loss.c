@@ -297,6 +297,7 @@ static const char *const sync_names[] = {
     "model",          // llm.c's file, before it gets its name
     "model-name",     // the folder of all checkpoints, with it
     "output",         // the folder that has -o
+    "summary",        // summary.json, before it gets its name
 };
 enum { SYNCS = sizeof sync_names / sizeof *sync_names };
 
@@ -319,6 +320,7 @@ static int sync_of(const char *path, int at) {
     if (ends_with(path, ".states")) return named("states");
     if (strstr(path, "/.manifest.json.")) return named("manifest");
     if (strstr(path, "/model_")) return named("model");
+    if (strstr(path, "/summary")) return named("summary");
     if (!*path) return named("output");
     do o--;
     while (o > operations && o->r.kind != RECORD_RENAME && o->r.kind != RECORD_UNLINK &&
@@ -624,7 +626,8 @@ static int check(const char *root, const names *all, int cut, how style) {
         const entry *e = &all->entries[i];
         int step = step_in(e->name);
         if (e->folder != all->entries[out].node) continue;
-        if (!strncmp(e->name, "model_", 6) && ends_with(e->name, ".bin")) {
+        if (!strcmp(e->name, "summary.json") ||
+            (!strncmp(e->name, "model_", 6) && ends_with(e->name, ".bin"))) {
             const node *f = &nodes[e->node];
             if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
                 violation(cut, style, "%s is not whole", e->name);

@@ -123,7 +123,7 @@ noticed() {
     need "it says: $(tail -n 1 "$dir/found")" grep -q ' 1 violations$' "$dir/found"
     end
 }
-for syncs in states manifest before-rename after-rename removal model model-name output; do
+for syncs in states manifest before-rename after-rename removal model model-name output summary; do
     noticed fresh "$syncs"
 done
 # Without --async-save the name of the checkpoint's folder comes to disk with that of its model file too.
