@@ -305,7 +305,6 @@ static void check_saved(int rc, int step) {
 
 // The model file comes last, since nothing needs it to go on.
 static void note_complete(int step) {
-    run.saving = -1;
     note_saved(step);
     leave_later_courses(step);
     if (run.rank == 0 && opt.checkpoints_keep) checkpoints_prune(step);
@@ -320,7 +319,7 @@ static void end_beside(void) {
     const int step = beside;
     run.saving = step;
     check_saved(zero_save_end(run.z), step);
-    beside = -1;
+    run.saving = beside = -1;
     print0("the checkpoint of step %d is complete, %.2f s after its beginning\n", step, now() - began);
     note_complete(step);
 }

@@ -161,7 +161,8 @@ const Option option_table[] = {
     { "-nm", INT, &opt.checkpoint_major, 0, 1e9,
       "checkpoints at multiples of this are never removed (default 0: none)" },
     { "--async-save", FLAG, &opt.async_save, 0, 0,
-      "go on training while a checkpoint is written, from a copy in memory" },
+      "go on training while a checkpoint is written, from a copy in memory, and its model\n"
+      "file" },
     { "-y", INT, &opt.resume, 0, 1,
       "1: resume from the last complete checkpoint in -o, if there is one (default 0: a\n"
       "folder of an earlier run is refused)" },
