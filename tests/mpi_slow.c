@@ -107,7 +107,7 @@ static void check_slow(void) {
     CHECK_SETTING("a slow save beside training");
     set_disk(FILE_WRITE, slow_s, 0);
     MUST(zero_save_begin(z, path, NULL));
-    MUST(zero_save_end(z, 1, NULL));
+    MUST(zero_save_end(z));
     check_was_slow();
 
     CHECK_SETTING("a slow load into values");
@@ -157,7 +157,7 @@ static int save_at_once(zero *z) { return zero_save(z, path, NULL); }
 static int load(zero *z) { return zero_load(z, path, NULL); }
 static int save_beside(zero *z) {
     int rc = zero_save_begin(z, path, NULL);
-    return rc ? rc : zero_save_end(z, 1, NULL);
+    return rc ? rc : zero_save_end(z);
 }
 
 static void check_hangs(void) {
