@@ -45,7 +45,7 @@ static inline void faults_of_files(const zero_config *c) {
             file_fault = fail_nth;
             rc = run_with_fault(c, 1);
             file_fault = NULL;
-            CHECK(!rc || rc == ZERO_ERR_IO);
+            CHECK(!rc || rc == ZERO_ERR_TIER);
         }
         CHECK(n > 20);
     }
