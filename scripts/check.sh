@@ -91,7 +91,7 @@ disks_and_ranks() {
     try disk_faults 'every call that concerns the output folder fails once' \
         timeout 600 tests/disk_faults.sh $trainer
     try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
-    try power_loss 'the power fails at any instant' timeout 300 tests/power_loss.sh build/stand-in $trainer
+    try power_loss 'the power fails at any instant' timeout 600 tests/power_loss.sh build/stand-in $trainer
     try elastic 'a run goes on at other numbers of ranks' timeout 300 tests/elastic.sh $trainer
 }
 
