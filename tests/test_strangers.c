@@ -418,7 +418,7 @@ typedef struct {
 } two_ranks;
 static two_ranks start_two(void) {
     two_ranks t = { .listener = net_listen(port, 4) };
-    plan_ranks(3, right_key, 10);
+    plan_ranks(3, right_key, 20);
     for (int r = 1; r < 3; r++) {
         start_child(r, one_rank, plans);
         t.fd[r] = receive_rank(t.listener, right_key, 0, &t.hello[r], &t.c[r]);
@@ -446,7 +446,7 @@ static void end_two(two_ranks *t) {
 static void are_connected(const two_ranks *t) {
     for (int r = 1; r < 3; r++) {
         char text[sizeof(head) + 1];
-        assert_int_equal(net_read(t->fd[r], text, sizeof text, now() + 3), 0);
+        assert_int_equal(net_read(t->fd[r], text, sizeof text, now() + 15), 0);
         assert_int_equal(text[sizeof(head)], 0);
     }
 }

@@ -1081,7 +1081,7 @@ test_unlike() {
     end
 }
 
-# A file size limit is a disk that is full, for one process: rank 1's file of states, or rank 0's model file.
+# A file size limit is a disk that is full, for one process.
 disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN WORDS
     local size=(-e "$5" --dtype "$6" --window 65536 -b 1)
     rm -rf "$dir/full" "$dir/unhindered"
@@ -1102,13 +1102,30 @@ disk_full() {   # NAME NP RANK KIB MODEL DTYPE PATTERN WORDS
     end
 }
 
+# Of four ranks each has 12/4 bytes of states for a parameter in fp32, and the model file has 4.
+full_model_file() {
+    local size=(-e l4h4c384v257t32 --dtype fp32 --window 65536 -b 1 -k constant -x 1 -n 1)
+    rm -rf "$dir/full"
+    wrap="[ \$rank != 0 ] || ulimit -f 24576;"
+    refused 'disk full.model file' 4 'model_00000001.bin' \
+        'File too large; the checkpoint of step 1 is complete without it, and --export makes a model file' -- \
+        "${size[@]}" -o "$dir/full"
+    wrap=
+    begin 'disk full.model file.its checkpoint is good, and writes it when the run goes on'
+    need "complete: $(checkpoints full)" [ "$(checkpoints full)" = step_00000001 ]
+    need 'a temporary file is left' [ -z "$(compgen -G "$dir/full/*.tmp")" ]
+    need 'the checkpoint does not load' train 1 full "${size[@]}" -b 4 -y 1
+    need 'it is damaged' "$trainer" --verify "$dir/full/model_00000001.bin"
+    end
+}
+
 test_disk_full() {
     # the limit must leave room for what MPI and the window keep in /dev/shm, so that these models are larger
     # than others here
-    disk_full 'model file' 2 0 20480 l4h4c384v257t32 fp32 model_00000002.bin 'File too large'
+    full_model_file
     disk_full 'state of rank 1' 2 1 20480 l4h4c384v257t32 bf16 step_00000002/rank00001 \
         'may write 20.0 MiB to a file'
-    disk_full 'one rank' 0 0 256 l2h2c64v257t32 fp32 model_00000002.bin 'File too large'
+    disk_full 'one rank' 1 0 1024 l2h2c64v257t32 fp32 step_00000002/rank00000 'may write 1.0 MiB to a file'
 }
 
 # ---- dying ranks
