@@ -1108,7 +1108,7 @@ full_model_file() {
     rm -rf "$dir/full"
     wrap="[ \$rank != 0 ] || ulimit -f 24576;"
     refused 'disk full.model file' 4 'model_00000001.bin' \
-        'File too large; the checkpoint of step 1 is complete without it, and --export makes a model file' -- \
+        'File too large; the checkpoint of step 1 is complete without it, and --export makes a model' -- \
         "${size[@]}" -o "$dir/full"
     wrap=
     begin 'disk full.model file.its checkpoint is good, and writes it when the run goes on'

@@ -65,7 +65,8 @@ static void start_thread(void) {
     output_path(file.path, "model_%08d.bin", file.step);
     checkpoint_remove_temporary(file.step);
     if (checkpoint_stored_open(folder, ZERO_PARAM, &file.from)) die_without("%s", gpt2_last_error());
-    file.pieces = file.ended = 0;
+    file.pieces = 0;
+    file.ended = 0;
     file.seen = -1;
     int error = pthread_create(&file.thread, NULL, write_file, NULL);
     if (error) die_without("%s: no thread to write it: %s", file.path, strerror(error));

@@ -37,7 +37,7 @@ int contact_say(const party *p, const contact *c, int kind, head *first, int n, 
 }
 
 int contact_say_words(const party *p, const contact *c, int kind, const char *text) {
-    words w;
+    words w = { .text = "" };
     int length = snprintf(w.text, sizeof w.text, "%s", text);
     return contact_say(p, c, kind, &w.h, 1, sizeof w.h + (size_t)length + 1);
 }
