@@ -10,6 +10,7 @@
 #include <ifaddrs.h>
 #include <math.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include "../llmc_zero/net/exchange.h"
@@ -269,7 +270,7 @@ static void ranks_with_other_keys(void **state) {
 
 // -------- strangers by the thousand
 
-// A child that disturbs until it is killed.
+// A child that disturbs until it is killed, or the test has ended.
 static int connect_once(void) {
     struct sockaddr_in a = { .sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
@@ -281,6 +282,7 @@ static int connect_once(void) {
 static void disturb(int kind) {
     static int held[4096];
     seat s = seat_of(1, 3);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 0;; i = (i + 1) % 600) {
         int fd = connect_once();
         struct pollfd p = { fd, POLLOUT, 0 };
