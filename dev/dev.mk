@@ -7,7 +7,7 @@ DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 .PHONY: data bench
 $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 	@echo "  link $@"
-	$(Q)$(CC) $(BASE) $^ -o $@ $(ZERO_LIBS)
+	$(Q)$(CC) $(BASE) $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
 $(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
 	@mkdir -p $(@D) && echo "  cc   $@"

@@ -367,8 +367,8 @@ static const mixture *all_in_files(void) { return mixture_called("all in files, 
 
 // The n-th call of a function of the CUDA run time fails, for every n up to `most` or until a run has fewer:
 // while the plugin is created, or later.
-static void check_calls(const char *call, long most) {
 #ifdef CUDA_STAND_IN
+static void check_calls(const char *call, long most) {
     const zero_config c = config_of(all_in_files(), &settings_paths[4], &settings_formats[1], 3,
                                     &settings_variations[6]);
     int rc = -1;
@@ -383,8 +383,8 @@ static void check_calls(const char *call, long most) {
         cuda_stand_in_settings();
         CHECK(!rc || rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
     }
-#endif
 }
+#endif
 
 // On one rank: others would wait for it.
 static void check_faults(void) {
@@ -392,11 +392,13 @@ static void check_faults(void) {
                                     &settings_variations[6]);
     set_manner(&manners[0]);
     faults_of_files(&c);
+#ifdef CUDA_STAND_IN
     check_calls("cudaHostRegister", 100);
     check_calls("cudaMalloc", 100);
     check_calls("cudaEventCreateWithFlags", 1000);
     check_calls("cudaMemcpyAsync", 3000);
     check_calls("cudaEventSynchronize", 1000);
+#endif
 }
 
 int main(int argc, char **argv) {
