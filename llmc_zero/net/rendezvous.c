@@ -91,6 +91,9 @@ static void call_lower(meeting *m, int r) {
     const seat *me = &m->seats[m->s->rank], *other = &m->seats[r];
     char text[NET_NAME];
     int rc = call(m, r, &other->at, m->meet_by);
+    // In a flood from this machine no port of its own may be free for a moment.
+    for (; rc == -EADDRNOTAVAIL && clock_now() < m->meet_by; rc = call(m, r, &other->at, m->meet_by))
+        clock_nap(0.02);
     if (rc)
         FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me->rank, me->host, r,
              other->host, net_text(&other->at, text), strerror(-rc));
