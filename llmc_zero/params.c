@@ -53,8 +53,9 @@ void params_before_update(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     u->put_from = z->layout.units[unit].shard;
     put_to(u, NULL);
-    if (unit != schedule_first_use(&z->schedule) || !z->own_params[unit] || !z->config.prefetch) return;
-    if (!may_be_put(z, unit)) return;
+    // It is gathered at once when its update is done: gather_for_next_pass.
+    if (unit != schedule_first_use(&z->schedule) || !z->own_params[unit] || u->params) return;
+    if (!z->config.prefetch || !may_be_put(z, unit)) return;
     u->gather_to = z->own_params[unit];
     put_to(u, own_place(z, unit));
 }

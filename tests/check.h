@@ -4,6 +4,7 @@
 #define TESTS_CHECK_H
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include "../llmc_zero/zero.h"
 
 // One setting of the table is one test; it has failed if one of its checks fails on one of the ranks.
@@ -50,6 +51,14 @@ static inline int check_any(int value) {
     int any = 0;
     MPI_Allreduce(&value, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     return any;
+}
+
+// (collective) Rank 0 makes a folder of its own in `parent`, and all ranks get its name.
+static inline void check_make_folder(char *folder, int room, const char *parent) {
+    snprintf(folder, room, "%s/llmc_zero_test.XXXXXX", parent);
+    CHECK_SETTING("folder");
+    if (!checks.rank) CHECK(mkdtemp(folder));
+    MPI_Bcast(folder, room, MPI_CHAR, 0, MPI_COMM_WORLD);
 }
 
 // (collective) Prints on rank 0, returns the exit status.

@@ -461,6 +461,8 @@ test_verify() {
     mv "$out/model_00000005.bin" "$out/model_00000004.bin"
     truncate -s -1 "$out/model_00000004.bin"
     verifies_not 'a model file cut short' 'model_00000004.bin: damaged, or .* bytes, and the checkpoint gives'
+    mv "$out/step_00000004" "$out/step_00000005"
+    verifies_not 'the name of another step' 'step_00000005: is of step 4'
     rm "$out/step_00000004/manifest.json"
     verifies_not 'a manifest that is missing' 'step_00000004: damaged: it was complete, and manifest.json is'
     verify_set_aside

@@ -23,12 +23,6 @@ static void path_of(char path[PATH_BYTES], const char *name) {
     snprintf(path, PATH_BYTES, "%s/%s", folder, name);
 }
 
-static void make_own_folder(void) {
-    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
-    if (!checks.rank) CHECK(mkdtemp(folder));
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
-}
-
 static void steps(toy *t, int from, int to) {
     for (int step = from; step <= to; step++) MUST(toy_step(t, 1, step, NULL));
 }
@@ -716,7 +710,7 @@ int main(int argc, char **argv) {
         else
             save_all(argc == 4);
     } else {
-        make_own_folder();
+        check_make_folder(folder, sizeof folder, "/tmp");
         check_same_ranks();
         check_read_alone();
         check_dtypes();

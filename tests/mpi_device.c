@@ -272,9 +272,7 @@ static void load_at(zero_device device, int stage, int format, const char *path,
 // Saved on one device, loaded on the other, at another stage.
 static void check_files(void) {
     char path[160], saved[17], end[17];
-    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
-    if (!checks.rank) CHECK(mkdtemp(folder));
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    check_make_folder(folder, sizeof folder, "/tmp");
     path_of(path, "state");
     for (int stage = 0; stage < 4; stage++)
         for (int m = stage % 2; m < SETTINGS_COUNT(manners); m += 2) {

@@ -187,9 +187,7 @@ int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
-    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
-    if (!checks.rank) CHECK(mkdtemp(folder));
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    check_make_folder(folder, sizeof folder, "/tmp");
     for (int stage = 0; stage <= 3; stage++) check_not_finite(stage, stage & 1 ? ZERO_BF16 : ZERO_F32);
     check_edge(ZERO_F32, 3.402823466e38f, INFINITY);
     check_edge(ZERO_BF16, 3.39e38f, 3.4e38f);

@@ -249,11 +249,8 @@ int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
-    strcpy(folder, "build/llmc_zero_test.XXXXXX");  // on a disk, where /tmp may be memory
-    if (argc == 2) snprintf(folder, sizeof folder, "%s/llmc_zero_test.XXXXXX", argv[1]);
-    CHECK_SETTING("folder");
-    if (!checks.rank) CHECK(mkdtemp(folder));
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    // on a disk, where /tmp may be memory
+    check_make_folder(folder, sizeof folder, argc == 2 ? argv[1] : "build");
     file_fault = decide;
     check_ranks();
     check_failed_saves();

@@ -196,10 +196,7 @@ int main(int argc, char **argv) {
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
     if (argc == 2) timeout_s = atof(argv[1]);
-    strcpy(folder, "/tmp/llmc_zero_test.XXXXXX");
-    CHECK_SETTING("folder");
-    if (!checks.rank) CHECK(mkdtemp(folder));
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+    check_make_folder(folder, sizeof folder, "/tmp");
     snprintf(path, sizeof path, "%s/checkpoint", folder);
     file_fault = decide;
     check_slow();

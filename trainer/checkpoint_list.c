@@ -114,12 +114,25 @@ static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
     snprintf(folder, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
 }
 
+// Sets *aside to 1 for the folder of one that was set aside.
+static int step_of_name(char name[64], int *aside) {
+    *aside = is_set_aside(name);
+    if (*aside) name[strcspn(name, ".")] = 0;  // abandoned_%08d.1
+    return step_in(name, *aside ? ABANDONED : "step_");
+}
+
+int checkpoint_step_of(const char *folder) {
+    char parent[OUTPUT_PATH], name[64];
+    int aside;
+    split(folder, parent, name);
+    return step_of_name(name, &aside);
+}
+
 int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
     char parent[OUTPUT_PATH], name[64];
+    int aside;
     split(folder, parent, name);
-    const int aside = is_set_aside(name);
-    if (aside) name[strcspn(name, ".")] = 0;  // abandoned_%08d.1
-    const int step = step_in(name, aside ? ABANDONED : "step_");
+    const int step = step_of_name(name, &aside);
     if (step < 0) return -1;
     checkpoint_path(path, aside ? folder : parent, "model_%08d.bin", step);
     return 0;

@@ -55,6 +55,8 @@ typedef struct {
 typedef int (*CheckpointVisitor)(void *ctx, const CheckpointPaths *p);
 int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx);
 
+// Returns the step that the name of a checkpoint's folder says; -1: none.
+int checkpoint_step_of(const char *folder);
 // Writes the path that the model file of a checkpoint's folder has: beside step_%08d, and in what was set
 // aside. Returns 0, or -1 if the folder has another name.
 int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder);

@@ -42,9 +42,24 @@ static int verify_named_model(const char *path) {
     return EXIT_FAILURE;
 }
 
+// A run does not go on from a checkpoint under the name of another step.
+static int verify_name(const char *states) {
+    TrainerState state;
+    char *text = NULL;
+    const int step = checkpoint_step_of(states);
+    if (step < 0) return 0;  // an old state file, or a name of the user's own
+    if (zero_checkpoint_text(states, &text)) return say_bad(zero_last_error());
+    const int is_other = !saved_run_state(text, &state) && state.step != step;
+    free(text);
+    if (!is_other) return 0;
+    gpt2_fail("%s: is of step %d", states, state.step);
+    return say_bad(gpt2_last_error());
+}
+
 // A checkpoint is complete without its model file.
 static int verify_both(const char *states, const char *model) {
     int bad = verify_states(states);
+    if (!bad) bad = verify_name(states);
     return bad || !model || !file_is_there(model) ? bad : verify_model(model);
 }
 
