@@ -283,12 +283,15 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
 }
 
 // What the update moves of a state in files: it reads and writes each piece, but parameters that have masters
-// it only writes, and gradients it only reads. A delayed update reads masters once more, to publish them.
+// it only writes, and gradients it only reads. A delayed update reads masters once more, to publish them,
+// where parameters lie in memory.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
     const int rank = p->of.rank;
     const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
     const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
-    const int writes = what != ZERO_GRADIENT, publishes = what == ZERO_MASTER && c->offload.delayed_update;
+    const int writes = what != ZERO_GRADIENT;
+    const int has_next = state_has_next(ZERO_PARAM, c) && state_away(ZERO_PARAM, c, l, rank, unit) > 0;
+    const int publishes = what == ZERO_MASTER && c->offload.delayed_update && !has_next;
     const int64_t away = state_away(what, c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems && r.from < away;
          r = plan_next_piece(c, l, rank, r)) {

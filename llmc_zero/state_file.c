@@ -7,7 +7,8 @@
 
 // -------- geometry
 
-enum { PAGE_ELEMS = 2048 };  // whole pages, in 16 bits too
+enum { PAGE_ELEMS = 2048 };     // whole pages, in 16 bits too
+enum { NEXT_PARAMS = STATES };  // what lies in files: the states, and what a delayed update makes
 
 static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -20,6 +21,10 @@ zero_tier state_tier(zero_value what, const zero_config *c) {
 }
 
 int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
+
+int state_has_next(zero_value what, const zero_config *c) {
+    return what == ZERO_PARAM && state_goes_to_files(what, c) && c->offload.delayed_update;
+}
 
 // The first units that fit into params_in_host stay in memory. A step reads every unit equally often but for
 // the one that is used twice, so which of the others stay makes no difference.
@@ -147,9 +152,11 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
         p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
         if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
         if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
+        const int versions = 1 + state_has_next(what, c);
         for (int u = 0; u < l->n_units; u++)
-            p.file_bytes[what] += region_bytes(l, rank, u, dtype_bytes(s.dtype),
-                                               state_away(what, c, l, rank, u), region_align(c, l));
+            p.file_bytes[what] += versions * region_bytes(l, rank, u, dtype_bytes(s.dtype),
+                                                          state_away(what, c, l, rank, u),
+                                                          region_align(c, l));
     }
     p.pool_bytes = p.buffers * p.buffer_bytes + p.halves * p.half_bytes;
     return p;
@@ -157,19 +164,26 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
 
 // -------- opening the files
 
+// The parts of a state, from `region` on. Returns where they end.
+static int64_t place_parts(file_unit *units, zero_value what, const zero_config *c, const layout *l, int rank,
+                           int64_t region) {
+    const state s = state_of(what, c, l, rank, NULL);
+    int64_t kept = 0;
+    for (int u = 0; s.kept && u < l->n_units; u++) {
+        const int64_t away = state_away(what, c, l, rank, u);
+        units[u] = (file_unit){ region, kept, away };
+        region += region_bytes(l, rank, u, dtype_bytes(s.dtype), away, region_align(c, l));
+        kept += l->units[u].shard - away;
+    }
+    return region;
+}
+
 static void place_units(struct state_files *f, const zero_config *c, const layout *l, int rank) {
     int64_t region = 0;
-    for (int what = 0; what < STATES; what++) {
-        state s = state_of(what, c, l, rank, NULL);
-        size_t size = dtype_bytes(s.dtype);
-        int64_t kept = 0;
-        for (int u = 0; s.kept && u < l->n_units; u++) {
-            int64_t away = state_away(what, c, l, rank, u);
-            f->units[what * l->n_units + u] = (file_unit){ region, kept, away };
-            region += region_bytes(l, rank, u, size, away, region_align(c, l));
-            kept += l->units[u].shard - away;
-        }
-    }
+    for (int what = 0; what < STATES; what++)
+        region = place_parts(f->units + what * l->n_units, what, c, l, rank, region);
+    if (state_has_next(ZERO_PARAM, c))
+        place_parts(f->units + NEXT_PARAMS * l->n_units, ZERO_PARAM, c, l, rank, region);
 }
 
 static int make_buffers(struct state_files *f, const state_files_plan *p, char *pool) {
@@ -212,7 +226,7 @@ int state_files_open(struct state_files **out, const zero_config *c, const layou
     *out = f;
     f->trace = tr;
     f->n_units = l->n_units;
-    f->units = calloc(STATES * l->n_units, sizeof *f->units);
+    f->units = calloc((NEXT_PARAMS + 1) * l->n_units, sizeof *f->units);
     if (!f->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
     place_units(f, c, l, rank);
     ZERO_TRY(make_buffers(f, &plan, pool));
@@ -371,6 +385,7 @@ static int files_begin(state_part *p) {
         ZERO_TRY(take_sums(s->files, s->layout, p->range.unit, &p->buffer));
     else if (!direct)
         ZERO_TRY(take_buffer(s->files, &p->buffer));
+    p->transfer.urgent = s->number == ZERO_PARAM && p->intent == STATE_READ;  // for a gather
     p->transfer.data = direct ? p->into - inside : p->buffer->memory;
     p->transfer.bytes = bytes;
     if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;
@@ -441,4 +456,19 @@ void state_keep_in_files(state *s, int number, struct state_files *f, const zero
     s->files = f;
     s->number = number;
     s->piece = state_piece_elems(c, s->layout);
+}
+
+void state_keep_next(state *next, const state *params, const zero_config *c) {
+    *next = *params;
+    next->kept = state_has_next(ZERO_PARAM, c);
+    next->number = NEXT_PARAMS;
+}
+
+void state_publish(const state *params, int unit) {
+    struct state_files *f = params->files;
+    file_unit *now = &f->units[ZERO_PARAM * f->n_units + unit];
+    file_unit *next = &f->units[NEXT_PARAMS * f->n_units + unit];
+    const int64_t old = now->region;
+    now->region = next->region;
+    next->region = old;
 }

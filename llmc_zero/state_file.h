@@ -58,7 +58,16 @@ void state_files_count_gather(const state *s, state_range read);
 // 1: this rank's part of the unit lies in the files.
 int state_files_has(const state *s, int unit);
 
+// 1: what a delayed update makes of them has room of its own in the files, so that nothing need be read and
+// written once more when it becomes the parameters.
+int state_has_next(zero_value what, const zero_config *c);
+
 // From now on state `number` of these files is opened through them. Before it is created.
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);
+
+// After that. *next: a state for the update to write, which is not kept where there is none. Its elements
+// become the parameters with state_publish, unit by unit, while no part of the unit is open in either.
+void state_keep_next(state *next, const state *params, const zero_config *c);
+void state_publish(const state *params, int unit);
 
 #endif

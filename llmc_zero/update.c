@@ -108,12 +108,17 @@ void update_free(zero *z) {
 
 // -------- one unit
 
+static int has_next(const zero *z, int unit) {
+    return z->next_params.kept && state_files_has(&z->next_params, unit);
+}
+
 static int begin_state(zero *z, zero_value what, const update_piece *piece, state_part parts[STATES]) {
-    state *s = &z->states[what];
+    const int is_delayed = what == ZERO_PARAM && z->delays;
+    state *s = is_delayed ? &z->next_params : &z->states[what];
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
     if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;  // the rounded masters
-    if (!s->kept || (what == ZERO_PARAM && z->delays)) return 0;
+    if (!s->kept || (is_delayed && !has_next(z, piece->range.unit))) return 0;
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
@@ -159,7 +164,7 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
         .m = (float *)parts[ZERO_MOMENT1].at,
         .v = (float *)parts[ZERO_MOMENT2].at,
         .g = parts[ZERO_GRADIENT].at,
-        .low = own_master || z->delays ? NULL : parts[ZERO_PARAM].at,
+        .low = own_master || !parts[ZERO_PARAM].of ? NULL : parts[ZERO_PARAM].at,
         .g_type = grad_type(z),
         .low_type = z->config.numbers.dtype,
     };
@@ -223,12 +228,17 @@ static int run_adamw(void *ctx, task *k) {
 //
 // The update of a step changes masters and moments while the next step runs, whose passes read the parameters
 // before it. At the end of that step the masters become the parameters, and then the next update may begin.
-// So the two versions need no memory but masters and parameters. Nor do two steps' gradients: those of a unit
-// are updated with before the next step's are written over them, so units are updated in backward's order.
+// So the two versions need no memory but masters and parameters. Parameters in files have two versions there,
+// which change places. Two steps' gradients are not needed: those of a unit are updated with before the next
+// step's are written over them, so units are updated in backward's order.
 
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
+    if (has_next(z, k->index)) {
+        state_publish(&z->states[ZERO_PARAM], k->index);
+        return 0;
+    }
     for (const update_piece *p = &z->pieces[u->first_piece]; p < &z->pieces[u->first_piece + u->n_pieces];
          p++)
         ZERO_TRY(params_round(z, p->by, p->on, p->range));

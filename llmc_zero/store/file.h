@@ -65,7 +65,7 @@ int64_t file_disk_bytes(const file_settings *s, int64_t bytes);
 // reach the disk in fewer pieces, which can be twice as fast.
 void file_buffers(file_engine *e, void *memory, size_t bytes);
 
-// One transfer of any length, zeroed but for the first four fields. With n folders, regions that begin at
+// One transfer of any length, zeroed but for the first five fields. With n folders, regions that begin at
 // multiples of block_bytes are read and written in the fewest requests.
 typedef struct file_transfer {
     int64_t offset;  // in the states, a multiple of FILE_ALIGN
@@ -73,6 +73,7 @@ typedef struct file_transfer {
                      // written and read too
     size_t bytes;
     int write;
+    int urgent;  // 1: begins before all that are not, whose order stays; for what is computed with next
     // the engine's
     int queued;                 // from file_start until its last request has ended
     double started_s, ended_s;  // by clock_now

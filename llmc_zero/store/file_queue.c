@@ -120,6 +120,7 @@ void queue_append(file_queue *q, file_transfer *t) {
         t->earlier += must_wait(t, o);
     q->waits += t->earlier;
     q->uncut[!!t->write]++;
+    q->urgent += t->urgent;
     if (end > q->end) q->end = end;
     put_last(q, t);
 }
@@ -143,12 +144,21 @@ static void end_transfer(file_queue *q, file_transfer *t) {
 
 // -------- cutting
 
-// The oldest transfer that has something to begin, of the kind that was not last if there is one: disks read
-// and write at the same time.
+static int may_be_cut(const file_transfer *t) { return !t->earlier && t->cut < padded(t->bytes); }
+
+static file_transfer *next_urgent(const file_queue *q) {
+    for (file_transfer *t = q->urgent ? q->first : NULL; t; t = t->next)
+        if (t->urgent && may_be_cut(t)) return t;
+    return NULL;
+}
+
+// The oldest transfer that has something to begin: an urgent one, or else one of the kind that was not last
+// if there is one, since disks read and write at the same time.
 static file_transfer *next_transfer(const file_queue *q) {
-    file_transfer *other = NULL;
+    file_transfer *other = next_urgent(q);
+    if (other) return other;
     for (file_transfer *t = q->first; t; t = t->next) {
-        if (t->earlier || t->cut == padded(t->bytes)) continue;
+        if (!may_be_cut(t)) continue;
         if (t->write != q->last_kind) return t;
         if (!other) other = t;
         if (!q->uncut[!t->write]) return t;
@@ -175,7 +185,9 @@ static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
     place(q, r);
     t->cut += r->bytes;
     t->underway++;
-    q->uncut[!!t->write] -= t->cut == padded(t->bytes);
+    const int is_cut = t->cut == padded(t->bytes);
+    q->uncut[!!t->write] -= is_cut;
+    q->urgent -= is_cut && t->urgent;
 }
 
 // With the lock held.

@@ -45,6 +45,7 @@ typedef struct {
     int64_t end;       // of the states: none of them reaches further
     int64_t waits;     // the sum of what each waits for
     int64_t uncut[2];  // reads, and writes, of which requests are still to be made
+    int64_t urgent;    // of those, the urgent ones
     file_request *requests, *idle;
     int underway;   // requests taken and not ended
     int lost;       // of them those of a disk that has not answered: nobody waits for them any more
