@@ -181,7 +181,8 @@ static int64_t place_parts(file_unit *units, zero_value what, const zero_config 
 static void place_units(struct state_files *f, const zero_config *c, const layout *l, int rank) {
     int64_t region = 0;
     for (int what = 0; what < STATES; what++)
-        region = place_parts(f->units + what * l->n_units, what, c, l, rank, region);
+        if (state_goes_to_files(what, c))
+            region = place_parts(f->units + what * l->n_units, what, c, l, rank, region);
     if (state_has_next(ZERO_PARAM, c))
         place_parts(f->units + NEXT_PARAMS * l->n_units, ZERO_PARAM, c, l, rank, region);
 }

@@ -395,6 +395,37 @@ static long hang(file_operation what, size_t bytes) {
     return (long)bytes;
 }
 
+// One request at a time. While the first one hangs, a long read is queued, a write, and then what is urgent:
+// that comes before the long read, but not before the write of the same bytes.
+static void urgent_transfers(void **state) {
+    (void)state;
+    enum { LONG = 64 * KIB, SHORT = 8 * KIB };
+    file_settings s = settings(1, SHORT);
+    s.depth = s.threads = 1;
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, 4 * LONG);
+        char *data = buffer(5 * LONG);
+        memset(data, 1, 5 * LONG);
+        file_transfer all[] = {
+            { 0, data, SHORT, .write = 1 },
+            { LONG, data + LONG, LONG, .write = 0 },
+            { 2 * LONG, data + 2 * LONG, SHORT, .write = 1 },
+            { 2 * LONG, data + 3 * LONG, SHORT, .urgent = 1 },
+            { 3 * LONG, data + 4 * LONG, SHORT, .urgent = 1 },
+        };
+        memset(all[2].data, 2, SHORT);
+        __atomic_store_n(&let_go, 0, __ATOMIC_SEQ_CST);
+        file_fault = hang;
+        for (int i = 0; i < 5; i++) assert_int_equal(file_start(e, &all[i]), 0);
+        __atomic_store_n(&let_go, 1, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < 5; i++) assert_int_equal(file_wait(e, &all[i]), 0);
+        assert_true(all[4].ended_s < all[1].ended_s);
+        assert_memory_equal(all[3].data, all[2].data, SHORT);
+        assert_int_equal(file_close(e), 0);
+        free(data);
+    }
+}
+
 // A wait ends although the disk does not answer. Here it answers in the end, so everything can be freed.
 static void a_disk_that_hangs(void **state) {
     (void)state;
@@ -826,6 +857,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(counts),
         cmocka_unit_test_teardown(every_fault, no_fault),
         cmocka_unit_test_teardown(short_and_interrupted, no_fault),
+        cmocka_unit_test_teardown(urgent_transfers, no_fault),
         cmocka_unit_test_teardown(a_disk_that_hangs, no_fault),
         cmocka_unit_test_teardown(a_disk_that_hangs_for_ever, no_fault),
         cmocka_unit_test(a_file_that_vanishes),
