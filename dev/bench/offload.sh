@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What it costs to keep model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256, stage 3,
-# with clipping in the step. In turn: all in memory, the optimizer's states on NVMe, the parameters too, and
-# that with checksums. Then without clipping, where the update begins during backward: all in memory, and all
-# on NVMe.
+# with clipping in the step (BATCH=N: N x 256). In turn: all in memory, the optimizer's states on NVMe, the
+# parameters too, and that with checksums. Then without clipping, where the update begins during backward, and
+# with a delayed update, which runs beside the whole next step: each all in memory, and all on NVMe.
 # Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
 # writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
 # build/bench.jsonl.
+#   MODES="behind delayed"  only these of the ways below
 #   PEERS=/path/to/python   a Python with torch and deepspeed: DeepSpeed ZeRO-3 then runs in turn with ours,
 #                           in the same three ways, in the first folder
 # Needs fio, and make train_gpt2_zero build/bench/nvme. Fails where the bits differ.
@@ -14,13 +15,15 @@ set -eu
 cd "$(dirname "$0")/../.."
 . scripts/mpi_env.sh
 export DS_ACCELERATOR=cpu
-folders=${1:-build} rounds=${2:-3} steps=${3:-8} peers=${PEERS:-}
+folders=${1:-build} rounds=${2:-3} steps=${3:-8} peers=${PEERS:-} batch=${BATCH:-2}
+modes=${MODES:-memory optimizer both verify unclipped early behind delayed}
 out=build/bench.jsonl work=$(mktemp -d) folder=
 trap 'rm -rf "$work" ${folder:+"$folder"}' EXIT
-model=(-e d12 -b 2 -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -v 0 -s 0 -x "$steps")
+model=(-e d12 -b "$batch" -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -v 0 -s 0 -x "$steps")
 both="--nvme $folders --offload-optimizer nvme --offload-param nvme --prefetch 2"
 declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer nvme" [both]="$both"
-    [verify]="$both --nvme-verify" [unclipped]='--clip 0' [early]="$both --clip 0")
+    [verify]="$both --nvme-verify" [unclipped]='--clip 0' [early]="$both --clip 0"
+    [behind]='--offload-optimizer cpu --delayed-update 1' [delayed]="$both --delayed-update 1")
 
 # of the run's summary
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
@@ -55,7 +58,7 @@ peer() {  # MODE
     [ "$1" = memory ] || name=deepspeed-$1
     folder=$(mktemp -d "${folders%%,*}/deepspeed.XXXXXX")
     OMP_NUM_THREADS=1 PATH="$(dirname "$peers"):$PATH" timeout 900 "$peers" -m torch.distributed.run \
-        --nproc-per-node 2 dev/bench/peers.py $name bf16 2 256 "$steps" "$folder" 2>"$work/peer.err" |
+        --nproc-per-node 2 dev/bench/peers.py $name bf16 "$batch" 256 "$steps" "$folder" 2>"$work/peer.err" |
         grep '^{' >"$work/peer" ||
         { echo "peer $name failed:"; tail -n 3 "$work/peer.err"; }
     rm -rf "$folder" && folder=
@@ -66,18 +69,17 @@ peer() {  # MODE
 
 for round in $(seq "$rounds"); do
     echo "states on NVMe, round $round of $rounds ..."
-    for mode in memory optimizer both; do
-        ours $mode
-        [ -z "$peers" ] || peer $mode
+    for mode in $modes; do
+        ours "$mode"
+        case ${peers:+$mode} in memory|optimizer|both) peer "$mode" ;; esac
     done
-    for mode in verify unclipped early; do ours $mode; done
     build/bench/nvme "$folders" --rounds 3 >"$work/nvme" || { cat "$work/nvme"; exit 1; }
     tail -n 1 "$work/nvme" | awk '{ print "fio", $11 }' >>"$work/runs"     # both at once
 done
 
 machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) cores"
 echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
-awk -v tokens=1024 -v out="$out" '
+awk -v tokens=$((2 * batch * 256)) -v out="$out" '
     function median(list, n, i, j, x, t) {
         n = split(list, x, " ")
         for (i = 2; i <= n; i++)
@@ -86,6 +88,7 @@ awk -v tokens=1024 -v out="$out" '
     }
     # base: the run in memory that computes the same
     function row(mode, name, base, rate, compute, step, disk, most) {
+        if (!(mode in rates) || !(base in rates)) return
         rate = median(rates[mode]); compute = tokens / median(rates[base])
         step = tokens / rate; disk = moved[mode] / 1e9 / fio
         most = disk > compute ? disk : compute
@@ -119,6 +122,8 @@ awk -v tokens=1024 -v out="$out" '
         row("verify", "the same, with checksums", "memory")
         row("unclipped", "none; nothing is clipped", "unclipped")
         row("early", "all three; nothing is clipped", "unclipped")
+        row("behind", "none; delayed update", "behind")
+        row("delayed", "all three; delayed update", "behind")
         peer_row("memory", "DeepSpeed: none")
         peer_row("optimizer", "DeepSpeed: masters, moments")
         peer_row("both", "DeepSpeed: parameters too")
