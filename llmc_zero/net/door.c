@@ -27,13 +27,21 @@ static int greet(const door *d, const party *p, contact *c) {
     return contact_challenge(p, c);
 }
 
-int door_let_in(door *d, const party *p) {
+static void let_in(door *d, const party *p, int fd) {
     if (!find_place(d, 1)) door_drop_first(d);
-    int fd = net_accept(d->listener);
-    if (fd < 0) return fd == -EAGAIN || (door_is_full(fd) && door_drop_first(d)) ? 0 : fd;
     contact *c = find_place(d, 1);
     *c = (contact){ .fd = fd, .number = d->came++ };
     if (greet(d, p, c)) contact_close(c);
+}
+
+int door_let_in(door *d, const party *p) {
+    for (int i = 0; i < d->most / 4; i++) {
+        int fd = net_accept(d->listener);
+        if (fd >= 0)
+            let_in(d, p, fd);
+        else if (!door_is_full(fd) || !door_drop_first(d))
+            return fd == -EAGAIN ? 0 : fd;
+    }
     return 0;
 }
 

@@ -14,7 +14,9 @@ typedef struct {
     char last[NET_NAME];
 } door;
 
-// Lets one stranger in, so that those who came before have their turn. 0, or a negative errno.
+// Lets in who is waiting, a quarter of the places at most, so that those who came before have their turn.
+// With fewer at a time the system's own queue stays full in a flood, and then it drops ranks too, whose
+// system tries again after one second, two, four, and so on. 0, or a negative errno.
 int door_let_in(door *d, const party *p);
 // No descriptor is left, and a stranger may have one. Returns 1 where the first who came has been dropped.
 int door_is_full(int rc);

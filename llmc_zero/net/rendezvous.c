@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 enum { NAME = 160, ADDRESSES = CARD_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
+static const double call_s = 0.5;  // an attempt to connect
 
 typedef struct {
     const rendezvous_settings *s;
@@ -76,10 +77,13 @@ static int say_hello(meeting *m, contact *to, int first, int n) {
     return contact_say(&m->self, to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
 }
 
-// Connects to rank r, which is to say CHALLENGE then. Returns 0 or a negative errno.
+// Connects to rank r, which is to say CHALLENGE then. Returns 0 or a negative errno. An attempt is short:
+// what the other side has no room for in a flood is dropped, and the system would wait longer and longer
+// before it asks again.
 static int call(meeting *m, int r, const net_address *to, double until) {
+    const double enough = earlier(until, clock_now() + call_s);
     int fd;
-    do fd = net_connect(to, until);
+    do fd = net_connect(to, enough);
     while (door_is_full(fd) && door_drop_first(&m->door));
     int rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
     m->contacts[r] = (contact){ .fd = fd, .state = CALLED, .rank = r };
@@ -87,13 +91,16 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     return rc;
 }
 
+// In a flood from this machine no port of its own may be free for a moment either.
+static int may_call_again(const meeting *m, int rc) {
+    return (rc == -EADDRNOTAVAIL || rc == -ETIMEDOUT) && clock_now() < m->meet_by;
+}
+
 static void call_lower(meeting *m, int r) {
     const seat *me = &m->seats[m->s->rank], *other = &m->seats[r];
     char text[NET_NAME];
     int rc = call(m, r, &other->at, m->meet_by);
-    // In a flood from this machine no port of its own may be free for a moment.
-    for (; rc == -EADDRNOTAVAIL && clock_now() < m->meet_by; rc = call(m, r, &other->at, m->meet_by))
-        clock_nap(0.02);
+    for (; may_call_again(m, rc); rc = call(m, r, &other->at, m->meet_by)) clock_nap(0.02);
     if (rc)
         FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me->rank, me->host, r,
              other->host, net_text(&other->at, text), strerror(-rc));
