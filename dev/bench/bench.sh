@@ -27,6 +27,7 @@ machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) "\
 echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
 
 ours() {  # stage dtype
+    rm -rf "$work/run"   # a new run needs a folder of its own
     if ! mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x "$steps" \
         -o "$work/run" >"$work/log"; then
         cat "$work/log"

@@ -16,6 +16,7 @@ field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$work/run/summary.j
 # row RANKS LAYERS T B: runs the model and prints a line. The first line of a table leaves its work and time
 # in $work/first.
 row() {
+    rm -rf "$work/run"   # a new run needs a folder of its own
     if ! mpirun --oversubscribe -np "$1" ./train_gpt2_zero -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 \
         --dtype "$dtype" -v 0 -s 0 -x "$steps" -o "$work/run" >"$work/log"; then
         cat "$work/log"
