@@ -429,7 +429,6 @@ static two_ranks start_two(void) {
 }
 static void tell_seats(const two_ranks *t, int r, int port_of_1) {
     seat seats[3] = { seat_of(0, 3), seat_of(1, 3), t->hello[2] };
-    seats[0].left_s = 15;  // on a machine under load
     seats[1].port = port_of_1;
     seats[1].at.v4.sin_port = htons((uint16_t)port_of_1);
     seats[2].at = seats[1].at;

@@ -6,7 +6,8 @@
 # Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
 # writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
 # build/bench.jsonl.
-#   MODES="behind delayed"  only these of the ways below
+#   MODES="behind delayed"  only these of the ways below; a row is printed where the run in memory that it is
+#                           compared with, memory, unclipped or behind, is among them
 #   PEERS=/path/to/python   a Python with torch and deepspeed: DeepSpeed ZeRO-3 then runs in turn with ours,
 #                           in the same three ways, in the first folder
 # Needs fio, and make train_gpt2_zero build/bench/nvme. Fails where the bits differ.
