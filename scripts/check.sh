@@ -148,12 +148,12 @@ try multi_node 'the recipes for several machines, on hosts' \
     timeout 200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks by MPI, killed and stopped $kills times each, under ASan and UBSan" \
     timeout 900 tests/kills.sh $trainer "$kills"
-# A rank that syncs says nothing meanwhile, and other checks keep the disk busy: 5 s instead of 2.
-try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
-    env OMP_NUM_THREADS=1 timeout 300 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow 5
 try kill_saves "$kill_saves ranks killed, half of them while they save, and a loop that survives signals" \
     timeout $((kill_saves * 8 + 200)) tests/kill_saves.sh $trainer "$kill_saves"
 join
+# Alone: a rank that syncs says nothing meanwhile, and others would keep the disk busy.
+try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
+    env OMP_NUM_THREADS=1 timeout 200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
     local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)  # the last one makes calls fail
     try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
