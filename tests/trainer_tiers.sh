@@ -53,6 +53,7 @@ tiers_delayed() {
 }
 
 tiers_in_tables() {
+    local all written day
     begin 'tiers.the table, the plan and the summary'
     need 'did not run' train 2 tabled -e l4h4c256v257t32 --dtype bf16 -z 3 "${on_nvme[@]}"
     need 'no plan' plan tiers_plan -e l4h4c256v257t32 --dtype bf16 -z 3 "${on_nvme[@]}" --plan-ranks 2
@@ -60,6 +61,15 @@ tiers_in_tables() {
     need 'nothing is on NVMe' grep -qE 'master weights +[0-9.]+  on NVMe' "$dir/tabled.screen"
     need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
     need 'what is moved is not told' grep -qE '^NVMe, per rank and step: [0-9.]+ MiB read' \
+        "$dir/tabled.screen"
+    all=$(sed -nE 's/^NVMe .* all ranks write ([0-9.]+)$/\1/p' "$dir/tabled.screen")
+    written=$(value tabled written_by_all_ranks)
+    need "both ranks write ${all:-?} MiB a step in the start table, ${written:-?} bytes in the summary" \
+        number "${all:-0} > 0 && (${written:-0} / 1048576 - ${all:-0}) ^ 2 < 0.01 ^ 2"
+    day=$(value tabled written_tb_a_day)
+    need "that is ${day:-?} TB a day" number "(${day:-0} / (${written:-1} * 864e-10 * \
+        $(value tabled tokens_per_s) / 128) - 1) ^ 2 < 1e-6"
+    need 'they are not printed' grep -qE "^NVMe, all ranks: $all MiB written a step, [0-9.e+-]+ TB a day" \
         "$dir/tabled.screen"
     end
 }

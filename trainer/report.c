@@ -198,6 +198,7 @@ typedef struct {
     zero_traffic traffic;
     SentPerStep sent;
     FilesPerStep files;
+    double written, written_tb_a_day;  // to files on NVMe by all ranks: bytes a step, and at the median step
 } Summary;
 
 static void write_numbers(FILE *f, const Summary *s) {
@@ -235,10 +236,20 @@ static void write_summary(FILE *f, const Summary *s) {
     write_traffic(f, s);
     fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
             bytes_held_on(ZERO_NVME));
-    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f},\n", s->files.read,
+    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f,\n", s->files.read,
             s->files.written, s->files.waited_s);
+    fprintf(f, "  \"written_by_all_ranks\": %.0f, \"written_tb_a_day\": %.9g},\n", s->written,
+            s->written_tb_a_day);
     write_config(f);
     fprintf(f, "}\n");
+}
+
+// By all ranks, and what that comes to at the speed of the median step: drives are rated for so many
+// terabytes.
+static void add_wear(Summary *s) {
+    s->written = s->files.written;
+    zero_check(zero_sum(run.z, &s->written, 1));
+    s->written_tb_a_day = s->written * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
 }
 
 // The file is complete or not there.
@@ -263,14 +274,17 @@ void report_end(Report *r, const GPT2 *model) {
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     zero_get_traffic(run.z, &s.traffic);
     s.sent = sent_per_step(r, &s.traffic);
+    if (files.how) add_wear(&s);
     print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
            s.tokens_per_s, mib(s.sent.all_gather + s.sent.reduce_scatter + s.sent.all_reduce), s.params_hash,
            *s.state_hash ? " | state_hash " : "", s.state_hash);
     if (files.how)
         print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for; "
-               "parameters: %lld gathers from memory, %lld from files\n",
+               "parameters: %lld gathers from memory, %lld from files\n"
+               "NVMe, all ranks: %.2f MiB written a step, %.3g TB a day at the median step\n",
                mib(s.files.read), mib(s.files.written), s.files.waited_s * 1e3,
-               (long long)files.gathers_from_memory, (long long)files.gathers_from_files);
+               (long long)files.gathers_from_memory, (long long)files.gathers_from_files, mib(s.written),
+               s.written_tb_a_day);
     if (run.rank == 0 && opt.output) save_summary(&s);
     check_output(NULL);
 }

@@ -71,16 +71,20 @@ static void print_hosts(const zero_job_info *job) {
                run.ranks_on_host, run.ranks_on_host == 1 ? "" : "s", job->ranks_on_host);
 }
 
+// What all ranks write together is what wears the disks.
 static void print_files(void) {
-    char moved[96] = "";  // nothing, where the parameters are only read
+    char moved[120] = "";  // nothing, where the parameters are only read
     zero_plan_info plan;
     zero_file_info files;
     zero_get_plan(run.z, &plan);
     zero_get_files(run.z, &files);
-    if (plan.file_written)
-        snprintf(moved, sizeof moved, "; a rank reads %.2f MiB a step and writes %.2f", mib(plan.file_read),
-                 mib(plan.file_written));
-    if (files.how) print0("NVMe       %s%s\n", files.how, moved);
+    if (!files.how) return;
+    double written = plan.file_written;
+    zero_check(zero_sum(run.z, &written, 1));
+    if (written > 0)
+        snprintf(moved, sizeof moved, "; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f",
+                 mib(plan.file_read), mib(plan.file_written), mib(written));
+    print0("NVMe       %s%s\n", files.how, moved);
 }
 
 static void print_traffic(void) {
