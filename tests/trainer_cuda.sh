@@ -441,38 +441,40 @@ env=CUDA_STAND_IN_DEVICES=0 refused 'no device' 'option --device cuda' 'no CUDA 
 env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
 env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' \
     'What would fit' -- --dtype bf16 -b 8
-env=CUDA_STAND_IN_MEMORY=44000000 refused 'activations too large for the device' 'memory of a rank' \
-    'activations' 'What would fit: -b' -- --dtype bf16 -b 64
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
-env=CUDA_STAND_IN_MEMORY=$((64 << 20)) refused 'the level that was asked for is too large' \
-    'What would fit: -r 1, or -b 32 -d 2048' -- --dtype bf16 -e l6h2c64v257t32 -b 64 -r 0
-env="$small CUDA_STAND_IN_MEMORY=$((10 << 20))" refused 'the inputs of blocks are too large' \
-    'What would fit: --cpu-checkpointing, or -b 32 -d 2048' -- \
-    --dtype bf16 -e l24h1c16v257t32 -b 64 -x 0 -v 0 -r 3
 env=CUDA_STAND_IN_FAIL=cudaHostRegister:2 refused 'no pinned memory for the inputs of blocks' \
     'no pinned memory for inputs of blocks' 'leave out --cpu-checkpointing, or take a smaller -b' -- \
     --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
-# Buckets as large as the model leave no room for what would fit with small ones.
-deep=(--dtype bf16 -e l24h2c64v257t32 -d 512 -z 0 -r 0)
-env=CUDA_STAND_IN_MEMORY=60000000 refused 'the batch is too large' \
-    'What would fit: -r 3, or -b 1 -d 512' -- "${deep[@]}" -b 8
-env=CUDA_STAND_IN_MEMORY=57000000 refused 'buckets leave no room' 'neither a higher stage, nor -r 3' -- \
-    "${deep[@]}" -b 8 --bucket 1e9
-begin 'what would fit fits'
-env="$small CUDA_STAND_IN_MEMORY=$((10 << 20))"
-need '--cpu-checkpointing: did not run' train fits_host 1 --device cuda --dtype bf16 -e l24h1c16v257t32 \
-    -b 64 -x 0 -v 0 --cpu-checkpointing
-env=CUDA_STAND_IN_MEMORY=60000000
-need '-r 3: did not run' train fits_deep 1 --device cuda "${deep[@]}" -x 0 -v 0 -b 8 -r 3
-need '-b 1: did not run' train fits_small 1 --device cuda "${deep[@]}" -x 0 -v 0 -b 1
-need '-b 1 runs with large buckets' not \
-    train fits_large 1 --device cuda "${deep[@]}" -x 0 -b 1 --bucket 1e9 >/dev/null
-env=CUDA_STAND_IN_MEMORY=$((64 << 20))
-need '-r 1: did not run' train fits_r 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -v 0 -b 64 -r 1
-need '-b 32: did not run' train fits_b 1 --device cuda --dtype bf16 -e l6h2c64v257t32 -x 0 -v 0 -b 32 \
-    -d 2048 -r 0
-env=''
-end
+# advised NAME MIB OPTIONS... -- ARGUMENT...: refused with so much memory and $env; these sets of options are
+# the advice, and each of them runs there.
+advised() {
+    local name=$1 memory="$env CUDA_STAND_IN_MEMORY=$(($2 << 20))" lines=() line
+    shift 2
+    while [ "$1" != -- ]; do lines+=("$1"); shift; done
+    shift
+    env=$memory refused "$name" 'activations' 'What would fit:' "${lines[@]/%/ (}" -- --dtype bf16 "$@"
+    begin "$name: what is advised fits"
+    need "more sets" [ "$(grep -c '^  -.*MiB' "$dir/refused")" = ${#lines[@]} ]
+    for line in "${lines[@]}"; do
+        env=$memory
+        # shellcheck disable=SC2086
+        need "$line: did not run" train advised 1 --device cuda --dtype bf16 "$@" -x 0 -v 0 $line
+    done
+    env=''
+    end
+}
+advised 'activations too large for the device' 42 '-b 32 -d 2048' -- -b 64
+advised 'the level that was asked for is too large' 64 '-r 1' '--offload-optimizer cpu' -- \
+    -e l6h2c64v257t32 -b 64 -r 0
+env=$small advised 'the inputs of blocks are too large' 10 --cpu-checkpointing \
+    '--offload-optimizer cpu' -- \
+    -e l24h1c16v257t32 -b 64 -r 3
+deep=(-e l24h2c64v257t32 -d 512 -z 0 -r 0)
+advised 'the batch is too large' 56 '-r 3 --cpu-checkpointing' '-z 1 --offload-optimizer cpu' -- \
+    "${deep[@]}" -b 8
+# Buckets as large as the model take the room of activations.
+advised 'buckets leave no room' 54 '-z 1 --offload-optimizer cpu -r 1' '-d 256 -r 3' -- "${deep[@]}" -b 8 \
+    --bucket 1e9
 sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
 refused 'a tuning file that is damaged' 'damaged.txt, line 3: damaged: delete the line' -- \
     --tune "$dir/damaged.txt"

@@ -164,10 +164,49 @@ remove_group() {
     done
 }
 
+# Runs join $cgroup.
+# shellcheck disable=SC2016
+in_group() { wrap="echo \$\$ >'$cgroup/cgroup.procs';"; }
+
+# advice: the last refusal's sets of options, each behind its MiB, with a folder that is there.
+advice() { sed -nE "s,FOLDER,$tiers_folder,; s/^  (-.*) \(([0-9]+) of [0-9]+ MiB.*/\2 \1/p" "$dir/refused"; }
+
+# advised NP ARGUMENT...: the last refusal lists two sets of options, and the plan of each has its MiB.
+advised() {
+    local np=$1 mib options planned
+    shift
+    need "not two sets of options: $(cat "$dir/message")" [ "$(advice | wc -l)" = 2 ]
+    while read -r mib options; do
+        # shellcheck disable=SC2086
+        need "no plan with $options" plan advised "$@" --plan-ranks "$np" $options
+        planned=$(sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/advised.screen")
+        planned=${planned:-$(table advised together)}
+        need "$options takes $planned MiB, not $mib" number "($mib - $planned) ^ 2 < 0.4"
+    done < <(advice)
+}
+
+# GPT-2 with 1.5 and 0.4 billion parameters, whose states take 24 and 5.5 GB.
+tiers_advice() {
+    local model limit large
+    while read -r model limit; do
+        large=(-e "$model" -b 8 --dtype bf16)
+        make_group "$limit"
+        in_group
+        refused "tiers.$model in $limit MiB" 0 'What would fit:$' -- "${large[@]}"
+        begin "tiers.what is advised for $model in $limit MiB fits"
+        advised 1 "${large[@]}"
+        end
+        wrap=
+        remove_group
+    done <<<'d48 3000
+d24 2048'
+}
+
 # A model whose states need more than a cgroup allows. In memory it is refused; a run that does not see the
-# limit, in a cgroup namespace, is killed. On NVMe it trains there.
+# limit, in a cgroup namespace, is killed. On NVMe it trains there, with each of the sets of options that the
+# refusal advises.
 tiers_capped() {
-    local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 3 --dtype bf16 -z 3) table
+    local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 3 --dtype bf16 -z 3) table options
     if ! make_group $limit; then
         skip 'tiers.a cgroup with too little memory' 'a cgroup with a memory limit cannot be made here'
         [ ! -d "$cgroup" ] || remove_group
@@ -178,11 +217,29 @@ tiers_capped() {
     table=$(table uncapped together)
     need "2 ranks of $table MiB would fit into $limit" number "2 * $table > $limit"
     end
-    # shellcheck disable=SC2016
-    wrap="echo \$\$ >'$cgroup/cgroup.procs';"
+    in_group
     refused 'tiers.a cgroup with too little memory' 2 \
         "the cgroup's limit \(memory.*llmc_zero_test_$$\) is $limit.0 MiB" 'of host memory' \
-        'would fit: .*--offload-param nvme' -- "${model[@]}"
+        'would fit:$' -- "${model[@]}"
+    begin 'tiers.what is advised runs'
+    advised 2 "${model[@]}"
+    while read -r _ options; do
+        # shellcheck disable=SC2086
+        need "$options: did not run" train 2 advised "${model[@]}" $options
+        case $options in *-t*) continue ;; esac
+        need "$options: other bits" [ "$(result advised)" = "$(result uncapped)" ]
+    done < <(advice)
+    end
+    refused 'tiers.a model that no options make fit' 0 'would fit: nothing, at any stage' -- -e d48
+    if mkdir -p "$dir/small" && mount -t tmpfs -o size=1m tiers "$dir/small" 2>/dev/null; then
+        refused 'tiers.a disk with too little room' 2 'would fit:$' -- "${model[@]}" --nvme "$dir/small"
+        begin 'tiers.another disk is advised'
+        need "$(cat "$dir/refused")" grep -aq '^  .*--nvme FOLDER.* MiB on NVMe)$' "$dir/refused"
+        end
+        umount "$dir/small"
+    else
+        skip 'tiers.a disk with too little room' 'a tmpfs cannot be mounted here'
+    fi
     wrap="$wrap exec unshare --cgroup \"\$0\" \"\$@\";"
     if unshare --cgroup true 2>/dev/null; then
         begin 'tiers.the kernel kills a run in memory that does not see the limit'
@@ -192,7 +249,7 @@ tiers_capped() {
     else
         skip 'tiers.the kernel kills a run in memory' 'unshare --cgroup does not work here'
     fi
-    wrap="echo \$\$ >'$cgroup/cgroup.procs';"
+    in_group
     begin 'tiers.states on NVMe train where the run in memory cannot'
     need 'did not run' train 2 capped "${model[@]}" "${on_nvme[@]}" --sub-group-size 65536
     need "$(result capped), without a limit $(result uncapped)" [ "$(result capped)" = "$(result uncapped)" ]
@@ -200,6 +257,7 @@ tiers_capped() {
     wrap=
     need 'its cgroup is not empty' remove_group
     end
+    tiers_advice
 }
 
 test_tiers() {

@@ -1,7 +1,11 @@
 #include "memory.h"
+#include <limits.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include "checkpoint.h"
 #include "die.h"
 #include "options.h"
 #include "run.h"
@@ -11,26 +15,30 @@
 // --------
 // what a rank would hold
 
-zero_plan_info plan_of(const GPT2 *model, const zero_config *config) {
+// Returns 0, or the plugin's error where it refuses the settings.
+static int try_plan(const GPT2 *model, const zero_config *config, zero_plan_info *plan) {
     const PluginTables *t = &model->tables;
+    return zero_plan(plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
+                     run.ranks_on_host);
+}
+
+zero_plan_info plan_of(const GPT2 *model, const zero_config *config) {
     zero_plan_info plan;
-    zero_check(zero_plan(&plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
-                         run.ranks_on_host));
+    zero_check(try_plan(model, config, &plan));
     return plan;
 }
 
-// Bytes that the plugin takes of the device's memory. What NCCL takes is not among them.
-size_t device_bytes_of(const zero_plan_info *plan) {
+size_t bytes_planned_on(const zero_plan_info *plan, zero_tier tier) {
     size_t bytes = 0;
     for (int i = 0; i < plan->n_lines; i++)
-        if (plan->lines[i].tier == ZERO_DEVICE) bytes += plan->lines[i].bytes;
+        if (plan->lines[i].tier == tier) bytes += plan->lines[i].bytes;
     return bytes;
 }
 
 static size_t plugin_bytes(const GPT2 *model, zero_config config, int stage) {
     const zero_config at_stage = settings_at_stage(&config, stage);
     zero_plan_info plan = plan_of(model, &at_stage);
-    return device_bytes_of(&plan);
+    return bytes_planned_on(&plan, ZERO_DEVICE);
 }
 
 // Activations at this level, without the logits and the layers' scratch.
@@ -108,18 +116,18 @@ static int rows_of_part(const GPT2 *model, int parts) {
 }
 
 // Sets the rows of a part and asks the layers for their scratch. In inference each row of the cache gets the
-// logits of its last token.
-static void plan_layers(GPT2 *model, int parts) {
+// logits of its last token. Returns 0, or the layers' error.
+static int plan_layers(GPT2 *model, int parts) {
     const GPT2Config *c = &model->config;
     if (model->inference) {
         model->chunk = model->cache_rows;
-        LAYER(plan_cached(model->dtype, model->B * model->T, model->cache_rows, model->cache_T, c->channels,
-                          c->num_heads, c->padded_vocab_size, &model->scratch_bytes));
-        return;
+        return run.layers->plan_cached(model->dtype, model->B * model->T, model->cache_rows, model->cache_T,
+                                       c->channels, c->num_heads, c->padded_vocab_size,
+                                       &model->scratch_bytes);
     }
     model->chunk = rows_of_part(model, parts);
-    LAYER(plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size,
-               model->chunk, &model->scratch_bytes));
+    return run.layers->plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size,
+                            model->chunk, &model->scratch_bytes);
 }
 
 // --------
@@ -165,7 +173,7 @@ void settle_memory(GPT2 *model, const zero_config *config) {
     int parts = parts_of_head(model, config);
     if (on_cuda()) parts = largest_of_ranks(parts, MOST_PARTS);
     char *tuning = opt.tune ? tuning_begin() : NULL;
-    plan_layers(model, parts);
+    gpt2_check(plan_layers(model, parts));
     if (tuning) tuning_end(tuning);
     // Ranks that share a device have freed what they tried products in.
     if (on_cuda()) zero_check(zero_barrier(run.z));
@@ -181,7 +189,7 @@ void settle_memory(GPT2 *model, const zero_config *config) {
 void settle_memory_alone(GPT2 *model, const zero_config *config) {
     int parts = parts_of_head(model, config);
     if (!on_cuda()) {
-        plan_layers(model, parts);
+        gpt2_check(plan_layers(model, parts));
         if (model->recompute < 0) model->recompute = 1;
         return;
     }
@@ -200,12 +208,37 @@ size_t activations_to_come(GPT2 model, const zero_config *config) {
 // --------
 // nothing fits
 
-// What a user may change to make the run fit.
+// What a user may change, the cheapest first. The first four leave a step's numbers as they are. A smaller
+// batch, and then shorter rows, keep the tokens of a step, in more micro-batches. One micro-batch a step does
+// not, but needs no sum of gradients.
+enum { STAGES, RECOMPUTE, TIERS, SUB_GROUPS, BATCHES, ONE_MICRO_BATCH, CHANGES };
+
+static const struct {
+    const char *optimizer, *params, *gradients;  // NULL: as asked for
+} tiers[] = {
+    { NULL, NULL, NULL },       { "cpu", "none", NULL },   { "none", "cpu", NULL },
+    { "cpu", "cpu", NULL },     { "nvme", "none", NULL },  { "none", "nvme", NULL },
+    { "nvme", "cpu", NULL },    { "cpu", "nvme", NULL },   { "nvme", "nvme", NULL },
+    { "nvme", "none", "nvme" }, { "nvme", "cpu", "nvme" }, { "nvme", "nvme", "nvme" },
+};
+enum { MIXTURES = sizeof tiers / sizeof *tiers, SIZES = 5, PLACES = ZERO_NVME + 1 };
+
 typedef struct {
-    int stage, recompute, B;
-    int inputs_on_host;
-    int on_nvme;  // of the model states: 1: the optimizer's, 2: the parameters too
-} Remedy;
+    size_t on[PLACES];  // by zero_tier
+} Bytes;
+static const Bytes nowhere = { { SIZE_MAX / 2 } };  // what fits nowhere
+
+// The search for options that fit, and what it has found.
+typedef struct {
+    const zero_config *config;
+    Options now;       // with what they came to
+    long long tokens;  // of a step
+    Bytes room;        // what a rank can have
+    int level[CHANGES], levels[CHANGES];
+    GPT2 model;                          // with the options of this level
+    Bytes plans[2][SIZES][MIXTURES][4];  // by accumulation and level; none on the device: not made yet
+    char list[12000];                    // a line for each set of options
+} Search;
 
 // Known once the ranks are connected.
 static size_t taken_by_nccl(void) {
@@ -214,135 +247,229 @@ static size_t taken_by_nccl(void) {
     return plan.nccl_bytes;
 }
 
-// Bytes of a rank with other values. A smaller batch takes more micro-batches, so a step keeps its tokens.
-static size_t bytes_with(GPT2 model, zero_config config, Remedy r) {
-    config.micro_batches *= model.B / r.B;
-    model.B = r.B;
-    model.recompute = r.recompute;
-    model.inputs_on_host = r.inputs_on_host;
-    if (r.on_nvme) config.offload.optimizer = ZERO_NVME;
-    if (r.on_nvme > 1) config.offload.params = ZERO_NVME;
-    if (!config.offload.nvme) config.offload.nvme = "DIR";
-    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
-    plan_layers(&model, parts_of_head(&model, &config));
-    return plugin_bytes(&model, config, r.stage) + taken_by_nccl() + activation_bytes(&model, ZERO_DEVICE);
+// What each rank of this host may write to the folders of --nvme, together. Blocks alternate between them, so
+// the one with the least room counts. A rank's file takes up to two blocks more than its states.
+static size_t disk_left(const zero_offload_config *o) {
+    enum { MOST = 16 };
+    struct statvfs disk[MOST];
+    char folder[PATH_MAX];
+    size_t least = SIZE_MAX, beside = 2 * o->nvme_block_bytes;
+    int n = 0;
+    for (const char *name = o->nvme; *name; n++) {
+        const size_t length = strcspn(name, ",");
+        size_t sharing = 1;
+        snprintf(folder, sizeof folder, "%.*s", (int)length, name);
+        if (n == MOST || statvfs(folder, &disk[n])) return 0;
+        for (int i = 0; i < n; i++) sharing += disk[i].f_fsid == disk[n].f_fsid;
+        const size_t left = disk[n].f_bavail * disk[n].f_frsize / (sharing * run.ranks_on_host);
+        if (left < least) least = left;
+        name += length + (name[length] == ',');
+    }
+    return least > beside ? n * (least - beside) : 0;
 }
 
-// The search for remedies, and what it has found.
-typedef struct {
-    const GPT2 *model;
-    const zero_config *config;
-    size_t room;  // bytes that a rank can have
-    Remedy now;
-    char list[256];  // of remedies found: " -z 3, or -r 2"
-} Search;
+// Returns the divisor of n that is *down below n among all of them, or 1; *down is then by how many too far.
+static int divisor_below(int n, int *down) {
+    int divisor = n;
+    while (*down && divisor > 1) *down -= n % --divisor == 0;
+    return divisor;
+}
 
-static int fits(const Search *s, Remedy r) { return bytes_with(*s->model, *s->config, r) < s->room; }
+static int divisors_below(int n) {
+    int down = n;
+    divisor_below(n, &down);
+    return n - down;
+}
 
-static void suggest(Search *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void suggest(Search *s, const char *fmt, ...) {
-    if (*s->list) strcat(s->list, ", or");
-    size_t used = strlen(s->list);
+static int is_nvme(const char *tier) { return tier && !strcmp(tier, "nvme"); }
+
+// Sets the options to the search's level.
+static void set_options(const Search *s) {
+    const int mixture = s->level[TIERS], sub_group = (16 << 20) >> 2 * s->level[SUB_GROUPS];
+    int down = s->level[BATCHES];
+    opt = s->now;
+    opt.stage += s->level[STAGES];
+    opt.naive = opt.naive && !opt.stage;
+    opt.recompute += s->level[RECOMPUTE];
+    if (opt.recompute > MOST_RECOMPUTE) {
+        opt.recompute = MOST_RECOMPUTE;
+        opt.cpu_checkpointing = 1;
+    }
+    if (mixture) opt.offload_optimizer = tiers[mixture].optimizer;
+    if (mixture) opt.offload_param = tiers[mixture].params;
+    if (tiers[mixture].gradients) opt.offload_gradients = tiers[mixture].gradients;
+    if (!opt.nvme && (is_nvme(opt.offload_optimizer) || is_nvme(opt.offload_param))) opt.nvme = "FOLDER";
+    if (s->level[SUB_GROUPS] && sub_group < opt.sub_group_size) opt.sub_group_size = sub_group;
+    if (down) opt.total_batch = (int)s->tokens;
+    opt.B = divisor_below(opt.B, &down);
+    opt.T = divisor_below(opt.T, &down);
+    if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
+}
+
+// Goes on to the next level. Returns 0 after the last.
+static int next_level(Search *s) {
+    for (int i = 0; i < CHANGES; i++) {
+        if (++s->level[i] < s->levels[i]) return 1;
+        s->level[i] = 0;
+    }
+    return 0;
+}
+
+// What the plugin holds at this level.
+static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
+    Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.stage];
+    zero_plan_info plan;
+    if (b->on[ZERO_DEVICE]) return *b;
+    *b = nowhere;
+    if (try_plan(&s->model, config, &plan)) return *b;
+    for (int tier = 0; tier < PLACES; tier++) b->on[tier] = bytes_planned_on(&plan, tier);
+    b->on[ZERO_DEVICE] += taken_by_nccl();
+    return *b;
+}
+
+// What a rank holds at this level. A smaller batch takes more micro-batches, so that a step keeps its tokens.
+static Bytes bytes_of_level(Search *s) {
+    GPT2 *m = &s->model;
+    set_options(s);
+    zero_config config = settings_with_options(s->config);
+    config.micro_batches = (int)(s->tokens / ((long long)opt.B * opt.T * run.ranks));
+    if (s->level[ONE_MICRO_BATCH]) config.micro_batches = 1;
+    const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;
+    m->B = opt.B;
+    m->T = opt.T;
+    if (!m->inference) m->cache_T = m->T;
+    m->recompute = opt.recompute;
+    m->inputs_on_host = opt.cpu_checkpointing && on_cuda();
+    if (!is_planned && plan_layers(m, parts_of_head(m, &config))) {
+        m->chunk = 0;
+        return nowhere;
+    }
+    Bytes bytes = plugin_bytes_of_level(s, &config);
+    for (int tier = ZERO_DEVICE; tier < ZERO_NVME; tier++) bytes.on[tier] += activation_bytes(m, tier);
+    return bytes;
+}
+
+// A part stays free for what is not planned: the program itself, and what others take meanwhile.
+static int fits(const Bytes *bytes, const Bytes *room) {
+    for (int i = 0; i < PLACES; i++)
+        if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
+    return 1;
+}
+
+static void list(Search *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void list(Search *s, const char *fmt, ...) {
+    const size_t used = strlen(s->list);
     va_list args;
     va_start(args, fmt);
     vsnprintf(s->list + used, sizeof s->list - used, fmt, args);
     va_end(args);
 }
 
-static long long tokens_a_step(const Search *s) {
-    return (long long)s->now.B * s->model->T * run.ranks * s->config->micro_batches;
+// "-r 3 --offload-optimizer nvme (2893 of 2996 MiB, 23912 MiB on NVMe)": every option that this level
+// changes.
+static void list_level(Search *s, const Bytes *bytes) {
+    static const char *const places[] = { "", " on the host", " on NVMe" };
+    char before[PATH_MAX], now[PATH_MAX];
+    list(s, "\n ");
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        if (!o->value) continue;
+        option_text(o, &s->now, before, sizeof before);
+        option_text(o, &opt, now, sizeof now);
+        if (strcmp(before, now))
+            list(s, " %s%s%s", o->name, o->kind == FLAG ? "" : " ", o->kind == FLAG ? "" : now);
+    }
+    for (int i = 0; i < PLACES; i++) {
+        if (!bytes->on[i]) continue;
+        list(s, "%s%.0f", i ? ", " : " (", mib(bytes->on[i]));
+        if (s->room.on[i] < SIZE_MAX) list(s, " of %.0f", mib(s->room.on[i]));
+        list(s, " MiB%s", places[i]);
+    }
+    list(s, ")");
 }
 
-static void try_higher_stages(Search *s, int most) {
-    Remedy r = s->now;
-    for (r.stage = s->now.stage + 1; r.stage <= most; r.stage++) {
-        if (s->model->inference && r.stage < 3) continue;  // only the parameters can be sharded
-        if (!fits(s, r)) continue;
-        suggest(s, " -z %d", r.stage);
-        return;
+// Lists the first level that fits, and the first that needs less of its costliest change, but for the batch.
+static void list_what_fits(Search *s) {
+    int costliest = -1, less_than = 0;
+    while (next_level(s)) {
+        if (costliest >= 0 && s->level[costliest] >= less_than) continue;
+        const Bytes bytes = bytes_of_level(s);
+        if (!fits(&bytes, &s->room)) continue;
+        list_level(s, &bytes);
+        if (costliest >= 0) return;
+        for (int i = 0; i < BATCHES; i++)
+            if (s->level[i]) costliest = i;
+        if (costliest < 0) return;
+        less_than = s->level[costliest];
     }
 }
 
-static void try_more_recompute(Search *s) {
-    Remedy r = s->now;
-    if (s->model->inference) return;  // there is no backward
-    for (r.recompute = s->now.recompute + 1; r.recompute <= MOST_RECOMPUTE; r.recompute++) {
-        if (!fits(s, r)) continue;
-        suggest(s, " -r %d", r.recompute);
-        return;
-    }
-    r.recompute = MOST_RECOMPUTE;
-    r.inputs_on_host = on_cuda();
-    if (!s->now.inputs_on_host && r.inputs_on_host && fits(s, r)) suggest(s, " --cpu-checkpointing");
+// The options with what they came to. What is not settled yet is what it would be where little fits.
+static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
+    Options *now = &s->now;
+    const int resumes = checkpoint_batch() && !opt.resume_anyway;  // with its rows and steps
+    s->config = config;
+    s->model = *model;
+    s->tokens = (long long)model->B * model->T * run.ranks * config->micro_batches;
+    *now = opt;
+    now->B = model->B;
+    now->T = model->T;
+    now->recompute = model->recompute;
+    if (now->recompute < 0) now->recompute = on_cuda() ? MOST_RECOMPUTE : 1;
+    const int levels[CHANGES] = {
+        [STAGES] = 4 - now->stage,
+        [RECOMPUTE] = MOST_RECOMPUTE + 1 - now->recompute + (on_cuda() && !now->cpu_checkpointing),
+        [TIERS] = MIXTURES,
+        [SUB_GROUPS] = SIZES,
+        [BATCHES] = 1 + divisors_below(now->B) + (resumes ? 0 : divisors_below(now->T)),
+        [ONE_MICRO_BATCH] = resumes ? 1 : 2,
+    };
+    memcpy(s->levels, levels, sizeof levels);
+    if (model->inference) s->levels[RECOMPUTE] = 1;  // there is no backward, and the batch is the prompts
+    if (model->inference || s->tokens > 1 << 30) s->levels[BATCHES] = s->levels[ONE_MICRO_BATCH] = 1;
 }
 
-static void try_smaller_batches(Search *s) {
-    Remedy r = s->now;
-    if (s->model->inference) return;  // the batch is the prompts
-    for (r.B = s->now.B / 2; r.B >= 1; r.B /= 2) {
-        if (s->now.B % r.B || !fits(s, r)) continue;
-        suggest(s, " -b %d -d %lld", r.B, tokens_a_step(s));
-        return;
-    }
-}
-
-// The files of states are built for the processor.
-static void try_nvme(Search *s) {
-    Remedy r = s->now;
-    const char *dir = s->config->offload.nvme ? "" : " --nvme DIR";
-    if (on_cuda()) return;
-    if (r.stage < 1) r.stage = 3;
-    for (r.on_nvme = s->now.on_nvme + 1; r.on_nvme <= 2; r.on_nvme++) {
-        if (r.on_nvme == 2) r.stage = 3;
-        if (!fits(s, r) || (s->model->inference && r.on_nvme == 1)) continue;
-        suggest(s, " -z %d%s%s%s", r.stage, s->model->inference ? "" : " --offload-optimizer nvme",
-                r.on_nvme == 2 ? " --offload-param nvme" : "", dir);
-        return;
-    }
-}
-
-static void try_all_at_once(Search *s, int most_stage, int on_nvme) {
-    Remedy r = { most_stage, MOST_RECOMPUTE, s->now.B, s->now.inputs_on_host, on_nvme };
-    const int moves = on_nvme > s->now.on_nvme;
-    if (s->model->inference) return;
-    for (; r.B >= 1; r.B /= 2) {
-        if (s->now.B % r.B || !fits(s, r)) continue;
-        suggest(s, " -z %d -r %d -b %d -d %lld%s", r.stage, r.recompute, r.B, tokens_a_step(s),
-                moves ? " --offload-optimizer nvme --offload-param nvme --nvme DIR" : "");
-        return;
-    }
+// Returns 0 with what a rank can have, beside what it holds.
+static int find_room(Bytes *room, const zero_config *config) {
+    zero_config host = *config;
+    host.device = ZERO_CPU;
+    if (zero_memory_left(config, run.ranks_on_host, &room->on[ZERO_DEVICE])) return -1;
+    if (zero_memory_left(&host, run.ranks_on_host, &room->on[ZERO_HOST])) return -1;
+    room->on[ZERO_DEVICE] /= ranks_on_device();
+    room->on[ZERO_NVME] = config->offload.nvme ? disk_left(&config->offload) : SIZE_MAX;
+    for (int tier = 0; run.z && tier < PLACES; tier++)
+        if (room->on[tier] < SIZE_MAX) room->on[tier] += bytes_held_on(tier);
+    return 0;
 }
 
 void out_of_memory(const GPT2 *model, const zero_config *config) {
+    static Search s;
     zero_failure failure = *zero_last_failure();
+    const char *more = on_cuda() ? "more ranks or larger devices" : "more ranks or more memory";
     if (run.z) print_memory();
+    if (find_room(&s.room, config)) die_of_plugin(&failure, "");
+    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
+    begin_search(&s, model, config);
+    list(&s, "; a rank can have %.0f MiB. What would fit:", mib(s.room.on[ZERO_DEVICE]));
+    const size_t listed = strlen(s.list);
 
-    const int on_nvme = config->offload.params == ZERO_NVME ? 2 : config->offload.optimizer == ZERO_NVME;
-    const Remedy now = { config->stage, model->recompute, model->B, model->inputs_on_host, on_nvme };
-    Search s = { model, config, 0, now, "" };
-    if (zero_memory_left(config, run.ranks_on_host, &s.room)) die_of_plugin(&failure, "");
-    s.room /= ranks_on_device();
-    if (run.z) s.room += bytes_held_on(ZERO_DEVICE);
-    if (s.now.recompute < 0) s.now.recompute = on_cuda() ? MOST_RECOMPUTE : 1;  // it is not settled yet
-
-    int most_stage = run.ranks > 1 ? 3 : config->stage;
-    try_higher_stages(&s, most_stage);
-    try_more_recompute(&s);
-    try_smaller_batches(&s);
-    try_nvme(&s);
-    if (!*s.list) try_all_at_once(&s, most_stage, on_nvme);
-    if (!*s.list && !on_cuda()) try_all_at_once(&s, 3, 2);
-    if (!*s.list && model->inference)
-        strcpy(s.list, " not a higher stage; take fewer or shorter prompts, a lower -g, or more ranks");
-    if (!*s.list)
-        strcpy(s.list, on_cuda()
-                           ? " neither a higher stage, nor -r 3, nor a smaller -b: the model needs more "
-                             "ranks or larger devices"
-                           : " neither a higher stage, nor -r 3, nor a smaller -b, nor states on NVMe: the "
-                             "model needs more ranks or more memory");
-    char advice[1024];
-    snprintf(advice, sizeof advice, "; a rank can have %.0f MiB. What would fit:%s", mib(s.room), s.list);
-    die_of_plugin(&failure, advice);
+    // What was refused does not fit, whatever the plan has for it.
+    const Bytes now = bytes_of_level(&s);
+    if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
+    list_what_fits(&s);
+    if (!s.list[listed] && s.now.nvme) {  // on other disks
+        s.now.nvme = NULL;
+        s.room.on[ZERO_NVME] = SIZE_MAX;
+        list_what_fits(&s);
+    }
+    if (!s.list[listed] && model->inference)
+        list(&s, " nothing, at any stage or tier; take fewer or shorter prompts, a lower -g, or %s", more);
+    else if (!s.list[listed])
+        list(&s, " nothing, at any stage, tier, --sub-group-size, -r, -b, -t or -d: the model needs %s",
+             more);
+    else if (opt.zero_config)
+        list(&s, "\n  (change in %s what it sets)", opt.zero_config);
+    opt = s.now;
+    die_of_plugin(&failure, s.list);
 }
 
 // --------

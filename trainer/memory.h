@@ -16,14 +16,14 @@ void settle_memory_alone(GPT2 *model, const zero_config *config);
 size_t activations_to_come(GPT2 model, const zero_config *config);
 enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 
-// Ends the run after the plugin has returned ZERO_ERR_MEMORY or no activation: says what was asked for and
-// held, and which stage, recompute and batch would make the run fit.
+// Ends the run after the plugin has returned ZERO_ERR_MEMORY or no activation: prints what was asked for and
+// held, and at most two sets of options with which the run would fit, by the plan of each.
 void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
 
 // What a rank would hold and send with these settings, its number and that of the ranks as in `run`.
 zero_plan_info plan_of(const GPT2 *model, const zero_config *config);
-// Bytes of the device in it. What NCCL takes is not known before it is connected.
-size_t device_bytes_of(const zero_plan_info *plan);
+// Bytes of a tier in it. What NCCL takes of the device is not known before it is connected.
+size_t bytes_planned_on(const zero_plan_info *plan, zero_tier tier);
 
 enum { MEMORY_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's and the activations'
 typedef struct {

@@ -124,7 +124,7 @@ static void print_formula(const zero_plan_info *plan, int stage) {
 static void print_together(const GPT2 *model, const zero_plan_info *plan, size_t room) {
     size_t on_device = activation_bytes(model, ZERO_DEVICE), on_host = activation_bytes(model, ZERO_HOST);
     double together = (double)plan->bytes[ZERO_STATES] + plan->bytes[ZERO_WORKING] + on_device + on_host;
-    int fits = device_bytes_of(plan) + on_device < room;
+    int fits = bytes_planned_on(plan, ZERO_DEVICE) + on_device < room;
     print0(" %10.1f%s", mib(together), fits ? "*" : " ");
 }
 

@@ -59,6 +59,14 @@ zero_config settings_of_options(void) {
     return config;
 }
 
+zero_config settings_with_options(const zero_config *config) {
+    zero_config c = *config;
+    c.stage = opt.stage;
+    c.debug.naive = opt.naive;
+    set_offload(&c);
+    return c;
+}
+
 zero_config settings_at_stage(const zero_config *config, int stage) {
     zero_config c = *config;
     zero_offload_config *o = &c.offload;

@@ -12,6 +12,8 @@ zero_config settings_of_options(void);
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);
 // Returns what the command line without any option would say.
 zero_config default_settings(void);
+// Returns the same settings with the stage and the tiers that the options have now.
+zero_config settings_with_options(const zero_config *config);
 // Returns the same settings at another stage: what that stage does not shard stays on the device.
 zero_config settings_at_stage(const zero_config *config, int stage);
 // Returns the settings that plugin_settings came to.
