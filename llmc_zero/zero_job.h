@@ -10,7 +10,7 @@ extern "C" {
 typedef struct zero zero;  // of zero.h, which includes this file
 
 // What the launcher (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE) says in the environment; without one, rank 0
-// of 1.
+// of 1. ranks 0: the variables cannot be right, and zero_last_error() says why.
 typedef struct {
     int rank, ranks, ranks_on_node;
 } zero_launch_info;

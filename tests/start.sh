@@ -265,6 +265,9 @@ test_refused() {
     refused 'start.refused no MASTER_ADDR' 5 \
         'start.server is missing: the launcher has started 2 ranks, .* MASTER_PORT,.*-ps, -pf\)$' \
         '-z 3'
+    variables=(RANK=5 WORLD_SIZE=2)
+    refused 'start.refused RANK beyond WORLD_SIZE' 2 'RANK=5 and WORLD_SIZE=2: of 2 ranks the last is 1' \
+        '-z 3'
     variables=(WORLD_SIZE=2)
     refused 'start.refused WORLD_SIZE without RANK' 5 'WORLD_SIZE=2, but no RANK' '-z 3'
     variables=()

@@ -14,6 +14,7 @@
 
 void take_launched_ranks(void) {
     zero_launch_info launched = zero_launched();
+    zero_check(launched.ranks ? 0 : -1);
     run.rank = launched.rank;
     run.ranks = launched.ranks;
     run.ranks_on_host = launched.ranks_on_node;

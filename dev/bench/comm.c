@@ -544,6 +544,7 @@ int main(int argc, char **argv) {
         if (!rank) fputs(usage, stdout);
         return 0;
     }
+    if (!ranks) refuse("%s", zero_last_error());
     read_options(argc, argv);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     MPI_Comm_size(MPI_COMM_WORLD, &started);

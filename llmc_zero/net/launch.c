@@ -23,28 +23,38 @@ static const char mpirun_key[] = "OMPI_MCA_orte_precondition_transports";
 static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
 
 static const char *value(const char *name) {
-    const char *v = getenv(name);
+    const char *v = name ? getenv(name) : NULL;
     return v && *v ? v : NULL;
 }
-// Returns the value of the first of these variables that is set, or NULL.
-#define FIRST_OF(...) first_of((const char *const[]){ __VA_ARGS__, NULL })
-static const char *first_of(const char *const *names) {
+// Returns the first of these variables that is set, or NULL.
+#define FIRST_NAME(...) first_name((const char *const[]){ __VA_ARGS__, NULL })
+static const char *first_name(const char *const *names) {
     while (*names && !value(*names)) names++;
-    return *names ? value(*names) : NULL;
+    return *names;
 }
+#define FIRST_OF(...) value(FIRST_NAME(__VA_ARGS__))
 
-// `other` is set by whoever sets `name`.
-static int number(const char *name, const char *other, int *n) {
-    const char *v = value(name);
-    char *end = NULL;
-    long l = v ? strtol(v, &end, 10) : -1;
-    if (!v)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set it in each process, or unset %s", other,
-                         value(other), name, other);
-    if (*end || l < 0 || l > INT_MAX)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number from 0 on", name, v);
+static int number(const char *name, int least, int *n) {
+    char *end;
+    long l = strtol(value(name), &end, 10);
+    if (*end || l < least || l > INT_MAX)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number from %d on", name, value(name), least);
     *n = (int)l;
     return 0;
+}
+
+// Reads from two variables, which belong together, which of how many ranks this is. One of them is set.
+static int numbers(const char *rank_name, const char *ranks_name, int *rank, int *ranks) {
+    const char *there = value(rank_name) ? rank_name : ranks_name;
+    const char *other = there == rank_name ? ranks_name : rank_name;
+    if (!value(other))
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set it in each process, or unset %s", there,
+                         value(there), other, there);
+    ZERO_TRY(number(rank_name, 0, rank));
+    ZERO_TRY(number(ranks_name, 1, ranks));
+    if (*rank < *ranks) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: of %d ranks the last is %d", rank_name, *rank,
+                     ranks_name, *ranks, *ranks, *ranks - 1);
 }
 
 // If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same, and each would
@@ -52,8 +62,7 @@ static int number(const char *name, const char *other, int *n) {
 static int check_own(const rendezvous_settings *s, const launcher *by) {
     int task = 0, tasks = 1;
     if (!value(by->ranks) || !value(by->rank) || value("TORCHELASTIC_RUN_ID")) return 0;
-    ZERO_TRY(number(by->rank, by->ranks, &task));
-    ZERO_TRY(number(by->ranks, by->rank, &tasks));
+    ZERO_TRY(numbers(by->rank, by->ranks, &task, &tasks));
     if (tasks == 1 || s->ranks > tasks || (s->ranks == tasks && s->rank == task)) return 0;
     return zero_fail(
         ZERO_ERR_ARGUMENT,
@@ -120,18 +129,24 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
     return 0;
 }
 
+// Returns the launcher around this process, or NULL.
+static const launcher *around(void) { return value(mpirun.rank) ? &mpirun : value(srun.rank) ? &srun : NULL; }
+
+// A batch script may export WORLD_SIZE alone, and what is called RANK alone may be anything.
+static const launcher *launched_by(void) {
+    const launcher *by = around();
+    int has_rank = value(own.rank) != NULL, has_ranks = value(own.ranks) != NULL;
+    return (has_rank && has_ranks) || (!by && (has_rank || has_ranks)) ? &own : by;
+}
+
 int launched_read(rendezvous_settings *s) {
     static _Thread_local char server[320];
     rendezvous_settings found = *s;
-    const launcher *by = value(srun.rank) ? &srun : NULL, *around;
-    if (value(mpirun.rank)) by = &mpirun;
-    around = by;
-    if (value(own.ranks) && (value(own.rank) || !by)) by = &own;
+    const launcher *by = launched_by();
     if (!by) return 0;
     const char *ranks = by == &srun && !value(by->ranks) ? "SLURM_NTASKS" : by->ranks;
-    ZERO_TRY(number(by->rank, by->ranks, &found.rank));
-    ZERO_TRY(number(ranks, by->rank, &found.ranks));
-    if (by == &own && around) ZERO_TRY(check_own(&found, around));
+    ZERO_TRY(numbers(by->rank, ranks, &found.rank, &found.ranks));
+    if (by == &own && around()) ZERO_TRY(check_own(&found, around()));
     // Under mpirun the step is that of its daemon, and each of torchrun's agents may be a step of its own.
     uint64_t job = job_number(by);
     if (job) found.job = job;
@@ -142,14 +157,6 @@ int launched_read(rendezvous_settings *s) {
     }
     *s = found;
     return 1;
-}
-
-// SLURM_STEP_NUM_TASKS is srun's own. SLURM_NTASKS also stands in a batch script and in a shell of salloc,
-// where one process may be meant.
-int launched_several(void) {
-    const char *world = value("WORLD_SIZE"), *tasks = value("SLURM_STEP_NUM_TASKS");
-    return (world && atoi(world) > 1 && (value("RANK") || !value("SLURM_PROCID"))) ||
-           (tasks && atoi(tasks) > 1 && value("SLURM_PROCID"));
 }
 
 static int are_same(const char *one, const char *other) {
@@ -165,15 +172,25 @@ int launched_by_mpi(void) {
     return FIRST_OF(mpirun.ranks, "PMIX_RANK") || (value("PMI_SIZE") && !slurm);
 }
 
+// Without a launcher MPI itself sets PMIX_RANK=0, and says no number of ranks.
+static int read_mpi(int *rank, int *ranks) {
+    const char *rank_name = FIRST_NAME(mpirun.rank, "PMIX_RANK", "PMI_RANK");
+    const char *ranks_name = FIRST_NAME(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS");
+    if (!ranks_name && rank_name && !strcmp(value(rank_name), "0")) return 0;
+    return numbers(rank_name ? rank_name : mpirun.rank, ranks_name ? ranks_name : mpirun.ranks, rank, ranks);
+}
+
+// SLURM_STEP_NUM_TASKS is srun's own. SLURM_NTASKS also stands in a batch script and in a shell of salloc,
+// where one process may be meant.
 zero_launch_info zero_launched(void) {
-    rendezvous_settings s = { .file = "" };  // where rank 0 is does not matter here
-    int mpi = launched_by_mpi();
-    if (!mpi && (!launched_several() || launched_read(&s) <= 0)) return (zero_launch_info){ 0, 1, 1 };
-    const char *rank = FIRST_OF(mpirun.rank, "PMIX_RANK", "PMI_RANK");
-    const char *ranks = FIRST_OF(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS");
-    const char *here = FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
-                                "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
-    if (mpi) s.rank = rank ? atoi(rank) : 0;
-    if (mpi) s.ranks = ranks ? atoi(ranks) : 1;
-    return (zero_launch_info){ s.rank, s.ranks, here ? atoi(here) : s.ranks };
+    static const zero_launch_info alone = { 0, 1, 1 }, wrong = { 0, 0, 1 };
+    rendezvous_settings s = { .ranks = 1, .file = "" };  // where rank 0 is does not matter here
+    const launcher *by = launched_by();
+    int mpi = launched_by_mpi(), here;
+    if (!mpi && (!by || (by == &srun && !value(srun.ranks)))) return alone;
+    if (mpi ? read_mpi(&s.rank, &s.ranks) : launched_read(&s) < 0) return wrong;
+    const char *of_node = FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
+                                   "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
+    here = of_node ? atoi(of_node) : s.ranks;
+    return (zero_launch_info){ s.rank, s.ranks, here > 0 && here < s.ranks ? here : s.ranks };
 }

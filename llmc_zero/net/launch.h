@@ -9,9 +9,6 @@
 // is torchrun's own. Returns 1; 0 where no launcher is, and *s is unchanged; or a ZERO_ERR_*. The text of
 // s->server lives until the next call.
 int launched_read(rendezvous_settings *s);
-// 1: the environment alone asks for several ranks: a task of srun's several, or RANK and a WORLD_SIZE
-// above 1.
-int launched_several(void);
 int launched_by_mpi(void);  // 1: a launcher that MPI knows has started this process
 
 #endif

@@ -9,7 +9,7 @@ static int connect_by_mpi(net *n, const zero_config *config) {
     const zero_start_config *s = &config->start;
     ZERO_TRY(net_open_mpi(n, config));
     int launched = zero_launched().ranks;
-    if ((launched_by_mpi() || launched_several()) && !s->mpi_comm && launched != n->ranks)
+    if ((launched_by_mpi() || launched > 1) && !s->mpi_comm && launched != n->ranks)
         return zero_fail_setting(
             ZERO_ERR_COMM, "start.method",
             " MPI: the launcher has started %d ranks, but MPI knows of %d, so this MPI does "
@@ -50,13 +50,14 @@ static zero_start method_of(const zero_start_config *start) {
     if (start->method != ZERO_START_AUTO) return start->method;
     if (start->mpi_comm || launched_by_mpi()) return ZERO_START_MPI;
     if (start->file) return ZERO_START_FILE;
-    return start->server || launched_several() ? ZERO_START_TCP : ZERO_START_AUTO;
+    return start->server || zero_launched().ranks > 1 ? ZERO_START_TCP : ZERO_START_AUTO;
 }
 
 int net_start(net *n, const zero_config *config) {
     const zero_start_config *start = &config->start;
     *n = (net){ .ranks = 1, .ranks_on_node = 1, .on_one_node = 1, .name = "self" };
     n->timeout_s = config->comm.timeout_s;
+    if (start->rank < 0 && !start->mpi_comm && !zero_launched().ranks) return zero_last_failure()->code;
     zero_start method = method_of(start);
     if (method == ZERO_START_MPI) return connect_by_mpi(n, config);
     if ((start->rank < 0) != (start->ranks < 1) || (start->rank >= 0 && start->rank >= start->ranks))

@@ -287,6 +287,7 @@ static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_
     MultiGpuConfig config = {};
     zero_launch_info launched = zero_launched();
     int on_node = launched.ranks_on_node, devices;
+    if (!launched.ranks) z_refuse("%s", zero_last_error());
     z_config = zero_defaults();
     int tcp = strcmp(init_method, "tcp") == 0, fs = strcmp(init_method, "fs") == 0;
     config.process_rank = launched.rank;
