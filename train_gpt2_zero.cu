@@ -170,8 +170,8 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
                                          BT, C));
     LAYER(matmul_forward(dt, a.qkv, a.ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
     if (cached)
-        LAYER(attention_cached(dt, a.atty, act(model, CACHE, l), a.qkv, cached->spans, cached->n_spans,
-                               cached->positions, C, NH));
+        LAYER(
+            attention_cached(dt, a.atty, act(model, CACHE, l), a.qkv, cached->spans, cached->n_spans, C, NH));
     else
         LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
     LAYER(matmul_forward(dt, branch, a.atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));

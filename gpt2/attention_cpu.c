@@ -555,8 +555,8 @@ static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, c
 
 // --------
 
-// over a cache: keys lie there in the panels that multiply takes, (T/lanes, hs/depth, lanes, depth), where
-// depth is 2 for pairs; values as rows, (T, hs). T is a multiple of LAYERS_CACHE_STEP.
+// over a cache: keys lie there in the panels that multiply takes, (room/lanes, hs/depth, lanes, depth), where
+// depth is 2 for pairs; values as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
 
 // Where element c of a key goes.
 INLINE size_t cached_at(int position, int c, int hs, int lanes, int depth) {
@@ -603,15 +603,15 @@ static void cached_head(gpt2_dtype dt, void *out, size_t out_at, const void *k, 
 }
 
 int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                         int n_spans, int T, int C, int NH) {
-    Shape s = shape_of(T, C, NH);
-    int pairs = pairs_fit(dt, &s);
-    size_t stride = 3 * (size_t)C, head_bytes = (size_t)T * s.hs * gpt2_dtype_size(dt);
+                         int n_spans, int C, int NH) {
+    const size_t stride = 3 * (size_t)C, size = gpt2_dtype_size(dt);
 #pragma omp parallel for schedule(dynamic) num_threads(layers_threads())
     for (int i = 0; i < n_spans * NH; i++) {
         const layers_span *span = &spans[i / NH];
-        int h = i % NH;
-        char *k = (char *)cache + ((size_t)span->row * NH + h) * 2 * head_bytes, *v = k + head_bytes;
+        Shape s = shape_of(span->room, C, NH);
+        int h = i % NH, pairs = pairs_fit(dt, &s);
+        size_t head = (size_t)span->room * s.hs, row = 2 * (size_t)span->begin * C;
+        char *k = (char *)cache + (row + 2 * h * head) * size, *v = k + head * size;
         size_t q_at = span->at * stride + (size_t)h * s.hs, out_at = (size_t)span->at * C + (size_t)h * s.hs;
         float *scratch = thread_scratch(omp_get_thread_num());
         keep(dt, k, v, qkv, q_at + C, span, &s, pairs);

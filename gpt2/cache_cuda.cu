@@ -1,11 +1,16 @@
-// Attention over a cache of keys and values on CUDA, for text that grows token by token. A layer's cache is
-// (rows, NH, 2, T, hs): the keys of a head, then its values. One warp has one head of one token: its lanes
-// take a key each, and then share the sums of the values, with the softmax kept up to date as it goes (online
-// softmax, arXiv 1805.02867). A token's bits do not depend on the other rows.
+// Attention over a cache of keys and values on CUDA, for text that grows token by token. In a layer's cache
+// each row has (NH, 2, room, hs): the keys of a head, then its values. One warp has one head of one token:
+// its lanes take a key each, and then share the sums of the values, with the softmax kept up to date as it
+// goes (online softmax, arXiv 1805.02867). A token's bits do not depend on the other rows.
 #include <cmath>
 #include "cuda.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, MOST_HS = 256 };
+
+// Of a token: the span's begin and room, and its position in the row.
+struct Slot {
+    int begin, room, position;
+};
 
 // The token that a warp or a thread works on: where its head begins in the cache, and its position.
 template <class T> struct Place {
@@ -13,10 +18,9 @@ template <class T> struct Place {
     int position;
 };
 
-template <class T>
-__device__ static inline Place<T> place_of(T *cache, int slot, int head, int length, int NH, int hs) {
-    T *keys = cache + ((size_t)(slot / length) * NH + head) * 2 * length * hs;
-    return Place<T>{ keys, keys + (size_t)length * hs, slot % length };
+template <class T> __device__ static inline Place<T> place_of(T *cache, Slot s, int head, int C, int hs) {
+    T *keys = cache + 2 * ((size_t)s.begin * C + (size_t)head * s.room * hs);
+    return Place<T>{ keys, keys + (size_t)s.room * hs, s.position };
 }
 
 template <class T> __device__ static inline float dot(const T *x, const T *y, int n) {
@@ -25,13 +29,13 @@ template <class T> __device__ static inline float dot(const T *x, const T *y, in
     return sum;
 }
 
-// slots (n): row * length + position of each token; qkv (n, 3C)
-template <class T> static __global__ void keep_kernel(T *cache, const T *qkv, const int *slots, int n,
-                                                      int length, int C, int NH) {
+// slots (n); qkv (n, 3C)
+template <class T>
+static __global__ void keep_kernel(T *cache, const T *qkv, const Slot *slots, int n, int C, int NH) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     int token = i / C, c = i % C, hs = C / NH;
     if (token >= n) return;
-    Place<T> p = place_of(cache, slots[token], c / hs, length, NH, hs);
+    Place<T> p = place_of(cache, slots[token], c / hs, C, hs);
     const T *key = qkv + (size_t)token * 3 * C + C + c;
     p.keys[(size_t)p.position * hs + c % hs] = key[0];
     p.values[(size_t)p.position * hs + c % hs] = key[C];
@@ -39,12 +43,12 @@ template <class T> static __global__ void keep_kernel(T *cache, const T *qkv, co
 
 template <class T>
 static __global__ __launch_bounds__(THREADS) void cached_kernel(T *out, T *cache, const T *qkv,
-                                                                const int *slots, int n, int length, int C,
-                                                                int NH, float scale) {
+                                                                const Slot *slots, int n, int C, int NH,
+                                                                float scale) {
     int at = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (at >= n * NH) return;
     int token = at / NH, head = at % NH, hs = C / NH;
-    Place<T> p = place_of(cache, slots[token], head, length, NH, hs);
+    Place<T> p = place_of(cache, slots[token], head, C, hs);
     const T *q = qkv + (size_t)token * 3 * C + head * hs;
     float top = -INFINITY, sum = 0, total[MOST_HS / WARP] = {};
     for (int first = 0; first <= p.position; first += WARP) {
@@ -67,32 +71,36 @@ static __global__ __launch_bounds__(THREADS) void cached_kernel(T *out, T *cache
 }
 
 // Returns the tokens of all spans with *slots on the device, or -1.
-static int send_slots(const int **slots, const layers_span *spans, int n_spans, int length) {
+static int send_slots(const Slot **slots, const layers_span *spans, int n_spans) {
+    const size_t ints = sizeof(Slot) / sizeof(int);
+    const int *sent;
     int n = 0;
     for (int i = 0; i < n_spans; i++) n += spans[i].n;
-    int *to = staging_slot(n);
+    Slot *to = (Slot *)staging_slot(n * ints);
     if (!to) return -1;
     for (const layers_span *s = spans; s < spans + n_spans; s++)
-        for (int i = 0; i < s->n; i++) to[s->at + i] = s->row * length + s->first + i;
-    return staging_send(n, slots) ? -1 : n;
+        for (int i = 0; i < s->n; i++) to[s->at + i] = Slot{ s->begin, s->room, s->first + i };
+    if (staging_send(n * ints, &sent)) return -1;
+    *slots = (const Slot *)sent;
+    return n;
 }
 
 template <class T> static int attend(void *out, void *cache, const void *qkv, const layers_span *spans,
-                                     int n_spans, int length, int C, int NH) {
-    const int *slots;
-    int n = send_slots(&slots, spans, n_spans, length);
+                                     int n_spans, int C, int NH) {
+    const Slot *slots;
+    int n = send_slots(&slots, spans, n_spans);
     if (n < 0) return -1;
     float scale = 1 / sqrtf((float)(C / NH));
     if (launch("keep_kernel", keep_kernel<T>, dim3(blocks_for((size_t)n * C, THREADS)), dim3(THREADS),
-               (T *)cache, (const T *)qkv, slots, n, length, C, NH))
+               (T *)cache, (const T *)qkv, slots, n, C, NH))
         return -1;
     return launch("cached_kernel", cached_kernel<T>, dim3(blocks_for((size_t)n * NH, WARPS)), dim3(THREADS),
-                  (T *)out, (T *)cache, (const T *)qkv, slots, n, length, C, NH, scale);
+                  (T *)out, (T *)cache, (const T *)qkv, slots, n, C, NH, scale);
 }
 
 int cuda_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                          int n_spans, int T, int C, int NH) {
+                          int n_spans, int C, int NH) {
     if (C / NH > MOST_HS)
         return gpt2_fail("attention over a cache: heads of %d channels, at most %d", C / NH, MOST_HS);
-    return BY_DTYPE(dt, attend, out, cache, qkv, spans, n_spans, T, C, NH);
+    return BY_DTYPE(dt, attend, out, cache, qkv, spans, n_spans, C, NH);
 }

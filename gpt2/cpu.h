@@ -49,7 +49,7 @@ int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv,
 int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                            const float *lse, int B, int T, int C, int NH);
 int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                         int n_spans, int T, int C, int NH);
+                         int n_spans, int C, int NH);
 int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 

@@ -53,7 +53,7 @@ int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const v
                             const float *lse, int B, int T, int C, int NH);
 // cache_cuda.cu
 int cuda_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                          int n_spans, int T, int C, int NH);
+                          int n_spans, int C, int NH);
 // rows_cuda.cu; bias_backward uses the scratch, gelu does not
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes);
 int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,

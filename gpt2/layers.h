@@ -44,17 +44,19 @@ static inline float gpt2_value(gpt2_dtype dt, const void *x, size_t i) {
 }
 
 // Tokens of one row that a pass over a cache adds to it: positions first..first+n-1. They are the pass's
-// tokens at..at+n-1.
+// tokens at..at+n-1. The cache has `room` positions for the row, from position `begin` of all rows on.
 typedef struct {
     int row, first, n, at;
+    int begin, room;
 } layers_span;
-enum { LAYERS_CACHE_STEP = 32 };  // a row's positions in a cache are a multiple of this
+enum { LAYERS_CACHE_STEP = 32 };  // each row's room is a multiple of this
 static inline int layers_cache_positions(int T) {
     return (T + LAYERS_CACHE_STEP - 1) / LAYERS_CACHE_STEP * LAYERS_CACHE_STEP;
 }
-// Bytes of one layer's cache: (rows, NH, 2, T, C/NH) keys and values. The order inside is the device's own.
-static inline size_t layers_cache_bytes(gpt2_dtype dt, int rows, int T, int C) {
-    return (size_t)rows * 2 * layers_cache_positions(T) * C * gpt2_dtype_size(dt);
+// Bytes of one layer's cache: (NH, 2, room, C/NH) keys and values of each row. The order inside a row is the
+// device's own. positions: of all rows.
+static inline size_t layers_cache_bytes(gpt2_dtype dt, int positions, int C) {
+    return (size_t)positions * 2 * C * gpt2_dtype_size(dt);
 }
 
 enum { LAYERS_COPIES = 2 };  // beside the layers at a time
@@ -68,8 +70,8 @@ typedef struct {
     // in memory that it frees again, so it should come before the activations are allocated. chunk: the most
     // rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
-    // The same for passes that only go forward, over a cache of `rows` rows of T positions: at most `tokens`
-    // tokens at a time, logits of `rows` of them.
+    // The same for passes that only go forward, over a cache of `rows` rows of at most T positions: at most
+    // `tokens` tokens at a time, logits of `rows` of them.
     int (*plan_cached)(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes);
     int (*use_scratch)(void *scratch);  // the memory stays in use until free
@@ -136,10 +138,10 @@ typedef struct {
 
     // qkv (tokens, 3C), out (tokens, C) of the spans (on the host), each of another row. Puts the keys and
     // values of the tokens into the cache of one layer, and attends from each token to the positions of its
-    // row up to its own. T is the planned one, rounded up to layers_cache_positions. On a CPU a token's bits
-    // are those of attention_forward, whatever other rows there are.
+    // row up to its own. On a CPU a token's bits are those of attention_forward, whatever other rows there
+    // are.
     int (*attention_cached)(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                            int n_spans, int T, int C, int NH);
+                            int n_spans, int C, int NH);
 
     int (*gelu_forward)(gpt2_dtype dt, void *out, const void *inp, size_t n);  // tanh form
     int (*gelu_backward)(gpt2_dtype dt, void *dinp, const void *inp, const void *dout,

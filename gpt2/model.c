@@ -125,7 +125,7 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
         [DL_BT4C] = { "dl_bt4c", 1, 4 * btc },
         [LOGITS] = { "logits", 1, logits },
         [HOST_RESIDUAL3] = { "residual3, host", on_host, on_host ? btc : 0, .on_host = 1 },
-        [CACHE] = { "keys and values", L, layers_cache_bytes(run->dtype, run->cache_rows, run->cache_T, C) },
+        [CACHE] = { "keys and values", L, layers_cache_bytes(run->dtype, run->cache_positions, C) },
     };
     memcpy(table, all, sizeof all);
     if (run->inference) keep_for_inference(run, table);

@@ -64,7 +64,7 @@ enum {
     DL_BT4C,         // (B, T, 4C)
     LOGITS,          // (chunk, Vp)
     HOST_RESIDUAL3,  // (L - 2, B, T, C) with inputs_on_host: the layers that RESIDUAL3 cannot hold
-    CACHE,           // (L, cache_rows, NH, 2, cache_T, C/NH) keys and values of generated text
+    CACHE,           // (L, cache_positions, 2, C) keys and values of generated text
     NUM_ACTIVATIONS
 };
 typedef struct {
@@ -77,11 +77,11 @@ typedef struct {
 typedef struct {
     gpt2_dtype dtype;
     int B, T;
-    int recompute;            // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
-    int inputs_on_host;       // 1, with recompute 3: the blocks' inputs are kept in host memory
-    int chunk;                // rows of logits that exist at a time
-    int inference;            // 1: forward over a cache only; B*T tokens in a pass, chunk of which get logits
-    int cache_rows, cache_T;  // of text that grows token by token; 0 rows: none
+    int recompute;        // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
+    int inputs_on_host;   // 1, with recompute 3: the blocks' inputs are kept in host memory
+    int chunk;            // rows of logits that exist at a time
+    int inference;        // 1: forward over a cache only; B*T tokens in a pass, chunk of which get logits
+    int cache_positions;  // of text that grows token by token, all rows together
 } GPT2Run;
 // The table by which activations are counted and allocated. It allocates nothing itself.
 void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]);

@@ -159,7 +159,8 @@ static void start(Setting s) {
                     .T = ref.T,
                     .recompute = s.recompute,
                     .cache_rows = 2,
-                    .cache_T = ref.T };
+                    .cache_T = ref.T,
+                    .cache_positions = 2 * layers_cache_positions(ref.T) };
     gpt2_tensors(&model.config, model.tensors);
     assert_true(model.config.num_layers <= MAX_LAYERS);
     FOR_EACH_TENSOR(i, l) captured[i][l] = malloc_check(model.tensors[i].elems * sizeof(float));
@@ -360,13 +361,13 @@ static void check_logits(const Tolerance *tolerance) {
 
 // A pass of the reference's tokens from..to-1 of one row of the cache.
 static void pass_over_cache(int row, int from, int to, float *logits) {
-    layers_span span = { .row = row, .first = from, .n = to - from, .at = 0 };
+    const int room = layers_cache_positions(model.cache_T);
+    layers_span span = { row, from, to - from, 0, row * room, room };
     const CachedPass pass = {
         .tokens = ref.tokens + from,
         .n = span.n,
         .spans = &span,
         .n_spans = 1,
-        .positions = layers_cache_positions(model.cache_T),
     };
     next_logits(&model, &pass, logits);
 }

@@ -763,11 +763,12 @@ enum { CACHE_ROWS = 3 };
 
 typedef struct {
     Tensor qkv, out;  // (length, 3C), (length, C)
-    int length, done;
+    int length, done, begin;
 } CachedRow;
 
 static void cached_row(CachedRow *r, gpt2_dtype dt, int length, int C, int NH) {
-    *r = (CachedRow){ tensor(dt, (size_t)length * 3 * C, 2), tensor(dt, (size_t)length * C, 1), length, 0 };
+    *r = (CachedRow){ tensor(dt, (size_t)length * 3 * C, 2), tensor(dt, (size_t)length * C, 1), length, 0,
+                      0 };
     LAYER(attention_forward(dt, r->out.p, floats((size_t)NH * length).p, r->qkv.p, 1, length, C, NH));
 }
 
@@ -780,7 +781,8 @@ static int cached_spans(layers_span spans[CACHE_ROWS], CachedRow *rows, int n, T
         int left = row->length - row->done, tokens = n < left ? n : left;
         if (!tokens) continue;
         memcpy((char *)qkv.p + at * width, (char *)row->qkv.p + row->done * width, tokens * width);
-        spans[count++] = (layers_span){ r, row->done, tokens, at };
+        const int room = layers_cache_positions(row->length);
+        spans[count++] = (layers_span){ r, row->done, tokens, at, row->begin, room };
         row->done += tokens;
         at += tokens;
     }
@@ -789,20 +791,25 @@ static int cached_spans(layers_span spans[CACHE_ROWS], CachedRow *rows, int n, T
 
 static void cached_attention(gpt2_dtype dt, int T, int C, int NH) {
     static const int steps[] = { 5, 1, 1, 17, 2, 40, 1, 1, 1, 300 };
-    const int lengths[CACHE_ROWS] = { T, T / 2 + 1, 1 }, positions = layers_cache_positions(T);
-    size_t bytes = layers_cache_bytes(dt, CACHE_ROWS, T, C), width = C * gpt2_dtype_size(dt);
+    const int lengths[CACHE_ROWS] = { T / 2 + 1, T, 1 };
+    int positions = 0;
+    size_t bytes, width = C * gpt2_dtype_size(dt);
     CachedRow rows[CACHE_ROWS];
     layers_span spans[CACHE_ROWS];
     LAYER(plan_cached(dt, CACHE_ROWS * T, CACHE_ROWS, T, C, NH, 16, &bytes));
     LAYER(use_scratch(guarded(bytes)));
-    for (int r = 0; r < CACHE_ROWS; r++) cached_row(&rows[r], dt, lengths[r], C, NH);
+    for (int r = 0; r < CACHE_ROWS; r++) {
+        cached_row(&rows[r], dt, lengths[r], C, NH);
+        rows[r].begin = positions;
+        positions += layers_cache_positions(lengths[r]);
+    }
     Tensor qkv = tensor(dt, (size_t)CACHE_ROWS * T * 3 * C, 1), out = tensor(dt, qkv.n / 3, 1);
-    bytes = layers_cache_bytes(dt, CACHE_ROWS, T, C);
+    bytes = layers_cache_bytes(dt, positions, C);
     char *cache = memset(guarded(bytes), 0xff, bytes);
     for (int step = 0;; step = (step + 1) % (sizeof steps / sizeof *steps)) {
         int n = cached_spans(spans, rows, steps[step], qkv, C);
         if (!n) break;
-        LAYER(attention_cached(dt, out.p, cache, qkv.p, spans, n, positions, C, NH));
+        LAYER(attention_cached(dt, out.p, cache, qkv.p, spans, n, C, NH));
         for (const layers_span *s = spans; s < spans + n; s++) {
             const char *want = (char *)rows[s->row].out.p + s->first * width;
             if (memcmp((char *)out.p + s->at * width, want, s->n * width))

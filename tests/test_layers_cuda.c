@@ -528,7 +528,8 @@ static void asynchronous(void **state) {
     ok(l->matmul_forward(dt, y, x, w, w, B * T, C, 3 * C));
     ok(l->attention_forward(dt, x, mean, y, B, T, C, 2));
     ok(l->attention_backward(dt, z, x, y, x, mean, B, T, C, 2));
-    ok(l->attention_cached(dt, x, z, y, &(layers_span){ 0, 0, T, 0 }, 1, layers_cache_positions(T), C, 2));
+    ok(l->attention_cached(dt, x, z, y, &(layers_span){ .n = T, .room = layers_cache_positions(T) }, 1, C,
+                           2));
     ok(l->matmul_gelu_forward(dt, y, z, x, w, w, B * T, C, 4 * C));
     ok(l->matmul_backward(dt, z, NULL, dw, db, x, y, w, NULL, B * T, 4 * C, C, 1));
     ok(l->softmax_crossentropy(dt, mean, z, 1, tokens, B * T, V, Vp));
@@ -928,9 +929,12 @@ static void attention(void **state) {
 
 // Rows of a cache: some tokens of each, then one more. The cache is a tensor whose order is the device's own.
 static void check_cached_attention(gpt2_dtype dt, int T, int C, int NH) {
-    const int half = T / 2 + 1, positions = layers_cache_positions(T);
-    const layers_span begun[] = { { 1, 0, 1, 0 }, { 0, 0, half, 1 }, { 2, 0, T, 1 + half } };
-    const layers_span one_more[] = { { 0, half, T > half, 0 }, { 1, 1, T > 1, T > half } };
+    const int half = T / 2 + 1, a = layers_cache_positions(half + 1), b = LAYERS_CACHE_STEP;
+    const int c = layers_cache_positions(T), positions = a + b + c;
+    const layers_span begun[] = { { 1, 0, 1, 0, a, b },
+                                  { 0, 0, half, 1, 0, a },
+                                  { 2, 0, T, 1 + half, a + b, c } };
+    const layers_span one_more[] = { { 0, half, T > half, 0, 0, a }, { 1, 1, T > 1, T > half, a, b } };
     const int n_more = (T > half) + (T > 1), n = 1 + half + T;
     free_scratch();
     size_t bytes;
@@ -940,15 +944,14 @@ static void check_cached_attention(gpt2_dtype dt, int T, int C, int NH) {
     ok(layers_cuda()->plan_cached(dt, n, 3, T, C, NH, 8, &scratch_bytes));
     cuda(cudaMalloc((void **)&scratch[1], scratch_bytes));
     ok(layers_cuda()->use_scratch(scratch[1]));
-    Tensor *cache = tensor(dt, (size_t)3 * 2 * positions * C, NAN);  // what no token has been put into
+    Tensor *cache = tensor(dt, (size_t)2 * positions * C, NAN);  // what no token has been put into
     Tensor *qkv = tensor(dt, (size_t)n * 3 * C, 1), *out = tensor(dt, (size_t)n * C, 1);
     Tensor *more = tensor(dt, (size_t)2 * 3 * C, 1), *out_more = tensor(dt, (size_t)2 * C, 1);
     EACH_RUN {
-        ok(start(run)->attention_cached(type(dt, run), AT(out), AT(cache), AT(qkv), begun, 3, positions, C,
-                                        NH));
+        ok(start(run)->attention_cached(type(dt, run), AT(out), AT(cache), AT(qkv), begun, 3, C, NH));
         if (!n_more) continue;
         ok(start(run)->attention_cached(type(dt, run), AT(out_more), AT(cache), AT(more),
-                                        one_more + (T == half), n_more, positions, C, NH));
+                                        one_more + (T == half), n_more, C, NH));
     }
     double slack = dt == GPT2_F32 ? SLACK : dt == GPT2_BF16 ? 1e-2 : 2e-3;
     check("out of the cache", out, slack);
@@ -964,8 +967,8 @@ static void cached_attention(void **state) {
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int d = 0; d < 3; d++) check_cached_attention(dtypes[d], shapes[s].T, shapes[s].C, shapes[s].NH);
     }
-    layers_span one = { 0, 0, 1, 0 };
-    assert_int_equal(layers_cuda()->attention_cached(GPT2_F32, NULL, NULL, NULL, &one, 1, 32, 514, 2), -1);
+    layers_span one = { .n = 1, .room = 32 };
+    assert_int_equal(layers_cuda()->attention_cached(GPT2_F32, NULL, NULL, NULL, &one, 1, 514, 2), -1);
     assert_string_equal(gpt2_last_error(), "attention over a cache: heads of 257 channels, at most 256");
 }
 

@@ -720,6 +720,8 @@ $(tokens answers 4 | wc -w)" = "5 12" ]
     need 'tokens' [ "$(figure held prompts) $(figure held tokens)" = '5 55' ]
     need 'no speed' number "$(figure held tokens_per_s) > 0 && $(figure held prefill_tokens_per_s) > 0"
     need 'not on the screen' grep -q '^generation 55 tokens in 11 passes of ' "$dir/held.screen"
+    # rank 0 of 3 has two of the prompts: 16 and 27 tokens, and 11 of each answer
+    need 'a row has more room than its own' grep -q ' keys and values of 96 positions$' "$dir/held.screen"
     while read -r line; do
         echo "$line" >"$dir/line"
         need 'an answer is not valid JSON' valid_json "$dir/line"

@@ -21,8 +21,7 @@ void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) 
         .inputs_on_host = model->inputs_on_host,
         .chunk = model->chunk,
         .inference = model->inference,
-        .cache_rows = model->cache_rows,
-        .cache_T = model->cache_T,
+        .cache_positions = model->cache_positions,
     };
     gpt2_activations(&model->config, &shape, table);
 }

@@ -26,7 +26,8 @@ typedef struct GPT2 {
     int chunk;             // rows of logits that exist at a time
     int inference;         // 1: B*T is the tokens of the largest pass over the cache (answers_describe)
     int cache_rows;        // rows of text that grow token by token; 0: none
-    int cache_T;           // their longest
+    int cache_T;           // positions of their longest
+    int cache_positions;   // of all of them together, as the cache rounds them up
     size_t scratch_bytes;  // that the layers work in
     struct {
         void *memory;   // of the plugin, on the device or on the host

@@ -36,14 +36,21 @@ void answers_describe(Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
     open_tokenizer(&a->tokenizer, model->config.vocab_size);
     prompts_read(&a->prompts, &a->tokenizer, model->config.vocab_size, model->T);
-    long long tokens = 0;
+    long long tokens = 0, positions = 0;
     model->inference = 1;
     model->recompute = 0;
     model->cache_rows = rows_of_rank(p);
     model->cache_T = p->longest + opt.sample_tokens - 1;
-    for (int row = 0; row < model->cache_rows; row++) tokens += p->lengths[prompt_of_row(p, row)];
+    for (int row = 0; row < model->cache_rows; row++) {
+        const int n = p->lengths[prompt_of_row(p, row)];
+        tokens += n;
+        positions += layers_cache_positions(n + opt.sample_tokens - 1);
+    }
     if (tokens > INT_MAX / 8) die("option --prompts %s: %lld tokens in one pass", opt.prompts, tokens);
+    if (positions > INT_MAX)
+        die("option --prompts %s: keys and values of %lld positions", opt.prompts, positions);
     model->B = (int)tokens;
+    model->cache_positions = (int)positions;
     model->T = 1;
 }
 

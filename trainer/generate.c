@@ -14,11 +14,12 @@ void generation_begin(Generation *g, const GPT2 *model) {
     g->logits = malloc_check((size_t)model->cache_rows * g->V * sizeof *g->logits);
     g->pass.tokens = malloc_check(tokens * sizeof *g->pass.tokens);
     g->pass.spans = malloc_check(model->cache_rows * sizeof *g->pass.spans);
-    g->pass.positions = layers_cache_positions(model->cache_T);
 }
 
 void generation_add(Generation *g, const int *tokens, int n, int total, uint64_t seed) {
     GenerationRow row = { .length = n, .total = total, .random = 1337 + seed };
+    row.room = layers_cache_positions(total - 1 < g->T ? total - 1 : g->T);
+    if (g->n_rows) row.begin = g->rows[g->n_rows - 1].begin + g->rows[g->n_rows - 1].room;
     row.tokens = malloc_check(total * sizeof *row.tokens);
     memcpy(row.tokens, tokens, n * sizeof *tokens);
     g->rows[g->n_rows++] = row;
@@ -51,7 +52,7 @@ int generation_next(Generation *g) {
         slide(row, g->T);
         int n = row->length - row->first - row->cached;
         memcpy(p->tokens + p->n, row->tokens + row->first + row->cached, n * sizeof *p->tokens);
-        p->spans[p->n_spans++] = (layers_span){ .row = r, .first = row->cached, .n = n, .at = p->n };
+        p->spans[p->n_spans++] = (layers_span){ r, row->cached, n, p->n, row->begin, row->room };
         p->n += n;
         row->cached += n;
     }

@@ -15,11 +15,12 @@
 #include "activations.h"
 
 typedef struct {
-    int *tokens;  // (total)
-    int length;   // so far
-    int total;    // at the end
-    int first;    // the token at position 0 of the cache
-    int cached;   // tokens from there on that the cache holds
+    int *tokens;      // (total)
+    int length;       // so far
+    int total;        // at the end
+    int first;        // the token at position 0 of the cache
+    int cached;       // tokens from there on that the cache holds
+    int begin, room;  // its positions in the cache, as in a layers_span
     uint64_t random;
 } GenerationRow;
 
@@ -29,7 +30,6 @@ typedef struct {
     int n;               // tokens
     layers_span *spans;  // (n_spans)
     int n_spans;
-    int positions;  // that the cache has for a row
 } CachedPass;
 
 typedef struct {

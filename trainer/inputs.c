@@ -60,7 +60,8 @@ void describe_model(GPT2 *model, int resume_step) {
         die("option -t %d: longer than the model's longest sequence, %d", model->T,
             model->config.max_seq_len);
     model->cache_rows = opt.sample_every > 0;
-    model->cache_T = model->T;
+    model->cache_T = opt.sample_tokens <= model->T ? opt.sample_tokens - 1 : model->T;
+    model->cache_positions = model->cache_rows * layers_cache_positions(model->cache_T);
 }
 
 static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {

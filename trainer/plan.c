@@ -47,7 +47,7 @@ static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
     GPT2 without = *model;
     without.scratch_bytes = 0;
     size_t with_cache = activation_bytes(&without, ZERO_DEVICE);
-    without.cache_rows = 0;
+    without.cache_positions = 0;
     size_t activations = activation_bytes(&without, ZERO_DEVICE), all = activation_bytes(model, ZERO_DEVICE);
     add_activations(&t, "activations", activations, ZERO_DEVICE);
     add_activations(&t, INPUTS_OF_BLOCKS, activation_bytes(model, ZERO_HOST), ZERO_HOST);

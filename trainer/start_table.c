@@ -22,8 +22,8 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
 }
 
 void print_passes(const GPT2 *model) {
-    print0("passes     %d row%s a rank, %d tokens in the first pass, keys and values of %d positions a row\n",
-           model->cache_rows, model->cache_rows == 1 ? "" : "s", model->B * model->T, model->cache_T);
+    print0("passes     %d row%s a rank, %d tokens in the first pass, keys and values of %d positions\n",
+           model->cache_rows, model->cache_rows == 1 ? "" : "s", model->B * model->T, model->cache_positions);
 }
 
 static void print_numbers(const GPT2 *model, const zero_job_info *job) {
