@@ -217,7 +217,7 @@ until_done() {
     kill -KILL "$before"
     need 'it did not go on' await says '^resuming at step'
     need 'it makes no steps' await grew
-    kill -INT "$(pgrep -f "until_done.sh mpirun .*$trainer" | tail -n 1)"
+    kill -INT "$(pgrep -P "$job")"
     need 'it did not end well' ended 0
     need 'its command does not go on, or to other bits' goes_on 2
     end_with_output
@@ -229,6 +229,22 @@ gives_up() {
     TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$dir/errors"
     need 'another status' [ $? = 7 ]
     need 'nothing says so' grep -q '^until_done.sh: 2 tries without .* the last with status 7$' "$dir/errors"
+    end
+}
+
+# A fake mpirun whose ranks are gone, and that waits for what never comes.
+hangs() {
+    local seconds=$SECONDS
+    begin 'signals.until_done.sh ends an mpirun that hangs without ranks'
+    mkdir "$dir/fake"
+    mkfifo "$dir/fake/never"
+    printf '%s\n' '#!/bin/sh' true 'read -r x <"${0%/*}/never"' >"$dir/fake/mpirun"
+    chmod +x "$dir/fake/mpirun"
+    PATH=$dir/fake:$PATH TRIES=2 PAUSE=0 HANG=2 timeout 20 scripts/until_done.sh mpirun -o "$folder" -y 1 \
+        2>"$dir/errors"
+    need 'another status' [ $? = 137 ]
+    need 'nothing says so' [ "$(grep -c '^until_done.sh: mpirun hangs: for 2 s it has ' "$dir/errors")" = 2 ]
+    need "it took $((SECONDS - seconds)) s" [ $((SECONDS - seconds)) -lt 15 ]
     end
 }
 
@@ -292,6 +308,7 @@ stops USR2 rank_1 2 --async-save -n 1000000
 stops USR2 mpirun_itself 2
 until_done
 gives_up
+hangs
 elsewhere
 no_folder
 folder_of_rank_0
