@@ -302,6 +302,16 @@ static void a_rank_that_ends(void **state) {
     assert_int_equal(end_children(3, 6), 0);
     all_say(1, 3, "has ended while the ranks were connecting", 3);
 }
+// The card of a rank 0 that was killed is left to a rank that comes later, but began earlier.
+static void rank_0_of_before(void **state) {
+    (void)state;
+    plan_ranks(3, NULL, path, 12);
+    plans[0].die = 1;
+    plans[2].delay = 2.5;
+    start(0, 3);
+    assert_int_equal(end_children(3, 6), 0);
+    all_say(2, 3, "has ended since it wrote", 0.5);
+}
 // Rank `victim` of three is stopped after it has come and before the last one comes.
 static void stop_one(int victim, int last) {
     fresh(NULL);
@@ -876,6 +886,7 @@ int main(void) {
         TEST(other_protocol),
         TEST(other_job),
         TEST(a_rank_that_ends),
+        TEST(rank_0_of_before),
         TEST(a_rank_that_is_stopped),
         TEST(rank_0_sleeps),
         TEST(settings_that_cannot_be),

@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -393,6 +395,32 @@ static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     return 0;
 }
 
+// Returns when this process began, in seconds since 1970; infinity where the system does not say.
+static double process_began(void) {
+    struct timespec now, up;  // up: since the system started
+    char text[1024] = "", *after_name = NULL;
+    long long ticks = 0;
+    FILE *f = fopen("/proc/self/stat", "re");
+    if (f && fgets(text, sizeof text, f)) after_name = strrchr(text, ')');
+    if (f) fclose(f);
+    for (int field = 2; after_name && field < 22; field++) after_name = strchr(after_name + 1, ' ');
+    if (!after_name || sscanf(after_name, "%lld", &ticks) != 1) return INFINITY;
+    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    return (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) * 1e-9 +
+           (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+// Fails if rank 0 of this start has ended: it wrote the file after this process began. An older file may be
+// that of an earlier run, and rank 0 is to come.
+static void check_writer(meeting *m, const card *c) {
+    const double began = process_began();
+    int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
+    if (is_here && is_gone && c->changed > began && (double)c->written > began - 1)
+        FAIL(m, "rank %d: rank 0 (host %s pid %d) has ended since it wrote %s", m->s->rank, c->host, c->pid,
+             m->file);
+}
+
 // Finds the addresses of rank 0 that are known by now, and returns how many.
 static int candidates(meeting *m, net_address *found) {
     const char *why;
@@ -403,6 +431,7 @@ static int candidates(meeting *m, net_address *found) {
     int rc = card_read(m->file, c);
     m->seen = rc != -ENOENT;
     if (rc) snprintf(m->why, sizeof m->why, "%s", card_fault(-rc));
+    if (!rc) check_writer(m, c);
     if (!rc && c->node == m->seats[m->s->rank].node) n = net_resolve("127.0.0.1", c->port, 1, found, 1, &why);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;

@@ -71,8 +71,10 @@ static int open_card(const char *path, int flags, card *c) {
         error = errno;
     else if (!strncmp(text, BEGINNING, strlen(BEGINNING)) && !is_private(&st))
         error = EPERM;
-    else if (parse(text, c))
+    else if (parse(text, c)) {
+        c->changed = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
         return fd;
+    }
     close(fd);
     *c = (card){ .n = 0 };
     return -error;

@@ -12,6 +12,7 @@ typedef struct {
     int pid, port;
     uint64_t run, node;  // run: random, of this start-up; node: of the machine
     long long written;   // seconds since 1970 by rank 0's clock
+    double changed;      // the same by the file system's, where it has been read
     char key[SECRET_TEXT];
     int n;
     net_address at[CARD_ADDRESSES];  // of that machine, with the port
