@@ -180,15 +180,15 @@ int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, fl
 
 static struct {
     int row_blocks, column_blocks;
+    size_t columns;  // the most that any layer has, whatever room the device's many blocks leave
     size_t floats;
 } planned;
 
 // Room for the sums of `parts` blocks.
 static float *partial_sums(size_t parts, size_t columns) {
-    if (parts * columns <= planned.floats) return (float *)cuda_scratch();
-    gpt2_fail("gradients of %zu columns need sums of %zu floats, the layers were planned for %zu: plan for "
-              "this shape",
-              columns, parts * columns, planned.floats);
+    if (columns <= planned.columns && parts * columns <= planned.floats) return (float *)cuda_scratch();
+    gpt2_fail("gradients of %zu columns, but the layers were planned for %zu: plan for this shape", columns,
+              planned.columns);
     return NULL;
 }
 
@@ -462,10 +462,10 @@ template <class T> static int plan_blocks(int C) {
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes) {
     if (BY_DTYPE(dt, plan_blocks, C)) return -1;
     size_t width = 3 * (size_t)C, strip = 2 * WARP * 16 / gpt2_dtype_size(dt);
-    size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip,
-           widest = 4 * (size_t)C;  // FC's bias has 4C
+    size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip;
+    planned.columns = 4 * (size_t)C;  // FC's bias
     planned.floats = rows > columns ? rows : columns;
-    planned.floats = planned.floats > widest ? planned.floats : widest;
+    planned.floats = planned.floats > planned.columns ? planned.floats : planned.columns;
     *scratch_bytes = planned.floats * sizeof(float);
     return 0;
 }

@@ -38,9 +38,8 @@ int *staging_slot(size_t ints) {
                   ints, ring.ints);
         return NULL;
     }
-    cudaError_t rc = cudaEventQuery(ring.sent[ring.next]);
-    if (rc == cudaErrorNotReady) rc = cudaEventSynchronize(ring.sent[ring.next]);
-    if (cuda_check(rc, "wait for tokens on their way to the device")) return NULL;
+    if (cuda_check(cudaEventSynchronize(ring.sent[ring.next]), "wait for tokens on their way to the device"))
+        return NULL;
     return ring.pinned + ring.next * ring.ints;
 }
 

@@ -161,15 +161,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
                                 [kernel, values] { std::apply(kernel, values); });
 }
 
+cudaError_t cuda_stand_in_occupancy(int *blocks, int threads);
 template <class F>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F, int, size_t = 0) {
-    *blocks = 2;
-    return cudaSuccess;
-}
-template <class F>
-cudaError_t cudaOccupancyMaxPotentialBlockSize(int *grid, int *block, F, size_t = 0, int limit = 0) {
-    *grid = 8;
-    *block = limit > 0 && limit < 256 ? limit : 256;
-    return cudaSuccess;
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F, int threads, size_t) {
+    return cuda_stand_in_occupancy(blocks, threads);
 }
 #endif

@@ -13,7 +13,7 @@
 
 namespace {
 
-enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff, MULTIPROCESSORS = 4 };
+enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff };
 
 using StreamPtr = std::shared_ptr<CUstream_st>;
 using EventPtr = std::shared_ptr<CUevent_st>;
@@ -58,7 +58,7 @@ struct State {
     std::mutex lock;
     // settings
     Mode mode = EAGER;
-    int devices = 1, capability = 90;
+    int devices = 1, capability = 90, multiprocessors = 4, blocks = 2;
     int card[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES chooses
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
@@ -149,6 +149,8 @@ void read_settings(State &s) {
     choose_visible(s);
     s.mig = number("CUDA_STAND_IN_MIG", 0);
     s.capability = (int)number("CUDA_STAND_IN_CAPABILITY", 90);
+    s.multiprocessors = (int)number("STAND_IN_SMS", 4);
+    s.blocks = (int)number("STAND_IN_BLOCKS", 2);
     s.protect = number("CUDA_STAND_IN_PROTECT", 1);
     s.print_counts = number("CUDA_STAND_IN_COUNT", 0);
     long link = number("CUDA_STAND_IN_LINK", 0);
@@ -616,7 +618,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
         prop->maxThreadsPerBlock = blocks::MAX_THREADS;
         prop->major = s.capability / 10;
         prop->minor = s.capability % 10;
-        prop->multiProcessorCount = MULTIPROCESSORS;
+        prop->multiProcessorCount = s.multiprocessors;
         prop->l2CacheSize = 4 << 20;
         prop->maxThreadsPerMultiProcessor = 2048;
         return cudaSuccess;
@@ -652,6 +654,14 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) 
         default:
             return cudaErrorInvalidValue;
         }
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cuda_stand_in_occupancy(int *blocks, int threads) {
+    enum { SMALL = 128, FIT = 65536 / 64 };  // threads whose 64 registers each fit into a multiprocessor
+    return api(__func__, [&](State &s) {
+        *blocks = threads <= SMALL || s.blocks < FIT / threads ? s.blocks : FIT / threads;
         return cudaSuccess;
     });
 }
@@ -974,7 +984,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
         if (!event) {
             return cudaErrorInvalidResourceHandle;
         }
-        if (event->stream) {
+        if (!is_complete(*event)) {
             wait(s, *event->stream, event->position);
         }
         return cudaSuccess;

@@ -17,6 +17,11 @@
 //                                the first that does not exist
 //   CUDA_STAND_IN_MIG=1          the devices are MIG instances of one card: they have one bus id
 //   CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90
+//   STAND_IN_SMS=n               multiprocessors of a device, default 4; an H200 has 132
+//   STAND_IN_BLOCKS=n            blocks of up to 128 threads that one runs at once, default 2; larger blocks
+//                                have 64 registers a thread. For sm_90 ptxas reports 40 registers for the
+//                                sums over columns, so 12 blocks, and 48 in bf16, so 10; 64 for layernorm's
+//                                backward, so 2 blocks of 512
 //   CUDA_STAND_IN_MEMORY=bytes   memory of a device, default 2 GiB
 //   CUDA_STAND_IN_PROTECT=0      the host may touch device memory: faster
 //   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first: finds a missing

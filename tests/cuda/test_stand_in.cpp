@@ -29,7 +29,8 @@ static const char *variables[] = {
     "CUDA_STAND_IN",         "CUDA_STAND_IN_ORDER",      "CUDA_STAND_IN_FAIL",
     "CUDA_STAND_IN_DEVICES", "CUDA_STAND_IN_CAPABILITY", "CUDA_STAND_IN_PROTECT",
     "CUDA_STAND_IN_MIG",     "CUDA_VISIBLE_DEVICES",     "CUDA_STAND_IN_REFUSED",
-    "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT",   "CUDA_STAND_IN_LINK"
+    "CUDA_STAND_IN_FASTEST", "CUDA_STAND_IN_CUBLASLT",   "CUDA_STAND_IN_LINK",
+    "STAND_IN_SMS",          "STAND_IN_BLOCKS"
 };
 
 static void setting(const char *name, const char *value) {
@@ -393,6 +394,7 @@ static void events_are_captured_by_the_wait(void **) {
     OK(cudaEventRecord(side.event, 0));
     OK(cudaStreamSynchronize(side.stream));  // needs the first record only
     assert_int_equal(cudaEventQuery(side.event), cudaErrorNotReady);
+    assert_int_equal(cudaPeekAtLastError(), cudaErrorNotReady);  // until cudaGetLastError is called
     OK(cudaEventSynchronize(side.event));
     OK(cudaEventQuery(side.event));
     assert_int_equal(y.get()[0], 0);
@@ -696,10 +698,17 @@ static void counts(void **) {
     assert_int_equal(launches[1] - launches[0], 1);
     assert_int_equal(allocations[1] - allocations[0], 2);
     assert_int_equal(waits[1] - waits[0], 4);
-    int blocks, grid, block;
-    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, indices, 256, 0));
-    OK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, indices, 0, 128));
-    assert_true(blocks == 2 && grid == 8 && block == 128);
+}
+
+// Blocks that an H200 runs at once, by the registers that ptxas reports.
+static void occupancy(void **) {
+    int small, large, processors;
+    setting("STAND_IN_SMS", "132");
+    setting("STAND_IN_BLOCKS", "12");
+    OK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&small, indices, 128, 0));
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&large, indices, 512, 0));
+    assert_true(processors == 132 && small == 12 && large == 2);
 }
 
 // --------
@@ -1155,6 +1164,7 @@ int main() {
         TEST(visible_devices),
         TEST(failures_on_purpose),
         TEST(counts),
+        TEST(occupancy),
         TEST(products),
         TEST(products_refused),
         TEST(algorithms),
