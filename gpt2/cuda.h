@@ -42,9 +42,6 @@ int cuda_peak_flops(gpt2_dtype dt, double *flops);  // peak_cuda.c
 // peak_cuda.c: fills memory with values like those of training, in any dtype
 int cuda_random_values(void *to, size_t bytes);
 void matmul_cuda_options(int tf32, int gelu);
-// bias_cuda.cu
-// out (rows, cols) = row (cols)
-int cuda_repeat_row(gpt2_dtype dt, void *out, const void *row, int rows, int cols);
 // attention_cuda.cu
 int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not take this word
 int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
@@ -158,7 +155,7 @@ __device__ inline float fast_exp(float x) { return expf(x); }
 __device__ inline float fast_reciprocal(float x) { return 1.0f / x; }
 #endif
 
-// W elements move at once: 16 bytes where rows start at multiples of 16 bytes, else one element.
+// W elements move at once: 16 bytes, which divide every row (LAYERS_CUDA_ROWS).
 template <class T, int W> struct alignas(W * sizeof(T)) vec { T e[W]; };
 template <class T> constexpr int wide = 16 / sizeof(T);
 template <int W, class T> __device__ inline vec<T, W> load(const T *p) { return *(const vec<T, W> *)p; }

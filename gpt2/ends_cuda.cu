@@ -47,9 +47,9 @@ static int send(const int **device, const int *host, size_t n) {
 // --------
 // encoder: each warp has one row, or one token, and a strip of WARP * W channels
 
-template <class T, int W> static __global__ void encoder_forward_kernel(T *out, const int *tokens,
-                                                                        const T *wte, const T *wpe, int rows,
-                                                                        int length, int C) {
+template <class T> static __global__ void encoder_forward_kernel(T *out, const int *tokens, const T *wte,
+                                                                 const T *wpe, int rows, int length, int C) {
+    constexpr int W = wide<T>;
     int row = blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * WARP + threadIdx.x % WARP) * W;
     if (row >= rows || c >= C) return;
     vec<T, W> x = load<W>(wte + (size_t)tokens[row] * C + c);
@@ -59,8 +59,9 @@ template <class T, int W> static __global__ void encoder_forward_kernel(T *out, 
 }
 
 // dwpe's row t += the sum over b of dout's rows (b, t)
-template <class T, int W>
+template <class T>
 static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B, int length, int C) {
+    constexpr int W = wide<T>;
     int t = blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * WARP + threadIdx.x % WARP) * W;
     if (t >= length || c >= C) return;
     vec<T, W> x = load<W>(dwpe + (size_t)t * C + c);
@@ -72,9 +73,10 @@ static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B
 
 // One block for each token and strip; its warps share the positions of the token. The strips of a token
 // follow each other, so that the most frequent tokens start first.
-template <class T, int W>
-static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout, const int *positions,
-                                                   const int *entries, int strips, int C) {
+template <class T> static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout,
+                                                                      const int *positions,
+                                                                      const int *entries, int strips, int C) {
+    constexpr int W = wide<T>;
     __shared__ float total[WARP * W];
     const int *entry = entries + blockIdx.x / strips * 3;
     int token = entry[0], first = entry[1], count = entry[2], lane = threadIdx.x % WARP;
@@ -130,29 +132,25 @@ static int sort_by_token(int *out, const int *inp, int BT) {
 
 template <class T> static int encoder_forward(void *out, const int *inp, const void *wte, const void *wpe,
                                               int B, int length, int C) {
-    int W = C % wide<T> ? 1 : wide<T>;
     const int *tokens;
     if (send(&tokens, inp, (size_t)B * length)) return -1;
-    return launch("encoder_forward",
-                  W == 1 ? encoder_forward_kernel<T, 1> : encoder_forward_kernel<T, wide<T>>,
-                  dim3(blocks_for((size_t)B * length, WARPS), blocks_for(C, WARP * W)), THREADS, (T *)out,
-                  tokens, (const T *)wte, (const T *)wpe, B * length, length, C);
+    return launch("encoder_forward", encoder_forward_kernel<T>,
+                  dim3(blocks_for((size_t)B * length, WARPS), blocks_for(C, WARP * wide<T>)), THREADS,
+                  (T *)out, tokens, (const T *)wte, (const T *)wpe, B * length, length, C);
 }
 
 template <class T> static int encoder_backward(void *dwte, void *dwpe, const void *dout, const int *inp,
                                                int B, int length, int C) {
-    int W = C % wide<T> ? 1 : wide<T>, strips = (int)blocks_for(C, WARP * W), BT = B * length;
+    int strips = (int)blocks_for(C, WARP * wide<T>), BT = B * length;
     int *slot = staging_slot(4 * (size_t)BT);
     int tokens = slot ? sort_by_token(slot, inp, BT) : -1;
     const int *positions;
     if (tokens < 0 || staging_send((size_t)BT + 3 * (size_t)tokens, &positions)) return -1;
-    if (launch("encoder_backward",
-               W == 1 ? encoder_backward_wte_kernel<T, 1> : encoder_backward_wte_kernel<T, wide<T>>,
-               tokens * strips, THREADS, (T *)dwte, (const T *)dout, positions, positions + BT, strips, C))
+    if (launch("encoder_backward", encoder_backward_wte_kernel<T>, tokens * strips, THREADS, (T *)dwte,
+               (const T *)dout, positions, positions + BT, strips, C))
         return -1;
-    return launch("encoder_backward",
-                  W == 1 ? encoder_backward_wpe_kernel<T, 1> : encoder_backward_wpe_kernel<T, wide<T>>,
-                  dim3(blocks_for(length, WARPS), strips), THREADS, (T *)dwpe, (const T *)dout, B, length, C);
+    return launch("encoder_backward", encoder_backward_wpe_kernel<T>, dim3(blocks_for(length, WARPS), strips),
+                  THREADS, (T *)dwpe, (const T *)dout, B, length, C);
 }
 
 int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
@@ -202,7 +200,8 @@ __device__ static inline Softmax merge_block(Softmax x) {
 
 // The largest and the sum in one pass (online softmax, arXiv 1805.02867). The largest starts at a finite
 // value, so that no difference is inf - inf.
-template <class T, int W> __device__ inline Softmax softmax_of(const T *row, int V) {
+template <class T> __device__ inline Softmax softmax_of(const T *row, int V) {
+    constexpr int W = wide<T>;
     Softmax own = { -FLT_MAX, 0 };
 #pragma unroll 2
     for (int c = threadIdx.x * W; c < V; c += SOFTMAX_THREADS * W) {
@@ -219,12 +218,13 @@ template <class T, int W> __device__ inline Softmax softmax_of(const T *row, int
     return merge_block(own);
 }
 
-template <class T, int W> static __global__ void __launch_bounds__(SOFTMAX_THREADS, 2)
+template <class T> static __global__ void __launch_bounds__(SOFTMAX_THREADS, 2)
     softmax_crossentropy_kernel(float *losses, T *logits, float dloss, const int *targets, int V, int Vp) {
+    constexpr int W = wide<T>;
     T *row = logits + (size_t)blockIdx.x * Vp;
     int target = targets[blockIdx.x];
     float hit = to_float(row[target]);  // read before the barrier in softmax_of; writes come after it
-    Softmax s = softmax_of<T, W>(row, V);
+    Softmax s = softmax_of<T>(row, V);
     if (threadIdx.x == 0) losses[blockIdx.x] = logf(s.sum) + s.top - hit;
     if (dloss == 0) return;
     float scale = dloss / s.sum;
@@ -251,9 +251,8 @@ template <class T> static int softmax_crossentropy(float *losses, void *logits, 
                                                    const int *targets, int rows, int V, int Vp) {
     const int *sent;
     if (send(&sent, targets, rows)) return -1;
-    return launch("softmax_crossentropy",
-                  Vp % wide<T> ? softmax_crossentropy_kernel<T, 1> : softmax_crossentropy_kernel<T, wide<T>>,
-                  rows, SOFTMAX_THREADS, losses, (T *)logits, dloss, sent, V, Vp);
+    return launch("softmax_crossentropy", softmax_crossentropy_kernel<T>, rows, SOFTMAX_THREADS, losses,
+                  (T *)logits, dloss, sent, V, Vp);
 }
 
 int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,

@@ -61,6 +61,8 @@ static inline size_t layers_cache_bytes(gpt2_dtype dt, int positions, int C) {
 
 enum { LAYERS_COPIES = 2 };  // beside the layers at a time
 
+enum { LAYERS_CUDA_ROWS = 8 };  // on CUDA C and Vp are multiples of this: every row is one of 16 bytes
+
 typedef struct {
     const char *device;  // "cpu", "cuda"
 

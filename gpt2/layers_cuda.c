@@ -67,6 +67,9 @@ static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
                          "positive, NH divide C, and B*T fit an int",
                          B, T, C, NH, Vp, chunk);
+    if (C % LAYERS_CUDA_ROWS != 0 || Vp % LAYERS_CUDA_ROWS != 0)
+        return gpt2_fail("layers: C %d, Vp %d: on CUDA both must be multiples of %d", C, Vp,
+                         LAYERS_CUDA_ROWS);
     return 0;
 }
 

@@ -3,8 +3,6 @@
 #include "cuda.h"
 #include "product_cuda.h"
 
-enum { GELU_MULTIPLE = 8 };  // the rows that GELU's epilogues keep have a multiple of so many elements
-
 static int gelu_option;  // layers_cuda_options' gelu
 
 void matmul_cuda_options(int tf32, int gelu) {
@@ -30,7 +28,6 @@ static int allowed(const Product *p) {
     default:
         return 1;
     }
-    if (p->cols % GELU_MULTIPLE != 0) return 0;
     if (gelu_option >= 0) return gelu_option >= level;
     return product_hopper(&hopper) == 0 && hopper;
 }
@@ -45,7 +42,7 @@ static int multiply(const Product *p, const Operands *x) {
     Kept *kept = product_keep(p);
     int rc = kept ? product_run(kept, x) : -1;
     if (rc <= 0) return rc;
-    return p->epilogue ? matmul_cuda_apart(p, x) : product_unsupported(p);
+    return matmul_cuda_apart(p, x);
 }
 
 // The same product with one task of its epilogue left out.
@@ -68,9 +65,6 @@ int matmul_cuda_apart(const Product *p, const Operands *x) {
     Operands y = *x;
     size_t n = (size_t)p->rows * p->cols;
     switch (p->epilogue) {
-    case CUBLASLT_EPILOGUE_BIAS:
-        y.add = 1;
-        return cuda_repeat_row(p->out, x->out, x->bias, p->rows, p->cols) != 0 ? -1 : multiply(&less, &y);
     case CUBLASLT_EPILOGUE_GELU_AUX:
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
         y.out = x->aux;
@@ -89,7 +83,7 @@ int matmul_cuda_prepare(const Product *p) {
     if (!allowed(p)) return 0;
     Kept *kept = product_keep(p);
     if (!kept) return -1;
-    return kept->found || p->epilogue ? 0 : product_unsupported(p);
+    return kept->found || product_splits(p) ? 0 : product_unsupported(p);
 }
 
 int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add,

@@ -48,7 +48,12 @@ int tune_refused(int line, const char *status);  // -1, with the sentence
 // Adds a product; algorithm NULL: apart.
 int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms);
 
-// matmul_cuda.c: the product by one with a smaller epilogue and by kernels of our own.
+// 1: a product with a smaller epilogue and kernels of our own can do the same. A bias comes only with the
+// product.
+static inline int product_splits(const Product *p) {
+    return p->epilogue && p->epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+// matmul_cuda.c: that smaller product, and the whole by it.
 Product matmul_cuda_less(const Product *p);
 int matmul_cuda_apart(const Product *p, const Operands *x);
 

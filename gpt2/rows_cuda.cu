@@ -32,8 +32,9 @@ struct GeluBackward {
     }
 };
 
-template <class T, int W, class Op>
+template <class T, class Op>
 static __global__ void elementwise_kernel(T *out, const T *a, const T *b, size_t n) {
+    constexpr int W = wide<T>;
     size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     if (i >= n) return;
     vec<T, W> x = load<W>(a + i), y = Op::INPUTS > 1 ? load<W>(b + i) : x, z;
@@ -44,12 +45,8 @@ static __global__ void elementwise_kernel(T *out, const T *a, const T *b, size_t
 
 template <class T, class Op>
 static int elementwise(const char *what, void *out, const void *a, const void *b, size_t n) {
-    constexpr int W = wide<T>;
     enum { THREADS = 256 };
-    if (n % W)
-        return launch(what, elementwise_kernel<T, 1, Op>, blocks_for(n, THREADS), THREADS, (T *)out,
-                      (const T *)a, (const T *)b, n);
-    return launch(what, elementwise_kernel<T, W, Op>, blocks_for(n, THREADS * W), THREADS, (T *)out,
+    return launch(what, elementwise_kernel<T, Op>, blocks_for(n, THREADS * wide<T>), THREADS, (T *)out,
                   (const T *)a, (const T *)b, n);
 }
 
@@ -78,7 +75,7 @@ enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into the r
 // N for rows of C elements
 template <class T> static int vectors_a_lane(int C) {
     int n = (int)blocks_for(C, WARP * wide<T>);
-    return C % wide<T> || n > ROW_VECTORS ? 0 : n;
+    return n > ROW_VECTORS ? 0 : n;
 }
 
 // f(i, c) for each vector of this lane: its i-th, which starts at channel c
@@ -94,9 +91,10 @@ template <int W, int N, class F> __device__ inline void each_vector(int C, F f) 
 }
 
 // With ADD, the sum of inp1 and inp2 goes to residual first, and what is normalised is the rounded sum.
-template <class T, int W, int N, bool ADD> static __global__ void __launch_bounds__(ROW_THREADS)
+template <class T, int N, bool ADD> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1, const T *inp2,
                              const T *weight, const T *bias, int rows, int C) {
+    constexpr int W = wide<T>;
     int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     size_t at = (size_t)row * C;
@@ -138,14 +136,12 @@ template <class T, int W, int N, bool ADD> static __global__ void __launch_bound
 template <class T, bool ADD> static int layernorm_rows(void *residual, void *out, float *mean, float *rstd,
                                                        const void *inp1, const void *inp2, const void *weight,
                                                        const void *bias, int rows, int C) {
-    constexpr int W = wide<T>;
     int n = vectors_a_lane<T>(C);
-    auto kernel = n > 5   ? layernorm_forward_kernel<T, W, 8, ADD>
-                  : n > 4 ? layernorm_forward_kernel<T, W, 5, ADD>
-                  : n > 3 ? layernorm_forward_kernel<T, W, 4, ADD>
-                  : n > 0 ? layernorm_forward_kernel<T, W, 3, ADD>
-                  : C % W ? layernorm_forward_kernel<T, 1, 0, ADD>
-                          : layernorm_forward_kernel<T, W, 0, ADD>;
+    auto kernel = n > 5   ? layernorm_forward_kernel<T, 8, ADD>
+                  : n > 4 ? layernorm_forward_kernel<T, 5, ADD>
+                  : n > 3 ? layernorm_forward_kernel<T, 4, ADD>
+                  : n > 0 ? layernorm_forward_kernel<T, 3, ADD>
+                          : layernorm_forward_kernel<T, 0, ADD>;
     return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual,
                   (T *)out, mean, rstd, (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias,
                   rows, C);
@@ -224,9 +220,10 @@ template <class T> static int add_partial_sums(const char *what, T *a, T *b, flo
 // A block takes a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows. partial
 // (gridDim.y, C) gets the sums of dout; with NORM, partial (gridDim.y, 2, C) gets those of dout times the
 // normalised input first.
-template <class T, int W, bool NORM> static __global__ void __launch_bounds__(ROW_THREADS)
+template <class T, bool NORM> static __global__ void __launch_bounds__(ROW_THREADS)
     column_sums_kernel(float *partial, const T *dout, const T *inp, const float *mean, const float *rstd,
                        int rows, int C) {
+    constexpr int W = wide<T>;
     __shared__ float total[1 + NORM][WARP * W];
     int lane = threadIdx.x % WARP, c = (blockIdx.x * WARP + lane) * W;
     float sum[W] = {}, scaled[W] = {};
@@ -254,15 +251,13 @@ template <class T, int W, bool NORM> static __global__ void __launch_bounds__(RO
 template <class T, bool NORM, class Sum>
 static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const void *inp, const float *mean,
                        const float *rstd, int rows, int C) {
-    constexpr int W = wide<T>;
-    int strips = (int)blocks_for(C, WARP * (C % W ? 1 : W)), columns = (1 + NORM) * C;
+    int strips = (int)blocks_for(C, WARP * wide<T>), columns = (1 + NORM) * C;
     int parts = planned.column_blocks / strips, most = (int)blocks_for(rows, ROW_WARPS);
     parts = parts < 1 ? 1 : parts < most ? parts : most;
     float *partial = partial_sums(parts, columns);
     if (!partial) return -1;
-    auto kernel = C % W ? column_sums_kernel<T, 1, NORM> : column_sums_kernel<T, W, NORM>;
-    if (launch(what, kernel, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout, (const T *)inp, mean,
-               rstd, rows, C))
+    if (launch(what, column_sums_kernel<T, NORM>, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout,
+               (const T *)inp, mean, rstd, rows, C))
         return -1;
     return add_partial_sums(what, a, b, NULL, partial, parts, columns, C);
 }
@@ -297,16 +292,17 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
 
 enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // the most in a block
 
-// Warps that share a row; 0 where they are too many, or where rows do not start at multiples of 16 bytes.
+// Warps that share a row; 0 where they are too many.
 template <class T> static int warps_a_row(int C) {
     int warps = (int)blocks_for(C, WARP * wide<T>);
-    return C % wide<T> || warps > TEAMS_WARPS ? 0 : warps;
+    return warps > TEAMS_WARPS ? 0 : warps;
 }
 
-template <class T, int W> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
+template <class T> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
     layernorm_backward_kernel(T *dinp, float *partial, int kinds, const T *dout, const T *inp,
                               const T *weight, const float *mean, const float *rstd, int rows, int C,
                               int row_warps) {
+    constexpr int W = wide<T>;
     // of each warp, for its team. Rows use the halves in turn, so that one barrier a row is enough.
     __shared__ float sums[2][TEAMS_WARPS], dots[2][TEAMS_WARPS];
     int warp = threadIdx.x / WARP, teams = blockDim.x / WARP / row_warps, team = warp / row_warps;
@@ -368,10 +364,11 @@ template <class T, int W> static __global__ void __launch_bounds__(TEAMS_THREADS
     }
 }
 
-// Other rows, dinp only: each warp has a row, which it reads again for the second pass.
-template <class T, int W> static __global__ void __launch_bounds__(ROW_THREADS)
+// Wider rows, dinp only: each warp has a row, which it reads again for the second pass.
+template <class T> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_backward_dinp_kernel(T *dinp, const T *dout, const T *inp, const T *weight, const float *mean,
                                    const float *rstd, int rows, int C) {
+    constexpr int W = wide<T>;
     int row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     size_t at = (size_t)row * C;
@@ -397,16 +394,14 @@ template <class T, int W> static __global__ void __launch_bounds__(ROW_THREADS)
     });
 }
 
-// The same for any C, in three passes.
+// The same for rows of any width, in three passes.
 template <class T>
 static int layernorm_backward_in_passes(void *dinp, void *dweight, void *dbias, float *dinp_sums,
                                         const void *dout, const void *inp, const void *weight,
                                         const float *mean, const float *rstd, int BT, int C) {
     const char *what = "layernorm_backward";
-    constexpr int W = wide<T>;
-    auto kernel = C % W ? layernorm_backward_dinp_kernel<T, 1> : layernorm_backward_dinp_kernel<T, W>;
-    if (launch(what, kernel, blocks_for(BT, ROW_WARPS), ROW_THREADS, (T *)dinp, (const T *)dout,
-               (const T *)inp, (const T *)weight, mean, rstd, BT, C))
+    if (launch(what, layernorm_backward_dinp_kernel<T>, blocks_for(BT, ROW_WARPS), ROW_THREADS, (T *)dinp,
+               (const T *)dout, (const T *)inp, (const T *)weight, mean, rstd, BT, C))
         return -1;
     if (column_sums<T, true>(what, (T *)dweight, (T *)dbias, dout, inp, mean, rstd, BT, C)) return -1;
     if (!dinp_sums) return 0;
@@ -426,9 +421,8 @@ template <class T> static int layernorm_backward(void *dinp, void *dweight, void
     int parts = planned.row_blocks < most ? planned.row_blocks : most;
     float *partial = partial_sums(parts, (size_t)kinds * C);
     if (!partial) return -1;
-    auto kernel = layernorm_backward_kernel<T, wide<T>>;
-    if (launch(what, kernel, parts, teams * row_warps * WARP, (T *)dinp, partial, kinds, (const T *)dout,
-               (const T *)inp, (const T *)weight, mean, rstd, BT, C, row_warps))
+    if (launch(what, layernorm_backward_kernel<T>, parts, teams * row_warps * WARP, (T *)dinp, partial, kinds,
+               (const T *)dout, (const T *)inp, (const T *)weight, mean, rstd, BT, C, row_warps))
         return -1;
     return add_partial_sums(what, (T *)dweight, (T *)dbias, dinp_sums, partial, parts, kinds * C, C);
 }
@@ -449,11 +443,11 @@ template <class T> static int plan_blocks(int C) {
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     if (row_warps) {
         int threads = TEAMS_WARPS / row_warps * row_warps * WARP;
-        auto kernel = layernorm_backward_kernel<T, wide<T>>;
-        CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, kernel, threads, 0));
+        CUDA_TRY(
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, layernorm_backward_kernel<T>, threads, 0));
     }
-    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&columns, column_sums_kernel<T, wide<T>, true>,
-                                                           ROW_THREADS, 0));
+    CUDA_TRY(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&columns, column_sums_kernel<T, true>, ROW_THREADS, 0));
     planned.row_blocks = processors * rows;
     planned.column_blocks = processors * columns;
     return 0;

@@ -102,7 +102,7 @@ static int settle(Kept *kept, char *memory);
 // Settles on the fastest choice; of equal ones the first.
 static int tune(Kept *kept, char *memory) {
     const Product *p = &kept->shape;
-    int apart = p->epilogue != 0, choices = kept->found + apart, best = 0;
+    int apart = product_splits(p), choices = kept->found + apart, best = 0;
     double ms[CHOICES];
     cudaEvent_t events[2] = { NULL, NULL };
     Product less = matmul_cuda_less(p);
@@ -150,7 +150,7 @@ static int settle(Kept *kept, char *memory) {
             p->cols, p->rows, p->depth, p->epilogue);
     Operands x = operands_in(memory, p);
     int rc = product_run(kept, &x);
-    if (rc > 0 && p->epilogue == 0) return product_unsupported(p);
+    if (rc > 0 && !product_splits(p)) return product_unsupported(p);
     if (rc > 0) {  // computed apart, by a product that is tried as well
         Product less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);

@@ -123,7 +123,7 @@ int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int
         if (strncmp(at, key, strlen(key)) == 0) {
             int choice = read_choice(at + strlen(key), algorithm);
             *apart = choice == 0;
-            return choice < 0 || (*apart && !p->epilogue) ? damaged(*line) : 1;
+            return choice < 0 || (*apart && !product_splits(p)) ? damaged(*line) : 1;
         }
         at += strcspn(at, "\n") + 1;
     }

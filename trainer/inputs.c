@@ -42,6 +42,19 @@ int model_config(GPT2Config *config) {
     return 0;
 }
 
+static void check_rows(const GPT2Config *c) {
+    const int C = c->channels, Vp = c->padded_vocab_size, wanted = LAYERS_CUDA_ROWS;
+    int next = C;
+    while (next % wanted || next % c->num_heads) next++;
+    if (C % wanted)
+        die("option -e %s: %d channels; CUDA needs a multiple of %d: take %d, or --device cpu", opt.model, C,
+            wanted, next);
+    if (Vp % wanted)
+        die("option -e %s: a padded vocabulary of %d; CUDA needs a multiple of %d: pad it to %d, or take "
+            "--device cpu",
+            opt.model, Vp, wanted, gpt2_padded_vocab(Vp));
+}
+
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
     if (resume_step < 0 && model_is_stored() && !opt.plan && !opt.print_config)
@@ -51,6 +64,7 @@ void describe_model(GPT2 *model, int resume_step) {
         checkpoint_config(&model->config);
     else
         gpt2_check(model_config(&model->config));
+    if (on_cuda()) check_rows(&model->config);
     gpt2_tensors(&model->config, model->tensors);
     model->B = opt.B;
     model->T = opt.T ? opt.T : model->config.max_seq_len;
