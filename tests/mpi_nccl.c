@@ -68,17 +68,11 @@ static void start_mpi(void) {
     checks_begin();
 }
 
-static int tabled;  // sums as with more ranks than one launch has room for
-
 static memory_request planned[COMM_MEMORIES];
 
 static void plan(int nccl, size_t reduced_bytes) {
     comm_way way = { ranks.ranks, 1, nccl };
     MUST(comm_plan(planned, &config, &way, reduced_bytes));
-    if (tabled)
-        planned[COMM_ADDRESSES] = (memory_request){
-            .class_ = ZERO_WORKING, .purpose = "addresses", .bytes = ranks.ranks * sizeof(void *), .blocks = 1
-        };
 }
 
 // Up to what works without NCCL.
@@ -472,7 +466,7 @@ static void free_arrays(void) {
 static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t in_use = 0;
     config.comm.reduce_nccl = reduce_nccl;
-    config.overlap = tabled = overlap;
+    config.overlap = overlap;
     CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d", reduce_nccl, overlap, one_round);
     begin(-1, 30.0);
     in_use = device_in_use() - in_table();

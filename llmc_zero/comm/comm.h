@@ -86,11 +86,10 @@ struct comm {
 // -------- what the collectives ask of the allocator, from the settings alone (comm/staging.c)
 
 typedef enum {
-    COMM_WINDOW,     // shared memory, which the window maps: only noted
-    COMM_MESSAGES,   // two blocks: what goes out, what comes in
-    COMM_ADDRESSES,  // CUDA, more ranks than one launch takes addresses of
-    COMM_INCOMING,   // CUDA: bytes of the other ranks, to be summed
-    COMM_NCCL,       // what NCCL takes: measured once it is connected, and only noted
+    COMM_WINDOW,    // shared memory, which the window maps: only noted
+    COMM_MESSAGES,  // two blocks: what goes out, what comes in
+    COMM_INCOMING,  // CUDA: bytes of the other ranks, to be summed
+    COMM_NCCL,      // what NCCL takes: measured once it is connected, and only noted
     COMM_MEMORIES
 } comm_memory;
 // How the ranks exchange. A job that runs knows it; a plan assumes what the settings ask for.

@@ -92,11 +92,7 @@ static int open_staging(comm *c, const zero_config *config, memory *m, int *wind
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the collectives' state");
     *window = open_transport(c, config, m);
     if (*window < 0) return *window;
-    ZERO_TRY(
-        comm_check_room(config, &(comm_room){ .scatter_bytes = c->host->scatter_bytes }, c->group.ranks));
-    if (!c->planned[COMM_ADDRESSES].blocks) return 0;
-    c->device->table = memory_alloc(m, &c->planned[COMM_ADDRESSES]);
-    return c->device->table ? 0 : ZERO_ERR_MEMORY;
+    return comm_check_room(config, &(comm_room){ .scatter_bytes = c->host->scatter_bytes }, c->group.ranks);
 }
 
 int comm_open_host(comm *c, const zero_config *config, memory *m) {

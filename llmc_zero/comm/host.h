@@ -21,8 +21,8 @@ static inline net_use host_net_use(const comm_call *call) {
 }
 
 typedef struct {
-    // Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it. half: 0
-    // or 1, in turn.
+    // Where the bytes for rank `dest` go before an exchange, and where those from `src` are after it: those
+    // of all ranks at equal distances. half: 0 or 1, in turn.
     char *(*out)(comm *c, exchange_kind x, int half, int dest);
     const char *(*in)(comm *c, exchange_kind x, int half, int src);
     // All ranks' `bytes` (to each rank, for SCATTER; to all, else) change hands. When it returns, the

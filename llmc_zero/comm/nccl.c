@@ -68,7 +68,6 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
     device *d = c->device;
     int ranks = c->group.ranks, own = c->group.rank;
     size_t size = dtype_bytes(full_type), shard_size = dtype_bytes(shard_type);
-    const void *parts[ranks];
     run runs[n_pieces];
     place at = { 0, 0 };
     for (;;) {
@@ -77,10 +76,10 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
         ZERO_TRY(exchange_round(n, use, runs, n_runs, full_type));
         for (const run *u = runs; u < runs + n_runs; u++) {
             const comm_piece *p = u->piece;
-            for (int r = 0; r < ranks; r++) parts[r] = n->incoming + r * n->slot_bytes + u->at * size;
-            parts[own] = p->full + (own * p->elems + u->from) * size;
-            ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard + u->from * shard_size, full_type, parts,
-                                     ranks, 1.0f / ranks, u->n, add));
+            const rank_parts parts = { ranks, own, p->full + (own * p->elems + u->from) * size,
+                                       n->incoming + u->at * size, n->slot_bytes };
+            ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard + u->from * shard_size, full_type, &parts,
+                                     1.0f / ranks, u->n, add));
         }
     }
 }
@@ -102,9 +101,9 @@ static int reduce_by_nccl(nccl_state *n, comm_use use, const comm_piece *pieces,
     }
     ZERO_TRY(nccl_end_group(n, l));
     for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
-        const void *sum = p->full + c->group.rank * p->elems * size;
+        const rank_parts sum = { .ranks = 1, .own = p->full + c->group.rank * p->elems * size };
         ZERO_TRY(
-            d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &sum, 1, 1.0f / ranks, p->elems, add));
+            d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &sum, 1.0f / ranks, p->elems, add));
     }
     return 0;
 }

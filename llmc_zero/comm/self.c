@@ -18,9 +18,9 @@ static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     device *d = c->device;
     (void)use;
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
-        const void *part = p->full;
+        const rank_parts part = { .ranks = 1, .own = p->full };
         if (p->shard == p->full) continue;
-        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &part, 1, 1.0f, p->elems, add));
+        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &part, 1.0f, p->elems, add));
     }
     return 0;
 }

@@ -51,36 +51,36 @@ static int pack(comm *c, const comm_call *call, const chain *ch, int64_t pos, in
     return 0;
 }
 
-// others[r] = what rank r sent, where the device can read it.
-static int receive(comm *c, int half, size_t bytes, const char **others) {
+// What the other ranks sent, where the device can read it.
+static int receive(comm *c, int half, size_t bytes, rank_parts *sent) {
     struct comm_host *h = c->host;
-    for (int r = 0; r < c->group.ranks; r++) {
-        if (r == c->group.rank) continue;
-        others[r] = host_in(c, EXCHANGE_SCATTER, half, r);
-        if (!h->incoming) continue;
-        char *own = h->incoming + r * h->scatter_bytes;
-        ZERO_TRY(move(c, c->device, own, others[r], bytes));
-        others[r] = own;
-    }
+    const char *in = host_in(c, EXCHANGE_SCATTER, half, 0);
+    size_t stride = host_in(c, EXCHANGE_SCATTER, half, 1) - in;
+    *sent = (rank_parts){ c->group.ranks, c->group.rank, NULL, in, stride };
+    if (!h->incoming) return 0;
+    for (int r = 0; r < c->group.ranks; r++)
+        if (r != c->group.rank)
+            ZERO_TRY(move(c, c->device, h->incoming + r * h->scatter_bytes, in + r * stride, bytes));
+    sent->others = h->incoming;
+    sent->stride = h->scatter_bytes;
     return 0;
 }
 
 // Sums what this rank owns of the round.
-static int sum_round(comm *c, const chain *ch, int64_t pos, int64_t n, const char *const *others,
+static int sum_round(comm *c, const chain *ch, int64_t pos, int64_t n, const rank_parts *sent,
                      zero_dtype full_type, zero_dtype shard_type, int add) {
     device *d = c->device;
     size_t size = dtype_bytes(full_type);
-    const void *parts[c->group.ranks];
     c->host->queued |= d->asynchronous;
     for (int64_t done = 0, len; done < n; done += len) {
         int64_t inside;
         len = n - done;
         const comm_piece *p = chain_at(ch, pos + done, &inside, &len);
-        for (int r = 0; r < c->group.ranks; r++)
-            parts[r] = r == c->group.rank ? p->full + (r * p->elems + inside) * size
-                                          : others[r] + done * size;
+        rank_parts parts = *sent;
+        parts.own = p->full + (parts.rank * p->elems + inside) * size;
+        parts.others += done * size;
         ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard + inside * dtype_bytes(shard_type), full_type,
-                                 parts, c->group.ranks, 1.0f / c->group.ranks, len, add));
+                                 &parts, 1.0f / parts.ranks, len, add));
     }
     return 0;
 }
@@ -90,14 +90,14 @@ int host_staged_reduce(comm *c, const comm_call *call, const comm_piece *pieces,
     const chain ch = chain_of(pieces, n_pieces);
     size_t size = dtype_bytes(full_type);
     int64_t chunk = (c->host->scatter_bytes - STAMP_BYTES) / size;
-    const char *others[c->group.ranks];
+    rank_parts sent;
     for (int64_t pos = 0; pos < ch.total; pos += chunk) {
         int64_t n = least(ch.total - pos, chunk);
         int half = c->host->half;
         ZERO_TRY(pack(c, call, &ch, pos, n, size));
         ZERO_TRY(host_exchange(c, call, EXCHANGE_SCATTER, 0, n * size));
-        ZERO_TRY(receive(c, half, n * size, others));
-        ZERO_TRY(sum_round(c, &ch, pos, n, others, full_type, shard_type, add));
+        ZERO_TRY(receive(c, half, n * size, &sent));
+        ZERO_TRY(sum_round(c, &ch, pos, n, &sent, full_type, shard_type, add));
     }
     return 0;
 }

@@ -1,6 +1,5 @@
 // What the collectives ask of the allocator, from the settings alone.
 #include "host.h"
-#include "../device/kernels.h"
 #include "../error.h"
 
 enum { MOST_NCCL_STAGING = 256 << 20 };  // bytes for all ranks together, unless window_bytes says how many
@@ -55,9 +54,6 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     if (!cuda) return 0;
 
     const char *incoming = "bytes of other ranks";
-    if (ranks > CUDA_LISTED)
-        planned[COMM_ADDRESSES] = working("addresses of ranks' bytes", ZERO_DEVICE, ranks * sizeof(void *),
-                                          1);
     if (!way->nccl) {
         planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, ranks * room.scatter_bytes, 1);
         return 0;

@@ -125,10 +125,13 @@ static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to,
 }
 
 static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
-                         const void *const *parts, int ranks, float scale, int64_t n, int add) {
+                         const rank_parts *parts, float scale, int64_t n, int add) {
+    const void *list[parts->ranks];
     (void)d;
     (void)s;
-    kernel_sum_ranks(to_type, to, type, parts, ranks, scale, n, add);
+    for (int r = 0; r < parts->ranks; r++)
+        list[r] = r == parts->rank ? parts->own : parts->others + r * parts->stride;
+    kernel_sum_ranks(to_type, to, type, list, parts->ranks, scale, n, add);
     return 0;
 }
 

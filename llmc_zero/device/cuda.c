@@ -148,8 +148,8 @@ static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *t
     return 0;
 }
 static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
-                           const void *const *parts, int ranks, float scale, int64_t n, int add) {
-    CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, d->table, ranks, scale, n, add));
+                           const rank_parts *parts, float scale, int64_t n, int add) {
+    CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
     return 0;
 }
 static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from,

@@ -49,7 +49,7 @@ typedef struct {
     int (*convert)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
                    const void *from, int64_t n);
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
-                     const void *const *parts, int ranks, float scale, int64_t n, int add);
+                     const rank_parts *parts, float scale, int64_t n, int add);
     int (*accumulate)(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
                       int first);
     int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
@@ -60,8 +60,6 @@ typedef struct {
 struct device {
     const device_functions *f;
     int asynchronous;        // operations are queued, and the host cannot read the memory
-    const void **table;      // (ranks) device memory for sum_ranks, which one
-                             // stream uses then; NULL: none
     int number;              // of the CUDA device; -1: the processor
     int visible;             // CUDA devices that this process sees
     char bus_id[32];         // the place of the CUDA device, "0000:01:00.0"

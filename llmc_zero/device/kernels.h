@@ -28,7 +28,13 @@ void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const vo
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int add);
 
-enum { CUDA_LISTED = 128 };  // ranks whose addresses one launch on CUDA hands over
+// The same parts as a device takes them: rank r's begins r * stride bytes after others, but that of `rank`
+// elsewhere, at own.
+typedef struct {
+    int ranks, rank;
+    const char *own, *others;
+    size_t stride;
+} rank_parts;
 
 // to[i] = from[i] (first) or += from[i], in fp32.
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);

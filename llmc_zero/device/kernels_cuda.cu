@@ -78,27 +78,18 @@ template <class To, class From> __global__ void convert(To *to, const From *from
     store(to + i, x, n - i);
 }
 
-// The addresses of the ranks' parts: in the launch's arguments, or in device memory, where launches of their
-// own put them.
-struct listed {
-    const void *of[CUDA_LISTED];
-};
-struct tabled {
-    const void *const *of;
-};
-
-__global__ void write_table(const void **table, listed parts, int n) {
-    if ((int)threadIdx.x < n) table[threadIdx.x] = parts.of[threadIdx.x];
+template <class T> __device__ inline const T *part_of(const rank_parts &p, int r) {
+    return (const T *)(r == p.rank ? p.own : p.others + r * p.stride);
 }
 
-template <class To, class T, class Parts>
-__global__ void sum_ranks(To *to, Parts parts, int ranks, float scale, int64_t n, int add) {
+template <class To, class T>
+__global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, int add) {
     int64_t i = first();
     float sum[EACH], x[EACH];
     if (i >= n) return;
-    load(sum, (const T *)parts.of[0] + i, n - i);
-    for (int r = 1; r < ranks; r++) {
-        load(x, (const T *)parts.of[r] + i, n - i);
+    load(sum, part_of<T>(parts, 0) + i, n - i);
+    for (int r = 1; r < parts.ranks; r++) {
+        load(x, part_of<T>(parts, r) + i, n - i);
         for (int j = 0; j < EACH; j++) sum[j] += x[j];
     }
     for (int j = 0; j < EACH; j++) sum[j] *= scale;
@@ -318,23 +309,6 @@ template <class F> cudaError_t with(zero_dtype t, F f) {
     return t == ZERO_F32 ? f(type<float>()) : t == ZERO_BF16 ? f(type<bf16>()) : f(type<fp16>());
 }
 
-listed list(const void *const *parts, int n) {
-    listed all = {};
-    for (int i = 0; i < n; i++) all.of[i] = parts[i];
-    return all;
-}
-
-template <class Parts> cudaError_t sum_parts(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_,
-                                             Parts parts, int ranks, float scale, int64_t n, int add) {
-    return with(to_type, [=](auto t) {
-        using To = typename decltype(t)::t;
-        return with(type_, [=](auto f) {
-            using T = typename decltype(f)::t;
-            return launch(s, n, sum_ranks<To, T, Parts>, (To *)to, parts, ranks, scale, n, add);
-        });
-    });
-}
-
 }  // namespace
 
 extern "C" {
@@ -360,16 +334,14 @@ cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtyp
 }
 
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_,
-                           const void *const *parts, const void **table, int ranks, float scale, int64_t n,
-                           int add) {
-    if (!table && ranks > CUDA_LISTED) return cudaErrorInvalidValue;
-    if (!table) return sum_parts(s, to_type, to, type_, list(parts, ranks), ranks, scale, n, add);
-    for (int r = 0; r < ranks; r += CUDA_LISTED) {
-        int some = ranks - r < CUDA_LISTED ? ranks - r : CUDA_LISTED;
-        cudaError_t rc = launch(s, some, write_table, table + r, list(parts + r, some), some);
-        if (rc != cudaSuccess) return rc;
-    }
-    return sum_parts(s, to_type, to, type_, tabled{ table }, ranks, scale, n, add);
+                           const rank_parts *parts, float scale, int64_t n, int add) {
+    return with(to_type, [=](auto t) {
+        using To = typename decltype(t)::t;
+        return with(type_, [=](auto f) {
+            using T = typename decltype(f)::t;
+            return launch(s, n, sum_ranks<To, T>, (To *)to, *parts, scale, n, add);
+        });
+    });
 }
 
 cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const void *from, int64_t n,

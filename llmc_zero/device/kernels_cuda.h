@@ -12,11 +12,8 @@ extern "C" {
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
 cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
                          int64_t n);
-// With up to CUDA_LISTED ranks table may be NULL. Else it is device memory for `ranks` addresses, in use
-// until the kernel is done.
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type,
-                           const void *const *parts, const void **table, int ranks, float scale, int64_t n,
-                           int add);
+                           const rank_parts *parts, float scale, int64_t n, int add);
 cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const void *from, int64_t n,
                             int first);
 // One launch for all parts.
