@@ -168,8 +168,6 @@ static void check_point(const point *p) {
                   c.debug.poison, c.comm.shared_window, (long long)c.reduce_bucket_size, c.comm.reduce_fp32,
                   m->mode, m->own_stream ? "own" : "default", by_nccl ? ", NCCL" : "");
     set_manner(m);
-    int windows = (p->at[STAGE] + p->at[OVERLAP] + p->at[MANNER] / 2) % 2;
-    if (by_nccl) setenv("NCCL_CTA_POLICY", windows ? "2" : "0", 1);
     outcome got = train(&c);
     CHECK(!strcmp(got.full, want->full));
     CHECK(!strcmp(got.params, want->params));
@@ -411,8 +409,7 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-// NCCL moves the bytes, every other time between symmetric windows. The host does not wait then: only events
-// order the gathers.
+// NCCL moves the bytes. The host does not wait then: only events order the gathers.
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN
@@ -428,7 +425,6 @@ static void check_nccl(void) {
     CUDA_MUST(cudaSetDevice(checks.rank));
     CUDA_MUST(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
     check_some();
-    unsetenv("NCCL_CTA_POLICY");
     CUDA_MUST(cudaStreamDestroy(own_stream));
     CUDA_MUST(cudaSetDevice(0));
     own_stream = of_device_0;

@@ -313,9 +313,11 @@ static void *of_stand_in(const char *name) {
     return found;
 }
 
+static size_t registered(void) { return ((size_t(*)(void))of_stand_in("nccl_stand_in_registered"))(); }
+
 // The table is what the device holds: what NCCL has taken too, for connections that the rehearsal made.
 static void check_memory(size_t in_use_before) {
-    size_t buffers, windows, moved = 0;
+    size_t moved = 0;
     const zero_memory_line *nccl = NULL;
     for (int i = 0; i < m.n_lines; i++)
         if (strstr(m.lines[i].purpose, "NCCL")) nccl = &m.lines[i];
@@ -328,8 +330,7 @@ static void check_memory(size_t in_use_before) {
     for (const memory_block *b = m.blocks; b; b = b->next)
         moved += b->bytes *
                  (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS));
-    ((void (*)(size_t *, size_t *))of_stand_in("nccl_stand_in_registered"))(&buffers, &windows);
-    CHECK(buffers + windows == moved && moved > 0 && (windows > 0) == comm_nccl_has_windows(&c));
+    CHECK(registered() == moved && moved > 0);
 }
 
 static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_groups"))(); }
@@ -421,7 +422,7 @@ static void check_ring(char *expected, char *got) {
 }
 
 static void check_all_shapes(char *expected, char *got) {
-    for (int mode = 0; mode < MODES; mode += comm_nccl_has_windows(&c) ? 3 : 1) {
+    for (int mode = 0; mode < MODES; mode++) {
         set_mode(modes[mode]);
         for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
             for (int n = 1; n <= MOST_PIECES; n += 2)
@@ -515,7 +516,7 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     static const zero_unit units[] = {
         { "shared", 2, 2, 2 }, { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 }
     };
-    size_t buffers, windows, moved = 0;
+    size_t moved = 0;
     int connected = 0, wide = reduce_fp32 && (stage >= 2 || micro_batches == 1);
     zero *z;
     zero_config own = zero_defaults();
@@ -536,8 +537,7 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
         connected++;
         CHECK(line.bytes > 2 * (size_t)(checks.ranks - 1) * (256 << 10));
     }
-    ((void (*)(size_t *, size_t *))of_stand_in("nccl_stand_in_registered"))(&buffers, &windows);
-    CHECK(buffers == moved && !windows && connected == 1);
+    CHECK(registered() == moved && connected == 1);
     zero_get_traffic(z, &t);
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++)
         CHECK(t.all_gather[i] == none.all_gather[i] && t.reduce_scatter[i] == none.reduce_scatter[i]);
@@ -746,15 +746,6 @@ static void check_starts(void) {
     check_start("too old", 1, version, "22501", -1, too_old, too_old);
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
     check_start("older than built for", -1, version, "22602", -1, NULL, NULL);
-    char engines[200], also[120];
-    setenv("NCCL_CTA_POLICY", "DEFAULT|ZERO", 1);
-    setenv(version, "22907", 1);
-    snprintf(engines, sizeof engines,
-             "NCCL_CTA_POLICY asks for copy engines on rank 0 (host %s), but not on rank 1 (host ", host);
-    check_start("copy engines on one rank only", 1, "NCCL_CTA_POLICY", "DEFAULT", -1, engines, engines);
-    snprintf(also, sizeof also, "(host %s): set it alike on all ranks", host);
-    CHECK(strstr(zero_last_error(), also) != NULL);
-    unsetenv("NCCL_CTA_POLICY");
     unsetenv(version);
     static const char no_device[] =
         ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device";
@@ -792,9 +783,6 @@ int main(int argc, char **argv) {
         check_results(0, 1, 0);
         check_results(0, 0, 1);
         check_results(1, 1, 1);
-        setenv("NCCL_CTA_POLICY", "2", 1);
-        if (gpus >= checks.ranks) check_results(0, 1, 1);
-        unsetenv("NCCL_CTA_POLICY");
         check_stages();
     }
 #ifdef CUDA_STAND_IN

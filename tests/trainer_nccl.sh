@@ -184,14 +184,6 @@ stays() {
     need 'not once' [ "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" = 1 ]
 }
 stuck 'an abort that does not end' CUDA_STAND_IN_NCCL_STUCK=1
-stuck 'gathers between symmetric windows, which no abort ends' NCCL_CTA_POLICY=2
-begin 'symmetric windows give the same bits'
-train windows "$trainer" 2 CUDA_STAND_IN_DEVICES=2 NCCL_CTA_POLICY=2 -- --device cuda --comm nccl
-need 'did not run' ran windows
-need 'not told' says windows '^ZeRO .*, nccl, summed in rank order, symmetric windows,'
-need "$(hashes windows), without $(hashes nccl)" [ "$(hashes windows)" = "$(hashes nccl)" ]
-end
-
 # stopped NAME OPERATION SENTENCE COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1,
 # whose number is then in the file `pid`, stops before its k-th operation: the others name it, in one
 # sentence, soon after their limit

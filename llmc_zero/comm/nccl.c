@@ -206,8 +206,6 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     return 0;
 }
 
-int comm_nccl_has_windows(const comm *c) { return c->nccl && c->nccl->windows; }
-
 static int finalize(nccl_state *n) {
     ZERO_TRY(nccl_deregister_all(n));
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) {

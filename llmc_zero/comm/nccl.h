@@ -28,8 +28,6 @@ extern const comm_functions comm_nccl_functions;
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
 // The host's functions serve from then on.
 void comm_close_nccl(comm *c, int clean);
-// Whether gathers go between symmetric windows.
-int comm_nccl_has_windows(const comm *c);
 #else
 #include "../error.h"
 static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
@@ -42,10 +40,6 @@ static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) 
 static inline void comm_close_nccl(comm *c, int clean) {
     (void)c;
     (void)clean;
-}
-static inline int comm_nccl_has_windows(const comm *c) {
-    (void)c;
-    return 0;
 }
 #endif
 #endif

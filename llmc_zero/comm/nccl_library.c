@@ -27,8 +27,6 @@ int nccl_load(void) {
 #undef FIND
     *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");
     *(void **)&nccl.CommDeregister = dlsym(opened, "ncclCommDeregister");
-    *(void **)&nccl.CommWindowRegister = dlsym(opened, "ncclCommWindowRegister");
-    *(void **)&nccl.CommWindowDeregister = dlsym(opened, "ncclCommWindowDeregister");
     library = opened;
     return 0;
 }

@@ -20,9 +20,6 @@ typedef struct {
     // NULL where a library has none: then nothing is registered
     ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
     ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
-    // NULL before 2.27. A window is an ncclWindow_t, which older headers lack
-    ncclResult_t (*CommWindowRegister)(ncclComm_t comm, void *base, size_t bytes, void **window, int flags);
-    ncclResult_t (*CommWindowDeregister)(ncclComm_t comm, void *window);
 } nccl_functions;
 #undef NCCL_POINTER
 extern nccl_functions nccl;
@@ -35,8 +32,6 @@ extern nccl_functions nccl;
 #define ncclCommGetAsyncError nccl.CommGetAsyncError
 #define ncclCommInitRankConfig nccl.CommInitRankConfig
 #define ncclCommRegister nccl.CommRegister
-#define ncclCommWindowDeregister nccl.CommWindowDeregister
-#define ncclCommWindowRegister nccl.CommWindowRegister
 #define ncclGetErrorString nccl.GetErrorString
 #define ncclGetLastError nccl.GetLastError
 #define ncclGetUniqueId nccl.GetUniqueId

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SYMMETRIC = 1 };  // NCCL_WIN_COLL_SYMMETRIC, which older headers lack
-
 // -------- the allocator
 
 // As the device's own, but memory that NCCL can reach from other GPUs and from the network.
@@ -77,13 +75,6 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 
 // -------- registered buffers
 
-// The call may return at once and go on all the same.
-static int register_window(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
-    ASK(n, ncclCommWindowRegister, l->comm, b->base, b->bytes, handle, SYMMETRIC);
-    if (!n->rc) n->rc = ncclInProgress;
-    return nccl_settle(n, l);
-}
-
 // A refusal does not matter: NCCL then copies through buffers of its own.
 static int register_buffer(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
     if (!ncclCommRegister || !ncclCommDeregister) return 0;
@@ -97,8 +88,8 @@ static int register_in(nccl_state *n, int i, const memory_block *b) {
     if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
     n->registered = more;
     registration *r = &more[n->n_registered];
-    *r = (registration){ .lane = i, .is_window = n->windows && i == GATHERING };
-    ZERO_TRY((r->is_window ? register_window : register_buffer)(n, &n->lanes[i], b, &r->handle));
+    *r = (registration){ .lane = i };
+    ZERO_TRY(register_buffer(n, &n->lanes[i], b, &r->handle));
     if (r->handle) n->n_registered++;
     return 0;
 }
@@ -125,10 +116,7 @@ int nccl_deregister_all(nccl_state *n) {
     while (n->n_registered) {
         const registration *r = &n->registered[--n->n_registered];
         lane *l = &n->lanes[r->lane];
-        if (r->is_window)
-            ASK(n, ncclCommWindowDeregister, l->comm, r->handle);
-        else
-            ASK(n, ncclCommDeregister, l->comm, r->handle);
+        ASK(n, ncclCommDeregister, l->comm, r->handle);
         ZERO_TRY(nccl_settle(n, l));
     }
     return 0;

@@ -16,9 +16,7 @@ cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum {
     // NCCL_LAUNCH_ORDER_IMPLICIT is there; from 2.22 on a group aborts two communicators at once
     LEAST_VERSION = 22600,
-    MULTI_RANK_VERSION = 23000,    // NCCL_MULTI_RANK_GPU_ENABLE
-    COPY_ENGINE_VERSION = 22800,   // NCCL_CTA_POLICY=2
-    NAMED_POLICY_VERSION = 22900,  // NCCL_CTA_POLICY=ZERO
+    MULTI_RANK_VERSION = 23000,  // NCCL_MULTI_RANK_GPU_ENABLE
     MOST_CTAS = 16,
     LEAST_CTAS = 4
 };
@@ -28,8 +26,7 @@ enum {
 // What the ranks tell each other.
 typedef struct {
     double version;
-    double shares;   // whether it lets NCCL put several ranks on one GPU
-    double windows;  // whether gathers go between symmetric windows
+    double shares;  // whether it lets NCCL put several ranks on one GPU
 } introduction;
 
 static const char *host_of(const nccl_state *n, int rank) { return net_host(n->c->net, rank); }
@@ -45,17 +42,6 @@ static int may_share(const zero_config *config) {
     return v && *v ? atoi(v) != 0 : config->comm.nccl > 0;
 }
 
-// NCCL gathers by copy engines only between symmetric windows. What goes between windows waits without a look
-// at the abort flag (NCCL 2.27 to 2.30, its kernels for windows too), so an abort does not end it, and the
-// whole job has to end (nccl_watch.c). So windows are registered only where NCCL was told to use copy
-// engines.
-static int wants_windows(int version) {
-    const char *policy = getenv("NCCL_CTA_POLICY");
-    if (!policy || version < COPY_ENGINE_VERSION) return 0;
-    if (!ncclCommWindowRegister || !ncclCommWindowDeregister) return 0;
-    return !strcmp(policy, "2") || (version >= NAMED_POLICY_VERSION && strcasestr(policy, "ZERO"));
-}
-
 static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
     char name[32];
     ZERO_TRY(nccl_load());
@@ -66,7 +52,6 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     if (n->version < LEAST_VERSION)
         return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.26 or newer is needed", name);
     own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
-    own->windows = wants_windows(n->version);
     return nccl_bytes_left(&n->left);
 }
 
@@ -96,28 +81,17 @@ static int refuse_versions(const nccl_state *n, const introduction *all, int r) 
                      host_of(n, 0), first, r, host_of(n, r), other);
 }
 
-static int refuse_policies(const nccl_state *n, int asks, int other) {
-    return zero_fail(ZERO_ERR_COMM,
-                     "NCCL_CTA_POLICY asks for copy engines on rank %d (host "
-                     "%s), but not on rank %d "
-                     "(host %s): set it alike on all ranks",
-                     asks, host_of(n, asks), other, host_of(n, other));
-}
-
 static int compare(nccl_state *n, const introduction *all) {
     int sharing = 0, shares = 1, ranks = n->c->group.ranks;
     for (int r = 0; r < ranks; r++) shares &= all[r].shares != 0;
     for (int r = 0; r < ranks; r++) {
         if (all[r].version != all[0].version) return refuse_versions(n, all, r);
-        if (all[r].windows != all[0].windows)
-            return refuse_policies(n, all[0].windows ? 0 : r, all[0].windows ? r : 0);
         int first = cards_first_on_gpu(n->c, r);
         if (first == r) continue;
         if (!shares) return refuse_sharing(n, first, r);
         sharing = 1;
     }
     if (sharing) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-    n->windows = all[0].windows != 0;
     return 0;
 }
 

@@ -27,7 +27,7 @@ typedef struct {
 enum { REDUCE, GATHERING, LANES };
 
 typedef struct {
-    int lane, is_window;
+    int lane;
     void *handle;
 } registration;
 
@@ -60,7 +60,6 @@ typedef struct comm_nccl {
     // memory
     size_t left;   // bytes of the device, before NCCL has taken any
     size_t taken;  // by NCCL since
-    int windows;   // gathers go between symmetric windows
     registration *registered;
     int n_registered;
     int version;  // of the library

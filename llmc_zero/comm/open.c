@@ -9,8 +9,7 @@
 
 static void name_nccl(comm *c, const zero_config *config) {
     const char *sums = config->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
-    const char *windows = comm_nccl_has_windows(c) ? ", symmetric windows" : "";
-    snprintf(c->name, sizeof c->name, "nccl%s%s", sums, windows);
+    snprintf(c->name, sizeof c->name, "nccl%s", sums);
 }
 
 // Adds to the name why there is no NCCL: the last failure's sentence without its advice.

@@ -25,7 +25,7 @@
 
 namespace {
 
-enum { MAX_RANKS = 8, RING = 1 << 16, MAX_WINDOWS = 256, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
+enum { MAX_RANKS = 8, RING = 1 << 16, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
 enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
 
 struct Ring {
@@ -38,14 +38,12 @@ struct Shared {
     std::atomic<int> error;                  // ncclResult_t, for all ranks
     std::atomic<uint32_t> taken[MAX_RANKS];  // whether the rank is there
     char gpu[MAX_RANKS][64];
-    std::atomic<uint32_t> windows[MAX_RANKS];  // registered so far, and of what size
-    uint64_t window_bytes[MAX_RANKS][MAX_WINDOWS];
     Ring ring[MAX_RANKS][MAX_RANKS];  // from, to
 };
 
 // Precedes the bytes of a message.
 struct Header {
-    uint64_t kind, type, bytes, place;  // place: 0, or 1 + where in its window a symmetric operation receives
+    uint64_t kind, type, bytes;
 };
 
 struct Message {
@@ -65,7 +63,6 @@ struct Operation {
     std::vector<Message> messages;
     std::vector<std::function<void()>> then;  // local copies and sums
     long number = 0;
-    bool outlives_abort = false;
     Clock::time_point moved_at{};  // first look, or last byte
 };
 using OperationPtr = std::shared_ptr<Operation>;
@@ -81,11 +78,6 @@ struct Communicator {
     std::atomic<int> error{ 0 }, unfinished{ 0 };
     OperationPtr group, unissued;  // the open group; an operation that is complete but not on the stream yet
     std::map<void *, size_t> registered;
-    std::map<void *, size_t> windows;  // symmetric
-    void *registering = nullptr;       // the window whose registration is not done yet
-    size_t registering_bytes = 0;
-    uint32_t n_windows = 0;
-    ncclWindow_t *window = nullptr;
     bool connected[MAX_RANKS] = {};
     std::vector<void *> memory;  // of the device, its own
     ~Communicator() {
@@ -190,9 +182,7 @@ void check_header(Communicator &c, const Message &m) {
                  "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
                  (unsigned long long)m.header.bytes, (int)m.header.type, m.peer,
                  (unsigned long long)m.other.bytes, (int)m.other.type,
-                 m.other.kind != m.header.kind     ? " in another operation"
-                 : m.other.place != m.header.place ? ", to another place of the window"
-                                                   : "");
+                 m.other.kind != m.header.kind ? " in another operation" : "");
         fail_later(c, ncclInvalidUsage, why, true);
     }
 }
@@ -240,7 +230,7 @@ bool move_messages(Communicator &c, Operation &op) {
 
 // Called until it returns that the operation is over, or until an abort abandons it.
 bool look(Communicator &c, Operation &op) {
-    if (c.aborted && !op.outlives_abort) {
+    if (c.aborted) {
         return true;
     }
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) {
@@ -323,7 +313,7 @@ ncclResult_t usable(const CommunicatorPtr &c) {
     if (c->error) {
         return (ncclResult_t)(int)c->error;
     }
-    if (!c->ready || c->unissued || c->registering || c->finalizing) {
+    if (!c->ready || c->unissued || c->finalizing) {
         return refuse(
             ncclInvalidUsage,
             "the communicator is still busy with the call before: ncclCommGetAsyncError was not asked");
@@ -391,7 +381,7 @@ void add(Operation &op, bool is_send, int peer, Kind kind, ncclDataType_t type, 
     Message m{};
     m.peer = peer;
     m.is_send = is_send;
-    m.header = { (uint64_t)kind, (uint64_t)type, bytes, 0 };
+    m.header = { (uint64_t)kind, (uint64_t)type, bytes };
     m.p = (char *)p;
     op.messages.push_back(m);
 }
@@ -586,23 +576,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part
     return join(part, c->path + "." + std::to_string(c->splits++), c->ranks, c->rank, blocking);
 }
 
-// Runs when all ranks have made the call.
-static void finish_window(Communicator &c) {
-    for (int r = 0; r < c.ranks; r++) {
-        if (c.shared->windows[r] < c.n_windows) {
-            return;
-        }
-        if (c.shared->window_bytes[r][c.n_windows - 1] != c.registering_bytes) {
-            fail_later(c, ncclInvalidUsage, "a window of another size on rank " + std::to_string(r), true);
-            return;
-        }
-    }
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    c.windows[c.registering] = c.registering_bytes;
-    *c.window = (ncclWindow_t)c.registering;
-    c.registering = nullptr;
-}
-
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
     if (!c) {
@@ -611,11 +584,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     if (c->unissued) {
         *state = ncclInProgress;
         return issue(c);
-    }
-    if (c->registering && !c->error && !c->shared->error) {
-        finish_window(*c);
-        *state = ncclInProgress;
-        return ncclSuccess;
     }
     bool busy = !joined(*c) ||
                 (c->finalizing && (c->unfinished || (int)c->shared->finalized.load() < c->ranks));
@@ -629,7 +597,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (ncclResult_t rc = usable(c)) {
         return rc;
     }
-    if (!c->registered.empty() || !c->windows.empty()) {
+    if (!c->registered.empty()) {
         return refuse(ncclInvalidUsage, "memory is still registered");
     }
     c->finalizing = true;
@@ -722,7 +690,7 @@ ncclResult_t ncclMemFree(void *p) {
         return refuse(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc has not given");
     }
     for (auto &c : live) {
-        if (c->registered.count(p) || c->windows.count(p) || c->registering == p) {
+        if (c->registered.count(p)) {
             return refuse(ncclInvalidUsage, "ncclMemFree of what is still registered");
         }
     }
@@ -735,39 +703,10 @@ static ncclResult_t check_registered(const Communicator &c, void *base, size_t b
     if (holder(allocated, base, bytes) == allocated.end()) {
         return refuse(ncclInvalidArgument, "only memory of ncclMemAlloc can be registered");
     }
-    if (c.registered.count(base) || c.windows.count(base)) {
+    if (c.registered.count(base)) {
         return refuse(ncclInvalidUsage, "registered already");
     }
     return ncclSuccess;
-}
-
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window,
-                                    int flags) {
-    CommunicatorPtr c = find(comm);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
-    if (flags != NCCL_WIN_COLL_SYMMETRIC || c->n_windows == MAX_WINDOWS) {
-        return refuse(ncclInvalidUsage, "the stand-in has symmetric windows only, and no more than 256");
-    }
-    if (ncclResult_t rc = check_registered(*c, base, bytes)) {
-        return rc;
-    }
-    *window = nullptr;
-    c->window = window;
-    c->registering = base;
-    c->registering_bytes = bytes;
-    c->shared->window_bytes[c->rank][c->n_windows++] = bytes;
-    c->shared->windows[c->rank] = c->n_windows;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-    CommunicatorPtr c = find(comm);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
-    return c->windows.erase(window) ? ncclSuccess : refuse(ncclInvalidArgument, "no such window");
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **handle) {
@@ -855,13 +794,6 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
                 add(op, false, r, ALL_GATHER, type, (char *)to + r * bytes, bytes);
             }
         }
-        auto window = holder(c.windows, to, c.ranks * bytes);
-        if (window != c.windows.end() && holder(c.windows, from, bytes) != c.windows.end()) {
-            op.outlives_abort = true;
-            for (Message &m : op.messages) {
-                m.header.place = 1 + (uint64_t)((char *)to - (char *)window->first);
-            }
-        }
         op.then.push_back([=] { memmove(own, from, bytes); });
         return ncclSuccess;
     });
@@ -919,16 +851,14 @@ long nccl_stand_in_groups(void) { return groups; }
 
 long nccl_stand_in_aborts(void) { return aborts; }
 
-void nccl_stand_in_registered(size_t *buffers, size_t *windows) {
+size_t nccl_stand_in_registered(void) {
     std::lock_guard<std::recursive_mutex> guard(lock);
-    *buffers = *windows = 0;
+    size_t sum = 0;
     for (auto &c : live) {
         for (auto &[p, bytes] : c->registered) {
-            *buffers += bytes;
-        }
-        for (auto &[p, bytes] : c->windows) {
-            *windows += bytes;
+            sum += bytes;
         }
     }
+    return sum;
 }
 #endif

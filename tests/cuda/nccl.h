@@ -14,10 +14,7 @@
 // - Work that moves nothing for a time limit is an asynchronous ncclRemoteError.
 // - An abort, or the end of a group of them, waits for all that the device still runs.
 // - Only memory of ncclMemAlloc can be registered. It is freed after it has been deregistered, which comes
-//   before the communicator's end. A window is registered with the same size on all ranks; the call returns
-//   ncclSuccess before that is done, as in NCCL 2.28.
-// - A gather between symmetric windows is at the same place of its window on all ranks. An abort does not end
-//   it, because NCCL's copy engines and its kernels for such memory do not look for one.
+//   before the communicator's end.
 // - A communicator takes device memory, and more for each rank that it first sends to or receives from.
 // Variables:
 //   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over its communicators; a group is
@@ -46,8 +43,6 @@
             NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,    \
             NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT     \
     }
-#define NCCL_WIN_DEFAULT 0
-#define NCCL_WIN_COLL_SYMMETRIC 1
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,7 +60,6 @@ typedef struct {
     const char *commName;
     int collnetEnable, CTAPolicy;
 } ncclConfig_t;
-typedef struct ncclWindow *ncclWindow_t;
 typedef enum {
     ncclSuccess,
     ncclUnhandledCudaError,
@@ -96,9 +90,6 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
 ncclResult_t ncclMemAlloc(void **p, size_t bytes);
 ncclResult_t ncclMemFree(void *p);
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t bytes, ncclWindow_t *window,
-                                    int flags);
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -116,7 +107,7 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
 // communicator); aborts; bytes that are registered now.
 long nccl_stand_in_groups(void);
 long nccl_stand_in_aborts(void);
-void nccl_stand_in_registered(size_t *buffers, size_t *windows);
+size_t nccl_stand_in_registered(void);
 #ifdef __cplusplus
 }
 #endif

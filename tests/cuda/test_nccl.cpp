@@ -318,72 +318,6 @@ static void test_memory(void **) {
     });
 }
 
-static void test_windows(void **) {
-    on_ranks(2, [](Rank &r) {
-        CHECK(r.join(r.id) == ncclSuccess);
-        size_t bytes = 3 * N * sizeof(float);
-        void *p;
-        ncclWindow_t window;
-        CHECK(ncclMemAlloc(&p, bytes) == ncclSuccess);
-        float *x = (float *)p, *own = x + 2 * N;
-        CHECK(ncclCommWindowRegister(r.comm, x, bytes, &window, NCCL_WIN_DEFAULT) == ncclInvalidUsage);
-        if (r.rank) {
-            usleep(100000);
-        }
-        CHECK(ncclCommWindowRegister(r.comm, x, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
-        CHECK(!window);  // not done yet
-        CHECK(ncclAllGather(own, x, N, ncclFloat32, r.comm, r.stream) == ncclInvalidUsage);
-        CHECK(r.settled() == ncclSuccess && window);
-        CHECK(ncclMemFree(x) == ncclInvalidUsage);
-        OK(cudaMemcpy(own, values(r.rank, N).data(), N * sizeof(float), cudaMemcpyHostToDevice));
-        r.done(ncclAllGather(own, x, N, ncclFloat32, r.comm, r.stream));
-        OK(cudaStreamSynchronize(r.stream));
-        CHECK(back(x, N) == values(0, N) && back(x + N, N) == values(1, N));
-        CHECK(ncclCommFinalize(r.comm) == ncclInvalidUsage);
-        CHECK(ncclCommWindowDeregister(r.comm, window) == ncclSuccess && ncclMemFree(x) == ncclSuccess);
-        r.leave();
-    });
-    for (int kind = 0; kind < 2; kind++) {  // windows of different sizes, gathers to different places of them
-        on_ranks(2, [=](Rank &r) {
-            CHECK(r.join(r.id) == ncclSuccess);
-            void *p;
-            ncclWindow_t window;
-            CHECK(ncclMemAlloc(&p, 1024) == ncclSuccess);
-            CHECK(ncclCommWindowRegister(r.comm, p, kind == 0 && r.rank ? 512 : 1024, &window,
-                                         NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
-            CHECK(r.settled() == (kind ? ncclSuccess : ncclInvalidUsage));
-            if (kind) {
-                float *to = (float *)p + 4 * r.rank;
-                CHECK(ncclAllGather((float *)p + 64, to, 8, ncclFloat32, r.comm, r.stream) == ncclInProgress);
-                ncclResult_t state;
-                while (!(state = r.state()) || state == ncclInProgress) {
-                    cudaStreamQuery(r.stream);
-                }
-                CHECK(state == ncclInvalidUsage);
-            }
-        });
-    }
-}
-
-// On a card the copy engines wait for a value in memory, and an abort does not reach them.
-static void test_abort_does_not_end_a_gather_between_windows(void **) {
-    setenv("CUDA_STAND_IN_NCCL", "hang:0:1", 1);
-    on_ranks(1, [=](Rank &r) {
-        CHECK(r.join(r.id) == ncclSuccess);
-        void *p;
-        ncclWindow_t window;
-        CHECK(ncclMemAlloc(&p, 1024) == ncclSuccess);
-        CHECK(ncclCommWindowRegister(r.comm, p, 1024, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess &&
-              r.settled() == ncclSuccess);
-        r.done(ncclAllGather(p, p, 8, ncclFloat32, r.comm, r.stream));
-        std::thread abort([&] { ncclCommAbort(r.comm); });
-        usleep(300000);
-        CHECK(cudaStreamQuery(r.stream) == cudaErrorNotReady);
-        abort.detach();
-    });
-    unsetenv("CUDA_STAND_IN_NCCL");
-}
-
 static void test_configurations(void **) {
     on_ranks(1, [](Rank &r) {
         auto refused = [&](const std::function<void(ncclConfig_t &)> &change) {
@@ -518,8 +452,6 @@ int main(void) {
         cmocka_unit_test(test_calls_that_come_too_early),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_abort_does_not_end_a_gather_between_windows),
         cmocka_unit_test(test_configurations),
         cmocka_unit_test(test_groups_are_counted),
         cmocka_unit_test(test_gpus),
