@@ -85,7 +85,7 @@ static int create_states(zero *z) {
     ZERO_TRY(create_tables(z));
     ZERO_TRY(open_files(z));
     ZERO_TRY(open_across(z));
-    state_keep_next(&z->next_params, &z->states[ZERO_PARAM], &z->config);
+    state_keep_next(&z->next_params, &z->states[ZERO_PARAM]);
     ZERO_TRY(params_create(z));
     if (z->config.inference) return 0;
     const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];

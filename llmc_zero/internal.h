@@ -79,7 +79,7 @@ struct zero {
     unit_state *units;            // (n_units)
     bucket_state *buckets;        // (n_buckets)
     state states[STATES];         // by zero_value
-    state next_params;            // that a delayed update makes in the files; not kept where it makes none
+    state next_params;            // that a delayed update makes in the files: see state_has_next
     struct state_files *files;    // of those that are not in memory; NULL: all are
     struct state_across *across;  // of those that come from the other side of the bus; NULL: none do
     // working memory

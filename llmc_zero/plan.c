@@ -290,7 +290,7 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_v
     const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
     const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
     const int writes = what != ZERO_GRADIENT;
-    const int has_next = state_has_next(ZERO_PARAM, c) && state_away(ZERO_PARAM, c, l, rank, unit) > 0;
+    const int has_next = state_has_next(c, l, rank, unit);
     const int publishes = what == ZERO_MASTER && c->offload.delayed_update && !has_next;
     const int64_t away = state_away(what, c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems && r.from < away;

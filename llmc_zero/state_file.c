@@ -22,10 +22,6 @@ zero_tier state_tier(zero_value what, const zero_config *c) {
 
 int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
 
-int state_has_next(zero_value what, const zero_config *c) {
-    return what == ZERO_PARAM && state_goes_to_files(what, c) && c->offload.delayed_update;
-}
-
 // The first units that fit into params_in_host stay in memory. A step reads every unit equally often but for
 // the one that is used twice, so which of the others stay makes no difference.
 static int stays_in_host(const zero_config *c, const layout *l, int unit) {
@@ -42,6 +38,11 @@ int64_t state_away(zero_value what, const zero_config *c, const layout *l, int r
     if (what == ZERO_GRADIENT || c->offload.optimizer_ratio >= 1) return shard;
     int64_t end = round_down(before + (int64_t)(c->offload.optimizer_ratio * shard), PAGE_ELEMS);
     return end > before ? end - before : 0;
+}
+
+int state_has_next(const zero_config *c, const layout *l, int rank, int unit) {
+    const int in_files = state_goes_to_files(ZERO_PARAM, c) && state_away(ZERO_PARAM, c, l, rank, unit) > 0;
+    return in_files && c->offload.delayed_update;
 }
 
 static int64_t largest_shard(const layout *l) {
@@ -149,14 +150,16 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, c, l, rank, NULL);
         if (!s.kept || !state_goes_to_files(what, c)) continue;
-        p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
-        if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
-        if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
-        const int versions = 1 + state_has_next(what, c);
-        for (int u = 0; u < l->n_units; u++)
+        for (int u = 0; u < l->n_units; u++) {
+            const int versions = 1 + (what == ZERO_PARAM && state_has_next(c, l, rank, u));
             p.file_bytes[what] += versions * region_bytes(l, rank, u, dtype_bytes(s.dtype),
                                                           state_away(what, c, l, rank, u),
                                                           region_align(c, l));
+        }
+        if (!p.file_bytes[what]) continue;
+        p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
+        if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
+        if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
     }
     p.pool_bytes = p.buffers * p.buffer_bytes + p.halves * p.half_bytes;
     return p;
@@ -183,8 +186,7 @@ static void place_units(struct state_files *f, const zero_config *c, const layou
     for (int what = 0; what < STATES; what++)
         if (state_goes_to_files(what, c))
             region = place_parts(f->units + what * l->n_units, what, c, l, rank, region);
-    if (state_has_next(ZERO_PARAM, c))
-        place_parts(f->units + NEXT_PARAMS * l->n_units, ZERO_PARAM, c, l, rank, region);
+    place_parts(f->units + NEXT_PARAMS * l->n_units, ZERO_PARAM, c, l, rank, region);
 }
 
 static int make_buffers(struct state_files *f, const state_files_plan *p, char *pool) {
@@ -459,9 +461,8 @@ void state_keep_in_files(state *s, int number, struct state_files *f, const zero
     s->piece = state_piece_elems(c, s->layout);
 }
 
-void state_keep_next(state *next, const state *params, const zero_config *c) {
+void state_keep_next(state *next, const state *params) {
     *next = *params;
-    next->kept = state_has_next(ZERO_PARAM, c);
     next->number = NEXT_PARAMS;
 }
 

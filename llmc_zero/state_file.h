@@ -14,6 +14,9 @@
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
 // 1: some lie in files.
 int state_goes_to_files(zero_value what, const zero_config *c);
+// 1: what a delayed update makes of this rank's parameters of the unit has room of its own in the files, so
+// that nothing need be read and written once more when it becomes the parameters.
+int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
 // ZERO_NVME; ZERO_HOST, where the device is another; else ZERO_DEVICE, whose memory is the host's on a CPU.
 zero_tier state_tier(zero_value what, const zero_config *c);
 
@@ -58,16 +61,12 @@ void state_files_count_gather(const state *s, state_range read);
 // 1: this rank's part of the unit lies in the files.
 int state_files_has(const state *s, int unit);
 
-// 1: what a delayed update makes of them has room of its own in the files, so that nothing need be read and
-// written once more when it becomes the parameters.
-int state_has_next(zero_value what, const zero_config *c);
-
 // From now on state `number` of these files is opened through them. Before it is created.
 void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);
 
-// After that. *next: a state for the update to write, which is not kept where there is none. Its elements
+// After that. *next: a state for the update to write, of the units that state_has_next names. Its elements
 // become the parameters with state_publish, unit by unit, while no part of the unit is open in either.
-void state_keep_next(state *next, const state *params, const zero_config *c);
+void state_keep_next(state *next, const state *params);
 void state_publish(const state *params, int unit);
 
 #endif

@@ -109,7 +109,7 @@ void update_free(zero *z) {
 // -------- one unit
 
 static int has_next(const zero *z, int unit) {
-    return z->next_params.kept && state_files_has(&z->next_params, unit);
+    return state_has_next(&z->config, &z->layout, z->net.rank, unit);
 }
 
 static int begin_state(zero *z, zero_value what, const update_piece *piece, state_part parts[STATES]) {

@@ -20,6 +20,7 @@ typedef struct {
     int64_t in_host, piece;  // elements
     int verify;
 } mixture;
+enum { ALL = 1 << 30 };  // of the parameters in memory
 // clang-format off
 static const mixture mixtures[] = {
     // name                       params       optimizer    gradients    ratio  in_host  piece  verify
@@ -38,6 +39,11 @@ static const mixture mixtures[] = {
     { "all",                      ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       0,     0 },
     { "all, small pieces",        ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
     { "all, some in memory",      ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   0.6,   15000,   2048,  0 },
+    { "optimizer on the host",    ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     0,       2048,  0 },
+    { "some parameters there",    ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     15000,   2048,  0 },
+    { "all parameters there",     ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     ALL,     2048,  0 },
+    { "both, none in files",      ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 0,     ALL,     0,     0 },
+    { "both, no parameters",      ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     ALL,     0,     0 },
 };
 // clang-format on
 
@@ -97,10 +103,11 @@ static void check_traffic(const mixture *m, int stage, int micro_batches, int de
     check_lanes(&lanes_before, &lanes, &plan);
     const int puts = m->params == ZERO_NVME && !m->in_host && c.prefetch && !delayed;
     CHECK(!puts || after.not_read > before.not_read);
-    const int some_in_memory = m->params == ZERO_NVME && m->in_host > 0;
-    CHECK((after.gathers_from_memory > 0) == some_in_memory);
-    CHECK((after.gathers_from_files > 0) == (m->params == ZERO_NVME));
-    CHECK((after.how != NULL) == (m->params == ZERO_NVME || m->optimizer == ZERO_NVME));
+    const int params_in_files = m->params == ZERO_NVME && m->in_host < ALL;
+    const int optimizer_in_files = m->optimizer == ZERO_NVME && m->ratio > 0;
+    CHECK((after.gathers_from_memory > 0) == (params_in_files && m->in_host > 0));
+    CHECK((after.gathers_from_files > 0) == params_in_files);
+    CHECK((after.how != NULL) == (params_in_files || optimizer_in_files || m->gradients == ZERO_NVME));
     zero_destroy(t.z);
 }
 

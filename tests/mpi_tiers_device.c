@@ -49,6 +49,7 @@ static const mixture mixtures[] = {
     { "parameters in files",        ZERO_NVME,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048 },
     { "some parameters in files",   ZERO_NVME,   ZERO_HOST,   ZERO_HOST,   0.6,   15000,   2048 },
     { "both in files",              ZERO_NVME,   ZERO_NVME,   ZERO_HOST,   1,     0,       0 },
+    { "no parameters in files",     ZERO_NVME,   ZERO_HOST,   ZERO_HOST,   1,     1 << 30, 2048 },
     { "all in files",               ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       2048 },
     { "all in files, 0.6 of the optimizer", ZERO_NVME, ZERO_NVME, ZERO_NVME, 0.6, 0,       2048 },
     { "gradients in files",         ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   1,     0,       0 },
