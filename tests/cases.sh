@@ -2,7 +2,9 @@
 #   begin 'what is tested'; need 'the sentence if it fails' COMMAND...; end
 #   TEST_TIMES=1 tests/NAME.sh ...      also prints what each case takes, by the clock and of the processor
 dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
+disk=$dir           # for model states, which must not be in memory, as /tmp may be
+[ "$(stat -f -c %T "$dir")" != tmpfs ] || { mkdir -p build && disk=$(mktemp -d build/tests.XXXXXX); } || exit 1
+trap 'rm -rf "$dir" "$disk"' EXIT
 trap 'exit 1' INT TERM
 passed=0 failed=0 skipped=0
 

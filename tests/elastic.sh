@@ -68,12 +68,12 @@ for dtype in fp32 bf16; do
     done <<END
 1 -b 60
 1 -b 3 -z 0
-1 -b 4 -z 3 --offload-optimizer nvme --offload-param nvme --nvme $dir
+1 -b 4 -z 3 --offload-optimizer nvme --offload-param nvme --nvme $disk
 2 -b 1 -z 1
 2 -b 15 -z 2 --offload-optimizer cpu
 3 -b 4 -z 3
 3 -b 10 -z 2
-4 -b 5 -z 3 --offload-optimizer nvme --nvme $dir
+4 -b 5 -z 3 --offload-optimizer nvme --nvme $disk
 4 -b 1 -z 0
 5 -b 4 -z 1
 5 -b 12 -z 3

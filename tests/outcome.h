@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "check.h"
+#include "disk.h"
 #include "toy.h"
 
 enum { STEPS = 3, EVAL_AFTER = 1 };
@@ -16,7 +17,7 @@ typedef struct {
     float eval, gradient[33], moment[33];
 } outcome;
 
-static char outcome_folder[64];
+static char outcome_folder[DISK_FOLDER];
 
 // The processor's; a test of another device puts its own here.
 static inline int outcome_toy(toy *t, const zero_config *c) { return toy_create(t, c, NULL); }
@@ -46,7 +47,7 @@ static inline void outcome_set_values(toy *t, char hash[17]) {
 
 // Changes nothing in the end.
 static inline void outcome_reload(toy *t) {
-    char path[128];
+    char path[DISK_FOLDER + 8];
     snprintf(path, sizeof path, "%s/saved", outcome_folder);
     MUST(zero_save(t->z, path, NULL));
     MUST(toy_set_initial(t));
@@ -83,15 +84,14 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     return o;
 }
 
-// A folder for the saved files, which all ranks share.
+// A folder for the saved files and for states, which all ranks share.
 static inline void outcome_begin(const char *name) {
-    snprintf(outcome_folder, sizeof outcome_folder, "/tmp/llmc_zero_%s.XXXXXX", name);
-    if (!checks.rank) CHECK(mkdtemp(outcome_folder));
+    if (!checks.rank) CHECK(disk_folder(outcome_folder, name));
     MPI_Bcast(outcome_folder, sizeof outcome_folder, MPI_CHAR, 0, MPI_COMM_WORLD);
 }
 
 static inline void outcome_end(void) {
-    char path[128];
+    char path[DISK_FOLDER + 8];
     snprintf(path, sizeof path, "%s/saved", outcome_folder);
     MPI_Barrier(MPI_COMM_WORLD);
     if (checks.rank) return;

@@ -5,8 +5,11 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,14 +19,16 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "disk.h"
 #include "../llmc_zero/store/file.h"
 #include "../llmc_zero/store/file_fault.h"
 
 enum { HANGS_AFTER_S = 240, KIB = 1024, PAGE = FILE_ALIGN };
-static char root[64], folders[3][80], lists[4][300];  // lists[n]: n folders
+static char root[DISK_FOLDER], folders[3][DISK_FOLDER + 8], lists[4][700];  // lists[n]: n folders
 
 // -------- helpers
 
@@ -61,10 +66,33 @@ static void fill(char *data, size_t bytes, uint64_t seed) {
 
 static size_t padded(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-static const char *path_of(int folder, int rank) {
+static const char *lock_of(int folder, int rank) {
     static char path[320];
-    snprintf(path, sizeof path, "%s/llmc_zero.rank%05d.states", folders[folder], rank);
+    snprintf(path, sizeof path, "%s/llmc_zero.rank%05d.lock", folders[folder], rank);
     return path;
+}
+
+// Returns a descriptor of rank 0's states in the folder. Their file has no name.
+static int open_states(int folder) {
+    char part[60], link[32], path[PATH_MAX] = "";
+    snprintf(part, sizeof part, "/disk%d/llmc_zero.rank00000.", folder);
+    for (int fd = 3; fd < 256; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, path, sizeof path - 1);
+        path[n > 0 ? n : 0] = 0;
+        if (strstr(path, part) && strstr(path, " (deleted)")) return open(link, O_RDWR);
+    }
+    fail_msg("no states are open in %s", folders[folder]);
+    return -1;
+}
+
+static int files_in(int folder) {
+    int n = 0;
+    DIR *list = opendir(folders[folder]);
+    assert_non_null(list);
+    while (readdir(list)) n++;
+    closedir(list);
+    return n - 2;  // . and ..
 }
 
 static int exists(const char *path) {
@@ -93,6 +121,7 @@ static struct {
 } fault;
 
 static long inject(file_operation what, size_t bytes) {
+    if (what == FILE_IN_MEMORY) return 0;
     if (what != fault.what) return (long)bytes;
     int64_t n = __atomic_add_fetch(&fault.seen, 1, __ATOMIC_SEQ_CST);
     if (n < fault.at || n >= fault.at + fault.times) return (long)bytes;
@@ -281,14 +310,16 @@ static void counts(void **state) {
     struct stat st;
     int64_t on_disk = 0;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(stat(path_of(i, 0), &st), 0);
+        int fd = open_states(i);
+        assert_int_equal(fstat(fd, &st), 0);
+        close(fd);
         on_disk += st.st_size;
         assert_true(st.st_blocks * 512 >= st.st_size);  // reserved
     }
     assert_int_equal(on_disk, file_disk_bytes(&s, 40 * KIB));
     free(data);
     file_close(e);
-    assert_false(exists(path_of(0, 0)) || exists(path_of(1, 0)));
+    assert_false(exists(lock_of(0, 0)) || exists(lock_of(1, 0)));
 }
 
 // -------- faults of the disk
@@ -318,7 +349,7 @@ static int some_work(const file_settings *s, char *out, char *in) {
     if (!failures) assert_memory_equal(in, out, 2 * BYTES);
     file_close(e);
     if (failures) {
-        has(sentence, "/llmc_zero.rank00000.states: the ");
+        has(sentence, "/llmc_zero.rank00000: the ");
         has(sentence, " at offset ");
         has(sentence, "; ");
     }
@@ -440,7 +471,7 @@ static void a_disk_that_hangs(void **state) {
         file_transfer t = { 0, data, 64 * KIB, .write = 1 };
         assert_int_equal(file_start(e, &t), 0);
         assert_int_equal(file_wait(e, &t), ZERO_ERR_IO);
-        has(zero_last_error(), "llmc_zero.rank00000.states: the write at offset ");
+        has(zero_last_error(), "llmc_zero.rank00000: the write at offset ");
         has(zero_last_error(), "does not end within 0.2 s; ");
         __atomic_store_n(&let_go, 1, __ATOMIC_SEQ_CST);
         while (!file_done(e, &t)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
@@ -450,13 +481,13 @@ static void a_disk_that_hangs(void **state) {
     }
 }
 
-// Returns 1 if an engine closes in time, says that the disk hangs, and its file is gone.
+// Returns 1 if an engine closes in time, says that the disk hangs, and asks nothing more of it.
 static int closes_in_time(const file_settings *s) {
     file_engine *e = opened(s, 64 * KIB);
     file_transfer t = { 0, buffer(64 * KIB), 64 * KIB, .write = 1 };
     __atomic_store_n(&let_go, 0, __ATOMIC_SEQ_CST);
     file_fault = hang;
-    return !file_start(e, &t) && file_close(e) == 1 && !exists(path_of(0, s->rank));
+    return !file_start(e, &t) && file_close(e) == 1 && exists(lock_of(0, s->rank));
 }
 
 // What the disk may still use stays for ever, threads too, so a process of its own has it.
@@ -473,29 +504,29 @@ static void a_disk_that_hangs_for_ever(void **state) {
     }
 }
 
+// The caller's file; the engine's own has no name that anybody could remove.
 static void a_file_that_vanishes(void **state) {
     (void)state;
-    file_settings s = settings(2, 8 * KIB);
-    char *data = buffer(64 * KIB);
+    file_settings s = settings(1, 8 * KIB);
+    char name[DISK_FOLDER + 20], *data = buffer(64 * KIB);
     memset(data, 1, 64 * KIB);
+    snprintf(name, sizeof name, "%s/given", folders[0]);
     FOR_BOTH_ENGINES(s) {
-        file_engine *e = opened(&s, 64 * KIB);
+        file_engine *e;
+        int fd = open(name, O_CREAT | O_RDWR, 0600);
+        assert_int_equal(file_open_given(&e, &s, fd, name, 64 * KIB, 1), 0);
         assert_int_equal(move(e, 0, data, 64 * KIB, 1), 0);
-        assert_int_equal(unlink(path_of(1, 0)), 0);
-        assert_int_equal(move(e, 0, data, 64 * KIB, 1), ZERO_ERR_IO);
-        has(zero_last_error(), path_of(1, 0));
-        has(zero_last_error(), "the file has been removed; nothing may remove");
-        // Another file of that name is not the engine's to remove.
-        close(open(path_of(1, 0), O_CREAT | O_WRONLY, 0600));
-        file_close(e);
-        assert_true(exists(path_of(1, 0)));
-        unlink(path_of(1, 0));
-
-        e = opened(&s, 64 * KIB);
-        assert_int_equal(truncate(path_of(0, 0), 12 * KIB), 0);
+        assert_int_equal(truncate(name, 12 * KIB), 0);
         assert_int_equal(move(e, 0, data, 64 * KIB, 0), ZERO_ERR_IO);
         has(zero_last_error(), "bytes were there; ");
         file_close(e);
+        assert_int_equal(file_open_given(&e, &s, fd, name, 64 * KIB, 1), 0);
+        assert_int_equal(unlink(name), 0);
+        assert_int_equal(move(e, 0, data, 64 * KIB, 1), ZERO_ERR_IO);
+        has(zero_last_error(), name);
+        has(zero_last_error(), "the file has been removed; nothing may remove");
+        file_close(e);
+        close(fd);
     }
     free(data);
 }
@@ -504,29 +535,28 @@ static void a_file_that_vanishes(void **state) {
 
 static void damaged_blocks(void **state) {
     (void)state;
-    enum { AT = 3 * PAGE };  // of the states; in the only folder, one block after that
+    enum { AT = 3 * PAGE };
     file_settings s = settings(1, 8 * KIB);
     char *data = buffer(32 * KIB), old[PAGE], byte;
     FOR_BOTH_ENGINES(s) {
         for (int what = 0; what < 4; what++) {
             s.verify = what != 3;
             file_engine *e = opened(&s, 32 * KIB);
-            int fd = open(path_of(0, 0), O_RDWR);
-            assert_true(fd >= 0);
+            int fd = open_states(0);
             for (int step = 0; step < 2; step++) {
-                assert_int_equal(pread(fd, old, PAGE, AT + 8 * KIB), PAGE);
+                assert_int_equal(pread(fd, old, PAGE, AT), PAGE);
                 fill(data, 32 * KIB, 20 + (uint64_t)step);
                 assert_int_equal(move(e, 0, data, 32 * KIB, 1), 0);
             }
             if (what == 0) {  // an older step's
-                assert_int_equal(pwrite(fd, old, PAGE, AT + 8 * KIB), PAGE);
+                assert_int_equal(pwrite(fd, old, PAGE, AT), PAGE);
             } else if (what == 1) {  // of another place
-                assert_int_equal(pread(fd, old, PAGE, AT + 12 * KIB), PAGE);
-                assert_int_equal(pwrite(fd, old, PAGE, AT + 8 * KIB), PAGE);
+                assert_int_equal(pread(fd, old, PAGE, AT + PAGE), PAGE);
+                assert_int_equal(pwrite(fd, old, PAGE, AT), PAGE);
             } else {
-                assert_int_equal(pread(fd, &byte, 1, AT + 8 * KIB + 77), 1);
+                assert_int_equal(pread(fd, &byte, 1, AT + 77), 1);
                 byte ^= 16;
-                assert_int_equal(pwrite(fd, &byte, 1, AT + 8 * KIB + 77), 1);
+                assert_int_equal(pwrite(fd, &byte, 1, AT + 77), 1);
             }
             assert_int_equal(fsync(fd), 0);
             close(fd);
@@ -535,8 +565,7 @@ static void damaged_blocks(void **state) {
                 assert_int_equal(rc, 0);
             } else {
                 assert_int_equal(rc, ZERO_ERR_IO);
-                has(zero_last_error(),
-                    "llmc_zero.rank00000.states: the block of 4096 bytes at offset 20480 ");
+                has(zero_last_error(), "llmc_zero.rank00000: the block of 4096 bytes at offset 12288 ");
                 has(zero_last_error(), what ? "its checksum differs; " : "is of an older step: ");
                 assert_int_equal(move(e, 0, data, PAGE, 0), ZERO_ERR_IO);
             }
@@ -623,7 +652,7 @@ static void wrong_arguments(void **state) {
 static void files_of_others(void **state) {
     (void)state;
     file_settings s = settings(2, 8 * KIB);
-    const char *path = path_of(1, 0);
+    const char *path = lock_of(1, 0);
     for (int what = 0; what < 4; what++) {
         char text[16] = "";
         if (what == 0) {
@@ -635,10 +664,10 @@ static void files_of_others(void **state) {
         if (what == 2) assert_int_equal(mkfifo(path, 0600), 0);
         if (what == 3) assert_int_equal(symlink("/dev/null", path), 0);
         refused(&s, 64 * KIB, ZERO_ERR_IO, path);
-        has(zero_last_error(), what == 1 ? "Is a directory" : "stays as it is");
+        has(zero_last_error(), what == 1 ? "Is a directory" : what == 3 ? "symbolic" : "stays as it is");
         assert_true(exists(path));
-        assert_false(exists(path_of(0, 0)));  // what was created is taken back
-        path = path_of(1, 0);
+        assert_false(exists(lock_of(0, 0)));  // what was created is taken back
+        path = lock_of(1, 0);
         if (what == 0) {
             int fd = open(path, O_RDONLY);
             assert_int_equal(read(fd, text, sizeof text), 12);
@@ -647,11 +676,11 @@ static void files_of_others(void **state) {
         }
         assert_int_equal(remove(path), 0);
     }
-    char twice[300];
+    char twice[2 * DISK_FOLDER + 20];
     snprintf(twice, sizeof twice, "%s,%s", folders[0], folders[0]);
     s.folders = twice;
     refused(&s, 64 * KIB, ZERO_ERR_IO, "this process uses the file already; name each folder once");
-    assert_false(exists(path_of(0, 0)));
+    assert_false(exists(lock_of(0, 0)));
 }
 
 // Another process holds the files: this program again, by main.
@@ -687,88 +716,43 @@ static int hold(const char *list, int rank) {
     for (;;) pause();
 }
 
-static void other_processes_and_leftovers(void **state) {
+// What a killed process leaves are locks, which the next run takes over.
+static void other_processes(void **state) {
     (void)state;
     file_settings s = settings(2, 8 * KIB);
     char expected[100], *data = buffer(100 * KIB), zeros[PAGE] = "";
+    struct stat st;
     pid_t pid = start_holder(0);
     snprintf(expected, sizeof expected, ": process %d on host ", (int)pid);
     refused(&s, 64 * KIB, ZERO_ERR_IO, expected);
-    has(zero_last_error(), path_of(0, 0));
-    assert_true(exists(path_of(0, 0)));
+    has(zero_last_error(), lock_of(0, 0));
     kill_holder(pid);
-    assert_true(exists(path_of(0, 0)) && exists(path_of(1, 0)));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(stat(lock_of(i, 0), &st), 0);
+        assert_true(st.st_size < 200);
+        assert_int_equal(files_in(i), 1);
+    }
     file_engine *e = opened(&s, 100 * KIB);
     assert_int_equal(move(e, 0, data, 100 * KIB, 0), 0);
     for (int i = 0; i < 25; i++) assert_memory_equal(data + i * PAGE, zeros, PAGE);
+    // Another file of that name is not the engine's to remove.
+    assert_int_equal(unlink(lock_of(1, 0)), 0);
+    close(open(lock_of(1, 0), O_CREAT | O_WRONLY, 0600));
     file_close(e);
-    assert_false(exists(path_of(0, 0)) || exists(path_of(1, 0)));
+    assert_int_equal(files_in(0), 0);
+    assert_int_equal(unlink(lock_of(1, 0)), 0);
     free(data);
 }
 
-// Writes text into a rank's file in the first folder.
-static void put(int rank, const char *text) {
-    int fd = open(path_of(0, rank), O_CREAT | O_WRONLY, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-}
-
-// A run on fewer ranks than a killed one had removes the other ranks' files, and nothing else of that name.
-static void leftovers_of_other_ranks(void **state) {
+// Files there would be in memory. /dev/shm, as a test's own folder may be there.
+static void folders_in_memory(void **state) {
     (void)state;
-    enum { ALIVE = 1, KILLED = 2, ELSEWHERE, OTHERS, LINK, NEW };
-    file_settings s = settings(2, 8 * KIB);
-    pid_t alive = start_holder(ALIVE);
-    kill_holder(start_holder(KILLED));
-    assert_true(exists(path_of(0, KILLED)) && exists(path_of(1, KILLED)));
-    put(ELSEWHERE, "llmc_zero states 1\nhost another.host pid 7 bytes 100\n");
-    put(OTHERS, "some letters");
-    put(NEW, "");  // another rank is about to lock it
-    assert_int_equal(symlink("/dev/null", path_of(1, LINK)), 0);
-    file_engine *e = opened(&s, 64 * KIB);
-    assert_false(exists(path_of(0, KILLED)) || exists(path_of(1, KILLED)));
-    assert_true(exists(path_of(0, ALIVE)) && exists(path_of(1, ALIVE)));
-    assert_true(exists(path_of(0, ELSEWHERE)) && exists(path_of(0, OTHERS)) && exists(path_of(0, NEW)));
-    assert_true(exists(path_of(1, LINK)));
-    file_close(e);
-    kill_holder(alive);
-    file_close(opened(&s, 64 * KIB));
-    assert_false(exists(path_of(0, ALIVE)) || exists(path_of(1, ALIVE)));
-    for (int rank = ELSEWHERE; rank <= NEW; rank++) unlink(path_of(rank == LINK, rank));
-}
-
-// Ranks that begin at once find what all of them have left, and none of them meets another one's lock.
-static void ranks_that_begin_at_once(void **state) {
-    (void)state;
-    enum { RANKS = 8, ROUNDS = 10 };
-    pid_t pids[RANKS];
-    char c;
-    for (int round = 0; round < ROUNDS; round++) {
-        int begin[2];
-        assert_int_equal(pipe(begin), 0);
-        for (int rank = 0; rank < RANKS; rank++) {
-            pids[rank] = fork();
-            if (pids[rank]) continue;
-            file_settings s = settings(2, 8 * KIB);
-            file_engine *e;
-            close(begin[1]);
-            if (read(begin[0], &c, 1)) _exit(1);  // all begin when the other end is closed
-            s.rank = (rank + round) % RANKS + round;
-            int rc = file_open(&e, &s, 64 * KIB);
-            if (rc) fprintf(stderr, "%s\n", zero_last_error());
-            _exit(rc ? 1 : 0);  // without file_close, so everything is left
-        }
-        close(begin[0]);
-        close(begin[1]);
-        for (int rank = 0; rank < RANKS; rank++) {
-            int status;
-            assert_int_equal(waitpid(pids[rank], &status, 0), pids[rank]);
-            assert_int_equal(status, 0);
-        }
-    }
-    file_settings s = settings(2, 8 * KIB);
-    file_close(opened(&s, 64 * KIB));  // and rmdir shows that nothing is left
+    file_settings s = settings(1, PAGE);
+    struct statfs fs;
+    if (statfs("/dev/shm", &fs) || fs.f_type != TMPFS_MAGIC) skip();
+    s.folders = "/dev/shm";
+    refused(&s, PAGE, ZERO_ERR_ARGUMENT,
+            "offload.nvme names /dev/shm, where files are in memory (tmpfs); name a folder on a disk");
 }
 
 // -------- full disks
@@ -782,14 +766,14 @@ static void limited_file_size(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
     refused(&s, 1024 * KIB, ZERO_ERR_IO, "the file needs 1.0 MiB, and this process may write 0.1 MiB");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_false(exists(path_of(0, 0)));
+    assert_false(exists(lock_of(0, 0)));
 }
 
 // A small file system of this process alone. Where it cannot be had the test is skipped.
 static void full_disk(void **state) {
     (void)state;
     file_settings s = settings(1, 8 * KIB);
-    char name[120], *data = buffer(512 * KIB), said[400] = "";
+    char name[DISK_FOLDER + 20], *data = buffer(512 * KIB), said[400] = "";
     memset(data, 1, 512 * KIB);
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
         mount("tmpfs", folders[0], "tmpfs", 0, "size=768k")) {
@@ -798,9 +782,10 @@ static void full_disk(void **state) {
         skip();
     }
     snprintf(name, sizeof name, "%s/filler", folders[0]);
+    set_fault(FILE_OPERATIONS, 1, 1, 0);  // the folder in memory is taken
     refused(&s, 1024 * KIB, ZERO_ERR_IO,
             "cannot be reserved, with 0.7 MiB free: No space left on device; make");
-    assert_false(exists(path_of(0, 0)));
+    assert_false(exists(lock_of(0, 0)));
     FOR_BOTH_ENGINES(s) {
         // The file system does not reserve, and others take the space that was free.
         set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
@@ -811,7 +796,7 @@ static void full_disk(void **state) {
         assert_int_equal(write(fd, data, 512 * KIB), 512 * KIB);
         close(fd);
         assert_int_equal(move(e, 0, data, 512 * KIB, 1), ZERO_ERR_IO);
-        snprintf(said, sizeof said, "%s: the write of ", path_of(0, 0));
+        snprintf(said, sizeof said, "%s/llmc_zero.rank00000: the write of ", folders[0]);
         has(zero_last_error(), said);
         has(zero_last_error(), "No space left on device; make room there");
         file_close(e);
@@ -825,10 +810,7 @@ static void full_disk(void **state) {
 
 static int make_folders(void **state) {
     (void)state;
-    const char *where = getenv("TMPDIR");
-    if (!where || strlen(where) > 40) where = "/tmp";
-    snprintf(root, sizeof root, "%.40s/llmc_zero_file.XXXXXX", where);
-    if (!mkdtemp(root)) return -1;
+    if (!disk_folder(root, "file")) return -1;
     for (int i = 0; i < 3; i++) {
         snprintf(folders[i], sizeof folders[i], "%s/disk%d", root, i);
         if (mkdir(folders[i], 0700)) return -1;
@@ -865,9 +847,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_teardown(refused_ways, no_fault),
         cmocka_unit_test(wrong_arguments),
         cmocka_unit_test(files_of_others),
-        cmocka_unit_test(other_processes_and_leftovers),
-        cmocka_unit_test(leftovers_of_other_ranks),
-        cmocka_unit_test(ranks_that_begin_at_once),
+        cmocka_unit_test(other_processes),
+        cmocka_unit_test(folders_in_memory),
         cmocka_unit_test(limited_file_size),
         cmocka_unit_test_teardown(full_disk, no_fault),
     };

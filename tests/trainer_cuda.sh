@@ -73,9 +73,9 @@ same 'same bits with them and accumulation' 2 ":$five -z 2 -d 192 -r 1 --comm ho
     "CUDA_STAND_IN=rival:$five -z 3 -d 192 --cpu-checkpointing --comm host"
 same 'same bits of the levels above 0 where the product computes GELU' 1 ":$five -ge 2 -r 1" \
     ":$five -ge 2 -r 2" ":$five -ge 2 -r 3" ":$five -ge 2 --cpu-checkpointing"
-mkdir "$dir/nvme"
+mkdir "$disk/nvme"
 elsewhere='--dtype bf16 --comm host --clip 0.5'
-in_files="$elsewhere -z 3 --nvme $dir/nvme --offload-optimizer nvme --offload-param nvme"
+in_files="$elsewhere -z 3 --nvme $disk/nvme --offload-optimizer nvme --offload-param nvme"
 same 'same bits with states on the host and on NVMe' 2 ":$elsewhere -z 3" \
     "CUDA_STAND_IN=rival:$elsewhere -z 1 --offload-optimizer cpu" \
     "CUDA_STAND_IN=lag:$elsewhere -z 2 --offload-optimizer cpu --offload-ratio 0.5 --sub-group-size 2048" \

@@ -1,6 +1,6 @@
 # Model states in files, as a user meets them. Sourced by tests/trainer.sh, whose functions it uses.
 
-tiers_folder=$dir/nvme
+tiers_folder=$disk/nvme
 files() { ls "$tiers_folder" 2>/dev/null; }
 on_nvme=(--nvme "$tiers_folder" --offload-optimizer nvme --offload-param nvme)
 
@@ -85,7 +85,15 @@ tiers_refusals() {
         --dtype fp32 -b 1 -t 64
     wrap=
     if ! mkdir "$dir/small" || ! mount -t tmpfs -o size=1m tiers "$dir/small" 2>/dev/null; then
-        skip 'tiers.a disk that is full' 'a tmpfs cannot be mounted here'
+        skip 'tiers.a folder in memory' 'a tmpfs cannot be mounted here'
+        return
+    fi
+    refused 'tiers.a folder in memory' 2 "names $dir/small, where files are in memory \(tmpfs\)" '--nvme' -- \
+        -z 3 --offload-optimizer nvme --nvme "$dir/small"
+    umount "$dir/small"
+    truncate -s 8M "$dir/image"
+    if ! { mkfs.ext4 -q "$dir/image" && mount -o loop "$dir/image" "$dir/small"; } 2>/dev/null; then
+        skip 'tiers.a disk that is full' 'a file system cannot be made here'
         return
     fi
     refused 'tiers.a disk that is full' 2 "$dir/small" 'No space left' -- -z 3 -e l4h4c256v257t32 \
@@ -103,7 +111,7 @@ long_run() {
 }
 
 tiers_faults() {
-    local pids
+    local pids bytes
     begin 'tiers.a second job in the same folder'
     need 'the first did not start' long_run tiers_first 2 -z 3 "${on_nvme[@]}"
     pids=("$(cat "$dir/pid.0")" "$(cat "$dir/pid.1")")
@@ -112,18 +120,12 @@ tiers_faults() {
         grep -qE "$tiers_folder.*${pids[0]}" "$dir/tiers_second.screen"
     need "of the first there is only $(files)" [ "$(files | wc -l)" = 2 ]
     end
-    begin 'tiers.what a killed run leaves is taken over or removed'
+    begin 'tiers.a killed run leaves nothing but locks, and the next one starts'
     kill -KILL "${pids[@]}"; wait $job
-    need "it left only $(files)" [ "$(files | wc -l)" = 2 ]
-    need 'the next, on fewer ranks, did not run' train 1 tiers_second -z 3 "${on_nvme[@]}"
+    bytes=$(du -s --apparent-size -B 1 "$tiers_folder" | cut -f 1)
+    need "it left $bytes bytes: $(files)" [ "$bytes" -lt 10000 ]
+    need 'the next did not run' train 2 tiers_second -z 3 "${on_nvme[@]}"
     need "left: $(files)" [ -z "$(files)" ]
-    end
-    begin 'tiers.a file that vanishes ends the job'
-    need 'did not start' long_run tiers_vanishing 2 -z 3 "${on_nvme[@]}"
-    rm -f "$tiers_folder"/*.rank00001.states
-    need 'it went on' not wait $job
-    need "no path: $(grep -a '^train_gpt2_zero' "$dir/tiers_vanishing")" \
-        grep -aqE "^train_gpt2_zero: .*$tiers_folder/.*rank00001" "$dir/tiers_vanishing"
     end
 }
 
@@ -151,7 +153,7 @@ make_group() {
     if [ ! -e $top/$limit ]; then top=/sys/fs/cgroup limit=memory.max swap=memory.swap.max most=0; fi
     cgroup=$top/llmc_zero_test_$$
     mkdir "$cgroup" 2>/dev/null || return 1
-    trap 'remove_group; rm -rf "$dir"' EXIT
+    trap 'remove_group; rm -rf "$dir" "$disk"' EXIT
     { echo $bytes >"$cgroup/$limit"; } 2>/dev/null || return 1
     [ ! -e "$cgroup/$swap" ] || echo $most >"$cgroup/$swap"
 }

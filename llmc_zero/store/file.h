@@ -30,24 +30,25 @@ typedef struct {
     int no_uring;         // 1: threads, even where there is io_uring
     int verify;           // 1: what is read is compared with checksums of what was written
     double timeout_s;  // above 0: it is an error if no request ends for so long; also how long a close waits
-    int rank;          // in the files' names
+    int rank;          // in the names of the locks
 } file_settings;
 
 typedef struct file_engine file_engine;
 
 // Returns 0 and an engine with room for `bytes`, all 0, or an error, and then it has left nothing behind. In
-// each folder it creates llmc_zero.rankRRRRR.states, reserves its space and locks it, or takes over what a
-// killed run has left there. A file of anybody else's, or one that another process uses, is an error and
-// stays as it is. Files that killed runs on this host have left there under other ranks' names are removed.
+// each folder it reserves space for a file without a name, which goes with the process however that ends, and
+// locks the small file llmc_zero.rankRRRRR.lock, which may be there from a run that was killed. A file of
+// anybody else's, or one that another process has locked, is an error and stays as it is; so is a folder in
+// memory (tmpfs, ramfs).
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // The same for a file that the caller has opened to read, and to write too if there is anything to write: the
 // states are its bytes from 0 on, and it stays when the engine closes. reserve: 1: it becomes `bytes` long.
 // settings.folders is not used.
 int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
                     int reserve);
-// Waits for what is under way, and removes the files that it has created. NULL is allowed. Returns 0, or 1
-// after at most timeout_s and a few seconds: the disk does not answer, and may still read or write the
-// buffers and the file that it was given. They stay for ever, and so does the engine's own memory.
+// Waits for what is under way, and removes the locks. NULL is allowed. Returns 0, or 1 after at most
+// timeout_s and a few seconds: the disk does not answer, and may still read or write the buffers and the file
+// that it was given. They stay for ever, and so do the locks and the engine's own memory.
 int file_close(file_engine *e);
 
 // Returns how it works, for the start table: "io_uring, direct, 2 folders", with the reason in brackets

@@ -32,11 +32,11 @@ static int count_folders(const char *list) {
     return n;
 }
 
-// Bytes of each file: the owner's block, and the largest share of the blocks.
+// Bytes of each file: the largest share of the blocks.
 static int64_t file_bytes(const file_settings *s, int64_t bytes) {
     int64_t block = (int64_t)block_of(s), n = count_folders(s->folders);
     int64_t blocks = (bytes + block - 1) / block;
-    return (1 + (blocks + n - 1) / n) * block;
+    return (blocks + n - 1) / n * block;
 }
 
 int64_t file_disk_bytes(const file_settings *s, int64_t bytes) {
@@ -172,7 +172,6 @@ int file_open(file_engine **e, const file_settings *s, int64_t bytes) {
     if (!s->folders || !*s->folders)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
     ZERO_TRY(make_engine(e, s, bytes));
-    (*e)->q.first_block = 1;
     return open_engine(e, s, open_folders(&(*e)->q, s, bytes));
 }
 
@@ -185,7 +184,7 @@ int file_open_given(file_engine **e, const file_settings *s, int fd, const char 
     return open_engine(e, s, rc);
 }
 
-// Where the disk does not answer, what it may still use stays allocated.
+// Where the disk does not answer, what it may still use stays allocated, and nothing more is asked of it.
 int file_close(file_engine *e) {
     if (!e) return 0;
     file_queue *q = &e->q;
@@ -195,12 +194,9 @@ int file_close(file_engine *e) {
     q->closing = 1;
     e->driver->wake(e->own);
     pthread_mutex_unlock(&q->lock);
-    if (!hangs) {
-        e->driver->close(e->own);
-        queue_close(q);
-    }
-    for (int i = 0; hangs && i < q->n_folders; i++) folder_unlink(&q->folders[i]);
     if (hangs) return 1;
+    e->driver->close(e->own);
+    queue_close(q);
     close_folders(q);
     free(e);
     return 0;

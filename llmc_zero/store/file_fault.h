@@ -6,11 +6,12 @@
 typedef enum {
     FILE_READ,
     FILE_WRITE,
-    FILE_SUBMIT,   // a row of requests to io_uring
-    FILE_URING,    // the opening of a ring
-    FILE_PIN,      // the registration of buffers
-    FILE_DIRECT,   // the switch to O_DIRECT
-    FILE_RESERVE,  // of a file's space
+    FILE_SUBMIT,     // a row of requests to io_uring
+    FILE_URING,      // the opening of a ring
+    FILE_PIN,        // the registration of buffers
+    FILE_DIRECT,     // the switch to O_DIRECT
+    FILE_RESERVE,    // of a file's space
+    FILE_IN_MEMORY,  // the refusal of a folder in memory; 0: it is taken
     FILE_OPERATIONS
 } file_operation;
 

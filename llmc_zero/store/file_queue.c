@@ -171,7 +171,7 @@ static file_transfer *next_transfer(const file_queue *q) {
 static void place(const file_queue *q, file_request *r) {
     int64_t block = (int64_t)q->block_bytes, i = r->offset / block;
     r->folder = (int)(i % q->n_folders);
-    r->at = (q->first_block + i / q->n_folders) * block + r->offset % block;
+    r->at = i / q->n_folders * block + r->offset % block;
 }
 
 static void cut_request(file_queue *q, file_transfer *t, file_request *r) {

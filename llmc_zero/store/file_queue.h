@@ -29,8 +29,7 @@ typedef struct {
 typedef struct {
     file_folder folders[FILE_FOLDERS];
     int n_folders;
-    int first_block;  // of each file that has states: 1: its owner's name comes before them
-    int64_t bytes;    // of the states
+    int64_t bytes;  // of the states
     size_t block_bytes;
     int depth;
     double timeout_s;
