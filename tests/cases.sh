@@ -3,7 +3,9 @@
 #   TEST_TIMES=1 tests/NAME.sh ...      also prints what each case takes, by the clock and of the processor
 dir=$(mktemp -d) || exit 1
 disk=$dir           # for model states, which must not be in memory, as /tmp may be
-[ "$(stat -f -c %T "$dir")" != tmpfs ] || { mkdir -p build && disk=$(mktemp -d build/tests.XXXXXX); } || exit 1
+if [ "$(stat -f -c %T "$dir")" = tmpfs ]; then
+    mkdir -p build && disk=$(mktemp -d "$PWD/build/tests.XXXXXX") || exit 1
+fi
 trap 'rm -rf "$dir" "$disk"' EXIT
 trap 'exit 1' INT TERM
 passed=0 failed=0 skipped=0
