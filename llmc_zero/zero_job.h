@@ -34,8 +34,9 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 int zero_require_same(zero *z, const char *lines);
 // Ends all ranks of the job after a failure, with this exit status, and does not return. One rank writes the
 // sentence and a newline to stderr: the lowest that has failed, or the one that knows best which rank hangs.
-// NULL: nothing is written. All ranks end within seconds, with and without a launcher. z may be NULL, before
-// zero_create or after it has failed. A program's check of a call: if (rc) zero_end_job(z, 1,
+// NULL: nothing is written. All ranks end within seconds, with and without a launcher. Of the program's
+// streams only stdout is flushed, since another one may be on a disk that does not answer. z may be NULL,
+// before zero_create or after it has failed. A program's check of a call: if (rc) zero_end_job(z, 1,
 // zero_last_error());
 #ifdef __GNUC__
 __attribute__((noreturn))

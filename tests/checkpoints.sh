@@ -17,10 +17,10 @@ sentences() {
 }
 # on NP save|load
 on() {
-    timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$dir/saved" "${all[@]}" \
+    timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$disk/saved" "${all[@]}" \
         >"$dir/said" 2>&1
 }
-mkdir "$dir/saved"
+mkdir "$disk/saved"
 for np; do
     begin "checkpoints.saved by $np"
     on "$np" save || why="status $?: $(sentences)"

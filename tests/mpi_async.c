@@ -198,7 +198,7 @@ int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
-    check_make_folder(folder, sizeof folder, "/tmp");
+    check_make_folder(folder, sizeof folder, "build");
     snprintf(path, sizeof path, "%s/checkpoint", folder);
     file_fault = decide;
     check_settings();

@@ -710,7 +710,7 @@ int main(int argc, char **argv) {
         else
             save_all(argc == 4);
     } else {
-        check_make_folder(folder, sizeof folder, "/tmp");
+        check_make_folder(folder, sizeof folder, "build");
         check_same_ranks();
         check_read_alone();
         check_dtypes();

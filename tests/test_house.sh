@@ -24,6 +24,7 @@ END
 cat >"$dir/places" <<'END'
 llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program, as zero_job.h says
 llmc_zero/net/failure.c  _exit  the same where other ranks are connected: no handler may wait for them
+llmc_zero/net/failure.c  stdout  the same: flushed, not written, because nothing flushes it at _exit
 END
 
 # ---- the tree

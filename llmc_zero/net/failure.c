@@ -207,10 +207,11 @@ int failure_speaks(net *n, int status) {
     return speaks;
 }
 
-// In one write, so that what other ranks write does not come in between.
+// In one write, so that what other ranks write does not come in between. Of the program's streams only stdout
+// is flushed: a thread that writes to a disk which does not answer holds the lock of another one.
 static void say(const char *sentence) {
     if (!sentence) return;
-    fflush(NULL);
+    fflush(stdout);
     struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
     ssize_t written = writev(STDERR_FILENO, parts, 2);
     (void)written;  // there is nobody left to tell
@@ -248,7 +249,7 @@ void failure_end(net *n, int status, const char *sentence) {
         pthread_mutex_unlock(&n->lock);
         status = n->ended.status;
     }
-    fflush(NULL);
+    fflush(stdout);
     if (n->f->end) n->f->end(n, status);
     _exit(status);  // no handler may wait for the other ranks
 }
