@@ -74,6 +74,12 @@ tiers_in_tables() {
     end
 }
 
+# A disk of 8 MiB at $dir/small.
+mount_small_disk() {
+    mkdir -p "$dir/small" && truncate -s 8M "$dir/image" &&
+        { mkfs.ext4 -q "$dir/image" && mount -o loop "$dir/image" "$dir/small"; } 2>/dev/null
+}
+
 tiers_refusals() {
     refused 'tiers.no folder' 0 'offload.nvme' '--nvme' -- -z 3 --offload-optimizer nvme
     refused 'tiers.a folder that is not there' 2 "$dir/nowhere" 'there is no folder' -- -z 3 \
@@ -84,15 +90,14 @@ tiers_refusals() {
     refused 'tiers.more memory than a limit leaves' 0 'RLIMIT_AS is' 'MiB of host memory' -- -z 3 -e d12 \
         --dtype fp32 -b 1 -t 64
     wrap=
-    if ! mkdir "$dir/small" || ! mount -t tmpfs -o size=1m tiers "$dir/small" 2>/dev/null; then
+    if ! mkdir -p "$dir/small" || ! mount -t tmpfs -o size=1m tiers "$dir/small" 2>/dev/null; then
         skip 'tiers.a folder in memory' 'a tmpfs cannot be mounted here'
         return
     fi
     refused 'tiers.a folder in memory' 2 "names $dir/small, where files are in memory \(tmpfs\)" '--nvme' -- \
         -z 3 --offload-optimizer nvme --nvme "$dir/small"
     umount "$dir/small"
-    truncate -s 8M "$dir/image"
-    if ! { mkfs.ext4 -q "$dir/image" && mount -o loop "$dir/image" "$dir/small"; } 2>/dev/null; then
+    if ! mount_small_disk; then
         skip 'tiers.a disk that is full' 'a file system cannot be made here'
         return
     fi
@@ -233,14 +238,14 @@ tiers_capped() {
     done < <(advice)
     end
     refused 'tiers.a model that no options make fit' 0 'would fit: nothing, at any stage' -- -e d48
-    if mkdir -p "$dir/small" && mount -t tmpfs -o size=1m tiers "$dir/small" 2>/dev/null; then
+    if mount_small_disk; then
         refused 'tiers.a disk with too little room' 2 'would fit:$' -- "${model[@]}" --nvme "$dir/small"
         begin 'tiers.another disk is advised'
         need "$(cat "$dir/refused")" grep -aq '^  .*--nvme FOLDER.* MiB on NVMe)$' "$dir/refused"
         end
         umount "$dir/small"
     else
-        skip 'tiers.a disk with too little room' 'a tmpfs cannot be mounted here'
+        skip 'tiers.a disk with too little room' 'a file system cannot be made here'
     fi
     wrap="$wrap exec unshare --cgroup \"\$0\" \"\$@\";"
     if unshare --cgroup true 2>/dev/null; then
