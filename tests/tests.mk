@@ -41,7 +41,7 @@ $(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"
-	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ -lcmocka $(LIBS)
+	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ $(LIBS)
 
 #? test                every test
 #? SETTINGS=all        make test, make check: each combination of the tables of settings, not a sample

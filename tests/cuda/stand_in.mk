@@ -23,4 +23,4 @@ $(BUILD)/tests/cuda/nccl.o: STAND_IN += -fPIC
 $(NCCL_SO): $(BUILD)/tests/cuda/nccl.o
 	@echo "  link $@"
 	$(Q)$(CXX) $(OPENMP) $(SANFLAGS_$(SAN)) -shared $< -o $@
-$(BUILD)/tests/cuda/test_nccl: $(BUILD)/tests/cuda/nccl.o
+$(BUILD)/tests/cuda/test_stand_in: $(BUILD)/tests/cuda/nccl.o
