@@ -39,23 +39,15 @@ typedef enum {
 } cublasLtEpilogue_t;
 
 typedef enum {
-    CUBLASLT_MATMUL_DESC_POINTER_MODE = 2,                // int32_t; the host's only
-    CUBLASLT_MATMUL_DESC_TRANSA = 3,                      // int32_t
-    CUBLASLT_MATMUL_DESC_TRANSB = 4,                      // int32_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,                    // uint32_t
-    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,                // pointer
-    CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,          // int64_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,       // pointer
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,            // int64_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13,  // int64_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,     // int32_t
-    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26              // int32_t
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,                 // int32_t
+    CUBLASLT_MATMUL_DESC_TRANSB = 4,                 // int32_t
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,               // uint32_t
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // pointer
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,  // pointer
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12        // int64_t
 } cublasLtMatmulDescAttributes_t;
 
-typedef enum { CUBLASLT_ORDER_COL = 0 } cublasLtOrder_t;
-typedef enum { CUBLASLT_POINTER_MODE_HOST = 0 } cublasLtPointerMode_t;
 typedef enum {
-    CUBLASLT_MATRIX_LAYOUT_ORDER = 1,                // int32_t
     CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,          // int32_t
     CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6  // int64_t, elements
 } cublasLtMatrixLayoutAttribute_t;
@@ -69,13 +61,7 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
-typedef enum {
-    CUBLASLT_REDUCTION_SCHEME_NONE = 0,
-    CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
-    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
-    CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
-    CUBLASLT_REDUCTION_SCHEME_MASK = 7
-} cublasLtReductionScheme_t;
+typedef enum { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 } cublasLtReductionScheme_t;
 
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct cublasLtMatmulDescOpaque *cublasLtMatmulDesc_t;
@@ -96,7 +82,6 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 size_t cublasLtGetVersion(void);
 const char *cublasLtGetStatusName(cublasStatus_t status);
-const char *cublasLtGetStatusString(cublasStatus_t status);
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
                                         cudaDataType_t scale);

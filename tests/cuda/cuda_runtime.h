@@ -28,7 +28,7 @@ extern dim3 blockDim, gridDim;
 // --------
 // waiting for other threads
 
-enum cuda_stand_in_op { CUDA_STAND_IN_SYNCWARP, CUDA_STAND_IN_SHUFFLE, CUDA_STAND_IN_BALLOT };
+enum cuda_stand_in_op { CUDA_STAND_IN_SHUFFLE, CUDA_STAND_IN_BALLOT };
 struct cuda_stand_in_lanes {
     uint64_t value[32];
     unsigned alive;  // lanes that took part
@@ -40,8 +40,6 @@ const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned ma
 unsigned cuda_stand_in_lane();
 void __syncthreads();
 
-inline void __syncwarp(unsigned mask = 0xffffffff) { cuda_stand_in_gather(CUDA_STAND_IN_SYNCWARP, mask, 0); }
-
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
     const cuda_stand_in_lanes *lanes = cuda_stand_in_gather(CUDA_STAND_IN_BALLOT, mask, predicate != 0);
     unsigned bits = 0;
@@ -51,7 +49,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return bits;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
 // Returns the value of lane `from`: this lane's own value if the warp has no such lane, 0xff bytes if that
 // lane has left the kernel.
@@ -71,14 +68,6 @@ template <class T> T __shfl_sync(unsigned mask, T x, int from, int width = 32) {
     int lane = (int)cuda_stand_in_lane(), first = lane & ~(width - 1);
     return cuda_stand_in_shuffle(mask, x, first + (from & (width - 1)));
 }
-template <class T> T __shfl_up_sync(unsigned mask, T x, unsigned delta, int width = 32) {
-    int lane = (int)cuda_stand_in_lane(), first = lane & ~(width - 1), from = lane - (int)delta;
-    return cuda_stand_in_shuffle(mask, x, from < first ? lane : from);
-}
-template <class T> T __shfl_down_sync(unsigned mask, T x, unsigned delta, int width = 32) {
-    int lane = (int)cuda_stand_in_lane(), last = lane | (width - 1), from = lane + (int)delta;
-    return cuda_stand_in_shuffle(mask, x, from > last ? lane : from);
-}
 template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 32) {
     int lane = (int)cuda_stand_in_lane(), last = lane | (width - 1), from = lane ^ bits;
     return cuda_stand_in_shuffle(mask, x, from > last ? lane : from);
@@ -87,29 +76,12 @@ template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 3
 // --------
 // atomics: the value before
 
-template <class T> T cuda_stand_in_add(T *p, T x) {
-    T old = *p;
-    *p = old + x;
-    return old;
-}
-template <class T> T cuda_stand_in_max(T *p, T x) {
-    T old = *p;
-    *p = old > x ? old : x;
-    return old;
-}
-inline int atomicAdd(int *p, int x) { return cuda_stand_in_add(p, x); }
-inline unsigned atomicAdd(unsigned *p, unsigned x) { return cuda_stand_in_add(p, x); }
-inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x) {
-    return cuda_stand_in_add(p, x);
-}
 inline unsigned atomicInc(unsigned *p, unsigned most) {
     unsigned old = *p;
     *p = old >= most ? 0 : old + 1;
     return old;
 }
 inline void __threadfence() {}
-inline int atomicMax(int *p, int x) { return cuda_stand_in_max(p, x); }
-inline unsigned atomicMax(unsigned *p, unsigned x) { return cuda_stand_in_max(p, x); }
 
 // --------
 // arithmetic; build with -ffp-contract=off, or the compiler may fuse what these keep apart
@@ -124,20 +96,7 @@ inline float __uint_as_float(unsigned u) {
     memcpy(&x, &u, 4);
     return x;
 }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dmul_rn(double a, double b) { return a * b; }
-inline float cuda_stand_in_expf(float x) {
-    return expf(x);
-}  // by macros: C libraries have functions of these names
-#define __expf cuda_stand_in_expf
-inline float cuda_stand_in_rsqrtf(float x) { return 1.0f / sqrtf(x); }
-#define rsqrtf cuda_stand_in_rsqrtf
-template <class T> T __ldg(const T *p) { return *p; }
 
 // --------
 // launching

@@ -2,7 +2,6 @@
 // through rings of bytes in a file that all ranks have mapped. Any call that looks at a stream's progress
 // moves the bytes that can move.
 #include "stand_in.h"
-#ifdef CUDA_STAND_IN_QUEUE_WHEN
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -26,7 +25,7 @@
 namespace {
 
 enum { MAX_RANKS = 8, RING = 1 << 16, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
-enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
+enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER };
 
 struct Ring {
     std::atomic<uint64_t> written, read;
@@ -68,7 +67,7 @@ struct Operation {
 using OperationPtr = std::shared_ptr<Operation>;
 
 struct Communicator {
-    int rank, ranks, splits = 0, device = 0;
+    int rank, ranks, device = 0;
     bool blocking;
     std::string path;
     Shared *shared = nullptr;
@@ -560,22 +559,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     return join(comm, id.internal, ranks, rank, !config || config->blocking != 0);
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank) {
-    return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
-}
-
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part, ncclConfig_t *config) {
-    CommunicatorPtr c = find(comm);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
-    if (color || key != c->rank) {
-        return refuse(ncclInvalidUsage, "the stand-in splits into one part, in the order of ranks");
-    }
-    bool blocking = config && config->blocking != NCCL_CONFIG_UNDEF_INT ? config->blocking : c->blocking;
-    return join(part, c->path + "." + std::to_string(c->splits++), c->ranks, c->rank, blocking);
-}
-
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
     if (!c) {
@@ -824,29 +807,6 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
     });
 }
 
-ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
-    size_t bytes = count * size_of(type);
-    return operation(comm, stream, [&](Communicator &c, Operation &op) {
-        bool is_root = c.rank == root;
-        ncclResult_t rc = check(c, root, { { is_root ? from : to, bytes }, { to, bytes } });
-        if (rc) {
-            return rc;
-        }
-        for (int r = 0; r < c.ranks; r++) {
-            if (is_root && r != root) {
-                add(op, true, r, BROADCAST, type, from, bytes);
-            }
-        }
-        if (is_root) {
-            op.then.push_back([=] { memmove(to, from, bytes); });
-        } else {
-            add(op, false, root, BROADCAST, type, to, bytes);
-        }
-        return ncclSuccess;
-    });
-}
-
 long nccl_stand_in_groups(void) { return groups; }
 
 long nccl_stand_in_aborts(void) { return aborts; }
@@ -861,4 +821,3 @@ size_t nccl_stand_in_registered(void) {
     }
     return sum;
 }
-#endif

@@ -49,7 +49,6 @@ struct Device {
     std::map<size_t, size_t> free_pieces;  // offset in the device's part of the arena: size
     size_t used = 0;
     StreamPtr default_stream;
-    bool link_busy[2] = {};  // to the device, to the host
 };
 
 enum Mode { EAGER, LAZY, RIVAL, LAG };
@@ -62,7 +61,6 @@ struct State {
     int card[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES chooses
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
-    double link_ms_per_byte = 0;  // of a copy between host and device
     std::string fail_call;
     long fail_at = 0;
     // memory
@@ -153,8 +151,6 @@ void read_settings(State &s) {
     s.blocks = (int)number("STAND_IN_BLOCKS", 2);
     s.protect = number("CUDA_STAND_IN_PROTECT", 1);
     s.print_counts = number("CUDA_STAND_IN_COUNT", 0);
-    long link = number("CUDA_STAND_IN_LINK", 0);
-    s.link_ms_per_byte = link ? 1e3 / ((double)link * 1e6) : 0;
     s.fail_call.clear();
     const char *fail = getenv("CUDA_STAND_IN_FAIL"), *colon = fail ? strchr(fail, ':') : nullptr;
     if (fail && *fail) {
@@ -462,33 +458,6 @@ void give_piece(Device &device, size_t offset, size_t size) {
     }
 }
 
-// The copy takes its time from when its stream has come to it and its direction of the link is free. Other
-// streams, and the thread that queued it, go on meanwhile.
-void push_copy(State &s, CUstream_st &stream, bool to_host, size_t count, std::function<void()> work) {
-    if (!s.link_ms_per_byte) {
-        push_work(s, stream, std::move(work));
-        return;
-    }
-    bool *busy = &s.device[stream.device].link_busy[to_host];
-    auto begun = std::make_shared<double>(0);
-    Operation op;
-    op.ready = [=, &s] {
-        if (!*begun && *busy) {
-            return false;
-        }
-        if (!*begun) {
-            *begun = now_ms();
-        }
-        *busy = true;
-        return now_ms() - *begun >= s.link_ms_per_byte * (double)count;
-    };
-    op.work = [=] {
-        work();
-        *busy = false;
-    };
-    push(s, stream, std::move(op));
-}
-
 cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyKind kind, cudaStream_t handle,
                  bool async) {
     StreamPtr stream = stream_of(s, handle);
@@ -515,14 +484,10 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
     if (actual == cudaMemcpyHostToDevice && async && !src_inside) {
         // Pageable memory is staged before the call returns.
         auto staged = std::make_shared<std::string>((const char *)src, count);
-        push_copy(s, *stream, false, count, [=] { memcpy(dst, staged->data(), count); });
+        push_work(s, *stream, [=] { memcpy(dst, staged->data(), count); });
         return cudaSuccess;
     }
-    if (to_device == from_device) {
-        push_work(s, *stream, [=] { memcpy(dst, src, count); });
-    } else {
-        push_copy(s, *stream, from_device, count, [=] { memcpy(dst, src, count); });
-    }
+    push_work(s, *stream, [=] { memcpy(dst, src, count); });
     bool pageable = (!to_device && !dst_inside) || actual == cudaMemcpyHostToHost;
     if (actual != cudaMemcpyDeviceToDevice && (!async || pageable)) {
         wait(s, *stream, stream->queued);
@@ -702,11 +667,6 @@ cudaError_t cudaDriverGetVersion(int *version) {
         false);
 }
 
-cudaError_t cudaRuntimeGetVersion(int *version) {
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
 // --------
 // errors
 
@@ -715,8 +675,6 @@ cudaError_t cudaGetLastError(void) {
     last_error = cudaSuccess;
     return rc;
 }
-
-cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
 namespace {
 struct ErrorText {
@@ -1131,6 +1089,3 @@ int nvtxRangePop(void) {
     }
     return --nvtx_depth;
 }
-
-void nvtxMarkA(const char *) {}
-void nvtxNameOsThreadA(uint32_t, const char *) {}

@@ -31,9 +31,6 @@
 //                                refused when they should run
 //   CUDA_STAND_IN_FASTEST=k[:ms] work takes a time that only events show: products take 10 ms by algorithm k,
 //                                longer by the others, and ms more with an epilogue; kernels take 5 ms
-//   CUDA_STAND_IN_LINK=n         a copy between host and device takes the time that n MB/s need; one copy of
-//   each
-//                                direction runs at a time, and others work meanwhile; default: no time
 //   CUDA_STAND_IN_CUBLASLT=n     cuBLASLt's version, default 130100
 //   CUDA_STAND_IN_COUNT=1        counts are printed to stderr at exit
 #ifndef CUDA_STAND_IN_H
@@ -69,7 +66,6 @@ void cuda_stand_in_takes(double ms);
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work);
 // The same for work that needs another process: its stream waits until ready() returns true. Calls that wait
 // or query ask it now and then. The threads that call CUDA functions go on meanwhile.
-#define CUDA_STAND_IN_QUEUE_WHEN
 cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready,
                                      std::function<void()> work);
 // Queues a kernel; body runs one thread. `kernel` is its address, for messages.

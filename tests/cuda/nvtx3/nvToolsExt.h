@@ -7,8 +7,6 @@ extern "C" {
 #endif
 int nvtxRangePushA(const char *message);  // the depth before, from 0
 int nvtxRangePop(void);                   // the depth after
-void nvtxMarkA(const char *message);
-void nvtxNameOsThreadA(uint32_t thread, const char *name);
 #ifdef __cplusplus
 }
 #endif
