@@ -56,24 +56,9 @@ enum {
     MAX_RANKS = 9
 };
 
-static void for_all_layouts(void (*check)(const model *m, const layout *l, int64_t size)) {
-    for (const model *m = models; m < models + MODELS; m++)
-        for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
-            for (int s = 0; s < SIZES; s++) {
-                layout l;
-                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units,
-                                             m->n_units),
-                                 0);
-                assert_int_equal(l.ranks, ranks);
-                check(m, &l, bucket_sizes[s]);
-                layout_free(&l);
-            }
-}
-
 // Each element of a unit is either cleared or belongs to a tensor that backward writes, never both.
 // Neighbours are cleared together.
-static void check_cleared(const model *m, const layout *l, int64_t size) {
-    (void)size;
+static void check_cleared(const model *m, const layout *l) {
     int next = 0;
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
         char *times = calloc(1, u->padded);
@@ -98,8 +83,7 @@ static void check_cleared(const model *m, const layout *l, int64_t size) {
 
 // -------- places
 
-static void check_places(const model *m, const layout *l, int64_t size) {
-    (void)size;
+static void check_places(const model *m, const layout *l) {
     int places = 0;
     for (int t = 0; t < m->n_tensors; t++)
         for (int layer = 0; layer < m->tensors[t].layers; layer++, places++) {
@@ -123,9 +107,7 @@ static void check_places(const model *m, const layout *l, int64_t size) {
     assert_null(layout_find(l, m->n_tensors, 0));
 }
 
-static void check_no_overlap(const model *m, const layout *l, int64_t size) {
-    (void)m;
-    (void)size;
+static void check_no_overlap(const layout *l) {
     for (int u = 0; u < l->n_units; u++) {
         const layout_place *first = &l->places[l->units[u].first_place];
         for (int i = 0; i < l->units[u].n_places; i++)
@@ -138,8 +120,7 @@ static void check_no_overlap(const model *m, const layout *l, int64_t size) {
 
 // -------- shards
 
-static void check_shards(const model *m, const layout *l, int64_t size) {
-    (void)size;
+static void check_shards(const model *m, const layout *l) {
     int64_t elems = 0, flat = 0, shards = 0, largest = 0;
     for (int i = 0; i < l->n_units; i++) {
         const layout_unit *u = &l->units[i];
@@ -182,9 +163,7 @@ static void check_ranges(const layout_unit *u, int ranks, int64_t begin, int64_t
     assert_int_equal(at, begin + count);
 }
 
-static void check_intersections(const model *m, const layout *l, int64_t size) {
-    (void)m;
-    (void)size;
+static void check_intersections(const layout *l) {
     for (int i = 0; i < l->n_units; i++) {
         const layout_unit *u = &l->units[i];
         check_ranges(u, l->ranks, 0, u->padded);
@@ -200,8 +179,7 @@ static void check_intersections(const model *m, const layout *l, int64_t size) {
 
 // -------- buckets
 
-static void check_buckets(const model *m, const layout *l, int64_t size) {
-    (void)m;
+static void check_buckets(const layout *l, int64_t size) {
     int64_t wanted = size ? size : l->largest_single, largest = 0, filled = 0;
     int bucket = -1, single = 0, buckets = 0;
     for (int i = l->n_units - 1; i >= 0; i--) {
@@ -246,10 +224,40 @@ static void check_bucket_counts(const model *m, const layout *l, int64_t size) {
     if (size == INT64_MAX) assert_int_equal(l->n_buckets, shared + (shared < m->n_units));
 }
 
+static void test_layouts(void **state) {
+    (void)state;
+    for (const model *m = models; m < models + MODELS; m++)
+        for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
+            for (int s = 0; s < SIZES; s++) {
+                layout l;
+                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units,
+                                             m->n_units),
+                                 0);
+                assert_int_equal(l.ranks, ranks);
+                check_places(m, &l);
+                check_no_overlap(&l);
+                check_cleared(m, &l);
+                check_shards(m, &l);
+                check_intersections(&l);
+                check_buckets(&l, bucket_sizes[s]);
+                check_bucket_counts(m, &l, bucket_sizes[s]);
+                layout_free(&l);
+            }
+}
+
 // -------- bad tables
+
+// A table of tensor w and unit u, both right, and of a second tensor or unit; or of this tensor alone
+#define W(layers) \
+    { "w", 1, { 8 }, layers, 0, 0, 0 }
+#define U \
+    { "u", 1, 1, 0 }
+#define SECOND(...) { W(1), __VA_ARGS__ }, 2
+#define ALONE(...) { __VA_ARGS__ }, 1
 
 static void test_refused(void **state) {
     (void)state;
+    // clang-format off
     static const struct {
         const char *names;
         zero_tensor tensors[2];
@@ -257,67 +265,28 @@ static void test_refused(void **state) {
         zero_unit units[2];
         int n_units;
     } bad[] = {
-        { "at least one tensor", { { "w", 1, { 8 }, 1, 0, 0, 0 } }, 0, { { "u", 1, 1, 0 } }, 1 },
-        { "at least one tensor", { { "w", 1, { 8 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 0 },
-        { "tensor 1 (no name)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { NULL, 1, { 8 }, 1, 0, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 } },
-          1 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 0 }, 1, 0, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 } },
-          1 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { -4 }, 1, 0, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 } },
-          1 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, 0, 0, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 } },
-          1 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, 1, -1, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 } },
-          1 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, 1, 1, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 } },
-          1 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 2, 0, 0, 0 }, { "wide", 1, { 8 }, 2, 1, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
-          2 },
-        { "(wide)",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 }, { "wide", 1, { 8 }, INT32_MAX, 1, 0, 0 } },
-          2,
-          { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
-          2 },
-        { "tensor 0 (w)", { { "w", 0, { 8 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
-        { "tensor 0 (w)", { { "w", 2, { 8, 0 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
-        { "tensor 0 (w)", { { "w", 5, { 8, 1, 1, 1 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
-        { "tensor 0 (w)", { { "w", 2, { 1LL << 40, 1LL << 40 }, 1, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 } }, 1 },
-        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 1, -1 } }, 2 },
-        { "unit 1 (no name)",
-          { { "w", 1, { 8 }, 2, 0, 0, 0 } },
-          1,
-          { { "u", 1, 1, 0 }, { NULL, 1, 1, 0 } },
-          2 },
-        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 0, 1, 0 } }, 2 },
-        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 0, 0 } }, 2 },
-        { "unit 1 (v)", { { "w", 1, { 8 }, 2, 0, 0, 0 } }, 1, { { "u", 1, 1, 0 }, { "v", 1, 2, 3 } }, 2 },
-        { "unit 1 (v) has no",
-          { { "w", 1, { 8 }, 1, 0, 0, 0 } },
-          1,
-          { { "u", 1, 1, 0 }, { "v", 1, 1, 0 } },
-          2 },
+        { "at least one tensor", { W(1) }, 0, { U }, 1 },
+        { "at least one tensor", { W(1) }, 1, { U }, 0 },
+        { "tensor 1 (no name)", SECOND({ NULL, 1, { 8 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "(wide)", SECOND({ "wide", 1, { 0 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "(wide)", SECOND({ "wide", 1, { -4 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "(wide)", SECOND({ "wide", 1, { 8 }, 0, 0, 0, 0 }), { U }, 1 },
+        { "(wide)", SECOND({ "wide", 1, { 8 }, 1, -1, 0, 0 }), { U }, 1 },
+        { "(wide)", SECOND({ "wide", 1, { 8 }, 1, 1, 0, 0 }), { U }, 1 },
+        { "(wide)", { W(2), { "wide", 1, { 8 }, 2, 1, 0, 0 } }, 2, { U, { "v", 1, 1, 0 } }, 2 },
+        { "(wide)", SECOND({ "wide", 1, { 8 }, INT32_MAX, 1, 0, 0 }), { U, { "v", 1, 1, 0 } }, 2 },
+        { "tensor 0 (w)", ALONE({ "w", 0, { 8 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "tensor 0 (w)", ALONE({ "w", 2, { 8, 0 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "tensor 0 (w)", ALONE({ "w", 5, { 8, 1, 1, 1 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "tensor 0 (w)", ALONE({ "w", 2, { 1LL << 40, 1LL << 40 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "unit 1 (no name)", ALONE(W(2)), { U, { NULL, 1, 1, 0 } }, 2 },
+        { "unit 1 (v)", ALONE(W(2)), { U, { "v", 1, 1, -1 } }, 2 },
+        { "unit 1 (v)", ALONE(W(2)), { U, { "v", 0, 1, 0 } }, 2 },
+        { "unit 1 (v)", ALONE(W(2)), { U, { "v", 1, 0, 0 } }, 2 },
+        { "unit 1 (v)", ALONE(W(2)), { U, { "v", 1, 2, 3 } }, 2 },
+        { "unit 1 (v) has no", ALONE(W(1)), { U, { "v", 1, 1, 0 } }, 2 },
     };
+    // clang-format on
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         layout l;
         assert_int_equal(layout_init(&l, 2, 0, bad[i].tensors, bad[i].n_tensors, bad[i].units,
@@ -341,41 +310,10 @@ static void test_names_are_copied(void **state) {
     layout_free(&l);
 }
 
-static void test_places(void **state) {
-    (void)state;
-    for_all_layouts(check_places);
-}
-static void test_cleared(void **state) {
-    (void)state;
-    for_all_layouts(check_cleared);
-}
-static void test_no_overlap(void **state) {
-    (void)state;
-    for_all_layouts(check_no_overlap);
-}
-static void test_shards(void **state) {
-    (void)state;
-    for_all_layouts(check_shards);
-}
-static void test_intersections(void **state) {
-    (void)state;
-    for_all_layouts(check_intersections);
-}
-static void test_buckets(void **state) {
-    (void)state;
-    for_all_layouts(check_buckets);
-}
-static void test_bucket_counts(void **state) {
-    (void)state;
-    for_all_layouts(check_bucket_counts);
-}
-
 int main(void) {
     const struct CMUnitTest layout_tests[] = {
-        cmocka_unit_test(test_places),           cmocka_unit_test(test_cleared),
-        cmocka_unit_test(test_no_overlap),       cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_intersections),    cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_bucket_counts),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_names_are_copied),
     };
     return cmocka_run_group_tests(layout_tests, NULL, NULL) != 0;
