@@ -56,21 +56,6 @@ static int speaker(void) {
     return sscanf(text, "rank %d speaks\n%c", &rank, &more) == 1 && strchr(text, '\n') ? rank : -1;
 }
 
-typedef struct {
-    int ranks, who, seed;
-    double timeout_s;
-} plan;
-
-static int open_net(net *c, int rank, const plan *p) {
-    rendezvous_settings s = { .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10 };
-    *c = (net){ .timeout_s = p->timeout_s };
-    return net_open_tcp(c, &s);
-}
-
-static void run(plan *p, void (*body)(int, void *), double limit) {
-    for (int i = 0; i < p->ranks; i++) start_child(i, body, p);
-    assert_int_equal(end_children(p->ranks, limit), 0);
-}
 static void all_well(int n) {
     for (int i = 0; i < n; i++) {
         if (o[i].rc || o[i].value || statuses[i])
@@ -134,120 +119,134 @@ static int try_exchange(net *c, buffers *b, exchange_kind x, int root, size_t by
     return wrong;
 }
 
-static void all_sizes(int rank, void *ctx) {
-    static const size_t sizes[] = { 0, 1, 4096, 65537, MOST_BYTES };
-    const plan *p = ctx;
+// A rank's connections and buffers
+typedef struct here here;
+typedef struct {
+    int (*body)(here *h);  // returns the rank's rc
+    int ranks, who, seed;
+    double timeout_s, silence_s;
+} plan;
+struct here {
     net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p), round = 0, wrong = 0;
-    wrong += c.rank != rank || c.ranks != p->ranks || c.node_rank != rank || c.ranks_on_node != p->ranks ||
-             !c.on_one_node;
+    buffers b;
+    int rank, in_order;  // in_order: the job does
+    const plan *p;
+};
+
+static void one_rank(int rank, void *ctx) {
+    const plan *p = ctx;
+    rendezvous_settings s = {
+        .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .silence_s = p->silence_s
+    };
+    here h = { .c = { .timeout_s = p->timeout_s }, .b = new_buffers(p->ranks), .rank = rank, .p = p };
+    int rc = net_open_tcp(&h.c, &s);
+    o[rank].rc = rc ? rc : p->body(&h);
+    net_close(&h.c, h.in_order);
+    free_buffers(&h.b, p->ranks);
+}
+static void start(plan *p) {
+    for (int i = 0; i < p->ranks; i++) start_child(i, one_rank, p);
+}
+static void run(plan *p, double limit) {
+    start(p);
+    assert_int_equal(end_children(p->ranks, limit), 0);
+}
+static int barrier(here *h) {
+    return net_exchange(&h->c, EXCHANGE_BARRIER, unit_7, 0, h->b.send, h->b.receive, 0);
+}
+
+static int all_sizes(here *h) {
+    static const size_t sizes[] = { 0, 1, 4096, 65537, MOST_BYTES };
+    net *c = &h->c;
+    int rc = 0, round = 0, wrong = 0, n = h->p->ranks, rank = h->rank;
+    wrong += c->rank != rank || c->ranks != n || c->node_rank != rank || c->ranks_on_node != n ||
+             !c->on_one_node;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes && !rc; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
             if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // the ranks are late in turn
             size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
-            wrong += try_exchange(&c, &b, (exchange_kind)x, round % p->ranks, bytes, round, &rc);
+            wrong += try_exchange(c, &h->b, (exchange_kind)x, round % n, bytes, round, &rc);
             round++;
         }
     char text[40] = "";
     if (rank == 0) strcpy(text, "rank 0 says so");
-    if (!rc) rc = net_broadcast(&c, 0, text, sizeof text);
+    if (!rc) rc = net_broadcast(c, 0, text, sizeof text);
     wrong += strcmp(text, "rank 0 says so") != 0;
-    wrong += net_least(&c, 1) != 1;
-    wrong += net_least(&c, rank != p->ranks - 1) != 0;
-    wrong += net_least(&c, (rank + 2) % p->ranks + 5) != 5;
-    wrong += failure_lost(&c, "") != -1;
+    wrong += net_least(c, 1) != 1;
+    wrong += net_least(c, rank != n - 1) != 0;
+    wrong += net_least(c, (rank + 2) % n + 5) != 5;
+    wrong += failure_lost(c, "") != -1;
     if (rank % 2) {  // by then the others have ended in good order
         nap(0.05);
-        wrong += failure_lost(&c, "") != -1;
+        wrong += failure_lost(c, "") != -1;
     }
-    net_close(&c, 1);
-    free_buffers(&b, p->ranks);
-    o[rank].rc = rc;
+    h->in_order = 1;
     o[rank].value = wrong;
+    return rc;
 }
 static void contents(void **state) {
     (void)state;
     for (int n = 1; n <= 5; n++) {
         fresh(NULL);
-        plan p = { .ranks = n, .timeout_s = 20 };
-        run(&p, all_sizes, 30);
+        plan p = { all_sizes, .ranks = n, .timeout_s = 20 };
+        run(&p, 30);
         all_well(n);
     }
 }
 
 // Rank 0 sends and ends; rank 1 looks at it only later.
-static void slow_reader(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p), other = 0;
+static int slow_reader(here *h) {
+    int rc = 0, other = 0, *wrong = &o[h->rank].value;
     for (int round = 0; round < 5 && !rc; round++) {
-        if (rank) nap(0.05);
-        o[rank].value += try_exchange(&c, &b, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
+        if (h->rank) nap(0.05);
+        *wrong += try_exchange(&h->c, &h->b, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
     }
-    if (rank && !rc) {  // and one more call is an error
+    if (h->rank && !rc) {  // and one more call is an error
         nap(0.05);
-        if (!try_exchange(&c, &b, EXCHANGE_BARRIER, 0, 0, 0, &other))
-            o[rank].value += strstr(zero_last_error(), "rank 0 (host") == NULL ||
-                             strstr(zero_last_error(), "has ended in order") == NULL ||
-                             strstr(zero_last_error(), "while rank 1 (host") == NULL ||
-                             strstr(zero_last_error(), "waited for it in a barrier") == NULL;
-        o[rank].value += other != ZERO_ERR_COMM;
+        other = barrier(h);
+        *wrong += other != ZERO_ERR_COMM || strstr(zero_last_error(), "rank 0 (host") == NULL ||
+                  strstr(zero_last_error(), "has ended in order") == NULL ||
+                  strstr(zero_last_error(), "while rank 1 (host") == NULL ||
+                  strstr(zero_last_error(), "waited for it in a barrier") == NULL;
     }
-    net_close(&c, !other);
-    free_buffers(&b, p->ranks);
-    o[rank].rc = rc;
+    h->in_order = !other;
+    return rc;
 }
 static void orderly_end(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 5 };
-    run(&p, slow_reader, 10);
+    plan p = { slow_reader, .ranks = 2, .timeout_s = 5 };
+    run(&p, 10);
     all_well(2);
 }
 
 // Rank 1 comes after the time at which a silent host is given up, and its socket has no room for rank 0's
 // bytes: it counts as late, not as gone.
-static void come_late(int rank, void *ctx) {
-    const plan *p = ctx;
-    rendezvous_settings s = {
-        .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .silence_s = 1
-    };
-    net c = { .timeout_s = p->timeout_s };
-    buffers b = new_buffers(p->ranks);
-    int rc = net_open_tcp(&c, &s);
-    if (rank) nap(3);
-    if (!rc) o[rank].value = try_exchange(&c, &b, EXCHANGE_GATHER, 0, MOST_BYTES, 1, &rc);
-    if (rc) snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
-    net_close(&c, !rc);
-    free_buffers(&b, p->ranks);
-    o[rank].rc = rc;
+static int come_late(here *h) {
+    int rc = 0;
+    if (h->rank) nap(3);
+    o[h->rank].value = try_exchange(&h->c, &h->b, EXCHANGE_GATHER, 0, MOST_BYTES, 1, &rc);
+    h->in_order = !rc;
+    return rc;
 }
 static void late_is_not_gone(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 20 };
-    run(&p, come_late, 10);
+    plan p = { come_late, .ranks = 2, .timeout_s = 20, .silence_s = 1 };
+    run(&p, 10);
     all_well(2);
 }
 
-static void different_calls(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p);
-    if (!rc)
-        try_exchange(&c, &b, rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0,
-                     rank == 2 && p->who ? 900000 : 1000, 1, &rc);
-    net_close(&c, 0);
-    free_buffers(&b, p->ranks);
-    o[rank].rc = rc;
+static int different_calls(here *h) {
+    int rc;
+    try_exchange(&h->c, &h->b, h->rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0,
+                 h->rank == 2 && h->p->who ? 900000 : 1000, 1, &rc);
+    return rc;
 }
 static void disagreement(void **state) {
     (void)state;
     for (int who = 0; who < 2; who++) {
         fresh(NULL);
-        plan p = { .ranks = 3, .who = who, .timeout_s = 5 };
-        run(&p, different_calls, 10);
+        plan p = { different_calls, .ranks = 3, .who = who, .timeout_s = 5 };
+        run(&p, 10);
         for (int r = 0; r < 3; r++) says(r, "are in different collectives");
     }
 }
@@ -255,29 +254,19 @@ static void disagreement(void **state) {
 // -------- failures
 
 // Exchanges of any size until one fails, as a training run does.
-static int exchange_until_failure(net *c, buffers *b, unsigned seed) {
+static int train(here *h) {
     int rc = 0;
+    unsigned seed = (unsigned)h->p->seed;
+    for (int r = 0; r < h->p->ranks; r++) memset(h->b.send[r], h->rank, MOST_BYTES);
     for (int round = 0; !rc; round++) {
         seed = seed * 1664525u + 1013904223u;
-        int x = (seed >> 24) % 4, root = (int)((seed >> 16) % (unsigned)c->ranks);
+        int x = (seed >> 24) % 4, root = (int)((seed >> 16) % (unsigned)h->p->ranks);
         size_t bytes = x == EXCHANGE_BARRIER ? 0 : (seed >> 8) % (seed % 5 ? 20000u : 600000u);
-        rc = net_exchange(c, (exchange_kind)x, unit_7, root, b->send, b->receive, bytes);
-        if (c->rank == 0 && round == 3) *ready = now();
+        rc = net_exchange(&h->c, (exchange_kind)x, unit_7, root, h->b.send, h->b.receive, bytes);
+        if (h->rank == 0 && round == 3) *ready = now();
     }
+    o[h->rank].seconds = now() - *event;
     return rc;
-}
-static void train(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p);
-    for (int r = 0; r < p->ranks; r++) memset(b.send[r], rank, MOST_BYTES);
-    if (!rc) rc = exchange_until_failure(&c, &b, (unsigned)p->seed);
-    o[rank].seconds = now() - *event;
-    o[rank].rc = rc;
-    if (rc) snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
-    net_close(&c, 0);
-    free_buffers(&b, p->ranks);
 }
 static void wait_ready(void) {
     for (double until = now() + 10; !*ready && now() < until;) nap(1e-3);
@@ -289,9 +278,9 @@ static void killed_at_any_moment(void **state) {
     for (int round = 0; round < 30; round++) {
         char words[40];
         fresh(NULL);
-        plan p = { .ranks = 2 + round % 4, .seed = round, .timeout_s = 20 };
+        plan p = { train, .ranks = 2 + round % 4, .seed = round, .timeout_s = 20 };
         p.who = (round * 7 + 3) % p.ranks;
-        for (int i = 0; i < p.ranks; i++) start_child(i, train, &p);
+        start(&p);
         wait_ready();
         nap((round * 7919 % 1000) * 50e-6);
         *event = now();
@@ -314,8 +303,8 @@ static void killed_at_any_moment(void **state) {
 
 static void stopped(void **state) {
     (void)state;
-    plan p = { .ranks = 4, .who = 2, .seed = 5, .timeout_s = 0.6 };
-    for (int i = 0; i < p.ranks; i++) start_child(i, train, &p);
+    plan p = { train, .ranks = 4, .who = 2, .seed = 5, .timeout_s = 0.6 };
+    start(&p);
     wait_ready();
     kill(children[p.who], SIGSTOP);
     *event = now();
@@ -332,31 +321,24 @@ static void stopped(void **state) {
 }
 
 // Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Rank 1 hears of it from rank 0 first.
-static void end_it(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p);
-    if (!rc) rc = net_exchange(&c, EXCHANGE_BARRIER, unit_7, 0, b.send, b.receive, 0);
-    if (rank == 2 && !rc) {
+static int end_it(here *h) {
+    int rc = barrier(h);
+    if (h->rank == 2 && !rc) {
         nap(0.1);
         *event = now();
         zero_fail(ZERO_ERR_IO, "the disk of rank 2 is full");
-        end_job(&c, 7);
+        end_job(&h->c, 7);
     }
-    if (rank == 1) nap(0.5);
-    if (!rc) rc = net_exchange(&c, EXCHANGE_ROOT, unit_7, 2, b.send, b.receive, MOST_BYTES);
-    o[rank].rc = rc;
-    o[rank].seconds = now() - *event;
-    o[rank].value = failure_lost(&c, "");
-    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
-    net_close(&c, 0);
-    free_buffers(&b, p->ranks);
+    if (h->rank == 1) nap(0.5);
+    if (!rc) rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 2, h->b.send, h->b.receive, MOST_BYTES);
+    o[h->rank].seconds = now() - *event;
+    o[h->rank].value = failure_lost(&h->c, "");
+    return rc;
 }
 static void ended_by_one(void **state) {
     (void)state;
-    plan p = { .ranks = 3, .timeout_s = 10 };
-    run(&p, end_it, 10);
+    plan p = { end_it, .ranks = 3, .timeout_s = 10 };
+    run(&p, 10);
     assert_int_equal(statuses[2], 7);
     for (int r = 0; r < 2; r++) {
         says(r, "rank 2 ended the job: the disk of rank 2 is full");
@@ -367,49 +349,39 @@ static void ended_by_one(void **state) {
 
 // Rank 1 gives up in the middle of a message that rank 0 has not begun to read. Rank 0 must not take what
 // follows for data.
-static void half_a_message(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
+static int half_a_message(here *h) {
     enum { BIG = 24 << 20 };
     char *big = malloc(BIG), *in = malloc(BIG), *const send[2] = { big, big }, *const receive[2] = { in, in };
-    int rc = open_net(&c, rank, p);
     if (!big || !in) abort();
     memset(big, 1, BIG);
-    if (rank == 0)
+    if (h->rank == 0)
         nap(0.7);
     else
-        c.timeout_s = 0.3;
-    if (!rc) rc = net_exchange(&c, EXCHANGE_GATHER, unit_7, 0, send, receive, BIG);
-    o[rank].rc = rc;
-    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
-    net_close(&c, 0);
+        h->c.timeout_s = 0.3;
+    int rc = net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, send, receive, BIG);
     free(big);
     free(in);
-    free_buffers(&b, p->ranks);
+    return rc;
 }
 static void ended_in_a_message(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 10 };
-    run(&p, half_a_message, 10);
+    plan p = { half_a_message, .ranks = 2, .timeout_s = 10 };
+    run(&p, 10);
     says(0, "rank 1 ended the job: rank 1 (host");
     says(0, "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
     says(1, "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
 }
 
 // All ranks fail at once because rank 3 is stopped, and one of them reports it.
-static void one_speaks(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p);
-    if (!rc) rc = exchange_until_failure(&c, &b, 3);
-    if (rc) end_job(&c, 9);
+static int one_speaks(here *h) {
+    int rc = train(h);
+    end_job(&h->c, 9);
+    return rc;
 }
 static void told_once(void **state) {
     (void)state;
-    plan p = { .ranks = 4, .who = 3, .timeout_s = 0.5 };
-    for (int i = 0; i < p.ranks; i++) start_child(i, one_speaks, &p);
+    plan p = { one_speaks, .ranks = 4, .who = 3, .seed = 3, .timeout_s = 0.5 };
+    start(&p);
     wait_ready();
     kill(children[p.who], SIGSTOP);
     pid_t last = children[p.who];
@@ -421,13 +393,22 @@ static void told_once(void **state) {
     assert_true(speaker() >= 0 && speaker() < 3);
 }
 
+static int create(zero **z, int rank, const plan *p, const char *at, const char *file, double timeout_s) {
+    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
+    zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
+    zero_config config = zero_defaults();
+    config.start.server = at;
+    config.start.file = file;
+    config.start.rank = rank;
+    config.start.ranks = p->ranks;
+    config.comm.timeout_s = timeout_s;
+    return zero_create(z, &config, &tensor, 1, &unit, 1);
+}
+
 // A rank dies in the middle of zero_create, when there is no plugin yet to choose who reports it. The lowest
 // remaining rank reports it, the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
-    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
-    zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
-    zero_config config = zero_defaults();
     rendezvous_settings s = {
         .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .version = ZERO_VERSION
     };
@@ -437,12 +418,7 @@ static void create_with_one_gone(int rank, void *ctx) {
         if (net_open_tcp(&c, &s)) exit(3);
         kill(getpid(), p->seed);
     }
-    config.start.method = ZERO_START_TCP;
-    config.start.server = server;
-    config.start.rank = rank;
-    config.start.ranks = p->ranks;
-    config.comm.timeout_s = p->seed == SIGSTOP ? 1.5 : 10;
-    o[rank].rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
+    o[rank].rc = create(&z, rank, p, server, NULL, p->seed == SIGSTOP ? 1.5 : 10);
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
     if (!o[rank].rc) return;
     char sentence[32];
@@ -482,21 +458,11 @@ static void told_once_before_there_is_a_plugin(void **state) {
 // A program that sets its rank, and leaves the start to the plugin.
 static void create_by_itself(int rank, void *ctx) {
     const plan *p = ctx;
-    zero_tensor tensor = { .name = "w", .unit = 0, .layers = 1, .n_dims = 1, .dims = { 128 } };
-    zero_unit unit = { .name = "all", .forward_uses = 1, .backward_uses = 1 };
-    zero_config config = zero_defaults();
     char file[96];
     zero *z = NULL;
     snprintf(file, sizeof file, "/tmp/test_net.%s", server);
-    config.start.rank = rank;
-    config.start.ranks = p->ranks;
-    config.comm.timeout_s = 10;
-    if (p->who == 1) config.start.server = server;
-    if (p->who == 2) config.start.file = file;
-    int rc = zero_create(&z, &config, &tensor, 1, &unit, 1);
-    o[rank].rc = rc;
-    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
-    if (!rc) o[rank].value = zero_rank(z) != rank || zero_ranks(z) != p->ranks;
+    o[rank].rc = create(&z, rank, p, p->who == 1 ? server : NULL, p->who == 2 ? file : NULL, 10);
+    if (!o[rank].rc) o[rank].value = zero_rank(z) != rank || zero_ranks(z) != p->ranks;
     zero_destroy(z);
 }
 static void started_by_its_settings(void **state) {
@@ -504,7 +470,8 @@ static void started_by_its_settings(void **state) {
     for (int how = 0; how < 3; how++) {
         plan p = { .ranks = 2, .who = how };
         fresh(NULL);
-        run(&p, create_by_itself, 8);
+        for (int i = 0; i < p.ranks; i++) start_child(i, create_by_itself, &p);
+        assert_int_equal(end_children(p.ranks, 8), 0);
         if (how)
             all_well(2);
         else
@@ -525,58 +492,48 @@ static void *wait_in_vain(void *net) {
     o[0].value = net_least(net, 1);
     return NULL;
 }
-static void end_beside(int rank, void *ctx) {
-    net c;
-    int rc = open_net(&c, rank, ctx);
-    if (!rc && rank == 0) {
+static int end_beside(here *h) {
+    int rc = 0;
+    if (h->rank == 0) {
         pthread_t thread;
-        rc = pthread_create(&thread, NULL, wait_in_vain, &c);
+        rc = pthread_create(&thread, NULL, wait_in_vain, &h->c);
         nap(0.3);  // by now it is in the exchange
         double begin = now();
-        if (!rc) rc = failure_speaks(&c, 1) != 1;
+        if (!rc) rc = failure_speaks(&h->c, 1) != 1;
         o[0].seconds = now() - begin;
-        if (!rc) rc = pthread_join(thread, NULL);
-        net_close(&c, 0);
-    } else if (!rc) {
-        nap(1);
-        // What rank 0 sent before its end still arrives.
-        for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&c, 1);
-        snprintf(o[1].sentence, sizeof o[1].sentence, "%s", zero_last_error());
-        net_close(&c, 0);
+        return rc ? rc : pthread_join(thread, NULL);
     }
-    o[rank].rc = rc;
+    nap(1);
+    // What rank 0 sent before its end still arrives.
+    for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&h->c, 1);
+    return rc;
 }
 static void ended_beside_an_exchange(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 20 };
-    run(&p, end_beside, 10);
+    plan p = { end_beside, .ranks = 2, .timeout_s = 20 };
+    run(&p, 10);
     assert_int_equal(o[0].rc, 0);
     assert_true(o[0].value < 0);
     if (o[0].seconds > 1) fail_msg("the rank waited %g s for its other thread", o[0].seconds);
-    assert_true(o[1].rc < 0);
-    if (!strstr(o[1].sentence, "rank 0 ended the job")) fail_msg("\"%s\"", o[1].sentence);
+    says(1, "rank 0 ended the job");
 }
 
 // The END of the job lies behind messages that no rank waits for. A rank that fails meanwhile reads it and
 // stays silent.
-static void end_behind(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    buffers b = new_buffers(p->ranks);
-    int rc = open_net(&c, rank, p);
-    for (int i = 0; !rc && rank == 0 && i < 3; i++)
-        rc = net_exchange(&c, EXCHANGE_ROOT, unit_7, 0, b.send, b.receive, 1000);
-    o[rank].rc = rc;
-    if (rc) return;
-    if (rank == 0) end_job(&c, 7);
+static int end_behind(here *h) {
+    int rc = 0;
+    for (int i = 0; !rc && h->rank == 0 && i < 3; i++)
+        rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 0, h->b.send, h->b.receive, 1000);
+    if (rc) return rc;
+    if (h->rank == 0) end_job(&h->c, 7);
     nap(0.5);
-    end_job(&c, 9);
+    end_job(&h->c, 9);
+    return 0;
 }
 static void ended_behind_messages(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 10 };
-    for (int i = 0; i < p.ranks; i++) start_child(i, end_behind, &p);
-    assert_int_equal(end_children(p.ranks, 5), 0);
+    plan p = { end_behind, .ranks = 2, .timeout_s = 10 };
+    run(&p, 5);
     assert_int_equal(o[0].rc, 0);
     assert_int_equal(statuses[0], 7);
     if (statuses[1] != 7) fail_msg("rank 1 ended with status %d: it did not hear rank 0", statuses[1]);
@@ -584,38 +541,28 @@ static void ended_behind_messages(void **state) {
 
 // The receive buffer belongs to the caller again: a rank that fails by itself, while another is ahead, writes
 // nothing more into it.
-static void fail_behind(int rank, void *ctx) {
+static int fail_behind(here *h) {
     enum { FEW = 64, MANY = 200000 };
-    net c;
-    buffers b = new_buffers(2);
-    int rc = open_net(&c, rank, ctx);
-    if (!rc) rc = net_exchange(&c, EXCHANGE_GATHER, unit_7, 0, b.send, b.receive, FEW);
-    memset(b.receive[!rank], 0x55, MANY);
-    memset(b.send[!rank], 0x41, MANY);
-    o[rank].rc = rc;
-    if (rank == 0) {
-        o[0].rc = net_exchange(&c, EXCHANGE_GATHER, unit_7, 0, b.send, b.receive, MANY);
-        snprintf(o[0].sentence, sizeof o[0].sentence, "%s", zero_last_error());
-        net_close(&c, 0);
-        free_buffers(&b, 2);
-        return;
-    }
+    buffers *b = &h->b;
+    int rc = net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, b->send, b->receive, FEW);
+    memset(b->receive[!h->rank], 0x55, MANY);
+    memset(b->send[!h->rank], 0x41, MANY);
+    if (h->rank == 0) return net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, b->send, b->receive, MANY);
     nap(0.3);  // by now rank 0's bytes are here
     zero_fail(ZERO_ERR_MEMORY, "no memory for activations");
-    if (!rc && failure_speaks(&c, 3))
-        for (int i = 0; i < MANY; i++) o[1].value += b.receive[0][i] != 0x55;
+    o[1].rc = rc;
+    if (!rc && failure_speaks(&h->c, 3))
+        for (int i = 0; i < MANY; i++) o[1].value += b->receive[0][i] != 0x55;
     _exit(3);
 }
 static void failed_behind(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 10 };
-    for (int i = 0; i < p.ranks; i++) start_child(i, fail_behind, &p);
-    assert_int_equal(end_children(p.ranks, 8), 0);
+    plan p = { fail_behind, .ranks = 2, .timeout_s = 10 };
+    run(&p, 8);
     assert_int_equal(o[1].rc, 0);
     assert_int_equal(o[1].value, 0);
     assert_int_equal(statuses[1], 3);
-    if (!strstr(o[0].sentence, "rank 1 ended the job: no memory for activations"))
-        fail_msg("rank 0: %s", o[0].sentence);
+    says(0, "rank 1 ended the job: no memory for activations");
 }
 
 // Time in which a rank does not run does not count as time in which it could report.
@@ -623,52 +570,42 @@ static void pause_long(int signal) {
     (void)signal;
     nap(1.3);
 }
-static void say_slowly(int rank, void *ctx) {
-    net c;
-    int rc = open_net(&c, rank, ctx);
-    if (!rc) rc = net_least(&c, 5) == 5 ? 0 : -1;
-    if (rank == 1) {
+static int say_slowly(here *h) {
+    int rc = net_least(&h->c, 5) == 5 ? 0 : -1;
+    if (h->rank == 1) {
         struct itimerval timer = { .it_value = { 0, 100 } };
         signal(SIGALRM, pause_long);
         zero_fail(ZERO_ERR_IO, "the disk of rank 1 is full");
-        c.speaks = 1;  // as after a wait that took too long: it is this rank's turn to report
+        h->c.speaks = 1;  // as after a wait that took too long: it is this rank's turn to report
         if (rc || setitimer(ITIMER_REAL, &timer, NULL)) exit(4);
-        end_job(&c, 7);
+        end_job(&h->c, 7);
     }
-    if (!rc) rc = net_least(&c, 5);
-    o[rank].rc = rc;
-    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
-    net_close(&c, 0);
+    return rc ? rc : net_least(&h->c, 5);
 }
 static void said_slowly(void **state) {
     (void)state;
-    plan p = { .ranks = 2, .timeout_s = 10 };
-    for (int i = 0; i < p.ranks; i++) start_child(i, say_slowly, &p);
-    assert_int_equal(end_children(p.ranks, 8), 0);
+    plan p = { say_slowly, .ranks = 2, .timeout_s = 10 };
+    run(&p, 8);
     assert_int_equal(statuses[1], 7);
     says(0, "rank 1 ended the job: the disk of rank 1 is full");
 }
 
 // A rank that waits for no message, as with NCCL, asks the others.
-static void ask(int rank, void *ctx) {
-    const plan *p = ctx;
-    net c;
-    int rc = open_net(&c, rank, p), lost = -1;
-    if (!rc) rc = net_least(&c, 1) != 1;
-    if (!rc && rank == 0) *ready = now();
+static int ask(here *h) {
+    int rc = net_least(&h->c, 1) != 1, lost = -1;
+    if (!rc && h->rank == 0) *ready = now();
     for (double until = now() + 5; !rc && lost < 0 && now() < until;) {
-        lost = failure_lost(&c, "");
+        lost = failure_lost(&h->c, "");
         nap(1e-3);
     }
-    o[rank].value = lost;
-    o[rank].rc = lost < 0 ? 0 : ZERO_ERR_COMM;
-    o[rank].seconds = now() - *event;
-    net_close(&c, 0);
+    o[h->rank].value = lost;
+    o[h->rank].seconds = now() - *event;
+    return lost < 0 ? 0 : ZERO_ERR_COMM;
 }
 static void asked(void **state) {
     (void)state;
-    plan p = { .ranks = 3, .who = 1, .timeout_s = 5 };
-    for (int i = 0; i < p.ranks; i++) start_child(i, ask, &p);
+    plan p = { ask, .ranks = 3, .who = 1, .timeout_s = 5 };
+    start(&p);
     wait_ready();
     nap(0.05);
     *event = now();
