@@ -21,8 +21,7 @@ int zero_check_finite(zero *z);
 // (collective) Returns 0 when the plugin is what zero_save wrote with the same tables, at any number of
 // ranks, stage, tier and dtype. *text: the trainer's object, printed anew, the caller's to free; text may be
 // NULL. ZERO_ERR_IO on all ranks, with the states as they were: missing, damaged, or not to be read, so that
-// an older checkpoint may help; ZERO_ERR_ARGUMENT: of another model. path may be a state file of 0.1.0, of
-// this rank, at the ranks and dtype that wrote it: docs/formats.md.
+// an older checkpoint may help; ZERO_ERR_ARGUMENT: of another model.
 int zero_load(zero *z, const char *path, char **text);
 
 // -------- saving while training goes on
@@ -56,9 +55,9 @@ int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int lay
                         float *values);
 zero_dtype zero_checkpoint_dtype(const zero_checkpoint *c);  // of the run that saved it
 void zero_checkpoint_close(zero_checkpoint *c);
-// Returns 0 if every byte of a checkpoint's folder, or of a state file of 0.1.0, is what was saved; else the
-// first damage, with its file and offset. `told`, if not NULL, is called for each file that is good. One
-// process does it, without a plugin, in the memory of the manifest and a few buffers.
+// Returns 0 if every byte of a checkpoint's folder is what was saved; else the first damage, with its file
+// and offset. `told`, if not NULL, is called for each file that is good. One process does it, without a
+// plugin, in the memory of the manifest and a few buffers.
 typedef void (*zero_verified)(void *ctx, const char *file, int64_t bytes);
 int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx);
 // Returns 0 when the checkpoint is gone, or what a save that died has left of one. One rank calls it.

@@ -388,18 +388,11 @@ verify_set_aside() {
     need 'it does' is_refused 1 -e "$good/model_00000004.bin" -x 1
     end
     verifies_not 'a model file that was set aside' 'abandoned_00000004.1/model_.*: damaged, or .* offset 500'
-    mkdir "$out/abandoned_00000003" && tar xzf tests/old_run.tar.gz -C "$out/abandoned_00000003"
-    begin 'folder.verify: a run of before 0.2 that was set aside'
-    need 'it is not good' runs 1 --verify "$out"
-    need "$(<"$screen")" [ "$(grep -c 'abandoned.*/state_00000004_0000[01].bin: good' "$screen")" = 2 ]
-    end
-    flip_byte "$out/abandoned_00000003/state_00000004_00001.bin" 900
-    verifies_not 'its states' 'abandoned_00000003/state_00000004_00001.bin: damaged'
     rm -rf "$out" "$dir/good" && mv "$dir/good.all" "$dir/good" && cp -r "$dir/good" "$out"
 }
 
 test_verify() {
-    local states at file refused
+    local states at refused
     fresh
     begin 'folder.verify: a good folder'
     need 'it did not run' runs 2 -o "$out" -x 4 -n 2
@@ -478,23 +471,9 @@ test_verify() {
     need 'what is not there is good' not run 1 --verify "$out/nowhere"
     need "$(<"$screen")" said '^BAD .*nowhere: No such file'
     need 'another file is good' not run 1 --verify data/stories_val.bin
-    need "$(<"$screen")" said "^BAD .*: neither a checkpoint's folder nor a state file"
+    need "$(<"$screen")" said '^BAD .*stories_val.bin: neither a folder nor model_NNNNNNNN.bin'
     end
 
-    rm -rf "$out" && mkdir "$out" && tar xzf tests/old_run.tar.gz -C "$out"
-    rm -rf "$dir/good" && cp -r "$out" "$dir/good"
-    begin 'folder.verify: a run of before 0.2'
-    need 'it is not good' runs 1 --verify "$out"
-    need "$(<"$screen")" [ "$(grep -c 'state_00000004_0000[01].bin: good' "$screen")" = 2 ]
-    need 'its model file can be verified' said 'model_00000004.bin: not verified: there is no checkpoint to'
-    end
-    for file in 0 1; do
-        flip_byte "$out/state_00000004_0000$file.bin" 900
-        verifies_not "a bit of the old file of rank $file" \
-            "state_00000004_0000$file.bin: damaged: the checksum at offset [0-9]+"
-    done
-    rm "$out/state_00000004_00001.bin"
-    verifies_not 'an old file is missing' 'state_00000004_00001.bin: No such file'
 }
 
 # ---- names, paths, listings
@@ -526,12 +505,12 @@ test_names() {
     cp -r "$out/step_00000002" "$out/step_ 0000009"
     cp -r "$out/step_00000002" "$out/step_000000009"
     cp -r "$out/step_00000002" "$out/step_99999999999"
-    touch "$out/DONE_00000009.bak" "$out/DONE_9" "$out/model_00000009.bin"
+    touch "$out/model_00000009.bin"
     need 'it did not resume' runs 2 -o "$out" -x 5 -n 5 -nk 1 -y 1
     need 'not at step 4' said '^resuming at step 4$'
     local kept="step_ 0000009 step_000000009 step_00000005 step_00000009.bak step_9 step_99999999999 \
-DONE_00000009.bak DONE_9 model_00000005.bin model_00000009.bin"
-    need "$(names 'step_* DONE_* model_*')" [ "$(names 'step_* DONE_* model_*')" = "$kept" ]
+model_00000005.bin model_00000009.bin"
+    need "$(names 'step_* model_*')" [ "$(names 'step_* model_*')" = "$kept" ]
     end
 
     begin 'folder.names of nine digits'

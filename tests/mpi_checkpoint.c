@@ -1,6 +1,6 @@
 // Checkpoints: mpirun -np N mpi_checkpoint, for any N. What was saved loads at every stage and dtype and goes
 // on with the same bits; damage, lies and other models are refused before anything changes; a save that fails
-// leaves the checkpoint before; files of versions 2 and 3 load.
+// leaves the checkpoint before.
 //   mpi_checkpoint save FOLDER [all]    saves under many settings, and notes the digests
 //   mpi_checkpoint load FOLDER [all]    loads all that other numbers of ranks have saved there, under others
 #define XXH_INLINE_ALL
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "../llmc_zero/internal.h"
 #include "check.h"
-#include "old_states.h"
 #include "settings.h"
 #include "toy.h"
 
@@ -527,66 +527,6 @@ static void check_save_again(void) {
     CHECK(zero_checkpoint_remove(path) == 0);  // what is not there is gone
 }
 
-// -------- files of versions 2 and 3
-
-// This rank's file as zero_save wrote it then.
-static void write_old(zero *z, const char *path, int version, uint64_t number) {
-    static const zero_value saved[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
-    const layout *l = &z->layout;
-    char *bytes = NULL;
-    size_t n = 0;
-    const old_header h = old_header_of(z, version, 4);
-    FILE *f = open_memstream(&bytes, &n);
-    fwrite(&h, sizeof h, 1, f);
-    fwrite("user", 4, 1, f);
-    for (int u = 0; u < l->n_units; u++)
-        for (int i = 0; i < 3; i++) {
-            state_range r = { u, checks.rank, 0, l->units[u].shard };
-            MUST(state_read(state_with(z, saved[i]), COMM, r, z->values, z->staging));
-            fwrite(z->values, sizeof(float), r.elems, f);
-        }
-    if (version == 3) fwrite(&number, sizeof number, 1, f);
-    fflush(f);
-    uint64_t digest = XXH3_64bits(bytes, n);
-    fwrite(&digest, sizeof digest, 1, f);
-    fclose(f);
-    write_file(path, bytes, (long)n);
-    free(bytes);
-}
-
-static void check_old_version(int version, int format) {
-    char path[PATH_BYTES], name[32], saved[17], hex[17], *text = NULL;
-    zero_config c = config_at(3, format);
-    toy t;
-    CHECK_SETTING("a file of version %d, %s", version, settings_formats[format].name);
-    snprintf(name, sizeof name, "old.%d", checks.rank);
-    path_of(path, name);
-    MUST(toy_create(&t, &c, NULL));
-    steps(&t, 1, 1);
-    MUST(zero_hash(t.z, 1, saved));
-    write_old(t.z, path, version, 7);
-    steps(&t, 2, 2);
-    MUST(zero_load(t.z, path, &text));
-    CHECK(!strcmp(text, "{\"bytes\":\"75736572\"}"));
-    free(text);
-    MUST(zero_hash(t.z, 1, hex));
-    CHECK(!strcmp(hex, saved));
-    steps(&t, 2, 2);
-    if (version == 3 && checks.ranks > 1) {
-        if (checks.rank) write_old(t.z, path, version, 8);
-        MUST(zero_barrier(t.z));
-        must_refuse(&t, path, ZERO_ERR_IO, "another save than rank 0", "old.0");
-    }
-    flip(path, size_of(path) / 2, 4);
-    must_refuse(&t, path, ZERO_ERR_IO, "checksum", "old.0");
-    CHECK(!truncate(path, size_of(path) - 1));
-    must_refuse(&t, path, ZERO_ERR_IO, "truncated", "old.0");
-    write_old(t.z, path, 9, 7);
-    must_refuse(&t, path, ZERO_ERR_IO, "version 9", "old.0");
-    zero_destroy(t.z);
-    CHECK(!unlink(path));
-}
-
 // -------- other ranks
 
 // Settings of the matrix: a stage, and where states lie.
@@ -716,8 +656,6 @@ int main(int argc, char **argv) {
         check_dtypes();
         check_damage();
         check_save_again();
-        for (int format = 0; format < 2; format++)
-            for (int version = 2; version <= 3; version++) check_old_version(version, format);
         MPI_Barrier(MPI_COMM_WORLD);
         if (!checks.rank) CHECK(!rmdir(folder));  // nothing else was left in it
     }

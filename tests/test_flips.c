@@ -15,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "old_states.h"
 #include "small.h"
 
 enum { MOST = 1 << 16, PATH = 300 };
@@ -207,42 +206,11 @@ static void test_two_saves(void **state) {
     must_load(saved);
 }
 
-// -------- state files of versions 2 and 3
-
-static void write_old(file *f, int version) {
-    const size_t size = 3 * sizeof(float) * z->layout.shard_elems, tail = (version - 1) * sizeof(uint64_t);
-    const old_header h = old_header_of(z, version, 4);
-    memset(f->bytes, 1, sizeof f->bytes);
-    memcpy(f->bytes, &h, sizeof h);
-    f->n = (long)(sizeof h + 4 + size + tail);
-    assert_true(f->n < MOST);
-    const uint64_t digest = XXH3_64bits(f->bytes, f->n - sizeof digest);
-    memcpy(f->bytes + f->n - sizeof digest, &digest, sizeof digest);
-    in_folder(f->path, "state");
-    put(f->path, f->bytes, f->n);
-}
-
-static void test_old_states(void **state) {
-    (void)state;
-    file old;
-    for (int version = 2; version <= 3; version++) {
-        write_old(&old, version);
-        must_load(old.path);
-        flip_every_byte(&old, old.path, "");
-        cut_at_every_byte(&old, old.path, "");
-    }
-    alarm(60);
-    put_in_place(old.path, A_PIPE);
-    must_refuse(old.path, "state", "ends early");
-    alarm(0);
-    assert_return_code(unlink(old.path), errno);
-}
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states),         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_something_else), cmocka_unit_test(test_link),
-        cmocka_unit_test(test_two_saves),      cmocka_unit_test(test_old_states),
+        cmocka_unit_test(test_two_saves),
     };
     all_bits = argc > 1 && !strcmp(argv[1], "all");
     return cmocka_run_group_tests_name("flips", tests, begin, end);

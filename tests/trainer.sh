@@ -216,23 +216,6 @@ test_resume() {
     need "$(result branch), straight $(result straight)" [ "$(result branch)" = "$(result straight)" ]
     end
 
-    begin 'resume.a state of before 0.2'
-    local old=(-k constant --dtype fp32 -e l1h1c8v257t8)
-    mkdir "$dir/old" && tar xzf tests/old_run.tar.gz -C "$dir/old"
-    before=$(value old state_hash)
-    need 'did not run' train 2 old "${old[@]}" -x 4 -y 1
-    need "$(value old state_hash), saved $before" [ "$(value old state_hash)" = "${before:-none}" ]
-    need 'did not go on' train 2 old "${old[@]}" -x 6 -y 1 -n 6 -nk 1
-    need 'the old files are there' [ "$(cd "$dir/old" && echo DONE_* state_* step_*)" = \
-        'DONE_* state_* step_00000006' ]
-    rm -rf "$dir/old" && mkdir "$dir/old" && tar xzf tests/old_run.tar.gz -C "$dir/old"
-    end
-    refused 'resume.a state of before 0.2, other ranks' 3 'state_00000004_0000[0-2].bin' 'of 2' \
-        'mpirun -np 2, .* or start.ranks 2' -- "${old[@]}" -x 6 -y 1 -o "$dir/old"
-    rm "$dir/old/DONE_00000004"
-    refused 'resume.a state of before 0.2 without its mark' 2 'has state files but none' -- "${old[@]}" -x 6 \
-        -y 1 -o "$dir/old"
-
     need 'did not run' train 2 saved -x 4 -n 2
     before=$(cd "$dir/saved" && sha256sum step_00000002/*)
     cp -r "$dir/saved" "$dir/good"

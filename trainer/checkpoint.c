@@ -28,9 +28,8 @@ static struct {
     int named;               // 1: the folder of --resume, and no other one instead
     int aside;               // 1: that one was set aside in -o
     int step;                // -1: none is chosen
-    int old;                 // as in Found
     char path[OUTPUT_PATH];  // what zero_load takes
-    char *text;              // what it says of the run; NULL: an old one
+    char *text;              // what it says of the run
 } chosen = { .step = -1 };
 
 // Takes the folder of a checkpoint. Returns 0, or -1 with gpt2_last_error(). step: what its name says; -1:
@@ -41,7 +40,6 @@ static int choose_folder(const char *path, int step) {
     free(chosen.text);
     chosen.text = NULL;
     chosen.step = -1;
-    chosen.old = 0;
     if (snprintf(chosen.path, sizeof chosen.path, "%s", path) >= OUTPUT_PATH)
         return gpt2_fail("%.64s...: the name is too long", path);
     if (zero_checkpoint_text(path, &chosen.text)) return gpt2_fail("%s", zero_last_error());
@@ -53,12 +51,6 @@ static int choose_folder(const char *path, int step) {
     if (step >= 0 && state.step != step) return gpt2_fail("%s: is of step %d", path, state.step);
     chosen.step = state.step;
     return 0;
-}
-
-static void choose_old(int step) {
-    chosen.step = step;
-    chosen.old = 1;
-    output_path(chosen.path, "state_%08d_%05d.bin", step, run.rank);
 }
 
 // Takes the newest complete checkpoint from number `from` on whose manifest is good. Returns 0, or -1 with
@@ -77,22 +69,14 @@ static int choose_from(int from) {
                       path);
             continue;
         }
-        if (f->old) {
-            choose_old(f->step);
-            return 0;
-        }
         if (!choose_folder(path, f->step)) return 0;
     }
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
 }
 
 // No checkpoint is complete. A save that died may have left the others, but where there has been a complete
-// one, or there are states without their mark, a run has been lost, and is not begun anew.
+// one, a run has been lost, and is not begun anew.
 static void begin_anew(const Listing *l) {
-    if (l->old_states)
-        die("option -y 1: %s has state files but none that a DONE_ file declares complete; move them away to "
-            "begin a new run",
-            l->folder);
     if (l->had_some)
         die("option -y 1: %s has had checkpoints, and none is complete now; move the folder away to begin a "
             "new run",
@@ -166,19 +150,12 @@ int checkpoint_to_resume(void) {
     return chosen.step;
 }
 
-void checkpoint_config(GPT2Config *config) {
-    gpt2_dtype stored;
-    if (chosen.old)
-        gpt2_check(gpt2_file_read_header(checkpoint_model(chosen.step), config, &stored));
-    else
-        gpt2_check(saved_run_config(chosen.text, config));
-}
+void checkpoint_config(GPT2Config *config) { gpt2_check(saved_run_config(chosen.text, config)); }
 
 long long checkpoint_batch(void) { return chosen.text ? saved_run_batch(chosen.text) : 0; }
 
 const char *checkpoint_evidence(void) {
     static char path[OUTPUT_PATH];
-    if (chosen.old) return checkpoint_model(chosen.step);
     if (snprintf(path, sizeof path, "%s/manifest.json", chosen.path) >= OUTPUT_PATH)
         die("%.64s...: the name is too long", chosen.path);
     return path;
@@ -230,13 +207,13 @@ static void check_same_model(const GPT2 *model) {
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
     for (;;) {
         char *text = NULL;
-        if (chosen.text) saved_run_compare(chosen.text, chosen.path, model, data);
+        saved_run_compare(chosen.text, chosen.path, model, data);
         int rc = zero_load(run.z, chosen.path, &text);
         if (!rc) {
             if (take_state(text, state)) die("%s: %s", chosen.path, gpt2_last_error());
             free(text);
             standing = chosen.step;
-            if (!chosen.named && !chosen.old) model_file_add(chosen.step);
+            if (!chosen.named) model_file_add(chosen.step);
             if (!opt.async_save) model_file_wait();
             return;
         }

@@ -34,15 +34,6 @@ static void remove_files(const char *prefix, const char *suffix) {
     if (dir) closedir(dir);
 }
 
-// First what makes it complete, then the state files of all ranks.
-static void remove_old(int step) {
-    char path[OUTPUT_PATH], prefix[64];
-    checkpoint_path(path, opt.output, "DONE_%08d", step);
-    checkpoint_remove_file(path);
-    snprintf(prefix, sizeof prefix, "state_%08d_", step);
-    remove_files(prefix, "");
-}
-
 void checkpoint_remove_temporary(int step) {
     char prefix[64];
     snprintf(prefix, sizeof prefix, "model_%08d.bin.", step);
@@ -50,14 +41,12 @@ void checkpoint_remove_temporary(int step) {
 }
 
 // The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
-// An old checkpoint does not resume without that.
 static void remove_checkpoint(const Found *f) {
     char path[OUTPUT_PATH];
     checkpoint_path(path, opt.output, "step_%08d", f->step);
-    if (f->old) remove_old(f->step);
     checkpoint_remove_temporary(f->step);
     checkpoint_remove_file(checkpoint_model(f->step));
-    if (!f->old && zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
+    if (zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
 }
 
 void checkpoints_prune(int step) {
@@ -83,31 +72,13 @@ static void move_to(const char *folder, const char *name) {
     if (rename(from, to) && errno != ENOENT) die("%s: cannot be moved to %s: %s", from, to, strerror(errno));
 }
 
-// First what makes it complete.
-static void move_old_files(const char *folder, int step) {
-    char name[64];
-    if (mkdir(folder, 0777)) die("%s: %s", folder, strerror(errno));
-    snprintf(name, sizeof name, "DONE_%08d", step);
-    move_to(folder, name);
-    for (int rank = 0;; rank++) {
-        char path[OUTPUT_PATH];
-        snprintf(name, sizeof name, "state_%08d_%05d.bin", step, rank);
-        output_path(path, "%s", name);
-        if (!file_is_there(path)) return;
-        move_to(folder, name);
-    }
-}
-
 // It keeps all that it has, under a name that -y 1 does not look at.
 static void set_aside(const Found *f) {
     char from[OUTPUT_PATH], to[OUTPUT_PATH], model[64];
     checkpoint_path(to, opt.output, ABANDONED "%08d", f->step);
     for (int number = 1; file_is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
     checkpoint_path(from, opt.output, "step_%08d", f->step);
-    if (f->old)
-        move_old_files(to, f->step);
-    else if (rename(from, to))
-        die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
     snprintf(model, sizeof model, "model_%08d.bin", f->step);
     move_to(to, model);
     print0("the checkpoint of step %d is not of the course that this run goes on with; it is %s now\n",

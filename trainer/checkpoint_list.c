@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include "../gpt2/disk.h"
 #include "../gpt2/error.h"
 #include "../llmc_zero/zero.h"
 #include "checkpoint_stored.h"
@@ -44,12 +42,11 @@ static int has(const char *folder, const char *fmt, int step) {
     return file_is_there(path);
 }
 
-// The model file may also be that of an old checkpoint of the same step.
 static Found find_new(const char *folder, int step) {
     Found f = { .step = step };
     if (step < 0) return f;
     f.complete = has(folder, "step_%08d/manifest.json", step);
-    f.damaged = !f.complete && has(folder, "model_%08d.bin", step) && !has(folder, "DONE_%08d", step);
+    f.damaged = !f.complete && has(folder, "model_%08d.bin", step);
     return f;
 }
 
@@ -57,18 +54,15 @@ static int is_set_aside(const char *name) { return !strncmp(name, ABANDONED, str
 
 static int add_entry(void *listing, const char *name) {
     Listing *l = listing;
-    add_found(l, (Found){ .step = step_in(name, "DONE_"), .old = 1, .complete = 1 });
     const Found f = find_new(l->folder, step_in(name, "step_"));
     add_found(l, f);
-    if (!strncmp(name, "state_", 6)) l->old_states = 1;
     if (!strcmp(name, HAD_SOME) || is_set_aside(name) || f.damaged) l->had_some = 1;
     return 0;
 }
 
 static int newest_first(const void *a, const void *b) {
     const Found *x = a, *y = b;
-    if (x->step != y->step) return (x->step < y->step) - (x->step > y->step);
-    return x->old - y->old;
+    return (x->step < y->step) - (x->step > y->step);
 }
 
 // Calls fn for each name. A folder that is not there has none. One that cannot be read may have checkpoints,
@@ -180,35 +174,9 @@ const char *checkpoint_in(const char *folder) {
     int newest = 0;
     while (newest < l.n && !l.found[newest].complete) newest++;
     const int any = newest < l.n;
-    if (any)
-        checkpoint_path(path, folder, l.found[newest].old ? "model_%08d.bin" : "step_%08d",
-                        l.found[newest].step);
+    if (any) checkpoint_path(path, folder, "step_%08d", l.found[newest].step);
     free(l.found);
     return any ? path : NULL;
-}
-
-// Ranks that have saved an old state file; docs/formats.md has its header. 1 if it cannot be read, which is
-// found when it is verified.
-static int ranks_of_old(const char *path) {
-    int32_t header[4] = { 0 };
-    int64_t bytes;
-    int fd, failed = disk_open(path, &fd, &bytes);
-    if (failed) return 1;
-    failed = disk_read(fd, path, 0, sizeof header, header);
-    close(fd);  // nothing was written
-    return !failed && header[3] > 0 && header[3] <= 99999 ? header[3] : 1;
-}
-
-static int visit_old(const char *folder, int step, const char *model, CheckpointVisitor fn, void *ctx) {
-    char path[OUTPUT_PATH];
-    int rc = 0, ranks = 1;
-    for (int rank = 0; rank < ranks; rank++) {
-        if (snprintf(path, sizeof path, "%s/state_%08d_%05d.bin", folder, step, rank) >= OUTPUT_PATH)
-            die("%.64s...: the name is too long", folder);
-        if (rank == 0) ranks = ranks_of_old(path);
-        rc |= fn(ctx, &(CheckpointPaths){ path, rank ? NULL : model, 1, 0 });
-    }
-    return rc;
 }
 
 static int visit_listed(const Listing *l, CheckpointVisitor fn, void *ctx) {
@@ -217,10 +185,7 @@ static int visit_listed(const Listing *l, CheckpointVisitor fn, void *ctx) {
     for (const Found *f = l->found; f < l->found + l->n; f++) {
         checkpoint_path(states, l->folder, "step_%08d", f->step);
         checkpoint_path(model, l->folder, "model_%08d.bin", f->step);
-        if (f->old)
-            rc |= visit_old(l->folder, f->step, model, fn, ctx);
-        else
-            rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete, f->damaged });
+        rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete, f->damaged });
     }
     return rc;
 }
@@ -236,7 +201,7 @@ static int is_visible(void *none, const char *name) {
     return *name != '.';
 }
 
-// A checkpoint that was set aside was complete. An old one has its files in the folder.
+// A checkpoint that was set aside was complete.
 static int visit_set_aside(void *visit, const char *name) {
     const Visit *v = visit;
     char path[OUTPUT_PATH], model[OUTPUT_PATH];
@@ -244,12 +209,9 @@ static int visit_set_aside(void *visit, const char *name) {
     if (snprintf(path, sizeof path, "%s/%s", v->folder, name) >= OUTPUT_PATH)
         die("%.64s...: the name is too long", v->folder);
     if (checkpoint_model_of(model, path)) return 0;
-    Listing l = checkpoints_list("--verify", path);
     CheckpointPaths p = { path, model, has(path, "manifest.json", 0), 0 };
     if (!p.complete) p.damaged = each_name("--verify", path, is_visible, NULL);
-    int rc = l.n ? visit_listed(&l, v->fn, v->ctx) : v->fn(v->ctx, &p);
-    free(l.found);
-    return rc;
+    return v->fn(v->ctx, &p);
 }
 
 int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx) {

@@ -1,13 +1,11 @@
 // What a folder has of checkpoints: step_%08d/, which the plugin writes, and model_%08d.bin, which
-// model_file.h makes of it afterwards. Runs of before had state_%08d_%05d.bin of each rank, and
-// DONE_%08d once all of them were on disk; they are still resumed.
+// model_file.h makes of it afterwards.
 #ifndef TRAINER_CHECKPOINT_LIST_H
 #define TRAINER_CHECKPOINT_LIST_H
 #include "folder.h"
 
 typedef struct {
     int step;
-    int old;       // 1: a state file of each rank and a DONE_ file
     int complete;  // 0: what a save that died has left
     int damaged;   // 1: it was complete: its model file is there, which is written last and removed first
 } Found;
@@ -16,8 +14,7 @@ typedef struct {
     char folder[OUTPUT_PATH];
     Found *found;  // (n) the newest first
     int n;
-    int old_states;  // state files of old runs are there, whether complete or not
-    int had_some;    // there has been a complete one
+    int had_some;  // there has been a complete one
 } Listing;
 
 // A file that the first complete checkpoint of a folder leaves for good, and the names of those that were set
@@ -40,14 +37,14 @@ const char *checkpoint_model(int step);
 // or NULL if there is none.
 const char *checkpoint_model_in(const char *folder);
 
-// Returns the path of the last complete checkpoint in a folder: its own folder, or of an old run the model
-// file. Valid until the next call; NULL if there is none.
+// Returns the path of the last complete checkpoint in a folder, valid until the next call; NULL: there is
+// none.
 const char *checkpoint_in(const char *folder);
 
-// What a folder has of a checkpoint: the folder of its states, or an old state file of one rank.
+// What a folder has of a checkpoint.
 typedef struct {
-    const char *states;
-    const char *model;      // NULL: there is none, or it is told with the file of rank 0
+    const char *states;     // its folder
+    const char *model;      // the path that its model file has
     int complete, damaged;  // as in Found
 } CheckpointPaths;
 // Calls fn for each checkpoint in a folder, the newest first, and then for those that were set aside. Returns

@@ -159,21 +159,6 @@ static int get_state(const json_t *root, TrainerState *s) {
                : 0;
 }
 
-// The struct itself, as hexadecimal digits.
-static int get_old_state(const char *hex, TrainerState *s) {
-    unsigned char bytes[sizeof *s];
-    if (strlen(hex) != 2 * sizeof bytes)
-        return gpt2_fail("%zu bytes of the trainer, expected %zu: another trainer or version wrote it",
-                         strlen(hex) / 2, sizeof bytes);
-    if (hex[strspn(hex, "0123456789abcdef")]) return gpt2_fail("the trainer's bytes are no digits");
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        const char digits[] = { hex[2 * i], hex[2 * i + 1], 0 };
-        bytes[i] = (unsigned char)strtoul(digits, NULL, 16);
-    }
-    memcpy(s, bytes, sizeof *s);
-    return 0;
-}
-
 static int outliers_can_be(const OutlierDetector *d) {
     return d->count >= 0 && d->count <= OUTLIER_WINDOW && d->index >= 0 && d->index < OUTLIER_WINDOW;
 }
@@ -184,13 +169,6 @@ static int check_state(const TrainerState *s) {
     if (!outliers_can_be(&s->loss_outliers) || !outliers_can_be(&s->norm_outliers))
         return gpt2_fail("the window of outliers has counts outside of it");
     return 0;
-}
-
-// An old state does not say how many tokens a step has.
-static int check_batch(const json_t *root) {
-    int64_t tokens;
-    if (!json_object_get(root, "tokens_a_step") && json_object_get(root, "bytes")) return 0;
-    return get_count(root, "tokens_a_step", 1, MOST_TOKENS, &tokens);
 }
 
 static json_t *parse(const char *text) {
@@ -214,9 +192,9 @@ int saved_run_config(const char *text, GPT2Config *config) {
 
 int saved_run_state(const char *text, TrainerState *state) {
     json_t *root = parse(text);
-    const char *old = json_string_value(json_object_get(root, "bytes"));
-    int failed = !root ? -1 : old ? get_old_state(old, state) : get_state(root, state);
-    if (!failed) failed = check_batch(root);
+    int64_t tokens;
+    int failed = root ? get_state(root, state) : -1;
+    if (!failed) failed = get_count(root, "tokens_a_step", 1, MOST_TOKENS, &tokens);
     json_decref(root);
     return failed ? -1 : check_state(state);
 }

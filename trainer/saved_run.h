@@ -8,7 +8,7 @@
 #include "activations.h"
 #include "inputs.h"
 
-// Where a run is. The bytes of this struct are also what old state files hold.
+// Where a run is.
 typedef struct {
     int32_t step;
     int32_t overflows;  // steps that fp16 could not represent: neither weights nor learning rate moved
@@ -21,8 +21,7 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
 // Each returns 0, or -1 with gpt2_last_error(): the object lacks it, or has numbers that cannot be.
 int saved_run_config(const char *text, GPT2Config *config);
 int saved_run_state(const char *text, TrainerState *state);
-// Returns the tokens of a step of the run that saved it; 0: an old file, which does not say. saved_run_state
-// has taken the text.
+// Returns the tokens of a step of the run that saved it. saved_run_state has taken the text.
 long long saved_run_batch(const char *text);
 // Prints a line for each setting that is another one now. Another model, data or batch ends the run, unless
 // --resume-anyway is given. where: the checkpoint, in messages.

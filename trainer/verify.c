@@ -47,7 +47,7 @@ static int verify_name(const char *states) {
     TrainerState state;
     char *text = NULL;
     const int step = checkpoint_step_of(states);
-    if (step < 0) return 0;  // an old state file, or a name of the user's own
+    if (step < 0) return 0;  // a name of the user's own
     if (zero_checkpoint_text(states, &text)) return say_bad(zero_last_error());
     const int is_other = !saved_run_state(text, &state) && state.step != step;
     free(text);
@@ -96,7 +96,10 @@ int verify(const char *path) {
         return EXIT_FAILURE;
     }
     if (S_ISREG(st.st_mode) && is_model(path)) return verify_named_model(path);
-    if (!S_ISDIR(st.st_mode)) return verify_states(path);
+    if (!S_ISDIR(st.st_mode)) {
+        print0("BAD %s: neither a folder nor model_NNNNNNNN.bin\n", path);
+        return EXIT_FAILURE;
+    }
     if (is_checkpoint(path)) return verify_both(path, checkpoint_model_of(model, path) ? NULL : model);
     int bad = checkpoints_visit(path, verify_found, &found);
     if (!bad && !found) print0("BAD %s: there is no complete checkpoint\n", path);

@@ -3,7 +3,7 @@
 #ifndef TRAINER_VERIFY_H
 #define TRAINER_VERIFY_H
 
-// path: a checkpoint, a folder of them, a model file or an old state file. Prints a line for each file that
+// path: a checkpoint, a folder of them or a model file. Prints a line for each file that
 // is good, and for each checkpoint that is not its first damage. Returns the exit status: 0: all are good.
 int verify(const char *path);
 

@@ -5,10 +5,8 @@
 #include "../params.h"
 #include "../uses.h"
 #include "blocks.h"
-#include "old.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct {
     zero *z;
@@ -150,23 +148,14 @@ static int run_complete(void *ctx, task *k) {
     return z->device.f->wait(&z->device, COMM);
 }
 
-// Rank 0 sees whether it is a folder, so that a rank that sees something else does not go another way.
-static int is_folder(zero *z, const char *path, int *folder) {
-    struct stat st;
-    *folder = !stat(path, &st) && S_ISDIR(st.st_mode);
-    return zero_broadcast(z, 0, folder, sizeof *folder);
-}
-
 int zero_load(zero *z, const char *path, char **text) {
     char *own = NULL;
-    int folder = 0;
     ZERO_TRY(uses_may_train(z, "zero_load"));
     ZERO_TRY(uses_outside_step(z, "zero_load"));
     ZERO_TRY(wait_for_update(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
-    ZERO_TRY(is_folder(z, path, &folder));
-    int rc = folder ? load_folder(z, path, &own) : old_load(z, path, &own);
+    int rc = load_folder(z, path, &own);
     if (!rc) z->unpublished = z->untouched = 0;
     if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
     if (!rc && text)

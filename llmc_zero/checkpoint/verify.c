@@ -1,13 +1,10 @@
 // Reads all of a checkpoint and compares every digest. It needs neither a plugin nor the ranks that wrote it.
 #include "blocks.h"
-#include "old.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct {
     zero_verified told;
@@ -17,8 +14,6 @@ typedef struct {
 static void tell(const listener *l, const char *path, int64_t bytes) {
     if (l->told) l->told(l->ctx, path, bytes);
 }
-
-// -------- a folder
 
 // No block of an empty file is ever read, so that it would not be missed.
 static int check_empty(const char *path) {
@@ -54,38 +49,14 @@ static int verify_files(const manifest *m, const char *folder, const listener *l
     return rc;
 }
 
-static int verify_folder(const char *folder, const listener *l) {
-    manifest m;
-    struct stat st = { 0 };
-    int rc = manifest_read(&m, folder);
-    if (!rc && stat(m.path, &st)) rc = zero_fail(ZERO_ERR_IO, "%s: %s", m.path, strerror(errno));
-    if (!rc) tell(l, m.path, st.st_size);
-    if (!rc) rc = verify_files(&m, folder, l);
-    manifest_free(&m);
-    return rc;
-}
-
-// -------- either
-
-static int verify_old(int fd, const char *path, int64_t bytes, const listener *l) {
-    ZERO_TRY(old_verify(fd, path, bytes));
-    tell(l, path, bytes);
-    return 0;
-}
-
 int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx) {
     const listener l = { told, ctx };
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc;
-    if (fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st))
-        rc = zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (S_ISDIR(st.st_mode))
-        rc = verify_folder(path, &l);
-    else if (S_ISREG(st.st_mode))
-        rc = verify_old(fd, path, st.st_size, &l);
-    else
-        rc = zero_fail(ZERO_ERR_IO, "%s: neither a folder nor a file", path);
-    close(fd);  // nothing was written
+    manifest m;
+    struct stat st = { 0 };
+    int rc = manifest_read(&m, path);
+    if (!rc && stat(m.path, &st)) rc = zero_fail(ZERO_ERR_IO, "%s: %s", m.path, strerror(errno));
+    if (!rc) tell(&l, m.path, st.st_size);
+    if (!rc) rc = verify_files(&m, path, &l);
+    manifest_free(&m);
     return rc;
 }

@@ -34,14 +34,9 @@ char *fuzz_run_text(void) {
 }
 
 static void give_seeds(void) {
-    char hex[2 * sizeof state + 64] = "{\"bytes\":\"";
     char *text = fuzz_run_text();
     fuzz_seed("run", text, strlen(text));
     free(text);
-    const unsigned char *bytes = (const unsigned char *)&state;
-    for (size_t i = 0; i < sizeof state; i++) sprintf(hex + strlen(hex), "%02x", bytes[i]);
-    strcat(hex, "\"}");
-    fuzz_seed("old", hex, strlen(hex));
 }
 
 static void compare(void *text) { saved_run_compare(text, "a checkpoint", &model, &data); }
