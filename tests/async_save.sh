@@ -26,8 +26,12 @@ kill_ranks() {      # FOLDER
     done
 }
 hash_of() { grep -o '"state_hash": "[0-9a-f]*"' "$1/summary.json"; }
-# The blocks' digests and all else that a manifest says but the files' names, and with them its own digest.
-said_by() { sed -E 's/rank([0-9]{5})-[0-9a-f]{16}/rank\1/g; /^"xxh3"/d' "$1/step_00000008/manifest.json"; }
+# The blocks' digests and all else that a manifest says but the names of the files and the run, and with them
+# its own digest.
+said_by() {
+    sed -E 's/rank([0-9]{5})-[0-9a-f]{16}/rank\1/g; s/"run": ?"[0-9a-f]{16}"//; /^"xxh3"/d' \
+        "$1/step_00000008/manifest.json"
+}
 
 begin 'async_save.the same bits and the same checkpoints'
 need 'a run without it fails' train "$dir/plain"

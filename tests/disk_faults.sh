@@ -2,7 +2,9 @@
 # Every call by which a run with checkpoints reads or changes its output folder fails once, the n-th of each
 # kind for every n, and writes also from then on; so does memory, and reads and writes transfer less than was
 # asked. The run ends with the reference's bits, or with one error message, and what it leaves is not damaged
-# and resumes to the reference's bits. tests/shim/disk.c makes calls fail.
+# and resumes to the reference's bits. Likewise where a run keeps an earlier run's logs, and where it goes
+# back to an older step: -y 1 then goes on with the newest of either course. At each call that changes
+# something the run is also killed. tests/shim/disk.c makes calls fail.
 # Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    (1 2) Without all: on one rank each call with one
 # error, but of allocations the first and the last of each place in the program, and few of jansson's; on two
 # ranks a few of each; with --async-save a third of that.
@@ -50,7 +52,7 @@ run() {
     [ ! -e "$folder/model.bin" ] || model=$folder/model.bin
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
     timeout -s KILL 30 "${launcher[@]}" env "${@:3}" "$trainer" -e "$model" \
-        "${args[@]}" ${how[@]+"${how[@]}"} -x "$steps" -y 1 -o "$folder/out" \
+        "${args[@]}" -y 1 ${how[@]+"${how[@]}"} -x "$steps" -o "$folder/out" \
         >"$folder.screen" 2>&1 </dev/null
     status=$?
 }
@@ -61,15 +63,48 @@ with_disk() {
 }
 hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$1.screen"; }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
-# begin_as PHASE RANKS FOLDER: what is in the folder before a run: nothing, a checkpoint, or a model
+# begin_as PHASE RANKS FOLDER: what is in the folder before a run: nothing, a checkpoint, logs, a model, or
+# steps 4 and 6 of a course that the run leaves at step 2. If it saves at step 6 it sets the newest aside
+# before that, and step 4 afterwards; if at step 3, both afterwards. Then it removes step 2.
 begin_as() {
     fresh "$3"
-    how=()
+    how=() steps=4
     case $1 in
         async) how=(--async-save) ;;
         resumed) cp -r "$dir/base$2/out" "$3/out" ;;
+        logs) cp -r "$dir/base$2/out" "$3/out"; rm -r "$3"/out/{step_*,model_*,has_checkpoints} ;;
         model) cp "$dir/base$2/out/model_00000002.bin" "$3/model.bin" ;;
+        back?)
+            cp -r "$dir/other$2/out" "$3/out"
+            steps=${1#back}
+            how=(-y 0 --resume "$3/out/step_00000002" -n "$steps") ;;
     esac
+}
+# resume_as PHASE RANKS FOLDER: goes on with what was left. Prints what is wrong.
+resume_as() {
+    local expect=$reference
+    how=()
+    [[ $1 != back? ]] || steps=8
+    run "$2" "$3"
+    [ $status = 0 ] || { echo "afterwards status $status: $(message "$3")"; return; }
+    if [[ $1 = back? ]]; then
+        grep -q "^resuming at step [6${1#back}]\$" "$3.screen" ||
+            echo "afterwards $(grep '^resuming at' "$3.screen")"
+        expect=$both_courses
+    fi
+    [[ $expect = *"$(hashes "$3")"* ]] || echo "afterwards $(hashes "$3")"
+    case $1 in back? | logs) lost_lines "$1" "$2" "$3" ;; esac
+}
+# Lines of the logs that were there are in some log still, and those of steps of both courses in the log
+# itself.
+lost_lines() {
+    local log base=$dir/base$2/out
+    [ "$1" = logs ] || base=$dir/other$2/out
+    for log in main.log metrics.jsonl; do
+        [ "$1" = logs ] || cmp -s <(head -n 2 "$base/$log") <(head -n 2 "$3/out/$log") ||
+            echo "afterwards $log begins with $(head -n 1 "$3/out/$log")"
+        comm -23 <(sort -u "$base/$log") <(sort -u "$3/out/$log"*) | sed "s/^/lost of $log: /"
+    done
 }
 
 # ---- one case
@@ -92,16 +127,16 @@ one() {
     local folder=$1 ended bad
     begin_as "$2" "$3" "$folder"
     with_disk "$3" "$folder" DISK_RANK="$4" DISK_FAIL="$5:$6:$7"
-    ended=$(ended_well "$folder" "$3")
+    ended=
+    [ "$7" = kill ] || ended=$(ended_well "$folder" "$3")
     [ -z "$ended" ] || { echo "$ended"; return; }
     ended=$status
     bad=$("$trainer" --verify "$folder/out" | grep '^BAD' | grep -vE 'no complete checkpoint|out: No such')
     [ -z "$bad" ] || { echo "$bad"; return; }
     # Ranks list a folder while others write in it, so the calls are not always as many.
     [ -s "$folder.calls" ] || ended=missed
-    run "$3" "$folder"
-    [ $status = 0 ] || { echo "afterwards status $status: $(message "$folder")"; return; }
-    [ "$(hashes "$folder")" = "$reference" ] || { echo "afterwards $(hashes "$folder")"; return; }
+    bad=$(resume_as "$2" "$3" "$folder")
+    [ -z "$bad" ] || { echo "$bad"; return; }
     echo "$ended" >>"$folder.ends"
 }
 lane() {            # NUMBER: every so many-th line of the cases
@@ -132,9 +167,16 @@ errors_of() {
     esac
     if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
 }
-# kinds PHASE CALLS: a run that begins from a model does nothing else that is new
+changes='create write truncate fsync rename unlink mkdir rmdir'
+# kinds PHASE CALLS: a run that begins from a model, keeps logs or goes back does nothing else that is new
 kinds() {
-    if [ "$1$all" = model ]; then echo open read stat close malloc; else sed 's/ .*//' "$2" | sort -u; fi
+    case $1$all in
+        model) echo open read stat close malloc ;;
+        logs | back3) echo rename ;;
+        back6) echo $changes ;;
+        back*) echo $changes stat readdir ;;
+        *) sed 's/ .*//' "$2" | sort -u ;;
+    esac
 }
 # numbers PHASE KIND RANKS CALLS: which calls of a kind fail
 numbers() {
@@ -161,6 +203,7 @@ cases() {
     for kind in $(kinds "$1" "$calls"); do
         for n in $(numbers "$1" "$kind" "$2" "$calls"); do
             for error in $(errors_of "$kind" "$n"); do echo "$1 $2 $3 $kind $n $error"; done
+            [[ $1 != @(resumed|back?|logs) || " $changes " != *" $kind "* ]] || echo "$1 $2 $3 $kind $n kill"
             # a disk that stays full
             [ "$kind" != write ] || [ $((n % 7)) != 1 ] || echo "$1 $2 $3 $kind $n+ 28"
         done
@@ -184,14 +227,29 @@ faults() {
 }
 
 for ranks in "${all_ranks[@]}"; do
+    how=()
     fresh "$dir/base$ranks"
     steps=2 run "$ranks" "$dir/base$ranks"
-    phases=(fresh resumed async)
-    [ "$ranks" != 1 ] || phases+=(model)
+    fresh "$dir/other$ranks"
+    cp -r "$dir/base$ranks/out" "$dir/other$ranks/out"
+    how=(-nk 3 -l 1e-3)
+    steps=6 run "$ranks" "$dir/other$ranks"
+    how=()
+    cp -r "$dir/other$ranks" "$dir/both"
+    steps=8 run "$ranks" "$dir/both"
+    both_courses=$(hashes "$dir/both")
+    fresh "$dir/both"
+    steps=8 run "$ranks" "$dir/both"
+    both_courses+=$(hashes "$dir/both")
+    rm -r "$dir/both"
+    phases=(fresh resumed async back3 back6)
+    [ "$ranks" != 1 ] || phases+=(logs model)
     for phase in "${phases[@]}"; do for ((rank = 0; rank < ranks; rank++)); do
         cases $phase "$ranks" $rank >"$dir/cases"
+        [ -s "$dir/cases" ] || continue     # only rank 0 sets aside
         faults "disk.$phase, rank $rank of $ranks"
         [ "$phase" != fresh ] || whole=$reference
+        [[ $phase != back? ]] || continue
         begin "disk.$phase, rank $rank of $ranks: resuming changes nothing"
         need "$reference, fresh $whole" [ "$phase" = model -o "$reference" = "$whole" ]
         end

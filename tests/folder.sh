@@ -459,10 +459,10 @@ test_verify() {
     rm "$out/step_00000004/manifest.json"
     verifies_not 'a manifest that is missing' 'step_00000004: damaged: it was complete, and manifest.json is'
     verify_set_aside
-    rm "$out/step_00000004/manifest.json" "$out/model_00000004.bin"
+    cp -r "$out/step_00000004" "$out/step_00000006" && rm "$out/step_00000006/manifest.json"
     begin 'folder.verify: a save that did not end'
     need 'it counts as damage' runs 1 --verify "$out"
-    need 'it is not told' said 'step_00000004: the save did not end'
+    need 'it is not told' said 'step_00000006: the save did not end'
     end
     rm -rf "$out" && mkdir "$out"
     begin 'folder.verify: nothing there'
@@ -474,6 +474,29 @@ test_verify() {
     need "$(<"$screen")" said '^BAD .*stories_val.bin: neither a folder nor model_NNNNNNNN.bin'
     end
 
+}
+
+# A run that saves and removes checkpoints all the time is no damage to those who read its folder.
+test_readers() {
+    local i
+    begin 'folder.readers beside a run that removes what they have listed'
+    fresh
+    need 'it does not begin' begin_run 1 -n 1 -nk 1
+    until [ "$(names 'model_*')" ]; do sleep 0.01; done
+    for ((i = 0; i < 20; i++)); do
+        rm -f "$dir/exported.bin"
+        need 'it is not good' runs 1 --verify "$out"
+        need 'there is nothing to export' run_alone --export "$out" --to "$dir/exported.bin"
+        need 'no run begins from it' runs 1 -e "$out" -x 0
+    done
+    need 'it has not gone on' kill -0 "$(<"$dir/pid.0")"
+    end_run
+    end
+}
+# Without the options of a run
+run_alone() {
+    "$trainer" "$@" >"$screen" 2>&1 </dev/null && return
+    echo "--- failed: $*"; tail -n 5 "$screen"; return 1
 }
 
 # ---- names, paths, listings
@@ -590,6 +613,29 @@ test_listing() {
     need 'not at step 2' said '^resuming at step 2$'
     end
 
+    begin 'folder.signs of a checkpoint: the newest one has vanished, with its model file'
+    fresh
+    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    rm -r "$out"/{step,model}_00000004*
+    need 'it is good' not run 1 --verify "$out"
+    tells '^BAD .*/step_00000004: damaged: it was complete, and manifest.json is missing'
+    need 'it did not resume' runs 2 -o "$out" -x 4 -n 2 -y 1
+    tells 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
+    need 'not at step 2' said '^resuming at step 2$'
+    need 'it is not good once it is saved again' runs 1 --verify "$out"
+    end
+
+    begin 'folder.signs of a checkpoint: one of another run'
+    need 'the other did not run' runs 1 -o "$dir/other" -x 6 -n 6
+    cp -r "$dir/other/step_00000006" "$out"
+    local names='step_00000006 was saved by run [0-9a-f]{16}, and step_00000004, the newest, by run '
+    need 'it is not refused' is_refused 2 -o "$out" -x 8 -y 1
+    tells "option -y 1: .*/$names.*; move those of the other run out of this folder\$"
+    need 'it is good' not run 1 --verify "$out"
+    tells "^BAD .*/$names"
+    rm -r "$dir/other"
+    end
+
     begin 'folder.signs of a checkpoint: the first save of a run may have died'
     fresh
     need 'it did not run' runs 2 -o "$out" -x 2 -n 2
@@ -621,7 +667,7 @@ test_listing() {
 
 # ----
 
-for group in "${@:-lock logs courses told finite verify names listing}"; do
+for group in "${@:-lock logs courses told finite verify readers names listing}"; do
     for g in $group; do "test_$g" || failed=$((failed + 1)); done
 done
 finish folder

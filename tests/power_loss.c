@@ -34,7 +34,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096, MOST_STEPS = 100, NAME = 256 };
+enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096, NAME = 256 };
+#define NOTED "has_checkpoints"
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...) {
@@ -296,6 +297,8 @@ static const char *const sync_names[] = {
     "removal",        // the checkpoint's folder, without a manifest, before the rest goes
     "model",          // llm.c's file, before it gets its name
     "model-name",     // the folder of all checkpoints, with it
+    "noted",          // the file that notes the newest save, before it gets its name
+    "noted-name",     // the folder of all checkpoints, with it
     "output",         // the folder that has -o
     "summary",        // summary.json, before it gets its name
 };
@@ -321,6 +324,7 @@ static int sync_of(const char *path, int at) {
     if (strstr(path, "/.manifest.json.")) return named("manifest");
     if (strstr(path, "/model_")) return named("model");
     if (strstr(path, "/summary")) return named("summary");
+    if (strstr(path, "/" NOTED)) return named("noted");
     if (!*path) return named("output");
     do o--;
     while (o > operations && o->r.kind != RECORD_RENAME && o->r.kind != RECORD_UNLINK &&
@@ -329,6 +333,7 @@ static int sync_of(const char *path, int at) {
         if (o->r.kind != RECORD_RENAME) return -1;
         return is_manifest(o->other)         ? named("parent")
                : strstr(o->other, "/model_") ? named("model-name")
+               : strstr(o->other, "/" NOTED) ? named("noted-name")
                                              : -1;
     }
     if (o->r.kind == RECORD_RENAME) return named("after-rename");
@@ -518,33 +523,44 @@ static void violation(int cut, how style, const char *fmt, ...) {
     va_end(args);
 }
 
+// Of the name of a checkpoint's folder; -1: it is none.
 static int step_in(const char *name) {
     int step = -1;
-    return sscanf(name, "step_%8d", &step) == 1 && step < MOST_STEPS ? step : -1;
+    return sscanf(name, "step_%8d", &step) == 1 || sscanf(name, "abandoned_%8d", &step) == 1 ? step : -1;
 }
 
-// The newest step whose save had ended for the trainer, which has gone on to write its logs since. A step
-// that is renamed is of a course that the run leaves, and no longer promised.
-static int ended_before(int cut) {
-    char promised[MOST_STEPS] = "";
-    int saved = -1;
+// The number of a save, by its manifest.
+static long long number_in(const char *manifest, size_t bytes) {
+    json_t *root = json_loadb(manifest, bytes, 0, NULL);
+    long long number = json_integer_value(json_object_get(json_object_get(root, "trainer"), "save"));
+    json_decref(root);
+    return number;
+}
+
+static long long last_in_base(void) {
+    static long long last = -1;
+    if (last >= 0) return last;
+    last = 0;
     for (int i = 0; i < base.n; i++) {
-        const entry *e = &base.entries[i];
-        if (step_in(e->name) >= 0 && find(&base, e->node, "manifest.json") >= 0)
-            promised[step_in(e->name)] = 1;
+        const node *f = &nodes[base.entries[i].node];
+        if (strcmp(base.entries[i].name, "manifest.json")) continue;
+        const long long number = number_in(f->base, (size_t)f->base_bytes);
+        if (number > last) last = number;
     }
+    return last;
+}
+
+// The newest save that had ended for the trainer, which has gone on to write its logs since.
+static long long ended_before(int cut) {
+    long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
         const operation *o = &operations[i];
-        if (o->r.kind == RECORD_RENAME && !strncmp(o->path, "out/step_", 9) && !strchr(o->path + 9, '/'))
-            promised[step_in(o->path + 4)] = 0;
-        if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) saved = step_in(strstr(o->other, "step_"));
-        if (o->r.kind == RECORD_OPEN && saved >= 0 &&
+        saved += o->r.kind == RECORD_RENAME && is_manifest(o->other);
+        if (o->r.kind == RECORD_OPEN &&
             (ends_with(o->path, ".log") || ends_with(o->path, ".jsonl") || strstr(o->path, "/summary")))
-            promised[saved] = 1;
+            ended = saved;
     }
-    int newest = MOST_STEPS - 1;
-    while (newest >= 0 && !promised[newest]) newest--;
-    return newest;
+    return ended;
 }
 
 // A model file is there before the run goes on, or beside --async-save before the next save and the end.
@@ -597,7 +613,7 @@ static int blocks_are_good(const char *folder, json_t *file, int64_t block) {
 }
 
 // A manifest that is there: it is whole, of this step, and so are the files that it names.
-static int is_good(const char *folder, int step) {
+static int is_good(const char *folder, int step, long long *number) {
     char path[PATH_MAX], *text = NULL;
     int64_t bytes;
     if (zero_checkpoint_text(folder, &text)) return 0;
@@ -610,6 +626,7 @@ static int is_good(const char *folder, int step) {
     json_array_foreach(json_object_get(manifest, "files"), i, file) good =
         good && blocks_are_good(folder, file, json_integer_value(json_object_get(manifest, "block_bytes")));
     good = good && i > 0;
+    *number = number_in(all, (size_t)bytes);
     json_decref(trainer);
     json_decref(manifest);
     free(text);
@@ -617,37 +634,58 @@ static int is_good(const char *folder, int step) {
     return good;
 }
 
-// Returns the newest step that resumes, or -1.
+// What the file that notes the newest save has; 0: it is not there, or not whole.
+static long long noted_in(const names *all, int out) {
+    long long number = 0;
+    char text[NAME] = "";
+    int i = find(all, out, NOTED);
+    if (i < 0) return 0;
+    const node *f = &nodes[all->entries[i].node];
+    memcpy(text, f->bytes, f->size < NAME ? f->size : NAME - 1);
+    return sscanf(text, "save %lld of step", &number) == 1 ? number : 0;
+}
+
+static void check_whole(const entry *e, int cut, how style) {
+    const node *f = &nodes[e->node];
+    if (strcmp(e->name, "summary.json") && strcmp(e->name, NOTED) &&
+        (strncmp(e->name, "model_", 6) || !ends_with(e->name, ".bin")))
+        return;
+    if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
+        violation(cut, style, "%s is not whole", e->name);
+}
+
+// Returns the step of the newest save that resumes, or -1. One that was set aside counts unless a newer one
+// is noted.
 static int check(const char *root, const names *all, int cut, how style) {
-    int newest = -1, ended = ended_before(cut);
+    long long newest = 0, number, ended = ended_before(cut);
+    const entry *taken = NULL;
     char path[PATH_MAX], out_path[PATH_MAX], model[NAME];
-    int out = find(all, 0, "out");
+    const int at = find(all, 0, "out"), out = at < 0 ? -1 : all->entries[at].node;
     for (int i = 0; out >= 0 && i < all->n; i++) {
         const entry *e = &all->entries[i];
         int step = step_in(e->name);
-        if (e->folder != all->entries[out].node) continue;
-        if (!strcmp(e->name, "summary.json") ||
-            (!strncmp(e->name, "model_", 6) && ends_with(e->name, ".bin"))) {
-            const node *f = &nodes[e->node];
-            if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
-                violation(cut, style, "%s is not whole", e->name);
-        }
+        if (e->folder != out) continue;
+        check_whole(e, cut, style);
         if (step < 0 || find(all, e->node, "manifest.json") < 0) continue;
         path_below(out_path, root, "out");
         path_below(path, out_path, e->name);
-        if (!is_good(path, step))
+        if (!is_good(path, step, &number))
             violation(cut, style, "%s has a manifest, and is not good", e->name);
-        else if (step > newest)
-            newest = step;
+        else if (number > newest &&
+                 (*e->name == 's' || (noted_in(all, out) && number >= noted_in(all, out)))) {
+            newest = number;
+            taken = e;
+        }
     }
     if (newest < ended)
-        violation(cut, style, "the save of step %d had ended, and step %d is the newest that is there", ended,
-                  newest);
-    snprintf(model, sizeof model, "model_%08d.bin", newest);
-    if (newest >= 0 && newest == ended && model_is_promised(cut, newest) &&
-        find(all, all->entries[out].node, model) < 0)
+        violation(cut, style, "save %lld had ended, and %lld is the newest that is there", ended, newest);
+    if (!taken) return -1;
+    const int step = step_in(taken->name);
+    snprintf(model, sizeof model, "model_%08d.bin", step);
+    if (newest == ended && model_is_promised(cut, step) && find(all, out, model) < 0 &&
+        find(all, taken->node, model) < 0)
         violation(cut, style, "%s is not there", model);
-    return newest;
+    return step;
 }
 
 // -------- all instants

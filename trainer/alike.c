@@ -51,7 +51,7 @@ static void describe_file(FILE *f, const char *what, const char *name, const cha
 static void describe_stored(FILE *f) {
     GPT2Stored stored;
     if (!hf_is_folder(opt.model)) {
-        describe_file(f, "-e", "", opt.model);
+        describe_file(f, "-e", "", model_path());
         return;
     }
     gpt2_check(gpt2_stored_open(opt.model, &stored));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/error.h"
@@ -24,10 +25,11 @@
 
 static struct {
     Listing in;
-    int at;                  // which of them
-    int named;               // 1: the folder of --resume, and no other one instead
-    int aside;               // 1: that one was set aside in -o
-    int step;                // -1: none is chosen
+    int at;     // which of them
+    int named;  // 1: the folder of --resume, and no other one instead
+    int aside;  // 1: that one was set aside in -o
+    int step;   // -1: none is chosen
+    SavedAs as;
     char path[OUTPUT_PATH];  // what zero_load takes
     char *text;              // what it says of the run
 } chosen = { .step = -1 };
@@ -43,7 +45,8 @@ static int choose_folder(const char *path, int step) {
     if (snprintf(chosen.path, sizeof chosen.path, "%s", path) >= OUTPUT_PATH)
         return gpt2_fail("%.64s...: the name is too long", path);
     if (zero_checkpoint_text(path, &chosen.text)) return gpt2_fail("%s", zero_last_error());
-    if (saved_run_state(chosen.text, &state) || saved_run_config(chosen.text, &config)) {
+    if (saved_run_state(chosen.text, &state) || saved_run_config(chosen.text, &config) ||
+        saved_run_as(chosen.text, &chosen.as)) {
         char why[400];
         snprintf(why, sizeof why, "%s", gpt2_last_error());
         return gpt2_fail("%s: %s", path, why);
@@ -60,9 +63,10 @@ static int choose_from(int from) {
     int tried = 0;
     for (chosen.at = from; chosen.at < chosen.in.n; chosen.at++) {
         const Found *f = &chosen.in.found[chosen.at];
+        if (f->abandoned) continue;
         if (tried) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
         tried = 1;
-        checkpoint_path(path, chosen.in.folder, "step_%08d", f->step);
+        checkpoint_folder(path, &chosen.in, f);
         if (!f->complete) {
             gpt2_fail(f->damaged ? "%s: damaged: it was complete, and manifest.json is missing"
                                  : "%s: the save did not end",
@@ -86,6 +90,14 @@ static void begin_anew(const Listing *l) {
                l->folder, l->found[0].step);
 }
 
+static void refuse_other_runs(const Listing *l) {
+    for (int i = 0; i < l->n; i++) {
+        if (!checkpoint_check_run(l, &l->found[i])) continue;
+        check_folder_lock();
+        die("option -y 1: %s; move those of the other run out of this folder", gpt2_last_error());
+    }
+}
+
 // A run that neither resumes what is in -o nor belongs to it needs a folder of its own.
 static void refuse_used_folder(const Found *newest) {
     if (!newest && !logs_exist()) return;
@@ -100,7 +112,7 @@ static void refuse_used_folder(const Found *newest) {
 }
 
 static int lies_in_output(const char *path) {
-    char parent[OUTPUT_PATH];
+    char parent[OUTPUT_PATH + 4];
     struct stat a, b;
     snprintf(parent, sizeof parent, "%s/..", path);
     if (!opt.output || stat(parent, &a) || stat(opt.output, &b)) return 0;
@@ -135,7 +147,7 @@ static int resume_named(const Found *newest) {
 
 // With -y 1 the checkpoint of --resume only begins the run: what is in -o has gone on from there.
 int checkpoint_to_resume(void) {
-    if (opt.output) chosen.in = checkpoints_list("-o", opt.output);
+    if (opt.output) chosen.in = checkpoints_in_order("-o", opt.output);
     const Found *newest = checkpoints_newest(&chosen.in);
     const int goes_on = newest && opt.resume;
     if (opt.resume_path && !goes_on) return resume_named(newest);
@@ -143,6 +155,7 @@ int checkpoint_to_resume(void) {
     if (!opt.resume) refuse_used_folder(newest);
     if (!newest && opt.resume) begin_anew(&chosen.in);
     if (!newest) return -1;
+    refuse_other_runs(&chosen.in);
     if (choose_from(0)) {
         check_folder_lock();  // what another run removes meanwhile is no damage
         die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
@@ -213,6 +226,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
             if (take_state(text, state)) die("%s: %s", chosen.path, gpt2_last_error());
             free(text);
             standing = chosen.step;
+            if (!chosen.named && run.rank == 0) checkpoint_set_back(&chosen.in.found[chosen.at]);
             if (!chosen.named) model_file_add(chosen.step);
             if (!opt.async_save) model_file_wait();
             return;
@@ -235,32 +249,46 @@ int checkpoint_was_set_aside(void) { return chosen.aside; }
 
 int checkpoint_leaves_a_course(void) {
     const Found *newest = checkpoints_newest(&chosen.in);
-    return newest && newest->step > chosen.step;
+    return newest && newest->as.number > chosen.as.number;
 }
 
 // The first save leaves the other courses behind: before it that of its own step, which it would replace, and
-// afterwards those of later steps, so that -y 1 goes on with what was saved last. Until then they stand.
+// afterwards those of later steps. The manifest of this save is what makes -y 1 take the new course: until
+// then the others count, whatever their names.
 static int has_left_courses;
 int checkpoint_is_named(void) { return chosen.named && !has_left_courses; }
+static int first_of_other_course(void) { return chosen.step + !chosen.aside; }
 static void leave_course_of(int step) {
-    if (run.rank == 0 && !has_left_courses && step > chosen.step) checkpoints_set_aside(step, step, -1);
+    if (run.rank == 0 && !has_left_courses && step >= first_of_other_course())
+        checkpoints_set_aside(step, step, -1);
 }
 static void leave_later_courses(int saved) {
-    if (run.rank == 0 && !has_left_courses) checkpoints_set_aside(chosen.step + 1, INT_MAX, saved);
+    if (run.rank == 0 && !has_left_courses) checkpoints_set_aside(first_of_other_course(), INT_MAX, saved);
     has_left_courses = 1;
 }
 
-// From now on the folder says that it has had a complete checkpoint.
+// From a checkpoint of another folder another run begins.
+static SavedAs saved;
+static const SavedAs *next_save(void) {
+    uint64_t id;
+    if (run.rank == 0 && !saved.number) {
+        if (getrandom(&id, sizeof id, 0) != sizeof id) die("no random number: %s", strerror(errno));
+        snprintf(saved.run, sizeof saved.run, "%016llx", (unsigned long long)id);
+        if (chosen.step >= 0 && lies_in_output(chosen.path)) saved = chosen.as;
+        saved.number = checkpoints_last_number(&chosen.in);
+    }
+    saved.number++;
+    return &saved;
+}
+
 static void note_saved(int step) {
     char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     standing = step;
     if (run.rank != 0) return;
-    output_path(path, HAD_SOME);
-    if (file_is_there(path)) return;
-    output_path(temporary, HAD_SOME ".tmp");
+    output_path(path, NEWEST);
+    output_path(temporary, NEWEST ".tmp");
     FILE *f = create_file(temporary);
-    fprintf(f,
-            "There has been a complete checkpoint in this folder, so -y 1 does not begin a new run here.\n");
+    fprintf(f, NEWEST_TEXT, (long long)saved.number, step);
     commit_file(f, temporary, path);
 }
 
@@ -280,11 +308,10 @@ static void check_saved(int rc, int step) {
     die_after_failure(&failure);
 }
 
-// The model file comes last, since nothing needs it to go on.
+// The model file comes last, since nothing needs it to go on; older checkpoints are removed when it is there.
 static void note_complete(int step) {
     note_saved(step);
     leave_later_courses(step);
-    if (run.rank == 0 && opt.checkpoints_keep) checkpoints_prune(step);
     model_file_begin(step);
     if (!opt.async_save) model_file_wait();
 }
@@ -318,7 +345,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     output_path(path, "step_%08d", step);
     // The folder comes first, so that a save that dies is found by it.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
-    char *text = saved_run_write(model, data, state);
+    char *text = saved_run_write(model, data, state, next_save());
     check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);
     free(text);
     run.saving = -1;

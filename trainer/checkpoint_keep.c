@@ -42,10 +42,12 @@ void checkpoint_remove_temporary(int step) {
 
 // The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
 static void remove_checkpoint(const Found *f) {
-    char path[OUTPUT_PATH];
-    checkpoint_path(path, opt.output, "step_%08d", f->step);
+    char path[OUTPUT_PATH], inside[OUTPUT_PATH];
+    output_path(path, "%s", f->name);
+    output_path(inside, "%s/model_%08d.bin", f->name, f->step);
     checkpoint_remove_temporary(f->step);
     checkpoint_remove_file(checkpoint_model(f->step));
+    checkpoint_remove_file(inside);  // it was about to be set aside
     if (zero_checkpoint_remove(path)) print0("warning: %s\n", zero_last_error());
 }
 
@@ -54,7 +56,7 @@ void checkpoints_prune(int step) {
     int kept = 0;
     for (int i = 0; i < l.n; i++) {
         const Found *f = &l.found[i];
-        if (f->step > step) continue;
+        if (f->step > step || f->abandoned) continue;
         const int major = opt.checkpoint_major && f->step % opt.checkpoint_major == 0;
         if (f->complete && (kept++ < opt.checkpoints_keep || major)) continue;
         remove_checkpoint(f);
@@ -65,22 +67,20 @@ void checkpoints_prune(int step) {
 // --------
 // another course
 
-static void move_to(const char *folder, const char *name) {
-    char from[OUTPUT_PATH], to[OUTPUT_PATH + 300];
-    output_path(from, "%s", name);
-    snprintf(to, sizeof to, "%s/%s", folder, name);
-    if (rename(from, to) && errno != ENOENT) die("%s: cannot be moved to %s: %s", from, to, strerror(errno));
+static void move(const char *from, const char *to) {
+    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-// It keeps all that it has, under a name that -y 1 does not look at.
+// It keeps all that it has. Its model file goes into its folder first, so that none is ever without a
+// checkpoint.
 static void set_aside(const Found *f) {
-    char from[OUTPUT_PATH], to[OUTPUT_PATH], model[64];
-    checkpoint_path(to, opt.output, ABANDONED "%08d", f->step);
+    char from[OUTPUT_PATH], to[OUTPUT_PATH], inside[OUTPUT_PATH];
+    output_path(to, ABANDONED "%08d", f->step);
     for (int number = 1; file_is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
-    checkpoint_path(from, opt.output, "step_%08d", f->step);
-    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
-    snprintf(model, sizeof model, "model_%08d.bin", f->step);
-    move_to(to, model);
+    output_path(from, "%s", f->name);
+    output_path(inside, "%s/model_%08d.bin", f->name, f->step);
+    if (file_is_there(checkpoint_model(f->step))) move(checkpoint_model(f->step), inside);
+    move(from, to);
     print0("the checkpoint of step %d is not of the course that this run goes on with; it is %s now\n",
            f->step, to);
 }
@@ -89,7 +89,21 @@ void checkpoints_set_aside(int from, int to, int but) {
     Listing l = checkpoints_list("-o", opt.output);
     for (int i = 0; i < l.n; i++) {
         const Found *f = &l.found[i];
-        if (f->complete && f->step >= from && f->step <= to && f->step != but) set_aside(f);
+        if (f->complete && !f->abandoned && f->step >= from && f->step <= to && f->step != but) set_aside(f);
     }
     free(l.found);
+}
+
+void checkpoint_set_back(const Found *f) {
+    char from[OUTPUT_PATH], to[OUTPUT_PATH], path[OUTPUT_PATH];
+    output_path(from, "%s", f->name);
+    output_path(to, "step_%08d", f->step);
+    output_path(path, "step_%08d/manifest.json", f->step);
+    if (!strcmp(from, to) || file_is_there(path)) return;
+    output_path(path, "%s/model_%08d.bin", f->name, f->step);
+    checkpoint_remove_file(path);  // it is made again where it belongs
+    if (zero_checkpoint_remove(to))
+        print0("warning: %s\n", zero_last_error());
+    else
+        move(from, to);
 }

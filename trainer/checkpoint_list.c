@@ -5,11 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "../gpt2/disk.h"
 #include "../gpt2/error.h"
 #include "../llmc_zero/zero.h"
 #include "checkpoint_stored.h"
 #include "die.h"
 #include "run.h"
+
+// --------
+// names
 
 // The number in PREFIX%08d, or -1 for every other name.
 static int step_in(const char *name, const char *prefix) {
@@ -29,73 +34,10 @@ void checkpoint_path(char path[OUTPUT_PATH], const char *folder, const char *fmt
         die("%.64s...: the name is too long", folder);
 }
 
-static void add_found(Listing *l, Found f) {
-    if (f.step < 0) return;
-    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
-    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
-    l->found[l->n++] = f;
-}
-
 static int has(const char *folder, const char *fmt, int step) {
     char path[OUTPUT_PATH];
     checkpoint_path(path, folder, fmt, step);
     return file_is_there(path);
-}
-
-static Found find_new(const char *folder, int step) {
-    Found f = { .step = step };
-    if (step < 0) return f;
-    f.complete = has(folder, "step_%08d/manifest.json", step);
-    f.damaged = !f.complete && has(folder, "model_%08d.bin", step);
-    return f;
-}
-
-static int is_set_aside(const char *name) { return !strncmp(name, ABANDONED, strlen(ABANDONED)); }
-
-static int add_entry(void *listing, const char *name) {
-    Listing *l = listing;
-    const Found f = find_new(l->folder, step_in(name, "step_"));
-    add_found(l, f);
-    if (!strcmp(name, HAD_SOME) || is_set_aside(name) || f.damaged) l->had_some = 1;
-    return 0;
-}
-
-static int newest_first(const void *a, const void *b) {
-    const Found *x = a, *y = b;
-    return (x->step < y->step) - (x->step > y->step);
-}
-
-// Calls fn for each name. A folder that is not there has none. One that cannot be read may have checkpoints,
-// so the run ends. Returns the or of what fn has returned.
-static int each_name(const char *option, const char *folder, int (*fn)(void *ctx, const char *name),
-                     void *ctx) {
-    int rc = 0;
-    DIR *dir = opendir(folder);
-    if (!dir && errno == ENOENT) return 0;
-    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
-    errno = 0;
-    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        rc |= fn(ctx, e->d_name);
-        errno = 0;
-    }
-    if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
-    closedir(dir);
-    return rc;
-}
-
-Listing checkpoints_list(const char *option, const char *folder) {
-    Listing l = { .n = 0 };
-    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
-        die("option %s: the name is too long", option);
-    each_name(option, folder, add_entry, &l);
-    if (l.n) qsort(l.found, l.n, sizeof *l.found, newest_first);
-    return l;
-}
-
-const char *checkpoint_model(int step) {
-    static char path[OUTPUT_PATH];
-    output_path(path, "model_%08d.bin", step);
-    return path;
 }
 
 // Splits a path; slashes at its end count for nothing.
@@ -110,7 +52,7 @@ static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
 
 // Sets *aside to 1 for the folder of one that was set aside.
 static int step_of_name(char name[64], int *aside) {
-    *aside = is_set_aside(name);
+    *aside = !strncmp(name, ABANDONED, strlen(ABANDONED));
     if (*aside) name[strcspn(name, ".")] = 0;  // abandoned_%08d.1
     return step_in(name, *aside ? ABANDONED : "step_");
 }
@@ -132,6 +74,182 @@ int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
     return 0;
 }
 
+// --------
+// what is in a folder
+
+void checkpoint_folder(char path[OUTPUT_PATH], const Listing *l, const Found *f) {
+    if (snprintf(path, OUTPUT_PATH, "%s/%s", l->folder, f->name) >= OUTPUT_PATH)
+        die("%.64s...: the name is too long", l->folder);
+}
+
+int checkpoint_is_there(const Listing *l, const Found *f) {
+    char path[OUTPUT_PATH];
+    checkpoint_folder(path, l, f);
+    return has(path, "manifest.json", 0);
+}
+
+static void add_found(Listing *l, const Found *f) {
+    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
+    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
+    l->found[l->n++] = *f;
+}
+
+// The model file is written after the manifest and removed before it. It may have come with the manifest
+// since that was looked for.
+static void look_at(const Listing *l, Found *f) {
+    char folder[OUTPUT_PATH], model[OUTPUT_PATH];
+    f->complete = checkpoint_is_there(l, f);
+    if (f->complete) return;
+    checkpoint_folder(folder, l, f);
+    if (checkpoint_model_of(model, folder)) return;
+    if (!f->abandoned && !file_is_there(model)) return;
+    f->complete = checkpoint_is_there(l, f);
+    f->damaged = !f->complete;
+}
+
+static void add_entry(Listing *l, const char *name) {
+    char copy[64];
+    Found f = { .step = -1 };
+    if (!strcmp(name, NEWEST)) l->had_some = 1;
+    if (strlen(name) >= sizeof f.name) return;
+    strcpy(f.name, name);
+    strcpy(copy, name);
+    f.step = step_of_name(copy, &f.abandoned);
+    if (f.step < 0) return;
+    look_at(l, &f);
+    l->had_some |= f.abandoned | f.damaged;
+    add_found(l, &f);
+}
+
+static int newest_first(const void *a, const void *b) {
+    const Found *x = a, *y = b;
+    if (x->as.number != y->as.number) return x->as.number < y->as.number ? 1 : -1;
+    if (x->step != y->step) return x->step < y->step ? 1 : -1;
+    return strcmp(y->name, x->name);
+}
+
+static void sort(Listing *l) {
+    if (l->n) qsort(l->found, l->n, sizeof *l->found, newest_first);
+}
+
+Listing checkpoints_list(const char *option, const char *folder) {
+    Listing l = { .n = 0 };
+    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
+        die("option %s: the name is too long", option);
+    DIR *dir = opendir(folder);
+    if (!dir && errno == ENOENT) return l;
+    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
+    errno = 0;
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        add_entry(&l, e->d_name);
+        errno = 0;
+    }
+    if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
+    closedir(dir);
+    sort(&l);
+    return l;
+}
+
+// --------
+// the order of the saves
+
+static Newest read_noted(const char *option, const char *folder) {
+    char path[OUTPUT_PATH];
+    Newest n = { 0, -1 };
+    checkpoint_path(path, folder, NEWEST, 0);
+    FILE *f = fopen(path, "r");
+    if (!f && (errno == ENOENT || errno == ENOTDIR)) return n;
+    if (f && fscanf(f, NEWEST_TEXT, &n.number, &n.step) != 2) n = (Newest){ 0, -1 };
+    if (!f || ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
+    fclose(f);  // nothing was written
+    return n;
+}
+
+// "run" stays empty if it cannot be read.
+static void read_as(const Listing *l, Found *f) {
+    char path[OUTPUT_PATH], *text = NULL;
+    checkpoint_folder(path, l, f);
+    if (zero_checkpoint_text(path, &text) || saved_run_as(text, &f->as)) f->as = (SavedAs){ .number = 0 };
+    free(text);
+}
+
+// A checkpoint is set aside before or after its successor is saved. Until then it counts.
+static void number(Listing *l) {
+    int64_t last = 0;
+    for (Found *f = l->found + l->n; f-- > l->found;) {  // from the first step on
+        if (f->complete) read_as(l, f);
+        if (f->abandoned) f->abandoned = !l->noted.number || f->as.number < l->noted.number;
+        if (f->abandoned) continue;
+        if (!*f->as.run) f->as.number = last;
+        if (f->as.number > last) last = f->as.number;
+    }
+}
+
+// What is noted has been complete, so if all that counts is older, the newest is damaged or has vanished.
+static void add_missing(Listing *l) {
+    Found f = { .step = l->noted.step, .as.number = l->noted.number, .damaged = 1 }, *same = NULL;
+    for (int i = 0; i < l->n; i++) {
+        Found *other = &l->found[i];
+        if (*other->as.run && other->as.number >= l->noted.number) return;
+        if (other->step == l->noted.step && (!other->abandoned || !*other->as.run)) same = other;
+    }
+    snprintf(f.name, sizeof f.name, "step_%08d", f.step);
+    if (!same) {
+        add_found(l, &f);
+    } else if (!*same->as.run) {
+        same->as.number = l->noted.number;
+        same->damaged = !same->complete;
+        same->abandoned = 0;
+    }
+}
+
+// A run that saves here notes that before it removes anything, so what was found is all there was if nothing
+// was noted meanwhile.
+Listing checkpoints_in_order(const char *option, const char *folder) {
+    for (;;) {
+        const Newest noted = read_noted(option, folder);
+        Listing l = checkpoints_list(option, folder);
+        l.noted = noted;
+        number(&l);
+        if (read_noted(option, folder).number == noted.number) {
+            if (noted.number) add_missing(&l);
+            sort(&l);
+            return l;
+        }
+        free(l.found);
+    }
+}
+
+const Found *checkpoints_newest(const Listing *l) {
+    for (int i = 0; i < l->n; i++)
+        if (l->found[i].complete && !l->found[i].abandoned) return &l->found[i];
+    return NULL;
+}
+
+int64_t checkpoints_last_number(const Listing *l) {
+    int64_t last = l->noted.number;
+    for (int i = 0; i < l->n; i++)
+        if (l->found[i].as.number > last) last = l->found[i].as.number;
+    return last;
+}
+
+int checkpoint_check_run(const Listing *l, const Found *f) {
+    const Found *newest = checkpoints_newest(l);
+    if (f->abandoned || !*f->as.run || !newest || !*newest->as.run) return 0;
+    if (!strcmp(f->as.run, newest->as.run)) return 0;
+    return gpt2_fail("%s/%s was saved by run %s, and %s, the newest, by run %s", l->folder, f->name,
+                     f->as.run, newest->name, newest->as.run);
+}
+
+// --------
+// one of them
+
+const char *checkpoint_model(int step) {
+    static char path[OUTPUT_PATH];
+    output_path(path, "model_%08d.bin", step);
+    return path;
+}
+
 // Its checkpoint is beside it, or, once that was set aside, around it.
 int checkpoint_check_model(const char *path) {
     char folder[OUTPUT_PATH], name[64], checkpoint[OUTPUT_PATH];
@@ -148,82 +266,47 @@ int checkpoint_check_model(const char *path) {
     return has(folder, "manifest.json", step) ? checkpoint_compare_model(folder, path) : 1;
 }
 
-const char *checkpoint_model_in(const char *folder) {
-    static char path[OUTPUT_PATH];
-    Listing l = checkpoints_list("-e", folder);
-    const char *model = NULL;
-    for (int i = 0; i < l.n; i++) {
-        if (!l.found[i].complete) continue;
-        checkpoint_path(path, folder, "model_%08d.bin", l.found[i].step);
-        if (!file_is_there(path)) {
-            print0("%s: No such file, though its checkpoint is complete; looking for an older one\n", path);
-            continue;
-        }
-        model = path;
-        if (checkpoint_check_model(path) >= 0) break;
-        model = NULL;
-        print0("%s; looking for an older checkpoint\n", gpt2_last_error());
+// Returns 1 if the model file of this one can be taken, and is open then; -1: it has been removed meanwhile.
+static int take_model(const Listing *l, const Found *f, char path[OUTPUT_PATH], int *fd) {
+    char folder[OUTPUT_PATH];
+    int64_t bytes;
+    checkpoint_folder(folder, l, f);
+    if (!f->complete || f->abandoned || checkpoint_model_of(path, folder)) return 0;
+    if (!file_is_there(path)) {
+        if (!checkpoint_is_there(l, f)) return -1;
+        print0("%s: No such file, though its checkpoint is complete; looking for an older one\n", path);
+        return 0;
     }
-    free(l.found);
-    return model;
+    if (!disk_open(path, fd, &bytes)) {
+        if (checkpoint_check_model(path) >= 0) return 1;
+        close(*fd);  // nothing was written
+    }
+    if (!file_is_there(path) || !checkpoint_is_there(l, f)) return -1;
+    print0("%s; looking for an older checkpoint\n", gpt2_last_error());
+    return 0;
+}
+
+// A run in this folder removes older ones only once the model file of a newer one is there.
+const char *checkpoint_model_in(const char *folder, int *fd) {
+    static char path[OUTPUT_PATH];
+    int taken = 0;
+    for (int removed = 1; removed && taken <= 0;) {
+        Listing l = checkpoints_in_order("-e", folder);
+        removed = 0;
+        for (int i = 0; i < l.n && taken <= 0; i++) {
+            taken = take_model(&l, &l.found[i], path, fd);
+            removed |= taken < 0;
+        }
+        free(l.found);
+    }
+    return taken > 0 ? path : NULL;
 }
 
 const char *checkpoint_in(const char *folder) {
     static char path[OUTPUT_PATH];
-    Listing l = checkpoints_list("--export", folder);
-    int newest = 0;
-    while (newest < l.n && !l.found[newest].complete) newest++;
-    const int any = newest < l.n;
-    if (any) checkpoint_path(path, folder, "step_%08d", l.found[newest].step);
+    Listing l = checkpoints_in_order("--export", folder);
+    const Found *newest = checkpoints_newest(&l);
+    if (newest) checkpoint_folder(path, &l, newest);
     free(l.found);
-    return any ? path : NULL;
-}
-
-static int visit_listed(const Listing *l, CheckpointVisitor fn, void *ctx) {
-    char states[OUTPUT_PATH], model[OUTPUT_PATH];
-    int rc = 0;
-    for (const Found *f = l->found; f < l->found + l->n; f++) {
-        checkpoint_path(states, l->folder, "step_%08d", f->step);
-        checkpoint_path(model, l->folder, "model_%08d.bin", f->step);
-        rc |= fn(ctx, &(CheckpointPaths){ states, model, f->complete, f->damaged });
-    }
-    return rc;
-}
-
-typedef struct {
-    const char *folder;
-    CheckpointVisitor fn;
-    void *ctx;
-} Visit;
-
-static int is_visible(void *none, const char *name) {
-    (void)none;
-    return *name != '.';
-}
-
-// A checkpoint that was set aside was complete.
-static int visit_set_aside(void *visit, const char *name) {
-    const Visit *v = visit;
-    char path[OUTPUT_PATH], model[OUTPUT_PATH];
-    if (!is_set_aside(name)) return 0;
-    if (snprintf(path, sizeof path, "%s/%s", v->folder, name) >= OUTPUT_PATH)
-        die("%.64s...: the name is too long", v->folder);
-    if (checkpoint_model_of(model, path)) return 0;
-    CheckpointPaths p = { path, model, has(path, "manifest.json", 0), 0 };
-    if (!p.complete) p.damaged = each_name("--verify", path, is_visible, NULL);
-    return v->fn(v->ctx, &p);
-}
-
-int checkpoints_visit(const char *folder, CheckpointVisitor fn, void *ctx) {
-    Listing l = checkpoints_list("--verify", folder);
-    int rc = visit_listed(&l, fn, ctx);
-    free(l.found);
-    return rc | each_name("--verify", folder, visit_set_aside, &(Visit){ folder, fn, ctx });
-}
-
-// Returns the newest one that is complete, or NULL.
-const Found *checkpoints_newest(const Listing *l) {
-    for (int i = 0; i < l->n; i++)
-        if (l->found[i].complete) return &l->found[i];
-    return NULL;
+    return newest ? path : NULL;
 }

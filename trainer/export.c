@@ -61,24 +61,22 @@ static void check_options(void) {
 // --------
 // from
 
+static int is_run(const char *path) { return is_folder(path) && !has_manifest(path) && !hf_is_folder(path); }
+
 // What --export names, or the newest checkpoint in it.
 static const char *find_source(void) {
-    const char *path = opt.export_from;
-    if (!is_folder(path) || has_manifest(path) || hf_is_folder(path)) return path;
-    path = checkpoint_in(path);
+    if (!is_run(opt.export_from)) return opt.export_from;
+    const char *path = checkpoint_in(opt.export_from);
     if (!path)
         die("option --export %s: there is no complete checkpoint in this folder, and no model.safetensors",
             opt.export_from);
     return path;
 }
 
-static void open_source(const char *path, GPT2Stored *from) {
-    if (has_manifest(path)) {
-        gpt2_check(checkpoint_stored_open(path, ZERO_MASTER, from));
-        return;
-    }
-    gpt2_check(ends_with(path, ".bin") && checkpoint_check_model(path) < 0);
-    gpt2_check(gpt2_stored_open(path, from));
+static int open_source(const char *path, GPT2Stored *from) {
+    if (has_manifest(path)) return checkpoint_stored_open(path, ZERO_MASTER, from);
+    if (ends_with(path, ".bin") && checkpoint_check_model(path) < 0) return -1;
+    return gpt2_stored_open(path, from);
 }
 
 // --------
@@ -104,17 +102,28 @@ static int write_folder(const GPT2Stored *from, gpt2_dtype dtype) {
     return failed;
 }
 
-void export_model(void) {
+static int export_one(const char *path) {
     const gpt2_dtype dtype = strcmp(opt.dtype, "bf16") ? GPT2_F32 : GPT2_BF16;
     GPT2Stored from;
+    if (open_source(path, &from)) return -1;
+    const GPT2Config *c = &from.config;
+    int failed = is_file_to_write() ? gpt2_file_write(opt.export_to, c, dtype, from.get, from.ctx)
+                                    : write_folder(&from, dtype);
+    if (!failed)
+        print0("%s: %s in %s, %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.export_to,
+               path, dtype_name(dtype), (long long)gpt2_num_parameters(c), c->num_layers, c->num_heads,
+               c->channels, c->vocab_size, c->max_seq_len);
+    gpt2_stored_close(&from);
+    return failed;
+}
+
+// A run that saves in this folder may remove the newest one meanwhile; then there is a newer one.
+void export_model(void) {
     check_options();
     const char *path = find_source();
-    open_source(path, &from);
-    const GPT2Config *c = &from.config;
-    gpt2_check(is_file_to_write() ? gpt2_file_write(opt.export_to, c, dtype, from.get, from.ctx)
-                                  : write_folder(&from, dtype));
-    print0("%s: %s in %s, %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.export_to,
-           path, dtype_name(dtype), (long long)gpt2_num_parameters(c), c->num_layers, c->num_heads,
-           c->channels, c->vocab_size, c->max_seq_len);
-    gpt2_stored_close(&from);
+    while (export_one(path)) {
+        gpt2_check(!is_run(opt.export_from) || has_manifest(path) ? -1 : 0);
+        print0("%s: removed meanwhile; looking for a newer checkpoint\n", path);
+        path = find_source();
+    }
 }

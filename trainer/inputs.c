@@ -1,5 +1,6 @@
 #include "inputs.h"
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,24 +20,30 @@ int model_is_stored(void) {
     return gpt2_config_from_descriptor(&config, opt.model) && hf_is_folder(opt.model);
 }
 
+static char opened[40];  // "": opt.model
+
 // A folder that is neither a descriptor nor Hugging Face's stands for the model in its last checkpoint.
 static void find_model(void) {
     GPT2Config config;
     struct stat st;
+    int fd;
     if (model_is_stored() || !gpt2_config_from_descriptor(&config, opt.model)) return;
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
-    const char *path = checkpoint_model_in(opt.model);
+    const char *path = checkpoint_model_in(opt.model, &fd);
     if (!path)
         die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; of a "
             "checkpoint itself --export makes a model for -e",
             opt.model);
     opt.model = path;
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
 }
+
+const char *model_path(void) { return *opened ? opened : opt.model; }
 
 int model_config(GPT2Config *config) {
     GPT2Stored stored;
     if (!model_is_stored()) return gpt2_config_from_descriptor(config, opt.model);
-    if (gpt2_stored_open(opt.model, &stored)) return -1;
+    if (gpt2_stored_open(model_path(), &stored)) return -1;
     *config = stored.config;
     gpt2_stored_close(&stored);
     return 0;
@@ -86,7 +93,7 @@ static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int6
 
 static void load_stored(const GPT2 *model) {
     GPT2Stored stored;
-    gpt2_check(gpt2_stored_open(opt.model, &stored));
+    gpt2_check(gpt2_stored_open(model_path(), &stored));
     if (memcmp(&stored.config, &model->config, sizeof stored.config))
         die("option -e %s: its sizes have changed since the start", opt.model);
     gpt2_check(gpt2_stored_read(&stored, receive_values, NULL));

@@ -64,6 +64,13 @@ static int is_used(int number) {
     return file_is_there(a) || file_is_there(b);
 }
 
+// Returns a number for names that nothing has.
+static int free_number(void) {
+    int number = 1;
+    while (is_used(number)) number++;
+    return number;
+}
+
 static void rename_log(const char *name, int number) {
     char path[OUTPUT_PATH], kept[OUTPUT_PATH];
     output_path(path, "%s", name);
@@ -72,18 +79,11 @@ static void rename_log(const char *name, int number) {
         die("%s: cannot be renamed to %s: %s", path, kept, strerror(errno));
 }
 
-// Gives the logs names that nothing has.
-static int keep_logs(void) {
-    int number = 1;
-    while (is_used(number)) number++;
-    rename_log(main_log, number);
-    rename_log(metrics, number);
-    return number;
-}
-
 void logs_begin(void) {
     if (run.rank != 0 || !logs_exist()) return;
-    int number = keep_logs();
+    const int number = free_number();
+    rename_log(main_log, number);
+    rename_log(metrics, number);
     print0("the logs of an earlier run in %s are kept as main.log.%d and metrics.jsonl.%d\n", opt.output,
            number, number);
 }
@@ -106,6 +106,12 @@ static int keeps_main(const Cut *c, const char *line) {
     return n < c->step || (n == c->step && !c->validates);
 }
 
+static int keeps_all(const Cut *c, const char *line) {
+    (void)c;
+    (void)line;
+    return 1;
+}
+
 static int keeps_metrics(const Cut *c, const char *line) {
     int n;
     return sscanf(line, "{\"step\": %d,", &n) != 1 || n <= c->step;
@@ -126,41 +132,45 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c, LineCheck keeps) {
     return cut;
 }
 
-// The shorter log is complete on disk before it takes the name. from: where the lines are.
-static void cut_log(const char *name, const char *from_path, const Cut *c, LineCheck keeps) {
+// Writes what is kept of a log in its place, or to `to_path`. It is complete on disk before it takes the
+// name.
+static void cut_log(const char *name, const char *to_path, const Cut *c, LineCheck keeps) {
     char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     output_path(path, "%s", name);
     output_path(temporary, "%s.tmp", name);
-    FILE *from = fopen(from_path, "r");
+    FILE *from = fopen(path, "r");
     if (!from && errno == ENOENT) return;
-    if (!from) die("%s: %s", from_path, strerror(errno));
+    if (!from) die("%s: %s", path, strerror(errno));
     FILE *to = create_file(temporary);
     int cut = copy_lines(from, to, c, keeps);
-    if (ferror(from)) die("%s: cannot be read: %s", from_path, strerror(errno));
+    if (ferror(from)) die("%s: cannot be read: %s", path, strerror(errno));
     fclose(from);  // nothing was written
-    if (cut || strcmp(from_path, path)) {
-        commit_file(to, temporary, path);
+    if (cut || to_path) {
+        commit_file(to, temporary, to_path ? to_path : path);
         return;
     }
     fclose(to);  // the log stays as it is
     unlink(temporary);
 }
 
-static void cut_kept(const char *name, int kept, const Cut *c, LineCheck keeps) {
-    char from[OUTPUT_PATH];
-    if (kept)
-        kept_path(from, name, kept);
-    else
-        output_path(from, "%s", name);
-    cut_log(name, from, c, keeps);
+static void copy_log(const char *name, int number) {
+    char kept[OUTPUT_PATH];
+    kept_path(kept, name, number);
+    cut_log(name, kept, NULL, keeps_all);
+}
+
+// Both copies are there before a line is cut, so that none is lost.
+static void keep_logs(void) {
+    const int number = free_number();
+    copy_log(main_log, number);
+    copy_log(metrics, number);
+    print0("the logs of the other course are kept as main.log.%d and metrics.jsonl.%d\n", number, number);
 }
 
 void logs_continue(int step, int validates, int keep) {
     const Cut c = { step, validates };
     if (run.rank != 0 || !logs_exist()) return;
-    int kept = keep ? keep_logs() : 0;
-    if (kept)
-        print0("the logs of the other course are kept as main.log.%d and metrics.jsonl.%d\n", kept, kept);
-    cut_kept(main_log, kept, &c, keeps_main);
-    cut_kept(metrics, kept, &c, keeps_metrics);
+    if (keep) keep_logs();
+    cut_log(main_log, NULL, &c, keeps_main);
+    cut_log(metrics, NULL, &c, keeps_metrics);
 }

@@ -90,6 +90,7 @@ void model_file_look(void) {
     pthread_join(file.thread, NULL);
     file.runs = 0;
     if (file.failed) die_without("%s", file.why);
+    if (opt.checkpoints_keep) checkpoints_prune(file.step);
 }
 
 // Returns 1 if the thread still writes after some time. A disk that does not answer ends the run.

@@ -8,7 +8,8 @@
 // does, but all ranks call it, so that they can wait. A failure ends the run; the checkpoint stays as it is.
 void model_file_begin(int step);
 void model_file_add(int step);
-// Ends the run if the file could not be written. Does not wait.
+// Removes older checkpoints, as checkpoint_keep.h says, once the file is there; ends the run if it could not
+// be written. Does not wait.
 void model_file_look(void);
 // (collective) Returns when it is on disk, if one has begun.
 void model_file_wait(void);

@@ -85,13 +85,13 @@ static json_t *describe_settings(const GPT2 *model) {
     return settings;
 }
 
-char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s) {
-    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:o, s:O, s:I, s:i, s:o, s:o, s:o}", "program",
-                             "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
-                             describe_position(&s->position), "model", describe_config(&model->config),
-                             "data", describe_data(&data->train), "tokens_a_step",
-                             (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
-                             "settings", describe_settings(model), "loss_outliers",
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s, const SavedAs *as) {
+    json_t *root = json_pack("{s:s, s:s, s:I, s:i, s:i, s:o, s:o, s:O, s:I, s:i, s:o, s:o, s:o}", "program",
+                             "train_gpt2_zero", "run", as->run, "save", (json_int_t)as->number, "step",
+                             s->step, "overflows", s->overflows, "position", describe_position(&s->position),
+                             "model", describe_config(&model->config), "data", describe_data(&data->train),
+                             "tokens_a_step", (json_int_t)(data->tokens_at_once * data->micro_batches),
+                             "row_tokens", model->T, "settings", describe_settings(model), "loss_outliers",
                              describe_outliers(&s->loss_outliers), "norm_outliers",
                              describe_outliers(&s->norm_outliers));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -197,6 +197,17 @@ int saved_run_state(const char *text, TrainerState *state) {
     if (!failed) failed = get_count(root, "tokens_a_step", 1, MOST_TOKENS, &tokens);
     json_decref(root);
     return failed ? -1 : check_state(state);
+}
+
+int saved_run_as(const char *text, SavedAs *as) {
+    json_t *root = parse(text);
+    const char *id = root ? json_string_value(json_object_get(root, "run")) : NULL;
+    int failed = root ? get_count(root, "save", 1, INT64_MAX / 2, &as->number) : -1;
+    if (!failed && (!id || strlen(id) != 16 || id[strspn(id, "0123456789abcdef")]))
+        failed = gpt2_fail("\"run\" of the run must be 16 hexadecimal digits");
+    if (!failed) memcpy(as->run, id, sizeof as->run);
+    json_decref(root);
+    return failed;
 }
 
 long long saved_run_batch(const char *text) {

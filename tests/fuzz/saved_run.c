@@ -30,7 +30,7 @@ static void open_data(void) {
 
 char *fuzz_run_text(void) {
     open_data();
-    return saved_run_write(&model, &data, &state);
+    return saved_run_write(&model, &data, &state, &(SavedAs){ "0123456789abcdef", 3 });
 }
 
 static void give_seeds(void) {
@@ -56,10 +56,12 @@ static int use_state(TrainerState *s) {
 int fuzz_read_run(const char *text) {
     GPT2Config config;
     TrainerState saved;
+    SavedAs as;
     open_data();
     int model_taken = !saved_run_config(text, &config);
     int state_taken = !saved_run_state(text, &saved);
     if (model_taken) FUZZ_MUST(gpt2_num_parameters(&config) > 0);
+    if (!saved_run_as(text, &as)) FUZZ_MUST(as.number > 0 && strlen(as.run) == 16);
     if (state_taken) {
         FUZZ_MUST(saved_run_batch(text) >= 0);
         state_taken = use_state(&saved);

@@ -2,6 +2,7 @@
 // $DISK_FOLDER or anything in it; all others go through.
 //   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: so do those after it
 //   DISK_FAIL=KIND:N:short    the n-th read or write transfers half of its bytes
+//   DISK_FAIL=KIND:N:kill     the process is killed (SIGKILL) instead of the n-th call
 //   DISK_FAIL=KIND:N:ERRNO:TEXT    only calls on paths with this text count
 //   DISK_RANK=1               only in this rank
 //   DISK_CALLS=FILE           gets a line for each call, KIND PATH; with DISK_FAIL only for those that fail
@@ -17,6 +18,7 @@
 #include <limits.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,14 +31,14 @@
 #include <unistd.h>
 #include "record.h"
 
-enum { MOST_FDS = 1024, MOST_RANGES = 2, MOST_PATH = 2 * PATH_MAX, SHORT = -1 };
+enum { MOST_FDS = 1024, MOST_RANGES = 2, MOST_PATH = 2 * PATH_MAX, SHORT = -1, KILL = -2 };
 
 static struct {
     const char *folder, *calls;
     char held[64], until[PATH_MAX];  // of DISK_HOLD
     char kind[16], text[64];
     long nth, seen;
-    int error;    // errno; SHORT
+    int error;    // errno; SHORT; KILL
     int onwards;  // 1: all calls after the n-th too
     int record;   // file descriptor; -1: none
     int rank, handles;
@@ -77,7 +79,7 @@ static void parse_fail(const char *text) {
     if (sscanf(text, "%15[^:]:%15[^:]:%15[^:]:%63s", disk.kind, nth, error, disk.text) < 3) abort();
     disk.nth = atol(nth);
     disk.onwards = strchr(nth, '+') != NULL;
-    disk.error = strcmp(error, "short") ? atoi(error) : SHORT;
+    disk.error = !strcmp(error, "short") ? SHORT : !strcmp(error, "kill") ? KILL : atoi(error);
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -131,6 +133,7 @@ static int fault(const char *kind, const char *path) {
         failed = disk.seen == disk.nth || (disk.onwards && disk.seen > disk.nth);
     }
     if (disk.calls && (failed || !*disk.kind)) note_call(kind, path);
+    if (failed && disk.error == KILL) raise(SIGKILL);
     pthread_mutex_unlock(&lock);
     errno = kept;
     return failed ? disk.error : 0;
