@@ -71,6 +71,20 @@ end_run() {
     rm -f "$dir"/pid.*
 }
 
+# The run in the background saves, begins another save, and ends it.
+saves_twice() {
+    local n i was
+    for n in 1 2; do
+        was=$(cat "$out/has_checkpoints" 2>&1)
+        for ((i = 0; i < 400; i++)); do
+            [ "$(cat "$out/has_checkpoints" 2>&1)" = "$was" ] || continue 2
+            kill -0 "$(<"$dir/pid.0")" 2>/dev/null || return 1
+            sleep 0.05
+        done
+        return 1
+    done
+}
+
 test_lock() {
     local np
     for np in 1 2; do
@@ -91,6 +105,18 @@ test_lock() {
         need 'it does not run' runs $np -o "$out" -x 2 -y 1
         end
     done
+    begin 'folder.lock, its file is removed: the run takes it again, unless another one has'
+    fresh
+    need 'the first does not begin' begin_run 1 -n 100 -nk 1
+    rm "$out/run.lock"
+    need 'it does not save' saves_twice
+    need 'it has no lock' is_refused 1 -o "$out" -x 2 -y 1
+    tells 'another run is using this folder'
+    : >"$out/of_another" && mv "$out/of_another" "$out/run.lock"
+    need 'it goes on saving' not saves_twice
+    need "$(tail -n 1 "$dir/first")" grep -q 'run.lock: .*, and another run has used' "$dir/first"
+    end_run
+    end
     begin 'folder.lock, prompts'
     fresh
     echo Once >"$dir/prompts"

@@ -321,6 +321,7 @@ static double began;
 
 static void end_beside(void) {
     const int step = beside;
+    check_lock_is_held();
     run.saving = step;
     check_saved(zero_save_end(run.z), step);
     run.saving = beside = -1;
@@ -338,6 +339,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     const int step = state->step;
     char path[OUTPUT_PATH];
     end_checkpoint(1);
+    check_lock_is_held();
     began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);

@@ -14,6 +14,7 @@
 #define LOCK_FILE "run.lock"
 
 static char refusal[1024 + OUTPUT_PATH];  // "": there is none
+static int held = -1;                     // descriptor of the file that this run has locked; -1: of none
 
 static void refuse(const char *path, const char *why) {
     snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
@@ -62,6 +63,7 @@ void lock_folder(void) {
     } else if (!S_ISREG(st.st_mode)) {
         refuse(path, "not a regular file");
     } else if (!flock(fd, LOCK_EX | LOCK_NB)) {
+        held = fd;
         write_holder(fd, path);
     } else if (errno == EWOULDBLOCK) {
         refuse_second_run(fd);
@@ -75,4 +77,23 @@ void lock_folder(void) {
 
 void check_folder_lock(void) {
     if (*refusal) die("%s", refusal);
+}
+
+// Without the file another run takes the lock of a new one. Where none has, this run does.
+void check_lock_is_held(void) {
+    char path[OUTPUT_PATH];
+    struct stat ours, st;
+    if (held < 0) return;
+    output_path(path, "%s", LOCK_FILE);
+    const int removed = lstat(path, &st) != 0;
+    if (removed && errno != ENOENT) die("%s: %s", path, strerror(errno));
+    if (fstat(held, &ours)) die("%s: %s", path, strerror(errno));
+    if (!removed && st.st_ino == ours.st_ino && st.st_dev == ours.st_dev) return;
+    close(held);  // nothing is written through it
+    held = -1;
+    lock_folder();
+    if (!removed && !*refusal)
+        refuse(path, "it was removed, and another run has used this folder since; -y 1 goes on from what it "
+                     "has now");
+    check_folder_lock();
 }

@@ -8,5 +8,8 @@
 void lock_folder(void);
 // Ends the run if rank 0 has not got the lock: the message names the run that has it.
 void check_folder_lock(void);
+// Ends the run if another one has taken the folder, since somebody has removed the lock's file. Before each
+// save, on rank 0; the others return.
+void check_lock_is_held(void);
 
 #endif
