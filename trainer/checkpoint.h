@@ -34,7 +34,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 // Returns 1 if the run goes on from --resume and has not saved since, so that -y 1 does not find its place.
 int checkpoint_is_named(void);
 
-// Returns 1 if there are complete ones of later steps, by what was there when the run began.
+// Returns 1 if there is a newer complete one, by what was there when the run began.
 int checkpoint_leaves_a_course(void);
 
 // Returns 1 if the run goes back to a checkpoint that was set aside. The logs in -o are not those of its
