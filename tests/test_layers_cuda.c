@@ -492,7 +492,7 @@ static void staging(void **state) {
         ok(l->encoder_forward(GPT2_F32, rows, inp, wte->mem[CUDA], wpe->mem[CUDA], 1, T, C));
         ok(l->encoder_backward(GPT2_F32, dwte->mem[CUDA], dwpe->mem[CUDA], dout->mem[CUDA], inp, 1, T, C));
         memset(inp, 0, sizeof inp);
-        cuda(cudaPeekAtLastError());  // whoever looks next must not take "not ready" for an error
+        cuda(cudaGetLastError());  // whoever looks next must not take "not ready" for an error
     }
     Tensor *const results[] = { out, dwte, dwpe };
     for (int r = 0; r < 3; r++) {
