@@ -23,6 +23,7 @@ static int make_plan(zero *z, comm_way way) {
 static int create_tables(zero *z) {
     int n = z->layout.n_units;
     ZERO_TRY(schedule_create(&z->schedule, n, z->config.stage == 3));  // where every use is collective
+    ZERO_TRY(pass_create(z));
     z->units = calloc(n, sizeof *z->units);
     z->buckets = calloc(z->layout.n_buckets, sizeof *z->buckets);
     z->own_params = calloc(n, sizeof *z->own_params);
@@ -189,6 +190,7 @@ static void destroy(zero *z, int clean) {
         free(z->buckets[i].units);
         free(z->buckets[i].spans);
     }
+    pass_free(z);
     free(z->units);
     free(z->buckets);
     free(z->own_params);

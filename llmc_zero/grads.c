@@ -222,7 +222,7 @@ static int add_to_sum(zero *z, int unit) {
     device *d = &z->device;
     zero_dtype type = z->config.numbers.dtype;
     char *grads = z->units[unit].grads;
-    int first = z->micro == 0;
+    int first = pass_is_first(z);
     state_part sum;
     ZERO_TRY(tasks_wait(&z->tasks, &z->units[unit].adamw));  // it reads the sum of the last step
     ZERO_TRY(state_open(&sum, &z->states[ZERO_GRADIENT], COMPUTE, unit, STATE_WHOLE,
@@ -236,13 +236,13 @@ int grads_finish(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     bucket_state *b = &z->buckets[bucket];
     // stages 0 and 1 reduce once a step, 2 and 3 with each micro-batch
-    int is_last = z->micro == z->micro_of - 1, reduces = z->config.stage >= 2 || is_last;
+    int is_last = pass_is_last(z), reduces = z->config.stage >= 2 || is_last;
     if (z->config.stage < 2 && sums_micro_batches(z)) ZERO_TRY(add_to_sum(z, unit));
     ZERO_TRY(state_close(&z->units[unit].opened_grads));
     z->units[unit].grads = NULL;
     b->filled++;
     if (!is_full(z, bucket) || !reduces || z->config.debug.naive) return 0;
-    b->add = z->config.stage >= 2 && z->micro > 0;
+    b->add = z->config.stage >= 2 && !pass_is_first(z);
     b->is_last = is_last;
     return start_reduction(z, b, NULL);
 }

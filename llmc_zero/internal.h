@@ -9,6 +9,7 @@
 #include "loss_scale.h"
 #include "memory.h"
 #include "net/exchange.h"
+#include "pass.h"
 #include "plan.h"
 #include "schedule.h"
 #include "state.h"
@@ -17,10 +18,6 @@
 #include "zero.h"
 
 typedef struct {
-    int forward_done, backward_done;  // uses finished in this micro-batch
-    int forward_open, backward_open;  // 1 between a pre hook and its post hook
-    int backward_reads;               // the open backward use reads parameters
-    trace_span forward, backward;     // the open uses, for the trace
     // parameters (params.c)
     char *params;  // the whole unit, or NULL: it is not gathered (stage 3), or not open (below it)
     state_part opened_params;  // stages 0 to 2: what params points into
@@ -76,6 +73,7 @@ struct zero {
     comm comm;
     tasks tasks;
     trace trace;
+    struct pass pass;
     unit_state *units;            // (n_units)
     bucket_state *buckets;        // (n_buckets)
     state states[STATES];         // by zero_value
@@ -96,14 +94,6 @@ struct zero {
     uint16_t *low_values;  // (VALUES_CHUNK)
     float *staging;        // (VALUES_CHUNK) the host's view of device memory
     int pinned;            // the memory that begins at values
-    double looked;         // when a hook last looked for ranks that are gone
-    // where the pass is
-    int begun;  // a training step is under way: from zero_begin to zero_update or zero_discard
-    int pass;   // zero_begin was called at all
-    zero_mode mode;
-    int micro, micro_of;
-    int forward_left;  // forward uses still to come in this micro-batch
-    int reduced;       // zero_reduce is done, zero_update may come
     double grad_norm;
     int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
@@ -111,7 +101,6 @@ struct zero {
     adamw_constants adamw;
     update_piece *pieces;  // (n_pieces) unit by unit
     int64_t n_pieces;
-    zero_hyper promised;  // what the step under way, or the next one, ends with; t 0: not known yet
     int *update_order;    // (n_units) units in the order in which they are updated
     int update_known;     // how many of them are known; the update's lane reads it
     int update_early;     // how many of these were submitted during backward: the last units of the table

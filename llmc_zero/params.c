@@ -14,7 +14,7 @@ static comm_use use_for(zero_purpose purpose, int unit) {
 }
 
 static comm_use use_in_pass(const zero *z, int unit) {
-    return use_for(z->mode == ZERO_EVAL ? ZERO_FOR_EVAL : ZERO_FOR_STEP, unit);
+    return use_for(pass_is_training(z) ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
 }
 
 // Where this rank's part of a gathered unit is.
@@ -184,8 +184,6 @@ static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
 
 // -------- slots: stage 3
 
-static int is_open(const unit_state *u) { return u->forward_open || u->backward_open; }
-
 static int drop(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
@@ -206,13 +204,13 @@ static int find_free_slot(const zero *z) {
 // With no slot free: one whose unit was gathered ahead, and that nobody has opened.
 static int find_idle_slot(const zero *z) {
     for (int i = 0; i < z->n_slots; i++)
-        if (!is_open(&z->units[z->slot_unit[i]])) return i;
+        if (!pass_has_open(z, z->slot_unit[i])) return i;
     return -1;
 }
 
 static int slots_are_open(const zero *z) {
     for (int i = 0; i < z->n_slots; i++)
-        if (z->slot_unit[i] >= 0 && is_open(&z->units[z->slot_unit[i]])) return 1;
+        if (z->slot_unit[i] >= 0 && pass_has_open(z, z->slot_unit[i])) return 1;
     return 0;
 }
 
@@ -309,9 +307,7 @@ int params_acquire(zero *z, int unit) {
 
 // Backward starts with the unit whose forward ends last, so that one is not gathered twice in a row.
 static int kept_for_backward(const zero *z, int unit) {
-    const unit_state *u = &z->units[unit];
-    return z->mode == ZERO_TRAIN && !z->forward_left && !u->backward_done &&
-           z->layout.units[unit].reading_uses > 0;
+    return pass_turns_at(z, unit) && z->layout.units[unit].reading_uses > 0;
 }
 
 // In inference parameters never change, and a unit that is used more than once has room of its own: it is
@@ -322,7 +318,7 @@ static int kept_for_inference(const zero *z, int unit) {
 
 int params_release(zero *z, int unit) {
     unit_state *u = &z->units[unit];
-    if (is_open(u) || !u->params) return 0;
+    if (pass_has_open(z, unit) || !u->params) return 0;
     if (z->config.stage < 3) {
         u->params = NULL;
         return state_close(&u->opened_params);

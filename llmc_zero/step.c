@@ -6,7 +6,7 @@
 #include "norm.h"
 #include "params.h"
 #include "update.h"
-#include "uses.h"
+#include "pass.h"
 #include <math.h>
 #include <string.h>
 
@@ -34,28 +34,14 @@ static int global_norm(zero *z, double *squares) {
     return 0;
 }
 
-static int check_complete(const zero *z) {
-    ZERO_TRY(uses_may_train(z, "zero_reduce"));
-    if (!z->begun)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: no training pass has run since the last step");
-    if (z->micro != z->micro_of - 1)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_reduce: after micro-batch %d of %d; the others have not run",
-                         z->micro + 1, z->micro_of);
-    ZERO_TRY(uses_closed(z, "zero_reduce"));
-    return uses_done(z, "zero_reduce");
-}
-
 int zero_reduce(zero *z, zero_step_info *info) {
     double squares;
-    if (z->reduced)
-        return zero_fail(ZERO_ERR_MISUSE,
-                         "zero_reduce: done already in this step; zero_update or zero_discard comes next");
-    ZERO_TRY(check_complete(z));
+    ZERO_TRY(pass_may_reduce(z));
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
     ZERO_TRY(global_norm(z, &squares));
     z->grad_norm = sqrt(squares) / z->scale.value;
     z->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
-    z->reduced = 1;
+    pass_reduced(z);
     if (info) *info = (zero_step_info){ z->grad_norm, isfinite(squares), z->scale.value };
     return 0;
 }
@@ -72,8 +58,8 @@ static int check_hyper(const char *caller, const zero_hyper *h) {
 // What is updated before the norm is known can be neither clipped nor skipped.
 int zero_update_early(zero *z, const zero_hyper *h) {
     const char *me = "zero_update_early";
-    ZERO_TRY(uses_may_train(z, me));
-    ZERO_TRY(uses_outside_step(z, me));
+    ZERO_TRY(pass_may_train(z, me));
+    ZERO_TRY(pass_outside_step(z, me));
     ZERO_TRY(check_hyper(me, h));
     if (h->grad_clip > 0)
         return zero_fail(ZERO_ERR_ARGUMENT,
@@ -84,21 +70,21 @@ int zero_update_early(zero *z, const zero_hyper *h) {
                          "%s: with fp16 a step whose gradients overflow is skipped, which is known only when "
                          "all of them are there",
                          me);
-    z->promised = *h;
+    pass_promise(z, h);
     return 0;
 }
 
 static int check_update(const zero *z, const zero_hyper *h) {
-    ZERO_TRY(uses_may_train(z, "zero_update"));
-    if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_update: zero_reduce comes first");
-    if (z->promised.t && memcmp(h, &z->promised, sizeof *h))
+    const zero_hyper *promised = pass_promised(z);
+    ZERO_TRY(pass_may_train(z, "zero_update"));
+    ZERO_TRY(pass_is_reduced(z, "zero_update"));
+    if (promised && memcmp(h, promised, sizeof *h))
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_update_early was given other values");
     return check_hyper("zero_update", h);
 }
 
 static int end_step(zero *z) {
-    z->reduced = z->begun = z->pass = 0;
-    z->promised.t = 0;
+    pass_end_step(z);
     return loss_scale_step(&z->scale, &z->config, z->overflow);
 }
 
@@ -119,9 +105,9 @@ int zero_update(zero *z, const zero_hyper *h) {
 }
 
 int zero_discard(zero *z) {
-    ZERO_TRY(uses_may_train(z, "zero_discard"));
-    if (!z->reduced) return zero_fail(ZERO_ERR_MISUSE, "zero_discard: zero_reduce comes first");
-    if (z->promised.t)
+    ZERO_TRY(pass_may_train(z, "zero_discard"));
+    ZERO_TRY(pass_is_reduced(z, "zero_discard"));
+    if (pass_promised(z))
         return zero_fail(
             ZERO_ERR_MISUSE,
             "zero_discard: zero_update_early has promised this step's update, which may have begun");
@@ -132,8 +118,8 @@ int zero_discard(zero *z) {
 }
 
 int zero_finish_update(zero *z) {
-    ZERO_TRY(uses_may_train(z, "zero_finish_update"));
-    ZERO_TRY(uses_outside_step(z, "zero_finish_update"));
+    ZERO_TRY(pass_may_train(z, "zero_finish_update"));
+    ZERO_TRY(pass_outside_step(z, "zero_finish_update"));
     if (!z->unpublished) return 0;
     ZERO_TRY(params_drop_all(z));
     return update_publish(z);

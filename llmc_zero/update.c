@@ -291,8 +291,8 @@ static int begin_files_of(zero *z, const update_piece *piece, state_part parts[S
 
 // The last update has ended, its writes too, and the last micro-batch's forward pass.
 static int may_read_ahead(zero *z) {
-    const int last = z->update_order[z->layout.n_units - 1], is_last = z->micro == z->micro_of - 1;
-    if (!z->files || !is_last || z->forward_left || z->config.debug.naive) return 0;
+    const int last = z->update_order[z->layout.n_units - 1];
+    if (!z->files || !pass_is_last(z) || !pass_forward_is_over(z) || z->config.debug.naive) return 0;
     return tasks_have_run(&z->tasks, &z->units[last].adamw) && state_files_written(z->files);
 }
 
@@ -336,7 +336,7 @@ static int has_enough(zero *z) {
 }
 
 static int submit_early(zero *z, int unit, const bucket_state *b) {
-    if (!z->update_early) ZERO_TRY(begin_update(z, &z->promised, 1));
+    if (!z->update_early) ZERO_TRY(begin_update(z, pass_promised(z), 1));
     z->update_order[z->update_early++] = unit;
     z->units[unit].updated_early = 1;
     z->units[unit].put_from = z->layout.units[unit].shard;
@@ -349,8 +349,8 @@ static int submit_early(zero *z, int unit, const bucket_state *b) {
 int update_during_backward(zero *z) {
     const int has_own_lane = z->units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (z->forward_left || !has_own_lane || may_be_delayed) return 0;
-    if (!z->promised.t) return read_ahead(z);
+    if (!pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
+    if (!pass_promised(z)) return read_ahead(z);
     while (z->update_early < z->layout.n_units && !has_enough(z)) {
         const int unit = z->layout.n_units - 1 - z->update_early;
         const bucket_state *b = &z->buckets[z->layout.units[unit].bucket];

@@ -2,7 +2,7 @@
 // ever gathered whole.
 #include "internal.h"
 #include "params.h"
-#include "uses.h"
+#include "pass.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +16,11 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): %lld elements from %lld on, but it has %lld", caller,
                          name, (long long)n, (long long)offset, (long long)p->elems);
-    if (what != ZERO_GRADIENT) {
-        char call[160];
-        snprintf(call, sizeof call, "%s(%s)", caller, name);
-        if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) ZERO_TRY(uses_may_train(z, call));
-        return uses_outside_step(z, call);
-    }
-    if (z->reduced) return 0;
-    return zero_fail(ZERO_ERR_MISUSE, "%s(%s): gradients are there between zero_reduce and zero_update",
-                     caller, name);
+    char call[160];
+    snprintf(call, sizeof call, "%s(%s)", caller, name);
+    if (what == ZERO_GRADIENT) return pass_is_reduced(z, call);
+    if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) ZERO_TRY(pass_may_train(z, call));
+    return pass_outside_step(z, call);
 }
 
 // Writes what this rank holds of n elements of a place.
@@ -126,8 +122,8 @@ static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t 
 int zero_hash(zero *z, int full, char hex[17]) {
     static const zero_value wanted[2][3] = { { ZERO_PARAM }, { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 } };
     int n_wanted = full ? 3 : 1, n = 0, rc = 0;
-    if (full) ZERO_TRY(uses_may_train(z, "zero_hash of the optimizer's states"));
-    ZERO_TRY(uses_outside_step(z, "zero_hash"));
+    if (full) ZERO_TRY(pass_may_train(z, "zero_hash of the optimizer's states"));
+    ZERO_TRY(pass_outside_step(z, "zero_hash"));
     ZERO_TRY(params_complete(z));
     XXH3_state_t *state = XXH3_createState();
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);

@@ -154,7 +154,7 @@ static void evaluation(void) {
     WORKS(zero_post_forward(t.z, 1));
     MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
     WORKS(zero_begin_train(t.z, 0, 2));
-    MISUSE(zero_begin_eval(t.z), "evaluation inside a training step");
+    MISUSE(zero_begin_eval(t.z), "zero_begin_eval: inside a training step");
 }
 static void test_evaluation(void **state) {
     (void)state;

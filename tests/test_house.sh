@@ -11,8 +11,10 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 # two files need each other. "x" stands for x.c and x.h, "x/" for a room, "x.h" for that header alone.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same compat/
-updates:  params grads norm step update naive checkpoint/ values figures
-states:   internal uses state state_file state_host state_across schedule plan settings loss_scale ranks
+updates:  params grads norm step update pass naive checkpoint/ values figures
+whole:    internal ranks
+owned:    pass.h
+states:   state state_file state_host state_across schedule plan settings loss_scale
 tasks:    tasks layout
 data:     comm/ store/
 memory:   memory trace

@@ -1,6 +1,6 @@
 #include "finite.h"
 #include "../params.h"
-#include "../uses.h"
+#include "../pass.h"
 #include <string.h>
 
 // The least magnitude, as bits, that is not finite in a dtype, or is rounded to infinity.
@@ -65,8 +65,8 @@ static int check_piece(void *ctx, int saved, state_range r) {
 }
 
 int zero_check_finite(zero *z) {
-    ZERO_TRY(uses_may_train(z, "zero_check_finite"));
-    ZERO_TRY(uses_outside_step(z, "zero_check_finite"));
+    ZERO_TRY(pass_may_train(z, "zero_check_finite"));
+    ZERO_TRY(pass_outside_step(z, "zero_check_finite"));
     ZERO_TRY(zero_finish_update(z));
     ZERO_TRY(params_complete(z));
     at_work work = at_work_begin(z);

@@ -3,7 +3,7 @@
 // all that it needs, and then, when all ranks have found theirs good, once more to use it. A plugin whose
 // states are still all 0 has nothing to lose: it reads once, and its states are 0 again after a failure.
 #include "../params.h"
-#include "../uses.h"
+#include "../pass.h"
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>
@@ -150,8 +150,8 @@ static int run_complete(void *ctx, task *k) {
 
 int zero_load(zero *z, const char *path, char **text) {
     char *own = NULL;
-    ZERO_TRY(uses_may_train(z, "zero_load"));
-    ZERO_TRY(uses_outside_step(z, "zero_load"));
+    ZERO_TRY(pass_may_train(z, "zero_load"));
+    ZERO_TRY(pass_outside_step(z, "zero_load"));
     ZERO_TRY(wait_for_update(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));

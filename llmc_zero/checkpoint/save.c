@@ -2,7 +2,7 @@
 // have names that no other save has used, and the manifest that names them replaces the one before at once.
 // So whatever happens, the folder has the checkpoint that it had, or the new one.
 #include "../params.h"
-#include "../uses.h"
+#include "../pass.h"
 #include "finite.h"
 #include "save.h"
 #include <errno.h>

@@ -3,7 +3,7 @@
 // have written theirs. Until then the folder has the checkpoint that it had.
 #include "../clock.h"
 #include "../params.h"
-#include "../uses.h"
+#include "../pass.h"
 #include "save.h"
 #include "save_calls.h"
 #include <pthread.h>
@@ -53,8 +53,8 @@ void save_later_drop(zero *z) {
 
 int zero_save(zero *z, const char *path, const char *text) {
     save s;
-    ZERO_TRY(uses_may_train(z, "zero_save"));
-    ZERO_TRY(uses_outside_step(z, "zero_save"));
+    ZERO_TRY(pass_may_train(z, "zero_save"));
+    ZERO_TRY(pass_outside_step(z, "zero_save"));
     ZERO_TRY(zero_save_end(z));
     int rc = save_open(&s, z, "zero_save", path, text);
     if (!rc) rc = save_commit(&s, writer_end(&s.own, save_states(&s, NULL)));
@@ -85,8 +85,8 @@ static int begin(struct save_later *l, zero *z, const char *path, const char *te
 }
 
 int zero_save_begin(zero *z, const char *path, const char *text) {
-    ZERO_TRY(uses_may_train(z, "zero_save_begin"));
-    ZERO_TRY(uses_outside_step(z, "zero_save_begin"));
+    ZERO_TRY(pass_may_train(z, "zero_save_begin"));
+    ZERO_TRY(pass_outside_step(z, "zero_save_begin"));
     if (!z->save_copy)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "async_save",
                                  " is 0, and zero_save_begin needs the memory that 1 reserves");
@@ -135,7 +135,7 @@ static int wait_for_all(zero *z) {
 int zero_save_end(zero *z) {
     struct save_later *l = z->later;
     if (!l) return 0;
-    ZERO_TRY(uses_outside_step(z, "zero_save_end"));
+    ZERO_TRY(pass_outside_step(z, "zero_save_end"));
     ZERO_TRY(wait_for_all(z));
     join(l);
     int rc = save_commit(&l->save, l->rc ? zero_fail_again(&l->failure) : 0);
