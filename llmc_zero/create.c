@@ -30,53 +30,6 @@ static int create_tables(zero *z) {
     z->own_grads = calloc(n, sizeof *z->own_grads);
     if (!z->units || !z->buckets || !z->own_params || !z->own_grads)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
-    if (!(z->values = allocate(z, PLAN_VALUES))) return ZERO_ERR_MEMORY;
-    z->low_values = (uint16_t *)(z->values + VALUES_CHUNK);
-    z->staging = (float *)(z->low_values + VALUES_CHUNK);
-    z->norm_parts = (double *)(z->staging + (z->device.asynchronous ? VALUES_CHUNK : 0));
-    ZERO_TRY(z->device.f->pin(&z->device, z->values, z->plan.own[PLAN_VALUES].bytes));
-    z->pinned = 1;
-    return 0;
-}
-
-// The files, for states that do not lie in memory alone.
-static int open_files(zero *z) {
-    const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
-    if (!pool->blocks) return 0;
-    char *memory = memory_alloc_pinned(&z->memory, pool);
-    if (!memory) return ZERO_ERR_MEMORY;
-    ZERO_TRY(state_files_open(&z->files, &z->config, &z->layout, z->net.rank, memory, &z->trace));
-    memory_request tables = z->plan.own[PLAN_FILE_TABLES];
-    tables.bytes = memory_whole_pages(tables.bytes);
-    ZERO_TRY(memory_note(&z->memory, &tables));
-    for (int what = 0; what < STATES; what++) {
-        if (z->plan.away[what].tier != ZERO_NVME) continue;
-        state_keep_in_files(&z->states[what], what, z->files, &z->config);
-        ZERO_TRY(memory_note(&z->memory, &z->plan.away[what]));
-    }
-    z->begins_ahead = 1;
-    return 0;
-}
-
-// Beside a device: states that one side uses and that lie on the other.
-static int open_across(zero *z) {
-    char *memory[RINGS] = { NULL };
-    if (!state_goes_across(&z->config)) return 0;
-    for (int i = 0; i < RINGS; i++) {
-        const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
-        if (!z->plan.across.bytes[i]) continue;
-        memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
-        if (!memory[i]) return ZERO_ERR_MEMORY;
-    }
-    ZERO_TRY(state_across_open(&z->across, &z->plan.across, memory, &z->device, &z->trace));
-    for (int what = 0; what < STATES; what++) {
-        state *s = &z->states[what];
-        const int in_memory = z->plan.away[what].tier != ZERO_NVME && state_tier(what, &z->config);
-        if (s->kept)
-            ZERO_TRY(state_go_across(s, what, &z->config, z->across, in_memory ? &state_in_host : s->store,
-                                     &z->memory, &z->plan.away[what]));
-    }
-    z->begins_ahead = 1;
     return 0;
 }
 
@@ -84,9 +37,7 @@ static int create_states(zero *z) {
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
     ZERO_TRY(create_tables(z));
-    ZERO_TRY(open_files(z));
-    ZERO_TRY(open_across(z));
-    state_keep_next(&z->next_params, &z->states[ZERO_PARAM]);
+    ZERO_TRY(states_open(z));
     ZERO_TRY(params_create(z));
     if (z->config.inference) return 0;
     const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
@@ -152,8 +103,6 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(failure_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
     ZERO_TRY(
         layout_init(&z->layout, z->net.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
-    for (int what = 0; what < STATES; what++)
-        z->states[what] = state_of(what, c, &z->layout, z->net.rank, &z->device);
     ZERO_TRY(make_plan(z, plan_way(c, z->net.ranks, z->net.ranks_on_node)));
     ZERO_TRY(failure_agree(&z->net, check_room(z)));
     ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
@@ -171,11 +120,10 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 static void destroy(zero *z, int clean) {
     save_later_drop(z);
     tasks_close(&z->tasks);
-    // It may still be moving what the units have asked for.
-    z->memory.disk_hangs |= state_files_close(z->files);
+    states_stop_files(z);
     clean = clean && !z->tasks.failed;
     comm_close(&z->comm, clean);
-    for (device_stream s = DOWN; z->across && s <= UP; s++) z->device.f->wait(&z->device, s);
+    states_free(z);
     net_close(&z->net, clean);
     for (int i = 0; z->units && i < z->layout.n_units; i++) {
         tasks_forget(&z->tasks, &z->units[i].gather);
@@ -198,12 +146,9 @@ static void destroy(zero *z, int clean) {
     free(z->slots);
     free(z->slot_unit);
     update_free(z);
-    for (int what = 0; what < STATES; what++) state_stay(&z->states[what], &z->device);
-    state_across_close(z->across);
     schedule_free(&z->schedule);
     layout_free(&z->layout);
     trace_close(&z->trace);
-    if (z->pinned) z->device.f->unpin(&z->device, z->values);
     memory_free_all(&z->memory);
     device_close(&z->device);
     free(z);
@@ -216,7 +161,6 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     zero *z = calloc(1, sizeof *z);
     if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
     z->config = *config;
-    z->untouched = 1;
     int rc = create(z, tensors, n_tensors, units, n_units);
     if (rc && z->net.f && zero_last_failure()->lower < 0) zero_failed_after(!failure_speaks(&z->net, 1));
     if (rc)

@@ -48,12 +48,10 @@ void zero_get_job(const zero *z, zero_job_info *job) {
 
 void zero_get_files(zero *z, zero_file_info *f) {
     *f = (zero_file_info){ .how = NULL };
-    if (!z->files && !z->across) return;
     // a failure is told by what uses the states next
     grads_wait(z);
     wait_for_update(z);
-    if (z->files) state_files_describe(z->files, f);
-    if (z->across) state_across_count(z->across, &f->copied_down, &f->copied_up);
+    states_count(z, f);
 }
 
 void zero_get_plan(const zero *z, zero_plan_info *info) {

@@ -12,7 +12,7 @@
 
 // Stages 2 and 3 put the sum into this rank's shard, or add it to that. Stages 0 and 1 reduce in place.
 static int open_sums(zero *z, bucket_state *b, device_stream stream, state_part *parts) {
-    state *grads = &z->states[ZERO_GRADIENT];
+    state *grads = states_get(z, ZERO_GRADIENT);
     state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
     for (int i = 0; i < b->n_pieces; i++) {
         const state_range all = state_all(grads, b->units[i], state_held(grads));
@@ -209,7 +209,7 @@ int grads_open(zero *z, int unit) {
         ZERO_TRY(claim_buffer(z, unit));
         u->grads = bucket_memory(z, unit);
     } else {
-        state *grads = &z->states[ZERO_GRADIENT];
+        state *grads = states_get(z, ZERO_GRADIENT);
         ZERO_TRY(state_open(&u->opened_grads, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
         u->grads = u->opened_grads.at;
     }
@@ -225,7 +225,7 @@ static int add_to_sum(zero *z, int unit) {
     int first = pass_is_first(z);
     state_part sum;
     ZERO_TRY(tasks_wait(&z->tasks, &z->units[unit].adamw));  // it reads the sum of the last step
-    ZERO_TRY(state_open(&sum, &z->states[ZERO_GRADIENT], COMPUTE, unit, STATE_WHOLE,
+    ZERO_TRY(state_open(&sum, states_get(z, ZERO_GRADIENT), COMPUTE, unit, STATE_WHOLE,
                         first ? STATE_WRITE : STATE_CHANGE));
     int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);
     ZERO_TRY(state_close_after(rc, &sum, 1));
@@ -308,7 +308,7 @@ static int create_cleared(zero *z) {
 int grads_create(zero *z) {
     const layout *l = &z->layout;
     int whole = z->config.stage < 2;
-    ZERO_TRY(create_state(z, ZERO_GRADIENT));
+    ZERO_TRY(states_create(z, ZERO_GRADIENT));
     if (uses_buckets(z)) ZERO_TRY(create_buffers(z));
     ZERO_TRY(create_wire_buffer(z));
     ZERO_TRY(create_cleared(z));

@@ -12,7 +12,7 @@
 #include "pass.h"
 #include "plan.h"
 #include "schedule.h"
-#include "state.h"
+#include "states.h"
 #include "tasks.h"
 #include "trace.h"
 #include "zero.h"
@@ -74,12 +74,10 @@ struct zero {
     tasks tasks;
     trace trace;
     struct pass pass;
+    struct states states;
     unit_state *units;            // (n_units)
     bucket_state *buckets;        // (n_buckets)
-    state states[STATES];         // by zero_value
     state next_params;            // that a delayed update makes in the files: see state_has_next
-    struct state_files *files;    // of those that are not in memory; NULL: all are
-    struct state_across *across;  // of those that come from the other side of the bus; NULL: none do
     // working memory
     char **slots;  // stage 3: room for gathered single-use units
     int n_slots;
@@ -90,10 +88,6 @@ struct zero {
     int buffer_bucket[2];  // which bucket fills it; -1: none
     double *norm_parts;    // (ranks + 1, n_units)
     norm_table norm;       // this rank's part of each unit
-    float *values;         // (VALUES_CHUNK) what zero_hash, zero_save and zero_load stream through
-    uint16_t *low_values;  // (VALUES_CHUNK)
-    float *staging;        // (VALUES_CHUNK) the host's view of device memory
-    int pinned;            // the memory that begins at values
     double grad_norm;
     int overflow;  // ZERO_F16: the gradients of this step are not finite
     loss_scale scale;
@@ -109,7 +103,6 @@ struct zero {
     int unpublished;      // its masters have not been made parameters yet
     char *save_copy;      // room for this rank's file of a checkpoint; NULL: not wanted
     struct save_later *later;  // a save that has begun and not ended; NULL: none
-    int untouched;             // the states are all 0, as zero_create has made them
     int begins_ahead;          // 1: a piece is opened while the one before is updated
     state_part opened[2][STATES];
     int window;                         // the one of the two that is opened next
@@ -118,19 +111,12 @@ struct zero {
     int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
 
-// Where a value is kept: parameters without masters are their own.
-static inline state *state_with(zero *z, zero_value what) {
-    return &z->states[what == ZERO_MASTER && !z->states[ZERO_MASTER].kept ? ZERO_PARAM : what];
-}
 // fp32 when micro-batches are summed, else the dtype of the parameters.
-static inline zero_dtype grad_type(const zero *z) { return z->states[ZERO_GRADIENT].dtype; }
+static inline zero_dtype grad_type(const zero *z) { return states_get(z, ZERO_GRADIENT)->dtype; }
 static inline void *allocate(zero *z, plan_item item) { return memory_alloc(&z->memory, &z->plan.own[item]); }
 static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
     memory_request r = plan_for_unit(&z->plan, item, &z->config, &z->layout, unit);
     return memory_alloc(&z->memory, &r);
-}
-static inline int create_state(zero *z, zero_value what) {
-    return state_create(&z->states[what], &z->memory, &z->plan.own[plan_item_of_state(what)]);
 }
 
 // See plan.h.

@@ -48,7 +48,7 @@ static int reduce_unit(zero *z, int unit, char *grads, char *theirs, float *sum)
 static int reduce_all(zero *z, char *theirs, float *sum) {
     for (int u = 0; u < z->layout.n_units; u++) {
         state_part grads;
-        ZERO_TRY(state_open(&grads, &z->states[ZERO_GRADIENT], COMM, u, STATE_WHOLE, STATE_CHANGE));
+        ZERO_TRY(state_open(&grads, states_get(z, ZERO_GRADIENT), COMM, u, STATE_WHOLE, STATE_CHANGE));
         int rc = reduce_unit(z, u, grads.at, theirs, sum);
         ZERO_TRY(state_close_after(rc, &grads, 1));
     }
@@ -106,7 +106,7 @@ static int update_unit(zero *z, int unit, const constants *c) {
     int rc = 0;
     for (int what = 0; what < STATES && !rc; what++) {
         state_intent intent = what == ZERO_GRADIENT ? STATE_READ : STATE_CHANGE;
-        state *s = &z->states[what];
+        state *s = states_get(z, what);
         if (s->kept) rc = state_open(&parts[what], s, COMPUTE, unit, STATE_WHOLE, intent);
     }
     for (int i = u->first_place; i < u->first_place + u->n_places && !rc; i++)

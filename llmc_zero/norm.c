@@ -7,7 +7,7 @@
 // array, one launch goes through the table, with offsets in that array. Else there is a launch for each unit,
 // which uses the unit's stretch alone.
 int norm_create(zero *z) {
-    const state *grads = &z->states[ZERO_GRADIENT];
+    const state *grads = states_get(z, ZERO_GRADIENT);
     const layout *l = &z->layout;
     int n = l->n_units;
     stretch parts[n];
@@ -18,6 +18,7 @@ int norm_create(zero *z) {
         if (grads->array) parts[u].first = blocks;
         blocks += kernel_sum_squares_partials(parts[u].elems);
     }
+    z->norm_parts = states_scalars(z);
     stretch *table = allocate(z, PLAN_NORM);
     if (!table) return ZERO_ERR_MEMORY;
     double *sums = (double *)(table + n), *partial = sums + n;
@@ -26,7 +27,7 @@ int norm_create(zero *z) {
 }
 
 int norm_goes_along(const zero *z) {
-    const state *grads = &z->states[ZERO_GRADIENT];
+    const state *grads = states_get(z, ZERO_GRADIENT);
     return grads->sharded && !grads->array;
 }
 
@@ -46,7 +47,7 @@ int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
 }
 
 static int open_and_sum(zero *z, int unit) {
-    state *grads = &z->states[ZERO_GRADIENT];
+    state *grads = states_get(z, ZERO_GRADIENT);
     state_part part;
     ZERO_TRY(state_open(&part, grads, COMPUTE, unit, grads->rank, STATE_READ));
     return state_close_after(norm_sum_unit(z, COMPUTE, unit, part.at), &part, 1);
@@ -54,7 +55,7 @@ static int open_and_sum(zero *z, int unit) {
 
 static int sum_rest(zero *z) {
     device *d = &z->device;
-    const state *grads = &z->states[ZERO_GRADIENT];
+    const state *grads = states_get(z, ZERO_GRADIENT);
     if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm, grads->dtype, grads->array);
     for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
     return 0;

@@ -26,7 +26,7 @@ static char *own_place(const zero *z, int unit) {
 // Stage 3 sends this rank's shard, which may be read straight to its place in the gathered unit. Stages 1 and
 // 2 complete the unit in place.
 static int begin_source(zero *z, int unit, int64_t elems) {
-    state *params = &z->states[ZERO_PARAM];
+    state *params = states_get(z, ZERO_PARAM);
     unit_state *u = &z->units[unit];
     state_range r = state_all(params, unit, state_held(params));
     if (!params->sharded)
@@ -42,7 +42,7 @@ static int begin_source(zero *z, int unit, int64_t elems) {
 // unit too. The gather, which comes after the update, reads only the pieces before those.
 
 static int may_be_put(const zero *z, int unit) {
-    const state *params = &z->states[ZERO_PARAM];
+    const state *params = states_get(z, ZERO_PARAM);
     return params->files && params->sharded && !z->device.asynchronous && !z->delays &&
            state_files_has(params, unit);
 }
@@ -82,14 +82,14 @@ static int begin_rest(zero *z, int unit) {
 }
 
 static void count_source(zero *z, int unit) {
-    const state *params = &z->states[ZERO_PARAM];
+    const state *params = states_get(z, ZERO_PARAM);
     if (params->files && params->sharded)
         state_files_count_gather(params, (state_range){ unit, params->rank, 0, elems_left(z, unit) });
 }
 
 // What lies on the host's side of the bus is fetched before it is gathered.
 static int is_fetched(const zero *z, int unit) {
-    const state *params = &z->states[ZERO_PARAM];
+    const state *params = states_get(z, ZERO_PARAM);
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
 }
 
@@ -131,7 +131,7 @@ static int run_gather(void *ctx, task *k) {
 
 // Begins to copy what is left of this rank's part, as far as it can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
-    state *params = &z->states[ZERO_PARAM];
+    state *params = states_get(z, ZERO_PARAM);
     if (!left->elems) return 0;
     state_range r = *left;
     r.elems = state_span(params, r);
@@ -146,8 +146,8 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
 static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
     state_part parts[2] = { 0 };
-    state_range left = state_all(&z->states[ZERO_PARAM], k->index, z->net.rank);
-    if (z->states[ZERO_PARAM].files) state_files_count_gather(&z->states[ZERO_PARAM], left);
+    state_range left = state_all(states_get(z, ZERO_PARAM), k->index, z->net.rank);
+    if (states_get(z, ZERO_PARAM)->files) state_files_count_gather(states_get(z, ZERO_PARAM), left);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
         rc = begin_fetch(z, &parts[!i], k->stream, &left);
@@ -288,7 +288,7 @@ static int open_whole(zero *z, int unit) {
     unit_state *u = &z->units[unit];
     if (u->params) return 0;
     ZERO_TRY(tasks_wait(&z->tasks, parameters_of_update(z, unit)));
-    ZERO_TRY(state_open(&u->opened_params, &z->states[ZERO_PARAM], COMPUTE, unit, STATE_WHOLE, STATE_READ));
+    ZERO_TRY(state_open(&u->opened_params, states_get(z, ZERO_PARAM), COMPUTE, unit, STATE_WHOLE, STATE_READ));
     u->params = u->opened_params.at;
     return 0;
 }
@@ -343,7 +343,7 @@ int params_begin_pass(zero *z) {
 // -------- around the update
 
 int params_round(zero *z, device *d, device_stream on, state_range r) {
-    state *params = &z->states[ZERO_PARAM], *masters = &z->states[ZERO_MASTER];
+    state *params = states_get(z, ZERO_PARAM), *masters = states_get(z, ZERO_MASTER);
     state_part low, master;
     ZERO_TRY(state_open_range(&low, params, on, r, STATE_WRITE));
     int rc = state_open_range(&master, masters, on, r, STATE_READ);
@@ -395,14 +395,14 @@ static int create_slots(zero *z) {
 }
 
 int params_create(zero *z) {
-    ZERO_TRY(create_state(z, ZERO_PARAM));
+    ZERO_TRY(states_create(z, ZERO_PARAM));
     if (z->config.stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < z->layout.n_units; i++) {
         unit_state *u = &z->units[i];
         u->slot = -1;
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
-        if (!z->across) continue;
+        if (!state_goes_across(&z->config)) continue;
         u->fetch = (task){ .run = run_fetch, .ctx = z, .lane = LANE_COPIES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
     }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 int step_create(zero *z) {
-    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(create_state(z, what));
+    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(states_create(z, what));
     ZERO_TRY(norm_create(z));
     return update_create(z);
 }
@@ -95,7 +95,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     int clips = h->grad_clip > 0 && z->grad_norm > h->grad_clip;
     double scale = (clips ? h->grad_clip / z->grad_norm : 1) / z->scale.value;
     ZERO_TRY(params_drop_all(z));
-    z->untouched = 0;
+    states_touch(z);
     z->device.f->mark(&z->device, "update", "");
     int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_units(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);

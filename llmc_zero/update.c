@@ -19,7 +19,7 @@ static int run_publish(void *ctx, task *k);
 static void add_segments(const zero *z, update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
-    const state *moments = &z->states[ZERO_MOMENT1];
+    const state *moments = states_get(z, ZERO_MOMENT1);
     int64_t before = state_before(moments, r->unit, r->part) + r->from;  // in the unit
     adamw_table *t = &piece->table;
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
@@ -40,10 +40,10 @@ static void add_segments(const zero *z, update_piece *piece, adamw_segment *segm
 
 // Where the optimizer's states of a piece lie, its AdamW runs.
 static void place_piece(zero *z, update_piece *piece) {
-    const state *moments = &z->states[ZERO_MOMENT1];
+    const state *moments = states_get(z, ZERO_MOMENT1);
     const int on_host = state_on_host(moments, piece->range);
     piece->by = on_host ? &device_host : moments->updater;
-    piece->on = z->across ? UP : COMPUTE;
+    piece->on = state_goes_across(&z->config) ? UP : COMPUTE;
     if (on_host) piece->on = PROCESSOR;
 }
 
@@ -78,6 +78,8 @@ static int create_tables(zero *z, adamw_segment *segments) {
 int update_create(zero *z) {
     const plan_pieces count = plan_count_pieces(&z->config, &z->layout, z->net.rank);
     z->n_pieces = count.pieces;
+    z->begins_ahead = z->plan.own[PLAN_FILE_BUFFERS].blocks || state_goes_across(&z->config);
+    state_keep_next(&z->next_params, states_get(z, ZERO_PARAM));
     z->pieces = calloc(count.pieces, sizeof *z->pieces);
     z->update_order = calloc(z->layout.n_units, sizeof *z->update_order);
     adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
@@ -95,8 +97,8 @@ int update_create(zero *z) {
     for (int u = 0; u < z->layout.n_units && !rc; u++) {
         z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
         z->units[u].publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = u, .unit = u };
-        if (z->across) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
-        if (z->across && !rc) rc = tasks_prepare(&z->tasks, &z->units[u].publish, UP);
+        if (state_goes_across(&z->config)) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
+        if (state_goes_across(&z->config) && !rc) rc = tasks_prepare(&z->tasks, &z->units[u].publish, UP);
     }
     return rc;
 }
@@ -114,10 +116,10 @@ static int has_next(const zero *z, int unit) {
 
 static int begin_state(zero *z, zero_value what, const update_piece *piece, state_part parts[STATES]) {
     const int is_delayed = what == ZERO_PARAM && z->delays;
-    state *s = is_delayed ? &z->next_params : &z->states[what];
+    state *s = is_delayed ? &z->next_params : states_get(z, what);
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
-    if (what == ZERO_PARAM && z->states[ZERO_MASTER].kept) intent = STATE_WRITE;  // the rounded masters
+    if (what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // the rounded masters
     if (!s->kept || (is_delayed && !has_next(z, piece->range.unit))) return 0;
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
@@ -157,7 +159,7 @@ static int wait_for_piece(zero *z, const update_piece *piece, state_part parts[S
 
 static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
-    const int own_master = z->config.numbers.dtype == ZERO_F32 && !z->states[ZERO_MASTER].kept;
+    const int own_master = z->config.numbers.dtype == ZERO_F32 && !states_get(z, ZERO_MASTER)->kept;
     ZERO_TRY(wait_for_piece(z, piece, parts));
     const adamw_arrays a = {
         .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
@@ -213,7 +215,7 @@ static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
     double start = trace_now(&z->trace);
-    if (z->across) ZERO_TRY(copy_after_reduction(z, k->index));
+    if (state_goes_across(&z->config)) ZERO_TRY(copy_after_reduction(z, k->index));
     if (z->begins_ahead) ZERO_TRY(begin_piece(z, &z->pieces[u->first_piece], z->opened[z->window]));
     for (int i = 0; i < u->n_pieces; i++) {
         const update_piece *piece = &z->pieces[u->first_piece + i];
@@ -236,7 +238,7 @@ static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
     const unit_state *u = &z->units[k->index];
     if (has_next(z, k->index)) {
-        state_publish(&z->states[ZERO_PARAM], k->index);
+        state_publish(states_get(z, ZERO_PARAM), k->index);
         return 0;
     }
     for (const update_piece *p = &z->pieces[u->first_piece]; p < &z->pieces[u->first_piece + u->n_pieces];
@@ -285,15 +287,15 @@ static void first_pieces(const zero *z, const int *order, const update_piece *fi
 
 static int begin_files_of(zero *z, const update_piece *piece, state_part parts[STATES]) {
     for (int what = 0; what < ZERO_GRADIENT; what++)
-        if (z->states[what].files) ZERO_TRY(begin_state(z, what, piece, parts));
+        if (states_get(z, what)->files) ZERO_TRY(begin_state(z, what, piece, parts));
     return 0;
 }
 
 // The last update has ended, its writes too, and the last micro-batch's forward pass.
 static int may_read_ahead(zero *z) {
     const int last = z->update_order[z->layout.n_units - 1];
-    if (!z->files || !pass_is_last(z) || !pass_forward_is_over(z) || z->config.debug.naive) return 0;
-    return tasks_have_run(&z->tasks, &z->units[last].adamw) && state_files_written(z->files);
+    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || !pass_forward_is_over(z) || z->config.debug.naive) return 0;
+    return tasks_have_run(&z->tasks, &z->units[last].adamw) && states_are_written(z);
 }
 
 // One piece at a time, since backward waits for parameters that are read behind it.

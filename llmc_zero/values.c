@@ -24,13 +24,14 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
 }
 
 // Writes what this rank holds of n elements of a place.
-static int set_stored(zero *z, state *s, const layout_place *p, int64_t offset, int64_t n,
+static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
+    const state *s = states_with(z, what);
     int unit = layout_unit_of(&z->layout, p), held = state_held(s);
     int64_t at, len;
     state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
     values += state_before(s, unit, held) + at - p->offset - offset;
-    return state_write(s, COMM, (state_range){ unit, held, at, len }, STATE_CHANGE, values, z->staging);
+    return states_write(z, what, (state_range){ unit, held, at, len }, STATE_CHANGE, values);
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
@@ -42,17 +43,18 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     ZERO_TRY(wait_for_update(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
-    z->untouched = 0;
-    ZERO_TRY(set_stored(z, state_with(z, what), p, offset, n, values));
-    state *master = &z->states[ZERO_MASTER];
-    return what == ZERO_PARAM && master->kept ? set_stored(z, master, p, offset, n, values) : 0;
+    states_touch(z);
+    ZERO_TRY(set_stored(z, what, p, offset, n, values));
+    const int has_master = what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept;
+    return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
 // Asks for n elements of a place, from `offset` on, on every rank. They go to `values`, or, where there is a
-// digest, through z->values into that.
+// digest, through the room for values into that.
 typedef struct {
     zero *z;
-    state *state;
+    zero_value what;
+    const state *state;
     const layout_place *place;
     int64_t offset, n;
     float *values;
@@ -61,13 +63,9 @@ typedef struct {
 } get_request;
 
 // The digest is of the bytes as they are stored.
-static int update_digest(const get_request *g, const float *values, int64_t n) {
-    const void *bytes = values;
+static int update_digest(const get_request *g, int64_t n) {
     zero_dtype stored = g->state->dtype;
-    if (stored != ZERO_F32) {
-        kernel_convert(stored, g->z->low_values, ZERO_F32, values, n);  // exact, since they were widened
-        bytes = g->z->low_values;
-    }
+    const void *bytes = states_room_as(g->z, stored, n);  // exact, since they were widened
     if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
         return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
     return 0;
@@ -81,14 +79,14 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     const int reads = from < 0 || from == z->comm.group.rank;
     int64_t at, n, begin = g->place->offset + g->offset;
     state_intersect(g->state, unit, part, begin, g->n, &at, &n);
-    float *to = g->digest ? z->values : g->values + state_before(g->state, unit, part) + at - begin;
+    float *to = g->digest ? states_room(z) : g->values + state_before(g->state, unit, part) + at - begin;
     int64_t most = g->digest ? VALUES_CHUNK : n;
     for (int64_t done = 0, len; done < n; done += len) {
         len = n - done < most ? n - done : most;
         const state_range r = { unit, part, at + done, len };
-        if (reads) ZERO_TRY(state_read(g->state, COMM, r, to, z->staging));
+        if (reads) ZERO_TRY(states_read(z, g->what, r, to));
         if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
-        if (g->digest) ZERO_TRY(update_digest(g, to, len));
+        if (g->digest) ZERO_TRY(update_digest(g, len));
     }
     return 0;
 }
@@ -107,13 +105,13 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
     ZERO_TRY(params_complete(z));
-    get_request g = { z, state_with(z, what), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT };
+    get_request g = { z, what, states_with(z, what), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT };
     return tasks_run(&z->tasks, run_get, &g);
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
     if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
-    get_request g = { z, state_with(z, what), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
+    get_request g = { z, what, states_with(z, what), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
     ZERO_TRY(tasks_run(&z->tasks, run_get, &g));
     *out = XXH3_64bits_digest(state);
     return 0;

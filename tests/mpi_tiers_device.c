@@ -227,17 +227,17 @@ static void destroy_lazy(zero *z) {
 // A range becomes NaN on the device, and goes back to the host.
 static void spoil(zero *z, zero_value what, device_stream on, state_range r, state_intent intent) {
     state_part p;
-    MUST(state_open_range(&p, &z->states[what], on, r, intent));
+    MUST(state_open_range(&p, states_get(z, what), on, r, intent));
     MUST(z->device.f->fill_nan(&z->device, on, p.at, r.elems * sizeof(float)));
     MUST(state_close(&p));
 }
 
-// Queues a copy of the range to the device, and one of its first element to z->values.
+// Queues a copy of the range to the device, and one of its first element to the room for values.
 static void look_at(zero *z, zero_value what, state_range r) {
     state_part p;
-    z->values[0] = NAN;
-    MUST(state_open_range(&p, &z->states[what], UP, r, STATE_READ));
-    MUST(z->device.f->copy(&z->device, UP, z->values, p.at, sizeof(float)));
+    states_room(z)[0] = NAN;
+    MUST(state_open_range(&p, states_get(z, what), UP, r, STATE_READ));
+    MUST(z->device.f->copy(&z->device, UP, states_room(z), p.at, sizeof(float)));
     MUST(state_close(&p));
 }
 
@@ -248,7 +248,7 @@ static void check_independent_copies(void) {
     CHECK_SETTING("a piece goes to the device while the one before it goes to the host");
     zero *z = create_lazy(&t, "parameters");
     device *d = &z->device;
-    const struct state_host *host = z->states[ZERO_PARAM].host;
+    const struct state_host *host = states_get(z, ZERO_PARAM)->host;
     const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     const state_range two = plan_next_piece(&z->config, &z->layout, checks.rank, one);
     const float *home = (const float *)host->array + host->units[0].away_offset;
@@ -260,7 +260,7 @@ static void check_independent_copies(void) {
     // The same piece again: what goes to the device is what has come to the host.
     look_at(z, ZERO_PARAM, one);
     MUST(d->f->wait(d, UP));
-    CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(z->values[0]));
+    CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(states_room(z)[0]));
     MUST(d->f->wait(d, DOWN));
     CHECK(isnan(home[two.from]));
     destroy_lazy(z);
@@ -274,11 +274,11 @@ static void check_copies_before_writes(void) {
     zero *z = create_lazy(&t, "parameters");
     const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     look_at(z, ZERO_PARAM, one);
-    MUST(state_open_range(&p, &z->states[ZERO_PARAM], PROCESSOR, one, STATE_WRITE));
+    MUST(state_open_range(&p, states_get(z, ZERO_PARAM), PROCESSOR, one, STATE_WRITE));
     *(float *)p.at = NAN;
     MUST(state_close(&p));
     MUST(z->device.f->wait(&z->device, UP));
-    CHECK(!isnan(z->values[0]));
+    CHECK(!isnan(states_room(z)[0]));
     destroy_lazy(z);
 
     CHECK_SETTING("a copy to the host waits for a copy to the device of what it writes over");
@@ -288,7 +288,7 @@ static void check_copies_before_writes(void) {
     spoil(z, ZERO_GRADIENT, COMM, part, STATE_WRITE);
     MUST(z->device.f->wait(&z->device, DOWN));
     MUST(z->device.f->wait(&z->device, UP));
-    CHECK(!isnan(z->values[0]));
+    CHECK(!isnan(states_room(z)[0]));
     destroy_lazy(z);
 }
 #endif

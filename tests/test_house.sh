@@ -12,8 +12,8 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same compat/
 updates:  params grads norm step update pass naive checkpoint/ values figures
-whole:    internal ranks
-owned:    pass.h
+whole:    internal ranks states
+owned:    pass.h states.h
 states:   state state_file state_host state_across schedule plan settings loss_scale
 tasks:    tasks layout
 data:     comm/ store/

@@ -60,8 +60,8 @@ int finite_values(const zero *z, int saved, state_range r, const float *values) 
 
 static int check_piece(void *ctx, int saved, state_range r) {
     zero *z = ctx;
-    ZERO_TRY(state_read(state_with(z, saved_values[saved]), COMM, r, z->values, z->staging));
-    return finite_values(z, saved, r, z->values);
+    ZERO_TRY(states_read(z, saved_values[saved], r, states_room(z)));
+    return finite_values(z, saved, r, states_room(z));
 }
 
 int zero_check_finite(zero *z) {

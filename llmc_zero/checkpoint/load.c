@@ -20,9 +20,9 @@ static int read_piece(void *ctx, int saved, state_range r) {
     const int64_t shard = layout_before(&z->layout.units[r.unit], r.part), from = shard + r.from;
     s->from.needs_from = shard;
     s->from.needs_until = shard + z->layout.units[r.unit].shard;
-    ZERO_TRY(blocks_read_unit(&s->from, r.unit, saved, from, r.elems, z->values));
+    ZERO_TRY(blocks_read_unit(&s->from, r.unit, saved, from, r.elems, states_room(z)));
     if (!s->uses) return 0;
-    return state_write(state_with(z, saved_values[saved]), COMM, r, STATE_WRITE, z->values, z->staging);
+    return states_write(z, saved_values[saved], r, STATE_WRITE, states_room(z));
 }
 
 // -------- the checkpoint
@@ -45,8 +45,8 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
 
 static int clear_piece(void *ctx, int saved, state_range r) {
     zero *z = ctx;
-    memset(z->values, 0, r.elems * sizeof *z->values);
-    return state_write(state_with(z, saved_values[saved]), COMM, r, STATE_WRITE, z->values, z->staging);
+    memset(states_room(z), 0, r.elems * sizeof(float));
+    return states_write(z, saved_values[saved], r, STATE_WRITE, states_room(z));
 }
 
 // rc: of the reading. Returns it, or the failure of clearing.
@@ -54,7 +54,7 @@ static int clear_after(int rc, zero *z) {
     if (!rc) return 0;
     at_work work = at_work_begin(z);
     int cleared = at_work_end(&work, visit_parts(&work, 1, clear_piece, z));
-    if (cleared) z->untouched = 0;
+    if (cleared) states_touch(z);
     return cleared ? cleared : rc;
 }
 
@@ -68,7 +68,7 @@ static int read_once(source *s, const manifest *m) {
 }
 
 static int read_states(zero *z, const manifest *m) {
-    source s = { .z = z, .uses = z->untouched };
+    source s = { .z = z, .uses = !states_are_touched(z) };
     int rc = read_once(&s, m);
     if (s.uses) return clear_after(rc, z);
     if (rc) return rc;
@@ -111,14 +111,14 @@ static int round_on_host(zero *z, state_range r) {
     const int64_t end = r.from + r.elems;
     for (; r.from < end; r.from += r.elems) {
         r.elems = end - r.from < VALUES_CHUNK ? end - r.from : VALUES_CHUNK;
-        ZERO_TRY(state_read(&z->states[ZERO_MASTER], COMM, r, z->values, z->staging));
-        ZERO_TRY(state_write(&z->states[ZERO_PARAM], COMM, r, STATE_WRITE, z->values, z->staging));
+        ZERO_TRY(states_read(z, ZERO_MASTER, r, states_room(z)));
+        ZERO_TRY(states_write(z, ZERO_PARAM, r, STATE_WRITE, states_room(z)));
     }
     return 0;
 }
 
 static int round_range(zero *z, state_range r) {
-    return z->across ? round_on_host(z, r) : params_round(z, &z->device, COMM, r);
+    return state_goes_across(&z->config) ? round_on_host(z, r) : params_round(z, &z->device, COMM, r);
 }
 
 static int round_masters(zero *z, int unit) {
@@ -126,8 +126,8 @@ static int round_masters(zero *z, int unit) {
     state_range r = { .unit = unit, .part = z->comm.group.rank };
     for (; r.from < shard; r.from += r.elems) {
         r.elems = shard - r.from;
-        r.elems = state_span(&z->states[ZERO_PARAM], r);
-        r.elems = state_span(&z->states[ZERO_MASTER], r);
+        r.elems = state_span(states_get(z, ZERO_PARAM), r);
+        r.elems = state_span(states_get(z, ZERO_MASTER), r);
         ZERO_TRY(round_range(z, r));
     }
     return 0;
@@ -139,9 +139,9 @@ static int run_complete(void *ctx, task *k) {
     (void)k;
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_units; u++) {
-        if (z->states[ZERO_MASTER].kept) ZERO_TRY(round_masters(z, u));
+        if (states_get(z, ZERO_MASTER)->kept) ZERO_TRY(round_masters(z, u));
         for (int what = 0; what < STATES; what++) {
-            state *s = &z->states[what];
+            state *s = states_get(z, what);
             if (what != ZERO_GRADIENT && s->kept && !s->sharded) ZERO_TRY(gather_now(z, s, u));
         }
     }
@@ -156,7 +156,8 @@ int zero_load(zero *z, const char *path, char **text) {
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     int rc = load_folder(z, path, &own);
-    if (!rc) z->unpublished = z->untouched = 0;
+    if (!rc) z->unpublished = 0;
+    if (!rc) states_touch(z);
     if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
     if (!rc && text)
         *text = own;

@@ -96,7 +96,7 @@ static int put_piece(void *ctx, int saved, state_range r) {
         int64_t room;
         ZERO_TRY(writer_room(&s->own, &to, &room));
         r.elems = end - r.from < room / size ? end - r.from : room / size;
-        ZERO_TRY(state_read(state_with(z, saved_values[saved]), COMM, r, to, z->staging));
+        ZERO_TRY(states_read(z, saved_values[saved], r, to));
         ZERO_TRY(finite_values(z, saved, r, to));
         ZERO_TRY(writer_filled(&s->own, r.elems * size));
     }

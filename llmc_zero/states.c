@@ -1,0 +1,113 @@
+#include "states.h"
+#include "internal.h"
+#include "state_across.h"
+#include "state_file.h"
+
+static int create_room(zero *z) {
+    struct states *s = &z->states;
+    if (!(s->values = allocate(z, PLAN_VALUES))) return ZERO_ERR_MEMORY;
+    s->low = (uint16_t *)(s->values + VALUES_CHUNK);
+    s->staging = (float *)(s->low + VALUES_CHUNK);
+    s->scalars = (double *)(s->staging + (z->device.asynchronous ? VALUES_CHUNK : 0));
+    ZERO_TRY(z->device.f->pin(&z->device, s->values, z->plan.own[PLAN_VALUES].bytes));
+    s->pinned = 1;
+    return 0;
+}
+
+// The files of states that are not in memory alone.
+static int open_files(zero *z) {
+    const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
+    if (!pool->blocks) return 0;
+    char *memory = memory_alloc_pinned(&z->memory, pool);
+    if (!memory) return ZERO_ERR_MEMORY;
+    ZERO_TRY(state_files_open(&z->states.files, &z->config, &z->layout, z->net.rank, memory, &z->trace));
+    memory_request tables = z->plan.own[PLAN_FILE_TABLES];
+    tables.bytes = memory_whole_pages(tables.bytes);
+    ZERO_TRY(memory_note(&z->memory, &tables));
+    for (int what = 0; what < STATES; what++) {
+        if (z->plan.away[what].tier != ZERO_NVME) continue;
+        state_keep_in_files(&z->states.of[what], what, z->states.files, &z->config);
+        ZERO_TRY(memory_note(&z->memory, &z->plan.away[what]));
+    }
+    return 0;
+}
+
+// Beside a device: states that one side uses and the other one stores.
+static int open_across(zero *z) {
+    struct states *all = &z->states;
+    char *memory[RINGS] = { NULL };
+    if (!state_goes_across(&z->config)) return 0;
+    for (int i = 0; i < RINGS; i++) {
+        const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
+        if (!z->plan.across.bytes[i]) continue;
+        memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
+        if (!memory[i]) return ZERO_ERR_MEMORY;
+    }
+    ZERO_TRY(state_across_open(&all->across, &z->plan.across, memory, &z->device, &z->trace));
+    for (int what = 0; what < STATES; what++) {
+        state *s = &all->of[what];
+        const int in_memory = z->plan.away[what].tier != ZERO_NVME && state_tier(what, &z->config);
+        if (s->kept)
+            ZERO_TRY(state_go_across(s, what, &z->config, all->across, in_memory ? &state_in_host : s->store,
+                                     &z->memory, &z->plan.away[what]));
+    }
+    return 0;
+}
+
+int states_open(zero *z) {
+    for (int what = 0; what < STATES; what++)
+        z->states.of[what] = state_of(what, &z->config, &z->layout, z->net.rank, &z->device);
+    ZERO_TRY(create_room(z));
+    ZERO_TRY(open_files(z));
+    return open_across(z);
+}
+
+int states_create(zero *z, zero_value what) {
+    return state_create(&z->states.of[what], &z->memory, &z->plan.own[plan_item_of_state(what)]);
+}
+
+// A disk that does not answer may still write to the memory that the units have asked for.
+void states_stop_files(zero *z) { z->memory.disk_hangs |= state_files_close(z->states.files); }
+
+void states_free(zero *z) {
+    struct states *s = &z->states;
+    for (device_stream on = DOWN; s->across && on <= UP; on++) z->device.f->wait(&z->device, on);
+    for (int what = 0; what < STATES; what++) state_stay(&s->of[what], &z->device);
+    state_across_close(s->across);
+    if (s->pinned) z->device.f->unpin(&z->device, s->values);
+}
+
+state *states_get(const zero *z, zero_value what) { return (state *)&z->states.of[what]; }
+
+state *states_with(const zero *z, zero_value what) {
+    const int is_own_master = what == ZERO_MASTER && !z->states.of[ZERO_MASTER].kept;
+    return states_get(z, is_own_master ? ZERO_PARAM : what);
+}
+
+int states_read(zero *z, zero_value what, state_range r, float *values) {
+    return state_read(states_with(z, what), COMM, r, values, z->states.staging);
+}
+
+int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values) {
+    return state_write(states_with(z, what), COMM, r, intent, values, z->states.staging);
+}
+
+float *states_room(zero *z) { return z->states.values; }
+
+const void *states_room_as(zero *z, zero_dtype dtype, int64_t n) {
+    if (dtype == ZERO_F32) return z->states.values;
+    kernel_convert(dtype, z->states.low, ZERO_F32, z->states.values, n);
+    return z->states.low;
+}
+
+double *states_scalars(zero *z) { return z->states.scalars; }
+
+int states_are_touched(const zero *z) { return z->states.touched; }
+void states_touch(zero *z) { z->states.touched = 1; }
+
+int states_are_written(const zero *z) { return state_files_written(z->states.files); }
+
+void states_count(const zero *z, zero_file_info *f) {
+    if (z->states.files) state_files_describe(z->states.files, f);
+    if (z->states.across) state_across_count(z->states.across, &f->copied_down, &f->copied_up);
+}
