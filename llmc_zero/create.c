@@ -33,16 +33,16 @@ static int create_tables(zero *z) {
     return 0;
 }
 
+// In the plan's order.
 static int create_states(zero *z) {
+    const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
     ZERO_TRY(create_tables(z));
     ZERO_TRY(states_open(z));
     ZERO_TRY(params_create(z));
-    if (z->config.inference) return 0;
-    const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
     if (copy->blocks && !(z->save_copy = memory_alloc_pinned(&z->memory, copy))) return ZERO_ERR_MEMORY;
-    ZERO_TRY(grads_create(z));
+    if (!z->config.inference) ZERO_TRY(grads_create(z));
     return step_create(z);
 }
 
@@ -108,7 +108,6 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
     ZERO_TRY(failure_agree(&z->net, comm_stage(&z->comm, &z->memory)));
-    loss_scale_init(&z->scale, c);
     ZERO_TRY(failure_agree(&z->net, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));
     ZERO_TRY(comm_prepare(&z->comm, &z->memory, rehearse, z));

@@ -6,13 +6,14 @@
 #include "error.h"
 #include "device/kernels.h"
 #include "layout.h"
-#include "loss_scale.h"
 #include "memory.h"
 #include "net/exchange.h"
+#include "norm.h"
 #include "pass.h"
 #include "plan.h"
 #include "schedule.h"
 #include "states.h"
+#include "step.h"
 #include "tasks.h"
 #include "trace.h"
 #include "zero.h"
@@ -75,6 +76,8 @@ struct zero {
     trace trace;
     struct pass pass;
     struct states states;
+    struct norm norm;
+    struct step step;
     unit_state *units;            // (n_units)
     bucket_state *buckets;        // (n_buckets)
     state next_params;            // that a delayed update makes in the files: see state_has_next
@@ -86,11 +89,6 @@ struct zero {
     char *bucket_buffer[2];
     char *wire_buffer;     // one bucket's gradients as fp32; NULL: they travel as they are
     int buffer_bucket[2];  // which bucket fills it; -1: none
-    double *norm_parts;    // (ranks + 1, n_units)
-    norm_table norm;       // this rank's part of each unit
-    double grad_norm;
-    int overflow;  // ZERO_F16: the gradients of this step are not finite
-    loss_scale scale;
     // the update under way
     adamw_constants adamw;
     update_piece *pieces;  // (n_pieces) unit by unit

@@ -18,11 +18,10 @@ int norm_create(zero *z) {
         if (grads->array) parts[u].first = blocks;
         blocks += kernel_sum_squares_partials(parts[u].elems);
     }
-    z->norm_parts = states_scalars(z);
     stretch *table = allocate(z, PLAN_NORM);
     if (!table) return ZERO_ERR_MEMORY;
     double *sums = (double *)(table + n), *partial = sums + n;
-    z->norm = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
+    z->norm.table = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
     return device_set(&z->device, table, parts, sizeof parts);
 }
 
@@ -33,7 +32,7 @@ int norm_goes_along(const zero *z) {
 
 // The sum goes where the launch for all units would put it.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
-    const norm_table *all = &z->norm;
+    const norm_table *all = &z->norm.table;
     device *d = &z->device;
     int64_t blocks_before = 0;
     for (int u = 0; u < unit; u++) blocks_before += kernel_sum_squares_partials(z->layout.units[u].shard);
@@ -53,19 +52,36 @@ static int open_and_sum(zero *z, int unit) {
     return state_close_after(norm_sum_unit(z, COMPUTE, unit, part.at), &part, 1);
 }
 
+// Queues the sums of the units that were not summed when they were reduced.
 static int sum_rest(zero *z) {
     device *d = &z->device;
     const state *grads = states_get(z, ZERO_GRADIENT);
-    if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm, grads->dtype, grads->array);
+    if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array);
     for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
     return 0;
 }
 
-int norm_sum_rest(zero *z) {
+static int trace_rest(zero *z) {
     if (norm_goes_along(z)) return 0;
     const trace_span span = trace_begin(&z->trace, COMPUTE);
     ZERO_TRY(sum_rest(z));
     trace_end(&z->trace, &span,
               &(zero_event){ .kind = ZERO_EV_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
+    return 0;
+}
+
+// Every (unit, rank) part has a sum of squares in fp64. All ranks add them in that order, so that the norm
+// has the same bits at every stage.
+int norm_sum_all(zero *z, double *squares) {
+    int n = z->layout.n_units;
+    double *mine = states_scalars(z), *all = mine + n, sum = 0;
+    device *d = &z->device;
+    ZERO_TRY(trace_rest(z));
+    ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.table.sums, n * sizeof(double)));
+    ZERO_TRY(wait_for_device(z, COMPUTE));
+    ZERO_TRY(share_values(z, mine, all, n));
+    for (int u = 0; u < n; u++)
+        for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * n + u];
+    *squares = sum;
     return 0;
 }

@@ -1,15 +1,20 @@
-// The sum of squares of this rank's part of each unit's gradients, for the global norm.
+// The global norm of the gradients. It owns the table of this rank's part of each unit and the sums of squares.
+// Each function returns 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_NORM_H
 #define LLMC_ZERO_NORM_H
 #include "device/device.h"
 #include "zero.h"
 
+struct norm {
+    norm_table table;  // of this rank's part of each unit
+};
+
 int norm_create(zero *z);
-// Gradients that lie away from the device are summed when they are reduced, while they are there.
+// 1: gradients that are not stored on the device are summed while they are there, when they are reduced.
 int norm_goes_along(const zero *z);
 // Queues the sum of the unit's part, which is at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);
-// Queues the sums of all units that were not summed when they were reduced.
-int norm_sum_rest(zero *z);
+// Sums the squares of all gradients of all ranks, which have been reduced.
+int norm_sum_all(zero *z, double *squares);
 
 #endif

@@ -11,6 +11,8 @@
 #include <string.h>
 
 int step_create(zero *z) {
+    loss_scale_init(&z->step.scale, &z->config);
+    if (z->config.inference) return 0;
     for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(states_create(z, what));
     ZERO_TRY(norm_create(z));
     return update_create(z);
@@ -18,31 +20,16 @@ int step_create(zero *z) {
 
 // -------- step
 
-// Every (unit, rank) part has a sum of squares in fp64. All ranks add them in that order, so that the norm
-// has the same bits at every stage.
-static int global_norm(zero *z, double *squares) {
-    int n = z->layout.n_units;
-    double *mine = z->norm_parts, *all = mine + n, sum = 0;
-    device *d = &z->device;
-    ZERO_TRY(norm_sum_rest(z));
-    ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.sums, n * sizeof(double)));
-    ZERO_TRY(wait_for_device(z, COMPUTE));
-    ZERO_TRY(share_values(z, mine, all, n));
-    for (int u = 0; u < n; u++)
-        for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * n + u];
-    *squares = sum;
-    return 0;
-}
-
 int zero_reduce(zero *z, zero_step_info *info) {
+    struct step *s = &z->step;
     double squares;
     ZERO_TRY(pass_may_reduce(z));
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
-    ZERO_TRY(global_norm(z, &squares));
-    z->grad_norm = sqrt(squares) / z->scale.value;
-    z->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
+    ZERO_TRY(norm_sum_all(z, &squares));
+    s->grad_norm = sqrt(squares) / s->scale.value;
+    s->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
     pass_reduced(z);
-    if (info) *info = (zero_step_info){ z->grad_norm, isfinite(squares), z->scale.value };
+    if (info) *info = (zero_step_info){ s->grad_norm, isfinite(squares), s->scale.value };
     return 0;
 }
 
@@ -85,15 +72,15 @@ static int check_update(const zero *z, const zero_hyper *h) {
 
 static int end_step(zero *z) {
     pass_end_step(z);
-    return loss_scale_step(&z->scale, &z->config, z->overflow);
+    return loss_scale_step(&z->step.scale, &z->config, z->step.overflow);
 }
 
 int zero_update(zero *z, const zero_hyper *h) {
     ZERO_TRY(check_update(z, h));
-    if (z->overflow) return zero_discard(z);
+    if (z->step.overflow) return zero_discard(z);
     double start = trace_now(&z->trace);
-    int clips = h->grad_clip > 0 && z->grad_norm > h->grad_clip;
-    double scale = (clips ? h->grad_clip / z->grad_norm : 1) / z->scale.value;
+    int clips = h->grad_clip > 0 && z->step.grad_norm > h->grad_clip;
+    double scale = (clips ? h->grad_clip / z->step.grad_norm : 1) / z->step.scale.value;
     ZERO_TRY(params_drop_all(z));
     states_touch(z);
     z->device.f->mark(&z->device, "update", "");
@@ -125,7 +112,14 @@ int zero_finish_update(zero *z) {
     return update_publish(z);
 }
 
-double zero_loss_scale(const zero *z) { return z->scale.value; }
+// Only a run in fp16 has a scale worth restoring.
+void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved) {
+    const int scales = z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0;
+    if (dtype == ZERO_F16 && scales) z->step.scale = *saved;
+}
+
+loss_scale step_scale(const zero *z) { return z->step.scale; }
+double zero_loss_scale(const zero *z) { return z->step.scale.value; }
 
 int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info) {
     ZERO_TRY(zero_reduce(z, info));

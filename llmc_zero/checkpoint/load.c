@@ -86,10 +86,7 @@ static int load_folder(zero *z, const char *path, char **text) {
     int rc = read_manifest(z, &m, path);
     if (!rc) rc = agree(z, text_of(&m, text));
     if (!rc) rc = read_states(z, &m);
-    // Only a run in fp16 has a scale worth taking over.
-    if (!rc && m.dtype == ZERO_F16 && z->config.numbers.dtype == ZERO_F16 &&
-        z->config.numbers.loss_scale == 0)
-        z->scale = m.scale;
+    if (!rc) step_restore_scale(z, m.dtype, &m.scale);
     manifest_free(&m);
     return rc;
 }

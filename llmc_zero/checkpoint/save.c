@@ -201,7 +201,7 @@ static int parse_trainer(const char *caller, const char *text, json_t **trainer)
 }
 
 int save_open(save *s, zero *z, const char *caller, const char *path, const char *text) {
-    *s = (save){ .z = z, .scale = z->scale };
+    *s = (save){ .z = z, .scale = step_scale(z) };
     int n = snprintf(s->folder, sizeof s->folder, "%s", path);
     // A run that goes on from the file has the parameters that its masters make, so this one has them too.
     ZERO_TRY(zero_finish_update(z));
