@@ -26,9 +26,8 @@ static int create_tables(zero *z) {
     ZERO_TRY(pass_create(z));
     z->units = calloc(n, sizeof *z->units);
     z->buckets = calloc(z->layout.n_buckets, sizeof *z->buckets);
-    z->own_params = calloc(n, sizeof *z->own_params);
     z->own_grads = calloc(n, sizeof *z->own_grads);
-    if (!z->units || !z->buckets || !z->own_params || !z->own_grads)
+    if (!z->units || !z->buckets || !z->own_grads)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
     return 0;
 }
@@ -125,8 +124,6 @@ static void destroy(zero *z, int clean) {
     states_free(z);
     net_close(&z->net, clean);
     for (int i = 0; z->units && i < z->layout.n_units; i++) {
-        tasks_forget(&z->tasks, &z->units[i].gather);
-        tasks_forget(&z->tasks, &z->units[i].fetch);
         tasks_forget(&z->tasks, &z->units[i].adamw);
         tasks_forget(&z->tasks, &z->units[i].publish);
     }
@@ -140,10 +137,8 @@ static void destroy(zero *z, int clean) {
     pass_free(z);
     free(z->units);
     free(z->buckets);
-    free(z->own_params);
     free(z->own_grads);
-    free(z->slots);
-    free(z->slot_unit);
+    params_free(z);
     update_free(z);
     schedule_free(&z->schedule);
     layout_free(&z->layout);

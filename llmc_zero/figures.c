@@ -1,6 +1,7 @@
 // What a trainer reports of its plugin: memory, traffic, what was settled at creation, and the trace.
 #include "grads.h"
 #include "params.h"
+#include "update.h"
 #include "internal.h"
 
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {
@@ -34,7 +35,7 @@ static int run_traffic(void *ctx, task *k) {
 void zero_get_traffic(zero *z, zero_traffic *t) {
     traffic_request s = { z, t };
     if (tasks_run(&z->tasks, run_traffic, &s)) *t = z->comm.traffic;
-    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->gathered_ahead[i];
+    params_count(z, t);
 }
 
 void zero_get_job(const zero *z, zero_job_info *job) {
@@ -71,6 +72,6 @@ int zero_trace_write(zero *z, const char *path) {
     const char *names[z->layout.n_units];
     for (int i = 0; i < z->layout.n_units; i++) names[i] = z->layout.units[i].name;
     ZERO_TRY(grads_wait(z));
-    ZERO_TRY(params_complete(z));
+    ZERO_TRY(update_settle(z));
     return trace_write(&z->trace, path, z->comm.group.rank, names, z->layout.n_units);
 }

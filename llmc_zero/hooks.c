@@ -54,7 +54,7 @@ void *zero_param(zero *z, int tensor, int layer) {
     const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     const int unit = layout_unit_of(&z->layout, p);
-    if (pass_reads(z, unit)) return z->units[unit].params + p->offset * dtype_bytes(z->config.numbers.dtype);
+    if (pass_reads(z, unit)) return params_whole(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
     zero_fail(ZERO_ERR_MISUSE, "zero_param(%s, layer %d): unit %d (%s) is not open for reading",
               z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
     return NULL;

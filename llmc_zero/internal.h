@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "net/exchange.h"
 #include "norm.h"
+#include "params.h"
 #include "pass.h"
 #include "plan.h"
 #include "schedule.h"
@@ -19,17 +20,6 @@
 #include "zero.h"
 
 typedef struct {
-    // parameters (params.c)
-    char *params;  // the whole unit, or NULL: it is not gathered (stage 3), or not open (below it)
-    state_part opened_params;  // stages 0 to 2: what params points into
-    int slot;                  // which slot holds it; -1: none, or the unit's own
-    int for_next_pass;         // stage 3: gathered for a pass that had not begun
-    int64_t gathered_ahead;    // bytes of that gather; the pass that uses them is not known yet
-    task gather;
-    task fetch;         // beside a device: copies what this rank sends from the host
-    state_part source;  // what this rank sends
-    char *gather_to;    // stage 3: where the whole unit goes; NULL: it is gathered in place
-    comm_use gather_use;
     // gradients (grads.c)
     char *grads;  // this micro-batch's, from the first pre_backward to the last post_backward; else NULL
     state_part opened_grads;  // where backward adds to the state itself: what grads points into
@@ -37,8 +27,6 @@ typedef struct {
     // the update (update.c)
     int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
     int updated_early;          // in this step: its task was submitted during backward
-    char *put_to;      // stage 3: the update also puts this rank's new parameters there; NULL: nowhere
-    int64_t put_from;  // it did so from this element of the part on
     task adamw;
     task publish;  // of a delayed update: the parameters become what the last update made
 } unit_state;
@@ -76,16 +64,13 @@ struct zero {
     trace trace;
     struct pass pass;
     struct states states;
+    struct params params;
     struct norm norm;
     struct step step;
     unit_state *units;            // (n_units)
     bucket_state *buckets;        // (n_buckets)
-    state next_params;            // that a delayed update makes in the files: see state_has_next
-    // working memory
-    char **slots;  // stage 3: room for gathered single-use units
-    int n_slots;
-    int *slot_unit;                  // who is in it; -1: nobody
-    char **own_params, **own_grads;  // (n_units) the shared units' own buffers, NULL for the others
+    state next_params;  // that a delayed update makes in the files: see state_has_next
+    char **own_grads;   // (n_units) the shared units' own buffers, NULL for the others
     char *bucket_buffer[2];
     char *wire_buffer;     // one bucket's gradients as fp32; NULL: they travel as they are
     int buffer_bucket[2];  // which bucket fills it; -1: none
@@ -106,7 +91,6 @@ struct zero {
     int window;                         // the one of the two that is opened next
     const update_piece *read_ahead[2];  // what of the two was begun during backward; NULL: nothing
     schedule schedule;                  // of the uses that read parameters
-    int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by what the pass was that used them
 };
 
 // fp32 when micro-batches are summed, else the dtype of the parameters.
@@ -125,11 +109,6 @@ static inline zero_dtype wire_type(const zero *z) { return plan_wire_type(&z->co
 // The lane that the trace shows an event on: without overlap all is done by the trainer.
 static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
-}
-
-// What the unit's parameters wait for. A delayed update changes masters and moments only.
-static inline task *parameters_of_update(zero *z, int unit) {
-    return z->delays ? &z->units[unit].publish : &z->units[unit].adamw;
 }
 
 int wait_for_update(zero *z);  // all units have been updated

@@ -20,14 +20,14 @@ static comm_use use_in_pass(const zero *z, int unit) {
 // Where this rank's part of a gathered unit is.
 static char *own_place(const zero *z, int unit) {
     size_t before = layout_before(&z->layout.units[unit], z->net.rank);
-    return z->units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);
+    return z->params.units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);
 }
 
 // Stage 3 sends this rank's shard, which may be read straight to its place in the gathered unit. Stages 1 and
 // 2 complete the unit in place.
 static int begin_source(zero *z, int unit, int64_t elems) {
     state *params = states_get(z, ZERO_PARAM);
-    unit_state *u = &z->units[unit];
+    struct params_unit *u = &z->params.units[unit];
     state_range r = state_all(params, unit, state_held(params));
     if (!params->sharded)
         return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_CHANGE, NULL);
@@ -41,27 +41,34 @@ static int begin_source(zero *z, int unit, int64_t elems) {
 // being written to: once a gather is submitted, the update puts this rank's new parameters into the gathered
 // unit too. The gather, which comes after the update, reads only the pieces before those.
 
-static int may_be_put(const zero *z, int unit) {
-    const state *params = states_get(z, ZERO_PARAM);
-    return params->files && params->sharded && !z->device.asynchronous && !z->delays &&
-           state_files_has(params, unit);
-}
+static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
-static void put_to(unit_state *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
-
-void params_before_update(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
+static void begin_put(zero *z, int unit) {
+    struct params_unit *u = &z->params.units[unit];
+    if (u->put_to || !u->may_put) return;
     u->put_from = z->layout.units[unit].shard;
-    put_to(u, NULL);
-    // It is gathered at once when its update is done: gather_for_next_pass.
-    if (unit != schedule_first_use(&z->schedule) || !z->own_params[unit] || u->params) return;
-    if (!z->config.prefetch || !may_be_put(z, unit)) return;
-    u->gather_to = z->own_params[unit];
     put_to(u, own_place(z, unit));
 }
 
+void params_change_with(zero *z, int unit, task *by, int puts) {
+    const state *params = states_get(z, ZERO_PARAM);
+    struct params_unit *u = &z->params.units[unit];
+    const int reads_files = params->files && params->sharded && !z->device.asynchronous;
+    u->changed_by = by;
+    u->may_put = puts && reads_files && state_files_has(params, unit);
+}
+
+void params_before_update(zero *z, int unit) {
+    struct params_unit *u = &z->params.units[unit];
+    // It is gathered at once when its update is done: gather_for_next_pass.
+    const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
+    if (!is_gathered_next || !u->own) return;
+    u->gather_to = u->own;
+    begin_put(z, unit);
+}
+
 void params_put(zero *z, const state_part *p) {
-    unit_state *u = &z->units[p->range.unit];
+    struct params_unit *u = &z->params.units[p->range.unit];
     const size_t size = dtype_bytes(p->of->dtype);
     char *to = __atomic_load_n(&u->put_to, __ATOMIC_ACQUIRE);
     if (!to) return;
@@ -71,7 +78,7 @@ void params_put(zero *z, const state_part *p) {
 
 // After the unit's update: elements of this rank's part that it has not put there, the first ones.
 static int64_t elems_left(const zero *z, int unit) {
-    const unit_state *u = &z->units[unit];
+    const struct params_unit *u = &z->params.units[unit];
     return u->put_to ? u->put_from : z->layout.units[unit].shard;
 }
 
@@ -94,9 +101,10 @@ static int is_fetched(const zero *z, int unit) {
 }
 
 // Where the update has put all of it, there is no source.
-static int use_source(zero *z, unit_state *u, comm_piece *piece) {
+static int use_source(zero *z, int unit, comm_piece *piece) {
+    struct params_unit *u = &z->params.units[unit];
     if (!u->source.of) {
-        piece->shard = own_place(z, (int)(u - z->units));
+        piece->shard = own_place(z, unit);
         return 0;
     }
     ZERO_TRY(state_ready(&u->source));
@@ -107,14 +115,14 @@ static int use_source(zero *z, unit_state *u, comm_piece *piece) {
 
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
-    unit_state *u = &z->units[k->index];
+    struct params_unit *u = &z->params.units[k->index];
     const trace_span span = trace_begin(&z->trace, k->stream);
     comm_piece piece = { .full = u->gather_to, .elems = z->layout.units[k->index].shard };
     if (is_fetched(z, k->index)) {
         piece.shard = own_place(z, k->index);
     } else {
         if (!u->source.of) ZERO_TRY(begin_rest(z, k->index));
-        ZERO_TRY(use_source(z, u, &piece));
+        ZERO_TRY(use_source(z, k->index, &piece));
         count_source(z, k->index);
         put_to(u, NULL);
     }
@@ -159,25 +167,25 @@ static int run_fetch(void *ctx, task *k) {
 
 // After the unit's update, and after all that the trainer has queued: that may still read what is in the
 // slot.
-static int submit_gather(zero *z, unit_state *u, comm_use use) {
-    task *changed = parameters_of_update(z, (int)(u - z->units));
+static int submit_gather(zero *z, int unit, comm_use use) {
+    struct params_unit *u = &z->params.units[unit];
     u->gather_use = use;
-    if (is_fetched(z, (int)(u - z->units))) {
-        ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(changed, &z->tasks.trainer)));
+    if (is_fetched(z, unit)) {
+        ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
     // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
-    if (tasks_have_run(&z->tasks, changed))
-        (void)begin_rest(z, (int)(u - z->units));
-    else if (may_be_put(z, (int)(u - z->units)))
-        put_to(u, own_place(z, (int)(u - z->units)));
-    return tasks_submit(&z->tasks, &u->gather, AFTER(changed, &z->tasks.trainer));
+    if (tasks_have_run(&z->tasks, u->changed_by))
+        (void)begin_rest(z, unit);
+    else
+        begin_put(z, unit);
+    return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
 // The unit's gather has ended. If it was for the next pass, this is the purpose that its bytes are counted
 // for.
-static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
-    z->gathered_ahead[purpose] += u->gathered_ahead;
+static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
+    z->params.gathered_ahead[purpose] += u->gathered_ahead;
     u->gathered_ahead = 0;
     u->for_next_pass = 0;
 }
@@ -185,32 +193,32 @@ static void count_gather(zero *z, unit_state *u, zero_purpose purpose) {
 // -------- slots: stage 3
 
 static int drop(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
+    struct params_unit *u = &z->params.units[unit];
     size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
-    char *params = u->params;
+    char *params = u->whole;
     count_gather(z, u, ZERO_FOR_STEP);  // gathered for nothing
-    if (u->slot >= 0) z->slot_unit[u->slot] = -1;
+    if (u->slot >= 0) z->params.slots[u->slot].unit = -1;
     u->slot = -1;
-    u->params = NULL;
+    u->whole = NULL;
     return z->config.debug.poison ? z->device.f->fill_nan(&z->device, COMPUTE, params, bytes) : 0;
 }
 
 static int find_free_slot(const zero *z) {
-    for (int i = 0; i < z->n_slots; i++)
-        if (z->slot_unit[i] < 0) return i;
+    for (int i = 0; i < z->params.n_slots; i++)
+        if (z->params.slots[i].unit < 0) return i;
     return -1;
 }
 
 // With no slot free: one whose unit was gathered ahead, and that nobody has opened.
 static int find_idle_slot(const zero *z) {
-    for (int i = 0; i < z->n_slots; i++)
-        if (!pass_has_open(z, z->slot_unit[i])) return i;
+    for (int i = 0; i < z->params.n_slots; i++)
+        if (!pass_has_open(z, z->params.slots[i].unit)) return i;
     return -1;
 }
 
 static int slots_are_open(const zero *z) {
-    for (int i = 0; i < z->n_slots; i++)
-        if (z->slot_unit[i] >= 0 && pass_has_open(z, z->slot_unit[i])) return 1;
+    for (int i = 0; i < z->params.n_slots; i++)
+        if (z->params.slots[i].unit >= 0 && pass_has_open(z, z->params.slots[i].unit)) return 1;
     return 0;
 }
 
@@ -221,23 +229,23 @@ static int free_idle_slot(zero *z, int for_unit, int *slot) {
             ZERO_ERR_MISUSE,
             "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
             "max_open above %d",
-            for_unit, z->layout.units[for_unit].name, z->n_slots, z->config.max_open);
-    int holder = z->slot_unit[*slot];
-    ZERO_TRY(tasks_wait(&z->tasks, &z->units[holder].gather));
+            for_unit, z->layout.units[for_unit].name, z->params.n_slots, z->config.max_open);
+    int holder = z->params.slots[*slot].unit;
+    ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[holder].gather));
     return drop(z, holder);
 }
 
-// Sets u->params to the unit's own memory or to a slot. Without `must` it stays NULL where no slot is free.
+// Sets u->whole to the unit's own memory or to a slot. Without `must` it stays NULL where no slot is free.
 static int find_room(zero *z, int unit, int must) {
-    unit_state *u = &z->units[unit];
-    u->params = z->own_params[unit];
-    if (u->params) return 0;
+    struct params_unit *u = &z->params.units[unit];
+    u->whole = u->own;
+    if (u->whole) return 0;
     int slot = find_free_slot(z);
     if (slot < 0 && must) ZERO_TRY(free_idle_slot(z, unit, &slot));
     if (slot < 0) return 0;
-    z->slot_unit[slot] = unit;
+    z->params.slots[slot].unit = unit;
     u->slot = slot;
-    u->params = z->slots[slot];
+    u->whole = z->params.slots[slot].memory;
     return 0;
 }
 
@@ -246,23 +254,23 @@ static int find_room(zero *z, int unit, int must) {
 // Starts the unit's gather if it needs one. Without `must` a lack of room is no failure: the unit is only not
 // gathered ahead.
 static int start_gather(zero *z, int unit, comm_use use, int must) {
-    unit_state *u = &z->units[unit];
-    if (u->params) return 0;
+    struct params_unit *u = &z->params.units[unit];
+    if (u->whole) return 0;
     ZERO_TRY(find_room(z, unit, must));
-    if (!u->params) return 0;
-    u->gather_to = u->params;
-    return submit_gather(z, u, use);
+    if (!u->whole) return 0;
+    u->gather_to = u->whole;
+    return submit_gather(z, unit, use);
 }
 
 // The unit that the next training pass begins with. Its bytes are counted apart, since what kind of pass will
 // use them is not known yet.
 static int gather_for_next_pass(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (u->params || !z->config.prefetch) return 0;
+    struct params_unit *u = &z->params.units[unit];
+    if (u->whole || !z->config.prefetch) return 0;
     comm_use use = use_for(ZERO_FOR_STEP, unit);
     use.counter = &u->gathered_ahead;
     ZERO_TRY(start_gather(z, unit, use, 0));
-    u->for_next_pass = u->params != NULL;
+    u->for_next_pass = u->whole != NULL;
     return 0;
 }
 
@@ -275,7 +283,7 @@ static int look_ahead(zero *z, int slot_in_use) {
     schedule_walk w = schedule_ahead(&z->schedule);
     while (schedule_next(&w) && w.what == SCHEDULED_USE) {
         if (w.next_pass) return z->schedule.left ? 0 : gather_for_next_pass(z, w.unit);
-        if (!z->own_params[w.unit]) left--;
+        if (!z->params.units[w.unit].own) left--;
         if (left < 0) return 0;
         ZERO_TRY(start_gather(z, w.unit, use_in_pass(z, w.unit), 0));
     }
@@ -285,16 +293,16 @@ static int look_ahead(zero *z, int slot_in_use) {
 // -------- get and release
 
 static int open_whole(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (u->params) return 0;
-    ZERO_TRY(tasks_wait(&z->tasks, parameters_of_update(z, unit)));
-    ZERO_TRY(state_open(&u->opened_params, states_get(z, ZERO_PARAM), COMPUTE, unit, STATE_WHOLE, STATE_READ));
-    u->params = u->opened_params.at;
+    struct params_unit *u = &z->params.units[unit];
+    if (u->whole) return 0;
+    ZERO_TRY(tasks_wait(&z->tasks, u->changed_by));
+    ZERO_TRY(state_open(&u->opened, states_get(z, ZERO_PARAM), COMPUTE, unit, STATE_WHOLE, STATE_READ));
+    u->whole = u->opened.at;
     return 0;
 }
 
 int params_acquire(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
+    struct params_unit *u = &z->params.units[unit];
     comm_use use = use_in_pass(z, unit);
     int sharded = z->config.stage == 3;
     if (sharded) ZERO_TRY(start_gather(z, unit, use, 1));
@@ -313,15 +321,15 @@ static int kept_for_backward(const zero *z, int unit) {
 // In inference parameters never change, and a unit that is used more than once has room of its own: it is
 // gathered once.
 static int kept_for_inference(const zero *z, int unit) {
-    return z->config.inference && z->own_params[unit] != NULL;
+    return z->config.inference && z->params.units[unit].own != NULL;
 }
 
 int params_release(zero *z, int unit) {
-    unit_state *u = &z->units[unit];
-    if (pass_has_open(z, unit) || !u->params) return 0;
+    struct params_unit *u = &z->params.units[unit];
+    if (pass_has_open(z, unit) || !u->whole) return 0;
     if (z->config.stage < 3) {
-        u->params = NULL;
-        return state_close(&u->opened_params);
+        u->whole = NULL;
+        return state_close(&u->opened);
     }
     if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
     if (!kept_for_inference(z, unit)) ZERO_TRY(drop(z, unit));
@@ -332,8 +340,8 @@ int params_release(zero *z, int unit) {
 int params_begin_pass(zero *z) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {
-        unit_state *u = &z->units[i];
-        if (!u->params || u->for_next_pass || kept_for_inference(z, i)) continue;
+        struct params_unit *u = &z->params.units[i];
+        if (!u->whole || u->for_next_pass || kept_for_inference(z, i)) continue;
         ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
         ZERO_TRY(drop(z, i));
     }
@@ -356,19 +364,18 @@ int params_updated(zero *z, int unit) {
     if (z->config.stage == 3)
         return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
     if (z->comm.group.ranks == 1) return 0;
-    return submit_gather(z, &z->units[unit], use_for(ZERO_FOR_STEP, unit));
+    return submit_gather(z, unit, use_for(ZERO_FOR_STEP, unit));
 }
 
 int params_complete(zero *z) {
-    ZERO_TRY(wait_for_update(z));
-    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[i].gather));
     return wait_for_device(z, COMPUTE);
 }
 
 int params_drop_all(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_wait(&z->tasks, &z->units[i].gather));
-        if (z->config.stage == 3 && z->units[i].params) ZERO_TRY(drop(z, i));
+        ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[i].gather));
+        if (z->config.stage == 3 && z->params.units[i].whole) ZERO_TRY(drop(z, i));
     }
     return 0;
 }
@@ -379,42 +386,58 @@ static int create_slots(zero *z) {
     const layout *l = &z->layout;
     for (int i = 0; i < l->n_units; i++) {
         if (!l->units[i].shared) continue;
-        z->own_params[i] = allocate_for_unit(z, PLAN_SHARED_SLOTS, i);
-        if (!z->own_params[i]) return ZERO_ERR_MEMORY;
+        z->params.units[i].own = allocate_for_unit(z, PLAN_SHARED_SLOTS, i);
+        if (!z->params.units[i].own) return ZERO_ERR_MEMORY;
     }
-    z->n_slots = z->plan.own[PLAN_SLOTS].blocks;
-    z->slots = calloc(z->n_slots + 1, sizeof *z->slots);
-    z->slot_unit = malloc((z->n_slots + 1) * sizeof(int));
-    if (!z->slots || !z->slot_unit) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the slots");
-    for (int i = 0; i < z->n_slots; i++) {
-        z->slot_unit[i] = -1;
-        z->slots[i] = allocate(z, PLAN_SLOTS);
-        if (!z->slots[i]) return ZERO_ERR_MEMORY;
+    z->params.n_slots = z->plan.own[PLAN_SLOTS].blocks;
+    z->params.slots = calloc(z->params.n_slots + 1, sizeof *z->params.slots);
+    if (!z->params.slots) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the slots");
+    for (int i = 0; i < z->params.n_slots; i++) {
+        z->params.slots[i] = (struct params_slot){ allocate(z, PLAN_SLOTS), -1 };
+        if (!z->params.slots[i].memory) return ZERO_ERR_MEMORY;
     }
     return 0;
 }
 
 int params_create(zero *z) {
+    const int goes_across = state_goes_across(&z->config);
+    z->params.units = calloc(z->layout.n_units, sizeof *z->params.units);
+    if (!z->params.units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the gathers");
     ZERO_TRY(states_create(z, ZERO_PARAM));
     if (z->config.stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < z->layout.n_units; i++) {
-        unit_state *u = &z->units[i];
+        struct params_unit *u = &z->params.units[i];
         u->slot = -1;
+        u->changed_by = &z->tasks.trainer;  // nothing else does yet
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
-        ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
-        if (!state_goes_across(&z->config)) continue;
         u->fetch = (task){ .run = run_fetch, .ctx = z, .lane = LANE_COPIES, .index = i, .unit = i };
-        ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
+        ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
+        if (goes_across) ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
     }
     return 0;
 }
 
+void params_free(zero *z) {
+    for (int i = 0; z->params.units && i < z->layout.n_units; i++) {
+        tasks_forget(&z->tasks, &z->params.units[i].gather);
+        tasks_forget(&z->tasks, &z->params.units[i].fetch);
+    }
+    free(z->params.units);
+    free(z->params.slots);
+}
+
 int params_rehearse(zero *z, int unit, int64_t *counter) {
-    unit_state *u = &z->units[unit];
-    char *full = z->own_params[unit];
-    if (z->config.stage == 3) u->gather_to = full ? full : z->slots[unit % z->n_slots];
+    struct params_unit *u = &z->params.units[unit];
     comm_use use = use_for(ZERO_FOR_STEP, unit);
     use.counter = counter;
-    ZERO_TRY(submit_gather(z, u, use));
+    if (z->config.stage == 3)
+        u->gather_to = u->own ? u->own : z->params.slots[unit % z->params.n_slots].memory;
+    ZERO_TRY(submit_gather(z, unit, use));
     return tasks_wait(&z->tasks, &u->gather);
+}
+
+char *params_whole(const zero *z, int unit) { return z->params.units[unit].whole; }
+
+void params_count(const zero *z, zero_traffic *t) {
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->params.gathered_ahead[i];
 }

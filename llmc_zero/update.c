@@ -327,6 +327,9 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     z->update_known = z->update_at = 0;
     z->delays = first_delayed && h->t >= first_delayed;
+    // A delayed update changes masters and moments only.
+    for (int u = 0; u < z->layout.n_units; u++)
+        params_change_with(z, u, z->delays ? &z->units[u].publish : &z->units[u].adamw, !z->delays);
     return 0;
 }
 
@@ -341,7 +344,6 @@ static int submit_early(zero *z, int unit, const bucket_state *b) {
     if (!z->update_early) ZERO_TRY(begin_update(z, pass_promised(z), 1));
     z->update_order[z->update_early++] = unit;
     z->units[unit].updated_early = 1;
-    z->units[unit].put_from = z->layout.units[unit].shard;
     __atomic_store_n(&z->update_known, z->update_early, __ATOMIC_RELEASE);
     return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&b->reduce));
 }
@@ -410,4 +412,9 @@ static int update_now(zero *z) {
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
     return z->delays ? update_delayed(z) : update_now(z);
+}
+
+int update_settle(zero *z) {
+    ZERO_TRY(wait_for_update(z));
+    return params_complete(z);
 }

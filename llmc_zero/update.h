@@ -12,6 +12,9 @@ int update_during_backward(zero *z);
 void update_discard(zero *z);
 // What the last update has made becomes the parameters, if it was delayed.
 int update_publish(zero *z);
+// Returns when the last update and all gathers have ended and the device has done its work, so that states may
+// be read. With params_drop_all after it they may be changed.
+int update_settle(zero *z);
 // What has a thread may still be under way when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
 

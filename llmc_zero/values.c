@@ -3,6 +3,7 @@
 #include "internal.h"
 #include "params.h"
 #include "pass.h"
+#include "update.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,9 +41,8 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     if (what == ZERO_GRADIENT)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: gradients are not set, they come from backward");
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
-    ZERO_TRY(wait_for_update(z));
+    ZERO_TRY(update_settle(z));
     ZERO_TRY(params_drop_all(z));
-    ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     states_touch(z);
     ZERO_TRY(set_stored(z, what, p, offset, n, values));
     const int has_master = what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept;
@@ -104,7 +104,7 @@ static int run_get(void *ctx, task *k) {
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
-    ZERO_TRY(params_complete(z));
+    ZERO_TRY(update_settle(z));
     get_request g = { z, what, states_with(z, what), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT };
     return tasks_run(&z->tasks, run_get, &g);
 }
@@ -122,7 +122,7 @@ int zero_hash(zero *z, int full, char hex[17]) {
     int n_wanted = full ? 3 : 1, n = 0, rc = 0;
     if (full) ZERO_TRY(pass_may_train(z, "zero_hash of the optimizer's states"));
     ZERO_TRY(pass_outside_step(z, "zero_hash"));
-    ZERO_TRY(params_complete(z));
+    ZERO_TRY(update_settle(z));
     XXH3_state_t *state = XXH3_createState();
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);
     if (!state || !table) rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the digests");

@@ -13,7 +13,7 @@ cat >"$dir/layers" <<'END'
 rules:    create hooks zero same compat/
 updates:  params grads norm step update pass naive checkpoint/ values figures
 whole:    internal ranks states
-owned:    pass.h states.h norm.h step.h
+owned:    pass.h params.h states.h norm.h step.h
 states:   state state_file state_host state_across schedule plan settings loss_scale
 tasks:    tasks layout
 data:     comm/ store/

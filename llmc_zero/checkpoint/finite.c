@@ -1,6 +1,6 @@
 #include "finite.h"
-#include "../params.h"
 #include "../pass.h"
+#include "../update.h"
 #include <string.h>
 
 // The least magnitude, as bits, that is not finite in a dtype, or is rounded to infinity.
@@ -68,7 +68,7 @@ int zero_check_finite(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_check_finite"));
     ZERO_TRY(pass_outside_step(z, "zero_check_finite"));
     ZERO_TRY(zero_finish_update(z));
-    ZERO_TRY(params_complete(z));
+    ZERO_TRY(update_settle(z));
     at_work work = at_work_begin(z);
     return at_work_end(&work, visit_parts(&work, 0, check_piece, z));
 }

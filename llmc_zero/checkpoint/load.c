@@ -4,6 +4,7 @@
 // states are still all 0 has nothing to lose: it reads once, and its states are 0 again after a failure.
 #include "../params.h"
 #include "../pass.h"
+#include "../update.h"
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>
@@ -149,9 +150,8 @@ int zero_load(zero *z, const char *path, char **text) {
     char *own = NULL;
     ZERO_TRY(pass_may_train(z, "zero_load"));
     ZERO_TRY(pass_outside_step(z, "zero_load"));
-    ZERO_TRY(wait_for_update(z));
+    ZERO_TRY(update_settle(z));
     ZERO_TRY(params_drop_all(z));
-    ZERO_TRY(z->device.f->wait(&z->device, COMPUTE));
     int rc = load_folder(z, path, &own);
     if (!rc) z->unpublished = 0;
     if (!rc) states_touch(z);

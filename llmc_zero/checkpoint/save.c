@@ -1,8 +1,8 @@
 // A checkpoint is a folder: a file of each rank, and the manifest, which makes it one. The files of a save
 // have names that no other save has used, and the manifest that names them replaces the one before at once.
 // So whatever happens, the folder has the checkpoint that it had, or the new one.
-#include "../params.h"
 #include "../pass.h"
+#include "../update.h"
 #include "finite.h"
 #include "save.h"
 #include <errno.h>
@@ -205,7 +205,7 @@ int save_open(save *s, zero *z, const char *caller, const char *path, const char
     int n = snprintf(s->folder, sizeof s->folder, "%s", path);
     // A run that goes on from the file has the parameters that its masters make, so this one has them too.
     ZERO_TRY(zero_finish_update(z));
-    ZERO_TRY(params_complete(z));
+    ZERO_TRY(update_settle(z));
     int rc = parse_trainer(caller, text, &s->trainer);
     if (n >= PATH_MAX) rc = zero_fail(ZERO_ERR_ARGUMENT, "%s: %.64s...: the name is too long", caller, path);
     ZERO_TRY(agree(z, rc));
