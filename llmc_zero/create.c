@@ -25,9 +25,7 @@ static int create_tables(zero *z) {
     ZERO_TRY(schedule_create(&z->schedule, n, z->config.stage == 3));  // where every use is collective
     ZERO_TRY(pass_create(z));
     z->units = calloc(n, sizeof *z->units);
-    z->buckets = calloc(z->layout.n_buckets, sizeof *z->buckets);
-    z->own_grads = calloc(n, sizeof *z->own_grads);
-    if (!z->units || !z->buckets || !z->own_grads)
+    if (!z->units)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
     return 0;
 }
@@ -127,17 +125,9 @@ static void destroy(zero *z, int clean) {
         tasks_forget(&z->tasks, &z->units[i].adamw);
         tasks_forget(&z->tasks, &z->units[i].publish);
     }
-    for (int i = 0; z->buckets && i < z->layout.n_buckets; i++) {
-        tasks_forget(&z->tasks, &z->buckets[i].reduce);
-        tasks_forget(&z->tasks, &z->buckets[i].gather);
-        free(z->buckets[i].pieces);
-        free(z->buckets[i].units);
-        free(z->buckets[i].spans);
-    }
     pass_free(z);
     free(z->units);
-    free(z->buckets);
-    free(z->own_grads);
+    grads_free(z);
     params_free(z);
     update_free(z);
     schedule_free(&z->schedule);

@@ -64,7 +64,7 @@ void *zero_grad(zero *z, int tensor, int layer) {
     const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     const int unit = layout_unit_of(&z->layout, p);
-    if (pass_adds(z, unit)) return z->units[unit].grads + p->offset * dtype_bytes(z->config.numbers.dtype);
+    if (pass_adds(z, unit)) return grads_at(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
     zero_fail(ZERO_ERR_MISUSE, "zero_grad(%s, layer %d): unit %d (%s) is not open for backward",
               z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
     return NULL;

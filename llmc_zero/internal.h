@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "error.h"
 #include "device/kernels.h"
+#include "grads.h"
 #include "layout.h"
 #include "memory.h"
 #include "net/exchange.h"
@@ -20,29 +21,12 @@
 #include "zero.h"
 
 typedef struct {
-    // gradients (grads.c)
-    char *grads;  // this micro-batch's, from the first pre_backward to the last post_backward; else NULL
-    state_part opened_grads;  // where backward adds to the state itself: what grads points into
-    stretches cleared;        // of it, before backward
     // the update (update.c)
     int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
     int updated_early;          // in this step: its task was submitted during backward
     task adamw;
     task publish;  // of a delayed update: the parameters become what the last update made
 } unit_state;
-
-typedef struct {
-    int n_pieces;
-    int *units;          // (n_pieces) in backward's order
-    comm_piece *pieces;  // (n_pieces) what of each unit is reduced
-    trace_span *spans;   // (n_pieces) of the reduction, for the trace
-    int filled;          // units whose gradients are final
-    int add;             // stages 2, 3: this micro-batch is added to the sum of the earlier ones
-    int is_last;         // of the step's micro-batches: the sum is complete with this reduction
-    comm_use use;
-    task reduce;
-    task gather;  // stage 0: what was reduced goes to everyone
-} bucket_state;
 
 // What is updated at once: a range that this rank owns, and what it has of each tensor.
 typedef struct {
@@ -65,15 +49,11 @@ struct zero {
     struct pass pass;
     struct states states;
     struct params params;
+    struct grads grads;
     struct norm norm;
     struct step step;
     unit_state *units;            // (n_units)
-    bucket_state *buckets;        // (n_buckets)
-    state next_params;  // that a delayed update makes in the files: see state_has_next
-    char **own_grads;   // (n_units) the shared units' own buffers, NULL for the others
-    char *bucket_buffer[2];
-    char *wire_buffer;     // one bucket's gradients as fp32; NULL: they travel as they are
-    int buffer_bucket[2];  // which bucket fills it; -1: none
+    state next_params;            // that a delayed update makes in the files: see state_has_next
     // the update under way
     adamw_constants adamw;
     update_piece *pieces;  // (n_pieces) unit by unit
@@ -93,19 +73,12 @@ struct zero {
     schedule schedule;                  // of the uses that read parameters
 };
 
-// fp32 when micro-batches are summed, else the dtype of the parameters.
-static inline zero_dtype grad_type(const zero *z) { return states_get(z, ZERO_GRADIENT)->dtype; }
 static inline void *allocate(zero *z, plan_item item) { return memory_alloc(&z->memory, &z->plan.own[item]); }
 static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
     memory_request r = plan_for_unit(&z->plan, item, &z->config, &z->layout, unit);
     return memory_alloc(&z->memory, &r);
 }
 
-// See plan.h.
-static inline int sums_micro_batches(const zero *z) { return plan_sums(&z->config); }
-static inline int uses_buckets(const zero *z) { return plan_uses_buckets(&z->config); }
-static inline zero_dtype reduced_type(const zero *z) { return plan_reduced_type(&z->config); }
-static inline zero_dtype wire_type(const zero *z) { return plan_wire_type(&z->config); }
 // The lane that the trace shows an event on: without overlap all is done by the trainer.
 static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;

@@ -21,7 +21,7 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
 }
 
 static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sum) {
-    zero_dtype wire = wire_type(z), type = grad_type(z);
+    zero_dtype wire = plan_wire_type(&z->config), type = states_get(z, ZERO_GRADIENT)->dtype;
     for (int r = 0; r < z->comm.group.ranks; r++) {
         for (int64_t i = 0; i < n && r == z->comm.group.rank; i++)
             store(wire, theirs, i, load(type, grads, i));
@@ -37,10 +37,11 @@ enum { CHUNK = 1 << 18 };
 
 static int reduce_unit(zero *z, int unit, char *grads, char *theirs, float *sum) {
     const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = unit, .units = 1 };
+    const size_t size = dtype_bytes(states_get(z, ZERO_GRADIENT)->dtype);
     int64_t elems = z->layout.units[unit].padded;
     for (int64_t at = 0; at < elems; at += CHUNK) {
         int64_t n = elems - at < CHUNK ? elems - at : CHUNK;
-        ZERO_TRY(all_reduce(z, use, grads + at * dtype_bytes(grad_type(z)), n, theirs, sum));
+        ZERO_TRY(all_reduce(z, use, grads + at * size, n, theirs, sum));
     }
     return 0;
 }
@@ -58,7 +59,7 @@ static int reduce_all(zero *z, char *theirs, float *sum) {
 static int run_naive(void *ctx, task *k) {
     (void)k;
     zero *z = ctx;
-    char *theirs = malloc(CHUNK * dtype_bytes(wire_type(z)));
+    char *theirs = malloc(CHUNK * dtype_bytes(plan_wire_type(&z->config)));
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
     if (!rc) rc = reduce_all(z, theirs, sum);
@@ -78,7 +79,7 @@ typedef struct {
 static void update_tensor(zero *z, const layout_place *p, const constants *c,
                           const state_part parts[STATES]) {
     const zero_hyper *h = c->hyper;
-    zero_dtype dtype = z->config.numbers.dtype;
+    const zero_dtype dtype = z->config.numbers.dtype, grads_dtype = states_get(z, ZERO_GRADIENT)->dtype;
     const float keep = p->decay ? (float)(1 - (double)h->lr * h->weight_decay) : 1.0f;
     const uint32_t key = noise_key(c->update, p->tensor, p->layer);
     char *params = parts[ZERO_PARAM].at;
@@ -86,7 +87,7 @@ static void update_tensor(zero *z, const layout_place *p, const constants *c,
     float *master = (float *)parts[ZERO_MASTER].at;
     float *moment1 = (float *)parts[ZERO_MOMENT1].at, *moment2 = (float *)parts[ZERO_MOMENT2].at;
     for (int64_t i = p->offset; i < p->offset + p->elems; i++) {
-        float g = load(grad_type(z), grads, i) * c->grad_scale;
+        float g = load(grads_dtype, grads, i) * c->grad_scale;
         float m = moment1[i] = fmaf(1 - h->beta1, g, h->beta1 * moment1[i]);
         float v = moment2[i] = fmaf((1 - h->beta2) * g, g, h->beta2 * moment2[i]);
         float old = master ? master[i] : load(dtype, params, i);

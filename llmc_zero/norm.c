@@ -42,7 +42,7 @@ int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
         .partial = all->partial + blocks_before,
         .done = all->done + unit,
     };
-    return d->f->sum_squares(d, on, &one, grad_type(z), grads);
+    return d->f->sum_squares(d, on, &one, states_get(z, ZERO_GRADIENT)->dtype, grads);
 }
 
 static int open_and_sum(zero *z, int unit) {

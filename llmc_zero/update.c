@@ -3,6 +3,7 @@
 // three things go on at once: the next piece is read, this one is updated, the last one is written
 // (ZeRO-Infinity, Rajbhandari et al. 2021, section 5.2.2).
 #include "update.h"
+#include "grads.h"
 #include "internal.h"
 #include "params.h"
 #include "state_file.h"
@@ -96,6 +97,7 @@ int update_create(zero *z) {
     task_lane lane = z->begins_ahead || z->config.offload.delayed_update ? LANE_PROCESSOR : LANE_TRAINER;
     for (int u = 0; u < z->layout.n_units && !rc; u++) {
         z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
+        grads_read_with(z, u, &z->units[u].adamw);
         z->units[u].publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = u, .unit = u };
         if (state_goes_across(&z->config)) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
         if (state_goes_across(&z->config) && !rc) rc = tasks_prepare(&z->tasks, &z->units[u].publish, UP);
@@ -124,11 +126,9 @@ static int begin_state(zero *z, zero_value what, const update_piece *piece, stat
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
-static bucket_state *bucket_of(zero *z, int unit) { return &z->buckets[z->layout.units[unit].bucket]; }
-
 // A unit's own task needs the reduction of its bucket. The task before, which begins the unit's first piece,
 // has to look.
-static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, &bucket_of(z, unit)->reduce); }
+static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
 
 // Where a piece is begun ahead, the trace shows how long AdamW waits for it: for reads, for copies, and for
 // room that the last writes have not left yet.
@@ -167,7 +167,7 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
         .v = (float *)parts[ZERO_MOMENT2].at,
         .g = parts[ZERO_GRADIENT].at,
         .low = own_master || !parts[ZERO_PARAM].of ? NULL : parts[ZERO_PARAM].at,
-        .g_type = grad_type(z),
+        .g_type = states_get(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
     ZERO_TRY(d->f->adamw(d, piece->on, &z->adamw, &a, &piece->table));
@@ -205,8 +205,7 @@ static int update_alone(zero *z, const update_piece *piece) {
 
 // The task's own stream comes after what the task needs. So must the stream of copies to the host.
 static int copy_after_reduction(zero *z, int unit) {
-    void *reduced = bucket_of(z, unit)->reduce.done;
-    return z->device.f->order(&z->device, DOWN, reduced);
+    return z->device.f->order(&z->device, DOWN, grads_reduction(z, unit)->done);
 }
 
 // The unit's AdamW. Where pieces are begun ahead, backward or the task before has begun the first one, if it
@@ -340,12 +339,12 @@ static int has_enough(zero *z) {
     return n > 1 && !tasks_have_run(&z->tasks, &z->units[z->update_order[n - 2]].adamw);
 }
 
-static int submit_early(zero *z, int unit, const bucket_state *b) {
+static int submit_early(zero *z, int unit) {
     if (!z->update_early) ZERO_TRY(begin_update(z, pass_promised(z), 1));
     z->update_order[z->update_early++] = unit;
     z->units[unit].updated_early = 1;
     __atomic_store_n(&z->update_known, z->update_early, __ATOMIC_RELEASE);
-    return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(&b->reduce));
+    return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(grads_reduction(z, unit)));
 }
 
 // Backward comes to units in the reverse of the table's order. After the last backward use of a unit, which
@@ -357,9 +356,8 @@ int update_during_backward(zero *z) {
     if (!pass_promised(z)) return read_ahead(z);
     while (z->update_early < z->layout.n_units && !has_enough(z)) {
         const int unit = z->layout.n_units - 1 - z->update_early;
-        const bucket_state *b = &z->buckets[z->layout.units[unit].bucket];
-        if (!b->is_last) return 0;
-        ZERO_TRY(submit_early(z, unit, b));
+        if (!grads_are_last(z, unit)) return 0;
+        ZERO_TRY(submit_early(z, unit));
     }
     return 0;
 }
@@ -370,7 +368,7 @@ static void order_delayed(zero *z) {
     int n = 0;
     for (int shared = 1; shared >= 0; shared--)
         for (int unit = z->layout.n_units - 1; unit >= 0; unit--) {
-            const int comes_first = z->layout.units[unit].shared && !uses_buckets(z);
+            const int comes_first = z->layout.units[unit].shared && !plan_uses_buckets(&z->config);
             if (comes_first == shared) z->update_order[n++] = unit;
         }
     __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
