@@ -20,25 +20,16 @@ static int make_plan(zero *z, comm_way way) {
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
-static int create_tables(zero *z) {
-    int n = z->layout.n_units;
-    ZERO_TRY(schedule_create(&z->schedule, n, z->config.stage == 3));  // where every use is collective
-    ZERO_TRY(pass_create(z));
-    z->units = calloc(n, sizeof *z->units);
-    if (!z->units)
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables of %d units", n);
-    return 0;
-}
-
 // In the plan's order.
 static int create_states(zero *z) {
-    const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
-    ZERO_TRY(create_tables(z));
+    // where every use is collective
+    ZERO_TRY(schedule_create(&z->schedule, z->layout.n_units, z->config.stage == 3));
+    ZERO_TRY(pass_create(z));
     ZERO_TRY(states_open(z));
     ZERO_TRY(params_create(z));
-    if (copy->blocks && !(z->save_copy = memory_alloc_pinned(&z->memory, copy))) return ZERO_ERR_MEMORY;
+    ZERO_TRY(save_later_create(z));
     if (!z->config.inference) ZERO_TRY(grads_create(z));
     return step_create(z);
 }
@@ -121,12 +112,7 @@ static void destroy(zero *z, int clean) {
     comm_close(&z->comm, clean);
     states_free(z);
     net_close(&z->net, clean);
-    for (int i = 0; z->units && i < z->layout.n_units; i++) {
-        tasks_forget(&z->tasks, &z->units[i].adamw);
-        tasks_forget(&z->tasks, &z->units[i].publish);
-    }
     pass_free(z);
-    free(z->units);
     grads_free(z);
     params_free(z);
     update_free(z);

@@ -51,7 +51,7 @@ void zero_get_files(zero *z, zero_file_info *f) {
     *f = (zero_file_info){ .how = NULL };
     // a failure is told by what uses the states next
     grads_wait(z);
-    wait_for_update(z);
+    update_wait(z);
     states_count(z, f);
 }
 

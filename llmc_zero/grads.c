@@ -62,7 +62,8 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
         pieces = wide;
         type = ZERO_F32;
     }
-    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type, states_get(z, ZERO_GRADIENT)->dtype, b->add));
+    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type,
+                                 states_get(z, ZERO_GRADIENT)->dtype, b->add));
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
@@ -116,7 +117,9 @@ static int run_gather_sums(void *ctx, task *k) {
     state_part sums[b->n_pieces];
     memset(sums, 0, sizeof sums);
     int rc = open_sums(z, b, k->stream, sums);
-    if (!rc) rc = comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces, dtype_bytes(states_get(z, ZERO_GRADIENT)->dtype));
+    if (!rc)
+        rc = comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces,
+                             dtype_bytes(states_get(z, ZERO_GRADIENT)->dtype));
     rc = state_close_after(rc, sums, b->n_pieces);
     trace_end_of_reduction(z, b, k);
     return rc;
@@ -163,7 +166,8 @@ static int is_full(const zero *z, int bucket) {
 
 int grads_check(const zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket, before = z->grads.holder[z->layout.buckets[bucket].buffer];
-    if (!plan_uses_buckets(&z->config) || z->grads.units[unit].own || before == bucket || before < 0 || is_full(z, before))
+    if (!plan_uses_buckets(&z->config) || z->grads.units[unit].own || before == bucket || before < 0 ||
+        is_full(z, before))
         return 0;
     return zero_fail(
         ZERO_ERR_MISUSE,
@@ -250,7 +254,8 @@ int grads_begin_step(zero *z) {
         ZERO_TRY(state_close(&z->grads.units[i].opened));
         z->grads.units[i].at = NULL;
     }
-    for (int i = 0; i < z->layout.n_buckets; i++) z->grads.buckets[i].filled = z->grads.buckets[i].is_last = 0;
+    for (int i = 0; i < z->layout.n_buckets; i++)
+        z->grads.buckets[i].filled = z->grads.buckets[i].is_last = 0;
     z->grads.holder[0] = z->grads.holder[1] = -1;
     return 0;
 }

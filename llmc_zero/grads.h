@@ -1,5 +1,5 @@
-// Gradients: memory for backward to add to, and their reduction bucket by bucket. It owns the buckets and their
-// buffers. Each function that returns an int returns 0, or a negative error with the sentence set.
+// Gradients: memory for backward to add to, and their reduction bucket by bucket. It owns the buckets and
+// their buffers. Each function that returns an int returns 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_GRADS_H
 #define LLMC_ZERO_GRADS_H
 #include "comm/comm.h"

@@ -18,25 +18,11 @@
 #include "step.h"
 #include "tasks.h"
 #include "trace.h"
+#include "update.h"
 #include "zero.h"
 
-typedef struct {
-    // the update (update.c)
-    int first_piece, n_pieces;  // what this rank updates of the unit, of zero.pieces
-    int updated_early;          // in this step: its task was submitted during backward
-    task adamw;
-    task publish;  // of a delayed update: the parameters become what the last update made
-} unit_state;
-
-// What is updated at once: a range that this rank owns, and what it has of each tensor.
-typedef struct {
-    state_range range;
-    adamw_table table;
-    device *by;  // runs the AdamW
-    device_stream on;
-} update_piece;
-
 struct zero {
+    // what every file uses
     zero_config config;
     device device;
     layout layout;
@@ -46,31 +32,19 @@ struct zero {
     comm comm;
     tasks tasks;
     trace trace;
+    schedule schedule;  // of the uses that read parameters
+    // what the files of that name own: the others call their functions (tests/test_house.sh)
     struct pass pass;
     struct states states;
     struct params params;
     struct grads grads;
     struct norm norm;
+    struct update update;
     struct step step;
-    unit_state *units;            // (n_units)
-    state next_params;            // that a delayed update makes in the files: see state_has_next
-    // the update under way
-    adamw_constants adamw;
-    update_piece *pieces;  // (n_pieces) unit by unit
-    int64_t n_pieces;
-    int *update_order;    // (n_units) units in the order in which they are updated
-    int update_known;     // how many of them are known; the update's lane reads it
-    int update_early;     // how many of these were submitted during backward: the last units of the table
-    int update_at;        // which of them is updated now
-    int delays;           // the last update is delayed: it leaves the parameters as they are
-    int unpublished;      // its masters have not been made parameters yet
-    char *save_copy;      // room for this rank's file of a checkpoint; NULL: not wanted
-    struct save_later *later;  // a save that has begun and not ended; NULL: none
-    int begins_ahead;          // 1: a piece is opened while the one before is updated
-    state_part opened[2][STATES];
-    int window;                         // the one of the two that is opened next
-    const update_piece *read_ahead[2];  // what of the two was begun during backward; NULL: nothing
-    schedule schedule;                  // of the uses that read parameters
+    struct {                       // checkpoint/save_calls.c
+        char *copy;                // room for this rank's file of a checkpoint; NULL: not wanted
+        struct save_later *later;  // a save that has begun and not ended; NULL: none
+    } saving;
 };
 
 static inline void *allocate(zero *z, plan_item item) { return memory_alloc(&z->memory, &z->plan.own[item]); }
@@ -84,9 +58,10 @@ static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
 }
 
-int wait_for_update(zero *z);  // all units have been updated
-int wait_for_device(
-    zero *z, device_stream s);  // and no collective has failed on it: what lies in its memory can be believed
+// -------- ranks.c
+
+// Returns 0 if no collective has failed either, so that what is in the device's memory can be trusted.
+int wait_for_device(zero *z, device_stream s);
 // all (ranks, n): each rank's mine (n)
 int share_values(zero *z, const double *mine, double *all, int n);
 int end_collectives(zero *z);  // those begun have ended, so this thread may use the net

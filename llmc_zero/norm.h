@@ -1,5 +1,5 @@
-// The global norm of the gradients. It owns the table of this rank's part of each unit and the sums of squares.
-// Each function returns 0, or a negative error with the sentence set.
+// The global norm of the gradients. It owns the table of this rank's part of each unit and the sums of
+// squares. Each function returns 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_NORM_H
 #define LLMC_ZERO_NORM_H
 #include "device/device.h"

@@ -1,6 +1,6 @@
-// Parameters: whole where the layers use them, gathered and released around their uses. It owns the slots, the
-// gathers, and which task changes a unit's parameters last: every gather comes after that one. Each function
-// that returns an int returns 0, or a negative error with the sentence set.
+// Parameters: whole where the layers use them, gathered and released around their uses. It owns the slots,
+// the gathers, and which task changes a unit's parameters last: every gather comes after that one. Each
+// function that returns an int returns 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"
@@ -8,11 +8,11 @@
 #include "tasks.h"
 
 struct params_unit {
-    char *whole;        // all of the unit, or NULL: it is not gathered (stage 3), or not open (below it)
-    state_part opened;  // stages 0 to 2: what whole points into
-    char *own;          // stage 3: room of a unit that is used more than once; NULL: it goes to a slot
-    int slot;           // which slot holds it; -1: none
-    int for_next_pass;  // stage 3: gathered for a pass that had not begun
+    char *whole;             // all of the unit, or NULL: it is not gathered (stage 3), or not open (below it)
+    state_part opened;       // stages 0 to 2: what whole points into
+    char *own;               // stage 3: room of a unit that is used more than once; NULL: it goes to a slot
+    int slot;                // which slot holds it; -1: none
+    int for_next_pass;       // stage 3: gathered for a pass that had not begun
     int64_t gathered_ahead;  // bytes of that gather; the pass that uses them is not known yet
     task gather;
     comm_use gather_use;

@@ -60,14 +60,6 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     return tasks_run(&z->tasks, run_broadcast, &(broadcast_request){ z, root, data, bytes });
 }
 
-int wait_for_update(zero *z) {
-    for (int u = 0; u < z->layout.n_units; u++) {
-        ZERO_TRY(tasks_wait(&z->tasks, &z->units[u].publish));
-        ZERO_TRY(tasks_wait(&z->tasks, &z->units[u].adamw));
-    }
-    return 0;
-}
-
 int wait_for_device(zero *z, device_stream s) {
     ZERO_TRY(z->device.f->wait(&z->device, s));
     return comm_failed(&z->comm);

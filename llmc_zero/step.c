@@ -107,8 +107,6 @@ int zero_discard(zero *z) {
 int zero_finish_update(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_finish_update"));
     ZERO_TRY(pass_outside_step(z, "zero_finish_update"));
-    if (!z->unpublished) return 0;
-    ZERO_TRY(params_drop_all(z));
     return update_publish(z);
 }
 

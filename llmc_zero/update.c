@@ -17,7 +17,7 @@ static int run_publish(void *ctx, task *k);
 
 // Adds what a piece has of each tensor, without its padding. Offsets are counted from the start of the piece,
 // so that they hold in every state.
-static void add_segments(const zero *z, update_piece *piece, adamw_segment *segments) {
+static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
     const state *moments = states_get(z, ZERO_MOMENT1);
@@ -40,7 +40,7 @@ static void add_segments(const zero *z, update_piece *piece, adamw_segment *segm
 }
 
 // Where the optimizer's states of a piece lie, its AdamW runs.
-static void place_piece(zero *z, update_piece *piece) {
+static void place_piece(zero *z, struct update_piece *piece) {
     const state *moments = states_get(z, ZERO_MOMENT1);
     const int on_host = state_on_host(moments, piece->range);
     piece->by = on_host ? &device_host : moments->updater;
@@ -51,13 +51,13 @@ static void place_piece(zero *z, update_piece *piece) {
 static void list_pieces(zero *z) {
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
-        z->units[u].first_piece = n;
+        z->update.units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
              r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
-            z->pieces[n].range = r;
-            place_piece(z, &z->pieces[n++]);
+            z->update.pieces[n].range = r;
+            place_piece(z, &z->update.pieces[n++]);
         }
-        z->units[u].n_pieces = n - z->units[u].first_piece;
+        z->update.units[u].n_pieces = n - z->update.units[u].first_piece;
     }
 }
 
@@ -67,8 +67,8 @@ static int create_tables(zero *z, adamw_segment *segments) {
     adamw_segment *table = allocate(z, PLAN_UPDATE), *host_table = NULL;
     if (on_host->blocks) host_table = allocate(z, PLAN_UPDATE_HOST);
     if (!table || (on_host->blocks && !host_table)) return ZERO_ERR_MEMORY;
-    for (int64_t i = 0, n = 0; i < z->n_pieces; n += z->pieces[i++].table.n) {
-        update_piece *piece = &z->pieces[i];
+    for (int64_t i = 0, n = 0; i < z->update.n_pieces; n += z->update.pieces[i++].table.n) {
+        struct update_piece *piece = &z->update.pieces[i];
         add_segments(z, piece, segments + n);
         piece->table.segments = (piece->on == PROCESSOR ? host_table : table) + n;
     }
@@ -76,38 +76,57 @@ static int create_tables(zero *z, adamw_segment *segments) {
     return device_set(&z->device, table, segments, z->plan.own[PLAN_UPDATE].bytes);
 }
 
-int update_create(zero *z) {
+static int create_pieces(zero *z) {
     const plan_pieces count = plan_count_pieces(&z->config, &z->layout, z->net.rank);
-    z->n_pieces = count.pieces;
-    z->begins_ahead = z->plan.own[PLAN_FILE_BUFFERS].blocks || state_goes_across(&z->config);
-    state_keep_next(&z->next_params, states_get(z, ZERO_PARAM));
-    z->pieces = calloc(count.pieces, sizeof *z->pieces);
-    z->update_order = calloc(z->layout.n_units, sizeof *z->update_order);
     adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
-    int rc = 0;
-    if (!segments || !z->pieces || !z->update_order)
-        rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
-    if (!rc) {
+    z->update.n_pieces = count.pieces;
+    z->update.pieces = calloc(count.pieces, sizeof *z->update.pieces);
+    int rc = ZERO_ERR_MEMORY;
+    if (!segments || !z->update.pieces)
+        zero_fail(rc, "out of memory for the table of the update");
+    else {
         list_pieces(z);
         rc = create_tables(z, segments);
     }
     free(segments);
-    // With states elsewhere the trainer goes on with the next step: forward waits for each unit's update. If
-    // it is delayed, backward does.
-    task_lane lane = z->begins_ahead || z->config.offload.delayed_update ? LANE_PROCESSOR : LANE_TRAINER;
-    for (int u = 0; u < z->layout.n_units && !rc; u++) {
-        z->units[u].adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = u, .unit = u };
-        grads_read_with(z, u, &z->units[u].adamw);
-        z->units[u].publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = u, .unit = u };
-        if (state_goes_across(&z->config)) rc = tasks_prepare(&z->tasks, &z->units[u].adamw, UP);
-        if (state_goes_across(&z->config) && !rc) rc = tasks_prepare(&z->tasks, &z->units[u].publish, UP);
-    }
     return rc;
 }
 
+// With states elsewhere the trainer goes on with the next step: forward waits for each unit's update. If it
+// is delayed, backward does.
+static int create_tasks(zero *z, int unit) {
+    const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
+    const task_lane lane = has_lane ? LANE_PROCESSOR : LANE_TRAINER;
+    struct update_unit *u = &z->update.units[unit];
+    u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = unit, .unit = unit };
+    u->publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = unit, .unit = unit };
+    grads_read_with(z, unit, &u->adamw);
+    if (!state_goes_across(&z->config)) return 0;
+    ZERO_TRY(tasks_prepare(&z->tasks, &u->adamw, UP));
+    return tasks_prepare(&z->tasks, &u->publish, UP);
+}
+
+int update_create(zero *z) {
+    const int n = z->layout.n_units;
+    z->update.is_ahead = z->plan.own[PLAN_FILE_BUFFERS].blocks || state_goes_across(&z->config);
+    state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM));
+    z->update.units = calloc(n, sizeof *z->update.units);
+    z->update.order = calloc(n, sizeof *z->update.order);
+    if (!z->update.units || !z->update.order)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the update of %d units", n);
+    ZERO_TRY(create_pieces(z));
+    for (int u = 0; u < n; u++) ZERO_TRY(create_tasks(z, u));
+    return 0;
+}
+
 void update_free(zero *z) {
-    free(z->pieces);
-    free(z->update_order);
+    for (int u = 0; z->update.units && u < z->layout.n_units; u++) {
+        tasks_forget(&z->tasks, &z->update.units[u].adamw);
+        tasks_forget(&z->tasks, &z->update.units[u].publish);
+    }
+    free(z->update.units);
+    free(z->update.pieces);
+    free(z->update.order);
 }
 
 // -------- one unit
@@ -116,9 +135,9 @@ static int has_next(const zero *z, int unit) {
     return state_has_next(&z->config, &z->layout, z->net.rank, unit);
 }
 
-static int begin_state(zero *z, zero_value what, const update_piece *piece, state_part parts[STATES]) {
-    const int is_delayed = what == ZERO_PARAM && z->delays;
-    state *s = is_delayed ? &z->next_params : states_get(z, what);
+static int begin_state(zero *z, zero_value what, const struct update_piece *piece, state_part parts[STATES]) {
+    const int is_delayed = what == ZERO_PARAM && z->update.is_delayed;
+    state *s = is_delayed ? &z->update.next_params : states_get(z, what);
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
     if (what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // the rounded masters
@@ -132,14 +151,14 @@ static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grad
 
 // Where a piece is begun ahead, the trace shows how long AdamW waits for it: for reads, for copies, and for
 // room that the last writes have not left yet.
-static void trace_wait(zero *z, const update_piece *piece, double start) {
-    const int lane = traced_lane(z, z->units[piece->range.unit].adamw.lane);
-    if (z->begins_ahead && lane != LANE_TRAINER)
+static void trace_wait(zero *z, const struct update_piece *piece, double start) {
+    const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
+    if (z->update.is_ahead && lane != LANE_TRAINER)
         trace_add(&z->trace, ZERO_EV_WAIT, piece->range.unit, lane, start);
 }
 
 // Begins to open all states of a piece that were not begun; its gradients only if they are reduced.
-static int begin_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
+static int begin_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
         if (!parts[what].of && (what != ZERO_GRADIENT || is_reduced(z, piece->range.unit)))
@@ -148,7 +167,7 @@ static int begin_piece(zero *z, const update_piece *piece, state_part parts[STAT
     return 0;
 }
 
-static int wait_for_piece(zero *z, const update_piece *piece, state_part parts[STATES]) {
+static int wait_for_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     if (!parts[ZERO_GRADIENT].of) ZERO_TRY(begin_state(z, ZERO_GRADIENT, piece, parts));
     for (int what = 0; what < STATES; what++)
@@ -157,7 +176,7 @@ static int wait_for_piece(zero *z, const update_piece *piece, state_part parts[S
     return 0;
 }
 
-static int update_opened(zero *z, const update_piece *piece, state_part parts[STATES]) {
+static int update_opened(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
     const int own_master = z->config.numbers.dtype == ZERO_F32 && !states_get(z, ZERO_MASTER)->kept;
     ZERO_TRY(wait_for_piece(z, piece, parts));
@@ -170,34 +189,34 @@ static int update_opened(zero *z, const update_piece *piece, state_part parts[ST
         .g_type = states_get(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
-    ZERO_TRY(d->f->adamw(d, piece->on, &z->adamw, &a, &piece->table));
+    ZERO_TRY(d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
     if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }
 
-// The piece that is updated after piece i of the unit at z->update_at; NULL: none is known yet.
-static const update_piece *piece_after(const zero *z, int i) {
-    const unit_state *u = &z->units[z->update_order[z->update_at]];
-    if (i + 1 < u->n_pieces) return &z->pieces[u->first_piece + i + 1];
-    if (z->update_at + 1 >= __atomic_load_n(&z->update_known, __ATOMIC_ACQUIRE)) return NULL;
-    const unit_state *next = &z->units[z->update_order[z->update_at + 1]];
+// The piece that is updated after piece i of the unit at z->update.at; NULL: none is known yet.
+static const struct update_piece *piece_after(const zero *z, int i) {
+    const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
+    if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
+    if (z->update.at + 1 >= __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE)) return NULL;
+    const struct update_unit *next = &z->update.units[z->update.order[z->update.at + 1]];
     // A device may not have done a reduction that has run. Only the unit's own task comes after it.
-    if (z->device.asynchronous && next->updated_early) return NULL;
-    return &z->pieces[next->first_piece];
+    if (z->device.asynchronous && next->is_early) return NULL;
+    return &z->update.pieces[next->first_piece];
 }
 
 // Updates a piece that begin_piece has begun, while the next one is begun.
-static int update_ahead(zero *z, const update_piece *piece, const update_piece *next) {
-    state_part *parts = z->opened[z->window];
-    z->window = !z->window;
-    int rc = next ? begin_piece(z, next, z->opened[z->window]) : 0;
+static int update_ahead(zero *z, const struct update_piece *piece, const struct update_piece *next) {
+    state_part *parts = z->update.opened[z->update.window];
+    z->update.window = !z->update.window;
+    int rc = next ? begin_piece(z, next, z->update.opened[z->update.window]) : 0;
     if (!rc) rc = update_opened(z, piece, parts);
     rc = state_close_after(rc, parts, STATES);
-    return rc ? state_close_after(rc, z->opened[z->window], STATES) : 0;
+    return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-static int update_alone(zero *z, const update_piece *piece) {
-    state_part *parts = z->opened[0];
+static int update_alone(zero *z, const struct update_piece *piece) {
+    state_part *parts = z->update.opened[0];
     int rc = begin_piece(z, piece, parts);
     if (!rc) rc = update_opened(z, piece, parts);
     return state_close_after(rc, parts, STATES);
@@ -212,15 +231,16 @@ static int copy_after_reduction(zero *z, int unit) {
 // knew of this unit.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
-    const unit_state *u = &z->units[k->index];
+    const struct update_unit *u = &z->update.units[k->index];
     double start = trace_now(&z->trace);
     if (state_goes_across(&z->config)) ZERO_TRY(copy_after_reduction(z, k->index));
-    if (z->begins_ahead) ZERO_TRY(begin_piece(z, &z->pieces[u->first_piece], z->opened[z->window]));
+    if (z->update.is_ahead)
+        ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
     for (int i = 0; i < u->n_pieces; i++) {
-        const update_piece *piece = &z->pieces[u->first_piece + i];
-        ZERO_TRY(z->begins_ahead ? update_ahead(z, piece, piece_after(z, i)) : update_alone(z, piece));
+        const struct update_piece *piece = &z->update.pieces[u->first_piece + i];
+        ZERO_TRY(z->update.is_ahead ? update_ahead(z, piece, piece_after(z, i)) : update_alone(z, piece));
     }
-    z->update_at++;
+    z->update.at++;
     trace_add(&z->trace, ZERO_EV_UPDATE, k->index, traced_lane(z, k->lane), start);
     return 0;
 }
@@ -235,28 +255,29 @@ static int run_adamw(void *ctx, task *k) {
 
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
-    const unit_state *u = &z->units[k->index];
+    const struct update_unit *u = &z->update.units[k->index];
     if (has_next(z, k->index)) {
         state_publish(states_get(z, ZERO_PARAM), k->index);
         return 0;
     }
-    for (const update_piece *p = &z->pieces[u->first_piece]; p < &z->pieces[u->first_piece + u->n_pieces];
-         p++)
+    for (const struct update_piece *p = &z->update.pieces[u->first_piece];
+         p < &z->update.pieces[u->first_piece + u->n_pieces]; p++)
         ZERO_TRY(params_round(z, p->by, p->on, p->range));
     return 0;
 }
 
 // In forward's order, like every change of parameters.
 int update_publish(zero *z) {
-    if (!z->unpublished) return 0;
-    ZERO_TRY(wait_for_update(z));
+    if (!z->update.unpublished) return 0;
+    ZERO_TRY(update_wait(z));
+    ZERO_TRY(params_drop_all(z));
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[order[i]].publish, AFTER(&z->tasks.trainer)));
+        ZERO_TRY(tasks_submit(&z->tasks, &z->update.units[order[i]].publish, AFTER(&z->tasks.trainer)));
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, order[i]));
     }
-    z->unpublished = 0;
+    z->update.unpublished = 0;
     return 0;
 }
 
@@ -265,26 +286,28 @@ int update_publish(zero *z) {
 // Nothing may be updated before the norm is known. But the buffers are free then, and the disk has only
 // parameters to read. Only the states' own bytes are read: gradients follow when the update begins.
 
-static void drop_read_ahead(zero *z) {
+void update_discard(zero *z) {
     for (int i = 0; i < 2; i++) {
-        if (z->read_ahead[i]) state_close_after(ZERO_ERR_MISUSE, z->opened[i], STATES);
-        z->read_ahead[i] = NULL;
+        if (z->update.read_ahead[i]) state_close_after(ZERO_ERR_MISUSE, z->update.opened[i], STATES);
+        z->update.read_ahead[i] = NULL;
     }
 }
 
-void update_discard(zero *z) { drop_read_ahead(z); }
+int update_pieces_read_ahead(const zero *z) {
+    return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
+}
 
 // The first two pieces of the update, by this order of units; NULL: there are fewer.
-static void first_pieces(const zero *z, const int *order, const update_piece *first[2]) {
+static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
     int n = 0;
     first[0] = first[1] = NULL;
     for (int i = 0; i < z->layout.n_units && n < 2; i++) {
-        const unit_state *u = &z->units[order[i]];
-        for (int k = 0; k < u->n_pieces && n < 2; k++) first[n++] = &z->pieces[u->first_piece + k];
+        const struct update_unit *u = &z->update.units[order[i]];
+        for (int k = 0; k < u->n_pieces && n < 2; k++) first[n++] = &z->update.pieces[u->first_piece + k];
     }
 }
 
-static int begin_files_of(zero *z, const update_piece *piece, state_part parts[STATES]) {
+static int begin_files_of(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     for (int what = 0; what < ZERO_GRADIENT; what++)
         if (states_get(z, what)->files) ZERO_TRY(begin_state(z, what, piece, parts));
     return 0;
@@ -292,27 +315,30 @@ static int begin_files_of(zero *z, const update_piece *piece, state_part parts[S
 
 // The last update has ended, its writes too, and the last micro-batch's forward pass.
 static int may_read_ahead(zero *z) {
-    const int last = z->update_order[z->layout.n_units - 1];
-    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || !pass_forward_is_over(z) || z->config.debug.naive) return 0;
-    return tasks_have_run(&z->tasks, &z->units[last].adamw) && states_are_written(z);
+    const int last = z->update.order[z->layout.n_units - 1];
+    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || !pass_forward_is_over(z) ||
+        z->config.debug.naive)
+        return 0;
+    return tasks_have_run(&z->tasks, &z->update.units[last].adamw) && states_are_written(z);
 }
 
 // One piece at a time, since backward waits for parameters that are read behind it.
 static int read_ahead(zero *z) {
-    const update_piece *first[2];
-    const int at = z->read_ahead[z->window] ? !z->window : z->window;
-    if (z->read_ahead[at] || !may_read_ahead(z)) return 0;
+    const struct update_piece *first[2];
+    const int at = z->update.read_ahead[z->update.window] ? !z->update.window : z->update.window;
+    if (z->update.read_ahead[at] || !may_read_ahead(z)) return 0;
     first_pieces(z, schedule_update_order(&z->schedule), first);
-    z->read_ahead[at] = first[at != z->window];
-    return z->read_ahead[at] ? begin_files_of(z, z->read_ahead[at], z->opened[at]) : 0;
+    z->update.read_ahead[at] = first[at != z->update.window];
+    return z->update.read_ahead[at] ? begin_files_of(z, z->update.read_ahead[at], z->update.opened[at]) : 0;
 }
 
 // The update's order is settled. What was read for another one is dropped.
 static void take_read_ahead(zero *z) {
-    const update_piece *first[2], *one = z->read_ahead[z->window], *two = z->read_ahead[!z->window];
-    first_pieces(z, z->update_order, first);
-    if ((one && one != first[0]) || (two && two != first[1])) drop_read_ahead(z);
-    z->read_ahead[0] = z->read_ahead[1] = NULL;
+    const struct update_piece *first[2], *one = z->update.read_ahead[z->update.window],
+                                         *two = z->update.read_ahead[!z->update.window];
+    first_pieces(z, z->update.order, first);
+    if ((one && one != first[0]) || (two && two != first[1])) update_discard(z);
+    z->update.read_ahead[0] = z->update.read_ahead[1] = NULL;
 }
 
 // -------- the order of the units
@@ -320,42 +346,44 @@ static void take_read_ahead(zero *z) {
 // The last update has ended, and is published. What follows is not written while a unit is updated.
 static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     const int first_delayed = z->config.offload.delayed_update;
-    ZERO_TRY(wait_for_update(z));
+    ZERO_TRY(update_wait(z));
     ZERO_TRY(update_publish(z));
-    for (int u = 0; u < z->layout.n_units; u++) z->units[u].updated_early = 0;
-    z->adamw = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    z->update_known = z->update_at = 0;
-    z->delays = first_delayed && h->t >= first_delayed;
-    // A delayed update changes masters and moments only.
-    for (int u = 0; u < z->layout.n_units; u++)
-        params_change_with(z, u, z->delays ? &z->units[u].publish : &z->units[u].adamw, !z->delays);
+    z->update.constants = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
+    z->update.n_known = z->update.at = 0;
+    z->update.is_delayed = first_delayed && h->t >= first_delayed;
+    const int delayed = z->update.is_delayed;  // it changes masters and moments only
+    for (int i = 0; i < z->layout.n_units; i++) {
+        struct update_unit *u = &z->update.units[i];
+        u->is_early = 0;
+        params_change_with(z, i, delayed ? &u->publish : &u->adamw, !delayed);
+    }
     return 0;
 }
 
 // Two units are under way: one is updated, and states of the next are read. The others wait here, so that
 // those that are left when backward has ended are updated in forward's order.
 static int has_enough(zero *z) {
-    const int n = z->update_early;
-    return n > 1 && !tasks_have_run(&z->tasks, &z->units[z->update_order[n - 2]].adamw);
+    const int n = z->update.n_early;
+    return n > 1 && !tasks_have_run(&z->tasks, &z->update.units[z->update.order[n - 2]].adamw);
 }
 
 static int submit_early(zero *z, int unit) {
-    if (!z->update_early) ZERO_TRY(begin_update(z, pass_promised(z), 1));
-    z->update_order[z->update_early++] = unit;
-    z->units[unit].updated_early = 1;
-    __atomic_store_n(&z->update_known, z->update_early, __ATOMIC_RELEASE);
-    return tasks_submit(&z->tasks, &z->units[unit].adamw, AFTER(grads_reduction(z, unit)));
+    if (!z->update.n_early) ZERO_TRY(begin_update(z, pass_promised(z), 1));
+    z->update.order[z->update.n_early++] = unit;
+    z->update.units[unit].is_early = 1;
+    __atomic_store_n(&z->update.n_known, z->update.n_early, __ATOMIC_RELEASE);
+    return tasks_submit(&z->tasks, &z->update.units[unit].adamw, AFTER(grads_reduction(z, unit)));
 }
 
 // Backward comes to units in the reverse of the table's order. After the last backward use of a unit, which
 // completes its bucket, and all forward uses no hook asks for its parameters before the next step.
 int update_during_backward(zero *z) {
-    const int has_own_lane = z->units[0].adamw.lane != LANE_TRAINER;
+    const int has_own_lane = z->update.units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
     if (!pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
     if (!pass_promised(z)) return read_ahead(z);
-    while (z->update_early < z->layout.n_units && !has_enough(z)) {
-        const int unit = z->layout.n_units - 1 - z->update_early;
+    while (z->update.n_early < z->layout.n_units && !has_enough(z)) {
+        const int unit = z->layout.n_units - 1 - z->update.n_early;
         if (!grads_are_last(z, unit)) return 0;
         ZERO_TRY(submit_early(z, unit));
     }
@@ -369,18 +397,20 @@ static void order_delayed(zero *z) {
     for (int shared = 1; shared >= 0; shared--)
         for (int unit = z->layout.n_units - 1; unit >= 0; unit--) {
             const int comes_first = z->layout.units[unit].shared && !plan_uses_buckets(&z->config);
-            if (comes_first == shared) z->update_order[n++] = unit;
+            if (comes_first == shared) z->update.order[n++] = unit;
         }
-    __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
+    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
 }
 
 static int update_delayed(zero *z) {
     order_delayed(z);
     for (int i = 0; i < z->layout.n_units; i++)
-        ZERO_TRY(tasks_submit(&z->tasks, &z->units[z->update_order[i]].adamw, AFTER_NOTHING));
-    z->unpublished = 1;
+        ZERO_TRY(tasks_submit(&z->tasks, &z->update.units[z->update.order[i]].adamw, AFTER_NOTHING));
+    z->update.unpublished = 1;
     return 0;
 }
+
+void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
@@ -389,30 +419,38 @@ static int update_delayed(zero *z) {
 static int update_now(zero *z) {
     const int n = z->layout.n_units;
     const int *order = schedule_begin_update(&z->schedule);
-    for (int i = 0, at = z->update_early; i < n; i++)
-        if (!z->units[order[i]].updated_early) z->update_order[at++] = order[i];
-    if (!z->update_early) take_read_ahead(z);
-    __atomic_store_n(&z->update_known, n, __ATOMIC_RELEASE);
+    for (int i = 0, at = z->update.n_early; i < n; i++)
+        if (!z->update.units[order[i]].is_early) z->update.order[at++] = order[i];
+    if (!z->update.n_early) take_read_ahead(z);
+    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
     for (int i = 0; i < n; i++) {
-        task *adamw = &z->units[order[i]].adamw;
-        if (!z->units[order[i]].updated_early) {
+        task *adamw = &z->update.units[order[i]].adamw;
+        if (!z->update.units[order[i]].is_early) {
             params_before_update(z, order[i]);
             ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
         }
         schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, order[i]));
     }
-    z->update_early = 0;
+    z->update.n_early = 0;
     return 0;
 }
 
 // The norm is known: zero_reduce waited for it.
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
-    if (!z->update_early) ZERO_TRY(begin_update(z, h, grad_scale));
-    return z->delays ? update_delayed(z) : update_now(z);
+    if (!z->update.n_early) ZERO_TRY(begin_update(z, h, grad_scale));
+    return z->update.is_delayed ? update_delayed(z) : update_now(z);
+}
+
+int update_wait(zero *z) {
+    for (int u = 0; z->update.units && u < z->layout.n_units; u++) {
+        ZERO_TRY(tasks_wait(&z->tasks, &z->update.units[u].publish));
+        ZERO_TRY(tasks_wait(&z->tasks, &z->update.units[u].adamw));
+    }
+    return 0;
 }
 
 int update_settle(zero *z) {
-    ZERO_TRY(wait_for_update(z));
+    ZERO_TRY(update_wait(z));
     return params_complete(z);
 }

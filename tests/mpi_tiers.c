@@ -160,10 +160,6 @@ static void check_all_traffic(void) {
 
 // -------- states are read during backward
 
-static int pieces_read_ahead(const zero *z) {
-    return (z->read_ahead[0] != NULL) + (z->read_ahead[1] != NULL);
-}
-
 // Two steps, one that is skipped, new values, and two more steps. early: the disk has finished when backward
 // begins, so that the first two pieces of the update are read during backward.
 static void hash_with_skipped_step(const zero_config *c, int early, char hash[17]) {
@@ -174,12 +170,12 @@ static void hash_with_skipped_step(const zero_config *c, int early, char hash[17
         const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
         MUST(toy_forward_pass(&t, 0, 1));
         zero_get_files(t.z, &files);
-        CHECK(pieces_read_ahead(t.z) == 0);
+        CHECK(update_pieces_read_ahead(t.z) == 0);
         MUST(toy_backward_pass(&t));
-        CHECK(pieces_read_ahead(t.z) == 2 * early);
+        CHECK(update_pieces_read_ahead(t.z) == 2 * early);
         MUST(zero_reduce(t.z, NULL));
         MUST(step == 3 ? zero_discard(t.z) : zero_update(t.z, &h));
-        CHECK(pieces_read_ahead(t.z) == 0);
+        CHECK(update_pieces_read_ahead(t.z) == 0);
         if (step == 3) MUST(toy_set_initial(&t));
     }
     MUST(zero_hash(t.z, 1, hash));
@@ -198,7 +194,7 @@ static void hash_with_another_order(const zero_config *c, int early, char hash[1
     MUST(toy_forward_pass(&t, 0, 1));
     zero_get_files(t.z, &files);
     MUST(toy_backward_pass(&t));
-    CHECK(pieces_read_ahead(t.z) == 2 * early);
+    CHECK(update_pieces_read_ahead(t.z) == 2 * early);
     MUST(zero_begin_train(t.z, 0, 1));
     MUST(toy_start(&t, 0.3f));
     for (int i = 0; i < SETTINGS_COUNT(order); i++) MUST(toy_forward(&t, order[i]));

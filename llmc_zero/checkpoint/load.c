@@ -153,7 +153,7 @@ int zero_load(zero *z, const char *path, char **text) {
     ZERO_TRY(update_settle(z));
     ZERO_TRY(params_drop_all(z));
     int rc = load_folder(z, path, &own);
-    if (!rc) z->unpublished = 0;
+    if (!rc) update_forget(z);
     if (!rc) states_touch(z);
     if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
     if (!rc && text)

@@ -35,17 +35,23 @@ static void join(struct save_later *l) {
 }
 
 static void drop(zero *z) {
-    join(z->later);
-    z->memory.disk_hangs |= z->later->save.own.ring.hangs;
-    save_free(&z->later->save);
-    free(z->later);
-    z->later = NULL;
+    join(z->saving.later);
+    z->memory.disk_hangs |= z->saving.later->save.own.ring.hangs;
+    save_free(&z->saving.later->save);
+    free(z->saving.later);
+    z->saving.later = NULL;
+}
+
+int save_later_create(zero *z) {
+    const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
+    if (copy->blocks) z->saving.copy = memory_alloc_pinned(&z->memory, copy);
+    return copy->blocks && !z->saving.copy ? ZERO_ERR_MEMORY : 0;
 }
 
 void save_later_drop(zero *z) {
-    if (!z->later) return;
-    join(z->later);
-    unlink(z->later->save.path);
+    if (!z->saving.later) return;
+    join(z->saving.later);
+    unlink(z->saving.later->save.path);
     drop(z);
 }
 
@@ -74,7 +80,7 @@ static int start_thread(struct save_later *l) {
 
 static int begin(struct save_later *l, zero *z, const char *path, const char *text) {
     ZERO_TRY(save_open(&l->save, z, "zero_save_begin", path, text));
-    int own = save_states(&l->save, z->save_copy);
+    int own = save_states(&l->save, z->saving.copy);
     if (!own) own = start_thread(l);
     if (!l->started) own = writer_end(&l->save.own, own);
     int rc = at_work_end(&l->save.work, own);
@@ -87,7 +93,7 @@ static int begin(struct save_later *l, zero *z, const char *path, const char *te
 int zero_save_begin(zero *z, const char *path, const char *text) {
     ZERO_TRY(pass_may_train(z, "zero_save_begin"));
     ZERO_TRY(pass_outside_step(z, "zero_save_begin"));
-    if (!z->save_copy)
+    if (!z->saving.copy)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "async_save",
                                  " is 0, and zero_save_begin needs the memory that 1 reserves");
     ZERO_TRY(zero_save_end(z));
@@ -101,7 +107,7 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
         free(l);
         return rc;
     }
-    z->later = l;
+    z->saving.later = l;
     rc = begin(l, z, path, text);
     if (rc) drop(z);
     return rc;
@@ -109,13 +115,13 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
 
 // -------- the end
 
-int zero_save_written(const zero *z) { return !z->later || atomic_load(&z->later->written); }
+int zero_save_written(const zero *z) { return !z->saving.later || atomic_load(&z->saving.later->written); }
 
 // Until the thread is through, or it is time to tell the others that this rank still writes. The disk must
 // answer each request in time, but nothing limits a sync. So the rank does not say so during one: if it takes
 // too long, the rank is late.
 static void wait_a_turn(const zero *z) {
-    struct save_later *l = z->later;
+    struct save_later *l = z->saving.later;
     const double until = clock_now() + at_work_turn_s(z);
     while (!atomic_load(&l->written)) {
         if (clock_now() > until && !atomic_load(&l->save.own.syncs)) return;
@@ -133,7 +139,7 @@ static int wait_for_all(zero *z) {
 }
 
 int zero_save_end(zero *z) {
-    struct save_later *l = z->later;
+    struct save_later *l = z->saving.later;
     if (!l) return 0;
     ZERO_TRY(pass_outside_step(z, "zero_save_end"));
     ZERO_TRY(wait_for_all(z));
