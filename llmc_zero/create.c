@@ -1,11 +1,6 @@
 // zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
 #include "checkpoint/save_calls.h"
-#include "grads.h"
-#include "params.h"
-#include "step.h"
-#include "update.h"
 #include "internal.h"
-#include "net/exchange.h"
 #include "net/failure.h"
 #include "device/room.h"
 #include "settings.h"

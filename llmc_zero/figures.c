@@ -1,7 +1,4 @@
 // What a trainer reports of its plugin: memory, traffic, what was settled at creation, and the trace.
-#include "grads.h"
-#include "params.h"
-#include "update.h"
 #include "internal.h"
 
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {

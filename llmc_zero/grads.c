@@ -4,7 +4,6 @@
 // in the shard, added to those of earlier micro-batches.
 #include "grads.h"
 #include "internal.h"
-#include "norm.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,5 @@
 // The hooks and the accessors. pass.c checks the rules of use; params.c, grads.c and update.c do the work.
-#include "grads.h"
 #include "internal.h"
-#include "params.h"
-#include "pass.h"
-#include "update.h"
 
 int zero_begin_train(zero *z, int micro, int of) {
     ZERO_TRY(pass_may_begin(z, micro, of));
@@ -21,51 +17,61 @@ int zero_begin_eval(zero *z) {
 }
 
 int zero_pre_forward(zero *z, int unit) {
-    ZERO_TRY(pass_check_forward(z, unit));
+    ZERO_TRY(pass_may_open(z, unit, PASS_FORWARD));
     ZERO_TRY(params_acquire(z, unit));
-    pass_open_forward(z, unit);
+    pass_open(z, unit, PASS_FORWARD);
     return 0;
 }
 
 int zero_post_forward(zero *z, int unit) {
-    ZERO_TRY(pass_close_forward(z, unit));
+    ZERO_TRY(pass_close(z, unit, PASS_FORWARD));
     return params_release(z, unit);
 }
 
+// The unit's open backward use, or the next one, reads parameters.
+static int backward_reads(const zero *z, int unit) {
+    return pass_done(z, unit, PASS_BACKWARD) < z->layout.units[unit].reading_uses;
+}
+
 int zero_pre_backward(zero *z, int unit) {
-    int first, reads;
-    ZERO_TRY(pass_check_backward(z, unit, &first, &reads));
-    if (first) ZERO_TRY(grads_check(z, unit));  // before anything changes
-    if (reads) ZERO_TRY(params_acquire(z, unit));
-    if (first) ZERO_TRY(grads_open(z, unit));
-    pass_open_backward(z, unit, reads);
+    ZERO_TRY(pass_may_open(z, unit, PASS_BACKWARD));
+    const int is_first = pass_done(z, unit, PASS_BACKWARD) == 0;
+    if (is_first) ZERO_TRY(grads_check(z, unit));  // before anything changes
+    if (backward_reads(z, unit)) ZERO_TRY(params_acquire(z, unit));
+    if (is_first) ZERO_TRY(grads_open(z, unit));
+    pass_open(z, unit, PASS_BACKWARD);
     return 0;
 }
 
 int zero_post_backward(zero *z, int unit) {
-    int last;
-    ZERO_TRY(pass_close_backward(z, unit, &last));
+    ZERO_TRY(pass_close(z, unit, PASS_BACKWARD));
     ZERO_TRY(params_release(z, unit));
-    if (last) ZERO_TRY(grads_finish(z, unit));
+    const int is_last = pass_done(z, unit, PASS_BACKWARD) == z->layout.units[unit].backward_uses;
+    if (is_last) ZERO_TRY(grads_finish(z, unit));
     return update_during_backward(z);
+}
+
+static void *not_open(const zero *z, const char *caller, int tensor, int layer, int unit, const char *what) {
+    zero_fail(ZERO_ERR_MISUSE, "%s(%s, layer %d): unit %d (%s) is not open for %s", caller,
+              z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name, what);
+    return NULL;
 }
 
 void *zero_param(zero *z, int tensor, int layer) {
     const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     const int unit = layout_unit_of(&z->layout, p);
-    if (pass_reads(z, unit)) return params_whole(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
-    zero_fail(ZERO_ERR_MISUSE, "zero_param(%s, layer %d): unit %d (%s) is not open for reading",
-              z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
-    return NULL;
+    if (!pass_is_open(z, unit, PASS_FORWARD) &&
+        !(pass_is_open(z, unit, PASS_BACKWARD) && backward_reads(z, unit)))
+        return not_open(z, "zero_param", tensor, layer, unit, "reading");
+    return params_whole(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
 }
 
 void *zero_grad(zero *z, int tensor, int layer) {
     const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     const int unit = layout_unit_of(&z->layout, p);
-    if (pass_adds(z, unit)) return grads_at(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
-    zero_fail(ZERO_ERR_MISUSE, "zero_grad(%s, layer %d): unit %d (%s) is not open for backward",
-              z->layout.tensors[tensor].name, layer, unit, z->layout.units[unit].name);
-    return NULL;
+    if (!pass_is_open(z, unit, PASS_BACKWARD))
+        return not_open(z, "zero_grad", tensor, layer, unit, "backward");
+    return grads_at(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
 }

@@ -14,7 +14,7 @@ static comm_use use_for(zero_purpose purpose, int unit) {
 }
 
 static comm_use use_in_pass(const zero *z, int unit) {
-    return use_for(pass_is_training(z) ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
+    return use_for(pass_mode(z) == ZERO_TRAIN ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
 }
 
 // Where this rank's part of a gathered unit is.
@@ -315,7 +315,8 @@ int params_acquire(zero *z, int unit) {
 
 // Backward starts with the unit whose forward ends last, so that one is not gathered twice in a row.
 static int kept_for_backward(const zero *z, int unit) {
-    return pass_turns_at(z, unit) && z->layout.units[unit].reading_uses > 0;
+    return pass_mode(z) == ZERO_TRAIN && pass_forward_is_over(z) && !pass_done(z, unit, PASS_BACKWARD) &&
+           z->layout.units[unit].reading_uses > 0;
 }
 
 // In inference parameters never change, and a unit that is used more than once has room of its own: it is

@@ -5,12 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int pass_create(zero *z) {
-    z->pass.units = calloc(z->layout.n_units, sizeof *z->pass.units);
-    return z->pass.units ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the uses of the units");
+// By direction: as sentences and the trace have them.
+static const char *const names[] = { "forward", "backward" };
+static const zero_event_kind events[] = { ZERO_EV_FORWARD, ZERO_EV_BACKWARD };
+
+static int all_uses(const zero *z, int unit, pass_direction d) {
+    const layout_unit *l = &z->layout.units[unit];
+    return d == PASS_FORWARD ? l->forward_uses : l->backward_uses;
 }
 
-void pass_free(zero *z) { free(z->pass.units); }
+int pass_create(zero *z) {
+    z->pass.uses = calloc(z->layout.n_units, sizeof *z->pass.uses);
+    return z->pass.uses ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the uses of the units");
+}
+
+void pass_free(zero *z) { free(z->pass.uses); }
 
 // -------- what the trainer may do
 
@@ -36,15 +45,12 @@ int pass_outside_step(const zero *z, const char *caller) {
 
 // Every unit has had all its uses of this micro-batch.
 static int all_done(const zero *z, const char *caller) {
-    for (int i = 0; i < z->layout.n_units; i++) {
-        const layout_unit *l = &z->layout.units[i];
-        const struct pass_unit *u = &z->pass.units[i];
-        int forward = u->forward_done < l->forward_uses;
-        if (forward || u->backward_done < l->backward_uses)
-            return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses", caller, i,
-                             l->name, forward ? u->forward_done : u->backward_done,
-                             forward ? l->forward_uses : l->backward_uses, forward ? "forward" : "backward");
-    }
+    for (int i = 0; i < z->layout.n_units; i++)
+        for (int d = PASS_FORWARD; d <= PASS_BACKWARD; d++)
+            if (pass_done(z, i, d) < all_uses(z, i, d))
+                return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses",
+                                 caller, i, z->layout.units[i].name, pass_done(z, i, d), all_uses(z, i, d),
+                                 names[d]);
     return 0;
 }
 
@@ -101,7 +107,7 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of) {
     p->forward_left = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
         const layout_unit *l = &z->layout.units[i];
-        p->units[i].forward_done = p->units[i].backward_done = 0;
+        p->uses[i][PASS_FORWARD].done = p->uses[i][PASS_BACKWARD].done = 0;
         p->forward_left += l->forward_uses;
         reads += l->forward_uses + l->reading_uses;
     }
@@ -140,101 +146,50 @@ static int check_hook(zero *z, int unit) {
     return check_ranks(z, unit);
 }
 
-// hook: the name of the caller, for a use that is not open, or is.
-static int misused(const zero *z, int unit, const char *hook, const char *problem) {
-    return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) %s", hook, unit, z->layout.units[unit].name, problem);
-}
-
-static int had_all_uses(const zero *z, int unit, const char *hook, const char *direction, int uses) {
-    char problem[96];
-    snprintf(problem, sizeof problem, "has had all its %d %s uses in this micro-batch", uses, direction);
-    return misused(z, unit, hook, problem);
-}
-
-int pass_check_forward(zero *z, int unit) {
+int pass_may_open(zero *z, int unit, pass_direction d) {
     ZERO_TRY(check_hook(z, unit));
-    const struct pass_unit *u = &z->pass.units[unit];
-    const int uses = z->layout.units[unit].forward_uses;
-    if (u->forward_open) return misused(z, unit, "pre_forward", "is open already");
-    if (z->pass.mode == ZERO_TRAIN && u->forward_done == uses)
-        return had_all_uses(z, unit, "pre_forward", "forward", uses);
-    return 0;
-}
-
-void pass_open_forward(zero *z, int unit) {
-    struct pass_unit *u = &z->pass.units[unit];
-    z->device.f->mark(&z->device, "forward", z->layout.units[unit].name);
-    u->forward_open = 1;
-    u->forward = trace_begin(&z->trace, COMPUTE);
-}
-
-int pass_close_forward(zero *z, int unit) {
-    ZERO_TRY(check_hook(z, unit));
-    struct pass_unit *u = &z->pass.units[unit];
-    if (!u->forward_open) return misused(z, unit, "post_forward", "is not open for forward");
-    u->forward_open = 0;
-    u->forward_done++;
-    z->pass.forward_left--;
-    z->device.f->mark(&z->device, NULL, NULL);
-    trace_end(&z->trace, &u->forward, &(zero_event){ .kind = ZERO_EV_FORWARD, .unit = unit });
-    return 0;
-}
-
-int pass_check_backward(zero *z, int unit, int *first, int *reads) {
-    ZERO_TRY(check_hook(z, unit));
-    const struct pass_unit *u = &z->pass.units[unit];
-    const layout_unit *l = &z->layout.units[unit];
-    if (!z->pass.in_step)
+    const char *name = z->layout.units[unit].name;
+    if (d == PASS_BACKWARD && !z->pass.in_step)
         return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s): this pass is no training pass", unit,
-                         l->name);
-    if (u->backward_open) return misused(z, unit, "pre_backward", "is open already");
-    if (u->backward_done == l->backward_uses)
-        return had_all_uses(z, unit, "pre_backward", "backward", l->backward_uses);
-    *first = u->backward_done == 0;
-    *reads = u->backward_done < l->reading_uses;
-    return 0;
+                         name);
+    if (pass_is_open(z, unit, d))
+        return zero_fail(ZERO_ERR_MISUSE, "pre_%s: unit %d (%s) is open already", names[d], unit, name);
+    if (z->pass.mode == ZERO_EVAL || pass_done(z, unit, d) < all_uses(z, unit, d)) return 0;
+    return zero_fail(ZERO_ERR_MISUSE, "pre_%s: unit %d (%s) has had all its %d %s uses in this micro-batch",
+                     names[d], unit, name, all_uses(z, unit, d), names[d]);
 }
 
-void pass_open_backward(zero *z, int unit, int reads) {
-    struct pass_unit *u = &z->pass.units[unit];
-    z->device.f->mark(&z->device, "backward", z->layout.units[unit].name);
-    u->backward_open = 1;
-    u->backward_reads = reads;
-    u->backward = trace_begin(&z->trace, COMPUTE);
+void pass_open(zero *z, int unit, pass_direction d) {
+    struct pass_uses *u = &z->pass.uses[unit][d];
+    z->device.f->mark(&z->device, names[d], z->layout.units[unit].name);
+    u->is_open = 1;
+    u->span = trace_begin(&z->trace, COMPUTE);
 }
 
-int pass_close_backward(zero *z, int unit, int *last) {
+int pass_close(zero *z, int unit, pass_direction d) {
     ZERO_TRY(check_hook(z, unit));
-    struct pass_unit *u = &z->pass.units[unit];
-    if (!u->backward_open) return misused(z, unit, "post_backward", "is not open for backward");
-    u->backward_open = 0;
-    u->backward_done++;
+    struct pass_uses *u = &z->pass.uses[unit][d];
+    if (!u->is_open)
+        return zero_fail(ZERO_ERR_MISUSE, "post_%s: unit %d (%s) is not open for %s", names[d], unit,
+                         z->layout.units[unit].name, names[d]);
+    u->is_open = 0;
+    u->done++;
+    z->pass.forward_left -= d == PASS_FORWARD;
     z->device.f->mark(&z->device, NULL, NULL);
-    trace_end(&z->trace, &u->backward, &(zero_event){ .kind = ZERO_EV_BACKWARD, .unit = unit });
-    *last = u->backward_done == z->layout.units[unit].backward_uses;
+    trace_end(&z->trace, &u->span, &(zero_event){ .kind = events[d], .unit = unit });
     return 0;
 }
 
 // -------- where it is
 
 const zero_hyper *pass_promised(const zero *z) { return z->pass.promised.t ? &z->pass.promised : NULL; }
-
-int pass_is_training(const zero *z) { return z->pass.mode == ZERO_TRAIN; }
+zero_mode pass_mode(const zero *z) { return z->pass.mode; }
 int pass_is_first(const zero *z) { return z->pass.micro == 0; }
 int pass_is_last(const zero *z) { return z->pass.micro == z->pass.micro_of - 1; }
 int pass_forward_is_over(const zero *z) { return !z->pass.forward_left; }
-
-int pass_turns_at(const zero *z, int unit) {
-    return pass_is_training(z) && pass_forward_is_over(z) && !z->pass.units[unit].backward_done;
-}
+int pass_done(const zero *z, int unit, pass_direction d) { return z->pass.uses[unit][d].done; }
+int pass_is_open(const zero *z, int unit, pass_direction d) { return z->pass.uses[unit][d].is_open; }
 
 int pass_has_open(const zero *z, int unit) {
-    return z->pass.units[unit].forward_open || z->pass.units[unit].backward_open;
+    return pass_is_open(z, unit, PASS_FORWARD) || pass_is_open(z, unit, PASS_BACKWARD);
 }
-
-int pass_reads(const zero *z, int unit) {
-    const struct pass_unit *u = &z->pass.units[unit];
-    return u->forward_open || (u->backward_open && u->backward_reads);
-}
-
-int pass_adds(const zero *z, int unit) { return z->pass.units[unit].backward_open; }

@@ -1,6 +1,5 @@
 // What a trainer needs of its ranks: sums, broadcasts, barriers, and one end for all of them after a failure.
 #include "internal.h"
-#include "net/exchange.h"
 #include "net/failure.h"
 #include "net/launch.h"
 #include "clock.h"

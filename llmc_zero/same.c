@@ -1,6 +1,5 @@
 // Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has
 // another text names the first line that differs, and all ranks fail with the sentence of the lowest of them.
-#include "net/exchange.h"
 #include "internal.h"
 #include <stdio.h>
 #include <stdlib.h>

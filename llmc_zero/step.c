@@ -1,12 +1,7 @@
 // The step: global norm, clipping, and then the update (update.c).
 #include "step.h"
-#include "grads.h"
 #include "internal.h"
 #include "naive.h"
-#include "norm.h"
-#include "params.h"
-#include "update.h"
-#include "pass.h"
 #include <math.h>
 #include <string.h>
 

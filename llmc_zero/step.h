@@ -1,5 +1,5 @@
-// The step from zero_reduce to zero_update: the norm that clips, and the loss scale. Its other functions are in
-// zero.h.
+// The step from zero_reduce to zero_update. It owns the norm that clips, and the loss scale. Its other
+// functions are in zero.h.
 #ifndef LLMC_ZERO_STEP_H
 #define LLMC_ZERO_STEP_H
 #include "loss_scale.h"

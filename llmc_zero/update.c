@@ -3,9 +3,7 @@
 // three things go on at once: the next piece is read, this one is updated, the last one is written
 // (ZeRO-Infinity, Rajbhandari et al. 2021, section 5.2.2).
 #include "update.h"
-#include "grads.h"
 #include "internal.h"
-#include "params.h"
 #include "state_file.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,6 @@
 // Values in and out, and digests. They stream piece by piece from the rank that owns them, so that nothing is
 // ever gathered whole.
 #include "internal.h"
-#include "params.h"
-#include "pass.h"
-#include "update.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,15 +2,16 @@
 # Checks the directions of dependence in a tree: which file includes which header, and which object needs a
 # symbol that another one defines. Prints one sentence for each violation, with file, line and symbol, and
 # fails if there is one. tests/test_house.sh runs it, and holds the tables.
-#   tests/house.pl LAYERS PLACES ROOT [BUILD...]
+#   tests/house.pl LAYERS PLACES OWNERS ROOT [BUILD...]
 #     LAYERS  a file with the layers of llmc_zero/, the uppermost first: "name: files or folders/ without .c"
 #     PLACES  a file with the places that may print or end the process: "file symbol reason"
+#     OWNERS  a file with the members of struct zero that only one file may touch: "member file"
 #     ROOT    the tree that holds llmc_zero/, gpt2/ and trainer/
 #     BUILD   folders with the objects of llmc_zero/ and gpt2/
 use strict;
 use warnings;
 
-my ($layers_file, $places_file, $root, @builds) = @ARGV;
+my ($layers_file, $places_file, $owners_file, $root, @builds) = @ARGV;
 my $found = 0;
 
 sub violation {
@@ -118,6 +119,23 @@ for my $file (grep { m{^llmc_zero/} } @sources) {
     for (@{ $text{$file} }) {
         $n++;
         violation("$file:$n", "names $1, but llmc_zero/ knows nothing of GPT-2.") if /\b(gpt2_\w*)/;
+    }
+}
+
+# ---- who owns which member of struct zero: others name neither the member nor its types
+
+my %owner = map { /^\s*(\w+)\s+(\S+)/ ? ($1 => $2) : () } lines_of($owners_file);
+my $members = join('|', sort keys %owner) || '(?!)';
+for my $file (grep { m{^llmc_zero/} && $_ ne 'llmc_zero/internal.h' } @sources) {
+    my $n = 0;
+    for my $line (@{ $text{$file} }) {
+        $n++;
+        (my $code = $line) =~ s{//.*}{};
+        while ($code =~ /(?:\bz|\))\s*->\s*($members)\b|\bstruct ($members)(?:_\w+)?\b/g) {
+            my $member = $1 // $2;
+            next if $file =~ s{\.h$}{.c}r eq $owner{$member};
+            violation("$file:$n", "touches $member of struct zero, but only $owner{$member} may.");
+        }
     }
 }
 

@@ -22,6 +22,10 @@ places:   device/ net/
 common:   error clock zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h
 END
 
+# The members of struct zero that have an owner: only that file and its header may touch them.
+printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
+    saving checkpoint/save_calls
+
 # The places of the plugin that write to the screen or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'
 llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program, as zero_job.h says
@@ -32,7 +36,7 @@ END
 # ---- the tree
 
 places=$dir/places
-house() { perl tests/house.pl "$dir/layers" "$places" "$@"; }
+house() { perl tests/house.pl "$dir/layers" "$places" "$dir/owners" "$@"; }
 
 begin 'house.directions of dependence'
 builds=("$build")
@@ -168,7 +172,7 @@ finds 'of two files' "^llmc_zero/grads.c: files need each other: $uses"
 good_tree
 plant llmc_zero/grads.h <<<'#include "params.h"'
 add llmc_zero/params.h '#include "grads.h"'
-finds 'of two headers' '^llmc_zero/grads: headers need each other: '
+finds 'of two headers' '^llmc_zero/grads.h: headers need each other: '
 good_tree
 plant llmc_zero/device/cpu.c <<<'int net_open(void);
 int device_open(void) { return net_open(); }'
@@ -210,6 +214,23 @@ need 'a place that is listed is found' house "$tree" "$tree/build"
 good_tree
 finds 'an entry of no use' '^llmc_zero/params.c: does not name perror: its entry'
 : >"$places"
+end
+
+begin 'house.state of another file is found: a member of struct zero, a struct of its owner'
+while IFS='|' read -r file code expected; do
+    good_tree
+    plant llmc_zero/internal.h <<<'struct zero { struct params params; };'
+    add "$file" "$code"
+    if [ "$expected" ]; then finds "$file with $code" "^$file:[0-9]+: touches $expected of struct zero, but"
+    else need "$file with $code is found" house "$tree" "$tree/build"; fi
+done <<'END'
+llmc_zero/memory.c|int memory_look(zero *z) { return z->params.n; }|params
+llmc_zero/memory.c|int memory_look(void *ctx) { return ((zero *)ctx)->params.n; }|params
+llmc_zero/memory.c|int memory_look(struct params_unit *u) { return u->n; }|params
+llmc_zero/net/mpi.c|int net_look(zero *z) { return z->saving.copy; }|saving
+llmc_zero/params.c|int params_look(zero *z) { return z->params.n; }|
+llmc_zero/params.h|struct params { int n; };|
+END
 end
 
 begin 'house.a file without a layer and a file without an object are found'

@@ -1,6 +1,4 @@
 #include "finite.h"
-#include "../pass.h"
-#include "../update.h"
 #include <string.h>
 
 // The least magnitude, as bits, that is not finite in a dtype, or is rounded to infinity.

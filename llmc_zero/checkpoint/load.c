@@ -2,9 +2,6 @@
 // whole blocks and compares each with the manifest's digest. Where there is something to lose, it first reads
 // all that it needs, and then, when all ranks have found theirs good, once more to use it. A plugin whose
 // states are still all 0 has nothing to lose: it reads once, and its states are 0 again after a failure.
-#include "../params.h"
-#include "../pass.h"
-#include "../update.h"
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>

@@ -88,10 +88,10 @@ static json_t *describe(const zero *z, const manifest_file *files, const loss_sc
     const layout *l = &z->layout;
     return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
-                     dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept, "ranks",
-                     l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(scale), "tensors",
-                     all_tensors(l), "units", all_units(l), "files", all_files(files, l->ranks), "trainer",
-                     trainer);
+                     dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept,
+                     "ranks", l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(scale),
+                     "tensors", all_tensors(l), "units", all_units(l), "files", all_files(files, l->ranks),
+                     "trainer", trainer);
 }
 
 // A member has a line, an element of an array of objects has one too.

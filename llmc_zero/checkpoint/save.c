@@ -1,8 +1,6 @@
 // A checkpoint is a folder: a file of each rank, and the manifest, which makes it one. The files of a save
 // have names that no other save has used, and the manifest that names them replaces the one before at once.
 // So whatever happens, the folder has the checkpoint that it had, or the new one.
-#include "../pass.h"
-#include "../update.h"
 #include "finite.h"
 #include "save.h"
 #include <errno.h>

@@ -2,8 +2,6 @@
 // and a thread writes the image to the disk. The commit needs all ranks, so zero_save_end makes it, when all
 // have written theirs. Until then the folder has the checkpoint that it had.
 #include "../clock.h"
-#include "../params.h"
-#include "../pass.h"
 #include "save.h"
 #include "save_calls.h"
 #include <pthread.h>
