@@ -46,7 +46,8 @@ void zero_get_job(const zero *z, zero_job_info *job) {
 
 void zero_get_files(zero *z, zero_file_info *f) {
     *f = (zero_file_info){ .how = NULL };
-    // a failure is told by what uses the states next
+    if (!states_are_away(z)) return;
+    // A failure is reported by the next call that uses the states.
     grads_wait(z);
     update_wait(z);
     states_count(z, f);

@@ -146,6 +146,7 @@ static int wait_for_reduction(zero *z, struct grads_bucket *b) {
 }
 
 int grads_wait(zero *z) {
+    if (z->config.inference) return 0;
     for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(wait_for_reduction(z, &z->grads.buckets[i]));
     return 0;
 }

@@ -37,6 +37,7 @@ const void *states_room_as(zero *z, zero_dtype dtype, int64_t n);
 
 int states_are_touched(const zero *z);  // 0: they are all 0, as zero_create has made them
 void states_touch(zero *z);
+int states_are_away(const zero *z);     // some are read from files, or come from the other side of the bus
 int states_are_written(const zero *z);  // nothing is on its way to files
 void states_count(const zero *z, zero_file_info *f);
 

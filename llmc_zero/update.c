@@ -106,7 +106,7 @@ static int create_tasks(zero *z, int unit) {
 
 int update_create(zero *z) {
     const int n = z->layout.n_units;
-    z->update.is_ahead = z->plan.own[PLAN_FILE_BUFFERS].blocks || state_goes_across(&z->config);
+    z->update.is_ahead = states_are_away(z);
     state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM));
     z->update.units = calloc(n, sizeof *z->update.units);
     z->update.order = calloc(n, sizeof *z->update.order);
