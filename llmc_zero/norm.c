@@ -56,15 +56,12 @@ static int open_and_sum(zero *z, int unit) {
 static int sum_rest(zero *z) {
     device *d = &z->device;
     const state *grads = states_get(z, ZERO_GRADIENT);
-    if (grads->array) return d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array);
-    for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
-    return 0;
-}
-
-static int trace_rest(zero *z) {
     if (norm_goes_along(z)) return 0;
     const trace_span span = trace_begin(&z->trace, COMPUTE);
-    ZERO_TRY(sum_rest(z));
+    if (grads->array)
+        ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array));
+    else
+        for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
     trace_end(&z->trace, &span,
               &(zero_event){ .kind = ZERO_EV_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
     return 0;
@@ -76,7 +73,7 @@ int norm_sum_all(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = states_scalars(z), *all = mine + n, sum = 0;
     device *d = &z->device;
-    ZERO_TRY(trace_rest(z));
+    ZERO_TRY(sum_rest(z));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.table.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
     ZERO_TRY(share_values(z, mine, all, n));
