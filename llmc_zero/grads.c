@@ -40,7 +40,7 @@ static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     return 0;
 }
 
-// What was reduced is used up, unless it was reduced in place.
+// The gradients of a bucket are used up, unless they were reduced in place.
 static int poison_reduced(zero *z, const struct grads_bucket *b) {
     device *d = &z->device;
     size_t size = dtype_bytes(plan_reduced_type(&z->config)), wide = 0;
@@ -66,7 +66,7 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
-// The squares of what the step has summed up, while it is open.
+// Sums the squares of the step's gradients while they are open.
 static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stream) {
     if (!b->is_last || !norm_goes_along(z)) return 0;
     for (int i = 0; i < b->n_pieces; i++) {
@@ -191,7 +191,7 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-// With poison, a gradient that the trainer says it writes, and does not, is NaN.
+// With poison, a gradient that the trainer promised to write and did not is NaN.
 static int clear_gradient(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];

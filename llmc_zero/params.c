@@ -37,9 +37,9 @@ static int begin_source(zero *z, int unit, int64_t elems) {
 
 // -------- new parameters go from the update to a gather
 //
-// Forward follows closely behind the update. What AdamW has in memory is not read from the file that it is
-// being written to: once a gather is submitted, the update puts this rank's new parameters into the gathered
-// unit too. The gather, which comes after the update, reads only the pieces before those.
+// Forward follows closely behind the update. A gather need not read from a file the parameters that AdamW
+// still has in memory: once the gather is submitted, the update also puts this rank's new parameters into the
+// gathered unit. The gather, which comes after the update, reads only the pieces before those.
 
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
@@ -94,7 +94,7 @@ static void count_source(zero *z, int unit) {
         state_files_count_gather(params, (state_range){ unit, params->rank, 0, elems_left(z, unit) });
 }
 
-// What lies on the host's side of the bus is fetched before it is gathered.
+// Parameters on the host's side of the bus are fetched before they are gathered.
 static int is_fetched(const zero *z, int unit) {
     const state *params = states_get(z, ZERO_PARAM);
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
@@ -337,7 +337,7 @@ int params_release(zero *z, int unit) {
     return look_ahead(z, slots_are_open(z));  // there is room now
 }
 
-// What is left of the last pass is dropped, so that every pass gathers what the formula says.
+// Drops leftovers of the last pass, so that every pass gathers what the formula predicts.
 int params_begin_pass(zero *z) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {

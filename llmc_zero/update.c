@@ -13,8 +13,8 @@
 static int run_adamw(void *ctx, task *k);
 static int run_publish(void *ctx, task *k);
 
-// Adds what a piece has of each tensor, without its padding. Offsets are counted from the start of the piece,
-// so that they hold in every state.
+// Adds a segment for each tensor in the piece, without padding. Offsets count from the start of the piece, so
+// they hold in every state.
 static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
@@ -37,7 +37,7 @@ static void add_segments(const zero *z, struct update_piece *piece, adamw_segmen
     }
 }
 
-// Where the optimizer's states of a piece lie, its AdamW runs.
+// AdamW runs where the optimizer's states of the piece are stored.
 static void place_piece(zero *z, struct update_piece *piece) {
     const state *moments = states_get(z, ZERO_MOMENT1);
     const int on_host = state_on_host(moments, piece->range);
@@ -59,7 +59,7 @@ static void list_pieces(zero *z) {
     }
 }
 
-// Whoever updates a piece reads its table.
+// A piece's table is stored where its AdamW runs.
 static int create_tables(zero *z, adamw_segment *segments) {
     const memory_request *on_host = &z->plan.own[PLAN_UPDATE_HOST];
     adamw_segment *table = allocate(z, PLAN_UPDATE), *host_table = NULL;
@@ -247,9 +247,9 @@ static int run_adamw(void *ctx, task *k) {
 //
 // The update of a step changes masters and moments while the next step runs, whose passes read the parameters
 // before it. At the end of that step the masters become the parameters, and then the next update may begin.
-// So the two versions need no memory but masters and parameters. Parameters in files have two versions there,
-// which change places. Two steps' gradients are not needed: those of a unit are updated with before the next
-// step's are written over them, so units are updated in backward's order.
+// So masters and parameters hold the two versions. Parameters in files have two versions there, which change
+// places. One step's gradients are enough: units are updated in backward's order, so the update reads a
+// unit's gradients before the next step overwrites them.
 
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
@@ -281,8 +281,8 @@ int update_publish(zero *z) {
 
 // -------- what is updated first is read during backward
 //
-// Nothing may be updated before the norm is known. But the buffers are free then, and the disk has only
-// parameters to read. Only the states' own bytes are read: gradients follow when the update begins.
+// Nothing may be updated before the norm is known. But the buffers are free then, and the disk only reads
+// parameters. So all states but gradients are read; these follow when the update begins.
 
 void update_discard(zero *z) {
     for (int i = 0; i < 2; i++) {
@@ -311,32 +311,31 @@ static int begin_files_of(zero *z, const struct update_piece *piece, state_part 
     return 0;
 }
 
-// The last update has ended, its writes too, and the last micro-batch's forward pass.
+// This is the last micro-batch, and the last update has ended, its writes too.
 static int may_read_ahead(zero *z) {
     const int last = z->update.order[z->layout.n_units - 1];
-    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || !pass_forward_is_over(z) ||
-        z->config.debug.naive)
-        return 0;
+    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || z->config.debug.naive) return 0;
     return tasks_have_run(&z->tasks, &z->update.units[last].adamw) && states_are_written(z);
 }
 
 // One piece at a time, since backward waits for parameters that are read behind it.
 static int read_ahead(zero *z) {
+    struct update *s = &z->update;
     const struct update_piece *first[2];
-    const int at = z->update.read_ahead[z->update.window] ? !z->update.window : z->update.window;
-    if (z->update.read_ahead[at] || !may_read_ahead(z)) return 0;
+    const int at = s->read_ahead[s->window] ? !s->window : s->window;
+    if (s->read_ahead[at] || !may_read_ahead(z)) return 0;
     first_pieces(z, schedule_update_order(&z->schedule), first);
-    z->update.read_ahead[at] = first[at != z->update.window];
-    return z->update.read_ahead[at] ? begin_files_of(z, z->update.read_ahead[at], z->update.opened[at]) : 0;
+    s->read_ahead[at] = first[at != s->window];
+    return s->read_ahead[at] ? begin_files_of(z, s->read_ahead[at], s->opened[at]) : 0;
 }
 
 // The update's order is settled. What was read for another one is dropped.
 static void take_read_ahead(zero *z) {
-    const struct update_piece *first[2], *one = z->update.read_ahead[z->update.window],
-                                         *two = z->update.read_ahead[!z->update.window];
-    first_pieces(z, z->update.order, first);
+    struct update *s = &z->update;
+    const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
+    first_pieces(z, s->order, first);
     if ((one && one != first[0]) || (two && two != first[1])) update_discard(z);
-    z->update.read_ahead[0] = z->update.read_ahead[1] = NULL;
+    s->read_ahead[0] = s->read_ahead[1] = NULL;
 }
 
 // -------- the order of the units
