@@ -676,7 +676,7 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
             const char *said = zero_last_error();
             if (!strstr(said, "CUDA: ") && !strstr(said, "no memory for ") && !strstr(said, "driver"))
                 fail_msg("%s: \"%s\"", fail, said);
-            if (cudaPeekAtLastError() != cudaSuccess) fail_msg("%s: who looks next finds it again", fail);
+            if (cudaGetLastError() != cudaSuccess) fail_msg("%s: who looks next finds it again", fail);
         }
         end(NULL);
         if (device_memory_left() != left) fail_msg("%s: device memory is lost", fail);
