@@ -111,10 +111,10 @@ fuzzing() {
     fi
 }
 
-# What needs no sanitizer, the script for machines with a card among it: its test takes a hundred seconds
+# What needs no sanitizer
 without_sanitizers() {
     analysis
-    try gpu_check 'scripts/gpu_check.sh, with tools that answer as the real ones do' \
+    try gpu_check 'the list of scripts/gpu_check.sh on the stand-in for CUDA' \
         timeout 300 tests/test_gpu_check.sh
     disks_and_ranks
     compile_llmc

@@ -1,182 +1,296 @@
 #!/usr/bin/env bash
-# For a machine with an NVIDIA GPU (compute capability 8.0 or more). Builds the trainer, runs its GPU tests,
-# and measures GPT-2's training beside llm.c and PyTorch. Needs no network. Every part writes its piece of the
-# results at once, so that a cut loses only what was running.
+# The first hour on a GPU: a numbered list of commands, and a recorder that runs each with a time limit and
+# writes down at once what it found, with the GPU's clock, power and memory meanwhile.
 #
-# Usage: [SETTING=value]... scripts/gpu_check.sh [--kit FOLDER] [--again] [PART...]
-#
-# The parts, in the order in which they run when none is named:
-#   build      the trainer, the GPU tests, llm.c, and llm.c with the plugin, built side by side; each test
-#              runs as soon as it is linked
-#   train      124M at stages 0 to 3 in turn with llm.c, on two ranks that share the card, and llm.c with the
-#              plugin
-#   torch      PyTorch, compiled, in turn with stage 0
-#   nccl       NCCL: the same bits as through the host, 124M too, and runs that lose a rank
-#   sanitize   compute-sanitizer's memcheck over the GPU tests
-#   sizes      350M, 774M and 1558M at stages 0 and 3, beside llm.c, at a batch that fits the card
-#   tiers      1558M at stage 3 with its states on the device, in host memory and on NVMe (in GPU_CHECK_OUT),
-#              and a model that needs host memory
-#   profile    time and bytes of each kernel in one step (ncu), beside the model of dev/gpu_model.sh; phases
-#              of a step (nsys)
-#   sweep      124M at stage 0 with one setting after another: --tune, other attention, its workspace
-# A call ends inside BUDGET_S. The next call goes on where it ended: steps that have ended well are not
-# repeated, unless --again is given. Steps that failed are repeated where their part is named. When the
-# trainer's sources change, the results so far are set aside.
-#
-#   LLMC=folder             a checkout of llm.c (default: the kit's); it is built from a copy, with and
-#                           without the plugin
-#   PYTHON=python3          PyTorch is measured where this one has it and it can use the card; its wheels'
-#                           cuDNN, cuBLAS and NCCL are found
-#   DATA=pattern            shards of GPT-2's tokens (default: random tokens, as frequent as words are)
-#   CARD=0                  nvidia-smi's number of the card (default: the first of CUDA_VISIBLE_DEVICES)
-#   CARDS=0,1               those of NCCL's ranks, one each (default: where CARD is not given, the first 4 or
-#                           2 that are there, else CARD)
-#   MODEL=d12 T=1024 B=32   the batch's default goes by the card's memory: 4 up to 16 GiB, 8 up to 24, 16 up
-#                           to 40, 32 up to 80, else 64
-#   SIZES="d24:64 d36:32"   part sizes: MODEL:ROWS; ROWS are halved until they fit (default: d24:64 d36:32
-#                           d48:32, less on smaller cards)
-#   TIERS=d48:16            part tiers: MODEL:ROWS
-#   LARGE=MODEL:ROWS LARGE_S=400
-#                           its largest model, and the seconds for it (default: l32h32c4608v50257t1024:4, 8.4
-#                           billion parameters, with 139 GiB on the card and 110 GiB of memory, else none)
-#   SMALL=l4h4c128v257t64   the model whose first losses are compared with the CPU's, and which NCCL's checks
-#                           run
-#   STEPS=30 SIZE_STEPS=12  steps of a run; of one in part sizes
-#   ROUNDS=2                every program runs so many times, in turn: medians are quoted
-#   GE=2                    GELU in the matrix products, -ge of both trainers (default: 2 on compute
-#                           capability 9.0 and newer, else 0)
-#   BUDGET_S=560            seconds for this call;  RUN_S=120: for one training run
-#   CUDA=yes                as in the Makefile; stand-in: the CUDA code on the processor, to try the script
-#                           itself
-#   COMM_TIMEOUT_S=10       --comm-timeout of the runs that lose a rank (default: 10, and 30 where ranks share
-#                           a card)
-#   GPU_CHECK_OUT=folder    where everything goes (default: build/gpu_check): results.md, results.tsv, and a
-#                           log of each step
-#   RESULTS=folder          a second place for results.md, results.tsv and logs.tar.gz. The tar, unpacked in a
-#                           new GPU_CHECK_OUT, lets another machine go on from there
-#
-# --kit FOLDER is for a machine that lacks what the build needs and has no network. Nothing is written outside
-# GPU_CHECK_OUT but data/, the stories that the trainer's build makes. All of it is optional:
-#   *.deb                   Debian's packages, unpacked where something is missing: make, openmpi-bin,
-#                           openmpi-common, libopenmpi-dev and -3, libhwloc15, libevent-core,
-#                           libevent-pthreads, libpmix2, libmunge2, libdnnl-dev and -2, ocl-icd-libopencl1,
-#                           libjansson-dev and -4, libxxhash-dev, libsodium-dev and -23, libcmocka-dev
-#                           and -0
-#   include/                headers that neither the toolkit nor pip's wheels may have: cublasLt.h, cudnn.h,
-#                           nccl.h, nvtx3/, and what they include
-#   nccl/libnccl.so.2       for the runs that use NCCL, with NCCL_ALGO=RING; from 2.30 on two ranks may share
-#                           a card
-#   llm.c/                  what LLMC names: Makefile, train_gpt2.c, train_gpt2.cu, llmc/
-#   cudnn_frontend/         the folder above include/cudnn_frontend.h, where third_party/ lacks it
-# NVIDIA's own make builds an NCCL with just what is used here, for compute capability 9.0 (5 MB when
-# stripped); FOLDER is the toolkit's include/ without its nccl*, which are of another version:
-#   make src.build CUDA_INC=FOLDER NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90" \
-#       ONLY_FUNCS="SendRecv|AllGather RING *|ReduceScatter Sum (f32|f16|bf16) RING *"
-#
-# Status: 0 all that was asked for is done and passed (aims that are not met do not change it), 1 something
-# failed, 2 there is no usable GPU, 3 the time was over first: call again.
+# Usage: [SETTING=value]... scripts/gpu_check.sh [build | NUMBER...]
+#   build     the programs, the tokens and the CPU's gradients, into OUT/bin. It needs no GPU: the folder can
+#             be made elsewhere and carried. It has the libraries that ldd names, except NVIDIA's
+#   NUMBER    these steps, again. Without one: every command that has no result yet. Nothing begins that might
+#             not end within BUDGET_S; the next call goes on there
+#    1 versions, peaks     2 GPU tests               3 fp32 against the CPU    4 bf16 against the CPU
+#    5 a run               6 --tune                  7 llm.c                   8 PyTorch
+#    9 kernels (ncu)      10 attention's workspace  11 stages 1 to 3          12 states off the GPU
+#   13 two ranks          14 larger models          15 compute-sanitizer
+# Settings, with their defaults:
+#   OUT=build/gpu_check     results.md, results.tsv, a log of each command, states on NVMe
+#   LLMC=  NCCL_LIB=        folders: a checkout of llm.c, for build; of a libnccl.so.2 from 2.30 on
+#   MODEL=d12 B=64 T=1024   what is timed, STEPS=30 of it;  CHECK_B=4: its batch where gradients are compared
+#   SHAPE=l2h12c768v50257t1024   compared with batch B, because libraries choose kernels by the shape
+#   NORM=5e-4               how far loss and norm in bf16 may be from the CPU's in fp32
+#   PEAK='2 -e l1h32c4096v50257t1024 -b 8'   seconds of each peak, model and batch
+#   SIZES='d24:32 d48:8'    MODEL:B of step 14;  LARGE=: one for step 12, off unless given
+#   ATTENTION='cudnn cublaslt'   without cudnn, a build without cuDNN or NCCL passes
+#   CUDA=yes                or stand-in, to try this script;  PYTHON=python3: with PyTorch
+#   BUDGET_S=580            seconds of a call. Its status: 0 all is done and passed, 1 a failure, 3 call again
 set -u
-SECONDS=0
 export LC_ALL=C
-bad() { echo "gpu_check.sh: $*" >&2; exit 1; }
-usage() { sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; }
-absolute() { case $1 in '' | /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
-
-all_parts=(build train torch nccl sanitize sizes tiers profile sweep)
-kit='' again='' parts=()
-while [ $# -gt 0 ]; do
-    case $1 in
-        --help) usage; exit ;;
-        --again) again=yes ;;
-        --kit)
-            [ -d "${2:-}" ] || bad "--kit ${2:-}: there is no such folder; --help says what it holds"
-            kit=$(realpath "$2")
-            shift ;;
-        *)
-            [[ " ${all_parts[*]} " = *" $1 "* ]] || bad "'$1' is no part; the parts are: ${all_parts[*]}"
-            parts+=("$1") ;;
-    esac
-    shift
-done
-[ -n "${LLMC:-}" ] || [ ! -e "$kit/llm.c/train_gpt2.cu" ] || LLMC=$kit/llm.c
-llmc=$(absolute "${LLMC:-}")
-data=$(absolute "${DATA:-}")
-out=$(absolute "${GPU_CHECK_OUT:-}")
-copies=$(absolute "${RESULTS:-}")
-python=${PYTHON:-python3}
-[[ $python != */* ]] || python=$(absolute "$python")
+out=$(realpath -m "${OUT:-$(dirname "$0")/../build/gpu_check}")
+llmc=${LLMC:+$(realpath "$LLMC")} nccl=$(realpath -m "${NCCL_LIB:-none}")
 cd "$(dirname "$0")/.." || exit 1
-out=${out:-$PWD/build/gpu_check}
-random_tokens=''
-[ -n "$data" ] || random_tokens=$out/tokens.bin
-data=${data:-$random_tokens}
-
-budget=${BUDGET_S:-560}
-run_s=${RUN_S:-120}
-rounds=${ROUNDS:-2}
-model=${MODEL:-d12}
-T=${T:-1024}
-steps=${STEPS:-30}
-tiers=${TIERS:-d48:16}
-large_s=${LARGE_S:-400}
-size_steps=${SIZE_STEPS:-12}
-card=${CARD:-${CUDA_VISIBLE_DEVICES:-0}}
-card=${card%%,*}
-cards=${CARDS:-${CARD:-${CUDA_VISIBLE_DEVICES:-}}}
-build=$out/build
-trainer=$out/train_gpt2_zero
-for file in steps machine build runs parts nccl profile results; do
-    # shellcheck source=/dev/null
-    . "scripts/gpu_check/$file.sh"
-done
-
-[ -z "$llmc" ] || [ -e "$llmc/train_gpt2.cu" ] ||
-    bad "LLMC=$llmc: there is no train_gpt2.cu; give a checkout of github.com/karpathy/llm.c"
-find_card
-cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-B=${B:-$(awk -v m="$card_mib" \
-    'BEGIN { g = m / 1024; print g <= 16 ? 4 : g <= 24 ? 8 : g <= 40 ? 16 : g <= 80 ? 32 : 64 }')}
-memory_gib=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
-large=${LARGE:-none}
-[ -n "${LARGE:-}" ] || ! number "$card_mib >= 139000 && $memory_gib >= 110" || large=l32h32c4608v50257t1024:4
-ge=${GE:-$(number "$capability >= 9" && echo 2 || echo 0)}
-[ $((B % 2)) = 0 ] || bad "B=$B: two ranks share the batch, so it must be even"
-[ "$steps" -ge 3 ] || bad "STEPS=$steps: the first two do not count, so there must be three at least"
-[ "$size_steps" -ge 3 ] ||
-    bad "SIZE_STEPS=$size_steps: the first two do not count, so there must be three at least"
-[ -d "$out/state" ] || [ -z "$(ls -A "$out" 2>/dev/null)" ] ||
-    bad \
-    "GPU_CHECK_OUT=$out: there are files, and not those of an earlier run, which it would replace; give a "\
-"new folder"
-mkdir -p "$out/state" "$out/runs" "$out/links" ${copies:+"$copies"} || exit 1
-find_needs
-. scripts/mpi_env.sh
-find_cards
-# options of ours alone; those of both trainers are in $task
-train=(--device cuda --dtype bf16 -v 0 -s 0)
-# For runs whose losses are compared: at 1e-3 without a warm-up the gradient's norm leaps from 2 to 50 at step
-# 11, where a rate that is 0.1 % off moves the loss by 0.18; at 3e-4 by 0.0006 within 20 steps.
-gentle=(-l 3e-4 -u 0 -ge "$ge")
-set_task "$model" "$B" "$steps" ''
-
-trap end_of_call EXIT
+model=${MODEL:-d12} B=${B:-64} T=${T:-1024} steps=${STEPS:-30} budget=${BUDGET_S:-580}
+python=${PYTHON:-python3} check_b=${CHECK_B:-4} shape=${SHAPE:-l2h12c768v50257t1024} norm=${NORM:-5e-4}
+gpu=${CUDA_VISIBLE_DEVICES:-0} peak=${PEAK:-2 -e l1h32c4096v50257t1024 -b 8} sizes=${SIZES:-d24:32 d48:8}
+read -ra attentions <<<"${ATTENTION:-cudnn cublaslt}"
+bin=$out/bin trainer=$out/bin/train_gpt2_zero tokens=$out/bin/tokens.bin before=() sampler=''
+mkdir -p "$bin/lib" "$out/nvme" && touch "$out/results.tsv" || exit 1
+for folder in /usr/local/cuda*/{bin,compute-sanitizer} /opt/nvidia/nsight-compute/*; do PATH+=:$folder; done
+SECONDS=0 number=0
+trap '[ -z "$sampler" ] || kill $sampler' EXIT
 trap 'exit 130' INT TERM
-named=yes
-[ ${#parts[@]} -gt 0 ] || { named=''; parts=("${all_parts[@]}"); }
-know_sources
-describe_machine
-stopped=''
-if look_for_needs; then
-    for part in "${parts[@]}"; do
-        start_part
-        "part_$part" || { stopped=yes; break; }
-        publish
-    done
-fi
-finish_builds
-publish
-echo
-cat "$out/results.md"
-echo
-say "written: $out/results.md, results.tsv, and a log of each step"
-exit "$(status_of_call)"
+
+# What a log tells: ms, the median step without the first two; digests; the first loss and norm; the rest
+figures() {
+    sed -E 's/[|,"{}:]+/ /g' "$1" | awk '
+        function value(name,   i) { for (i = 1; i < NF; i++) if ($i == name) return $(i + 1) }
+        function add(name, x) { if (x != "") text = text name " " x "; " }
+        function keep(x,   i) { for (i = ++n; i > 1 && ms[i - 1] > x; i--) ms[i] = ms[i - 1]; ms[i] = x }
+        /^(step.* )?loss [0-9]/ && loss == "" { loss = value("loss"); norm = value("norm") }
+        /^step .* ms / && ++steps > 2 { for (i = 2; i <= NF; i++) if ($i == "ms") keep($(i - 1) + 0) }
+        /step_ms/ { keep(value("step_ms") + 0); loss = value("loss") }
+        /params_hash/ { hash = substr(value("params_hash"), 1, 8) " " substr(value("state_hash"), 1, 8) }
+        / WRONG$/ { wrong = wrong " " $1 }
+        /^(loss|norm) off/ { add($1 " off by", $4); next }
+        / off by / && $4 + 0 > worst + 0 { worst = $4 " (" $1 ")" }
+        /^matmul |^copies / { add($1, $2 " " $3) }
+        /PASSED/ { passed += $4 }
+        END {
+            add("loss", loss); add("norm", norm); add("passed", passed)
+            add("gradients off by", worst); add("WRONG", wrong)
+            if (n) n = sprintf("%.2f", (ms[int((n + 1) / 2)] + ms[int(n / 2) + 1]) / 2)
+            print (n ? n : "-") "\t" (hash ? hash : "-") "\t" (text ? text : "-")
+        }'
+}
+# Of nvidia-smi's samples: MHz and W where the GPU was busy, and the MiB that came on top
+conditions() {
+    awk -F', *' '{ print ($4 >= 50), $1, $2, $3 }' "$1" | sort -k1,1nr -k2,2n | awk '
+        NR == 1 { busy = $1; least = $4 }
+        $1 == busy { mhz[++n] = $2; watts += $3 }
+        { if ($4 < least) least = $4; if ($4 > most) most = $4 }
+        END { print n ? sprintf("%d\t%.0f\t%d", mhz[int((n + 1) / 2)], watts / n, most - least) : "-\t-\t-" }'
+}
+row() { awk -F'\t' -v name="$1" -v c="$2" '$2 == name { print $c }' "$out/results.tsv"; }
+forget() {          # COLUMN VALUE
+    awk -F'\t' -v c="$1" -v value="$2" '$c != value' "$out/results.tsv" >"$out/new"
+    mv "$out/new" "$out/results.tsv"
+}
+# put NAME RESULT SECONDS MS DIGESTS TEXT MHZ W MIB: a row of results.tsv, in place of an earlier one
+put() {
+    local line
+    line=$number$'\t'$(IFS=$'\t'; echo "$*")
+    forget 2 "$1"
+    sort -t$'\t' -s -k1,1n "$out/results.tsv" - <<<"$line" >"$out/new" && mv "$out/new" "$out/results.tsv"
+    publish
+    echo "${line//$'\t'/ | }"
+}
+skip() { [ -n "$(row "$1" 3)" ] || put "$1" "skipped: $2" - - - - - - -; }      # NAME WHY
+# record NAME LIMIT-S COMMAND...: if it has no result. It must print $want; it may fail if it prints $cannot
+record() {
+    local name=$1 limit=$2 log=$out/$1.log began=$SECONDS status result=ok why ms hash text mhz watts mib
+    [ -z "$(row "$name" 3)" ] || return 0
+    [ $((SECONDS + limit)) -le "$budget" ] || finish 3
+    nvidia-smi -i "${gpu%%,*}" --query-gpu=clocks.sm,power.draw,memory.used,utilization.gpu -lms 200 \
+        --format=csv,noheader,nounits >"$out/$name.smi" 2>/dev/null &
+    sampler=$!
+    sleep 0.3       # the first sample has the memory that was in use before
+    timeout -k 5 "$limit" "${@:3}" >"$log" 2>&1 </dev/null
+    status=$?
+    { kill $sampler; wait $sampler; } 2>/dev/null
+    sampler=''
+    grep -qE "${want:-^}" "$log" || [ -z "${want:-}" ] || result="FAILED: no '$want'"
+    [ $status = 0 ] || result="FAILED: status $status"
+    [ $status = 0 ] || ! why=$(grep -m1 -E "${cannot:-^$}" "$log") || result="skipped: $why"
+    IFS=$'\t' read -r ms hash text < <(figures "$log")
+    IFS=$'\t' read -r mhz watts mib < <(conditions "$out/$name.smi")
+    put "$name" "$result" $((SECONDS - began)) "$ms" "$hash" "$text" "$mhz" "$watts" "$mib"
+}
+# same NAME ROW...: whether the runs ended with the same parameters and states
+same() {
+    local name hashes result=ok
+    hashes=$(for name in "${@:2}"; do [[ $(row "$name" 3) = skipped* ]] || row "$name" 6; done | sort -u)
+    [[ $hashes =~ ^[0-9a-f]{8}\ [0-9a-f]{8}$ ]] || result='FAILED: other digests' hashes=-
+    put "$1" "$result" - - "$hashes" "digests of ${*:2}" - - -
+}
+publish() {
+    {
+        sed 's/^/    /' "$out/versions.log" 2>/dev/null
+        printf '\n%s, B %s, T %s, bf16, nothing recomputed, attention by %s, where the row has no other\n' \
+            "$model" "$B" "$T" "${attentions[0]}"
+        awk -F'\t' '
+            NR == FNR { if ($2 == "run") run = $5; next }
+            FNR == 1 { print "\n||command|result|s|ms|run / ms|digests||MHz|W|MiB|\n|-|-|-|-|-|-|-|-|-|-|-|" }
+            $5 > 0 && $1 ~ /^[5-8]$/ {
+                who = $2 ~ /^llm/ ? "llm.c" : $2 ~ /^torch/ ? "PyTorch" : "ours"
+                if (!best[who] || $5 < best[who]) best[who] = $5
+            }
+            { $5 = $5 "|" ($5 > 0 ? sprintf("%.3f", run / $5) : "-"); gsub(/\t/, "|"); print "|" $0 "|" }
+            END { for (who in best) print "\nBest of " who ": " best[who] " ms a step." }' OFS='\t' \
+            "$out/results.tsv" "$out/results.tsv"
+        sed 's/^/    /' "$out/model.log" 2>/dev/null
+    } >"$out/new.md"
+    mv "$out/new.md" "$out/results.md"
+}
+finish() {          # STATUS
+    echo "written: $out/results.md"
+    [ "$1" != 0 ] || ! grep -q FAILED "$out/results.tsv" || exit 1
+    exit "$1"
+}
+
+data=(-i "$tokens" -j "$tokens" -t "$T" -v 0 -s 0 -z 0) plain=(-x "$steps" -l 3e-4 -u 0 -q 1 -r 0)
+ours() {            # NAME MODEL B OPTION...
+    record "$1" 240 "${before[@]}" "$trainer" --device cuda --dtype bf16 --progress lines --hash full \
+        "${data[@]}" "${plain[@]}" -e "$2" -b "$3" --attention "${attentions[0]}" "${@:4}"
+}
+run() { ours "$1" "$model" "$B" "${@:2}"; }
+# Communicators that wait for each other share one GPU's SMs, so NCCL takes few.
+two_ranks() {       # NAME OPTION...; what rank 1 prints is in NAME.rank1
+    rm -f "$out/ranks"
+    # shellcheck disable=SC2016
+    before=(env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 NCCL_ALGO="${NCCL_ALGO:-RING}"
+        LD_LIBRARY_PATH="$nccl:${LD_LIBRARY_PATH:-}"
+        bash -c '"$@" -pr 1 >"$0" 2>&1 & "$@" -pr 0; s=$?; wait $! && exit $s' "$out/$1.rank1")
+    cannot='needs one for each|cannot be loaded|built without NCCL' \
+        ours "$1" "$model" $((B / 2)) -pi fs -pf "$out/ranks" -pn 2 "${@:2}"
+    before=()
+}
+run_llmc() {        # NAME MODEL B GE; with -v 0 it divides by zero
+    [ -x "$bin/train_gpt2cu" ] || { skip "$1" 'llm.c was not built: LLMC=folder'; return; }
+    cannot='out of memory' record "$1" 240 "$bin/train_gpt2cu" "${data[@]}" "${plain[@]}" -e "$2" -b "$3" \
+        -d $(($3 * T)) -ge "$4" -v 1000000 -m 1 -h 0
+}
+of_model=(-e "$model" -b "$check_b" -x 1) of_shape=(-e "$shape" -b "$B" -x 1)
+against() {         # NAME model|shape LIMIT NORM OPTION...: the first step's gradients beside the CPU's
+    local -n of=of_$2
+    record "$1" 240 env ZERO_POISON=1 "$bin/gpu_gate" compare "$bin/$2.gradients" "$3" "$4" "${data[@]}" \
+        "${of[@]}" --device cuda "${@:5}"
+}
+bf16() {            # ATTENTION
+    against "bf16-$1" model 5e-2 "$norm" --dtype bf16 --attention "$1"
+    against "bf16-$1-shape" shape 5e-2 "$norm" --dtype bf16 --attention "$1"
+    ours "first-$1" "$model" "$check_b" -x 5 --attention "$1"
+    ours "again-$1" "$model" "$check_b" -x 5 --attention "$1"
+    same "same-$1" "first-$1" "again-$1"
+}
+versions() {
+    # shellcheck disable=SC2016
+    record versions 60 bash -c 'nvidia-smi --format=csv \
+        --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit; nvcc --version | tail -n 2
+        grep -m1 "^model name" /proc/cpuinfo; nproc; date +%F; git rev-parse --short HEAD
+        ldd "$0" | grep -E "cudnn|cublasLt"; exit 0' "$trainer"
+}
+insist_on_cudnn() {
+    forget 2 cudnn
+    [ "${attentions[0]}" = cudnn ] || return 0
+    record cudnn 60 "$trainer" --device cuda --dtype bf16 -e l1h1c64v257t64 -v 0 -s 0 -x 0 --attention cudnn
+    [ "$(row cudnn 3)" = ok ] || { tail -n 1 "$out/cudnn.log"; echo 'or ATTENTION=cublaslt'; finish 1; }
+}
+torch() {           # ATTENTION; 124M
+    "$python" -c 'import torch' 2>/dev/null || { skip "torch-$1" 'there is no PyTorch'; return; }
+    record "torch-$1" 280 "$python" dev/bench/torch_gpt2_gpu.py "$tokens" "$B" "$T" "$steps" --attention "$1"
+}
+profile() {         # STEPS; clocks and caches stay as they are
+    command -v ncu >/dev/null || { skip "ncu-$1" 'ncu is not here'; return; }
+    before=(ncu --clock-control none --cache-control none --csv --page raw --print-units base --metrics
+        gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum)
+    cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
+    before=()
+}
+# A step is what a run of one launches, less what a run of none does. ncu's CSV has each field in quotes; the
+# model takes kernel, launches, ms, bytes read, bytes written.
+beside_model() {
+    [ "$(row ncu-1 3)" = ok ] || return 0
+    awk '
+        function number(name,   x) { x = f[at[name]]; gsub(/,/, "", x); return sign * x }
+        function least(x) { return x > 0 ? x : 0 }
+        { count = /^"/ ? split(substr($0, 2, length($0) - 2), f, "\",\"") : 0; sign = FNR == NR ? -1 : 1 }
+        count && f[1] == "ID" { for (i = 1; i <= count; i++) at[f[i]] = i }
+        count && f[1] ~ /^[0-9]+$/ {
+            k = f[at["Kernel Name"]]; n[k] += sign; ms[k] += number("gpu__time_duration.sum") / 1e6
+            r[k] += number("dram__bytes_read.sum"); w[k] += number("dram__bytes_write.sum")
+        }
+        END { for (k in n) if (n[k] > 0) print k, n[k], least(ms[k]), least(r[k]), least(w[k]) }' \
+        OFS='\t' "$out/ncu-0.log" "$out/ncu-1.log" >"$out/kernels.tsv"
+    record model 60 bash dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 \
+        --card "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" --measured "$out/kernels.tsv"
+}
+memcheck() {        # TEST
+    command -v compute-sanitizer >/dev/null || { skip "memcheck-$1" 'compute-sanitizer is not here'; return; }
+    cannot='Device not supported' record "memcheck-$1" 540 compute-sanitizer --tool memcheck \
+        --report-api-errors no --error-exitcode 9 "$bin/$1"
+}
+
+list() { cat <<'END'
+1 versions
+1 insist_on_cudnn
+1 record peaks 120 "$bin/gpu_gate" peak $peak "${data[@]}" -x 1 --device cuda --dtype bf16
+2 for t in test_device test_layers_cuda; do want='PASSED  \] [1-9]' record $t 280 "$bin/$t"; done
+3 against fp32 model 1e-4 1e-5 --dtype fp32 -f 0
+3 against fp32-shape shape 1e-4 1e-5 --dtype fp32 -f 0
+4 for a in "${attentions[@]}"; do bf16 "$a"; done
+5 run run
+6 run tuning -x 1 --tune "$out/tuned.txt"
+6 run tuned-1 --tune "$out/tuned.txt"; run tuned-2 --tune "$out/tuned.txt"
+6 same same-tuned tuned-1 tuned-2
+7 run_llmc llm.c-ge0-1 "$model" "$B" 0; run_llmc llm.c-ge2-1 "$model" "$B" 2
+7 run tuned-3 --tune "$out/tuned.txt"
+7 run_llmc llm.c-ge0-2 "$model" "$B" 0; run_llmc llm.c-ge2-2 "$model" "$B" 2
+7 run tuned-4 --tune "$out/tuned.txt"
+8 torch default; torch cudnn
+9 profile 0; profile 1; beside_model
+10 cannot='without cuDNN' run cudnn-fast --attention cudnn-fast
+10 for mib in 48 96 192 1536; do run workspace-$mib --attention-workspace $mib; done
+11 for z in 1 2 3; do run stage-$z -z $z; done
+11 same same-stages run stage-1 stage-2 stage-3
+12 run optimizer-cpu -z 3 --offload-optimizer cpu
+12 run optimizer-nvme -z 3 --offload-optimizer nvme --nvme "$out/nvme"
+12 same same-tiers run optimizer-cpu optimizer-nvme
+12 [ -z "${LARGE:-}" ] || ours large ${LARGE/:/ } -z 3 --offload-optimizer cpu -x 5
+13 for z in 0 3; do two_ranks host-$z -z $z --comm host; two_ranks nccl-$z -z $z --comm nccl; done
+13 same same-ranks host-0 nccl-0 host-3 nccl-3
+14 for s in $sizes; do cannot='are free' ours $s ${s/:/ }; run_llmc llm.c-$s ${s/:/ } 2; done
+15 memcheck test_device; memcheck test_layers_cuda
+END
+}
+
+# From a copy. cudaMemAdvise has another argument in CUDA 13; where no driver is, NVML is empty functions.
+build_llmc() {
+    rm -rf "$out/llm.c" && cp -r "$llmc" "$out/llm.c" && chmod -R u+w "$out/llm.c" &&
+        ln -s "$PWD/third_party/cudnn_frontend" "$out/llm.c/cudnn-frontend" && cd "$out/llm.c" || return
+    sed -i '/cudaMemAdvise(/s/, cudaCpuDeviceId)/, {cudaMemLocationTypeHost, 0})/' llmc/cuda_utils.cuh
+    grep -ohE 'nvml[A-Z]\w*\(' llmc/*.h | sort -u | sed 's/\(.*\)(/void \1(void) {} void \1_v2(void) {}/' |
+        cc -shared -x c - -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so
+    CI=true LIBRARY_PATH=${LIBRARY_PATH:-}:$PWD make NO_MULTI_GPU=1 NO_USE_MPI=1 GPU_COMPUTE_CAPABILITY=90 \
+        USE_CUDNN="$cudnn" train_gpt2cu && cp train_gpt2cu "$out/bin"
+}
+build() {
+    local V=${model#*v} cudnn=0 found tests=("$out"/build/tests/{gpu_gate,test_device,test_layers_cuda})
+    [ "${attentions[0]}" != cudnn ] || cudnn=1 found='with cuDNN and with NCCL'
+    want=${found:-} record make 3000 make CUDA="${CUDA:-yes}" BUILD="$out/build" TRAINER="$trainer" \
+        "$trainer" "${tests[@]}"
+    [[ $model = l*v*t* ]] || V=50257
+    [ "$(row make 3)" = ok ] && install -st "$bin" "${tests[@]}" && strip "$trainer" &&
+        ${CC:-cc} -O2 dev/data/make_random_tokens.c -o "$out/make_tokens" -lm &&
+        "$out/make_tokens" "$tokens" $((B * T * (steps + 1) + 1)) "${V%%t*}" || finish 1
+    record gradients 3000 "$bin/gpu_gate" write "$bin/model.gradients" "${data[@]}" "${of_model[@]}" \
+        --device cpu --dtype fp32 -r 3
+    record gradients-shape 3000 "$bin/gpu_gate" write "$bin/shape.gradients" "${data[@]}" "${of_shape[@]}" \
+        --device cpu --dtype fp32 -r 3
+    export -f build_llmc
+    [ -z "$llmc" ] || record llm.c 3000 env out="$out" llmc="$llmc" cudnn=$cudnn bash -c build_llmc
+    ldd "$bin"/* 2>/dev/null | awk '/=> \// { print $3 }' | sort -u |
+        grep -vE '/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|cu\w*|nv.*|nccl)[.-]' | xargs cp -Lt "$bin/lib"
+}
+
+for number; do
+    [[ $number =~ ^([1-9]|1[0-5]|build)$ ]] ||
+        { echo "gpu_check.sh: '$number' is neither build nor a step from 1 to 15" >&2; exit 1; }
+    number=${number/build/0}
+    forget 1 "$number"
+done
+[ "${1:-}" != build ] || { budget=1000000 build; finish 0; }
+[ -x "$trainer" ] || { echo "gpu_check.sh: no $trainer; scripts/gpu_check.sh build makes it" >&2; exit 1; }
+# The libraries that came with the programs are for what is missing here.
+! ldd "$trainer" | grep -q 'not found' || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bin/lib
+while read -r number commands <&3; do
+    [[ $# = 0 || " $* " = *" $number "* ]] && eval "$commands"
+done 3< <(list)
+finish 0

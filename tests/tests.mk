@@ -7,7 +7,8 @@ HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
 # The tests of the CUDA code that need no card
 CUDA_TESTS     := $(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)
 STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
-                  $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp))
+                  $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp)) \
+                  $(BUILD)/tests/gpu_gate
 
 .PHONY: test test-programs stand-in stand-in-tests sanitized check
 .SECONDARY:
@@ -19,8 +20,8 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) \
 	    -o $@ -lcmocka $(LIBS)
-# These two test the trainer itself.
-$(BUILD)/tests/test_gradients $(BUILD)/tests/test_unlike: $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
+# These test the trainer itself.
+$(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
 # The readers of files under libFuzzer (SAN=fuzz), and under any compiler with inputs that are known. The
 # trainer's readers end a run by what tests/fuzz/die.c has for it.

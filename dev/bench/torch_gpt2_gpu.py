@@ -2,15 +2,16 @@
 autocast and fp32 weights.
 
     torch_gpt2_gpu.py TOKENS B T STEPS [--layers 12] [--heads 12] [--channels 768] [--vocabulary 50304]
-                      [--device cuda]
+                      [--attention default|cudnn] [--device cuda]
 
 TOKENS is a pattern of llm.c's token shards. A step is forward, backward, clipping of the gradient norm at
 1.0, fused AdamW and reading the loss, as in the trainers that it is compared with. Attention is
-scaled_dot_product_attention (FlashAttention or cuDNN, as PyTorch chooses). It prints one JSON line: the
-median step of STEPS after a few that compile and warm up, tokens/s, the last loss, and the most memory that
-PyTorch's allocator had reserved. It needs torch 2.1 or newer.
+scaled_dot_product_attention, as PyTorch chooses or by cuDNN. It prints one JSON line: the median step of
+STEPS after a few that compile and warm up, tokens/s, the last loss, and the most memory that PyTorch's
+allocator had reserved. It needs torch 2.1 or newer, and 2.5 for --attention cudnn.
 """
 import argparse
+import contextlib
 import glob
 import json
 import statistics
@@ -27,6 +28,7 @@ for name in "B", "T", "steps":
     parser.add_argument(name, type=int)
 for name, value in ("layers", 12), ("heads", 12), ("channels", 768), ("vocabulary", 50304):
     parser.add_argument("--" + name, type=int, default=value)
+parser.add_argument("--attention", choices=("default", "cudnn"), default="default")
 parser.add_argument("--device", default="cuda")
 args = parser.parse_args()
 B, T, C, NH, V = args.B, args.T, args.channels, args.heads, args.vocabulary
@@ -88,10 +90,16 @@ model = GPT2().to(args.device)
 compiled = torch.compile(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0,
                               fused=True)
+attention = contextlib.nullcontext
+if args.attention == "cudnn":
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def attention():
+        return sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
 times, source = [], batches()
 for step in range(WARM_UP + args.steps):
     start = time.perf_counter()
-    with torch.autocast(torch.device(args.device).type, dtype=torch.bfloat16):
+    with torch.autocast(torch.device(args.device).type, dtype=torch.bfloat16), attention():
         loss = compiled(*next(source))
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
