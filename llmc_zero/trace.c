@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // -------- events
@@ -153,6 +154,13 @@ void trace_close(trace *t) {
 
 // -------- the file
 
+// The file is written under another name and renamed, which would put it in the place of a device too.
+static int check_path(const char *path) {
+    struct stat st;
+    if (lstat(path, &st) || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return 0;
+    return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
+}
+
 // A link of that name is not followed.
 static FILE *create(const char *path) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -184,6 +192,7 @@ int trace_write(trace *t, const char *path, int rank, const char *const *unit_na
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
+    ZERO_TRY(check_path(path));
     FILE *f = create(temporary);
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
     trace_complete(t);

@@ -587,9 +587,9 @@ model_00000005.bin model_00000009.bin"
     # a folder stands where rank 1 writes, and where the summary goes
     mkdir -p "$dir/trace.1" "$out/summary.json"
     need "rank 1's trace: it is not refused" is_refused 2 -x 1000000 --trace "$dir/trace"
-    tells "option --trace: $dir/trace.1 is a folder, not a file"
+    tells "option --trace: $dir/trace.1 exists and is not a regular file"
     need 'summary.json: it is not refused' is_refused 2 -x 1000000 -o "$out"
-    tells 'option -o: .*summary.json is a folder, not a file'
+    tells 'option -o: .*summary.json exists and is not a regular file'
     fresh
     need 'a trace is not written' runs 2 -x 1 --trace "$out.trace"
     need "$(cd "$dir" && ls)" [ "$(cd "$dir" && echo out.trace*)" = 'out.trace out.trace.1' ]

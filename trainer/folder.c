@@ -55,7 +55,8 @@ void try_file(const char *option, const char *path) {
     char temporary[OUTPUT_PATH + 32];
     struct stat st;
     snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    if (!lstat(path, &st) && S_ISDIR(st.st_mode)) die("%s: %s is a folder, not a file", option, path);
+    if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+        die("%s: %s exists and is not a regular file; name another one", option, path);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 || close(fd) || unlink(temporary))
         die("%s: %s cannot be written: %s", option, path, strerror(errno));
