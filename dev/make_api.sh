@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
-# zero_job.h, zero_plan.h and zero_deepspeed.h.
+# zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
 # Usage: dev/make_api.sh [FILE]
 # A line `// -------- title` becomes a heading, a comment with the declarations under it an entry, and a
 # comment alone a paragraph.
@@ -12,8 +12,8 @@ trap 'rm -f "$to.tmp"' EXIT
 awk '
 BEGIN {
     print "# API of llmc_zero\n"
-    print "Made from `zero.h`, `zero_checkpoint.h`, `zero_job.h`, `zero_plan.h` and `zero_deepspeed.h` in"
-    print "`llmc_zero/` by `dev/make_api.sh`. [porting.md](porting.md)"
+    print "Made from `zero.h`, `zero_checkpoint.h`, `zero_job.h`, `zero_plan.h`, `zero_settings.h`"
+    print "and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`. [porting.md](porting.md)"
     print "shows how a trainer uses it, [details.md](details.md) says what each rule means in detail.\n"
 }
 
@@ -76,6 +76,6 @@ FNR == 1 { end_entry(); in_code = 0; if (FILENAME ~ /job/) print "## Ranks of a 
     in_code = 1
 }
 END { end_entry() }
-' llmc_zero/zero{,_checkpoint,_job,_plan,_deepspeed}.h | cat -s |
+' llmc_zero/zero{,_checkpoint,_job,_plan,_settings,_deepspeed}.h | cat -s |
     sed '${/^$/d}' >"$to.tmp"
 mv "$to.tmp" "$to"

@@ -1,6 +1,7 @@
 // Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has
 // another text names the first line that differs, and all ranks fail with the sentence of the lowest of them.
 #include "internal.h"
+#include "zero_settings.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,91 +76,23 @@ int zero_require_same(zero *z, const char *lines) {
 
 // -------- what zero_create is given
 
-// What may differ between ranks: cuda_device, cuda_stream, debug.poison and debug.trace_events concern one
-// rank alone; overlap decides when collectives run, not their order; by the settings of start the ranks have
-// come together already.
-typedef enum { NUMBER, UNSIGNED, WIDE, REAL, DTYPE, DEVICE } kind;
-#define FIELD(name, kind) \
-    { #name, kind, offsetof(zero_config, name) }
-static const struct {
-    const char *name;
-    kind kind;
-    size_t offset;
-} fields[] = {
-    // which collectives there are, in which order, of how many bytes
-    FIELD(stage, NUMBER),
-    FIELD(inference, NUMBER),
-    FIELD(debug.naive, NUMBER),
-    FIELD(device, DEVICE),
-    FIELD(numbers.dtype, DTYPE),
-    FIELD(micro_batches, NUMBER),
-    FIELD(reduce_bucket_size, WIDE),
-    FIELD(prefetch, NUMBER),
-    FIELD(max_open, NUMBER),
-    FIELD(async_save, NUMBER),
-    // what carries them; the shortest limit would hold for all
-    FIELD(comm.window_bytes, WIDE),
-    FIELD(comm.shared_window, NUMBER),
-    FIELD(comm.nccl, NUMBER),
-    FIELD(comm.reduce_nccl, NUMBER),
-    FIELD(comm.reduce_fp32, NUMBER),
-    FIELD(comm.timeout_s, REAL),
-    // each rank updates its part of the parameters in the same way, and computes the next loss scale for
-    // itself
-    FIELD(numbers.no_master, NUMBER),
-    FIELD(numbers.rounding_seed, UNSIGNED),
-    FIELD(numbers.loss_scale, REAL),
-    FIELD(numbers.initial_scale_power, NUMBER),
-    FIELD(numbers.loss_scale_window, NUMBER),
-    FIELD(numbers.hysteresis, NUMBER),
-    FIELD(numbers.consecutive_hysteresis, NUMBER),
-    FIELD(numbers.min_loss_scale, REAL),
-    // where states lie decides what ranks wait for; folders and queues are each rank's own
-    FIELD(offload.params, NUMBER),
-    FIELD(offload.optimizer, NUMBER),
-    FIELD(offload.gradients, NUMBER),
-    FIELD(offload.optimizer_ratio, REAL),
-    FIELD(offload.params_in_host, WIDE),
-    FIELD(offload.sub_group_size, WIDE),
-    FIELD(offload.delayed_update, NUMBER),
-};
-
-static void write_field(FILE *f, kind kind, const void *value) {
-    switch (kind) {
-    case NUMBER:
-        fprintf(f, "%d\n", *(const int *)value);
-        break;
-    case UNSIGNED:
-        fprintf(f, "%u\n", *(const unsigned *)value);
-        break;
-    case WIDE:
-        fprintf(f, "%lld\n", (long long)*(const int64_t *)value);
-        break;
-    case REAL:
-        fprintf(f, "%.15g\n", *(const double *)value);
-        break;
-    case DTYPE:
-        fprintf(f, "%s\n", dtype_name(*(const zero_dtype *)value));
-        break;
-    case DEVICE:
-        fprintf(f, "%s\n", *(const zero_device *)value == ZERO_CUDA ? "CUDA" : "CPU");
-        break;
-    }
-}
-
 // The caller's to free; NULL: no memory. The version comes first: others may write the rest in another way.
 static char *describe(const zero_config *c, const zero_tensor *tensors, int n_tensors, const zero_unit *units,
                       int n_units) {
     char *text = NULL;
     size_t bytes;
+    int n_settings;
+    const zero_setting *settings = zero_settings(&n_settings);
     FILE *f = open_memstream(&text, &bytes);
     if (!f) return NULL;
     const char *same = c->start.same ? c->start.same : "";
     fprintf(f, "llmc_zero = %s\n%s%s", ZERO_VERSION, same,
             *same && same[strlen(same) - 1] != '\n' ? "\n" : "");
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        fprintf(f, "%s = ", fields[i].name);
-        write_field(f, fields[i].kind, (const char *)c + fields[i].offset);
+    for (int i = 0; i < n_settings; i++) {
+        char value[64];
+        if (!settings[i].same) continue;
+        zero_setting_text(&settings[i], c, value, sizeof value);
+        fprintf(f, "%s = %s\n", settings[i].name, value);
     }
     for (int i = 0; i < n_tensors; i++) {
         const zero_tensor *t = &tensors[i];

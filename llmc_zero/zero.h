@@ -122,7 +122,7 @@ typedef struct {
     int reduce_nccl;   // 1, with nccl 1: NCCL sums in its own order, and bits depend on it; 0: in rank order
     int reduce_fp32;   // 1: 16-bit gradients travel as fp32: the same bits for twice the bytes, but with
                        // reduce_nccl NCCL then sums in fp32
-    double timeout_s;  // above 0, at most 1e6; a collective that takes longer is an error
+    double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error
 } zero_comm_config;
 
 // How the ranks of the job find each other. The launcher's own settings are used where nothing is given. With
@@ -169,7 +169,8 @@ typedef struct {
     int trace_events;  // events kept for zero_trace_*; 0: none
 } zero_debug_config;
 
-// The settings of zero_create. A program starts from zero_defaults() and changes what it wants.
+// The settings of zero_create. A program starts from zero_defaults() and changes what it wants. settings.def
+// has the default and the range of each.
 typedef struct {
     size_t size;                 // sizeof(zero_config), by zero_defaults; anything else is refused
     int stage;                   // 0 plain data parallel, 1, 2, 3

@@ -90,7 +90,7 @@ sub place_of {
 
 # ---- who may include what
 
-my $public = '^llmc_zero/zero(_checkpoint|_job|_plan|_deepspeed)?\.h$';
+my $public = '^llmc_zero/zero(_checkpoint|_job|_plan|_deepspeed|_settings)?\.h$';
 my @banned = (
     # files | what they may not include | why
     ['^gpt2/', '^mpi\.h$|nccl', 'gpt2/ knows nothing of MPI and NCCL'],

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
+#include "../llmc_zero/settings.h"
 #include "check.h"
 #include "toy.h"
 
@@ -12,8 +13,6 @@ static int odd;  // the rank whose setting, table or line is another
 static char host[64];
 static const char *tcp;  // where rank 0 listens; NULL: the ranks are connected by MPI
 static const char *const hint = "; it must be the same on all ranks";
-// 1 at the offset of each setting of which this test knows whether it may differ.
-static char decided[sizeof(zero_config)];
 
 typedef struct {
     zero_config config;
@@ -59,7 +58,6 @@ static void refused(const given *g, const char *theirs, const char *ours) {
     if (!rc) zero_destroy(z);
 }
 
-#define DECIDED(field) (decided[offsetof(zero_config, field)] = 1)
 // `all` changes the default case on all ranks, then `change` changes it on the odd one.
 #define DIFFERS_IN(all, change, theirs, ours)        \
     do {                                             \
@@ -72,46 +70,53 @@ static void refused(const given *g, const char *theirs, const char *ours) {
         refused(&g, theirs, ours);                   \
     } while (0)
 #define DIFFERS(change, theirs, ours) DIFFERS_IN((void)0, change, theirs, ours)
-#define SETTING_IN(all, field, value, theirs, ours)                                      \
-    do {                                                                                 \
-        DECIDED(field);                                                                  \
-        DIFFERS_IN(all, g.config.field = value, #field " = " theirs, #field " = " ours); \
-    } while (0)
-#define SETTING(field, value, theirs, ours) SETTING_IN((void)0, field, value, theirs, ours)
+#define SETTING(field, value, theirs, ours) \
+    DIFFERS(g.config.field = value, #field " = " theirs, #field " = " ours)
 
+// Another value in the range of the setting.
+static double other_value(const zero_setting *s, const zero_config *config) {
+    char now[64];
+    zero_setting_text(s, config, now, sizeof now);
+    if (s->kind == ZERO_KIND_INT64) return s->max < 0x1p40 ? s->max : 0x1p40;
+    if (s->kind == ZERO_KIND_REAL) return atof(now) < 1 ? atof(now) + 0.1 : atof(now) - 0.5;
+    if (s->kind == ZERO_KIND_UNSIGNED) return s->max;
+    if (*s->words) return strcmp(now, s->words[1]) ? 1 : 2;
+    return atof(now) < s->max ? atof(now) + 1 : atof(now) - 1;
+}
+
+// What other settings must be, for this one to have another value.
+static void prepare(const zero_setting *s, zero_config *c) {
+    if (!strcmp(s->name, "debug.naive")) c->stage = 0;
+    if (!strcmp(s->name, "comm.reduce_nccl")) c->device = ZERO_CUDA, c->comm.nccl = 1;
+    if (!strcmp(s->name, "offload.gradients") || !strcmp(s->name, "offload.delayed_update"))
+        c->offload.optimizer = ZERO_HOST;
+}
+
+// Each setting that must be the same.
 static void check_settings(void) {
-    SETTING(stage, 2, "2", "3");
-    SETTING(inference, 1, "1", "0");
-    SETTING_IN(g.config.stage = 0, debug.naive, 1, "1", "0");
-    SETTING(device, ZERO_CUDA, "CUDA", "CPU");
+    int n;
+    for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++) {
+        char ours[64], theirs[64], we_have[128], they_have[128];
+        given g = usual();
+        if (!s->same) continue;
+        CHECK_SETTING("odd rank %d: %s", odd, s->name);
+        prepare(s, &g.config);
+        zero_config other = g.config;
+        setting_put(s, &other, other_value(s, &other));
+        zero_setting_text(s, &g.config, ours, sizeof ours);
+        zero_setting_text(s, &other, theirs, sizeof theirs);
+        snprintf(we_have, sizeof we_have, "%s = %s", s->name, ours);
+        snprintf(they_have, sizeof they_have, "%s = %s", s->name, theirs);
+        if (checks.rank == odd) g.config = other;
+        refused(&g, they_have, we_have);
+    }
+    // As text.
     SETTING(numbers.dtype, ZERO_F16, "fp16", "bf16");
-    SETTING(numbers.no_master, 1, "1", "0");
     SETTING(numbers.rounding_seed, 4000000000u, "4000000000", "0");
     SETTING(numbers.loss_scale, 0.1, "0.1", "0");
-    SETTING(numbers.initial_scale_power, 17, "17", "16");
-    SETTING(numbers.loss_scale_window, 999, "999", "1000");
-    SETTING(numbers.hysteresis, 1, "1", "2");
-    SETTING(numbers.consecutive_hysteresis, 1, "1", "0");
-    SETTING(numbers.min_loss_scale, 0.5, "0.5", "1");
-    SETTING(micro_batches, 2, "2", "1");
-    SETTING(reduce_bucket_size, 1LL << 40, "1099511627776", "0");
-    SETTING(prefetch, 2, "2", "1");
-    SETTING(max_open, 3, "3", "1");
-    SETTING(async_save, 1, "1", "0");
-    SETTING(comm.window_bytes, 65536, "65536", "0");
-    SETTING(comm.shared_window, 0, "0", "1");
     SETTING(comm.nccl, 0, "0", "-1");
-    SETTING_IN((g.config.device = ZERO_CUDA, g.config.comm.nccl = 1), comm.reduce_nccl, 1, "1", "0");
-    SETTING(comm.reduce_fp32, 1, "1", "0");
-    SETTING(comm.timeout_s, 59.5, "59.5", "60");
-    SETTING(offload.optimizer_ratio, 0.5, "0.5", "1");
-    SETTING(offload.params_in_host, 7, "7", "0");
     SETTING(offload.sub_group_size, 1LL << 40, "1099511627776", "4194304");
-    // Until the tiers are built, a rank that moves states is refused before the ranks compare.
-    DECIDED(offload.params);
-    DECIDED(offload.optimizer);
-    DECIDED(offload.gradients);
-    DECIDED(offload.delayed_update);
+    SETTING(offload.params, ZERO_HOST, "cpu", "none");
 }
 
 static void check_tables(void) {
@@ -146,7 +151,6 @@ static void check_tables(void) {
 static void check_own_lines(void) {
     static char room[17 << 20];
     char quoted[141];
-    DECIDED(start.same);
 #define OWN(all, change, theirs, ours)                                                                       \
     DIFFERS_IN(g.config.start.same = all, (g.config.start.same = change, g.config.stage = 2, g.n_tensors--), \
                theirs, ours)
@@ -192,47 +196,44 @@ static void train(const given *g, char hash[17]) {
     zero_destroy(t.z);
 }
 
-#define FREE(field, value)                                                     \
-    do {                                                                       \
-        given g = usual();                                                     \
-        char hash[17];                                                         \
-        CHECK_SETTING("odd rank %d may have " #field " = " #value ", %s", odd, \
-                      shared ? "window" : "messages");                         \
-        DECIDED(field);                                                        \
-        g.config.comm.shared_window = shared;                                  \
-        if (checks.rank == odd) g.config.field = value;                        \
-        train(&g, hash);                                                       \
-        CHECK(!strcmp(hash, expected));                                        \
+// `change` changes the config of the odd rank, which may have it.
+#define FREE(change, name)                                                                               \
+    do {                                                                                                 \
+        given g = usual();                                                                               \
+        char hash[17];                                                                                   \
+        CHECK_SETTING("odd rank %d may have another %s, %s", odd, name, shared ? "window" : "messages"); \
+        g.config.comm.shared_window = shared;                                                            \
+        if (checks.rank == odd) change;                                                                  \
+        train(&g, hash);                                                                                 \
+        CHECK(!strcmp(hash, expected));                                                                  \
     } while (0)
+
+static void put_other(const zero_setting *s, zero_config *config) {
+    if (s->kind == ZERO_KIND_TEXT)
+        zero_setting_set(s, config, "/a");
+    else
+        setting_put(s, config, other_value(s, config));
+}
 
 static void check_free(void) {
     MPI_Comm world = MPI_COMM_WORLD;
+    int n;
     for (int shared = 0; shared < 2; shared++) {
         given same = usual();
         char expected[17];
         same.config.comm.shared_window = shared;
         same.config.start.same = "alike = 1\n";
         train(&same, expected);
-        FREE(size, sizeof(zero_config));
-        FREE(cuda_device, 5);
-        FREE(cuda_stream, &odd);
-        FREE(overlap, 1);
-        FREE(memory_beside, 1);
-        FREE(debug.poison, 1);
-        FREE(debug.trace_events, 10);
-        FREE(offload.nvme, odd ? "/a" : "/b");
-        FREE(offload.nvme_block_bytes, 2 << 20);
-        FREE(offload.nvme_depth, 7);
-        FREE(offload.nvme_threads, 3);
-        FREE(offload.nvme_verify, 1);
-        FREE(start.mpi_comm, tcp ? NULL : &world);
-        FREE(start.method, tcp ? ZERO_START_TCP : ZERO_START_MPI);
+        for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++)
+            if (!s->same && strncmp(s->name, "start.", 6)) FREE(put_other(s, &g.config), s->name);
+        FREE(g.config.cuda_stream = &odd, "cuda_stream");
+        FREE(g.config.memory_beside = 1, "memory_beside");
+        FREE(g.config.start.mpi_comm = tcp ? NULL : &world, "start.mpi_comm");
+        FREE(g.config.start.method = tcp ? ZERO_START_TCP : ZERO_START_MPI, "start.method");
         if (!tcp)  // there, another number of ranks would be another job
-            FREE(start.rank, (g.config.start.ranks = checks.ranks, odd));
-        DECIDED(start.rank);
-        DECIDED(start.ranks);
-        FREE(start.server, tcp ? tcp : "a:1");
-        FREE(start.file, "a");
+            FREE((g.config.start.ranks = checks.ranks, g.config.start.rank = odd), "start.rank");
+        FREE(g.config.start.server = tcp ? tcp : "a:1", "start.server");
+        FREE(g.config.start.file = "a", "start.file");
     }
 }
 
@@ -256,12 +257,13 @@ static int settings_in_header(void) {
     return all;
 }
 
-// A new setting: must it be the same on all ranks?
+// A new setting has a row in settings.def.
 static void check_all_decided(void) {
-    int known = 0;
-    CHECK_SETTING("every setting is known to same.c and to this test");
-    for (size_t i = 0; i < sizeof decided; i++) known += decided[i];
-    CHECK(known == settings_in_header());
+    enum { OBJECTS = 5 };  // size, cuda_stream, memory_beside, start.mpi_comm, start.same
+    int n;
+    CHECK_SETTING("every setting has a row");
+    zero_settings(&n);
+    CHECK(n + OBJECTS == settings_in_header());
 }
 
 // -------- zero_require_same

@@ -57,7 +57,7 @@ static void must_say(const char *text, const char *key, zero_key_fate fate, cons
         must_read(text);                                         \
         const zero_offload_config *o = &config.offload;          \
         if (!(condition)) fail_msg("%s: not " #condition, text); \
-        assert_int_equal(settings_check_offload(&config), 0);    \
+        assert_int_equal(settings_check(&config), 0);            \
     } while (0)
 
 static void test_offload(void **state) {
@@ -132,7 +132,8 @@ static const struct {
     { Z("\"reduce_bucket_size\": \" 5\""), "whole number" },
     { Z("\"reduce_bucket_size\": \"\""), "whole number" },
     { Z("\"sub_group_size\": 1000"), "sub_group_size: 1000: must be a whole number from 65536" },
-    { OPTIMIZER("\"device\": \"gpu\""), "offload_optimizer.device: \"gpu\": must be \"none\", \"cpu\"" },
+    { OPTIMIZER("\"device\": \"gpu\""),
+      "offload_optimizer.device: \"gpu\": must be one of \"none\", \"cpu\", \"nvme\"" },
     { OPTIMIZER("\"device\": 1"), "offload_optimizer.device: 1" },
     { OPTIMIZER("\"ratio\": 1.5"), "ratio: 1.5: must be a number from 0 to 1" },
     { OPTIMIZER("\"nvme_path\": 3"), "nvme_path: 3: must be a folder" },
@@ -354,7 +355,7 @@ static void test_tutorials(void **state) {
     assert_string_equal(config.offload.nvme, "/local_nvme");
     assert_true(config.reduce_bucket_size == 10000000 && config.offload.nvme_depth == 32);
     assert_true(config.numbers.dtype == ZERO_F16);
-    assert_int_equal(settings_check_offload(&config), 0);
+    assert_int_equal(settings_check(&config), 0);
     // ZeRO-Offload at stage 2, with 2e8.
     must_read(Z("\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}, "
                 "\"allgather_partitions\": true, \"allgather_bucket_size\": 2e8, \"overlap_comm\": true, "

@@ -19,7 +19,7 @@ tasks:    tasks layout
 data:     comm/ store/
 memory:   memory trace
 places:   device/ net/
-common:   error clock zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h
+common:   error clock zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
 END
 
 # The members of struct zero that have an owner: only that file and its header may touch them.

@@ -359,7 +359,7 @@ test_cuda_failures() {
         0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
     refuses 'another number of ranks than started' \
         '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
-    refuses 'a stage that there is not' 'stage 4: the stages are' 0 -z 4
+    refuses 'a stage that there is not' 'stage 4: 0 to 3' 0 -z 4
     refuses 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
     refuses 'another precision' 'another precision than this program was built with' \

@@ -1,7 +1,8 @@
 // The configuration from a DeepSpeed JSON file and from the environment: goes through the file's keys, then
 // judges what depends on several of them, and lists all that is refused at once.
-#include "../error.h"
 #include "../device/kernels.h"
+#include "../error.h"
+#include "../settings.h"
 #include "keys.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,22 +32,14 @@ static void read_only(reader *r, const key_row *w, const json_t *v) {
         refuse_by_row(r, w, v);
 }
 
-static void set_field(reader *r, const key_row *w, double x) {
-    char *field = (char *)&r->config + w->field;
-    if (w->type == AN_INT) *(int *)field = (int)x;
-    if (w->type == AN_INT64) *(int64_t *)field = (int64_t)x;
-    if (w->type == A_DOUBLE) *(double *)field = x;
-}
-
 // The value is of the right kind.
 static void take(reader *r, const key_row *w, const json_t *v, double x) {
     if (w->set) {
         w->set(r, v, x);
         return;
     }
-    if (w->field) set_field(r, w, x);
     if (w->setting)
-        key_sets_number(r, w->setting, x, "");
+        key_sets_number(r, w->setting, x, w->why && x > 0 && x < w->max ? w->why : "");
     else
         key_note(r, ZERO_KEY_NO_EFFECT, v, w->why);
 }
@@ -69,6 +62,32 @@ static void read_bool(reader *r, const key_row *w, const json_t *v) {
         take(r, w, v, on);
     else
         key_refuse(r, v, w->setting, "must be true or false");
+}
+
+static void read_word(reader *r, const zero_setting *s, const json_t *v) {
+    char all[64] = "";
+    for (int i = 0; s->words[i]; i++) {
+        if (json_is_string(v) && !strcasecmp(json_string_value(v), s->words[i])) {
+            key_sets_number(r, s->name, i, "");
+            return;
+        }
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s\"%s\"", i ? ", " : "", s->words[i]);
+    }
+    key_refuse(r, v, s->name, "must be one of %s", all);
+}
+
+static void read_by_setting(reader *r, const key_row *w, const json_t *v) {
+    const zero_setting *s = zero_setting_named(w->setting);
+    key_row row = *w;
+    row.kind = s->kind == ZERO_KIND_REAL ? REAL : COUNT;
+    row.min = s->min;
+    row.max = s->max;
+    if (*s->words)
+        read_word(r, s, v);
+    else if (s->kind == ZERO_KIND_FLAG)
+        read_bool(r, w, v);
+    else
+        read_number(r, &row, v);
 }
 
 static void read_value(reader *r, const key_row *w, const json_t *v) {
@@ -95,6 +114,9 @@ static void read_value(reader *r, const key_row *w, const json_t *v) {
             read_bool(r, w, v);
         else
             key_refuse(r, v, NULL, "must be a block { ... }");
+        break;
+    case BY_SETTING:
+        read_by_setting(r, w, v);
         break;
     case ANY:
         take(r, w, v, 0);
@@ -180,18 +202,20 @@ static void judge_type(reader *r) {
 // DeepSpeed ignores what a stage cannot move off the device. The plugin refuses it.
 static void judge_stage(reader *r) {
     const zero_config *c = &r->config;
-    if (r->params && c->offload.params && c->stage < 3) {
-        refuse_later(r->params, "stage");
-        snprintf(r->params->remark, sizeof r->params->remark,
+    zero_deepspeed_key *params = key_that_sets(r, "offload.params"),
+                       *states = key_that_sets(r, "offload.optimizer");
+    if (params && c->offload.params && c->stage < 3) {
+        refuse_later(params, "stage");
+        snprintf(params->remark, sizeof params->remark,
                  "needs stage 3, and DeepSpeed ignores it at stage %d; remove it or set the stage", c->stage);
     }
-    if (!r->states || !c->offload.optimizer) return;
+    if (!states || !c->offload.optimizer) return;
     if (c->stage < 1) {
-        refuse_later(r->states, "stage");
-        snprintf(r->states->remark, sizeof r->states->remark,
+        refuse_later(states, "stage");
+        snprintf(states->remark, sizeof states->remark,
                  "needs stage 1, 2 or 3, and DeepSpeed ignores it at stage 0; remove it or set the stage");
     } else if (c->offload.optimizer == ZERO_NVME && c->stage < 3) {
-        snprintf(r->states->remark, sizeof r->states->remark,
+        snprintf(states->remark, sizeof states->remark,
                  "on NVMe as asked; DeepSpeed keeps it in host memory below stage 3");
     }
 }
@@ -242,14 +266,15 @@ static void join_folders(reader *r) {
 // them on the way.
 static void judge_wire(reader *r) {
     const zero_config *c = &r->config;
-    if (!r->wire || !c->micro_batches || c->comm.reduce_fp32) return;
+    zero_deepspeed_key *wire = key_that_sets(r, "comm.reduce_fp32");
+    if (!wire || !c->micro_batches || c->comm.reduce_fp32) return;
     const char *own = c->stage >= 2 || c->micro_batches == 1 ? dtype_name(c->numbers.dtype) : "fp32";
     char wanted[8];
-    snprintf(wanted, sizeof wanted, "%.7s", r->wire->value);
+    snprintf(wanted, sizeof wanted, "%.7s", wire->value);
     if (!strcasecmp(wanted, own)) return;
-    refuse_later(r->wire, "comm.reduce_fp32");
+    refuse_later(wire, "comm.reduce_fp32");
     snprintf(
-        r->wire->remark, sizeof r->wire->remark,
+        wire->remark, sizeof wire->remark,
         "with this stage, type and number of micro-batches gradients travel as %s, and %s would round them "
         "before they are added up; remove it or write \"%s\"",
         own, wanted, own);

@@ -1,15 +1,12 @@
 #include "keys.h"
-#include "../device/kernels.h"
+#include "../settings.h"
 #include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 // -------- notes
-
-static const char *const tier_names[] = { [ZERO_DEVICE] = "none", [ZERO_HOST] = "cpu", [ZERO_NVME] = "nvme" };
 
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark) {
     zero_deepspeed *said = r->said;
@@ -38,9 +35,22 @@ zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, 
     snprintf(k->value, sizeof k->value, "%s", value);
     return k;
 }
+
+zero_deepspeed_key *key_that_sets(const reader *r, const char *setting) {
+    for (zero_deepspeed_key *k = r->said->keys; k < r->said->keys + r->said->n; k++)
+        if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting) && strcmp(k->value, "auto"))
+            return k;
+    return NULL;
+}
+
 void key_sets_number(reader *r, const char *setting, double value, const char *remark) {
+    const zero_setting *s = zero_setting_named(setting);
     char text[32];
     snprintf(text, sizeof text, "%.15g", value);
+    if (s) {
+        setting_put(s, &r->config, value);
+        zero_setting_text(s, &r->config, text, sizeof text);
+    }
     key_sets(r, setting, text, remark);
 }
 
@@ -54,7 +64,6 @@ static void set_stage(reader *r, const json_t *v, double x) {
                    (int)x, r->env_stage);
         return;
     }
-    r->config.stage = (int)x;
     key_sets_number(r, "stage", x, "");
 }
 
@@ -69,9 +78,8 @@ static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
         r->no_type = key_note(r, ZERO_KEY_HONOURED, v, "");
         return;
     }
-    r->config.numbers.dtype = type;
     r->type_chosen = 1;
-    key_sets(r, "numbers.dtype", dtype_name(type), "");
+    key_sets_number(r, "numbers.dtype", type, "");
 }
 static void set_bf16(reader *r, const json_t *v, double x) { set_dtype(r, v, ZERO_BF16, x != 0); }
 static void set_fp16(reader *r, const json_t *v, double x) {
@@ -89,22 +97,19 @@ static void set_wire(reader *r, const json_t *v, double x) {
         return;
     }
     r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
-    r->wire = key_sets(r, "comm.reduce_fp32", json_string_value(v), "");
+    key_sets(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
 // For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
     (void)v;
-    r->config.reduce_bucket_size = x ? (int64_t)x : 1;
-    key_sets_number(r, "reduce_bucket_size", (double)r->config.reduce_bucket_size,
-                    x ? "" : "0 of DeepSpeed: every unit is a bucket");
+    key_sets_number(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 of DeepSpeed: every unit is a bucket");
 }
 
 // The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     (void)v;
-    if (!x || r->config.prefetch < 1) r->config.prefetch = x != 0;
-    key_sets_number(r, "prefetch", r->config.prefetch,
+    key_sets_number(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
                     x ? "units, which the plugin counts in place of elements" : "");
 }
 
@@ -127,82 +132,31 @@ static void set_betas(reader *r, const json_t *v, double x) {
     key_sets_number(r, "trainer.beta2", beta[1], "");
 }
 
-static void set_weight_decay(reader *r, const json_t *v, double x) {
-    (void)v;
-    key_sets_number(r, "trainer.weight_decay", x,
-                    x ? "of the tensors whose table says so; DeepSpeed decays every parameter" : "");
-}
-
 // -------- what the offload keys set
 
-static int read_tier(const json_t *v, zero_tier *tier) {
-    for (int t = ZERO_DEVICE; json_is_string(v) && t <= ZERO_NVME; t++) {
-        if (strcasecmp(json_string_value(v), tier_names[t])) continue;
-        *tier = (zero_tier)t;
-        return 1;
-    }
-    return 0;
-}
-
-static zero_deepspeed_key *set_tier(reader *r, const json_t *v, const char *setting, zero_tier *tier) {
-    if (read_tier(v, tier)) return key_sets(r, setting, tier_names[*tier], "");
-    key_refuse(r, v, setting, "must be \"none\", \"cpu\" or \"nvme\"");
-    return NULL;
-}
-static void set_params_device(reader *r, const json_t *v, double x) {
-    (void)x;
-    r->params = set_tier(r, v, "offload.params", &r->config.offload.params);
-}
-static void set_states_device(reader *r, const json_t *v, double x) {
-    (void)x;
-    r->states = set_tier(r, v, "offload.optimizer", &r->config.offload.optimizer);
-}
-
 // The names before the blocks offload_param and offload_optimizer.
-static int is_doubled(reader *r, const json_t *v, const char *block) {
-    const json_t *newer = json_object_get(json_object_get(r->root, "zero_optimization"), block);
-    if (!newer || json_is_null(newer)) return 0;
-    key_refuse(r, v, NULL, "is the old name of %s, which stands here too; remove this one", block);
-    return 1;
-}
 static void set_cpu_offload(reader *r, const json_t *v, double x) {
-    if (is_doubled(r, v, "offload_optimizer")) return;
-    r->config.offload.optimizer = x ? ZERO_HOST : ZERO_DEVICE;
-    r->states = key_sets(r, "offload.optimizer", tier_names[r->config.offload.optimizer],
-                         "the old name of offload_optimizer.device");
-}
-static void set_cpu_offload_param(reader *r, const json_t *v, double x) {
-    if (is_doubled(r, v, "offload_param")) return;
-    r->config.offload.params = x ? ZERO_HOST : ZERO_DEVICE;
-    r->params = key_sets(r, "offload.params", tier_names[r->config.offload.params],
-                         "the old name of offload_param.device");
+    const int of_params = strstr(r->path, "param") != NULL;
+    const char *block = of_params ? "offload_param" : "offload_optimizer";
+    const json_t *newer = json_object_get(json_object_get(r->root, "zero_optimization"), block);
+    char remark[64];
+    snprintf(remark, sizeof remark, "the old name of %s.device", block);
+    if (newer && !json_is_null(newer))
+        key_refuse(r, v, NULL, "is the old name of %s, which stands here too; remove this one", block);
+    else
+        key_sets_number(r, of_params ? "offload.params" : "offload.optimizer", x ? ZERO_HOST : ZERO_DEVICE,
+                        remark);
 }
 
-static zero_deepspeed_key *set_folder(reader *r, const json_t *v) {
-    if (!json_is_string(v) || !json_string_length(v)) {
+static void set_folder(reader *r, const json_t *v, double x) {
+    zero_deepspeed_key **folder = strstr(r->path, ".offload_param.") ? &r->params_folder : &r->states_folder;
+    (void)x;
+    if (!json_is_string(v) || !json_string_length(v))
         key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several with commas between them");
-        return NULL;
-    }
-    if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE) {
+    else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
         key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
-        return NULL;
-    }
-    return key_sets(r, "", json_string_value(v), "");
-}
-static void set_params_folder(reader *r, const json_t *v, double x) {
-    (void)x;
-    r->params_folder = set_folder(r, v);
-}
-static void set_states_folder(reader *r, const json_t *v, double x) {
-    (void)x;
-    r->states_folder = set_folder(r, v);
-}
-
-static void set_ratio(reader *r, const json_t *v, double x) {
-    (void)v;
-    r->config.offload.optimizer_ratio = x;
-    key_sets_number(r, "offload.optimizer_ratio", x,
-                    x > 0 && x < 1 ? "exactly this part; DeepSpeed rounds it to whole sub-groups" : "");
+    else
+        *folder = key_sets(r, "", json_string_value(v), "");
 }
 
 // Most files spell out DeepSpeed's default of 1e9, which would make a shard of any model one sub-group:
@@ -216,7 +170,6 @@ static void set_sub_group(reader *r, const json_t *v, double x) {
         key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
         return;
     }
-    r->config.offload.sub_group_size = (int64_t)x;
     key_sets_number(r, "offload.sub_group_size", x, "");
 }
 
@@ -231,26 +184,21 @@ static void set_block_bytes(reader *r, const json_t *v, double x) {
     if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
     if (bytes != (int64_t)x)
         snprintf(remark, sizeof remark, "in place of %.15g: at least 524288, a multiple of 4096", x);
-    r->config.offload.nvme_block_bytes = bytes;
     key_sets_number(r, "offload.nvme_block_bytes", (double)bytes, remark);
 }
 
 // DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
 static void set_threads(reader *r, const json_t *v, double x) {
-    if (r->threads && r->config.offload.nvme_threads != (int)x) {
+    const char *remark = strstr(r->path, "intra_op_parallelism")
+                             ? "used where the kernel has no io_uring"
+                             : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
+                               "where the kernel has no io_uring";
+    const zero_deepspeed_key *other = key_that_sets(r, "offload.nvme_threads");
+    if (other && r->config.offload.nvme_threads != (int)x)
         key_refuse(r, v, "offload.nvme_threads", "is %s by another name, which says %d; keep one of them",
-                   r->threads->key, r->config.offload.nvme_threads);
-        return;
-    }
-    const int own_name = strstr(r->path, "intra_op_parallelism") != NULL;
-    char text[16];
-    r->config.offload.nvme_threads = (int)x;
-    snprintf(text, sizeof text, "%d", (int)x);
-    r->threads = key_sets(r, "offload.nvme_threads", text,
-                          own_name
-                              ? "used where the kernel has no io_uring"
-                              : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
-                                "where the kernel has no io_uring");
+                   other->key, r->config.offload.nvme_threads);
+    else
+        key_sets_number(r, "offload.nvme_threads", x, remark);
 }
 
 // -------- the table
@@ -261,15 +209,13 @@ static void set_threads(reader *r, const json_t *v, double x) {
 #define CHECKPOINTING "activation_checkpointing"
 #define NO_LIMIT 1e18  // fits an int64_t
 #define NOT_BUILT "not built"
-// The setting that is a field, with the field's type.
-// clang-format off
-#define FIELD(member)                                           \
-    .setting = #member, .field = offsetof(zero_config, member), \
-    .type = _Generic(((zero_config *)0)->member, int: AN_INT, int64_t: AN_INT64, double: A_DOUBLE)
-// clang-format on
 
 // null and "auto" (a placeholder that Hugging Face fills) count as absent.
+#define SETTING(member, kind, preset, min, max, same, block, key, help) \
+    { block, key, BY_SETTING, .setting = #member },
 const key_row key_rows[] = {
+#include "../settings.def"  // a setting without a key makes a row that matches nothing
+
     { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
     { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
     { "", "bf16 optimizer data_types activation_checkpointing checkpoint aio", .kind = BLOCK },
@@ -279,40 +225,28 @@ const key_row key_rows[] = {
     { ZERO, "aio", BLOCK, .only = "aio", .why = "belongs to the top level, and DeepSpeed refuses it here" },
 
     // ---- done as asked
-    { ZERO, "stage", COUNT, .max = 3, .set = set_stage, .setting = "stage" },
-    { ZERO, "reduce_bucket_size", COUNT, .max = NO_LIMIT, .set = set_bucket, .setting = "reduce_bucket_size",
+    { ZERO, "stage", BY_SETTING, .set = set_stage, .setting = "stage" },
+    { ZERO, "reduce_bucket_size", BY_SETTING, .set = set_bucket, .setting = "reduce_bucket_size",
       .automatic = "the largest unit, where Hugging Face takes the hidden size squared" },
     { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
       .setting = "prefetch" },
-    { ZERO, "overlap_comm", BOOL, FIELD(overlap) },
     { "bf16", "enabled", BOOL, .set = set_bf16, .setting = "numbers.dtype" },
     { "bf16", "check_grad_overflow", BOOL, .set = set_check_overflow },
     { "fp16", "enabled", BOOL, .set = set_fp16, .setting = "numbers.dtype" },
-    { "fp16", "loss_scale", REAL, .max = NO_LIMIT, FIELD(numbers.loss_scale) },
-    { "fp16", "initial_scale_power", COUNT, .max = 126, FIELD(numbers.initial_scale_power) },
-    { "fp16", "loss_scale_window", COUNT, .min = 1, .max = INT_MAX, FIELD(numbers.loss_scale_window) },
-    { "fp16", "hysteresis", COUNT, .min = 1, .max = INT_MAX, FIELD(numbers.hysteresis) },
-    { "fp16", "consecutive_hysteresis", BOOL, FIELD(numbers.consecutive_hysteresis) },
-    { "fp16", "min_loss_scale", REAL, .min = 0x1p-126, .max = NO_LIMIT, FIELD(numbers.min_loss_scale) },
-    { "", "gradient_accumulation_steps", COUNT, .min = 1, .max = INT_MAX, FIELD(micro_batches) },
     { "", "communication_data_type", ANY, .set = set_wire, .setting = "comm.reduce_fp32" },
 
     // ---- where model states lie
-    { PARAM, "device", ANY, .set = set_params_device, .setting = "offload.params" },
-    { PARAM, "nvme_path", ANY, .set = set_params_folder, .setting = "offload.nvme" },
-    { PARAM, "max_in_cpu", COUNT, .max = NO_LIMIT, FIELD(offload.params_in_host) },
-    { OPTIMIZER, "device", ANY, .set = set_states_device, .setting = "offload.optimizer" },
-    { OPTIMIZER, "nvme_path", ANY, .set = set_states_folder, .setting = "offload.nvme" },
-    { OPTIMIZER, "ratio", REAL, .max = 1, .set = set_ratio, .setting = "offload.optimizer_ratio" },
-    { ZERO, "cpu_offload", BOOL, .set = set_cpu_offload, .setting = "offload.optimizer" },
-    { ZERO, "cpu_offload_param cpu_offload_params", BOOL, .set = set_cpu_offload_param,
-      .setting = "offload.params" },
+    { PARAM, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
+    { OPTIMIZER, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
+    { OPTIMIZER, "ratio", BY_SETTING, .setting = "offload.optimizer_ratio",
+      .why = "exactly this part; DeepSpeed rounds it to whole sub-groups" },
+    { ZERO, "cpu_offload cpu_offload_param cpu_offload_params", BOOL, .set = set_cpu_offload,
+      .setting = "offload.optimizer offload.params" },
     { ZERO, "sub_group_size", COUNT, .min = 65536, .max = NO_LIMIT, .set = set_sub_group,
       .setting = "offload.sub_group_size" },
     { "aio", "block_size", COUNT, .min = 1, .max = 1 << 30, .set = set_block_bytes,
       .setting = "offload.nvme_block_bytes" },
-    { "aio", "queue_depth", COUNT, .min = 1, .max = 4096, FIELD(offload.nvme_depth) },
-    { "aio", "intra_op_parallelism thread_count num_threads", COUNT, .min = 1, .max = 256, .set = set_threads,
+    { "aio", "intra_op_parallelism thread_count num_threads", BY_SETTING, .set = set_threads,
       .setting = "offload.nvme_threads" },
 
     // ---- what the trainer does
@@ -322,8 +256,8 @@ const key_row key_rows[] = {
     { "optimizer.params", "lr", REAL, .max = NO_LIMIT, .setting = "trainer.lr" },
     { "optimizer.params", "eps", REAL, .max = 1, .setting = "trainer.eps" },
     { "optimizer.params", "betas", ANY, .set = set_betas, .setting = "trainer.beta1 trainer.beta2" },
-    { "optimizer.params", "weight_decay", REAL, .max = NO_LIMIT, .set = set_weight_decay,
-      .setting = "trainer.weight_decay" },
+    { "optimizer.params", "weight_decay", REAL, .max = NO_LIMIT, .setting = "trainer.weight_decay",
+      .why = "of the tensors whose table says so; DeepSpeed decays every parameter" },
     { CHECKPOINTING, "cpu_checkpointing", BOOL, .setting = "trainer.offload_activations" },
     { "optimizer.params", "max_grad_norm", .setting = "trainer.grad_clip",
       .why = "gradient_clipping does this, and DeepSpeed refuses it too" },

@@ -14,15 +14,12 @@ typedef struct {
     int type_chosen;  // by bf16.enabled or fp16.enabled
     char nvme[2 * ZERO_DEEPSPEED_VALUE];
     // Keys that are judged when all others are known; NULL: absent.
-    zero_deepspeed_key *params, *params_folder;  // offload_param: device and nvme_path
-    zero_deepspeed_key *states, *states_folder;  // offload_optimizer: the same
-    zero_deepspeed_key *no_type;                 // bf16.enabled or fp16.enabled, which is false
-    zero_deepspeed_key *wire;                    // communication_data_type
-    zero_deepspeed_key *threads;                 // aio's number of threads, which has three names
+    zero_deepspeed_key *params_folder, *states_folder;  // nvme_path of offload_param and offload_optimizer
+    zero_deepspeed_key *no_type;                        // bf16.enabled or fp16.enabled, which is false
 } reader;
 
-typedef enum { ONLY, COUNT, REAL, BOOL, ANY, BLOCK } key_kind;
-typedef enum { AN_INT, AN_INT64, A_DOUBLE } field_type;
+// BY_SETTING: COUNT, REAL or BOOL with the range of the setting, or one of its words.
+typedef enum { ONLY, COUNT, REAL, BOOL, ANY, BLOCK, BY_SETTING } key_kind;
 
 typedef struct {
     const char *block, *names;  // block "": the top level. Keys that are treated alike stand in one row
@@ -34,8 +31,6 @@ typedef struct {
     const char *setting;    // what the key sets, or what does it here
     const char *automatic;  // what "auto" comes to, if not to what holds without the key
     double min, max;        // COUNT and REAL
-    size_t field;           // of zero_config, where the value goes; 0: none
-    field_type type;        // of that field
     void (*set)(reader *r, const json_t *v, double x);  // x: the value of COUNT, REAL and BOOL
 } key_row;
 
@@ -51,7 +46,10 @@ void key_nearest(const reader *r, const char *name, char *nearest, size_t size);
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
 // It sets `setting` to `value`. remark: why, if that is another value than the file's.
 zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, const char *remark);
+// The same, and the configuration has the value if the setting is the plugin's.
 void key_sets_number(reader *r, const char *setting, double value, const char *remark);
+// Returns the key that has set a setting, or NULL.
+zero_deepspeed_key *key_that_sets(const reader *r, const char *setting);
 // It is refused; setting: what to set instead, or NULL.
 void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

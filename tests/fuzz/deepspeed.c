@@ -12,8 +12,8 @@ static Options defaults;
 
 static void keep_defaults(void) {
     run.rank = 1;
+    parse_options(0, NULL);
     defaults = opt;
-    default_options = opt;
 }
 
 static const char *const seeds[] = {
@@ -61,7 +61,7 @@ static int read_file(const uint8_t *bytes, size_t n) {
     if (!failed || said.n) check_keys(&said);
     // It also refuses what only a trainer could do.
     if (!zero_config_from_file(&other, path)) FUZZ_MUST(!failed);
-    if (!failed) settings_check_offload(&config);
+    if (!failed) settings_check(&config);
     fuzz_survives(take_options, (void *)path);
     return !failed;
 }
