@@ -151,7 +151,7 @@ static void set_params(const float *values) {
 
 static void start(Setting s) {
     char shard[] = "/tmp/llmc_zero_test_XXXXXX";
-    opt.stage = s.stage;
+    opt.zero.stage = s.stage;
     micro_batches = s.micro_batches;
     model = (GPT2){ .config = ref.config,
                     .dtype = s.dtype,
@@ -552,5 +552,6 @@ int main(void) {
         cmocka_unit_test(test_reference_bf16_accumulated),
         cmocka_unit_test(test_initialisation),
     };
+    parse_options(0, NULL);
     return cmocka_run_group_tests(tests, read_reference, NULL);
 }

@@ -118,7 +118,9 @@ static void test_options(void **state) {
         begin(state);
         if (o->kind == TEXT && !files)
             *(const char **)o->value = strcmp(o->name, "--prompts") ? "other" : usual.val_data;  // any file
-        else if (o->kind == INT)
+        else if (o->kind == WIDE)
+            *(int64_t *)o->value = (int64_t)fmax((double)*(int64_t *)o->value, o->min) + 1;
+        else if (o->kind == INT || o->kind == CHOICE)
             *(int *)o->value += 1;
         else if (o->kind == REAL)
             // Below the minimum the option counts as not given.
@@ -140,9 +142,9 @@ static void test_values(void **state) {
     opt.lr = 1e-4;
     assert_string_equal(difference(), "-l = 0.0001");
     opt.lr = usual.lr;
-    opt.stage = 2;
+    opt.zero.stage = 2;
     assert_string_equal(difference(), "-z = 2");
-    opt.stage = usual.stage;
+    opt.zero.stage = usual.zero.stage;
     opt.schedule = "linear";
     assert_string_equal(difference(), "-k = linear");
 }
@@ -233,6 +235,7 @@ int main(void) {
     for (int i = 0; i < 3; i++)
         write_shard((const char *[]){ "train_0.bin", "train_1.bin", "train_2.bin" }[i], TOKENS, -1);
     write_shard("val.bin", TOKENS, -1);
+    parse_options(0, NULL);
     usual = opt;
     usual.train_data = strdup(path_of("train_*.bin"));
     usual.val_data = strdup(path_of("val.bin"));

@@ -1017,7 +1017,7 @@ test_unlike() {
     unlike 'batch' 2 1 "$add -b 8" '-b = 8' '-b = 2'
     unlike 'learning rate of the last rank, by messages' 3 2 "$add -l 1e-4" '-l = 0.0001' '-l = 0.003' \
         --messages 1
-    unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = not given' -pi tcp \
+    unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = 3' -pi tcp \
         -ps "127.0.0.1:$((20000 + RANDOM % 10000))"
     echo '{ "zero_optimization": { "reduce_bucket_size": 5000 } }' >"$dir/zero.json"
     unlike 'what --zero-config says' 2 1 "$add --zero-config $dir/zero.json" '--bucket = 5000' '--bucket = 0'

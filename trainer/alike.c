@@ -1,5 +1,7 @@
 #include "alike.h"
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "../gpt2/fingerprint.h"
 #include "../gpt2/hf.h"
@@ -24,21 +26,12 @@ static int may_differ(const Option *o) {
     return !strncmp(o->name, "-p", 2);  // these say how ranks find each other, which they have
 }
 
-static void describe_number(FILE *f, const Option *o, double x) {
-    if (x < o->min)
-        fprintf(f, "%s = not given\n", o->name);
-    else
-        fprintf(f, "%s = %.15g\n", o->name, x);
-}
-
 static void describe_option(FILE *f, const Option *o) {
-    if (may_differ(o)) return;
-    if (o->kind == INT) describe_number(f, o, *(int *)o->value);
-    if (o->kind == REAL) describe_number(f, o, *(double *)o->value);
-    if (o->kind == TEXT) {
-        const char *text = *(const char **)o->value;
-        fprintf(f, "%s = %s\n", o->name, text ? text : "not given");
-    }
+    char value[PATH_MAX];
+    if (may_differ(o) || o->kind == FLAG || !o->value) return;
+    option_text(o, &opt, value, sizeof value);
+    const int given = option_is_number(o) ? strtod(value, NULL) >= o->min : *value;
+    fprintf(f, "%s = %s\n", o->name, given ? value : "not given");
 }
 
 static void describe_file(FILE *f, const char *what, const char *name, const char *path) {

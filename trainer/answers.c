@@ -188,7 +188,7 @@ static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
     char path[OUTPUT_PATH];
     FILE *f = create_output(path, "inference.json");
     fprintf(f, "{\"prompts\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
-            a->prompts.n, run.ranks, opt.stage, dtype_name(model->dtype), run.layers->device);
+            a->prompts.n, run.ranks, opt.zero.stage, dtype_name(model->dtype), run.layers->device);
     fprintf(f, " \"prefill_tokens\": %lld, \"prefill_tokens_per_s\": %.2f, \"prefill_ms\": %.3f,\n",
             s->prefill.tokens, rate(&s->prefill), pass_ms(&s->prefill));
     fprintf(f, " \"tokens\": %lld, \"tokens_per_s\": %.2f, \"pass_ms\": %.3f,\n", s->generation.tokens,

@@ -1,126 +1,51 @@
 #include "config_table.h"
-#include <stddef.h>
 #include <string.h>
 #include "die.h"
 #include "machine.h"
 #include "memory.h"
-#include "options.h"
 #include "run.h"
-#include "setting_names.h"
+#include "options.h"
 #include "settings.h"
 #include "zero_file.h"
 
 // --------
 // the settings
 
-typedef enum { NUMBER, UNSIGNED, WIDE, FRACTION, WORDS, DTYPE, DEVICE, TIER, OF_TRAINER } SettingKind;
-
 typedef struct {
-    const char *name;  // as in zero_config, or "trainer.lr"
-    SettingKind kind;  // OF_TRAINER: the value is that of the option
-    size_t offset;     // in zero_config
+    const char *name;            // as in zero_config, or "trainer.lr"
+    const zero_setting *plugin;  // NULL: of the trainer, and the value is that of the option
 } Setting;
 
-#define SETTING(member, kind) \
-    { #member, kind, offsetof(zero_config, member) }
+enum { MOST_SETTINGS = 200, VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 
-// How ranks find each other is left out: each of them has its own.
-static const Setting table[] = {
-    SETTING(stage, NUMBER),
-    SETTING(micro_batches, NUMBER),
-    SETTING(device, DEVICE),
-    SETTING(reduce_bucket_size, WIDE),
-    SETTING(prefetch, NUMBER),
-    SETTING(max_open, NUMBER),
-    SETTING(async_save, NUMBER),
-    SETTING(inference, NUMBER),
-    SETTING(overlap, NUMBER),
-    SETTING(numbers.dtype, DTYPE),
-    SETTING(numbers.no_master, NUMBER),
-    SETTING(numbers.rounding_seed, UNSIGNED),
-    SETTING(numbers.loss_scale, FRACTION),
-    SETTING(numbers.initial_scale_power, NUMBER),
-    SETTING(numbers.loss_scale_window, NUMBER),
-    SETTING(numbers.hysteresis, NUMBER),
-    SETTING(numbers.consecutive_hysteresis, NUMBER),
-    SETTING(numbers.min_loss_scale, FRACTION),
-    SETTING(comm.window_bytes, WIDE),
-    SETTING(comm.shared_window, NUMBER),
-    SETTING(comm.nccl, NUMBER),
-    SETTING(comm.reduce_nccl, NUMBER),
-    SETTING(comm.reduce_fp32, NUMBER),
-    SETTING(comm.timeout_s, FRACTION),
-    SETTING(offload.params, TIER),
-    SETTING(offload.optimizer, TIER),
-    SETTING(offload.gradients, TIER),
-    SETTING(offload.optimizer_ratio, FRACTION),
-    SETTING(offload.params_in_host, WIDE),
-    SETTING(offload.sub_group_size, WIDE),
-    SETTING(offload.delayed_update, NUMBER),
-    SETTING(offload.nvme, WORDS),
-    SETTING(offload.nvme_block_bytes, WIDE),
-    SETTING(offload.nvme_depth, NUMBER),
-    SETTING(offload.nvme_threads, NUMBER),
-    SETTING(offload.nvme_verify, NUMBER),
-    SETTING(debug.naive, NUMBER),
-    SETTING(debug.trace_events, NUMBER),
-    { "trainer.rows", OF_TRAINER, 0 },
-    { "trainer.lr", OF_TRAINER, 0 },
-    { "trainer.beta1", OF_TRAINER, 0 },
-    { "trainer.beta2", OF_TRAINER, 0 },
-    { "trainer.eps", OF_TRAINER, 0 },
-    { "trainer.weight_decay", OF_TRAINER, 0 },
-    { "trainer.grad_clip", OF_TRAINER, 0 },
-    { "trainer.offload_activations", OF_TRAINER, 0 },
-};
-enum { SETTINGS = sizeof table / sizeof *table, VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
-
-static int is_word(const Setting *s) {
-    return s->kind == WORDS || s->kind == DTYPE || s->kind == DEVICE || s->kind == TIER;
+// Returns all settings, and a name NULL. How ranks find each other is left out: each of them has its own.
+static const Setting *table(void) {
+    static const char *const of_trainer[] = { "trainer.rows",      "trainer.lr",
+                                              "trainer.beta1",     "trainer.beta2",
+                                              "trainer.eps",       "trainer.weight_decay",
+                                              "trainer.grad_clip", "trainer.offload_activations" };
+    static Setting rows[MOST_SETTINGS];
+    int n;
+    Setting *row = rows;
+    for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++)
+        if (strncmp(s->name, "start.", 6)) *row++ = (Setting){ s->name, s };
+    for (size_t i = 0; i < sizeof of_trainer / sizeof *of_trainer; i++)
+        *row++ = (Setting){ of_trainer[i], NULL };
+    return rows;
 }
 
-// Of a setting in `config`, or of an option in `options`.
 static void write_value_in(const Setting *s, const zero_config *config, const Options *options, char *text) {
-    static const char *const tiers[] = { [ZERO_DEVICE] = "none", [ZERO_HOST] = "cpu", [ZERO_NVME] = "nvme" };
-    const void *at = (const char *)config + s->offset;
-    const char *words = "";
-    switch (s->kind) {
-    case NUMBER:
-        snprintf(text, VALUE, "%d", *(const int *)at);
-        return;
-    case UNSIGNED:
-        snprintf(text, VALUE, "%u", *(const unsigned *)at);
-        return;
-    case WIDE:
-        snprintf(text, VALUE, "%lld", (long long)*(const int64_t *)at);
-        return;
-    case FRACTION:
-        snprintf(text, VALUE, "%.15g", *(const double *)at);
-        return;
-    case OF_TRAINER:
-        option_text(option_named(option_of_setting(s->name)), options, text, VALUE);
-        return;
-    case WORDS:
-        words = *(const char *const *)at ? *(const char *const *)at : "";
-        break;
-    case DTYPE:
-        words = dtype_name((gpt2_dtype)(*(const zero_dtype *)at));
-        break;
-    case DEVICE:
-        words = *(const zero_device *)at == ZERO_CUDA ? "cuda" : "cpu";
-        break;
-    case TIER:
-        words = tiers[*(const zero_tier *)at];
-        break;
-    }
-    snprintf(text, VALUE, "%s", words);
+    if (s->plugin)
+        zero_setting_text(s->plugin, config, text, VALUE);
+    else
+        option_text(option_of_setting(s->name), options, text, VALUE);
 }
 
 static void write_value(const Setting *s, char *text) { write_value_in(s, effective_settings(), &opt, text); }
 
 static int is_default(const Setting *s, const char *value) {
     char text[VALUE];
-    zero_config config = default_settings();
+    zero_config config = settings_of(&default_options);
     write_value_in(s, &config, &default_options, text);
     return !strcmp(value, text);
 }
@@ -167,8 +92,8 @@ static void write_place(const zero_deepspeed_key *k, char *text, size_t size) {
 // Returns 1 if the value was derived from something else.
 static int write_reason(const Setting *s, char *text) {
     const zero_deepspeed_key *k = zero_file_key(s->name);
-    const char *name = option_of_setting(s->name), *derived = derivation(s);
-    const Option *o = name ? option_named(name) : NULL;
+    const char *derived = derivation(s);
+    const Option *o = option_of_setting(s->name);
     char place[128];
     if (k) write_place(k, place, sizeof place);
     if (k && strcmp(k->value, "auto")) {
@@ -176,7 +101,7 @@ static int write_reason(const Setting *s, char *text) {
         return *k->remark != '\0';
     }
     if (o && option_is_given(o)) {
-        snprintf(text, REASON, "option %s", name);
+        snprintf(text, REASON, "option %s", o->name);
         return 0;
     }
     if (k && *k->remark) derived = k->remark;
@@ -208,7 +133,7 @@ static void print_notes(void) {
 void print_config(const GPT2 *model) {
     char value[VALUE], reason[REASON];
     print0("config     every setting, its value and the reason; nothing is started or allocated\n");
-    for (const Setting *s = table; s < table + SETTINGS; s++) {
+    for (const Setting *s = table(); s->name; s++) {
         write_value(s, value);
         write_reason(s, reason);
         print0("  %-30s %-12s %s\n", s->name, *value ? value : "-", reason);
@@ -225,7 +150,7 @@ void print_config_lines(void) {
     enum { WIDTH = 110, INDENT = 11 };
     char value[VALUE], reason[REASON], item[VALUE + REASON + 64];
     int column = 0;
-    for (const Setting *s = table; s < table + SETTINGS; s++) {
+    for (const Setting *s = table(); s->name; s++) {
         write_value(s, value);
         if (!write_reason(s, reason) && is_default(s, value)) continue;
         const int n = snprintf(item, sizeof item, "%s %s (%s)", s->name, *value ? value : "-", reason);
@@ -256,12 +181,13 @@ static void write_text(FILE *f, const char *text) {
 
 void write_config(FILE *f) {
     char value[VALUE], reason[REASON];
-    fprintf(f, " \"config\": {");
-    for (const Setting *s = table; s < table + SETTINGS; s++) {
+    const char *before = " \"config\": {";
+    for (const Setting *s = table(); s->name; s++) {
         write_value(s, value);
         write_reason(s, reason);
-        fprintf(f, "%s\n  \"%s\": {\"value\": ", s > table ? "," : "", s->name);
-        if (is_word(s))
+        fprintf(f, "%s\n  \"%s\": {\"value\": ", before, s->name);
+        before = ",";
+        if (s->plugin && (*s->plugin->words || s->plugin->kind == ZERO_KIND_TEXT))
             write_text(f, value);
         else
             fprintf(f, "%s", value);

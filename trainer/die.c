@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "../gpt2/error.h"
 #include "../llmc_zero/zero_job.h"
-#include "setting_names.h"
+#include "options.h"
 
 // Exit status before the ranks have met. It tells who started them not to wait for the other ranks' messages.
 enum { ALONE = 2 };

@@ -113,7 +113,7 @@ static void make_file(const char *path) {
 // NFS shows a file a little later. The other ranks wait meanwhile, so it is looked for during less than half
 // of the time after which they give up.
 static int appears(const char *path) {
-    double seconds = opt.comm_timeout < 6 ? opt.comm_timeout / 2 : 3;
+    double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
     int looks = (int)(seconds * 1e6 / PAUSE_US);
     while (access(path, F_OK)) {
         if (looks-- <= 0) return 0;

@@ -36,27 +36,30 @@ zero_start start_method(void) {
 }
 
 static void check_start_options(zero_start start) {
-    if (opt.server && start != ZERO_START_TCP) die("option -ps %s: it goes with -pi tcp", opt.server);
-    if (opt.start_file && start != ZERO_START_FILE) die("option -pf %s: it goes with -pi fs", opt.start_file);
-    if (start == ZERO_START_FILE && !opt.start_file) die("option -pi fs: add -pf, a path that all hosts see");
-    if ((opt.processes > 0) != (opt.process_rank >= 0))
-        die("options -pn %d and -pr %d: give both, or neither under a launcher", opt.processes,
-            opt.process_rank);
+    if (opt.zero.start.server && start != ZERO_START_TCP)
+        die("option -ps %s: it goes with -pi tcp", opt.zero.start.server);
+    if (opt.zero.start.file && start != ZERO_START_FILE)
+        die("option -pf %s: it goes with -pi fs", opt.zero.start.file);
+    if (start == ZERO_START_FILE && !opt.zero.start.file)
+        die("option -pi fs: add -pf, a path that all hosts see");
+    if ((opt.zero.start.ranks > 0) != (opt.zero.start.rank >= 0))
+        die("options -pn %d and -pr %d: give both, or neither under a launcher", opt.zero.start.ranks,
+            opt.zero.start.rank);
 }
 
 // -pn and -pr may only repeat what a launcher has said; without one they say it.
 static void take_process_numbers(zero_start start) {
     int launcher_decides = start == ZERO_START_AUTO || start == ZERO_START_MPI;
-    if (launcher_decides && (opt.processes != run.ranks || opt.process_rank != run.rank))
+    if (launcher_decides && (opt.zero.start.ranks != run.ranks || opt.zero.start.rank != run.rank))
         die("options -pn %d -pr %d: the launcher started rank %d of %d; without a launcher, add -pi tcp "
             "or -pi fs",
-            opt.processes, opt.process_rank, run.rank, run.ranks);
-    if (opt.process_rank >= opt.processes)
-        die("option -pr %d: of %d ranks (-pn) the last is %d", opt.process_rank, opt.processes,
-            opt.processes - 1);
-    run.rank = opt.process_rank;
-    run.ranks = opt.processes;
-    run.ranks_on_host = opt.processes;
+            opt.zero.start.ranks, opt.zero.start.rank, run.rank, run.ranks);
+    if (opt.zero.start.rank >= opt.zero.start.ranks)
+        die("option -pr %d: of %d ranks (-pn) the last is %d", opt.zero.start.rank, opt.zero.start.ranks,
+            opt.zero.start.ranks - 1);
+    run.rank = opt.zero.start.rank;
+    run.ranks = opt.zero.start.ranks;
+    run.ranks_on_host = opt.zero.start.ranks;
 }
 
 // This comes before the ranks are connected: the launcher has said in the environment which rank this is, or
@@ -64,7 +67,7 @@ static void take_process_numbers(zero_start start) {
 void settle_ranks(void) {
     zero_start start = start_method();
     check_start_options(start);
-    if (opt.processes) take_process_numbers(start);
+    if (opt.zero.start.ranks) take_process_numbers(start);
     if (opt.plan_ranks) run.ranks = run.ranks_on_host = opt.plan_ranks;
     if (opt.ranks_a_host) run.ranks_on_host = opt.ranks_a_host < run.ranks ? opt.ranks_a_host : run.ranks;
 }
@@ -147,7 +150,7 @@ void settle_overlap(void) {
     if (strcmp(opt.overlap, "auto"))
         run.overlap = !strcmp(opt.overlap, "1");
     else
-        run.overlap = on_cuda() || spare_core || !strcmp(opt.offload_param, "nvme");
+        run.overlap = on_cuda() || spare_core || opt.zero.offload.params == ZERO_NVME;
 }
 
 // --------

@@ -213,13 +213,15 @@ size_t activations_to_come(GPT2 model, const zero_config *config) {
 // not, but needs no sum of gradients.
 enum { STAGES, RECOMPUTE, TIERS, SUB_GROUPS, BATCHES, ONE_MICRO_BATCH, CHANGES };
 
+// The first row: as asked for; gradients NULL: likewise.
 static const struct {
-    const char *optimizer, *params, *gradients;  // NULL: as asked for
+    zero_tier optimizer, params;
+    const char *gradients;
 } tiers[] = {
-    { NULL, NULL, NULL },       { "cpu", "none", NULL },   { "none", "cpu", NULL },
-    { "cpu", "cpu", NULL },     { "nvme", "none", NULL },  { "none", "nvme", NULL },
-    { "nvme", "cpu", NULL },    { "cpu", "nvme", NULL },   { "nvme", "nvme", NULL },
-    { "nvme", "none", "nvme" }, { "nvme", "cpu", "nvme" }, { "nvme", "nvme", "nvme" },
+    { ZERO_DEVICE, ZERO_DEVICE, NULL }, { ZERO_HOST, ZERO_DEVICE, NULL }, { ZERO_DEVICE, ZERO_HOST, NULL },
+    { ZERO_HOST, ZERO_HOST, NULL },     { ZERO_NVME, ZERO_DEVICE, NULL }, { ZERO_DEVICE, ZERO_NVME, NULL },
+    { ZERO_NVME, ZERO_HOST, NULL },     { ZERO_HOST, ZERO_NVME, NULL },   { ZERO_NVME, ZERO_NVME, NULL },
+    { ZERO_NVME, ZERO_DEVICE, "nvme" }, { ZERO_NVME, ZERO_HOST, "nvme" }, { ZERO_NVME, ZERO_NVME, "nvme" },
 };
 enum { MIXTURES = sizeof tiers / sizeof *tiers, SIZES = 5, PLACES = ZERO_NVME + 1 };
 
@@ -281,25 +283,24 @@ static int divisors_below(int n) {
     return n - down;
 }
 
-static int is_nvme(const char *tier) { return tier && !strcmp(tier, "nvme"); }
-
 // Sets the options to the search's level.
 static void set_options(const Search *s) {
     const int mixture = s->level[TIERS], sub_group = (16 << 20) >> 2 * s->level[SUB_GROUPS];
     int down = s->level[BATCHES];
     opt = s->now;
-    opt.stage += s->level[STAGES];
-    opt.naive = opt.naive && !opt.stage;
+    zero_offload_config *o = &opt.zero.offload;
+    opt.zero.stage += s->level[STAGES];
+    opt.zero.debug.naive = opt.zero.debug.naive && !opt.zero.stage;
     opt.recompute += s->level[RECOMPUTE];
     if (opt.recompute > MOST_RECOMPUTE) {
         opt.recompute = MOST_RECOMPUTE;
         opt.cpu_checkpointing = 1;
     }
-    if (mixture) opt.offload_optimizer = tiers[mixture].optimizer;
-    if (mixture) opt.offload_param = tiers[mixture].params;
+    if (mixture) o->optimizer = tiers[mixture].optimizer;
+    if (mixture) o->params = tiers[mixture].params;
     if (tiers[mixture].gradients) opt.offload_gradients = tiers[mixture].gradients;
-    if (!opt.nvme && (is_nvme(opt.offload_optimizer) || is_nvme(opt.offload_param))) opt.nvme = "FOLDER";
-    if (s->level[SUB_GROUPS] && sub_group < opt.sub_group_size) opt.sub_group_size = sub_group;
+    if (!o->nvme && (o->optimizer == ZERO_NVME || o->params == ZERO_NVME)) o->nvme = "FOLDER";
+    if (s->level[SUB_GROUPS] && sub_group < o->sub_group_size) o->sub_group_size = sub_group;
     if (down) opt.total_batch = (int)s->tokens;
     opt.B = divisor_below(opt.B, &down);
     opt.T = divisor_below(opt.T, &down);
@@ -317,7 +318,7 @@ static int next_level(Search *s) {
 
 // What the plugin holds at this level.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.stage];
+    Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     zero_plan_info plan;
     if (b->on[ZERO_DEVICE]) return *b;
     *b = nowhere;
@@ -416,7 +417,7 @@ static void begin_search(Search *s, const GPT2 *model, const zero_config *config
     now->recompute = model->recompute;
     if (now->recompute < 0) now->recompute = on_cuda() ? MOST_RECOMPUTE : 1;
     const int levels[CHANGES] = {
-        [STAGES] = 4 - now->stage,
+        [STAGES] = 4 - now->zero.stage,
         [RECOMPUTE] = MOST_RECOMPUTE + 1 - now->recompute + (on_cuda() && !now->cpu_checkpointing),
         [TIERS] = MIXTURES,
         [SUB_GROUPS] = SIZES,
@@ -458,8 +459,8 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     const Bytes now = bytes_of_level(&s);
     if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
     list_what_fits(&s);
-    if (!s.list[listed] && s.now.nvme) {  // on other disks
-        s.now.nvme = NULL;
+    if (!s.list[listed] && s.now.zero.offload.nvme) {  // on other disks
+        s.now.zero.offload.nvme = NULL;
         s.room.on[ZERO_NVME] = SIZE_MAX;
         list_what_fits(&s);
     }
@@ -505,14 +506,14 @@ void print_memory_table(const MemoryTable *t, const zero_plan_info *plan) {
     print_class(t, ZERO_WORKING, "working");
     print_class(t, ZERO_ACTIVATIONS, "activations");
     print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
-           mib(states), mib(plan->formulas[opt.stage].bytes), mib(working), mib(activations),
+           mib(states), mib(plan->formulas[opt.zero.stage].bytes), mib(working), mib(activations),
            mib(states + working + activations));
     if (bytes_on(t, ZERO_NVME))
         print0("  %.1f MiB of it are on NVMe, %.1f MiB in memory\n", mib(bytes_on(t, ZERO_NVME)),
                mib(states + working + activations - bytes_on(t, ZERO_NVME)));
     print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
            "of that\n",
-           mib(everything_on_every_rank), opt.stage, 100 * states / everything_on_every_rank);
+           mib(everything_on_every_rank), opt.zero.stage, 100 * states / everything_on_every_rank);
 }
 
 // What the run holds.

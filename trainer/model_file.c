@@ -98,8 +98,8 @@ static int writes_on(double seconds) {
     const double until = now() + seconds;
     while (file.runs && !file.ended && now() < until) usleep(1000);
     model_file_look();
-    if (file.runs && file.seen == file.pieces && now() - file.seen_s > opt.comm_timeout)
-        die_without("%s: nothing was written within %g s", file.path, opt.comm_timeout);
+    if (file.runs && file.seen == file.pieces && now() - file.seen_s > opt.zero.comm.timeout_s)
+        die_without("%s: nothing was written within %g s", file.path, opt.zero.comm.timeout_s);
     if (file.seen != file.pieces) file.seen_s = now();
     file.seen = file.pieces;
     return file.runs;
@@ -107,7 +107,7 @@ static int writes_on(double seconds) {
 
 // The other ranks hear from rank 0 well before they take it for late.
 void model_file_wait(void) {
-    const double pause_s = opt.comm_timeout < 4 ? opt.comm_timeout / 4 : 1;
+    const double pause_s = opt.zero.comm.timeout_s < 4 ? opt.zero.comm.timeout_s / 4 : 1;
     double writes = file.begun;
     while (writes) {
         writes = writes_on(pause_s);

@@ -2,9 +2,11 @@
 #ifndef TRAINER_OPTIONS_H
 #define TRAINER_OPTIONS_H
 #include <stddef.h>
+#include "../llmc_zero/zero_settings.h"
 
 // A member for each option, in the order of --help, which says what they mean and what their defaults are.
-// What the file of --zero-config says is taken over as if it had been given here (take_zero_file).
+// What the file of --zero-config says is taken over as if it had been given here (take_zero_file). An option
+// that only sets a setting of the plugin has its member in `zero`.
 typedef struct {
     // model and data
     const char *model;       // -e
@@ -25,28 +27,19 @@ typedef struct {
     double weight_decay, clip, beta1, beta2, eps;
     double skip_loss_z, skip_grad_z;  // -sl, -sg
     int master;                       // -w
-    double loss_scale;
     // ZeRO
-    int stage;  // -z; -1: not given; settled by plugin_settings
-    double bucket;
-    int prefetch;
+    zero_config zero;
     const char *overlap;  // "auto", "0", "1"; run.overlap is what it came to
-    double window;
     int messages;
     const char *comm, *reduce;
     const char *comm_type;
-    double comm_timeout;
-    int naive;
     const char *zero_config;  // NULL: no file
     int rows_a_step;          // train_batch_size of that file; 0: not said
     int micro_batches;        // its gradient_accumulation_steps; 0: not said
     int print_config;
-    const char *offload_optimizer, *offload_param;  // "none", "cpu", "nvme"
-    const char *offload_gradients;  // the same; NULL: beside the optimizer's states, in host memory at most
-    const char *nvme;               // folders with commas between them; NULL: none
-    double offload_ratio, sub_group_size, max_in_cpu;
-    int delayed_update, nvme_verify;
-    int plan, plan_ranks;  // plan_ranks 0: not given
+    const char *offload_gradients;  // "none", "cpu", "nvme"; NULL: beside the optimizer's states, in host
+                                    // memory at most
+    int plan, plan_ranks;           // plan_ranks 0: not given
     // output and checkpoints
     const char *output;                                        // -o; NULL: no folder
     int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
@@ -71,9 +64,8 @@ typedef struct {
     int attention_mib;
     const char *tune;  // NULL: no tuning
     // start of several ranks
-    const char *start;                          // -pi
-    int processes, process_rank, ranks_a_host;  // -pn, -pr, -pg; 0, -1, 0: not given
-    const char *server, *start_file;            // -ps, -pf
+    const char *start;  // -pi
+    int ranks_a_host;   // -pg; 0: not given
 } Options;
 
 extern Options opt;
@@ -90,7 +82,9 @@ typedef enum {
     TEXT,          // value: const char *
     FLAG,          // value: int, set to 1; it takes no value on the command line
     INT,           // value: int
+    WIDE,          // value: int64_t
     REAL,          // value: double
+    CHOICE,        // value: an enum of the plugin, one of whose words is given
     NOTHING_HERE,  // accepted, without effect
     NOT_BUILT      // only the value `min` is accepted; without help text none is
 } OptionKind;
@@ -98,20 +92,32 @@ typedef enum {
 typedef struct {
     const char *name;
     OptionKind kind;
-    void *value;      // in opt
-    double min, max;  // of a number
+    void *value;         // in opt
+    const char *preset;  // the default; NULL: 0, or what the plugin has
     const char *help;
+    double min, max;      // of a number
+    const char *setting;  // what it decides: of zero_config, "trainer.lr", or several with blanks between
+    const char *const *choices;  // the texts that it can be; NULL: any
+    const zero_setting *plugin;  // if value is in opt.zero; the setting has what the row leaves out
+    int given;                   // the command line has it
 } Option;
 
-extern const Option option_table[];
+extern Option option_table[];
 extern const int num_options;
 
+// Returns the first option that decides a setting, of the plugin's or "trainer.lr", or NULL if none does.
+const Option *option_of_setting(const char *setting);
+// Writes the options for settings with blanks between them, as the plugin's errors name them: "-pr, -pn" for
+// "start.rank start.ranks". Settings without an option are left out.
+void options_of_settings(const char *settings, char *options, size_t size);
 // Returns the row of an option that exists.
 const Option *option_named(const char *name);
 // Returns 1 if the command line has it, with another value than "auto".
 int option_is_given(const Option *o);
 // Writes what it is set to in `options`, "" if nothing.
 void option_text(const Option *o, const Options *options, char *text, size_t size);
+// Returns 1 for INT, WIDE and REAL.
+int option_is_number(const Option *o);
 // Returns 1 if it can have this value.
 int option_can_be(const Option *o, const char *text);
 // Sets it to a value that it can have.

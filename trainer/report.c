@@ -172,7 +172,7 @@ static SentPerStep sent_per_step(const Report *r, const zero_traffic *t) {
         .reduce_scatter = (t->reduce_scatter[ZERO_FOR_STEP] - before->reduce_scatter[ZERO_FOR_STEP]) / n,
         .all_reduce = (t->other[ZERO_FOR_STEP] - before->other[ZERO_FOR_STEP]) / n,
     };
-    if (opt.stage > 0) return sent;
+    if (opt.zero.stage > 0) return sent;
     // Stage 0 makes its all-reduce of the other two.
     return (SentPerStep){ .all_reduce = sent.all_reduce + sent.all_gather + sent.reduce_scatter };
 }
@@ -227,7 +227,7 @@ static void write_traffic(FILE *f, const Summary *s) {
 
 static void write_summary(FILE *f, const Summary *s) {
     fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
-            run.step, run.ranks, opt.stage, dtype_name(s->model->dtype), run.layers->device);
+            run.step, run.ranks, opt.zero.stage, dtype_name(s->model->dtype), run.layers->device);
     write_numbers(f, s);
     fprintf(f, " \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu,", s->tokens_per_s,
             zero_memory_bytes(run.z, ZERO_STATES));

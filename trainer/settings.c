@@ -2,68 +2,39 @@
 #include <string.h>
 #include "die.h"
 #include "machine.h"
-#include "options.h"
 #include "run.h"
 
-static zero_tier tier_of(const char *name) {
-    if (!strcmp(name, "cpu")) return ZERO_HOST;
-    return strcmp(name, "nvme") ? ZERO_DEVICE : ZERO_NVME;
-}
-
 // Gradients go where the optimizer's states are, but no further than host memory unless they are asked to.
-static zero_tier tier_of_gradients(const zero_config *config) {
-    if (opt.offload_gradients) return tier_of(opt.offload_gradients);
-    return config->offload.optimizer && config->stage >= 2 ? ZERO_HOST : ZERO_DEVICE;
+static void set_tier_of_gradients(zero_config *config, const char *asked) {
+    if (asked)
+        zero_setting_set(zero_setting_named("offload.gradients"), config, asked);
+    else
+        config->offload.gradients = config->offload.optimizer && config->stage >= 2 ? ZERO_HOST : ZERO_DEVICE;
 }
 
-static void set_offload(zero_config *config) {
-    zero_offload_config *o = &config->offload;
-    o->params = tier_of(opt.offload_param);
-    o->optimizer = tier_of(opt.offload_optimizer);
-    o->gradients = tier_of_gradients(config);
-    o->optimizer_ratio = opt.offload_ratio;
-    o->params_in_host = (int64_t)opt.max_in_cpu;
-    o->sub_group_size = (int64_t)opt.sub_group_size;
-    o->delayed_update = opt.delayed_update;
-    o->nvme = opt.nvme;
-    o->nvme_verify = opt.nvme_verify;
-}
-
-zero_config settings_of_options(void) {
-    zero_config config = zero_defaults();
-    config.stage = opt.stage < 0 ? 3 : opt.stage;
-    config.inference = opt.prompts != NULL;
-    config.debug.naive = opt.naive;
+zero_config settings_of(const Options *o) {
+    zero_config config = o->zero;
+    config.inference = o->prompts != NULL;
     config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
-    config.numbers.no_master = !opt.master;
-    config.numbers.rounding_seed = (unsigned)opt.seed;
-    config.numbers.loss_scale = opt.loss_scale;
-    config.micro_batches = 0;
-    config.reduce_bucket_size = (int64_t)opt.bucket;
-    config.prefetch = opt.prefetch;
+    config.numbers.no_master = !o->master;
+    config.numbers.rounding_seed = (unsigned)o->seed;
     config.overlap = run.overlap;
-    config.async_save = opt.async_save;
-    config.comm.window_bytes = (int64_t)opt.window;
-    config.comm.shared_window = !opt.messages;
-    config.comm.nccl = !strcmp(opt.comm, "auto") ? -1 : !strcmp(opt.comm, "nccl");
-    config.comm.reduce_nccl = !strcmp(opt.reduce, "nccl");
-    config.comm.reduce_fp32 = !strcmp(opt.comm_type, "fp32");
+    config.async_save = o->async_save;
+    config.comm.shared_window = !o->messages;
+    config.comm.nccl = !strcmp(o->comm, "auto") ? -1 : !strcmp(o->comm, "nccl");
+    config.comm.reduce_nccl = !strcmp(o->reduce, "nccl");
+    config.comm.reduce_fp32 = !strcmp(o->comm_type, "fp32");
     config.start.method = start_method();
-    config.start.ranks = opt.processes;
-    config.start.rank = opt.process_rank;
-    config.start.server = opt.server;
-    config.start.file = opt.start_file;
-    config.comm.timeout_s = opt.comm_timeout;
-    config.debug.trace_events = opt.trace ? 1 << 16 : 0;
-    set_offload(&config);
+    config.debug.trace_events = o->trace ? 1 << 16 : 0;
+    set_tier_of_gradients(&config, o->offload_gradients);
     return config;
 }
 
 zero_config settings_with_options(const zero_config *config) {
     zero_config c = *config;
-    c.stage = opt.stage;
-    c.debug.naive = opt.naive;
-    set_offload(&c);
+    c.stage = opt.zero.stage;
+    c.debug.naive = opt.zero.debug.naive;
+    c.offload = settings_of(&opt).offload;
     return c;
 }
 
@@ -79,18 +50,9 @@ zero_config settings_at_stage(const zero_config *config, int stage) {
     return c;
 }
 
-zero_config default_settings(void) {
-    const Options now = opt;
-    opt = default_options;
-    zero_config config = settings_of_options();
-    config.micro_batches = 1;
-    opt = now;
-    return config;
-}
-
-// The options have taken over what they can of the file, so that here it adds only settings without an
-// option. The micro-batches, which follow from several options, must be the file's.
-static void add_zero_file(zero_config *config) {
+// The options have taken over the file. Now that the numbers and micro-batches are known, it is judged again;
+// the micro-batches, which follow from several options, must be the file's.
+static void check_zero_file(const zero_config *config) {
     static zero_deepspeed said;
     zero_config asked = *config;
     zero_check(zero_deepspeed_read(&asked, &said, opt.zero_config));
@@ -98,17 +60,15 @@ static void add_zero_file(zero_config *config) {
         die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make "
             "%d micro-batches a step",
             opt.zero_config, asked.micro_batches, config->micro_batches);
-    *config = asked;
 }
 
 static zero_config effective;
 
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
-    zero_config config = settings_of_options();
+    zero_config config = settings_of(&opt);
     config.numbers.dtype = (zero_dtype)dtype;  // both types have the same order
     config.micro_batches = micro_batches;
-    if (opt.zero_config) add_zero_file(&config);
-    opt.stage = config.stage;
+    if (opt.zero_config) check_zero_file(&config);
     effective = config;
     return config;
 }

@@ -4,14 +4,12 @@
 #include "../gpt2/layers.h"
 #include "../llmc_zero/zero.h"
 #include "../llmc_zero/zero_deepspeed.h"
+#include "options.h"
 
-// Returns what the options say. The dtype and the micro-batches, 0, are not known yet.
-zero_config settings_of_options(void);
-// Returns what zero_create is given: the options, and what else the file of --zero-config sets. Settles
-// opt.stage.
+// Returns what the options say. The dtype and the micro-batches are not known yet.
+zero_config settings_of(const Options *o);
+// Returns what zero_create is given. Ends the run if the file of --zero-config does not go with it.
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);
-// Returns what the command line without any option would say.
-zero_config default_settings(void);
 // Returns the same settings with the stage and the tiers that the options have now.
 zero_config settings_with_options(const zero_config *config);
 // Returns the same settings at another stage: what that stage does not shard stays on the device.

@@ -57,8 +57,8 @@ static void print_cuda(const GPT2 *model) {
 static void print_zero(const zero_job_info *job) {
     const char *overlap = strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off";
     if (run.overlap) overlap = "on";
-    print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.stage,
-           opt.naive ? " (naive path)" : "", job->comm, overlap, opt.prefetch);
+    print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.zero.stage,
+           opt.zero.debug.naive ? " (naive path)" : "", job->comm, overlap, opt.zero.prefetch);
 }
 
 static void print_hosts(const zero_job_info *job) {
@@ -94,7 +94,7 @@ static void print_traffic(void) {
     int64_t reductions = plan.traffic.reduce_scatter[ZERO_FOR_STEP];
     print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
            mib(plan.bucket_bytes), plan.slots);
-    if (!opt.naive)
+    if (!opt.zero.debug.naive)
         print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
                mib(gathers + reductions), mib(gathers), mib(reductions));
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32"))

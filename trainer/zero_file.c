@@ -5,7 +5,6 @@
 #include "die.h"
 #include "options.h"
 #include "run.h"
-#include "setting_names.h"
 #include "settings.h"
 
 static zero_deepspeed said;
@@ -58,26 +57,27 @@ static int takes_batch(const zero_deepspeed_key *k) {
     return !strcmp(k->setting, "trainer.rows_a_step") || !strcmp(k->setting, "micro_batches");
 }
 
-static int is_number(const Option *o) { return o->kind == INT || o->kind == REAL || o->kind == FLAG; }
-
 static void take_key(const zero_deepspeed_key *k, Refusals *list) {
     char now[ZERO_DEEPSPEED_VALUE], remark[ZERO_DEEPSPEED_VALUE + 80];
-    const char *name = option_of_setting(k->setting);
+    const Option *o = option_of_setting(k->setting);
+    const zero_setting *of_plugin = zero_setting_named(k->setting);
     if (takes_batch(k)) return;
-    if (!name) {
-        const int asked = strcmp(k->value, "0") != 0;
-        if (!strncmp(k->setting, "trainer.", 8) && asked) refuse(list, k, "this trainer does not do it", "");
+    if (!o) {
+        if (of_plugin)
+            zero_setting_set(of_plugin, &opt.zero, k->value);
+        else if (strcmp(k->value, "0"))
+            refuse(list, k, "this trainer does not do it", "");
         return;
     }
-    const Option *o = option_named(name);
     option_text(o, &opt, now, sizeof now);
-    const int same = is_number(o) ? strtod(now, NULL) == strtod(k->value, NULL) : !strcmp(now, k->value);
+    const int is_number = option_is_number(o) || o->kind == FLAG;
+    const int same = is_number ? strtod(now, NULL) == strtod(k->value, NULL) : !strcmp(now, k->value);
     if (same) return;
     if (option_is_given(o)) {
-        snprintf(remark, sizeof remark, "option %s says %s; leave one of them out", name, now);
+        snprintf(remark, sizeof remark, "option %s says %s; leave one of them out", o->name, now);
         refuse(list, k, remark, "");
     } else if (!option_can_be(o, k->value)) {
-        snprintf(remark, sizeof remark, "option %s, which it sets, takes %g to %g", name, o->min, o->max);
+        snprintf(remark, sizeof remark, "option %s, which it sets, takes %g to %g", o->name, o->min, o->max);
         refuse(list, k, remark, "");
     } else {
         option_set(o, k->value);
@@ -95,7 +95,8 @@ void take_zero_file(void) {
     static Refusals list;
     char options[64];
     if (!opt.zero_config) return;
-    zero_config config = settings_of_options();
+    zero_config config = settings_of(&opt);
+    config.micro_batches = 0;  // not known yet
     if (zero_deepspeed_read(&config, &said, opt.zero_config) && !said.n) zero_check(-1);
     is_read = 1;
     for (int i = 0; i < said.n; i++) {

@@ -10,6 +10,7 @@ static Options defaults;
 
 static void keep_defaults(void) {
     run.rank = 1;
+    parse_options(0, NULL);
     defaults = opt;
 }
 
@@ -39,7 +40,7 @@ static void parse(void *ctx) {
 static void check_ranges(void) {
     char now[200], before[200];
     for (const Option *o = option_table; o < option_table + num_options; o++) {
-        if (o->kind != INT && o->kind != REAL) continue;
+        if (!option_is_number(o)) continue;
         option_text(o, &opt, now, sizeof now);
         option_text(o, &defaults, before, sizeof before);
         if (strcmp(now, before)) FUZZ_MUST(option_can_be(o, now));
