@@ -13,14 +13,12 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../trainer/alike.h"
-#include "../trainer/checkpoint.h"
 #include "../trainer/die.h"
 #include "../trainer/options.h"
 
 static char folder[] = "/tmp/test_unlike.XXXXXX";
 static Options usual;
 static GPT2 model;
-static int resume_step = -1;
 
 static const char *path_of(const char *name) {
     static char paths[8][256];
@@ -49,7 +47,7 @@ static char *text_now(void) {
     DataLoader train, val;
     gpt2_check(dataloader_init(&train, opt.train_data, 2, 16, 257, 0, 1, 1, 42));
     gpt2_check(dataloader_init(&val, opt.val_data, 2, 16, 257, 0, 1, 0, 0));
-    char *text = must_be_same(&model, resume_step, &train, &val);
+    char *text = must_be_same(&model, -1, &train, &val);
     dataloader_free(&train);
     dataloader_free(&val);
     return text;
@@ -61,12 +59,10 @@ static const char *difference(void) {
     static char line[512];
     Options now = opt;
     GPT2 other = model;
-    int step_now = resume_step;
     char *b = text_now(), *p = b, *q;
     opt = usual;
     gpt2_config_from_descriptor(&model.config, usual.model);
     model.dtype = GPT2_F32;
-    resume_step = -1;
     char *a = q = text_now();
     for (; *p && *p == *q; p++) q++;
     int same = !*p && !*q;
@@ -76,14 +72,12 @@ static const char *difference(void) {
     free(b);
     opt = now;
     model = other;
-    resume_step = step_now;
     return line;
 }
 
 static int begin(void **state) {
     (void)state;
     opt = usual;
-    resume_step = -1;
     model.dtype = GPT2_F32;
     gpt2_check(gpt2_config_from_descriptor(&model.config, opt.model));
     assert_string_equal(difference(), "");
@@ -155,14 +149,6 @@ static void test_settled(void **state) {
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
     model.dtype = GPT2_F32;
-    write_shard("model_00000020.bin", TOKENS, -1);  // any file
-    write_shard("DONE_00000020", TOKENS, -1);
-    opt.output = folder;
-    opt.resume = 1;
-    resume_step = checkpoint_to_resume();
-    opt.resume = 0;
-    assert_int_equal(resume_step, 20);
-    assert_string_equal(difference(), "checkpoint to resume = step 20");
 }
 
 static void test_model(void **state) {
