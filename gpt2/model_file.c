@@ -8,21 +8,6 @@
 
 enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER = 256 * sizeof(int32_t) };
 
-int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx) {
-    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
-    gpt2_tensors(config, tensors);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        int layers = tensors[i].per_layer ? config->num_layers : 1;
-        for (int l = 0; l < layers; l++) {
-            for (int64_t at = 0; at < tensors[i].elems; at += GPT2_PIECE) {
-                int64_t rest = tensors[i].elems - at;
-                if (visit(ctx, i, l, at, rest < GPT2_PIECE ? rest : GPT2_PIECE)) return -1;
-            }
-        }
-    }
-    return 0;
-}
-
 // --------
 // reading
 

@@ -1,15 +1,22 @@
-// Models on disk, whatever their format.
+// What the formats of models on disk share.
 #include <stdlib.h>
-#include <sys/stat.h>
 #include "disk.h"
 #include "error.h"
-#include "hf.h"
 #include "model.h"
 
-int gpt2_stored_open(const char *path, GPT2Stored *stored) {
-    struct stat st;
-    if (!stat(path, &st) && S_ISDIR(st.st_mode)) return hf_open(path, stored);
-    return gpt2_file_open(path, stored);
+int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx) {
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    gpt2_tensors(config, tensors);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        int layers = tensors[i].per_layer ? config->num_layers : 1;
+        for (int l = 0; l < layers; l++) {
+            for (int64_t at = 0; at < tensors[i].elems; at += GPT2_PIECE) {
+                int64_t rest = tensors[i].elems - at;
+                if (visit(ctx, i, l, at, rest < GPT2_PIECE ? rest : GPT2_PIECE)) return -1;
+            }
+        }
+    }
+    return 0;
 }
 
 void gpt2_stored_close(GPT2Stored *stored) {
