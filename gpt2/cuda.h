@@ -19,6 +19,7 @@ int cuda_check(cudaError_t rc, const char *what);
 // Device memory for the layer that runs, of the size that its part of plan asked for. Layers run one after
 // the other, so all of them use the same memory.
 void *cuda_scratch(void);
+int cuda_use_scratch(void *memory);
 // The parts of plan: each says how much scratch it needs, and the largest counts.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);

@@ -2,19 +2,6 @@
 #include <limits.h>
 #include "cuda.h"
 
-static void *scratch;
-
-int cuda_check(cudaError_t rc, const char *what) {
-    if (rc == cudaSuccess) return 0;
-    cudaGetLastError();  // clears the error, so that the next call does not report it again
-    return gpt2_fail("CUDA: %s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
-}
-
-void *cuda_scratch(void) {
-    if (!scratch) gpt2_fail("layers: no scratch memory: plan says how much, use_scratch hands it over");
-    return scratch;
-}
-
 int layers_cuda_options(int tf32, int gelu, const char *attention) {
     if (tf32 < 0 || tf32 > 1 || gelu < -1 || gelu > 2)
         return gpt2_fail("layers: tf32 %d, gelu %d: must be 0 or 1, and -1, 0, 1 or 2", tf32, gelu);
@@ -25,7 +12,7 @@ int layers_cuda_options(int tf32, int gelu, const char *attention) {
 static void release_products(void) {
     matmul_cuda_free();
     ends_cuda_free();
-    scratch = NULL;
+    cuda_use_scratch(NULL);
 }
 
 static void release(void) {
@@ -55,9 +42,9 @@ static int try_products(size_t scratch_bytes) {
             bytes);
     }
     if (cuda_check(rc, "memory to try matrix products in")) return -1;
-    scratch = memory;
+    cuda_use_scratch(memory);
     int tried = trial_cuda((char *)memory + own);
-    scratch = NULL;
+    cuda_use_scratch(NULL);
     rc = cudaFree(memory);  // fails as well if a kernel failed, but then that is the error to report
     return tried ? -1 : cuda_check(rc, "cudaFree");
 }
@@ -111,11 +98,6 @@ static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, s
     return plan_scratch(wishes, 4, scratch_bytes);
 }
 
-static int use_scratch(void *memory) {
-    scratch = memory;
-    return 0;
-}
-
 static int has_dtype(gpt2_dtype dt) {
     int device, major, minor;
     if (cuda_check(cudaGetDevice(&device), "cudaGetDevice") ||
@@ -142,7 +124,7 @@ static const Layers layers = {
     .device = "cuda",
     .plan = plan,
     .plan_cached = plan_cached,
-    .use_scratch = use_scratch,
+    .use_scratch = cuda_use_scratch,
     .free = release,
     .device_bytes = device_bytes,
     .has_dtype = has_dtype,

@@ -8,18 +8,12 @@
 enum { ALIGNMENT = 16 };  // bytes of a pointer
 
 static struct {
-    int tf32, hopper;  // hopper: or newer
+    int hopper;  // hopper: or newer
     cublasLtHandle_t handle;
     size_t workspace_bytes;
     Kept **table;
     int used, size;
 } lt;
-
-void product_options(int tf32) { lt.tf32 = tf32; }
-
-const char *product_type(gpt2_dtype dt) {
-    return dt == GPT2_F32 ? lt.tf32 ? "tf32" : "fp32" : dt == GPT2_BF16 ? "bf16" : "fp16";
-}
 
 static cudaDataType type_of(gpt2_dtype dt) {
     return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -96,7 +90,7 @@ static int has_aux(int epilogue) {
 }
 
 static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
-    int round = p->in == GPT2_F32 && lt.tf32;
+    int round = product_rounds(p->in);
     cublasComputeType_t compute = round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t a = p->right_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->left_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     int64_t aux_ld = p->out_ld;

@@ -27,7 +27,12 @@ typedef struct {
     int add;
 } Operands;
 
-void product_options(int tf32);        // before plan, because kept products keep their precision
+// cublaslt_cuda.c: the precision. Comes before plan, because kept products keep theirs.
+void product_options(int tf32);
+int product_rounds(gpt2_dtype dt);  // 1: to TF32
+// "fp32", "tf32", "bf16", "fp16"
+const char *product_type(gpt2_dtype dt);
+
 int product_hopper(int *hopper);       // 1: the card is a Hopper or newer
 Kept *product_keep(const Product *p);  // finds or makes it; NULL with gpt2_fail's sentence
 Kept *product_at(int i);               // in the order in which they were made; NULL at the end
@@ -37,8 +42,6 @@ int product_run(Kept *kept, const Operands *x);
 // The same with this candidate only; settles nothing.
 int product_run_candidate(Kept *kept, int candidate, const Operands *x);
 int product_unsupported(const Product *p);  // -1, with the sentence
-// "fp32", "tf32" (where such products round to it), "bf16", "fp16"
-const char *product_type(gpt2_dtype dt);
 void product_free(void);
 
 // tune_cuda.c: what the tuning file says of a product. Returns 1 with *algorithm or *apart, 0 for nothing, -1
