@@ -273,7 +273,7 @@ typedef struct {
 } PairBuffers;
 
 static int pairs_fit(gpt2_dtype dt, const Shape *s) {
-    return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && layers_cpu.has_dtype(GPT2_BF16);
+    return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && cpu_has_dtype(GPT2_BF16);
 }
 
 // Places the buffers in memory, sets the distance of rows of scores, and returns their size in floats.

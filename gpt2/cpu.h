@@ -23,7 +23,10 @@ enum { PIECE = 1024 };  // elements widened at a time
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-// The threads of every parallel region and their scratch are fixed by plan.
+// rows_cpu.c: the threads of every parallel region and their scratch, fixed by plan. scratch_plan returns the
+// bytes of scratch that threads with so many floats each take.
+size_t scratch_plan(int threads, size_t floats);
+int cpu_use_scratch(void *memory);
 int layers_threads(void);
 float *thread_scratch(int thread);  // belongs to one thread
 void *shared_scratch(void);         // belongs to the layer that runs
@@ -50,6 +53,7 @@ int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const vo
                            const float *lse, int B, int T, int C, int NH);
 int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                          int n_spans, int C, int NH);
+int cpu_has_dtype(gpt2_dtype dt);
 int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
 int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
 

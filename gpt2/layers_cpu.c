@@ -1,29 +1,14 @@
-// The CPU's table of layers, its scratch, and the layers that work row by row: encoder, layernorm, gelu,
-// softmax with cross-entropy.
+// The CPU's table of layers, their plan, and the layers that no other file needs: encoder, layernorm, softmax
+// with cross-entropy.
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 #include "cpu.h"
 #include "error.h"
 
-// --------
-// scratch: one piece for each thread, then one for the layer that runs
-
-static struct {
-    int threads;
-    size_t thread_floats;
-    char *memory;
-} scratch;
-
-int layers_threads(void) { return scratch.threads; }
-
-float *thread_scratch(int thread) { return (float *)scratch.memory + (size_t)thread * scratch.thread_floats; }
-
-void *shared_scratch(void) { return thread_scratch(scratch.threads); }
-
 static void free_layers(void) {
     matmul_free();
-    memset(&scratch, 0, sizeof scratch);
+    scratch_plan(0, 0);
 }
 
 static int check_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk) {
@@ -38,11 +23,9 @@ static int check_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int ch
 
 // Bytes of the threads' scratch.
 static size_t plan_threads(int T, int C, int NH, int Vp) {
-    scratch.threads = omp_get_max_threads();
     size_t rows = 6 * (size_t)C;  // layernorm's backward: dw, db, w, dout, inp, dinp
     size_t floats = MAX(MAX(rows, (size_t)Vp), attention_scratch_floats(T, C, NH));
-    scratch.thread_floats = (floats + 15) / 16 * 16;
-    return (size_t)scratch.threads * scratch.thread_floats * sizeof(float);
+    return scratch_plan(omp_get_max_threads(), floats);
 }
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
@@ -71,20 +54,6 @@ static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH
     return 0;
 }
 
-static int use_scratch(void *memory) {
-    scratch.memory = memory;
-    return 0;
-}
-
-static int has_dtype(gpt2_dtype dt) {
-#if defined(__x86_64__)
-    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // processors with AMX have it too
-#endif
-    return dt == GPT2_F32;
-}
-
-uint16_t f32_to_bf16(float x) { return narrow(x); }
-
 // --------
 // memory
 
@@ -108,17 +77,7 @@ static int sum_floats(double *total, const float *x, int n, int add) {
 }
 
 // --------
-// sums of rows
-
-VECTOR void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n) {
-    float buf[PIECE];
-    for (size_t i = 0; i < n; i += PIECE) {
-        size_t m = MIN(n - i, (size_t)PIECE);
-        const float *row = view(dt, x, at + i, m, buf);
-#pragma omp simd
-        for (size_t j = 0; j < m; j++) acc[i + j] += row[j];
-    }
-}
+// encoder: out (B, T, C) = wte[token] + wpe[position]
 
 VECTOR static void add(gpt2_dtype dt, void *out, size_t at, const void *a, size_t a_at, const void *b,
                        size_t b_at, size_t n) {
@@ -133,21 +92,6 @@ VECTOR static void add(gpt2_dtype dt, void *out, size_t at, const void *a, size_
         commit(dt, out, at + i, m, sum);
     }
 }
-
-VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t n) {
-    float buf[PIECE];
-    for (size_t i = 0; i < n; i += PIECE) {
-        size_t m = MIN(n - i, (size_t)PIECE);
-        const float *row = view(dt, x, at + i, m, buf);
-        float *sum = target(dt, x, at + i, buf);
-#pragma omp simd
-        for (size_t j = 0; j < m; j++) sum[j] = row[j] + acc[i + j];
-        commit(dt, x, at + i, m, sum);
-    }
-}
-
-// --------
-// encoder: out (B, T, C) = wte[token] + wpe[position]
 
 static int encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
                            int T, int C) {
@@ -309,53 +253,6 @@ static int bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) 
 }
 
 // --------
-// gelu: x/2 (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
-
-#define GELU_SCALE 0.7978845608f
-#define GELU_CUBE 0.044715f
-
-VECTOR static void gelu_forward_piece(gpt2_dtype dt, void *out, const void *inp, size_t at, size_t n) {
-    float buf[PIECE];
-    const float *x = view(dt, inp, at, n, buf);
-    float *y = target(dt, out, at, buf);
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        y[i] = x[i] / (1.0f + exp_f32(-2.0f * GELU_SCALE * x[i] * (1.0f + GELU_CUBE * x[i] * x[i])));
-    commit(dt, out, at, n, y);
-}
-
-int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
-#pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (size_t i = 0; i < n; i += PIECE) gelu_forward_piece(dt, out, inp, i, MIN(n - i, (size_t)PIECE));
-    return 0;
-}
-
-VECTOR static void gelu_backward_piece(gpt2_dtype dt, void *dinp, const void *inp, const void *dout,
-                                       size_t at, size_t n) {
-    float x_buf[PIECE], buf[PIECE];
-    const float *x = view(dt, inp, at, n, x_buf);
-    const float *dy = view(dt, dout, at, n, buf);
-    float *dx = target(dt, dinp, at, buf);
-#pragma omp simd
-    for (size_t i = 0; i < n; i++) {
-        // Beyond +-10 the slope is 0 or 1, and squares could overflow.
-        float v = x[i] < -10.0f ? -10.0f : x[i];
-        v = v > 10.0f ? 10.0f : v;
-        float s = 1.0f / (1.0f + exp_f32(-2.0f * GELU_SCALE * v * (1.0f + GELU_CUBE * v * v)));
-        float slope = s + v * s * (1.0f - s) * (2.0f * GELU_SCALE) * (1.0f + 3.0f * GELU_CUBE * v * v);
-        dx[i] = dy[i] * slope;
-    }
-    commit(dt, dinp, at, n, dx);
-}
-
-int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
-#pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (size_t i = 0; i < n; i += PIECE)
-        gelu_backward_piece(dt, dinp, inp, dout, i, MIN(n - i, (size_t)PIECE));
-    return 0;
-}
-
-// --------
 // softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
 
 // The largest of a row's V logits, from x[at..). It skips a NaN, which then shows in the sum.
@@ -426,9 +323,9 @@ const Layers layers_cpu = {
     .device = "cpu",
     .plan = plan,
     .plan_cached = plan_cached,
-    .use_scratch = use_scratch,
+    .use_scratch = cpu_use_scratch,
     .free = free_layers,
-    .has_dtype = has_dtype,
+    .has_dtype = cpu_has_dtype,
     .peak_flops = cpu_peak_flops,
     .download = download,
     .clear = clear,
