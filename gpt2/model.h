@@ -124,6 +124,10 @@ typedef struct {
 // checked without the values is. Returns 0, or -1 with nothing open.
 int gpt2_stored_open(const char *path, GPT2Stored *stored);
 void gpt2_stored_close(GPT2Stored *stored);
+// 1: the name of a model file or of a folder of Hugging Face's; 0: of anything else, such as a descriptor.
+int gpt2_is_stored(const char *name);
+// Takes the sizes from a descriptor, or of a stored model from `path`, by which to open it. Returns 0 or -1.
+int gpt2_config_named(const char *name, const char *path, GPT2Config *config);
 // Gives the sink all values, in llm.c's order.
 int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx);
 // Reads n values of a dtype from offset `at` of a file, as fp32.

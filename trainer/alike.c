@@ -63,7 +63,7 @@ static void describe_model_source(FILE *f, int resume_step) {
         return;
     }
     fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not looked for");
-    if (model_is_stored())
+    if (gpt2_is_stored(opt.model))
         describe_stored(f);
     else
         fprintf(f, "-e = %s\n", opt.model);

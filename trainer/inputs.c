@@ -5,20 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/error.h"
-#include "../gpt2/hf.h"
 #include "checkpoint.h"
 #include "die.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"
 #include "zero_file.h"
-
-int model_is_stored(void) {
-    GPT2Config config;
-    const char *dot = strrchr(opt.model, '.');
-    if (dot && !strcmp(dot, ".bin")) return 1;
-    return gpt2_config_from_descriptor(&config, opt.model) && hf_is_folder(opt.model);
-}
 
 static char opened[40];  // "": opt.model
 
@@ -27,7 +19,7 @@ static void find_model(void) {
     GPT2Config config;
     struct stat st;
     int fd;
-    if (model_is_stored() || !gpt2_config_from_descriptor(&config, opt.model)) return;
+    if (gpt2_is_stored(opt.model) || !gpt2_config_from_descriptor(&config, opt.model)) return;
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
     const char *path = checkpoint_model_in(opt.model, &fd);
     if (!path)
@@ -39,15 +31,6 @@ static void find_model(void) {
 }
 
 const char *model_path(void) { return *opened ? opened : opt.model; }
-
-int model_config(GPT2Config *config) {
-    GPT2Stored stored;
-    if (!model_is_stored()) return gpt2_config_from_descriptor(config, opt.model);
-    if (gpt2_stored_open(model_path(), &stored)) return -1;
-    *config = stored.config;
-    gpt2_stored_close(&stored);
-    return 0;
-}
 
 static void check_rows(const GPT2Config *c) {
     const int C = c->channels, Vp = c->padded_vocab_size, wanted = LAYERS_CUDA_ROWS;
@@ -64,13 +47,13 @@ static void check_rows(const GPT2Config *c) {
 
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
-    if (resume_step < 0 && model_is_stored() && !opt.plan && !opt.print_config)
+    if (resume_step < 0 && gpt2_is_stored(opt.model) && !opt.plan && !opt.print_config)
         gpt2_check(checkpoint_check_model(opt.model) < 0);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
         checkpoint_config(&model->config);
     else
-        gpt2_check(model_config(&model->config));
+        gpt2_check(gpt2_config_named(opt.model, model_path(), &model->config));
     if (on_cuda()) check_rows(&model->config);
     gpt2_tensors(&model->config, model->tensors);
     model->B = opt.B;
@@ -101,7 +84,7 @@ static void load_stored(const GPT2 *model) {
 }
 
 void load_values(const GPT2 *model) {
-    if (model_is_stored())
+    if (gpt2_is_stored(opt.model))
         load_stored(model);
     else
         gpt2_check(gpt2_init(&model->config, receive_values, NULL));

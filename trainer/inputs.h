@@ -5,14 +5,9 @@
 #include "../gpt2/tokenizer.h"
 #include "activations.h"
 
-// 1: -e names a model file or a folder of Hugging Face's; 0: it is a descriptor.
-int model_is_stored(void);
 // Returns the path to open the model file by that -e names. One that was found in the folder of a run stays
 // open for that, since the run may remove it.
 const char *model_path(void);
-// Takes the sizes from what -e names, a descriptor or a stored model. Returns 0, or -1 with
-// gpt2_last_error().
-int model_config(GPT2Config *config);
 
 // Fills config, tensors, dtype, B, T and the -r of a model, from the checkpoint of this step if it is not -1,
 // else as -e says.

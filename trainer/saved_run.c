@@ -235,7 +235,7 @@ static void refuse(const char *fmt, ...) {
 static void compare_model(const json_t *root, const char *where) {
     GPT2Config asked, saved;
     // The file that the run has begun with is not needed any more, so it may be gone.
-    if (!option_is_given(option_named("-e")) || model_config(&asked)) return;
+    if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, opt.model, &asked)) return;
     gpt2_check(get_config(root, &saved));
     if (asked.num_layers == saved.num_layers && asked.num_heads == saved.num_heads &&
         asked.channels == saved.channels && asked.vocab_size == saved.vocab_size &&
