@@ -61,9 +61,9 @@
 #include "trainer/options.h"
 // defines: print_plan
 #include "trainer/plan.h"
-// defines: Report, StepResult, report_*, try_outputs, write_trace, now
+// defines: Report, StepResult, report_*, try_outputs, write_trace
 #include "trainer/report.h"
-// defines: run (the plugin, ranks, step), print0
+// defines: run (the plugin, ranks, step), print0, now
 #include "trainer/run.h"
 // defines: plugin_settings
 #include "trainer/settings.h"

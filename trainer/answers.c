@@ -10,7 +10,6 @@
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
-#include "report.h"
 #include "run.h"
 
 // --------

@@ -16,7 +16,6 @@
 #include "logs.h"
 #include "model_file.h"
 #include "options.h"
-#include "report.h"
 #include "run.h"
 #include "signals.h"
 

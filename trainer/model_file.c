@@ -12,7 +12,6 @@
 #include "die.h"
 #include "folder.h"
 #include "options.h"
-#include "report.h"
 #include "run.h"
 
 // --------

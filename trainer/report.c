@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "../gpt2/bar.h"
 #include "checkpoint.h"
 #include "command.h"
@@ -17,12 +16,6 @@
 #include "options.h"
 #include "run.h"
 #include "signals.h"
-
-double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 // --------
 // the bar in place of a line a step

@@ -27,8 +27,6 @@ typedef struct {
     zero_file_info files_at_start;
 } Report;
 
-double now(void);  // seconds, on a clock that only runs forwards
-
 // (collective) Begins the report. Rank 0 decides between bar and lines; for a bar all ranks measure their
 // peak.
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step);

@@ -2,9 +2,16 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 #include "../gpt2/bar.h"
 
 Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1, .saving = -1 };
+
+double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
 
 void print0(const char *fmt, ...) {
     if (run.rank != 0) return;

@@ -29,6 +29,8 @@ extern Run run;
 static inline int on_cuda(void) { return run.layers != &layers_cpu; }
 static inline double mib(double bytes) { return bytes / (1 << 20); }
 
+double now(void);  // seconds, on a clock that only runs forwards
+
 // Prints on rank 0 only, above the bar if there is one. What cannot be written is an error at the end of the
 // run, see check_output in signals.h.
 void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include "die.h"
 #include "folder.h"
-#include "report.h"
 #include "run.h"
 
 // OUTPUT_GONE asks for a stop too. WRITES: no signal, but a checkpoint that is being written.
