@@ -1,7 +1,6 @@
 #include "file_folder.h"
 #include "../error.h"
 #include "file.h"
-#include "file_fault.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>

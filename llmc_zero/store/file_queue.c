@@ -1,7 +1,6 @@
 #define XXH_INLINE_ALL
 #include "file_queue.h"
 #include "../clock.h"
-#include "file_fault.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 #define LLMC_ZERO_STORE_FILE_QUEUE_H
 #include <pthread.h>
 #include "file.h"
-#include "file_fault.h"
 #include "file_folder.h"
 
 // A part of a transfer, within one block of one folder.
