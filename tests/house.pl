@@ -7,7 +7,7 @@
 #     PLACES  a file with the places that may print or end the process: "file symbol reason"
 #     OWNERS  a file with the members of struct zero that only one file may touch: "member file"
 #     ROOT    the tree that holds llmc_zero/, gpt2/ and trainer/
-#     BUILD   folders with the objects of llmc_zero/ and gpt2/
+#     BUILD   folders with the objects of llmc_zero/, gpt2/ and trainer/
 use strict;
 use warnings;
 
@@ -172,7 +172,7 @@ for my $file (grep { m{^llmc_zero/} } @sources) {
 @sources = grep { $text{$_} } @sources;
 @includes = grep { $text{ $_->[0] } } @includes;
 
-# ---- arrows: $arrow{from}{to} = [where, what is used], for files of llmc_zero/, by include and by symbol
+# ---- arrows: $arrow{from}{to} = [where, what is used], by symbol, and for files of llmc_zero/ by include
 
 my (%by_include, %by_symbol, %by_either);
 
@@ -201,7 +201,7 @@ sub symbols_of {
         my ($object, $kind, $symbol) = /^([^:]+):[0-9a-f ]* ([A-Za-z]) (\S+)/ or next;
         my $source = $source_of->{$object};
         push @{ $needs{$source} }, $symbol if $kind =~ /[Uvw]/;
-        $defines{$symbol} = $source if $kind =~ /[ABCDRST]/;
+        $defines{$symbol} = $source if $kind =~ /[ABCDRSTi]/;
     }
     return (\%defines, \%needs);
 }
@@ -220,18 +220,21 @@ my %reported;
 
 for my $build (@builds) {
     my %source_of;
-    for my $source (grep { m{^(llmc_zero|gpt2)/.*\.(c|cu|cpp)$} } @sources) {
+    for my $source (grep { m{^(llmc_zero|gpt2|trainer)/.*\.(c|cu|cpp)$} } @sources) {
         (my $object = "$build/$source") =~ s{\.\w+$}{.o};
         if (-e $object) { $source_of{$object} = $source }
         # the check would pass unseen
-        elsif ($source =~ m{^llmc_zero/.*\.c$}) { violation($source, "has no object in $build/.") }
+        elsif ($source =~ m{^(?!gpt2/.*_cuda).*\.c$}) { violation($source, "has no object in $build/.") }
     }
     my ($defines, $needs) = symbols_of(\%source_of);
     for my $source (sort keys %$needs) {
         for my $symbol (@{ $needs->{$source} }) {
-            next if $reported{"$source $symbol"}++;
             my $target = $defines->{$symbol};
             my $where = place_of($source, $symbol);
+            if (defined $target && $target ne $source && $source !~ m{^llmc_zero/}) {
+                push @{ $by_symbol{$source}{$target} }, [$where, $symbol];
+            }
+            next if $source =~ m{^trainer/} || $reported{"$source $symbol"}++;
             if ($source =~ m{^gpt2/}) {
                 my $foreign = $symbol =~ /^(MPI_|ompi_|nccl[A-Z]|zero_)/ || ($target // '') =~ m{^llmc_zero/};
                 next if !$foreign;

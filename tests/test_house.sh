@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # The directions of dependence by include and by symbol, zero.h on its own, the format, and what make help
 # lists. tests/house.pl checks the dependence. The second half of this file shows it trees that break a rule.
-# Usage: tests/test_house.sh BUILD      (reads the objects of BUILD/llmc_zero and BUILD/stand-in/llmc_zero)
+# Usage: tests/test_house.sh BUILD      (reads the objects of BUILD and BUILD/stand-in)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 . tests/cases.sh
 
 # The layers of llmc_zero/, the uppermost first. A file uses files of its own layer and of those below, and no
-# two files need each other. "x" stands for x.c and x.h, "x/" for a room, "x.h" for that header alone.
+# two files need each other; nor in gpt2/ or trainer/. "x" stands for x.c and x.h, "x/" for a room, "x.h" for
+# that header alone.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same compat/
 updates:  params grads norm step update pass naive checkpoint/ values figures
@@ -103,7 +104,7 @@ int options_read(void) { return 0; }'
 }
 compile() {         # what is newer than its object
     local source
-    for source in "$tree"/llmc_zero/*.c "$tree"/llmc_zero/*/*.c "$tree"/gpt2/*.c; do
+    for source in "$tree"/llmc_zero/*.c "$tree"/llmc_zero/*/*.c "$tree"/{gpt2,trainer}/*.c; do
         source=${source#"$tree/"}
         [ "$tree/$source" -nt "$tree/build/${source%.c}.o" ] || continue
         mkdir -p "$tree/build/$(dirname "$source")"
@@ -169,6 +170,21 @@ add llmc_zero/params.c 'int grads_open(void);' 'int params_more(void) { return g
 compile
 uses='.*grads.c uses params_open of .*params.c at .*grads.c:1; '
 finds 'of two files' "^llmc_zero/grads.c: files need each other: $uses"
+good_tree
+add trainer/options.c 'int run_open(void);' 'int options_more(void) { return run_open(); }'
+plant trainer/run.c <<<'int options_more(void);
+int run_open(void) { return options_more(); }'
+add gpt2/model.c 'int layers(void);' 'int model_more(void) { return layers(); }'
+plant gpt2/layers.c <<<'int matmul(void);
+int layers(void) { return matmul(); }'
+plant gpt2/matmul.c <<<'int model_more(void);
+static int chosen(void) { return model_more(); }
+static void *choose(void) { return chosen; }
+int matmul(void) __attribute__((ifunc("choose")));'  # a VECTOR function of the CPU layers is one
+compile
+uses='.*run_open of trainer/run.c at .*options_more of trainer/options.c'
+finds 'of two files of trainer/' "^trainer/options.c: files need each other: $uses"
+finds 'of three files of gpt2/' '^gpt2/layers.c: files need each other: .* matmul .* model_more .* layers of'
 good_tree
 plant llmc_zero/grads.h <<<'#include "params.h"'
 add llmc_zero/params.h '#include "grads.h"'
