@@ -4,8 +4,15 @@
 #ifndef GPT2_CUBLASLT_CUDA_H
 #define GPT2_CUBLASLT_CUDA_H
 #include <cublasLt.h>
+#include "layers.h"
 
 int cublaslt_load(void);  // 0, or -1 with the sentence; 0 at once when it is loaded
+
+// The precision of products. Comes before plan, because kept products keep theirs.
+void product_options(int tf32);
+int product_rounds(gpt2_dtype dt);  // 1: to TF32
+// "fp32", "tf32", "bf16", "fp16"
+const char *product_type(gpt2_dtype dt);
 
 #ifndef CUDA_STAND_IN  // the tests link one of their own
 // clang-format off

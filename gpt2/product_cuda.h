@@ -27,12 +27,6 @@ typedef struct {
     int add;
 } Operands;
 
-// cublaslt_cuda.c: the precision. Comes before plan, because kept products keep theirs.
-void product_options(int tf32);
-int product_rounds(gpt2_dtype dt);  // 1: to TF32
-// "fp32", "tf32", "bf16", "fp16"
-const char *product_type(gpt2_dtype dt);
-
 int product_hopper(int *hopper);       // 1: the card is a Hopper or newer
 Kept *product_keep(const Product *p);  // finds or makes it; NULL with gpt2_fail's sentence
 Kept *product_at(int i);               // in the order in which they were made; NULL at the end
