@@ -1,9 +1,9 @@
-// Time: what waits, deadlines and the trace are measured in.
+// The clock for waits, deadlines and the trace.
 #ifndef LLMC_ZERO_CLOCK_H
 #define LLMC_ZERO_CLOCK_H
 #include <time.h>
 
-// Seconds of a clock that is never set.
+// Seconds of a monotonic clock.
 static inline double clock_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -8,18 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The plan, first as the settings ask for it, then as the ranks are really connected: a window may not be
-// possible, NCCL may not be there.
+// Plans twice: as the settings ask, then for the way the ranks really connected, since shared memory or NCCL
+// may be unavailable.
 static int make_plan(zero *z, comm_way way) {
     plan_rank of = { z->net.rank, z->net.ranks_on_node, way };
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
-// In the plan's order.
 static int create_states(zero *z) {
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
-    // where every use is collective
+    // only stage 3 has collectives at each use
     ZERO_TRY(schedule_create(&z->schedule, z->layout.n_units, z->config.stage == 3));
     ZERO_TRY(pass_create(z));
     ZERO_TRY(states_open(z));
@@ -29,9 +28,9 @@ static int create_states(zero *z) {
     return step_create(z);
 }
 
-// Collectives that only queue their work need no thread, unless they come after tasks of the host's: those
-// that copy states to and from the host, and the processor's AdamW. The empty task starts the thread for
-// collectives now, so that all ranks fail where one gets none.
+// Collectives that only queue their work need no thread unless they depend on CPU tasks: copies of states to
+// and from host memory, and AdamW on the CPU. The empty task starts the collectives' thread now, so that all
+// ranks fail if one cannot create it.
 static int open_lanes(zero *z) {
     const int crosses = state_goes_across(&z->config);
     unsigned threads = 0;
@@ -43,7 +42,7 @@ static int open_lanes(zero *z) {
     return end_collectives(z);
 }
 
-// Runs each of a step's collectives once, on what is still zeros. What it sends is not reported.
+// Runs each of a step's collectives once, on zeros. The bytes it sends are not reported.
 static int rehearse(void *ctx) {
     zero *z = ctx;
     int64_t not_reported = 0;
@@ -54,8 +53,8 @@ static int rehearse(void *ctx) {
     return 0;
 }
 
-// Pages are given out when they are first touched, and a process that then finds none is killed without a
-// word. So what is planned is compared with what there is before anything is allocated.
+// Linux commits pages when they are first touched, and then kills a process that finds none, without a
+// message. So the plan is compared with the available memory before anything is allocated.
 static int check_room(const zero *z) {
     host_room room;
     zero_plan_info info;
@@ -95,7 +94,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(agree(z, create_states(z)));
     ZERO_TRY(comm_prepare(&z->comm, &z->memory, rehearse, z));
     trace_complete(&z->trace);
-    z->trace.used = 0;  // the rehearsal is no part of the run
+    z->trace.used = 0;  // the rehearsal is not part of the trace
     return 0;
 }
 

@@ -9,7 +9,7 @@ static _Thread_local zero_failure last = { .rank = -1, .unit = -1, .lower = -1 }
 const char *zero_last_error(void) { return last.sentence; }
 const zero_failure *zero_last_failure(void) { return &last; }
 
-// The arguments may point into `last`, so the new failure is put together beside it.
+// The arguments may point into `last`, so the new failure is formatted in a separate struct.
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...) {
     zero_failure f = { .code = code, .rank = rank, .unit = -1, .lower = -1 };
     va_list args;
@@ -86,8 +86,8 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
     return list;
 }
 
-// Characters that are not seen themselves but change how the rest is shown: they turn the direction of the
-// writing, break lines, join and hide. Besides, numbers that stand for no character.
+// Invisible characters that change how other text is shown: they change the writing direction, break lines,
+// join or hide characters. Also code points that are not characters.
 static int is_hidden(uint32_t c) {
     static const struct {
         uint32_t first, last;
@@ -102,8 +102,8 @@ static int is_hidden(uint32_t c) {
     return 0;
 }
 
-// Returns the bytes of the UTF-8 character at `text`; 0: it is none, is hidden, or is below U+00C0, where
-// other codes for terminals are. What is written longer than it need be is none.
+// Returns the length in bytes of the UTF-8 character at `text`. 0: invalid or overlong, hidden, or below
+// U+00C0, where terminal control codes are.
 static size_t utf8_length(const unsigned char *text) {
     size_t n = *text < 0xc3 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
     uint32_t c = *text & (0xffu >> (n + 1));

@@ -1,42 +1,42 @@
-// The library's one way to fail: keep the failure's fields for the calling thread, and return its code. The
-// sentence that zero_last_error() gives is put together here.
+// The library's only way to fail: stores the failure for the calling thread and returns its code. The
+// sentence of zero_last_error() is formatted here.
 #ifndef LLMC_ZERO_ERROR_H
 #define LLMC_ZERO_ERROR_H
 #include "zero.h"
 #include <stddef.h>
 
-// Each returns `code`, so that `return zero_fail(ZERO_ERR_..., ...)` reads well. What is formatted may come
-// from the last failure. Of a rank the sentence is "rank R (host H)" and then fmt; host NULL: "rank R". Of a
-// setting it is the name, as in zero_config, and then fmt. Several settings: "start.rank start.ranks" goes
-// into the field, and only the first into the sentence.
+// Each returns `code`, so that `return zero_fail(ZERO_ERR_..., ...)` reads well. The arguments may come from
+// the last failure. The sentence is fmt, after "rank R (host H)" if a rank is given ("rank R" if host is
+// NULL), or after the setting's name as in zero_config. With several settings ("start.rank start.ranks") the
+// field has all of them and the sentence only the first.
 #define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
 #define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
 #define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)
 #define zero_refuse(setting, ...) zero_fail_setting(ZERO_ERR_ARGUMENT, setting, __VA_ARGS__)
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-int zero_fail_again(const zero_failure *f);  // a failure of another rank, of another thread, or of earlier
+int zero_fail_again(const zero_failure *f);  // a failure of another rank or thread, or an earlier one
 
-// What is known of the last failure besides; each returns its code.
+// More details of the last failure; each returns its code.
 int zero_failed_at_unit(int unit);
-int zero_failed_by_setting(const char *setting);  // of zero_config; the sentence stays as it is
+int zero_failed_by_setting(const char *setting);  // of zero_config; the sentence does not change
 int zero_failed_advice(const char *fmt, ...)
-    __attribute__((format(printf, 1, 2)));       // adds "; " and what to do
-int zero_failed_on(int rank, const char *host);  // puts "rank R (host H): " before a sentence without a rank
-int zero_failed_after(int lower);                // so many lower ranks have failed with the same sentence
+    __attribute__((format(printf, 1, 2)));       // adds "; " and the remedy
+int zero_failed_on(int rank, const char *host);  // adds "rank R (host H): " before the sentence
+int zero_failed_after(int lower);                // how many lower ranks failed with the same sentence
 
-// Returns "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more", of those that are chosen. The name
+// Returns "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more", listing the chosen ranks. The name
 // of rank r's host is at hosts + r * stride; "" where it is not known.
 enum { ZERO_LIST = 320 };
 const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
                             size_t stride);
 
-// Ends a text that came from elsewhere, and replaces what could do anything to a terminal: only printable
-// ASCII and valid UTF-8 from U+00C0 on remain, without characters that turn the direction of the writing or
-// are not seen. A newline or a tab becomes a space, each other byte '?'.
+// Makes untrusted text safe for a terminal: keeps printable ASCII and valid UTF-8 from U+00C0 on, except
+// characters that are invisible or change the writing direction. A newline or tab becomes a space, every
+// other byte '?'. The text is cut to fit.
 void zero_plain(char *text, size_t bytes);
 
-// Relays a failure.
+// Returns from the caller if the call fails.
 #define ZERO_TRY(call)               \
     do {                             \
         int try_rc_ = (call);        \

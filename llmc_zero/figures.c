@@ -1,4 +1,4 @@
-// What a trainer reports of its plugin: memory, traffic, what was settled at creation, and the trace.
+// What a trainer can report about the plugin: memory, traffic, decisions made at creation, and the trace.
 #include "internal.h"
 
 void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {
@@ -47,7 +47,7 @@ void zero_get_job(const zero *z, zero_job_info *job) {
 void zero_get_files(zero *z, zero_file_info *f) {
     *f = (zero_file_info){ .how = NULL };
     if (!states_are_away(z)) return;
-    // A failure is reported by the next call that uses the states.
+    // A failure is reported by the next call that uses the states
     grads_wait(z);
     update_wait(z);
     states_count(z, f);
@@ -57,7 +57,7 @@ void zero_get_plan(const zero *z, zero_plan_info *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
 }
 
-// The device may not have done what the last events are about.
+// The device may not have finished the work of the last events.
 int zero_trace_event(const zero *z, int i, zero_event *e) {
     trace_complete((trace *)&z->trace);
     int n = z->trace.used < z->trace.capacity ? z->trace.used : z->trace.capacity;

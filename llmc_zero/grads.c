@@ -1,15 +1,15 @@
 // Gradients: opened at a unit's first pre_backward, final at its last post_backward. When all units of a
-// bucket are final the bucket's reduction starts, while backward goes on with the other buffer. Where the
-// reduced gradients end: stage 0 everywhere, stage 1 in this rank's part of the whole buffer, stages 2 and 3
-// in the shard, added to those of earlier micro-batches.
+// bucket are final, its reduction starts, while backward fills the other buffer. The reduced gradients end
+// up: at stage 0 on every rank, at stage 1 in this rank's part of the whole buffer, at stages 2 and 3 in the
+// shard, added to the sum of earlier micro-batches.
 #include "grads.h"
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
 
-// -------- the reduction of a bucket: one task, at stage 0 two
+// -------- the reduction of a bucket: one task, two at stage 0
 
-// Stages 2 and 3 put the sum into this rank's shard, or add it to that. Stages 0 and 1 reduce in place.
+// Stages 2 and 3 put the sum into this rank's shard, or add it to the shard. Stages 0 and 1 reduce in place.
 static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, state_part *parts) {
     state *grads = states_get(z, ZERO_GRADIENT);
     state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
@@ -25,14 +25,15 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
     return 0;
 }
 
-// Into the wire buffer, as fp32. One buffer does, since reductions follow one another on their stream.
+// Widens to fp32 in the wire buffer. One buffer is enough, since reductions run one after another on their
+// stream.
 static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     device *d = &z->device;
     float *at = (float *)z->grads.wire;
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.group.ranks;
-        // 1: the first summand, which replaces what is there
+        // 1: overwrites
         ZERO_TRY(d->f->accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, 1));
         wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
         at += elems;
@@ -40,7 +41,7 @@ static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     return 0;
 }
 
-// The gradients of a bucket are used up, unless they were reduced in place.
+// After the reduction a bucket's gradients are no longer needed, unless they were reduced in place.
 static int poison_reduced(zero *z, const struct grads_bucket *b) {
     device *d = &z->device;
     size_t size = dtype_bytes(plan_reduced_type(&z->config)), wide = 0;
@@ -82,7 +83,7 @@ static void trace_beginning(zero *z, struct grads_bucket *b, device_stream strea
     for (int i = 0; i < b->n_pieces; i++) b->spans[i] = trace_begin(&z->trace, stream);
 }
 
-// The bytes are those that this rank sends. Stage 0 sends what was reduced to everyone.
+// The bytes are those that this rank sends. Stage 0 sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
     int64_t size = dtype_bytes(plan_wire_type(&z->config));
     zero_event e = { .kind = ZERO_EV_REDUCE, .thread = traced_lane(z, k->lane) };
@@ -109,7 +110,7 @@ static int run_reduce(void *ctx, task *k) {
     return rc;
 }
 
-// Stage 0: everyone gets all of what was reduced.
+// Stage 0: every rank gets all sums.
 static int run_gather_sums(void *ctx, task *k) {
     zero *z = ctx;
     struct grads_bucket *b = &z->grads.buckets[k->index];
@@ -124,7 +125,7 @@ static int run_gather_sums(void *ctx, task *k) {
     return rc;
 }
 
-// The task that reads these sums of the last step; of several the one that their lane runs last.
+// The task that reads these sums of the last step; of several, the last one in their lane.
 static const task *last_reader(const zero *z, const struct grads_bucket *b) {
     const task *last = z->grads.units[b->units[0]].read_by;
     for (int i = 1; i < b->n_pieces; i++) {
@@ -176,22 +177,22 @@ int grads_check(const zero *z, int unit) {
         unit, z->layout.units[unit].name);
 }
 
-// Makes the unit's bucket the one that fills its buffer, once what was in the buffer has been reduced. A
-// shared unit has a buffer of its own.
+// Gives the buffer to the unit's bucket, once the bucket that had it is reduced. A shared unit has a private
+// buffer.
 static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     int *holder = &z->grads.holder[z->layout.buckets[bucket].buffer];
     if (z->grads.units[unit].own)
         holder = &bucket;
     else if (*holder == bucket && !is_full(z, bucket))
-        return 0;  // it is filling it
+        return 0;  // it already has it
     if (*holder >= 0) ZERO_TRY(wait_for_reduction(z, &z->grads.buckets[*holder]));
     *holder = bucket;
     z->grads.buckets[bucket].filled = 0;
     return 0;
 }
 
-// With poison, a gradient that the trainer promised to write and did not is NaN.
+// With poison, a gradient that the trainer promised to write but did not is NaN.
 static int clear_gradient(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
@@ -217,7 +218,7 @@ int grads_open(zero *z, int unit) {
     return clear_gradient(z, unit);
 }
 
-// Stages 0 and 1: this micro-batch's gradient goes to the sum of the earlier ones, or is the first.
+// Stages 0 and 1: adds this micro-batch's gradient to the sum of the earlier ones, or starts the sum with it.
 static int add_to_sum(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     device *d = &z->device;
@@ -236,7 +237,7 @@ static int add_to_sum(zero *z, int unit) {
 int grads_finish(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     struct grads_bucket *b = &z->grads.buckets[bucket];
-    // stages 0 and 1 reduce once a step, 2 and 3 with each micro-batch
+    // stages 0 and 1 reduce once a step, stages 2 and 3 every micro-batch
     int is_last = pass_is_last(z), reduces = z->config.stage >= 2 || is_last;
     if (z->config.stage < 2 && plan_sums(&z->config)) ZERO_TRY(add_to_sum(z, unit));
     ZERO_TRY(state_close(&z->grads.units[unit].opened));
@@ -284,7 +285,7 @@ static int create_wire_buffer(zero *z) {
     return z->grads.wire ? 0 : ZERO_ERR_MEMORY;
 }
 
-// For each unit that is cleared in several stretches.
+// For each unit with several stretches to clear.
 static int create_cleared(zero *z) {
     const layout *l = &z->layout;
     const layout_unit *last = &l->units[l->n_units - 1];
@@ -323,7 +324,7 @@ static int create_bucket(zero *z, int bucket) {
 
 static void put_into_bucket(zero *z, int unit) {
     struct grads_bucket *b = &z->grads.buckets[z->layout.units[unit].bucket];
-    // At stages 0 and 1 the state is reduced: where it is is known once it is open.
+    // Stages 0 and 1 reduce the state itself, whose address is known only when it is open.
     char *full = z->config.stage < 2 ? NULL : bucket_memory(z, unit);
     b->units[b->n_pieces] = unit;
     b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, z->layout.units[unit].shard };

@@ -28,7 +28,7 @@ int zero_post_forward(zero *z, int unit) {
     return params_release(z, unit);
 }
 
-// The unit's open backward use, or the next one, reads parameters.
+// The unit's open backward use, or its next one, reads parameters.
 static int backward_reads(const zero *z, int unit) {
     return pass_done(z, unit, PASS_BACKWARD) < z->layout.units[unit].reading_uses;
 }
@@ -36,7 +36,7 @@ static int backward_reads(const zero *z, int unit) {
 int zero_pre_backward(zero *z, int unit) {
     ZERO_TRY(pass_may_open(z, unit, PASS_BACKWARD));
     const int is_first = pass_done(z, unit, PASS_BACKWARD) == 0;
-    if (is_first) ZERO_TRY(grads_check(z, unit));  // before anything changes
+    if (is_first) ZERO_TRY(grads_check(z, unit));  // before any change
     if (backward_reads(z, unit)) ZERO_TRY(params_acquire(z, unit));
     if (is_first) ZERO_TRY(grads_open(z, unit));
     pass_open(z, unit, PASS_BACKWARD);

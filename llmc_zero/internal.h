@@ -1,4 +1,4 @@
-// What is behind a `zero *`.
+// The struct behind a `zero *`.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
 #include "comm/comm.h"
@@ -22,7 +22,7 @@
 #include "zero.h"
 
 struct zero {
-    // what every file uses
+    // used by every file
     zero_config config;
     device device;
     layout layout;
@@ -33,7 +33,7 @@ struct zero {
     tasks tasks;
     trace trace;
     schedule schedule;  // of the uses that read parameters
-    // what the files of that name own: the others call their functions (tests/test_house.sh)
+    // owned by the files of that name; others call their functions (tests/test_house.sh)
     struct pass pass;
     struct states states;
     struct params params;
@@ -42,8 +42,8 @@ struct zero {
     struct update update;
     struct step step;
     struct {                       // checkpoint/save_calls.c
-        char *copy;                // room for this rank's file of a checkpoint; NULL: not wanted
-        struct save_later *later;  // a save that has begun and not ended; NULL: none
+        char *copy;                // memory for this rank's file of a checkpoint; NULL: not wanted
+        struct save_later *later;  // a save under way; NULL: none
     } saving;
 };
 
@@ -53,19 +53,19 @@ static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
     return memory_alloc(&z->memory, &r);
 }
 
-// The lane that the trace shows an event on: without overlap all is done by the trainer.
+// The lane that the trace shows for an event: without overlap the trainer's thread does everything.
 static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
 }
 
 // -------- ranks.c
 
-// Returns 0 if no collective has failed either, so that what is in the device's memory can be trusted.
+// Returns 0 if no collective has failed either, so that the device's memory can be trusted.
 int wait_for_device(zero *z, device_stream s);
-// all (ranks, n): each rank's mine (n)
+// all (ranks, n): every rank's `mine` (n)
 int share_values(zero *z, const double *mine, double *all, int n);
-int end_collectives(zero *z);  // those begun have ended, so this thread may use the net
-int agree(zero *z, int rc);    // if one rank has failed, all fail with the failure of the lowest that has
+int end_collectives(zero *z);  // waits for the collectives under way, so that this thread may use the net
+int agree(zero *z, int rc);    // if any rank failed, all fail with the failure of the lowest one
 
 // same.c: all ranks were given rank 0's settings and tables, or all fail
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);

@@ -97,8 +97,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-// Clears what lies between the tensors that backward writes whole. Padding is included, since a unit of
-// another shape may have used the memory before.
+// Clears everything but the tensors that backward overwrites. That includes padding, since a unit of another
+// shape may have used the memory before.
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -116,7 +116,7 @@ static void place_cleared(layout *l) {
 }
 
 // Puts units into buckets in backward's order: the fewest consecutive units that reach the size. A shared
-// unit is a bucket by itself, since its gradient lives through most of backward.
+// unit gets its own bucket, since its gradient lives through most of backward.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {

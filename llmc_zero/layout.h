@@ -4,8 +4,8 @@
 //   unit    | tensor | tensor | .. | pad |        every tensor starts at a multiple of ALIGN_ELEMS
 //   shards  |  rank 0  |  rank 1  |  ..  |        N equal contiguous parts of the padded unit
 //
-// A flat buffer of all units holds them one after the other. A flat buffer of shards holds one rank's shard
-// of each unit.
+// A flat buffer of all units holds them in order. A flat buffer of shards holds one rank's shard of each
+// unit.
 #ifndef LLMC_ZERO_LAYOUT_H
 #define LLMC_ZERO_LAYOUT_H
 #include "zero.h"
@@ -24,8 +24,8 @@ typedef struct {
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
-    int reading_uses;  // of the backward uses, the first so many read parameters
-    int shared;        // used more than once: has memory of its own for its parameters and gradients
+    int reading_uses;              // the first so many backward uses read parameters
+    int shared;                    // used more than once: has private memory for its parameters and gradients
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
     int64_t base, shard_base;      // where the unit starts in a flat buffer of all units, of all shards
     int first_place, n_places;
@@ -35,8 +35,8 @@ typedef struct {
 } layout_unit;
 
 typedef struct {
-    int shared;  // a shared unit's bucket has a buffer of its own
-    int buffer;  // which of the two buffers, if not shared
+    int shared;  // a shared unit's bucket has a private buffer
+    int buffer;  // which of the two buffers, unless shared
     int n_units;
     int64_t elems;
 } layout_bucket;
@@ -46,7 +46,7 @@ typedef struct {
     zero_tensor *tensors;
     layout_unit *units;
     layout_place *places;             // unit by unit
-    layout_range *cleared;            // unit by unit: its gradient except the tensors that backward writes
+    layout_range *cleared;            // unit by unit: its gradient except tensors that backward overwrites
     int *first_place_of_tensor;       // (n_tensors + 1) into place_of: tensor-major
     int *place_of;                    // (n_places) tensor-major index -> index into places
     layout_bucket *buckets;           // in the order in which backward fills them
@@ -56,14 +56,14 @@ typedef struct {
     int64_t largest_bucket;           // elements of the largest bucket of units used once
 } layout;
 
-// The elements of one layer; -1: the shape is none.
+// The elements of one layer; -1: the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
 
 int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
 void layout_free(layout *l);
 
-// The place of a tensor's layer; NULL with ZERO_ERR_MISUSE's sentence if there is none.
+// The place of a tensor's layer; NULL with ZERO_ERR_MISUSE's sentence if it does not exist.
 const layout_place *layout_find(const layout *l, int tensor, int layer);
 static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;
@@ -77,15 +77,15 @@ static inline int64_t layout_extent(const layout *l, int unit) {
 }
 // The elements of a unit before part `part`.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
-// Where part `part` of a unit starts in a flat buffer of all units; sharded: in a flat buffer of one rank's
-// shards, which has only that rank's parts.
+// Where part `part` of a unit starts in a flat buffer of all units; sharded: in a flat buffer of that rank's
+// shards.
 static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
     const layout_unit *u = &l->units[unit];
     return sharded ? u->shard_base : u->base + layout_before(u, part);
 }
 
-// The part [*from, *from + *n) of elements [begin, begin + count) of a unit that lies in rank's shard,
-// counted inside the unit; *n = 0: none.
+// The part [*from, *from + *n) of elements [begin, begin + count) of a unit that is in rank's shard; offsets
+// are in the unit; *n = 0: none.
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
                       int64_t *n);
 

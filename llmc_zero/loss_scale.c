@@ -1,5 +1,5 @@
-// The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2). The settings have
-// DeepSpeed's names and follow its rules.
+// The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2). Settings and rules are
+// DeepSpeed's.
 #include "loss_scale.h"
 #include "error.h"
 #include <math.h>

@@ -10,7 +10,7 @@ typedef struct {
 } loss_scale;
 
 void loss_scale_init(loss_scale *s, const zero_config *c);
-// Returns 0 with the scale of the next step, or ZERO_ERR_ARGUMENT: an overflow at the smallest scale.
+// Returns 0 and sets the next step's scale, or ZERO_ERR_ARGUMENT on an overflow at the smallest scale.
 int loss_scale_step(loss_scale *s, const zero_config *c, int overflow);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The line of this class, purpose and tier, or a new one; -1: no memory.
+// The line of this class, purpose and tier, or a new one; -1: out of memory.
 static int find_line(memory *m, const memory_request *r) {
     for (int i = 0; i < m->n_lines; i++) {
         const zero_memory_line *l = &m->lines[i];

@@ -4,11 +4,11 @@
 #include "device/device.h"
 #include "zero.h"
 
-// What one allocation asks for. The plugin's own requests are those of its plan (plan.h).
+// An allocation request. The plugin's own are in its plan (plan.h).
 typedef struct {
     zero_memory_class class_;
     const char *purpose;
-    zero_tier tier;  // ZERO_HOST: the host's memory of a run whose device is another
+    zero_tier tier;  // ZERO_HOST: host memory, where the device is a GPU
     size_t bytes;
     int blocks;    // in a plan: how many allocations of this size; 0: none
     int moved_by;  // of zero_movers
@@ -20,26 +20,26 @@ typedef struct memory_block {
     int line;
     device *owner;
     int moved_by;  // of zero_movers
-    int pinned;    // 1: for the memory's device
+    int pinned;    // 1: pinned for the memory's device
     struct memory_block *next;
 } memory_block;
 typedef struct {
     device *device;  // where memory_alloc allocates
-    device *mover;   // the same with the allocator of the library that moves memory (NCCL); NULL: none
+    device *mover;   // the same device with the allocator of the library that moves memory (NCCL); NULL: none
     memory_block *blocks;
     zero_memory_line *lines;  // one for each purpose, in the order of first use
     int n_lines;
-    int disk_hangs;  // 1: a disk that does not answer may still use memory of the host, which stays allocated
+    int disk_hangs;  // 1: a hung disk may still access host memory, which therefore stays allocated
 } memory;
 
-// What the allocator takes for so many bytes: whole pages, at least one.
+// The bytes that the allocator takes for a request: whole pages, at least one.
 size_t memory_whole_pages(size_t bytes);
-// Zeroed, page-aligned. NULL with ZERO_ERR_MEMORY's sentence: what was asked for and what is held. What
-// collectives move comes from the mover, where there is one.
+// Zeroed, page-aligned. NULL with ZERO_ERR_MEMORY's sentence, which names the request and the memory in use.
+// Memory that collectives move comes from the mover, if there is one.
 void *memory_alloc(memory *m, const memory_request *r);
 // The same in host memory that is pinned for the device.
 void *memory_alloc_pinned(memory *m, const memory_request *r);
-// Books bytes that somebody else has taken: the shared window, NCCL.
+// Records memory allocated elsewhere: the shared window, NCCL.
 int memory_note(memory *m, const memory_request *r);
 void memory_free_all(memory *m);
 size_t memory_bytes(const memory *m, zero_memory_class class_);

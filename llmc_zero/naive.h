@@ -1,4 +1,4 @@
-// The oracle that the tests hold every other path against: see naive.c.
+// The reference that the tests compare every other path with: see naive.c.
 #ifndef LLMC_ZERO_NAIVE_H
 #define LLMC_ZERO_NAIVE_H
 #include "zero.h"

@@ -1,11 +1,11 @@
-// The sums of squares. Each unit's has the same bits whether it is computed alone, while its bucket is being
-// reduced, or in one launch with all others.
+// The sums of squares. A unit's sum has the same bits whether it is computed alone, during its bucket's
+// reduction, or in one launch with all others.
 #include "norm.h"
 #include "internal.h"
 
-// A stretch for this rank's part of each unit's gradients, and room for the sums. Where the gradients are one
-// array, one launch goes through the table, with offsets in that array. Else there is a launch for each unit,
-// which uses the unit's stretch alone.
+// A stretch for this rank's part of each unit's gradients, and memory for the sums. If the gradients are one
+// array, one launch processes the whole table, with offsets into that array. Otherwise each unit has a launch
+// of its own for its stretch.
 int norm_create(zero *z) {
     const state *grads = states_get(z, ZERO_GRADIENT);
     const layout *l = &z->layout;
@@ -30,7 +30,7 @@ int norm_goes_along(const zero *z) {
     return grads->sharded && !grads->array;
 }
 
-// The sum goes where the launch for all units would put it.
+// The sum goes where the single launch would put it.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
     const norm_table *all = &z->norm.table;
     device *d = &z->device;
@@ -52,7 +52,7 @@ static int open_and_sum(zero *z, int unit) {
     return state_close_after(norm_sum_unit(z, COMPUTE, unit, part.at), &part, 1);
 }
 
-// Queues the sums of the units that were not summed when they were reduced.
+// Queues the sums of the units that were not summed during their reduction.
 static int sum_rest(zero *z) {
     device *d = &z->device;
     const state *grads = states_get(z, ZERO_GRADIENT);
@@ -67,8 +67,8 @@ static int sum_rest(zero *z) {
     return 0;
 }
 
-// Every (unit, rank) part has a sum of squares in fp64. All ranks add them in that order, so that the norm
-// has the same bits at every stage.
+// Each (unit, rank) part has a sum of squares in fp64. All ranks add them in the same order, so the norm has
+// the same bits at every stage.
 int norm_sum_all(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = states_scalars(z), *all = mine + n, sum = 0;

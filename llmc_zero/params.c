@@ -1,7 +1,7 @@
 // Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
-// post hook. The units that come next in the schedule are gathered ahead, across the end of a micro-batch and
-// across the update too. At stages 1 and 2 parameters are always whole, and a unit is gathered in place as
-// soon as it is updated.
+// post hook. The next units of the schedule are prefetched, also across the end of a micro-batch and across
+// the update. At stages 1 and 2 parameters are always whole, and a unit is gathered in place as soon as it is
+// updated.
 #include "params.h"
 #include "internal.h"
 #include <stdlib.h>
@@ -17,14 +17,14 @@ static comm_use use_in_pass(const zero *z, int unit) {
     return use_for(pass_mode(z) == ZERO_TRAIN ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
 }
 
-// Where this rank's part of a gathered unit is.
+// Where this rank's part is in the gathered unit.
 static char *own_place(const zero *z, int unit) {
     size_t before = layout_before(&z->layout.units[unit], z->net.rank);
     return z->params.units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);
 }
 
-// Stage 3 sends this rank's shard, which may be read straight to its place in the gathered unit. Stages 1 and
-// 2 complete the unit in place.
+// Stage 3 sends this rank's shard, which may be read directly into its place in the gathered unit. Stages 1
+// and 2 gather in place.
 static int begin_source(zero *z, int unit, int64_t elems) {
     state *params = states_get(z, ZERO_PARAM);
     struct params_unit *u = &z->params.units[unit];
@@ -37,9 +37,9 @@ static int begin_source(zero *z, int unit, int64_t elems) {
 
 // -------- new parameters go from the update to a gather
 //
-// Forward follows closely behind the update. A gather need not read from a file the parameters that AdamW
-// still has in memory: once the gather is submitted, the update also puts this rank's new parameters into the
-// gathered unit. The gather, which comes after the update, reads only the pieces before those.
+// Forward starts right after the update, so a gather should not read from a file parameters that AdamW still
+// has in memory: once the gather is submitted, the update also copies this rank's new parameters into the
+// gathered unit. The gather runs after the update and reads only the earlier pieces.
 
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
@@ -60,7 +60,7 @@ void params_change_with(zero *z, int unit, task *by, int puts) {
 
 void params_before_update(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
-    // It is gathered at once when its update is done: gather_for_next_pass.
+    // It is gathered as soon as it is updated: gather_for_next_pass.
     const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
     if (!is_gathered_next || !u->own) return;
     u->gather_to = u->own;
@@ -76,13 +76,13 @@ void params_put(zero *z, const state_part *p) {
     if (p->range.from < u->put_from) u->put_from = p->range.from;
 }
 
-// After the unit's update: elements of this rank's part that it has not put there, the first ones.
+// After the unit's update: the number of leading elements of this rank's part that the update did not copy.
 static int64_t elems_left(const zero *z, int unit) {
     const struct params_unit *u = &z->params.units[unit];
     return u->put_to ? u->put_from : z->layout.units[unit].shard;
 }
 
-// Begins to read those.
+// Begins to read them.
 static int begin_rest(zero *z, int unit) {
     const int64_t left = elems_left(z, unit);
     return left ? begin_source(z, unit, left) : 0;
@@ -94,13 +94,13 @@ static void count_source(zero *z, int unit) {
         state_files_count_gather(params, (state_range){ unit, params->rank, 0, elems_left(z, unit) });
 }
 
-// Parameters on the host's side of the bus are fetched before they are gathered.
+// Parameters on the host's side of the bus are copied to the device before they are gathered.
 static int is_fetched(const zero *z, int unit) {
     const state *params = states_get(z, ZERO_PARAM);
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
 }
 
-// Where the update has put all of it, there is no source.
+// If the update has copied the whole part, there is no source.
 static int use_source(zero *z, int unit, comm_piece *piece) {
     struct params_unit *u = &z->params.units[unit];
     if (!u->source.of) {
@@ -137,7 +137,7 @@ static int run_gather(void *ctx, task *k) {
     return rc;
 }
 
-// Begins to copy what is left of this rank's part, as far as it can be opened at once.
+// Begins to copy the next span of this rank's part: as much as can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
     state *params = states_get(z, ZERO_PARAM);
     if (!left->elems) return 0;
@@ -150,7 +150,7 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
     return 0;
 }
 
-// From the host into the gathered unit. From files one piece is read while the one before is copied.
+// From the host into the gathered unit. From files, one piece is read while the previous one is copied.
 static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
     state_part parts[2] = { 0 };
@@ -165,7 +165,7 @@ static int run_fetch(void *ctx, task *k) {
     return state_close_after(rc, parts, 2);
 }
 
-// After the unit's update, and after all that the trainer has queued: that may still read what is in the
+// Runs after the unit's update, and after all work that the trainer has queued, which may still read the
 // slot.
 static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
@@ -174,7 +174,8 @@ static int submit_gather(zero *z, int unit, comm_use use) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
-    // If this fails, so does the task, which begins again: all ranks then learn of it in the lane's order.
+    // If this fails, so does the task, which opens it again: all ranks then learn of the failure in the
+    // lane's order.
     if (tasks_have_run(&z->tasks, u->changed_by))
         (void)begin_rest(z, unit);
     else
@@ -182,8 +183,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
-// The unit's gather has ended. If it was for the next pass, this is the purpose that its bytes are counted
-// for.
+// The unit's gather has ended. If it was for the next pass, its bytes are counted for this purpose.
 static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
     z->params.gathered_ahead[purpose] += u->gathered_ahead;
     u->gathered_ahead = 0;
@@ -196,7 +196,7 @@ static int drop(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
     char *params = u->whole;
-    count_gather(z, u, ZERO_FOR_STEP);  // gathered for nothing
+    count_gather(z, u, ZERO_FOR_STEP);  // gathered but not used
     if (u->slot >= 0) z->params.slots[u->slot].unit = -1;
     u->slot = -1;
     u->whole = NULL;
@@ -209,7 +209,7 @@ static int find_free_slot(const zero *z) {
     return -1;
 }
 
-// With no slot free: one whose unit was gathered ahead, and that nobody has opened.
+// If no slot is free: a slot whose unit was prefetched and has not been opened.
 static int find_idle_slot(const zero *z) {
     for (int i = 0; i < z->params.n_slots; i++)
         if (!pass_has_open(z, z->params.slots[i].unit)) return i;
@@ -235,7 +235,7 @@ static int free_idle_slot(zero *z, int for_unit, int *slot) {
     return drop(z, holder);
 }
 
-// Sets u->whole to the unit's own memory or to a slot. Without `must` it stays NULL where no slot is free.
+// Sets u->whole to the unit's own memory or to a slot. Without `must` it stays NULL if no slot is free.
 static int find_room(zero *z, int unit, int must) {
     struct params_unit *u = &z->params.units[unit];
     u->whole = u->own;
@@ -251,8 +251,8 @@ static int find_room(zero *z, int unit, int must) {
 
 // -------- gathering ahead: stage 3
 
-// Starts the unit's gather if it needs one. Without `must` a lack of room is no failure: the unit is only not
-// gathered ahead.
+// Starts the unit's gather if it needs one. Without `must` a lack of room is not an error: the unit is just
+// not prefetched.
 static int start_gather(zero *z, int unit, comm_use use, int must) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole) return 0;
@@ -262,8 +262,8 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
     return submit_gather(z, unit, use);
 }
 
-// The unit that the next training pass begins with. Its bytes are counted apart, since what kind of pass will
-// use them is not known yet.
+// The first unit of the next training pass. Its bytes are counted separately, since it is not known yet what
+// kind of pass will use them.
 static int gather_for_next_pass(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole || !z->config.prefetch) return 0;
@@ -274,9 +274,9 @@ static int gather_for_next_pass(zero *z, int unit) {
     return 0;
 }
 
-// Gathers what comes next: `prefetch` units after the one that is using its slot or, where none is, will do
-// so next. A unit with room of its own does not count, since it takes no slot from the others. The first unit
-// of the next micro-batch follows when all units of this one have been opened.
+// Gathers the next units: `prefetch` units after the one that is using its slot or, if none is, after the
+// next one that will. Units with private memory do not count, since they take no slot. The first unit of the
+// next micro-batch follows when all units of this one have been opened.
 static int look_ahead(zero *z, int slot_in_use) {
     int left = z->config.prefetch + !slot_in_use;
     if (!z->config.prefetch) return 0;
@@ -306,21 +306,21 @@ int params_acquire(zero *z, int unit) {
     comm_use use = use_in_pass(z, unit);
     int sharded = z->config.stage == 3;
     if (sharded) ZERO_TRY(start_gather(z, unit, use, 1));
-    ZERO_TRY(schedule_use(&z->schedule, unit));  // not before: a use that is refused does not enter the order
+    ZERO_TRY(schedule_use(&z->schedule, unit));  // only now, so that a rejected use is not recorded
     if (sharded) ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
     ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
     count_gather(z, u, use.purpose);
     return sharded ? 0 : open_whole(z, unit);
 }
 
-// Backward starts with the unit whose forward ends last, so that one is not gathered twice in a row.
+// Backward starts with the unit whose forward ends last, which therefore stays gathered.
 static int kept_for_backward(const zero *z, int unit) {
     return pass_mode(z) == ZERO_TRAIN && pass_forward_is_over(z) && !pass_done(z, unit, PASS_BACKWARD) &&
            z->layout.units[unit].reading_uses > 0;
 }
 
-// In inference parameters never change, and a unit that is used more than once has room of its own: it is
-// gathered once.
+// In inference parameters never change, so a unit used more than once, which has private memory, is gathered
+// once.
 static int kept_for_inference(const zero *z, int unit) {
     return z->config.inference && z->params.units[unit].own != NULL;
 }
@@ -334,10 +334,10 @@ int params_release(zero *z, int unit) {
     }
     if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
     if (!kept_for_inference(z, unit)) ZERO_TRY(drop(z, unit));
-    return look_ahead(z, slots_are_open(z));  // there is room now
+    return look_ahead(z, slots_are_open(z));  // a slot is free now
 }
 
-// Drops leftovers of the last pass, so that every pass gathers what the formula predicts.
+// Drops units left over from the last pass, so that every pass gathers what the formula predicts.
 int params_begin_pass(zero *z) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {
@@ -409,7 +409,7 @@ int params_create(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
         struct params_unit *u = &z->params.units[i];
         u->slot = -1;
-        u->changed_by = &z->tasks.trainer;  // nothing else does yet
+        u->changed_by = &z->tasks.trainer;  // no other task does yet
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         u->fetch = (task){ .run = run_fetch, .ctx = z, .lane = LANE_COPIES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));

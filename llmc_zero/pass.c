@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// By direction: as sentences and the trace have them.
+// By direction: names for sentences and the trace.
 static const char *const names[] = { "forward", "backward" };
 static const zero_event_kind events[] = { ZERO_EV_FORWARD, ZERO_EV_BACKWARD };
 
@@ -125,7 +125,7 @@ void pass_end_step(zero *z) {
 
 // -------- a use
 
-// Looks for ranks that are gone outside collectives too: a step of many micro-batches may have none for
+// Checks for dead ranks outside collectives too: a step of many micro-batches may have no collective for
 // minutes.
 static int check_ranks(zero *z, int unit) {
     double now = clock_now();

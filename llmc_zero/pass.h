@@ -1,5 +1,5 @@
 // Where the trainer is in the step, and what it may do next: the micro-batch, the uses of the units that are
-// open or done, and the promise of zero_update_early. A function that takes `caller` returns 0, or
+// open or done, and the promise of zero_update_early. Functions that take `caller` return 0, or
 // ZERO_ERR_MISUSE with a sentence that begins with it.
 #ifndef LLMC_ZERO_PASS_H
 #define LLMC_ZERO_PASS_H
@@ -9,7 +9,7 @@
 
 typedef enum { PASS_FORWARD, PASS_BACKWARD } pass_direction;
 
-struct pass_uses {  // of a unit in a direction
+struct pass_uses {  // of a unit in one direction
     int done;       // finished in this micro-batch
     int is_open;    // 1 between a pre hook and its post hook
     trace_span span;
@@ -18,13 +18,13 @@ struct pass_uses {  // of a unit in a direction
 struct pass {
     struct pass_uses (*uses)[2];  // (n_units) by direction
     int in_pass;                  // from zero_begin_* to the end of the step
-    int in_step;                  // the same of zero_begin_train
+    int in_step;                  // the same for zero_begin_train
     int reduced;                  // zero_reduce is done, zero_update may come
     zero_mode mode;
     int micro, micro_of;
-    int forward_left;     // forward uses still to come in this micro-batch
-    zero_hyper promised;  // of the step under way, or of the next one; t 0: none
-    double looked_s;      // when a hook last looked for ranks that are gone
+    int forward_left;     // forward uses left in this micro-batch
+    zero_hyper promised;  // for the current or the next step; t 0: none
+    double looked_s;      // when a hook last checked for dead ranks
 };
 
 int pass_create(zero *z);
@@ -32,17 +32,17 @@ void pass_free(zero *z);
 
 // -------- what the trainer may do
 
-// The plugin was not made for inference, so it has gradients and an optimizer.
+// The plugin was not created for inference, so it has gradients and an optimizer.
 int pass_may_train(const zero *z, const char *caller);
 // No training step is under way, and no unit is open.
 int pass_outside_step(const zero *z, const char *caller);
-// The next micro-batch is this one, and the one before is complete.
+// The next micro-batch is this one, and the previous one is complete.
 int pass_may_begin(const zero *z, int micro, int of);
-// All micro-batches are complete, and not reduced yet.
+// All micro-batches are complete, but not reduced yet.
 int pass_may_reduce(const zero *z);
-// zero_reduce is done.
+// zero_reduce has run.
 int pass_is_reduced(const zero *z, const char *caller);
-// A use of the unit may be opened. Also looks for ranks that are gone.
+// A use of the unit may be opened. Also checks for dead ranks.
 int pass_may_open(zero *z, int unit, pass_direction d);
 
 // -------- what the trainer does
@@ -56,7 +56,7 @@ void pass_end_step(zero *z);
 
 // -------- where it is
 
-// What ends the step under way, or the next one; NULL: not known yet.
+// The update promised for the current or the next step; NULL: none yet.
 const zero_hyper *pass_promised(const zero *z);
 zero_mode pass_mode(const zero *z);
 int pass_is_first(const zero *z);  // of the step's micro-batches
@@ -65,6 +65,6 @@ int pass_forward_is_over(const zero *z);  // of this micro-batch
 // Uses of the unit that are done in this micro-batch.
 int pass_done(const zero *z, int unit, pass_direction d);
 int pass_is_open(const zero *z, int unit, pass_direction d);
-int pass_has_open(const zero *z, int unit);  // in some direction
+int pass_has_open(const zero *z, int unit);  // in either direction
 
 #endif

@@ -16,7 +16,7 @@ static memory_request request(zero_memory_class class_, const char *purpose, siz
     return (memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, moved_by };
 }
 
-// The host's memory, which is the device's own on a processor.
+// The host's memory, which on a CPU is the device's memory.
 static memory_request on_host(const zero_config *c, const char *purpose, size_t bytes) {
     memory_request r = request(ZERO_WORKING, purpose, bytes, ZERO_MOVED_BY_NONE);
     if (c->device == ZERO_CUDA) r.tier = ZERO_HOST;
@@ -86,7 +86,7 @@ static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_SLOTS].blocks = wanted < once ? wanted : once;
 }
 
-// At most two buckets of units used once are under way: one fills, one is reduced.
+// At most two buckets of units used once are in use: one is filled, one is reduced.
 static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
     int singles = 0;
     for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
@@ -97,8 +97,8 @@ static void plan_buckets(plan *p, const zero_config *c, const layout *l, int mov
     p->own[PLAN_SHARED_BUCKETS].blocks = units_used_twice(l);
 }
 
-// Collectives send gradients from where they lie, or from the wire buffer, where they are widened to fp32. It
-// is as large as the largest bucket, that of a unit used twice included.
+// Collectives send gradients from where they are stored, or from the wire buffer, after widening them to
+// fp32. It is as large as the largest bucket, shared ones included.
 static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
     const int whole = c->stage < 2, sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
     const int reduced = sent_as_they_are ? ZERO_MOVED_BY_REDUCTIONS : ZERO_MOVED_BY_NONE;
@@ -115,8 +115,8 @@ static void plan_optimizer(plan *p, const zero_config *c, const layout *l) {
     for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) plan_state(p, c, l, what, ZERO_MOVED_BY_NONE);
 }
 
-// What the device's kernels go through in one launch: the stretches that are cleared, this rank's part of
-// every unit with room for their sums, and the pieces of tensors that it updates.
+// Tables for single kernel launches on the device: the stretches to clear, this rank's part of every unit
+// with memory for the sums, and the pieces of tensors that it updates.
 static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     const char *purpose = "tables of the step";
     const layout_unit *last = &l->units[l->n_units - 1];
@@ -132,7 +132,7 @@ static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_UPDATE_HOST].tier = ZERO_HOST;
 }
 
-// What lies in files, and what that takes of the host's memory.
+// The states in files, and the host memory that they need.
 static void plan_files(plan *p, const zero_config *c, const layout *l) {
     const state_files_plan files = state_plan_files(c, l, p->of.rank);
     const file_settings settings = state_file_settings(c, p->of.rank);
@@ -157,7 +157,7 @@ plan_item plan_item_of_ring(across_ring_name ring) {
     return items[ring];
 }
 
-// Beside a device: copies of what lies on the other side of the bus.
+// Beside a GPU: copies of states from the other side of the bus.
 static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     p->across = state_plan_across(c, l);
     for (int i = 0; i < RINGS; i++) {
@@ -189,7 +189,7 @@ memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c
 
 static int is_by_unit(plan_item item) { return item == PLAN_SHARED_SLOTS || item == PLAN_SHARED_BUCKETS; }
 
-// What the allocator takes for an item.
+// The bytes that the allocator takes for an item.
 static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, const layout *l) {
     const memory_request *r = &p->own[item];
     if (!is_by_unit(item)) return r->blocks * memory_whole_pages(r->bytes);
@@ -199,7 +199,7 @@ static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, cons
     return bytes;
 }
 
-// -------- what is updated at once
+// -------- the pieces of the update
 
 state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r) {
     r.from += r.elems;
@@ -214,7 +214,7 @@ state_range plan_first_piece(const zero_config *c, const layout *l, int rank, in
     return plan_next_piece(c, l, rank, (state_range){ unit, rank, 0, 0 });
 }
 
-// The tensors of the unit of which some elements are in the range.
+// The number of tensors of the unit with elements in the range.
 static int segments_of(const layout *l, const state_range *r) {
     const layout_unit *u = &l->units[r->unit];
     int64_t begin = (r->part == STATE_WHOLE ? 0 : layout_before(u, r->part)) + r->from;
@@ -237,21 +237,21 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 
 // -------- traffic
 
-// How often stage 3 gathers a unit in a micro-batch: at each use that reads it, but once for the last forward
-// use and the backward use that follows it.
+// How often stage 3 gathers a unit in a micro-batch: at each use that reads it, except that the last forward
+// use and the backward use after it share one gather.
 static int gathers_per_pass(const layout_unit *u, int ends_forward) {
     return u->forward_uses + u->reading_uses - (ends_forward && u->reading_uses > 0);
 }
 
-// The tables do not say where a unit's further uses stand: forward is taken to end with the unit that is used
-// again (tied weights), else with the table's last.
+// The tables do not show the order of a unit's further uses: we assume that forward ends with the unit that
+// is used again (tied weights), otherwise with the table's last.
 static int unit_that_ends_forward(const layout *l) {
     for (int i = 0; i < l->n_units; i++)
         if (l->units[i].forward_uses > 1) return i;
     return l->n_units - 1;
 }
 
-// The naive path sends all gradients to everyone.
+// The naive path sends all gradients to every rank.
 static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layout *l) {
     const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
                   wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
@@ -282,9 +282,9 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
-// What the update moves of a state in files: it reads and writes each piece, but parameters that have masters
-// it only writes, and gradients it only reads. A delayed update reads masters once more, to publish them,
-// where parameters lie in memory.
+// The update's traffic for a state in files: it reads and writes each piece, but only writes parameters that
+// have masters, and only reads gradients. A delayed update reads masters once more to publish them, where
+// parameters are in memory.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
     const int rank = p->of.rank;
     const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
@@ -301,8 +301,8 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_v
     }
 }
 
-// Gathers read this rank's part of a unit. The reduction of each micro-batch writes it, all but the first
-// after they have read it.
+// Gathers read this rank's part of a unit. Each micro-batch's reduction writes it; all but the first read it
+// before.
 static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
     const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
     if (c->inference) return;
@@ -320,8 +320,8 @@ static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
     }
 }
 
-// What the update copies of a state that lies on the other side of the bus than the optimizer's states, by
-// whose side it runs.
+// The update's copies of a state that is stored on the other side of the bus from the optimizer states. The
+// update runs on their side.
 static void add_copies_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
     const int rank = p->of.rank;
     const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
@@ -337,8 +337,8 @@ static void add_copies_of(plan *p, const zero_config *c, const layout *l, zero_v
     }
 }
 
-// Gathers copy this rank's part of a unit up. The reduction of each micro-batch copies it down, all but the
-// first after they have copied it up.
+// Gathers copy this rank's part of a unit to the device. Each micro-batch's reduction copies it to the host;
+// all but the first copy it to the device before.
 static void plan_copied(plan *p, const zero_config *c, const layout *l) {
     const int ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
     const int params = state_tier(ZERO_PARAM, c) != ZERO_DEVICE;
@@ -403,7 +403,7 @@ static void add_line(zero_plan_info *info, const memory_request *r, size_t bytes
                                                        .assumed = assumed };
 }
 
-// What NCCL takes is noted as measured, and not rounded to pages.
+// NCCL's memory is a measured value, not rounded to pages.
 static void describe_memory(const plan *p, const zero_config *c, const layout *l, int assumed,
                             zero_plan_info *info) {
     const int incoming_is_assumed = assumed && c->comm.nccl != 1;

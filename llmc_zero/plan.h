@@ -1,6 +1,6 @@
 // Every allocation of a rank and every byte that it sends, computed from the settings and the layout alone:
-// for any number of ranks, and before anything exists. zero_create allocates what its plan says, so that plan
-// and memory table cannot differ.
+// for any number of ranks, and before anything exists. zero_create allocates from its plan, so the two cannot
+// differ.
 #ifndef LLMC_ZERO_PLAN_H
 #define LLMC_ZERO_PLAN_H
 #include "comm/comm.h"
@@ -11,23 +11,23 @@
 #include "state_file.h"
 #include "zero.h"
 
-// The allocations, in the order in which creation makes them. Those of the collectives (comm_memory) come
-// first, but for what NCCL takes, which is last.
+// The allocations, in the order of creation. Those of the collectives (comm_memory) come first, except
+// NCCL's, which is last.
 typedef enum {
     PLAN_TRACE,
     PLAN_VALUES,        // staging of zero_set, zero_get and files; scalars of the norm
-    PLAN_FILE_BUFFERS,  // what is read from files and written to them
-    PLAN_FILE_TABLES,   // what the files' engine takes
-    PLAN_PINNED,        // states of the device that the processor updates
-    PLAN_COPIES,        // states of the host that streams use
+    PLAN_FILE_BUFFERS,  // for reading and writing files
+    PLAN_FILE_TABLES,   // of the file engine
+    PLAN_PINNED,        // states on the device that the CPU updates
+    PLAN_COPIES,        // states on the host that streams use
     PLAN_COPIES_UPDATE,
     PLAN_PARAMETERS,
-    PLAN_SHARED_SLOTS,  // stage 3, a block for each unit used more than once: see plan_for_unit
+    PLAN_SHARED_SLOTS,  // stage 3: a block for each unit used more than once; see plan_for_unit
     PLAN_SLOTS,
     PLAN_SAVE_COPY,  // the image of this rank's file of a checkpoint
     PLAN_GRADIENTS,
     PLAN_BUCKETS,
-    PLAN_SHARED_BUCKETS,  // as PLAN_SHARED_SLOTS
+    PLAN_SHARED_BUCKETS,  // see PLAN_SHARED_SLOTS
     PLAN_WIRE,
     PLAN_CLEARED,
     PLAN_MASTERS,
@@ -35,7 +35,7 @@ typedef enum {
     PLAN_MOMENT2,
     PLAN_NORM,
     PLAN_UPDATE,
-    PLAN_UPDATE_HOST,  // the same tables for the processor's AdamW beside a device
+    PLAN_UPDATE_HOST,  // the same tables for AdamW on the CPU beside a GPU
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);
@@ -51,8 +51,8 @@ typedef struct {
 typedef struct {
     plan_rank of;
     memory_request comm[COMM_MEMORIES];
-    memory_request own[PLAN_ITEMS];   // bytes: of each block, but see plan_for_unit
-    memory_request away[STATES];      // what lies in files or, beside a device, in host memory
+    memory_request own[PLAN_ITEMS];   // bytes: of one block; but see plan_for_unit
+    memory_request away[STATES];      // states in files or, beside a GPU, in host memory
     across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
     int64_t copied_down, copied_up;   // across the bus
@@ -62,40 +62,41 @@ typedef struct {
 // -------- what follows from the settings alone
 
 static inline int plan_sums(const zero_config *c) { return c->micro_batches > 1; }
-// Stages 2 and 3 keep only shards of gradients; a sum over micro-batches keeps this micro-batch's apart.
+// Stages 2 and 3 keep only shards of gradients; a sum over micro-batches needs this micro-batch's gradients
+// apart.
 static inline int plan_uses_buckets(const zero_config *c) { return c->stage >= 2 || plan_sums(c); }
-// The gradients that are reduced: at stages 0 and 1 in place, in the type in which they are summed.
+// The dtype of the gradients to be reduced: stages 0 and 1 reduce in place, in the dtype of the sum.
 static inline zero_dtype plan_reduced_type(const zero_config *c) {
     return c->stage < 2 && plan_sums(c) ? ZERO_F32 : c->numbers.dtype;
 }
-// How they travel to their sum.
+// The dtype in which they are sent.
 static inline zero_dtype plan_wire_type(const zero_config *c) {
     return c->comm.reduce_fp32 ? ZERO_F32 : plan_reduced_type(c);
 }
 
-// -------- what is updated at once
+// -------- the pieces of the update
 
-// Returns the first piece of this rank's part of a unit, and the one after a piece; elems 0: there is none.
-// At stage 0 a rank updates whole units, where all states are in memory whole parts.
+// Returns the first piece of this rank's part of a unit, and the piece after `r`; elems 0: none. At stage 0 a
+// rank updates whole units. If all states are in memory a piece is a whole part.
 state_range plan_first_piece(const zero_config *c, const layout *l, int rank, int unit);
 state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r);
 typedef struct {
-    int64_t pieces, segments;  // of all units; a segment is what a piece has of a tensor
+    int64_t pieces, segments;  // of all units; a segment is the part of a tensor in a piece
 } plan_pieces;
 plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 
 // -------- the plan
 
-// The way that the settings ask for: shared memory between ranks of one node, NCCL on CUDA.
+// The connection that the settings ask for: shared memory between ranks of one node, NCCL on CUDA.
 comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
 
-// Returns 0, or ZERO_ERR_ARGUMENT where the staging is too small for the ranks.
+// Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 
-// The block of a unit that is used more than once.
+// The block of a unit used more than once.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
-// assumed: nothing of the plan exists yet (zero_memory_line.assumed).
+// assumed: nothing of the plan is allocated yet (zero_memory_line.assumed).
 void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan_info *info);
 
 #endif

@@ -1,4 +1,4 @@
-// What a trainer needs of its ranks: sums, broadcasts, barriers, and one end for all of them after a failure.
+// Services for the trainer: sums, broadcasts and barriers over the ranks, and a common end after a failure.
 #include "internal.h"
 #include "net/failure.h"
 #include "net/launch.h"
@@ -31,7 +31,7 @@ int zero_barrier(zero *z) { return tasks_run(&z->tasks, run_barrier, z); }
 
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
-    ZERO_TRY(comm_failed(&z->comm));  // the values may come from what a failed collective left behind
+    ZERO_TRY(comm_failed(&z->comm));  // the values may be leftovers of a failed collective
     double all[z->comm.group.ranks * n];
     ZERO_TRY(share_values(z, values, all, n));
     for (int i = 0; i < n; i++) {
@@ -81,9 +81,9 @@ int agree(zero *z, int rc) {
     return failure_agree(&z->net, rc);
 }
 
-// There is no plugin, or one that failed while it was created. If the ranks know of each other's failure the
-// lowest speaks. If not, each may be the only one that failed: rank 0 speaks at once, and the others speak if
-// no launcher has ended them by then.
+// There is no plugin, or creating it failed. If the ranks share their failures, the lowest rank prints. If
+// not, each may be the only one that failed: rank 0 prints at once, the others unless a launcher ends them
+// first.
 static void __attribute__((noreturn)) end_unconnected(int status, const char *sentence) {
     enum { MOST_TURNS = 20 };
     int rank = zero_launched().rank, lower = zero_last_failure()->lower;

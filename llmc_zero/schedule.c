@@ -38,7 +38,7 @@ static int append(schedule *s, int unit) {
 
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last) {
     schedule_order *o = &s->recorded[mode];
-    if (o->used < o->n) forget_from(s, mode, o->used);  // the last pass was shorter than the one before
+    if (o->used < o->n) forget_from(s, mode, o->used);  // the last pass was shorter than its record
     o->used = 0;
     s->mode = mode;
     s->updating = 0;
@@ -57,7 +57,7 @@ int schedule_use(schedule *s, int unit) {
 
 // -------- the update
 
-// Each unit once: in the order of its first use, and those that no use has come to in the table's order.
+// Each unit once: in the order of first use, then the unused ones in the table's order.
 static void order_update(schedule *s) {
     const schedule_order *o = &s->recorded[ZERO_TRAIN];
     int uses = s->uses_agree ? o->n : 0, n = 0;
@@ -107,7 +107,7 @@ static void turn_to(schedule_walk *w, int part) {
     w->at = 0;
 }
 
-// The recorded order is known to the end of the pass under way.
+// 1: the recorded order covers the rest of the pass under way.
 static int pass_is_known(const schedule *s) {
     const schedule_order *o = &s->recorded[s->mode];
     return s->mode == ZERO_TRAIN && o->n - o->used == s->left;

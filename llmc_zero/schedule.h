@@ -3,23 +3,23 @@
 //
 //   uses of micro-batch 0 | uses of micro-batch 1 | .. | update | uses of the next step's micro-batch 0 | ..
 //
-// Whoever fetches ahead (gathers, copies, reads) asks here what comes next, and goes as far as it likes:
+// Code that prefetches (gathers, copies, reads) walks ahead as far as it likes:
 //
 //   schedule_walk w = schedule_ahead(&schedule);
 //   while (schedule_next(&w) && near_enough(&w)) fetch(w.unit);
 //
-// A pass that uses the units in another order than the last one is noticed, and its order learnt anew.
+// If a pass uses the units in a different order than the last one, the new order is recorded.
 #ifndef LLMC_ZERO_SCHEDULE_H
 #define LLMC_ZERO_SCHEDULE_H
 #include "zero.h"
 
-// What a pass is: forward and backward of a training step, or forward only.
+// The kind of pass: forward and backward of a training step, or forward only.
 typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 
 typedef struct {
     int *units;
     int n, capacity;
-    int used;  // by the pass under way, or by the last one
+    int used;  // by the current or the last pass
 } schedule_order;
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     int update_is_stale;
     // the pass under way, then the update
     zero_mode mode;
-    int left;     // uses still to come in it
+    int left;     // uses left in it
     int is_last;  // of the step's micro-batches: the update follows
     int updating, updated;
 } schedule;
@@ -38,19 +38,19 @@ typedef struct {
 int schedule_create(schedule *s, int n_units, int uses_agree);
 void schedule_free(schedule *s);
 
-// A pass of `uses` uses begins. is_last: the update follows it, and not another micro-batch.
+// A pass of `uses` uses begins. is_last: the update follows it, not another micro-batch.
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
 int schedule_use(schedule *s, int unit);  // the unit is used now
 
-// The update begins. Returns its order (n_units), the same on all ranks: that of the last training pass where
-// ranks agree on it, else the table's. It is valid until the next pass begins.
+// The update begins. Returns its order (n_units), the same on all ranks: that of the last training pass if
+// all ranks use the same order, otherwise the table's. Valid until the next pass begins.
 const int *schedule_begin_update(schedule *s);
-// The same before it begins, as far as is known: the order changes if the pass under way goes on in another
-// one than the last pass.
+// The same before the update begins, as far as is known: the order changes if the rest of this pass differs
+// from the last one.
 const int *schedule_update_order(schedule *s);
 void schedule_updated(schedule *s);  // the next unit in that order is done
 
-// The unit that the next training pass uses first, as far as is known; -1 before the first one.
+// The first unit of the next training pass, as far as is known; -1 before the first pass.
 int schedule_first_use(const schedule *s);
 
 typedef enum { SCHEDULED_USE, SCHEDULED_UPDATE } scheduled;
@@ -63,9 +63,9 @@ typedef struct {
     int at;
 } schedule_walk;
 
-// Walks from the next use or update, nearest first, to the end of the training pass that follows. It ends
-// earlier where the order is not known any further; what follows an evaluation is never known.
+// Walks from the next use or update, nearest first, to the end of the training pass that follows. Ends
+// earlier if the order is unknown from there on, as it always is after an evaluation.
 schedule_walk schedule_ahead(schedule *s);
-int schedule_next(schedule_walk *w);  // 1: w says what comes next; 0: nothing more is known
+int schedule_next(schedule_walk *w);  // 1: w has the next use; 0: nothing more is known
 
 #endif

@@ -36,8 +36,8 @@ const state_store *state_default_store = &state_on_device;
 
 // -------- states
 
-// sharded_from: the first stage at which a rank keeps only its own part. own_from: the first one at which
-// only that part is up to date; gradients of stage 1 are reduced into it and stale elsewhere.
+// sharded_from: the first stage at which a rank keeps only its own part. own_from: the first at which only
+// that part is up to date: stage 1 reduces gradients into it and leaves the rest stale.
 static const struct {
     const char *name;
     int sharded_from, own_from;
@@ -50,7 +50,7 @@ static const struct {
 static int is_kept(zero_value what, const zero_config *c) {
     if (c->inference) return what == ZERO_PARAM;
     if (what != ZERO_MASTER) return 1;
-    // fp32 parameters are their own masters, unless these are ahead of them by a delayed update.
+    // fp32 parameters are their own masters, unless a delayed update changes the masters first.
     return !c->numbers.no_master && (c->numbers.dtype != ZERO_F32 || c->offload.delayed_update);
 }
 
@@ -184,7 +184,7 @@ static int write_open(const state_part *p, int64_t at, int64_t n, const float *v
     return device_commit(d, to, n * size, staging);
 }
 
-// One of the two arrays of values is NULL: elements are read into the other one, or written from it.
+// One of `read` and `written` is NULL: copies elements to the first or from the second.
 static int move_values(state *s, device_stream on, state_range r, state_intent intent, float *read,
                        const float *written, void *staging) {
     const int64_t end = r.from + r.elems, begin = r.from;

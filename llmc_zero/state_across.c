@@ -19,7 +19,7 @@ static void plan_ring(across_plan *p, across_ring_name ring, int blocks, size_t 
     p->bytes[ring] = blocks * block_bytes;
 }
 
-// One reduction is copied down while the next one is summed.
+// One reduction's result is copied to the host while the next is computed.
 static void plan_reductions(across_plan *p, const zero_config *c, const layout *l) {
     const size_t size = dtype_bytes(state_of(ZERO_GRADIENT, c, l, 0, NULL).dtype);
     size_t bytes[l->n_buckets];
@@ -33,7 +33,7 @@ static void plan_reductions(across_plan *p, const zero_config *c, const layout *
     p->block_bytes[RING_REDUCTIONS] = BLOCK_ALIGN;
 }
 
-// The update opens the next piece while it uses one and the last one is copied back.
+// The update opens the next piece while it uses one and the previous one is copied back.
 across_plan state_plan_across(const zero_config *c, const layout *l) {
     across_plan p = { .blocks = { 0 } };
     if (!state_goes_across(c)) return p;
@@ -52,19 +52,19 @@ across_plan state_plan_across(const zero_config *c, const layout *l) {
 
 // -------- rings
 
-// Memory of a ring, from `from` on, that a part has or had.
+// A stretch of a ring's memory that a part uses or used.
 typedef struct across_block {
     size_t from, bytes;
     int taken;
     void *used;       // event: the last work that uses the memory
-    state_part home;  // the part, opened where it lies
-    int lingers;      // 1: home is still open, since it may still be copied from
+    state_part home;  // the part, opened where it is stored
+    int lingers;      // 1: home is still open, since a copy may still read it
 } across_block;
 
 typedef struct {
     char *memory;
     size_t bytes, block_bytes, head;
-    across_block *blocks;  // (n) taken in turn
+    across_block *blocks;  // (n) used in turn
     int n, next;
     int64_t down, up;  // bytes copied
 } ring;
@@ -75,15 +75,15 @@ struct state_across {
     ring rings[RINGS];
 };
 
-// Of one state. The events are of pieces of this rank's part of each unit: a piece is copied to the device
-// while the one before it is still copied to the host.
+// Of one state. Each piece of this rank's part of a unit has an event: one piece can be copied to the device
+// while the previous one is still copied to the host.
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
     int64_t piece;  // elements, counted in the unit
     int *first;     // (n_units) of its events
     int n_copied;
-    void **copied;  // (n_copied) events: the last copy from or to a piece on the host
+    void **copied;  // (n_copied) events: the last copy of a piece on the host
 };
 
 static int open_ring(ring *r, const across_plan *p, int name, char *memory, device *d) {
@@ -135,7 +135,7 @@ static int close_lingering(device *d, across_block *b) {
     return b->home.of->crossed->home->close(&b->home);
 }
 
-// What uses the memory first, the copy or the part's own stream, comes after what has used it.
+// The first user of the memory, the copy or the part's own stream, waits for the previous user.
 static int reuse(const state_part *p, const across_block *b) {
     device *d = p->of->device;
     if (b->taken)
@@ -172,7 +172,7 @@ static int is_copied(const state_part *p) {
     return state_lies_on_host(p->of, p->range) != (p->on == PROCESSOR);
 }
 
-// The events of the pieces that the range is in.
+// The events of the pieces in the range.
 static void **copied_events(const state_part *p, int *n) {
     const struct state_crossed *x = p->of->crossed;
     const state_range *r = &p->range;
@@ -182,7 +182,7 @@ static void **copied_events(const state_part *p, int *n) {
     return x->copied + x->first[r->unit] + (first - before / x->piece);
 }
 
-// What is queued on s from here on comes after the last copies.
+// Work queued on s from here on runs after the last copies.
 static int order_after_copies(const state_part *p, device_stream s) {
     device *d = p->of->device;
     int n;
@@ -191,7 +191,7 @@ static int order_after_copies(const state_part *p, device_stream s) {
     return 0;
 }
 
-// The last copy is queued on s.
+// Records that the last copy is queued on s.
 static int note_copy(const state_part *p, device_stream s) {
     device *d = p->of->device;
     int n;
@@ -234,11 +234,11 @@ static int copy_up(const state_part *p, device_stream on, void *to, const void *
     return copy(p, on, to, from, &what);
 }
 
-// -------- opened by the processor: the part lies on the device
+// -------- opened by the CPU: the part is on the device
 
 static int begin_on_host(state_part *p) {
     device *d = p->of->device;
-    ZERO_TRY(p->of->crossed->home->ready(&p->block->home));  // an address, known at once
+    ZERO_TRY(p->of->crossed->home->ready(&p->block->home));  // only an address, no wait
     if (p->intent == STATE_WRITE) return 0;
     ZERO_TRY(copy_down(p, p->at, p->block->home.at));
     return d->f->record(d, p->block->used, DOWN);
@@ -256,9 +256,9 @@ static int close_on_host(state_part *p) {
     return d->f->record(d, p->block->used, UP);
 }
 
-// -------- opened by a stream: the part lies on the host
+// -------- opened by a stream: the part is on the host
 
-// What is copied `into` a place comes in the order of the stream that asked for it.
+// A copy `into` memory is ordered on the stream that asked for it.
 static int ready_on_device(state_part *p) {
     device *d = p->of->device;
     const device_stream by = p->into ? p->on : UP;
@@ -280,8 +280,8 @@ static int write_back(state_part *p) {
     return note_copy(p, DOWN);
 }
 
-// A file's buffer is soon used for something else. What is fetched for a gather keeps it until its block is
-// taken again, so that the next read begins while this part is copied.
+// A file's buffer is normally reused soon. A part fetched for a gather keeps its buffer until its block is
+// reused, so that the next read starts while this part is copied.
 static int close_on_device(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->record(d, p->block->used, p->on));
@@ -308,7 +308,7 @@ static int across_begin(state_part *p) {
     return rc;
 }
 
-// The processor may be given what the last copies are still reading or writing.
+// The last copies may still read or write the part, so the CPU waits for them.
 static int ready_at_home(state_part *p) {
     ZERO_TRY(p->of->crossed->home->ready(p));
     return p->on == PROCESSOR ? wait_for_copies(p) : 0;
@@ -352,7 +352,7 @@ static const state_store across = {
     .on_host = state_lies_on_host,
 };
 
-// The events of each unit follow those of the one before.
+// The events of all units, one after another.
 static int create_events(struct state_crossed *x, const state *s, device *d) {
     int n = 0;
     x->first = calloc(s->layout->n_units, sizeof *x->first);

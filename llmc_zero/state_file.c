@@ -7,8 +7,8 @@
 
 // -------- geometry
 
-enum { PAGE_ELEMS = 2048 };     // whole pages, in 16 bits too
-enum { NEXT_PARAMS = STATES };  // what lies in files: the states, and what a delayed update makes
+enum { PAGE_ELEMS = 2048 };     // whole pages, even at 16 bits
+enum { NEXT_PARAMS = STATES };  // states in files, then the result of a delayed update
 
 static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -22,8 +22,8 @@ zero_tier state_tier(zero_value what, const zero_config *c) {
 
 int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
 
-// The first units that fit into params_in_host stay in memory. A step reads every unit equally often but for
-// the one that is used twice, so which of the others stay makes no difference.
+// The first units that fit into params_in_host stay in memory. A step reads every unit equally often, except
+// one used twice, so the choice among the others does not matter.
 static int stays_in_host(const zero_config *c, const layout *l, int unit) {
     int64_t left = c->offload.params_in_host;
     for (int u = 0; u < unit; u++)
@@ -67,18 +67,18 @@ int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int uni
     return from < away && away < end ? away : end;
 }
 
-// -------- where a state lies
+// -------- where a state is stored
 
 typedef struct {
     int64_t region;  // in the files
-    int64_t kept;    // elements of the units before that are in the array
+    int64_t kept;    // elements of the units before it that are in the array
     int64_t away;
 } file_unit;
 
 typedef struct file_buffer {
     char *memory;
     int taken;
-    file_transfer write;  // of what was in it
+    file_transfer write;  // of its previous contents
     int unit;
 } file_buffer;
 
@@ -90,14 +90,14 @@ struct state_files {
     pthread_mutex_t lock;
     file_buffer *buffers;
     int n_buffers;
-    file_buffer *sums;                // (n_units) where a unit's gradients are reduced
-    int halves;                       // that these take turns in
-    int64_t from_memory, from_files;  // parts of parameters that were gathered
-    int64_t not_read;                 // bytes of them
+    file_buffer *sums;                // (n_units) memory in which a unit's gradients are reduced
+    int halves;                       // which they use in turn
+    int64_t from_memory, from_files;  // gathered parts of parameters
+    int64_t not_read;                 // bytes of them that needed no read
 };
 
-// A part begins in its file as far behind a page's beginning as it does in the gathered unit. So it can be
-// read straight into that, past the page cache.
+// A part's offset within a page of its file equals its offset within a page of the gathered unit, so it can
+// be read directly into that with O_DIRECT.
 static size_t skew(const layout *l, int rank, int unit, size_t size) {
     return layout_before(&l->units[unit], rank) * size % FILE_ALIGN;
 }
@@ -122,13 +122,13 @@ file_settings state_file_settings(const zero_config *c, int rank) {
                             .rank = rank };
 }
 
-// Blocks alternate between the folders, so a region that is larger than one begins with a block of its own.
+// Blocks alternate between the folders, so a region larger than a block starts at a block.
 static size_t region_align(const zero_config *c, const layout *l) {
     const size_t block = c->offload.nvme_block_bytes;
     return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
-// A bucket's sums lie in its half one after the other, each from a page on.
+// A bucket's sums follow each other in its half, each on a page boundary.
 static size_t sums_bytes(const layout *l, int rank, size_t size, int bucket) {
     size_t bytes = 0;
     for (int u = 0; u < l->n_units; u++)
@@ -157,7 +157,7 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
                                                           region_align(c, l));
         }
         if (!p.file_bytes[what]) continue;
-        p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one is read, one is used, one is written
+        p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one being read, one in use, one being written
         if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
         if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
     }
@@ -167,7 +167,7 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
 
 // -------- opening the files
 
-// The parts of a state, from `region` on. Returns where they end.
+// Places the parts of a state, from `region` on. Returns where they end.
 static int64_t place_parts(file_unit *units, zero_value what, const zero_config *c, const layout *l, int rank,
                            int64_t region) {
     const state s = state_of(what, c, l, rank, NULL);
@@ -250,7 +250,7 @@ int state_files_close(struct state_files *f) {
     return hangs;
 }
 
-// These files are no checkpoint's: what was in them is lost, and an older checkpoint does not help.
+// These files are not a checkpoint's: their contents are lost, and an older checkpoint does not help.
 static int lost_states(int rc) {
     zero_failure failure = *zero_last_failure();
     if (rc != ZERO_ERR_IO) return rc;
@@ -258,7 +258,7 @@ static int lost_states(int rc) {
     return zero_fail_again(&failure);
 }
 
-// Waits for a transfer, and notes in the trace when it was under way.
+// Waits for a transfer, and records it in the trace.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = lost_states(file_wait(f->engine, t));
     if (t->bytes && t->ended_s > 0)
@@ -272,7 +272,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
     return rc;
 }
 
-// A failure is told to whoever uses the files next.
+// Failures are reported to the next user of the files.
 void state_files_describe(struct state_files *f, zero_file_info *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
     for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
@@ -290,8 +290,8 @@ void state_files_describe(struct state_files *f, zero_file_info *info) {
 
 // -------- the pool
 
-// A buffer that nobody uses, or one whose contents have been written; else the first of those that are being
-// written. NULL: all are open.
+// An unused buffer, or one whose contents have been written; else the first one being written. NULL: all are
+// open.
 static file_buffer *best_buffer(struct state_files *f) {
     file_buffer *writing = NULL;
     for (file_buffer *b = f->buffers; b < f->buffers + f->n_buffers; b++) {
@@ -321,8 +321,8 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     return finish(f, &b->write, b->unit);
 }
 
-// The unit's own, once what other buckets had in its half has been written. Only reductions come here, one
-// after the other.
+// The unit's own memory, once the other bucket's sums in its half have been written. Only reductions call
+// this, one after another.
 static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
     const int half = l->units[unit].bucket % f->halves;
     *out = &f->sums[unit];
@@ -355,7 +355,7 @@ static int64_t files_span(const state *s, state_range r) {
     return end - r.from < r.elems ? end - r.from : r.elems;
 }
 
-// Where the range is in the files, whole pages. Returns how many of the bytes there are before it.
+// The whole pages of the range in the files. Returns the number of bytes before the range.
 static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     const state *s = p->of;
     size_t size = dtype_bytes(s->dtype);
@@ -366,7 +366,7 @@ static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     return inside % FILE_ALIGN;
 }
 
-// Pages that the range has for itself need not be read before they are written.
+// Pages that contain only this range need not be read before they are written.
 static int owns_its_pages(const state_part *p) {
     const state *s = p->of;
     const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);

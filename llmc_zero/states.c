@@ -14,7 +14,7 @@ static int create_room(zero *z) {
     return 0;
 }
 
-// The files of states that are not in memory alone.
+// Opens the files of states that are not only in memory.
 static int open_files(zero *z) {
     const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
     if (!pool->blocks) return 0;
@@ -32,7 +32,7 @@ static int open_files(zero *z) {
     return 0;
 }
 
-// Beside a device: states that one side uses and the other one stores.
+// Beside a GPU: states that one side uses and the other one stores.
 static int open_across(zero *z) {
     struct states *all = &z->states;
     char *memory[RINGS] = { NULL };
@@ -66,7 +66,7 @@ int states_create(zero *z, zero_value what) {
     return state_create(&z->states.of[what], &z->memory, &z->plan.own[plan_item_of_state(what)]);
 }
 
-// A disk that does not answer may still write to the memory that the units have asked for.
+// A hung disk may still write to memory handed out to units.
 void states_stop_files(zero *z) { z->memory.disk_hangs |= state_files_close(z->states.files); }
 
 void states_free(zero *z) {

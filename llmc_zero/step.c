@@ -37,7 +37,7 @@ static int check_hyper(const char *caller, const zero_hyper *h) {
     return 0;
 }
 
-// What is updated before the norm is known can be neither clipped nor skipped.
+// A unit updated before the norm is known can be neither clipped nor skipped.
 int zero_update_early(zero *z, const zero_hyper *h) {
     const char *me = "zero_update_early";
     ZERO_TRY(pass_may_train(z, me));
@@ -105,7 +105,7 @@ int zero_finish_update(zero *z) {
     return update_publish(z);
 }
 
-// Only a run in fp16 has a scale worth restoring.
+// Only fp16 runs have a scale worth restoring.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved) {
     const int scales = z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0;
     if (dtype == ZERO_F16 && scales) z->step.scale = *saved;

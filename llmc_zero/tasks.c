@@ -8,7 +8,7 @@
 
 // -------- one task
 
-// With the lock held: until that submission of k has run. The trace shows who waited.
+// Waits until that submission of k has run. The caller holds the lock. who: the waiting lane, for the trace.
 static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane who) {
     const lane *l = &t->lanes[k->lane];
     if (l->finished >= number) return;
@@ -17,8 +17,8 @@ static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane w
     if (t->trace) trace_add(t->trace, ZERO_EV_WAIT, k->unit, who, start);
 }
 
-// What is queued on `stream`, up to the event, comes before k's work: k's stream waits for the event. A task
-// of the host's has no stream, so the host waits.
+// k's work runs after the work queued on `stream` up to the event: k's stream waits for the event. A host
+// task has no stream, so the host waits.
 static int order_after(tasks *t, const task *k, device_stream stream, void *event) {
     device *d = t->device;
     int is_queued = k->done || k->lane == LANE_TRAINER;
@@ -41,14 +41,14 @@ static int run_on_stream(tasks *t, task *k) {
     return k->done ? d->f->record(d, k->done, k->stream) : 0;
 }
 
-// With the lock held.
+// The caller holds the lock.
 static void fail_all(tasks *t, int rc) {
     if (t->failed) return;
     t->failed = rc;
     t->failure = *zero_last_failure();
 }
 
-// With the lock held, which is free while the task runs.
+// The caller holds the lock, which is released while the task runs.
 static void run_task(tasks *t, task *k, task_lane who) {
     for (int i = 0; i < k->n_needs; i++) wait_until_run(t, k->needs[i].task, k->needs[i].number, who);
     k->rc = t->failed;
@@ -79,7 +79,7 @@ static void *lane_loop(void *arg) {
         if (!k) break;
         run_task(t, k, k->lane);
         l->first = k->next;
-        l->finished++;  // k is its owner's again
+        l->finished++;  // k belongs to its owner again
         pthread_cond_broadcast(&t->done);
     }
     pthread_mutex_unlock(&t->lock);
@@ -99,8 +99,7 @@ static int start_thread(tasks *t, task_lane number) {
     return 0;
 }
 
-// Where the processor computes the trainer's layers, they keep all cores but one busy. Beside another device
-// all are free.
+// Where the CPU computes the trainer's layers, they use all cores but one. Beside a GPU all are free.
 static int free_cores(const device *d) {
 #ifdef _OPENMP
     if (d->asynchronous) return omp_get_max_threads();
@@ -153,7 +152,7 @@ void tasks_forget(tasks *t, task *k) {
     k->ready = k->done = NULL;
 }
 
-// What a task of the trainer's lane did and queued is part of what the trainer has done so far.
+// Work that a task on the trainer's lane did or queued counts as the trainer's.
 static int note_needs(tasks *t, task *k, const task *const *needs) {
     k->n_needs = k->needs_trainer = 0;
     for (; *needs; needs++) {

@@ -39,9 +39,9 @@ struct trace_timer {
     enum { FREE, OPEN, QUEUED } is;
     zero_event event;
 };
-enum { TIMERS = 2048 };  // of events that the device has not come to, or that were not read yet
+enum { TIMERS = 2048 };  // of events that the device has not reached, or that were not read yet
 
-// With the lock held: the event has its times once the device has come to both timers.
+// The caller holds the lock. The event gets its times once the device has passed both timers.
 static void read_timer(trace *t, trace_timer *r) {
     device *d = t->device;
     double start = 0, end = 0;
@@ -54,7 +54,7 @@ static void read_timer(trace *t, trace_timer *r) {
     r->is = FREE;
 }
 
-// The oldest one that is not open; NULL: all are.
+// The oldest timer that is not open; NULL: all are.
 static trace_timer *take_timer(trace *t) {
     trace_timer *r = NULL;
     pthread_mutex_lock(&t->lock);
@@ -154,14 +154,14 @@ void trace_close(trace *t) {
 
 // -------- the file
 
-// The file is written under another name and renamed, which would put it in the place of a device too.
+// The file is renamed into place, which as root would replace a device node such as /dev/null.
 static int check_path(const char *path) {
     struct stat st;
     if (lstat(path, &st) || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return 0;
     return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
 }
 
-// A link of that name is not followed.
+// A symlink of that name is not followed.
 static FILE *create(const char *path) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return fd < 0 ? NULL : fdopen(fd, "w");

@@ -1,7 +1,7 @@
-// AdamW on the parts that this rank owns, unit by unit, and each unit piece by piece. There is one piece
-// where all states are in memory. Where some are in files the pieces are as large as the files' buffers, and
-// three things go on at once: the next piece is read, this one is updated, the last one is written
-// (ZeRO-Infinity, Rajbhandari et al. 2021, section 5.2.2).
+// AdamW on the parts that this rank owns, unit by unit, piece by piece. If all states are in memory a unit is
+// one piece. If some are in files, a piece fills one of the files' buffers, and three things overlap: reading
+// the next piece, updating this one, and writing the previous one (ZeRO-Infinity, Rajbhandari et al. 2021,
+// section 5.2.2).
 #include "update.h"
 #include "internal.h"
 #include "state_file.h"
@@ -90,8 +90,8 @@ static int create_pieces(zero *z) {
     return rc;
 }
 
-// With states elsewhere the trainer goes on with the next step: forward waits for each unit's update. If it
-// is delayed, backward does.
+// If states are off the device, the trainer goes on with the next step: forward waits for each unit's update,
+// or backward if the update is delayed.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
     const task_lane lane = has_lane ? LANE_PROCESSOR : LANE_TRAINER;
@@ -138,24 +138,24 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
     state *s = is_delayed ? &z->update.next_params : states_get(z, what);
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
-    if (what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // the rounded masters
+    if (what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // rounded masters
     if (!s->kept || (is_delayed && !has_next(z, piece->range.unit))) return 0;
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
-// A unit's own task needs the reduction of its bucket. The task before, which begins the unit's first piece,
-// has to look.
+// A unit's own task needs its bucket's reduction. The previous task, which begins the unit's first piece, has
+// to check.
 static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
 
-// Where a piece is begun ahead, the trace shows how long AdamW waits for it: for reads, for copies, and for
-// room that the last writes have not left yet.
+// If pieces are begun ahead, the trace shows how long AdamW waits for one: for reads, copies, and buffers
+// still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
     const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
     if (z->update.is_ahead && lane != LANE_TRAINER)
         trace_add(&z->trace, ZERO_EV_WAIT, piece->range.unit, lane, start);
 }
 
-// Begins to open all states of a piece that were not begun; its gradients only if they are reduced.
+// Begins to open the states of a piece that were not begun yet; gradients only if they are reduced.
 static int begin_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
@@ -192,18 +192,19 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
     return 0;
 }
 
-// The piece that is updated after piece i of the unit at z->update.at; NULL: none is known yet.
+// The piece that is updated after piece i of the unit at z->update.at; NULL: not known yet.
 static const struct update_piece *piece_after(const zero *z, int i) {
     const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
     if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
     if (z->update.at + 1 >= __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE)) return NULL;
     const struct update_unit *next = &z->update.units[z->update.order[z->update.at + 1]];
-    // A device may not have done a reduction that has run. Only the unit's own task comes after it.
+    // A reduction that has run may still be queued on the device. Only the unit's own task is ordered after
+    // it.
     if (z->device.asynchronous && next->is_early) return NULL;
     return &z->update.pieces[next->first_piece];
 }
 
-// Updates a piece that begin_piece has begun, while the next one is begun.
+// Updates a piece that begin_piece has begun, and begins the next one.
 static int update_ahead(zero *z, const struct update_piece *piece, const struct update_piece *next) {
     state_part *parts = z->update.opened[z->update.window];
     z->update.window = !z->update.window;
@@ -220,13 +221,13 @@ static int update_alone(zero *z, const struct update_piece *piece) {
     return state_close_after(rc, parts, STATES);
 }
 
-// The task's own stream comes after what the task needs. So must the stream of copies to the host.
+// The task's own stream is ordered after the tasks it needs. The stream of copies to the host has to be, too.
 static int copy_after_reduction(zero *z, int unit) {
     return z->device.f->order(&z->device, DOWN, grads_reduction(z, unit)->done);
 }
 
-// The unit's AdamW. Where pieces are begun ahead, backward or the task before has begun the first one, if it
-// knew of this unit.
+// The unit's AdamW. If pieces are begun ahead, backward or the previous task has begun the first one, if the
+// unit was known by then.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     const struct update_unit *u = &z->update.units[k->index];
@@ -245,11 +246,11 @@ static int run_adamw(void *ctx, task *k) {
 
 // -------- delayed by a step (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840, section 5.1)
 //
-// The update of a step changes masters and moments while the next step runs, whose passes read the parameters
-// before it. At the end of that step the masters become the parameters, and then the next update may begin.
-// So masters and parameters hold the two versions. Parameters in files have two versions there, which change
-// places. One step's gradients are enough: units are updated in backward's order, so the update reads a
-// unit's gradients before the next step overwrites them.
+// A step's update changes masters and moments during the next step, whose passes read the old parameters. At
+// the end of that step the masters become the parameters, and the next update may begin. So masters and
+// parameters are two versions; parameters in files have both there, and swap them. One step's gradients are
+// enough: units are updated in backward's order, so the update reads a unit's gradients before the next step
+// overwrites them.
 
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
@@ -279,10 +280,10 @@ int update_publish(zero *z) {
     return 0;
 }
 
-// -------- what is updated first is read during backward
+// -------- the first pieces of the update are read during backward
 //
-// Nothing may be updated before the norm is known. But the buffers are free then, and the disk only reads
-// parameters. So all states but gradients are read; these follow when the update begins.
+// No unit may be updated before the norm is known. But the buffers are free then, and the disk only reads
+// parameters. So all states but gradients are read early; gradients follow when the update begins.
 
 void update_discard(zero *z) {
     for (int i = 0; i < 2; i++) {
@@ -295,7 +296,7 @@ int update_pieces_read_ahead(const zero *z) {
     return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
 }
 
-// The first two pieces of the update, by this order of units; NULL: there are fewer.
+// The first two pieces of the update in this order of units; NULL: there are fewer.
 static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
     int n = 0;
     first[0] = first[1] = NULL;
@@ -311,14 +312,14 @@ static int begin_files_of(zero *z, const struct update_piece *piece, state_part 
     return 0;
 }
 
-// This is the last micro-batch, and the last update has ended, its writes too.
+// This is the last micro-batch, and the last update has ended, including its writes.
 static int may_read_ahead(zero *z) {
     const int last = z->update.order[z->layout.n_units - 1];
     if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || z->config.debug.naive) return 0;
     return tasks_have_run(&z->tasks, &z->update.units[last].adamw) && states_are_written(z);
 }
 
-// One piece at a time, since backward waits for parameters that are read behind it.
+// One piece at a time, since backward waits for parameter reads that are queued after it.
 static int read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2];
@@ -329,7 +330,7 @@ static int read_ahead(zero *z) {
     return s->read_ahead[at] ? begin_files_of(z, s->read_ahead[at], s->opened[at]) : 0;
 }
 
-// The update's order is settled. What was read for another one is dropped.
+// The update's order is final. Pieces read for another order are dropped.
 static void take_read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
@@ -340,7 +341,7 @@ static void take_read_ahead(zero *z) {
 
 // -------- the order of the units
 
-// The last update has ended, and is published. What follows is not written while a unit is updated.
+// Waits for the last update and publishes it, so that no unit is being updated while these fields are set.
 static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     const int first_delayed = z->config.offload.delayed_update;
     ZERO_TRY(update_wait(z));
@@ -348,7 +349,7 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     z->update.constants = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     z->update.n_known = z->update.at = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
-    const int delayed = z->update.is_delayed;  // it changes masters and moments only
+    const int delayed = z->update.is_delayed;  // it changes only masters and moments
     for (int i = 0; i < z->layout.n_units; i++) {
         struct update_unit *u = &z->update.units[i];
         u->is_early = 0;
@@ -357,8 +358,8 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     return 0;
 }
 
-// Two units are under way: one is updated, and states of the next are read. The others wait here, so that
-// those that are left when backward has ended are updated in forward's order.
+// Two units are under way: one is updated, the next one's states are read. The others wait here, so that
+// those left when backward ends are updated in forward's order.
 static int has_enough(zero *z) {
     const int n = z->update.n_early;
     return n > 1 && !tasks_have_run(&z->tasks, &z->update.units[z->update.order[n - 2]].adamw);
@@ -372,8 +373,8 @@ static int submit_early(zero *z, int unit) {
     return tasks_submit(&z->tasks, &z->update.units[unit].adamw, AFTER(grads_reduction(z, unit)));
 }
 
-// Backward comes to units in the reverse of the table's order. After the last backward use of a unit, which
-// completes its bucket, and all forward uses no hook asks for its parameters before the next step.
+// Backward reaches units in the reverse of the table's order. After a unit's last backward use, which
+// completes its bucket, and all forward uses, no hook needs its parameters before the next step.
 int update_during_backward(zero *z) {
     const int has_own_lane = z->update.units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
@@ -387,8 +388,8 @@ int update_during_backward(zero *z) {
     return 0;
 }
 
-// In the reverse of the table's order, in which backward completes the units. Where it adds to the gradients
-// themselves it writes those of shared units first, by their first backward use.
+// The reverse of the table's order, in which backward completes the units. Shared units come first if
+// backward adds to the gradients themselves, since their first backward use overwrites them.
 static void order_delayed(zero *z) {
     int n = 0;
     for (int shared = 1; shared >= 0; shared--)
@@ -411,8 +412,8 @@ void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
-// One task for each unit that was not updated during backward, in the order of forward, so that what forward
-// needs first is gathered while the other units are updated.
+// One task for each unit not updated during backward, in forward's order, so that the units that forward
+// needs first are gathered while the others are updated.
 static int update_now(zero *z) {
     const int n = z->layout.n_units;
     const int *order = schedule_begin_update(&z->schedule);
@@ -433,7 +434,7 @@ static int update_now(zero *z) {
     return 0;
 }
 
-// The norm is known: zero_reduce waited for it.
+// The norm is known, since zero_reduce waited for it.
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     if (!z->update.n_early) ZERO_TRY(begin_update(z, h, grad_scale));
     return z->update.is_delayed ? update_delayed(z) : update_now(z);

@@ -1,4 +1,4 @@
-// Values in and out, and digests. They stream piece by piece from the rank that owns them, so that nothing is
+// Reads and writes values, and hashes them. They stream piece by piece from the owning rank, so nothing is
 // ever gathered whole.
 #include "internal.h"
 #define XXH_INLINE_ALL
@@ -21,7 +21,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     return pass_outside_step(z, call);
 }
 
-// Writes what this rank holds of n elements of a place.
+// Writes the part of a place's n elements that this rank holds.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
     const state *s = states_with(z, what);
@@ -46,8 +46,8 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
-// Asks for n elements of a place, from `offset` on, on every rank. They go to `values`, or, where there is a
-// digest, through the room for values into that.
+// A request for n elements of a place, from `offset` on, made on every rank. They go to `values` or, with a
+// digest, through the values buffer into it.
 typedef struct {
     zero *z;
     zero_value what;
@@ -59,17 +59,17 @@ typedef struct {
     zero_purpose purpose;
 } get_request;
 
-// The digest is of the bytes as they are stored.
+// The digest covers the bytes as stored.
 static int update_digest(const get_request *g, int64_t n) {
     zero_dtype stored = g->state->dtype;
-    const void *bytes = states_room_as(g->z, stored, n);  // exact, since they were widened
+    const void *bytes = states_room_as(g->z, stored, n);  // exact: widened from this dtype
     if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
         return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
     return 0;
 }
 
-// Gets what lies in a part, or in the whole unit, from rank `from`; -1: every rank reads its own. What goes
-// to the digest goes there piece by piece.
+// Gets the elements in a part, or in the whole unit, from rank `from`; -1: every rank reads its own. With a
+// digest they are hashed piece by piece.
 static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;
     const comm_use use = { .purpose = g->purpose, .unit = unit, .units = 1 };
