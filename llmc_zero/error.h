@@ -22,7 +22,7 @@ int zero_failed_at_unit(int unit);
 int zero_failed_by_setting(const char *setting);  // of zero_config; the sentence does not change
 int zero_failed_advice(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));       // adds "; " and the remedy
-int zero_failed_on(int rank, const char *host);  // adds "rank R (host H): " before the sentence
+int zero_failed_on(int rank, const char *host);  // adds "rank R (host H): " unless it names a rank
 int zero_failed_after(int lower);                // how many lower ranks failed with the same sentence
 
 // Returns "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more", listing the chosen ranks. The name

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-// Of blocks of 64 MiB, the largest that there are, two at a time.
+// Blocks of 64 MiB, the largest size, are read two at a time.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work) {
     const int64_t block = m->block_bytes, each = block < RING_BYTES ? RING_BYTES / block * block : block;
     const int64_t n = RING_BUFFERS * (int64_t)RING_BYTES / each;
@@ -41,7 +41,7 @@ static int open_file(block_reader *b, int file) {
     size_t folder = strlen(b->m->path) - strlen(MANIFEST);
     if (snprintf(b->path, sizeof b->path, "%.*s%s", (int)folder, b->m->path, f->name) >= PATH_MAX)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: the name is too long", f->name);
-    // Opening a pipe does not wait for its writer.
+    // O_NONBLOCK: opening a pipe must not wait for its writer
     b->fd = open(b->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (b->fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", b->path, strerror(errno));
     b->file = file;
@@ -55,8 +55,8 @@ static int open_file(block_reader *b, int file) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What follows the last whole page. Past the page cache only a whole page can be asked for, and the file's
-// end comes before it is full.
+// Reads what follows the last whole page. O_DIRECT reads only whole pages, so it asks for one, in which the
+// file ends.
 static int read_rest(const block_reader *b, int64_t bytes) {
     const int64_t at = ring_whole_pages(bytes), each = b->ring.each;
     char *to = ring_data(&b->ring, at / each) + at % each;
@@ -71,7 +71,7 @@ static int read_rest(const block_reader *b, int64_t bytes) {
     return 0;
 }
 
-// Asks the disk for buffer i, and for those that follow it as far as there is room.
+// Starts reading buffer i, and as many of the next ones as there is room for.
 static int ask_for(block_reader *b, int64_t i) {
     const int64_t bytes = b->m->files[b->file].bytes, each = b->ring.each;
     if (i < b->first || i > b->next) {
@@ -82,14 +82,14 @@ static int ask_for(block_reader *b, int64_t i) {
     b->first = i;
     while (b->next < i + b->ring.n && b->next * each < bytes) {
         if (b->next > i && b->next * each >= b->until) break;
-        ZERO_TRY(ring_wait(&b->ring, b->next));  // for what was passed over
+        ZERO_TRY(ring_wait(&b->ring, b->next));  // for skipped buffers
         ZERO_TRY(ring_start(&b->ring, b->next, ring_whole_pages(bytes), 0));
         b->next++;
     }
     return 0;
 }
 
-// Sees to it that the buffer with a block is there.
+// Waits for the buffer with a block.
 static int wait_for(block_reader *b, int64_t offset) {
     const int64_t bytes = b->m->files[b->file].bytes, i = offset / b->ring.each;
     ZERO_TRY(ask_for(b, i));
@@ -98,7 +98,7 @@ static int wait_for(block_reader *b, int64_t offset) {
     return has_rest ? read_rest(b, bytes) : 0;
 }
 
-// Sets *data to a block that has been compared.
+// Sets *data to a block whose digest has been checked.
 static int read_block(block_reader *b, int file, int64_t block, const char **data) {
     const manifest_file *f = &b->m->files[file];
     const int64_t offset = block * b->m->block_bytes, bytes = smaller(f->bytes - offset, b->m->block_bytes);
@@ -126,14 +126,14 @@ int blocks_read(block_reader *b, int file, int64_t at, int64_t bytes, void *to) 
     return 0;
 }
 
-// The next saved state of a part follows in the file, so it is read ahead where all of the part is needed.
+// The next saved state of a part follows in the file, so it is read ahead if the whole part is needed.
 static void read_ahead_in(block_reader *b, const saved_part *p, int saved) {
     const int64_t last = p->from + p->elems, needed = smaller(last, b->needs_until) - p->from;
     const int is_all = b->needs_from <= p->from && last <= b->needs_until;
     b->until = is_all ? INT64_MAX : p->at[saved] + needed * (int64_t)sizeof(float);
 }
 
-// Of elements [from, from + n) of a unit those that a part has.
+// Reads the elements of [from, from + n) of a unit that a part has.
 static int read_overlap(block_reader *b, int file, const saved_part *p, int saved, int64_t from, int64_t n,
                         float *to) {
     int64_t begin = p->from > from ? p->from : from;

@@ -1,14 +1,14 @@
 #include "finite.h"
 #include <string.h>
 
-// The least magnitude, as bits, that is not finite in a dtype, or is rounded to infinity.
+// The smallest magnitude, as bits, that is not finite in a dtype or rounds to infinity.
 static uint32_t limit_of(zero_dtype dtype) {
     if (dtype == ZERO_BF16) return 0x7f7f8000;
     return dtype == ZERO_F16 ? 0x477ff000 : 0x7f800000;
 }
 
-// Returns the first of n values at or above the limit, n if there is none. A block without one is passed over
-// as a whole.
+// Returns the first of n values at or above the limit, n if there is none. A block without one is skipped as
+// a whole.
 static int64_t first_above(const float *values, int64_t n, uint32_t limit) {
     enum { BLOCK = 1024 };
     for (int64_t from = 0; from < n; from += BLOCK) {

@@ -8,18 +8,18 @@
 
 enum { FILE_NAME = 64 };  // room for the name of a file in the folder
 
-// Writes folder/name; a path that is too long is an error.
+// Writes folder/name; too long a path is an error.
 int folder_path(char path[PATH_MAX], const char *folder, const char *name);
-int folder_make(const char *folder);  // one that exists is taken as it is
-// Returns when the entries of the folder are on disk, or those of the folder that holds it.
+int folder_make(const char *folder);  // an existing one is used as it is
+// Returns when the entries of the folder, or of its parent, are on disk.
 int folder_sync(const char *folder);
 int folder_sync_parent(const char *folder);
-// *fd: a new file to write; a file or a link of that name is an error.
+// *fd: a new file to write; an existing file or symlink of that name is an error.
 int folder_create_file(const char *path, int *fd);
 int folder_write(int fd, const char *path, const void *data, size_t bytes);
 // Returns when the file is on disk. It is closed in any case.
 int folder_close_written(int fd, const char *path);
-// Removes the files that zero_save makes, but not those whose names `keep` knows. keep NULL: all.
+// Removes the files that zero_save makes, except those for which `keep` returns 1. keep NULL: all.
 typedef int (*name_check)(const void *ctx, const char *name);
 int folder_clean(const char *folder, name_check keep, const void *ctx);
 

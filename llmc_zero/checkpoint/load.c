@@ -1,7 +1,7 @@
-// Every rank reads what it owns from the files that have it, whatever number of ranks wrote them. It reads
-// whole blocks and compares each with the manifest's digest. Where there is something to lose, it first reads
-// all that it needs, and then, when all ranks have found theirs good, once more to use it. A plugin whose
-// states are still all 0 has nothing to lose: it reads once, and its states are 0 again after a failure.
+// Every rank reads what it owns from the files that have it, however many ranks wrote them. It reads whole
+// blocks and checks each against the manifest's digest. If states could be lost, it first reads and checks
+// everything it needs, and reads it again to use it once all ranks have found theirs good. A plugin whose
+// states are all still 0 reads once, and zeroes its states after a failure.
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static int read_piece(void *ctx, int saved, state_range r) {
 
 // -------- the checkpoint
 
-// All ranks read the manifest themselves, and have read the same.
+// Each rank reads the manifest itself; all check that they read the same.
 static int read_manifest(zero *z, manifest *m, const char *folder) {
     const net *n = &z->net;
     int rc = manifest_read(m, folder);
@@ -47,7 +47,7 @@ static int clear_piece(void *ctx, int saved, state_range r) {
     return states_write(z, saved_values[saved], r, STATE_WRITE, states_room(z));
 }
 
-// rc: of the reading. Returns it, or the failure of clearing.
+// rc: of the read. Returns it, or the failure of the clearing.
 static int clear_after(int rc, zero *z) {
     if (!rc) return 0;
     at_work work = at_work_begin(z);
@@ -56,7 +56,7 @@ static int clear_after(int rc, zero *z) {
     return cleared ? cleared : rc;
 }
 
-// Returns when all ranks have read theirs, or one has failed.
+// Returns when all ranks have read their parts, or one has failed.
 static int read_once(source *s, const manifest *m) {
     at_work work = at_work_begin(s->z);
     int rc = blocks_begin(&s->from, m, &work);
@@ -101,7 +101,7 @@ static int gather_now(zero *z, state *s, int unit) {
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-// Where one of the two lies on the host's side of the bus they go through the host, in small pieces.
+// If masters or parameters are on the host's side of the bus, both go through the host in small pieces.
 static int round_on_host(zero *z, state_range r) {
     const int64_t end = r.from + r.elems;
     for (; r.from < end; r.from += r.elems) {
@@ -128,8 +128,8 @@ static int round_masters(zero *z, int unit) {
     return 0;
 }
 
-// Every rank has read its own parts. Rounds parameters from their masters and gathers what this stage keeps
-// whole.
+// Every rank has read its own parts. Rounds parameters from their masters and gathers the units that this
+// stage keeps whole.
 static int run_complete(void *ctx, task *k) {
     (void)k;
     zero *z = ctx;

@@ -1,5 +1,6 @@
-// The manifest of a checkpoint: what was saved, where in which file each part lies, and the digest of every
-// block of every file. Its last line is the digest of all before it. docs/formats.md describes every member.
+// The manifest of a checkpoint: what was saved, where each part is in which file, and the digest of every
+// block of every file. Its last line is the digest of everything above it. docs/formats.md describes every
+// member.
 #ifndef LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #define LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #include <jansson.h>
@@ -19,18 +20,18 @@ typedef struct {
     int n_parts;
 } manifest_file;
 
-// Blocks that a file of so many bytes has.
+// The number of blocks in a file of so many bytes.
 static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
     return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-// Returns the whole text, to be freed, of a checkpoint that this plugin has written in these files; NULL
-// without memory. scale: of when the states were read. trainer: an object.
+// Returns the manifest's text, to be freed, for a checkpoint that this plugin has written in these files;
+// NULL: out of memory. scale: at the time the states were read. trainer: an object.
 char *manifest_write(const zero *z, const manifest_file *files, const loss_scale *scale,
                      const json_t *trainer);
 
-// Parses JSON without duplicate keys. Jansson 2.14 loses a character of a text without a word where memory
-// runs out within it, so the text is parsed twice. Returns NULL with *e.
+// Parses JSON without duplicate keys. If memory runs out within a string, Jansson 2.14 silently loses a
+// character, so the text is parsed twice. Returns NULL with *e.
 json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e);
 
 typedef struct {
@@ -40,14 +41,14 @@ typedef struct {
     int64_t block_bytes;
     int n_files;
     manifest_file *files;
-    zero_dtype dtype;  // that the saving run computed in
+    zero_dtype dtype;  // that the saving run used
     loss_scale scale;
 } manifest;
-// Returns 0 with *m checked as far as it can be without a model. manifest_free comes next, after a failure
-// too. ZERO_ERR_IO: there is none, or it is damaged; ZERO_ERR_ARGUMENT: another format or version.
+// Returns 0 with *m checked as far as possible without a model. Call manifest_free in either case.
+// ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: another format or version.
 int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
-// Returns 0 if it is of a model with these tables, all of whose elements the files have, each once.
+// Returns 0 if the model has these tables and the files have each of its elements exactly once.
 // ZERO_ERR_ARGUMENT names the first difference.
 int manifest_check_model(const manifest *m, const layout *l);
 

@@ -26,7 +26,7 @@ static int read_open(int fd, const char *path, char *text, int64_t bytes) {
     return 0;
 }
 
-// *text is the caller's to free. Opening a pipe does not wait for its writer.
+// *text is the caller's to free. O_NONBLOCK: opening a pipe must not wait for its writer.
 static int read_text(const char *path, char **text, int64_t *bytes) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc;
@@ -45,7 +45,7 @@ static int read_text(const char *path, char **text, int64_t *bytes) {
     return rc;
 }
 
-// The last lines are the digest of what is before them, so any byte that has changed is found.
+// The last lines are the digest of everything above them, so any changed byte is found.
 static int check_text(manifest *m, const char *text, int64_t bytes) {
     char end[48];
     int n = snprintf(end, sizeof end, ",\n\"xxh3\": \"%016x\"\n}\n", 0);
@@ -155,7 +155,7 @@ static int get_digests(const manifest *m, const json_t *row, const char *where, 
     const json_t *v = json_object_get(row, "xxh3");
     const char *hex = json_string_value(v);
     f->n_blocks = manifest_blocks(f->bytes, m->block_bytes);
-    // bytes may be a lie, so the length of the text decides what is allocated
+    // `bytes` may be wrong, so the length of the string decides how much is allocated
     if (!hex || json_string_length(v) / 16 != (uint64_t)f->n_blocks || json_string_length(v) % 16 ||
         strspn(hex, "0123456789abcdef") != json_string_length(v))
         return wrong(m, where, "xxh3", "16 hexadecimal digits for each block of the file");
@@ -292,7 +292,7 @@ static int same_tensor(const manifest *m, const json_t *row, int number, const z
     return same_number(m, row, t->name, "unit", t->unit);
 }
 
-// Where its tensors lie makes values of a unit's elements.
+// Tensor offsets give a unit's elements their meaning, so they must match.
 static int same_places(const manifest *m, const json_t *row, const layout *l, const layout_unit *u) {
     const json_t *places = json_object_get(row, "tensors");
     char what[200];
@@ -327,8 +327,8 @@ static int same_tables(const manifest *m, const layout *l) {
     return 0;
 }
 
-// The parts of a unit follow each other in the order of the files, without a gap. have (n_units): elements
-// found so far.
+// The parts of a unit follow each other in the order of the files, without a gap. have (n_units): counts the
+// elements found.
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {

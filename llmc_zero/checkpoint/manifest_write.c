@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-// Without memory for a row there is no array: one that lacks a row would describe another model.
+// If a row cannot be allocated the whole array is dropped: without it the array would describe another model.
 static json_t *append(json_t *rows, json_t *row) {
     if (!json_array_append_new(rows, row)) return rows;
     json_decref(rows);
@@ -58,7 +58,7 @@ static json_t *all_parts(const manifest_file *f) {
     return rows;
 }
 
-// The digests of the blocks, 16 hex digits each, in one string. NULL without memory.
+// The digests of the blocks, 16 hex digits each, in one string. NULL: out of memory.
 static json_t *all_digests(const manifest_file *f) {
     char *hex = malloc(16 * f->n_blocks + 1);
     if (!hex) return NULL;
@@ -94,7 +94,7 @@ static json_t *describe(const zero *z, const manifest_file *files, const loss_sc
                      "trainer", trainer);
 }
 
-// A member has a line, an element of an array of objects has one too.
+// Each member is on a line, and so is each element of an array of objects.
 static int print_member(FILE *f, const char *key, const json_t *value) {
     const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
     const size_t n = json_array_size(value);

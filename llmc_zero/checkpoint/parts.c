@@ -3,7 +3,7 @@
 const zero_value saved_values[SAVED] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 const char *const saved_names[SAVED] = { "master", "moment1", "moment2" };
 
-// The elements that a rank saves of a unit.
+// The number of elements of a unit that a rank saves.
 static int64_t elems_of(const layout *l, int unit, int rank) {
     int64_t from, n;
     layout_intersect(&l->units[unit], rank, 0, layout_extent(l, unit), &from, &n);

@@ -2,17 +2,17 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { THREADS = 4 };               // that read and write
-static const double alone_s = 300;  // the disk answers within, where no other rank waits
+enum { THREADS = 4 };               // for reads and writes
+static const double alone_s = 300;  // the disk's time limit if no other rank waits
 
-// Pages of 2 MiB reach a disk in fewer pieces.
+// Buffers in 2 MiB pages reach the disk in fewer pieces.
 static int take_memory(ring *r, const char *path) {
     const size_t bytes = (size_t)(r->n * r->each);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     r->memory = memory == MAP_FAILED ? NULL : memory;
     if (!r->memory)
         return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for %zu bytes of buffers", path, bytes);
-    madvise(r->memory, bytes, MADV_HUGEPAGE);  // a wish only
+    madvise(r->memory, bytes, MADV_HUGEPAGE);  // only a hint
     return 0;
 }
 
@@ -23,8 +23,8 @@ int ring_make(ring *r, const char *path, int n, int64_t each, char *memory, at_w
     return memory ? 0 : take_memory(r, path);
 }
 
-// Threads make the requests even where there is io_uring: there are few requests, each is large, and so a
-// checkpoint is written and read the same way everywhere.
+// Uses threads even if io_uring is available: requests are few and large, and checkpoints are then written
+// and read the same way everywhere.
 int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
     const file_settings settings = { .block_bytes = RING_BYTES,
                                      .depth = RING_BUFFERS,
@@ -62,7 +62,7 @@ int ring_wait_all(ring *r) {
     return 0;
 }
 
-// What was read ahead may not be wanted any more, but others wait while the disk reads it.
+// Data that was read ahead may no longer be needed, but other ranks wait while the disk reads it.
 void ring_close(ring *r) {
     if (r->engine) (void)ring_wait_all(r);
     r->hangs |= file_close(r->engine);

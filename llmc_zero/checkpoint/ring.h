@@ -1,10 +1,10 @@
-// The buffers between the processor, which fills or reads one, and the disk, which has the others meanwhile.
+// Buffers shared by the CPU and the disk: the CPU fills or reads one while the disk transfers the others.
 #ifndef LLMC_ZERO_CHECKPOINT_RING_H
 #define LLMC_ZERO_CHECKPOINT_RING_H
 #include "../store/file.h"
 #include "at_work.h"
 
-enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // of one request to the disk; at a time
+enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // bytes of a disk request; requests at a time
 
 typedef struct {
     int n;
@@ -13,23 +13,23 @@ typedef struct {
     file_transfer *transfers;  // (n)
     file_engine *engine;       // NULL: no file is open
     int given;                 // 1: the memory is the caller's
-    int hangs;                 // 1: a disk that does not answer may still use the memory and the file
-    at_work *work;             // others wait for the thread that waits here; NULL: none does
+    int hangs;                 // 1: a hung disk may still use the memory and the file
+    at_work *work;             // the rank that waits here, while others wait for it; NULL: none do
 } ring;
 
-// Returns 0, or ZERO_ERR_MEMORY naming the path. ring_free comes next in any case. memory: of all buffers;
-// NULL: it is allocated. work: of the rank, which says between waits that it is at work; NULL: of none.
+// Returns 0, or ZERO_ERR_MEMORY naming the path. Call ring_free in either case. memory: for all buffers;
+// NULL: allocated here. work: of the rank, which reports while it waits that it is at work; NULL: none.
 int ring_make(ring *r, const char *path, int n, int64_t each, char *memory, at_work *work);
-// Returns 0: transfers are those of this file. bytes: whole pages. reserve: 1: to be written, and the disk
-// keeps space for them. If the disk of an earlier file hangs the ring takes other memory.
+// Returns 0: transfers now go to or from this file. bytes: whole pages. reserve: 1: the file is to be
+// written, and disk space is reserved. If the disk of an earlier file hung, the ring allocates new memory.
 int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve);
-// Starts to read or write buffer i, counted without end, at i x each of the file, up to `end`.
+// Starts to read or write buffer i, at i x each of the file, up to `end`. i grows without wrapping.
 int ring_start(ring *r, int64_t i, int64_t end, int write);
-// Waits for the transfer of a buffer, or for those of all.
+// Waits for one buffer's transfer, or for all.
 int ring_wait(ring *r, int64_t i);
 int ring_wait_all(ring *r);
-// Waits for what is under way, and sets r->hangs: 1: the caller keeps the file open, and memory of its own
-// for ever.
+// Waits for pending transfers, and sets r->hangs: 1: the caller must keep the file open and its own memory
+// allocated for ever.
 void ring_close(ring *r);
 void ring_free(ring *r);  // closes it too
 

@@ -1,6 +1,6 @@
-// A checkpoint is a folder: a file of each rank, and the manifest, which makes it one. The files of a save
-// have names that no other save has used, and the manifest that names them replaces the one before at once.
-// So whatever happens, the folder has the checkpoint that it had, or the new one.
+// A checkpoint is a folder with a file for each rank and the manifest, which makes it a checkpoint. Each save
+// uses new file names, and its manifest atomically replaces the old one. So after a crash at any point, the
+// folder holds the old checkpoint or the new one.
 #include "finite.h"
 #include "save.h"
 #include <errno.h>
@@ -44,7 +44,7 @@ void save_free(save *s) {
     free(s->digests);
 }
 
-// What rank 0 decides for all.
+// Rank 0's decisions for all ranks.
 typedef struct {
     uint64_t number;
     char folder[PATH_MAX];
@@ -84,7 +84,7 @@ static int prepare(save *s) {
 
 // -------- a rank's own file
 
-// The elements go from the state to where they are written from.
+// Copies the elements from the state to the writer's buffer.
 static int put_piece(void *ctx, int saved, state_range r) {
     save *s = ctx;
     zero *z = s->z;
@@ -120,7 +120,7 @@ static int share_digests(save *s) {
     return 0;
 }
 
-// A rank that writes to another disk would be noticed at loading only, when it is too late.
+// A rank that writes to another disk would otherwise be noticed only when loading, which is too late.
 static int check_file(const save *s, const manifest_file *f) {
     char path[PATH_MAX];
     struct stat st;
@@ -145,7 +145,7 @@ static int write_manifest(const save *s, const char *temporary, const char *text
     int rc = folder_write(fd, temporary, text, strlen(text));
     int closed = folder_close_written(fd, temporary);
     if (!rc) rc = closed;
-    if (!rc) rc = folder_sync(s->folder);  // the rank's files are there before the manifest is
+    if (!rc) rc = folder_sync(s->folder);  // the rank's files must be on disk before the manifest
     return rc;
 }
 
@@ -163,8 +163,8 @@ static void withdraw(const save *s, const char *temporary) {
         if (!folder_path(path, s->folder, s->files[r].name)) unlink(path);
 }
 
-// Once the manifest has its name the new checkpoint is the one that counts, so nothing of it is removed any
-// more, even if it is not known to be on disk.
+// Once the manifest has its name the new checkpoint is the valid one, so none of its files is removed any
+// more, even if the rename may not be on disk.
 static int commit(const save *s) {
     char path[PATH_MAX], temporary[PATH_MAX], name[FILE_NAME];
     snprintf(name, sizeof name, "." MANIFEST ".%016llx", (unsigned long long)s->number);
@@ -183,7 +183,7 @@ static int commit(const save *s) {
     }
     ZERO_TRY(folder_sync(s->folder));
     ZERO_TRY(folder_sync_parent(s->folder));
-    (void)folder_clean(s->folder, keep_own, s);  // what stays is no part of it, and the next save tries again
+    (void)folder_clean(s->folder, keep_own, s);  // leftovers do no harm, and the next save removes them
     return 0;
 }
 
@@ -201,7 +201,7 @@ static int parse_trainer(const char *caller, const char *text, json_t **trainer)
 int save_open(save *s, zero *z, const char *caller, const char *path, const char *text) {
     *s = (save){ .z = z, .scale = step_scale(z) };
     int n = snprintf(s->folder, sizeof s->folder, "%s", path);
-    // A run that goes on from the file has the parameters that its masters make, so this one has them too.
+    // A run resumed from the file gets its parameters from the masters, so this one does too.
     ZERO_TRY(zero_finish_update(z));
     ZERO_TRY(update_settle(z));
     int rc = parse_trainer(caller, text, &s->trainer);
@@ -226,7 +226,7 @@ int zero_checkpoint_remove(const char *path) {
     ZERO_TRY(folder_path(manifest, path, MANIFEST));
     if (unlink(manifest) && errno != ENOENT)
         return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", manifest, strerror(errno));
-    ZERO_TRY(folder_sync(path));  // from here on it is no checkpoint, whatever happens
+    ZERO_TRY(folder_sync(path));  // from here on it is not a checkpoint, whatever happens
     ZERO_TRY(folder_clean(path, NULL, NULL));
     if (rmdir(path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
     return 0;

@@ -1,6 +1,6 @@
 // zero_save writes the states at once. zero_save_begin copies this rank's states into the image of its file,
-// and a thread writes the image to the disk. The commit needs all ranks, so zero_save_end makes it, when all
-// have written theirs. Until then the folder has the checkpoint that it had.
+// and a thread writes the image to the disk. The commit needs all ranks, so zero_save_end makes it, once all
+// have written their files. Until then the folder holds the old checkpoint.
 #include "../clock.h"
 #include "save.h"
 #include "save_calls.h"
@@ -14,9 +14,9 @@ struct save_later {
     save save;
     pthread_t thread;
     int started;
-    atomic_int written;    // 1: the thread is through, and has set the next two
+    atomic_int written;    // 1: the thread has finished, and has set the next two
     int rc;                // of writer_end
-    zero_failure failure;  // the sentence is the thread's own
+    zero_failure failure;  // its sentence belongs to the thread
 };
 
 static void *write_copy(void *arg) {
@@ -69,7 +69,7 @@ int zero_save(zero *z, const char *path, const char *text) {
 // -------- the begin
 
 static int start_thread(struct save_later *l) {
-    l->save.own.ring.work = NULL;  // from here on the thread waits for the disk, and not the rank
+    l->save.own.ring.work = NULL;  // from here on the thread waits for the disk, not the rank
     int error = pthread_create(&l->thread, NULL, write_copy, l);
     l->started = !error;
     return error ? zero_fail(ZERO_ERR_MEMORY, "%s: no thread to write it: %s", l->save.path, strerror(error))
@@ -115,9 +115,9 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
 
 int zero_save_written(const zero *z) { return !z->saving.later || atomic_load(&z->saving.later->written); }
 
-// Until the thread is through, or it is time to tell the others that this rank still writes. The disk must
-// answer each request in time, but nothing limits a sync. So the rank does not say so during one: if it takes
-// too long, the rank is late.
+// Waits until the thread has finished, or it is time to report that this rank still writes. Every disk
+// request has a time limit, but a sync has none. So the rank does not report during a sync: if it takes too
+// long, the rank counts as stalled.
 static void wait_a_turn(const zero *z) {
     struct save_later *l = z->saving.later;
     const double until = clock_now() + at_work_turn_s(z);
@@ -127,7 +127,7 @@ static void wait_a_turn(const zero *z) {
     }
 }
 
-// Returns when every rank's file is on disk, or has failed to get there.
+// Returns when every rank's file is on disk, or has failed.
 static int wait_for_all(zero *z) {
     for (int all = 0;;) {
         ZERO_TRY(at_work_share(z, zero_save_written(z), &all));

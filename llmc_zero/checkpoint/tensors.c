@@ -1,4 +1,4 @@
-// Reads the tensors of a checkpoint without a plugin, for programs that convert or inspect one.
+// Reads the tensors of a checkpoint without a plugin, for tools that convert or inspect checkpoints.
 #include "../device/numbers.h"
 #include "../layout.h"
 #include "blocks.h"

@@ -1,4 +1,4 @@
-// Reads all of a checkpoint and compares every digest. It needs neither a plugin nor the ranks that wrote it.
+// Reads a whole checkpoint and checks every digest. Needs neither a plugin nor the ranks that wrote it.
 #include "blocks.h"
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static void tell(const listener *l, const char *path, int64_t bytes) {
     if (l->told) l->told(l->ctx, path, bytes);
 }
 
-// No block of an empty file is ever read, so that it would not be missed.
+// No block of an empty file is ever read, so nothing else would notice that it is missing.
 static int check_empty(const char *path) {
     struct stat st;
     if (lstat(path, &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));

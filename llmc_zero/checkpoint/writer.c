@@ -31,7 +31,7 @@ int writer_room(file_writer *w, void **to, int64_t *room) {
     return 0;
 }
 
-// Those of the blocks that are complete with the bytes up to `end`.
+// Computes the digests of the blocks completed by the bytes up to `end`.
 static void digest_blocks(const file_writer *w, int64_t end) {
     for (int64_t at = w->filled / BLOCK_BYTES * BLOCK_BYTES; at < end; at += BLOCK_BYTES) {
         int64_t n = w->bytes - at < BLOCK_BYTES ? w->bytes - at : BLOCK_BYTES;
@@ -47,7 +47,7 @@ int writer_filled(file_writer *w, int64_t bytes) {
     return ring_start(&w->ring, (end - 1) / RING_BYTES, ring_whole_pages(w->bytes), 1);
 }
 
-// The last bytes are no whole page, so they go through the page cache.
+// The last bytes are not a whole page, so they go through the page cache.
 static int write_rest(file_writer *w) {
     const int64_t at = ring_whole_pages(w->bytes);
     if (at == w->bytes) return 0;
@@ -56,7 +56,7 @@ static int write_rest(file_writer *w) {
     return folder_write(w->fd, w->path, data_at(w, at), w->bytes - at);
 }
 
-// What has failed need not reach the disk, which may not answer any more.
+// A failed file need not be synced to a disk that may hang.
 static int close_file(const file_writer *w, int rc) {
     if (!rc)
         rc = folder_close_written(w->fd, w->path);
