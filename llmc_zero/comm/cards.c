@@ -23,7 +23,7 @@ static int first_with(const comm *c, int r, same_card *same) {
 
 int cards_first_on_gpu(const comm *c, int r) { return first_with(c, r, have_one_gpu); }
 
-// What the ranks of r's machine have.
+// Counts on r's machine.
 typedef struct {
     int ranks, gpus, visible;
 } machine_cards;
@@ -55,7 +55,7 @@ int cards_fail(const comm *c, int first, int other, const char *tail) {
     return fail_shared(c, ZERO_ERR_COMM, first, other, have_one_gpu, tail);
 }
 
-// NCCL tells machines apart by their name and boot, or by NCCL_HOSTID.
+// NCCL identifies a machine by its name and boot, or by NCCL_HOSTID.
 static card own_card(const comm *c, const zero_config *config) {
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE"), *id = getenv("NCCL_HOSTID");
     const device *d = c->device;

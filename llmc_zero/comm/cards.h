@@ -5,23 +5,23 @@
 
 typedef struct card {
     uint64_t machine;
-    uint64_t gpu;            // its place on its machine's bus, by which NCCL tells GPUs apart
-    unsigned char uuid[16];  // MIG's instances of one GPU have UUIDs of their own
-    int visible;             // the devices that the rank sees
-    int may_share;           // it was given its device by number, or NCCL was told that ranks share GPUs
+    uint64_t gpu;            // its bus address on its machine, by which NCCL tells GPUs apart
+    unsigned char uuid[16];  // MIG instances of one GPU have different UUIDs
+    int visible;             // the number of devices that the rank sees
+    int may_share;           // its device was given by number, or NCCL was told that ranks share GPUs
 } card;
 
-// (collective) Gathers the cards of all ranks into c->cards and counts c->ranks_on_device. Ranks that share a
-// device take turns on it, which is slow, so with comm.nccl -1 it is an error unless all of them have asked
+// (collective) Gathers every rank's card into c->cards and counts c->ranks_on_device. Ranks that share a
+// device take turns on it, which is slow, so with comm.nccl -1 that is an error unless all of them have asked
 // for it.
 int cards_open(comm *c, const zero_config *config);
 void cards_close(comm *c);
-// Returns the lowest rank whose GPU, or MIG instance of it, rank r is on too: r itself where it has its own.
+// Returns the lowest rank on the same GPU, or MIG instance of it, as rank r: r itself if it shares none.
 int cards_first_on_gpu(const comm *c, int r);
 // Fails: "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", and then tail. first: what
 // cards_first_on_gpu(c, other) returned.
 int cards_fail(const comm *c, int first, int other, const char *tail);
-// The most ranks that can have a GPU of their own on the machine of rank r; 0: as many as are there.
+// How many ranks can have a GPU each on the machine of rank r; 0: all ranks there.
 int cards_room(const comm *c, int r);
 
 #endif

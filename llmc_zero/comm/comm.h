@@ -1,11 +1,11 @@
-// Collectives between the ranks of a group: one table of functions with three implementations, of which
-// comm_open chooses one.
+// Collectives between the ranks of a group: a table of functions with three implementations, one of which
+// comm_open chooses.
 //
-//   self   comm/self.c   one rank: copies at most
-//   host   comm/host.c   through the host's memory: processors, and GPUs without NCCL
-//   nccl   comm/nccl.c   from GPU to GPU; what lies in the host's memory still goes by the host's functions
+//   self   comm/self.c   one rank: at most copies
+//   host   comm/host.c   through host memory: for CPUs, and GPUs without NCCL
+//   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //
-// Every collective says what it is for. All ranks of the group call the same ones in the same order.
+// Every collective is given its purpose. All ranks of the group call the same ones in the same order.
 #ifndef LLMC_ZERO_COMM_H
 #define LLMC_ZERO_COMM_H
 #include "../device/device.h"
@@ -13,55 +13,55 @@
 #include "../net/net.h"
 #include "../zero.h"
 
-// One unit's part in a collective: memory of the device.
+// One unit's part in a collective, in device memory.
 typedef struct {
     char *full;   // ranks * elems elements
-    char *shard;  // elems elements; may lie inside full
+    char *shard;  // elems elements; may be inside full
     int64_t elems;
 } comm_piece;
 
-// What a collective is for: the same on all ranks. Errors name the units, and traffic is counted by purpose.
+// The purpose of a collective: the same on all ranks. Errors name the units, and traffic is counted by
+// purpose.
 typedef struct {
     zero_purpose purpose;
-    int unit, units;  // the first unit that it is about, and how many; units 0: none (scalars)
-    int64_t
-        *counter;  // counts the bytes sent in place of the traffic; NULL: the traffic of this purpose does
+    int unit, units;   // its first unit, and how many; units 0: none (scalars)
+    int64_t *counter;  // counts the bytes sent instead of the traffic of this purpose; NULL: none
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
 
-typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // what traffic is counted as
+typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // how traffic is counted
 
-// The ranks that take part: how many, and which one this is.
+// The ranks of the group: their number, and this one.
 typedef struct {
     int rank, ranks;
 } comm_group;
 
 typedef struct comm comm;
 
-// Unless a comment says otherwise: 0, or a negative error with the sentence set.
+// Unless a comment states otherwise, these return 0, or a negative error with the sentence set.
 typedef struct {
-    // The next two are queued on the device: done there, not yet for the host, when they return. On
+    // The next two are queued on the device: when they return, the host may not use the result yet. On
     // comm.gather_stream: full = all ranks' shards, in rank order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
     // On stream COMM: shard = mean over the ranks of this rank's part of full, summed in rank order in fp32,
     // times 1/ranks, rounded once. add: added to the shard instead, which is then fp32.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, int add);
-    // Memory of the host, done when they return:
+    // For host memory, done when they return:
     int (*broadcast)(comm *c, comm_use use, int root, void *data, size_t bytes);
     // all[r * n + i] = rank r's mine[i]
     int (*share)(comm *c, comm_use use, const double *mine, double *all, int n);
     int (*barrier)(comm *c);
-    // (optional: 0) ZERO_ERR_COMM if a queued collective has failed. To be asked after every wait for one of
-    // the device's streams, before what lies in its memory is believed.
+    // (optional: 0) ZERO_ERR_COMM if a queued collective has failed. Call it after every wait for one of the
+    // device's streams, before trusting the device's memory.
     int (*failed)(comm *c);
-    // (optional: nothing) Allocates the memory that is planned for what other ranks send to be summed
-    // (COMM_INCOMING). Once the plan knows which implementation this is.
+    // (optional: nothing) Allocates the planned memory for data from other ranks to be summed
+    // (COMM_INCOMING). Call it when the plan is final, after the implementation is chosen.
     int (*stage)(comm *c, memory *m);
-    // (optional: nothing) When all memory is there and its numbers do not matter yet: learns of the blocks
-    // that the mover has given, and calls rehearse, which runs each kind of collective once.
+    // (optional: nothing) Call it when all memory is allocated and its contents do not matter yet: registers
+    // the blocks from the mover, and calls rehearse, which runs each kind of collective once.
     int (*prepare)(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
-    // (optional: nothing) Before the device and its memory are closed. clean: all ranks do.
+    // (optional: nothing) Call it before the device and its memory are closed. clean: all ranks close.
     void (*close)(comm *c, int clean);
 } comm_functions;
 
@@ -69,49 +69,49 @@ struct comm {
     const comm_functions *f;  // NULL: not opened
     net *net;                 // connects the ranks
     comm_group group;
-    device *device;               // whose memory the pieces are in
-    device_stream gather_stream;  // what all_gather queues on
-    int only_queues;      // collectives only queue work on the device, so no thread is needed to carry them
-    char name[160];       // for the start table
-    struct card *cards;   // of comm/cards.c: (ranks) each rank's GPU; NULL: one rank, or no CUDA
-    int ranks_on_device;  // this one among them; 1 on the processor
-    memory_request *planned;  // (COMM_MEMORIES): what may be allocated
+    device *device;               // its memory holds the pieces
+    device_stream gather_stream;  // all_gather queues on it
+    int only_queues;              // collectives only queue work on the device, so they need no thread
+    char name[160];               // for the start table
+    struct card *cards;           // of comm/cards.c: (ranks) each rank's GPU; NULL: one rank, or no CUDA
+    int ranks_on_device;          // including this one; 1 on a CPU
+    memory_request *planned;      // (COMM_MEMORIES): the allocations allowed
     zero_traffic traffic;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
-    struct comm_nccl *nccl;  // of comm/nccl.c; NULL: the host's functions serve
+    struct comm_nccl *nccl;  // of comm/nccl.c; NULL: the host's functions are used
     device mover;            // with NCCL: the device with NCCL's allocator, as memory's mover
     device_functions mover_functions;
 };
 
-// -------- what the collectives ask of the allocator, from the settings alone (comm/staging.c)
+// -------- memory of the collectives, from the settings alone (comm/staging.c)
 
 typedef enum {
-    COMM_WINDOW,    // shared memory, which the window maps: only noted
-    COMM_MESSAGES,  // two blocks: what goes out, what comes in
-    COMM_INCOMING,  // CUDA: bytes of the other ranks, to be summed
-    COMM_NCCL,      // what NCCL takes: measured once it is connected, and only noted
+    COMM_WINDOW,    // shared memory that the window maps: only recorded
+    COMM_MESSAGES,  // two blocks: outgoing, incoming
+    COMM_INCOMING,  // CUDA: data from the other ranks, to be summed
+    COMM_NCCL,      // NCCL's own memory: measured once it is connected, and only recorded
     COMM_MEMORIES
 } comm_memory;
-// How the ranks exchange. A job that runs knows it; a plan assumes what the settings ask for.
+// How the ranks are connected: known in a running job; a plan assumes what the settings ask for.
 typedef struct {
     int ranks;
-    int window;  // 1: by shared memory; 0: by messages
-    int nccl;    // 1: parameters and gradients go by NCCL
+    int window;  // 1: shared memory; 0: messages
+    int nccl;    // 1: parameters and gradients go through NCCL
 } comm_way;
-// reduced_bytes: this rank's part of the largest reduction, as it travels.
+// reduced_bytes: this rank's part of the largest reduction, in the dtype in which it is sent.
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes);
 
 // -------- opening and closing (comm/open.c)
 
 // (collective) Opens the implementation that the configuration asks for between the ranks of `ranks`, with
-// the memory planned for the way that the settings ask for. The plan is made again for comm_way_of before
-// comm_stage; `planned` is read until comm_close. After an error: comm_close (clean 0).
+// the memory planned for that. Before comm_stage the plan must be made again for comm_way_of; `planned` is
+// read until comm_close. After an error: comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
-comm_way comm_way_of(const comm *c);  // the one that was opened
+comm_way comm_way_of(const comm *c);  // the actual one
 void comm_close(comm *c, int clean);
 
-// Counts bytes sent.
+// Counts sent bytes.
 static inline void comm_count(comm *c, comm_use use, comm_kind kind, size_t bytes) {
     int64_t *kinds[] = { c->traffic.all_gather, c->traffic.reduce_scatter, c->traffic.other };
     int64_t *counter = use.counter ? use.counter : &kinds[kind][use.purpose];

@@ -1,13 +1,12 @@
-// Direct reads: ranks on one node copy large buffers straight out of each other's memory (process_vm_readv),
-// once instead of into the window and out of it. Sums, their order and the traffic are the same. The kernel
-// looks up each page it reads, so this pays with pages of 2 MiB and from host_direct_least on; below that,
-// and with 4 KiB pages, the window is faster.
+// Direct reads: ranks on one node copy large buffers from each other's memory (process_vm_readv), in one copy
+// instead of two through the window. Sums, their order and the traffic are the same. The kernel looks up each
+// page it reads, so this pays with pages of 2 MiB and from host_direct_least on; below that, and with 4 KiB
+// pages, the window is faster.
 //
 // Linux lets a process read another one of the same user, unless a security module or the container's
-// system-call filter forbids it; Yama does so between ranks where kernel.yama.ptrace_scope is not 0. A trial
-// at the start shows whether reads work. If they are forbidden, the window carries everything. An
-// administrator who wants direct reads there sets kernel.yama.ptrace_scope=0, or gives a container
-// CAP_SYS_PTRACE.
+// system-call filter forbids it; Yama does so between ranks if kernel.yama.ptrace_scope is not 0. A trial at
+// startup shows whether reads work. If not, everything goes through the window. An administrator who wants
+// direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
 #include "../device/kernels.h"
 #include "../error.h"
 #include "../net/exchange.h"
@@ -25,14 +24,14 @@
 
 size_t host_direct_least[COMM_OTHER] = { 4 << 20, 16 << 20 };
 
-// On 2 MiB pages the first touches of 2 MiB take one fault (under AddressSanitizer 64 more, for its shadow);
-// on 4 KiB pages, 512.
+// With 2 MiB pages, touching 2 MiB takes one fault (under AddressSanitizer 64 more, for its shadow); with 4
+// KiB pages, 512.
 static int large_pages_granted(void) {
     enum { LARGE = 2 << 20 };
     struct rusage before, after;
     char *base = mmap(NULL, 2 * LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return 0;
-    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device/cpu.c asks for them
+    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device/cpu.c does
     volatile char *page = base + (LARGE - (uintptr_t)base % LARGE) % LARGE;
     int failed = getrusage(RUSAGE_THREAD, &before);
     for (int i = 0; i < LARGE; i += 4096) page[i] = 1;
@@ -62,8 +61,8 @@ static int read_from(const comm *c, const comm_call *call, int src, int64_t pid,
     return 0;
 }
 
-// Every rank reads what every other one has announced. A process of another container, which has the same
-// number there, would not hold these bytes.
+// Every rank reads the bytes that every other rank has announced. They also identify the process: in another
+// container the same process id may be another process.
 static int others_readable(comm *c) {
     const comm_call call = { comm_for_scalars, COMM_OTHER, NULL };
     int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
@@ -76,7 +75,7 @@ static int others_readable(comm *c) {
         readable = !read_from(c, &call, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) &&
                    !memcmp(theirs, all[r], sizeof theirs);
     }
-    return net_least(c->net, readable);  // from here on nobody reads `mine`
+    return net_least(c->net, readable);  // after this no rank reads `mine`
 }
 
 int host_direct_open(comm *c) {
@@ -93,7 +92,7 @@ int host_goes_direct(const comm *c, comm_kind kind, size_t total, int n) {
            (1 + n) * sizeof(int64_t) <= c->host->gather_bytes - STAMP_BYTES;
 }
 
-// all[r] = rank r's process, then the addresses of what the others read of its pieces
+// all[r] = rank r's process id, then the addresses in its pieces that the others read
 static int announce_pieces(comm *c, const comm_call *call, const comm_piece *p, int n, size_t total,
                            const int64_t **all) {
     int64_t mine[1 + n];
@@ -103,7 +102,7 @@ static int announce_pieces(comm *c, const comm_call *call, const comm_piece *p, 
     return host_announce(c, call, total, mine, 1 + n, all);
 }
 
-// Large copies go past the caches, so that the lines written need not be read first.
+// Large copies bypass the caches (streaming stores), so that the lines written need not be read first.
 static void copy_own(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     enum { STREAMED = 8 << 20, LINE = 64 };
@@ -121,13 +120,13 @@ int host_direct_gather(comm *c, const comm_call *call, const comm_piece *pieces,
                        size_t total) {
     const int64_t *all[c->group.ranks];
     ZERO_TRY(announce_pieces(c, call, pieces, n, total, all));
-    for (int k = 1; k < c->group.ranks; k++) {  // each rank starts with another one
+    for (int k = 1; k < c->group.ranks; k++) {  // each rank starts with a different one
         int r = (c->group.rank + k) % c->group.ranks;
         for (int i = 0; i < n; i++) {
             size_t bytes = pieces[i].elems * elem_bytes;
             char *to = pieces[i].full + r * bytes;
             ZERO_TRY(read_from(c, call, r, all[r][0], to, all[r][1 + i], bytes));
-            // what r reads of us is what we read of r
+            // r reads as much from us as we read from r
             comm_count(c, call->use, call->kind, bytes);
         }
     }
@@ -136,11 +135,11 @@ int host_direct_gather(comm *c, const comm_call *call, const comm_piece *pieces,
         char *own = pieces[i].full + c->group.rank * bytes;
         if (own != pieces[i].shard) copy_own(own, pieces[i].shard, bytes);
     }
-    return host_barrier(c, call);  // from here on shards may change
+    return host_barrier(c, call);  // after this shards may change
 }
 
-// Elements [pos, pos + len) of this rank's part: the others' are read into scratch, then summed while the
-// cache holds them.
+// Elements [pos, pos + len) of this rank's part: reads the others' into scratch, and sums them while they are
+// in the cache.
 static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int i, int64_t pos, int64_t len,
                       zero_dtype full_type, zero_dtype shard_type, int add, const int64_t *const *all,
                       char *scratch) {
@@ -168,7 +167,7 @@ int host_direct_reduce(comm *c, const comm_call *call, const comm_piece *pieces,
     struct comm_host *h = c->host;
     const int64_t *all[c->group.ranks];
     ZERO_TRY(announce_pieces(c, call, pieces, n, total, all));
-    // this rank's own staging, which is free until the next exchange that carries bytes
+    // this rank's own staging, free until the next exchange with data
     char *scratch = h->transport->out(c, EXCHANGE_GATHER, h->half, 0);
     size_t room = h->gather_bytes < CACHED ? h->gather_bytes : CACHED;
     int64_t most = room / (c->group.ranks - 1) / 64 * 64 / dtype_bytes(full_type);
@@ -177,5 +176,5 @@ int host_direct_reduce(comm *c, const comm_call *call, const comm_piece *pieces,
             int64_t left = pieces[i].elems - pos, len = left < most ? left : most;
             ZERO_TRY(reduce_run(c, call, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
         }
-    return host_barrier(c, call);  // from here on full may change
+    return host_barrier(c, call);  // after this full may change
 }

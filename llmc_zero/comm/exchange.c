@@ -1,10 +1,10 @@
-// Exchanges of staging between the ranks, which all three ways of a collective use.
+// Exchanges of staging between the ranks, used by all three ways of a collective.
 #include "host.h"
 #include "../error.h"
 #include <stdio.h>
 #include <string.h>
 
-// Without it, ranks that call in different orders would take each other's bytes for their own.
+// Without it, ranks that call collectives in different orders would mix up each other's data.
 typedef struct {
     uint32_t number, exchange;
     int32_t root, unit, units, purpose;
@@ -46,7 +46,7 @@ static int check_stamp(comm *c, exchange_kind x, int src, const stamp *mine) {
                      c->group.rank, src, units);
 }
 
-// Before it the staging holds what goes out, and the device has read what the last exchange brought.
+// Before it, the staging holds the outgoing data, and the device has read the data of the last exchange.
 static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes) {
     struct comm_host *h = c->host;
     if (h->queued) ZERO_TRY(c->device->f->wait(c->device, COMM));
@@ -57,7 +57,7 @@ static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int roo
     return 0;
 }
 
-// bytes: what the stamp says; carried: how many change hands after it.
+// bytes: for the stamp; carried: how many bytes follow it.
 static int exchange_stamped(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes,
                             size_t carried) {
     stamp mine = stamp_of(c, call, x, root, bytes);

@@ -1,4 +1,4 @@
-// The collectives through the host's memory: which way their bytes go.
+// The collectives through host memory: chooses the way for their bytes.
 #include "host.h"
 #include "../error.h"
 #include "../net/exchange.h"
@@ -50,7 +50,7 @@ static int host_broadcast(comm *c, comm_use use, int root, void *data, size_t by
     return 0;
 }
 
-// Scalars are no gather of parameters: their bytes are counted apart.
+// Scalars are not a gather of parameters: their bytes are counted separately.
 static int host_share(comm *c, comm_use use, const double *mine, double *all, int n) {
     const comm_call call = { use, COMM_OTHER, "an all-gather" };
     comm_piece p = { (char *)all, (char *)mine, n };
@@ -59,7 +59,7 @@ static int host_share(comm *c, comm_use use, const double *mine, double *all, in
 
 static int host_barrier_alone(comm *c) { return host_barrier(c, &(comm_call){ .name = NULL }); }
 
-// A CUDA device sums what other ranks sent from memory of its own.
+// A CUDA device sums the other ranks' data in its own memory.
 static int host_stage(comm *c, memory *m) {
     if (!c->device->asynchronous) return 0;
     c->host->incoming = memory_alloc(m, &c->planned[COMM_INCOMING]);

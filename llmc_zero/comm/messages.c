@@ -1,5 +1,5 @@
-// The transport between nodes: packed bytes travel as messages. Half of the staging is for what goes out,
-// half for what comes in.
+// The transport between nodes: packed bytes sent as messages. One half of the staging is for outgoing data,
+// the other for incoming.
 #include "../net/exchange.h"
 #include "../error.h"
 #include "host.h"

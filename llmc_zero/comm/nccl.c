@@ -2,9 +2,9 @@
 //
 // For each group of a non-blocking communicator NCCL starts a thread, which queues the work; a call outside a
 // group counts as one (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators would not
-// need it, but a call of theirs cannot be ended: NCCL's guide allows ncclCommAbort only on non-blocking ones,
-// and it frees what a call in another thread still uses. So groups are kept few: one for each collective,
-// since staging has room for the largest bucket's shards (nccl_stage).
+// need it, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones,
+// and it frees memory that a call in another thread still uses. So groups are few: one per collective, since
+// staging has room for the largest bucket's shards (nccl_stage).
 #ifdef ZERO_HAVE_NCCL
 #include "host.h"
 #include "nccl.h"
@@ -18,18 +18,18 @@ static const ncclDataType_t nccl_type[] = {
 
 // -------- reductions
 
-// Elements [from, from + n) of a piece's shard, which lie at `at` in a slot of staging.
+// Elements [from, from + n) of a piece's shard, at `at` in a slot of staging.
 typedef struct {
     const comm_piece *piece;
     int64_t from, n, at;
 } run;
-// How far the rounds have come.
+// The progress of the rounds.
 typedef struct {
     int piece;
     int64_t inside;
 } place;
 
-// The next `room` elements of the pieces' shards, in at most one run a piece; returns how many runs.
+// The next `room` elements of the pieces' shards, in at most one run per piece; returns the number of runs.
 static int next_round(place *at, const comm_piece *pieces, int n, int64_t room, run *runs) {
     int count = 0;
     for (int64_t used = 0; at->piece < n && used < room; count++) {
@@ -84,8 +84,7 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
     }
 }
 
-// NCCL sums, in an order and with roundings of its own: each full's part of this rank is overwritten by the
-// sum.
+// NCCL sums, in its own order and with its own roundings: the sum overwrites this rank's part of each full.
 static int reduce_by_nccl(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces,
                           zero_dtype full_type, zero_dtype shard_type, int add) {
     comm *c = n->c;
@@ -123,7 +122,7 @@ static int nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
 
 // -------- gathers
 
-// In place where the shard lies in full where it belongs.
+// In place if the shard is already at its place in full.
 static int gather(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
     comm *c = n->c;
     lane *l = &n->lanes[GATHERING];
@@ -145,7 +144,7 @@ static int nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
     return nccl_finish(n, l, w, rc);
 }
 
-// -------- the host's part: what lies in its memory goes by its functions
+// -------- data in host memory goes through the host's functions
 
 static int nccl_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
     return comm_host_functions.broadcast(c, use, root, data, bytes);
@@ -193,7 +192,7 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     n->c = c;
     n->unit = -1;
     n->nccl_sums = config->comm.reduce_nccl;
-    ZERO_TRY(nccl_barrier(c));  // no rank allocates
+    ZERO_TRY(nccl_barrier(c));  // until it returns no rank allocates
     ZERO_TRY(nccl_connect(n, config));
     ZERO_TRY(nccl_barrier(c));
     ZERO_TRY(nccl_count_taken(n, n->left));
@@ -219,7 +218,7 @@ static int finalize(nccl_state *n) {
     return 0;
 }
 
-// The thread watches until the streams have been waited for, since only it can still end that wait.
+// The watching thread goes on until the streams are done, since only it can end a wait for a stalled one.
 static int wait_for_streams(nccl_state *n) {
     device *d = n->c->device;
     ZERO_TRY(d->f->wait(d, COMM));

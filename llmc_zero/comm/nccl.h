@@ -1,14 +1,14 @@
-// Collectives by NCCL, for ranks that have a GPU each: from device memory to device memory, queued on the
-// device's streams. A rank sends what the host's staging would carry, and by default the shards have the same
-// bits as with it.
+// Collectives by NCCL, for ranks with a GPU each: from device memory to device memory, queued on the device's
+// streams. A rank sends the same bytes as through the host's staging, and by default the shards have the same
+// bits.
 //
-//   reductions  on stream COMM, by a communicator of their own
-//   gathers     on stream GATHER, by another, so that they need not wait until queued reductions have ended
+//   reductions  on stream COMM, by a separate communicator
+//   gathers     on stream GATHER, by another one, so that they need not wait for queued reductions
 //
 // Nothing here waits for the device. The caller orders work on different streams, with events. A thread
-// watches both communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective that could
-// begin has not ended within timeout_s, it aborts them, so that the streams and whoever waits for them go on
-// (with wrong numbers), and from then on every call here fails with one sentence.
+// watches both communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective does not end
+// within timeout_s after it could begin, the thread aborts them, so that the streams and all waits for them
+// go on (with wrong values), and from then on every call here fails with the same sentence.
 //
 //   comm/nccl.c          the collectives, and the table
 //   comm/nccl_start.c    whether these ranks can use NCCL, and how they connect
@@ -21,12 +21,12 @@
 #ifdef ZERO_HAVE_NCCL
 extern const comm_functions comm_nccl_functions;
 
-// (collective) Over the host's functions, which connect the ranks by now; sets c->f and c->nccl, and m's
+// (collective) Uses the host's functions, which have connected the ranks; sets c->f and c->nccl, and m's
 // mover to NCCL's allocator. Loads the library. Returns within timeout_s for each of the two communicators;
-// where one rank cannot, all fail as soon as it knows, with its sentence. After an error: comm_close_nccl
-// (clean 0).
+// if one rank cannot connect, all fail as soon as it knows, with its sentence. After an error:
+// comm_close_nccl (clean 0).
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
-// The host's functions serve from then on.
+// From then on the host's functions are used.
 void comm_close_nccl(comm *c, int clean);
 #else
 #include "../error.h"

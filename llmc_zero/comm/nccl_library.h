@@ -1,12 +1,12 @@
-// NCCL, loaded when ranks first ask for it: a run on a processor, or of one rank, takes neither its 200 MiB
-// nor the time to link them. After nccl_load its functions are called by their own names.
+// NCCL, loaded when ranks first ask for it: a run on a CPU, or of one rank, needs neither its 200 MiB nor the
+// time to link them. After nccl_load its functions are called by their own names.
 #ifndef LLMC_ZERO_NCCL_LIBRARY_H
 #define LLMC_ZERO_NCCL_LIBRARY_H
 #include <nccl.h>
 
-int nccl_load(void);  // 0, or ZERO_ERR_COMM with what was looked for; again: 0 at once. By one thread.
+int nccl_load(void);  // 0, or ZERO_ERR_COMM with the name looked for. Call it from one thread.
 
-// what the plugin cannot do without; each is in NCCL 2.26
+// required; each is in NCCL 2.26
 // clang-format off
 #define NCCL_FUNCTIONS(F) \
     F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) \
@@ -17,7 +17,7 @@ int nccl_load(void);  // 0, or ZERO_ERR_COMM with what was looked for; again: 0 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
     NCCL_FUNCTIONS(NCCL_POINTER)
-    // NULL where a library has none: then nothing is registered
+    // NULL if the library lacks them: then no buffer is registered
     ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
     ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
 } nccl_functions;

@@ -1,5 +1,5 @@
-// Memory that NCCL moves: its allocator, the buffers that it is told of so that it moves them without copies
-// of its own, and what it takes of the device for itself.
+// Memory that NCCL moves: its allocator, the buffers registered with it so that it moves them without
+// copying, and the device memory that it takes for itself.
 #ifdef ZERO_HAVE_NCCL
 #include "../clock.h"
 #include "../net/exchange.h"
@@ -11,7 +11,7 @@
 
 // -------- the allocator
 
-// As the device's own, but memory that NCCL can reach from other GPUs and from the network.
+// Like the device's own, but NCCL can reach it from other GPUs and from the network.
 static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
     static _Thread_local char text[160];
     void *p = NULL;
@@ -22,7 +22,7 @@ static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
         int known = last && *last;
         snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", ncclGetErrorString(rc), known ? ": " : "",
                  known ? last : "");
-        cudaGetLastError();  // told here, so it must not be found again at the next launch
+        cudaGetLastError();  // reported here, so the next launch must not report it again
         return NULL;
     }
     if (!d->f->clear(d, COMPUTE, p, bytes) && !d->f->wait(d, COMPUTE)) return p;
@@ -46,7 +46,7 @@ void nccl_set_mover(comm *c, memory *m) {
     m->mover = &c->mover;
 }
 
-// A reduction that has no room goes in rounds, each a group of its own.
+// A reduction that does not fit goes in rounds, each in its own group.
 int nccl_stage(comm *c, memory *m) {
     nccl_state *n = c->nccl;
     if (n->nccl_sums) return 0;
@@ -55,7 +55,7 @@ int nccl_stage(comm *c, memory *m) {
     return n->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
-// -------- what NCCL takes
+// -------- NCCL's own memory
 
 int nccl_bytes_left(size_t *left) {
     size_t all;
@@ -64,8 +64,8 @@ int nccl_bytes_left(size_t *left) {
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaMemGetInfo: %s", cudaGetErrorString(rc));
 }
 
-// On a GPU that several ranks share, the driver's figure is that of all of them, and each books an even part.
-// Before and now, none of them allocates.
+// On a GPU that several ranks share, the driver reports memory for all of them, and each records an equal
+// share. No rank allocates meanwhile.
 int nccl_count_taken(nccl_state *n, size_t before) {
     size_t left;
     ZERO_TRY(nccl_bytes_left(&left));
@@ -75,7 +75,7 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 
 // -------- registered buffers
 
-// A refusal does not matter: NCCL then copies through buffers of its own.
+// A refusal does not matter: NCCL then copies through its own buffers.
 static int register_buffer(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
     if (!ncclCommRegister || !ncclCommDeregister) return 0;
     ASK(n, ncclCommRegister, l->comm, b->base, b->bytes, handle);
@@ -94,7 +94,7 @@ static int register_in(nccl_state *n, int i, const memory_block *b) {
     return 0;
 }
 
-// Each block with the communicator that moves it.
+// Registers each block with the communicator that moves it.
 static int register_block(nccl_state *n, const memory_block *b) {
     if (b->moved_by & ZERO_MOVED_BY_REDUCTIONS) ZERO_TRY(register_in(n, REDUCE, b));
     if (b->moved_by & ZERO_MOVED_BY_GATHERS) ZERO_TRY(register_in(n, GATHERING, b));
@@ -124,8 +124,8 @@ int nccl_deregister_all(nccl_state *n) {
 
 // -------- the rehearsal
 
-// Whether this rank's part has failed: rc says so, or the thread that watches has found it since. The failure
-// is kept in *why.
+// Returns 1 if this rank has failed: by rc, or because the watching thread has found a failure since. It is
+// kept in *why.
 static int rehearsal_failed(nccl_state *n, int rc, zero_failure *why) {
     pthread_mutex_lock(&n->lock);
     int failed = rc || n->failed;
@@ -139,19 +139,19 @@ static int are_lanes_done(const nccl_state *n) {
     int done = 1;
     for (const lane *l = n->lanes; l < n->lanes + LANES; l++)
         done &= cudaStreamQuery(l->stream) == cudaSuccess;
-    cudaGetLastError();  // "not ready" must not be found again as an error; the watching thread sees others
+    cudaGetLastError();  // the next launch must not report "not ready" as an error
     return done;
 }
 
-// The last error came after a failure, and says which rank does not answer any more.
+// The last error came after the failure in *why, and names the rank that no longer answers.
 static int fail_after(zero_failure *why) {
     size_t used = strlen(why->sentence);
     snprintf(why->sentence + used, sizeof why->sentence - used, "; %s", zero_last_error());
     return zero_fail_again(why);
 }
 
-// Returns when what was queued has been done on all ranks. A failure of one is told at once: meanwhile no
-// rank waits for the device, which only NCCL's own limit would end on the others.
+// Returns when the queued work is done on all ranks. A rank's failure is reported at once: until then no rank
+// waits for the device, where only NCCL's own limit would end the wait.
 static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
@@ -166,12 +166,12 @@ static int end_rehearsal(nccl_state *n, int rc) {
     return failure_agree(n->c->net, who == n->c->group.rank ? zero_fail_again(&why) : 0);
 }
 
-// NCCL connects ranks at their first collective of a kind: the rehearsal lets it do so here.
+// NCCL connects ranks at their first collective of each kind, so the rehearsal does that here.
 int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
     size_t before = 0;
     ZERO_TRY(nccl_failed(c));
-    ZERO_TRY(comm_barrier(c));  // no rank allocates
+    ZERO_TRY(comm_barrier(c));  // until it returns no rank allocates
     ZERO_TRY(failure_agree(c->net, nccl_bytes_left(&before)));
     ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
     ZERO_TRY(end_rehearsal(n, rehearse(ctx)));

@@ -1,6 +1,6 @@
-// Whether these ranks can use NCCL, and how their communicators come about. One rank may lack what another
-// has, so all compare what they have before the first call that only all ranks together can make: then all
-// fail at once, with the sentence of one of them.
+// Checks whether these ranks can use NCCL, and connects their communicators. One rank may lack what another
+// has, so all compare before the first call that needs all ranks: then all fail at once, with the sentence of
+// one of them.
 #ifdef ZERO_HAVE_NCCL
 #include "../clock.h"
 #include "../net/exchange.h"
@@ -14,7 +14,7 @@
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 
 enum {
-    // NCCL_LAUNCH_ORDER_IMPLICIT is there; from 2.22 on a group aborts two communicators at once
+    // the first with NCCL_LAUNCH_ORDER_IMPLICIT; from 2.22 on a group aborts two communicators at once
     LEAST_VERSION = 22600,
     MULTI_RANK_VERSION = 23000,  // NCCL_MULTI_RANK_GPU_ENABLE
     MOST_CTAS = 16,
@@ -23,10 +23,10 @@ enum {
 
 // -------- what a rank has
 
-// What the ranks tell each other.
+// What the ranks exchange.
 typedef struct {
     double version;
-    double shares;  // whether it lets NCCL put several ranks on one GPU
+    double shares;  // whether it allows NCCL to put several ranks on one GPU
 } introduction;
 
 static const char *host_of(const nccl_state *n, int rank) { return net_host(n->c->net, rank); }
@@ -36,7 +36,7 @@ static void version_name(char name[32], double version) {
     snprintf(name, 32, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
-// Ranks that share a GPU wait for each other's turns on it, so they share one only where it was asked for.
+// Ranks that share a GPU wait for each other on it, so they share one only on request.
 static int may_share(const zero_config *config) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return v && *v ? atoi(v) != 0 : config->comm.nccl > 0;
@@ -57,7 +57,7 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
 
 // -------- what all ranks have
 
-// Rank r is on the GPU of a lower one. NCCL refuses that before 2.30, and from then on unless it is told to
+// Rank r is on the GPU of a lower one. NCCL before 2.30 refuses that, and later versions do unless told to
 // share.
 static int refuse_sharing(const nccl_state *n, int first, int r) {
     char version[32], tail[96], most[64] = "give each a GPU of its own";
@@ -108,7 +108,7 @@ static int introduce(nccl_state *n, const zero_config *config) {
 
 // -------- the communicators
 
-// Rank 0 makes the names under which the ranks find each other.
+// Rank 0 creates the ids by which the ranks find each other.
 static int make_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     if (n->c->group.rank) return 0;
     for (int i = 0; i < LANES; i++) {
@@ -120,7 +120,7 @@ static int make_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     return 0;
 }
 
-// Returns when the communicator is there on all ranks. If one cannot, all fail at once, with its sentence.
+// Returns when the communicator is ready on all ranks. If one fails, all fail at once, with its sentence.
 static int connect_together(nccl_state *n, const lane *l) {
     comm *c = n->c;
     double limit = clock_now() + c->net->timeout_s, worst = BUSY;
@@ -136,15 +136,15 @@ static int connect_together(nccl_state *n, const lane *l) {
     return failure_agree(c->net, who == c->group.rank ? nccl_fail_to_settle(n, l, n->rc) : 0);
 }
 
-// A channel is a CTA, so an SM that the trainer's kernels lack while a collective runs. Sends and receives
+// A channel is a CTA and takes an SM from the trainer's kernels while a collective runs. Sends and receives
 // connect every channel with every peer, and a connection over NVLink or PCIe has buffers of 0.5 + 4.7 MiB +
-// NCCL_BUFFSIZE: by NCCL's defaults, up to 32 channels and 4 MiB, 2.2 GiB for 8 GPUs. With 2 MiB, so 8 MiB a
-// connection as the driver rounds, and these limits it is 0.9 GiB for 8 ranks of one NVLink domain, 2 GiB for
-// 64. Over a network the peers share a channel's buffers. NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment
-// take precedence.
+// NCCL_BUFFSIZE: by NCCL's defaults, up to 32 channels and 4 MiB, 2.2 GiB for 8 GPUs. With 2 MiB (8 MiB per
+// connection after the driver's rounding) and these limits it is 0.9 GiB for 8 ranks of one NVLink domain, 2
+// GiB for 64. Over a network the peers share a channel's buffers. NCCL_MAX_CTAS and NCCL_BUFFSIZE in the
+// environment take precedence.
 static int most_ctas(const nccl_state *n, int lane) {
     int most = MOST_CTAS;
-    if (lane != REDUCE || n->nccl_sums) return most;  // only neighbours of rings and trees are connected
+    if (lane != REDUCE || n->nccl_sums) return most;  // only neighbours in rings and trees are connected
     for (int ranks = 8; ranks < n->c->group.ranks && most > LEAST_CTAS; ranks *= 2) most /= 2;
     return most;
 }

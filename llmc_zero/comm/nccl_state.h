@@ -1,4 +1,4 @@
-// What the files of the NCCL implementation share.
+// State shared by the files of the NCCL implementation.
 #ifndef LLMC_ZERO_COMM_NCCL_STATE_H
 #define LLMC_ZERO_COMM_NCCL_STATE_H
 #include "../device/kernels_cuda.h"
@@ -7,17 +7,17 @@
 #include "nccl_library.h"
 #include <pthread.h>
 
-enum { WATCHED = 256 };  // collectives of a lane that the host can be ahead of the device
+enum { WATCHED = 256 };  // collectives of a lane that may be queued on the device
 
 typedef struct {
-    cudaEvent_t begin, end;  // before and after it on its stream
+    cudaEvent_t begin, end;  // recorded before and after it on its stream
     comm_kind kind;
     comm_use use;
     uint64_t number;
-    double began;  // when it was first seen that it could begin; 0: not yet
+    double began;  // when it was first seen ready to begin; 0: not yet
 } collective;
 
-// A communicator, its stream, and what is queued there: collectives first to next, in a ring.
+// A communicator, its stream, and its queued collectives: first to next, in a ring.
 typedef struct {
     ncclComm_t comm;  // NULL: not opened, or aborted
     cudaStream_t stream;
@@ -36,29 +36,29 @@ typedef enum { OWN_FAULT, REMOTE_FAULT, TIME_OUT } failure_cause;
 typedef struct comm_nccl {
     comm *c;
     lane lanes[LANES];
-    pthread_mutex_t lock;  // around all that follows, and every call of NCCL
+    pthread_mutex_t lock;  // for all fields below and every call of NCCL
     // calls of NCCL since the last nccl_settle
     ncclResult_t rc;
-    const char *call;  // the name of the one that returned rc
+    const char *call;  // the call that returned rc
     // the first failure
     int failed;
     failure_cause cause;
-    int unit;              // that it is about; -1: none
-    int asked;             // the other ranks, which of them is still there
+    int unit;              // its unit; -1: none
+    int asked;             // the other ranks have been asked which one is gone
     ncclResult_t aborted;  // what NCCL returned from the abort
     char sentence[1000];
-    size_t names_at;  // in the sentence, where NCCL's words begin
-    // the thread that watches
+    size_t names_at;  // where NCCL's text begins in the sentence
+    // the watching thread
     pthread_t watchdog;
     int watching, stop;
-    const collective *current;  // that is being queued
+    const collective *current;  // being queued
     uint64_t collectives;       // so far
     // reductions
     int nccl_sums;
-    char *incoming;  // (ranks, slot_bytes): what the others sent, to be summed; NULL: NCCL sums
+    char *incoming;  // (ranks, slot_bytes): the other ranks' data, to be summed; NULL: NCCL sums
     size_t slot_bytes;
     // memory
-    size_t left;   // bytes of the device, before NCCL has taken any
+    size_t left;   // free bytes of the device before NCCL takes any
     size_t taken;  // by NCCL since
     registration *registered;
     int n_registered;
@@ -68,7 +68,7 @@ typedef struct comm_nccl {
 // -------- calls of NCCL (nccl_watch.c)
 
 // The communicators are non-blocking: a call returns at once, perhaps with ncclInProgress while NCCL's own
-// threads go on. After a failure nothing more is asked.
+// threads go on. After a failure NCCL is not called any more.
 #define ASK(n, f, ...)                               \
     do {                                             \
         if (!(n)->rc || (n)->rc == ncclInProgress) { \
@@ -77,33 +77,33 @@ typedef struct comm_nccl {
         }                                            \
     } while (0)
 
-// Returns what has become of the calls.
+// Returns the state of the calls.
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l);
 // Returns when the calls are done, which for work on a stream means that it is on the stream.
 int nccl_settle(nccl_state *n, const lane *l);
 // Fails with rc, which is not success.
 int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc);
-// Calls ncclGroupEnd, which must follow whatever failed in between.
+// Calls ncclGroupEnd, which must follow even if a call in between failed.
 int nccl_end_group(nccl_state *n, lane *l);
 
 // -------- a collective from its first call to its last (nccl_watch.c)
 
 int nccl_begin(nccl_state *n, lane *l, comm_kind kind, comm_use use,
-               collective **out);                                // takes the lock
-int nccl_finish(nccl_state *n, lane *l, collective *w, int rc);  // gives it back
+               collective **out);                                // locks
+int nccl_finish(nccl_state *n, lane *l, collective *w, int rc);  // unlocks
 
 // -------- failures (nccl_watch.c)
 
 int nccl_watch(nccl_state *n);  // starts the thread
 void nccl_stop_watching(nccl_state *n);
-// Aborts both communicators, so that the streams go on. If NCCL does not even abort, the job ends here.
+// Aborts both communicators, so that the streams go on. If even the abort hangs, the job ends here.
 void nccl_abort(nccl_state *n);
-// With the lock held. Keeps the first failure and aborts; w: the collective it is about, said: NCCL's words.
+// The caller holds the lock. Keeps the first failure and aborts; w: its collective, said: NCCL's message.
 int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *said);
-int nccl_relay(const nccl_state *n);  // fails with the sentence of the first failure
+int nccl_relay(const nccl_state *n);  // fails with the first failure's sentence
 int nccl_failed(comm *c);
 
-// How far a rank is. nccl_worst_of: the worst of all, and the first rank that says so.
+// A rank's progress. nccl_worst_of: the worst of all ranks, and the first rank with it.
 enum { DONE, BUSY, LATE, FAILED };
 int nccl_worst_of(comm *c, double mine, double *worst, int *who);
 
@@ -113,8 +113,8 @@ int nccl_worst_of(comm *c, double mine, double *worst, int *who);
 int nccl_connect(nccl_state *n, const zero_config *config);
 // -------- memory (nccl_memory.c)
 
-int nccl_bytes_left(size_t *left);  // of the device
-// Counts what NCCL has taken since `before` bytes were left.
+int nccl_bytes_left(size_t *left);  // on the device
+// Counts the memory that NCCL has taken since `before` bytes were free.
 int nccl_count_taken(nccl_state *n, size_t before);
 void nccl_set_mover(comm *c, memory *m);
 int nccl_stage(comm *c, memory *m);

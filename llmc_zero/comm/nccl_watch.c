@@ -1,12 +1,12 @@
-// When NCCL does not go on: how long its calls and collectives may take, who notices, and how all ranks get
-// out of it.
+// When NCCL stalls: the time limits of its calls and collectives, the thread that enforces them, and how all
+// ranks fail.
 //
-// NCCL can only end what it runs by an abort of its communicators. Who finds the failure, a call or the
-// thread that watches, keeps one sentence and aborts both of them; from then on every call fails with that
-// sentence. The first caller that hears of it takes up to half a second longer if a limit was over or another
-// rank was at fault: NCCL cannot say which rank stalled, so the ranks ask each other (failure_ask). If
-// NCCL does not abort within timeout_s or 10 s, whoever waits for a stream waits for ever: then, and nowhere
-// else, the library writes the sentence to stderr itself and ends the job.
+// Only an abort of its communicators ends NCCL's work. The call or watching thread that finds a failure keeps
+// one sentence and aborts both; from then on every call fails with that sentence. After a timeout or another
+// rank's fault, the first such call takes up to half a second longer: NCCL cannot say which rank stalled, so
+// the ranks ask each other (failure_ask). If NCCL does not abort within timeout_s or 10 s, a wait for a
+// stream would last for ever: then, and nowhere else, the library itself writes the sentence to stderr and
+// ends the job.
 #ifdef ZERO_HAVE_NCCL
 #include "../clock.h"
 #include "../net/failure.h"
@@ -21,8 +21,8 @@ enum { LOOK_MS = 50 };
 
 // -------- the abort
 
-// Both in one group: NCCL frees memory while it aborts one, and that waits for what the other still runs.
-// Returns what NCCL does.
+// Both in one group: while NCCL aborts one it frees memory, and that waits for the other's work. Returns
+// NCCL's result.
 static ncclResult_t abort_lanes(nccl_state *n) {
     // without a communicator, the library may not even be loaded
     if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;
@@ -39,7 +39,7 @@ static ncclResult_t abort_lanes(nccl_state *n) {
 static void *run_abort(void *state) {
     nccl_state *n = state;
     device *d = n->c->device;
-    d->f->enter(d);  // may fail after an error of CUDA; NCCL is asked all the same
+    d->f->enter(d);  // may fail after a CUDA error; NCCL is called anyway
     n->aborted = abort_lanes(n);
     return NULL;
 }
@@ -51,13 +51,13 @@ int nccl_relay(const nccl_state *n) {
     return zero_fail_again(&f);
 }
 
-// How long NCCL may take to abort.
+// The time limit of an abort.
 static double abort_s(const nccl_state *n) {
     double timeout_s = n->c->net->timeout_s;
     return timeout_s < 10 ? timeout_s : 10;
 }
 
-// The caller may be in a wait for the device that nothing ends, so no other thread can end the job.
+// The caller may be stuck in a wait for the device, so no other thread can end the job.
 static void end_job(nccl_state *n) {
     net *ranks = n->c->net;
     char sentence[1200];
@@ -109,7 +109,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
     return nccl_relay(n);
 }
 
-// NCCL cannot say which rank stalled, so the ranks ask each other. The answer comes before NCCL's own words.
+// NCCL cannot say which rank stalled, so the ranks ask each other. The answer goes before NCCL's own message.
 static void name_silent(nccl_state *n) {
     net *ranks = n->c->net;
     char silent[ranks->ranks], list[ZERO_LIST], words[sizeof n->sentence], *at = n->sentence + n->names_at;
@@ -123,7 +123,7 @@ static void name_silent(nccl_state *n) {
         snprintf(at, room, "; %s%s", zero_last_error(), words);
 }
 
-// Relays the failure to a caller, whose thread is the only one that exchanges with the other ranks.
+// Relays the failure to a caller, on the only thread that may exchange with the other ranks.
 static int report(nccl_state *n) {
     if (n->cause != OWN_FAULT && !n->asked++) name_silent(n);
     return nccl_relay(n);
@@ -162,7 +162,7 @@ ncclResult_t nccl_progress_of(nccl_state *n, const lane *l) {
     return n->rc;
 }
 
-// rc: an error, or ncclInProgress where the time is over.
+// rc: an error, or ncclInProgress after a timeout.
 static failure_cause cause_of(ncclResult_t rc) {
     return rc == ncclInProgress ? TIME_OUT : rc == ncclRemoteError ? REMOTE_FAULT : OWN_FAULT;
 }
@@ -181,7 +181,7 @@ int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     return fail_in_nccl(n, l, n->current, what, rc);
 }
 
-// The ranks may know of one that is gone sooner than NCCL notices, if it does.
+// The ranks may notice a dead rank sooner than NCCL, if NCCL does at all.
 static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
 
 int nccl_settle(nccl_state *n, const lane *l) {
@@ -210,7 +210,7 @@ int nccl_end_group(nccl_state *n, lane *l) {
     return nccl_settle(n, l);
 }
 
-// -------- the thread that watches
+// -------- the watching thread
 
 static int fail_late(nccl_state *n, const lane *l, const collective *w) {
     char what[160];
@@ -223,8 +223,8 @@ static int fail_late(nccl_state *n, const lane *l, const collective *w) {
     return nccl_fail(n, w, what, last ? last : "");
 }
 
-// The time of a collective runs from when its `begin` was seen done: a long computation before it on its
-// stream does not count.
+// A collective's time starts when its `begin` event is seen done: a long computation before it on its stream
+// does not count.
 static int look_at_queue(nccl_state *n, lane *l) {
     for (; l->first < l->next; l->first++) {
         collective *w = &l->queue[l->first % WATCHED];
@@ -238,7 +238,7 @@ static int look_at_queue(nccl_state *n, lane *l) {
         } else if (rc == cudaSuccess)
             continue;
         if (rc != cudaErrorNotReady) return fail_in_cuda(n, w, "cudaEventQuery", rc);
-        cudaGetLastError();  // "not ready" must not be found again as an error
+        cudaGetLastError();  // the next launch must not report "not ready" as an error
         if (!w->began || clock_now() - w->began <= n->c->net->timeout_s) return 0;
         return fail_late(n, l, w);
     }
@@ -293,7 +293,7 @@ void nccl_stop_watching(nccl_state *n) {
 
 // -------- a collective from its first call to its last
 
-// The host can be WATCHED collectives ahead of the device, which is about as many as CUDA itself queues.
+// At most WATCHED collectives are queued on the device, which is about as many as CUDA itself queues.
 int nccl_begin(nccl_state *n, lane *l, comm_kind kind, comm_use use, collective **out) {
     pthread_mutex_lock(&n->lock);
     while (!n->failed && l->next - l->first == WATCHED) {
@@ -336,7 +336,7 @@ int nccl_failed(comm *c) {
     return rc;
 }
 
-// -------- how far all ranks are
+// -------- the progress of all ranks
 
 int nccl_worst_of(comm *c, double mine, double *worst, int *who) {
     double all[c->group.ranks];

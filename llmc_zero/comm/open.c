@@ -1,4 +1,4 @@
-// The choice of the implementation that the ranks use.
+// Chooses the implementation that the ranks use.
 #include "cards.h"
 #include "../error.h"
 #include "../net/exchange.h"
@@ -12,7 +12,7 @@ static void name_nccl(comm *c, const zero_config *config) {
     snprintf(c->name, sizeof c->name, "nccl%s", sums);
 }
 
-// Adds to the name why there is no NCCL: the last failure's sentence without its advice.
+// Adds the reason for not using NCCL to the name: the last failure's sentence without its advice.
 static void name_lack_of_nccl(comm *c) {
     const zero_failure *why = zero_last_failure();
     int n = (int)strlen(c->name), room = (int)(sizeof c->name - sizeof " (no NCCL: )") - n;
@@ -20,8 +20,8 @@ static void name_lack_of_nccl(comm *c) {
     snprintf(c->name + n, sizeof c->name - (size_t)n, " (no NCCL: %.*s)", length, why->sentence);
 }
 
-// Where NCCL may be used but was not asked for, a reason against it is no failure: the host serves, and the
-// name tells why.
+// If NCCL is optional, a reason against it is not a failure: the host's functions are used, and the name
+// gives the reason.
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
     int rc = failure_agree(c->net, comm_open_nccl(c, config, m));
     if (!rc) {

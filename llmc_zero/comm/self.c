@@ -1,4 +1,4 @@
-// The collectives of one rank: what is gathered or reduced is its own.
+// The collectives of one rank: it gathers and reduces only its own data.
 #include "../error.h"
 #include "comm.h"
 #include <stdio.h>

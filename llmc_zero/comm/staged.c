@@ -1,9 +1,9 @@
-// Through staging, in rounds of as many elements as it has room for: each rank packs what it sends, all
-// exchange, and each unpacks what is gathered, or sums in rank order what is its own.
+// Through staging, in rounds of as many elements as fit: each rank packs what it sends, all exchange, and
+// each unpacks gathered data, or sums its own part in rank order.
 #include "../error.h"
 #include "host.h"
 
-// The pieces' shards, seen as one long shard.
+// The pieces' shards, concatenated.
 typedef struct {
     const comm_piece *pieces;
     int64_t total;
@@ -15,7 +15,7 @@ static chain chain_of(const comm_piece *pieces, int n) {
     return ch;
 }
 
-// The piece at pos, where pos lies in it, and how many of `len` elements are left in it.
+// The piece that contains pos, the offset of pos in it, and how many of `len` elements are left in it.
 static const comm_piece *chain_at(const chain *ch, int64_t pos, int64_t *inside, int64_t *len) {
     const comm_piece *p = ch->pieces;
     for (; pos >= p->elems; p++) pos -= p->elems;
@@ -26,7 +26,7 @@ static const comm_piece *chain_at(const chain *ch, int64_t pos, int64_t *inside,
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// One end is staging.
+// Either `to` or `from` is staging.
 static int move(comm *c, device *d, void *to, const void *from, size_t bytes) {
     c->host->queued |= d->asynchronous;
     return d->f->copy(d, COMM, to, from, bytes);
@@ -34,7 +34,7 @@ static int move(comm *c, device *d, void *to, const void *from, size_t bytes) {
 
 // -------- reductions
 
-// Elements [pos, pos + n) of what every other rank owns go into staging.
+// Packs elements [pos, pos + n) of every other rank's part into staging.
 static int pack(comm *c, const comm_call *call, const chain *ch, int64_t pos, int64_t n, size_t size) {
     for (int dest = 0; dest < c->group.ranks; dest++) {
         if (dest == c->group.rank) continue;
@@ -51,7 +51,7 @@ static int pack(comm *c, const comm_call *call, const chain *ch, int64_t pos, in
     return 0;
 }
 
-// What the other ranks sent, where the device can read it.
+// The other ranks' data, where the device can read it.
 static int receive(comm *c, int half, size_t bytes, rank_parts *sent) {
     struct comm_host *h = c->host;
     const char *in = host_in(c, EXCHANGE_SCATTER, half, 0);
@@ -66,7 +66,7 @@ static int receive(comm *c, int half, size_t bytes, rank_parts *sent) {
     return 0;
 }
 
-// Sums what this rank owns of the round.
+// Sums this rank's part of the round.
 static int sum_round(comm *c, const chain *ch, int64_t pos, int64_t n, const rank_parts *sent,
                      zero_dtype full_type, zero_dtype shard_type, int add) {
     device *d = c->device;
@@ -104,8 +104,8 @@ int host_staged_reduce(comm *c, const comm_call *call, const comm_piece *pieces,
 
 // -------- gathers
 
-// Into staging and into this rank's own part; own may be from. On a processor in pieces that the cache still
-// holds at the second copy.
+// Copies into staging and into this rank's own part; own may equal from. On a CPU in pieces small enough to
+// be in the cache for the second copy.
 static int copy_twice(comm *c, device *d, char *out, char *own, const char *from, size_t bytes) {
     size_t piece = d->asynchronous ? bytes : 16 << 10;
     for (size_t at = 0; at < bytes; at += piece) {
@@ -142,7 +142,7 @@ static int gather_round(comm *c, const comm_call *call, device *d, const chain *
     for (int r = 0; r < c->group.ranks; r++) {
         if (r == c->group.rank) continue;
         ZERO_TRY(unpack(c, d, r, host_in(c, EXCHANGE_GATHER, half, r), ch, pos, n, size));
-        // What r copied to us is what we copied to r.
+        // r has copied as much to us as we to r
         comm_count(c, call->use, call->kind, n * size);
     }
     return 0;

@@ -1,8 +1,8 @@
-// What the collectives ask of the allocator, from the settings alone.
+// The memory that the collectives need, from the settings alone.
 #include "host.h"
 #include "../error.h"
 
-enum { MOST_NCCL_STAGING = 256 << 20 };  // bytes for all ranks together, unless window_bytes says how many
+enum { MOST_NCCL_STAGING = 256 << 20 };  // bytes for all ranks together, unless window_bytes is set
 
 static size_t staging_bytes(const zero_config *c) {
     return c->comm.window_bytes ? (size_t)c->comm.window_bytes : 4 << 20;
@@ -27,7 +27,7 @@ int comm_check_room(const zero_config *c, const comm_room *room, int ranks) {
                      (long long)staging_bytes(c), ranks);
 }
 
-// A reduction that has no room goes in rounds.
+// A reduction that does not fit goes in rounds.
 static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
     size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
     if (c->comm.window_bytes) wanted = (size_t)c->comm.window_bytes;
@@ -46,7 +46,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     const zero_tier host = cuda ? ZERO_HOST : ZERO_DEVICE;
     comm_room room = way->window ? comm_window_room(c, ranks) : comm_messages_room(c, ranks);
     ZERO_TRY(comm_check_room(c, &room, ranks));
-    // Both are known: where a window cannot be had, messages are used in its place.
+    // Both are planned: if a window is not possible, messages replace it.
     planned[COMM_WINDOW] = working("shared window", host, comm_window_room(c, ranks).bytes,
                                    way->window ? 1 : 0);
     planned[COMM_MESSAGES] = working("message staging", host, comm_messages_room(c, ranks).bytes,

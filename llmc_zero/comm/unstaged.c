@@ -1,6 +1,6 @@
-// Between nodes, large buffers go straight from the arrays onto the network and from it into the arrays:
-// through staging, each byte would be copied twice more. Only what comes in to be summed waits in staging.
-// Sums, their order and the traffic are the same.
+// Between nodes, large buffers are sent from the arrays and received into them: through staging, each byte
+// would be copied twice more. Only data to be summed is received into staging. Sums, their order and the
+// traffic are the same.
 #include "../net/exchange.h"
 #include "../device/kernels.h"
 #include "../error.h"
@@ -13,13 +13,13 @@ int host_goes_unstaged(const comm *c, size_t total, int n) {
     return c->host->unstaged && total / n >= host_unstaged_least;
 }
 
-// The stamp that staged bytes would have before them.
+// The stamp that staged data would start with.
 static int announce(comm *c, const comm_call *call, size_t total) {
     const int64_t *all[c->group.ranks], none = 0;
     return host_announce(c, call, total, &none, 1, all);
 }
 
-// Messages are as long as those through staging, since the limit of a wait is one for so many bytes.
+// Messages are as long as those through staging, since the time limit of a wait is for that many bytes.
 static int gather_piece(comm *c, const comm_call *call, const comm_piece *p, size_t elem_bytes) {
     int ranks = c->group.ranks;
     size_t bytes = p->elems * elem_bytes, most = c->host->gather_bytes;

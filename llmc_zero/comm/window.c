@@ -1,6 +1,6 @@
-// The transport on one node: every rank has a window of shared memory, whose two halves are used in turn. An
-// exchange is one barrier: before it a rank writes its own window, after it the others read there. A half is
-// written again only after the next barrier, when nobody reads it any more.
+// The transport on one node: every rank has a window of shared memory, with two halves used in turn. An
+// exchange is one barrier: before it a rank writes its own window, after it the others read it. A half is
+// written again only after the next barrier, when all ranks have read it.
 #include "../error.h"
 #include "../net/exchange.h"
 #include "../net/failure.h"
@@ -21,7 +21,7 @@
 
 typedef struct {
     _Atomic uint32_t arrived, generation;
-    // (ranks) The generation whose end each rank has come to wait for: it tells which rank has not come.
+    // (ranks) The generation that each rank last began to wait for: it shows which rank is missing.
     _Atomic uint32_t waits[];
 } control;
 
@@ -105,8 +105,8 @@ static const comm_transport window_transport = {
     .out = window_out, .in = window_in, .exchange = window_exchange, .is_window = 1, .close = window_close
 };
 
-// Rank 0's descriptor of the memory, as the others open it. The memory has no name of its own, so none is
-// left behind when a rank dies.
+// Rank 0's descriptor of the memory, as the others open it. The memory has no name in the file system, so
+// nothing is left behind when a rank dies.
 typedef struct {
     char path[48];
     uint64_t device, inode;
@@ -117,8 +117,8 @@ static int same_file(int fd, const shared_file *f) {
     return !fstat(fd, &s) && (uint64_t)s.st_dev == f->device && (uint64_t)s.st_ino == f->inode;
 }
 
-// Reserves the space, so that a lack of memory shows here and not as a bus error later. Returns the
-// descriptor, or -1 and why.
+// Reserves the space, so that a lack of memory is reported here and does not become a bus error later.
+// Returns the descriptor, or -1 and why.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
     int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
     struct stat s;
@@ -135,7 +135,7 @@ static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes
     return -1;
 }
 
-// In another container, rank 0's path may lead to something else.
+// In another container, rank 0's path may be a different file.
 static int open_shared(const shared_file *f) {
     int fd = *f->path ? open(f->path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0 || same_file(fd, f)) return fd;
