@@ -1,5 +1,5 @@
-// The processor as a device: every operation is done when it returns, and the host reads all memory. The
-// choice between the devices is at the end.
+// The CPU as a device: every operation is done when it returns, and the host can read all memory. The choice
+// between devices is at the end.
 #include "device.h"
 #include "room.h"
 #include "../error.h"
@@ -15,7 +15,7 @@ static void *cpu_alloc(device *d, size_t bytes, const char **why) {
         *why = strerror(errno);
         return NULL;
     }
-    madvise(p, bytes, MADV_HUGEPAGE);  // only advice: saves TLB misses where the system follows it
+    madvise(p, bytes, MADV_HUGEPAGE);  // a hint: saves TLB misses if the system follows it
     return p;
 }
 static void cpu_release(device *d, void *p, size_t bytes) {
@@ -23,7 +23,7 @@ static void cpu_release(device *d, void *p, size_t bytes) {
     munmap(p, bytes);
 }
 
-// Nothing is queued, so there is nothing to wait for, to order or to name.
+// Nothing is queued, so there is nothing to wait for, order or mark.
 static int cpu_pin(device *d, void *host, size_t bytes) {
     (void)d;
     (void)host;
@@ -93,7 +93,7 @@ static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
     (void)d;
     (void)s;
     char *p = x;
-    if (bytes <= 1 << 20) {  // a parallel region would cost more, even if its condition were false
+    if (bytes <= 1 << 20) {  // a parallel region would cost more, even with a false `if` clause
         memset(p, 0, bytes);
         return 0;
     }

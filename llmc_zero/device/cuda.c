@@ -19,7 +19,7 @@ typedef struct {
 } cuda_state;
 
 static int failed(cudaError_t rc, const char *what) {
-    cudaGetLastError();  // reported here, so the next launch must not report it again
+    cudaGetLastError();  // this error is reported here, so the next launch must not report it again
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc),
                      cudaGetErrorName(rc));
 }

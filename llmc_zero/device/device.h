@@ -1,6 +1,6 @@
-// Where the big arrays lie and who computes on them: the processor (cpu.c) or a CUDA device (cuda.c). Callers
-// say what is to be done and on which stream. The processor has done it when the call returns; CUDA queues
-// it, and `wait` waits for it. Every operation gives the same bits on both.
+// The device that stores the large arrays and computes on them: the CPU (cpu.c) or a CUDA device (cuda.c).
+// Callers pass the operation and its stream. The CPU has done it when the call returns; CUDA queues it, and
+// `wait` waits for it. Every operation gives the same bits on both.
 #ifndef LLMC_ZERO_DEVICE_H
 #define LLMC_ZERO_DEVICE_H
 #include "kernels.h"
@@ -8,22 +8,22 @@
 
 // Streams. Events order them; see tasks.h.
 typedef enum {
-    COMPUTE,  // the trainer's: what hooks clear, add up and update is in order with the trainer's own kernels
-    COMM,     // the plugin's: copies and sums of the collectives, beside the trainer's kernels
-    GATHER,   // the plugin's: gathers by NCCL, beside reductions
-    DOWN,     // the plugin's: copies of model states to the host, beside all others
-    UP,       // the plugin's: copies of model states to the device, and what updates them there
+    COMPUTE,  // the trainer's: work that hooks queue is in order with the trainer's own kernels
+    COMM,     // the plugin's: copies and sums of the collectives, concurrent with the trainer's kernels
+    GATHER,   // the plugin's: gathers by NCCL, concurrent with reductions
+    DOWN,     // the plugin's: copies of model states to the host, concurrent with all others
+    UP,       // the plugin's: copies of model states to the device, and their updates there
     DEVICE_STREAMS,
     PROCESSOR = DEVICE_STREAMS  // no stream: the host's own threads (state.h)
 } device_stream;
 typedef struct device device;
 
-// Unless a comment says otherwise, each returns 0, or a negative error with the sentence set.
+// Unless a comment states otherwise, each returns 0, or a negative error with the sentence set.
 typedef struct {
     // Returns zeroed, page-aligned memory, or NULL and the reason.
     void *(*alloc)(device *d, size_t bytes, const char **why);
     void (*release)(device *d, void *p, size_t bytes);
-    // Copies to and from pinned host memory run while the host goes on.
+    // Copies to and from pinned host memory run while the host continues.
     int (*pin)(device *d, void *host, size_t bytes);
     void (*unpin)(device *d, void *host);
     int (*enter)(device *d);  // a thread calls this before it uses the device
@@ -32,11 +32,11 @@ typedef struct {
     int (*create_event)(device *d, void **event);
     void (*destroy_event)(device *d, void *event);
     int (*record)(device *d, void *event, device_stream s);
-    // What is queued on s from here on runs after the event's last record.
+    // Work queued on s from here on runs after the event's last record.
     int (*order)(device *d, device_stream s, void *event);
     int (*wait_event)(device *d, void *event);     // the host waits until the event's last record is done
-    int (*create_timer)(device *d, void **timer);  // an event whose record notes the time
-    // The seconds between the last records of two timers, which are done.
+    int (*create_timer)(device *d, void **timer);  // an event that records the time
+    // The seconds between the last records of two timers, both done.
     int (*seconds_between)(device *d, void *from, void *to, double *seconds);
     // Begins a named range for a profiler; what NULL: ends the last one.
     void (*mark)(device *d, const char *what, const char *name);
@@ -60,9 +60,9 @@ typedef struct {
 struct device {
     const device_functions *f;
     int asynchronous;        // operations are queued, and the host cannot read the memory
-    int number;              // of the CUDA device; -1: the processor
+    int number;              // of the CUDA device; -1: the CPU
     int visible;             // CUDA devices that this process sees
-    char bus_id[32];         // the place of the CUDA device, "0000:01:00.0"
+    char bus_id[32];         // the bus address of the CUDA device, "0000:01:00.0"
     unsigned char uuid[16];  // of the CUDA device
     char name[128];          // "cpu", "NVIDIA H100 80GB HBM3"
     void *state;             // of the implementation
@@ -71,13 +71,14 @@ struct device {
 // Opens the device that the configuration asks for; node_rank chooses among several.
 int device_open(device *d, const zero_config *config, int node_rank);
 void device_close(device *d);
-// The processor, which handles host memory whatever the device.
+// The CPU, for host memory whatever the device is.
 extern device device_host;
 
 // Returns device memory as the host can read it: the memory itself, or `staging` with a copy. NULL: the
-// sentence is set. The caller has waited for the streams that write it.
+// sentence is set. The caller must have waited for the streams that write it.
 const void *device_view(device *d, const void *x, size_t bytes, void *staging);
-// Returns where the host writes what becomes x: x itself, or `staging`, which device_commit then copies.
+// Returns where the host writes the new contents of x: x itself, or `staging`, which device_commit then
+// copies.
 static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;
 }

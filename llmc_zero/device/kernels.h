@@ -1,17 +1,17 @@
-// The arithmetic of the plugin. The same bits on a processor of any vector width and on CUDA: no contraction,
-// no reassociation, explicit fmaf. Each kernel_x runs on the processor; kernels_cuda.h has the same for CUDA.
+// The plugin's arithmetic. The same bits on CPUs of any vector width and on CUDA: no contraction, no
+// reassociation, explicit fmaf. Each kernel_x runs on the CPU; kernels_cuda.h has the same for CUDA.
 #ifndef LLMC_ZERO_KERNELS_H
 #define LLMC_ZERO_KERNELS_H
 #include "../zero.h"
 
-// One binary runs everywhere: the loader picks the widest version that the processor has. Sanitizers turn
-// this off, because their run time is not ready when the loader picks.
+// One binary runs everywhere: the loader picks the widest version that the CPU supports. Sanitizers turn this
+// off, because their run time is not ready when the loader picks.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || \
     defined(__SANITIZE_ADDRESS__)
 #define ZERO_CLONES
 #elif __GNUC__ >= 12
 #define ZERO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else  // This compiler has no levels yet, and with avx2 alone fmaf would be a library call.
+#else  // This compiler has no x86-64 levels, and with avx2 alone fmaf would be a library call.
 #define ZERO_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #endif
 
@@ -28,8 +28,8 @@ void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const vo
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int add);
 
-// The same parts as a device takes them: rank r's begins r * stride bytes after others, but that of `rank`
-// elsewhere, at own.
+// The same parts for a device: rank r's begins r * stride bytes after others, except that of `rank`, which is
+// at own.
 typedef struct {
     int ranks, rank;
     const char *own, *others;
@@ -47,27 +47,28 @@ enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
-// Elements [offset, offset + elems) of an array, one of a list that a device goes through in one launch. The
-// work is cut into pieces of a fixed number of elements; `first` is the number of pieces before this stretch.
+// Elements [offset, offset + elems) of an array, one of a list that a device processes in one launch. The
+// work is split into pieces of a fixed number of elements; `first` is the number of pieces before this
+// stretch.
 typedef struct {
     int64_t offset, elems, first;
 } stretch;
-// list (n) is device memory; pieces counts those of all stretches.
+// list (n) is in device memory; pieces: of all stretches.
 typedef struct {
     const stretch *list;
     int n;
     int64_t pieces;
 } stretches;
 
-enum { CLEAR_CHUNK = 256 };  // elements of a piece when stretches are cleared
+enum { CLEAR_CHUNK = 256 };  // elements of a piece when clearing stretches
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-// The norm takes kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are device memory.
+// The norm computes kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are device memory.
 typedef struct {
     stretches parts;
     double *sums;     // (parts) the result
     double *partial;  // (pieces)
-    unsigned *done;   // (parts) pieces that are finished; 0 between launches
+    unsigned *done;   // (parts) finished pieces; 0 between launches
 } norm_table;
 
 void kernel_fill_nan(void *x, size_t bytes);
@@ -91,8 +92,8 @@ typedef struct {
     zero_dtype g_type, low_type;
 } adamw_arrays;
 
-// Neighbouring elements of one layer's tensor. They begin at `offset` in each array and at `inside` in the
-// tensor, from where noise counts. `first` is the number of chunks before this segment.
+// Contiguous elements of one layer's tensor. They begin at `offset` in each array and at `inside` in the
+// tensor, which indexes the noise. `first` is the number of chunks before this segment.
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
     int64_t offset, inside, elems, first;
@@ -100,7 +101,7 @@ typedef struct {
 } adamw_segment;
 static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }
 
-// segments (n) is memory of the device that updates.
+// segments (n) is in the memory of the device that updates.
 typedef struct {
     const adamw_segment *segments;
     int n;

@@ -58,7 +58,7 @@ static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
 
 static const char *at(zero_dtype t, const void *p, int64_t i) { return (const char *)p + i * dtype_bytes(t); }
 
-// Adds (x + y) + .. in rank order. A block stays in the first-level cache: the first two ranks are read
+// Sums (x + y) + .. in rank order. A block stays in the first-level cache: the first two ranks are read
 // together, and the last pass scales.
 ZERO_CLONES static void pair_f32(float *sum, const float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
@@ -161,7 +161,7 @@ ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
     return sum;
 }
 
-// Of elements [from, to), at most SUM_BLOCK.
+// Sums squares of elements [from, to), at most SUM_BLOCK.
 static double sum_squares_from(zero_dtype type, const void *x, int64_t from, int64_t to) {
     double sum = 0;
     for (int64_t b = from; b < to; b += BLOCK) {
@@ -189,6 +189,4 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
     return total;
 }
 
-void kernel_fill_nan(void *x, size_t bytes) {
-    memset(x, 0xff, bytes);
-}  // all ones is a NaN in fp32 and in bf16
+void kernel_fill_nan(void *x, size_t bytes) { memset(x, 0xff, bytes); }  // all ones is a NaN in every dtype

@@ -1,6 +1,6 @@
-// The kernels of kernels_cuda.h. They are limited by memory: a thread takes 4 neighbouring elements, for the
-// norm 16 bytes, in one access if all are there and aligned. They are compiled with -fmad=false, so that only
-// an explicit fmaf rounds once. They use only the part of CUDA that tests/cuda/ can run on a processor.
+// The kernels of kernels_cuda.h. They are memory-bound: a thread handles 4 contiguous elements (16 bytes for
+// the norm) in one access if all are present and aligned. They are compiled with -fmad=false, so that only an
+// explicit fmaf rounds once. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 #include "numbers.h"
@@ -29,7 +29,7 @@ template <class T> __device__ inline bool whole(const T *p, int64_t left) {
     return left >= EACH && (uintptr_t)p % sizeof(four<T>) == 0;
 }
 
-// Loads p[0..4) in one access, or element by element with 0 behind the end.
+// Loads p[0..4) in one access, or element by element with 0 after the end.
 template <bool WHOLE, class T> __device__ inline four<T> fetch(const T *p, int64_t left) {
     if constexpr (WHOLE) {
         return *(const four<T> *)p;
@@ -112,8 +112,8 @@ template <class T> __global__ void accumulate(float *to, const T *from, int64_t 
     store(to + i, sum, n - i);
 }
 
-// Returns the last of n elements whose `first` is at most x. The warp's lanes look at 32 places of the list
-// at a time.
+// Returns the last of n elements whose `first` is at most x. The warp's lanes check 32 entries of the list at
+// a time.
 template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     int lane = threadIdx.x % WARP, from = 0;
     while (n > 1) {
@@ -125,7 +125,7 @@ template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     return from;
 }
 
-// A warp takes a chunk.
+// A warp clears a chunk.
 template <class T> __global__ void clear(T *x, stretches of_x) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     const float none[EACH] = { 0 };
@@ -136,19 +136,19 @@ template <class T> __global__ void clear(T *x, stretches of_x) {
         store(x + s.offset + i, none, s.elems - i);
 }
 
-// Sums the squares of each part. A block of threads takes SUM_BLOCK elements, a few neighbouring threads one
-// piece of them, and a thread as many of the piece's lanes as 16 bytes hold. Lanes and pieces are added in
-// order through shared memory. The block that finishes last adds the part's blocks in order.
-enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses that a thread has in flight
+// Sums the squares of each part. A block of threads handles SUM_BLOCK elements, a few adjacent threads one
+// piece of them, and a thread as many of the piece's lanes as fit into 16 bytes. Lanes and pieces are added
+// in order through shared memory. The block that finishes last adds the part's blocks in order.
+enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: a thread's accesses in flight
 template <class T> struct lanes_of {
-    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };  // SHARE a piece
+    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };  // SHARE: threads per piece
     struct alignas(16) access {
         T e[N];
     };
 };
 
 // Adds the squares of RUN elements to each of the thread's lanes; elements from `left` on count as 0. A
-// square is exact in fp64, so the fma rounds once, like the processor's addition.
+// square is exact in fp64, so the fma rounds once, like the CPU's addition.
 template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
@@ -165,8 +165,8 @@ template <class T> __device__ inline void add_run(double *sum, const T *x, int64
         }
 }
 
-// Adds lanes[piece][0..SUM_LANES) to the block's sum, in thread 0. Lanes behind the part's end are +0, which
-// changes nothing. Each piece has one lane of padding, so that pieces lie in different banks.
+// Adds lanes[piece][0..SUM_LANES) to the block's sum, in thread 0. Lanes after the part's end are +0, which
+// changes nothing. Each piece has one lane of padding, so that pieces are in different banks.
 typedef double piece_lanes[SUM_LANES + 1];
 __device__ inline double sum_pieces(piece_lanes *lanes) {
     double sum = 0, all = 0;
@@ -180,7 +180,7 @@ __device__ inline double sum_pieces(piece_lanes *lanes) {
     return all;
 }
 
-// Adds the sums of a part's blocks in order, in thread 0. Several are fetched at a time.
+// Adds the sums of a part's blocks in order, in thread 0. Loads several at a time.
 __device__ inline double sum_blocks(piece_lanes *room, const double *partial, int64_t blocks, int threads) {
     double all = 0;
     for (int64_t from = 0; from < blocks; from += PIECES) {
@@ -207,7 +207,7 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
         add_run(sum, x + part.offset + i, part.elems - i);
     for (int j = 0; j < lanes::N; j++) shared[piece][lane + j] = sum[j];
     double all = sum_pieces(shared);
-    if (threadIdx.x == 0) {  // the counter is 0 again after the part's last block
+    if (threadIdx.x == 0) {  // resets the counter after the part's last block
         t.partial[blockIdx.x] = all;
         __threadfence();
         last = atomicInc(&t.done[number], (unsigned)blocks - 1) == blocks - 1;
@@ -228,17 +228,17 @@ __device__ inline float adamw_element(const adamw_constants &c, float keep, floa
     return fmaf(-c.step_size, *m / denominator, keep * p);
 }
 
-// A warp takes a chunk of a segment, so that a small tensor occupies warps and not whole blocks. A chunk has
-// two rows, and a thread has 4 neighbours in each: a warp reads and writes 512 contiguous bytes of fp32, or
-// 256 of 16-bit numbers. All reads are issued before the first number is used.
+// A warp handles a chunk of a segment, so that a small tensor occupies warps and not whole blocks. A chunk
+// has two rows, and a thread has 4 contiguous elements in each: a warp reads and writes 512 contiguous bytes
+// of fp32, or 256 of a 16-bit dtype. All reads are issued before the first value is used.
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
 template <class G, class Low> struct chunk {  // from a thread's first element on
-    float *master, *m, *v;                    // master NULL: there is none
+    float *master, *m, *v;                    // master NULL: no masters
     Low *low;                                 // or NULL
     const G *g;
     int64_t left;  // elements to the segment's end
     float keep;
-    uint32_t noise_key, inside;  // for no master
+    uint32_t noise_key, inside;  // without masters
 };
 
 template <bool WHOLE, class G, class Low>
@@ -274,7 +274,7 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
     }
 }
 
-// Four elements in each row.
+// All four elements of each row are present.
 template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low> &k) {
     int64_t left = k.left - (ROWS - 1) * ROW;
     return whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left) &&
@@ -303,7 +303,7 @@ template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arr
         update<false>(c, k);
 }
 
-// Calls f with a `type<T>` of the T that t stands for.
+// Calls f with a `type<T>`, where T is the C++ type for t.
 template <class T> struct type { using t = T; };
 template <class F> cudaError_t with(zero_dtype t, F f) {
     return t == ZERO_F32 ? f(type<float>()) : t == ZERO_BF16 ? f(type<bf16>()) : f(type<fp16>());

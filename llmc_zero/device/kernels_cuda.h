@@ -1,5 +1,5 @@
-// The arithmetic of kernels.h on CUDA, queued on a stream, with device memory. Each function returns what the
-// launch returned.
+// The arithmetic of kernels.h on CUDA, queued on a stream, with device memory. Each function returns the
+// launch's result.
 #ifndef LLMC_ZERO_KERNELS_CUDA_H
 #define LLMC_ZERO_KERNELS_CUDA_H
 #include <cuda_runtime_api.h>

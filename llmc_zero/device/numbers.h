@@ -1,5 +1,5 @@
-// bf16, the upper half of a float, and fp16, IEEE's binary16. Conversions use integer arithmetic, so that
-// every processor and compiler gives the same bits.
+// bf16, the upper half of a float, and fp16, IEEE's binary16. Conversions use integer arithmetic, so every
+// CPU and compiler gives the same bits.
 #ifndef LLMC_ZERO_NUMBERS_H
 #define LLMC_ZERO_NUMBERS_H
 #include <stdint.h>
@@ -22,12 +22,12 @@ ZERO_INLINE uint32_t bits_of(float f) {
 }
 
 ZERO_INLINE float bf16_widen(uint16_t x) { return float_of((uint32_t)x << 16); }
-ZERO_INLINE uint16_t bf16_round(float f) {  // to nearest even; a NaN stays one
+ZERO_INLINE uint16_t bf16_round(float f) {  // to nearest even; NaN stays NaN
     uint32_t u = bits_of(f), rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }
 
-// A normal number's exponent moves by 112; a subnormal one is its bits times 2^-24, exactly.
+// A normal value's exponent moves by 112; a subnormal is its bits times 2^-24, exactly.
 ZERO_INLINE float fp16_widen(uint16_t x) {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
     float normal = float_of((rest << 13) + (112u << 23));
@@ -35,8 +35,8 @@ ZERO_INLINE float fp16_widen(uint16_t x) {
     float special = float_of(rest << 13 | 0x7f800000);
     return float_of(bits_of(rest >= 0x7c00 ? special : rest >= 0x400 ? normal : subnormal) | sign);
 }
-// Rounds to nearest even, from 65520 on to infinity. Below 2^-14 the last place is 2^-24, and adding 0.5 lets
-// the float's own addition round there.
+// Rounds to nearest even, from 65520 on to infinity. Below 2^-14 the last place is 2^-24, and adding 0.5
+// makes the float addition round there.
 ZERO_INLINE uint16_t fp16_round(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
     uint32_t normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
@@ -45,8 +45,8 @@ ZERO_INLINE uint16_t fp16_round(float f) {
     return (uint16_t)(sign | (rest > 0x7f800000 ? 0x7e00 : rest >= 0x477ff000 ? 0x7c00 : finite));
 }
 
-// Stochastic rounding: 16 random bits are added below the place that is kept, so that the mean of many
-// roundings is the number itself (Gupta et al., arXiv 1502.02551). Infinity and NaN stay.
+// Stochastic rounding: adds 16 random bits below the last kept place, so that the mean of many roundings is
+// the value itself (Gupta et al., arXiv 1502.02551). Infinity and NaN stay.
 ZERO_INLINE uint16_t bf16_round_with(float f, uint32_t noise) {
     uint32_t u = bits_of(f);
     return (u & 0x7f800000) == 0x7f800000 ? bf16_round(f) : (uint16_t)((u + (noise & 0xffff)) >> 16);
@@ -57,7 +57,7 @@ ZERO_INLINE uint32_t noise_mix(uint32_t h) {
     h = (h ^ h >> 13) * 0xc2b2ae35u;
     return h ^ h >> 16;
 }
-// The key of a layer's tensor in one update; i below is the element inside it.
+// The key of a layer's tensor in one update; i below is the element's index in it.
 ZERO_INLINE uint32_t noise_of_update(uint32_t seed, int t) {
     return noise_mix(seed + 0x9e3779b9u * (uint32_t)t);
 }

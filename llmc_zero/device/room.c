@@ -8,8 +8,8 @@
 
 static double mib(double bytes) { return bytes / 1048576; }
 
-// The number behind `key` in a file of lines "key number", or at its beginning where key is "". Returns 1 if
-// it is there.
+// The number after `key` in a file of lines "key number", or at the start of the file if key is "". Returns 1
+// if found.
 static int number_in(const char *path, const char *key, unsigned long long *n) {
     char line[512];
     size_t length = strlen(key);
@@ -22,7 +22,7 @@ static int number_in(const char *path, const char *key, unsigned long long *n) {
     return found;
 }
 
-// Takes over a limit that leaves less than those before.
+// Adopts a limit that leaves less than the previous ones.
 static void lower(host_room *room, size_t left, const char *sentence) {
     if (left >= room->left) return;
     room->left = left;
@@ -44,8 +44,8 @@ static int machine_room(host_room *room, int ranks, const char *root) {
 // -------- cgroups
 
 typedef struct {
-    const char *type, *controller;  // of its file system; version 2 has all controllers in one hierarchy
-    const char *limits[2];          // what stops a group that takes more, or slows it to a crawl
+    const char *type, *controller;  // its file system's; version 2 has all controllers in one hierarchy
+    const char *limits[2];          // a group that exceeds them is killed, or slowed to a crawl
     const char *used, *inactive, *active;
 } cgroup_version;
 static const cgroup_version version_1 = { "cgroup",
@@ -58,13 +58,13 @@ static const cgroup_version version_2 = {
     "cgroup2", "", { "memory.max", "memory.high" }, "memory.current", "inactive_file ", "active_file "
 };
 
-// Where a hierarchy is mounted, and which of its groups the mount shows at its top: in a container that may
-// be the container's own.
+// Where a hierarchy is mounted, and which of its groups is at the top of the mount: in a container it may be
+// the container's own.
 typedef struct {
     char point[PATH_MAX], top[PATH_MAX];
 } cgroup_mount;
 
-// Returns 1 if the word is in a list with commas.
+// Returns 1 if the word is in a comma-separated list.
 static int is_listed(const char *list, const char *word) {
     const size_t length = strlen(word);
     for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',')
@@ -92,16 +92,16 @@ static int find_mount(const cgroup_version *v, const char *root, cgroup_mount *m
     return found;
 }
 
-// The group's path below the mount. A group that is not below the mount's top is taken for the top itself:
-// what a container sees there is its own.
+// The group's path below the mount. A group that is not below the mount's top is treated as the top itself:
+// in a container that is its own group.
 static const char *below(const cgroup_mount *m, const char *group) {
     const size_t length = strlen(m->top);
     if (!strcmp(m->top, "/")) return group;
     return !strncmp(group, m->top, length) && (group[length] == '/' || !group[length]) ? group + length : "";
 }
 
-// One folder's limit. "max", or version 1's huge number, is none. Pages of files are given back when others
-// need room.
+// One folder's limit. "max", or version 1's huge number, means none. Page cache counts as free, since it is
+// reclaimed on demand.
 static void folder_room(host_room *room, int ranks, const char *folder, const cgroup_version *v,
                         const char *file, const char *group) {
     char path[3 * PATH_MAX + 64], sentence[sizeof room->limit];
@@ -121,7 +121,7 @@ static void folder_room(host_room *room, int ranks, const char *folder, const cg
     lower(room, used < limit ? (limit - used) / ranks : 0, sentence);
 }
 
-// A group is limited by those above it too.
+// The limits of a group's ancestors apply to it too.
 static void group_room(host_room *room, int ranks, const char *root, const cgroup_version *v,
                        const char *name) {
     char folder[2 * PATH_MAX + 64], group[PATH_MAX];
@@ -137,8 +137,8 @@ static void group_room(host_room *room, int ranks, const char *root, const cgrou
     }
 }
 
-// Lines of /proc/self/cgroup are "4:memory:/group", in version 2 "0::/group". Where both versions are
-// mounted the one that has the controller limits memory, and the other one has no such files.
+// Lines of /proc/self/cgroup are "4:memory:/group", in version 2 "0::/group". If both versions are mounted,
+// the one with the memory controller sets the limit, and the other has no such files.
 static void cgroup_room(host_room *room, int ranks, const char *root) {
     char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
