@@ -10,11 +10,11 @@
 struct file_engine {
     file_queue q;
     const file_driver *driver;
-    void *own;    // the driver's
-    int started;  // its threads
+    void *own;    // the driver's state
+    int started;  // its threads are started
     int no_uring;
-    int uring_why;  // errno that refused io_uring; 0: nobody tried
-    int pin_why;    // errno that refused the registration of buffers
+    int uring_why;  // the errno if io_uring was refused; 0: it was not tried
+    int pin_why;    // the errno if registering buffers was refused
     int threads;
     char name[512];
 };
@@ -129,7 +129,7 @@ static void write_name(file_engine *e) {
              e->q.n_folders > 1 ? "s" : "", pinned);
 }
 
-// The folders are open. They are closed after a failure.
+// The folders are open. After a failure they are closed.
 static int open_parts(file_engine *e, const file_settings *s) {
     file_queue *q = &e->q;
     int rc = queue_open(q, s->verify);
@@ -184,7 +184,7 @@ int file_open_given(file_engine **e, const file_settings *s, int fd, const char 
     return open_engine(e, s, rc);
 }
 
-// Where the disk does not answer, what it may still use stays allocated, and nothing more is asked of it.
+// After the disk hangs, everything it may still use stays allocated, and the disk is not used any more.
 int file_close(file_engine *e) {
     if (!e) return 0;
     file_queue *q = &e->q;
@@ -226,7 +226,7 @@ static int check_transfer(const file_queue *q, const file_transfer *t) {
     return 0;
 }
 
-// With the lock held. Threads begin with the first transfer, after buffers are registered.
+// The caller holds the lock. Threads start with the first transfer, after buffers are registered.
 static int start_driver(file_engine *e) {
     if (e->started) return 0;
     int rc = e->driver->start(e->own);
@@ -242,7 +242,7 @@ static int start(file_engine *e, file_transfer *t) {
     if (!t->bytes) return 0;
     ZERO_TRY(start_driver(e));
     queue_append(q, t);
-    // With all requests in use, the driver looks for more when the next one ends.
+    // If all requests are in use, the driver looks for work when the next one ends.
     if (q->idle) e->driver->wake(e->own);
     return 0;
 }

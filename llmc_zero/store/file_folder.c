@@ -35,7 +35,7 @@ static int write_owner(int fd) {
     char text[OWNER];
     const file_owner o = this_process();
     int n = snprintf(text, sizeof text, "llmc_zero: host %s pid %d\n", o.host, o.pid);
-    errno = ENOSPC;  // what a short write means
+    errno = ENOSPC;  // after a short write
     return pwrite(fd, text, (size_t)n, 0) == n && !ftruncate(fd, n) ? 0 : errno;
 }
 
@@ -65,7 +65,7 @@ static int fail_at_open(const char *name, int error) {
     return zero_failed_advice("name a folder that this user may write");
 }
 
-// Returns 1 if the file with that name is still the one that is open: a run that ends removes its own.
+// Returns 1 if the name still belongs to the open file: a run that ends removes its own.
 static int has_name(const char *name, int fd) {
     struct stat named, opened;
     if (lstat(name, &named) || fstat(fd, &opened)) return 0;
@@ -74,7 +74,7 @@ static int has_name(const char *name, int fd) {
 
 static void name_lock(const file_folder *f, char name[NAME]) { snprintf(name, NAME, "%s.lock", f->path); }
 
-// A killed run has left its lock, which nobody holds any more.
+// A killed run has left its lock file, which no process holds any more.
 static int sign_lock(file_folder *f, const char *name, int fd) {
     struct stat st;
     file_owner before;
@@ -82,7 +82,7 @@ static int sign_lock(file_folder *f, const char *name, int fd) {
         zero_fail(ZERO_ERR_IO, "%s: something is there that no run has left, and stays as it is", name);
         return zero_failed_advice("remove it, or name another folder");
     }
-    f->lock = fd;  // From here on the file is ours to remove.
+    f->lock = fd;  // From here on we remove the file.
     int error = write_owner(fd);
     return error ? fail_at_open(name, error) : 0;
 }
@@ -98,7 +98,7 @@ static int take_lock(file_folder *f) {
         else if (has_name(name, fd))
             rc = sign_lock(f, name, fd);
         else
-            rc = 1;  // removed meanwhile
+            rc = 1;  // removed in the meantime
         if (f->lock < 0) close(fd);
         if (rc <= 0) return rc;
     }
@@ -120,7 +120,7 @@ static int check_folder(const char *folder) {
                        folder, s.f_type == TMPFS_MAGIC ? "tmpfs" : "ramfs");
 }
 
-// Its name goes before it has any states, so however the process ends, nothing stays on the disk.
+// The name is removed before the file has any states, so nothing stays on the disk however the process ends.
 static int make_nameless(file_folder *f) {
     char name[NAME];
     snprintf(name, sizeof name, "%s.XXXXXX", f->path);
@@ -139,7 +139,7 @@ static int fail_without_room(const file_folder *f, int64_t bytes, int error) {
     return zero_failed_advice("make room there, or name another folder");
 }
 
-// Where the file system cannot reserve, its free space is compared at least.
+// If the file system cannot reserve space, at least its free space is checked.
 static int reserve_unreserved(const file_folder *f, int64_t bytes) {
     struct statvfs s;
     if (fstatvfs(f->fd, &s)) return errno;
@@ -147,7 +147,7 @@ static int reserve_unreserved(const file_folder *f, int64_t bytes) {
     return ftruncate(f->fd, bytes) ? errno : 0;
 }
 
-// A file that is larger than the process may write would end the process by a signal.
+// Writing beyond the process's file size limit would kill it with a signal.
 static int reserve(const file_folder *f, int64_t bytes) {
     struct rlimit limit;
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)bytes) {
@@ -162,7 +162,7 @@ static int reserve(const file_folder *f, int64_t bytes) {
     return error ? fail_without_room(f, bytes, error) : 0;
 }
 
-// Some file systems take the flag and refuse the first read, so the first block is read.
+// Some file systems accept the flag and refuse the first read, so the first block is read.
 static int try_direct(file_folder *f) {
     long allowed = file_allowed(FILE_DIRECT, 1);
     if (allowed < 0) return (int)-allowed;
@@ -202,7 +202,7 @@ int folder_take(file_folder *f, int fd, const char *path, int64_t bytes) {
     return rc ? rc : settle_direct(f);
 }
 
-// The name goes before the lock does.
+// The file's name is removed before its lock.
 void folder_close(file_folder *f) {
     char name[NAME];
     if (f->lock < 0) return;

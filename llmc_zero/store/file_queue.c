@@ -8,7 +8,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-enum { MAX_TRIES = 10 };  // of a request that is interrupted
+enum { MAX_TRIES = 10 };  // for an interrupted request
 
 // -------- the list
 
@@ -30,7 +30,7 @@ static void take_out(file_queue *q, file_transfer *t) {
 
 // -------- failures
 
-// With the lock held. The first failure stays, and what has not begun is dropped.
+// The caller holds the lock. The first failure is kept, and requests that have not begun are dropped.
 static void fail_all(file_queue *q) {
     if (q->failed) return;
     q->failure = *zero_last_failure();
@@ -59,14 +59,14 @@ static int fail_request(const file_queue *q, const file_request *r, const char *
 
 // -------- checksums, one for FILE_ALIGN bytes
 
-// It says nothing of the place, because it is kept by place: what lies at a wrong one is not what belongs
-// there.
+// The checksum does not cover the offset, because checksums are stored by offset: data from a wrong place
+// does not match.
 static uint64_t sum_of(const char *data) {
     uint64_t sum = XXH3_64bits(data, FILE_ALIGN);
     return sum ? sum : 1;
 }
 
-// Order keeps overlapping transfers apart, so nobody else uses these sums now.
+// Ordering keeps overlapping transfers apart, so no other thread uses these sums now.
 static void note_sums(file_queue *q, const file_request *r) {
     for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
         file_sums *s = &q->sums[(r->offset + (int64_t)i) / FILE_ALIGN];
@@ -75,7 +75,7 @@ static void note_sums(file_queue *q, const file_request *r) {
     }
 }
 
-// What was never written is 0.
+// Data that was never written is 0.
 static uint64_t or_of_zeros(uint64_t sum) {
     static const char zeros[FILE_ALIGN];
     return sum ? sum : sum_of(zeros);
@@ -114,7 +114,7 @@ void queue_append(file_queue *q, file_transfer *t) {
         q->progress = clock_now();
         q->end = 0;
     }
-    // What follows all others overlaps with none, as in a file that is written from its beginning.
+    // A transfer after the end of all others overlaps none, as in a file written from its start.
     for (const file_transfer *o = t->offset < q->end ? q->first : NULL; o; o = o->next)
         t->earlier += must_wait(t, o);
     q->waits += t->earlier;
@@ -124,7 +124,7 @@ void queue_append(file_queue *q, file_transfer *t) {
     put_last(q, t);
 }
 
-// With the lock held.
+// The caller holds the lock.
 static void end_transfer(file_queue *q, file_transfer *t) {
     for (file_transfer *later = q->waits ? t->next : NULL; later; later = later->next) {
         const int waits = must_wait(later, t);
@@ -151,8 +151,8 @@ static file_transfer *next_urgent(const file_queue *q) {
     return NULL;
 }
 
-// The oldest transfer that has something to begin: an urgent one, or else one of the kind that was not last
-// if there is one, since disks read and write at the same time.
+// The oldest transfer that can begin a request: an urgent one, else preferably one of the other kind than the
+// last, since disks read and write at the same time.
 static file_transfer *next_transfer(const file_queue *q) {
     file_transfer *other = next_urgent(q);
     if (other) return other;
@@ -165,8 +165,8 @@ static file_transfer *next_transfer(const file_queue *q) {
     return other;
 }
 
-// Block i of the states lies in folder i % n. In a single folder all blocks follow each other, so a request
-// may begin anywhere.
+// Block i of the states is in folder i % n. In a single folder all blocks are contiguous, so a request may
+// begin anywhere.
 static void place(const file_queue *q, file_request *r) {
     int64_t block = (int64_t)q->block_bytes, i = r->offset / block;
     r->folder = (int)(i % q->n_folders);
@@ -189,7 +189,7 @@ static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
     q->urgent -= is_cut && t->urgent;
 }
 
-// With the lock held.
+// The caller holds the lock.
 static file_request *take(file_queue *q) {
     file_request *r = q->idle;
     file_transfer *t = r && !q->failed ? next_transfer(q) : NULL;
@@ -219,8 +219,8 @@ long request_bytes(file_request *r) {
 
 // -------- the end of a request
 
-// Returns how many bytes have been moved, or a code. Only multiples of FILE_ALIGN count, because a direct
-// request cannot go on elsewhere.
+// Returns how many bytes were moved, or an error code. Only multiples of FILE_ALIGN count, because a direct
+// request cannot continue at another offset.
 static long judge(const file_queue *q, file_request *r, long moved) {
     char what[80];
     if ((moved == -EINTR || moved == -EAGAIN) && r->tries++ < MAX_TRIES) return 0;
@@ -257,8 +257,8 @@ int queue_end(file_queue *q, file_request *r, long moved) {
 
 // -------- waiting
 
-// With the lock held: what is under way may end at any time, or never, and nobody waits for it. So their
-// owners get their transfers back.
+// The caller holds the lock. Requests under way may end at any time or never, and nothing waits for them any
+// more, so their owners get their transfers back.
 static void lose_all(file_queue *q) {
     for (file_request *r = q->requests; r < q->requests + q->depth; r++) {
         if (!r->of || r->lost) continue;
@@ -269,7 +269,7 @@ static void lose_all(file_queue *q) {
     pthread_cond_broadcast(&q->ended);
 }
 
-// With the lock held: no request has ended for too long.
+// The caller holds the lock. No request has ended for too long.
 static int fail_late(file_queue *q) {
     const file_request *r = q->requests;
     while (r < q->requests + q->depth && !r->of) r++;

@@ -1,4 +1,4 @@
-// Requests carried out by threads with pread and pwrite, each thread one at a time.
+// Carries out requests with threads, each with one pread or pwrite at a time.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>

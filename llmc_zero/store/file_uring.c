@@ -1,5 +1,5 @@
-// Requests carried out by io_uring. One thread has the ring to itself: it submits, sleeps until something has
-// ended or somebody wakes it, and goes on.
+// Carries out requests with io_uring. One thread owns the ring: it submits, sleeps until a request has ended
+// or another thread wakes it, and continues.
 #include "file_queue.h"
 #ifndef ZERO_HAVE_URING
 const file_driver *const file_uring = NULL;
@@ -22,14 +22,14 @@ typedef struct {
     pthread_t thread;
     char *pinned;  // NULL: no buffer is registered
     size_t pinned_bytes;
-    int in_kernel;  // requests submitted and not ended
-    int n_ready;    // requests in the ring that are not submitted
+    int in_kernel;  // requests submitted but not ended
+    int n_ready;    // requests in the ring but not submitted
     file_request *ready[];
 } uring;
 
 // -------- a request into the ring
 
-// Returns the number of the registered buffer that has these bytes, or -1.
+// Returns the index of the registered buffer that contains these bytes, or -1.
 static int pinned_part(const uring *u, const char *data, size_t bytes) {
     if (!u->pinned || data < u->pinned || data + bytes > u->pinned + u->pinned_bytes) return -1;
     size_t first = (size_t)(data - u->pinned) / PIN_BYTES;
@@ -65,7 +65,7 @@ static void prepare(uring *u, file_request *r) {
 
 // -------- submitting and reaping
 
-// The entries stay in the ring and are never submitted: with a failure nothing more is.
+// The entries stay in the ring and are never submitted, since nothing is after a failure.
 static void fail_ready(uring *u, int error) {
     for (int i = 0; i < u->n_ready; i++) queue_end(u->q, u->ready[i], -error);
     u->n_ready = 0;
@@ -77,7 +77,7 @@ static void submit(uring *u) {
         int n = allowed < 0 ? (int)allowed : io_uring_submit(&u->ring);
         if (n == -EINTR) continue;
         int is_later = n == -EAGAIN || n == -EBUSY;
-        if (is_later && u->in_kernel) return;  // until one of these has ended
+        if (is_later && u->in_kernel) return;  // until one of these ends
         if (n <= 0) {
             fail_ready(u, is_later ? ENOMEM : n < 0 ? -n : EIO);
             return;
@@ -88,8 +88,8 @@ static void submit(uring *u) {
     }
 }
 
-// Each request goes to the disk before the next one is taken or another one that has ended is looked at: both
-// compute checksums, and meanwhile the disk has work.
+// Submits each request before taking the next one or handling an ended one: both compute checksums, and the
+// disk has work meanwhile.
 static void submit_new(uring *u) {
     file_request *r;
     submit(u);
