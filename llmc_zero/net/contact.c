@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 enum { MAGIC = 0x4c5a5256, PROTOCOL = 6 };
-static const double most_left_s = 1e7;  // of what a rank may say that it has left
+static const double most_left_s = 1e7;  // the most that a rank may claim to have left
 
-// Of what rank `from` says to rank `to`.
+// Key for messages from rank `from` to rank `to`.
 static secret key_of(const party *p, int from, int to, nonce of_from, nonce of_to) {
     const struct {
         int32_t from, to;
@@ -22,7 +22,7 @@ void contact_make_keys(const party *p, contact *c, int other, nonce theirs) {
     c->in = key_of(p, other, p->rank, theirs, c->nonce);
 }
 
-// -------- saying
+// -------- sending
 
 int contact_say(const party *p, const contact *c, int kind, head *first, int n, size_t bytes) {
     int is_stranger = kind < HELLO;
@@ -49,9 +49,9 @@ int contact_challenge(const party *p, contact *c) {
     return contact_say(p, c, CHALLENGE, &h, 1, sizeof h);
 }
 
-// -------- hearing
+// -------- receiving
 
-// Another program may say less than a head.
+// Another program may send less than a head.
 static int receive(message *in, int fd, double until) {
     head *h = &in->h;
     memset(in, 0, sizeof *in);
@@ -79,11 +79,11 @@ static int is_sealed(head *h, secret key) {
     return secret_is_same(given, secret_add(key, h, sizeof *h + h->bytes));
 }
 
-// Makes the texts of a seat fit to be printed. Returns 0 for numbers that no rank sends.
+// Makes the texts of a seat safe to print. Returns 0 for values that no rank sends.
 static int is_sound(seat *s) {
     zero_plain(s->host, sizeof s->host);
     zero_plain(s->version, sizeof s->version);
-    int has_time = s->left_s > -most_left_s && s->left_s < most_left_s;  // NaN has not
+    int has_time = s->left_s > -most_left_s && s->left_s < most_left_s;  // false for NaN
     return has_time && s->pid > 0 && s->port > 0 && s->port <= UINT16_MAX;
 }
 

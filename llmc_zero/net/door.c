@@ -1,7 +1,7 @@
 #include "door.h"
 #include <errno.h>
 
-// Returns the place of the stranger who came first, or the first free one where `empty`; NULL: there is none.
+// Returns the place of the stranger that arrived first, or with `empty` the first free place; NULL: none.
 static contact *find_place(const door *d, int empty) {
     contact *first = NULL;
     for (int i = 0; i < d->most; i++) {
@@ -51,6 +51,6 @@ void door_turn_away(door *d, const party *p, contact *stranger) {
     d->refused++;
     net_other_end(stranger->fd, &from);
     net_text(&from, d->last);
-    contact_say(p, stranger, NO_KEY, &h, 1, sizeof h);  // it may be gone
+    contact_say(p, stranger, NO_KEY, &h, 1, sizeof h);  // the stranger may be gone
     contact_close(stranger);
 }

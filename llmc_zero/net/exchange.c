@@ -3,7 +3,7 @@
 #include "failure.h"
 #include <string.h>
 
-// Waits until the exchange is done or has failed. 1: it has taken timeout_s.
+// Waits until the exchange is done or has failed. 1: timeout_s is over.
 static int wait_for_all(net *n, net_use use, exchange_kind x) {
     enum { LOOK_MS = 50 };
     patience p = patience_start();
@@ -34,7 +34,7 @@ static int exchange(net *n, exchange_kind x, net_use use, int root, char *const 
     if (rc > 0) n->f->pending(n, missing);
     n->f->abandon(n);
     n->closed = 1;
-    if (!n->ending && rc < 0) failure_keep(n);  // else the thread that ends the job keeps it
+    if (!n->ending && rc < 0) failure_keep(n);  // else the thread that ends the job stores it
     return rc;
 }
 
@@ -89,7 +89,7 @@ int failure_agree(net *n, int rc) {
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));
     zero_plain(first.sentence, sizeof first.sentence);
-    net_least(n, 0);  // if that fails, the first failure is still the one to report
+    net_least(n, 0);  // if this fails, the first failure is still the one to report
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
     return zero_failed_after(n->rank);

@@ -8,12 +8,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static const double hear_s = 0.5;    // late ranks hear of each other
-static const double farewell_s = 1;  // a note reaches the other machines
-static const double claim_s = 1;     // a lower rank answers END
-static const double speaker_s = 3;   // the rank that speaks has spoken
+static const double hear_s = 0.5;    // for late ranks to hear of each other
+static const double farewell_s = 1;  // for a note to reach the other machines
+static const double claim_s = 1;     // for a lower rank to answer END
+static const double speaker_s = 3;   // for the reporting rank to print
 
-// -------- ranks that are gone, or have ended the job
+// -------- dead ranks, and ranks that have ended the job
 
 void failure_take(net *n, int from, const net_note *note) {
     net_peer *p = &n->peers[from];
@@ -58,8 +58,8 @@ int failure_seen(const net *n, net_use use, exchange_kind x) {
     return zero_failed_at_unit(use.units ? use.unit : -1);
 }
 
-// 1: the lock is taken, and what the others have said is known. Not where a launcher ends all ranks, nor
-// while another thread is in an exchange: that one sees it.
+// 1: the lock is taken, and all received notes are known. 0 if a launcher ends all ranks, or while another
+// thread is in an exchange: that thread notices failures itself.
 static int look_around(net *n) {
     if (!n->f || n->f->end || pthread_mutex_trylock(&n->lock)) return 0;
     n->f->look(n);
@@ -104,14 +104,14 @@ static int all_heard(const net *n) {
     for (int r = 0; r < n->ranks; r++) silent |= is_silent(n, r) && !n->peers[r].gone;
     return !silent || has_one_ended(n);
 }
-// No lower rank is left that could say END.
+// No lower rank is left that could send END.
 static int are_lower_heard(const net *n) {
     int all = 1;
     for (int r = 0; r < n->rank; r++) all &= n->peers[r].ended || is_off(n, r);
     return all || n->speaks == 1 || has_lower_ended(n);
 }
 
-// Listens to the others until it is over, for so many seconds at most.
+// Listens to the others until is_over, at most for so many seconds.
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     patience p = patience_start();
     do {
@@ -120,7 +120,7 @@ static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     } while (!is_over(n) && patience_waited(&p) < seconds);
 }
 
-// Says LATE, and listens to what the others say. With the lock held.
+// Sends LATE, and listens for the others'. The caller holds the lock.
 static void ask(net *n, int timed_out) {
     net_note note = { .kind = NOTE_LATE, .timed_out = timed_out, .exchange = n->exchanges };
     int first = n->rank;
@@ -170,7 +170,7 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
 
 // -------- states: ending, ended
 
-// Waits until it has arrived, for a second at most.
+// Waits until the note has arrived, at most a second.
 static void tell_all(net *n, const net_note *note) {
     n->f->tell(n, note);
     listen(n, farewell_s, is_told);
@@ -184,7 +184,7 @@ static void tell_end(net *n, int status) {
     tell_all(n, n->ended.root < 0 ? &note : &n->ended);
 }
 
-// Most often one of the first ranks fails too, and in a job of a thousand nobody should wait for minutes.
+// Usually one of the first ranks fails too, and in a job of a thousand ranks none should wait for minutes.
 static double turn_s(const net *n) {
     int before = 0;
     if (n->speaks >= 0) return n->speaks ? 0 : speaker_s;
@@ -193,7 +193,7 @@ static double turn_s(const net *n) {
 }
 
 int failure_speaks(net *n, int status) {
-    n->ending = 1;  // an exchange that another thread is in ends for it
+    n->ending = 1;  // another thread's exchange returns because of it
     pthread_mutex_lock(&n->lock);
     n->f->abandon(n);
     n->closed = 1;
@@ -207,14 +207,14 @@ int failure_speaks(net *n, int status) {
     return speaks;
 }
 
-// In one write, so that what other ranks write does not come in between. Of the program's streams only stdout
-// is flushed: a thread that writes to a disk which does not answer holds the lock of another one.
+// In one write, so that other ranks' output does not come in between. Of the program's streams only stdout is
+// flushed: a thread blocked in a write to a hung disk may hold the lock of another one.
 static void say(const char *sentence) {
     if (!sentence) return;
     fflush(stdout);
     struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
     ssize_t written = writev(STDERR_FILENO, parts, 2);
-    (void)written;  // there is nobody left to tell
+    (void)written;  // there is no one left to report it to
 }
 
 void net_close(net *n, int clean) {
@@ -243,7 +243,7 @@ void failure_end(net *n, int status, const char *sentence) {
     }
     if (failure_speaks(n, status)) {
         say(sentence);
-    } else {  // launchers kill a rank that has not ended when another one does, so the speaker ends first
+    } else {  // launchers kill the other ranks when one ends, so the reporting rank ends first
         pthread_mutex_lock(&n->lock);
         listen(n, speaker_s, has_speaker_ended);
         pthread_mutex_unlock(&n->lock);
@@ -251,5 +251,5 @@ void failure_end(net *n, int status, const char *sentence) {
     }
     fflush(stdout);
     if (n->f->end) n->f->end(n, status);
-    _exit(status);  // no handler may wait for the other ranks
+    _exit(status);  // no exit handler may wait for the other ranks
 }

@@ -9,16 +9,16 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PORTS_FROM = 10000, PORTS = 20000 };  // below those that systems give to outgoing connections
+enum { PORTS_FROM = 10000, PORTS = 20000 };  // below the ports that systems use for outgoing connections
 
-// The variables in which each launcher says which rank a process is. The first are set by torchrun, which
+// The variables in which each launcher gives a process its rank. The first ones are set by torchrun, which
 // starts processes on each host, or by a user's script.
 typedef struct {
     const char *name, *rank, *ranks;
 } launcher;
 static const launcher own = { "RANK", "RANK", "WORLD_SIZE" };
 static const launcher mpirun = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" };
-// 128 random bits of each job of mpirun's, meant for networks that need a key. Slurm and torchrun have none.
+// 128 random bits for each mpirun job, meant for networks that need a key. Slurm and torchrun have none.
 static const char mpirun_key[] = "OMPI_MCA_orte_precondition_transports";
 static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
 
@@ -43,7 +43,7 @@ static int number(const char *name, int least, int *n) {
     return 0;
 }
 
-// Reads from two variables, which belong together, which of how many ranks this is. One of them is set.
+// Reads rank and number of ranks from two variables that belong together. At least one of them is set.
 static int numbers(const char *rank_name, const char *ranks_name, int *rank, int *ranks) {
     const char *there = value(rank_name) ? rank_name : ranks_name;
     const char *other = there == rank_name ? ranks_name : rank_name;
@@ -57,8 +57,8 @@ static int numbers(const char *rank_name, const char *ranks_name, int *rank, int
                      ranks_name, *ranks, *ranks, *ranks - 1);
 }
 
-// If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same, and each would
-// take itself for that rank. torchrun, started once for each host, sets its own for each process.
+// If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same values, and all
+// would take the same rank. torchrun, started once per host, sets its own for each process.
 static int check_own(const rendezvous_settings *s, const launcher *by) {
     int task = 0, tasks = 1;
     if (!value(by->ranks) || !value(by->rank) || value("TORCHELASTIC_RUN_ID")) return 0;
@@ -83,7 +83,7 @@ static uint64_t job_number(const launcher *by) {
     return number ? number : 1;
 }
 
-// Returns the first of Slurm's hosts: node[08-11,3],other -> node08. Brackets may stand anywhere, more than
+// Returns the first of Slurm's hosts: node[08-11,3],other -> node08. Brackets may appear anywhere, more than
 // once.
 static const char *first_host(const char *list, char *host, size_t bytes) {
     size_t n = 0;
@@ -102,7 +102,7 @@ static const char *first_host(const char *list, char *host, size_t bytes) {
 }
 
 // Rank 0 is on MASTER_ADDR, or on the first host of Slurm's step. torchrun's agent usually listens at
-// MASTER_PORT itself, so all ranks compute another port; each step of a Slurm job has one of its own.
+// MASTER_PORT itself, so all ranks compute another port, a different one for each step of a Slurm job.
 static int find_server(const launcher *by, const rendezvous_settings *s, char *server, size_t bytes) {
     const char *host = value("MASTER_ADDR"), *given = value("MASTER_PORT");
     const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
@@ -129,10 +129,10 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
     return 0;
 }
 
-// Returns the launcher around this process, or NULL.
+// Returns the launcher that started this process, or NULL.
 static const launcher *around(void) { return value(mpirun.rank) ? &mpirun : value(srun.rank) ? &srun : NULL; }
 
-// A batch script may export WORLD_SIZE alone, and what is called RANK alone may be anything.
+// A batch script may export only WORLD_SIZE, and RANK without it may mean anything.
 static const launcher *launched_by(void) {
     const launcher *by = around();
     int has_rank = value(own.rank) != NULL, has_ranks = value(own.ranks) != NULL;
@@ -147,7 +147,7 @@ int launched_read(rendezvous_settings *s) {
     const char *ranks = by == &srun && !value(by->ranks) ? "SLURM_NTASKS" : by->ranks;
     ZERO_TRY(numbers(by->rank, ranks, &found.rank, &found.ranks));
     if (by == &own && around()) ZERO_TRY(check_own(&found, around()));
-    // Under mpirun the step is that of its daemon, and each of torchrun's agents may be a step of its own.
+    // Under mpirun the step is its daemon's, and each of torchrun's agents may be a separate step
     uint64_t job = job_number(by);
     if (job) found.job = job;
     if (by == &mpirun && !s->key) found.key = value(mpirun_key);
@@ -164,15 +164,15 @@ static int are_same(const char *one, const char *other) {
     return a && b && !strcmp(a, b);
 }
 
-// srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI cannot use that from 5.0 on, and before only if it was
-// built for it, so its tasks connect by TCP. torchrun's processes inherit the variables of what started it.
+// srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI 5.0 and later cannot use that, and older versions only if
+// built for it, so its tasks connect by TCP. torchrun's processes inherit the variables of its parent.
 int launched_by_mpi(void) {
     int slurm = are_same("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && are_same("PMI_RANK", "SLURM_PROCID");
     if (value("TORCHELASTIC_RUN_ID")) return 0;
     return FIRST_OF(mpirun.ranks, "PMIX_RANK") || (value("PMI_SIZE") && !slurm);
 }
 
-// Without a launcher MPI itself sets PMIX_RANK=0, and says no number of ranks.
+// Without a launcher MPI itself sets PMIX_RANK=0, but no number of ranks.
 static int read_mpi(int *rank, int *ranks) {
     const char *rank_name = FIRST_NAME(mpirun.rank, "PMIX_RANK", "PMI_RANK");
     const char *ranks_name = FIRST_NAME(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS");
@@ -180,11 +180,11 @@ static int read_mpi(int *rank, int *ranks) {
     return numbers(rank_name ? rank_name : mpirun.rank, ranks_name ? ranks_name : mpirun.ranks, rank, ranks);
 }
 
-// SLURM_STEP_NUM_TASKS is srun's own. SLURM_NTASKS also stands in a batch script and in a shell of salloc,
+// SLURM_STEP_NUM_TASKS is set by srun only. SLURM_NTASKS is also set in a batch script and in salloc's shell,
 // where one process may be meant.
 zero_launch_info zero_launched(void) {
     static const zero_launch_info alone = { 0, 1, 1 }, wrong = { 0, 0, 1 };
-    rendezvous_settings s = { .ranks = 1, .file = "" };  // where rank 0 is does not matter here
+    rendezvous_settings s = { .ranks = 1, .file = "" };  // rank 0's address does not matter here
     const launcher *by = launched_by();
     int mpi = launched_by_mpi(), here;
     if (!mpi && (!by || (by == &srun && !value(srun.ranks)))) return alone;

@@ -14,15 +14,15 @@
 #include <unistd.h>
 
 enum { EXCHANGED, NOTE };          // tags
-static const double start_s = 10;  // MPI's own start may take this much longer than a collective
+static const double start_s = 10;  // MPI's own startup may take this much longer than a collective
 
 typedef struct {
     MPI_Comm given, comm;
     int overlap, finalize;  // finalize: MPI was started here
     int rank, ranks;
-    zero_failure failure;    // of the start
-    net_note notes[NOTES];   // that this rank has sent
-    MPI_Request requests[];  // (2 * ranks) of the exchange under way: from each rank, then to each
+    zero_failure failure;    // of the startup
+    net_note notes[NOTES];   // sent by this rank
+    MPI_Request requests[];  // (2 * ranks) of the current exchange: from each rank, then to each
 } mpi_state;
 static mpi_state *state_of(const net *n) { return n->connection; }
 
@@ -69,8 +69,8 @@ static int mpi_step(net *n) {
     return done ? NET_DONE : NET_WAITING;
 }
 
-// Spins for a millisecond, then sleeps between looks. It goes by the clock, not by the number of looks,
-// because with more ranks than cores a look gives the core away for a time slice.
+// Spins for a millisecond, then sleeps between polls. It uses the clock, not a count of polls, because with
+// more ranks than cores a poll gives the core away for a time slice.
 static void mpi_rest(net *n, double idle_s) {
     (void)n;
     if (idle_s > 1e-3) clock_nap(idle_s < 10e-3 ? 20e-6 : 200e-6);
@@ -86,7 +86,7 @@ static void mpi_pending(net *n, char *missing) {
     }
 }
 
-// A message that comes later must not be written into memory that may have been freed.
+// A late message must not be written into memory that may have been freed.
 static void mpi_abandon(net *n) {
     mpi_state *s = state_of(n);
     for (int r = 0; r < n->ranks; r++)
@@ -169,9 +169,9 @@ static void *run_finalize(void *unused) {
     return NULL;
 }
 
-// MPI sets no limit to its own start and end, so a thread does them. Returns 1 if it still runs after `limit`
-// seconds, because a rank does not come: then it is left behind. If the process ended inside MPI_Finalize,
-// the launcher would take it for a failure and end the job.
+// MPI sets no time limit for its startup and finalize, so a thread does them. Returns 1 if it still runs
+// after `limit` seconds, because a rank is missing: then it is left behind. If the process ended inside
+// MPI_Finalize, the launcher would treat that as a failure and end the job.
 static int outlasts(double limit, void *(*run)(void *), void *state) {
     pthread_t thread;
     patience p = patience_start();
@@ -183,8 +183,8 @@ static int outlasts(double limit, void *(*run)(void *), void *state) {
     return 0;
 }
 
-// An MPI that the caller has started may allow one thread only, so this one goes on. If a thread is left
-// behind it still uses the state, and n forgets that.
+// An MPI that the caller has started may allow only one thread, so then this one continues. A thread left
+// behind still uses the state, so n drops its pointer to it.
 static int meet_within(double limit, net *n) {
     mpi_state *m = state_of(n);
     int running = 0;

@@ -35,7 +35,7 @@ const char *net_host(const net *n, int rank) {
 patience patience_start(void) { return (patience){ 0, clock_now() }; }
 
 double patience_waited(patience *p) {
-    const double most = 0.2;  // between two looks of a process that is not stopped
+    const double most = 0.2;  // between two polls of a process that is not stopped
     double now = clock_now(), since = now - p->last;
     p->last = now;
     return p->waited += since < most ? since : most;

@@ -10,13 +10,13 @@
 enum { NET_SENTENCE = 640 };  // bytes of a sentence that ranks exchange
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
-// What an exchange serves, for the sentence of an error.
+// The purpose of an exchange, for error sentences.
 typedef struct {
     const char *name;  // the collective, "a reduce-scatter"; NULL: named after the kind of the exchange
-    int unit, units;   // the first unit it is about, and how many; 0: it moves scalars
+    int unit, units;   // its first unit, and how many; 0: it moves scalars
 } net_use;
 
-// What ranks tell each other about failures, beside the exchanges: see net/failure.h.
+// Notes that ranks send each other about failures, outside the exchanges: see net/failure.h.
 typedef enum { NOTE_LATE, NOTE_END, NOTE_GOODBYE, NOTES } note_kind;
 typedef struct {
     int32_t kind;
@@ -26,33 +26,33 @@ typedef struct {
     char words[NET_SENTENCE];  // END: the sentence of rank `root`
 } net_note;
 
-typedef struct {      // what this rank knows of another one
-    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it has said GOODBYE and is waited for
-    int left;         // it has said GOODBYE: it ended in order
-    int ended;        // it has said END
-    int late;         // it has said LATE, with:
+typedef struct {      // this rank's knowledge of another one
+    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left after GOODBYE though we need it
+    int left;         // it sent GOODBYE: it ended normally
+    int ended;        // it sent END
+    int late;         // it sent LATE, with:
     int timed_out;
     uint32_t exchange;
-    int ahead;  // a message of it has come that is not due yet, so it is running
+    int ahead;  // a message of a later exchange has arrived, so it is running
 } net_peer;
 
 enum { NET_WAITING, NET_MOVED, NET_DONE };  // of a step of an exchange
 typedef struct net net;
 
-// What MPI and TCP each do in their own way. Calls are made with the lock held.
+// MPI's and TCP's implementations. They are called with the lock held.
 typedef struct {
     // An exchange: `bytes` from send[r] to each rank r, and from each into receive[r]; ROOT: only from root
-    // to the others. It begins, and then takes steps that do not wait, with rests in between that may be as
-    // long as 50 ms. A step returns one of NET_*, or an error.
+    // to the others. It begins, and then takes steps that do not wait, with rests of up to 50 ms in between.
+    // A step returns one of NET_*, or an error.
     int (*begin)(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
     int (*step)(net *n);
-    void (*rest)(net *n, double idle_s);         // idle_s: since something last moved
+    void (*rest)(net *n, double idle_s);         // idle_s: since the last progress
     void (*pending)(net *n, char *missing);      // missing[r]: the exchange still waits for rank r
-    void (*abandon)(net *n);                     // the caller's memory is no longer touched
-    void (*tell)(net *n, const net_note *note);  // starts to send it to all who are there
-    int (*telling)(const net *n);                // a note is still on its way; NULL: it never is
-    void (*look)(net *n);                        // takes the notes that have come, into peers
-    // Ends all ranks, as a launcher does when one dies. NULL: each ends by itself, and ranks look after each
+    void (*abandon)(net *n);                     // does not access the caller's memory after this
+    void (*tell)(net *n, const net_note *note);  // starts sending it to all connected ranks
+    int (*telling)(const net *n);                // a note is still being sent; NULL: it never is
+    void (*look)(net *n);                        // receives notes, into peers
+    // Ends all ranks, as a launcher does when one dies. NULL: each rank ends by itself, and ranks watch each
     // other, from any thread.
     void (*end)(net *n, int status);
     void (*close)(net *n, int clean);
@@ -61,41 +61,41 @@ typedef struct {
 struct net {
     int rank, ranks, node_rank, ranks_on_node;
     int on_one_node;         // every rank is on this node
-    int is_open;             // anyone who reached rank 0's port could have taken part: TCP without a key
+    int is_open;             // anyone who reached rank 0's port could have joined: TCP without a key
     const char *name;        // "mpi", "tcp", "self"
     const net_functions *f;  // NULL: one rank, started alone, or not connected
     rendezvous_peer *who;    // (ranks)
     double timeout_s;        // of a wait for the other ranks
     void *connection;        // of f; freed by net_close
     uint32_t exchanges;      // begun
-    // failure (net/failure.c)
-    pthread_mutex_t lock;      // of the thread that talks to the others
+    // failures (net/failure.c)
+    pthread_mutex_t lock;      // held by the thread that communicates
     net_peer *peers;           // (ranks)
     atomic_int ending;         // this rank ends the job: another thread's exchange returns
-    int closed, failed, told;  // there are no exchanges any more; `failure` says why; END has been said
-    zero_failure failure;      // of this rank, which every later exchange returns
-    int speaks;                // 1: this rank tells of the failure, 0: another one does; -1: not known
+    int closed, failed, told;  // exchanges are over; `failure` is why; END was sent
+    zero_failure failure;      // this rank's; every later exchange returns it
+    int speaks;                // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
 };
 
-// (collective) Connects the ranks as the configuration or the launcher says (net/start.c). After an error the
-// caller calls net_close(n, 0).
+// (collective) Connects the ranks as the configuration or the launcher requires (net/start.c). After an error
+// the caller calls net_close(n, 0).
 int net_start(net *n, const zero_config *config);
 
 const char *net_host(const net *n, int rank);
 
-// For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates what is
-// known of each rank; it fails too where there was no memory for n->connection. net_seat finds out from `who`
-// which ranks are on this node.
+// For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates the table
+// of ranks; it also fails if n->connection is NULL. net_seat determines from `who` which ranks are on this
+// node.
 int net_prepare(net *n, const char *name, int rank, int ranks);
 void net_seat(net *n);
 int net_open_mpi(net *n, const zero_config *config);
 int net_open_tcp(net *n, const rendezvous_settings *s);
 
-// How long this rank has waited. Time in which the process itself was stopped does not count. patience_waited
-// is called before each look at the others, so that a last look follows after such a stop.
+// How long this rank has waited. Time in which the process itself was stopped does not count. Call
+// patience_waited before each poll, so that a last poll follows such a stop.
 typedef struct {
-    double waited, last;  // seconds; of clock_now, when it was last asked
+    double waited, last;  // seconds; clock_now at the last call
 } patience;
 patience patience_start(void);
 double patience_waited(patience *p);  // adds the time since the last call, and returns the sum

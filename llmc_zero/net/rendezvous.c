@@ -1,4 +1,4 @@
-// The course of a start. Rank 0 learns of every failure first and tells it to all.
+// The phases of startup. Rank 0 learns of every failure first and reports it to all.
 #include "rendezvous.h"
 #include "../clock.h"
 #include "../error.h"
@@ -18,32 +18,32 @@
 #include <unistd.h>
 
 enum { NAME = 160, ADDRESSES = CARD_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
-static const double call_s = 0.5;  // an attempt to connect
+static const double call_s = 0.5;  // time limit of one connection attempt
 
 typedef struct {
     const rendezvous_settings *s;
     party self;
     door door;
-    contact *contacts;         // (ranks + door.most) to each rank, and then to strangers
+    contact *contacts;         // (ranks + door.most) to each rank, then to strangers
     seat *seats;               // (ranks)
-    char *absent;              // (ranks) for whom the last wait was
-    int rc, told;              // the first failure, and rank 0 has told it
-    double deadline, meet_by;  // of the start; of the connections between the ranks
-    card card;                 // as it was at the last look
-    int seen;                  // there was a file
-    char host[NET_HOST];       // of rank 0, as s->server says
+    char *absent;              // (ranks) those that the last wait was for
+    int rc, told;              // the first failure, and whether rank 0 has reported it
+    double deadline, meet_by;  // of the startup; of the connections between the ranks
+    card card;                 // as last read
+    int seen;                  // the file existed
+    char host[NET_HOST];       // of rank 0, from s->server
     int port;
-    char where[320];      // rank 0 listens
-    char file[PATH_MAX];  // s->file, as it was at the last look
-    char why[640];        // the last attempt to reach rank 0 has failed
+    char where[320];      // where rank 0 listens
+    char file[PATH_MAX];  // path of s->file, at the last look
+    char why[640];        // why the last attempt to reach rank 0 failed
 } meeting;
 
-// Keeps the first failure, which is the one that all are told.
+// Keeps the first failure, which is the one reported to all.
 #define FAIL(m, ...) ((m)->rc = (m)->rc ? (m)->rc : zero_fail(ZERO_ERR_COMM, __VA_ARGS__))
 
 static double earlier(double a, double b) { return a < b ? a : b; }
 
-// -------- whom this rank waits for
+// -------- the ranks that this one waits for
 
 typedef int absence(const meeting *m, int r);
 static int not_welcome(const meeting *m, int r) {
@@ -79,9 +79,8 @@ static int say_hello(meeting *m, contact *to, int first, int n) {
     return contact_say(&m->self, to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
 }
 
-// Connects to rank r, which is to say CHALLENGE then. Returns 0 or a negative errno. An attempt is short:
-// what the other side has no room for in a flood is dropped, and the system would wait longer and longer
-// before it asks again.
+// Connects to rank r, which then has to send CHALLENGE. Returns 0 or a negative errno. An attempt is short:
+// in a flood the other side drops connections, and the system would retry at growing intervals.
 static int call(meeting *m, int r, const net_address *to, double until) {
     const double enough = earlier(until, clock_now() + call_s);
     int fd;
@@ -93,7 +92,7 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     return rc;
 }
 
-// In a flood from this machine no port of its own may be free for a moment either.
+// In a flood from this machine, it too may be out of free ports for a moment.
 static int may_call_again(const meeting *m, int rc) {
     return (rc == -EADDRNOTAVAIL || rc == -ETIMEDOUT) && clock_now() < m->meet_by;
 }
@@ -108,7 +107,7 @@ static void call_lower(meeting *m, int r) {
              other->host, net_text(&other->at, text), strerror(-rc));
 }
 
-// Returns why what answers at rank 0's address cannot be rank 0 of this job; NULL: it can.
+// Returns why the program at rank 0's address cannot be rank 0 of this job; NULL: it can.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this one: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
@@ -117,8 +116,8 @@ static const char *why_not_0(int error) {
     return NULL;
 }
 
-// The connection to a rank has ended, or is of no use; a file's address may be an old one. A lower rank may
-// have dropped this one as a stranger before they met. error: a negative errno.
+// The connection to a rank has ended or is unusable, for example one to an old address from a file. A lower
+// rank may have dropped this one as a stranger before they met. error: a negative errno.
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
     const char *why = why_not_0(error);
@@ -139,7 +138,7 @@ static void lose(meeting *m, int r, int error) {
 
 // -------- strangers who know the secret
 
-// Fails if a rank that says hello cannot be one of this job.
+// Fails if the sender of this HELLO cannot be a rank of this job.
 static void check_hello(meeting *m, const seat *h) {
     int is_rank = h->rank >= 0 && h->rank < m->s->ranks;
     const seat *me = &m->seats[m->s->rank], *other = &m->seats[is_rank ? h->rank : 0];
@@ -163,7 +162,7 @@ static void check_hello(meeting *m, const seat *h) {
              other->host, other->pid, h->host, h->pid);
 }
 
-// A rank that has waited in vain, because this one was stopped, connects again. Its last connection counts.
+// A rank whose wait timed out, because this one was stopped, connects again. Its last connection counts.
 static void forget_earlier(meeting *m, const seat *h) {
     seat *s = &m->seats[h->rank];
     if (s->pid != h->pid || s->node != h->node || s->port != h->port) return;
@@ -171,14 +170,14 @@ static void forget_earlier(meeting *m, const seat *h) {
     s->pid = 0;
 }
 
-// Who comes when the start has failed is told so, since nobody would answer afterwards. Returns 1 for a rank
-// to be welcomed. It can be reached at the address from which it came.
+// A rank that arrives after the startup has failed gets the failure now, since no rank would answer
+// afterwards. Returns 1 for a rank to be welcomed. It can be reached at the address it came from.
 static int admit(meeting *m, const contact *c, seat *h) {
     const seat *me = &m->seats[m->s->rank];
     int has_place = h->rank > me->rank && h->rank < me->ranks;
     char why[sizeof m->why];
     net_address from;
-    if (me->rank && h->h.run != m->self.run) return 0;  // of another start
+    if (me->rank && h->h.run != m->self.run) return 0;  // of another startup
     if (h->job != me->job) {
         snprintf(why, sizeof why,
                  "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
@@ -196,7 +195,7 @@ static int admit(meeting *m, const contact *c, seat *h) {
     return !m->rc;
 }
 
-// A stranger has said something, as long as a HELLO: what is there is read, and nothing is waited for.
+// A stranger has sent something, as long as a HELLO: reads what has arrived and does not wait.
 static void meet_stranger(meeting *m, contact *stranger) {
     int rc = contact_hear(&m->self, stranger, 0);
     seat h = m->self.in.seat;
@@ -210,7 +209,7 @@ static void meet_stranger(meeting *m, contact *stranger) {
     if (rc) lose(m, h.rank, rc);
 }
 
-// -------- what ranks say
+// -------- messages of ranks
 
 // An address that is loopback for rank 0 is on rank 0's machine.
 static int take_seat(meeting *m) {
@@ -227,7 +226,7 @@ static int take_seat(meeting *m) {
     return 0;
 }
 
-// Rank 0 has the last word, because what another rank cannot do may follow from an earlier failure.
+// Rank 0 decides which failure is reported, because another rank's may follow from an earlier one.
 static void take_report(meeting *m, int r) {
     const char *text = m->self.in.words.text;
     m->contacts[r].state = REPORTED;
@@ -242,7 +241,7 @@ static void take_refusal(meeting *m) {
     contact_close(&m->contacts[0]);
 }
 
-// What comes on the connection to a rank. A message that is not due comes from a rank that has gone wrong.
+// A message on the connection to a rank. An unexpected one comes from a rank that has gone wrong.
 static void take(meeting *m, int r) {
     contact *c = &m->contacts[r];
     int me = m->s->rank, rc = contact_hear(&m->self, c, clock_now() + HEAR_S);
@@ -264,8 +263,8 @@ static void take(meeting *m, int r) {
 
 // -------- waiting
 
-// Rank 0 listens to all, and another rank to rank 0 and to those whom it has not met. What the rest send is
-// for after the start.
+// Rank 0 listens to all, another rank to rank 0 and to those it has not met. Messages from the rest are for
+// after the startup.
 static int is_heard(const meeting *m, int i) {
     int is_rank = i < m->s->ranks;
     return m->contacts[i].fd >= 0 && (!is_rank || !m->s->rank || !i || m->contacts[i].state < MET);
@@ -285,12 +284,12 @@ static void let_strangers_in(meeting *m) {
              strerror(-rc), door_is_full(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
-// Waits until `until` at most for something to happen, and handles all that has. Before rank 0 has answered,
-// this rank does not know whom to let in. New strangers come last, because they may take another's place.
+// Waits at most until `until` for events, and handles them. Before rank 0 has answered, this rank does not
+// know whom to accept. New strangers come last, because they may take another's place.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int all = m->s->ranks + m->door.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
-    struct pollfd polls[all + 1];  // poll takes no more entries than there may be open files
+    struct pollfd polls[all + 1];  // poll takes at most as many entries as there may be open files
     int owners[all + 1];
     for (int i = 0; i < all; i++) {
         if (!is_heard(m, i)) continue;
@@ -306,8 +305,8 @@ static void look(meeting *m, double until) {
     if (heard > 0 && polls[n].revents) let_strangers_in(m);
 }
 
-// Returns 1 if some are still absent at *until, 0 when nobody is, or this rank fails meanwhile. A rank that
-// comes may bring m->deadline forward.
+// Returns 1 if some are still absent at *until, 0 if none are, or if this rank fails meanwhile. An arriving
+// rank may bring m->deadline forward.
 static int wait_for(meeting *m, absence *is_absent, const double *until) {
     int before = m->rc;
     while (m->rc == before && find_absent(m, is_absent)) {
@@ -319,7 +318,7 @@ static int wait_for(meeting *m, absence *is_absent, const double *until) {
 
 // -------- rank 0
 
-// Tells all where they listen (HELLO), or that they are connected, or the failure.
+// Sends all the seats (HELLO), or the report that all are connected, or the failure.
 static void tell_all(meeting *m, int kind) {
     char name[NAME];
     for (int r = 1; r < m->s->ranks; r++) {
@@ -331,14 +330,14 @@ static void tell_all(meeting *m, int kind) {
     }
 }
 
-// The secret is of the key that the user or the launcher gives, and of the one in the file.
+// The secret combines the key from the user or the launcher with the one in the file.
 static void know_secret(meeting *m) {
     const char *given = m->s->key ? m->s->key : "";
     m->self.secret = secret_add((secret){ { 0 } }, given, strlen(given));
     if (m->card.run) m->self.secret = secret_add(m->self.secret, m->card.key, strlen(m->card.key));
 }
 
-// Says in the file, if there is one, where rank 0 listens, and a key that only this user's ranks can read.
+// Writes to the file, if there is one, rank 0's addresses and a key that only this user's ranks can read.
 static void publish(meeting *m) {
     const seat *me = &m->seats[0];
     if (!m->s->file) return;
@@ -350,16 +349,16 @@ static void publish(meeting *m) {
     if (!m->rc) m->rc = card_write(m->file, &m->card);
 }
 
-// Of those who did not know the secret, for the sentence about ranks that have not come.
+// Describes those that did not know the secret, for the sentence about missing ranks.
 static const char *refusals(const door *d, char text[NAME]) {
     snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", d->refused,
              d->last);
     return d->refused ? text : "";
 }
 
-// The ranks have at least a second to connect to each other. Rank 0 listens a little longer for the ranks
-// that they have waited for in vain. A rank that has not reported by then is the one that is stuck. For a
-// second rank 0 tells a failure to those who come late too, since nobody would answer them afterwards.
+// The ranks have at least a second to connect to each other. Rank 0 waits a little longer, for their reports
+// of missing ranks. A rank that has not reported by then is the one that is stuck. For a second rank 0 also
+// reports a failure to ranks that arrive late, since no rank would answer them afterwards.
 static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[0];
@@ -395,7 +394,7 @@ static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     return 0;
 }
 
-// Returns when this process began, in seconds since 1970; infinity where the system does not say.
+// Returns when this process began, in seconds since 1970; infinity if the system does not tell.
 static double process_began(void) {
     struct timespec now, up;  // up: since the system started
     char text[1024] = "", *after_name = NULL;
@@ -411,8 +410,8 @@ static double process_began(void) {
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-// Fails if rank 0 of this start has ended: it wrote the file after this process began. An older file may be
-// that of an earlier run, and rank 0 is to come.
+// Fails if rank 0 of this startup has ended: it wrote the file after this process began. An older file may be
+// that of an earlier run, and rank 0 is still to come.
 static void check_writer(meeting *m, const card *c) {
     const double began = process_began();
     int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
@@ -421,7 +420,7 @@ static void check_writer(meeting *m, const card *c) {
              m->file);
 }
 
-// Finds the addresses of rank 0 that are known by now, and returns how many.
+// Finds the addresses of rank 0 known so far, and returns how many.
 static int candidates(meeting *m, net_address *found) {
     const char *why;
     int n = 0;
@@ -437,8 +436,8 @@ static int candidates(meeting *m, net_address *found) {
     return n;
 }
 
-// Waits ANSWER_S for an answer, because a file's address may belong to another program by now. A rank 0 that
-// was only stopped takes the last of this rank's connections.
+// Waits ANSWER_S for an answer, because another program may have a file's address by now. If rank 0 was only
+// stopped, it takes the last of this rank's connections.
 static void try_address(meeting *m, const net_address *to) {
     char text[NET_NAME];
     double until = earlier(m->deadline, clock_now() + ANSWER_S);
@@ -510,14 +509,14 @@ static void be_another(meeting *m) {
 
 // -------- all ranks
 
-// Opens the port at which this rank listens: rank 0's is the given one, any other is free.
+// Opens the port that this rank listens on: for rank 0 the given one, otherwise any free one.
 static void open_door(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
     m->door.is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") ||
                        !strncmp(m->host, "127.", 4);
-    if (server) resolve_server(m, at);  // the others could not find it
+    if (server) resolve_server(m, at);  // the others could not resolve it either
     m->door.listener = net_listen(port, m->door.most);
     me->port = m->door.listener < 0 ? m->door.listener : net_port(m->door.listener);
     if (me->port >= 0) return;
@@ -569,7 +568,7 @@ static void meet(meeting *m) {
         be_rank_0(m);
 }
 
-// Gives the caller what it asked for, and closes the rest.
+// Gives the caller its sockets and peers, and closes the rest.
 static void part(meeting *m, int *sockets, rendezvous_peer *peers) {
     int ranks = m->s->ranks;
     for (int i = 0; i < ranks + m->door.most && m->contacts; i++)

@@ -1,11 +1,11 @@
 // How the processes of a job find each other without MPI: rank 0 listens, at a given address or at one that
-// it writes into a shared file. The others connect to it, it tells each where the others listen, and every
-// rank connects to every other.
+// it writes to a shared file. The others connect to it, it sends each the addresses of all, and every rank
+// connects to every other.
 //
 // A rank proves to the others that it knows the secret of the job: `key`, and with a file also a random key
-// in it, which only this user can read. Who does not is dropped and cannot disturb the start. Without either,
-// anyone who reaches the port can take part. The secret guards the start; what the ranks send each other
-// afterwards is not encrypted, and whoever can change packets on their way can change it.
+// in it, which only this user can read. Connections without it are dropped and cannot disturb the startup.
+// Without key and file, anyone who reaches the port can join. The secret protects only the startup: later
+// traffic between ranks is not encrypted or authenticated.
 #ifndef LLMC_ZERO_RENDEZVOUS_H
 #define LLMC_ZERO_RENDEZVOUS_H
 #include <stdint.h>
@@ -13,13 +13,13 @@
 typedef struct {
     int rank, ranks;
     const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
-    const char *file;    // a path that all ranks see, in a folder llmc_zero.start, or NULL; one of the two
+    const char *file;    // a path that all ranks see, in a folder llmc_zero.start; NULL: server is used
     const char *key;     // the same on all ranks, at least 16 characters; NULL: none
-    double timeout_s;    // of every wait, the same on all ranks; at most 4 s later a rank knows why
-    int silence_s;       // a connected host that does not answer for so long is gone; 0: 25
-    uint64_t job;  // the same on all ranks of a job, different for others as far as possible; 0: not known
+    double timeout_s;    // of every wait, the same on all ranks; at most 4 s later a rank knows the reason
+    int silence_s;       // a connected host that is silent for so long counts as dead; 0: 25
+    uint64_t job;        // the same on all ranks of a job, different between jobs if possible; 0: not known
     const char
-        *version;  // of the program, at most 47 characters: must be the same on all ranks; NULL: not compared
+        *version;  // of the program, at most 47 characters: must match on all ranks; NULL: not compared
 } rendezvous_settings;
 
 enum { RENDEZVOUS_SILENCE_S = 25 };
@@ -32,8 +32,8 @@ typedef struct {
 
 // (all ranks) Returns 0 with a connected, non-blocking socket to every other rank in sockets[ranks], -1 at
 // this rank's place, and who the ranks are in peers[ranks]; the sockets are the caller's. Or a ZERO_ERR_*,
-// the same sentence on every rank that could be told, with nothing left open. Connections that are not from a
-// rank of this job are ignored.
+// with the same sentence on every rank that could be reached, and nothing left open. Connections that are not
+// from a rank of this job are ignored.
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 
 #endif

@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 enum { FORMAT = 2 };
-static const long long most_written = 1ll << 40;  // a time as far ahead as no clock is
+static const long long most_written = 1ll << 40;  // no clock is this far ahead
 #define BEGINNING "llmc_zero rendezvous "
 #define FIRST_LINES(host, hex, key) \
     BEGINNING "%d\nhost " host " pid %d port %d\nrun %" hex " node %" hex " time %lld\nkey " key "\n"
 
-// Collects the addresses by which another host may reach this one.
+// Collects the addresses at which another host may reach this one.
 static void find_addresses(card *c) {
     struct ifaddrs *all = NULL;
     c->n = 0;
@@ -33,8 +33,8 @@ static void find_addresses(card *c) {
     freeifaddrs(all);
 }
 
-// Reads an address of a card. Cards have numbers only, so no name is looked up, which might take long.
-// Returns 1, or 0 for anything else.
+// Reads an address from a card. Only numeric addresses are allowed, so there is no name lookup, which might
+// take long. Returns 1, or 0 for anything else.
 static int parse_address(const char *text, net_address *a) {
     char host[NET_HOST];
     const char *why;
@@ -56,11 +56,11 @@ static int parse(const char *text, card *c) {
     return is_whole && has_time && c->pid > 0 && c->port > 0 && c->port <= UINT16_MAX && c->run;
 }
 
-// Whoever can read the key can join the job, and whoever can write it can lead the ranks elsewhere.
+// With the key one can join the job, and with write access lead the ranks elsewhere.
 static int is_private(const struct stat *st) { return st->st_uid == geteuid() && !(st->st_mode & 077); }
 
-// Opens a card and reads it. Returns the descriptor, or a negative errno: EBADMSG where it is no card, EPERM
-// where it is not this user's alone. Does not wait for a pipe's writer.
+// Opens a card and reads it. Returns the descriptor, or a negative errno: EBADMSG if it is not a card, EPERM
+// if others than this user can access it. Does not wait for a pipe's writer.
 static int open_card(const char *path, int flags, card *c) {
     char text[4096] = "";
     struct stat st;
@@ -92,7 +92,7 @@ int card_read(const char *path, card *c) {
     return fd < 0 ? fd : 0;
 }
 
-// Writes over what is in the file, or in none: whatever takes the file's name meanwhile stays as it is.
+// Overwrites through the descriptor, so a file that takes the name meanwhile is not touched.
 static int write_card(int fd, const card *c) {
     char text[4096], address[NET_NAME];
     int n = snprintf(text, sizeof text, FIRST_LINES("%s", PRIx64, "%s"), FORMAT, c->host, c->pid, c->port,
@@ -104,7 +104,7 @@ static int write_card(int fd, const card *c) {
     return written < 0 || ftruncate(fd, n) || fsync(fd) ? errno : 0;
 }
 
-// A file system that does not keep a file private is refused as well.
+// A file system that cannot keep a file private is refused as well.
 static int put_card(const char *path, const card *c) {
     card old;
     struct stat st;
@@ -142,8 +142,8 @@ static int is_run(const char *path, uint64_t run) {
     return !card_read(path, &c) && c.run == run;
 }
 
-// Because another file may take the card's place after the check, the card is moved aside, checked again, and
-// put back if it is another one. What cannot be put back stays there.
+// Because another file may take the card's name after the check, the card is moved aside, checked again, and
+// put back if it is not ours. If it cannot be put back it stays there.
 void card_remove(const char *path, uint64_t run) {
     char aside[PATH_MAX];
     snprintf(aside, sizeof aside, "%.*s.%" PRIx64 ".old", PATH_MAX - CARD_ROOM, path, run);

@@ -1,4 +1,5 @@
-// The file in which rank 0 writes where it listens: a few lines of text. Half of them are no card yet.
+// The file ("card") in which rank 0 writes its addresses: a few lines of text. A partly written one is not a
+// card yet.
 #ifndef LLMC_ZERO_RENDEZVOUS_FILE_H
 #define LLMC_ZERO_RENDEZVOUS_FILE_H
 #include "secret.h"
@@ -10,23 +11,23 @@ enum { CARD_ADDRESSES = 15, CARD_ROOM = 64 };  // bytes that a path leaves below
 typedef struct {
     char host[64];
     int pid, port;
-    uint64_t run, node;  // run: random, of this start-up; node: of the machine
+    uint64_t run, node;  // run: random, of this startup; node: of the machine
     long long written;   // seconds since 1970 by rank 0's clock
-    double changed;      // the same by the file system's, where it has been read
+    double changed;      // the same by the file system's clock, if it was read
     char key[SECRET_TEXT];
     int n;
-    net_address at[CARD_ADDRESSES];  // of that machine, with the port
+    net_address at[CARD_ADDRESSES];  // of that machine, with port
 } card;
 
-// Returns the path of the file: of a folder, llmc_zero.start in it. A folder may appear later, so the caller
-// asks each time.
+// Returns the path of the file: for a folder, llmc_zero.start in it. A folder may appear later, so callers
+// call this each time.
 void card_path(const char *given, char path[PATH_MAX]);
-// Writes over the card of an earlier run; anything else that is there is an error and stays as it is. Fills
-// in the addresses and the time. 0, or a ZERO_ERR_* with the sentence.
+// Overwrites the card of an earlier run; any other file is an error and stays unchanged. Fills in the
+// addresses and the time. 0, or a ZERO_ERR_* with the sentence.
 int card_write(const char *path, card *c);
-// 0, or a negative errno: -EBADMSG where it is no card, -EPERM where it is not this user's alone
+// 0, or a negative errno: -EBADMSG if it is not a card, -EPERM if others than this user can access it
 int card_read(const char *path, card *c);
-const char *card_fault(int error);                 // what such an errno means
-void card_remove(const char *path, uint64_t run);  // leaves a card of another run
+const char *card_fault(int error);                 // describes such an errno
+void card_remove(const char *path, uint64_t run);  // keeps a card of another run
 
 #endif

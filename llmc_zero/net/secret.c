@@ -18,10 +18,10 @@ int secret_draw_text(char text[SECRET_TEXT]) {
 
 secret secret_add(secret s, const void *bytes, size_t n) {
     secret both = { { 0 } };
-    // Fails only for lengths that are out of range, which these are not.
+    // fails only for lengths out of range, which these are not
     (void)!crypto_generichash(both.bytes, sizeof both.bytes, bytes, n, s.bytes, sizeof s.bytes);
     return both;
 }
 
-// Takes the same time wherever the two differ.
+// Takes the same time wherever they differ.
 int secret_is_same(secret one, secret other) { return !crypto_verify_32(one.bytes, other.bytes); }

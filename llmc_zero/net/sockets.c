@@ -44,7 +44,7 @@ static in_port_t *port_in(net_address *a) {
     return a->any.sa_family == AF_INET ? &a->v4.sin_port : &a->v6.sin6_port;
 }
 
-// An IPv4 address that stands in an IPv6 one, ::ffff:a.b.c.d, is taken out: the host may have no IPv6.
+// An IPv4-mapped IPv6 address, ::ffff:a.b.c.d, becomes IPv4: the host may have no IPv6.
 net_address net_from(const struct sockaddr *from, int port) {
     net_address a = { .v6 = { 0 } };
     memcpy(&a, from, from->sa_family == AF_INET ? sizeof a.v4 : sizeof a.v6);
@@ -115,7 +115,7 @@ static int listen_by(int family, int port, int backlog) {
 }
 
 int net_listen(int port, int backlog) {
-    int fd = listen_by(AF_INET6, port, backlog);  // takes IPv4 too
+    int fd = listen_by(AF_INET6, port, backlog);  // accepts IPv4 too
     return fd >= 0 || fd == -EADDRINUSE || fd == -EACCES ? fd : listen_by(AF_INET, port, backlog);
 }
 
@@ -130,7 +130,7 @@ int net_accept(int listener) {
     do fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     if (fd >= 0) return fd;
-    // These concern one connection that failed before it was taken, and the listener goes on.
+    // These concern one connection that failed before it was accepted; the listener continues.
     int theirs = errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN || errno == EHOSTUNREACH ||
                  errno == ENETUNREACH;
     return theirs ? -EAGAIN : -errno;
@@ -147,8 +147,8 @@ int net_wait(int fd, int events, double deadline) {
     }
 }
 
-// Repeated attempts at a port where nobody listens may be given that port as their own, and then connect to
-// themselves.
+// Repeated attempts to connect to a port without a listener may be assigned that port as their own, and then
+// connect to themselves.
 static int is_own_echo(int fd) {
     net_address here, there;
     if (end_of(fd, &here, getsockname) || net_other_end(fd, &there)) return 0;
@@ -161,7 +161,7 @@ int net_connect(const net_address *to, double deadline) {
     int rc = connect(fd, &to->any, sizeof *to) ? -errno : 0;
     if (rc == -EINPROGRESS || rc == -EINTR) {
         rc = net_wait(fd, POLLOUT, deadline);
-        if (!rc && connect(fd, &to->any, sizeof *to) && errno != EISCONN) rc = -errno;  // what became of it
+        if (!rc && connect(fd, &to->any, sizeof *to) && errno != EISCONN) rc = -errno;  // its result
     }
     if (!rc && is_own_echo(fd)) rc = -ECONNREFUSED;
     if (rc) close(fd);
@@ -202,8 +202,8 @@ int net_tune(int fd, int silence_s) {
 }
 
 // TCP_USER_TIMEOUT would do it, but Linux also ends a connection whose other side answers and only has no
-// room left, which is a rank that is late. Keepalive is off while anything is on its way. So a host is silent
-// when segments, or probes for room, have been sent again more than once without an answer.
+// room left, which is a late rank. Keepalive is off while data is in flight. So a host counts as silent when
+// segments, or window probes, have been retransmitted more than once without an answer.
 int net_is_silent(int fd, int silence_s) {
     struct tcp_info i;
     socklen_t bytes = sizeof i;

@@ -1,4 +1,4 @@
-// How the ranks come together: by MPI, by TCP, or not at all, as the configuration or the launcher says.
+// Connects the ranks: by MPI, by TCP, or not at all, as the configuration or the launcher requires.
 #include "net.h"
 #include "../error.h"
 #include "../zero_job.h"

@@ -1,8 +1,8 @@
-// Messages over one TCP connection between every two ranks. A frame has a head, its bytes, and a tail that
-// says whether the bytes are good. So a rank that fails in the middle of a frame can still end it, as void,
+// Messages over one TCP connection between each pair of ranks. A frame has a head, its bytes, and a tail that
+// marks the bytes as good or void. So a rank that fails in the middle of a frame can still end it, as void,
 // and send a note after it.
 //
-// While a rank waits it listens to all others, so it notices at once when any of them ends. When another rank
+// While a rank waits it listens to all others, so it notices at once when one of them ends. When another rank
 // is ahead, only the head of its next frame is read, and the bytes stay in the socket until they are due.
 #include "failure.h"
 #include "../clock.h"
@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SINK = 1 << 16 };
-enum { MOST_RANKS = 1 << 16 };  // arrays of one entry for each rank are on the stack
-enum { DATA = NOTES };          // the kind of a frame is DATA or that of a note
+enum { MOST_RANKS = 1 << 16 };  // arrays with an entry per rank are on the stack
+enum { DATA = NOTES };          // a frame's kind is DATA or a note's kind
 
 typedef struct {
     uint32_t magic, kind;
@@ -31,23 +31,23 @@ typedef struct {
 } frame;
 typedef struct {
     frame f;
-    char *data;  // NULL: the bytes are dropped
+    char *data;  // NULL: the bytes are discarded
     uint32_t tail;
     size_t done;
     int busy;
 } flow;
 
 typedef struct {
-    int fd;         // -1: over, or this rank
+    int fd;         // -1: closed, or this rank
     flow out, in;   // in.busy: its data belong to the exchange under way
-    int tell;       // 1 + the kind of the note that is still to be sent, or 0
-    net_note note;  // that is coming in
+    int tell;       // 1 + the kind of the note to be sent, or 0
+    net_note note;  // being received
 } peer;
 
 typedef struct {
     int silence_s;
-    double looked;  // when it last asked for hosts that are silent
-    frame due;      // the exchange under way, as every rank should be sending it
+    double looked;  // last check for silent hosts
+    frame due;      // the current exchange, as every rank should be sending it
     net_note notes[NOTES];
     peer peers[];  // (ranks)
 } mesh;
@@ -56,7 +56,7 @@ static mesh *mesh_of(const net *n) { return n->connection; }
 
 // -------- frames
 
-// Whether a rank sends frames that begin like this.
+// Returns 1 if ranks send frames that begin like this.
 static int is_frame(const frame *f) {
     int is_note = f->kind < DATA && f->bytes == sizeof(net_note);
     int is_data = f->kind == DATA && f->bytes <= PTRDIFF_MAX;
@@ -80,8 +80,8 @@ static void lose(net *n, int r, int error) {
     n->peers[r].error = error;
 }
 
-// Returns the parts of a frame that are left: of one that comes in, the head alone until that is whole. Bytes
-// that are dropped are taken piece by piece.
+// Returns the remaining parts of a frame: for an incoming one only the head until that is complete. Discarded
+// bytes are read piece by piece.
 static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]) {
     static char sink[SINK];
     int count = 0;
@@ -101,7 +101,7 @@ static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]
 
 static void queue(peer *p, frame f, char *data) { p->out = (flow){ f, data, GOOD, 0, 1 }; }
 
-// The last note goes out after the frame under way. It says more than one that was still to be sent.
+// Queues the last note after the current frame. It supersedes any note still queued.
 static void queue_note(net *n, peer *p) {
     net_note *note = &mesh_of(n)->notes[p->tell - 1];
     frame f = { .magic = FRAME_MAGIC, .kind = (uint32_t)note->kind, .bytes = sizeof *note };
@@ -115,7 +115,7 @@ static void send_some(peer *p) {
     struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)parts_left(w, w->data, 0, parts) };
     ssize_t sent = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (sent < 0) shutdown(p->fd, SHUT_WR);  // nothing can be sent any more, but what came before may be read
+    if (sent < 0) shutdown(p->fd, SHUT_WR);  // sending is over, but data that came before may be read
     w->done += sent < 0 ? 0 : (size_t)sent;
     w->busy = sent >= 0 && w->done < frame_bytes(w);
 }
@@ -130,12 +130,12 @@ static void finish_frame(net *n, int r) {
         failure_take(n, r, &p->note);
     } else if (w->tail == GOOD) {  // else it is void, and the frame that is due is still to come
         w->busy = 0;
-        w->data = NULL;  // nothing touches the caller's memory any more
+        w->data = NULL;  // the caller's memory is not accessed any more
     }
 }
 
-// Reads what is there, up to the end of a frame at most, and no bytes of a frame that is not due. 1:
-// something came.
+// Reads what has arrived, at most to the end of a frame, and no bytes of a frame that is not due. 1: read
+// something.
 static int receive_some(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
@@ -157,7 +157,7 @@ static int receive_some(net *n, int r) {
     return 1;
 }
 
-// Takes one step on every connection. 1: something has moved.
+// Takes one step on every connection. 1: there was progress.
 static int progress(net *n) {
     int moved = 0;
     for (int r = 0; r < n->ranks; r++) {
@@ -242,14 +242,14 @@ static void tcp_rest(net *n, double idle_s) {
         int events = (is_ahead(n, p) ? 0 : POLLIN) | (p->out.busy ? POLLOUT : 0);
         polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
     }
-    poll(polls, (nfds_t)n->ranks, 50);  // whatever it returns, the next step looks again
+    poll(polls, (nfds_t)n->ranks, 50);  // whatever it returns, the next step checks again
 }
 
 static void tcp_pending(net *n, char *missing) {
     for (int r = 0; r < n->ranks; r++) missing[r] = (char)is_under_way(&mesh_of(n)->peers[r]);
 }
 
-// Lets go of the caller's buffers. A frame that has begun ends as void.
+// Releases the caller's buffers. A frame that has begun ends as void.
 static void tcp_abandon(net *n) {
     for (int r = 0; r < n->ranks; r++) {
         peer *p = &mesh_of(n)->peers[r];
@@ -273,7 +273,7 @@ static void tcp_tell(net *n, const net_note *note) {
         if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].tell = 1 + note->kind;
 }
 
-// A note is on its way until the other machine has acknowledged it. After that, closing the socket does not
+// A note is being sent until the other machine has acknowledged it. After that, closing the socket does not
 // lose it.
 static int tcp_telling(const net *n) {
     for (int r = 0; r < n->ranks; r++) {

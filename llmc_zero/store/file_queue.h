@@ -22,8 +22,7 @@ typedef struct file_request {
 } file_request;
 
 typedef struct {
-    uint64_t now, before;  // checksums of the last data written to FILE_ALIGN bytes, and of the data before;
-                           // 0: none
+    uint64_t now, before;  // checksums of FILE_ALIGN bytes: as written last, and before that; 0: none
 } file_sums;
 
 typedef struct {
